@@ -1,0 +1,43 @@
+//! Writes the bindings to libpcp_pmda from the installed PCP headers.
+//!
+//! They are made at build time because PCP 6 and 7 declare the same layouts under different names; see `src/pcp/pmda.h`.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    #[cfg(feature = "pcp")]
+    pcp();
+}
+
+#[cfg(feature = "pcp")]
+fn pcp() {
+    println!("cargo::rerun-if-changed=src/pcp/pmda.h");
+    // Only libpcp_pmda: its soname is the same in PCP 6 and 7, libpcp's is not.
+    println!("cargo::rustc-link-lib=dylib=pcp_pmda");
+    let include = std::env::var("PCP_INC_DIR").unwrap_or_else(|_| "/usr/include/pcp".into());
+    let bindings = bindgen::Builder::default()
+        .header("src/pcp/pmda.h")
+        .clang_arg(format!("-I{include}/.."))
+        .rust_edition(bindgen::RustEdition::Edition2024)
+        .rust_target(bindgen::RustTarget::stable(85, 0).expect("bindgen knows Rust 1.85"))
+        .allowlist_function("pmda(Daemon|GetOpt|OpenLog|SetFlags|SetCommFlags|Init|Connect)")
+        .allowlist_function("pmdaSet(Fetch|Label|EndContext)CallBack")
+        .allowlist_function("pmda(Fetch|Instance|Label|AddLabels|GetContext)")
+        .allowlist_function("pmdaCache(Op|Store|Lookup|LookupName|Purge)")
+        .allowlist_function("__pmda(MainPDU|InFd)")
+        .allowlist_type("nixl_pmda_result")
+        .allowlist_var("PM_ERR_.*|PM_TYPE_.*|PM_SEM_.*|PM_SPACE_.*|PM_TIME_.*|PM_COUNT_.*|PM_LABEL_.*|PM_VAL_.*")
+        .allowlist_var("PMDA_(INTERFACE_7|EXT_.*|FLAG_.*|ATTR_.*|FETCH_.*|CACHE_.*)")
+        .default_macro_constant_type(bindgen::MacroTypeVariation::Signed)
+        .parse_callbacks(Box::new(bindgen::CargoCallbacks::new()))
+        .generate();
+    let bindings = match bindings {
+        Ok(bindings) => bindings,
+        Err(err) => panic!(
+            "{err}\nPCP's PMDA headers are needed (Debian: libpcp-pmda3-dev, RPM: pcp-libs-devel), and libclang"
+        ),
+    };
+    let out = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
+    bindings
+        .write_to_file(std::path::Path::new(&out).join("pmda.rs"))
+        .expect("OUT_DIR can be written to");
+}

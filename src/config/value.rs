@@ -1,0 +1,220 @@
+//! The values in the configuration file: each is checked where it is read, so that the error has its line.
+
+use super::{Account, DirectoryPattern};
+use nix::unistd::User;
+use serde::Deserialize;
+use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
+use std::fmt;
+use std::time::Duration;
+
+/// A user by name, who must exist.
+pub(super) struct UserName(pub Account);
+
+impl<'de> Deserialize<'de> for UserName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        account(&String::deserialize(deserializer)?)
+            .map(Self)
+            .map_err(de::Error::custom)
+    }
+}
+
+/// A time between MIN and MAX milliseconds, written with its unit.
+pub(super) struct Period<const MIN: u64, const MAX: u64>(pub Duration);
+
+impl<'de, const MIN: u64, const MAX: u64> Deserialize<'de> for Period<MIN, MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = Duration;
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a time with its unit in quotes, such as \"50ms\" or \"10min\"")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Duration, E> {
+                humantime::parse_duration(text).map_err(|err| {
+                    E::custom(format_args!(
+                        "{text:?}: {err}; write a time such as \"50ms\" or \"10min\""
+                    ))
+                })
+            }
+        }
+        let period = deserializer.deserialize_any(Text)?;
+        let (min, max) = (Duration::from_millis(MIN), Duration::from_millis(MAX));
+        if period < min || period > max {
+            let [period, min, max] = [period, min, max].map(humantime::format_duration);
+            return Err(de::Error::custom(format_args!(
+                "{period} is out of range; allowed are {min} to {max}"
+            )));
+        }
+        Ok(Self(period))
+    }
+}
+
+pub(super) struct MaxAgents(pub usize);
+
+impl<'de> Deserialize<'de> for MaxAgents {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let max = i64::deserialize(deserializer)?;
+        match usize::try_from(max) {
+            Ok(max @ 1..=100_000) => Ok(Self(max)),
+            _ => Err(de::Error::custom(format_args!(
+                "{max} is out of range; allowed are 1 to 100000"
+            ))),
+        }
+    }
+}
+
+/// Users by name or number.
+pub(super) struct Owners(pub Vec<u32>);
+
+impl<'de> Deserialize<'de> for Owners {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Owner(u32);
+        impl<'de> Deserialize<'de> for Owner {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct NameOrNumber;
+                impl Visitor<'_> for NameOrNumber {
+                    type Value = Owner;
+                    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                        f.write_str("a user name in quotes, or a user id")
+                    }
+                    fn visit_str<E: de::Error>(self, name: &str) -> Result<Owner, E> {
+                        account(name)
+                            .map(|account| Owner(account.uid))
+                            .map_err(E::custom)
+                    }
+                    fn visit_i64<E: de::Error>(self, uid: i64) -> Result<Owner, E> {
+                        u32::try_from(uid)
+                            .map(Owner)
+                            .map_err(|_| E::custom(format_args!("{uid} is no user id")))
+                    }
+                }
+                deserializer.deserialize_any(NameOrNumber)
+            }
+        }
+        let owners = Vec::<Owner>::deserialize(deserializer)?;
+        if owners.is_empty() {
+            return Err(de::Error::custom(
+                "an empty list takes nobody's files; leave the key out to take everybody's",
+            ));
+        }
+        Ok(Self(owners.into_iter().map(|owner| owner.0).collect()))
+    }
+}
+
+/// A path or pattern, or a list of such, each alone or as `{ path = "...", label = "..." }`.
+pub(super) struct Directories(pub Vec<DirectoryPattern>);
+
+impl<'de> Deserialize<'de> for Directories {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OneOrMany;
+        impl<'de> Visitor<'de> for OneOrMany {
+            type Value = Directories;
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a path in quotes, or a list of paths")
+            }
+            fn visit_str<E: de::Error>(self, path: &str) -> Result<Directories, E> {
+                directory(path, None, false)
+                    .map(|dir| Directories(vec![dir]))
+                    .map_err(E::custom)
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Directories, A::Error> {
+                One.visit_map(map).map(|dir| Directories(vec![dir.0]))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Directories, A::Error> {
+                let mut dirs = Vec::new();
+                while let Some(OneDirectory(dir)) = list.next_element()? {
+                    dirs.push(dir);
+                }
+                if dirs.is_empty() {
+                    return Err(de::Error::custom(
+                        "an empty list finds no agent; name at least one directory",
+                    ));
+                }
+                Ok(Directories(dirs))
+            }
+        }
+        deserializer.deserialize_any(OneOrMany)
+    }
+}
+
+struct OneDirectory(DirectoryPattern);
+
+struct One;
+
+impl<'de> Visitor<'de> for One {
+    type Value = OneDirectory;
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("a path in quotes, or { path = \"...\", label = \"...\" }")
+    }
+    fn visit_str<E: de::Error>(self, path: &str) -> Result<OneDirectory, E> {
+        directory(path, None, false)
+            .map(OneDirectory)
+            .map_err(E::custom)
+    }
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<OneDirectory, A::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Labelled {
+            path: String,
+            label: Option<String>,
+        }
+        let Labelled { path, label } =
+            Labelled::deserialize(de::value::MapAccessDeserializer::new(map))?;
+        directory(&path, label, false)
+            .map(OneDirectory)
+            .map_err(de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for OneDirectory {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(One)
+    }
+}
+
+/// Checks a directory or pattern.
+pub(super) fn directory(
+    path: &str,
+    label: Option<String>,
+    literal: bool,
+) -> Result<DirectoryPattern, String> {
+    if !path.starts_with('/') {
+        return Err(format!("{path:?} is not an absolute path; begin it with /"));
+    }
+    if path.contains('\0') {
+        return Err(format!("{path:?} holds a NUL byte"));
+    }
+    let literal = literal || !path.contains(['*', '?', '[']);
+    if !literal {
+        glob::Pattern::new(path)
+            .map_err(|err| format!("{path:?} is not a valid pattern: {err}"))?;
+    }
+    if let Some(label) = &label {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+        if label.is_empty() || label.len() > 64 || !label.bytes().all(allowed) {
+            return Err(format!(
+                "label {label:?} is not 1 to 64 letters, digits, '_', '.' or '-'"
+            ));
+        }
+    }
+    Ok(DirectoryPattern {
+        path: path.to_owned(),
+        label,
+        literal,
+    })
+}
+
+/// Looks a user up.
+pub(super) fn account(name: &str) -> Result<Account, String> {
+    match User::from_name(name) {
+        Ok(Some(user)) => Ok(Account {
+            name: user.name,
+            uid: user.uid.as_raw(),
+            gid: user.gid.as_raw(),
+        }),
+        Ok(None) => Err(format!(
+            "no user {name:?} on this host; name one that `getent passwd` lists"
+        )),
+        Err(errno) => Err(format!("user {name:?} cannot be looked up: {errno}")),
+    }
+}

@@ -1,0 +1,283 @@
+//! Finds ring files: which directories, which files in them, and whether a file may be touched.
+//!
+//! The directories may be world-writable, so every file is a stranger's until it has passed all checks, and nothing is
+//! written to one that has not.
+
+use crate::config::DirectoryPattern;
+use crate::error::Refusal;
+use crate::layout::{HEADER_LEN, Header, Layout};
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, openat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
+use nix::unistd::{Uid, User};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+/// Which file it is, whatever its names: device and inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileId {
+    /// Device number.
+    pub dev: u64,
+    /// Inode number.
+    pub ino: u64,
+}
+
+/// What stat(2) tells of a file, as far as it matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileFacts {
+    /// Which file it is.
+    pub id: FileId,
+    /// Bytes.
+    pub size: u64,
+    /// Owner's user id.
+    pub uid: u32,
+    /// Names that the file has.
+    pub links: u64,
+    /// Type, as in `st_mode`.
+    kind: SFlag,
+    /// When data or attributes last changed: seconds and nanoseconds.
+    pub changed: (i64, i64),
+}
+
+impl FileFacts {
+    /// The facts in what stat(2) filled in.
+    #[must_use]
+    #[allow(
+        clippy::useless_conversion,
+        reason = "the types of some fields differ between architectures"
+    )]
+    pub fn new(stat: &FileStat) -> Self {
+        Self {
+            id: FileId {
+                dev: stat.st_dev,
+                ino: stat.st_ino,
+            },
+            size: u64::try_from(stat.st_size).unwrap_or_default(),
+            uid: stat.st_uid,
+            links: u64::from(stat.st_nlink),
+            kind: SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT,
+            changed: (stat.st_ctime, stat.st_ctime_nsec),
+        }
+    }
+}
+
+/// A directory that is scanned.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Directory {
+    /// Where it is.
+    pub path: PathBuf,
+    /// The configured label, which tells agents of the same name apart.
+    pub label: Option<String>,
+    /// Whether it came from a pattern. Its last component is then not followed if it is a symbolic link, since a container
+    /// may own the parent.
+    pub from_pattern: bool,
+}
+
+/// A file that is a ring, open for writing, and what it was when it was checked.
+#[derive(Debug)]
+pub struct Candidate {
+    /// Open for reading and writing.
+    pub file: File,
+    /// What stat(2) said.
+    pub facts: FileFacts,
+    /// The header, checked.
+    pub header: Header,
+    /// What it says.
+    pub layout: Layout,
+}
+
+/// Expands the configured directories and patterns, in their order; each directory comes once.
+#[must_use]
+pub fn directories(patterns: &[DirectoryPattern]) -> Vec<Directory> {
+    let mut found: Vec<Directory> = Vec::new();
+    for pattern in patterns {
+        let label = pattern.label.clone();
+        if pattern.literal {
+            found.push(Directory {
+                path: PathBuf::from(&pattern.path),
+                label,
+                from_pattern: false,
+            });
+            continue;
+        }
+        // Patterns were checked when the configuration was read; directories that may not be looked into do not match.
+        for path in glob::glob(&pattern.path).into_iter().flatten().flatten() {
+            found.push(Directory {
+                path,
+                label: label.clone(),
+                from_pattern: true,
+            });
+        }
+    }
+    let mut seen = std::collections::HashSet::new();
+    found.retain(|directory| seen.insert(directory.path.clone()));
+    found
+}
+
+impl Directory {
+    /// Opens the directory.
+    ///
+    /// # Errors
+    /// What open(2) says.
+    pub fn open(&self) -> nix::Result<OwnedFd> {
+        let mut flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+        if self.from_pattern {
+            flags |= OFlag::O_NOFOLLOW;
+        }
+        nix::fcntl::open(&self.path, flags, Mode::empty())
+    }
+}
+
+/// The names in an open directory, `.` and `..` left out, sorted so that every scan goes the same way.
+///
+/// # Errors
+/// What readdir(3) says.
+pub fn names(directory: &OwnedFd) -> nix::Result<Vec<OsString>> {
+    let mut dir = Dir::openat(
+        directory,
+        ".",
+        OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+        Mode::empty(),
+    )?;
+    let mut names = Vec::new();
+    for entry in dir.iter() {
+        let name = entry?.file_name().to_bytes().to_vec();
+        if name != b"." && name != b".." {
+            names.push(OsString::from(OsStr::from_bytes(&name)));
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// What stat(2) tells of a name in an open directory; a symbolic link is not followed.
+///
+/// # Errors
+/// What fstatat(2) says; ENOENT where the file is gone again.
+pub fn facts(directory: &OwnedFd, name: &OsStr) -> nix::Result<FileFacts> {
+    fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW).map(|stat| FileFacts::new(&stat))
+}
+
+/// Checks all that can be known without opening the file.
+///
+/// # Errors
+/// Why the file is left alone.
+pub fn check_facts(facts: &FileFacts, owners: Option<&[u32]>) -> Result<(), Refusal> {
+    if facts.kind != SFlag::S_IFREG {
+        return Err(Refusal::Kind {
+            kind: kind_in_words(facts.kind),
+        });
+    }
+    if facts.links != 1 {
+        return Err(Refusal::Links { links: facts.links });
+    }
+    if owners.is_some_and(|owners| !owners.contains(&facts.uid)) {
+        return Err(Refusal::Owner { uid: facts.uid });
+    }
+    // Any whole number of words is let through: a later NIXL may have slots of another size, and is to be reported as such.
+    if facts.size <= HEADER_LEN as u64 || facts.size % 8 != 0 {
+        return Err(Refusal::Size { size: facts.size });
+    }
+    Ok(())
+}
+
+/// Opens a file and checks its header. It is opened for writing only after the header has been read and found good.
+///
+/// # Errors
+/// Why the file is left alone.
+pub fn open(
+    directory: &OwnedFd,
+    name: &OsStr,
+    facts: &FileFacts,
+    owners: Option<&[u32]>,
+) -> Result<Candidate, Refusal> {
+    check_facts(facts, owners)?;
+    let read_only = open_same(directory, name, facts, OFlag::O_RDONLY, |errno| {
+        Refusal::Io {
+            what: "opened",
+            errno,
+        }
+    })?;
+    read_header(&read_only)?.check(facts.size)?;
+    drop(read_only);
+    let file = open_same(directory, name, facts, OFlag::O_RDWR, |errno| match errno {
+        Errno::EACCES | Errno::EPERM | Errno::EROFS => Refusal::NoWriteAccess(errno),
+        errno => Refusal::Io {
+            what: "opened for writing",
+            errno,
+        },
+    })?;
+    // Once more, from the descriptor that will be mapped.
+    let header = read_header(&file)?;
+    let layout = header.check(facts.size)?;
+    Ok(Candidate {
+        file,
+        facts: *facts,
+        header,
+        layout,
+    })
+}
+
+/// Opens a file and makes sure that it is the one that was looked at.
+fn open_same(
+    directory: &OwnedFd,
+    name: &OsStr,
+    facts: &FileFacts,
+    mode: OFlag,
+    refusal: impl FnOnce(Errno) -> Refusal,
+) -> Result<File, Refusal> {
+    // O_NONBLOCK: a FIFO or a device put in its place meanwhile does not hold us up.
+    let flags = mode | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
+    let fd = openat(directory, name, flags, Mode::empty()).map_err(refusal)?;
+    let opened = fstat(fd.as_fd()).map_err(|errno| Refusal::Io {
+        what: "looked at",
+        errno,
+    })?;
+    let opened = FileFacts::new(&opened);
+    let same = (opened.id, opened.size, opened.links, opened.kind)
+        == (facts.id, facts.size, facts.links, facts.kind);
+    if !same || opened.uid != facts.uid {
+        return Err(Refusal::Replaced);
+    }
+    Ok(File::from(fd))
+}
+
+fn read_header(file: &File) -> Result<Header, Refusal> {
+    let mut bytes = [0; HEADER_LEN];
+    file.read_exact_at(&mut bytes, 0)
+        .map_err(|err| match err.raw_os_error() {
+            Some(errno) => Refusal::Io {
+                what: "read",
+                errno: Errno::from_raw(errno),
+            },
+            // Shorter than it was a moment ago.
+            None => Refusal::Replaced,
+        })?;
+    Ok(Header::from_bytes(&bytes))
+}
+
+fn kind_in_words(kind: SFlag) -> &'static str {
+    match kind {
+        SFlag::S_IFDIR => "directory",
+        SFlag::S_IFLNK => "symbolic link",
+        SFlag::S_IFIFO => "FIFO",
+        SFlag::S_IFSOCK => "socket",
+        SFlag::S_IFBLK => "block device",
+        SFlag::S_IFCHR => "character device",
+        _ => "special file",
+    }
+}
+
+/// A user's name, or the number of one that has none.
+#[must_use]
+pub fn user_name(uid: u32) -> String {
+    match User::from_uid(Uid::from_raw(uid)) {
+        Ok(Some(user)) => user.name,
+        _ => format!("uid {uid}"),
+    }
+}

@@ -1,0 +1,418 @@
+//! The ring file's format: the header and the five slot layouts (NIXL `cyclic_buffer.h` and `telemetry_event.h`).
+//!
+//! All integers are little-endian, and header and slots are whole 8-byte words, so that everything is read as words.
+
+use crate::error::Refusal;
+use crate::event::EventType;
+
+#[cfg(target_endian = "big")]
+compile_error!("NIXL's rings are little-endian and are read in place");
+
+/// Bytes of the header, the same in every version.
+pub const HEADER_LEN: usize = 40;
+/// Words of the header.
+pub const HEADER_WORDS: usize = HEADER_LEN / 8;
+/// Word that the producer stores with release: the slot it writes next.
+pub const WRITE_POS: usize = 0;
+/// Word that the consumer stores with release: the slot it reads next.
+pub const READ_POS: usize = 1;
+/// Word of the version (low half) and of the producer's copy of it (high half).
+pub const VERSIONS: usize = 2;
+/// Word of the capacity in slots.
+pub const CAPACITY: usize = 3;
+/// Word of the capacity less one.
+pub const MASK: usize = 4;
+
+/// The newest ring version that this build reads.
+pub const MAX_VERSION: i32 = 4;
+
+/// A header as it was found in a file. Nothing in it is trusted before [`Header::check`] has passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Slot that the producer writes next.
+    pub write_pos: u64,
+    /// Slot that the consumer reads next.
+    pub read_pos: u64,
+    /// Version of the format.
+    pub version: i32,
+    /// The producer's own copy of the version.
+    pub expected_version: i32,
+    /// Slots in the ring.
+    pub capacity: u64,
+    /// Capacity less one.
+    pub mask: u64,
+}
+
+impl Header {
+    /// Takes the first words of a file apart.
+    #[must_use]
+    pub fn from_words(words: [u64; HEADER_WORDS]) -> Self {
+        let [version, expected_version] = halves(words[VERSIONS]).map(|half| half as i32);
+        Self {
+            write_pos: words[WRITE_POS],
+            read_pos: words[READ_POS],
+            version,
+            expected_version,
+            capacity: words[CAPACITY],
+            mask: words[MASK],
+        }
+    }
+
+    /// Takes the first bytes of a file apart.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; HEADER_LEN]) -> Self {
+        let mut words = [0; HEADER_WORDS];
+        for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+            *word = chunk
+                .iter()
+                .rev()
+                .fold(0, |word, &byte| word << 8 | u64::from(byte));
+        }
+        Self::from_words(words)
+    }
+
+    /// Tells which layout a file of `size` bytes with this header has.
+    ///
+    /// # Errors
+    /// The first thing that does not fit; the file is then no ring, or none that this build may touch.
+    pub fn check(&self, size: u64) -> Result<Layout, Refusal> {
+        let &Self {
+            write_pos,
+            read_pos,
+            version,
+            expected_version,
+            capacity,
+            mask,
+        } = self;
+        if version == 0 {
+            // The producer stores the version last.
+            return Err(Refusal::Uninitialised);
+        }
+        if version != expected_version {
+            return Err(Refusal::Versions {
+                version,
+                expected_version,
+            });
+        }
+        if version > MAX_VERSION && capacity.is_power_of_two() && mask == capacity - 1 {
+            return Err(Refusal::Unsupported { version });
+        }
+        if !(1..=MAX_VERSION).contains(&version) {
+            return Err(Refusal::Version { version });
+        }
+        if !capacity.is_power_of_two() {
+            return Err(Refusal::Capacity { capacity });
+        }
+        let layout = Layout::ALL
+            .into_iter()
+            .find(|layout| layout.version() == version && layout.file_len(capacity) == Some(size))
+            .ok_or(Refusal::Length {
+                version,
+                capacity,
+                size,
+            })?;
+        if mask != capacity - 1 {
+            return Err(Refusal::Mask { mask, capacity });
+        }
+        if write_pos >= capacity || read_pos >= capacity {
+            return Err(Refusal::Positions {
+                read_pos,
+                write_pos,
+                capacity,
+            });
+        }
+        Ok(layout)
+    }
+
+    /// How many events wait for the consumer. Only of use for a header that passed [`Header::check`].
+    #[must_use]
+    pub fn pending(&self) -> u64 {
+        self.write_pos.wrapping_sub(self.read_pos) & self.mask
+    }
+}
+
+/// How the slots of a ring are laid out. The version alone does not tell: v2 has two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Version 1, 56 bytes: time, category, name, value (NIXL 0.5 to 1.0).
+    V1,
+    /// Version 2, 48 bytes: category, name, value (NIXL 1.1.0).
+    V2Named,
+    /// Version 2, 16 bytes: category, type, value (NIXL 1.2).
+    V2,
+    /// Version 3, 16 bytes: type, padding, value (NIXL 1.3).
+    V3,
+    /// Version 4: as 3, with event type 20 added (NIXL 1.4 and 1.5).
+    V4,
+}
+
+impl Layout {
+    /// All layouts.
+    pub const ALL: [Layout; 5] = [
+        Layout::V1,
+        Layout::V2Named,
+        Layout::V2,
+        Layout::V3,
+        Layout::V4,
+    ];
+
+    /// The version in the header of such a ring.
+    #[must_use]
+    pub fn version(self) -> i32 {
+        match self {
+            Layout::V1 => 1,
+            Layout::V2Named | Layout::V2 => 2,
+            Layout::V3 => 3,
+            Layout::V4 => 4,
+        }
+    }
+
+    /// What operators call it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Layout::V1 => "v1",
+            Layout::V2Named => "v2 named",
+            Layout::V2 => "v2",
+            Layout::V3 => "v3",
+            Layout::V4 => "v4",
+        }
+    }
+
+    /// Words of one slot.
+    #[must_use]
+    pub fn slot_words(self) -> usize {
+        match self {
+            Layout::V1 => 7,
+            Layout::V2Named => 6,
+            Layout::V2 | Layout::V3 | Layout::V4 => 2,
+        }
+    }
+
+    /// Bytes of a ring file with `capacity` slots; `None` where no file can be that long.
+    #[must_use]
+    pub fn file_len(self, capacity: u64) -> Option<u64> {
+        let slot = 8 * self.slot_words() as u64;
+        capacity.checked_mul(slot)?.checked_add(HEADER_LEN as u64)
+    }
+
+    /// Decodes one slot of [`Layout::slot_words`] words: the type, if it is one that this version has, and the value.
+    #[must_use]
+    pub fn decode(self, slot: &[u64]) -> (Option<EventType>, u64) {
+        let value = slot[slot.len() - 1];
+        let event = match self {
+            Layout::V1 => named(&slot[1..6]),
+            Layout::V2Named => named(&slot[..5]),
+            Layout::V2 => numbered(halves(slot[0])[1], EventType::NoTelemetry),
+            // The upper half is padding that NIXL does not clear.
+            Layout::V3 => numbered(halves(slot[0])[0], EventType::NoTelemetry),
+            Layout::V4 => numbered(halves(slot[0])[0], EventType::EventsDropped),
+        };
+        (event, value)
+    }
+}
+
+/// An event by its number; `last` is the highest that the version knows, since a later version may give the next number
+/// another meaning.
+fn numbered(number: u32, last: EventType) -> Option<EventType> {
+    let number = number as usize;
+    (number <= last as usize).then(|| EventType::ALL[number])
+}
+
+/// An event by its name: five words that hold the category (4 bytes), then the name (32 bytes, ended by NUL).
+fn named(words: &[u64]) -> Option<EventType> {
+    let mut bytes = [0; 40];
+    for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
+        chunk.copy_from_slice(&word.to_le_bytes());
+    }
+    let name = &bytes[4..36];
+    let end = name
+        .iter()
+        .position(|&byte| byte == 0)
+        .unwrap_or(name.len());
+    EventType::from_name(&name[..end])
+}
+
+/// The low and the high half of a word.
+#[expect(clippy::cast_possible_truncation, reason = "that is what it is for")]
+fn halves(word: u64) -> [u32; 2] {
+    [word as u32, (word >> 32) as u32]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good(layout: Layout, capacity: u64) -> (Header, u64) {
+        let version = layout.version();
+        let header = Header {
+            write_pos: 0,
+            read_pos: 0,
+            version,
+            expected_version: version,
+            capacity,
+            mask: capacity - 1,
+        };
+        (header, layout.file_len(capacity).expect("a small file"))
+    }
+
+    #[test]
+    fn version_and_size_together_tell_the_layout() {
+        for layout in Layout::ALL {
+            for capacity in [1, 2, 4096, 1 << 20] {
+                let (header, size) = good(layout, capacity);
+                assert_eq!(header.check(size), Ok(layout));
+                assert_eq!(
+                    header.check(size + 8),
+                    Err(Refusal::Length {
+                        version: layout.version(),
+                        capacity,
+                        size: size + 8
+                    })
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn default_rings_have_the_sizes_that_nixl_makes() {
+        let sizes = Layout::ALL.map(|layout| layout.file_len(4096));
+        assert_eq!(
+            sizes,
+            [
+                Some(229_416),
+                Some(196_648),
+                Some(65_576),
+                Some(65_576),
+                Some(65_576)
+            ]
+        );
+    }
+
+    #[test]
+    fn each_wrong_field_has_its_own_refusal() {
+        let (header, size) = good(Layout::V4, 8);
+        let refusal = |change: fn(&mut Header)| {
+            let mut wrong = header;
+            change(&mut wrong);
+            wrong.check(size).expect_err("a wrong header")
+        };
+        assert_eq!(refusal(|h| h.version = 0), Refusal::Uninitialised);
+        assert_eq!(
+            refusal(|h| h.version = 3),
+            Refusal::Versions {
+                version: 3,
+                expected_version: 4
+            }
+        );
+        assert_eq!(
+            refusal(|h| (h.version, h.expected_version) = (5, 5)),
+            Refusal::Unsupported { version: 5 }
+        );
+        assert_eq!(
+            refusal(|h| (h.version, h.expected_version) = (-1, -1)),
+            Refusal::Version { version: -1 }
+        );
+        assert_eq!(
+            refusal(|h| (h.version, h.expected_version, h.mask) = (5, 5, 0)),
+            Refusal::Version { version: 5 }
+        );
+        assert_eq!(
+            refusal(|h| h.capacity = 1000),
+            Refusal::Capacity { capacity: 1000 }
+        );
+        assert_eq!(
+            refusal(|h| h.capacity = 0),
+            Refusal::Capacity { capacity: 0 }
+        );
+        assert_eq!(
+            refusal(|h| h.capacity = 1 << 63),
+            Refusal::Length {
+                version: 4,
+                capacity: 1 << 63,
+                size: 168
+            }
+        );
+        assert_eq!(
+            refusal(|h| h.mask = 0),
+            Refusal::Mask {
+                mask: 0,
+                capacity: 8
+            }
+        );
+        assert_eq!(
+            refusal(|h| h.write_pos = 8),
+            Refusal::Positions {
+                read_pos: 0,
+                write_pos: 8,
+                capacity: 8
+            }
+        );
+        assert_eq!(
+            refusal(|h| h.read_pos = u64::MAX),
+            Refusal::Positions {
+                read_pos: u64::MAX,
+                write_pos: 0,
+                capacity: 8
+            }
+        );
+    }
+
+    #[test]
+    fn bytes_and_words_give_the_same_header() {
+        let bytes: [u8; HEADER_LEN] = std::array::from_fn(|at| u8::try_from(at).expect("below 40"));
+        let header = Header::from_bytes(&bytes);
+        assert_eq!(header.write_pos, 0x0706_0504_0302_0100);
+        assert_eq!(
+            (header.version, header.expected_version),
+            (0x1312_1110, 0x1716_1514)
+        );
+        assert_eq!(header.mask, 0x2726_2524_2322_2120);
+    }
+
+    #[test]
+    fn version_3_does_not_know_the_type_that_version_4_added() {
+        assert_eq!(
+            Layout::V4.decode(&[20, 7]),
+            (Some(EventType::EventsDropped), 7)
+        );
+        assert_eq!(Layout::V3.decode(&[20, 7]), (None, 7));
+        assert_eq!(Layout::V2.decode(&[20 << 32, 7]), (None, 7));
+        assert_eq!(Layout::V4.decode(&[21, 7]), (None, 7));
+    }
+
+    #[test]
+    fn rubbish_in_the_padding_is_no_part_of_the_type() {
+        assert_eq!(
+            Layout::V3.decode(&[0xdead_beef_0000_0006, 9]),
+            (Some(EventType::XferTime), 9)
+        );
+        assert_eq!(
+            Layout::V4.decode(&[0xffff_ffff_0000_0000, 9]),
+            (Some(EventType::TxBytes), 9)
+        );
+    }
+
+    #[test]
+    fn names_end_at_nul_or_at_32_bytes() {
+        let slot = |name: &[u8]| {
+            let mut bytes = [0xaa; 40];
+            bytes[4..4 + name.len()].copy_from_slice(name);
+            let mut words: Vec<u64> = bytes
+                .chunks(8)
+                .map(|c| u64::from_le_bytes(c.try_into().expect("8 bytes")))
+                .collect();
+            words.push(5);
+            words
+        };
+        assert_eq!(
+            Layout::V2Named.decode(&slot(b"agent_tx_bytes\0")),
+            (Some(EventType::TxBytes), 5)
+        );
+        assert_eq!(Layout::V2Named.decode(&slot(b"agent_tx_bytes")), (None, 5));
+        assert_eq!(Layout::V2Named.decode(&slot(&[b'x'; 32])), (None, 5));
+        let mut v1 = vec![123_456];
+        v1.extend(slot(b"NIXL_ERR_BACKEND\0"));
+        assert_eq!(Layout::V1.decode(&v1), (Some(EventType::Backend), 5));
+    }
+}

@@ -1,0 +1,128 @@
+//! Instance names: what an agent is called in the instance domain.
+//!
+//! libpcp_pmda keeps instance names in a line-based file and matches them up to the first space (pmdaCacheStore(3)), while
+//! NIXL lets an agent be called anything that a file may be called. The raw name goes into a label.
+
+use siphasher::sip::SipHasher13;
+use std::fmt::Write;
+use std::hash::Hasher;
+
+/// Longest name that is kept as it is, in bytes after escaping.
+const MAX_LEN: usize = 200;
+/// What is kept of a longer one, before `~` and 16 hex digits.
+const KEPT_LEN: usize = 183;
+
+/// The instance name of an agent whose file has this name. Different raw names have different instance names.
+///
+/// `%`, space, control characters, quotes, backslash, slash, a leading `[` and bytes that are no UTF-8 become `%XX`. A name
+/// that is longer than 200 bytes after that is cut, and told apart by a hash of the whole.
+#[must_use]
+pub fn instance_name(raw: &[u8]) -> String {
+    let mut name = String::new();
+    let mut cut = 0;
+    for chunk in raw.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            let leading_bracket = c == '[' && name.is_empty();
+            if c.is_control() || matches!(c, '%' | ' ' | '"' | '\'' | '\\' | '/') || leading_bracket
+            {
+                c.encode_utf8(&mut [0; 4])
+                    .bytes()
+                    .for_each(|byte| escape(byte, &mut name));
+            } else if c.is_whitespace() {
+                // The ones outside ASCII: invisible in a table.
+                c.encode_utf8(&mut [0; 4])
+                    .bytes()
+                    .for_each(|byte| escape(byte, &mut name));
+            } else {
+                name.push(c);
+            }
+            if name.len() <= KEPT_LEN {
+                cut = name.len();
+            }
+        }
+        for &byte in chunk.invalid() {
+            escape(byte, &mut name);
+            if name.len() <= KEPT_LEN {
+                cut = name.len();
+            }
+        }
+    }
+    if name.len() > MAX_LEN {
+        name.truncate(cut);
+        // Writing to a String cannot fail.
+        let _ = write!(name, "~{:016x}", hash(raw));
+    }
+    name
+}
+
+/// A hash that is the same in every build and on every machine: names outlive the daemon.
+#[must_use]
+pub fn hash(bytes: &[u8]) -> u64 {
+    let mut hasher = SipHasher13::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+fn escape(byte: u8, name: &mut String) {
+    let _ = write!(name, "%{byte:02X}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_names_stay_as_they_are() {
+        for name in [
+            "worker",
+            "kvbm-worker-0",
+            "host_4242_17_1",
+            "x[1]",
+            "größe",
+            "a@b",
+        ] {
+            assert_eq!(instance_name(name.as_bytes()), name);
+        }
+    }
+
+    #[test]
+    fn what_pcp_would_mistake_is_escaped() {
+        assert_eq!(instance_name(b"worker 1"), "worker%201");
+        assert_eq!(instance_name(b"[x]"), "%5Bx]");
+        assert_eq!(instance_name(b"a\tb\n"), "a%09b%0A");
+        assert_eq!(instance_name(b"100%"), "100%25");
+        assert_eq!(instance_name(br#"'"\"#), "%27%22%5C");
+        assert_eq!(instance_name(b"\xff\xfe"), "%FF%FE");
+        assert_eq!(instance_name("\u{85}".as_bytes()), "%C2%85");
+        assert_eq!(instance_name("\u{a0}".as_bytes()), "%C2%A0");
+    }
+
+    #[test]
+    fn names_that_escape_alike_do_not_collide() {
+        assert_ne!(instance_name(b"a b"), instance_name(b"a%20b"));
+        assert_ne!(instance_name(b"\xff"), instance_name(b"%FF"));
+    }
+
+    #[test]
+    fn a_long_name_is_cut_at_a_character_and_told_apart_by_its_hash() {
+        let long = |tail: &str| instance_name(format!("{}{tail}", "ab ".repeat(84)).as_bytes());
+        let (one, other) = (long("1"), long("2"));
+        assert_ne!(one, other);
+        assert!(one.len() <= MAX_LEN, "{}", one.len());
+        let (kept, hash) = one.split_at(one.len() - 17);
+        assert!(
+            hash.starts_with('~') && kept.len() == 182 && kept.ends_with("%20ab"),
+            "{kept} {hash}"
+        );
+        let accents = instance_name("é".repeat(127).as_bytes());
+        assert_eq!(accents.len(), 182 + 17);
+        assert_eq!(instance_name(&[b'x'; 200]).len(), 200);
+        assert_eq!(instance_name(&[b'x'; 201]).len(), 200);
+        assert_eq!(instance_name(&[0xff; 255]).len(), 183 + 17);
+    }
+
+    #[test]
+    fn the_hash_never_changes() {
+        assert_eq!(hash(b"/var/tmp"), 0x5252_f868_7b5d_c207);
+    }
+}
