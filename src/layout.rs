@@ -84,8 +84,8 @@ impl Header {
             capacity,
             mask,
         } = self;
-        if version == 0 {
-            // The producer stores the version last.
+        if version == 0 || expected_version == 0 {
+            // The producer clears both at first and stores them last, one after the other.
             return Err(Refusal::Uninitialised);
         }
         if version != expected_version {
@@ -298,6 +298,7 @@ mod tests {
             wrong.check(size).expect_err("a wrong header")
         };
         assert_eq!(refusal(|h| h.version = 0), Refusal::Uninitialised);
+        assert_eq!(refusal(|h| h.expected_version = 0), Refusal::Uninitialised);
         assert_eq!(
             refusal(|h| h.version = 3),
             Refusal::Versions {

@@ -1,0 +1,1 @@
+#define NIXL 39

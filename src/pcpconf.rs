@@ -1,0 +1,92 @@
+//! PCP's directories: from the environment, else from `$PCP_CONF` or `/etc/pcp.conf` (pcp.conf(5)), as libpcp finds them.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Where PCP has its things on this host.
+#[derive(Clone, Debug, Default)]
+pub struct PcpConf {
+    settings: HashMap<String, String>,
+}
+
+impl PcpConf {
+    /// Reads the file that says so. Without one only the environment counts.
+    #[must_use]
+    pub fn read() -> Self {
+        let path = std::env::var_os("PCP_CONF")
+            .map_or_else(|| default_conf(std::env::var_os("PCP_DIR")), PathBuf::from);
+        Self::parse(&std::fs::read_to_string(path).unwrap_or_default())
+    }
+
+    fn parse(text: &str) -> Self {
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        let settings = lines
+            .filter_map(|line| line.split_once('='))
+            .map(|(key, value)| {
+                let value = value.trim();
+                let unquoted = value
+                    .strip_prefix('"')
+                    .and_then(|value| value.strip_suffix('"'))
+                    .unwrap_or(value);
+                (key.trim().to_owned(), unquoted.to_owned())
+            });
+        Self {
+            settings: settings.collect(),
+        }
+    }
+
+    /// A directory of PCP's; `None` where neither the environment nor the file names it.
+    #[must_use]
+    pub fn directory(&self, variable: &str) -> Option<PathBuf> {
+        let from_environment = std::env::var_os(variable).filter(|value| !value.is_empty());
+        from_environment
+            .or_else(|| self.settings.get(variable).map(OsString::from))
+            .map(PathBuf::from)
+    }
+
+    /// The configuration file of this agent.
+    #[must_use]
+    pub fn nixl_conf(&self) -> PathBuf {
+        self.directory("PCP_SYSCONF_DIR")
+            .unwrap_or_else(|| "/etc/pcp".into())
+            .join("nixl/nixl.conf")
+    }
+
+    /// The help text of this agent, without its suffix.
+    #[must_use]
+    pub fn help(&self) -> PathBuf {
+        self.directory("PCP_PMDAS_DIR")
+            .unwrap_or_else(|| "/var/lib/pcp/pmdas".into())
+            .join("nixl/help")
+    }
+
+    /// The file that libpcp_pmda keeps the ids of an instance domain in (pmdacache(3)).
+    #[must_use]
+    pub fn instance_cache(&self, domain: u32, serial: u32) -> PathBuf {
+        let var = self
+            .directory("PCP_VAR_DIR")
+            .unwrap_or_else(|| "/var/lib/pcp".into());
+        var.join(format!("config/pmda/{domain}.{serial}"))
+    }
+}
+
+/// `$PCP_DIR/etc/pcp.conf`; PCP_DIR is empty on all but unusual installations.
+fn default_conf(pcp_dir: Option<OsString>) -> PathBuf {
+    let mut path = pcp_dir.unwrap_or_default();
+    path.push("/etc/pcp.conf");
+    path.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_is_read_as_pcp_reads_it() {
+        let conf = PcpConf::parse("# PCP_NO_DIR=/no\n\nPCP_X_DIR=/etc/x\nPCP_Y_DIR=\"/y z\"\n");
+        assert_eq!(conf.directory("PCP_X_DIR"), Some("/etc/x".into()));
+        assert_eq!(conf.directory("PCP_Y_DIR"), Some("/y z".into()));
+        assert_eq!(conf.directory("PCP_NO_DIR"), None);
+    }
+}
