@@ -25,6 +25,8 @@ pub const MASK: usize = 4;
 
 /// The newest ring version that this build reads.
 pub const MAX_VERSION: i32 = 4;
+/// Up to here a version is taken for that of a later NIXL, beyond it for a chance of an unrelated file.
+const LATER_VERSIONS: i32 = 255;
 
 /// A header as it was found in a file. Nothing in it is trusted before [`Header::check`] has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +96,8 @@ impl Header {
                 expected_version,
             });
         }
-        if version > MAX_VERSION && capacity.is_power_of_two() && mask == capacity - 1 {
+        // What else a later version's header holds is not for us to say.
+        if (MAX_VERSION + 1..=LATER_VERSIONS).contains(&version) {
             return Err(Refusal::Unsupported { version });
         }
         if !(1..=MAX_VERSION).contains(&version) {
@@ -315,8 +318,8 @@ mod tests {
             Refusal::Version { version: -1 }
         );
         assert_eq!(
-            refusal(|h| (h.version, h.expected_version, h.mask) = (5, 5, 0)),
-            Refusal::Version { version: 5 }
+            refusal(|h| (h.version, h.expected_version) = (256, 256)),
+            Refusal::Version { version: 256 }
         );
         assert_eq!(
             refusal(|h| h.capacity = 1000),

@@ -59,7 +59,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Options, lexopt
     let mut parser = lexopt::Parser::from_iter(args);
     while let Some(arg) = parser.next()? {
         match arg {
-            Short('c') | Long("config") => options.config = Some(parser.value()?.into()),
+            Short('c') | Long("config") => options.config = Some(absolute(parser.value()?)?),
             Long("check") => options.check = true,
             Long("version") => options.version = true,
             Short('?') | Long("help") => options.help = true,
@@ -83,6 +83,12 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Options, lexopt
         }
     }
     Ok(options)
+}
+
+/// The file as seen from where we are now; messages name it so.
+fn absolute(path: OsString) -> Result<PathBuf, lexopt::Error> {
+    let failed = |err| lexopt::Error::Custom(format!("{path:?}: {err}").into());
+    std::path::absolute(&path).map_err(failed)
 }
 
 /// Hands an option on to pmdaGetOpt(3).

@@ -115,7 +115,7 @@ impl Scanner {
         if let Some(watched) = self
             .watched
             .iter_mut()
-            .find(|watched| watched.directory == *directory)
+            .find(|watched| watched.directory.path == directory.path)
         {
             let path = directory.path.join(name);
             self.refusals += u64::from(watched.refuse(facts, refusal, &path));

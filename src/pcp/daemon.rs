@@ -18,7 +18,6 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
 /// Names that were not seen for a week lose their instance id at the next start.
@@ -188,10 +187,9 @@ impl Server {
             return None;
         }
         let agent = self.agents.get(*self.ids.get(&inst)?)?;
-        Some(format!(
-            "{{\"nixl_agent\":\"{}\"}}",
-            json_text(agent.raw_name.as_bytes())
-        ))
+        // Bytes that are no UTF-8 become U+FFFD; the instance name has them as they are.
+        let raw_name = agent.raw_name.to_string_lossy();
+        Some(serde_json::json!({ "nixl_agent": raw_name }).to_string())
     }
 
     /// Notes the user of a client, or forgets it.
@@ -245,19 +243,6 @@ impl Server {
         self.control.config_error = err.to_string();
         StoreRefusal::BadConfiguration
     }
-}
-
-/// Text for a JSON string. Bytes that are no UTF-8 become U+FFFD.
-fn json_text(raw: &[u8]) -> String {
-    let mut text = String::new();
-    for c in String::from_utf8_lossy(raw).chars() {
-        match c {
-            '"' | '\\' => text.extend(['\\', c]),
-            c if c.is_control() => text.push_str(&format!("\\u{:04x}", u32::from(c))),
-            c => text.push(c),
-        }
-    }
-    text
 }
 
 /// Answers pmcd and drains the rings, until pmcd closes the connection or `signals` brings SIGTERM or SIGINT. After a last
@@ -333,16 +318,4 @@ pub enum ServeError {
     /// libpcp_pmda.
     #[error("no connection to pmcd: {0}")]
     Pmda(#[from] Status),
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_label_is_json_whatever_the_agent_is_called() {
-        assert_eq!(json_text(b"a \"b\" \\ c\t"), "a \\\"b\\\" \\\\ c\\u0009");
-        assert_eq!(json_text("größe\u{85}".as_bytes()), "größe\\u0085");
-        assert_eq!(json_text(b"\xff"), "\u{fffd}");
-    }
 }

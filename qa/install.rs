@@ -1,0 +1,20 @@
+//! Install, Remove, Install again and Upgrade, in namespaces of their own: `qa/install.sh` does it and says what it found.
+
+mod support;
+
+use std::process::Command;
+use support::{PMDANIXL, output, project, text};
+
+#[test]
+fn install_remove_and_upgrade_do_all_they_should_and_leave_nothing() {
+    let output = output(Command::new(project("qa/install.sh")).arg(PMDANIXL));
+    let said = text(&output);
+    match output.status.code() {
+        // Said by the script, with what is missing.
+        Some(77) => eprintln!("not run: {said}"),
+        status => assert!(
+            status == Some(0) && said.contains("ok "),
+            "{status:?}\n{said}"
+        ),
+    }
+}

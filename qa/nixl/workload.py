@@ -1,0 +1,245 @@
+#!/usr/bin/env python3
+"""Run real NIXL transfers on this host and print exactly what was done.
+
+Two agents in one process, host memory to host memory over UCX: no GPU, no network. The initiator, PREFIX-A, does all
+transfers; the target, PREFIX-B, only registers memory. At the end one line of JSON per agent says what its telemetry
+must add up to, in the words of the sample producer (qa/producer). Tried with nixl-cu12 0.10.1, 1.1.0, 1.2.0, 1.3.2,
+1.4.1 and 1.5.1.
+
+    PYTHON=$(qa/nixl/venv 1.5.1)
+    NIXL_TELEMETRY_ENABLE=y NIXL_TELEMETRY_DIR=DIR NIXL_TELEMETRY_BUFFER_SIZE=65536 \\
+        $PYTHON qa/nixl/workload.py --transfers 2000 --rate 1500
+
+or, from NIXL 1.5.0 on, into prometheus_mp stores:
+
+    NIXL_TELEMETRY_ENABLE=y NIXL_TELEMETRY_EXPORTER=prometheus_mp NIXL_TELEMETRY_MULTIPROC_DIR=DIR \\
+    NIXL_TELEMETRY_PROMETHEUS_LOCAL=y NIXL_TELEMETRY_PROMETHEUS_PORT=19090 LOCAL_RANK=0 \\
+        $PYTHON qa/nixl/workload.py ...
+
+NIXL stages its events and writes them out every NIXL_TELEMETRY_RUN_INTERVAL ms (100), so the JSON comes once they are
+all in the ring ("flushed": true), or when that does not happen within --flush-timeout. NIXL itself loses events, more
+than one buffer of them per interval or a ring that nobody drains: pace the run and size the buffer where totals
+matter. An agent that ends takes its last interval with it.
+"""
+
+import argparse
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import logging
+import os
+import select
+import signal
+import struct
+import sys
+import time
+import types
+
+ERRORS = ("not_posted", "invalid_param", "backend", "not_found", "mismatch", "not_allowed", "repost_active", "unknown",
+          "not_supported", "remote_disconnect", "canceled", "no_telemetry")
+
+
+class Stop:
+    """SIGTERM and SIGINT, kept blocked and asked for; made before NIXL starts threads, which inherit the mask."""
+
+    SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self):
+        signal.pthread_sigmask(signal.SIG_BLOCK, self.SIGNALS)
+        self.requested = False
+
+    def sleep(self, seconds):
+        """Sleeps, or not at all once a signal came; true if one did."""
+        if not self.requested:
+            self.requested = signal.sigtimedwait(self.SIGNALS, max(0.0, seconds)) is not None
+        return self.requested
+
+
+class Truth:
+    """What one agent did, and so what its telemetry must add up to."""
+
+    def __init__(self, agent):
+        self.agent = agent
+        self.sums = dict.fromkeys(("tx_requests", "rx_requests", "tx_bytes", "rx_bytes", "registered", "deregistered",
+                                   "xfer_time_us", "xfer_post_time_us"), 0)
+        self.errors = dict.fromkeys(ERRORS, 0)
+        self.events = 0
+
+    def add(self, name, value):
+        self.sums[name] += value
+        self.events += 1
+
+    def error(self, name):
+        self.errors[name] += 1
+        self.events += 1
+
+
+class Initiator:
+    """The two agents, ready for transfers of one size."""
+
+    def __init__(self, api, prefix, size):
+        import numpy
+
+        backend = os.environ.get("NIXL_BACKEND", "UCX")
+        conf = api.nixl_agent_config(enable_prog_thread=True, enable_listen_thread=False, backends=[backend])
+        self.agent, self.peer = (api.nixl_agent(f"{prefix}-{name}", conf) for name in "AB")
+        self.truth, self.peer_truth = Truth(f"{prefix}-A"), Truth(f"{prefix}-B")
+        self.size = size
+        self.blocks = [numpy.ones(size, dtype=numpy.uint8) for _ in range(3)]
+        source, target, self.extra = ((block.ctypes.data, size, 0) for block in self.blocks)
+        self.agent.register_memory([(*source, "source")], "DRAM")
+        self.truth.add("registered", size)
+        self.peer.register_memory([(*target, "target")], "DRAM")
+        self.peer_truth.add("registered", size)
+        remote = self.agent.add_remote_agent(self.peer.get_agent_metadata())
+        self.remote = remote.decode() if isinstance(remote, bytes) else remote
+        self.source = self.agent.get_xfer_descs([source], "DRAM")
+        self.target = self.agent.get_xfer_descs([target], "DRAM")
+
+    def memory_round(self):
+        block = self.agent.register_memory([(*self.extra, "extra")], "DRAM")
+        self.truth.add("registered", self.size)
+        self.agent.deregister_memory(block)
+        self.truth.add("deregistered", self.size)
+
+    def transfer(self, read):
+        handle = self.agent.initialize_xfer("READ" if read else "WRITE", self.source, self.target, self.remote, b"")
+        state = self.agent.transfer(handle)
+        while state == "PROC":
+            state = self.agent.check_xfer_state(handle)
+        if state != "DONE":
+            raise RuntimeError(f"transfer ended as {state}")
+        # The very numbers that NIXL puts into its telemetry; without telemetry there are none.
+        times = self.agent.get_xfer_telemetry(handle)
+        self.agent.release_xfer_handle(handle)
+        self.truth.add("xfer_post_time_us", times.postDuration)
+        self.truth.add("xfer_time_us", times.xferDuration)
+        self.truth.add("rx_bytes" if read else "tx_bytes", self.size)
+        self.truth.add("rx_requests" if read else "tx_requests", 1)
+
+    def failure(self):
+        """A transfer with an agent that does not exist: the one error that needs no broken fabric."""
+        try:
+            self.agent.initialize_xfer("WRITE", self.source, self.target, "no-such-agent", b"")
+        except Exception:
+            self.truth.error("not_found")
+        else:
+            raise RuntimeError("a transfer with an agent that does not exist was accepted")
+
+
+def load_api():
+    """The nixl Python API of whichever wheel is installed, and its version."""
+    if importlib.util.find_spec("torch") is None:
+        torch = types.ModuleType("torch")  # the wheels want it for type names only
+        torch.Tensor = type("Tensor", (), {})
+        torch.device = torch.dtype = object
+        sys.modules["torch"] = torch
+    for package in ("nixl_cu12", "nixl_cu13"):
+        if importlib.util.find_spec(package) is not None:
+            return importlib.import_module(package + "._api"), importlib.metadata.version(package)
+    sys.exit(f"workload: {sys.executable} has no NIXL; run it with the python that qa/nixl/venv VERSION prints")
+
+
+def run(initiator, args, stop):
+    """Does what the command line asks for, paced by --rate."""
+    for _ in range(args.memory_rounds):
+        initiator.memory_round()
+    for _ in range(args.errors):
+        initiator.failure()
+    start = time.monotonic()
+    done = 0
+    while not stop.requested and (args.until_signal or done < args.transfers):
+        initiator.transfer(read=args.read_every > 0 and done % args.read_every == 0)
+        done += 1
+        stop.sleep(start + done / args.rate - time.monotonic() if args.rate else 0)
+    stop.requested = stop.requested and not args.until_signal  # asked for: only a second signal ends the process
+    return time.monotonic() - start
+
+
+def wait_flushed(truths, timeout):
+    """True as soon as all events are where a reader finds them; false if they do not get there.
+
+    A ring's write position counts events modulo the capacity. One that stands still for longer than NIXL's interval
+    has nothing more to come; if it does not agree either, or the ring is full, then NIXL has lost events.
+    """
+    interval = int(os.environ.get("NIXL_TELEMETRY_RUN_INTERVAL") or 100) / 1000
+    directory = os.environ.get("NIXL_TELEMETRY_DIR")
+    if not directory or os.environ.get("NIXL_TELEMETRY_EXPORTER", "BUFFER") != "BUFFER":
+        time.sleep(3 * interval)  # stores hold state, not events: there is nothing to count
+        return None
+    end = time.monotonic() + timeout
+    still, last = time.monotonic(), None
+    while True:
+        rings = [ring_header(os.path.join(directory, truth.agent)) for truth in truths]
+        written = [write for write, _, _ in rings]
+        if written != last:
+            still, last = time.monotonic(), written
+        agree = all(truth.events % capacity == write for truth, (write, _, capacity) in zip(truths, rings))
+        full = any((write - read) % capacity == capacity - 1 for write, read, capacity in rings)
+        if (agree or full) and time.monotonic() - still > 1.5 * interval:
+            return agree
+        if time.monotonic() > end:
+            return False
+        time.sleep(interval / 10)
+
+
+def ring_header(path):
+    """Write position, read position and capacity of a ring."""
+    with open(path, "rb") as ring:
+        write, read, _, capacity = struct.unpack("<QQQQ", ring.read(32))
+    return write, read, max(capacity, 1)
+
+
+def linger(seconds, hold, stop):
+    """Keeps the agents alive."""
+    end = time.monotonic() + seconds
+    while hold and not stop.sleep(0):
+        readable, _, _ = select.select([0], [], [], 0.1)
+        if readable and not os.read(0, 4096):
+            break
+    stop.sleep(end - time.monotonic())
+
+
+def options():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--prefix", default="agent", help="the agents are called PREFIX-A and PREFIX-B [agent]")
+    add("--transfers", type=int, default=100, metavar="N", help="transfers to do [100]")
+    add("--until-signal", action="store_true", help="go on until SIGTERM or SIGINT instead")
+    add("--rate", type=float, default=0, metavar="R", help="transfers per second; 0: as fast as it goes [0]")
+    add("--size", type=int, default=65536, metavar="BYTES", help="bytes per transfer and memory block [65536]")
+    add("--read-every", type=int, default=3, metavar="N",
+        help="every Nth transfer, from the first, is a READ, the others WRITEs; 0: none [3]")
+    add("--memory-rounds", type=int, default=0, metavar="N", help="register and deregister another block N times [0]")
+    add("--errors", type=int, default=0, metavar="N", help="ask N times for an agent that does not exist [0]")
+    add("--flush-timeout", type=float, default=10, metavar="SECONDS",
+        help="longest wait for all events to be in the ring [10]")
+    add("--linger", type=float, default=0, metavar="SECONDS", help="stay alive after the JSON [0]")
+    add("--hold", action="store_true", help="stay alive after the JSON until standard input is closed")
+    return parser.parse_args()
+
+
+def main():
+    args = options()
+    if not os.environ.get("NIXL_TELEMETRY_ENABLE"):
+        sys.exit("workload: NIXL_TELEMETRY_ENABLE is not set; set it to y, or NIXL keeps no telemetry")
+    logging.disable(logging.INFO)  # the wheels chat on standard output
+    stop = Stop()
+    api, version = load_api()
+    initiator = Initiator(api, args.prefix, args.size)
+    seconds = run(initiator, args, stop)
+    truths = (initiator.truth, initiator.peer_truth)
+    try:
+        flushed = wait_flushed(truths, args.flush_timeout)
+    except OSError as err:
+        sys.exit(f"workload: {err}; NIXL made no ring there, see its messages above")
+    for truth in truths:
+        line = dict(agent=truth.agent, nixl=version, **truth.sums, errors=truth.errors, events=truth.events,
+                    flushed=flushed, seconds=round(seconds, 3))
+        print(json.dumps(line), flush=True)
+    linger(args.linger, args.hold, stop)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+//! Real NIXL, from its published wheels, moving real bytes: what pminfo shows through a real pmcd is what it did, exactly.
+//!
+//! Each test uses both processors of a small machine, so that they take turns.
+
+mod support;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use support::{Home, Nixl, Pmcd};
+
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Compares every number that the workload knows of an agent with what pmcd says, in one fetch per metric.
+fn agree(pmcd: &Pmcd, truth: &serde_json::Value) {
+    let agent = truth["agent"].as_str().expect("a name");
+    let known = |name: &str| match name.split_once('.') {
+        Some(("errors", status)) => truth["errors"][status].as_u64(),
+        _ => truth[name.rsplit('.').next().expect("a name")].as_u64(),
+    };
+    let mut compared = 0;
+    for metric in pmdanixl::metrics::METRICS
+        .iter()
+        .filter(|metric| metric.per_agent())
+    {
+        let Some(expected) = known(metric.name) else {
+            continue;
+        };
+        let shown = pmcd.values(&format!("nixl.{}", metric.name));
+        assert_eq!(
+            shown.get(agent),
+            Some(&expected),
+            "{} of {truth}",
+            metric.name
+        );
+        compared += 1;
+    }
+    assert!(
+        compared >= 18,
+        "only {compared} of 20 metrics are known in {truth}"
+    );
+}
+
+/// Transfers both ways, registration, deregistration and errors, with one version.
+fn exact(version: &'static str, layout: &str) {
+    let _turn = turn();
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let agents = Nixl::new(version, &home.rings()).run(&[
+        "--transfers",
+        "2000",
+        "--memory-rounds",
+        "5",
+        "--errors",
+        "7",
+    ]);
+    assert_eq!(agents.len(), 2, "{agents:?}");
+    assert_eq!(
+        agents[0]["tx_requests"]
+            .as_u64()
+            .zip(agents[0]["rx_requests"].as_u64()),
+        Some((1333, 667))
+    );
+    assert!(
+        agents[0]["errors"]["not_found"].as_u64() > Some(0),
+        "{}",
+        agents[0]
+    );
+    agents.iter().for_each(|truth| agree(&pmcd, truth));
+    let log = pmcd.log();
+    assert!(
+        log.contains(&format!("agent agent-A: ring {layout}, 65536 events")),
+        "{log}"
+    );
+}
+
+#[test]
+fn nixl_0_10_1_writes_v1() {
+    exact("0.10.1", "v1");
+}
+
+#[test]
+fn nixl_1_1_0_writes_v2_named() {
+    exact("1.1.0", "v2 named");
+}
+
+#[test]
+fn nixl_1_2_0_writes_v2() {
+    exact("1.2.0", "v2");
+}
+
+#[test]
+fn nixl_1_3_2_writes_v3() {
+    exact("1.3.2", "v3");
+}
+
+#[test]
+fn nixl_1_4_1_writes_v4() {
+    exact("1.4.1", "v4");
+}
+
+#[test]
+fn nixl_1_5_1_writes_v4() {
+    exact("1.5.1", "v4");
+}
+
+/// No fetch before the end: a reader that drains only when it is asked would see 16,384 of these 80,000 events at best.
+#[test]
+fn twenty_thousand_transfers_and_one_fetch_at_the_end_are_exact() {
+    let _turn = turn();
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let agents = Nixl::new("1.5.1", &home.rings()).run(&["--transfers", "20000", "--size", "4096"]);
+    assert!(agents[0]["events"].as_u64() > Some(80_000), "{}", agents[0]);
+    agree(&pmcd, &agents[0]);
+}
+
+#[test]
+fn the_default_ring_at_1500_transfers_a_second_is_exact() {
+    let _turn = turn();
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let nixl = Nixl {
+        buffer_size: 4096,
+        ..Nixl::new("1.5.1", &home.rings())
+    };
+    let started = Instant::now();
+    let agents = nixl.run(&["--transfers", "15000", "--size", "4096", "--rate", "1500"]);
+    assert!(started.elapsed().as_secs() >= 9, "it was paced");
+    agree(&pmcd, &agents[0]);
+}

@@ -1,0 +1,245 @@
+//! The producer's side of a NIXL telemetry ring.
+//!
+//! Written from the format and from what the published NIXL wheels do, not from `src/`: every constant is stated
+//! again, so that a test which writes here and reads there checks both.
+#![allow(unsafe_code, dead_code)] // one view of the mapping is unsafe; each test binary uses a part of the rest
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memmap2::{MmapOptions, MmapRaw};
+
+#[path = "wire.rs"] // wherever this file is a module of
+mod wire;
+pub use wire::{Kind, Layout};
+
+// The header, in words of 8 bytes. VERSIONS holds `version` in its lower half, `expected_version` in its upper.
+const WRITE_POS: u64 = 0;
+const READ_POS: u64 = 1;
+const VERSIONS: u64 = 2;
+const CAPACITY: u64 = 3;
+const MASK: u64 = 4;
+const FIRST_SLOT: u64 = 5;
+
+/// One agent's ring, mapped for writing. Dropping it leaves the file, as NIXL does.
+///
+/// Creating a smaller ring on the path of a live one takes its pages away: the old writer must not push any more.
+#[derive(Debug)]
+pub struct RingWriter {
+    map: MmapRaw,
+    layout: Layout,
+    capacity: u64,
+}
+
+impl RingWriter {
+    /// Creates the ring, or, on the path of an existing one, restarts it in place: the inode stays.
+    ///
+    /// A capacity that is no power of two is refused at NIXL's point: the file then has its size, and version 0.
+    pub fn create(path: &Path, layout: Layout, capacity: u64) -> io::Result<Self> {
+        let invalid = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
+        let slots = layout.slot_size().checked_mul(capacity);
+        let bytes = slots.and_then(|bytes| bytes.checked_add(8 * FIRST_SLOT));
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let file = options.mode(0o644).open(path)?;
+        file.set_len(bytes.ok_or_else(|| invalid("larger than a file can be"))?)?;
+        let map = MmapOptions::new().map_raw(&file)?;
+        let ring = Self {
+            map,
+            layout,
+            capacity,
+        };
+        // The wheels' own order: both versions are cleared first, and `expected_version` is set after `version`, so
+        // that a reader can meet the one without the other.
+        ring.word(VERSIONS).store(0, Ordering::Relaxed);
+        ring.word(WRITE_POS).store(0, Ordering::Relaxed);
+        ring.word(READ_POS).store(0, Ordering::Relaxed);
+        ring.word(CAPACITY).store(capacity, Ordering::Relaxed);
+        let mask = capacity.wrapping_sub(1);
+        ring.word(MASK).store(mask, Ordering::Relaxed);
+        if !capacity.is_power_of_two() {
+            return Err(invalid("the capacity is not a power of two"));
+        }
+        let version = u64::from(layout.version());
+        let both = version << 32 | version;
+        ring.word(VERSIONS).store(version, Ordering::Release); // pairs with the reader's acquire
+        ring.word(VERSIONS).store(both, Ordering::Release); // likewise
+        Ok(ring)
+    }
+
+    /// Pushes one event; false if the ring is full and the event lost.
+    pub fn push(&mut self, kind: Kind, value: u64) -> bool {
+        self.push_slot(kind.name(), kind.raw(), kind.category(), value)
+    }
+
+    /// Pushes an event of any type number; the named layouts call a type above 20 `event_N`.
+    pub fn push_raw(&mut self, raw_type: u32, value: u64) -> bool {
+        match Kind::ALL.into_iter().find(|kind| kind.raw() == raw_type) {
+            Some(kind) => self.push(kind, value),
+            None => self.push_slot(&format!("event_{raw_type}"), raw_type, 7, value),
+        }
+    }
+
+    /// Pushes an event under a free name, cut to 31 bytes, as backends did up to NIXL 0.10.
+    ///
+    /// # Panics
+    /// In the numbered layouts, which have no room for a name.
+    pub fn push_named(&mut self, name: &str, value: u64) -> bool {
+        assert!(self.layout.is_named(), "slots without names");
+        self.push_slot(name, 0, 3, value)
+    }
+
+    /// Pushes the four events of a transfer and returns how many fitted.
+    pub fn push_transfer(&mut self, read: bool, bytes: u64, xfer_us: u64, post_us: u64) -> usize {
+        let events = Self::transfer(read, bytes, xfer_us, post_us);
+        let fitted = events.map(|(kind, value)| self.push(kind, value));
+        fitted.into_iter().filter(|fitted| *fitted).count()
+    }
+
+    /// The four events of a transfer, in the order of every layout; NIXL pushes them when the transfer completes.
+    ///
+    /// Up to NIXL 1.3 other threads of the same agent can get their own events in between.
+    pub fn transfer(read: bool, bytes: u64, xfer_us: u64, post_us: u64) -> [(Kind, u64); 4] {
+        let (size, request) = match read {
+            true => (Kind::RxBytes, Kind::RxRequests),
+            false => (Kind::TxBytes, Kind::TxRequests),
+        };
+        let (post, xfer) = (Kind::XferPostTime, Kind::XferTime);
+        [
+            (post, post_us),
+            (xfer, xfer_us),
+            (size, bytes),
+            (request, 1),
+        ]
+    }
+
+    /// Events written and not yet read.
+    pub fn pending(&self) -> u64 {
+        self.write_pos().wrapping_sub(self.read_pos()) & (self.capacity - 1)
+    }
+
+    /// Slots; one fewer than this many events fit.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Where the reader stands.
+    pub fn read_pos(&self) -> u64 {
+        self.word(READ_POS).load(Ordering::Acquire) // pairs with the reader's release of its slots
+    }
+
+    /// Where the next event goes.
+    pub fn write_pos(&self) -> u64 {
+        self.word(WRITE_POS).load(Ordering::Relaxed) // the producer is its only writer
+    }
+
+    fn push_slot(&mut self, name: &str, raw: u32, category: i32, value: u64) -> bool {
+        let mask = self.capacity - 1;
+        let pos = self.write_pos() & mask; // a test may have scribbled over it: stay in the mapping
+        let next = (pos + 1) & mask;
+        if next == self.read_pos() {
+            return false;
+        }
+        let slot = self.layout.slot(pos, name, raw, category, value);
+        let first = FIRST_SLOT + pos * self.layout.slot_size() / 8;
+        for (index, bytes) in (first..).zip(slot.chunks_exact(8)) {
+            let word = u64::from_ne_bytes(bytes.try_into().expect("chunks of 8 bytes"));
+            self.word(index).store(word, Ordering::Relaxed);
+        }
+        // The slot comes before; pairs with the reader's acquire.
+        self.word(WRITE_POS).store(next, Ordering::Release);
+        true
+    }
+
+    fn word(&self, index: u64) -> &AtomicU64 {
+        let at = usize::try_from(index).unwrap_or(usize::MAX);
+        assert!(at < self.map.len() / 8, "word {index} outside the ring");
+        let word = self.map.as_mut_ptr().cast::<u64>().wrapping_add(at);
+        // SAFETY: the assertion keeps `word` inside the mapping, which is page-aligned, lives as long as `self`, and
+        // is reached through this function only, as atomic words.
+        unsafe { AtomicU64::from_ptr(word) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+
+    const VALUE: u64 = 0x0102_0304_0506_0708;
+    const BYTES: [u8; 8] = [8, 7, 6, 5, 4, 3, 2, 1];
+    const NAMED: &[u8; 36] = b"\x05\0\0\0agent_xfer_time\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+
+    /// The bytes of a file of 4 slots after one push.
+    fn file(layout: Layout, push: fn(&mut RingWriter) -> bool) -> io::Result<Vec<u8>> {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("agent");
+        assert!(push(&mut RingWriter::create(&path, layout, 4)?));
+        fs::read(path)
+    }
+
+    #[test]
+    fn header_and_size() -> io::Result<()> {
+        let versions = [1, 2, 2, 3, 4];
+        let sizes = [264, 232, 104, 104, 104];
+        for ((layout, version), size) in Layout::ALL.into_iter().zip(versions).zip(sizes) {
+            let bytes = file(layout, |ring| ring.push(Kind::TxBytes, 1))?;
+            let mut header = [0; 40];
+            (header[0], header[24], header[32]) = (1, 4, 3);
+            (header[16], header[20]) = (version, version);
+            assert_eq!(bytes.len(), size, "{layout:?}");
+            assert_eq!(bytes[..40], header, "{layout:?}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn slots_of_the_named_layouts() -> io::Result<()> {
+        let v1 = file(Layout::V1, |ring| ring.push(Kind::XferTime, VALUE))?;
+        let stamp = u64::from_le_bytes(v1[40..48].try_into().expect("8 bytes"));
+        assert_eq!(stamp.ilog10(), 15, "no microseconds since 1970: {stamp}");
+        assert_eq!((&v1[48..84], &v1[88..96]), (&NAMED[..], &BYTES[..]));
+        let v2 = file(Layout::V2Named, |ring| ring.push(Kind::XferTime, VALUE))?;
+        assert_eq!((&v2[40..76], &v2[80..88]), (&NAMED[..], &BYTES[..]));
+        let error = file(Layout::V2Named, |ring| ring.push(Kind::Canceled, 1))?;
+        assert_eq!(error[40..63], *b"\x04\0\0\0NIXL_ERR_CANCELED\0\0");
+        let long = file(Layout::V1, |ring| ring.push_named(&"x".repeat(40), 1))?;
+        assert_eq!(long[48..54], *b"\x03\0\0\0xx");
+        assert_eq!(long[81..84], *b"xx\0");
+        Ok(())
+    }
+
+    #[test]
+    fn slots_of_the_numbered_layouts() -> io::Result<()> {
+        let v2 = file(Layout::V2, |ring| ring.push(Kind::NoTelemetry, VALUE))?;
+        assert_eq!(v2[40..48], [4, 0, 0, 0, 19, 0, 0, 0]);
+        assert_eq!(v2[48..56], BYTES);
+        for layout in [Layout::V3, Layout::V4] {
+            let slot = file(layout, |ring| ring.push_raw(0x0a0b_0c0d, VALUE))?;
+            assert_eq!(slot[40..44], [13, 12, 11, 10]);
+            assert_eq!(slot[48..56], BYTES);
+        }
+        assert!(Kind::ALL.into_iter().map(Kind::raw).eq(0..21));
+        Ok(())
+    }
+
+    #[test]
+    fn full_ring_and_restart_in_place() -> io::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("agent");
+        let mut ring = RingWriter::create(&path, Layout::V1, 4)?;
+        assert_eq!(ring.push_transfer(true, 4096, 20, 10), 3);
+        assert_eq!((ring.push(Kind::RxBytes, 1), ring.pending()), (false, 3));
+        let inode = fs::metadata(&path)?.ino();
+        let again = RingWriter::create(&path, Layout::V4, 8)?;
+        let meta = fs::metadata(&path)?;
+        assert_eq!((again.pending(), meta.ino(), meta.len()), (0, inode, 168));
+        assert!(RingWriter::create(&path, Layout::V4, 12).is_err());
+        assert_eq!(fs::read(&path)?[16..25], [0, 0, 0, 0, 0, 0, 0, 0, 12]);
+        Ok(())
+    }
+}
