@@ -1,7 +1,8 @@
 //! The NIXL agents of this host: their rings, their totals, and when each is an instance.
 
 use crate::config::Config;
-use crate::discover::{Directory, FileId};
+use crate::directory::{self, Directory};
+use crate::discover::FileId;
 use crate::error::Refusal;
 use crate::event::{EventType, Totals};
 use crate::name;
@@ -93,7 +94,7 @@ impl Agents {
         self.max_agents = config.max_agents;
         self.scanner
             .configure(config.telemetry_dir.clone(), config.owners.clone());
-        let directories: HashSet<PathBuf> = crate::discover::directories(&config.telemetry_dir)
+        let directories: HashSet<PathBuf> = directory::expand(&config.telemetry_dir)
             .into_iter()
             .map(|directory| directory.path)
             .collect();

@@ -1,7 +1,8 @@
 //! `pmdanixl --check`: what would be done with each file, without pmcd and without consuming anything.
 
 use crate::config::{Config, Loaded};
-use crate::discover::{self, Candidate, Directory};
+use crate::directory::{self, Directory};
+use crate::discover::{self, Candidate};
 use crate::error::{ConfigError, Refusal};
 use crate::privilege;
 use crate::writer::Mappers;
@@ -56,7 +57,7 @@ pub fn run(
             }
         }
     }
-    let directories = discover::directories(&loaded.config.telemetry_dir);
+    let directories = directory::expand(&loaded.config.telemetry_dir);
     if directories.is_empty() {
         verdict.problems += 1;
         writeln!(out, "problem: telemetry_dir matches no directory")?;
@@ -94,7 +95,7 @@ fn check_directory(
     writeln!(out, "directory {}", directory.path.display())?;
     let listed = directory
         .open()
-        .and_then(|fd| Ok((discover::names(&fd)?, fd)));
+        .and_then(|fd| Ok((directory::names(&fd)?, fd)));
     let (names, fd) = match listed {
         Ok(listed) => listed,
         Err(errno) => {

@@ -345,6 +345,10 @@ mod tests {
                 "nixl.conf:2: telemetry_dir: \"/a/[\" is not a valid pattern",
             ),
             (
+                "[nixl]\ntelemetry_dir = \"/a/**/b\"\n",
+                "nixl.conf:2: telemetry_dir: \"/a/**/b\" holds **, which is not taken",
+            ),
+            (
                 "[nixl]\ntelemetry_dir = []\n",
                 "nixl.conf:2: telemetry_dir: an empty list",
             ),

@@ -1,22 +1,18 @@
-//! Finds ring files: which directories, which files in them, and whether a file may be touched.
+//! Whether a file in a telemetry directory is a ring, and may be touched.
 //!
 //! The directories may be world-writable, so every file is a stranger's until it has passed all checks, and nothing is
 //! written to one that has not.
 
-use crate::config::DirectoryPattern;
 use crate::error::Refusal;
 use crate::layout::{HEADER_LEN, Header, Layout};
-use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use nix::unistd::{Uid, User};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 
 /// Which file it is, whatever its names: device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,18 +62,6 @@ impl FileFacts {
     }
 }
 
-/// A directory that is scanned.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Directory {
-    /// Where it is.
-    pub path: PathBuf,
-    /// The configured label, which tells agents of the same name apart.
-    pub label: Option<String>,
-    /// Whether it came from a pattern. Its last component is then not followed if it is a symbolic link, since a container
-    /// may own the parent.
-    pub from_pattern: bool,
-}
-
 /// A file that is a ring, open for writing, and what it was when it was checked.
 #[derive(Debug)]
 pub struct Candidate {
@@ -89,70 +73,6 @@ pub struct Candidate {
     pub header: Header,
     /// What it says.
     pub layout: Layout,
-}
-
-/// Expands the configured directories and patterns, in their order; each directory comes once.
-#[must_use]
-pub fn directories(patterns: &[DirectoryPattern]) -> Vec<Directory> {
-    let mut found: Vec<Directory> = Vec::new();
-    for pattern in patterns {
-        let label = pattern.label.clone();
-        if pattern.literal {
-            found.push(Directory {
-                path: PathBuf::from(&pattern.path),
-                label,
-                from_pattern: false,
-            });
-            continue;
-        }
-        // Patterns were checked when the configuration was read; directories that may not be looked into do not match.
-        for path in glob::glob(&pattern.path).into_iter().flatten().flatten() {
-            found.push(Directory {
-                path,
-                label: label.clone(),
-                from_pattern: true,
-            });
-        }
-    }
-    let mut seen = std::collections::HashSet::new();
-    found.retain(|directory| seen.insert(directory.path.clone()));
-    found
-}
-
-impl Directory {
-    /// Opens the directory.
-    ///
-    /// # Errors
-    /// What open(2) says.
-    pub fn open(&self) -> nix::Result<OwnedFd> {
-        let mut flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
-        if self.from_pattern {
-            flags |= OFlag::O_NOFOLLOW;
-        }
-        nix::fcntl::open(&self.path, flags, Mode::empty())
-    }
-}
-
-/// The names in an open directory, `.` and `..` left out, sorted so that every scan goes the same way.
-///
-/// # Errors
-/// What readdir(3) says.
-pub fn names(directory: &OwnedFd) -> nix::Result<Vec<OsString>> {
-    let mut dir = Dir::openat(
-        directory,
-        ".",
-        OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
-        Mode::empty(),
-    )?;
-    let mut names = Vec::new();
-    for entry in dir.iter() {
-        let name = entry?.file_name().to_bytes().to_vec();
-        if name != b"." && name != b".." {
-            names.push(OsString::from(OsStr::from_bytes(&name)));
-        }
-    }
-    names.sort_unstable();
-    Ok(names)
 }
 
 /// What stat(2) tells of a name in an open directory; a symbolic link is not followed.

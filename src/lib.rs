@@ -7,6 +7,7 @@ pub mod agents;
 pub mod check;
 pub mod config;
 pub mod control;
+pub mod directory;
 pub mod discover;
 pub mod error;
 pub mod event;

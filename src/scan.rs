@@ -1,7 +1,8 @@
 //! Looks through the telemetry directories and says which rings are new and which files are refused.
 
 use crate::config::DirectoryPattern;
-use crate::discover::{self, Candidate, Directory, FileFacts, FileId};
+use crate::directory::{self, Directory};
+use crate::discover::{self, Candidate, FileFacts, FileId};
 use crate::error::Refusal;
 use nix::errno::Errno;
 use nix::sys::stat::fstat;
@@ -126,8 +127,8 @@ impl Scanner {
     pub fn scan(&mut self, now: Instant, attached: &HashSet<FileId>) -> Vec<Found> {
         let all = now >= self.next_rescan;
         if all {
-            self.next_rescan = now + RESCAN;
             self.open_directories(now);
+            self.next_rescan = now + RESCAN.max(now.elapsed() * REST);
         }
         let mut found = Vec::new();
         for watched in &mut self.watched {
@@ -154,7 +155,7 @@ impl Scanner {
     /// Opens all directories afresh, since one may have been replaced under its name.
     fn open_directories(&mut self, now: Instant) {
         let mut before = std::mem::take(&mut self.watched);
-        for directory in discover::directories(&self.patterns) {
+        for directory in directory::expand(&self.patterns) {
             let known = before
                 .iter()
                 .position(|watched| watched.directory == directory);
@@ -190,7 +191,7 @@ impl Watched {
         let Ok(fd) = &self.open else {
             return (found, refusals);
         };
-        let names = discover::names(fd).unwrap_or_default();
+        let names = directory::names(fd).unwrap_or_default();
         let mut seen = HashSet::with_capacity(names.len());
         for name in names {
             let Ok(fd) = &self.open else { break };

@@ -186,8 +186,15 @@ pub(super) fn directory(
     }
     let literal = literal || !path.contains(['*', '?', '[']);
     if !literal {
-        glob::Pattern::new(path)
-            .map_err(|err| format!("{path:?} is not a valid pattern: {err}"))?;
+        if path.contains("**") {
+            return Err(format!(
+                "{path:?} holds **, which is not taken; write /*/ for each level"
+            ));
+        }
+        for component in path.split('/') {
+            glob::Pattern::new(component)
+                .map_err(|err| format!("{path:?} is not a valid pattern: {err}"))?;
+        }
     }
     if let Some(label) = &label {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
