@@ -11,7 +11,7 @@ use pmdanixl::pcp::daemon::{self, Server};
 use pmdanixl::pcp::ffi::Pmda;
 use pmdanixl::pcpconf::PcpConf;
 use pmdanixl::privilege::NotAllowed;
-use pmdanixl::{check, log, privilege};
+use pmdanixl::{check, log, privilege, shm};
 use std::error::Error;
 use std::ffi::CString;
 use std::io::{Write, stdout};
@@ -58,6 +58,7 @@ fn run_check(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
 
 fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let signals = take_signals()?;
+    shm::guard_against_sigbus()?;
     let conf = PcpConf::read();
     let help = CString::new(conf.help().as_os_str().as_bytes())?;
     let mut pmda = Pmda::new(c"pmdanixl", DOMAIN, c"nixl.log", &help);

@@ -5,9 +5,9 @@
 //! once, checked against what this side knows, and only the copy is used.
 
 use crate::error::RingFault;
-use crate::event::Totals;
+use crate::event::{EventType, Totals};
 use crate::layout::{CAPACITY, HEADER_WORDS, Header, Layout, READ_POS, VERSIONS, WRITE_POS};
-use crate::shm::Mapping;
+use crate::shm::{Broken, Mapping};
 use std::fs::File;
 use std::io;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -33,13 +33,6 @@ pub struct Batch {
     pub events: u64,
     /// Their values, by type.
     pub totals: Totals,
-}
-
-/// The consumer's position was moved by somebody else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moved {
-    /// Where it stands now.
-    pub read_pos: u64,
 }
 
 impl Ring {
@@ -80,7 +73,11 @@ impl Ring {
     /// # Errors
     /// The ring is no longer the one that was mapped, or was restarted meanwhile; nothing of the batch counts then.
     pub fn take(&self) -> Result<Batch, RingFault> {
-        let (from, upto) = self.positions()?;
+        self.mapping.access(|words| self.take_from(words))?
+    }
+
+    fn take_from(&self, words: &[AtomicU64]) -> Result<Batch, RingFault> {
+        let (from, upto) = self.positions(words)?;
         let mut batch = Batch {
             from,
             upto,
@@ -88,14 +85,14 @@ impl Ring {
         };
         let mut pos = from;
         while pos != upto {
-            let (event, value) = self.event(pos);
+            let (event, value) = self.event(words, pos);
             batch.totals.count(event, value);
             batch.events += 1;
             pos = (pos + 1) & (self.capacity - 1);
         }
         // The slots are loaded before the positions are looked at once more.
         fence(Acquire);
-        let (read_pos, write_pos) = self.positions()?;
+        let (read_pos, write_pos) = self.positions(words)?;
         let ahead = write_pos.wrapping_sub(from) & (self.capacity - 1);
         if read_pos != from || ahead < batch.events {
             return Err(RingFault::Restarted);
@@ -103,30 +100,34 @@ impl Ring {
         Ok(batch)
     }
 
-    /// Gives the slots of a batch back to the producer.
+    /// Gives the slots of a batch back to the producer. `false`: `read_pos` is not where the batch began, because of another
+    /// reader or of a restart, and nothing was changed.
     ///
     /// A compare-and-swap, since a plain store would turn a ring that was restarted meanwhile (both positions 0) into one
     /// that looks full of old events.
     ///
     /// # Errors
-    /// `read_pos` is not where the batch began: another reader, or a restart.
-    pub fn release(&self, batch: &Batch) -> Result<(), Moved> {
+    /// The file was shortened.
+    pub fn release(&self, batch: &Batch) -> Result<bool, RingFault> {
         // Release: after the loads of the slots. Pairs with the producer's acquire load of read_pos.
-        self.words()[READ_POS]
-            .compare_exchange(batch.from, batch.upto, Release, Relaxed)
-            .map_err(|read_pos| Moved { read_pos })?;
-        Ok(())
+        let swap = |words: &[AtomicU64]| {
+            words[READ_POS].compare_exchange(batch.from, batch.upto, Release, Relaxed)
+        };
+        Ok(self.mapping.access(swap)?.is_ok())
     }
 
     /// Whether no event waits. Unlike [`Ring::take`] it looks at nothing but the positions.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.words()[WRITE_POS].load(Relaxed) == self.words()[READ_POS].load(Relaxed)
+    ///
+    /// # Errors
+    /// The file was shortened.
+    pub fn is_empty(&self) -> Result<bool, RingFault> {
+        let same =
+            |words: &[AtomicU64]| words[WRITE_POS].load(Relaxed) == words[READ_POS].load(Relaxed);
+        Ok(self.mapping.access(same)?)
     }
 
     /// Both positions, if version and capacity are still ours and the positions lie within it.
-    fn positions(&self) -> Result<(u64, u64), RingFault> {
-        let words = self.words();
+    fn positions(&self, words: &[AtomicU64]) -> Result<(u64, u64), RingFault> {
         // Pairs with the producer's release store, and so comes before the loads of the slots.
         let write_pos = words[WRITE_POS].load(Acquire);
         let read_pos = words[READ_POS].load(Relaxed);
@@ -146,26 +147,27 @@ impl Ring {
     }
 
     /// The event in a slot; `pos` is below our capacity.
-    fn event(&self, pos: u64) -> (Option<crate::event::EventType>, u64) {
+    fn event(&self, words: &[AtomicU64], pos: u64) -> (Option<EventType>, u64) {
         let len = self.layout.slot_words();
         let pos = usize::try_from(pos).expect("a position below the capacity, which was mapped");
         let start = HEADER_WORDS + pos * len;
         let mut slot = [0; 7];
-        for (copy, word) in slot.iter_mut().zip(&self.words()[start..start + len]) {
+        for (copy, word) in slot.iter_mut().zip(&words[start..start + len]) {
             *copy = word.load(Relaxed);
         }
         self.layout.decode(&slot[..len])
     }
+}
 
-    fn words(&self) -> &[AtomicU64] {
-        self.mapping.words()
+impl From<Broken> for RingFault {
+    fn from(_: Broken) -> Self {
+        RingFault::Truncated
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::EventType;
     use std::os::unix::fs::FileExt;
 
     /// A v4 ring of 8 slots in a file of its own, and the file to write to it by pwrite.
@@ -208,9 +210,9 @@ mod tests {
         let batch = ring.take().expect("a good ring");
         assert_eq!((batch.from, batch.upto, batch.events), (6, 1, 3));
         assert_eq!(batch.totals.get(EventType::RxBytes), 16 + 17 + 10);
-        assert!(!ring.is_empty(), "take releases nothing");
-        ring.release(&batch).expect("nobody else reads");
-        assert!(ring.is_empty());
+        assert_eq!(ring.is_empty(), Ok(false), "take releases nothing");
+        assert_eq!(ring.release(&batch), Ok(true));
+        assert_eq!(ring.is_empty(), Ok(true));
         assert_eq!(ring.take().expect("a good ring").events, 0);
     }
 
@@ -230,8 +232,12 @@ mod tests {
         let batch = ring.take().expect("a good ring");
         put(&file, READ_POS, 0);
         put(&file, WRITE_POS, 0);
-        assert_eq!(ring.release(&batch), Err(Moved { read_pos: 0 }));
-        assert!(ring.is_empty(), "the new ring keeps its positions");
+        assert_eq!(ring.release(&batch), Ok(false));
+        assert_eq!(
+            ring.is_empty(),
+            Ok(true),
+            "the new ring keeps its positions"
+        );
     }
 
     #[test]
@@ -252,6 +258,16 @@ mod tests {
                 capacity: 8
             })
         );
+    }
+
+    #[test]
+    fn a_ring_that_was_truncated_is_a_fault_and_no_end() {
+        crate::shm::guard_against_sigbus().expect("a handler");
+        let (file, ring) = ring();
+        put(&file, WRITE_POS, 3);
+        file.set_len(0).expect("shorter");
+        assert_eq!(ring.is_empty(), Err(RingFault::Truncated));
+        assert_eq!(ring.take(), Err(RingFault::Truncated));
     }
 
     #[test]

@@ -95,14 +95,12 @@ impl Source {
 
     /// Adds all events that wait to `totals`.
     pub fn drain(&mut self, now: Instant, totals: &mut Totals) -> Drained {
-        if self.ring.is_empty() {
-            return self.check_writer(now);
-        }
         match self.consume(totals) {
-            Ok(()) => {
+            Ok(true) => {
                 (self.last_event, self.holder) = (now, Holder::Somebody);
                 Drained::Live
             }
+            Ok(false) => self.check_writer(now),
             // What the producer left there is the producer's; the new ring is drained from its start at the next tick.
             Err(RingFault::Restarted) => Drained::Live,
             Err(fault) => Drained::Broken(fault),
@@ -116,18 +114,17 @@ impl Source {
         fstat(&self.file).ok().map(|stat| FileFacts::new(&stat))
     }
 
-    fn consume(&self, totals: &mut Totals) -> Result<(), RingFault> {
-        // A file that shrank must not be touched beyond its end.
-        let stat = fstat(&self.file).map_err(|_| RingFault::Truncated)?;
-        if u64::try_from(stat.st_size) != Ok(self.facts.size) {
-            return Err(RingFault::Truncated);
+    /// Whether there were events.
+    fn consume(&self, totals: &mut Totals) -> Result<bool, RingFault> {
+        if self.ring.is_empty()? {
+            return Ok(false);
         }
         let batch = self.ring.take()?;
         // Released before it is counted: what another reader took meanwhile is not counted as well.
-        if self.ring.release(&batch).is_ok() {
+        if self.ring.release(&batch)? {
             totals.add(&batch.totals);
         }
-        Ok(())
+        Ok(true)
     }
 
     fn check_writer(&mut self, now: Instant) -> Drained {
