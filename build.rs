@@ -11,22 +11,29 @@ fn main() {
 #[cfg(feature = "pcp")]
 fn pcp() {
     println!("cargo::rerun-if-changed=src/pcp/pmda.h");
+    println!("cargo::rerun-if-env-changed=PCP_INC_DIR");
     // Only libpcp_pmda: its soname is the same in PCP 6 and 7, libpcp's is not.
     println!("cargo::rustc-link-lib=dylib=pcp_pmda");
     let include = std::env::var("PCP_INC_DIR").unwrap_or_else(|_| "/usr/include/pcp".into());
+    // For the test of what bindgen makes of them.
+    let arch = std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it");
+    println!("cargo::rustc-env=PCP_INCLUDE={include}");
+    println!("cargo::rustc-env=PCP_ARCH={arch}");
     let bindings = bindgen::Builder::default()
         .header("src/pcp/pmda.h")
         .clang_arg(format!("-I{include}/.."))
         .rust_edition(bindgen::RustEdition::Edition2024)
         .rust_target(bindgen::RustTarget::stable(85, 0).expect("bindgen knows Rust 1.85"))
         .allowlist_function("pmda(Daemon|GetOpt|OpenLog|SetFlags|SetCommFlags|Init|Connect)")
-        .allowlist_function("pmdaSet(Fetch|Label|EndContext)CallBack")
-        .allowlist_function("pmda(Fetch|Instance|Label|AddLabels|GetContext)")
-        .allowlist_function("pmdaCache(Op|Store|Lookup|LookupName|Purge)")
+        .allowlist_function("pmdaSet(Result|Label|EndContext)CallBack")
+        .allowlist_function("pmda(Instance|Label|AddLabels)")
+        .allowlist_function("pmdaCache(Op|Store|Purge)")
         .allowlist_function("__pmda(MainPDU|InFd)")
         .allowlist_type("nixl_pmda_result")
-        .allowlist_var("PM_ERR_.*|PM_TYPE_.*|PM_SEM_.*|PM_SPACE_.*|PM_TIME_.*|PM_COUNT_.*|PM_LABEL_.*|PM_VAL_.*")
-        .allowlist_var("PMDA_(INTERFACE_7|EXT_.*|FLAG_.*|ATTR_.*|FETCH_.*|CACHE_.*)")
+        .allowlist_var(
+            "PM_ERR_.*|PM_TYPE_.*|PM_SEM_.*|PM_SPACE_.*|PM_TIME_.*|PM_COUNT_.*|PM_LABEL_.*|PM_VAL_.*|PM_PROFILE_.*",
+        )
+        .allowlist_var("PMDA_(INTERFACE_7|EXT_.*|FLAG_.*|ATTR_.*|CACHE_.*)")
         .default_macro_constant_type(bindgen::MacroTypeVariation::Signed)
         .parse_callbacks(Box::new(bindgen::CargoCallbacks::new()))
         .generate();

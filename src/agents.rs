@@ -1,117 +1,327 @@
-//! The NIXL agents of this host: their rings, their totals, and when each is an instance.
+//! The NIXL agents of this host.
+//!
+//! `look` and `stores` find their files, `containers` those that only a container sees, and `order` says which comes first;
+//! `drain` counts their events, and `quiet` says whom it passes over; `keep` keeps what is known of them in the state file,
+//! `surveys` finds out who they are, `exited` removes what they have left, and `counts` says how many they are and what is done
+//! for them.
 
+use crate::agent::{Agent, Now};
 use crate::config::Config;
+use crate::containers::Containers;
 use crate::directory::{self, Directory};
 use crate::discover::FileId;
-use crate::error::Refusal;
-use crate::event::{EventType, Totals};
+use crate::event::{EventType, Events, Totals};
+use crate::facts::kubelet;
+use crate::ledger::Books;
 use crate::name;
+use crate::record::{Entry, Name, Saved};
 use crate::scan::{Found, Scanner};
-use crate::source::{Drained, Source};
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ffi::OsString;
+use crate::shm::Broken;
+use crate::source::Mode;
+use crate::state::{RecordId, State};
+use crate::store::Store;
+use nix::sys::resource::{Resource, getrlimit};
+use quiet::Quiet;
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+mod containers;
+mod counts;
+mod drain;
+mod exited;
+mod keep;
+mod look;
+mod order;
+mod quiet;
+mod stores;
+mod surveys;
 
 /// Records of agents that left are kept for their return, up to this many times `max_agents`.
 const RECORDS_PER_AGENT: usize = 4;
+/// Descriptors that are not for rings: pmcd, the log, directories, and what is opened for a moment.
+const SPARE_DESCRIPTORS: usize = 64;
+/// How often room in the state file is tried for again after there was none.
+const RETRY: Duration = Duration::from_secs(10);
 
-/// A NIXL agent: what writes, or wrote, rings of one name in one directory.
-#[derive(Debug)]
-pub struct Agent {
-    /// The raw name, which is the file's.
-    pub raw_name: OsString,
-    /// What it is called in the instance domain.
-    pub instance: String,
-    directory: Directory,
-    totals: Totals,
-    /// More than one while a ring that was replaced or unlinked is still written to.
-    sources: Vec<Source>,
-    active: bool,
-    /// Since when no writer was seen and nothing came.
-    silent_since: Option<Instant>,
-    last_seen: Instant,
-}
+/// How long the first look at everything may take.
+const FIRST_LOOK: Duration = Duration::from_secs(5);
+/// Bytes of a local rank, escaped, that tells agents of one name apart; a hash does where it is longer.
+const MAX_RANK: usize = 64;
 
-impl Agent {
-    /// Sum of all values of one event type since the agent was first seen.
-    #[must_use]
-    pub fn total(&self, event: EventType) -> u64 {
-        self.totals.get(event)
-    }
-
-    fn path(&self) -> PathBuf {
-        self.directory.path.join(&self.raw_name)
-    }
-}
-
-/// Names an agent's record for as long as it exists; never used twice.
+/// Names an agent for as long as it is known; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AgentKey(u64);
+
+/// What names an agent's files.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Place {
+    directory: PathBuf,
+    /// The agent's name.
+    raw: OsString,
+    /// As in [`Name`].
+    part: String,
+}
+
+impl Place {
+    fn of(name: &Name) -> Self {
+        Self {
+            directory: name.directory.clone(),
+            raw: name.raw.clone(),
+            part: name.part.clone(),
+        }
+    }
+
+    fn of_ring(directory: &Path, raw: &OsStr) -> Self {
+        Self {
+            directory: directory.to_owned(),
+            raw: raw.to_owned(),
+            part: String::new(),
+        }
+    }
+}
 
 /// The instance domain changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// An agent is an instance from now on.
     Appeared(AgentKey),
-    /// An agent is no instance any more.
-    Left(AgentKey),
+    /// An agent that is an instance has other ranges of times than it had.
+    Ranges(AgentKey),
+    /// An agent is no instance any more; it may be forgotten.
+    Left {
+        /// The agent.
+        key: AgentKey,
+        /// What it was called.
+        instance: String,
+    },
 }
 
 /// All agents.
 #[derive(Debug)]
 pub struct Agents {
     scanner: Scanner,
-    retain: Duration,
+    /// What was found and not looked at yet.
+    found: VecDeque<Found>,
+    /// What is new and may be an agent's that was known before, found before the first look at everything has come to its end,
+    /// and until when it is waited for that; `None`: it has.
+    early: Option<(Vec<Found>, Instant)>,
+    books: Books,
     max_agents: usize,
+    /// `max_agents`, or as many as there are descriptors for.
+    max_rings: usize,
+    remove_exited_after: Option<Duration>,
+    next_removal: Instant,
+    proc_facts: bool,
+    /// `None`: containers are not looked into.
+    containers: Option<Containers>,
+    /// Rings of containers that have ended, and until when they are kept at most.
+    leaving: HashMap<FileId, Option<Instant>>,
+    surveying: Option<surveys::Surveying>,
+    /// Whether a survey could tell more of somebody, as of the last drain.
+    asks: bool,
+    /// When the last survey ended, and how long it took.
+    surveyed: Option<(Instant, Duration)>,
+    /// Surveys that were finished, and the time that they took.
+    surveys: u64,
+    survey_time: Duration,
+    last_served: AgentKey,
+    /// Nothing, between drains: who holds more than a batch.
+    more: Vec<AgentKey>,
     agents: BTreeMap<AgentKey, Agent>,
-    by_place: HashMap<(PathBuf, OsString), AgentKey>,
-    instances: HashMap<String, AgentKey>,
+    /// Of each of them.
+    quiet: BTreeMap<AgentKey, Quiet>,
+    by_place: HashMap<Place, AgentKey>,
+    by_name: HashMap<OsString, Vec<AgentKey>>,
+    instances: HashSet<String>,
     attached: HashSet<FileId>,
     next_key: u64,
+    /// When room for agents that have no record is looked for again; `None`: there was room for all.
+    retry: Option<Instant>,
+    /// Agents whose names are too long for a record.
+    unkept: usize,
+    /// A moment on all clocks.
+    clock: Now,
 }
 
 impl Agents {
-    /// No agents yet.
+    /// No agents yet, and no state: they are forgotten at the end.
     #[must_use]
     pub fn new(config: &Config) -> Self {
+        let clock = Now::read();
+        let now = clock.instant;
         Self {
-            scanner: Scanner::new(config.telemetry_dir.clone(), config.owners.clone()),
-            retain: config.retain,
+            scanner: Scanner::new(config.places(), config.terms()),
+            found: VecDeque::new(),
+            early: Some((Vec::new(), now + FIRST_LOOK)),
+            books: Books {
+                state: None,
+                host: Totals::default(),
+                bounds: config.bounds.clone(),
+                lifetimes: config.lifetimes(),
+                events: Events::default(),
+                early: true,
+                counted: 0,
+                inquiry: Some(RefCell::default()),
+            },
             max_agents: config.max_agents,
+            max_rings: max_rings(config.max_agents),
+            remove_exited_after: config.remove_exited_after,
+            next_removal: now,
+            proc_facts: config.proc_facts,
+            containers: config.containers.then(|| Containers::new(now)),
+            leaving: HashMap::new(),
+            surveying: None,
+            asks: false,
+            surveyed: None,
+            surveys: 0,
+            survey_time: Duration::ZERO,
+            last_served: AgentKey(0),
+            more: Vec::new(),
             agents: BTreeMap::new(),
+            quiet: BTreeMap::new(),
             by_place: HashMap::new(),
-            instances: HashMap::new(),
+            by_name: HashMap::new(),
+            instances: HashSet::new(),
             attached: HashSet::new(),
-            next_key: 0,
+            // The first is served first, as it comes behind the one that was served last, nobody.
+            next_key: 1,
+            retry: None,
+            unkept: 0,
+            clock,
+        }
+    }
+
+    /// Goes on from a state: its agents are known again, and those that were instances are.
+    pub fn restore(&mut self, state: State, mut records: Vec<(RecordId, Saved)>) -> Vec<Change> {
+        self.books.host = state.retired().unwrap_or_default();
+        self.books.state = Some(state);
+        let (mut changes, mut ids) = (Vec::new(), HashSet::new());
+        let now = Instant::now();
+        // An id that was given away after its agent was long gone belongs to the one that was seen last.
+        records.sort_by_key(|(_, saved)| Reverse((saved.entry.active, saved.entry.last_seen)));
+        for (record, mut saved) in records {
+            saved.id = saved.id.filter(|&id| ids.insert(id));
+            let place = Place::of(&saved.name);
+            self.books.host.add(&saved.entry.account.totals);
+            if self.by_place.contains_key(&place) || self.instances.contains(&saved.name.instance) {
+                self.retire(Some(record), &saved.entry.account.totals);
+                continue;
+            }
+            let mut agent = Agent::new(saved.name, saved.entry, now);
+            if agent.entry.store.is_none() {
+                agent.entry.account.set_bounds(&self.books.bounds);
+            }
+            (agent.record, agent.id, agent.facts) = (Some(record), saved.id, saved.facts);
+            // It was an instance, and is one at once.
+            let appeared = agent.turn(now);
+            let key = self.insert(agent);
+            if appeared == Some(true) {
+                changes.push(Change::Appeared(key));
+            }
+        }
+        changes
+    }
+
+    /// Whether what is counted now will be known after a restart of the daemon.
+    #[must_use]
+    pub fn is_persistent(&self) -> bool {
+        self.books.state.is_some() && self.retry.is_none() && self.unkept == 0
+    }
+
+    /// The instance ids that agents have, with their instance names.
+    #[must_use]
+    pub fn ids(&self) -> Vec<(u32, &str)> {
+        let agents = self.agents.values();
+        agents
+            .filter_map(|agent| Some((agent.id?, agent.name.instance.as_str())))
+            .collect()
+    }
+
+    /// How many agents are remembered at most, once their rings are gone.
+    #[must_use]
+    pub fn max_records(&self) -> usize {
+        RECORDS_PER_AGENT * self.max_agents
+    }
+
+    /// Notes the instance id that an agent got.
+    pub fn set_id(&mut self, key: AgentKey, id: u32) {
+        let Some(agent) = self.agents.get_mut(&key) else {
+            return;
+        };
+        agent.id = Some(id);
+        if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
+            if state.set_id(record, id) == Err(Broken) {
+                self.give_state_up();
+            }
         }
     }
 
     /// Takes another configuration. Rings in directories that it no longer names are let go, after a last drain.
-    pub fn configure(&mut self, config: &Config) {
-        self.retain = config.retain;
+    pub fn configure(&mut self, config: &Config) -> Vec<Change> {
+        let mut changes = Vec::new();
+        self.books.lifetimes = config.lifetimes();
+        self.books.bounds = config.bounds.clone();
         self.max_agents = config.max_agents;
-        self.scanner
-            .configure(config.telemetry_dir.clone(), config.owners.clone());
-        let directories: HashSet<PathBuf> = directory::expand(&config.telemetry_dir)
-            .into_iter()
-            .map(|directory| directory.path)
-            .collect();
-        for agent in self.agents.values_mut() {
-            let allowed = directories.contains(&agent.directory.path);
+        self.max_rings = max_rings(config.max_agents);
+        self.remove_exited_after = config.remove_exited_after;
+        self.found.clear();
+        self.early = Some((Vec::new(), Instant::now() + FIRST_LOOK));
+        self.books.early = true;
+        self.scanner.configure(config.places(), config.terms());
+        self.configure_containers(config);
+        let inside = |directory: &Path| {
+            let containers = self.containers.as_ref();
+            containers.is_some_and(|containers| containers.place(directory).is_some())
+        };
+        for (&key, agent) in &mut self.agents {
+            let is_configured =
+                directory::is_configured(&config.telemetry_dir, agent.ring_directory())
+                    || inside(agent.ring_directory());
+            let dirs = [&config.telemetry_dir, &config.multiproc_dir];
+            agent.stranger = agent.stranger.take().filter(|_| {
+                let mut dirs = dirs.into_iter();
+                let directory = &agent.name.directory;
+                dirs.any(|dirs| directory::is_configured(dirs, directory)) || inside(directory)
+            });
+            let is_kept = |store: &Store| {
+                let directory = store.path().parent().unwrap_or(store.path());
+                let owners = config.owners.as_ref();
+                let is_configured = directory::is_configured(&config.multiproc_dir, directory);
+                (is_configured || inside(directory))
+                    && owners.is_none_or(|owners| owners.contains(&store.uid()))
+            };
+            if let Some(store) = agent.store.take_if(|store| !is_kept(store)) {
+                self.attached.remove(&store.file_id());
+            }
+            if agent.entry.store.is_none() {
+                agent.entry.account.set_bounds(&config.bounds);
+            }
+            changes.extend(agent.turn_ranges().then_some(Change::Ranges(key)));
             agent.sources.retain(|source| {
-                let keep = allowed
-                    && config
-                        .owners
-                        .as_ref()
-                        .is_none_or(|owners| owners.contains(&source.uid()));
+                let owners = config.owners.as_ref();
+                // One that is only followed is looked at anew, in case it may be drained now.
+                let same = !config.observe && source.mode() == Mode::Drain;
+                let keep = same
+                    && is_configured
+                    && owners.is_none_or(|owners| owners.contains(&source.uid()));
                 if !keep {
                     self.attached.remove(&source.id());
                 }
                 keep
             });
         }
+        changes
+    }
+
+    /// Sum of all values of one event type over all agents that ever were.
+    #[must_use]
+    pub fn host_total(&self, event: EventType) -> u64 {
+        self.books.host.get(event)
     }
 
     /// The scanner's counts.
@@ -120,200 +330,96 @@ impl Agents {
         &self.scanner
     }
 
+    /// All that are known, instances or not.
+    pub fn iter(&self) -> impl Iterator<Item = &Agent> {
+        self.agents.values()
+    }
+
     /// An agent that is there, instance or not.
     #[must_use]
     pub fn get(&self, key: AgentKey) -> Option<&Agent> {
         self.agents.get(&key)
     }
 
-    /// Looks for rings that came or went.
-    pub fn scan(&mut self, now: Instant, changes: &mut Vec<Change>) {
-        for found in self.scanner.scan(now, &self.attached) {
-            // One inode met by two paths is one ring.
-            if !self.attached.contains(&found.candidate.facts.id) {
-                self.attach(found, now, changes);
-            }
-        }
-    }
-
-    /// Counts all events that wait in the rings, and lets agents that have exited go when it is time.
-    pub fn drain(&mut self, now: Instant, changes: &mut Vec<Change>) {
-        let mut hurry = false;
-        for (&key, agent) in &mut self.agents {
-            let mut alive = false;
-            agent.sources.retain_mut(|source| {
-                match source.drain(now, &mut agent.totals) {
-                    Drained::Live => alive = true,
-                    Drained::Silent => {}
-                    Drained::Gone => return !self.attached.remove(&source.id()),
-                    Drained::Broken(fault) => {
-                        tracing::info!(
-                            "agent {}: its ring {fault}; it is looked at anew",
-                            agent.instance
-                        );
-                        hurry = true;
-                        return !self.attached.remove(&source.id());
-                    }
-                }
-                true
-            });
-            if alive {
-                agent.last_seen = now;
-                agent.silent_since = None;
-                if !agent.active {
-                    agent.active = true;
-                    changes.push(Change::Appeared(key));
-                }
-            } else if agent.active {
-                let since = *agent.silent_since.get_or_insert_with(|| {
-                    tracing::info!(
-                        "agent {}: nobody writes to its ring any more",
-                        agent.instance
-                    );
-                    now
-                });
-                if now.duration_since(since) >= self.retain {
-                    tracing::info!("agent {}: is no instance any more", agent.instance);
-                    agent.active = false;
-                    changes.push(Change::Left(key));
-                }
-            }
-        }
-        if hurry {
-            self.scanner.hurry();
-        }
-        self.forget();
-    }
-
-    fn attach(&mut self, found: Found, now: Instant, changes: &mut Vec<Change>) {
-        if self.attached.len() >= self.max_agents && !self.make_room() {
-            let refusal = Refusal::TooMany {
-                max_agents: self.max_agents,
-            };
-            self.scanner.set_aside(
-                &found.directory,
-                &found.name,
-                &found.candidate.facts,
-                refusal,
-            );
-            return;
-        }
-        let (header, layout) = (found.candidate.header, found.candidate.layout);
-        let source = match Source::attach(found.candidate, now) {
-            Ok(source) => source,
-            Err((facts, refusal)) => {
-                self.scanner
-                    .set_aside(&found.directory, &found.name, &facts, refusal);
-                return;
-            }
+    /// The agent of that name in that directory, made if there is none. `part` is empty for that of a ring.
+    fn agent_at(
+        &mut self,
+        directory: &Directory,
+        raw: OsString,
+        part: String,
+        now: Instant,
+    ) -> AgentKey {
+        let place = Place {
+            directory: directory.path.clone(),
+            raw,
+            part,
         };
-        let key = self.record(&found.directory, found.name, now);
-        let Some(agent) = self.agents.get_mut(&key) else {
-            return;
-        };
-        let (capacity, pending) = (header.capacity, header.pending());
-        let (version, path) = (layout.name(), agent.path());
-        tracing::info!(
-            "agent {}: ring {version}, {capacity} events, {pending} pending, {path:?}",
-            agent.instance
-        );
-        self.attached.insert(source.id());
-        // A ring that is empty and that nobody writes to has nothing to say; it is watched for its agent's return.
-        if !agent.active && (pending > 0 || !source.is_abandoned()) {
-            agent.active = true;
-            changes.push(Change::Appeared(key));
-        }
-        agent.silent_since = None;
-        agent.sources.push(source);
-    }
-
-    /// The record of the agent of that name in that directory, made if there is none.
-    fn record(&mut self, directory: &Directory, name: OsString, now: Instant) -> AgentKey {
-        let place = (directory.path.clone(), name);
         if let Some(&key) = self.by_place.get(&place) {
             return key;
         }
-        let key = AgentKey(self.next_key);
-        self.next_key += 1;
-        let instance = self.free_name(directory, place.1.as_bytes());
-        self.instances.insert(instance.clone(), key);
-        let agent = Agent {
-            raw_name: place.1.clone(),
-            instance,
-            directory: directory.clone(),
-            totals: Totals::default(),
-            sources: Vec::new(),
-            active: false,
-            silent_since: None,
-            last_seen: now,
+        let Place { raw, part, .. } = place;
+        let pod = || kubelet::pod_uid(&directory.path);
+        // The local rank, of a store that has one: a stranger's text, which may be too long to be kept.
+        let rank = || {
+            let rank = part.splitn(3, ':').nth(2)?;
+            let rank = name::instance_name(rank.as_bytes());
+            (1..=MAX_RANK).contains(&rank.len()).then_some(rank)
         };
-        self.agents.insert(key, agent);
-        self.by_place.insert(place, key);
+        let label = directory.label.clone().or_else(pod).or_else(rank);
+        let instance = name::candidates(raw.as_bytes(), &directory.path, label.as_deref())
+            .find(|name| !self.instances.contains(name))
+            .expect("candidates has no end");
+        let name = Name {
+            raw,
+            instance,
+            directory: directory.path.clone(),
+            part,
+        };
+        let moment = self.clock.at(now);
+        let mut entry = Entry {
+            last_seen: moment.stamp,
+            last_event: moment.stamp,
+            first_seen: moment.seconds,
+            ..Entry::default()
+        };
+        entry.account.set_bounds(&self.books.bounds);
+        let mut agent = Agent::new(name, entry, now);
+        let containers = self.containers.as_ref();
+        let place = containers.and_then(|containers| containers.place(&directory.path));
+        agent.reached_at = place.map(|place| place.reached_at());
+        let key = self.insert(agent);
+        self.keep(key, now);
         key
     }
 
-    /// An instance name that no other agent has: the agent's own; with the directory's label or a hash of its path; and at
-    /// last with a hash of both.
-    fn free_name(&self, directory: &Directory, raw_name: &[u8]) -> String {
-        let path = directory.path.as_os_str().as_bytes();
-        let plain = name::instance_name(raw_name);
-        let short = format!("{:08x}", name::hash(path) >> 32);
-        let label = directory.label.as_ref().unwrap_or(&short);
-        let whole = [path, b"/", raw_name].concat();
-        let mut names = vec![
-            plain.clone(),
-            format!("{plain}@{label}"),
-            format!("{plain}@{short}"),
-        ];
-        // Names are a stranger's choice, so even these may be taken.
-        names.extend(
-            (0..=self.instances.len()).map(|n| format!("{plain}@{:016x}.{n}", name::hash(&whole))),
+    /// Has the next drain look at all of an agent, and the next survey ask about it: it has a file that it had not.
+    fn wake(&mut self, key: AgentKey) {
+        self.quiet.insert(key, Quiet::default());
+        self.asks = true;
+    }
+
+    fn insert(&mut self, agent: Agent) -> AgentKey {
+        let key = AgentKey(self.next_key);
+        self.next_key += 1;
+        self.by_place.insert(Place::of(&agent.name), key);
+        let name = agent.name.raw.clone();
+        self.by_name.entry(name).or_default().push(key);
+        self.instances.insert(agent.name.instance.clone());
+        self.agents.insert(key, agent);
+        self.wake(key);
+        key
+    }
+}
+
+/// How many rings can be attached: each takes a descriptor.
+fn max_rings(max_agents: usize) -> usize {
+    let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
+    let room = usize::try_from(descriptors).unwrap_or(usize::MAX);
+    let room = room.saturating_sub(SPARE_DESCRIPTORS).max(1);
+    if room < max_agents {
+        tracing::warn!(
+            "max_agents is {max_agents}, but only {descriptors} files may be open; {room} rings are attached at most"
         );
-        let free = names
-            .into_iter()
-            .find(|name| !self.instances.contains_key(name));
-        free.expect("more names than there are instances")
     }
-
-    /// Lets the ring go that has been silent for longest, if its agent has left.
-    fn make_room(&mut self) -> bool {
-        let oldest = self
-            .agents
-            .iter_mut()
-            .filter(|(_, agent)| !agent.active && !agent.sources.is_empty())
-            .min_by_key(|(_, agent)| agent.last_seen);
-        let Some((_, agent)) = oldest else {
-            return false;
-        };
-        for source in agent.sources.drain(..) {
-            self.attached.remove(&source.id());
-            if let Some(facts) = source.detach() {
-                self.scanner
-                    .set_aside(&agent.directory, &agent.raw_name, &facts, Refusal::Exited);
-            }
-        }
-        true
-    }
-
-    /// Drops the oldest records of agents that left and whose rings are gone.
-    fn forget(&mut self) {
-        let limit = RECORDS_PER_AGENT * self.max_agents;
-        while self.agents.len() > limit {
-            let gone = self
-                .agents
-                .iter()
-                .filter(|(_, agent)| !agent.active && agent.sources.is_empty());
-            let Some(key) = gone
-                .min_by_key(|(_, agent)| agent.last_seen)
-                .map(|(&key, _)| key)
-            else {
-                return;
-            };
-            if let Some(agent) = self.agents.remove(&key) {
-                self.instances.remove(&agent.instance);
-                self.by_place
-                    .remove(&(agent.directory.path, agent.raw_name));
-            }
-        }
-    }
+    max_agents.min(room)
 }

@@ -1,25 +1,52 @@
 //! `pmdanixl --check`: what would be done with each file, without pmcd and without consuming anything.
 
 use crate::config::{Config, Loaded};
-use crate::directory::{self, Directory};
-use crate::discover::{self, Candidate};
+use crate::confine::{self, OwnPlaces};
+use crate::containers::look::{self, Said};
+use crate::containers::{self, process};
+use crate::directory::{self, Directory, Holds};
+use crate::discover::{self, Access, Candidate, FileFacts, FileId};
 use crate::error::{ConfigError, Refusal};
 use crate::privilege;
-use crate::writer::Mappers;
+use crate::scan::{self, Opened, is_starting};
+use crate::shm::LeaseKind;
+use crate::store;
+use crate::survey::Mappers;
+use crate::writer::{self, Holder};
+use nix::unistd::geteuid;
+use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long is waited for what containers show.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the check came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Rings that would be drained.
     pub rings: usize,
+    /// Stores that would be read.
+    pub stores: usize,
     /// Files that would be left alone.
     pub refused: usize,
     /// Things that stop it from working.
     pub problems: usize,
+    /// Rings with a writer or with events: those that `max_agents` must have room for.
+    wanted: usize,
+    /// Each ring once, by whichever path.
+    seen: HashSet<FileId>,
+}
+
+impl Verdict {
+    fn problem(&mut self, out: &mut impl Write, problem: impl Display) -> io::Result<()> {
+        self.problems += 1;
+        writeln!(out, "problem: {problem}")
+    }
 }
 
 /// Prints what would be done with each file, as the configured user where this one may become that.
@@ -29,70 +56,149 @@ pub struct Verdict {
 pub fn run(
     path: &Path,
     loaded: Result<&Loaded, &ConfigError>,
+    own: &OwnPlaces,
     out: &mut impl Write,
 ) -> io::Result<Verdict> {
     let mut verdict = Verdict::default();
     let loaded = match loaded {
         Ok(loaded) => loaded,
         Err(err) => {
-            writeln!(out, "problem: {err}")?;
-            return Ok(Verdict {
-                problems: 1,
-                ..verdict
-            });
+            verdict.problem(out, err)?;
+            return Ok(verdict);
         }
     };
+    let config = &loaded.config;
     writeln!(out, "configuration: {}", path.display())?;
+    for note in &loaded.notes {
+        writeln!(out, "note: {note}")?;
+    }
     for warning in &loaded.warnings {
         writeln!(out, "warning: {warning}")?;
     }
     // Looked at before the user is changed, who may not see other users' processes.
-    let mappers = Mappers::read();
-    if let Some(account) = &loaded.config.user {
-        match privilege::become_user(account) {
-            Ok(()) => writeln!(out, "as user {}", account.name)?,
-            Err(err) => {
-                verdict.problems += 1;
-                writeln!(out, "problem: {err}")?;
-            }
+    let mappers = Mappers::read(&HashSet::new());
+    if let Some(Err(err)) = config
+        .user
+        .as_ref()
+        .map(|account| privilege::become_user(account, config))
+    {
+        verdict.problem(out, err)?;
+    }
+    let user = discover::user_name(geteuid().as_raw());
+    write!(out, "as user: {user} with {}", privilege::in_force())?;
+    if config.proc_facts {
+        writeln!(out)?;
+    } else {
+        match confine::confine(config, own) {
+            Ok(how) => writeln!(out, ", {how}")?,
+            Err(err) => writeln!(out, "\nwarning: not locked in: {err}")?,
         }
     }
-    let directories = directory::expand(&loaded.config.telemetry_dir);
-    if directories.is_empty() {
-        verdict.problems += 1;
-        writeln!(out, "problem: telemetry_dir matches no directory")?;
+    for pattern in config.telemetry_dir.iter().chain(&config.multiproc_dir) {
+        if directory::matches(pattern).1.is_empty() {
+            writeln!(out, "note: {} matches no directory", pattern.path)?;
+        }
+    }
+    let directories = directory::expand(&config.places());
+    if directories.is_empty() && !config.containers {
+        verdict.problem(out, "telemetry_dir and multiproc_dir match no directory")?;
     }
     for directory in &directories {
-        check_directory(directory, &loaded.config, &mappers, &mut verdict, out)?;
+        check_directory(directory, None, config, &mappers, &mut verdict, out)?;
     }
-    if verdict.rings > loaded.config.max_agents {
-        verdict.problems += 1;
-        writeln!(
-            out,
-            "problem: {} rings, but max_agents is {}",
-            verdict.rings, loaded.config.max_agents
-        )?;
+    if config.containers {
+        check_containers(config, &mappers, &mut verdict, out)?;
     }
-    let Verdict {
-        rings,
-        refused,
-        problems,
-    } = verdict;
-    writeln!(
-        out,
-        "{rings} rings, {refused} files refused, {problems} problems"
-    )?;
+    if verdict.wanted > config.max_agents {
+        let problem = format!(
+            "{} rings are in use, but max_agents is {}",
+            verdict.wanted, config.max_agents
+        );
+        verdict.problem(out, problem)?;
+    }
+    let [rings, stores, refused, problems] = [
+        (verdict.rings, "ring"),
+        (verdict.stores, "store"),
+        (verdict.refused, "file"),
+        (verdict.problems, "problem"),
+    ]
+    .map(plural);
+    let stores = match config.multiproc_dir.is_empty() && !config.containers {
+        true => String::new(),
+        false => format!("{stores}, "),
+    };
+    writeln!(out, "{rings}, {stores}{refused} refused, {problems}")?;
     Ok(verdict)
 }
 
-fn check_directory(
-    directory: &Directory,
+/// `1 ring`, `2 rings`.
+fn plural((count, what): (usize, &str)) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// The directories that only containers see.
+fn check_containers(
     config: &Config,
     mappers: &Mappers,
     verdict: &mut Verdict,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    writeln!(out, "directory {}", directory.path.display())?;
+    if let Err(errno) = process::can_open_beneath() {
+        let why = containers::without_openat2(errno);
+        return verdict.problem(out, format!("containers are not looked into: {why}"));
+    }
+    let found = look::begin(Vec::new(), HashSet::new()).map(|said| {
+        let end = Instant::now() + PATIENCE;
+        let mut at = None;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match said.recv_timeout(left) {
+                Ok(Said::At(process)) => at = Some(process),
+                Ok(Said::Done(found)) => return Ok(found),
+                Err(_) => return Err(at.map_or(0, |process| process.pid)),
+            }
+        }
+    });
+    let found = match found? {
+        Ok(found) => found,
+        Err(pid) => {
+            let problem = format!("containers: process {pid} holds up whoever looks at it");
+            return verdict.problem(out, problem);
+        }
+    };
+    for place in &found.places {
+        let at = place.reached_at();
+        check_directory(&place.to_scan(), Some(&at), config, mappers, verdict, out)?;
+    }
+    for refused in &found.refused {
+        writeln!(out, "note: {refused}")?;
+    }
+    if found.hidden > 0 {
+        writeln!(out, "note: {}", containers::hidden(found.hidden))?;
+    }
+    if found.places.is_empty() {
+        writeln!(
+            out,
+            "note: no process of another mount namespace has telemetry open"
+        )?;
+    }
+    Ok(())
+}
+
+/// `at` is where a directory can be reached that only a container sees.
+fn check_directory(
+    directory: &Directory,
+    at: Option<&Path>,
+    config: &Config,
+    mappers: &Mappers,
+    verdict: &mut Verdict,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let path = directory.path.display();
+    match at {
+        Some(at) => writeln!(out, "directory {path} ({})", at.display())?,
+        None => writeln!(out, "directory {path}")?,
+    }
     let listed = directory
         .open()
         .and_then(|fd| Ok((directory::names(&fd)?, fd)));
@@ -108,18 +214,18 @@ fn check_directory(
     };
     for name in names {
         let shown = shown(&name);
-        match look(&fd, &name, config) {
-            Ok(candidate) => {
-                verdict.rings += 1;
-                writeln!(
-                    out,
-                    "  {shown}: {}",
-                    describe(&candidate, &directory.path.join(&name), mappers)
-                )?;
+        match look(&fd, &name, directory.holds, config) {
+            Ok(opened) => {
+                let path = directory.path.join(&name);
+                let said = match &opened {
+                    Opened::Ring(candidate) => describe(candidate, &path, mappers, verdict),
+                    Opened::Store(candidate) => describe_store(candidate, &path, mappers, verdict),
+                };
+                writeln!(out, "  {shown}: {said}")?;
             }
-            Err(refusal) => {
+            Err((facts, refusal)) => {
                 verdict.refused += 1;
-                verdict.problems += usize::from(is_problem(&refusal));
+                verdict.problems += usize::from(is_problem(facts.as_ref(), &refusal));
                 writeln!(out, "  {shown}: refused: {refusal}")?;
             }
         }
@@ -127,30 +233,96 @@ fn check_directory(
     Ok(())
 }
 
-fn look(directory: &OwnedFd, name: &OsStr, config: &Config) -> Result<Candidate, Refusal> {
-    let facts = discover::facts(directory, name).map_err(|errno| Refusal::Io {
-        what: "looked at",
-        errno,
+fn look(
+    directory: &OwnedFd,
+    name: &OsStr,
+    holds: Holds,
+    config: &Config,
+) -> Result<Opened, (Option<FileFacts>, Refusal)> {
+    let facts = discover::facts(directory, name).map_err(|errno| {
+        (
+            None,
+            Refusal::Io {
+                what: "looked at",
+                errno,
+            },
+        )
     })?;
-    discover::open(directory, name, &facts, config.owners.as_deref())
+    scan::open(directory, name, &facts, holds, &config.terms())
+        .map_err(|refusal| (Some(facts), refusal))
 }
 
 /// Whether a refusal means that an agent is not seen that should be, rather than that a stranger's file is left alone.
-fn is_problem(refusal: &Refusal) -> bool {
-    matches!(
-        refusal,
-        Refusal::Unsupported { .. } | Refusal::NoWriteAccess(_)
-    )
+fn is_problem(facts: Option<&FileFacts>, refusal: &Refusal) -> bool {
+    match refusal {
+        _ if refusal.is_unsupported() => true,
+        Refusal::NoReadAccess { ring_size, .. } => *ring_size,
+        Refusal::Uninitialised => facts.is_some_and(|facts| !is_starting(facts, refusal)),
+        _ => false,
+    }
+}
+
+/// `store of agent "worker", 18 bounds, local rank 0, written by pid 4242 (python3) user dynamo`.
+fn describe_store(
+    candidate: &store::Candidate,
+    path: &Path,
+    mappers: &Mappers,
+    verdict: &mut Verdict,
+) -> String {
+    let store::Candidate {
+        file,
+        facts,
+        description,
+    } = candidate;
+    if !verdict.seen.insert(facts.id) {
+        return "the same store by another path".into();
+    }
+    let bounds = description.ranges.count() - 1;
+    let mut text = format!("store of agent {:?}, {bounds} bounds", description.agent);
+    if !description.rank.is_empty() {
+        text.push_str(&format!(", local rank {:?}", description.rank));
+    }
+    let writers = writers(facts, path, mappers);
+    let held = writer::holder(file, LeaseKind::NoWriter);
+    match held {
+        _ if !writers.is_empty() => text.push_str(&writers),
+        Holder::Nobody => text.push_str(", its agent has exited"),
+        Holder::Somebody => text.push_str(", its agent lives, but /proc does not show it"),
+        Holder::Unknown => text.push_str(", no writer seen"),
+    }
+    verdict.stores += 1;
+    verdict.wanted += usize::from(held != Holder::Nobody);
+    text
+}
+
+/// `, written by pid 4242 (python3) user dynamo`, for each process that has the file mapped.
+fn writers(facts: &FileFacts, path: &Path, mappers: &Mappers) -> String {
+    let writers = mappers.of(facts.id.dev, facts.id.ino, path).into_iter();
+    let writers = writers.filter(|mapper| mapper.command != "pmdanixl");
+    writers.fold(String::new(), |text, writer| {
+        let user = discover::user_name(writer.uid);
+        let command = shown(OsStr::new(&writer.command));
+        let pid = writer.process.pid;
+        format!("{text}, written by pid {pid} ({command}) user {user}")
+    })
 }
 
 /// `ring v4, 4096 events, 12 pending, written by pid 4242 (python3) user dynamo`.
-fn describe(candidate: &Candidate, path: &Path, mappers: &Mappers) -> String {
+fn describe(
+    candidate: &Candidate,
+    path: &Path,
+    mappers: &Mappers,
+    verdict: &mut Verdict,
+) -> String {
     let Candidate {
         facts,
         header,
         layout,
         ..
     } = candidate;
+    if !verdict.seen.insert(facts.id) {
+        return "the same ring by another path".into();
+    }
     let mut text = format!(
         "ring {}, {} events, {} pending",
         layout.name(),
@@ -161,14 +333,7 @@ fn describe(candidate: &Candidate, path: &Path, mappers: &Mappers) -> String {
         .of(facts.id.dev, facts.id.ino, path)
         .into_iter()
         .partition(|mapper| mapper.command == "pmdanixl");
-    for writer in &writers {
-        let user = discover::user_name(writer.uid);
-        text.push_str(&format!(
-            ", written by pid {} ({}) user {user}",
-            writer.pid,
-            shown(OsStr::new(&writer.command))
-        ));
-    }
+    text.push_str(&self::writers(facts, path, mappers));
     if writers.is_empty() {
         text.push_str(", no writer seen");
     }
@@ -176,8 +341,20 @@ fn describe(candidate: &Candidate, path: &Path, mappers: &Mappers) -> String {
         text.push_str(": more than one writer spoils a ring");
     }
     for reader in ours {
-        text.push_str(&format!(", drained by pid {}", reader.pid));
+        text.push_str(&format!(", drained by pid {}", reader.process.pid));
     }
+    match candidate.access {
+        Access::Write => {}
+        Access::Asked => text.push_str(", only followed"),
+        Access::Denied(errno) => {
+            verdict.problems += 1;
+            text.push_str(&format!(
+                ", may not be written to ({errno}) and is only followed; run as root or as the user of its agent"
+            ));
+        }
+    }
+    verdict.rings += 1;
+    verdict.wanted += usize::from(header.pending() > 0 || !writers.is_empty());
     text
 }
 
@@ -186,5 +363,26 @@ fn shown(name: &OsStr) -> String {
     match name.to_str() {
         Some(text) if !text.chars().any(|c| c.is_control() || c == ' ') => text.to_owned(),
         _ => format!("{name:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_that_stays_empty_is_a_problem_if_the_file_may_be_a_ring() {
+        let file = tempfile::tempfile().expect("a temporary file");
+        let young = FileFacts::new(&nix::sys::stat::fstat(&file).expect("open"));
+        let mut old = young;
+        old.changed = (1, 0);
+        for (refusal, facts, expected) in [
+            (Refusal::Uninitialised, &young, false),
+            (Refusal::Uninitialised, &old, true),
+            (Refusal::Blank { size: 4096 }, &old, false),
+            (Refusal::Unsupported { version: 5 }, &old, true),
+        ] {
+            assert_eq!(is_problem(Some(facts), &refusal), expected, "{refusal}");
+        }
     }
 }

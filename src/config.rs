@@ -1,13 +1,25 @@
 //! The configuration file: TOML, `$PCP_SYSCONF_DIR/nixl/nixl.conf`; and the INI file of PCP's Python PMDA of the same name.
 
+use crate::directory::Places;
+use crate::discover::Terms;
 use crate::error::ConfigError;
-use crate::ini;
-use serde::Deserialize;
+use crate::histogram::Bounds;
+use crate::ledger::Lifetimes;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::time::Duration;
 
+mod file;
+pub mod source;
 mod value;
-use value::{Directories, MaxAgents, Owners, Period, UserName};
+pub use file::parse;
+
+/// Bounds of `drain_interval`, milliseconds, whether the file sets it or a store.
+pub const DRAIN_INTERVAL_MS: (u64, u64) = (1, 1_000);
+
+/// The variables by which NIXL itself is told where it writes.
+const TELEMETRY_DIR: &str = "NIXL_TELEMETRY_DIR";
+const MULTIPROC_DIR: &str = "NIXL_TELEMETRY_MULTIPROC_DIR";
 
 /// What an operator can set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,14 +28,59 @@ pub struct Config {
     pub user: Option<Account>,
     /// Where rings are looked for.
     pub telemetry_dir: Vec<DirectoryPattern>,
+    /// Where prometheus_mp stores are looked for.
+    pub multiproc_dir: Vec<DirectoryPattern>,
     /// Time between two drains of the rings.
     pub drain_interval: Duration,
     /// How long an exited agent stays an instance, for loggers to see its last values.
     pub retain: Duration,
+    /// After how long without an event a live agent is called idle.
+    pub idle_after: Duration,
+    /// Bounds of the histograms of times, microseconds.
+    pub bounds: Bounds,
     /// How many rings are attached at most.
     pub max_agents: usize,
     /// User ids whose files are taken; `None`: everybody's.
     pub owners: Option<Vec<u32>>,
+    /// Whether rings are only followed, and never drained.
+    pub observe: bool,
+    /// How long after its agent has exited a drained ring is removed; `None`: never.
+    pub remove_exited_after: Option<Duration>,
+    /// Whether /proc is asked who writes to a ring.
+    pub proc_facts: bool,
+    /// Whether directories are looked through as well that only a container sees; needs `proc_facts`.
+    pub containers: bool,
+}
+
+impl Config {
+    /// What decides about a file.
+    #[must_use]
+    pub fn terms(&self) -> Terms {
+        Terms {
+            owners: self.owners.clone(),
+            observe: self.observe,
+        }
+    }
+
+    /// Where what is looked for.
+    #[must_use]
+    pub fn places(&self) -> Places {
+        Places {
+            rings: self.telemetry_dir.clone(),
+            stores: self.multiproc_dir.clone(),
+        }
+    }
+}
+
+impl Config {
+    /// How long silence may last.
+    #[must_use]
+    pub fn lifetimes(&self) -> Lifetimes {
+        Lifetimes {
+            retain: self.retain,
+            idle_after: self.idle_after,
+        }
+    }
 }
 
 impl Default for Config {
@@ -35,10 +92,17 @@ impl Default for Config {
                 label: None,
                 literal: true,
             }],
+            multiproc_dir: Vec::new(),
             drain_interval: Duration::from_millis(50),
             retain: Duration::from_secs(600),
+            idle_after: Duration::from_secs(60),
+            bounds: Bounds::latency(),
             max_agents: 4096,
             owners: None,
+            observe: false,
+            remove_exited_after: None,
+            proc_facts: true,
+            containers: false,
         }
     }
 }
@@ -70,35 +134,78 @@ pub struct DirectoryPattern {
 pub struct Loaded {
     /// The settings.
     pub config: Config,
-    /// One line each.
+    /// What should be changed, one line each.
     pub warnings: Vec<String>,
+    /// What is not in the file, one line each.
+    pub notes: Vec<String>,
 }
 
-/// Reads a configuration file. `telemetry_dir` is the value of NIXL_TELEMETRY_DIR in our own environment; it wins over the
-/// file, as with the Python PMDA.
+impl Loaded {
+    /// Logs what the operator should know.
+    pub fn log(&self) {
+        self.warnings
+            .iter()
+            .for_each(|warning| tracing::warn!("{warning}"));
+        self.notes.iter().for_each(|note| tracing::info!("{note}"));
+    }
+}
+
+/// What our own environment says of directories; it wins over the file, as with the Python PMDA.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    /// NIXL_TELEMETRY_DIR.
+    pub telemetry_dir: Option<OsString>,
+    /// NIXL_TELEMETRY_MULTIPROC_DIR.
+    pub multiproc_dir: Option<OsString>,
+}
+
+impl Environment {
+    /// Of this process.
+    #[must_use]
+    pub fn read() -> Self {
+        let [telemetry_dir, multiproc_dir] = [TELEMETRY_DIR, MULTIPROC_DIR].map(std::env::var_os);
+        Self {
+            telemetry_dir,
+            multiproc_dir,
+        }
+    }
+}
+
+/// Reads a configuration file, or takes the defaults where there is none.
 ///
 /// # Errors
 /// The first thing that is wrong, with its place and what is allowed.
-pub fn load(path: &Path, telemetry_dir: Option<&std::ffi::OsStr>) -> Result<Loaded, ConfigError> {
-    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
-        path: path.into(),
-        source,
-    })?;
-    let mut loaded = parse(path, &text)?;
-    if let Some(dir) = telemetry_dir.filter(|dir| !dir.is_empty()) {
-        loaded.config.telemetry_dir = vec![from_environment(dir)?];
-    }
-    Ok(loaded)
-}
-
-/// The settings without a file: the defaults, and NIXL_TELEMETRY_DIR.
-///
-/// # Errors
-/// NIXL_TELEMETRY_DIR is no absolute path.
-pub fn without_file(telemetry_dir: Option<&std::ffi::OsStr>) -> Result<Loaded, ConfigError> {
-    let mut loaded = Loaded::default();
-    if let Some(dir) = telemetry_dir.filter(|dir| !dir.is_empty()) {
-        loaded.config.telemetry_dir = vec![from_environment(dir)?];
+pub fn load(path: Option<&Path>, environment: &Environment) -> Result<Loaded, ConfigError> {
+    let mut loaded = match path {
+        Some(path) => {
+            let bytes = std::fs::read(path).map_err(|source| ConfigError::Read {
+                path: path.into(),
+                source,
+            })?;
+            parse(path, &file::text(path, bytes)?)?
+        }
+        None => Loaded::default(),
+    };
+    let config = &mut loaded.config;
+    for (key, dirs, variable, dir) in [
+        (
+            "telemetry_dir",
+            &mut config.telemetry_dir,
+            TELEMETRY_DIR,
+            &environment.telemetry_dir,
+        ),
+        (
+            "multiproc_dir",
+            &mut config.multiproc_dir,
+            MULTIPROC_DIR,
+            &environment.multiproc_dir,
+        ),
+    ] {
+        if let Some(dir) = dir.as_ref().filter(|dir| !dir.is_empty()) {
+            *dirs = vec![from_environment(variable, dir)?];
+            let note = format!("{key} is {variable} of the environment");
+            loaded.notes.push(note);
+        }
     }
     Ok(loaded)
 }
@@ -114,125 +221,15 @@ pub fn account_option(name: &str) -> Result<Account, ConfigError> {
     })
 }
 
-/// Reads the text of a configuration file.
-///
-/// # Errors
-/// The first thing that is wrong, with its place and what is allowed.
-pub fn parse(path: &Path, text: &str) -> Result<Loaded, ConfigError> {
-    match toml::from_str::<File>(text) {
-        Ok(file) => Ok(Loaded {
-            config: file.nixl.unwrap_or_default().into(),
-            warnings: Vec::new(),
-        }),
-        Err(err) => match ini::convert(text) {
-            Some(converted) => from_ini(path, &converted),
-            None => Err(located(path, text, &err)),
-        },
-    }
-}
-
-fn from_ini(path: &Path, converted: &ini::Converted) -> Result<Loaded, ConfigError> {
-    let file = toml::from_str::<File>(&converted.toml)
-        .map_err(|err| located(path, &converted.toml, &err))?;
-    let mut warnings = vec![format!(
-        "{}: this is the Python PMDA's format, taken as it is meant; write instead: {}",
-        path.display(),
-        converted.lines().join("; "),
-    )];
-    warnings.extend(converted.ignored.iter().map(|(line, key)| {
-        format!(
-            "{}:{line}: {key}: unknown key of the Python PMDA's format, ignored",
-            path.display()
-        )
-    }));
-    Ok(Loaded {
-        config: file.nixl.unwrap_or_default().into(),
-        warnings,
-    })
-}
-
-fn from_environment(dir: &std::ffi::OsStr) -> Result<DirectoryPattern, ConfigError> {
-    let variable = "NIXL_TELEMETRY_DIR";
+fn from_environment(variable: &'static str, dir: &OsStr) -> Result<DirectoryPattern, ConfigError> {
     let path = dir.to_str().ok_or_else(|| "is not UTF-8".to_owned());
     path.and_then(|path| value::directory(path, None, true))
         .map_err(|message| ConfigError::Environment { variable, message })
 }
 
-/// Turns toml's error into one line with file, line and key.
-fn located(path: &Path, text: &str, err: &toml::de::Error) -> ConfigError {
-    let at = err.span().map_or(0, |span| span.start.min(text.len()));
-    let line = text[..at].matches('\n').count() + 1;
-    let message = err.message().replace('\n', " ");
-    ConfigError::Value {
-        path: path.into(),
-        line,
-        key: key_at(text, line).unwrap_or_default(),
-        message,
-    }
-}
-
-/// The key that a line belongs to, with a colon: on the line itself, or above it where a list goes over several lines.
-fn key_at(text: &str, line: usize) -> Option<String> {
-    let lines: Vec<&str> = text.lines().take(line).collect();
-    for above in lines.iter().rev() {
-        let above = above.trim();
-        if above.starts_with('[') && above.ends_with(']') {
-            return None;
-        }
-        if let Some((key, _)) = above.split_once('=') {
-            let key = key.trim();
-            if !key.is_empty()
-                && key
-                    .bytes()
-                    .all(|byte| byte.is_ascii_alphanumeric() || b"_-.\"".contains(&byte))
-            {
-                return Some(format!("{key}: "));
-            }
-        }
-    }
-    None
-}
-
-/// The file as it is written.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    nixl: Option<Section>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Section {
-    user: Option<UserName>,
-    telemetry_dir: Option<Directories>,
-    drain_interval: Option<Period<1, 1_000>>,
-    retain: Option<Period<0, 604_800_000>>,
-    max_agents: Option<MaxAgents>,
-    owners: Option<Owners>,
-}
-
-impl From<Section> for Config {
-    fn from(section: Section) -> Self {
-        let default = Config::default();
-        Config {
-            user: section.user.map(|user| user.0),
-            telemetry_dir: section
-                .telemetry_dir
-                .map_or(default.telemetry_dir, |dirs| dirs.0),
-            drain_interval: section
-                .drain_interval
-                .map_or(default.drain_interval, |period| period.0),
-            retain: section.retain.map_or(default.retain, |period| period.0),
-            max_agents: section.max_agents.map_or(default.max_agents, |max| max.0),
-            owners: section.owners.map(|owners| owners.0),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ffi::OsStr;
 
     fn ok(text: &str) -> Config {
         let loaded = parse(Path::new("nixl.conf"), text).expect("a good configuration");
@@ -269,8 +266,10 @@ mod tests {
     #[test]
     fn every_key_is_taken() {
         let config = ok(
-            "[nixl]\nuser = \"root\"\ntelemetry_dir = \"/dev/shm/nixl\"\ndrain_interval = \"20ms\"\n\
-                         retain = \"1h 30min\"\nmax_agents = 7\nowners = [\"root\", 4242]\n",
+            "[nixl]\nuser = \"root\"\ntelemetry_dir = \"/dev/shm/nixl\"\nmultiproc_dir = [\"/mp\"]\ndrain_interval = \"20ms\"\n\
+                         retain = \"1h 30min\"\nmax_agents = 7\nowners = [\"root\", 4242]\nobserve = true\n\
+                         remove_exited_after = \"1day\"\nproc_facts = false\ncontainers = false\nidle_after = \"90s\"\n\
+                         histogram_buckets_us = [1, 20, 300]\n",
         );
         assert_eq!(
             config.user,
@@ -281,11 +280,24 @@ mod tests {
             })
         );
         assert_eq!(config.telemetry_dir[0].path, "/dev/shm/nixl");
+        assert_eq!(config.multiproc_dir[0].path, "/mp");
         assert_eq!(
             (config.drain_interval, config.retain),
             (Duration::from_millis(20), Duration::from_secs(5400))
         );
-        assert_eq!((config.max_agents, config.owners), (7, Some(vec![0, 4242])));
+        assert_eq!(
+            (config.max_agents, config.owners, config.observe),
+            (7, Some(vec![0, 4242]), true)
+        );
+        assert_eq!(config.idle_after, Duration::from_secs(90));
+        assert_eq!(config.bounds.as_slice(), [1, 20, 300]);
+        assert_eq!(
+            (config.remove_exited_after, config.proc_facts),
+            (Some(Duration::from_secs(86_400)), false)
+        );
+        assert!(!config.containers && ok("[nixl]\ncontainers = true\n").containers);
+        let only_inside = ok("[nixl]\ntelemetry_dir = []\ncontainers = true\n");
+        assert!(only_inside.telemetry_dir.is_empty());
     }
 
     #[test]
@@ -303,6 +315,19 @@ mod tests {
                 .len(),
             1
         );
+    }
+
+    #[test]
+    fn what_stands_in_the_file_neither_divides_a_message_nor_moves_a_cursor() {
+        let message = err("[nixl]\n\"a\\nb\\u001b[2J\" = 1\n");
+        assert!(
+            message.starts_with("nixl.conf:2: unknown field `a b [2J`"),
+            "{message:?}"
+        );
+        let ini = "[nixl]\ntelemetry_dir = /a\n\u{1b}c = 1\n";
+        let loaded = parse(Path::new("nixl.conf"), ini).expect("a good configuration");
+        let ignored = "nixl.conf:3:  c: unknown key of the Python PMDA's format, ignored";
+        assert_eq!(loaded.warnings[1], ignored);
     }
 
     #[test]
@@ -326,7 +351,19 @@ mod tests {
             ),
             (
                 "[nixl]\nretain = \"long\"\n",
-                "nixl.conf:2: retain: \"long\": ",
+                "nixl.conf:2: retain: \"long\" is no time; write one such as \"50ms\"",
+            ),
+            (
+                "[nixl]\nmax_agents = \"5\"\n",
+                "nixl.conf:2: max_agents: invalid type: string \"5\", expected a number from 1 to 100000",
+            ),
+            (
+                "[nixl]\nmax_agent = 5\nretane = 7\n",
+                "nixl.conf:2: max_agent: unknown field `max_agent`, expected one of",
+            ),
+            (
+                "[nixl]\nowners = \"root\"\n",
+                "nixl.conf:2: owners: invalid type: string \"root\", expected a list of user names",
             ),
             (
                 "[nixl]\nmax_agents = 0\n",
@@ -350,7 +387,15 @@ mod tests {
             ),
             (
                 "[nixl]\ntelemetry_dir = []\n",
-                "nixl.conf:2: telemetry_dir: an empty list",
+                "nixl.conf:2: telemetry_dir: an empty list finds no agent unless",
+            ),
+            (
+                "[nixl]\nproc_facts = false\n\n containers = true\n",
+                "nixl.conf:4: containers: true needs proc_facts = true; set that, or containers = false",
+            ),
+            (
+                "[nixl]\ncontainers = \"yes\"\n",
+                "nixl.conf:2: containers: invalid type: string \"yes\", expected a boolean",
             ),
             (
                 "[nixl]\nowners = []\n",
@@ -369,6 +414,10 @@ mod tests {
                 "nixl.conf:2: telemtry_dir: unknown field `telemtry_dir`, expected one of `user`, `telemetry_dir`",
             ),
             (
+                "[nixl]\nowners = [1]\nretain\n",
+                "nixl.conf:3: key with no value",
+            ),
+            (
                 "[nxil]\n",
                 "nixl.conf:1: unknown field `nxil`, expected `nixl`",
             ),
@@ -385,6 +434,24 @@ mod tests {
             );
             assert!(!message.contains('\n'), "{message}");
         }
+    }
+
+    #[test]
+    fn a_byte_that_is_no_utf_8_is_an_error_at_its_line() {
+        let message = file::text(Path::new("nixl.conf"), b"[nixl]\n# gr\xfc\xdfe\n".to_vec())
+            .expect_err("no UTF-8")
+            .to_string();
+        assert!(
+            message.starts_with("nixl.conf:2: holds a byte"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn slashes_that_mean_nothing_are_left_out() {
+        let config = ok("[nixl]\ntelemetry_dir = [\"/a//b/\", \"/c/*//d/\"]\n");
+        assert_eq!(config.telemetry_dir[0].path, "/a/b");
+        assert_eq!(config.telemetry_dir[1].path, "/c/*/d");
     }
 
     #[test]
@@ -418,7 +485,11 @@ mod tests {
         let path = dir.path().join("nixl.conf");
         std::fs::write(&path, "[nixl]\ntelemetry_dir = \"/a\"\n").expect("written");
         let dirs = |env: Option<&str>| {
-            load(&path, env.map(OsStr::new)).map(|loaded| loaded.config.telemetry_dir)
+            let environment = Environment {
+                telemetry_dir: env.map(OsString::from),
+                multiproc_dir: None,
+            };
+            load(Some(&path), &environment).map(|loaded| loaded.config.telemetry_dir)
         };
         assert_eq!(dirs(None).expect("good")[0].path, "/a");
         assert_eq!(dirs(Some("")).expect("good")[0].path, "/a");
@@ -431,7 +502,17 @@ mod tests {
             ),
             "{message}"
         );
-        let missing = load(&dir.path().join("none"), None)
+        let environment = Environment {
+            multiproc_dir: Some("/mp".into()),
+            ..Environment::default()
+        };
+        let loaded = load(Some(&path), &environment).expect("good");
+        assert_eq!(loaded.config.multiproc_dir[0].path, "/mp");
+        assert_eq!(
+            loaded.notes,
+            ["multiproc_dir is NIXL_TELEMETRY_MULTIPROC_DIR of the environment"]
+        );
+        let missing = load(Some(&dir.path().join("none")), &Environment::default())
             .expect_err("no file")
             .to_string();
         assert!(missing.contains("none: No such file"), "{missing}");

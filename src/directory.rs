@@ -3,23 +3,32 @@
 //! A path that is written out is the administrator's, and symbolic links in it are followed. From the first component with a
 //! wildcard on, a stranger may own what is there (a container its volume), so that no link is followed, neither when the
 //! pattern is matched nor when the directory is opened.
+//!
+//! Those that only a container sees ([`crate::containers`]) come open.
 
 use crate::config::DirectoryPattern;
 use glob::{MatchOptions, Pattern};
 use nix::dir::Dir;
-use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-const FLAGS: OFlag = OFlag::O_RDONLY
+mod inside;
+pub use inside::Inside;
+
+/// To list a directory.
+pub const LIST: OFlag = OFlag::O_RDONLY
     .union(OFlag::O_DIRECTORY)
     .union(OFlag::O_CLOEXEC)
     .union(OFlag::O_NONBLOCK);
+/// To go through a directory, which needs no right to list it.
+pub const PASS: OFlag = OFlag::O_PATH
+    .union(OFlag::O_DIRECTORY)
+    .union(OFlag::O_CLOEXEC);
 
 /// As a shell matches: a leading dot must be written out.
 const AS_A_SHELL: MatchOptions = MatchOptions {
@@ -28,6 +37,24 @@ const AS_A_SHELL: MatchOptions = MatchOptions {
     require_literal_leading_dot: true,
 };
 
+/// The configured directories, by what is looked for in them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Places {
+    /// Where rings are looked for (NIXL_TELEMETRY_DIR).
+    pub rings: Vec<DirectoryPattern>,
+    /// Where stores are looked for (NIXL_TELEMETRY_MULTIPROC_DIR).
+    pub stores: Vec<DirectoryPattern>,
+}
+
+/// What is looked for in a directory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Holds {
+    /// Rings.
+    pub rings: bool,
+    /// Stores of NIXL's prometheus_mp.
+    pub stores: bool,
+}
+
 /// A directory that is scanned.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Directory {
@@ -35,55 +62,136 @@ pub struct Directory {
     pub path: PathBuf,
     /// The configured label, which tells agents of the same name apart.
     pub label: Option<String>,
+    /// What is looked for there.
+    pub holds: Holds,
     /// How much of the path is the administrator's; links are not followed below it.
     base: PathBuf,
+    /// What stands open of one that only a container sees.
+    inside: Option<Inside>,
 }
 
 impl Directory {
+    /// One that only a container sees, under the name that it is known by.
+    #[must_use]
+    pub fn in_container(
+        path: PathBuf,
+        label: Option<String>,
+        holds: Holds,
+        inside: Inside,
+    ) -> Self {
+        Self {
+            base: path.clone(),
+            path,
+            label,
+            holds,
+            inside: Some(inside),
+        }
+    }
+
+    /// Whether only a container sees it.
+    #[must_use]
+    pub fn is_in_container(&self) -> bool {
+        self.inside.is_some()
+    }
+
     /// Opens the directory.
     ///
     /// # Errors
     /// What open(2) says; ENOTDIR or ELOOP where a link stands in a place that a pattern matched.
     pub fn open(&self) -> nix::Result<OwnedFd> {
-        let mut fd = nix::fcntl::open(&self.base, FLAGS, Mode::empty())?;
-        for component in self.path.strip_prefix(&self.base).unwrap_or(Path::new("")) {
-            fd = open_below(&fd, component)?;
+        if let Some(inside) = &self.inside {
+            // What stands there now is found out by who opened it.
+            return inside.open();
         }
-        Ok(fd)
+        let rest = self.path.strip_prefix(&self.base).unwrap_or(Path::new(""));
+        let Some((parent, name)) = rest.parent().zip(rest.file_name()) else {
+            return nix::fcntl::open(&self.base, LIST, Mode::empty());
+        };
+        let mut fd = nix::fcntl::open(&self.base, PASS, Mode::empty())?;
+        for component in parent {
+            fd = open_below(&fd, component, PASS)?;
+        }
+        open_below(&fd, name, LIST)
     }
 }
 
-/// Expands the configured directories and patterns, in their order; each directory comes once.
+/// Whether a directory is one that the configuration names, by its path or by a pattern.
 #[must_use]
-pub fn expand(patterns: &[DirectoryPattern]) -> Vec<Directory> {
-    let mut found = Vec::new();
-    let mut seen = HashSet::new();
-    for pattern in patterns {
-        let whole = Path::new(&pattern.path);
-        let (base, rest) = if pattern.literal {
-            (whole.to_owned(), Vec::new())
-        } else {
-            split(whole)
-        };
-        let mut paths = Vec::new();
-        match rest.split_first() {
-            None => paths.push(base.clone()),
-            Some(_) => {
-                if let Ok(fd) = nix::fcntl::open(&base, FLAGS, Mode::empty()) {
-                    match_below(&fd, &base, &rest, &mut paths);
-                }
+pub fn is_configured(patterns: &[DirectoryPattern], path: &Path) -> bool {
+    patterns
+        .iter()
+        .any(|pattern| match Pattern::new(&pattern.path) {
+            Ok(wild) if !pattern.literal => wild.matches_path_with(path, AS_A_SHELL),
+            _ => Path::new(&pattern.path) == path,
+        })
+}
+
+/// Expands the configured directories and patterns, in their order; each directory comes once, for all that is looked for there.
+#[must_use]
+pub fn expand(places: &Places) -> Vec<Directory> {
+    let mut found: Vec<Directory> = Vec::new();
+    let mut seen: HashMap<PathBuf, usize> = HashMap::new();
+    let rings = Holds {
+        rings: true,
+        stores: false,
+    };
+    let stores = Holds {
+        rings: false,
+        stores: true,
+    };
+    let rings = places.rings.iter().map(|pattern| (pattern, rings));
+    let stores = places.stores.iter().map(|pattern| (pattern, stores));
+    for (pattern, holds) in rings.chain(stores) {
+        let (base, paths) = matches(pattern);
+        for path in paths {
+            if let Some(&at) = seen.get(&path) {
+                let both = &mut found[at].holds;
+                both.rings |= holds.rings;
+                both.stores |= holds.stores;
+                continue;
             }
-        }
-        for path in paths.into_iter().filter(|path| seen.insert(path.clone())) {
-            let label = pattern.label.clone();
+            seen.insert(path.clone(), found.len());
             found.push(Directory {
                 path,
-                label,
+                label: pattern.label.clone(),
+                holds,
                 base: base.clone(),
+                inside: None,
             });
         }
     }
     found
+}
+
+/// What of a pattern is the administrator's, and the directories that it matches.
+#[must_use]
+pub fn matches(pattern: &DirectoryPattern) -> (PathBuf, Vec<PathBuf>) {
+    let whole = Path::new(&pattern.path);
+    let (base, rest) = if pattern.literal {
+        (whole.to_owned(), Vec::new())
+    } else {
+        split(whole)
+    };
+    let mut paths = Vec::new();
+    match rest.split_first() {
+        None => paths.push(base.clone()),
+        Some(_) => {
+            if let Ok(fd) = nix::fcntl::open(&base, PASS, Mode::empty()) {
+                match_below(&fd, &base, &rest, &mut paths);
+            }
+        }
+    }
+    (base, paths)
+}
+
+/// What of a configured path is written out: all of it, or a pattern's components before the first with a wildcard.
+#[must_use]
+pub fn base(pattern: &DirectoryPattern) -> PathBuf {
+    if pattern.literal {
+        PathBuf::from(&pattern.path)
+    } else {
+        split(Path::new(&pattern.path)).0
+    }
 }
 
 /// The components before the first with a wildcard, and the others.
@@ -112,6 +220,7 @@ fn match_below(directory: &OwnedFd, path: &Path, components: &[&OsStr], found: &
         let Some(Ok(pattern)) = first.to_str().map(Pattern::new) else {
             return;
         };
+        // Opened anew to be listed: what led here may only have been passed through.
         let names = names(directory).unwrap_or_default().into_iter();
         let is_match = |name: &OsString| {
             name.to_str()
@@ -122,17 +231,14 @@ fn match_below(directory: &OwnedFd, path: &Path, components: &[&OsStr], found: &
         vec![OsString::from(first)]
     };
     for name in matching {
-        if let Ok(fd) = open_below(directory, &name) {
+        if let Ok(fd) = open_below(directory, &name, PASS) {
             match_below(&fd, &path.join(&name), rest, found);
         }
     }
 }
 
-fn open_below(directory: &OwnedFd, name: &OsStr) -> nix::Result<OwnedFd> {
-    if name == ".." {
-        return Err(Errno::EINVAL);
-    }
-    openat(directory, name, FLAGS | OFlag::O_NOFOLLOW, Mode::empty())
+fn open_below(directory: &OwnedFd, name: &OsStr, flags: OFlag) -> nix::Result<OwnedFd> {
+    openat(directory, name, flags | OFlag::O_NOFOLLOW, Mode::empty())
 }
 
 /// The names in an open directory, `.` and `..` left out, sorted so that every scan goes the same way.
@@ -140,7 +246,7 @@ fn open_below(directory: &OwnedFd, name: &OsStr) -> nix::Result<OwnedFd> {
 /// # Errors
 /// What readdir(3) says.
 pub fn names(directory: &OwnedFd) -> nix::Result<Vec<OsString>> {
-    let mut dir = Dir::openat(directory, ".", FLAGS, Mode::empty())?;
+    let mut dir = Dir::openat(directory, ".", LIST, Mode::empty())?;
     let mut names = Vec::new();
     for entry in dir.iter() {
         let name = entry?.file_name().to_bytes().to_vec();
@@ -167,8 +273,15 @@ mod tests {
         }
     }
 
+    fn rings(patterns: &[DirectoryPattern]) -> Vec<Directory> {
+        expand(&Places {
+            rings: patterns.to_vec(),
+            stores: Vec::new(),
+        })
+    }
+
     fn expanded(path: String) -> Vec<PathBuf> {
-        expand(&[pattern(path)])
+        rings(&[pattern(path)])
             .into_iter()
             .map(|directory| directory.path)
             .collect()
@@ -201,13 +314,35 @@ mod tests {
         // One that is written out is there even before it is made.
         assert_eq!(expanded(format!("{root}/later")), [at("later")]);
         assert_eq!(
-            expand(&[
+            rings(&[
                 pattern(format!("{root}/pod-1")),
                 pattern(format!("{root}/*-1"))
             ])
             .len(),
             1
         );
+    }
+
+    #[test]
+    fn a_directory_for_rings_and_for_stores_comes_once() {
+        let place = |path: &str| pattern(path.into());
+        let found = expand(&Places {
+            rings: vec![place("/both"), place("/rings")],
+            stores: vec![place("/stores"), place("/both")],
+        });
+        let found: Vec<_> = found
+            .iter()
+            .map(|directory| {
+                let Holds { rings, stores } = directory.holds;
+                (directory.path.to_str().expect("UTF-8"), rings, stores)
+            })
+            .collect();
+        let expected = [
+            ("/both", true, true),
+            ("/rings", true, false),
+            ("/stores", false, true),
+        ];
+        assert_eq!(found, expected);
     }
 
     #[test]
@@ -225,7 +360,7 @@ mod tests {
         );
         assert_eq!(expanded(format!("{root}/real/*/*")), [at("real/pod/nixl")]);
         // Put in place of a directory after it was matched.
-        let found = expand(&[pattern(format!("{root}/real/*/nixl"))]);
+        let found = rings(&[pattern(format!("{root}/real/*/nixl"))]);
         assert!(found[0].open().is_ok());
         fs::rename(at("real/pod"), at("real/gone")).expect("there");
         symlink("gone", at("real/pod")).expect("made");
@@ -233,9 +368,19 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_does_not_climb() {
-        let dir = tempfile::tempdir().expect("a directory");
-        fs::create_dir_all(dir.path().join("a/b")).expect("made");
-        assert!(expanded(format!("{}/a/*/../../..", dir.path().display())).is_empty());
+    fn a_directory_is_known_as_configured_when_it_is_gone() {
+        let patterns = [pattern("/a/pod-*/nixl".into()), pattern("/b".into())];
+        for (path, expected) in [
+            ("/a/pod-1/nixl", true),
+            ("/b", true),
+            ("/a/pod-1/x/nixl", false),
+            ("/b/c", false),
+        ] {
+            assert_eq!(
+                is_configured(&patterns, Path::new(path)),
+                expected,
+                "{path}"
+            );
+        }
     }
 }

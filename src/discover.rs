@@ -5,17 +5,19 @@
 
 use crate::error::Refusal;
 use crate::layout::{HEADER_LEN, Header, Layout};
+use crate::sparse::Written;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use nix::unistd::{Uid, User};
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::time::SystemTime;
 
 /// Which file it is, whatever its names: device and inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId {
     /// Device number.
     pub dev: u64,
@@ -38,6 +40,8 @@ pub struct FileFacts {
     kind: SFlag,
     /// When data or attributes last changed: seconds and nanoseconds.
     pub changed: (i64, i64),
+    /// When data last changed: seconds and nanoseconds.
+    pub modified: (i64, i64),
 }
 
 impl FileFacts {
@@ -58,6 +62,7 @@ impl FileFacts {
             links: u64::from(stat.st_nlink),
             kind: SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT,
             changed: (stat.st_ctime, stat.st_ctime_nsec),
+            modified: (stat.st_mtime, stat.st_mtime_nsec),
         }
     }
 }
@@ -73,6 +78,28 @@ pub struct Candidate {
     pub header: Header,
     /// What it says.
     pub layout: Layout,
+    /// Whether it may be drained.
+    pub access: Access,
+}
+
+/// Whether a ring may be drained, which is to write to it, or only followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It is open for writing.
+    Write,
+    /// It is to be followed only (`observe` in the configuration).
+    Asked,
+    /// It may not be written to.
+    Denied(Errno),
+}
+
+/// What of the configuration decides about a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// User ids whose files are taken; `None`: everybody's.
+    pub owners: Option<Vec<u32>>,
+    /// Whether rings are only followed.
+    pub observe: bool,
 }
 
 /// What stat(2) tells of a name in an open directory; a symbolic link is not followed.
@@ -83,11 +110,24 @@ pub fn facts(directory: &OwnedFd, name: &OsStr) -> nix::Result<FileFacts> {
     fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW).map(|stat| FileFacts::new(&stat))
 }
 
-/// Checks all that can be known without opening the file.
+/// Checks all that can be known of a ring without opening the file.
 ///
 /// # Errors
 /// Why the file is left alone.
 pub fn check_facts(facts: &FileFacts, owners: Option<&[u32]>) -> Result<(), Refusal> {
+    check_kind(facts, owners)?;
+    // Any whole number of words is let through: a later NIXL may have slots of another size, and is to be reported as such.
+    if facts.size <= HEADER_LEN as u64 || facts.size % 8 != 0 {
+        return Err(Refusal::Size { size: facts.size });
+    }
+    Ok(())
+}
+
+/// Checks what is true of all files that are looked at: regular, with one name, of an owner whose files are taken.
+///
+/// # Errors
+/// Why the file is left alone.
+pub fn check_kind(facts: &FileFacts, owners: Option<&[u32]>) -> Result<(), Refusal> {
     if facts.kind != SFlag::S_IFREG {
         return Err(Refusal::Kind {
             kind: kind_in_words(facts.kind),
@@ -99,12 +139,11 @@ pub fn check_facts(facts: &FileFacts, owners: Option<&[u32]>) -> Result<(), Refu
     if owners.is_some_and(|owners| !owners.contains(&facts.uid)) {
         return Err(Refusal::Owner { uid: facts.uid });
     }
-    // Any whole number of words is let through: a later NIXL may have slots of another size, and is to be reported as such.
-    if facts.size <= HEADER_LEN as u64 || facts.size % 8 != 0 {
-        return Err(Refusal::Size { size: facts.size });
-    }
     Ok(())
 }
+
+/// What could not be done with a file that is only followed then.
+const FOR_WRITING: &str = "opened for writing";
 
 /// Opens a file and checks its header. It is opened for writing only after the header has been read and found good.
 ///
@@ -114,32 +153,98 @@ pub fn open(
     directory: &OwnedFd,
     name: &OsStr,
     facts: &FileFacts,
-    owners: Option<&[u32]>,
+    terms: &Terms,
 ) -> Result<Candidate, Refusal> {
-    check_facts(facts, owners)?;
-    let read_only = open_same(directory, name, facts, OFlag::O_RDONLY, |errno| {
-        Refusal::Io {
-            what: "opened",
-            errno,
-        }
-    })?;
+    check_facts(facts, terms.owners.as_deref())?;
+    let read_only = open_to_read(directory, name, facts, Layout::fits_any(facts.size))?;
     read_header(&read_only)?.check(facts.size)?;
-    drop(read_only);
-    let file = open_same(directory, name, facts, OFlag::O_RDWR, |errno| match errno {
-        Errno::EACCES | Errno::EPERM | Errno::EROFS => Refusal::NoWriteAccess(errno),
-        errno => Refusal::Io {
-            what: "opened for writing",
+    let (mut file, mut access) = (read_only, Access::Asked);
+    if !terms.observe {
+        let writable = open_same(directory, name, facts, OFlag::O_RDWR, |errno| Refusal::Io {
+            what: FOR_WRITING,
             errno,
-        },
-    })?;
+        });
+        match writable {
+            Ok(writable) => (file, access) = (writable, Access::Write),
+            Err(Refusal::Io {
+                what: FOR_WRITING,
+                errno: errno @ (Errno::EACCES | Errno::EPERM | Errno::EROFS),
+            }) => access = Access::Denied(errno),
+            Err(refusal) => return Err(refusal),
+        }
+    }
     // Once more, from the descriptor that will be mapped.
     let header = read_header(&file)?;
     let layout = header.check(facts.size)?;
+    let (read_pos, write_pos) = (header.read_pos, header.write_pos);
+    if !Written::new(layout, header.capacity).covers(&file, read_pos, write_pos, None) {
+        return Err(Refusal::Hole {
+            read_pos,
+            write_pos,
+        });
+    }
     Ok(Candidate {
         file,
         facts: *facts,
         header,
         layout,
+        access,
+    })
+}
+
+/// Opens a file to look at it. `may_be_one`: whether it is known, from its name or its size, that it matters if it cannot be.
+///
+/// # Errors
+/// Why it cannot be opened.
+pub fn open_to_read(
+    directory: &OwnedFd,
+    name: &OsStr,
+    facts: &FileFacts,
+    may_be_one: bool,
+) -> Result<File, Refusal> {
+    open_same(
+        directory,
+        name,
+        facts,
+        OFlag::O_RDONLY,
+        |errno| match errno {
+            Errno::EACCES | Errno::EPERM => Refusal::NoReadAccess {
+                errno,
+                ring_size: may_be_one,
+            },
+            errno => Refusal::Io {
+                what: "opened",
+                errno,
+            },
+        },
+    )
+}
+
+/// When a file was made: seconds and nanoseconds; zeros where the file system does not tell.
+#[must_use]
+pub fn born(meta: &Metadata) -> (i64, i64) {
+    let born = meta.created().ok();
+    let born = born.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+    born.map_or((0, 0), |time| {
+        let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        (seconds, time.subsec_nanos().into())
+    })
+}
+
+/// Opens a file of which nothing is read: one whose version is not known, to ask the kernel who has it.
+///
+/// # Errors
+/// Why it cannot be opened.
+pub fn open_to_watch(
+    directory: &OwnedFd,
+    name: &OsStr,
+    facts: &FileFacts,
+) -> Result<File, Refusal> {
+    open_same(directory, name, facts, OFlag::O_RDONLY, |errno| {
+        Refusal::Io {
+            what: "opened",
+            errno,
+        }
     })
 }
 

@@ -34,9 +34,15 @@ pub enum Refusal {
     },
     /// The version, which a producer stores last, is still 0.
     #[error(
-        "header is not written yet: its agent is starting, or it died over a wrong NIXL_TELEMETRY_BUFFER_SIZE"
+        "header is not written: its agent is starting, or NIXL_TELEMETRY_BUFFER_SIZE is no power of two"
     )]
     Uninitialised,
+    /// The version is 0, and no ring has this size: a segment that another library has left, say.
+    #[error("no ring: it has no version, and {size} bytes are not 40 and a whole number of slots")]
+    Blank {
+        /// Bytes of the file.
+        size: u64,
+    },
     /// The two copies of the version differ.
     #[error("no ring: version {version} and expected version {expected_version} differ")]
     Versions {
@@ -50,6 +56,45 @@ pub enum Refusal {
     Unsupported {
         /// Version in the header.
         version: i32,
+    },
+    /// A file among stores that is not called as one.
+    #[error("is not called as a store is, nixl.PID.RUN.INSTANCE.mmap")]
+    Name,
+    /// No store of this schema has this size.
+    #[error("{size} bytes are no store of schema 1: such a store has 6800")]
+    StoreSize {
+        /// Bytes of the file.
+        size: u64,
+    },
+    /// It does not begin as a store does.
+    #[error("no store: begins with {magic:#018x}, not with NIXLMPS1")]
+    Magic {
+        /// First eight bytes of the file.
+        magic: u64,
+    },
+    /// A store of a NIXL that this build does not know.
+    #[error("store schema {schema} is not supported; this build reads 1")]
+    Schema {
+        /// Schema in the header.
+        schema: u32,
+    },
+    /// Another number of event types than this schema has.
+    #[error("store with {slots} slots; schema 1 has 21")]
+    Slots {
+        /// Slots in the header.
+        slots: u32,
+    },
+    /// Bounds of which no histogram can be.
+    #[error("the store's {count} histogram bounds are not 1 to 32 rising numbers")]
+    Bounds {
+        /// Bounds in the header.
+        count: u64,
+    },
+    /// A text that is empty, or does not end within its field.
+    #[error("the store's {field} is empty or does not end")]
+    Text {
+        /// What it is.
+        field: &'static str,
     },
     /// Not a version that any ring has.
     #[error("no ring: version {version}")]
@@ -91,6 +136,16 @@ pub enum Refusal {
         /// Capacity in the header.
         capacity: u64,
     },
+    /// The file is a hole where the header says that events are.
+    #[error(
+        "positions read={read_pos} write={write_pos}, but nothing was ever written between them"
+    )]
+    Hole {
+        /// Consumer's position.
+        read_pos: u64,
+        /// Producer's position.
+        write_pos: u64,
+    },
     /// The name led to another file than the one that was checked.
     #[error("was replaced while it was looked at")]
     Replaced,
@@ -100,14 +155,17 @@ pub enum Refusal {
         /// The configured limit.
         max_agents: usize,
     },
-    /// Let go to make room: its agent has exited and nothing waits in it.
+    /// Its agent has exited and nothing waits in it: a ring that was let go to make room, or a store whose values are counted.
     #[error("its agent has exited, and nothing waits in it")]
     Exited,
-    /// The ring is good but may not be written to, and to consume is to write.
-    #[error(
-        "a ring, but may not be written to ({0}); run as root or as the user of the NIXL application (user = \"...\")"
-    )]
-    NoWriteAccess(Errno),
+    /// The file may not be read, so that it is not known whether it is a ring.
+    #[error("may not be read ({errno}); run as root or as its owner")]
+    NoReadAccess {
+        /// What open(2) said.
+        errno: Errno,
+        /// Whether a ring could have the file's size.
+        ring_size: bool,
+    },
     /// The operating system says no.
     #[error("cannot be {what}: {errno}")]
     Io {
@@ -119,7 +177,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Whether the file is, or may be, a NIXL ring: the refusal then matters to an operator. The rest are the unrelated
+    /// Whether the file is, or may be, a NIXL ring or store: the refusal then matters to an operator. The rest are the unrelated
     /// files that a shared directory holds.
     #[must_use]
     pub fn concerns_a_ring(&self) -> bool {
@@ -128,20 +186,35 @@ impl Refusal {
             | Refusal::Links { .. }
             | Refusal::Owner { .. }
             | Refusal::Size { .. }
+            | Refusal::Blank { .. }
             | Refusal::Versions { .. }
             | Refusal::Version { .. }
+            | Refusal::Name
+            | Refusal::Magic { .. }
             | Refusal::Exited
             | Refusal::Replaced => false,
+            Refusal::NoReadAccess { ring_size, .. } => *ring_size,
             Refusal::Uninitialised
             | Refusal::Unsupported { .. }
+            | Refusal::StoreSize { .. }
+            | Refusal::Schema { .. }
+            | Refusal::Slots { .. }
+            | Refusal::Bounds { .. }
+            | Refusal::Text { .. }
             | Refusal::Capacity { .. }
             | Refusal::Length { .. }
             | Refusal::Mask { .. }
             | Refusal::Positions { .. }
+            | Refusal::Hole { .. }
             | Refusal::TooMany { .. }
-            | Refusal::NoWriteAccess(_)
             | Refusal::Io { .. } => true,
         }
+    }
+
+    /// Whether it is an agent's, of a NIXL that this build does not know.
+    #[must_use]
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self, Refusal::Unsupported { .. } | Refusal::Schema { .. })
     }
 
     /// Whether the same file may pass at the next look although neither its size nor its change time differ.
@@ -170,19 +243,43 @@ pub enum RingFault {
         /// Our capacity.
         capacity: u64,
     },
+    /// The file is a hole where events should be.
+    #[error("says that it has events where nothing was ever written")]
+    Hole,
     /// A position moved backwards while slots were copied: the producer started anew.
     #[error("was restarted while it was read")]
     Restarted,
     /// The file is shorter than the mapping.
     #[error("was truncated")]
     Truncated,
+    /// What stat(2) says of its file cannot be had just now.
+    #[error("cannot be looked at")]
+    Unseen,
+}
+
+impl ConfigError {
+    /// Whether it is put right in the file, so that reading that again helps.
+    #[must_use]
+    pub fn is_in_file(&self) -> bool {
+        matches!(self, ConfigError::Read { .. } | ConfigError::Value { .. })
+    }
+}
+
+fn remedy(err: &std::io::Error) -> &'static str {
+    match err.kind() {
+        std::io::ErrorKind::PermissionDenied => {
+            "let everybody read it, or the user that pmdanixl runs under"
+        }
+        std::io::ErrorKind::NotFound => "put it there, or give another file with -c",
+        _ => "give another file with -c",
+    }
 }
 
 /// Why a configuration is not taken: file, place, key, and what is allowed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("{}: {source}; -c names another file", path.display())]
+    #[error("{}: {source}; {}", path.display(), remedy(source))]
     Read {
         /// The file.
         path: PathBuf,

@@ -82,69 +82,211 @@ impl EventType {
     /// status text.
     #[must_use]
     pub fn from_name(name: &[u8]) -> Option<Self> {
-        Some(match name {
-            b"agent_tx_bytes" => Self::TxBytes,
-            b"agent_rx_bytes" => Self::RxBytes,
-            b"agent_tx_requests_num" => Self::TxRequests,
-            b"agent_rx_requests_num" => Self::RxRequests,
-            b"agent_memory_registered" => Self::MemoryRegistered,
-            b"agent_memory_deregistered" => Self::MemoryDeregistered,
-            b"agent_xfer_time" => Self::XferTime,
-            b"agent_xfer_post_time" => Self::XferPostTime,
-            b"NIXL_ERR_NOT_POSTED" => Self::NotPosted,
-            b"NIXL_ERR_INVALID_PARAM" => Self::InvalidParam,
-            b"NIXL_ERR_BACKEND" => Self::Backend,
-            b"NIXL_ERR_NOT_FOUND" => Self::NotFound,
-            b"NIXL_ERR_MISMATCH" => Self::Mismatch,
-            b"NIXL_ERR_NOT_ALLOWED" => Self::NotAllowed,
-            b"NIXL_ERR_REPOST_ACTIVE" => Self::RepostActive,
-            b"NIXL_ERR_UNKNOWN" => Self::Unknown,
-            b"NIXL_ERR_NOT_SUPPORTED" => Self::NotSupported,
-            b"NIXL_ERR_REMOTE_DISCONNECT" => Self::RemoteDisconnect,
-            b"NIXL_ERR_CANCELED" => Self::Canceled,
-            b"NIXL_ERR_NO_TELEMETRY" => Self::NoTelemetry,
+        let at = NAMES.iter().position(|known| known.as_bytes() == name)?;
+        Some(Self::ALL[at])
+    }
+
+    /// The type of that number.
+    #[inline]
+    #[must_use]
+    pub const fn from_number(number: u32) -> Option<Self> {
+        // Not taken from the list, so that nothing is loaded: the compiler sees that it is the number again.
+        Some(match number {
+            0 => Self::TxBytes,
+            1 => Self::RxBytes,
+            2 => Self::TxRequests,
+            3 => Self::RxRequests,
+            4 => Self::MemoryRegistered,
+            5 => Self::MemoryDeregistered,
+            6 => Self::XferTime,
+            7 => Self::XferPostTime,
+            8 => Self::NotPosted,
+            9 => Self::InvalidParam,
+            10 => Self::Backend,
+            11 => Self::NotFound,
+            12 => Self::Mismatch,
+            13 => Self::NotAllowed,
+            14 => Self::RepostActive,
+            15 => Self::Unknown,
+            16 => Self::NotSupported,
+            17 => Self::RemoteDisconnect,
+            18 => Self::Canceled,
+            19 => Self::NoTelemetry,
+            20 => Self::EventsDropped,
             _ => return None,
         })
+    }
+
+    /// NIXL's name for the status that an error stands for; `None`: it is no error.
+    #[must_use]
+    pub fn status(self) -> Option<&'static str> {
+        let name = NAMES.get(self as usize)?;
+        name.starts_with("NIXL_ERR_").then_some(*name)
+    }
+
+    /// Those that stand for errors.
+    #[must_use]
+    pub fn errors() -> &'static [EventType] {
+        &Self::ALL[Self::NotPosted as usize..=Self::NoTelemetry as usize]
+    }
+}
+
+/// What v1 and v2-named slots call the types, in the order of their numbers; drops they do not have.
+const NAMES: [&str; EventType::COUNT - 1] = [
+    "agent_tx_bytes",
+    "agent_rx_bytes",
+    "agent_tx_requests_num",
+    "agent_rx_requests_num",
+    "agent_memory_registered",
+    "agent_memory_deregistered",
+    "agent_xfer_time",
+    "agent_xfer_post_time",
+    "NIXL_ERR_NOT_POSTED",
+    "NIXL_ERR_INVALID_PARAM",
+    "NIXL_ERR_BACKEND",
+    "NIXL_ERR_NOT_FOUND",
+    "NIXL_ERR_MISMATCH",
+    "NIXL_ERR_NOT_ALLOWED",
+    "NIXL_ERR_REPOST_ACTIVE",
+    "NIXL_ERR_UNKNOWN",
+    "NIXL_ERR_NOT_SUPPORTED",
+    "NIXL_ERR_REMOTE_DISCONNECT",
+    "NIXL_ERR_CANCELED",
+    "NIXL_ERR_NO_TELEMETRY",
+];
+
+/// One event, as it was copied from its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What it tells of; `None`: a type that this build does not know for the ring's version.
+    pub kind: Option<EventType>,
+    /// Its value, in the unit of its type.
+    pub value: u64,
+}
+
+impl Event {
+    /// An event of a type.
+    #[must_use]
+    pub const fn new(kind: Option<EventType>, value: u64) -> Self {
+        Self { kind, value }
     }
 }
 
 /// Sums of event values by type, and how many events no type was known for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    by_type: [u64; EventType::COUNT],
-    unknown: u64,
+    /// In the order of the types; the last is that of the unknown.
+    sums: [u64; Self::WORDS],
 }
 
 impl Totals {
-    /// Counts one event. `None` is an event whose type this build does not know for the ring's version.
-    pub fn count(&mut self, event: Option<EventType>, value: u64) {
-        match event {
-            // Wraps as PCP's 64-bit counters do.
-            Some(event) => {
-                self.by_type[event as usize] = self.by_type[event as usize].wrapping_add(value)
-            }
-            None => self.unknown += 1,
-        }
+    /// Words of [`Totals::to_words`].
+    pub const WORDS: usize = EventType::COUNT + 1;
+
+    /// Counts one event.
+    #[inline]
+    pub fn count(&mut self, event: Event) {
+        // One way for all, since a processor cannot guess which type comes next.
+        let (at, more) = match event.kind {
+            Some(kind) => (kind as usize, event.value),
+            None => (EventType::COUNT, 1),
+        };
+        // Wraps as PCP's 64-bit counters do.
+        self.sums[at] = self.sums[at].wrapping_add(more);
+    }
+
+    /// What a store has by event type.
+    #[must_use]
+    pub fn from_store(by_type: &[u64; EventType::COUNT]) -> Self {
+        let mut totals = Self::default();
+        totals.sums[..EventType::COUNT].copy_from_slice(by_type);
+        totals
     }
 
     /// Adds a batch to what was there before.
     pub fn add(&mut self, batch: &Totals) {
-        for (sum, more) in self.by_type.iter_mut().zip(batch.by_type) {
+        for (sum, more) in self.sums.iter_mut().zip(batch.sums) {
             *sum = sum.wrapping_add(more);
         }
-        self.unknown += batch.unknown;
     }
 
     /// The sum of all values of one type.
     #[must_use]
     pub fn get(&self, event: EventType) -> u64 {
-        self.by_type[event as usize]
+        self.sums[event as usize]
+    }
+
+    /// All of it as words: the sums in the order of the types, then how many events were unknown.
+    #[must_use]
+    pub fn to_words(&self) -> [u64; Self::WORDS] {
+        self.sums
+    }
+
+    /// The reverse of [`Totals::to_words`].
+    #[must_use]
+    pub fn from_words(words: &[u64; Self::WORDS]) -> Self {
+        Self { sums: *words }
     }
 
     /// How many events were of a type that this build does not know.
     #[must_use]
     pub fn unknown(&self) -> u64 {
-        self.unknown
+        self.sums[EventType::COUNT]
+    }
+}
+
+/// Events in their order, and what they come to: added up on the way, while they are at hand.
+#[derive(Clone, Debug, Default)]
+pub struct Events {
+    /// Room for events, of which the first are those that there are: it stays when they go.
+    room: Vec<Event>,
+    len: usize,
+    totals: Totals,
+}
+
+impl Events {
+    /// These.
+    #[must_use]
+    pub fn of(events: &[Event]) -> Self {
+        let mut all = Self::default();
+        all.extend(events.iter(), |event| *event);
+        all
+    }
+
+    /// Forgets them.
+    pub fn clear(&mut self) {
+        self.len = 0;
+        self.totals = Totals::default();
+    }
+
+    /// Adds one behind the last for each of the items.
+    #[inline]
+    pub fn extend<T>(
+        &mut self,
+        items: impl ExactSizeIterator<Item = T>,
+        mut event: impl FnMut(T) -> Event,
+    ) {
+        let (start, end) = (self.len, self.len + items.len());
+        if end > self.room.len() {
+            self.room.resize(end, Event::new(None, 0));
+        }
+        for (place, item) in self.room[start..end].iter_mut().zip(items) {
+            *place = event(item);
+            self.totals.count(*place);
+        }
+        self.len = end;
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn list(&self) -> &[Event] {
+        &self.room[..self.len]
+    }
+
+    /// What they come to.
+    #[must_use]
+    pub fn totals(&self) -> &Totals {
+        &self.totals
     }
 }
 
@@ -156,18 +298,31 @@ mod tests {
     fn types_stand_at_their_wire_numbers() {
         for (number, event) in EventType::ALL.iter().enumerate() {
             assert_eq!(*event as usize, number);
+            let number = u32::try_from(number).expect("few");
+            assert_eq!(EventType::from_number(number), Some(*event));
         }
+        assert_eq!(EventType::from_number(21), None);
+    }
+
+    #[test]
+    fn names_stand_at_the_numbers_of_their_types() {
+        for kind in EventType::ALL {
+            let name = NAMES.get(kind as usize).map(|name| name.as_bytes());
+            assert_eq!(name.and_then(EventType::from_name), name.map(|_| kind));
+            assert_eq!(kind.status().is_some(), EventType::errors().contains(&kind));
+        }
+        assert_eq!(EventType::errors().len(), 12);
+        assert_eq!(EventType::Canceled.status(), Some("NIXL_ERR_CANCELED"));
     }
 
     #[test]
     fn sums_wrap_as_counters_do() {
-        let mut totals = Totals::default();
-        totals.count(Some(EventType::TxBytes), u64::MAX);
-        let mut batch = Totals::default();
-        batch.count(Some(EventType::TxBytes), 3);
-        batch.count(None, 99);
-        totals.add(&batch);
+        let tx_bytes = |value| Event::new(Some(EventType::TxBytes), value);
+        let mut totals = Events::of(&[tx_bytes(u64::MAX)]).totals;
+        totals.add(Events::of(&[tx_bytes(3), Event::new(None, 99)]).totals());
         assert_eq!(totals.get(EventType::TxBytes), 2);
         assert_eq!(totals.unknown(), 1);
+        totals.add(&Totals::from_words(&[u64::MAX; Totals::WORDS]));
+        assert_eq!((totals.get(EventType::TxBytes), totals.unknown()), (1, 0));
     }
 }

@@ -2,7 +2,13 @@
 //! without quotes.
 
 /// Keys that the Python PMDA never had: a file with one of them is meant to be TOML.
-const OUR_KEYS: [&str; 4] = ["drain_interval", "retain", "max_agents", "owners"];
+const OUR_KEYS: [&str; 5] = [
+    "drain_interval",
+    "retain",
+    "max_agents",
+    "owners",
+    "observe",
+];
 
 /// An INI file, said in TOML.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 //! All integers are little-endian, and header and slots are whole 8-byte words, so that everything is read as words.
 
 use crate::error::Refusal;
-use crate::event::EventType;
+use crate::event::{Event, EventType};
 
 #[cfg(target_endian = "big")]
 compile_error!("NIXL's rings are little-endian and are read in place");
@@ -22,6 +22,9 @@ pub const VERSIONS: usize = 2;
 pub const CAPACITY: usize = 3;
 /// Word of the capacity less one.
 pub const MASK: usize = 4;
+
+/// Words of the longest slot.
+pub const MAX_SLOT_WORDS: usize = 7;
 
 /// The newest ring version that this build reads.
 pub const MAX_VERSION: i32 = 4;
@@ -68,7 +71,7 @@ impl Header {
             *word = chunk
                 .iter()
                 .rev()
-                .fold(0, |word, &byte| word << 8 | u64::from(byte));
+                .fold(0, |word, &byte| (word << 8) | u64::from(byte));
         }
         Self::from_words(words)
     }
@@ -88,7 +91,11 @@ impl Header {
         } = self;
         if version == 0 || expected_version == 0 {
             // The producer clears both at first and stores them last, one after the other.
-            return Err(Refusal::Uninitialised);
+            return Err(if Layout::has_whole_slots(size) {
+                Refusal::Uninitialised
+            } else {
+                Refusal::Blank { size }
+            });
         }
         if version != expected_version {
             return Err(Refusal::Versions {
@@ -96,8 +103,10 @@ impl Header {
                 expected_version,
             });
         }
-        // What else a later version's header holds is not for us to say.
-        if (MAX_VERSION + 1..=LATER_VERSIONS).contains(&version) {
+        // A later NIXL may move these: one of its branches has the capacity where we have read_pos, and the mask behind it.
+        let is_later = (MAX_VERSION + 1..=LATER_VERSIONS).contains(&version);
+        let is_pair = |capacity: u64, mask: u64| capacity.is_power_of_two() && mask == capacity - 1;
+        if is_later && (is_pair(capacity, mask) || is_pair(read_pos, capacity)) {
             return Err(Refusal::Unsupported { version });
         }
         if !(1..=MAX_VERSION).contains(&version) {
@@ -199,11 +208,34 @@ impl Layout {
         capacity.checked_mul(slot)?.checked_add(HEADER_LEN as u64)
     }
 
-    /// Decodes one slot of [`Layout::slot_words`] words: the type, if it is one that this version has, and the value.
+    /// Whether a ring of some layout has this many bytes.
     #[must_use]
-    pub fn decode(self, slot: &[u64]) -> (Option<EventType>, u64) {
+    pub fn fits_any(size: u64) -> bool {
+        Self::ALL.into_iter().any(|layout| {
+            let slots = size.saturating_sub(HEADER_LEN as u64) / (8 * layout.slot_words() as u64);
+            slots.is_power_of_two() && layout.file_len(slots) == Some(size)
+        })
+    }
+
+    /// Whether a file of this many bytes has a whole number of some layout's slots, as one that NIXL makes before it finds that
+    /// their number is no power of two. One of whole pages is another library's: of no layout but v1 can it be a ring, and of
+    /// that only with 365 slots, or 512 more, and so on.
+    fn has_whole_slots(size: u64) -> bool {
+        const PAGE: u64 = 4096;
+        size % PAGE != 0
+            && Self::ALL.into_iter().any(|layout| {
+                let slot = 8 * layout.slot_words() as u64;
+                size.checked_sub(HEADER_LEN as u64)
+                    .is_some_and(|slots| slots % slot == 0)
+            })
+    }
+
+    /// Decodes one slot of [`Layout::slot_words`] words. Its type is known if it is one that this version has.
+    #[inline]
+    #[must_use]
+    pub fn decode(self, slot: &[u64]) -> Event {
         let value = slot[slot.len() - 1];
-        let event = match self {
+        let kind = match self {
             Layout::V1 => named(&slot[1..6]),
             Layout::V2Named => named(&slot[..5]),
             Layout::V2 => numbered(halves(slot[0])[1], EventType::NoTelemetry),
@@ -211,15 +243,15 @@ impl Layout {
             Layout::V3 => numbered(halves(slot[0])[0], EventType::NoTelemetry),
             Layout::V4 => numbered(halves(slot[0])[0], EventType::EventsDropped),
         };
-        (event, value)
+        Event::new(kind, value)
     }
 }
 
 /// An event by its number; `last` is the highest that the version knows, since a later version may give the next number
 /// another meaning.
+#[inline]
 fn numbered(number: u32, last: EventType) -> Option<EventType> {
-    let number = number as usize;
-    (number <= last as usize).then(|| EventType::ALL[number])
+    EventType::from_number(number).filter(|&kind| kind as usize <= last as usize)
 }
 
 /// An event by its name: five words that hold the category (4 bytes), then the name (32 bytes, ended by NUL).
@@ -238,7 +270,7 @@ fn named(words: &[u64]) -> Option<EventType> {
 
 /// The low and the high half of a word.
 #[expect(clippy::cast_possible_truncation, reason = "that is what it is for")]
-fn halves(word: u64) -> [u32; 2] {
+pub(crate) fn halves(word: u64) -> [u32; 2] {
     [word as u32, (word >> 32) as u32]
 }
 
@@ -290,6 +322,8 @@ mod tests {
                 Some(65_576)
             ]
         );
+        assert!(Layout::fits_any(229_416) && Layout::fits_any(65_576) && Layout::fits_any(56));
+        assert!(!Layout::fits_any(65_592) && !Layout::fits_any(40) && !Layout::fits_any(0));
     }
 
     #[test]
@@ -302,6 +336,15 @@ mod tests {
         };
         assert_eq!(refusal(|h| h.version = 0), Refusal::Uninitialised);
         assert_eq!(refusal(|h| h.expected_version = 0), Refusal::Uninitialised);
+        let blank = Header::from_words([0; HEADER_WORDS]);
+        // 1,000 slots are what NIXL leaves; what UCX leaves in /dev/shm is of whole pages.
+        for layout in Layout::ALL {
+            let size = layout.file_len(1000).expect("small");
+            assert_eq!(blank.check(size), Err(Refusal::Uninitialised));
+        }
+        for size in [4096, 5 * 4096, 519 * 4096, 100] {
+            assert_eq!(blank.check(size), Err(Refusal::Blank { size }));
+        }
         assert_eq!(
             refusal(|h| h.version = 3),
             Refusal::Versions {
@@ -320,6 +363,16 @@ mod tests {
         assert_eq!(
             refusal(|h| (h.version, h.expected_version) = (256, 256)),
             Refusal::Version { version: 256 }
+        );
+        // All sevens, as a file of other numbers may be; and the header of a NIXL branch, with the capacity in word 1.
+        let words = |words| Header::from_words(words).check(size);
+        assert_eq!(
+            words([(7 << 32) | 7; 5]),
+            Err(Refusal::Version { version: 7 })
+        );
+        assert_eq!(
+            words([0, 4096, (5 << 32) | 5, 4095, 0]),
+            Err(Refusal::Unsupported { version: 5 })
         );
         assert_eq!(
             refusal(|h| h.capacity = 1000),
@@ -378,22 +431,22 @@ mod tests {
     fn version_3_does_not_know_the_type_that_version_4_added() {
         assert_eq!(
             Layout::V4.decode(&[20, 7]),
-            (Some(EventType::EventsDropped), 7)
+            Event::new(Some(EventType::EventsDropped), 7)
         );
-        assert_eq!(Layout::V3.decode(&[20, 7]), (None, 7));
-        assert_eq!(Layout::V2.decode(&[20 << 32, 7]), (None, 7));
-        assert_eq!(Layout::V4.decode(&[21, 7]), (None, 7));
+        assert_eq!(Layout::V3.decode(&[20, 7]), Event::new(None, 7));
+        assert_eq!(Layout::V2.decode(&[20 << 32, 7]), Event::new(None, 7));
+        assert_eq!(Layout::V4.decode(&[21, 7]), Event::new(None, 7));
     }
 
     #[test]
     fn rubbish_in_the_padding_is_no_part_of_the_type() {
         assert_eq!(
             Layout::V3.decode(&[0xdead_beef_0000_0006, 9]),
-            (Some(EventType::XferTime), 9)
+            Event::new(Some(EventType::XferTime), 9)
         );
         assert_eq!(
             Layout::V4.decode(&[0xffff_ffff_0000_0000, 9]),
-            (Some(EventType::TxBytes), 9)
+            Event::new(Some(EventType::TxBytes), 9)
         );
     }
 
@@ -411,12 +464,21 @@ mod tests {
         };
         assert_eq!(
             Layout::V2Named.decode(&slot(b"agent_tx_bytes\0")),
-            (Some(EventType::TxBytes), 5)
+            Event::new(Some(EventType::TxBytes), 5)
         );
-        assert_eq!(Layout::V2Named.decode(&slot(b"agent_tx_bytes")), (None, 5));
-        assert_eq!(Layout::V2Named.decode(&slot(&[b'x'; 32])), (None, 5));
+        assert_eq!(
+            Layout::V2Named.decode(&slot(b"agent_tx_bytes")),
+            Event::new(None, 5)
+        );
+        assert_eq!(
+            Layout::V2Named.decode(&slot(&[b'x'; 32])),
+            Event::new(None, 5)
+        );
         let mut v1 = vec![123_456];
         v1.extend(slot(b"NIXL_ERR_BACKEND\0"));
-        assert_eq!(Layout::V1.decode(&v1), (Some(EventType::Backend), 5));
+        assert_eq!(
+            Layout::V1.decode(&v1),
+            Event::new(Some(EventType::Backend), 5)
+        );
     }
 }

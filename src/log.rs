@@ -3,62 +3,150 @@
 //! Nothing rotates the log of a running PMDA, and strangers can cause lines, so that their number is limited.
 
 use std::fmt;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
-use tracing::{Event, Level, Subscriber, level_filters::LevelFilter};
+use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use tracing::subscriber::Interest;
+use tracing::{Event, Level, Metadata, Subscriber, callsite, level_filters::LevelFilter};
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
-use tracing_subscriber::fmt::{FmtContext, time::ChronoLocal, time::FormatTime};
+use tracing_subscriber::fmt::{self as lines, FmtContext, time::ChronoLocal, time::FormatTime};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
 
-/// Lines in a minute, errors and debugging left out; the rest are counted and said in one line.
-const LINES_PER_MINUTE: u64 = 120;
+/// Lines in a minute, of information and of warnings each; the last of them says that there may be more. Errors and debugging
+/// are not limited.
+const LINES_PER_MINUTE: u64 = 60;
 
-/// Sets the log up. With `debug` everything is logged, and without limit.
+/// Whether everything is logged, and without limit. Nothing is ordered by it: a line more or less is no harm.
+static DEBUG: AtomicBool = AtomicBool::new(false);
+
+/// Whether everything is logged.
+#[must_use]
+pub fn is_debug() -> bool {
+    DEBUG.load(Relaxed)
+}
+
+/// Whether everything is logged from now on, and without limit.
+pub fn set_debug(debug: bool) {
+    DEBUG.store(debug, Relaxed);
+    // Each place that logs remembers whether it does.
+    callsite::rebuild_interest_cache();
+}
+
+/// Sets the log up. With `debug` everything is logged, and without limit, until [`set_debug`] says otherwise.
 pub fn start(debug: bool) {
-    let level = if debug {
-        LevelFilter::DEBUG
-    } else {
-        LevelFilter::INFO
-    };
-    let limit = if debug { u64::MAX } else { LINES_PER_MINUTE };
+    set_debug(debug);
     let format = PcpFormat {
-        limit,
-        minute: AtomicI64::default(),
-        lines: AtomicU64::default(),
+        infos: Limit::new(LINES_PER_MINUTE),
+        warnings: Limit::new(LINES_PER_MINUTE),
     };
-    tracing_subscriber::fmt()
+    let lines = lines::layer()
         .with_writer(std::io::stderr)
-        .with_max_level(level)
-        .event_format(format)
+        .with_ansi(false)
+        // What cannot be logged is lost: the default is to say so on the standard error that cannot be written to, and to
+        // end the process over that.
+        .log_internal_errors(false)
+        .event_format(format);
+    tracing_subscriber::registry()
+        .with(Wanted)
+        .with(lines)
         .init();
     std::panic::set_hook(Box::new(|panic| {
-        tracing::error!("internal error, please report it: {panic}")
+        let line = format!(
+            "pmdanixl({}) Error: internal error, please report it: {panic}\n",
+            std::process::id()
+        );
+        let _ = std::io::stderr().write_all(line.as_bytes());
     }));
 }
 
-/// PCP's format, and the limit.
+/// Keeps debug messages out unless they are asked for, so early that they cost nothing.
+#[derive(Debug)]
+struct Wanted;
+
+impl Wanted {
+    fn level() -> LevelFilter {
+        if is_debug() {
+            LevelFilter::DEBUG
+        } else {
+            LevelFilter::INFO
+        }
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Wanted {
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if *metadata.level() <= Self::level() {
+            Interest::always()
+        } else {
+            Interest::never()
+        }
+    }
+
+    fn enabled(&self, metadata: &Metadata, _context: Context<S>) -> bool {
+        *metadata.level() <= Self::level()
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(Self::level())
+    }
+}
+
+/// PCP's format, with a limit on what strangers can cause.
 #[derive(Debug)]
 struct PcpFormat {
-    limit: u64,
-    minute: AtomicI64,
-    lines: AtomicU64,
+    infos: Limit,
+    warnings: Limit,
 }
 
 impl PcpFormat {
-    /// Counts a line: whether it is written, and how many of the minute before were not.
-    fn admit(&self, minute: i64) -> (bool, u64) {
-        let mut lost = 0;
-        // One thread logs, so nothing comes between these.
-        if self.minute.swap(minute, Relaxed) != minute {
-            lost = self.lines.swap(0, Relaxed).saturating_sub(self.limit);
-        }
-        (self.lines.fetch_add(1, Relaxed) < self.limit, lost)
-    }
-
     fn prefix(writer: &mut Writer, severity: &str) -> fmt::Result {
         writer.write_char('[')?;
         ChronoLocal::new("%a %b %e %H:%M:%S".into()).format_time(writer)?;
         write!(writer, "] pmdanixl({}) {severity}: ", std::process::id())
     }
+}
+
+/// How many lines there were in a minute.
+#[derive(Debug)]
+struct Limit {
+    lines_per_minute: u64,
+    minute: AtomicI64,
+    lines: AtomicU64,
+}
+
+impl Limit {
+    fn new(lines_per_minute: u64) -> Self {
+        Self {
+            lines_per_minute,
+            minute: AtomicI64::default(),
+            lines: AtomicU64::default(),
+        }
+    }
+
+    /// Counts a line, and says what is to be done with it.
+    fn admit(&self, minute: i64) -> Admitted {
+        // One thread logs, so nothing comes between these.
+        if self.minute.swap(minute, Relaxed) != minute {
+            self.lines.store(0, Relaxed);
+        }
+        match self.lines.fetch_add(1, Relaxed) + 1 {
+            line if line < self.lines_per_minute => Admitted::Line,
+            line if line == self.lines_per_minute => Admitted::Last,
+            _ => Admitted::No,
+        }
+    }
+}
+
+/// What is done with a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Admitted {
+    /// It is written.
+    Line,
+    /// It is written, with a note that no more of its kind are in this minute.
+    Last,
+    /// It is not written.
+    No,
 }
 
 impl<S, N> FormatEvent<S, N> for PcpFormat
@@ -78,17 +166,28 @@ where
             Level::INFO => "Info",
             _ => "Debug",
         };
-        let (admitted, lost) = self.admit(chrono::Utc::now().timestamp() / 60);
-        if lost > 0 {
-            Self::prefix(&mut writer, "Warning")?;
-            writeln!(writer, "{lost} more lines in a minute were not logged")?;
-        }
-        if !admitted && *event.metadata().level() != Level::ERROR {
+        let limit = match *event.metadata().level() {
+            _ if is_debug() => None,
+            Level::WARN => Some(&self.warnings),
+            Level::INFO => Some(&self.infos),
+            _ => None,
+        };
+        let minute = chrono::Utc::now().timestamp() / 60;
+        let admitted = limit.map_or(Admitted::Line, |limit| limit.admit(minute));
+        if admitted == Admitted::No {
             return Ok(());
         }
         Self::prefix(&mut writer, severity)?;
         context.format_fields(writer.by_ref(), event)?;
-        writeln!(writer)
+        writeln!(writer)?;
+        if admitted == Admitted::Last {
+            Self::prefix(&mut writer, severity)?;
+            writeln!(
+                writer,
+                "further lines like these are not logged in this minute"
+            )?;
+        }
+        Ok(())
     }
 }
 
@@ -97,15 +196,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_beyond_the_limit_are_counted_not_written() {
-        let format = PcpFormat {
-            limit: 2,
-            minute: AtomicI64::new(7),
-            lines: AtomicU64::default(),
-        };
-        let admitted: Vec<bool> = (0..5).map(|_| format.admit(7).0).collect();
-        assert_eq!(admitted, [true, true, false, false, false]);
-        assert_eq!(format.admit(8), (true, 3));
-        assert_eq!(format.admit(8), (true, 0));
+    fn the_last_line_that_is_written_in_a_minute_says_so() {
+        let limit = Limit::new(3);
+        let admitted = [7, 7, 7, 7, 7, 8].map(|minute| limit.admit(minute));
+        let expected = [
+            Admitted::Line,
+            Admitted::Line,
+            Admitted::Last,
+            Admitted::No,
+            Admitted::No,
+            Admitted::Line,
+        ];
+        assert_eq!(admitted, expected);
     }
 }

@@ -3,21 +3,26 @@
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use pmdanixl::config::{self, Config, Loaded};
-use pmdanixl::error::ConfigError;
+use pmdanixl::config::Config;
+use pmdanixl::config::source::{ConfigSource, announce};
+use pmdanixl::confine::OwnPlaces;
 use pmdanixl::metrics::{AGENTS, DOMAIN};
 use pmdanixl::options::{self, Options};
-use pmdanixl::pcp::daemon::{self, Server};
+use pmdanixl::pcp::buckets::BucketIndoms;
+use pmdanixl::pcp::daemon;
 use pmdanixl::pcp::ffi::Pmda;
+use pmdanixl::pcp::server::{Places, Server};
 use pmdanixl::pcpconf::PcpConf;
 use pmdanixl::privilege::NotAllowed;
-use pmdanixl::{check, log, privilege, shm};
+use pmdanixl::state::StateFile;
+use pmdanixl::{check, confine, log, privilege, shm};
 use std::error::Error;
 use std::ffi::CString;
-use std::io::{Write, stdout};
+use std::io::{self, IsTerminal, Write, stdin, stdout};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::rc::Rc;
 
 fn main() -> ExitCode {
     let options = match options::parse(std::env::args_os()) {
@@ -32,7 +37,7 @@ fn main() -> ExitCode {
     } else if options.version {
         print(concat!("pmdanixl ", env!("CARGO_PKG_VERSION"), "\n"))
     } else if options.check {
-        run_check(&options)
+        run_check(&options).inspect_err(|err| eprintln!("pmdanixl: {err}"))
     } else {
         log::start(options.debug);
         run(&options)
@@ -50,95 +55,74 @@ fn print(text: &str) -> Result<ExitCode, Box<dyn Error>> {
 
 fn run_check(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     let conf = PcpConf::read();
-    let path = options.config.clone().unwrap_or_else(|| conf.nixl_conf());
-    let loaded = read_config(options, &conf);
-    let verdict = check::run(&path, loaded.as_ref(), &mut stdout().lock())?;
+    let source = ConfigSource::new(options, &conf);
+    let own = own_places(&conf, &source);
+    let loaded = source.read();
+    let verdict = check::run(&source.path, loaded.as_ref(), &own, &mut stdout().lock())?;
     Ok(ExitCode::from(u8::from(verdict.problems > 0)))
 }
 
 fn run(options: &Options) -> Result<(), Box<dyn Error>> {
-    let signals = take_signals()?;
+    let by_pipe = !options
+        .standard
+        .iter()
+        .any(|option| [c"-i", c"-u", c"-6"].contains(&option.as_c_str()));
+    if by_pipe && stdin().is_terminal() {
+        return Err("is started by pmcd, not by hand; see pmdanixl(1), or try --check".into());
+    }
+    // pmcd's SIGHUP does not end a start.
+    block(&[Signal::SIGHUP, Signal::SIGIO])?;
     shm::guard_against_sigbus()?;
     let conf = PcpConf::read();
     let help = CString::new(conf.help().as_os_str().as_bytes())?;
     let mut pmda = Pmda::new(c"pmdanixl", DOMAIN, c"nixl.log", &help);
-    pmda.options(options.standard.clone())?;
+    let standard = options.standard.clone();
+    pmda.options(standard)
+        .map_err(|status| format!("command line: {status}; see pmdanixl --help"))?;
     pmda.open_log();
     // pmcd waits 3 s for this, so nothing that could take long comes before it.
     pmda.connect().map_err(|status| {
         format!("cannot connect to pmcd: {status}; pmcd starts this program, see pmdanixl(1)")
     })?;
-    let loaded = read_config(options, &conf);
-    announce(&loaded);
-    raise_descriptor_limit();
-    let domain = pmda.domain();
-    let enter = {
-        let conf = conf.clone();
-        Box::new(move |config: &Config| enter_account(config, &conf.instance_cache(domain, AGENTS)))
-    };
-    let options = options.clone();
-    let reader = Box::new(move || read_config(&options, &conf));
-    let server = Server::new(domain, loaded.map(|loaded| loaded.config), reader, enter)?;
-    pmda.init()?;
-    daemon::serve(pmda, server, signals)?;
-    Ok(())
-}
-
-/// The signals that the loop reads. They are blocked first of all, so that pmcd's SIGHUP does not end a start.
-fn take_signals() -> nix::Result<SignalFd> {
-    let mut set = SigSet::empty();
-    for signal in [
+    let signals = block(&[
         Signal::SIGTERM,
         Signal::SIGINT,
         Signal::SIGHUP,
         Signal::SIGIO,
-    ] {
-        set.add(signal);
-    }
+    ])?;
+    let source = ConfigSource::new(options, &conf);
+    let loaded = source.read();
+    announce(&loaded);
+    raise_descriptor_limit();
+    let domain = pmda.domain();
+    let (state_path, cache_path) = (conf.state(), conf.instance_cache(domain, AGENTS));
+    let state = Rc::new(StateFile::open(&state_path));
+    let places = Places {
+        state: Rc::clone(&state),
+        state_path,
+        cache_path: cache_path.clone(),
+    };
+    let own = own_places(&conf, &source);
+    let enter = Box::new(move |config: &Config| {
+        enter_account(config, &cache_path, state.as_ref().as_ref())?;
+        lock_in(config, &own);
+        Ok(())
+    });
+    let reader = Box::new(move || source.read());
+    let loaded = loaded.map(|loaded| loaded.config);
+    let buckets = BucketIndoms::new(|serial| pmda.instances(serial));
+    let server = Server::new(domain, places, loaded, reader, enter, buckets)?;
+    pmda.init()
+        .map_err(|status| format!("cannot register the metrics: {status}"))?;
+    daemon::serve(pmda, server, signals)?;
+    Ok(())
+}
+
+/// Blocks signals, and gives what they are read from.
+fn block(signals: &[Signal]) -> nix::Result<SignalFd> {
+    let set: SigSet = signals.iter().copied().collect();
     set.thread_block()?;
     SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
-}
-
-/// The file that -c names, or PCP's; without the latter the defaults hold.
-fn read_config(options: &Options, conf: &PcpConf) -> Result<Loaded, ConfigError> {
-    let telemetry_dir = std::env::var_os("NIXL_TELEMETRY_DIR");
-    let default = conf.nixl_conf();
-    let path = options.config.as_deref().unwrap_or(&default);
-    let mut loaded = if options.config.is_none() && !path.exists() {
-        config::without_file(telemetry_dir.as_deref())?
-    } else {
-        config::load(path, telemetry_dir.as_deref())?
-    };
-    if let Some(name) = &options.username {
-        loaded.config.user = Some(config::account_option(name)?);
-    }
-    Ok(loaded)
-}
-
-fn announce(loaded: &Result<Loaded, ConfigError>) {
-    match loaded {
-        Ok(Loaded { config, warnings }) => {
-            warnings
-                .iter()
-                .for_each(|warning| tracing::warn!("{warning}"));
-            let paths: Vec<&str> = config
-                .telemetry_dir
-                .iter()
-                .map(|pattern| pattern.path.as_str())
-                .collect();
-            let paths = paths.join(", ");
-            tracing::info!(
-                "version {} looks for rings in {paths}",
-                env!("CARGO_PKG_VERSION")
-            );
-        }
-        Err(err) => {
-            tracing::error!("{err}");
-            tracing::error!(
-                "no directory is looked through until that is put right: pmstore nixl.control.reload 1"
-            );
-        }
-    }
 }
 
 /// A ring costs a descriptor, and the usual limit is 1,024.
@@ -150,18 +134,66 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Becomes the configured user; the file that it writes to in a directory of PCP's becomes its own before.
-fn enter_account(config: &Config, cache: &Path) -> Result<(), NotAllowed> {
+/// What the agent reads and writes beside the rings.
+fn own_places(conf: &PcpConf, source: &ConfigSource) -> OwnPlaces {
+    let parent = |path: PathBuf| path.parent().map(Path::to_owned);
+    let written = [conf.state(), conf.instance_cache(DOMAIN, AGENTS)].map(parent);
+    // As it is given, and where links lead.
+    let real = source.path.canonicalize().unwrap_or_default();
+    let given = std::path::absolute(&source.path).unwrap_or_default();
+    let read = [conf.help(), given, real].map(parent);
+    // The log is open already.
+    OwnPlaces {
+        written: written.into_iter().flatten().collect(),
+        read: read
+            .into_iter()
+            .chain([Some(conf.path())])
+            .flatten()
+            .collect(),
+    }
+}
+
+/// Where nothing is wanted of other processes, the agent keeps itself to its directories.
+fn lock_in(config: &Config, own: &OwnPlaces) {
+    if config.proc_facts {
+        return;
+    }
+    match confine::confine(config, own) {
+        Ok(how) => tracing::info!("is {how}"),
+        Err(err) => tracing::warn!("is not locked in: {err}"),
+    }
+}
+
+/// Becomes the configured user; the files that it writes to in directories of PCP's become its own before.
+fn enter_account(
+    config: &Config,
+    cache: &Path,
+    state: Result<&StateFile, &io::Error>,
+) -> Result<(), NotAllowed> {
     let Some(account) = &config.user else {
         return Ok(());
     };
-    if let Err(err) = privilege::hand_over(cache, account) {
-        let (path, user) = (cache.display(), &account.name);
-        tracing::warn!(
-            "{path}: cannot be given to {user}: {err}; agents get new instance ids after a restart"
-        );
+    let handed_over = [
+        (
+            "the file of instance ids",
+            privilege::hand_over(cache, account),
+        ),
+        // That there is none is said elsewhere.
+        (
+            "the state file",
+            state.map_or(Ok(()), |state| state.hand_over(account)),
+        ),
+    ];
+    for (what, done) in handed_over {
+        if let Err(err) = done {
+            let user = &account.name;
+            tracing::warn!(
+                "{what} cannot be given to {user}: {err}; it is not kept over a restart"
+            );
+        }
     }
-    privilege::become_user(account)?;
-    tracing::info!("runs as user {}", account.name);
+    privilege::become_user(account, config)?;
+    let (user, capabilities) = (&account.name, privilege::in_force());
+    tracing::info!("runs as user {user} with {capabilities}");
     Ok(())
 }

@@ -6,13 +6,16 @@
 use siphasher::sip::SipHasher13;
 use std::fmt::Write;
 use std::hash::Hasher;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Longest name that is kept as it is, in bytes after escaping.
 const MAX_LEN: usize = 200;
 /// What is kept of a longer one, before `~` and 16 hex digits.
 const KEPT_LEN: usize = 183;
 
-/// The instance name of an agent whose file has this name. Different raw names have different instance names.
+/// The instance name of an agent whose file has this name. Different raw names have different instance names, but for one that
+/// was made to look like another that is cut: [`candidates`] tells these apart.
 ///
 /// `%`, space, control characters, quotes, backslash, slash, a leading `[` and bytes that are no UTF-8 become `%XX`. A name
 /// that is longer than 200 bytes after that is cut, and told apart by a hash of the whole.
@@ -23,13 +26,7 @@ pub fn instance_name(raw: &[u8]) -> String {
     for chunk in raw.utf8_chunks() {
         for c in chunk.valid().chars() {
             let leading_bracket = c == '[' && name.is_empty();
-            if c.is_control() || matches!(c, '%' | ' ' | '"' | '\'' | '\\' | '/') || leading_bracket
-            {
-                c.encode_utf8(&mut [0; 4])
-                    .bytes()
-                    .for_each(|byte| escape(byte, &mut name));
-            } else if c.is_whitespace() {
-                // The ones outside ASCII: invisible in a table.
+            if c == '%' || is_odd(c) || leading_bracket {
                 c.encode_utf8(&mut [0; 4])
                     .bytes()
                     .for_each(|byte| escape(byte, &mut name));
@@ -53,6 +50,39 @@ pub fn instance_name(raw: &[u8]) -> String {
         let _ = write!(name, "~{:016x}", hash(raw));
     }
     name
+}
+
+/// Whether a name is one that PCP does not mistake, as all are that are made here.
+#[must_use]
+pub fn is_instance_name(name: &str) -> bool {
+    !name.is_empty() && !name.starts_with('[') && !name.contains(is_odd)
+}
+
+/// What is escaped wherever it stands, other than the escape itself.
+fn is_odd(c: char) -> bool {
+    // White space outside ASCII is invisible in a table.
+    c.is_control() || c.is_whitespace() || matches!(c, '"' | '\'' | '\\' | '/')
+}
+
+/// Instance names for an agent in a directory, the best first: its own; with the directory's label, or a hash of its path,
+/// behind it; then with hashes of both and a number, without end, since names are a stranger's choice and any may be taken.
+pub fn candidates(
+    raw: &[u8],
+    directory: &Path,
+    label: Option<&str>,
+) -> impl Iterator<Item = String> {
+    let path = directory.as_os_str().as_bytes();
+    let plain = instance_name(raw);
+    let short = format!("{:08x}", hash(path) >> 32);
+    let whole = hash(&[path, b"/", raw].concat());
+    let first = [
+        plain.clone(),
+        format!("{plain}@{}", label.unwrap_or(&short)),
+        format!("{plain}@{short}"),
+    ];
+    first
+        .into_iter()
+        .chain((0_u64..).map(move |number| format!("{plain}@{whole:016x}.{number}")))
 }
 
 /// A hash that is the same in every build and on every machine: names outlive the daemon.
@@ -119,6 +149,30 @@ mod tests {
         assert_eq!(instance_name(&[b'x'; 200]).len(), 200);
         assert_eq!(instance_name(&[b'x'; 201]).len(), 200);
         assert_eq!(instance_name(&[0xff; 255]).len(), 183 + 17);
+    }
+
+    #[test]
+    fn a_name_that_looks_like_one_that_was_cut_is_told_apart_by_what_comes_behind_it() {
+        let long = [b'x'; 201];
+        let made = instance_name(&long);
+        assert_eq!(instance_name(made.as_bytes()), made);
+        let last = |raw| candidates(raw, Path::new("/var/tmp"), None).nth(3);
+        assert_ne!(last(made.as_bytes()), last(&long));
+    }
+
+    #[test]
+    fn a_name_that_is_taken_gets_the_directory_behind_it() {
+        let names = |label| {
+            candidates(b"a b", Path::new("/var/tmp"), label)
+                .take(4)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            names(Some("gpu1"))[..3],
+            ["a%20b", "a%20b@gpu1", "a%20b@5252f868"]
+        );
+        assert_eq!(names(None)[1], "a%20b@5252f868");
+        assert!(names(None)[3].ends_with(".0"));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Default)]
 pub struct PcpConf {
     settings: HashMap<String, String>,
+    path: PathBuf,
 }
 
 impl PcpConf {
@@ -16,10 +17,21 @@ impl PcpConf {
     pub fn read() -> Self {
         let path = std::env::var_os("PCP_CONF")
             .map_or_else(|| default_conf(std::env::var_os("PCP_DIR")), PathBuf::from);
-        Self::parse(&std::fs::read_to_string(path).unwrap_or_default())
+        Self {
+            settings: Self::parse(&std::fs::read_to_string(&path).unwrap_or_default()).settings,
+            path,
+        }
     }
 
-    fn parse(text: &str) -> Self {
+    /// The file that says so.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    /// Takes the text of such a file.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         let settings = lines
             .filter_map(|line| line.split_once('='))
@@ -33,6 +45,7 @@ impl PcpConf {
             });
         Self {
             settings: settings.collect(),
+            path: PathBuf::new(),
         }
     }
 
@@ -61,6 +74,14 @@ impl PcpConf {
             .join("nixl/help")
     }
 
+    /// The file that totals are kept in while the host is up.
+    #[must_use]
+    pub fn state(&self) -> PathBuf {
+        self.directory("PCP_RUN_DIR")
+            .unwrap_or_else(|| "/run/pcp".into())
+            .join("nixl/state")
+    }
+
     /// The file that libpcp_pmda keeps the ids of an instance domain in (pmdacache(3)).
     #[must_use]
     pub fn instance_cache(&self, domain: u32, serial: u32) -> PathBuf {
@@ -72,6 +93,7 @@ impl PcpConf {
 }
 
 /// `$PCP_DIR/etc/pcp.conf`; PCP_DIR is empty on all but unusual installations.
+/// Where libpcp looks for its configuration.
 fn default_conf(pcp_dir: Option<OsString>) -> PathBuf {
     let mut path = pcp_dir.unwrap_or_default();
     path.push("/etc/pcp.conf");

@@ -1,11 +1,13 @@
-//! Becoming another user.
+//! Becoming another user, with no more rights than the work takes.
 
-use crate::config::Account;
+use crate::config::{Account, Config};
+use caps::{CapSet, Capability, CapsHashSet, securebits};
 use nix::errno::Errno;
+use nix::sys::prctl::set_no_new_privs;
 use nix::unistd::{Gid, Uid, getuid, initgroups, setgid, setuid};
 use std::ffi::CString;
 use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Why the user could not be changed.
@@ -18,24 +20,114 @@ pub struct NotAllowed {
     errno: Errno,
 }
 
-/// Becomes a user for good: group, further groups, user. Nothing is done if it is that user already.
+/// Becomes a user for good, with only the capabilities that the configuration needs: group, further groups, user. Where it
+/// is that user already, only the capabilities change. No program that it starts can have more.
 ///
 /// # Errors
 /// The kernel does not allow it.
-pub fn become_user(account: &Account) -> Result<(), NotAllowed> {
+pub fn become_user(account: &Account, config: &Config) -> Result<(), NotAllowed> {
     let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
-    if getuid() == uid {
-        return Ok(());
-    }
     let refused = |errno| NotAllowed {
         name: account.name.clone(),
         errno,
     };
-    let name = CString::new(account.name.as_str()).map_err(|_| refused(Errno::EINVAL))?;
-    setgid(gid)
-        .and_then(|()| initgroups(&name, gid))
-        .and_then(|()| setuid(uid))
-        .map_err(refused)
+    if getuid() != uid {
+        let name = CString::new(account.name.as_str()).map_err(|_| refused(Errno::EINVAL))?;
+        // Without it the change of user would take all of them.
+        let keeps = securebits::set_keepcaps(true).is_ok();
+        setgid(gid)
+            .and_then(|()| initgroups(&name, gid))
+            .and_then(|()| setuid(uid))
+            .map_err(refused)?;
+        if !keeps {
+            return Ok(());
+        }
+    }
+    if !uid.is_root() {
+        let had = caps::read(None, CapSet::Permitted).unwrap_or_default();
+        let kept: CapsHashSet = needed(account.uid, config)
+            .into_iter()
+            .filter(|cap| had.contains(cap))
+            .collect();
+        // Permitted last, since it bounds the others; then they cannot come back.
+        let dropped = caps::clear(None, CapSet::Inheritable)
+            .and_then(|()| caps::set(None, CapSet::Effective, &kept))
+            .and_then(|()| caps::set(None, CapSet::Permitted, &kept));
+        dropped.map_err(|_| refused(Errno::EPERM))?;
+    }
+    set_no_new_privs().map_err(refused)
+}
+
+/// What the kernel asks for (capabilities(7)): DAC_OVERRIDE to open another user's ring for writing, DAC_READ_SEARCH to look
+/// at it, LEASE to ask who else has it open, SYS_PTRACE to see what other users' processes have mapped, FOWNER to remove
+/// another user's file from a directory like /tmp. To look into containers takes no more: for `/proc/PID/root` SYS_PTRACE, for
+/// `/proc/PID/environ` also one of the first two.
+fn needed(uid: u32, config: &Config) -> Vec<Capability> {
+    let own_only = config
+        .owners
+        .as_ref()
+        .is_some_and(|owners| owners.iter().all(|&owner| owner == uid));
+    if own_only {
+        return Vec::new();
+    }
+    let mut needed = vec![
+        if drains(config) {
+            Capability::CAP_DAC_OVERRIDE
+        } else {
+            Capability::CAP_DAC_READ_SEARCH
+        },
+        Capability::CAP_LEASE,
+    ];
+    if config.proc_facts {
+        needed.push(Capability::CAP_SYS_PTRACE);
+    }
+    if config.remove_exited_after.is_some() && drains(config) {
+        needed.push(Capability::CAP_FOWNER);
+    }
+    needed
+}
+
+/// Whether there may be rings to write to: stores are only read.
+fn drains(config: &Config) -> bool {
+    !config.observe && (!config.telemetry_dir.is_empty() || config.containers)
+}
+
+/// Whether a configuration needs rights that were given up by another one.
+#[must_use]
+pub fn asks_more(before: &Config, now: &Config) -> bool {
+    let capabilities = before.user.as_ref().is_some_and(|account| {
+        let kept = needed(account.uid, before);
+        // Who may write may read.
+        let has = |cap| {
+            kept.contains(cap)
+                || *cap == Capability::CAP_DAC_READ_SEARCH
+                    && kept.contains(&Capability::CAP_DAC_OVERRIDE)
+        };
+        !needed(account.uid, now).iter().all(has)
+    });
+    let writes = drains;
+    let removes = |config: &Config| writes(config) && config.remove_exited_after.is_some();
+    let places = !before.proc_facts
+        && (now.places() != before.places()
+            || (writes(now) && !writes(before))
+            || (removes(now) && !removes(before)));
+    capabilities || places || now.proc_facts != before.proc_facts
+}
+
+/// The capabilities that are in force, in words; "all" for root with all of them.
+#[must_use]
+pub fn in_force() -> String {
+    let effective = caps::read(None, CapSet::Effective).unwrap_or_default();
+    if effective.is_superset(&caps::runtime::thread_all_supported()) {
+        return "all capabilities".into();
+    }
+    let mut names: Vec<String> = effective.iter().map(ToString::to_string).collect();
+    names.sort_unstable();
+    if names.is_empty() {
+        "no capabilities".into()
+    } else {
+        names.join(", ")
+    }
 }
 
 /// Makes a file that the user can write to later in a directory where it cannot make one. A file that is there already
@@ -51,5 +143,112 @@ pub fn hand_over(path: &Path, account: &Account) -> std::io::Result<()> {
         // The directory belongs to PCP's user: no link of its may lead root astray.
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC)
         .open(path)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() || meta.nlink() != 1 {
+        return Err(std::io::Error::other(
+            "is no regular file, or has a second name",
+        ));
+    }
     std::os::unix::fs::fchown(&file, Some(account.uid), Some(account.gid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn needs(change: impl FnOnce(&mut Config)) -> String {
+        let mut config = Config::default();
+        change(&mut config);
+        let names: Vec<String> = needed(4242, &config)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        names.join(" ").replace("CAP_", "")
+    }
+
+    #[test]
+    fn what_was_given_up_and_is_asked_for_again_is_noticed() {
+        let with = |change: &dyn Fn(&mut Config)| {
+            let mut config = Config {
+                user: Some(Account {
+                    name: "x".into(),
+                    uid: 4242,
+                    gid: 1,
+                }),
+                ..Config::default()
+            };
+            change(&mut config);
+            config
+        };
+        let base = with(&|_| ());
+        let (observe, own) = (
+            with(&|config| config.observe = true),
+            with(&|config| config.owners = Some(vec![4242])),
+        );
+        let (removes, locked) = (
+            with(&|config| config.remove_exited_after = Some(Duration::ZERO)),
+            with(&|config| config.proc_facts = false),
+        );
+        let elsewhere = with(&|config| {
+            config.proc_facts = false;
+            config.telemetry_dir.clear();
+        });
+        for (before, now, expected) in [
+            (&base, &base, false),
+            (&observe, &base, true),
+            (&own, &base, true),
+            (&base, &own, false),
+            (&base, &removes, true),
+            (&removes, &base, false),
+            (&base, &locked, true),
+            (&locked, &elsewhere, true),
+            (&base, &with(&|config| config.telemetry_dir.clear()), false),
+        ] {
+            assert_eq!(asks_more(before, now), expected, "{before:?}\n{now:?}");
+        }
+    }
+
+    #[test]
+    fn each_right_that_is_kept_is_one_that_the_configuration_needs() {
+        let hour = Some(Duration::from_secs(3600));
+        assert_eq!(needs(|_| ()), "DAC_OVERRIDE LEASE SYS_PTRACE");
+        assert_eq!(
+            needs(|config| config.proc_facts = false),
+            "DAC_OVERRIDE LEASE"
+        );
+        assert_eq!(
+            needs(|config| config.remove_exited_after = hour),
+            "DAC_OVERRIDE LEASE SYS_PTRACE FOWNER"
+        );
+        assert_eq!(
+            needs(|config| (config.observe, config.remove_exited_after) = (true, hour)),
+            "DAC_READ_SEARCH LEASE SYS_PTRACE"
+        );
+        assert_eq!(
+            needs(|config| config.containers = true),
+            "DAC_OVERRIDE LEASE SYS_PTRACE"
+        );
+        assert_eq!(
+            needs(|config| (config.containers, config.observe) = (true, true)),
+            "DAC_READ_SEARCH LEASE SYS_PTRACE"
+        );
+        assert_eq!(
+            needs(|config| (config.containers, config.owners) = (true, Some(vec![4242]))),
+            "",
+            "a user may look at what is his own"
+        );
+        let only_stores = |config: &mut Config| config.telemetry_dir.clear();
+        assert_eq!(needs(only_stores), "DAC_READ_SEARCH LEASE SYS_PTRACE");
+        let and_containers = |config: &mut Config| {
+            config.telemetry_dir.clear();
+            config.containers = true;
+        };
+        assert_eq!(needs(and_containers), "DAC_OVERRIDE LEASE SYS_PTRACE");
+        assert_eq!(needs(|config| config.owners = Some(vec![4242])), "");
+        assert_eq!(
+            needs(|config| config.owners = Some(vec![4242, 0])),
+            "DAC_OVERRIDE LEASE SYS_PTRACE"
+        );
+    }
 }

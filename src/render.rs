@@ -2,7 +2,7 @@
 //!
 //! Both are checked in, since Install needs them where there is no compiler; a test compares them with this.
 
-use crate::metrics::{AGENTS, AGENTS_HELP, AGENTS_ONELINE, METRICS, Metric, ROOT};
+use crate::metrics::{INDOMS, Indom, METRICS, Metric, ROOT};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -56,7 +56,15 @@ pub fn pmns() -> String {
 /// The help text, in the format of newhelp(1).
 #[must_use]
 pub fn help() -> String {
-    let mut text = format!("# {NOTE}\n\n@ NIXL.{AGENTS} {AGENTS_ONELINE}\n{AGENTS_HELP}\n");
+    let mut text = format!("# {NOTE}\n");
+    for Indom {
+        serial,
+        oneline,
+        help,
+    } in INDOMS
+    {
+        let _ = write!(text, "\n@ NIXL.{serial} {oneline}\n{help}\n");
+    }
     for Metric {
         name,
         oneline,
@@ -76,7 +84,7 @@ mod tests {
     #[test]
     fn a_subtree_is_named_in_its_parent_and_written_once() {
         let pmns = pmns();
-        assert!(pmns.contains("\nnixl {\n    transfer\n    memory\n    performance\n    errors\n    agents\n    control\n}\n"));
+        assert!(pmns.contains("\nnixl {\n    transfer\n    memory\n    performance\n    errors\n    agent\n    ring\n    last\n    latency\n    size\n    bandwidth\n    host\n    agents\n    control\n}\n"));
         assert!(
             pmns.contains("\nnixl.control.files {\n    refused                 NIXL:40:5\n}\n")
         );

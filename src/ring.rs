@@ -1,161 +1,174 @@
-//! The consumer's side of a ring: take a batch of events, and release its slots.
+//! A mapped ring, of which events are taken and slots released.
 //!
 //! Single producer, single consumer. The producer stores `write_pos` with release after it has written a slot; the consumer
 //! stores `read_pos` with release after it has read one. Nothing that the producer wrote is trusted: every number is loaded
-//! once, checked against what this side knows, and only the copy is used.
+//! once, checked against what this side knows, and only the copy is used. `protocol` has the loads and stores.
 
 use crate::error::RingFault;
-use crate::event::{EventType, Totals};
-use crate::layout::{CAPACITY, HEADER_WORDS, Header, Layout, READ_POS, VERSIONS, WRITE_POS};
+use crate::event::Events;
+use crate::layout::{HEADER_WORDS, Header, Layout};
 use crate::shm::{Broken, Mapping};
 use std::fs::File;
 use std::io;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU64, fence};
+use std::sync::atomic::AtomicU64;
+
+mod print;
+pub mod protocol;
+pub use print::{Print, Slot};
+use protocol::Consumer;
+pub use protocol::{Ahead, Batch, Shape};
+
+/// Events that are taken from one ring at a time, so that a huge one holds up neither the others nor an answer to pmcd: all that
+/// one of NIXL's own size holds, and a small part of a millisecond's worth.
+pub const BATCH: u64 = 1 << 12;
 
 /// A mapped ring whose header was found good.
 #[derive(Debug)]
 pub struct Ring {
     mapping: Mapping,
-    layout: Layout,
-    capacity: u64,
-    versions: u64,
-}
-
-/// Events that were read from a ring and whose slots are not released yet.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Batch {
-    /// Position of the first event.
-    pub from: u64,
-    /// Position behind the last event.
-    pub upto: u64,
-    /// How many events there are.
-    pub events: u64,
-    /// Their values, by type.
-    pub totals: Totals,
+    shape: Shape,
 }
 
 impl Ring {
-    /// Maps a ring file of the given layout, from a header that passed [`Header::check`]. `file` is open for writing.
+    /// Maps a ring file of the given layout, from a header that passed [`Header::check`]. `file` is open for writing, unless
+    /// it is only to be looked at, which [`Ring::follow`] does.
     ///
     /// # Errors
     /// What mmap(2) says; EINVAL for a ring that does not fit this machine's address space.
-    pub fn map(file: &File, header: &Header, layout: Layout) -> io::Result<Self> {
+    pub fn map(file: &File, header: &Header, layout: Layout, look: bool) -> io::Result<Self> {
         let capacity = usize::try_from(header.capacity).map_err(|_| io::ErrorKind::InvalidInput)?;
         let words = capacity
             .checked_mul(layout.slot_words())
             .and_then(|slots| slots.checked_add(HEADER_WORDS))
             .ok_or(io::ErrorKind::InvalidInput)?;
-        let mapping = Mapping::new(file, words)?;
+        let mapping = if look {
+            Mapping::read_only(file, words)?
+        } else {
+            Mapping::new(file, words)?
+        };
         let version = u64::from(header.version.unsigned_abs());
-        Ok(Self {
-            mapping,
+        let shape = Shape {
             layout,
             capacity: header.capacity,
-            versions: version << 32 | version,
+            versions: (version << 32) | version,
+        };
+        Ok(Self { mapping, shape })
+    }
+
+    /// Runs something on the words of the ring.
+    #[inline]
+    fn access<T>(&self, run: impl FnOnce(Consumer<AtomicU64>) -> T) -> Result<T, Broken> {
+        self.mapping
+            .access(|words| run(Consumer::new(words, self.shape)))
+    }
+
+    /// As [`Consumer::take`].
+    ///
+    /// # Errors
+    /// As there, or the file was shortened; nothing of the batch counts then.
+    pub fn take(&self, limit: u64, events: &mut Events) -> Result<Batch, RingFault> {
+        self.access(|ring| ring.take(limit, events))?
+    }
+
+    /// As [`Consumer::follow`].
+    ///
+    /// # Errors
+    /// As [`Ring::take`].
+    pub fn follow(&self, from: u64, limit: u64, events: &mut Events) -> Result<Batch, RingFault> {
+        self.access(|ring| ring.follow(from, limit, events))?
+    }
+
+    /// As [`Consumer::ahead`].
+    ///
+    /// # Errors
+    /// The ring is no longer the one that was mapped.
+    pub fn look_ahead(&self) -> Result<Ahead, RingFault> {
+        self.access(|ring| ring.ahead())?
+    }
+
+    /// As [`Consumer::print`].
+    ///
+    /// # Errors
+    /// The file was shortened.
+    pub fn print(&self, from: u64, upto: u64) -> Result<Print, RingFault> {
+        Ok(self.access(|ring| ring.print(from, upto))?)
+    }
+
+    /// As [`Consumer::beyond`].
+    ///
+    /// # Errors
+    /// The file was shortened.
+    pub fn beyond(&self, pos: u64) -> Result<u64, RingFault> {
+        Ok(self.access(|ring| ring.beyond(pos))?)
+    }
+
+    /// As [`Consumer::slot_at`].
+    ///
+    /// # Errors
+    /// The file was shortened.
+    pub fn slot_at(&self, pos: u64) -> Result<Slot, RingFault> {
+        Ok(self.access(|ring| ring.slot_at(pos))?)
+    }
+
+    /// As [`Consumer::release`], with its error inside.
+    ///
+    /// # Errors
+    /// The file was shortened.
+    pub fn release(&self, from: u64, upto: u64) -> Result<Result<(), u64>, RingFault> {
+        Ok(self.access(|ring| ring.release(from, upto))?)
+    }
+
+    /// As [`Consumer::positions`].
+    ///
+    /// # Errors
+    /// The ring is no longer the one that was mapped.
+    pub fn positions(&self) -> Result<(u64, u64), RingFault> {
+        self.access(|ring| ring.positions())?
+    }
+
+    /// As [`Consumer::rests_at`]; not, where the file was shortened.
+    #[inline]
+    #[must_use]
+    pub fn rests_at(&self, pos: u64) -> bool {
+        self.access(|ring| ring.rests_at(pos)) == Ok(true)
+    }
+
+    /// How many events stand between two positions.
+    #[must_use]
+    pub fn between(&self, from: u64, upto: u64) -> u64 {
+        upto.wrapping_sub(from) & (self.shape.capacity - 1)
+    }
+
+    /// Slots.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.shape.capacity
+    }
+
+    /// What its slots look like.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        self.shape.layout
+    }
+
+    /// Whether a file of this length holds another layout that has the same version: then the header does not tell that the
+    /// ring was set up anew.
+    #[must_use]
+    pub fn is_taken_for_another(&self, len: u64) -> bool {
+        let Shape {
+            layout, capacity, ..
+        } = self.shape;
+        Layout::ALL.into_iter().any(|other| {
+            other != layout
+                && other.version() == layout.version()
+                && other.file_len(capacity) == Some(len)
         })
     }
 
-    /// The layout of its slots.
+    /// The version, twice, as the header has it.
     #[must_use]
-    pub fn layout(&self) -> Layout {
-        self.layout
-    }
-
-    /// Slots; it holds one event less.
-    #[must_use]
-    pub fn capacity(&self) -> u64 {
-        self.capacity
-    }
-
-    /// Copies and sums all events that are there, at most capacity - 1, without releasing their slots.
-    ///
-    /// # Errors
-    /// The ring is no longer the one that was mapped, or was restarted meanwhile; nothing of the batch counts then.
-    pub fn take(&self) -> Result<Batch, RingFault> {
-        self.mapping.access(|words| self.take_from(words))?
-    }
-
-    fn take_from(&self, words: &[AtomicU64]) -> Result<Batch, RingFault> {
-        let (from, upto) = self.positions(words)?;
-        let mut batch = Batch {
-            from,
-            upto,
-            ..Batch::default()
-        };
-        let mut pos = from;
-        while pos != upto {
-            let (event, value) = self.event(words, pos);
-            batch.totals.count(event, value);
-            batch.events += 1;
-            pos = (pos + 1) & (self.capacity - 1);
-        }
-        // The slots are loaded before the positions are looked at once more.
-        fence(Acquire);
-        let (read_pos, write_pos) = self.positions(words)?;
-        let ahead = write_pos.wrapping_sub(from) & (self.capacity - 1);
-        if read_pos != from || ahead < batch.events {
-            return Err(RingFault::Restarted);
-        }
-        Ok(batch)
-    }
-
-    /// Gives the slots of a batch back to the producer. `false`: `read_pos` is not where the batch began, because of another
-    /// reader or of a restart, and nothing was changed.
-    ///
-    /// A compare-and-swap, since a plain store would turn a ring that was restarted meanwhile (both positions 0) into one
-    /// that looks full of old events.
-    ///
-    /// # Errors
-    /// The file was shortened.
-    pub fn release(&self, batch: &Batch) -> Result<bool, RingFault> {
-        // Release: after the loads of the slots. Pairs with the producer's acquire load of read_pos.
-        let swap = |words: &[AtomicU64]| {
-            words[READ_POS].compare_exchange(batch.from, batch.upto, Release, Relaxed)
-        };
-        Ok(self.mapping.access(swap)?.is_ok())
-    }
-
-    /// Whether no event waits. Unlike [`Ring::take`] it looks at nothing but the positions.
-    ///
-    /// # Errors
-    /// The file was shortened.
-    pub fn is_empty(&self) -> Result<bool, RingFault> {
-        let same =
-            |words: &[AtomicU64]| words[WRITE_POS].load(Relaxed) == words[READ_POS].load(Relaxed);
-        Ok(self.mapping.access(same)?)
-    }
-
-    /// Both positions, if version and capacity are still ours and the positions lie within it.
-    fn positions(&self, words: &[AtomicU64]) -> Result<(u64, u64), RingFault> {
-        // Pairs with the producer's release store, and so comes before the loads of the slots.
-        let write_pos = words[WRITE_POS].load(Acquire);
-        let read_pos = words[READ_POS].load(Relaxed);
-        if words[VERSIONS].load(Relaxed) != self.versions
-            || words[CAPACITY].load(Relaxed) != self.capacity
-        {
-            return Err(RingFault::Reformatted);
-        }
-        if write_pos >= self.capacity || read_pos >= self.capacity {
-            return Err(RingFault::Positions {
-                read_pos,
-                write_pos,
-                capacity: self.capacity,
-            });
-        }
-        Ok((read_pos, write_pos))
-    }
-
-    /// The event in a slot; `pos` is below our capacity.
-    fn event(&self, words: &[AtomicU64], pos: u64) -> (Option<EventType>, u64) {
-        let len = self.layout.slot_words();
-        let pos = usize::try_from(pos).expect("a position below the capacity, which was mapped");
-        let start = HEADER_WORDS + pos * len;
-        let mut slot = [0; 7];
-        for (copy, word) in slot.iter_mut().zip(&words[start..start + len]) {
-            *copy = word.load(Relaxed);
-        }
-        self.layout.decode(&slot[..len])
+    pub fn versions(&self) -> u64 {
+        self.shape.versions
     }
 }
 
@@ -168,25 +181,38 @@ impl From<Broken> for RingFault {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::{Event, EventType, Totals};
+    use crate::layout::{CAPACITY, READ_POS, VERSIONS, WRITE_POS};
     use std::os::unix::fs::FileExt;
 
     /// A v4 ring of 8 slots in a file of its own, and the file to write to it by pwrite.
     fn ring() -> (File, Ring) {
+        ring_of(8)
+    }
+
+    fn ring_of(capacity: u64) -> (File, Ring) {
         let file = tempfile::tempfile().expect("a temporary file");
         let header = Header {
             write_pos: 0,
             read_pos: 0,
             version: 4,
             expected_version: 4,
-            capacity: 8,
-            mask: 7,
+            capacity,
+            mask: capacity - 1,
         };
-        file.set_len(Layout::V4.file_len(8).expect("small"))
+        file.set_len(Layout::V4.file_len(capacity).expect("small"))
             .expect("room");
-        put(&file, VERSIONS, 4 << 32 | 4);
-        put(&file, CAPACITY, 8);
-        let ring = Ring::map(&file, &header, Layout::V4).expect("mapped");
+        put(&file, VERSIONS, (4 << 32) | 4);
+        put(&file, CAPACITY, capacity);
+        let ring = Ring::map(&file, &header, Layout::V4, false).expect("mapped");
         (file, ring)
+    }
+
+    /// Takes, and sums what was taken.
+    fn take(ring: &Ring, limit: u64) -> (Batch, Totals) {
+        let mut events = Events::default();
+        let batch = ring.take(limit, &mut events).expect("a good ring");
+        (batch, events.totals().clone())
     }
 
     fn put(file: &File, word: usize, value: u64) {
@@ -195,7 +221,7 @@ mod tests {
     }
 
     fn put_event(file: &File, pos: usize, event: EventType, value: u64) {
-        put(file, HEADER_WORDS + 2 * pos, event as u64 | 0xbad << 32);
+        put(file, HEADER_WORDS + 2 * pos, event as u64 | (0xbad << 32));
         put(file, HEADER_WORDS + 2 * pos + 1, value);
     }
 
@@ -207,21 +233,41 @@ mod tests {
             put_event(&file, pos, EventType::RxBytes, 10 + pos as u64);
         }
         put(&file, WRITE_POS, 1);
-        let batch = ring.take().expect("a good ring");
-        assert_eq!((batch.from, batch.upto, batch.events), (6, 1, 3));
-        assert_eq!(batch.totals.get(EventType::RxBytes), 16 + 17 + 10);
-        assert_eq!(ring.is_empty(), Ok(false), "take releases nothing");
-        assert_eq!(ring.release(&batch), Ok(true));
-        assert_eq!(ring.is_empty(), Ok(true));
-        assert_eq!(ring.take().expect("a good ring").events, 0);
+        let (batch, totals) = take(&ring, 100);
+        assert_eq!((batch.from, batch.upto), (6, 1));
+        assert_eq!(totals.get(EventType::RxBytes), 16 + 17 + 10);
+        assert_eq!(ring.positions(), Ok((6, 1)), "take releases nothing");
+        assert_eq!(ring.release(6, 1), Ok(Ok(())));
+        assert_eq!(ring.positions(), Ok((1, 1)));
+        let (empty, totals) = take(&ring, 100);
+        assert_eq!((empty.from, empty.upto, totals), (1, 1, Totals::default()));
     }
 
     #[test]
-    fn a_full_ring_gives_one_event_less_than_its_capacity() {
+    fn a_full_ring_gives_one_event_less_than_its_capacity_in_as_many_batches_as_the_limit_makes() {
         let (file, ring) = ring();
+        (0..8).for_each(|pos| put_event(&file, pos, EventType::TxRequests, 1));
         put(&file, READ_POS, 3);
         put(&file, WRITE_POS, 2);
-        assert_eq!(ring.take().expect("a good ring").events, 7);
+        let mut counts = Vec::new();
+        while ring.positions() != Ok((2, 2)) {
+            let (batch, totals) = take(&ring, 3);
+            counts.push(totals.get(EventType::TxRequests));
+            assert_eq!(ring.release(batch.from, batch.upto), Ok(Ok(())));
+        }
+        assert_eq!(counts, [3, 3, 1]);
+    }
+
+    #[test]
+    fn a_follower_whose_position_lies_outside_the_ring_begins_within_it() {
+        let (file, ring) = ring();
+        (0..8).for_each(|pos| put_event(&file, pos, EventType::TxBytes, 1 << pos));
+        put(&file, WRITE_POS, 5);
+        let mut events = Events::of(&[Event::new(None, 1)]);
+        let batch = ring.follow(8 * 64 + 3, 100, &mut events);
+        let (batch, totals) = (batch.expect("a good ring"), events.totals());
+        assert_eq!((batch.from, batch.upto), (3, 5));
+        assert_eq!(totals.get(EventType::TxBytes), (1 << 3) + (1 << 4));
     }
 
     #[test]
@@ -229,13 +275,13 @@ mod tests {
         let (file, ring) = ring();
         put(&file, READ_POS, 2);
         put(&file, WRITE_POS, 5);
-        let batch = ring.take().expect("a good ring");
+        let batch = ring.take(100, &mut Events::default()).expect("a good ring");
         put(&file, READ_POS, 0);
         put(&file, WRITE_POS, 0);
-        assert_eq!(ring.release(&batch), Ok(false));
+        assert_eq!(ring.release(batch.from, batch.upto), Ok(Err(0)));
         assert_eq!(
-            ring.is_empty(),
-            Ok(true),
+            ring.positions(),
+            Ok((0, 0)),
             "the new ring keeps its positions"
         );
     }
@@ -243,15 +289,21 @@ mod tests {
     #[test]
     fn another_version_capacity_or_position_is_noticed_before_slots_are_read() {
         let (file, ring) = ring();
-        put(&file, VERSIONS, 3 << 32 | 3);
-        assert_eq!(ring.take(), Err(RingFault::Reformatted));
-        put(&file, VERSIONS, 4 << 32 | 4);
+        put(&file, VERSIONS, (3 << 32) | 3);
+        assert_eq!(
+            ring.take(100, &mut Events::default()),
+            Err(RingFault::Reformatted)
+        );
+        put(&file, VERSIONS, (4 << 32) | 4);
         put(&file, CAPACITY, 1 << 40);
-        assert_eq!(ring.take(), Err(RingFault::Reformatted));
+        assert_eq!(
+            ring.take(100, &mut Events::default()),
+            Err(RingFault::Reformatted)
+        );
         put(&file, CAPACITY, 8);
         put(&file, WRITE_POS, 8);
         assert_eq!(
-            ring.take(),
+            ring.take(100, &mut Events::default()),
             Err(RingFault::Positions {
                 read_pos: 0,
                 write_pos: 8,
@@ -261,13 +313,94 @@ mod tests {
     }
 
     #[test]
+    fn the_other_layout_that_is_called_2_is_told_by_the_length_of_the_file() {
+        let header = Header {
+            write_pos: 0,
+            read_pos: 0,
+            version: 2,
+            expected_version: 2,
+            capacity: 8,
+            mask: 7,
+        };
+        let lengths = [Layout::V2, Layout::V2Named].map(|layout| {
+            let len = layout.file_len(8).expect("small");
+            let file = tempfile::tempfile().expect("a temporary file");
+            file.set_len(len).expect("room");
+            let ring = Ring::map(&file, &header, layout, false).expect("mapped");
+            (len, ring)
+        });
+        let [(short, v2), (long, named)] = lengths;
+        assert!(v2.is_taken_for_another(long) && named.is_taken_for_another(short));
+        assert!(!v2.is_taken_for_another(short) && !named.is_taken_for_another(long));
+        assert!(!v2.is_taken_for_another(short - 1));
+    }
+
+    #[test]
+    fn a_print_tells_slots_of_which_one_was_written_again() {
+        let (file, ring) = ring_of(512);
+        (0..512).for_each(|pos| put_event(&file, pos, EventType::TxBytes, 1 + pos as u64));
+        for (from, upto) in [(0, 300), (300, 200), (500, 100), (40, 50)] {
+            let print = ring.print(from, upto).expect("whole");
+            let mut pos = from;
+            while pos != upto {
+                let at = usize::try_from(pos).expect("small");
+                put_event(&file, at, EventType::TxBytes, 0);
+                assert_ne!(ring.print(from, upto), Ok(print), "{from} to {upto}, {pos}");
+                put_event(&file, at, EventType::RxBytes, 1 + pos);
+                assert_ne!(ring.print(from, upto), Ok(print), "{from} to {upto}, {pos}");
+                put_event(&file, at, EventType::TxBytes, 1 + pos);
+                pos = (pos + 1) % 512;
+            }
+            assert_eq!(ring.print(from, upto), Ok(print), "as it was");
+        }
+    }
+
+    #[test]
+    fn a_print_tells_the_order_of_the_slots_that_a_restart_writes_first() {
+        let (file, ring) = ring_of(512);
+        (0..512).for_each(|pos| put_event(&file, pos, EventType::TxBytes, 1 + pos as u64));
+        for (from, upto, first) in [(0, 300, 0), (100, 300, 100), (500, 100, 0), (500, 100, 500)] {
+            let print = ring.print(from, upto).expect("whole");
+            for pos in first..(first + 11) {
+                let mut values = [1 + pos as u64, 2 + pos as u64];
+                for turn in [true, false] {
+                    values.reverse();
+                    put_event(&file, pos, EventType::TxBytes, values[0]);
+                    put_event(&file, pos + 1, EventType::TxBytes, values[1]);
+                    assert_eq!(ring.print(from, upto) != Ok(print), turn, "{pos}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_lies_beyond_is_what_a_producer_writes_last_before_it_goes_round() {
+        let (file, ring) = ring_of(256);
+        let beyond = ring.beyond(10);
+        (10..192).for_each(|pos| put_event(&file, pos, EventType::TxBytes, 1));
+        assert_eq!(
+            ring.beyond(10),
+            beyond,
+            "a producer at work is not there yet"
+        );
+        put_event(&file, 192, EventType::TxBytes, 1);
+        let later = ring.beyond(10);
+        assert_ne!(later, beyond);
+        put_event(&file, 255, EventType::TxBytes, 1);
+        assert_ne!(ring.beyond(10), later);
+    }
+
+    #[test]
     fn a_ring_that_was_truncated_is_a_fault_and_no_end() {
         crate::shm::guard_against_sigbus().expect("a handler");
         let (file, ring) = ring();
         put(&file, WRITE_POS, 3);
         file.set_len(0).expect("shorter");
-        assert_eq!(ring.is_empty(), Err(RingFault::Truncated));
-        assert_eq!(ring.take(), Err(RingFault::Truncated));
+        assert_eq!(ring.positions(), Err(RingFault::Truncated));
+        assert_eq!(
+            ring.take(100, &mut Events::default()),
+            Err(RingFault::Truncated)
+        );
     }
 
     #[test]
@@ -283,11 +416,19 @@ mod tests {
             capacity: 8,
             mask: 7,
         };
-        assert!(Ring::map(&File::open(&path).expect("there"), &header, Layout::V4).is_err());
+        assert!(
+            Ring::map(
+                &File::open(&path).expect("there"),
+                &header,
+                Layout::V4,
+                false
+            )
+            .is_err()
+        );
         let huge = Header {
             capacity: 1 << 63,
             ..header
         };
-        assert!(Ring::map(&File::open(&path).expect("there"), &huge, Layout::V4).is_err());
+        assert!(Ring::map(&File::open(&path).expect("there"), &huge, Layout::V4, false).is_err());
     }
 }

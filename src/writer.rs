@@ -1,10 +1,13 @@
-//! Who holds a ring file: by lease, and by /proc.
+//! Who holds a ring file: whether anybody does, by lease, and whether a process still runs, by /proc.
 
-use crate::shm;
-use std::collections::HashMap;
-use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use crate::shm::{Lease, LeaseKind};
+use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, fstatfs};
+use nix::unistd::Pid;
+use std::fs::File;
+use std::io::{self, Read};
+use std::time::Duration;
 
 /// Whether anybody else has a file open or mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,108 +20,110 @@ pub enum Holder {
     Unknown,
 }
 
-/// Asks the kernel, by a lease on the descriptor that the mapping came from.
+/// Asks the kernel, by a lease on the descriptor that the mapping came from. With [`LeaseKind::NoWriter`] only who may write
+/// counts as somebody.
 #[must_use]
-pub fn holder(file: &File) -> Holder {
-    match shm::lease(file) {
-        Ok(()) => Holder::Nobody,
+pub fn holder(file: &File, kind: LeaseKind) -> Holder {
+    match Lease::take(file, kind) {
+        // An overlay does not know who has mapped the file below it, and grants a lease in spite of it.
+        Ok(_) if is_on_overlay(file) => Holder::Unknown,
+        Ok(_) => Holder::Nobody,
         Err(err) if err.raw_os_error() == Some(libc::EAGAIN) => Holder::Somebody,
         Err(_) => Holder::Unknown,
     }
 }
 
-/// A process that has a file mapped shared and writable.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mapper {
+fn is_on_overlay(file: &File) -> bool {
+    fstatfs(file).is_ok_and(|stat| stat.filesystem_type() == OVERLAYFS_SUPER_MAGIC)
+}
+
+/// A process, told from a later one of the same id by its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Writer {
     /// Process id.
     pub pid: u32,
-    /// User id.
-    pub uid: u32,
-    /// What it is called (`/proc/PID/comm`).
-    pub command: String,
+    /// Start time in clock ticks after boot (field 22 of /proc/PID/stat).
+    pub start: u64,
 }
 
-/// All writable shared mappings of files on this host, as far as /proc shows them.
-#[derive(Debug, Default)]
-pub struct Mappers {
-    by_inode: HashMap<u64, Vec<(String, Mapper)>>,
+impl Writer {
+    /// The process that has this id now.
+    ///
+    /// # Errors
+    /// There is none, or it may not be looked at.
+    pub fn of(pid: u32) -> io::Result<Self> {
+        Ok(Stat::of(pid)?.writer(pid))
+    }
+
+    /// When it was started, after boot, in the kernel's steps (USER_HZ, which programs see as 100 on all machines that NIXL
+    /// runs on).
+    #[must_use]
+    pub fn started(&self) -> Duration {
+        Duration::from_millis(self.start.saturating_mul(10))
+    }
+
+    /// Whether a process has its id: it, or one that was started after its end, or what is left of it until it was waited for.
+    #[must_use]
+    pub fn has_process(&self) -> bool {
+        let pid = i32::try_from(self.pid).map(Pid::from_raw);
+        // Nothing is sent. Whoever may not be sent a signal is there.
+        pid.is_ok_and(|pid| pid.as_raw() > 0 && kill(pid, None) != Err(Errno::ESRCH))
+    }
+
+    /// Whether it still runs. One that may not be looked at counts as not running, as does one that has ended and was not
+    /// waited for.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        Stat::of(self.pid).is_ok_and(|now| now.start == self.start && !now.has_ended())
+    }
 }
 
-impl Mappers {
-    /// Reads `/proc/PID/maps` of every process. Processes that may not be looked at are missing.
-    #[must_use]
-    pub fn read() -> Self {
-        let mut mappers = Self::default();
-        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-            if let Some(pid) = entry
-                .file_name()
-                .to_str()
-                .and_then(|name| name.parse().ok())
-            {
-                mappers.read_process(pid, &entry.path());
-            }
-        }
-        mappers
+/// What of /proc/PID/stat matters here (proc_pid_stat(5)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stat {
+    state: u8,
+    threads: u64,
+    start: u64,
+}
+
+impl Stat {
+    pub(crate) fn of(pid: u32) -> io::Result<Self> {
+        // In one call: this is asked of each writer once a second. A line of 52 numbers is shorter.
+        let mut line = [0; 2048];
+        let len = File::open(format!("/proc/{pid}/stat"))?.read(&mut line)?;
+        Self::parse(&line[..len]).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// The processes that have this file mapped. Device numbers in maps are those of the file system, which for some
-    /// (btrfs, overlayfs) differ from the ones that stat(2) gives: then the path decides.
-    #[must_use]
-    pub fn of(&self, dev: u64, ino: u64, path: &Path) -> Vec<&Mapper> {
-        let device = format!(
-            "{:02x}:{:02x}",
-            nix::sys::stat::major(dev),
-            nix::sys::stat::minor(dev)
-        );
-        self.by_inode
-            .get(&ino)
-            .into_iter()
-            .flatten()
-            .filter(|(place, _)| {
-                let (on, name) = place.split_once(' ').unwrap_or((place, ""));
-                on == device || Path::new(name) == path
-            })
-            .map(|(_, mapper)| mapper)
-            .collect()
+    /// Fields 3, 20 and 22. The second, the command in brackets, may hold anything.
+    fn parse(stat: &[u8]) -> Option<Self> {
+        let close = stat.iter().rposition(|&byte| byte == b')')?;
+        let rest = std::str::from_utf8(&stat[close + 1..]).ok()?;
+        // The third is the first here.
+        let mut fields = rest.split_ascii_whitespace();
+        Some(Self {
+            state: *fields.next()?.as_bytes().first()?,
+            threads: fields.nth(16)?.parse().ok()?,
+            start: fields.nth(1)?.parse().ok()?,
+        })
     }
 
-    fn read_process(&mut self, pid: u32, proc: &Path) {
-        // A process may end at any point; what was read of it until then is dropped.
-        let Ok(maps) = fs::read(proc.join("maps")) else {
-            return;
-        };
-        let Ok(uid) = fs::metadata(proc).map(|meta| meta.uid()) else {
-            return;
-        };
-        let command = fs::read(proc.join("comm")).unwrap_or_default();
-        let command = String::from_utf8_lossy(&command).trim_end().to_owned();
-        for (place, ino) in String::from_utf8_lossy(&maps)
-            .lines()
-            .filter_map(shared_mapping)
-        {
-            let known = self.by_inode.entry(ino).or_default();
-            if !known.iter().any(|(_, mapper)| mapper.pid == pid) {
-                known.push((
-                    place,
-                    Mapper {
-                        pid,
-                        uid,
-                        command: command.clone(),
-                    },
-                ));
-            }
+    /// The process that it is of.
+    pub(crate) fn writer(&self, pid: u32) -> Writer {
+        Writer {
+            pid,
+            start: self.start,
         }
     }
-}
 
-/// `device path` and inode of a line of maps, if it is a writable shared mapping of a file (proc_pid_maps(5)).
-fn shared_mapping(line: &str) -> Option<(String, u64)> {
-    let mut fields = line.splitn(6, ' ');
-    let (_range, mode, _offset) = (fields.next()?, fields.next()?, fields.next()?);
-    let (device, ino) = (fields.next()?, fields.next()?.parse().ok()?);
-    let path = fields.next().unwrap_or_default().trim_start();
-    (mode.starts_with("rw") && mode.ends_with('s') && ino != 0)
-        .then(|| (format!("{device} {path}"), ino))
+    /// Whether no thread of it is left.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.is_headless() && self.threads <= 1
+    }
+
+    /// Whether its first thread has ended: then /proc shows no mappings, though others may run.
+    pub(crate) fn is_headless(&self) -> bool {
+        matches!(self.state, b'Z' | b'X')
+    }
 }
 
 #[cfg(test)]
@@ -126,38 +131,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_writable_shared_mappings_of_files_count() {
-        let line = "7f0a1c000000-7f0a1c011000 rw-s 00000000 fe:00 131203                     /var/tmp/my ring";
-        assert_eq!(
-            shared_mapping(line),
-            Some(("fe:00 /var/tmp/my ring".into(), 131_203))
-        );
-        for other in [
-            "7f0a1c000000-7f0a1c011000 r--s 00000000 fe:00 131203   /var/tmp/ring",
-            "7f0a1c000000-7f0a1c011000 rw-p 00000000 fe:00 131203   /usr/lib/libc.so.6",
-            "7ffd3e5f2000-7ffd3e613000 rw-s 00000000 00:00 0        [anon]",
-            "",
-            "rubbish",
-        ] {
-            assert_eq!(shared_mapping(other), None, "{other}");
+    fn a_process_runs_until_it_has_ended() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("600")
+            .spawn()
+            .expect("it starts");
+        let writer = Writer::of(child.id()).expect("it runs");
+        assert!(writer.is_running() && writer.start > 0);
+        let other = Writer {
+            start: writer.start - 1,
+            ..writer
+        };
+        assert!(!other.is_running(), "an earlier one of the same id");
+        assert!(writer.has_process() && other.has_process());
+        child.kill().expect("it runs");
+        // Before it is waited for, too.
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while writer.is_running() {
+            assert!(std::time::Instant::now() < end);
+        }
+        assert!(writer.has_process(), "it was not waited for");
+        child.wait().expect("our child");
+        assert!(!writer.is_running() && !writer.has_process());
+        for pid in [0, u32::MAX, 1 << 31] {
+            // Never this process's group, nor all.
+            assert!(!Writer { pid, start: 1 }.has_process());
         }
     }
 
     #[test]
-    fn this_process_is_found_by_what_it_has_mapped() {
-        let file = tempfile::NamedTempFile::new().expect("a temporary file");
-        file.as_file().set_len(4096).expect("room");
-        let mapping = shm::Mapping::new(file.as_file(), 512).expect("mapped");
-        let meta = file.as_file().metadata().expect("open");
-        let mappers = Mappers::read();
-        let found = mappers.of(meta.dev(), meta.ino(), file.path());
-        assert_eq!(found.len(), 1, "{found:?}");
-        assert_eq!(found[0].pid, std::process::id());
-        drop(mapping);
-        assert!(
-            Mappers::read()
-                .of(meta.dev(), meta.ino(), file.path())
-                .is_empty()
-        );
+    fn a_command_may_hold_brackets_and_blanks() {
+        let stat = b"7 (a) R (b) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 100 9\n";
+        let stat = Stat::parse(stat).expect("a process");
+        assert_eq!((stat.start, stat.threads, stat.state), (4242, 1, b'S'));
+        let cut = b"7 (a) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 x 1";
+        for other in [&b""[..], b"7 (a", b"7 (a) S 1", cut] {
+            assert_eq!(Stat::parse(other), None);
+        }
     }
 }

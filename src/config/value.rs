@@ -1,10 +1,12 @@
 //! The values in the configuration file: each is checked where it is read, so that the error has its line.
 
 use super::{Account, DirectoryPattern};
+use crate::histogram::Bounds;
 use nix::unistd::User;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A user by name, who must exist.
@@ -30,9 +32,9 @@ impl<'de, const MIN: u64, const MAX: u64> Deserialize<'de> for Period<MIN, MAX> 
                 f.write_str("a time with its unit in quotes, such as \"50ms\" or \"10min\"")
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Duration, E> {
-                humantime::parse_duration(text).map_err(|err| {
+                humantime::parse_duration(text).map_err(|_| {
                     E::custom(format_args!(
-                        "{text:?}: {err}; write a time such as \"50ms\" or \"10min\""
+                        "{text:?} is no time; write one such as \"50ms\" or \"10min\""
                     ))
                 })
             }
@@ -53,13 +55,34 @@ pub(super) struct MaxAgents(pub usize);
 
 impl<'de> Deserialize<'de> for MaxAgents {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let max = i64::deserialize(deserializer)?;
-        match usize::try_from(max) {
-            Ok(max @ 1..=100_000) => Ok(Self(max)),
-            _ => Err(de::Error::custom(format_args!(
-                "{max} is out of range; allowed are 1 to 100000"
-            ))),
+        struct Number;
+        impl Visitor<'_> for Number {
+            type Value = usize;
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a number from 1 to 100000, without quotes")
+            }
+            fn visit_i64<E: de::Error>(self, max: i64) -> Result<usize, E> {
+                match usize::try_from(max) {
+                    Ok(max @ 1..=100_000) => Ok(max),
+                    _ => Err(E::custom(format_args!(
+                        "{max} is out of range; allowed are 1 to 100000"
+                    ))),
+                }
+            }
         }
+        deserializer.deserialize_any(Number).map(Self)
+    }
+}
+
+/// Upper bounds of a histogram.
+pub(super) struct Buckets(pub Bounds);
+
+impl<'de> Deserialize<'de> for Buckets {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bounds = Vec::<u64>::deserialize(deserializer)?;
+        Bounds::from_config(&bounds)
+            .map(Self)
+            .map_err(de::Error::custom)
     }
 }
 
@@ -91,13 +114,27 @@ impl<'de> Deserialize<'de> for Owners {
                 deserializer.deserialize_any(NameOrNumber)
             }
         }
-        let owners = Vec::<Owner>::deserialize(deserializer)?;
+        struct Users;
+        impl<'de> Visitor<'de> for Users {
+            type Value = Vec<u32>;
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a list of user names in quotes and user ids, such as [\"root\", 1000]")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<u32>, A::Error> {
+                let mut users = Vec::new();
+                while let Some(Owner(uid)) = list.next_element()? {
+                    users.push(uid);
+                }
+                Ok(users)
+            }
+        }
+        let owners = deserializer.deserialize_any(Users)?;
         if owners.is_empty() {
             return Err(de::Error::custom(
                 "an empty list takes nobody's files; leave the key out to take everybody's",
             ));
         }
-        Ok(Self(owners.into_iter().map(|owner| owner.0).collect()))
+        Ok(Self(owners))
     }
 }
 
@@ -124,11 +161,6 @@ impl<'de> Deserialize<'de> for Directories {
                 let mut dirs = Vec::new();
                 while let Some(OneDirectory(dir)) = list.next_element()? {
                     dirs.push(dir);
-                }
-                if dirs.is_empty() {
-                    return Err(de::Error::custom(
-                        "an empty list finds no agent; name at least one directory",
-                    ));
                 }
                 Ok(Directories(dirs))
             }
@@ -185,6 +217,11 @@ pub(super) fn directory(
         return Err(format!("{path:?} holds a NUL byte"));
     }
     let literal = literal || !path.contains(['*', '?', '[']);
+    if !literal && path.split('/').any(|component| component == "..") {
+        return Err(format!(
+            "{path:?} holds .., which a pattern does not take; write the path without it"
+        ));
+    }
     if !literal {
         if path.contains("**") {
             return Err(format!(
@@ -204,8 +241,10 @@ pub(super) fn directory(
             ));
         }
     }
+    // `/a//b/` is `/a/b`, as it comes out of the patterns.
+    let path: PathBuf = Path::new(path).components().collect();
     Ok(DirectoryPattern {
-        path: path.to_owned(),
+        path: path.display().to_string(),
         label,
         literal,
     })

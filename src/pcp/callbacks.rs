@@ -4,9 +4,12 @@
 //! one request and never unwinds into C.
 #![allow(unsafe_code)]
 
-use super::daemon::{Server, with_server};
+use super::answer::Answer;
+use super::daemon::with_server;
+use super::profile::{AskedOf, Profile};
+use super::server::{Server, Store, StoreRefusal};
 use super::sys;
-use crate::metrics::Value;
+use crate::metrics::CONTROL;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,22 +29,92 @@ fn guard(body: impl FnOnce() -> c_int) -> c_int {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(sys::PM_ERR_BOTCH)
 }
 
-/// Drains the rings, so that the answer that follows is fresh.
-fn refresh() -> c_int {
-    guard(|| with_server(Server::refresh).map_or(sys::PM_ERR_AGAIN, |()| 0))
+/// Drains the rings, so that the answer that follows is fresh. Where that fails, it is answered from what is there: the
+/// cache and the totals are whole, and pmlogger ends itself over an error for a known instance domain.
+fn refresh() {
+    guard(|| with_server(Server::refresh).map_or(0, |()| 0));
 }
 
+/// Whether this is the pmdanixl that drains; until it is, all but [`CONTROL`] is to be asked for again later.
+fn is_serving() -> bool {
+    with_server(|server| !server.is_waiting()).unwrap_or(false)
+}
+
+thread_local! {
+    /// The answer that was given last, until the next one.
+    static ANSWER: RefCell<Answer> = RefCell::default();
+}
+
+/// In place of pmdaFetch(3), which would also tell pmcd of flags for changed names and labels: this PMDA sets none of these.
 unsafe extern "C" fn fetch(
     count: c_int,
     pmids: *mut sys::pmID,
     result: *mut *mut sys::nixl_pmda_result,
     ext: *mut sys::pmdaExt,
 ) -> c_int {
-    match refresh() {
-        // SAFETY: the arguments are the library's own, handed on; it calls fetch_value, while nothing is borrowed here.
-        0 => unsafe { sys::pmdaFetch(count, pmids, result, ext) },
-        sts => sts,
+    refresh();
+    let metrics = match usize::try_from(count) {
+        // SAFETY: the library passes `count` metrics, which stay there during the call.
+        Ok(count @ 1..) => unsafe { std::slice::from_raw_parts(pmids, count) },
+        _ => &[],
+    };
+    let is_control = |pmid: &sys::pmID| super::cluster_and_item(*pmid).0 == CONTROL;
+    if !is_serving() && !metrics.iter().all(is_control) {
+        return sys::PM_ERR_AGAIN;
     }
+    // SAFETY: the library passes its own state.
+    let profile = unsafe { (*ext).e_prof };
+    // SAFETY: the library keeps the last profile that pmcd sent, until the next one has taken its place.
+    let profile = unsafe { asked(profile) };
+    guard(|| {
+        let answer = ANSWER.with_borrow_mut(|answer| {
+            with_server(|server| server.answer(metrics, &profile, answer))?;
+            Some(answer.finish())
+        });
+        let Some(answer) = answer else {
+            return sys::PM_ERR_AGAIN;
+        };
+        // SAFETY: the library passes a place for the pointer.
+        unsafe { *result = answer };
+        0
+    })
+}
+
+/// Called when a result was sent. Its memory is for the next one.
+pub(super) unsafe extern "C" fn keep_result(_result: *mut sys::nixl_pmda_result) {
+    guard(|| {
+        ANSWER.with_borrow_mut(Answer::tidy);
+        0
+    });
+}
+
+/// Which instances a client asks for. The caller's profile is null or stays there during the call.
+unsafe fn asked(profile: *const sys::pmProfile) -> Profile {
+    let mut asked = Profile::default();
+    if profile.is_null() {
+        return asked;
+    }
+    // SAFETY: the caller's is valid.
+    let profile = unsafe { &*profile };
+    asked.others = profile.state == sys::PM_PROFILE_INCLUDE;
+    for at in 0..usize::try_from(profile.profile_len).unwrap_or(0) {
+        // SAFETY: the profile has `profile_len` domains.
+        let domain = unsafe { profile.profile.add(at) };
+        // SAFETY: as above.
+        let domain = unsafe { &*domain };
+        let mut listed = Vec::new();
+        if let Ok(count @ 1..) = usize::try_from(domain.instances_len) {
+            // SAFETY: the domain has so many instances.
+            listed.extend(unsafe { std::slice::from_raw_parts(domain.instances, count) });
+        }
+        listed.sort_unstable();
+        asked.domains.push(AskedOf {
+            indom: domain.indom,
+            others: domain.state == sys::PM_PROFILE_INCLUDE,
+            listed,
+        });
+    }
+    asked
 }
 
 unsafe extern "C" fn instance(
@@ -51,11 +124,12 @@ unsafe extern "C" fn instance(
     result: *mut *mut sys::pmInResult,
     ext: *mut sys::pmdaExt,
 ) -> c_int {
-    match refresh() {
-        // SAFETY: the arguments are the library's own, handed on.
-        0 => unsafe { sys::pmdaInstance(indom, inst, name, result, ext) },
-        sts => sts,
+    refresh();
+    if !is_serving() {
+        return sys::PM_ERR_AGAIN;
     }
+    // SAFETY: the arguments are the library's own, handed on.
+    unsafe { sys::pmdaInstance(indom, inst, name, result, ext) }
 }
 
 unsafe extern "C" fn label(
@@ -64,48 +138,9 @@ unsafe extern "C" fn label(
     labels: *mut *mut sys::pmLabelSet,
     ext: *mut sys::pmdaExt,
 ) -> c_int {
-    match refresh() {
-        // SAFETY: the arguments are the library's own, handed on; it calls label_instance, while nothing is borrowed here.
-        0 => unsafe { sys::pmdaLabel(ident, kind, labels, ext) },
-        sts => sts,
-    }
-}
-
-thread_local! {
-    /// The string value that was given out last: the library copies it before it asks for the next.
-    static TEXT: RefCell<CString> = RefCell::default();
-}
-
-/// Fills in one value. "No value" rather than an error where an instance has left meanwhile: the library would log a line
-/// for each value of each fetch.
-pub(super) unsafe extern "C" fn fetch_value(
-    metric: *mut sys::pmdaMetric,
-    inst: c_uint,
-    atom: *mut sys::pmAtomValue,
-) -> c_int {
-    // SAFETY: pmdaFetch passes a metric of the table that was registered, which is never freed.
-    let pmid = unsafe { (*metric).m_desc.pmid };
-    // SAFETY: pmdaFetch passes an atom of its own, valid and not shared during the call.
-    let atom = unsafe { &mut *atom };
-    guard(|| {
-        let (cluster, item) = super::cluster_and_item(pmid);
-        let Some(value) = with_server(|server| server.value(cluster, item, inst)).flatten() else {
-            return sys::PMDA_FETCH_NOVALUES;
-        };
-        match value {
-            Value::U32(value) => atom.ul = value,
-            Value::U64(value) => atom.ull = value,
-            Value::Text(text) => {
-                // Texts come from places that hold no NUL; one that does ends there.
-                let text = text.split('\0').next().unwrap_or_default();
-                TEXT.with_borrow_mut(|kept| {
-                    *kept = CString::new(text).unwrap_or_default();
-                    atom.cp = kept.as_ptr().cast_mut();
-                });
-            }
-        }
-        sys::PMDA_FETCH_STATIC
-    })
+    refresh();
+    // SAFETY: the arguments are the library's own, handed on; it calls label_instance, while nothing is borrowed here.
+    unsafe { sys::pmdaLabel(ident, kind, labels, ext) }
 }
 
 /// Adds the labels of an instance. The library wants the number of labels back, which the last call to it gives.
@@ -126,34 +161,56 @@ pub(super) unsafe extern "C" fn label_instance(
     })
 }
 
-unsafe extern "C" fn store(result: *mut sys::nixl_pmda_result, _ext: *mut sys::pmdaExt) -> c_int {
+unsafe extern "C" fn store(result: *mut sys::nixl_pmda_result, ext: *mut sys::pmdaExt) -> c_int {
     // SAFETY: pmcd's request, decoded by the library: valid during the call.
     let count = unsafe { (*result).numpmid };
     // SAFETY: as above; the value sets stand at the end of the struct.
     let sets = unsafe { &raw const (*result).vset }.cast::<*mut sys::pmValueSet>();
-    let mut pmids = Vec::new();
+    let mut stores = Vec::new();
     for at in 0..usize::try_from(count).unwrap_or(0) {
         // SAFETY: there are `count` of them.
         let set = unsafe { sets.add(at) };
-        // SAFETY: as above.
-        let set = unsafe { *set };
         // SAFETY: each points to a value set that is valid during the call.
-        pmids.push(unsafe { (*set).pmid });
+        let set = unsafe { *set };
+        // SAFETY: as above; only fields are read, since one without values is shorter than its type.
+        let pmid = unsafe { (*set).pmid };
+        // SAFETY: as above.
+        let values = unsafe { (*set).numval };
+        let value = if values == 1 {
+            // SAFETY: as above, and there is one value.
+            unsafe { number(set) }
+        } else {
+            Err(StoreRefusal::NotOne)
+        };
+        stores.push(Store { pmid, value });
     }
-    // SAFETY: a plain call without arguments.
-    let context = unsafe { sys::pmdaGetContext() };
+    // The sender of this request. pmdaGetContext(3) tells who sent the last one that the library's own functions answered.
+    // SAFETY: the library passes its own state.
+    let context = unsafe { (*ext).e_context };
     guard(|| {
-        let stored = with_server(|server| {
-            pmids
-                .into_iter()
-                .try_for_each(|pmid| server.store(context, pmid))
-        });
+        let stored = with_server(|server| server.store(context, &stores));
         match stored {
             Some(Ok(())) => 0,
             Some(Err(refusal)) => refusal.status(),
             None => sys::PM_ERR_AGAIN,
         }
     })
+}
+
+/// The number that a set has as its first value, which must be there. What stands elsewhere is of another type: libpcp puts
+/// all numbers of 32 bits in place, takes none from elsewhere (pmExtractValue(3)), and does not say in which order their bytes
+/// would be there.
+unsafe fn number(set: *const sys::pmValueSet) -> Result<u32, StoreRefusal> {
+    // SAFETY: the caller's set is valid.
+    if unsafe { (*set).valfmt } != sys::PM_VAL_INSITU {
+        return Err(StoreRefusal::Type);
+    }
+    // SAFETY: the caller's set has a value.
+    let value = unsafe { (*set).vlist[0].value };
+    // SAFETY: the format says which field of the union it is.
+    let value = unsafe { value.lval };
+    // The type of the metric has no sign.
+    Ok(u32::from_ne_bytes(value.to_ne_bytes()))
 }
 
 unsafe extern "C" fn attribute(
@@ -179,22 +236,17 @@ pub(super) unsafe extern "C" fn end_context(context: c_int) {
     guard(|| with_server(|server| server.set_user(context, None)).map_or(0, |()| 0));
 }
 
-/// Why a store is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreRefusal {
-    /// The client is not known to be root.
-    NotRoot,
-    /// The metric cannot be stored to.
-    ReadOnly,
-    /// The configuration that was read is not taken; the log says why.
-    BadConfiguration,
-}
-
 impl StoreRefusal {
+    /// The statuses are those of PCP's sample PMDA, for the same reasons. A value out of range is "Bad input to pmstore", as one
+    /// of a wrong form is; PM_ERR_SIGN, which some PMDAs give, is for numbers that have a sign.
     fn status(self) -> c_int {
         match self {
             StoreRefusal::NotRoot | StoreRefusal::ReadOnly => sys::PM_ERR_PERMISSION,
-            StoreRefusal::BadConfiguration => sys::PM_ERR_BADSTORE,
+            StoreRefusal::NoMetric => sys::PM_ERR_PMID,
+            StoreRefusal::Type => sys::PM_ERR_CONV,
+            StoreRefusal::NotOne | StoreRefusal::Range(_) | StoreRefusal::BadConfiguration => {
+                sys::PM_ERR_BADSTORE
+            }
         }
     }
 }

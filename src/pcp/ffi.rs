@@ -6,19 +6,27 @@
 
 use super::callbacks;
 use super::sys;
-use crate::metrics::{METRICS, Semantics, Units, Value};
-use std::ffi::{CStr, CString, c_char, c_int};
+use crate::metrics::{INDOMS, Kind, METRICS, Semantics, Units};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::ptr;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A status of libpcp_pmda that is an error: a negative errno or PM_ERR_*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status(pub c_int);
 
+impl Status {
+    /// pmcd has closed the connection.
+    pub const END: Self = Self(sys::PM_ERR_EOF);
+}
+
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self.0 {
+            sys::PM_ERR_EOF => f.write_str("nobody answered"),
             sts @ ..0 if sts > -12_000 => write!(f, "{}", nix::errno::Errno::from_raw(-sts)),
             sts => write!(f, "PCP status {sts} (pmerr {sts} says more)"),
         }
@@ -32,10 +40,16 @@ fn checked(sts: c_int) -> Result<c_int, Status> {
     if sts < 0 { Err(Status(sts)) } else { Ok(sts) }
 }
 
+/// What the library keeps pointers to: it is never freed, and so found by whoever looks for what was lost.
+#[used]
+static KEPT: [AtomicPtr<c_void>; 3] = [const { AtomicPtr::new(ptr::null_mut()) }; 3];
+
 /// The library's state of this agent. There is one, and it never moves: `pmdaExt` points back to it.
 #[derive(Debug)]
 pub struct Pmda {
     interface: *mut sys::pmdaInterface,
+    /// One for each of [`INDOMS`].
+    indoms: *mut [sys::pmdaIndom],
 }
 
 impl Pmda {
@@ -46,6 +60,7 @@ impl Pmda {
         // SAFETY: all zeros is a value of this plain C struct: numbers, and pointers that may be null.
         let interface: sys::pmdaInterface = unsafe { std::mem::zeroed() };
         let interface = Box::into_raw(Box::new(interface));
+        KEPT[0].store(interface.cast(), Relaxed);
         let name = CString::from(name).into_raw();
         let domain = c_int::try_from(domain).unwrap_or_default();
         let version = sys::PMDA_INTERFACE_7;
@@ -60,7 +75,29 @@ impl Pmda {
                 help.as_ptr(),
             )
         };
-        Self { interface }
+        let indoms = INDOMS.iter().map(|indom| sys::pmdaIndom {
+            // A serial number; pmdaInit makes it a domain.
+            it_indom: indom.serial,
+            it_numinst: 0,
+            it_set: ptr::null_mut(),
+        });
+        let indoms = Box::into_raw(indoms.collect::<Box<[_]>>());
+        KEPT[2].store(indoms.cast(), Relaxed);
+        Self { interface, indoms }
+    }
+
+    /// An instance domain without instances yet, by its serial number. Each is given out once; that of the agents is a cache
+    /// instead.
+    ///
+    /// # Panics
+    /// There is none of this number.
+    #[must_use]
+    pub fn instances(&self, serial: u32) -> Instances {
+        let at = INDOMS.iter().position(|indom| indom.serial == serial);
+        let at = at.expect("a serial number from the table");
+        // SAFETY: the table was leaked by `new`, has one entry for each of INDOMS, and is referred to nowhere in this thread.
+        let indom = unsafe { &raw mut (*self.indoms)[at] };
+        Instances::new(indom)
     }
 
     /// pmdaGetOpt(3) with the standard options only; `args` begins with the program's name.
@@ -72,7 +109,8 @@ impl Pmda {
         // Leaked: the library keeps pointers into it (-i, -u, -U).
         let mut argv: Vec<*mut c_char> = args.into_iter().map(CString::into_raw).collect();
         argv.push(ptr::null_mut());
-        let argv = argv.leak().as_ptr();
+        let argv = argv.leak().as_mut_ptr();
+        KEPT[1].store(argv.cast(), Relaxed);
         let options = c"D:d:h:i:l:pu:U:6:".as_ptr();
         let mut errors = 0;
         loop {
@@ -112,7 +150,15 @@ impl Pmda {
         unsafe { sys::pmdaSetCommFlags(self.interface, sys::PMDA_FLAG_AUTHORIZE) };
         // SAFETY: as above.
         unsafe { sys::pmdaConnect(self.interface) };
-        self.status()
+        self.status()?;
+        // Where the other side went away during the greeting, the library says so here only.
+        // SAFETY: the interface lives for ever and is only changed by the library's calls, none of which runs now.
+        let version = unsafe { (*self.interface).comm }.pmapi_version();
+        if version == 0 {
+            Err(Status::END)
+        } else {
+            Ok(())
+        }
     }
 
     /// pmdaInit(3): registers the callbacks and the metric table.
@@ -124,7 +170,7 @@ impl Pmda {
         let interface = unsafe { &mut *self.interface };
         callbacks::register(interface);
         // SAFETY: as `callbacks::register`: plain functions of the right types, which live for ever.
-        unsafe { sys::pmdaSetFetchCallBack(self.interface, Some(callbacks::fetch_value)) };
+        unsafe { sys::pmdaSetResultCallBack(self.interface, Some(callbacks::keep_result)) };
         // SAFETY: as above.
         unsafe { sys::pmdaSetLabelCallBack(self.interface, Some(callbacks::label_instance)) };
         // SAFETY: as above.
@@ -133,13 +179,15 @@ impl Pmda {
         unsafe { sys::pmdaSetFlags(self.interface, sys::PMDA_EXT_FLAG_HASHED) };
         let metrics = metric_table().leak();
         let count = c_int::try_from(metrics.len()).map_err(|_| Status(-libc::E2BIG))?;
-        // SAFETY: the table is leaked, since the library keeps it and writes the domain into it. All instance domains are
-        // caches, so there is no table of them.
+        let indom_count = c_int::try_from(INDOMS.len()).map_err(|_| Status(-libc::E2BIG))?;
+        let indoms = self.indoms.cast::<sys::pmdaIndom>();
+        // SAFETY: the tables are leaked, since the library keeps them and writes the domain into them. That of the agents has no
+        // instances: the library looks for a cache of that number first.
         unsafe {
             sys::pmdaInit(
                 self.interface,
-                ptr::null_mut(),
-                0,
+                indoms,
+                indom_count,
                 metrics.as_mut_ptr(),
                 count,
             )
@@ -182,17 +230,14 @@ fn metric_table() -> Vec<sys::pmdaMetric> {
     for metric in METRICS {
         let m_desc = sys::pmDesc {
             pmid: super::pmid(0, metric.cluster, metric.item),
-            type_: match metric.sample() {
-                Value::U32(_) => sys::PM_TYPE_U32,
-                Value::U64(_) => sys::PM_TYPE_U64,
-                Value::Text(_) => sys::PM_TYPE_STRING,
+            type_: match metric.kind() {
+                Kind::U32 => sys::PM_TYPE_U32,
+                Kind::U64 => sys::PM_TYPE_U64,
+                Kind::F64 => sys::PM_TYPE_DOUBLE,
+                Kind::Text => sys::PM_TYPE_STRING,
             },
             // A serial number; pmdaInit makes it a domain.
-            indom: if metric.per_agent() {
-                crate::metrics::AGENTS
-            } else {
-                PM_INDOM_NULL
-            },
+            indom: metric.indom().unwrap_or(PM_INDOM_NULL),
             sem: match metric.semantics {
                 Semantics::Counter => sys::PM_SEM_COUNTER,
                 Semantics::Instant => sys::PM_SEM_INSTANT,
@@ -230,44 +275,145 @@ fn units(units: Units) -> sys::pmUnits {
             word.set_dimTime(1);
             word.set_scaleTime(sys::PM_TIME_MSEC.unsigned_abs());
         }
+        Units::Second => {
+            word.set_dimTime(1);
+            word.set_scaleTime(sys::PM_TIME_SEC.unsigned_abs());
+        }
+        Units::BytePerSecond => {
+            word.set_dimSpace(1);
+            word.set_scaleSpace(sys::PM_SPACE_BYTE.unsigned_abs());
+            word.set_dimTime(-1);
+            word.set_scaleTime(sys::PM_TIME_SEC.unsigned_abs());
+        }
     }
     word
 }
 
-/// The pmdaCache of an instance domain: names to ids, kept in a file across restarts (pmdacache(3)).
+/// The instances of a domain in the table that the library walks, in any order.
+#[derive(Debug)]
+pub struct Instances {
+    indom: *mut sys::pmdaIndom,
+    set: Vec<sys::pmdaInstid>,
+    /// What `set` points to, in the same order.
+    names: Vec<CString>,
+}
+
+impl Instances {
+    /// `indom` is never freed, and nobody else changes it.
+    fn new(indom: *mut sys::pmdaIndom) -> Self {
+        Self {
+            indom,
+            set: Vec::new(),
+            names: Vec::new(),
+        }
+    }
+
+    /// Adds an instance.
+    pub fn push(&mut self, id: c_int, name: CString) {
+        self.set.push(sys::pmdaInstid {
+            i_inst: id,
+            i_name: name.as_ptr().cast_mut(),
+        });
+        // Moving it moves no text.
+        self.names.push(name);
+        self.publish();
+    }
+
+    /// Keeps those of which `keep` says so by their ids, in their order.
+    pub fn retain(&mut self, mut keep: impl FnMut(c_int) -> bool) {
+        let kept: Vec<bool> = self
+            .set
+            .iter()
+            .map(|instance| keep(instance.i_inst))
+            .collect();
+        let mut each = kept.iter();
+        self.set.retain(|_| each.next() == Some(&true));
+        self.publish();
+        let mut each = kept.iter();
+        self.names.retain(|_| each.next() == Some(&true));
+    }
+
+    fn publish(&mut self) {
+        // SAFETY: the entry lives for ever (`new`), and the library does not run now: there is one thread, and this is called
+        // between its calls or from a callback, outside of its walks.
+        let indom = unsafe { &mut *self.indom };
+        indom.it_set = self.set.as_mut_ptr();
+        indom.it_numinst = c_int::try_from(self.set.len()).unwrap_or(c_int::MAX);
+    }
+}
+
+#[cfg(test)]
+impl Instances {
+    /// Of no library.
+    pub fn alone() -> Self {
+        /// Where what is never freed can be found.
+        static ALONE: std::sync::Mutex<Vec<usize>> = std::sync::Mutex::new(Vec::new());
+        let indom = Box::into_raw(Box::new(sys::pmdaIndom {
+            it_indom: 0,
+            it_numinst: 0,
+            it_set: ptr::null_mut(),
+        }));
+        let mut alone = ALONE.lock().expect("no panic");
+        alone.push(indom.expose_provenance());
+        Self::new(indom)
+    }
+
+    /// Ids and names as the library sees them.
+    pub fn list(&self) -> Vec<(c_int, String)> {
+        // SAFETY: as in `publish`.
+        let indom = unsafe { &*self.indom };
+        let count = usize::try_from(indom.it_numinst).expect("a count");
+        (0..count)
+            .map(|at| {
+                // SAFETY: there are so many.
+                let entry = unsafe { indom.it_set.add(at) };
+                // SAFETY: as above.
+                let entry = unsafe { &*entry };
+                // SAFETY: it points to one of the names.
+                let name = unsafe { CStr::from_ptr(entry.i_name) };
+                (entry.i_inst, name.to_string_lossy().into_owned())
+            })
+            .collect()
+    }
+}
+
+/// The pmdaCache of an instance domain: names to ids (pmdacache(3)). Its file is written elsewhere, see
+/// [`cache_file`](super::cache_file).
 ///
 /// Used with care for its defects: entries are never culled and the cache never reorganised (a use after free), keys are
-/// not used (they leak), and it is purged at the start only, when nothing is active (it does not spare what is).
+/// not used (they leak), and it is never purged (it does not spare what is active).
 #[derive(Debug)]
 pub struct InstanceCache {
     indom: sys::pmInDom,
 }
 
 impl InstanceCache {
-    /// Reads the cache file, and drops instances that were not seen for `max_age` seconds. A missing file is no error.
+    /// The cache of an instance domain, with nothing in it.
     #[must_use]
-    pub fn load(domain: u32, serial: u32, max_age: i64) -> Self {
-        let cache = Self {
+    pub fn new(domain: u32, serial: u32) -> Self {
+        Self {
             indom: super::indom(domain, serial),
-        };
-        if let Err(status) = cache.operate(sys::PMDA_CACHE_LOAD) {
+        }
+    }
+
+    /// Reads the cache file. A missing one is no error.
+    pub fn load(&self) {
+        // SAFETY: a plain call with two numbers.
+        let loaded = checked(unsafe { sys::pmdaCacheOp(self.indom, sys::PMDA_CACHE_LOAD) });
+        if let Err(status) = loaded {
             if status.0 != -libc::ENOENT {
                 tracing::warn!(
-                    "instance cache {domain}.{serial} cannot be read: {status}; instance ids begin anew"
+                    "the file of instance ids cannot be read: {status}; instance ids begin anew"
                 );
             }
-            return cache;
         }
-        // SAFETY: a plain call with two numbers.
-        let _ = unsafe { sys::pmdaCachePurge(cache.indom, max_age) };
-        cache
     }
 
     /// Makes a name an instance, and gives its id: the one that it had before, or a new one.
     ///
     /// # Errors
     /// The library does not take the name.
-    pub fn add(&self, name: &CStr) -> Result<u32, Status> {
+    pub fn add(&self, name: &str) -> Result<u32, Status> {
         let id = self.store(sys::PMDA_CACHE_ADD, name)?;
         u32::try_from(id).map_err(|_| Status(id))
     }
@@ -276,25 +422,13 @@ impl InstanceCache {
     ///
     /// # Errors
     /// The name was never added.
-    pub fn hide(&self, name: &CStr) -> Result<(), Status> {
+    pub fn hide(&self, name: &str) -> Result<(), Status> {
         self.store(sys::PMDA_CACHE_HIDE, name).map(drop)
     }
 
-    /// Writes the cache file, with the time for all that are instances now.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub fn save(&self) -> Result<(), Status> {
-        self.operate(sys::PMDA_CACHE_SYNC).map(drop)
-    }
-
-    fn store(&self, flags: c_int, name: &CStr) -> Result<c_int, Status> {
+    fn store(&self, flags: c_int, name: &str) -> Result<c_int, Status> {
+        let name = CString::new(name).map_err(|_| Status(-libc::EINVAL))?;
         // SAFETY: the library copies the name; there is no private data.
         checked(unsafe { sys::pmdaCacheStore(self.indom, flags, name.as_ptr(), ptr::null_mut()) })
-    }
-
-    fn operate(&self, operation: c_int) -> Result<c_int, Status> {
-        // SAFETY: a plain call with two numbers.
-        checked(unsafe { sys::pmdaCacheOp(self.indom, operation) })
     }
 }

@@ -2,27 +2,39 @@
 //!
 //! No call goes into libpcp, whose soname differs between PCP 6 and 7: what is needed of it is a few shifts.
 
+pub mod answer;
+pub mod buckets;
+pub mod cache_file;
 pub mod callbacks;
 pub mod daemon;
 pub mod ffi;
+pub mod profile;
+pub mod server;
 mod sys;
+mod work;
 
 /// pmIDs and pmInDoms are bit fields (`libpcp`'s `pmID_build`, `pmInDom_build`): domain, cluster, item; domain, serial.
 #[must_use]
 pub fn pmid(domain: u32, cluster: u32, item: u32) -> u32 {
-    (domain & 0x1ff) << 22 | (cluster & 0xfff) << 10 | item & 0x3ff
+    ((domain & 0x1ff) << 22) | ((cluster & 0xfff) << 10) | (item & 0x3ff)
 }
 
 /// Cluster and item of a pmID.
 #[must_use]
 pub fn cluster_and_item(pmid: u32) -> (u32, u32) {
-    (pmid >> 10 & 0xfff, pmid & 0x3ff)
+    ((pmid >> 10) & 0xfff, pmid & 0x3ff)
 }
 
 /// An instance domain's number.
 #[must_use]
 pub fn indom(domain: u32, serial: u32) -> u32 {
-    (domain & 0x1ff) << 22 | serial & 0x3f_ffff
+    ((domain & 0x1ff) << 22) | (serial & 0x3f_ffff)
+}
+
+/// Its serial number.
+#[must_use]
+pub fn serial(indom: u32) -> u32 {
+    indom & 0x3f_ffff
 }
 
 #[cfg(test)]
@@ -31,7 +43,7 @@ mod tests {
 
     #[test]
     fn numbers_are_built_as_libpcp_builds_them() {
-        assert_eq!(indom(39, 0), 0x9c0_0000);
+        assert_eq!((indom(39, 0), serial(0x9c0_0003)), (0x9c0_0000, 3));
         assert_eq!(pmid(39, 3, 11), 0x9c0_0c0b);
         assert_eq!(cluster_and_item(0x9c0_0c0b), (3, 11));
     }

@@ -1,0 +1,57 @@
+//! Whether an agent lives.
+
+/// What `nixl.agent.state` says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Life {
+    /// It is not known who has the ring.
+    #[default]
+    Unknown = 0,
+    /// It has its ring.
+    Live = 1,
+    /// It has its ring, and says nothing.
+    Idle = 2,
+    /// Nobody has its ring, or only who reads it.
+    Exited = 3,
+    /// Its ring is of a version that this build does not read.
+    Unsupported = 4,
+}
+
+impl Life {
+    /// In a word.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Life::Exited => "exited",
+            Life::Unsupported => "unsupported",
+            Life::Unknown => "unknown",
+            Life::Idle => "idle",
+            Life::Live => "live",
+        }
+    }
+
+    /// Of an agent's rings, the one that says most for its life counts.
+    #[must_use]
+    pub fn rank(self) -> u32 {
+        match self {
+            Life::Exited => 0,
+            Life::Unsupported => 1,
+            Life::Unknown => 2,
+            Life::Idle => 3,
+            Life::Live => 4,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_live_ring_outweighs_others() {
+        use Life::{Exited, Live, Unknown};
+        let most = |lives: &[Life]| lives.iter().copied().max_by_key(|life| life.rank());
+        assert_eq!(most(&[Exited, Live, Unknown]), Some(Live));
+        assert_eq!(most(&[Exited, Unknown]), Some(Unknown));
+    }
+}

@@ -1,0 +1,70 @@
+//! A moment, on the clocks that are used.
+
+use nix::time::{ClockId, clock_gettime};
+use std::time::{Duration, Instant};
+
+/// A moment, for this process, for the state file, and for people.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// For this process.
+    pub instant: Instant,
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    pub stamp: u64,
+    /// Seconds since 1970.
+    pub seconds: u64,
+}
+
+impl Now {
+    /// Reads the clocks.
+    #[must_use]
+    pub fn read() -> Self {
+        let read = |clock| clock_gettime(clock).map(Duration::from).unwrap_or_default();
+        Self {
+            instant: Instant::now(),
+            stamp: nanoseconds(read(ClockId::CLOCK_MONOTONIC)),
+            seconds: read(ClockId::CLOCK_REALTIME).as_secs(),
+        }
+    }
+
+    /// The moment for which this process has an [`Instant`]. Times between such moments are as exact as those of instants.
+    #[must_use]
+    pub fn at(&self, instant: Instant) -> Self {
+        let (since, before) = (
+            instant.saturating_duration_since(self.instant),
+            self.instant.saturating_duration_since(instant),
+        );
+        // The clock of people is set now and then.
+        let now = Self::read();
+        let ahead = instant.saturating_duration_since(now.instant);
+        Self {
+            instant,
+            stamp: (self.stamp + nanoseconds(since)).saturating_sub(nanoseconds(before)),
+            seconds: now.seconds + ahead.as_secs(),
+        }
+    }
+
+    /// Time since a stamp.
+    #[must_use]
+    pub fn since(&self, stamp: u64) -> Duration {
+        Duration::from_nanos(self.stamp.saturating_sub(stamp))
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_as_far_away_on_each_clock() {
+        let (now, hour) = (Now::read(), Duration::from_secs(3600));
+        let later = now.at(now.instant + hour);
+        let minute = Duration::from_secs(60);
+        assert!(later.since(now.stamp).abs_diff(hour) < minute);
+        assert!((later.seconds - now.seconds).abs_diff(3600) < 60);
+        assert_eq!(now.since(later.stamp), Duration::ZERO);
+    }
+}

@@ -1,0 +1,111 @@
+//! The agents in containers whose directories nobody else sees.
+
+use super::Agents;
+use crate::config::Config;
+use crate::containers::{Containers, GRACE, name};
+use crate::discover;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::Instant;
+
+impl Agents {
+    /// Looks into containers from now on, or no more.
+    pub(super) fn configure_containers(&mut self, config: &Config) {
+        if !config.containers {
+            self.containers = None;
+            self.scanner.set_containers(Vec::new());
+        } else if self.containers.is_none() {
+            self.containers = Some(Containers::new(Instant::now()));
+        }
+    }
+
+    /// Finds out which containers came and went. What those leave that have gone is let go.
+    pub(super) fn look_into_containers(&mut self, now: Instant) {
+        let Some(containers) = &mut self.containers else {
+            return;
+        };
+        let step = containers.step(now);
+        if let Some(took) = step.looked {
+            self.surveys += 1;
+            self.survey_time += took;
+        }
+        if step.changed {
+            self.scanner.set_containers(containers.to_scan());
+            for agent in self.agents.values_mut() {
+                if name::container(agent.ring_directory()).is_some() {
+                    let place = containers.place(agent.ring_directory());
+                    agent.reached_at = place.map(|place| place.reached_at());
+                }
+            }
+        }
+        for (directories, until) in [(&step.ended, Some(now + GRACE)), (&step.replaced, None)] {
+            self.leave(directories, until);
+        }
+        if step.checked && !self.leaving.is_empty() {
+            self.let_go(now);
+        }
+    }
+
+    /// Notes that the rings of these directories are to be let go: when nothing waits in them and nobody has them, or at a time.
+    fn leave(&mut self, directories: &[PathBuf], until: Option<Instant>) {
+        if directories.is_empty() {
+            return;
+        }
+        for agent in self.agents.values_mut() {
+            if directories.iter().any(|one| one == agent.ring_directory()) {
+                agent.stranger = None;
+                let ids = agent.sources.iter().map(|source| (source.id(), until));
+                self.leaving.extend(ids);
+            }
+            // Its store may be in another directory than its rings are, or were.
+            let stores = agent.store.iter().filter(|store| {
+                let directory = store.path().parent();
+                directories
+                    .iter()
+                    .any(|one| Some(one.as_path()) == directory)
+            });
+            self.leaving
+                .extend(stores.map(|store| (store.file_id(), until)));
+        }
+    }
+
+    /// Lets go of rings in directories that are not there any more: they keep the container's file system in memory.
+    fn let_go(&mut self, now: Instant) {
+        let mut left = HashMap::new();
+        for agent in self.agents.values_mut() {
+            let (directory, raw) = (agent.ring_directory().to_owned(), &agent.name.raw);
+            agent.sources.retain_mut(|source| {
+                let id = source.id();
+                let Some(&until) = self.leaving.get(&id) else {
+                    return true;
+                };
+                let is_late = until.is_some_and(|until| now >= until);
+                let is_there = || {
+                    // A new container with the same volume writes to it.
+                    let fd = self.scanner.directory(&directory);
+                    fd.is_some_and(|fd| discover::facts(fd, raw).is_ok_and(|now| now.id == id))
+                };
+                let keep = source.spent(now).is_none() && (!is_late || is_there());
+                if !keep {
+                    self.attached.remove(&id);
+                } else if !is_late {
+                    left.insert(id, until);
+                }
+                keep
+            });
+            let gone = agent.store.take_if(|store| {
+                let until = self.leaving.get(&store.file_id()).copied();
+                let is_late = |until: Option<Instant>| until.is_some_and(|until| now >= until);
+                if let Some(until) = until {
+                    left.insert(store.file_id(), until);
+                }
+                until.is_some_and(|until| store.is_abandoned(now) || is_late(until))
+            });
+            if let Some(store) = gone {
+                left.remove(&store.file_id());
+                self.attached.remove(&store.file_id());
+            }
+        }
+        self.leaving = left;
+    }
+}

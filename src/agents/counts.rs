@@ -1,0 +1,44 @@
+//! How many agents there are, and what is done for them.
+
+use super::Agents;
+use crate::agent::Life;
+use crate::control::{AgentCounts, Effort};
+
+impl Agents {
+    /// How many agents there are of each kind.
+    #[must_use]
+    pub fn counts(&self) -> AgentCounts {
+        let mut counts = AgentCounts {
+            unsupported: number(self.scanner.unsupported()),
+            refused: number(self.scanner.refused()),
+            ..AgentCounts::default()
+        };
+        for agent in self.agents.values().filter(|agent| agent.shown) {
+            match agent.state {
+                Life::Live => counts.live += 1,
+                Life::Idle => counts.idle += 1,
+                Life::Exited => counts.exited += 1,
+                Life::Unknown => counts.unknown += 1,
+                // Those that have no instance are among them.
+                Life::Unsupported => {}
+            }
+        }
+        counts
+    }
+
+    /// What there is to be done, and was done since the start.
+    #[must_use]
+    pub fn effort(&self) -> Effort {
+        Effort {
+            events: self.books.counted,
+            rings: number(self.attached.len()),
+            known: number(self.agents.len()),
+            surveys: self.surveys,
+            survey_time: self.survey_time,
+        }
+    }
+}
+
+fn number(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,120 @@
+//! What of the agents outlives the daemon, and which of them are forgotten.
+
+use super::{AgentKey, Agents, Change, Place, RETRY};
+use crate::event::Totals;
+use crate::record;
+use crate::shm::Broken;
+use crate::state::RecordId;
+use std::time::Instant;
+
+impl Agents {
+    /// Goes on without the state file.
+    pub(super) fn give_state_up(&mut self) {
+        if self.books.state.take().is_some() {
+            tracing::error!(
+                "the state file was truncated; totals begin at zero after a restart of pmdanixl"
+            );
+        }
+        for agent in self.agents.values_mut() {
+            agent.record = None;
+        }
+    }
+
+    /// Looks for room in the state file for the agents that have none.
+    pub(super) fn keep_all(&mut self, now: Instant) {
+        self.unkept = 0;
+        let keys: Vec<AgentKey> = self.agents.keys().copied().collect();
+        if keys.into_iter().all(|key| self.keep(key, now)) {
+            self.retry = None;
+        }
+    }
+
+    /// Gives an agent a record, if it has none; `false`: there is no room.
+    pub(super) fn keep(&mut self, key: AgentKey, now: Instant) -> bool {
+        let (Some(state), Some(agent)) = (&mut self.books.state, self.agents.get_mut(&key)) else {
+            return true;
+        };
+        if agent.record.is_some() {
+            return true;
+        }
+        match state.create(&agent.name, &agent.entry) {
+            Ok(Some(record)) => {
+                agent.record = Some(record);
+                // A state that is broken is given up at the next drain.
+                if let Some(id) = agent.id {
+                    let _ = state.set_id(record, id);
+                }
+                if let Some(facts) = &agent.facts {
+                    let _ = state.set_facts(record, Some(facts));
+                }
+            }
+            Ok(None) => {
+                let path = agent.name.directory.join(&agent.name.raw);
+                tracing::debug!("{path:?} is too long for the state file; its totals are not kept");
+                self.unkept += 1;
+            }
+            Err(err) => {
+                if self.retry.is_none() {
+                    tracing::warn!(
+                        "the state file cannot grow: {err}; totals of new agents are not kept until it can"
+                    );
+                }
+                self.retry = Some(now + RETRY);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Forgets an agent: what it has counted stays in the sums of the host.
+    pub(super) fn retire(&mut self, record: Option<RecordId>, totals: &Totals) {
+        if let Some(state) = &mut self.books.state {
+            if state.retire(record, totals) == Err(Broken) {
+                self.give_state_up();
+            }
+        }
+    }
+
+    /// Drops the oldest records of agents whose rings are gone, those that are no instance first.
+    pub(super) fn forget(&mut self, changes: &mut Vec<Change>) {
+        let limit = self.max_records();
+        if self.agents.len() <= limit {
+            return;
+        }
+        let gone = self.agents.iter().filter(|(_, agent)| {
+            agent.sources.is_empty() && agent.store.is_none() && agent.stranger.is_none()
+        });
+        let mut gone: Vec<_> = gone
+            .map(|(&key, agent)| (agent.entry.active, agent.entry.last_seen, key))
+            .collect();
+        gone.sort_unstable();
+        for (_, _, key) in gone.into_iter().take(self.agents.len() - limit) {
+            self.quiet.remove(&key);
+            let Some(agent) = self.agents.remove(&key) else {
+                continue;
+            };
+            self.instances.remove(&agent.name.instance);
+            if agent.record.is_none() && !record::fits(&agent.name) {
+                self.unkept = self.unkept.saturating_sub(1);
+            }
+            self.by_place.remove(&Place::of(&agent.name));
+            if let Some(directory) = &agent.ring_directory {
+                let place = Place::of_ring(directory, &agent.name.raw);
+                self.by_place.remove(&place);
+            }
+            if let Some(same) = self.by_name.get_mut(&agent.name.raw) {
+                same.retain(|&other| other != key);
+                if same.is_empty() {
+                    self.by_name.remove(&agent.name.raw);
+                }
+            }
+            self.retire(agent.record, &agent.entry.account.totals);
+            if agent.shown {
+                changes.push(Change::Left {
+                    key,
+                    instance: agent.name.instance,
+                });
+            }
+        }
+    }
+}

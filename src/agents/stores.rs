@@ -1,0 +1,384 @@
+//! Which stores are attached, and to which agents.
+//!
+//! A ring is its agent's by name and directory, for ever. A store is a new file at each start, and several processes may have
+//! agents of one name in one directory, so that its agent is found: the one that had this very store; else one of the same name
+//! and local rank in the same directory that has none now; else one of that name that wrote a ring before; else it is new.
+
+use super::look::PATIENCE;
+use super::{AgentKey, Agents, Place};
+use crate::agent::Agent;
+use crate::containers::name::container;
+use crate::directory::Directory;
+use crate::error::Refusal;
+use crate::facts::{Facts, kubelet};
+use crate::name;
+use crate::scan::Found;
+use crate::shm::Broken;
+use crate::source::Source;
+use crate::store::{Candidate, Seen, Store, Values};
+use crate::writer::Holder;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// What makes the agent of a store another one than that of a ring of the same name in the same directory, or of another store:
+/// the first, second, ... of this local rank.
+fn part(number: usize, rank: &OsStr) -> String {
+    format!("store:{number}:{}", rank.to_string_lossy())
+}
+
+/// The number in that.
+fn number(part: &str) -> usize {
+    let number = part.split(':').nth(1);
+    number
+        .and_then(|number| number.parse().ok())
+        .unwrap_or(usize::MAX)
+}
+
+/// A local rank as it is kept; never 0.
+fn rank_hash(rank: &OsStr) -> u64 {
+    name::hash(rank.as_bytes()).max(1)
+}
+
+/// Within what an agent's rings and stores may be in different directories: its pod, or its container; `None`: the host.
+fn scope(directory: &Path) -> Option<String> {
+    kubelet::pod_uid(directory).or_else(|| container(directory).map(str::to_owned))
+}
+
+/// How many agents of one name are asked whether they are free for a store.
+const MOST_ASKED: usize = 64;
+/// Seconds that clocks may be apart.
+const HOUR: u64 = 3600;
+
+/// Whether an agent that began with a store has those of this directory and local rank.
+fn is_of(agent: &Agent, directory: &Directory, rank: &OsStr) -> bool {
+    let name = &agent.name;
+    let own = name.part.splitn(3, ':').nth(2);
+    name.directory == directory.path && own == Some(&*rank.to_string_lossy())
+}
+
+impl Agents {
+    pub(super) fn look_at_store(&mut self, found: Found, candidate: Candidate, now: Instant) {
+        let path = found.directory.path.join(&found.name);
+        let attached = Store::attach(candidate, path, now);
+        let looked_at = attached.and_then(|store| match store.values() {
+            Ok(values) => Ok((store, values)),
+            Err(Broken) => Err(Refusal::Replaced),
+        });
+        let (store, values) = match looked_at {
+            Ok(looked_at) => looked_at,
+            Err(refusal) => return self.set_aside(&found, refusal),
+        };
+        let same = self.named(&store.description.agent);
+        let known = same.iter().copied().find(|key| {
+            let seen = self
+                .agents
+                .get(key)
+                .and_then(|agent| agent.entry.store.as_ref());
+            seen.is_some_and(|seen| seen.id == store.id())
+        });
+        let exited = store.presence.is_abandoned();
+        if exited && self.is_counted(&same, known, &found.directory, &store, &values, now) {
+            if let Some(key) = known {
+                self.note_time(key, &values);
+            }
+            return self.set_aside(&found, Refusal::Exited);
+        }
+        if !self.has_room(now, || Holder::Somebody, &found) {
+            return;
+        }
+        self.scanner.taken(&found.directory.path, store.file_id());
+        let key = known.unwrap_or_else(|| {
+            let free = self.free_agent(&same, &found.directory, &store, now);
+            let key =
+                free.unwrap_or_else(|| self.new_agent(&found.directory, &store, same.len(), now));
+            self.start(key, &store, &values, now);
+            key
+        });
+        let is_recent = self
+            .age(&values, now)
+            .is_some_and(|age| age <= self.books.lifetimes.retain);
+        self.give(key, store, is_recent, now);
+    }
+
+    /// The agents of this name, in any directory.
+    pub(super) fn named(&self, raw: &OsStr) -> Vec<AgentKey> {
+        self.by_name.get(raw).cloned().unwrap_or_default()
+    }
+
+    /// Whether there is nothing to learn from a store whose agent has exited: all of it is counted, or it ended too long ago for
+    /// anybody to look for it.
+    fn is_counted(
+        &self,
+        same: &[AgentKey],
+        known: Option<AgentKey>,
+        directory: &Directory,
+        store: &Store,
+        values: &Values,
+        now: Instant,
+    ) -> bool {
+        if let Some(agent) = known.and_then(|key| self.agents.get(&key)) {
+            let seen = agent.entry.store.as_ref();
+            return seen.is_none_or(|seen| seen.news(values).is_none());
+        }
+        let ago = self.age(values, now);
+        if ago.is_none_or(|ago| ago > self.books.lifetimes.retain)
+            || self.is_of_another_boot(store, now)
+        {
+            return true;
+        }
+        // An agent that began with a ring has had stores of any directory and rank.
+        let mut had = same
+            .iter()
+            .filter_map(|key| self.agents.get(key))
+            .filter(|agent| {
+                agent.name.part.is_empty() || is_of(agent, directory, &store.description.rank)
+            });
+        had.any(|agent| agent.entry.store_retired >= values.updated)
+    }
+
+    /// Notes the time of a store that is counted: it may have come after the last values, while nobody looked.
+    fn note_time(&mut self, key: AgentKey, values: &Values) {
+        let Some(agent) = self.agents.get_mut(&key) else {
+            return;
+        };
+        let seen = agent.entry.store.as_mut();
+        if let Some(seen) = seen.and_then(|seen| seen.values.as_mut()) {
+            seen.updated = values.updated;
+        }
+        if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
+            if state.replace(record, &agent.entry) == Err(Broken) {
+                self.give_state_up();
+            }
+        }
+    }
+
+    /// How long ago a store was updated last. After a restart of the host the times of an old one may be still to come.
+    fn age(&self, values: &Values, now: Instant) -> Option<Duration> {
+        let stamp = self.clock.at(now).stamp;
+        stamp.checked_sub(values.updated).map(Duration::from_nanos)
+    }
+
+    /// Whether a store that nobody has was written before the host was started.
+    fn is_of_another_boot(&self, store: &Store, now: Instant) -> bool {
+        let now = self.clock.at(now);
+        let up = Duration::from_nanos(now.stamp).as_secs();
+        // The clock of people may have been set since.
+        let (changed, _) = store.changed();
+        u64::try_from(changed).unwrap_or(0) + HOUR < now.seconds.saturating_sub(up)
+    }
+
+    /// An agent that the store may belong to and that has neither store nor ring now.
+    fn free_agent(
+        &mut self,
+        same: &[AgentKey],
+        directory: &Directory,
+        store: &Store,
+        now: Instant,
+    ) -> Option<AgentKey> {
+        let rank = &store.description.rank;
+        let scope = scope(&directory.path);
+        let rank_hash = rank_hash(rank);
+        let (mut of_stores, mut of_rings) = (Vec::new(), Vec::new());
+        for &key in same {
+            let Some(agent) = self.agents.get(&key) else {
+                continue;
+            };
+            if is_of(agent, directory, rank) {
+                of_stores.push((number(&agent.name.part), key));
+            } else if agent.name.part.is_empty() {
+                // It wrote a ring, and maybe stores after that.
+                let is_rank = [0, rank_hash].contains(&agent.entry.store_rank);
+                let is_same_user = agent.is_of(store.uid());
+                if is_rank && is_same_user && self::scope(&agent.name.directory) == scope {
+                    of_rings.push(key);
+                }
+            }
+        }
+        of_stores.sort_unstable();
+        let mut free = |key: &AgentKey| {
+            let agent = self.agents.get_mut(key);
+            agent.is_some_and(|agent| agent.is_free(now))
+        };
+        // Each is a question to the kernel, and a stranger may have as many as he likes.
+        let mut of_stores = of_stores.into_iter().map(|(_, key)| key).take(MOST_ASKED);
+        if let Some(key) = of_stores.find(&mut free) {
+            return Some(key);
+        }
+        of_rings.truncate(MOST_ASKED);
+        of_rings.retain(free);
+        // Of several nobody knows which.
+        match of_rings[..] {
+            [key] => Some(key),
+            _ => None,
+        }
+    }
+
+    /// A new agent, of whose name there are `same` already.
+    fn new_agent(
+        &mut self,
+        directory: &Directory,
+        store: &Store,
+        same: usize,
+        now: Instant,
+    ) -> AgentKey {
+        let description = &store.description;
+        let mut numbers = same..;
+        let part = loop {
+            let part = part(numbers.next().unwrap_or(usize::MAX), &description.rank);
+            let place = Place {
+                directory: directory.path.clone(),
+                raw: description.agent.clone(),
+                part,
+            };
+            if !self.by_place.contains_key(&place) {
+                break place.part;
+            }
+        };
+        self.agent_at(directory, description.agent.clone(), part, now)
+    }
+
+    /// The agent has started with this store, of which nothing is counted yet.
+    fn start(&mut self, key: AgentKey, store: &Store, values: &Values, now: Instant) {
+        let now = self.clock.at(now);
+        let Some(agent) = self.agents.get_mut(&key) else {
+            return;
+        };
+        let (gone, mut broken) = agent.let_store_go(now, &mut self.books);
+        if let Some(id) = gone {
+            self.attached.remove(&id);
+        }
+        broken |= agent.started(now.stamp, self.books.state.as_ref()) == Err(Broken);
+        agent.entry.last_event = values.updated.min(now.stamp);
+        agent.entry.store = Some(Seen::nothing(store.id()));
+        agent.entry.store_rank = rank_hash(&store.description.rank);
+        if broken {
+            self.give_state_up();
+        }
+    }
+
+    /// `is_recent`: it was updated a short time ago.
+    fn give(&mut self, key: AgentKey, store: Store, is_recent: bool, now: Instant) {
+        let Some(agent) = self.agents.get_mut(&key) else {
+            return;
+        };
+        let description = &store.description;
+        tracing::info!(
+            "agent {}: store of process {}, agent {} in it, {:?}",
+            agent.name.instance,
+            description.pid,
+            description.instance,
+            store.path()
+        );
+        agent.stranger = None;
+        if self.proc_facts && !store.presence.is_abandoned() {
+            agent.wait_until = now + PATIENCE;
+        }
+        self.attached.insert(store.file_id());
+        // Also one that has exited since the last look: its last values are to be seen. But where the kernel does not tell who has
+        // a file, an old one is nobody's until something comes.
+        if is_recent || store.presence.is_held() {
+            (agent.entry.active, agent.entry.silent_since) = (true, None);
+        }
+        agent.store = Some(store);
+        if !self.proc_facts {
+            // Nobody else will tell of which rank it is.
+            agent.facts = Some(agent.facts_of_files(None));
+        }
+        if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
+            let kept = state.replace(record, &agent.entry);
+            let facts = agent.facts.as_ref();
+            if kept.and_then(|()| state.set_facts(record, facts)) == Err(Broken) {
+                self.give_state_up();
+            }
+        }
+        self.wake(key);
+    }
+
+    /// Where a ring has no agent yet, but one of its name has written stores until now and has none any more, it is that one's.
+    pub(super) fn adopt(&mut self, found: &Found, raw: &OsStr, now: Instant) {
+        let directory = &found.directory;
+        let place = Place {
+            directory: directory.path.clone(),
+            raw: raw.to_owned(),
+            part: String::new(),
+        };
+        if self.by_place.contains_key(&place) {
+            return;
+        }
+        let scope = scope(&directory.path);
+        let mut fitting = Vec::new();
+        for key in self.named(raw) {
+            let Some(agent) = self.agents.get_mut(&key) else {
+                continue;
+            };
+            let is_a_stores = !agent.name.part.is_empty() && agent.ring_directory.is_none();
+            if agent
+                .entry
+                .commit
+                .is_some_and(|commit| commit.ring.id == found.facts.id)
+                && is_a_stores
+            {
+                // It had this very ring before pmdanixl was started anew.
+                fitting = vec![key];
+                break;
+            }
+            let is_same_scope = self::scope(&agent.name.directory) == scope;
+            let is_same = is_same_scope && agent.is_of(found.facts.uid);
+            // As with a store, not all are asked.
+            if is_a_stores && is_same && fitting.len() < MOST_ASKED && agent.is_free(now) {
+                fitting.push(key);
+            }
+        }
+        // Of several nobody knows which.
+        if let [key] = fitting[..] {
+            if let Some(agent) = self.agents.get_mut(&key) {
+                agent.ring_directory = Some(directory.path.clone());
+                self.by_place.insert(place, key);
+            }
+        }
+    }
+}
+
+impl Agent {
+    /// Whether its files, as far as it has any, are this user's.
+    fn is_of(&self, uid: u32) -> bool {
+        let rings = self.sources.iter().map(Source::uid);
+        rings
+            .chain(self.store.iter().map(Store::uid))
+            .all(|other| other == uid)
+    }
+
+    /// What its files tell of it.
+    pub(crate) fn facts_of_files(&self, user: Option<&str>) -> Facts {
+        let directory = match &self.store {
+            Some(store) => store.path().parent().unwrap_or(store.path()),
+            None => &self.name.directory,
+        };
+        let facts = Facts::of_file(user, &self.name.raw, directory);
+        match &self.store {
+            Some(store) => Facts::of_store(&store.description).merge(&facts),
+            None => facts,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_changes_its_exporter_within_its_pod_its_container_or_the_host() {
+        const POD: &str = "2c48913c-b29f-11e7-9350-020968147796";
+        let scope = |directory: &str| scope(Path::new(directory));
+        let volume = format!("/var/lib/kubelet/pods/{POD}/volumes/kubernetes.io~empty-dir");
+        assert_eq!(scope(&format!("{volume}/a")), scope(&format!("{volume}/b")));
+        assert_eq!(scope("container:x/run/a"), scope("container:x/run/b"));
+        assert_eq!(scope("/run/a"), scope("/dev/shm"));
+        let all = ["container:x/a", "container:y/a", "/a", &volume].map(scope);
+        for (at, one) in all.iter().enumerate() {
+            assert!(!all[at + 1..].contains(one), "{one:?}");
+        }
+    }
+}

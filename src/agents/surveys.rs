@@ -1,0 +1,187 @@
+//! Who writes the rings, as far as /proc shows it.
+
+use super::quiet::Quiet;
+use super::{Agents, Change};
+use crate::discover::FileId;
+use crate::facts::Facts;
+use crate::shm::Broken;
+use crate::survey::{Mappers, Survey};
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+/// Between two surveys there is so much more time than one takes, within these bounds: on a host of many processes it takes long.
+const REST: u32 = 20;
+/// The same while an agent waits to be an instance, which it does not do for long: its labels are to be right from the first
+/// moment on.
+const URGENT_REST: u32 = 3;
+const SHORTEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(5);
+/// A survey that takes longer is one that a process holds up.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A survey of /proc that goes on.
+#[derive(Debug)]
+pub(super) struct Surveying {
+    survey: Survey,
+    /// The rings that it is for: those that are attached later were not there when the first processes were looked at.
+    rings: HashSet<FileId>,
+    began: Instant,
+    /// Whether it was said that it takes long.
+    said: bool,
+}
+
+impl Agents {
+    /// Makes instances of the agents that wait for what /proc shows of them, as soon as it has, within `patience`: an answer to
+    /// pmcd is about to be given.
+    pub fn reveal(&mut self, patience: Duration, changes: &mut Vec<Change>) {
+        if !self.proc_facts || !self.anybody_waits() {
+            return;
+        }
+        let now = Instant::now();
+        self.survey(now);
+        if let Some(surveying) = self.surveying.take() {
+            match surveying.survey.wait(patience) {
+                Some(mappers) => self.take(&surveying, &mappers, now),
+                None => self.surveying = Some(surveying),
+            }
+        }
+        for (&key, agent) in &mut self.agents {
+            if !agent.shown && agent.turn(now) == Some(true) {
+                changes.push(Change::Appeared(key));
+            }
+        }
+    }
+
+    /// Whether an agent is to be an instance as soon as it is known who it is.
+    fn anybody_waits(&self) -> bool {
+        let mut agents = self.agents.values();
+        agents.any(|agent| agent.entry.active && !agent.shown)
+    }
+
+    pub(super) fn survey(&mut self, now: Instant) {
+        if let Some(mut surveying) = self.surveying.take() {
+            match surveying.survey.answer() {
+                Ok(Some(mappers)) => self.take(&surveying, &mappers, now),
+                Ok(None) => {
+                    if !surveying.said && now.duration_since(surveying.began) >= LONG {
+                        surveying.said = true;
+                        tracing::warn!(
+                            "/proc does not answer: a process keeps its memory busy; who writes to new rings is not known until it does"
+                        );
+                    }
+                    self.surveying = Some(surveying);
+                }
+                Err(_) => self.surveyed = Some((now, LONGEST)),
+            }
+        } else if self.asks && self.is_survey_due(now) {
+            self.begin_survey(now);
+        }
+    }
+
+    fn is_survey_due(&self, now: Instant) -> bool {
+        let Some((ended, took)) = self.surveyed else {
+            return true;
+        };
+        let rest = |times| now >= ended + (took * times).clamp(SHORTEST, LONGEST);
+        rest(REST) || (rest(URGENT_REST) && self.anybody_waits())
+    }
+
+    fn begin_survey(&mut self, now: Instant) {
+        self.asks = false;
+        let (mut rings, mut inodes) = (HashSet::new(), HashSet::new());
+        for agent in self.agents.values_mut() {
+            for source in agent
+                .sources
+                .iter_mut()
+                .filter(|source| source.presence.asks())
+            {
+                source.begin_survey();
+                rings.insert(source.id());
+                inodes.insert((source.id().ino, source.uid()));
+            }
+            if let Some(store) = agent.store.as_mut().filter(|store| store.presence.asks()) {
+                store.begin_survey();
+                rings.insert(store.file_id());
+                inodes.insert((store.file_id().ino, store.uid()));
+            }
+            if let Some(stranger) = agent.stranger.as_mut().filter(|stranger| stranger.asks()) {
+                stranger.begin_survey();
+                rings.insert(stranger.id());
+                inodes.insert((stranger.id().ino, stranger.facts.uid));
+            }
+        }
+        if rings.is_empty() {
+            return;
+        }
+        match Survey::begin(inodes) {
+            Ok(survey) => {
+                self.surveying = Some(Surveying {
+                    survey,
+                    rings,
+                    began: now,
+                    said: false,
+                });
+            }
+            Err(err) => {
+                tracing::debug!("no thread to ask /proc with: {err}");
+                self.surveyed = Some((now, LONGEST));
+            }
+        }
+    }
+
+    /// Takes what a survey has shown.
+    fn take(&mut self, surveying: &Surveying, mappers: &Mappers, now: Instant) {
+        self.surveys += 1;
+        self.survey_time += mappers.took;
+        self.surveyed = Some((now, mappers.took));
+        let mut broken = false;
+        for (&key, agent) in &mut self.agents {
+            let mut asked: Option<(Option<Facts>, u32)> = None;
+            for source in &mut agent.sources {
+                let is_asked = surveying.rings.contains(&source.id());
+                if is_asked {
+                    source.end_survey(mappers);
+                }
+                // Of several rings, the last one's writer counts if it is known.
+                if is_asked || source.presence.facts().is_some() {
+                    asked = Some((source.presence.facts().cloned(), source.uid()));
+                }
+            }
+            if let Some(store) = &mut agent.store {
+                let is_asked = surveying.rings.contains(&store.file_id());
+                if is_asked {
+                    store.end_survey(mappers);
+                }
+                if is_asked || store.presence.facts().is_some() {
+                    asked = Some((store.presence.facts().cloned(), store.uid()));
+                }
+            }
+            if let Some(stranger) = &mut agent.stranger {
+                if surveying.rings.contains(&stranger.id()) {
+                    stranger.end_survey(mappers);
+                    asked = Some((stranger.presence.facts().cloned(), stranger.facts.uid));
+                }
+            }
+            let Some((of_process, uid)) = asked else {
+                continue;
+            };
+            // Of one that is not seen it stays as it was, or what its file tells must do.
+            let of_file = agent.facts_of_files(mappers.user(uid));
+            let facts = match (&of_process, &agent.facts) {
+                (Some(of_process), _) => of_file.merge(of_process),
+                (None, Some(before)) => of_file.merge(before),
+                (None, None) => of_file,
+            };
+            self.quiet.insert(key, Quiet::default());
+            if agent.facts.as_ref() != Some(&facts) {
+                if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
+                    broken |= state.set_facts(record, Some(&facts)) == Err(Broken);
+                }
+                agent.facts = Some(facts);
+            }
+        }
+        if broken {
+            self.give_state_up();
+        }
+    }
+}

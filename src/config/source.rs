@@ -1,0 +1,97 @@
+//! Where the configuration comes from: the file, the environment and the command line.
+
+use super::{Environment, Loaded};
+use crate::error::ConfigError;
+use crate::options::Options;
+use crate::pcpconf::PcpConf;
+use std::cell::Cell;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+/// Where the configuration is read from, now and at each reload.
+#[derive(Debug)]
+pub struct ConfigSource {
+    /// The file.
+    pub path: PathBuf,
+    /// PCP's own file may be missing, until it was there once: a reload never falls back to the defaults.
+    may_be_missing: Cell<bool>,
+    username: Option<String>,
+}
+
+impl ConfigSource {
+    /// The file that `-c` names, or else PCP's own.
+    #[must_use]
+    pub fn new(options: &Options, conf: &PcpConf) -> Self {
+        Self {
+            path: options.config.clone().unwrap_or_else(|| conf.nixl_conf()),
+            may_be_missing: Cell::new(options.config.is_none()),
+            username: options.username.clone(),
+        }
+    }
+
+    /// Reads it, and what overrides it.
+    ///
+    /// # Errors
+    /// As [`super::load`].
+    pub fn read(&self) -> Result<Loaded, ConfigError> {
+        let environment = Environment::read();
+        let mut loaded = match super::load(Some(&self.path), &environment) {
+            Err(ConfigError::Read { source, .. })
+                if source.kind() == ErrorKind::NotFound && self.may_be_missing.get() =>
+            {
+                let mut loaded = super::load(None, &environment)?;
+                loaded.notes.push(format!(
+                    "{} is not there; the defaults hold",
+                    self.path.display()
+                ));
+                loaded
+            }
+            loaded => {
+                self.may_be_missing.set(false);
+                loaded?
+            }
+        };
+        if let Some(name) = &self.username {
+            loaded.config.user = Some(super::account_option(name)?);
+        }
+        Ok(loaded)
+    }
+}
+
+/// Logs what was read at the start, or why nothing was.
+pub fn announce(loaded: &Result<Loaded, ConfigError>) {
+    match loaded {
+        Ok(loaded) => {
+            loaded.log();
+            let config = &loaded.config;
+            let mut places: Vec<String> = [
+                ("rings", &config.telemetry_dir),
+                ("stores", &config.multiproc_dir),
+            ]
+            .into_iter()
+            .filter(|(_, dirs)| !dirs.is_empty())
+            .map(|(what, dirs)| {
+                let paths: Vec<&str> = dirs.iter().map(|pattern| pattern.path.as_str()).collect();
+                format!("{what} in {}", paths.join(", "))
+            })
+            .collect();
+            if config.containers {
+                places.push("what only containers see".into());
+            }
+            tracing::info!(
+                "version {} looks for {}",
+                env!("CARGO_PKG_VERSION"),
+                places.join(" and for ")
+            );
+        }
+        Err(err) => {
+            let remedy = if err.is_in_file() {
+                "pmstore nixl.control.reload 1"
+            } else {
+                "then start pmcd again"
+            };
+            tracing::error!("{err}");
+            tracing::error!("no directory is looked through until that is put right: {remedy}");
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! The inference engine that a process is part of, from its command line (`/proc/PID/cmdline`, NUL-separated).
+//!
+//! Arguments name models, files and prompts, and those name engines. So only three places count:
+//! - the beginning of the first word, where a process has given itself a title: vLLM's `VLLM::EngineCore`, `VLLM::Worker_TP0`,
+//!   SGLang's `sglang::scheduler_TP0`;
+//! - the program: the first word, or the script that a Python interpreter was given, which is the first word behind its options.
+//!   Its file's name counts (`/opt/venv/bin/vllm`), or the package whose file it is (`.../site-packages/tensorrt_llm/...`);
+//! - the module behind the interpreter's `-m`.
+//!
+//! A title that another engine gives as well tells nothing: `ray::RayWorkerWrapper` is vLLM's, TensorRT-LLM's and LMDeploy's. So does
+//! `python -c`, which is how Python starts the children of all of them; those that make agents give themselves titles.
+
+use serde::{Deserialize, Serialize};
+
+/// An inference engine, or a part of one that makes agents of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Engine {
+    /// vLLM.
+    Vllm,
+    /// SGLang.
+    Sglang,
+    /// TensorRT-LLM.
+    TrtLlm,
+    /// Dynamo's KV block manager.
+    Kvbm,
+    /// LMCache.
+    LmCache,
+}
+
+impl Engine {
+    /// All there are.
+    pub const ALL: [Self; 5] = [
+        Self::Vllm,
+        Self::Sglang,
+        Self::TrtLlm,
+        Self::Kvbm,
+        Self::LmCache,
+    ];
+
+    /// What it is called in labels.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vllm => "vllm",
+            Self::Sglang => "sglang",
+            Self::TrtLlm => "trtllm",
+            Self::Kvbm => "kvbm",
+            Self::LmCache => "lmcache",
+        }
+    }
+
+    /// The engine of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|engine| engine.name() == name)
+    }
+
+    /// The engine that a process with this command line is part of.
+    #[must_use]
+    pub fn of_command_line(cmdline: &[u8]) -> Option<Self> {
+        let mut words = cmdline.split(|&byte| byte == 0);
+        let first = words.next()?;
+        if first.starts_with(b"VLLM::") {
+            Some(Self::Vllm)
+        } else if first.starts_with(b"sglang::") {
+            Some(Self::Sglang)
+        } else if is_python(last(first)) {
+            run_by_python(words)
+        } else {
+            of_program(first)
+        }
+    }
+}
+
+/// The last name of a path.
+fn last(path: &[u8]) -> &[u8] {
+    path.rsplit(|&byte| byte == b'/').next().unwrap_or_default()
+}
+
+/// `python`, `python3`, `python3.12`, and builds of it with a letter behind (`python3.13t`).
+fn is_python(program: &[u8]) -> bool {
+    program.strip_prefix(b"python").is_some_and(|version| {
+        let version = version.strip_suffix(b"t").unwrap_or(version);
+        version
+            .iter()
+            .all(|&byte| byte.is_ascii_digit() || byte == b'.')
+    })
+}
+
+/// The engine whose module or script an interpreter was given; the words are those behind its own name.
+fn run_by_python<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> Option<Engine> {
+    while let Some(word) = words.next() {
+        let options = match word {
+            // The program comes from standard input, and what follows are its arguments.
+            b"-" => return None,
+            b"--" => return of_program(words.next()?),
+            b"--check-hash-based-pycs" => {
+                words.next();
+                continue;
+            }
+            [b'-', b'-', ..] => continue,
+            [b'-', options @ ..] => options,
+            script => return of_program(script),
+        };
+        // Letters stand together (`-um`), and what one takes may stand right behind it.
+        for (at, option) in options.iter().enumerate() {
+            let behind = options.get(at + 1..).filter(|rest| !rest.is_empty());
+            match option {
+                b'm' => return of_module(behind.or_else(|| words.next())?),
+                b'c' => return None,
+                b'W' | b'X' => {
+                    behind.or_else(|| words.next());
+                    break;
+                }
+                _ => {}
+            }
+        }
+    }
+    None
+}
+
+/// The engine of a Python module.
+fn of_module(module: &[u8]) -> Option<Engine> {
+    of_package(module.split(|&byte| byte == b'.'))
+}
+
+/// The engine of a program or script.
+fn of_program(path: &[u8]) -> Option<Engine> {
+    match last(path) {
+        // lmcache_vllm is vLLM with LMCache in it.
+        b"vllm" | b"lmcache_vllm" => return Some(Engine::Vllm),
+        b"sglang" => return Some(Engine::Sglang),
+        b"lmcache"
+        | b"lmcache_controller"
+        | b"lmcache_experimental_server"
+        | b"lmcache_server"
+        | b"lmcache_v0_server" => return Some(Engine::LmCache),
+        name if name.starts_with(b"trtllm-") => return Some(Engine::TrtLlm),
+        _ => {}
+    }
+    let mut names = path.split(|&byte| byte == b'/');
+    names.find(|name| matches!(*name, b"site-packages" | b"dist-packages"))?;
+    of_package(names)
+}
+
+/// The engine of a Python package, which is the first of these names; Dynamo has one in it for each engine that it runs.
+fn of_package<'a>(mut names: impl Iterator<Item = &'a [u8]>) -> Option<Engine> {
+    match names.next()? {
+        b"vllm" | b"lmcache_vllm" => Some(Engine::Vllm),
+        b"sglang" => Some(Engine::Sglang),
+        b"tensorrt_llm" => Some(Engine::TrtLlm),
+        b"kvbm" => Some(Engine::Kvbm),
+        b"lmcache" => Some(Engine::LmCache),
+        b"dynamo" => match names.next()? {
+            b"vllm" => Some(Engine::Vllm),
+            b"sglang" => Some(Engine::Sglang),
+            b"trtllm" => Some(Engine::TrtLlm),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The engine of a command line whose words have one space between them.
+    fn engine(line: &str) -> Option<Engine> {
+        let cmdline = line.replace(' ', "\0") + "\0";
+        Engine::of_command_line(cmdline.as_bytes())
+    }
+
+    #[test]
+    fn vllm_is_known_by_its_command_its_module_and_its_titles() {
+        for line in [
+            "vllm serve Qwen/Qwen3-0.6B --port 8000",
+            "/usr/bin/python3 /usr/local/bin/vllm serve Qwen/Qwen3-14B --tensor-parallel-size 4",
+            "/opt/venv/bin/python3.12 /opt/venv/bin/vllm serve m",
+            "python3 -m vllm.entrypoints.openai.api_server --model m",
+            "python -u -m vllm.entrypoints.openai.api_server",
+            "python -um vllm.entrypoints.cli.main serve m",
+            "python -mvllm serve",
+            "python3 -X dev -W ignore -Wdefault -Xfrozen_modules=off -OO -m vllm.entrypoints.api_server",
+            "python3 --check-hash-based-pycs never -m vllm",
+            "python3 /usr/local/lib/python3.12/dist-packages/vllm/entrypoints/openai/api_server.py",
+            "python3 -- /usr/local/bin/vllm serve",
+            "python3 -m dynamo.vllm --model m --is-prefill-worker",
+            "python3 -m dynamo.vllm.main",
+            "/usr/bin/python3 /usr/local/bin/lmcache_vllm serve m",
+            "VLLM::Worker_TP0",
+            "VLLM::Worker_PP0_TP1_EP1",
+            "VLLM::EngineCore",
+            "VLLM::EngineCore_DP0",
+        ] {
+            assert_eq!(engine(line), Some(Engine::Vllm), "{line}");
+        }
+        // A title stands in what was the command line, and NULs fill the rest.
+        let title = b"VLLM::Worker_TP3\0\0\0\0\0\0\0\0\0\0\0\0";
+        assert_eq!(Engine::of_command_line(title), Some(Engine::Vllm));
+    }
+
+    #[test]
+    fn sglang_is_known_by_its_command_its_module_and_its_titles() {
+        for line in [
+            "python3 -m sglang.launch_server --model-path m --disaggregation-mode prefill",
+            "python -m sglang.srt.entrypoints.http_server",
+            "/opt/venv/bin/python /opt/venv/bin/sglang serve --model-path m",
+            "python3 -m dynamo.sglang --model m",
+            "python3 -m dynamo.sglang.decode_worker",
+            "sglang::scheduler_TP0",
+            "sglang::scheduler_DP1_TP3",
+            "sglang::scheduler",
+            "sglang::detokenizer",
+        ] {
+            assert_eq!(engine(line), Some(Engine::Sglang), "{line}");
+        }
+    }
+
+    #[test]
+    fn tensorrt_llm_is_known_by_its_commands_and_its_modules() {
+        for line in [
+            "/usr/bin/python3 /usr/local/bin/trtllm-serve m --backend pytorch --tp_size 8",
+            "trtllm-serve disaggregated -c disagg.yaml",
+            "/usr/bin/python3 /usr/local/bin/trtllm-bench --model m throughput",
+            "/usr/bin/python3 -m tensorrt_llm.llmapi.mgmn_worker_node",
+            "python3 -m tensorrt_llm.llmapi.mgmn_leader_node",
+            "python3 -m tensorrt_llm.commands.serve m",
+            "/usr/local/lib/python3.12/dist-packages/tensorrt_llm/bin/executorWorker",
+            "python3 -m dynamo.trtllm --model-path m --disaggregation-mode prefill",
+            "python3 -m dynamo.trtllm.sidecar --grpc-endpoint 127.0.0.1:50051",
+        ] {
+            assert_eq!(engine(line), Some(Engine::TrtLlm), "{line}");
+        }
+    }
+
+    #[test]
+    fn lmcache_and_kvbm_are_known_where_they_run_by_themselves() {
+        for line in [
+            "/opt/venv/bin/python3 /opt/venv/bin/lmcache_server localhost 65432",
+            "lmcache_controller --port 9000",
+            "/usr/bin/python3 /usr/local/bin/lmcache coordinator --host 0.0.0.0",
+            "python -m lmcache.v1.api_server --port 9000 --monitor-port 9001",
+            "python -m lmcache.v1.multiprocess.server --host 127.0.0.1 --port 5556",
+            "python3 -m lmcache.v1.mp_coordinator",
+        ] {
+            assert_eq!(engine(line), Some(Engine::LmCache), "{line}");
+        }
+        assert_eq!(engine("python3 -m kvbm.leader"), Some(Engine::Kvbm));
+    }
+
+    #[test]
+    fn an_argument_that_mentions_an_engine_does_not_decide() {
+        for line in [
+            "python3 bench.py --backend vllm -m vllm.entrypoints",
+            "python3 bench.py /usr/local/bin/vllm",
+            "python3 -c vllm",
+            "python3 -c import_vllm -m vllm",
+            "python3 - -m vllm",
+            "python3 -W vllm bench.py",
+            "python3 -X -m bench.py vllm",
+            "python3 -m debugpy -m vllm",
+            "python3 -m torch.distributed.run /usr/local/bin/vllm",
+            "python3 /srv/vllm/serve.py",
+            "python3 /home/sglang/run.py /site-packages/vllm/x.py",
+            "bash -c vllm serve m",
+            "cat VLLM::Worker_TP0",
+            "tail -f /var/log/vllm",
+            "/opt/vllm/bin/router",
+            "./client --title sglang::scheduler_TP0",
+            "curl http://localhost:8000/v1/completions -d trtllm-serve",
+        ] {
+            assert_eq!(engine(line), None, "{line}");
+        }
+        let prompt = b"python3\0ask.py\0-m\0VLLM::Worker_TP0 vllm serve\0";
+        assert_eq!(Engine::of_command_line(prompt), None);
+    }
+
+    #[test]
+    fn what_several_engines_or_none_are_called_is_none() {
+        for line in [
+            "ray::RayWorkerWrapper.execute_method",
+            "python3 -m dynamo.frontend --router-mode kv",
+            "python3 -m dynamo",
+            "python3 -m vllm_ascend",
+            "python3 -m vllmx.serve",
+            "python3 -m my.vllm",
+            "/usr/bin/python3 -c from_multiprocessing.spawn_import_spawn_main --multiprocessing-fork",
+            "python3 -m",
+            "python3 -u",
+            "python3",
+            "pythonvllm -m vllm",
+            "vllm-router",
+            "vllm.sh",
+            "vllm::Worker",
+            "sglang_router",
+            "",
+        ] {
+            assert_eq!(engine(line), None, "{line}");
+        }
+        for cmdline in [
+            &b""[..],
+            b"\0\0\0\0",
+            b"\xff\xfe",
+            b"python3\0-\xff\0",
+            b"python3\0\0\0",
+        ] {
+            assert_eq!(Engine::of_command_line(cmdline), None);
+        }
+    }
+
+    #[test]
+    fn each_engine_has_a_name_of_its_own() {
+        for engine in Engine::ALL {
+            assert_eq!(Engine::named(engine.name()), Some(engine));
+        }
+        assert_eq!(Engine::named("VLLM"), None);
+    }
+}

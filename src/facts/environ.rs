@@ -1,0 +1,323 @@
+//! The few variables of a process's environment that say which one it is.
+//!
+//! The rest of `/proc/PID/environ` holds tokens and keys. It goes by in a buffer that is wiped; no more than the first bytes of
+//! one variable at a time are looked at, and nothing of others is kept, shown or logged.
+//!
+//! | variable | set by | label |
+//! | --- | --- | --- |
+//! | `LOCAL_RANK` | torchrun; NIXL's own exporter takes the rank from it, unless NIXL_TELEMETRY_RANK_ENV names another variable | local_rank |
+//! | `SLURM_JOB_ID` | Slurm | slurm_job_id |
+//!
+//! NIXL_TELEMETRY_RANK_ENV is not followed: the process would choose what is read. SLURM_LOCALID is no rank of an agent: all
+//! workers of an engine that Slurm starts as one task have the same. The environment is as the process was started with; one
+//! that gave itself a title (vLLM's and SGLang's workers) has overwritten it, and tells nothing here.
+//!
+//! Where containers are looked into, [`Directories`] takes two more: NIXL_TELEMETRY_DIR and NIXL_TELEMETRY_MULTIPROC_DIR, where
+//! NIXL itself was told to write.
+
+use super::cgroup::MAX_JOB;
+use super::number;
+use std::ffi::OsStr;
+use std::hint::black_box;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// So much of a variable is looked at: the longest name and value that are taken, and one byte that shows that a value is longer.
+const HEAD: usize = 24;
+/// Bytes that are read at a time.
+const CHUNK: usize = 4096;
+/// The longest directory that is taken, in bytes: with what stands before it, it has room in the state file.
+pub const MAX_DIRECTORY: usize = 800;
+const RING_DIR: &[u8] = b"NIXL_TELEMETRY_DIR=";
+const STORE_DIR: &[u8] = b"NIXL_TELEMETRY_MULTIPROC_DIR=";
+/// The longest of these variables, and one byte that shows that it is longer.
+const DIRECTORY_HEAD: usize = STORE_DIR.len() + MAX_DIRECTORY + 1;
+/// The highest rank that is taken for one.
+const MAX_RANK: u64 = 65_535;
+
+/// What the environment tells; values are decimal numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environ {
+    /// Which of a host's processes of one job it is.
+    pub local_rank: Option<String>,
+    /// The Slurm job that it was started in.
+    pub slurm_job_id: Option<String>,
+}
+
+/// The first value of each variable, as getenv(3) finds it; `Some(None)` if it is not one that is taken.
+#[derive(Default)]
+struct First {
+    local_rank: Option<Option<String>>,
+    slurm_job_id: Option<Option<String>>,
+}
+
+impl Environ {
+    /// Reads variables, each ended by a NUL.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn read(environ: impl Read) -> io::Result<Self> {
+        let mut first = First::default();
+        variables(environ, &mut [0; HEAD], |_| true, |one| first.note(one))?;
+        Ok(Self {
+            local_rank: first.local_rank.flatten(),
+            slurm_job_id: first.slurm_job_id.flatten(),
+        })
+    }
+}
+
+/// Where a process was told to write its telemetry, as it sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Directories {
+    /// NIXL_TELEMETRY_DIR.
+    pub rings: Option<PathBuf>,
+    /// NIXL_TELEMETRY_MULTIPROC_DIR.
+    pub stores: Option<PathBuf>,
+}
+
+impl Directories {
+    /// Reads variables, each ended by a NUL. Of a directory that is there twice the first counts; one that is not absolute, that
+    /// is longer than [`MAX_DIRECTORY`] or that holds control characters is none.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn read(environ: impl Read) -> io::Result<Self> {
+        let (mut rings, mut stores) = (None, None);
+        let is_ours = |head: &[u8]| {
+            let begins = |name: &[u8]| head.starts_with(name) || name.starts_with(head);
+            begins(RING_DIR) || begins(STORE_DIR)
+        };
+        variables(environ, &mut [0; DIRECTORY_HEAD], is_ours, |variable| {
+            if let Some(value) = variable.strip_prefix(RING_DIR) {
+                rings.get_or_insert(directory(value));
+            } else if let Some(value) = variable.strip_prefix(STORE_DIR) {
+                stores.get_or_insert(directory(value));
+            }
+        })?;
+        Ok(Self {
+            rings: rings.flatten(),
+            stores: stores.flatten(),
+        })
+    }
+
+    /// Whether it was told none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rings.is_none() && self.stores.is_none()
+    }
+}
+
+/// A directory as it is taken, without slashes that mean nothing.
+fn directory(value: &[u8]) -> Option<PathBuf> {
+    let is_taken = value.starts_with(b"/")
+        && value.len() <= MAX_DIRECTORY
+        && !value.iter().any(u8::is_ascii_control);
+    is_taken.then(|| {
+        PathBuf::from(OsStr::from_bytes(value))
+            .components()
+            .collect()
+    })
+}
+
+/// Shows the first bytes of each variable that is ended, as many as `head` holds, and of those that are not wanted, seen by how
+/// they begin, only that beginning. What went by is wiped.
+fn variables(
+    mut environ: impl Read,
+    head: &mut [u8],
+    is_wanted: impl Fn(&[u8]) -> bool,
+    show: impl FnMut(&[u8]),
+) -> io::Result<()> {
+    let mut chunk = [0; CHUNK];
+    let read = scan(&mut environ, &mut chunk, head, is_wanted, show);
+    chunk.fill(0);
+    head.fill(0);
+    // Otherwise the compiler may leave out what nobody reads.
+    black_box((&chunk, &head));
+    read
+}
+
+fn scan(
+    environ: &mut impl Read,
+    chunk: &mut [u8],
+    head: &mut [u8],
+    is_wanted: impl Fn(&[u8]) -> bool,
+    mut show: impl FnMut(&[u8]),
+) -> io::Result<()> {
+    let (mut len, mut wanted) = (0, true);
+    loop {
+        let read = match environ.read(chunk) {
+            Ok(read) => read,
+            Err(err) if err.kind() == io::ErrorKind::Interrupted => continue,
+            Err(err) => return Err(err),
+        };
+        if read == 0 {
+            // What has no end may be cut.
+            return Ok(());
+        }
+        for &byte in chunk.iter().take(read) {
+            if byte == 0 {
+                show(head.get(..len).unwrap_or_default());
+                (len, wanted) = (0, true);
+            } else if let (true, Some(place)) = (wanted, head.get_mut(len)) {
+                *place = byte;
+                len += 1;
+                wanted = is_wanted(head.get(..len).unwrap_or_default());
+            }
+        }
+    }
+}
+
+impl First {
+    /// A variable, or the beginning of one whose value is too long to be taken.
+    fn note(&mut self, variable: &[u8]) {
+        if let Some(value) = variable.strip_prefix(b"LOCAL_RANK=") {
+            self.local_rank.get_or_insert(number(value, MAX_RANK));
+        } else if let Some(value) = variable.strip_prefix(b"SLURM_JOB_ID=") {
+            let job = number(value, MAX_JOB).filter(|job| job != "0");
+            self.slurm_job_id.get_or_insert(job);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(environ: &[u8]) -> (Option<String>, Option<String>) {
+        let environ = Environ::read(environ).expect("memory can be read");
+        (environ.local_rank, environ.slurm_job_id)
+    }
+
+    #[test]
+    fn the_rank_and_the_job_are_found_among_other_variables() {
+        let environ =
+            b"PATH=/usr/bin\0LOCAL_RANK=3\0HF_TOKEN=hf_secret\0SLURM_JOB_ID=4711\0LANG=C\0";
+        assert_eq!(told(environ), (Some("3".into()), Some("4711".into())));
+        let last = "SLURM_JOB_ID=4294967295\0LOCAL_RANK=65535\0";
+        let long = format!("SECRET={}\0{last}", "x".repeat(3 * CHUNK));
+        let both = (Some("65535".into()), Some("4294967295".into()));
+        assert_eq!(told(long.as_bytes()), both);
+    }
+
+    #[test]
+    fn where_reads_end_makes_no_difference() {
+        /// Gives a byte at a time.
+        struct Slow<'a>(&'a [u8]);
+        impl Read for Slow<'_> {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                let len = buffer.len().min(1);
+                self.0.read(&mut buffer[..len])
+            }
+        }
+        let environ = b"A=b\0LOCAL_RANK=12\0C=d\0SLURM_JOB_ID=7\0";
+        let slow = Environ::read(Slow(environ)).expect("memory can be read");
+        assert_eq!((slow.local_rank, slow.slurm_job_id), told(environ));
+    }
+
+    #[test]
+    fn other_variables_are_none_of_ours_whatever_they_hold() {
+        for environ in [
+            &b""[..],
+            b"\0\0\0",
+            b"MY_LOCAL_RANK=1\0LOCAL_RANK_2=1\0local_rank=1\0",
+            b"A=\nLOCAL_RANK=1\0B=SLURM_JOB_ID=2\0",
+            b"SLURM_JOB_ID\0LOCAL_RANK\0",
+            b"SLURM_LOCALID=1\0RANK=1\0SLURM_JOBID=3\0",
+            b"VLLM::Worker_TP0\0\0\0\0\0",
+            // It may go on.
+            b"LOCAL_RANK=1",
+        ] {
+            assert_eq!(told(environ), (None, None), "{environ:?}");
+        }
+    }
+
+    #[test]
+    fn only_numbers_of_their_range_are_values() {
+        for value in [
+            "",
+            " 1",
+            "1 ",
+            "-1",
+            "+1",
+            "0x1",
+            "01",
+            "65536",
+            "1\n",
+            "one",
+            "\u{663}",
+            "11111111111111111111111111111111",
+        ] {
+            let environ = format!("LOCAL_RANK={value}\0");
+            assert_eq!(told(environ.as_bytes()), (None, None), "{value}");
+        }
+        for value in [
+            "",
+            "0",
+            "4294967296",
+            "12345678901",
+            "123456789012",
+            "1;2",
+            "\u{ff}",
+        ] {
+            let environ = format!("SLURM_JOB_ID={value}\0");
+            assert_eq!(told(environ.as_bytes()), (None, None), "{value}");
+        }
+        assert_eq!(told(b"LOCAL_RANK=0\0"), (Some("0".into()), None));
+    }
+
+    #[test]
+    fn of_a_variable_that_is_there_twice_the_first_counts() {
+        assert_eq!(
+            told(b"LOCAL_RANK=1\0LOCAL_RANK=2\0").0.as_deref(),
+            Some("1")
+        );
+        assert_eq!(told(b"LOCAL_RANK=x\0LOCAL_RANK=2\0").0, None);
+    }
+
+    fn directories(environ: &[u8]) -> (Option<String>, Option<String>) {
+        let Directories { rings, stores } = Directories::read(environ).expect("memory can be read");
+        let text = |path: PathBuf| path.to_str().expect("UTF-8").to_owned();
+        (rings.map(text), stores.map(text))
+    }
+
+    #[test]
+    fn where_telemetry_is_written_is_found_among_other_variables() {
+        let environ = b"HF_TOKEN=hf_secret\0NIXL_TELEMETRY_DIR=/tmp//nixl/\0NIXL_TELEMETRY_MULTIPROC_DIR=/mp\0\
+                        NIXL_TELEMETRY_DIR=/later\0";
+        let both = (Some("/tmp/nixl".into()), Some("/mp".into()));
+        assert_eq!(directories(environ), both);
+        let longest = format!("/{}", "x".repeat(MAX_DIRECTORY - 1));
+        let secret = "s".repeat(3 * CHUNK);
+        let environ = format!("SECRET={secret}\0NIXL_TELEMETRY_DIR={longest}\0");
+        assert_eq!(directories(environ.as_bytes()), (Some(longest), None));
+    }
+
+    #[test]
+    fn what_is_no_absolute_path_of_its_length_is_no_directory() {
+        let long = format!("NIXL_TELEMETRY_DIR=/{}\0", "x".repeat(MAX_DIRECTORY));
+        for environ in [
+            long.as_str(),
+            "NIXL_TELEMETRY_DIR=\0",
+            "NIXL_TELEMETRY_DIR=tmp/nixl\0",
+            "NIXL_TELEMETRY_DIR=/tmp/a\nb\0",
+            "NIXL_TELEMETRY_DIR=x\0NIXL_TELEMETRY_DIR=/later\0",
+            "MY_NIXL_TELEMETRY_DIR=/tmp\0NIXL_TELEMETRY_DIRS=/tmp\0nixl_telemetry_dir=/tmp\0",
+            "NIXL_TELEMETRY_DIR\0NIXL_TELEMETRY_\0",
+            // It may go on.
+            "NIXL_TELEMETRY_DIR=/tmp",
+        ] {
+            assert_eq!(directories(environ.as_bytes()), (None, None), "{environ}");
+        }
+    }
+
+    #[test]
+    fn of_variables_that_are_not_wanted_nothing_but_their_beginning_is_shown() {
+        let mut shown = Vec::new();
+        let is_wanted = |head: &[u8]| b"NIXL=".starts_with(head) || head.starts_with(b"NIXL=");
+        let environ = &b"HF_TOKEN=secret\0NO=secret\0NIXL=/tmp\0"[..];
+        let show = |one: &[u8]| shown.push(String::from_utf8_lossy(one).into_owned());
+        variables(environ, &mut [0; 100], is_wanted, show).expect("memory can be read");
+        assert_eq!(shown, ["H", "NO", "NIXL=/tmp"]);
+    }
+}

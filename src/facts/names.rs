@@ -1,0 +1,84 @@
+//! What the name of an agent tells of who made it.
+//!
+//! | who | name | tells |
+//! | --- | --- | --- |
+//! | Dynamo's KVBM | `kvbm-worker-N`, N counted over the whole world of workers | the engine |
+//! | SGLang's HiCache | `hicache_nixl_` and a UUID | the engine |
+//! | TensorRT-LLM | `HOST_PID_RANDOM_N`, RANDOM 64 bits, all decimal | the engine; PID is one of its container, and host names need not be the host's |
+//! | Megatron's refit | `refit-nixl-rank-N`, N the rank in a group that spans hosts and separate worlds | nothing: that is no local rank |
+//! | vLLM, SGLang, LMCache | a UUID | nothing |
+//!
+//! A name tells more of the engine than a command line: KVBM's agent lives in the process of another engine, next to its agent.
+
+use super::Engine;
+use super::number;
+
+/// The engine whose agents have such names.
+#[must_use]
+pub fn engine(name: &[u8]) -> Option<Engine> {
+    if let Some(worker) = name.strip_prefix(b"kvbm-worker-") {
+        return number(worker, u64::MAX).map(|_| Engine::Kvbm);
+    }
+    if name.starts_with(b"hicache_nixl_") {
+        return Some(Engine::Sglang);
+    }
+    is_tensorrt_llm(name).then_some(Engine::TrtLlm)
+}
+
+/// Whether a name has the form of TensorRT-LLM's `genUniqueAgentName`. (Its first versions had no random number, and others name
+/// agents like that.)
+fn is_tensorrt_llm(name: &[u8]) -> bool {
+    let mut parts = name.rsplitn(4, |&byte| byte == b'_');
+    let mut next = |max| parts.next().and_then(|part| number(part, max));
+    let (count, random) = (next(u64::MAX), next(u64::MAX));
+    let pid = next(u64::from(u32::MAX));
+    // One in 2^32 random numbers of 64 bits has no more than 10 digits; what others count has.
+    let is_random = random.is_some_and(|random| random.len() > 10);
+    let host = parts.next().unwrap_or_default();
+    count.is_some() && is_random && pid.is_some() && !host.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_only_one_engine_gives_tell_it() {
+        for (name, told) in [
+            ("kvbm-worker-0", Engine::Kvbm),
+            ("kvbm-worker-17", Engine::Kvbm),
+            (
+                "hicache_nixl_5a1e1f0c-30f5-4a34-8bb8-0f7c8a2d9a5e",
+                Engine::Sglang,
+            ),
+            ("gpu-node-7_4242_13512874629471265023_0", Engine::TrtLlm),
+            ("dgx_a_01.site_77_9007199254740993_12", Engine::TrtLlm),
+        ] {
+            assert_eq!(engine(name.as_bytes()), Some(told), "{name}");
+        }
+    }
+
+    #[test]
+    fn names_that_anybody_may_give_tell_nothing() {
+        for name in [
+            "5a1e1f0c-30f5-4a34-8bb8-0f7c8a2d9a5e",
+            "refit-nixl-rank-3",
+            "sender_5a1e1f0c-30f5-4a34-8bb8-0f7c8a2d9a5e",
+            "kvbm-worker-",
+            "kvbm-worker-a",
+            "my-kvbm-worker-0",
+            "vllm",
+            "node_4242_0",
+            "node_1_2_3",
+            "_4242_13512874629471265023_0",
+            "4242_13512874629471265023_0",
+            "node_4242_99999999999999999999_0",
+            "node_99999999999_13512874629471265023_0",
+            "node_4242_13512874629471265023_x",
+            "",
+        ] {
+            assert_eq!(engine(name.as_bytes()), None, "{name}");
+        }
+        assert_eq!(engine(b"\xff_\xfe_\x80_"), None);
+    }
+}

@@ -1,0 +1,204 @@
+//! Cluster 40: the PMDA itself.
+
+use super::control;
+use crate::control::{self as own, microseconds, milliseconds};
+use crate::log;
+use crate::metrics::{Get, Metric, Semantics, Units};
+
+pub(super) const ROWS: &[Metric] = &[
+    control(
+        0,
+        "control.version",
+        Get::Text(|_, _| Some(env!("CARGO_PKG_VERSION").into())),
+        Semantics::Discrete,
+        Units::None,
+        "version of pmdanixl",
+        "The version of this PMDA, as pmdanixl --version prints it.",
+    ),
+    control(
+        1,
+        "control.drain_interval",
+        Get::U32(|control, _| Some(milliseconds(control.drain_interval))),
+        Semantics::Discrete,
+        Units::Millisecond,
+        "time between two drains of the rings",
+        "\
+All rings are drained this often, whether anyone asks for values or not, and
+once more before each answer. Set by drain_interval in nixl.conf. A value from 1
+to 1000 that is stored to it (as root, over the local socket) holds from then on
+until the configuration is read again (nixl.control.reload).",
+    ),
+    control(
+        2,
+        "control.drains",
+        Get::U64(|control, _| Some(control.drains)),
+        Semantics::Counter,
+        Units::Count,
+        "drains of all rings",
+        "How often all rings were drained since the start.",
+    ),
+    control(
+        3,
+        "control.drain_time",
+        Get::U64(|control, _| Some(microseconds(control.drain_time))),
+        Semantics::Counter,
+        Units::Microsecond,
+        "time spent draining rings",
+        "\
+Elapsed time spent draining rings since the start, looking for their writers
+included. Its rate is the share of the time that the agent is busy with it.",
+    ),
+    control(
+        4,
+        "control.scan_time",
+        Get::U64(|control, _| Some(microseconds(control.scan_time))),
+        Semantics::Counter,
+        Units::Microsecond,
+        "time spent looking for rings",
+        "Elapsed time spent looking through the telemetry directories since the start.",
+    ),
+    control(
+        5,
+        "control.files.refused",
+        Get::U64(|control, _| Some(control.files_refused)),
+        Semantics::Counter,
+        Units::Count,
+        "files in telemetry directories that were refused",
+        "\
+Files in the telemetry directories that were looked at and left alone since the
+start, each file and reason once. A shared directory such as /var/tmp holds many
+that are no rings; pmdanixl --check lists them with their reasons.",
+    ),
+    control(
+        6,
+        "control.state.persistent",
+        Get::U32(|control, _| Some(control.persistent.into())),
+        Semantics::Discrete,
+        Units::None,
+        "whether the counters outlive the PMDA",
+        "\
+1 if what is counted is kept in the state file, so that the counters go on when
+the PMDA is started again; 0 if the file cannot be had or cannot grow, and the
+counters begin at zero then. The log says why.",
+    ),
+    control(
+        7,
+        "control.debug",
+        Get::U32(|_, _| Some(log::is_debug().into())),
+        Semantics::Discrete,
+        Units::None,
+        "whether debug messages are logged",
+        "\
+1 if everything is logged, each refused file with its reason included, and
+without a limit; 0 if not. Storing 1 or 0 to it (as root, over the local socket)
+switches it until the PMDA ends; it starts with what -D appl0 says.",
+    ),
+    control(
+        8,
+        "control.reload",
+        Get::U32(|control, _| Some(control.loads)),
+        Semantics::Discrete,
+        Units::None,
+        "store to it to read the configuration again",
+        "\
+How often a configuration was taken, the one at the start included. Storing any
+value to it (as root, over the local socket) reads nixl.conf again. A file with
+a mistake changes nothing: the store then fails, and nixl.control.config_error
+and the log say why. A changed user takes effect at the next start.",
+    ),
+    control(
+        9,
+        "control.config_error",
+        Get::Text(|control, _| Some(control.config_error.clone())),
+        Semantics::Discrete,
+        Units::None,
+        "why the configuration was not taken",
+        "\
+What was wrong with nixl.conf when it was last read, with file, line and key;
+empty if nothing was. If it was wrong at the start, no directory is looked
+through until a good one is read (nixl.control.reload).",
+    ),
+    control(
+        10,
+        "control.events",
+        Get::U64(|control, _| Some(control.effort.events)),
+        Semantics::Counter,
+        Units::Count,
+        "events that were counted, of all agents",
+        "\
+Events of all types that were counted since the start of the PMDA, those that
+its state file has from before not included. The rate of nixl.control.drain_time
+divided by that of this one is what an event costs.",
+    ),
+    control(
+        11,
+        "control.cpu_time",
+        Get::U64(|_, _| own::cpu_time()),
+        Semantics::Counter,
+        Units::Microsecond,
+        "processor time of the PMDA",
+        "\
+Time that the PMDA has had a processor since its start, in user and in system
+mode, all of its threads included (getrusage(2)).",
+    ),
+    control(
+        12,
+        "control.memory",
+        Get::U64(|_, _| own::memory()),
+        Semantics::Instant,
+        Units::Byte,
+        "memory of the PMDA",
+        "\
+Memory that the PMDA occupies (resident, in /proc/self/statm). The pages of
+mapped rings and of the state file that it has touched are among it, though they
+belong to these files. No value where there is no /proc.",
+    ),
+    control(
+        13,
+        "control.rings",
+        Get::U32(|control, _| Some(control.effort.rings)),
+        Semantics::Instant,
+        Units::Count,
+        "rings that are attached",
+        "\
+Rings that are open, drained or only followed. Each takes a descriptor and one
+of max_agents in nixl.conf. That of an agent that has exited is kept open for
+its return, until its file is gone or the place is needed.",
+    ),
+    control(
+        14,
+        "control.agents.known",
+        Get::U32(|control, _| Some(control.effort.known)),
+        Semantics::Instant,
+        Units::Count,
+        "agents that are remembered",
+        "\
+Agents that the PMDA remembers, those included that left the instance domain:
+when one of them returns, its counters go on. Up to four times max_agents in
+nixl.conf are remembered; those that were seen least recently go first.",
+    ),
+    control(
+        15,
+        "control.surveys",
+        Get::U64(|control, _| Some(control.effort.surveys)),
+        Semantics::Counter,
+        Units::Count,
+        "looks through /proc",
+        "\
+How often the processes of this host were looked through, to find out who writes
+to a ring. It is done when a ring or somebody who has one open is not known yet,
+and never with proc_facts = false.",
+    ),
+    control(
+        16,
+        "control.survey_time",
+        Get::U64(|control, _| Some(microseconds(control.effort.survey_time))),
+        Semantics::Counter,
+        Units::Microsecond,
+        "time spent looking through /proc",
+        "\
+Elapsed time that was spent looking through the processes of this host since the
+start, in a thread of its own. An answer waits for it for 3 ms at most, and only
+while an agent is new.",
+    ),
+];

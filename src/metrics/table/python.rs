@@ -1,0 +1,216 @@
+//! Clusters 0 to 3: those of PCP's own Python PMDA, to the letter.
+
+use super::{error, event};
+use crate::event::EventType;
+use crate::metrics::{Metric, Units};
+
+pub(super) const ROWS: &[Metric] = &[
+    event(
+        0,
+        0,
+        "transfer.tx_bytes",
+        EventType::TxBytes,
+        Units::Byte,
+        "bytes of completed WRITE transfers",
+        "\
+Bytes of the transfers that the agent started as WRITE, from its own memory to
+a remote agent's, and that have completed. NIXL reports a transfer on the side
+that started it (the initiator), once, when it finds it complete: the remote
+side counts nothing, and a transfer that is stuck counts nothing either.",
+    ),
+    event(
+        0,
+        1,
+        "transfer.rx_bytes",
+        EventType::RxBytes,
+        Units::Byte,
+        "bytes of completed READ transfers",
+        "\
+Bytes of the transfers that the agent started as READ, from a remote agent's
+memory to its own, and that have completed. NIXL reports a transfer on the side
+that started it (the initiator), once, when it finds it complete: what others
+read from this agent or write to it is counted by them.",
+    ),
+    event(
+        0,
+        2,
+        "transfer.tx_requests",
+        EventType::TxRequests,
+        Units::Count,
+        "completed WRITE transfers",
+        "\
+Transfers that the agent started as WRITE and that have completed. A request of
+an inference engine is commonly many transfers.",
+    ),
+    event(
+        0,
+        3,
+        "transfer.rx_requests",
+        EventType::RxRequests,
+        Units::Count,
+        "completed READ transfers",
+        "\
+Transfers that the agent started as READ and that have completed. A request of
+an inference engine is commonly many transfers.",
+    ),
+    event(
+        1,
+        0,
+        "memory.registered",
+        EventType::MemoryRegistered,
+        Units::Byte,
+        "bytes registered for transfers",
+        "\
+Bytes of memory that the agent has registered with NIXL since it was first
+seen, added up over all registration calls. What is registered now is this less
+nixl.memory.deregistered.",
+    ),
+    event(
+        1,
+        1,
+        "memory.deregistered",
+        EventType::MemoryDeregistered,
+        Units::Byte,
+        "bytes deregistered",
+        "\
+Bytes of memory that the agent has deregistered since it was first seen, added
+up over all deregistration calls. An agent that exits without deregistering, or
+whose last telemetry is not flushed, leaves this behind nixl.memory.registered.",
+    ),
+    event(
+        2,
+        0,
+        "performance.xfer_time_us",
+        EventType::XferTime,
+        Units::Microsecond,
+        "time from start to completion of transfers",
+        "\
+Time from the start of a transfer until the initiator found it complete, added
+up over completed transfers. Divided by the number of completed transfers
+(nixl.transfer.tx_requests and nixl.transfer.rx_requests) it is the mean time of
+a transfer. Transfers overlap, so it can grow by more than a second per second,
+and bytes divided by it are the mean throughput of one transfer, not the rate
+on the wire. It includes the time until the application asked for the state.",
+    ),
+    event(
+        2,
+        1,
+        "performance.xfer_post_time_us",
+        EventType::XferPostTime,
+        Units::Microsecond,
+        "time to post transfers to the backend",
+        "\
+Time from the start of a transfer until NIXL's backend had accepted it, added up
+over transfers: the part of nixl.performance.xfer_time_us that is spent in
+software before the transfer runs.",
+    ),
+    error(
+        0,
+        "errors.not_posted",
+        EventType::NotPosted,
+        "calls on transfers that were never posted",
+        "\
+Events with status NIXL_ERR_NOT_POSTED: the state of a transfer was asked for
+that had not been started.",
+    ),
+    error(
+        1,
+        "errors.invalid_param",
+        EventType::InvalidParam,
+        "calls with invalid parameters",
+        "\
+Events with status NIXL_ERR_INVALID_PARAM: descriptors, memory type, operation
+or handle of a call were not valid.",
+    ),
+    error(
+        2,
+        "errors.backend",
+        EventType::Backend,
+        "failures in the transfer backend",
+        "\
+Events with status NIXL_ERR_BACKEND: the backend (UCX, libfabric, GDS and so on)
+failed; its own log says more.",
+    ),
+    error(
+        3,
+        "errors.not_found",
+        EventType::NotFound,
+        "unknown agents, backends or memory",
+        "\
+Events with status NIXL_ERR_NOT_FOUND: a remote agent, a backend or registered
+memory that a call names is not known, for instance because the remote agent's
+metadata is not loaded or its process was restarted.",
+    ),
+    error(
+        4,
+        "errors.mismatch",
+        EventType::Mismatch,
+        "mismatched descriptors or metadata",
+        "\
+Events with status NIXL_ERR_MISMATCH: the descriptor lists or the metadata of
+the two sides do not fit each other.",
+    ),
+    error(
+        5,
+        "errors.not_allowed",
+        EventType::NotAllowed,
+        "calls that are not allowed",
+        "\
+Events with status NIXL_ERR_NOT_ALLOWED: a call is not allowed in this state or
+with this configuration.",
+    ),
+    error(
+        6,
+        "errors.repost_active",
+        EventType::RepostActive,
+        "transfers posted again while active",
+        "\
+Events with status NIXL_ERR_REPOST_ACTIVE: a transfer was started again before
+it had completed.",
+    ),
+    error(
+        7,
+        "errors.unknown",
+        EventType::Unknown,
+        "errors without a known cause",
+        "\
+Events with status NIXL_ERR_UNKNOWN. This is NIXL's own status, not a count of
+events that pmdanixl does not know.",
+    ),
+    error(
+        8,
+        "errors.not_supported",
+        EventType::NotSupported,
+        "calls that are not supported",
+        "\
+Events with status NIXL_ERR_NOT_SUPPORTED: the backend does not support what was
+asked for.",
+    ),
+    error(
+        9,
+        "errors.remote_disconnect",
+        EventType::RemoteDisconnect,
+        "transfers that lost the remote agent",
+        "\
+Events with status NIXL_ERR_REMOTE_DISCONNECT: the remote agent went away. A
+peer that died under load shows here first.",
+    ),
+    error(
+        10,
+        "errors.canceled",
+        EventType::Canceled,
+        "canceled transfers",
+        "\
+Events with status NIXL_ERR_CANCELED: a transfer was canceled before it
+completed.",
+    ),
+    error(
+        11,
+        "errors.no_telemetry",
+        EventType::NoTelemetry,
+        "telemetry asked for but not collected",
+        "\
+Events with status NIXL_ERR_NO_TELEMETRY: an application asked NIXL for the
+telemetry of a transfer that was not collected.",
+    ),
+];

@@ -1,0 +1,196 @@
+//! Clusters 20 to 23: how transfers are distributed, by their time, size and bandwidth.
+
+use super::{histogram, of_agent};
+use crate::agent::{Agent, Now};
+use crate::metrics::{Buckets, Get, Metric, Semantics, Units};
+
+const MICROSECONDS: (Semantics, Units) = (Semantics::Instant, Units::Microsecond);
+const BANDWIDTH: (Semantics, Units) = (Semantics::Instant, Units::BytePerSecond);
+
+/// A quantile of the last 60 s. Its help is for the reader of the one metric: the ways that it is not what it seems.
+macro_rules! quantile {
+    ($pmid:expr, $name:literal, $units:expr, $get:expr, $oneline:literal, $what:literal) => {
+        of_agent(
+            $pmid,
+            $name,
+            Get::F64($get),
+            $units,
+            $oneline,
+            concat!(
+                $what,
+                "\n\
+Over the transfers that completed in the last 60 seconds, and up to 10 seconds
+more, since the window moves in steps of 10 seconds; a maximum is exact, the
+rest is right to 5 percent. There is no value while none has completed. Such
+figures of several agents or times must not be averaged: add up the buckets for
+that. An agent with a prometheus_mp store has no single transfers: percentiles
+of its times are interpolated in its buckets, as histogram_quantile of
+Prometheus does, so that they are no more exact than the bounds are, and there
+is no maximum, no value above the last bound, and none of bandwidth."
+            ),
+        )
+    };
+}
+
+macro_rules! xfer_time {
+    ($item:literal, $name:literal, $oneline:literal, $get:expr) => {
+        quantile!(
+            (21, $item),
+            $name,
+            MICROSECONDS,
+            $get,
+            $oneline,
+            "Time from the start of a transfer until the initiator found it complete."
+        )
+    };
+}
+
+macro_rules! post_time {
+    ($item:literal, $name:literal, $oneline:literal, $get:expr) => {
+        quantile!(
+            (21, $item),
+            $name,
+            MICROSECONDS,
+            $get,
+            $oneline,
+            "Time from the start of a transfer until NIXL's backend had accepted it."
+        )
+    };
+}
+
+macro_rules! bandwidth {
+    ($item:literal, $name:literal, $percent:literal, $oneline:literal) => {
+        quantile!(
+            (23, $item),
+            $name,
+            BANDWIDTH,
+            |agent: &Agent, _: &Now| agent.windows.bandwidth.percentile($percent),
+            $oneline,
+            "Bytes of a transfer by the time from its start to its completion."
+        )
+    };
+}
+
+pub(super) const ROWS: &[Metric] = &[
+    histogram(
+        (20, 0),
+        "latency.xfer_time.buckets",
+        Buckets::XferTime,
+        "transfers by time from start to completion",
+        "\
+Completed transfers by the time from their start until the initiator found them
+complete, in ranges that do not overlap: unlike in Prometheus, a transfer counts
+in one of them. The bounds are in the instances and their labels.",
+    ),
+    histogram(
+        (20, 1),
+        "latency.post_time.buckets",
+        Buckets::PostTime,
+        "transfers by time to post them",
+        "\
+Transfers by the time from their start until NIXL's backend had accepted them,
+in ranges that do not overlap: unlike in Prometheus, a transfer counts in one of
+them. The bounds are in the instances and their labels.",
+    ),
+    xfer_time!(
+        0,
+        "latency.xfer_time.p50",
+        "median transfer time, last 60 s",
+        |agent, _| agent.xfer_time(50)
+    ),
+    xfer_time!(
+        1,
+        "latency.xfer_time.p90",
+        "90th percentile of transfer times, last 60 s",
+        |agent, _| agent.xfer_time(90)
+    ),
+    xfer_time!(
+        2,
+        "latency.xfer_time.p99",
+        "99th percentile of transfer times, last 60 s",
+        |agent, _| agent.xfer_time(99)
+    ),
+    xfer_time!(
+        3,
+        "latency.xfer_time.max",
+        "longest transfer time, last 60 s",
+        |agent, _| agent.windows.xfer_time.max().map(as_f64)
+    ),
+    post_time!(
+        4,
+        "latency.post_time.p50",
+        "median time to post, last 60 s",
+        |agent, _| agent.post_time(50)
+    ),
+    post_time!(
+        5,
+        "latency.post_time.p90",
+        "90th percentile of times to post, last 60 s",
+        |agent, _| agent.post_time(90)
+    ),
+    post_time!(
+        6,
+        "latency.post_time.p99",
+        "99th percentile of times to post, last 60 s",
+        |agent, _| agent.post_time(99)
+    ),
+    post_time!(
+        7,
+        "latency.post_time.max",
+        "longest time to post, last 60 s",
+        |agent, _| agent.windows.post_time.max().map(as_f64)
+    ),
+    histogram(
+        (22, 0),
+        "size.buckets",
+        Buckets::Size,
+        "transfers by size",
+        "\
+Completed transfers by their bytes, WRITE and READ together, in ranges that do
+not overlap. The bounds are in the instances and their labels. No value: the
+agent has a prometheus_mp store, which does not tell.",
+    ),
+    histogram(
+        (23, 0),
+        "bandwidth.buckets",
+        Buckets::Bandwidth,
+        "transfers by bandwidth",
+        "\
+Completed transfers by their bytes per second: the bytes of a transfer by the
+time from its start to its completion, where a time of 0 counts as one
+microsecond. Transfers overlap, so this is not the rate on the wire, for which
+see the rates of nixl.transfer.tx_bytes and nixl.transfer.rx_bytes; a sudden
+drop tells of a slow path (TCP in place of RDMA) or of contention. No value: the
+agent has a prometheus_mp store, which does not tell.",
+    ),
+    bandwidth!(
+        1,
+        "bandwidth.p10",
+        10,
+        "10th percentile of bandwidths, last 60 s"
+    ),
+    bandwidth!(2, "bandwidth.p50", 50, "median bandwidth, last 60 s"),
+    bandwidth!(
+        3,
+        "bandwidth.p90",
+        90,
+        "90th percentile of bandwidths, last 60 s"
+    ),
+    of_agent(
+        (23, 4),
+        "bandwidth.unpaired",
+        Get::U64(|agent, _| agent.of_ring(agent.entry.account.pairing.unpaired())),
+        (Semantics::Counter, Units::Count),
+        "events whose transfer was not complete",
+        "\
+Times and sizes whose counterpart is missing, so that the bandwidth of their
+transfer is not known and not in nixl.bandwidth: a full ring cuts a transfer in
+two, and NIXL_TELEMETRY_ENABLED_METRICS can hide a part of each.",
+    ),
+];
+
+/// PCP has no integers for what is a quantile beside it.
+#[allow(clippy::cast_precision_loss)]
+fn as_f64(value: u64) -> f64 {
+    value as f64
+}

@@ -1,0 +1,330 @@
+//! Pairs the bytes of a transfer with its duration, from the order of its events in the ring.
+//!
+//! NIXL appends the events of a transfer under one lock, all of them or none, and one thread carries them to the ring in
+//! that order: post time, transfer time, bytes, requests from 1.4 on (`addXferStats`); before, transfer time, bytes, requests
+//! (`addXferTime`), and the post time on its own at some place before, among the events of other threads. No version puts
+//! bytes before their time, and none puts anything between the two. Hence the rule:
+//!
+//! **Bytes belong to a transfer time if it is the event right before them.** All else is counted as unpaired: a time that
+//! anything but bytes follows, whatever it is, and bytes that anything but a time precedes.
+//!
+//! An allow-list (`NIXL_TELEMETRY_ENABLED_METRICS`) takes whole types away, so that bytes still follow their own time or
+//! none. A full ring refuses single events: a time may be the last that had room, and the first that has room after it
+//! may be the bytes of another transfer. Nothing in the events tells, but the place does: it is where the write position
+//! stood when the ring was full, one slot before the read position of that moment. Who takes the events knows it, and
+//! calls [`Pairing::cut`] there.
+
+use crate::event::EventType;
+
+/// One transfer: how much it moved in which time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Paired {
+    /// Bytes of the transfer.
+    pub bytes: u64,
+    /// Microseconds from its start to its completion.
+    pub micros: u64,
+}
+
+impl Paired {
+    /// Byte/s. A transfer of 0 us counts as one of 1 us: NIXL's clock has no finer steps.
+    #[inline]
+    #[must_use]
+    pub fn bandwidth(self) -> u64 {
+        const PER_SECOND: u64 = 1_000_000;
+        /// Numbers of no more bits, here of up to 8 GiB in up to two hours, are exact as floating-point ones even times
+        /// `PER_SECOND`, and so is the whole part of a quotient of two such: what lies below a whole number lies below it by
+        /// more than is rounded.
+        const EXACT_BITS: u32 = 33;
+        const _: () = assert!(PER_SECOND << EXACT_BITS < 1 << 53);
+        let micros = self.micros.max(1);
+        if (self.bytes | micros) >> EXACT_BITS == 0 {
+            // Several times as fast as a division of whole numbers of 64 bits.
+            #[allow(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "below 2^53, and not below 0: the conversion to a signed number is the cheaper one"
+            )]
+            return ((self.bytes * PER_SECOND) as f64 / micros as f64) as i64 as u64;
+        }
+        match self.bytes.checked_mul(PER_SECOND) {
+            Some(bytes) => bytes / micros,
+            None => {
+                let wide = u128::from(self.bytes) * u128::from(PER_SECOND) / u128::from(micros);
+                u64::try_from(wide).unwrap_or(u64::MAX)
+            }
+        }
+    }
+}
+
+/// Where the pairing of one ring's events stands. Goes on across batches, and across restarts of the daemon as words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pairing {
+    /// The transfer time that was the last event, microseconds.
+    time: Option<u64>,
+    unpaired: u64,
+}
+
+impl Pairing {
+    /// Words of [`Pairing::to_words`].
+    pub const WORDS: usize = 3;
+
+    /// Takes the next event of the ring; `None` is one of an unknown type. Gives the transfer that it completes.
+    #[inline]
+    pub fn push(&mut self, event: Option<EventType>, value: u64) -> Option<Paired> {
+        match event {
+            Some(EventType::TxBytes | EventType::RxBytes) => {
+                let Some(micros) = self.time.take() else {
+                    self.unpaired = self.unpaired.wrapping_add(1);
+                    return None;
+                };
+                Some(Paired {
+                    bytes: value,
+                    micros,
+                })
+            }
+            Some(EventType::XferTime) => {
+                self.cut();
+                self.time = Some(value);
+                None
+            }
+            _ => {
+                self.cut();
+                None
+            }
+        }
+    }
+
+    /// Events may be missing here: the ring was restarted or overtaken, or may have been full. A time that waits for its
+    /// bytes is unpaired.
+    #[inline]
+    pub fn cut(&mut self) {
+        let open = u64::from(self.time.take().is_some());
+        self.unpaired = self.unpaired.wrapping_add(open);
+    }
+
+    /// How many times and bytes had no other half.
+    #[must_use]
+    pub fn unpaired(&self) -> u64 {
+        self.unpaired
+    }
+
+    /// All of it as words: whether a time waits, that time, and how many events were unpaired.
+    #[must_use]
+    pub fn to_words(&self) -> [u64; Self::WORDS] {
+        [
+            u64::from(self.time.is_some()),
+            self.time.unwrap_or(0),
+            self.unpaired,
+        ]
+    }
+
+    /// The reverse of [`Pairing::to_words`].
+    #[must_use]
+    pub fn from_words(&[open, time, unpaired]: &[u64; Self::WORDS]) -> Self {
+        Self {
+            time: (open != 0).then_some(time),
+            unpaired,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use EventType::{
+        EventsDropped, MemoryRegistered, NotFound, RxBytes, RxRequests, TxBytes, TxRequests,
+        XferPostTime, XferTime,
+    };
+    use proptest::prelude::*;
+
+    /// What a ring's events pair to, and how many are left over.
+    fn pairs(events: &[(EventType, u64)]) -> (Vec<(u64, u64)>, u64) {
+        let mut pairing = Pairing::default();
+        let paired = events
+            .iter()
+            .filter_map(|&(event, value)| pairing.push(Some(event), value))
+            .map(|pair| (pair.bytes, pair.micros))
+            .collect();
+        pairing.cut();
+        (paired, pairing.unpaired())
+    }
+
+    #[test]
+    fn both_orders_of_events_give_each_transfer() {
+        let adjacent = [
+            (XferPostTime, 3),
+            (XferTime, 20),
+            (TxBytes, 4096),
+            (TxRequests, 1),
+            (XferPostTime, 4),
+            (XferTime, 30),
+            (RxBytes, 8192),
+            (RxRequests, 1),
+        ];
+        assert_eq!(pairs(&adjacent), (vec![(4096, 20), (8192, 30)], 0));
+        // Up to 1.3: two transfers were posted, then both completed, in the other order.
+        let apart = [
+            (XferPostTime, 3),
+            (XferPostTime, 4),
+            (XferTime, 30),
+            (RxBytes, 8192),
+            (RxRequests, 1),
+            (MemoryRegistered, 4096),
+            (XferTime, 20),
+            (TxBytes, 4096),
+            (TxRequests, 1),
+        ];
+        assert_eq!(pairs(&apart), (vec![(8192, 30), (4096, 20)], 0));
+    }
+
+    #[test]
+    fn a_half_without_the_other_is_unpaired() {
+        assert_eq!(
+            pairs(&[(XferTime, 1), (XferTime, 2), (TxBytes, 3)]),
+            (vec![(3, 2)], 1)
+        );
+        assert_eq!(pairs(&[(TxBytes, 3), (RxBytes, 4)]), (vec![], 2));
+        assert_eq!(
+            pairs(&[(XferTime, 1), (TxBytes, 3), (TxBytes, 4)]),
+            (vec![(3, 1)], 1)
+        );
+        assert_eq!(pairs(&[(XferTime, 1)]), (vec![], 1));
+    }
+
+    #[test]
+    fn no_pair_is_made_across_another_event() {
+        for between in EventType::ALL {
+            if matches!(between, XferTime | TxBytes | RxBytes) {
+                continue;
+            }
+            let events = [(XferTime, 1), (between, 5), (TxBytes, 3)];
+            assert_eq!(pairs(&events), (vec![], 2), "{between:?}");
+        }
+        let mut pairing = Pairing::default();
+        for event in [Some(XferTime), None, Some(RxBytes)] {
+            assert_eq!(pairing.push(event, 1), None);
+        }
+        assert_eq!(pairing.unpaired(), 2);
+    }
+
+    #[test]
+    fn no_pair_is_made_across_a_cut() {
+        let mut pairing = Pairing::default();
+        pairing.cut();
+        assert_eq!(pairing.unpaired(), 0, "nothing was open");
+        pairing.push(Some(XferTime), 7);
+        pairing.cut();
+        assert_eq!(pairing.push(Some(TxBytes), 8), None);
+        assert_eq!(pairing.unpaired(), 2);
+    }
+
+    #[test]
+    fn bandwidth_is_bytes_per_second() {
+        let bandwidth = |bytes, micros| Paired { bytes, micros }.bandwidth();
+        assert_eq!(bandwidth(1 << 20, 100), 10_485_760_000);
+        assert_eq!(bandwidth(3, 2), 1_500_000);
+        assert_eq!(bandwidth(4096, 0), 4_096_000_000, "0 us counts as 1 us");
+        assert_eq!(bandwidth(0, 0), 0);
+        assert_eq!(bandwidth(1 << 50, 1 << 30), 1_048_576_000_000);
+        assert_eq!(bandwidth(u64::MAX, 1), u64::MAX, "no number holds more");
+        assert_eq!(bandwidth(1 << 62, u64::MAX), 250_000);
+    }
+
+    /// What a ring may show of a transfer: `None` is a place where it was full and refused what came.
+    type Shown = Vec<Option<(EventType, u64)>>;
+
+    /// Transfers and other events as NIXL writes them, each with a value of its own, some refused by the ring.
+    fn stream() -> impl Strategy<Value = Shown> {
+        let item = (0..8_u8, any::<bool>());
+        (
+            any::<bool>(),
+            prop::collection::vec(item, 0..40),
+            prop::collection::vec((0..160_usize, 1..12_usize), 0..6),
+        )
+            .prop_map(|(adjacent, items, gaps)| {
+                let mut events: Shown = Vec::new();
+                for (number, (kind, write)) in (1..).zip(items) {
+                    let (bytes, requests) = match write {
+                        true => (TxBytes, TxRequests),
+                        false => (RxBytes, RxRequests),
+                    };
+                    let transfer = [(XferTime, number), (bytes, number), (requests, 1)];
+                    match kind {
+                        0 => events.push(Some((NotFound, 1))),
+                        1 => events.push(Some((MemoryRegistered, number))),
+                        2 => events.push(Some((EventsDropped, number))),
+                        3 if !adjacent => events.push(Some((XferPostTime, number))),
+                        _ => {
+                            if adjacent {
+                                events.push(Some((XferPostTime, number)));
+                            }
+                            events.extend(transfer.map(Some));
+                        }
+                    }
+                }
+                for (at, len) in gaps {
+                    let at = at.min(events.len());
+                    let end = (at + len).min(events.len());
+                    events.splice(at..end, [None]);
+                }
+                events
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn bandwidth_is_exact_for_all_numbers(bits in (0..65_u32, 0..65_u32), bytes: u64, micros: u64) {
+            let cut = |value: u64, bits| value.checked_shr(bits).unwrap_or(0);
+            let (bytes, micros) = (cut(bytes, bits.0), cut(micros, bits.1));
+            let expected = u128::from(bytes) * 1_000_000 / u128::from(micros.max(1));
+            let expected = u64::try_from(expected).unwrap_or(u64::MAX);
+            prop_assert_eq!(Paired { bytes, micros }.bandwidth(), expected);
+        }
+
+        #[test]
+        fn bandwidth_is_exact_beside_whole_numbers(
+            (rate, micros) in (1..1_u64 << 40, 1..1_u64 << 20),
+            bits in (0..40_u32, 0..20_u32),
+            less in 0..2_u64,
+        ) {
+            // By bits, so that many are small enough for each way to divide.
+            let (rate, micros) = ((rate >> bits.0).max(1), (micros >> bits.1).max(1));
+            let bytes = (rate.saturating_mul(micros) / 1_000_000).saturating_sub(less);
+            let expected = u128::from(bytes) * 1_000_000 / u128::from(micros);
+            prop_assert_eq!(u128::from(Paired { bytes, micros }.bandwidth()), expected);
+        }
+
+        #[test]
+        fn a_pair_is_always_a_transfer_and_no_whole_one_is_missed(
+            events in stream(),
+            hidden in prop::collection::hash_set(0..EventType::COUNT, 0..4),
+            restarts in prop::collection::hash_set(0..200_usize, 0..5),
+        ) {
+            let shown: Shown = events
+                .into_iter()
+                .filter(|event| event.is_none_or(|(event, _)| !hidden.contains(&(event as usize))))
+                .collect();
+            let is_bytes = |event: EventType| matches!(event, TxBytes | RxBytes);
+            let mut pairing = Pairing::default();
+            let (mut pairs, mut halves) = (0, 0);
+            for (at, event) in shown.iter().enumerate() {
+                if restarts.contains(&at) {
+                    pairing = Pairing::from_words(&pairing.to_words());
+                }
+                let Some((event, value)) = *event else {
+                    pairing.cut();
+                    continue;
+                };
+                halves += u64::from(event == XferTime || is_bytes(event));
+                let pair = pairing.push(Some(event), value);
+                // The same number stands in both halves of a transfer, and in no other.
+                let before = at.checked_sub(1).and_then(|before| shown[before]);
+                let whole = is_bytes(event) && before == Some((XferTime, value));
+                prop_assert_eq!(pair, whole.then_some(Paired { bytes: value, micros: value }));
+                pairs += u64::from(whole);
+            }
+            pairing.cut();
+            prop_assert_eq!(pairing.unpaired(), halves - 2 * pairs);
+        }
+    }
+}

@@ -1,0 +1,437 @@
+//! What the PMDA answers.
+
+use super::buckets::{self, BucketIndoms};
+use super::cache_file;
+use super::ffi::InstanceCache;
+use super::work::{Budget, END, FETCH, PIECE, REVEAL, START, TICK, Work};
+use crate::agent::{Agent, Now};
+use crate::agents::{AgentKey, Agents, Change};
+use crate::config::{Config, Loaded};
+use crate::control::Control;
+use crate::error::ConfigError;
+use crate::metrics::AGENTS;
+use crate::privilege::NotAllowed;
+use crate::state::{self, State, StateFile};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+mod answer;
+mod store;
+pub use store::{Store, StoreRefusal};
+
+/// The cache file's times are brought up to date this often, so that a week is counted from when an agent was last seen.
+const SAVE_INTERVAL: Duration = Duration::from_secs(3600);
+/// It is written no more often than this, however fast agents come and go.
+const SAVE_PAUSE: Duration = Duration::from_secs(1);
+
+/// Reads the configuration anew.
+pub type Reader = Box<dyn Fn() -> Result<Loaded, ConfigError>>;
+/// Becomes the user that the configuration names, for good.
+pub type EnterAccount = Box<dyn Fn(&Config) -> Result<(), NotAllowed>>;
+
+/// Where the server keeps what outlives it.
+#[derive(Debug)]
+pub struct Places {
+    /// The state file, opened before the user was changed, or why it could not be.
+    pub state: Rc<io::Result<StateFile>>,
+    /// Its name.
+    pub state_path: PathBuf,
+    /// The file of instance ids (pmdacache(3)).
+    pub cache_path: PathBuf,
+}
+
+/// Everything that an answer is made of.
+pub struct Server {
+    agents: Agents,
+    places: Places,
+    phase: Phase,
+    /// Of metrics and instance domains.
+    domain: u32,
+    cache: InstanceCache,
+    /// The instance domains of histograms.
+    buckets: BucketIndoms,
+    /// When the agents were looked at for the answer that is being given.
+    now: Now,
+    ids: BTreeMap<u32, AgentKey>,
+    /// The same the other way round.
+    keys: HashMap<AgentKey, u32>,
+    control: Control,
+    users: HashMap<i32, u32>,
+    read_config: Reader,
+    enter_account: EnterAccount,
+    user: Option<String>,
+    /// The configuration by which rights were given up.
+    locked_in: Option<Config>,
+    unsaved: bool,
+    saved: Option<Instant>,
+    work: Work,
+}
+
+/// Whether this is the pmdanixl that drains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// That was not asked yet.
+    Start,
+    /// Another one has the lock on the state file.
+    Waiting,
+    /// It is.
+    Serving,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.debug_struct("Server")
+            .field("agents", &self.agents)
+            .field("control", &self.control)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// A server with the configuration that was read, or with none if it was bad: it then looks nowhere, since what it was
+    /// told to keep away from is not known, and waits for a good one.
+    ///
+    /// # Errors
+    /// The configured user cannot be had. The agent must not go on as another.
+    pub fn new(
+        domain: u32,
+        places: Places,
+        loaded: Result<Config, ConfigError>,
+        read_config: Reader,
+        enter_account: EnterAccount,
+        buckets: BucketIndoms,
+    ) -> Result<Self, NotAllowed> {
+        let nowhere = Config {
+            telemetry_dir: Vec::new(),
+            ..Config::default()
+        };
+        let config = loaded.as_ref().unwrap_or(&nowhere);
+        if loaded.is_ok() {
+            enter_account(config)?;
+        }
+        Ok(Self {
+            agents: Agents::new(config),
+            places,
+            phase: Phase::Start,
+            domain,
+            cache: InstanceCache::new(domain, AGENTS),
+            buckets,
+            now: Now::read(),
+            ids: BTreeMap::new(),
+            keys: HashMap::new(),
+            control: Control {
+                drain_interval: config.drain_interval,
+                loads: u32::from(loaded.is_ok()),
+                config_error: loaded
+                    .as_ref()
+                    .err()
+                    .map(ToString::to_string)
+                    .unwrap_or_default(),
+                ..Control::default()
+            },
+            users: HashMap::new(),
+            read_config,
+            enter_account,
+            user: config.user.as_ref().map(|user| user.name.clone()),
+            locked_in: loaded.is_ok().then(|| config.clone()),
+            unsaved: false,
+            // The first tick stamps what is there.
+            saved: None,
+            work: Work::Nothing,
+        })
+    }
+
+    /// Whether another pmdanixl drains the rings of this host: then there is nothing to say but `nixl.control`.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.phase != Phase::Serving
+    }
+
+    /// Becomes the one that drains, if no other is; then it goes on from where that one ended.
+    fn begin(&mut self) -> bool {
+        if self.phase == Phase::Serving {
+            return true;
+        }
+        let shown = self.places.state_path.display();
+        let taken = match self.places.state.as_ref() {
+            Ok(file) => state::boot_id().and_then(|boot| State::take(file, boot)),
+            Err(err) => Err(io::Error::new(err.kind(), err.to_string())),
+        };
+        let mut changes = Vec::new();
+        match taken {
+            Ok(None) => {
+                if self.phase == Phase::Start {
+                    tracing::warn!(
+                        "another pmdanixl holds {shown}; this one waits until that has ended"
+                    );
+                }
+                self.phase = Phase::Waiting;
+                return false;
+            }
+            Ok(Some(found)) => {
+                if let Some(why) = found.set_aside {
+                    tracing::warn!("{shown}: {why}");
+                }
+                changes = self.agents.restore(found.state, found.records);
+                if !changes.is_empty() {
+                    tracing::info!(
+                        "goes on with what {shown} says of {} instances",
+                        changes.len()
+                    );
+                }
+            }
+            Err(err) => {
+                tracing::warn!("{shown}: {err}; totals begin at zero after a restart of pmdanixl")
+            }
+        }
+        if self.phase == Phase::Waiting {
+            tracing::info!("the other pmdanixl has ended; this one drains the rings now");
+        }
+        self.phase = Phase::Serving;
+        self.control.persistent = self.agents.is_persistent();
+        if let Err(err) = self.update_cache_file() {
+            let path = self.places.cache_path.display();
+            tracing::warn!("{path}: {err}; agents may get new instance ids");
+        }
+        self.cache.load();
+        self.follow(changes);
+        true
+    }
+
+    /// Finds new rings and counts all events that wait.
+    pub fn refresh(&mut self) {
+        let until = Instant::now() + REVEAL;
+        self.collect(FETCH);
+        if !self.is_waiting() {
+            let mut changes = Vec::new();
+            let left = until.saturating_duration_since(Instant::now());
+            self.agents.reveal(left, &mut changes);
+            self.follow(changes);
+            self.control.agents = self.agents.counts();
+            self.control.effort = self.agents.effort();
+            self.now = Now::read();
+        }
+    }
+
+    fn collect(&mut self, budget: Budget) {
+        let budget = if self.is_waiting() { START } else { budget };
+        if !self.begin() {
+            return;
+        }
+        self.scan(budget.scan);
+        self.drain(budget.drain, Agents::drain_for_answer);
+        self.control.drains += 1;
+    }
+
+    /// Whether all was looked at that was due.
+    fn scan(&mut self, budget: Duration) -> bool {
+        let start = Instant::now();
+        let all = self.agents.scan(start, budget);
+        self.control.scan_time += start.elapsed();
+        self.control.files_refused = self.agents.scanner().refusals();
+        all
+    }
+
+    /// Drains in one of the ways that [`Agents`] has; whether all events that waited are counted.
+    fn drain(
+        &mut self,
+        budget: Duration,
+        drain: impl FnOnce(&mut Agents, Instant, Duration, &mut Vec<Change>) -> bool,
+    ) -> bool {
+        let (mut changes, start) = (Vec::new(), Instant::now());
+        let all = drain(&mut self.agents, start, budget, &mut changes);
+        self.control.drain_time += start.elapsed();
+        self.control.persistent = self.agents.is_persistent();
+        self.follow(changes);
+        all
+    }
+
+    /// Time between two ticks.
+    pub(super) fn drain_interval(&self) -> Duration {
+        self.control.drain_interval
+    }
+
+    /// A tick of the timer: what [`Server::refresh`] does, with more time, and what need not be done for an answer. What does
+    /// not take long is done at once, and the rest by [`Server::go_on`].
+    pub(super) fn tick(&mut self) {
+        if self.is_waiting() {
+            return self.collect(START);
+        }
+        self.control.drains += 1;
+        self.work = Work::Scan {
+            end: Instant::now() + TICK.scan,
+        };
+        self.go_on();
+    }
+
+    /// Whether something is left to do of the last tick.
+    pub(super) fn has_work(&self) -> bool {
+        self.work != Work::Nothing
+    }
+
+    /// Does a piece of what is left.
+    pub(super) fn go_on(&mut self) {
+        let until = Instant::now() + PIECE;
+        loop {
+            let now = Instant::now();
+            let left = until.saturating_duration_since(now);
+            // Nothing is left after a panic in the midst of it.
+            self.work = match std::mem::replace(&mut self.work, Work::Nothing) {
+                Work::Scan { end } if !self.scan(left) && now < end => Work::Scan { end },
+                Work::Scan { .. } => Work::Drain { began: now },
+                Work::Drain { began } => {
+                    let on = |agents: &mut Agents, now, budget, changes: &mut _| {
+                        agents.drain_on(began, now, budget, changes)
+                    };
+                    match self.drain(left, on) {
+                        false if now < began + TICK.drain => Work::Drain { began },
+                        _ => Work::Tidy,
+                    }
+                }
+                Work::Tidy => {
+                    self.agents.tidy(now, until);
+                    if self.is_save_due() {
+                        Work::Save
+                    } else {
+                        Work::Nothing
+                    }
+                }
+                Work::Save => {
+                    self.save();
+                    Work::Nothing
+                }
+                Work::Nothing => Work::Nothing,
+            };
+            if !self.has_work() || Instant::now() >= until {
+                break;
+            }
+        }
+    }
+
+    fn is_save_due(&self) -> bool {
+        let pause = if self.unsaved {
+            SAVE_PAUSE
+        } else {
+            SAVE_INTERVAL
+        };
+        self.saved.is_none_or(|saved| saved.elapsed() >= pause)
+    }
+
+    /// The end: what waits is counted before new rings are looked for, which may take long.
+    pub(super) fn finish(&mut self) {
+        if self.is_waiting() {
+            return;
+        }
+        self.drain(END.drain, Agents::drain_for_answer);
+        self.collect(END);
+        if self.unsaved {
+            self.save();
+        }
+    }
+
+    fn save(&mut self) {
+        if let Err(err) = self.update_cache_file() {
+            let path = self.places.cache_path.display();
+            tracing::warn!("{path}: {err}; agents get new instance ids after a restart");
+        }
+        self.unsaved = false;
+        self.saved = Some(Instant::now());
+    }
+
+    /// Has the file of instance ids say what is known of the agents.
+    fn update_cache_file(&self) -> io::Result<()> {
+        let ids = cache_file::Ids {
+            known: &self.agents.ids(),
+            seen: &self.ids.keys().copied().collect(),
+            limit: self.agents.max_records(),
+        };
+        cache_file::update(&self.places.cache_path, ids)
+    }
+
+    /// Brings the instance domains after the agents: first who leaves, all at once, since each look through the ranges of all
+    /// agents takes long, and then who comes.
+    fn follow(&mut self, changes: Vec<Change>) {
+        self.unsaved |= !changes.is_empty();
+        let (mut left, mut come, mut changed) = (HashSet::new(), Vec::new(), Vec::new());
+        for change in changes {
+            match change {
+                Change::Appeared(key) => come.push(key),
+                Change::Ranges(key) => changed.push(key),
+                Change::Left { key, instance } => {
+                    let Some(id) = self.keys.remove(&key) else {
+                        // It has only just come.
+                        come.retain(|&other| other != key);
+                        continue;
+                    };
+                    left.insert(id);
+                    self.ids.remove(&id);
+                    if let Err(status) = self.cache.hide(&instance) {
+                        tracing::error!(
+                            "agent {instance} cannot leave the instance domain: {status}"
+                        );
+                    }
+                }
+            }
+        }
+        self.buckets.remove(&left);
+        come.into_iter().for_each(|key| self.come(key));
+        for key in changed {
+            let agent = self.agents.get(key);
+            if let Some((agent, &id)) = agent.zip(self.keys.get(&key)) {
+                let (name, account) = (&agent.name.instance, &agent.entry.account);
+                self.buckets.set_latencies(id, name, account.ranges());
+            }
+        }
+    }
+
+    /// An agent is an instance from now on.
+    fn come(&mut self, key: AgentKey) {
+        let Some(agent) = self.agents.get(key) else {
+            return;
+        };
+        let name = agent.name.instance.as_str();
+        match self.cache.add(name) {
+            Ok(id) => {
+                self.buckets.add(id, name, agent.entry.account.ranges());
+                self.ids.insert(id, key);
+                self.keys.insert(key, id);
+                self.agents.set_id(key, id);
+            }
+            Err(status) => tracing::error!("agent {name} cannot be an instance: {status}"),
+        }
+    }
+
+    /// The agent that is this instance.
+    fn agent(&self, inst: u32) -> Option<&Agent> {
+        self.agents.get(*self.ids.get(&inst)?)
+    }
+
+    /// The labels of an instance, as JSON.
+    #[must_use]
+    pub fn labels(&self, indom: u32, inst: u32) -> Option<String> {
+        let serial = super::serial(indom);
+        if serial == AGENTS {
+            return Some(self.agent(inst)?.labels().to_string());
+        }
+        let (id, bucket) = buckets::agent_and_bucket(inst);
+        let agent = self.agent(id)?;
+        let mut labels = agent.labels();
+        let ranges = self.buckets.ranges(serial);
+        let ranges = ranges.unwrap_or(agent.entry.account.ranges());
+        let (lower, upper) = ranges.label(bucket);
+        labels["lower_bound"] = lower.into();
+        labels["upper_bound"] = upper.into();
+        Some(labels.to_string())
+    }
+
+    /// Notes the user of a client, or forgets it.
+    pub fn set_user(&mut self, context: i32, uid: Option<u32>) {
+        match uid {
+            Some(uid) => drop(self.users.insert(context, uid)),
+            None => drop(self.users.remove(&context)),
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Which values a fetch gets.
+
+use super::Server;
+use crate::agent::Agent;
+use crate::metrics::{self, Buckets, Source, Value};
+use crate::pcp::answer::Answer;
+use crate::pcp::profile::Profile;
+use crate::pcp::{self, buckets, cluster_and_item, indom, sys};
+
+/// What stands for the instance of a value that is the only one (PM_IN_NULL, pmapi.h).
+const NO_INSTANCE: u32 = u32::MAX;
+
+impl Server {
+    /// Answers a fetch: of each metric the values of the instances that are asked for. Where one is not known, the instance is
+    /// left out.
+    pub fn answer(&self, pmids: &[u32], profile: &Profile, answer: &mut Answer) {
+        let agents = self.ids.iter();
+        let agents: Vec<(u32, &Agent)> = agents
+            .filter_map(|(&id, &key)| Some((id, self.agents.get(key)?)))
+            .collect();
+        answer.begin(pmids.len());
+        for &pmid in pmids {
+            answer.begin_set(pmid);
+            let (cluster, item) = cluster_and_item(pmid);
+            let is_ours = pmid == pcp::pmid(self.domain, cluster, item);
+            let Some(metric) = metrics::find(cluster, item).filter(|_| is_ours) else {
+                answer.refuse(sys::PM_ERR_PMID);
+                continue;
+            };
+            let indom = metric.indom().map(|serial| indom(self.domain, serial));
+            let is_asked = profile.of(indom.unwrap_or(u32::MAX));
+            let mut push = |instance, value| {
+                if let Some(value) = value {
+                    answer.push(instance, value);
+                }
+            };
+            let asked = agents.iter().filter(|(id, _)| is_asked(*id));
+            match metric.source {
+                Source::Event(event) => {
+                    asked.for_each(|(id, agent)| push(*id, agent.total(event).map(Value::U64)));
+                }
+                Source::Agent(get) => {
+                    asked.for_each(|(id, agent)| push(*id, get.value(agent, &self.now)));
+                }
+                Source::Buckets(of) => {
+                    for (id, agent) in &agents {
+                        for bucket in 0..self.bucket_count(of, agent) {
+                            let instance = buckets::instance(*id, bucket);
+                            if let Some(instance) = instance.filter(|&instance| is_asked(instance))
+                            {
+                                push(instance, agent.bucket(of, bucket).map(Value::U64));
+                            }
+                        }
+                    }
+                }
+                Source::Host(event) => {
+                    push(NO_INSTANCE, Some(Value::U64(self.agents.host_total(event))))
+                }
+                Source::Control(get) => push(NO_INSTANCE, get.value(&self.control, &self.now)),
+            }
+            answer.end_set();
+        }
+    }
+
+    /// How many instances an agent has in the domain of a histogram.
+    fn bucket_count(&self, of: Buckets, agent: &Agent) -> usize {
+        let ranges = self.buckets.ranges(of.indom());
+        ranges.unwrap_or(agent.ranges()).count()
+    }
+}

@@ -1,0 +1,215 @@
+//! What clients store: settings of `nixl.control` that change at run time, and the configuration read again.
+
+use super::Server;
+use crate::config::{Config, DRAIN_INTERVAL_MS};
+use crate::log;
+use crate::metrics;
+use crate::pcp::cluster_and_item;
+use crate::privilege;
+use std::time::Duration;
+
+/// What a client wants to be stored to one metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Store {
+    /// The metric.
+    pub pmid: u32,
+    /// The value, or why it is none that any of the metrics takes.
+    pub value: Result<u32, StoreRefusal>,
+}
+
+/// Why a store is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreRefusal {
+    /// The client is not known to be root.
+    #[error("the client is not root on the local socket")]
+    NotRoot,
+    /// There is no such metric.
+    #[error("there is no such metric")]
+    NoMetric,
+    /// The metric cannot be stored to.
+    #[error("the metric cannot be stored to")]
+    ReadOnly,
+    /// No value, or several for one metric.
+    #[error("one value is stored at a time")]
+    NotOne,
+    /// The value is of another type than the metric.
+    #[error("the value is no number of 32 bits")]
+    Type,
+    /// The value is not among those that the metric takes.
+    #[error("{0} is out of range")]
+    Range(u32),
+    /// The configuration that was read is not taken; the log says why.
+    #[error("the configuration is not taken")]
+    BadConfiguration,
+}
+
+/// What is done about a store that is not refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    DrainEvery(Duration),
+    Debug(bool),
+    Reload,
+}
+
+impl Order {
+    fn of(store: Store) -> Result<Self, StoreRefusal> {
+        let (cluster, item) = cluster_and_item(store.pmid);
+        metrics::find(cluster, item).ok_or(StoreRefusal::NoMetric)?;
+        match (cluster, item) {
+            metrics::DRAIN_INTERVAL => {
+                let value = store.value?;
+                let (min, max) = DRAIN_INTERVAL_MS;
+                if (min..=max).contains(&value.into()) {
+                    Ok(Self::DrainEvery(Duration::from_millis(value.into())))
+                } else {
+                    Err(StoreRefusal::Range(value))
+                }
+            }
+            metrics::DEBUG => match store.value? {
+                0 => Ok(Self::Debug(false)),
+                1 => Ok(Self::Debug(true)),
+                other => Err(StoreRefusal::Range(other)),
+            },
+            metrics::RELOAD => store.value.map(|_| Self::Reload),
+            _ => Err(StoreRefusal::ReadOnly),
+        }
+    }
+}
+
+impl Server {
+    /// Stores to metrics, for a client; to all of them or, where one cannot be stored to, to none.
+    ///
+    /// # Errors
+    /// The client may not, a metric or its value is not taken, or what a store sets off failed.
+    pub fn store(&mut self, context: i32, stores: &[Store]) -> Result<(), StoreRefusal> {
+        let done = self.obey(context, stores);
+        if let Err(refusal) = done {
+            // What strangers can cause at will is no more than that.
+            tracing::debug!("a store is refused: {refusal}");
+        }
+        done
+    }
+
+    fn obey(&mut self, context: i32, stores: &[Store]) -> Result<(), StoreRefusal> {
+        // Only clients of the local socket have a uid.
+        if self.users.get(&context) != Some(&0) {
+            return Err(StoreRefusal::NotRoot);
+        }
+        let orders: Result<Vec<Order>, _> = stores.iter().copied().map(Order::of).collect();
+        let mut orders = orders?;
+        // The one that may still fail comes first.
+        orders.sort_by_key(|order| *order != Order::Reload);
+        for order in orders {
+            match order {
+                // The loop sets its timer anew before it waits again.
+                Order::DrainEvery(interval) => {
+                    self.control.drain_interval = interval;
+                    let shown = interval.as_millis();
+                    tracing::info!("drains every {shown} ms until the configuration is read again");
+                }
+                Order::Debug(debug) => {
+                    log::set_debug(debug);
+                    let shown = if debug { "on" } else { "off" };
+                    tracing::info!("debug messages are {shown}");
+                }
+                Order::Reload => self.reload()?,
+            }
+        }
+        Ok(())
+    }
+
+    fn reload(&mut self) -> Result<(), StoreRefusal> {
+        let loaded = (self.read_config)().map_err(|err| self.not_taken(&err))?;
+        loaded.log();
+        let config = loaded.config;
+        let user = config.user.as_ref().map(|user| user.name.clone());
+        if self.control.loads == 0 {
+            (self.enter_account)(&config).map_err(|err| self.not_taken(&err))?;
+            self.user = user;
+        } else if user != self.user {
+            tracing::warn!(
+                "user: a change takes effect when ./Install is run again in $PCP_PMDAS_DIR/nixl"
+            );
+        }
+        self.warn_of_locks(&config);
+        // The last that these directories have to say, in case they are no longer looked through.
+        self.refresh();
+        let changes = self.agents.configure(&config);
+        self.follow(changes);
+        self.control.drain_interval = config.drain_interval;
+        self.control.config_error.clear();
+        self.control.loads += 1;
+        tracing::info!("configuration read again");
+        Ok(())
+    }
+
+    /// Rights that were given up are not had again.
+    fn warn_of_locks(&mut self, config: &Config) {
+        let before = self.locked_in.get_or_insert_with(|| config.clone());
+        if privilege::asks_more(before, config) {
+            tracing::warn!(
+                "the configuration asks for rights that were given up at the start; run ./Install again in $PCP_PMDAS_DIR/nixl"
+            );
+        }
+    }
+
+    fn not_taken(&mut self, err: &dyn std::error::Error) -> StoreRefusal {
+        tracing::error!("{err}; the configuration stays as it was");
+        self.control.config_error = err.to_string();
+        StoreRefusal::BadConfiguration
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pcp::pmid;
+
+    fn order(
+        (cluster, item): (u32, u32),
+        value: Result<u32, StoreRefusal>,
+    ) -> Result<Order, StoreRefusal> {
+        Order::of(Store {
+            pmid: pmid(39, cluster, item),
+            value,
+        })
+    }
+
+    #[test]
+    fn the_interval_takes_what_the_file_takes() {
+        for value in [1, 50, 1000] {
+            let interval = Duration::from_millis(value.into());
+            let found = order(metrics::DRAIN_INTERVAL, Ok(value));
+            assert_eq!(found, Ok(Order::DrainEvery(interval)));
+        }
+        for value in [0, 1001, u32::MAX] {
+            let found = order(metrics::DRAIN_INTERVAL, Ok(value));
+            assert_eq!(found, Err(StoreRefusal::Range(value)));
+        }
+    }
+
+    #[test]
+    fn debug_is_on_or_off_and_reload_takes_any_number() {
+        assert_eq!(order(metrics::DEBUG, Ok(0)), Ok(Order::Debug(false)));
+        assert_eq!(order(metrics::DEBUG, Ok(1)), Ok(Order::Debug(true)));
+        assert_eq!(order(metrics::DEBUG, Ok(2)), Err(StoreRefusal::Range(2)));
+        assert_eq!(order(metrics::RELOAD, Ok(u32::MAX)), Ok(Order::Reload));
+    }
+
+    #[test]
+    fn what_is_no_value_is_refused_by_every_metric() {
+        for metric in metrics::METRICS {
+            for refusal in [StoreRefusal::NotOne, StoreRefusal::Type] {
+                let at = (metric.cluster, metric.item);
+                let expected =
+                    if [metrics::DRAIN_INTERVAL, metrics::DEBUG, metrics::RELOAD].contains(&at) {
+                        refusal
+                    } else {
+                        StoreRefusal::ReadOnly
+                    };
+                assert_eq!(order(at, Err(refusal)), Err(expected), "{}", metric.name);
+            }
+        }
+        assert_eq!(order((0, 999), Ok(1)), Err(StoreRefusal::NoMetric));
+    }
+}

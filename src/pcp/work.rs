@@ -1,0 +1,55 @@
+//! How long the server may be at one thing, so that an answer to pmcd never waits for more than 10 ms.
+
+use std::time::{Duration, Instant};
+
+/// How long looking for rings and draining them may take, each.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// Looking for rings.
+    pub scan: Duration,
+    /// Draining them.
+    pub drain: Duration,
+}
+
+/// The first time, when all that is there is new.
+pub const START: Budget = Budget {
+    scan: Duration::from_millis(200),
+    drain: Duration::from_millis(200),
+};
+/// Before an answer: pmcd's clients wait for it, and before that for the piece of a tick that is being done.
+pub const FETCH: Budget = Budget {
+    scan: Duration::from_micros(700),
+    drain: Duration::from_millis(1),
+};
+/// How long an answer waits for what /proc shows of agents that are new.
+pub const REVEAL: Duration = Duration::from_micros(1500);
+/// A piece of a tick; between two of them pmcd is answered.
+pub const PIECE: Duration = Duration::from_millis(1);
+/// All pieces of a tick, so that something is left of the processor for others.
+pub const TICK: Budget = Budget {
+    scan: Duration::from_millis(5),
+    drain: Duration::from_millis(20),
+};
+/// At the end, for which pmcd allows about 150 ms.
+pub const END: Budget = TICK;
+
+/// What is to be done next of a tick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// All is done.
+    Nothing,
+    /// Rings are looked for, until `end`.
+    Scan {
+        /// When the rest is left for the next tick.
+        end: Instant,
+    },
+    /// Events are counted.
+    Drain {
+        /// Since when: what is left when the budget is used up is for the next tick.
+        began: Instant,
+    },
+    /// It is found out who writes, and what agents have left is removed.
+    Tidy,
+    /// The instance ids are saved.
+    Save,
+}

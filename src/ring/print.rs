@@ -1,0 +1,116 @@
+//! By what slots are recognised.
+
+use crate::event::Totals;
+use crate::layout::MAX_SLOT_WORDS;
+use std::ops::Range;
+
+/// Slots of a run of which each word counts for the print, at its place, beside those of the last: they are the first that a
+/// producer writes over which was started anew. Of the others it is their sums by type, for which they are read anyway.
+const FIRST: u64 = 64;
+
+/// A run of slots, in the parts that differ in whether each word counts.
+pub(super) fn parts(run: Range<u64>) -> [(Range<u64>, bool); 3] {
+    let Range { start, end } = run;
+    let first = end.min(start + FIRST);
+    let last = first.max(end.saturating_sub(1));
+    [
+        (start..first, true),
+        (first..last, false),
+        (last..end, true),
+    ]
+}
+
+/// What slots looked like: enough to tell whether they were overwritten.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Print {
+    /// A hash of the words of some slots, and of what all of them come to.
+    pub hash: u64,
+    /// The words of the last slot.
+    pub last: Slot,
+}
+
+impl Print {
+    /// Words of [`Print::to_words`].
+    pub const WORDS: usize = 1 + MAX_SLOT_WORDS;
+
+    /// The hash, then the words of the last slot.
+    #[must_use]
+    pub fn to_words(&self) -> [u64; Self::WORDS] {
+        let mut words = [self.hash; Self::WORDS];
+        words[1..].copy_from_slice(&self.last);
+        words
+    }
+
+    /// The reverse of [`Print::to_words`].
+    #[must_use]
+    pub fn from_words(words: &[u64; Self::WORDS]) -> Self {
+        let mut last = Slot::default();
+        last.copy_from_slice(&words[1..]);
+        Self {
+            hash: words[0],
+            last,
+        }
+    }
+}
+
+/// The words of a slot; those beyond its layout's length are 0.
+pub type Slot = [u64; MAX_SLOT_WORDS];
+
+/// Makes a [`Print`]. One lane for each word of a slot, so that no multiplication waits for another. Whoever makes two
+/// batches collide makes his own counters wrong and no one else's.
+#[derive(Default)]
+pub(super) struct Printer {
+    lanes: Slot,
+}
+
+impl Printer {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+
+    /// Adds the words of a slot.
+    #[inline]
+    pub(super) fn add(&mut self, slot: impl IntoIterator<Item = u64>) {
+        for (lane, word) in self.lanes.iter_mut().zip(slot) {
+            *lane = (*lane ^ word).wrapping_mul(Self::FACTOR).rotate_left(29);
+        }
+    }
+
+    /// The hash of all words that were added.
+    pub(super) fn hash(&self) -> u64 {
+        let mix = |hash: u64, lane: &u64| (hash ^ lane).wrapping_mul(Self::FACTOR).rotate_left(29);
+        self.lanes.iter().fold(0, mix)
+    }
+
+    /// All that there is, of which these words were the last, and this is what it comes to.
+    pub(super) fn finish(mut self, slot: &[u64], totals: &Totals) -> Print {
+        let mut last = Slot::default();
+        last[..slot.len()].copy_from_slice(slot);
+        for sums in totals.to_words().chunks(MAX_SLOT_WORDS) {
+            self.add(sums.iter().copied());
+        }
+        Print {
+            hash: self.hash(),
+            last,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_a_run_are_all_of_it() {
+        for run in [0..0, 7..7, 0..1, 5..69, 5..70, 5..71, 0..5000] {
+            let parts = parts(run.clone());
+            let mut at = run.start;
+            for (part, _) in &parts {
+                assert_eq!(part.start, at, "{run:?}");
+                at = part.end;
+            }
+            assert_eq!(at, run.end, "{run:?}");
+            let printed = parts.into_iter().filter(|(_, is_printed)| *is_printed);
+            let printed: u64 = printed.map(|(part, _)| part.end - part.start).sum();
+            assert_eq!(printed, (run.end - run.start).min(FIRST + 1), "{run:?}");
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! What consumer and producer owe each other, on the words of a ring: the consumer's loads, and its one store.
+//!
+//! It is written for any kind of word, so that `qa/loom_ring.rs` can run these very lines in every order that the memory model
+//! allows.
+
+use super::print::{self, Print, Printer, Slot};
+use crate::error::RingFault;
+use crate::event::{Event, Events, Totals};
+use crate::layout::{CAPACITY, HEADER_WORDS, Layout, READ_POS, VERSIONS, WRITE_POS};
+use std::ops::Range;
+use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU64, fence};
+
+/// A word of memory that is shared with the producer.
+pub trait Word {
+    /// As [`AtomicU64::load`].
+    fn load(&self, order: Ordering) -> u64;
+
+    /// As [`AtomicU64::compare_exchange`], relaxed where it fails.
+    ///
+    /// # Errors
+    /// What stands there instead of `current`.
+    fn swap_from(&self, current: u64, new: u64, order: Ordering) -> Result<u64, u64>;
+
+    /// As [`fence`].
+    fn fence(order: Ordering);
+}
+
+impl Word for AtomicU64 {
+    #[inline]
+    fn load(&self, order: Ordering) -> u64 {
+        AtomicU64::load(self, order)
+    }
+
+    #[inline]
+    fn swap_from(&self, current: u64, new: u64, order: Ordering) -> Result<u64, u64> {
+        self.compare_exchange(current, new, order, Relaxed)
+    }
+
+    #[inline]
+    fn fence(order: Ordering) {
+        fence(order);
+    }
+}
+
+/// Events that were read from a ring and whose slots are not released yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// Position of the first event.
+    pub from: u64,
+    /// Position behind the last event.
+    pub upto: u64,
+    /// By which the slots can be recognised.
+    pub print: Print,
+    /// Where the producer was.
+    pub write_pos: u64,
+    /// What stood in the slot that it was to write next.
+    pub next: Slot,
+    /// A hash of slots that it was to write before it went round, see [`Consumer::beyond`].
+    pub beyond: u64,
+}
+
+/// Where a producer is, and what it has yet to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ahead {
+    /// Its position.
+    pub write_pos: u64,
+    /// What stands in the slot that it writes next.
+    pub next: Slot,
+    /// A hash of slots that it writes before it goes round, see [`Consumer::beyond`].
+    pub beyond: u64,
+}
+
+/// How often a producer at work is looked at before what was seen is taken as it is.
+const LOOKS: u32 = 256;
+
+/// What a ring is like, as far as its consumer goes by it.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// What its slots look like.
+    pub layout: Layout,
+    /// How many there are: a power of two.
+    pub capacity: u64,
+    /// The version, twice, as the header has it.
+    pub versions: u64,
+}
+
+/// The consumer's side of a ring in memory.
+#[derive(Debug)]
+pub struct Consumer<'a, W> {
+    words: &'a [W],
+    shape: Shape,
+}
+
+impl<'a, W: Word> Consumer<'a, W> {
+    /// The consumer of a ring in these words, as many as its header and slots have.
+    pub fn new(words: &'a [W], shape: Shape) -> Self {
+        Self { words, shape }
+    }
+
+    /// Copies the events that are there to `events`, at most `limit` of them and in place of what was in it, without
+    /// releasing their slots.
+    ///
+    /// # Errors
+    /// The ring is no longer of this shape, or was restarted meanwhile; nothing of the batch counts then.
+    pub fn take(&self, limit: u64, events: &mut Events) -> Result<Batch, RingFault> {
+        let (from, _) = self.positions()?;
+        let batch = self.follow(from, limit, events)?;
+        match self.positions()? {
+            (read_pos, _) if read_pos == from => Ok(batch),
+            _ => Err(RingFault::Restarted),
+        }
+    }
+
+    /// The same from a position of one's own, for one who follows a ring that another drains.
+    ///
+    /// # Errors
+    /// As [`Consumer::take`].
+    pub fn follow(&self, from: u64, limit: u64, events: &mut Events) -> Result<Batch, RingFault> {
+        events.clear();
+        let mask = self.mask();
+        let from = from & mask;
+        let ahead = self.ahead()?;
+        let pending = (ahead.write_pos.wrapping_sub(from) & mask).min(limit);
+        let upto = (from + pending) & mask;
+        // For each layout, with its decoder as a constant: this is where the time goes.
+        let print = match self.shape.layout {
+            Layout::V1 => self.copy::<7>(from, upto, events, |slot| Layout::V1.decode(slot)),
+            Layout::V2Named => {
+                self.copy::<6>(from, upto, events, |slot| Layout::V2Named.decode(slot))
+            }
+            Layout::V2 => self.copy::<2>(from, upto, events, |slot| Layout::V2.decode(slot)),
+            Layout::V3 => self.copy::<2>(from, upto, events, |slot| Layout::V3.decode(slot)),
+            Layout::V4 => self.copy::<2>(from, upto, events, |slot| Layout::V4.decode(slot)),
+        };
+        // The slots are loaded before the positions are looked at once more.
+        W::fence(Acquire);
+        let (_, write_pos) = self.positions()?;
+        if write_pos.wrapping_sub(from) & mask < pending {
+            return Err(RingFault::Restarted);
+        }
+        Ok(Batch {
+            from,
+            upto,
+            print,
+            write_pos: ahead.write_pos,
+            next: ahead.next,
+            beyond: ahead.beyond,
+        })
+    }
+
+    /// Copies the events between two positions, in slots of N words.
+    fn copy<const N: usize>(
+        &self,
+        from: u64,
+        upto: u64,
+        events: &mut Events,
+        decode: impl Fn(&[u64; N]) -> Event,
+    ) -> Print {
+        let (mut print, mut last) = (Printer::default(), [0; N]);
+        let load = |words: &[W]| std::array::from_fn(|at| words[at].load(Relaxed));
+        for run in self.runs(from, upto) {
+            for (range, is_printed) in print::parts(run) {
+                let slots = self.slots(range.start, range.end, N).chunks_exact(N);
+                if is_printed {
+                    events.extend(slots, |words| {
+                        last = load(words);
+                        print.add(last);
+                        decode(&last)
+                    });
+                } else {
+                    events.extend(slots, |words| decode(&load(words)));
+                }
+            }
+        }
+        print.finish(&last, events.totals())
+    }
+
+    /// From one position to before another: two runs where that goes round.
+    fn runs(&self, from: u64, upto: u64) -> [Range<u64>; 2] {
+        match upto < from {
+            true => [from..self.shape.capacity, 0..upto],
+            false => [from..upto, upto..upto],
+        }
+    }
+
+    /// Where the producer is, and what it has yet to write.
+    ///
+    /// # Errors
+    /// The ring is no longer of this shape.
+    pub fn ahead(&self) -> Result<Ahead, RingFault> {
+        let (_, mut write_pos) = self.positions()?;
+        let mut tries = LOOKS;
+        loop {
+            let next = self.slot(write_pos);
+            // The slot is loaded before the position is looked at once more.
+            W::fence(Acquire);
+            let (_, still) = self.positions()?;
+            let beyond = self.beyond(write_pos);
+            W::fence(Acquire);
+            let (_, now) = self.positions()?;
+            // A producer at work is looked at again: what it wrote during the look would be taken for what it found there.
+            // It cannot go on for long before the ring is full.
+            let untouched = write_pos == still && (write_pos..=self.last(write_pos)).contains(&now);
+            tries -= 1;
+            if untouched || tries == 0 {
+                return Ok(Ahead {
+                    write_pos,
+                    next,
+                    beyond,
+                });
+            }
+            write_pos = now;
+        }
+    }
+
+    /// What the slots between two positions look like now.
+    pub fn print(&self, from: u64, upto: u64) -> Print {
+        let mask = self.mask();
+        let (mut print, mut last) = (Printer::default(), Slot::default());
+        let mut totals = Totals::default();
+        let layout = self.shape.layout;
+        for run in self.runs(from & mask, upto & mask) {
+            for (range, is_printed) in print::parts(run) {
+                for pos in range {
+                    last = self.slot(pos);
+                    let slot = &last[..layout.slot_words()];
+                    if is_printed {
+                        print.add(slot.iter().copied());
+                    }
+                    totals.count(layout.decode(slot));
+                }
+            }
+        }
+        print.finish(&last, &totals)
+    }
+
+    /// A hash of the last 64 slots of the ring, of those only that are not before a position: a producer that goes round from
+    /// there writes all of these, and they are the last that it writes.
+    pub fn beyond(&self, pos: u64) -> u64 {
+        let (mut print, len) = (Printer::default(), self.shape.layout.slot_words());
+        let first = self.last(pos).min(self.shape.capacity);
+        let slots = self.slots(first, self.shape.capacity, len);
+        for words in slots.chunks_exact(len) {
+            print.add(words.iter().map(|word| word.load(Relaxed)));
+        }
+        print.hash()
+    }
+
+    /// The first of these slots.
+    fn last(&self, pos: u64) -> u64 {
+        pos.max(self.shape.capacity.saturating_sub(64))
+    }
+
+    /// What stands in the slot at a position now.
+    pub fn slot_at(&self, pos: u64) -> Slot {
+        self.slot(pos & self.mask())
+    }
+
+    fn slot(&self, pos: u64) -> Slot {
+        let mut slot = Slot::default();
+        let words = self.slots(pos, pos + 1, self.shape.layout.slot_words());
+        for (copy, word) in slot.iter_mut().zip(words) {
+            *copy = word.load(Relaxed);
+        }
+        slot
+    }
+
+    /// The words of the slots from one position to before another, `len` words each.
+    fn slots(&self, first: u64, end: u64, len: usize) -> &'a [W] {
+        let at = |pos: u64| {
+            let pos =
+                usize::try_from(pos).expect("a position within the capacity, which was mapped");
+            HEADER_WORDS + pos * len
+        };
+        &self.words[at(first)..at(end)]
+    }
+
+    /// Moves `read_pos`, and so gives the slots between to the producer.
+    ///
+    /// A compare-and-swap, since a plain store would turn a ring that was restarted meanwhile (both positions 0) into one
+    /// that looks full of old events.
+    ///
+    /// # Errors
+    /// Where it is instead: another reader or a restart moved it, and nothing was changed.
+    pub fn release(&self, from: u64, upto: u64) -> Result<(), u64> {
+        // Release: after the loads of the slots. Pairs with the producer's acquire load of read_pos.
+        self.words[READ_POS]
+            .swap_from(from, upto, Release)
+            .map(drop)
+    }
+
+    /// Where the consumer and the producer are, `read_pos` and `write_pos`, if version and capacity are still ours and the
+    /// positions lie within it.
+    ///
+    /// # Errors
+    /// The ring is no longer of this shape.
+    pub fn positions(&self) -> Result<(u64, u64), RingFault> {
+        let (words, capacity) = (self.words, self.shape.capacity);
+        // Pairs with the producer's release store, and so comes before the loads of the slots.
+        let write_pos = words[WRITE_POS].load(Acquire);
+        let read_pos = words[READ_POS].load(Relaxed);
+        if words[VERSIONS].load(Relaxed) != self.shape.versions
+            || words[CAPACITY].load(Relaxed) != capacity
+        {
+            return Err(RingFault::Reformatted);
+        }
+        if write_pos >= capacity || read_pos >= capacity {
+            return Err(RingFault::Positions {
+                read_pos,
+                write_pos,
+                capacity,
+            });
+        }
+        Ok((read_pos, write_pos))
+    }
+
+    /// Whether consumer and producer are both at this position, in a ring of this shape: nothing waits. It is asked of each ring
+    /// at each tick, and almost always so.
+    #[inline]
+    pub fn rests_at(&self, pos: u64) -> bool {
+        let header = &self.words[..HEADER_WORDS];
+        let expected = [
+            (WRITE_POS, pos),
+            (READ_POS, pos),
+            (VERSIONS, self.shape.versions),
+            (CAPACITY, self.shape.capacity),
+        ];
+        // Without a branch: while one ring is waited for, which is in no cache, the processor goes on to the next ones.
+        let differ = |(at, word): (usize, u64)| header[at].load(Relaxed) ^ word;
+        expected
+            .map(differ)
+            .into_iter()
+            .fold(0, |all, bits| all | bits)
+            == 0
+    }
+
+    fn mask(&self) -> u64 {
+        self.shape.capacity - 1
+    }
+}

@@ -1,0 +1,79 @@
+//! The scale on which values are told apart: fine enough for percentiles, and a step on the way to any histogram.
+//!
+//! A value below 32 has a step of its own; above, each power of two has 16. The middle of a step is within 1/32 of all its values.
+
+/// Steps of one power of two, as a power of two.
+const FINE: u32 = 4;
+/// How many steps there are for values of 64 bits.
+pub const STEPS: usize = ((u64::BITS - FINE + 1) << FINE) as usize;
+
+/// A value and where it lies on the scale, which is asked for several times for each transfer.
+#[derive(Clone, Copy, Debug)]
+pub struct Scaled {
+    /// The value itself.
+    pub value: u64,
+    /// Its step, less than [`STEPS`].
+    pub step: usize,
+}
+
+impl From<u64> for Scaled {
+    #[inline]
+    fn from(value: u64) -> Self {
+        let step = step(value);
+        Self { value, step }
+    }
+}
+
+/// The step of a value: no branch, and nothing that has to be loaded.
+#[inline]
+#[must_use]
+pub const fn step(value: u64) -> usize {
+    let shift = (value | (1 << FINE)).ilog2() - FINE;
+    #[allow(clippy::cast_possible_truncation, reason = "it is below 32")]
+    let fine = (value >> shift) as usize;
+    ((shift as usize) << FINE) + fine
+}
+
+/// The smallest value of a step.
+#[must_use]
+pub const fn lowest(step: usize) -> u64 {
+    let shift = (step >> FINE).saturating_sub(1);
+    ((step - (shift << FINE)) as u64) << shift
+}
+
+/// The largest value of a step.
+#[must_use]
+pub const fn highest(step: usize) -> u64 {
+    match step + 1 {
+        STEPS => u64::MAX,
+        next => lowest(next) - 1,
+    }
+}
+
+/// The middle of the values of a step.
+#[must_use]
+pub fn middle(step: usize) -> f64 {
+    (lowest(step) as f64 + highest(step) as f64) / 2.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_lies_on_its_step_and_near_its_middle() {
+        for number in 0..STEPS {
+            for value in [lowest(number), highest(number)] {
+                assert_eq!(Scaled::from(value).step, number, "{value}");
+                let off = (middle(number) - value as f64).abs();
+                assert!(off <= value as f64 / 32.0, "{value}");
+            }
+        }
+        assert_eq!((lowest(0), lowest(31), highest(31)), (0, 31, 31));
+        assert_eq!((lowest(32), highest(32)), (32, 33));
+        assert_eq!(highest(STEPS - 1), u64::MAX);
+        for number in 1..STEPS {
+            assert_eq!(highest(number - 1), lowest(number) - 1, "no gap");
+        }
+    }
+}

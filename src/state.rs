@@ -1,0 +1,480 @@
+//! The state file: each agent's totals, so that they outlive the daemon but not the host (it lies in `$PCP_RUN_DIR`).
+//!
+//! A header, with what is kept of forgotten agents (`retired`), then a record for each agent ([`crate::record`]), all of the same
+//! length. Whoever holds the lock on the file is the one pmdanixl of
+//! this host that drains rings.
+
+use crate::event::Totals;
+use crate::facts::Facts;
+use crate::record::{self, Entry, Name, RECORD_WORDS, Saved};
+use crate::shm::{Broken, Mapping, lock};
+use nix::errno::Errno;
+use nix::fcntl::posix_fallocate;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::AtomicU64;
+
+mod file;
+mod retired;
+pub use file::StateFile;
+
+/// Bytes of the header and of a record alike: pages, of which a record is two.
+const PAGE: u64 = 8 * RECORD_WORDS as u64;
+/// Records by which the file grows.
+const CHUNK: usize = 64;
+/// "NIXLPMDA".
+const MAGIC: u64 = u64::from_le_bytes(*b"NIXLPMDA");
+/// Version of the format, and what it depends on.
+const FORMAT: u64 = (3 << 32) | ((RECORD_WORDS as u64) << 16) | record::ENTRY_WORDS as u64;
+/// More than this is no state file of ours: 16 times what the largest `max_agents` needs is never reached.
+const MAX_LEN: u64 = 1 << 33;
+
+/// Which record is an agent's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordId(usize);
+
+/// The file, locked and mapped.
+#[derive(Debug)]
+pub struct State {
+    file: File,
+    head: Mapping,
+    chunks: Vec<Mapping>,
+    free: Vec<RecordId>,
+}
+
+/// A state that was found, and its records.
+#[derive(Debug)]
+pub struct Found {
+    /// The state.
+    pub state: State,
+    /// What it remembers.
+    pub records: Vec<(RecordId, Saved)>,
+    /// Why what was there before is not used, if there was something.
+    pub set_aside: Option<String>,
+}
+
+impl State {
+    /// Takes the lock, and then what the file holds; `None` while another process has the lock. What cannot be used is kept
+    /// beside it, and the state begins anew.
+    ///
+    /// # Errors
+    /// The file cannot be locked, read, grown or mapped.
+    pub fn take(opened: &StateFile, boot: [u64; 2]) -> io::Result<Option<Found>> {
+        let file = opened.file.try_clone()?;
+        if !lock(&file)? {
+            return Ok(None);
+        }
+        let len = file.metadata()?.len();
+        let header = read_header(&file, len)?;
+        let expected = [MAGIC, FORMAT, boot[0], boot[1]];
+        let why = match header {
+            _ if len == 0 => None,
+            _ if !(PAGE..=MAX_LEN).contains(&len) => Some(format!("{len} bytes are no state")),
+            [magic, ..] if magic != MAGIC => Some("it does not begin as a state does".into()),
+            [_, format, ..] if format != FORMAT => Some("another version wrote it".into()),
+            header if header != expected => Some("it is from before the last boot".into()),
+            _ => None,
+        };
+        let mut set_aside = None;
+        if let Some(why) = why {
+            // Where that cannot be, the daemon works as well.
+            let kept = match opened.keep_aside() {
+                Ok(()) => "; it is kept as *.bad",
+                Err(_) => "",
+            };
+            set_aside = Some(format!("{why}; all totals begin anew{kept}"));
+        }
+        if len == 0 || set_aside.is_some() {
+            file.set_len(0)?;
+            begin(&file, expected)?;
+        }
+        let mut state = Self {
+            head: Mapping::at(&file, 0, RECORD_WORDS)?,
+            file,
+            chunks: Vec::new(),
+            free: Vec::new(),
+        };
+        let (mut records, mut damaged) = (Vec::new(), 0);
+        let (_, freed) = state.head(retired::read)?;
+        // Where the file could not grow by all of a chunk, the rest is cut off.
+        let pages = state.file.metadata()?.len() / PAGE - 1;
+        let chunks = usize::try_from(pages).map_err(io::Error::other)? / CHUNK;
+        state.file.set_len(offset(chunks))?;
+        for chunk in 0..chunks {
+            state.map(chunk)?;
+            for at in chunk * CHUNK..(chunk + 1) * CHUNK {
+                let id = RecordId(at);
+                if freed == Some(at) {
+                    state.words(id, record::free)?;
+                }
+                match state.words(id, record::read)? {
+                    Ok(Some(saved)) => records.push((id, saved)),
+                    Ok(None) => state.free.push(id),
+                    Err(record::Damaged) => {
+                        damaged += 1;
+                        state.words(id, record::free)?;
+                        state.free.push(id);
+                    }
+                }
+            }
+        }
+        if damaged > 0 {
+            let (make, begin) = match damaged {
+                1 => ("makes", "begins"),
+                _ => ("make", "begin"),
+            };
+            set_aside = Some(format!(
+                "{damaged} of its records {make} no sense and {begin} anew"
+            ));
+        }
+        if freed.is_some() {
+            state.head(|words| retired::write(words, &retired::read(words).0, None))?;
+        }
+        // The first record is used first.
+        state.free.reverse();
+        Ok(Some(Found {
+            state,
+            records,
+            set_aside,
+        }))
+    }
+
+    /// The sums of agents that are forgotten.
+    ///
+    /// # Errors
+    /// The file became shorter.
+    pub fn retired(&self) -> Result<Totals, Broken> {
+        self.head(|words| retired::read(words).0)
+    }
+
+    /// A record for a new agent; `None`: its names have no room in one.
+    ///
+    /// # Errors
+    /// The file cannot grow, or became shorter.
+    pub fn create(&mut self, name: &Name, entry: &Entry) -> io::Result<Option<RecordId>> {
+        if !record::fits(name) {
+            return Ok(None);
+        }
+        if self.free.is_empty() {
+            self.grow()?;
+        }
+        let Some(&id) = self.free.last() else {
+            return Ok(None);
+        };
+        self.words(id, |words| record::create(words, name, entry))?;
+        self.free.pop();
+        Ok(Some(id))
+    }
+
+    /// Replaces what changes of an agent, in one step.
+    ///
+    /// # Errors
+    /// The file became shorter.
+    pub fn replace(&self, id: RecordId, entry: &Entry) -> Result<(), Broken> {
+        self.words(id, |words| record::replace(words, entry))
+    }
+
+    /// Notes that the slots of the last batch were given back.
+    ///
+    /// # Errors
+    /// The file became shorter.
+    pub fn set_released(&self, id: RecordId) -> Result<(), Broken> {
+        self.words(id, record::set_released)
+    }
+
+    /// Notes an agent's instance id.
+    ///
+    /// # Errors
+    /// The file became shorter.
+    pub fn set_id(&self, id: RecordId, instance: u32) -> Result<(), Broken> {
+        self.words(id, |words| record::set_id(words, instance))
+    }
+
+    /// Notes what is known of an agent's process and place, if anything is.
+    ///
+    /// # Errors
+    /// The file became shorter.
+    pub fn set_facts(&self, id: RecordId, facts: Option<&Facts>) -> Result<(), Broken> {
+        self.words(id, |words| record::set_facts(words, facts))
+    }
+
+    /// Forgets an agent, and its record if it has one, but for what it has counted.
+    ///
+    /// # Errors
+    /// The file became shorter.
+    pub fn retire(&mut self, id: Option<RecordId>, totals: &Totals) -> Result<(), Broken> {
+        let mut sums = self.retired()?;
+        sums.add(totals);
+        let freed = id.map(|id| id.0);
+        self.head(|words| retired::write(words, &sums, freed))?;
+        if let Some(id) = id {
+            self.words(id, record::free)?;
+            self.free.push(id);
+            self.head(|words| retired::write(words, &sums, None))?;
+        }
+        Ok(())
+    }
+
+    fn head<T>(&self, run: impl FnOnce(&[AtomicU64]) -> T) -> Result<T, Broken> {
+        self.head.access(run)
+    }
+
+    fn words<T>(&self, id: RecordId, run: impl FnOnce(&[AtomicU64]) -> T) -> Result<T, Broken> {
+        let start = id.0 % CHUNK * RECORD_WORDS;
+        self.chunks[id.0 / CHUNK].access(|words| run(&words[start..start + RECORD_WORDS]))
+    }
+
+    fn grow(&mut self) -> io::Result<()> {
+        let chunk = self.chunks.len();
+        // A full disk is an error here, and would be a fault at the first store to a mapping.
+        allocate(&self.file, offset(chunk), CHUNK as u64 * PAGE)?;
+        self.map(chunk)?;
+        let first = chunk * CHUNK;
+        self.free.extend((first..first + CHUNK).rev().map(RecordId));
+        Ok(())
+    }
+
+    fn map(&mut self, chunk: usize) -> io::Result<()> {
+        let mapping = Mapping::at(&self.file, offset(chunk), CHUNK * RECORD_WORDS)?;
+        self.chunks.push(mapping);
+        Ok(())
+    }
+}
+
+fn offset(chunk: usize) -> u64 {
+    (1 + (chunk * CHUNK) as u64) * PAGE
+}
+
+/// Writes the header of an empty state.
+fn begin(file: &File, header: [u64; 4]) -> io::Result<()> {
+    allocate(file, 0, PAGE)?;
+    let bytes: Vec<u8> = header.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    file.write_all_at(&bytes, 0)
+}
+
+/// Makes room for bytes of the file; zeros, where there was none.
+fn allocate(file: &File, from: u64, len: u64) -> Result<(), Errno> {
+    let of = |bytes: u64| libc::off_t::try_from(bytes).map_err(|_| Errno::EFBIG);
+    posix_fallocate(file, of(from)?, of(len)?)
+}
+
+fn read_header(file: &File, len: u64) -> io::Result<[u64; 4]> {
+    let mut header = [0; 4];
+    if len >= PAGE {
+        for (word, at) in header.iter_mut().zip((0..).step_by(8)) {
+            let mut bytes = [0; 8];
+            file.read_exact_at(&mut bytes, at)?;
+            *word = u64::from_ne_bytes(bytes);
+        }
+    }
+    Ok(header)
+}
+
+/// What this boot of the host is called (random(4)), or zeros where that has no name: a state from before it describes rings
+/// that are gone.
+///
+/// # Errors
+/// It cannot be read now, so that a state cannot be told from an old one.
+pub fn boot_id() -> io::Result<[u64; 2]> {
+    let text = match fs::read_to_string("/proc/sys/kernel/random/boot_id") {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok([0, 0]),
+        text => text?,
+    };
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let half = |at: usize| {
+        let half = digits.get(at..at + 16).unwrap_or_default();
+        u64::from_str_radix(half, 16).map_err(io::Error::other)
+    };
+    Ok([half(0)?, half(16)?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Event, EventType, Events};
+    use std::path::{Path, PathBuf};
+
+    const BOOT: [u64; 2] = [1, 2];
+
+    fn take(path: &Path, boot: [u64; 2]) -> Found {
+        let file = StateFile::open(path).expect("a file");
+        State::take(&file, boot)
+            .expect("a state")
+            .expect("nobody else has it")
+    }
+
+    fn name(number: usize) -> Name {
+        Name {
+            raw: format!("agent {number}").into(),
+            instance: format!("agent%20{number}"),
+            directory: "/dev/shm".into(),
+            part: String::new(),
+        }
+    }
+
+    fn totals(value: u64) -> Totals {
+        let sent = Event::new(Some(EventType::TxBytes), value);
+        Events::of(&[sent]).totals().clone()
+    }
+
+    fn entry(value: u64) -> Entry {
+        let mut entry = Entry::default();
+        entry.account.totals = totals(value);
+        entry
+    }
+
+    /// A state with agents 0 to `count`, agent N with N + 1000 bytes.
+    fn filled(count: usize) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("nixl/state");
+        let mut state = take(&path, BOOT).state;
+        for number in 0..count {
+            let id = state.create(&name(number), &Entry::default());
+            let id = id.expect("room").expect("short names");
+            state
+                .replace(id, &entry(1000 + number as u64))
+                .expect("whole");
+            state
+                .set_id(id, 7 + u32::try_from(number).expect("small"))
+                .expect("whole");
+        }
+        (dir, path)
+    }
+
+    #[test]
+    fn what_was_kept_is_found_also_when_the_file_has_grown() {
+        let count = 2 * CHUNK + 3;
+        let (_dir, path) = filled(count);
+        let found = take(&path, BOOT);
+        assert_eq!(found.set_aside, None);
+        assert_eq!(found.records.len(), count);
+        for (number, (_, saved)) in found.records.iter().enumerate() {
+            assert_eq!(saved.name, name(number));
+            assert_eq!(saved.id, Some(7 + u32::try_from(number).expect("small")));
+            assert_eq!(saved.entry, entry(1000 + number as u64));
+        }
+    }
+
+    #[test]
+    fn a_record_that_was_given_up_is_used_again() {
+        let (_dir, path) = filled(CHUNK);
+        let Found {
+            mut state, records, ..
+        } = take(&path, BOOT);
+        let gone = &records[5].1.entry.account.totals;
+        state.retire(Some(records[5].0), gone).expect("whole");
+        let again = state.create(&name(99), &entry(5)).expect("room");
+        assert_eq!(again, Some(records[5].0), "the file does not grow for it");
+        drop(state);
+        let found = take(&path, BOOT);
+        assert_eq!(found.state.retired(), Ok(totals(1005)));
+        let names = found.records;
+        assert!(names.iter().any(|(_, saved)| saved.name == name(99)));
+        assert!(!names.iter().any(|(_, saved)| saved.name == name(5)));
+    }
+
+    #[test]
+    fn an_agent_that_was_being_forgotten_at_a_kill_is_added_once() {
+        let (_dir, path) = filled(2);
+        let found = take(&path, BOOT);
+        // As far as a kill let it come.
+        let sums = totals(1000);
+        let head = |words: &[AtomicU64]| retired::write(words, &sums, Some(found.records[0].0.0));
+        found.state.head(head).expect("whole");
+        drop(found);
+        for _ in 0..2 {
+            let found = take(&path, BOOT);
+            assert_eq!(found.records.len(), 1);
+            assert_eq!(found.records[0].1.name, name(1));
+            assert_eq!(found.state.retired(), Ok(totals(1000)));
+        }
+        // The record is free for another, which is not taken for the one that was forgotten.
+        let mut state = take(&path, BOOT).state;
+        state.create(&name(5), &entry(5)).expect("room");
+        drop(state);
+        assert_eq!(take(&path, BOOT).records.len(), 2);
+    }
+
+    #[test]
+    fn the_lock_keeps_a_second_one_away_until_the_first_is_gone() {
+        let (_dir, path) = filled(1);
+        let first = take(&path, BOOT);
+        let file = StateFile::open(&path).expect("a file");
+        assert!(State::take(&file, BOOT).expect("readable").is_none());
+        drop(first);
+        let second = State::take(&file, BOOT).expect("readable");
+        assert_eq!(second.map(|found| found.records.len()), Some(1));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_kept_beside_a_state_that_begins_anew() {
+        let spoil = |change: &dyn Fn(&File)| {
+            let (_dir, path) = filled(3);
+            change(&StateFile::open(&path).expect("a file").file);
+            let before = fs::read(&path).expect("there");
+            let found = take(&path, BOOT);
+            let bad = fs::read(path.with_extension("bad")).unwrap_or_default();
+            assert_eq!((found.records.len(), bad == before), (0, true));
+            drop(found);
+            assert_eq!(take(&path, BOOT).set_aside, None, "once is enough");
+        };
+        spoil(&|file| file.set_len(100).expect("shorter"));
+        spoil(&|file| file.write_all_at(b"rubbish", 0).expect("written"));
+        spoil(&|file| file.write_all_at(&[9], 12).expect("written"));
+        spoil(&|file| file.write_all_at(&[9], 16).expect("written"));
+        spoil(&|file| file.write_all_at(&[0; 4096], 0).expect("written"));
+    }
+
+    #[test]
+    fn a_chunk_that_there_was_no_room_for_costs_none_of_the_others() {
+        let (_dir, path) = filled(CHUNK);
+        let StateFile { file, .. } = StateFile::open(&path).expect("a file");
+        file.set_len(offset(1) + 5 * PAGE + 7).expect("longer");
+        let found = take(&path, BOOT);
+        assert_eq!((found.records.len(), found.set_aside), (CHUNK, None));
+        assert_eq!(file.metadata().expect("open").len(), offset(1));
+    }
+
+    #[test]
+    fn what_is_kept_aside_leads_nobody_astray() {
+        let (dir, path) = filled(1);
+        let precious = dir.path().join("precious");
+        fs::write(&precious, "precious").expect("written");
+        std::os::unix::fs::symlink(&precious, path.with_extension("bad")).expect("made");
+        let file = StateFile::open(&path).expect("a file");
+        file.file.write_all_at(b"rubbish", 0).expect("written");
+        // Its directory is replaced under its name meanwhile.
+        fs::rename(dir.path().join("nixl"), dir.path().join("away")).expect("there");
+        fs::create_dir(dir.path().join("nixl")).expect("made");
+        std::os::unix::fs::symlink(&precious, dir.path().join("nixl/state.bad")).expect("made");
+        let found = State::take(&file, BOOT)
+            .expect("a state")
+            .expect("nobody else has it");
+        assert!(found.set_aside.is_some());
+        assert_eq!(fs::read(&precious).expect("there"), b"precious");
+        let kept = fs::read(dir.path().join("away/state.bad")).expect("kept");
+        assert!(kept.starts_with(b"rubbish"));
+    }
+
+    #[test]
+    fn a_damaged_record_costs_that_record() {
+        let (_dir, path) = filled(3);
+        let StateFile { file, .. } = StateFile::open(&path).expect("a file");
+        file.write_all_at(&[0xff; 8], 2 * PAGE).expect("written");
+        let found = take(&path, BOOT);
+        let names: Vec<&Name> = found.records.iter().map(|(_, saved)| &saved.name).collect();
+        assert_eq!(names, [&name(0), &name(2)]);
+        assert_eq!(
+            found.set_aside,
+            Some("1 of its records makes no sense and begins anew".into())
+        );
+    }
+
+    #[test]
+    fn this_boot_has_an_id() {
+        let id = boot_id().expect("/proc");
+        assert_eq!(boot_id().expect("/proc"), id);
+        assert_ne!(id, [0, 0]);
+    }
+}

@@ -1,0 +1,119 @@
+//! The state file as a file: opened so that nobody but its owner can have a hand in it.
+
+use crate::config::Account;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open, openat};
+use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::Path;
+
+/// What is copied at most before it is overwritten.
+const MAX_COPY: u64 = 1 << 26;
+
+/// The file, opened but neither locked nor looked into, and its directory, which only its owner can write to.
+#[derive(Debug)]
+pub struct StateFile {
+    pub(super) file: File,
+    directory: OwnedFd,
+    name: OsString,
+}
+
+impl StateFile {
+    /// Opens the file, or makes it. Its directory is made if it is missing; the one above belongs to PCP's user, who must
+    /// not lead root astray.
+    ///
+    /// # Errors
+    /// It cannot be had, or others can write to it or its directory.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+        let made = fs::DirBuilder::new().mode(0o755).create(directory);
+        made.or_else(|err| match err.kind() {
+            io::ErrorKind::AlreadyExists => Ok(()),
+            _ => Err(err),
+        })?;
+        let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let directory = File::from(open(directory, flags, Mode::empty())?);
+        let meta = directory.metadata()?;
+        if meta.uid() != geteuid().as_raw() || meta.mode() & 0o022 != 0 {
+            return Err(io::Error::other(
+                "its directory is not one that only this user can write to; remove it",
+            ));
+        }
+        let file = open_in(&directory, name, OFlag::O_RDWR | OFlag::O_CREAT)?;
+        let meta = file.metadata()?;
+        // Root's may have been handed over to the user that the PMDA runs under.
+        let ours = geteuid().is_root() || meta.uid() == geteuid().as_raw();
+        if !meta.is_file() || meta.nlink() != 1 || !ours || meta.mode() & 0o022 != 0 {
+            return Err(io::Error::other(
+                "is not a file that only this user can write to; remove it",
+            ));
+        }
+        Ok(Self {
+            file,
+            directory: directory.into(),
+            name: name.into(),
+        })
+    }
+
+    /// Makes it another user's.
+    ///
+    /// # Errors
+    /// What fchown(2) says.
+    pub fn hand_over(&self, account: &Account) -> io::Result<()> {
+        std::os::unix::fs::fchown(&self.file, Some(account.uid), Some(account.gid))
+    }
+
+    /// Copies it to a file beside it with `.bad` behind its name, for whoever wants to know what happened.
+    pub(super) fn keep_aside(&self) -> io::Result<()> {
+        let mut name = self.name.clone();
+        name.push(".bad");
+        match unlinkat(
+            &self.directory,
+            name.as_os_str(),
+            UnlinkatFlags::NoRemoveDir,
+        ) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
+        let mut copy = open_in(&self.directory, &name, flags)?;
+        let mut file = &self.file;
+        file.seek(SeekFrom::Start(0))?;
+        io::copy(&mut file.take(MAX_COPY), &mut copy).map(drop)
+    }
+}
+
+fn open_in(directory: impl AsFd, name: &OsStr, flags: OFlag) -> io::Result<File> {
+    let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    Ok(openat(directory, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_not_ours_alone_is_not_taken() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("file"), "precious").expect("written");
+        fs::hard_link(at("file"), at("link")).expect("made");
+        std::os::unix::fs::symlink(at("file"), at("symlink")).expect("made");
+        fs::create_dir(at("directory")).expect("made");
+        std::os::unix::fs::symlink(dir.path(), at("elsewhere")).expect("made");
+        for name in ["link", "symlink", "directory", "elsewhere/state"] {
+            assert!(StateFile::open(&at(name)).is_err(), "{name}");
+        }
+        fs::write(at("open"), "").expect("written");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+        fs::set_permissions(at("open"), mode).expect("ours");
+        assert!(StateFile::open(&at("open")).is_err());
+        assert_eq!(fs::read(at("file")).expect("there"), b"precious");
+    }
+}

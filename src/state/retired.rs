@@ -1,0 +1,60 @@
+//! The first page of the state file, behind its header: the sums of agents that are forgotten.
+//!
+//! To forget an agent is to add its sums here and to free its record, and a kill may come in between. So what is written here,
+//! in one step, names the record as well: at the next start it is freed without being added once more.
+
+use crate::event::Totals;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// Words of the page that have a meaning of their own.
+const GENERATION: usize = 8;
+const ENTRIES: [usize; 2] = [16, 48];
+/// Behind the sums: the number of the record that is being freed, and one; 0: none is.
+const FREED: usize = Totals::WORDS;
+const _: () = assert!(ENTRIES[0] + FREED < ENTRIES[1]);
+
+/// The sums, and the record that is still to be freed.
+pub fn read(words: &[AtomicU64]) -> (Totals, Option<usize>) {
+    let entry = &words[ENTRIES[usize::from(words[GENERATION].load(Acquire) % 2 == 1)]..];
+    let totals = std::array::from_fn(|at| entry[at].load(Relaxed));
+    let freed = usize::try_from(entry[FREED].load(Relaxed)).unwrap_or(0);
+    (Totals::from_words(&totals), freed.checked_sub(1))
+}
+
+/// Replaces them, in one step.
+pub fn write(words: &[AtomicU64], totals: &Totals, freed: Option<usize>) {
+    let generation = words[GENERATION].load(Relaxed).wrapping_add(1);
+    let entry = &words[ENTRIES[usize::from(generation % 2 == 1)]..];
+    for (word, value) in entry.iter().zip(totals.to_words()) {
+        word.store(value, Relaxed);
+    }
+    let freed = freed.map_or(0, |record| record as u64 + 1);
+    entry[FREED].store(freed, Relaxed);
+    // Not before the entry is whole, as in a record.
+    words[GENERATION].store(generation, Release);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Event, EventType, Events};
+
+    #[test]
+    fn sums_that_are_half_written_do_not_count() {
+        let words: Vec<AtomicU64> = (0..512).map(|_| AtomicU64::new(0)).collect();
+        assert_eq!(read(&words), (Totals::default(), None));
+        let received = |value| Event::new(Some(EventType::RxBytes), value);
+        let totals = |value| Events::of(&[received(value)]).totals().clone();
+        for (value, freed) in [(1, None), (2, Some(0)), (3, Some(7))] {
+            let before = read(&words);
+            let inactive = ENTRIES[usize::from(words[GENERATION].load(Relaxed) % 2 == 0)];
+            for word in &words[inactive..=inactive + FREED] {
+                word.store(0xbad, Relaxed);
+                assert_eq!(read(&words), before);
+            }
+            write(&words, &totals(value), freed);
+            assert_eq!(read(&words), (totals(value), freed));
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! One attached store of NIXL's prometheus_mp: it is read and never written, its values are taken as they are, and nothing is
+//! consumed, so that any number of readers may do the same.
+
+use crate::discover::{self, FileFacts, FileId, Terms};
+use crate::error::Refusal;
+use crate::ledger::Ledger;
+use crate::presence::{Presence, Seen as Sight};
+use crate::shm::{Broken, LeaseKind, Mapping};
+use crate::survey::Mappers;
+use crate::writer::Holder;
+use nix::errno::Errno;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+mod format;
+mod seen;
+mod window;
+pub use format::{Description, LEN, SCHEMA, Values, check_schema, is_store_name};
+use format::{Head, WORDS};
+pub use seen::{News, Seen, StoreId};
+use window::StoreWindow;
+
+/// A file that is a store, open for reading, and what it says of its agent.
+#[derive(Debug)]
+pub struct Candidate {
+    /// Open for reading only: a lease against writers is granted on no other.
+    pub file: File,
+    /// What stat(2) said.
+    pub facts: FileFacts,
+    /// Who its agent is.
+    pub description: Description,
+}
+
+/// Opens a file in a directory of stores and checks it.
+///
+/// # Errors
+/// Why the file is left alone.
+pub fn open(
+    directory: &OwnedFd,
+    name: &OsStr,
+    facts: &FileFacts,
+    terms: &Terms,
+) -> Result<Candidate, Refusal> {
+    if !is_store_name(name) {
+        return Err(Refusal::Name);
+    }
+    discover::check_kind(facts, terms.owners.as_deref())?;
+    let file = discover::open_to_read(directory, name, facts, true)?;
+    // Another schema may have another size.
+    let mut head = [0; 16];
+    read(&file, &mut head)?;
+    let (magic, schema) = head.split_at(8);
+    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
+    check_schema([word(magic), word(schema)])?;
+    if facts.size != LEN as u64 {
+        return Err(Refusal::StoreSize { size: facts.size });
+    }
+    let mut bytes = [0; LEN];
+    read(&file, &mut bytes)?;
+    Ok(Candidate {
+        description: Description::parse(&bytes)?,
+        file,
+        facts: *facts,
+    })
+}
+
+fn read(file: &File, bytes: &mut [u8]) -> Result<(), Refusal> {
+    file.read_exact_at(bytes, 0)
+        .map_err(|err| match err.raw_os_error() {
+            Some(errno) => io_refusal("read", errno),
+            None => Refusal::StoreSize {
+                size: file.metadata().map_or(0, |meta| meta.len()),
+            },
+        })
+}
+
+fn io_refusal(what: &'static str, errno: i32) -> Refusal {
+    let errno = Errno::from_raw(errno);
+    Refusal::Io { what, errno }
+}
+
+/// A store that is read.
+#[derive(Debug)]
+pub struct Store {
+    mapping: Mapping,
+    /// The descriptor that the mapping came from.
+    file: File,
+    facts: FileFacts,
+    path: PathBuf,
+    id: StoreId,
+    head: Head,
+    /// Who its agent is.
+    pub description: Description,
+    /// Whether somebody still writes to it.
+    pub presence: Presence,
+    /// Its histograms of the last minute; `None`: it was not read yet.
+    window: Option<StoreWindow>,
+}
+
+/// What a look found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Its agent lives, or may.
+    Held,
+    /// Nobody is known who could write to it.
+    Silent,
+    /// It is not what it was: shortened, or another store's.
+    Broken,
+}
+
+impl Store {
+    /// Maps a candidate.
+    ///
+    /// # Errors
+    /// Why it cannot be mapped, or is not what it was a moment ago.
+    pub fn attach(candidate: Candidate, path: PathBuf, now: Instant) -> Result<Self, Refusal> {
+        let Candidate {
+            file,
+            facts,
+            description,
+        } = candidate;
+        let io = |what| {
+            move |err: io::Error| {
+                err.raw_os_error()
+                    .map_or(Refusal::Replaced, |errno| io_refusal(what, errno))
+            }
+        };
+        let mapping = Mapping::read_only(&file, WORDS).map_err(io("mapped"))?;
+        let born = discover::born(&file.metadata().map_err(io("looked at"))?);
+        let head = mapping.access(Head::of).map_err(|_| Refusal::Replaced)?;
+        Ok(Self {
+            presence: Presence::new(&file, &facts, LeaseKind::NoWriter, now),
+            id: StoreId {
+                file: facts.id,
+                born,
+                pid: description.pid,
+                instance: description.instance,
+            },
+            mapping,
+            file,
+            facts,
+            path,
+            head,
+            description,
+            window: None,
+        })
+    }
+
+    /// Which store it is.
+    #[must_use]
+    pub fn id(&self) -> StoreId {
+        self.id
+    }
+
+    /// Which file it is.
+    #[must_use]
+    pub fn file_id(&self) -> FileId {
+        self.facts.id
+    }
+
+    /// Where the file is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// When the file changed last, as far as stat(2) told when it was found: seconds and nanoseconds.
+    #[must_use]
+    pub fn changed(&self) -> (i64, i64) {
+        self.facts.changed
+    }
+
+    /// The file's owner.
+    #[must_use]
+    pub fn uid(&self) -> u32 {
+        self.facts.uid
+    }
+
+    /// Its values, now.
+    ///
+    /// # Errors
+    /// The file has lost its second page or more, or says that it is another one's.
+    pub fn values(&self) -> Result<Values, Broken> {
+        let read = |words: &[_]| (Values::read(words), Head::of(words));
+        let (values, head) = self.mapping.access(read)?;
+        if head == self.head {
+            Ok(values)
+        } else {
+            Err(Broken)
+        }
+    }
+
+    /// Counts what came since the last look.
+    pub fn look(&mut self, now: Instant, ledger: &mut Ledger) -> Found {
+        let Ok(values) = self.values() else {
+            return Found::Broken;
+        };
+        let histograms = values.histograms;
+        match &mut self.window {
+            Some(window) => window.advance(&histograms, now),
+            None => self.window = Some(StoreWindow::new(histograms, now)),
+        }
+        let is_new = ledger.count_store(self.id, &self.description.ranges, values);
+        // What it had to say before its end, which is for good, is no sign of life.
+        if is_new && !self.presence.is_abandoned() {
+            self.presence.saw_events(now);
+            return Found::Held;
+        }
+        match self.presence.check(&self.file, now) {
+            Sight::Held => Found::Held,
+            Sight::Silent | Sight::Gone => Found::Silent,
+        }
+    }
+
+    /// Lets it go after a last look: what the agent has next is another. Which file it was.
+    pub fn go(mut self, now: Instant, ledger: &mut Ledger) -> FileId {
+        self.look(now, ledger);
+        ledger.retire_store();
+        self.file_id()
+    }
+
+    /// Whether, asked now, certainly nobody writes to it.
+    pub fn is_abandoned(&mut self, now: Instant) -> bool {
+        self.presence.ask_kernel(&self.file, now) == Holder::Nobody
+    }
+
+    /// A percentile of its transfers' times in the last minute, microseconds; of the times to post where `post`.
+    #[must_use]
+    pub fn percentile(&self, post: bool, percent: u64) -> Option<f64> {
+        let window = self.window.as_ref()?;
+        window.percentile(usize::from(post), &self.description.ranges, percent)
+    }
+
+    /// A survey of /proc begins that may show who writes.
+    pub fn begin_survey(&mut self) {
+        self.presence.begin_survey(&self.file);
+    }
+
+    /// Takes what it showed.
+    pub fn end_survey(&mut self, mappers: &Mappers) {
+        self.presence.end_survey(mappers, &self.facts, &self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    const NAME: &str = "nixl.4242.17.0.mmap";
+
+    fn check(change: impl FnOnce(&Path)) -> Result<Candidate, Refusal> {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join(NAME);
+        std::fs::write(&path, format::tests::store("a", "0", &[1.0])).expect("written");
+        change(&path);
+        let fd = File::open(dir.path()).expect("there").into();
+        let name = OsStr::new(NAME);
+        let facts = discover::facts(&fd, name).expect("there");
+        open(&fd, name, &facts, &Terms::default())
+    }
+
+    fn resize(len: u64) -> impl FnOnce(&Path) {
+        move |path| {
+            let file = File::options().write(true).open(path).expect("there");
+            file.set_len(len).expect("resized");
+        }
+    }
+
+    #[test]
+    fn a_file_as_nixl_makes_it_is_a_store_and_another_is_not() {
+        assert_eq!(check(|_| ()).expect("a store").description.agent, "a");
+        for len in [16, 6_792, 6_801, 1 << 40] {
+            let refusal = check(resize(len)).expect_err("no store");
+            assert_eq!(refusal, Refusal::StoreSize { size: len });
+        }
+        let refusal = check(resize(15)).expect_err("no store");
+        assert_eq!(refusal, Refusal::StoreSize { size: 15 });
+        let refusal = check(|path| {
+            std::fs::rename(path, path.with_extension("x")).expect("renamed");
+            symlink("nixl.4242.17.0.x", path).expect("made");
+        });
+        assert!(matches!(refusal, Err(Refusal::Kind { .. })), "{refusal:?}");
+        let refusal = check(|path| {
+            std::fs::hard_link(path, path.with_extension("x")).expect("made");
+        });
+        assert!(
+            matches!(refusal, Err(Refusal::Links { links: 2 })),
+            "{refusal:?}"
+        );
+    }
+
+    #[test]
+    fn a_later_schema_is_told_whatever_its_size() {
+        let refusal = check(|path| {
+            let mut bytes = format::tests::store("a", "0", &[1.0]);
+            bytes[8] = 2;
+            bytes.truncate(128);
+            std::fs::write(path, bytes).expect("written");
+        });
+        let refusal = refusal.expect_err("no store");
+        assert!(
+            refusal.is_unsupported() && refusal.concerns_a_ring(),
+            "{refusal}"
+        );
+    }
+
+    #[test]
+    fn a_store_that_is_shortened_or_becomes_another_is_no_longer_read() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join(NAME);
+        for spoil in [0, 1] {
+            std::fs::write(&path, format::tests::store("a", "0", &[1.0])).expect("written");
+            let fd = File::open(dir.path()).expect("there").into();
+            let name = OsStr::new(NAME);
+            let facts = discover::facts(&fd, name).expect("there");
+            let candidate = open(&fd, name, &facts, &Terms::default()).expect("a store");
+            let store = Store::attach(candidate, path.clone(), Instant::now()).expect("mapped");
+            assert_eq!(store.values().expect("whole").updated, 5);
+            crate::shm::guard_against_sigbus().expect("a handler");
+            let file = File::options().write(true).open(&path).expect("there");
+            match spoil {
+                0 => file.set_len(0).expect("shortened"),
+                _ => file.write_all_at(&[9], 32).expect("written"),
+            }
+            assert_eq!(store.values(), Err(Broken));
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What was last read of a store: it outlives the daemon, so that a store goes on from there and no value counts twice.
+
+use super::format::Values;
+use crate::discover::FileId;
+use crate::event::EventType;
+use crate::histogram::MAX_BUCKETS;
+use crate::words::{Reader, Writer};
+
+/// Which store it is. Its name is never used twice, and no more is its file while somebody has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreId {
+    /// Which file it is.
+    pub file: FileId,
+    /// When that was made: seconds and nanoseconds, zeros where the file system does not tell.
+    pub born: (i64, i64),
+    /// What it says its process is.
+    pub pid: i64,
+    /// Number of the agent within that.
+    pub instance: u64,
+}
+
+/// What of a store was counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Which store it was.
+    pub id: StoreId,
+    /// Its values then; `None`: it was not looked at yet.
+    pub values: Option<Values>,
+}
+
+/// What came since.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct News {
+    /// By event type.
+    pub counters: [u64; EventType::COUNT],
+    /// By range, of both histograms.
+    pub histograms: [[u64; MAX_BUCKETS]; 2],
+}
+
+impl News {
+    /// Nothing came.
+    pub const NONE: Self = Self {
+        counters: [0; EventType::COUNT],
+        histograms: [[0; MAX_BUCKETS]; 2],
+    };
+}
+
+impl Seen {
+    /// Words of [`Seen::put`].
+    pub const WORDS: usize = 8 + 2 * EventType::COUNT + 2 * MAX_BUCKETS;
+
+    /// Nothing yet.
+    #[must_use]
+    pub fn nothing(id: StoreId) -> Self {
+        Self { id, values: None }
+    }
+
+    /// What came since; `None`: nothing. NIXL's counters only grow: one that went back was spoilt by a stranger, and begins anew
+    /// for us as it does for Prometheus.
+    #[must_use]
+    pub fn news(&self, now: &Values) -> Option<News> {
+        let before = self.values.as_ref().unwrap_or(&Values::NONE);
+        if (before.counters, before.histograms) == (now.counters, now.histograms) {
+            return None;
+        }
+        let mut news = News::NONE;
+        since(&mut news.counters, &before.counters, &now.counters);
+        for (at, news) in news.histograms.iter_mut().enumerate() {
+            since(news, &before.histograms[at], &now.histograms[at]);
+        }
+        Some(news)
+    }
+
+    /// Writes it.
+    pub fn put(&self, put: &mut Writer) {
+        let StoreId {
+            file,
+            born,
+            pid,
+            instance,
+        } = self.id;
+        let [seconds, nanoseconds, pid] =
+            [born.0, born.1, pid].map(|word| u64::from_ne_bytes(word.to_ne_bytes()));
+        put.one(self.values.is_some().into());
+        let values = self.values.as_ref().unwrap_or(&Values::NONE);
+        put.all([
+            file.dev,
+            file.ino,
+            seconds,
+            nanoseconds,
+            pid,
+            instance,
+            values.updated,
+        ]);
+        put.all(values.counters);
+        put.all(values.last);
+        let [xfer_time, post_time] = values.histograms;
+        put.all(xfer_time);
+        put.all(post_time);
+    }
+
+    /// Reads what [`Seen::put`] has written.
+    #[must_use]
+    pub fn get(get: &mut Reader) -> Self {
+        let is_looked_at = get.one() != 0;
+        let [dev, ino, seconds, nanoseconds, pid, instance, updated] = get.all();
+        let [seconds, nanoseconds, pid] =
+            [seconds, nanoseconds, pid].map(|word| i64::from_ne_bytes(word.to_ne_bytes()));
+        Self {
+            id: StoreId {
+                file: FileId { dev, ino },
+                born: (seconds, nanoseconds),
+                pid,
+                instance,
+            },
+            values: Some(Values {
+                updated,
+                counters: get.all(),
+                last: get.all(),
+                histograms: [get.all(), get.all()],
+            })
+            .filter(|_| is_looked_at),
+        }
+    }
+}
+
+fn since(news: &mut [u64], before: &[u64], now: &[u64]) {
+    for ((news, &before), &now) in news.iter_mut().zip(before).zip(now) {
+        *news = if now >= before { now - before } else { now };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen() -> Seen {
+        let mut seen = Seen::nothing(StoreId {
+            file: FileId { dev: 1, ino: 2 },
+            born: (-3, 4),
+            pid: -5,
+            instance: 6,
+        });
+        seen.values = Some(Values {
+            updated: 7,
+            counters: std::array::from_fn(|at| 100 + at as u64),
+            last: [10; EventType::COUNT],
+            histograms: [[8; MAX_BUCKETS], [9; MAX_BUCKETS]],
+        });
+        seen
+    }
+
+    #[test]
+    fn what_is_put_is_got() {
+        let nothing = Seen::nothing(seen().id);
+        for seen in [seen(), nothing] {
+            let mut words = [0; Seen::WORDS];
+            seen.put(&mut Writer::new(&mut words));
+            assert_eq!(Seen::get(&mut Reader::new(&words)), seen);
+        }
+    }
+
+    #[test]
+    fn news_are_what_came_since() {
+        let before = seen();
+        let mut now = before.values.clone().expect("looked at");
+        assert_eq!(before.news(&now), None);
+        (now.updated, now.last[0]) = (99, 99);
+        assert_eq!(before.news(&now), None, "those are no counts");
+        now.counters[3] += 5;
+        now.histograms[1][32] += 2;
+        let news = before.news(&now).expect("some");
+        assert_eq!((news.counters[3], news.counters[4]), (5, 0));
+        assert_eq!((news.histograms[1][32], news.histograms[0][32]), (2, 0));
+    }
+
+    #[test]
+    fn a_counter_that_went_back_begins_anew() {
+        let before = seen();
+        let mut now = before.values.clone().expect("looked at");
+        (now.counters[0], now.counters[1]) = (3, 201);
+        let news = before.news(&now).expect("some");
+        assert_eq!(news.counters[..3], [3, 100, 0]);
+    }
+}

@@ -1,0 +1,149 @@
+//! Percentiles of a store's transfers of the last minute, as far as its histograms tell.
+//!
+//! As in [`crate::window`], time is cut into parts of 10 s, and what is between 60 and 70 s old leaves. A store has no single
+//! values: within a range they are taken for evenly spread, as Prometheus's `histogram_quantile` does, so that a percentile is no
+//! more exact than the bounds are.
+
+use crate::histogram::MAX_BUCKETS;
+use crate::ranges::Ranges;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Length of one part.
+const PART: Duration = Duration::from_secs(10);
+/// Whole parts that count beside the current one.
+const WHOLE_PARTS: usize = 6;
+
+/// Both histograms.
+type Counts = [[u64; MAX_BUCKETS]; 2];
+
+/// What the histograms were at the ends of the last parts, the oldest first: 528 bytes each, seven at most.
+#[derive(Debug)]
+pub struct StoreWindow {
+    before: VecDeque<Counts>,
+    now: Counts,
+    part_ends: Instant,
+}
+
+impl StoreWindow {
+    /// Begins with what a store has counted already, which is not of the last minute.
+    #[must_use]
+    pub fn new(counts: Counts, now: Instant) -> Self {
+        Self {
+            before: [counts].into(),
+            now: counts,
+            part_ends: now + PART,
+        }
+    }
+
+    /// Tells the time, and what the histograms are by now.
+    pub fn advance(&mut self, counts: &Counts, now: Instant) {
+        if now >= self.part_ends {
+            let parts = now.duration_since(self.part_ends).as_secs() / PART.as_secs() + 1;
+            // After seven, nothing is left that could leave.
+            for _ in 0..parts.min(WHOLE_PARTS as u64 + 1) {
+                self.before.push_back(self.now);
+            }
+            while self.before.len() > WHOLE_PARTS + 1 {
+                self.before.pop_front();
+            }
+            self.part_ends += PART * u32::try_from(parts).unwrap_or(u32::MAX);
+        }
+        self.now = *counts;
+    }
+
+    /// The time that so many percent of the transfers did not exceed, by histogram; `None` without transfers, or where it lies
+    /// above the last bound.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss, reason = "counts of a minute")]
+    pub fn percentile(&self, histogram: usize, ranges: &Ranges, percent: u64) -> Option<f64> {
+        let before = &self.before.front()?[histogram];
+        let now = &self.now[histogram];
+        let counts: Vec<u64> = now
+            .iter()
+            .zip(before)
+            .take(ranges.count())
+            .map(|(now, before)| now.saturating_sub(*before))
+            .collect();
+        let count: u128 = counts.iter().map(|&count| u128::from(count)).sum();
+        let rank = count as f64 * percent as f64 / 100.0;
+        let mut below = 0_u128;
+        for (range, &count) in counts.iter().enumerate() {
+            let upto = below + u128::from(count);
+            if count > 0 && upto as f64 >= rank {
+                let (lower, upper) = ranges.around(range);
+                let share = (rank - below as f64) / count as f64;
+                return Some(lower + (upper? - lower) * share);
+            }
+            below = upto;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(list: &[u64]) -> Counts {
+        let mut counts = [[0; MAX_BUCKETS]; 2];
+        counts[1][..list.len()].copy_from_slice(list);
+        counts
+    }
+
+    fn ranges() -> Ranges {
+        Ranges::new(&[10.0, 20.0, 40.0]).expect("good")
+    }
+
+    #[test]
+    fn a_percentile_is_where_the_values_of_a_range_are_evenly_spread() {
+        let now = Instant::now();
+        let mut window = StoreWindow::new(counts(&[1000, 1000]), now);
+        let of = |window: &StoreWindow, percent| window.percentile(1, &ranges(), percent);
+        assert_eq!(
+            of(&window, 50),
+            None,
+            "what was there before does not count"
+        );
+        window.advance(&counts(&[1000, 1010, 10]), now);
+        let told = [
+            of(&window, 25),
+            of(&window, 50),
+            of(&window, 90),
+            of(&window, 100),
+        ];
+        assert_eq!(told, [Some(15.0), Some(20.0), Some(36.0), Some(40.0)]);
+        assert_eq!(window.percentile(0, &ranges(), 50), None);
+        window.advance(&counts(&[1000, 1010, 10, 20]), now);
+        assert_eq!(of(&window, 50), Some(40.0));
+        assert_eq!(of(&window, 51), None, "above the last bound");
+    }
+
+    #[test]
+    fn what_is_older_than_a_minute_leaves() {
+        let start = Instant::now();
+        let at = |second| start + Duration::from_secs(second);
+        let mut window = StoreWindow::new(counts(&[0]), start);
+        window.advance(&counts(&[7]), at(5));
+        for second in 6..=80 {
+            window.advance(&counts(&[7]), at(second));
+            let is_there = window.percentile(1, &ranges(), 50).is_some();
+            assert!(is_there || second > 65, "{second}");
+            assert!(!is_there || second < 75, "{second}");
+        }
+        window.advance(&counts(&[8]), at(100_000));
+        assert!(window.percentile(1, &ranges(), 50).is_some());
+        assert!(window.before.len() <= WHOLE_PARTS + 1);
+        window.advance(&counts(&[8]), at(100_100));
+        assert!(window.percentile(1, &ranges(), 50).is_none());
+    }
+
+    #[test]
+    fn counts_of_any_size_have_percentiles() {
+        let now = Instant::now();
+        let mut window = StoreWindow::new(counts(&[5, u64::MAX]), now);
+        window.advance(&counts(&[u64::MAX, 3, u64::MAX]), now);
+        let told = window.percentile(1, &ranges(), 50).expect("some");
+        assert!((0.0..=40.0).contains(&told), "{told}");
+    }
+}

@@ -1,0 +1,87 @@
+//! Who has locked a store, as /proc/locks tells (proc_locks(5)): NIXL holds an flock(2) on a store for as long as its agent lives.
+//! Everybody may read this, but only the host's own PID namespace shows all of it; elsewhere what is missing proves nothing.
+
+use std::collections::HashMap;
+
+/// The processes that have an flock for writing, by what they have locked.
+#[derive(Debug, Default)]
+pub struct Locks {
+    by_inode: HashMap<u64, Vec<(String, u32)>>,
+}
+
+impl Locks {
+    /// Takes the text apart; what is no flock for writing, or is only waited for, is left out.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        let mut locks = Self::default();
+        for (ino, device, pid) in text.lines().filter_map(flock) {
+            let known = locks.by_inode.entry(ino).or_default();
+            known.push((device.to_owned(), pid));
+        }
+        locks
+    }
+
+    /// The process that has locked a file; `Ok(None)`: none has.
+    ///
+    /// # Errors
+    /// A file of the same number is locked on another device. Some file systems (btrfs, overlayfs) have other device numbers here
+    /// than stat(2) gives, so that it may be this one.
+    pub fn holder(&self, dev: u64, ino: u64) -> Result<Option<u32>, MayBe> {
+        let Some(known) = self.by_inode.get(&ino) else {
+            return Ok(None);
+        };
+        let (major, minor) = (nix::sys::stat::major(dev), nix::sys::stat::minor(dev));
+        let device = format!("{major:02x}:{minor:02x}");
+        let found = known.iter().find(|(other, _)| *other == device);
+        found.map(|&(_, pid)| Some(pid)).ok_or(MayBe)
+    }
+}
+
+/// It is not known whether the file is locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MayBe;
+
+/// Inode, device and process of `1: FLOCK  ADVISORY  WRITE 4242 fe:00:131203 0 EOF`.
+fn flock(line: &str) -> Option<(u64, &str, u32)> {
+    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+    let [_, "FLOCK", _, "WRITE", pid, place, ..] = fields[..] else {
+        return None;
+    };
+    let (device, ino) = place.rsplit_once(':')?;
+    Some((ino.parse().ok()?, device, pid.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::stat::makedev;
+
+    const TEXT: &str = "\
+1: OFDLCK ADVISORY  WRITE -1 fe:00:10838097 0 EOF
+2: FLOCK  ADVISORY  WRITE 17073 fe:00:6693491 0 EOF
+2: -> FLOCK  ADVISORY  WRITE 4 fe:00:77 0 EOF
+3: FLOCK  ADVISORY  READ 7464 fe:00:10783124 0 EOF
+4: POSIX  ADVISORY  WRITE 9 fe:00:78 0 EOF
+5: FLOCK  ADVISORY  WRITE 12 00:1b:6 0 EOF
+6: FLOCK  ADVISORY  WRITE 13 fe:00:6 0 EOF
+rubbish
+7: FLOCK ADVISORY WRITE x fe:00:8 0 EOF
+";
+
+    #[test]
+    fn a_store_is_held_by_who_has_an_flock_for_writing() {
+        let locks = Locks::parse(TEXT);
+        let disk = makedev(0xfe, 0);
+        assert_eq!(locks.holder(disk, 6_693_491), Ok(Some(17_073)));
+        assert_eq!(locks.holder(disk, 6), Ok(Some(13)));
+        assert_eq!(locks.holder(makedev(0, 0x1b), 6), Ok(Some(12)));
+        for ino in [10_838_097, 77, 10_783_124, 78, 8, 9] {
+            assert_eq!(locks.holder(disk, ino), Ok(None), "{ino}");
+        }
+    }
+
+    #[test]
+    fn a_lock_on_a_device_that_is_called_otherwise_leaves_it_open() {
+        assert_eq!(Locks::parse(TEXT).holder(makedev(0, 0x30), 6), Err(MayBe));
+    }
+}

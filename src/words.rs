@@ -1,0 +1,85 @@
+//! Values as 64-bit words, one after the other: what is kept in the state file is written and read in the same order.
+
+/// Writes words.
+#[derive(Debug)]
+pub struct Writer<'a> {
+    rest: &'a mut [u64],
+}
+
+impl<'a> Writer<'a> {
+    /// Writes to these words, from the first on.
+    pub fn new(words: &'a mut [u64]) -> Self {
+        Self { rest: words }
+    }
+
+    /// Writes the next words.
+    ///
+    /// # Panics
+    /// There is no room: the number of words that a record has is wrong.
+    pub fn all<const N: usize>(&mut self, words: [u64; N]) {
+        let rest = std::mem::take(&mut self.rest);
+        let (place, rest) = rest.split_at_mut(N);
+        place.copy_from_slice(&words);
+        self.rest = rest;
+    }
+
+    /// Writes the next word.
+    ///
+    /// # Panics
+    /// As [`Writer::all`].
+    pub fn one(&mut self, word: u64) {
+        self.all([word]);
+    }
+}
+
+/// Reads words.
+#[derive(Debug)]
+pub struct Reader<'a> {
+    rest: &'a [u64],
+}
+
+impl<'a> Reader<'a> {
+    /// Reads these words, from the first on.
+    #[must_use]
+    pub fn new(words: &'a [u64]) -> Self {
+        Self { rest: words }
+    }
+
+    /// Reads the next words.
+    ///
+    /// # Panics
+    /// There are none: the number of words that a record has is wrong.
+    pub fn all<const N: usize>(&mut self) -> [u64; N] {
+        let (words, rest) = self
+            .rest
+            .split_first_chunk()
+            .expect("as many words as were written");
+        self.rest = rest;
+        *words
+    }
+
+    /// Reads the next word.
+    ///
+    /// # Panics
+    /// As [`Reader::all`].
+    pub fn one(&mut self) -> u64 {
+        let [word] = self.all();
+        word
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_in_the_same_order() {
+        let mut words = [0; 4];
+        let mut put = Writer::new(&mut words);
+        put.one(1);
+        put.all([2, 3]);
+        put.one(4);
+        let mut get = Reader::new(&words);
+        assert_eq!((get.all(), get.one(), get.all()), ([1, 2], 3, [4]));
+    }
+}
