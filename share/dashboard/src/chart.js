@@ -1,0 +1,131 @@
+// Lines over time, by uPlot, with a legend of our own that can be read without colours and without a mouse.
+
+import uPlot from "uplot";
+import { colour, element, setName, setText } from "./dom.js";
+import { brief, clock } from "./format.js";
+
+const HEIGHT = 190;
+// Told apart without colours, too.
+const DASHES = [[], [], [8, 4], [2, 3], [10, 3, 2, 3], [4, 2], [14, 4]];
+
+export class Chart {
+    /** `place` has the chart; `write` makes a text of a value. Where values are far apart, the scale `isLogarithmic`. */
+    constructor(place, write, isLogarithmic = false) {
+        this.isLogarithmic = isLogarithmic;
+        this.write = write;
+        this.plot = undefined;
+        this.lines = [];
+        this.area = element("div", { class: "plot", role: "img" });
+        this.legend = element("ul", { class: "legend" });
+        place.append(this.area, this.legend);
+        new ResizeObserver(() => {
+            this.plot?.setSize({ width: this.area.clientWidth, height: HEIGHT });
+        }).observe(this.area);
+    }
+
+    /** Draws lines: each has a label and its values; the first is the sum, where `hasSum`. */
+    draw(span, times, lines, hasSum) {
+        const style = (i) => {
+            const isSum = hasSum && i === 0;
+            const at = hasSum ? i : i + 1;
+            return { stroke: colour(isSum ? "--text" : `--line-${at}`), width: isSum ? 2.5 : 1.75, dash: DASHES[at] };
+        };
+        this.span = span;
+        this.lines = lines;
+        const data = [times, ...lines.map((line) => line.values)];
+        if (this.plot === undefined || this.plot.series.length !== data.length) {
+            this.renew(lines.map((_, i) => style(i)), data);
+        } else {
+            this.plot.setData(data);
+        }
+        this.write_legend(style);
+        const said = lines.map((line) => `${line.label}: ${this.write(last(line.values))}`);
+        this.area.setAttribute("aria-label", said.join("; ") || "nothing yet");
+    }
+
+    renew(styles, data) {
+        this.plot?.destroy();
+        const axis = { stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false } };
+        const options = {
+            width: this.area.clientWidth || 300,
+            height: HEIGHT,
+            legend: { show: false },
+            cursor: { drag: { x: false, y: false }, points: { size: 6 } },
+            scales: {
+                x: { time: true, range: (_, from, to) => [to - this.span, to] },
+                y: this.isLogarithmic
+                    ? { distr: 3, range: (_, from, to) => (to > 0 ? decades(from, to) : [1, 10]) }
+                    : { range: (_, from, to) => [0, to > 0 ? to * 1.08 : 1] },
+            },
+            axes: [
+                { ...axis, space: 80, size: 32, values: (_, ticks) => ticks.map(clock) },
+                { ...axis, ...(this.isLogarithmic && { splits: powers }), size: 72, values: (_, ticks) => ticks.map((tick) => (tick === null ? null : brief(this.write(tick)))) },
+            ],
+            series: [{}, ...styles.map((style) => ({ ...style, points: { show: false } }))],
+            hooks: { setCursor: [() => this.write_values()] },
+        };
+        this.plot = new uPlot(options, data, this.area);
+    }
+
+    write_legend(style) {
+        while (this.legend.children.length > this.lines.length) {
+            this.legend.lastChild.remove();
+        }
+        this.lines.forEach((line, i) => {
+            let item = this.legend.children[i];
+            if (item === undefined) {
+                const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+                svg.setAttribute("viewBox", "0 0 24 8");
+                svg.setAttribute("aria-hidden", "true");
+                svg.append(document.createElementNS("http://www.w3.org/2000/svg", "path"));
+                item = element("li", {}, svg, element("bdi"), element("b"));
+                this.legend.append(item);
+            }
+            const path = item.querySelector("path");
+            const { stroke, width, dash } = style(i);
+            path.setAttribute("d", "M0 4H24");
+            path.setAttribute("stroke", stroke);
+            path.setAttribute("stroke-width", String(width));
+            path.setAttribute("stroke-dasharray", dash.join(" "));
+            setName(item.querySelector("bdi"), line.label);
+        });
+        this.write_values();
+    }
+
+    /** The values under the mouse, else the last ones. */
+    write_values() {
+        const at = this.plot?.cursor.idx;
+        this.lines.forEach((line, i) => {
+            const value = typeof at === "number" ? line.values[at] : last(line.values);
+            const place = this.legend.children[i]?.querySelector("b");
+            if (place) {
+                setText(place, this.write(value ?? undefined));
+            }
+        });
+    }
+
+    /** To be drawn anew: colours have changed. */
+    forget() {
+        this.plot?.destroy();
+        this.plot = undefined;
+    }
+}
+
+/** From the power of ten below to the one above. */
+function decades(from, to) {
+    const low = 10 ** Math.floor(Math.log10(Math.max(from, to / 1e6)));
+    return [low, Math.max(low * 10, 10 ** Math.ceil(Math.log10(to)))];
+}
+
+/** The powers of ten of a scale. */
+function powers(_plot, _axis, low, high) {
+    const found = [];
+    for (let power = low; power <= high * 1.01; power *= 10) {
+        found.push(power);
+    }
+    return found;
+}
+
+function last(values) {
+    return values[values.length - 1] ?? undefined;
+}

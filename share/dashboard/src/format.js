@@ -1,0 +1,85 @@
+// Numbers with the units that the metrics have.
+
+const NONE = "–";
+
+function digits(value) {
+    const size = Math.abs(value);
+    return value.toFixed(size >= 99.95 || size === 0 ? 0 : size >= 9.995 ? 1 : 2);
+}
+
+function scaled(value, base, prefixes) {
+    let step = 0;
+    while (Math.abs(value) >= base * 0.9995 && step < prefixes.length - 1) {
+        value /= base;
+        step += 1;
+    }
+    return [digits(value), prefixes[step]];
+}
+
+/** With thousands as k, M, G; exact below a thousand if it is whole. */
+export function count(value) {
+    if (typeof value !== "number") {
+        return NONE;
+    }
+    if (Number.isInteger(value) && Math.abs(value) < 10_000) {
+        return String(value);
+    }
+    const [number, prefix] = scaled(value, 1000, ["", " k", " M", " G", " T", " P"]);
+    return number + prefix;
+}
+
+export function bytes(value) {
+    if (typeof value !== "number") {
+        return NONE;
+    }
+    const [number, prefix] = scaled(value, 1000, ["", "k", "M", "G", "T", "P"]);
+    return `${number} ${prefix}B`;
+}
+
+export function microseconds(value) {
+    if (typeof value !== "number") {
+        return NONE;
+    }
+    const [number, unit] = scaled(value, 1000, ["µs", "ms", "s"]);
+    return `${number} ${unit}`;
+}
+
+const BY_UNITS = new Map([["byte", bytes], ["microsec", microseconds], ["count", count]]);
+
+/** How a metric's values are written: by its units, and per second if it is a counter. */
+export function writer({ units, isCounter }) {
+    const plain = BY_UNITS.get(units) ?? ((value) => `${count(value)} ${units}`);
+    if (!isCounter) {
+        return plain;
+    }
+    // A counter of time grows by so many microseconds a second.
+    return (value) => (typeof value === "number" ? `${plain(value)}/s` : NONE);
+}
+
+/** Without zeros at the end, for what is round: bounds, and the marks of an axis. */
+export function brief(text) {
+    return text.replace(/(\.\d*[1-9])0+(?!\d)|\.0+(?!\d)/, "$1");
+}
+
+const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+
+/** The time of day, as this browser's place has it. */
+export function clock(seconds) {
+    return CLOCK.format(seconds * 1000);
+}
+
+export function duration(milliseconds) {
+    if (typeof milliseconds !== "number") {
+        return NONE;
+    }
+    const seconds = milliseconds / 1000;
+    if (seconds < 1) {
+        return "now";
+    }
+    for (const [limit, size, unit] of [[120, 1, "s"], [7200, 60, "min"], [172_800, 3600, "h"]]) {
+        if (seconds < limit) {
+            return `${Math.floor(seconds / size)} ${unit}`;
+        }
+    }
+    return `${Math.floor(seconds / 86_400)} days`;
+}

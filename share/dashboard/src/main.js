@@ -1,0 +1,254 @@
+// The page: asks every few seconds, and shows what it is told.
+
+import * as metric from "./metrics.js";
+import { remark, why } from "./advice.js";
+import { agents, filtered, top } from "./agents.js";
+import { Chart } from "./chart.js";
+import { byId, element, setText } from "./dom.js";
+import { clock, count, microseconds, writer } from "./format.js";
+import { Heat } from "./heat.js";
+import { greatest, History, one, sum } from "./history.js";
+import { address } from "./pmproxy.js";
+import { MOST_WITH_RANGES, Source } from "./source.js";
+import { Table } from "./table.js";
+
+const SPAN_SECONDS = 600;
+// So much is drawn at first, and more as time goes by.
+const FIRST_SECONDS = 60;
+const TOP = 5;
+const KEY = "nixl-dashboard";
+
+const history = new History(SPAN_SECONDS);
+const perSecond = { bytes: writer({ units: "byte", isCounter: true }), count: writer({ units: "count", isCounter: true }) };
+const charts = {
+    bytes: new Chart(byId("chart-bytes"), perSecond.bytes),
+    transfers: new Chart(byId("chart-transfers"), perSecond.count),
+    times: new Chart(byId("chart-times"), microseconds, true),
+    loss: new Chart(byId("chart-loss"), perSecond.count),
+};
+const heat = new Heat(byId("chart-heat"));
+const table = new Table(byId("table"), (id) => choose(id));
+
+let source;
+let timer;
+let isWaiting = false;
+let round = 0;
+let latest;
+let chosen;
+
+// Kept where the browser allows it; a page from a file may have no storage.
+function remember(base) {
+    try {
+        localStorage.setItem(KEY, base);
+    } catch {
+        // It is asked for again next time.
+    }
+}
+function remembered() {
+    try {
+        return localStorage.getItem(KEY) ?? undefined;
+    } catch {
+        return undefined;
+    }
+}
+
+/** The address that the page's own address names, else the one of last time, else where the page came from. */
+function start_address() {
+    const named = new URLSearchParams(location.hash.slice(1)).get("host");
+    const own = location.protocol.startsWith("http") ? location.origin : "localhost";
+    for (const typed of [named, remembered(), own]) {
+        const base = typed && address(typed);
+        if (base) {
+            return base;
+        }
+    }
+    return undefined;
+}
+
+function advise(place, advice) {
+    place.hidden = advice === undefined;
+    if (advice === undefined) {
+        place.replaceChildren();
+        return;
+    }
+    const commands = advice.commands.map((command) => element("pre", {}, command));
+    if (place.textContent !== advice.text + advice.commands.join("")) {
+        place.replaceChildren(element("p", {}, advice.text), ...commands);
+    }
+}
+
+function connect(base) {
+    source = new Source(base);
+    history.clear();
+    latest = undefined;
+    chosen = undefined;
+    byId("address").value = base;
+    document.body.dataset.state = "connecting";
+    setText(byId("connection"), `asking ${base}`);
+    draw();
+    ask();
+}
+
+async function ask() {
+    clearTimeout(timer);
+    isWaiting = false;
+    round += 1;
+    const own = round;
+    const asked = source;
+    const began = performance.now();
+    try {
+        const answer = await asked.next();
+        if (own !== round) {
+            return;
+        }
+        if (answer.isNew) {
+            history.gap();
+        }
+        const row = history.take(answer, (name) => asked.isCounter(name), (name) => metric.DRAWN.includes(name));
+        latest = { row, totals: answer.values };
+        document.body.dataset.state = "connected";
+        const version = one_text(answer.values, metric.VERSION);
+        setText(byId("connection"), `${asked.host || "pmcd"}, pmdanixl ${version}, ${clock(answer.time)}`);
+        advise(byId("trouble"), undefined);
+        draw();
+    } catch (trouble) {
+        if (own !== round) {
+            return;
+        }
+        if (trouble.kind === undefined) {
+            console.error(trouble);
+        }
+        history.gap();
+        document.body.dataset.state = "trouble";
+        setText(byId("connection"), latest ? "no values; what is below is old" : "no values");
+        advise(byId("trouble"), why(trouble, asked.proxy.base));
+    }
+    isWaiting = true;
+    const interval = Number(byId("interval").value) * 1000;
+    timer = setTimeout(ask, Math.max(100, interval - (performance.now() - began)));
+}
+
+function one_text(totals, name) {
+    return String(totals.get(name)?.get(null) ?? "");
+}
+
+function choose(id) {
+    chosen = chosen === id ? undefined : id;
+    draw();
+}
+
+function draw_tiles(row, totals) {
+    const counts = Object.fromEntries(metric.AGENTS.map((state) => [state, one(totals, `nixl.agents.${state}`, null)]));
+    for (const state of ["live", "idle", "exited"]) {
+        setText(byId(`tile-${state}`), count(counts[state]));
+    }
+    const of_host = (name, how) => writer(source.about?.get(name) ?? { units: how, isCounter: true })(one(row, name, null));
+    setText(byId("tile-sent"), of_host(metric.HOST.sent, "byte"));
+    setText(byId("tile-received"), of_host(metric.HOST.received, "byte"));
+    setText(byId("tile-transfers"), perSecond.count(sum(row, [metric.HOST.writes, metric.HOST.reads], [null])));
+    setText(byId("tile-dropped"), count(one(totals, metric.HOST.dropped, null)));
+    byId("tile-dropped").parentElement.classList.toggle("bad", one(totals, metric.HOST.dropped, null) > 0);
+    const isEmpty = (totals.get(metric.STATUS)?.size ?? 0) === 0;
+    advise(byId("remark"), latest && remark(counts, one_text(totals, metric.CONFIG_ERROR), isEmpty));
+}
+
+/** The engines to choose from are those that there are. */
+function offer_engines(all) {
+    const select = byId("engine");
+    const engines = [...new Set(all.map((agent) => agent.engine).filter((engine) => engine !== ""))].sort();
+    if (select.value !== "" && !engines.includes(select.value)) {
+        engines.push(select.value);
+    }
+    const offered = [...select.options].slice(1).map((option) => option.value);
+    if (offered.join("\n") !== engines.join("\n")) {
+        const before = select.value;
+        select.replaceChildren(select.options[0], ...engines.map((engine) => element("option", { value: engine }, engine)));
+        select.value = before;
+    }
+}
+
+/** How much of the past there is to draw. */
+function span() {
+    const { times } = history;
+    return Math.min(SPAN_SECONDS, Math.max(FIRST_SECONDS, times[times.length - 1] - times[0] || 0));
+}
+
+/** The sum over some agents and the lines of those that did most; of a single one, what it sent and received. */
+function draw_rates(chart, names, labels, ids) {
+    const course = (metrics, of) => history.course((row) => sum(row, metrics, of));
+    let lines = names.map((name, i) => ({ label: labels[i], values: course([name], ids) }));
+    if (chosen === undefined) {
+        const most = ids.length > 1 ? top(history, names, ids, TOP) : [];
+        lines = [{ label: labels.join(" and "), values: course(names, ids) }];
+        for (const id of most) {
+            lines.push({ label: source.names.get(id) ?? `#${id}`, values: course(names, [id]) });
+        }
+    }
+    chart.draw(span(), history.times, lines, chosen === undefined);
+}
+
+function draw() {
+    const row = latest?.row ?? new Map();
+    const totals = latest?.totals ?? new Map();
+    const all = agents(row, totals, source.names, source.labels);
+    if (chosen !== undefined && !all.some((agent) => agent.id === chosen)) {
+        chosen = undefined;
+    }
+    draw_tiles(row, totals);
+    offer_engines(all);
+    const shown = filtered(all, byId("filter").value, byId("engine").value);
+    table.draw(shown, chosen);
+    setText(byId("shown"), `${shown.length} of ${all.length} agents`);
+
+    const drawn = chosen === undefined ? shown : all.filter((agent) => agent.id === chosen);
+    const ids = drawn.map((agent) => agent.id);
+    const whole = shown.length === all.length ? "all agents" : `${shown.length} agents`;
+    setText(byId("scope"), chosen === undefined ? whole : drawn[0].name);
+    byId("all").hidden = chosen === undefined;
+
+    draw_rates(charts.bytes, [metric.SENT, metric.RECEIVED], ["sent", "received"], ids);
+    draw_rates(charts.transfers, [metric.WRITES, metric.READS], ["WRITE", "READ"], ids);
+    const quantiles = metric.QUANTILES.map((name) => ({
+        label: name,
+        // A logarithmic scale has no 0.
+        values: history.course((past) => greatest(past, `${metric.TIME}.${name}`, ids) || undefined),
+    }));
+    charts.times.draw(span(), history.times, quantiles, false);
+    setText(byId("times-of"), ids.length > 1 ? "each of the agent that has the longest" : "");
+    const losses = [["dropped events", metric.DROPPED], ["full rings found", metric.FULL]];
+    const lost = losses.map(([label, name]) => ({ label, values: history.course((past) => sum(past, [name], ids)) }));
+    charts.loss.draw(span(), history.times, lost, false);
+    if (all.length > MOST_WITH_RANGES) {
+        heat.without(`Drawn for up to ${MOST_WITH_RANGES} agents; here are ${all.length}.`);
+    } else {
+        heat.draw(span(), history, source.ranges, new Set(drawn.map((agent) => agent.name)));
+    }
+}
+
+byId("connect").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const base = address(byId("address").value);
+    byId("address").setCustomValidity(base ? "" : "An address such as http://localhost:44322");
+    if (!byId("connect").reportValidity()) {
+        return;
+    }
+    remember(base);
+    window.history.replaceState(null, "", `#host=${base}`);
+    connect(base);
+});
+byId("address").addEventListener("input", () => byId("address").setCustomValidity(""));
+byId("filter").addEventListener("input", draw);
+byId("engine").addEventListener("change", draw);
+byId("interval").addEventListener("change", () => {
+    if (isWaiting) {
+        ask();
+    }
+});
+byId("all").addEventListener("click", () => choose(chosen));
+window.addEventListener("hashchange", () => connect(start_address()));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    Object.values(charts).forEach((chart) => chart.forget());
+    draw();
+});
+
+connect(start_address());

@@ -1,0 +1,53 @@
+// The metrics that the page shows.
+
+export const STATUS = "nixl.agent.status";
+export const SENT = "nixl.transfer.tx_bytes";
+export const RECEIVED = "nixl.transfer.rx_bytes";
+export const WRITES = "nixl.transfer.tx_requests";
+export const READS = "nixl.transfer.rx_requests";
+export const TIME = "nixl.latency.xfer_time";
+export const BUCKETS = `${TIME}.buckets`;
+export const QUANTILES = ["p50", "p90", "p99", "max"];
+export const FULL = "nixl.ring.full";
+export const DROPPED = "nixl.ring.dropped";
+export const HIGHWATER = "nixl.ring.highwater";
+export const CAPACITY = "nixl.ring.capacity";
+export const ERRORS = "nixl.errors.total";
+export const VERSION = "nixl.control.version";
+export const CONFIG_ERROR = "nixl.control.config_error";
+export const HOST = {
+    sent: "nixl.host.transfer.tx_bytes",
+    received: "nixl.host.transfer.rx_bytes",
+    writes: "nixl.host.transfer.tx_requests",
+    reads: "nixl.host.transfer.rx_requests",
+    dropped: "nixl.host.ring.dropped",
+};
+export const AGENTS = ["live", "idle", "exited", "unknown", "unsupported", "refused"];
+
+/** Those whose course is drawn. */
+export const DRAWN = [
+    SENT,
+    RECEIVED,
+    WRITES,
+    READS,
+    FULL,
+    DROPPED,
+    BUCKETS,
+    ...QUANTILES.map((quantile) => `${TIME}.${quantile}`),
+];
+
+export const ALL = [
+    STATUS,
+    "nixl.agent.mode",
+    "nixl.agent.user",
+    "nixl.agent.pid",
+    "nixl.agent.idle_time",
+    ...DRAWN,
+    HIGHWATER,
+    CAPACITY,
+    ERRORS,
+    VERSION,
+    CONFIG_ERROR,
+    ...Object.values(HOST),
+    ...AGENTS.map((state) => `nixl.agents.${state}`),
+];

@@ -1,0 +1,132 @@
+// The table of agents: sorted by any column, one row for each, kept from one answer to the next.
+
+import { sorted } from "./agents.js";
+import { element, setName, setText } from "./dom.js";
+import { bytes, count, duration, microseconds } from "./format.js";
+
+const perSecond = (write) => (value) => (value === undefined ? write(undefined) : `${write(value)}/s`);
+const plain = (value) => (value === undefined || value === "" ? "–" : String(value));
+
+const COLUMNS = [
+    { key: "name", label: "Agent" },
+    { key: "status", label: "State" },
+    { key: "engine", label: "Engine", write: plain },
+    { key: "rank", label: "Rank", write: plain },
+    { key: "user", label: "User", write: plain },
+    { key: "sent", label: "Sent", write: perSecond(bytes), about: "bytes of WRITE transfers per second" },
+    { key: "received", label: "Received", write: perSecond(bytes), about: "bytes of READ transfers per second" },
+    { key: "transfers", label: "Transfers", write: perSecond(count), about: "WRITE and READ transfers per second" },
+    { key: "p50", label: "p50", write: microseconds, about: "median transfer time of the last 60 s" },
+    { key: "p90", label: "p90", write: microseconds, about: "90th percentile of transfer times, last 60 s" },
+    { key: "p99", label: "p99", write: microseconds, about: "99th percentile of transfer times, last 60 s" },
+    { key: "max", label: "Max", write: microseconds, about: "longest transfer time of the last 60 s" },
+    { key: "ring", label: "Ring", about: "most events that waited in the ring, of those that it holds" },
+    { key: "full", label: "Full", write: count, about: "how often the ring was found full: events are lost then" },
+    { key: "dropped", label: "Dropped", write: count, about: "events that NIXL dropped before the ring" },
+    { key: "errors", label: "Errors", write: count, about: "errors of all kinds" },
+];
+const NUMBERS_FROM = 5;
+const METER = { min: "0", max: "1", low: "0.75", high: "0.999", optimum: "0", "aria-hidden": "true" };
+
+export class Table {
+    /** `choose` is called with the id of an agent that is picked. */
+    constructor(place, choose) {
+        this.choose = choose;
+        this.key = "transfers";
+        this.isDescending = true;
+        this.rows = new Map();
+        this.body = element("tbody", { role: "rowgroup" });
+        const head = element("tr", { role: "row" });
+        this.heads = COLUMNS.map((column, i) => {
+            const button = element("button", { type: "button" }, column.label);
+            button.title = column.about ?? "";
+            button.addEventListener("click", () => this.sort(column.key, i >= NUMBERS_FROM));
+            const cell = element("th", { scope: "col", role: "columnheader" }, button);
+            cell.classList.toggle("number", i >= NUMBERS_FROM);
+            head.append(cell);
+            return cell;
+        });
+        const table = element("table", { role: "table", "aria-label": "Agents" });
+        table.append(element("thead", { role: "rowgroup" }, head), this.body);
+        place.append(table);
+        this.agents = [];
+    }
+
+    sort(key, startsDescending) {
+        this.isDescending = this.key === key ? !this.isDescending : startsDescending;
+        this.key = key;
+        this.draw(this.agents, this.chosen);
+    }
+
+    draw(agents, chosen) {
+        this.agents = agents;
+        this.chosen = chosen;
+        COLUMNS.forEach(({ key }, i) => {
+            const direction = this.isDescending ? "descending" : "ascending";
+            this.heads[i].setAttribute("aria-sort", key === this.key ? direction : "none");
+        });
+        const ids = new Set(agents.map((agent) => agent.id));
+        for (const [id, row] of this.rows) {
+            if (!ids.has(id)) {
+                row.remove();
+                this.rows.delete(id);
+            }
+        }
+        sorted(agents, this.key, this.isDescending).forEach((agent, i) => {
+            const row = this.rows.get(agent.id) ?? this.add(agent.id);
+            this.fill(row, agent);
+            row.classList.toggle("chosen", agent.id === chosen);
+            row.querySelector("button").setAttribute("aria-pressed", String(agent.id === chosen));
+            // Rows stay where they are if they can: one that has the focus keeps it.
+            if (this.body.children[i] !== row) {
+                const focused = row.contains(document.activeElement) ? document.activeElement : undefined;
+                this.body.insertBefore(row, this.body.children[i] ?? null);
+                focused?.focus();
+            }
+        });
+    }
+
+    add(id) {
+        const row = element("tr", { role: "row" });
+        COLUMNS.forEach((column, i) => {
+            const cell = element(i === 0 ? "th" : "td", { role: i === 0 ? "rowheader" : "cell", "data-label": column.label });
+            cell.classList.add(column.key);
+            cell.classList.toggle("number", i >= NUMBERS_FROM);
+            row.append(cell);
+        });
+        const pick = element("button", { type: "button" }, element("bdi"));
+        pick.addEventListener("click", () => this.choose(id));
+        row.children[0].append(pick, element("bdi", { class: "raw" }));
+        row.children[1].append(element("span", { class: "dot", "aria-hidden": "true" }), element("span"));
+        row.querySelector(".ring").append(element("span"), element("meter", METER));
+        this.rows.set(id, row);
+        return row;
+    }
+
+    fill(row, agent) {
+        COLUMNS.forEach(({ key, write }, i) => {
+            if (write) {
+                setText(row.children[i], write(agent[key]));
+            }
+        });
+        setName(row.querySelector(".name bdi"), agent.name);
+        setName(row.querySelector(".raw"), agent.raw === agent.name ? "" : agent.raw);
+        row.children[0].title = agent.pid === undefined ? "" : `process ${agent.pid}`;
+        row.dataset.status = agent.status;
+        setText(row.querySelector(".status span:last-child"), agent.status);
+        const idle = agent.status === "idle" ? `nothing reported for ${duration(agent.idle)}` : "";
+        row.querySelector(".status").title = agent.mode === "observe" ? "only followed, not drained" : idle;
+        const ring = row.querySelector(".ring");
+        const share = agent.ring === undefined ? "–" : `${Math.floor(agent.ring * 100)} %`;
+        setText(ring.firstChild, share);
+        ring.lastChild.hidden = agent.ring === undefined;
+        ring.lastChild.value = agent.ring ?? 0;
+        ring.title = agent.ring === undefined ? "" : `${agent.highwater} of ${agent.capacity - 1} events at most`;
+        ring.classList.toggle("bad", agent.ring >= 1);
+        ring.classList.toggle("warn", agent.ring >= 0.75 && agent.ring < 1);
+        row.querySelector(".full").classList.toggle("bad", agent.full > 0);
+        row.querySelector(".dropped").classList.toggle("bad", agent.dropped > 0);
+        row.querySelector(".errors").classList.toggle("warn", agent.errors > 0);
+        row.classList.toggle("losing", agent.isLosing);
+    }
+}
