@@ -24,82 +24,11 @@ fi
 binary=$2
 work=$3
 
-# The distribution's python3 must come first: PCP runs its Python PMDAs with the one on PATH.
-PATH=/usr/sbin:/usr/bin:/sbin:/bin
-unset PCP_CONF PCP_DIR PCP_ENV_DONE PMCD_HOST PMCD_PORT PMCD_SOCKET NIXL_TELEMETRY_DIR || true
-export PCP_TMPFILE_DIR="$work/tmp"
-set +u
-. /etc/pcp.env
-set -u
-
-# All that PCP and this PMDA write to is a layer in memory over what the host has. /run is empty, so that nothing finds the
-# host's pmcd or systemd.
-mount -t tmpfs nixl "$work"
-for directory in /etc /var "${PCP_PMDASADM_DIR%/*}" "$PCP_MAN_DIR"; do
-    layer=$work/$(echo "$directory" | tr / _)
-    mkdir -p "$layer/upper" "$layer/work"
-    mount -t overlay nixl -o "lowerdir=$directory,upperdir=$layer/upper,workdir=$layer/work" "$directory"
-done
-mount -t tmpfs -o mode=755 nixl /run
-ip link set lo up
-mkdir -m 1777 "$PCP_TMPFILE_DIR"
+. "$top/qa/layers"
 cd "$top"
 
 pmda=$PCP_PMDAS_DIR/nixl
-failed=0
-ok() {
-    echo "ok $1"
-}
-bad() {
-    echo "FAIL $*"
-    failed=1
-}
-# check NAME COMMAND...: the output is shown only of what fails
-check() {
-    name=$1
-    shift
-    if "$@" >"$work/out" 2>&1; then
-        ok "$name"
-    else
-        bad "$name: $*"
-        sed 's/^/    /' "$work/out"
-    fi
-}
-
-# wait_for COMMAND...: up to 60 s
-wait_for() {
-    tries=0
-    until "$@" >/dev/null 2>&1; do
-        tries=$((tries + 1))
-        if [ $tries -gt 300 ]; then
-            echo "waited 60 s for: $*"
-            return 1
-        fi
-        sleep 0.2
-    done
-}
-
-# PCP's script runs each Upgrade and what is marked .NeedInstall in the background, under this lock, after pmcd has started.
-setup_done() {
-    [ "$(grep -c 'PMDA setup: .*release lock' "$PCP_LOG_DIR/NOTICES")" -ge "$1" ]
-}
-stop_pmcd() {
-    "$PCP_RC_DIR/pmcd" stop >/dev/null 2>&1 || true
-    turns=$(grep -c 'PMDA setup: .*release lock' "$PCP_LOG_DIR/NOTICES" 2>/dev/null || true)
-}
-start_pmcd() {
-    stop_pmcd
-    "$PCP_RC_DIR/pmcd" start >"$work/start" 2>&1 </dev/null || { cat "$work/start"; return 1; }
-    wait_for setup_done $((${turns:-0} + 1))
-}
-
-in_pmda() {
-    (cd "$pmda" && timeout 120 "$@" </dev/null)
-}
-
-agent_up() {
-    pminfo -f pmcd.agent.status | grep -q '"nixl"\] value 0$'
-}
+. qa/checks
 # All names of this version are served by pmcd, by an agent that runs our binary.
 all_served() {
     agent_up || { echo "pmcd.agent.status is not 0"; pminfo -f pmcd.agent.status; return 1; }
@@ -110,9 +39,25 @@ all_served() {
     [ "$(wc -l <"$work/probe")" = 20 ] || { cat "$work/probe"; return 1; }
     ! awk '$2 < 0' "$work/probe" | grep . || return 1
     pminfo -t nixl.transfer.tx_bytes | grep '\[.\+\]' >/dev/null || { echo "no help text"; return 1; }
+    pminfo -d nixl.derived.mean.size | grep 'byte / count' >/dev/null || { echo "no derived metrics"; return 1; }
+    tools_know_it || return 1
     line=$(printf 'nixl\t39\tpipe\tbinary \t\t%s -d 39' "$pmda/pmdanixl")
     [ "$(sed -n '/^[[:space:]]*nixl/s/ *$//p' "$PCP_PMCDCONF_PATH")" = "$line" ] || { cat "$PCP_PMCDCONF_PATH"; return 1; }
     [ "$(pgrep -c -f "$pmda/pmdanixl")" = 1 ] || { pgrep -a -f "$pmda"; return 1; }
+}
+# PCP's tools find our files where PCP's own are.
+tools_know_it() {
+    rm -f "$work/pmlogger.conf" "$work/pmie.conf"
+    pmlogconf -c -q "$work/pmlogger.conf" >"$work/pmlogconf" 2>&1 || { cat "$work/pmlogconf"; return 1; }
+    grep '^#+ nixl/summary:y:' "$work/pmlogger.conf" >/dev/null || { grep '^#+' "$work/pmlogger.conf"; return 1; }
+    pmieconf -f "$work/pmie.conf" rules disabled >"$work/rules" || return 1
+    grep 'nixl\.ring_full' "$work/rules" >/dev/null || { cat "$work/rules"; return 1; }
+    pmrep -C :nixl :nixl-latency :nixl-loss :nixl-vllm || return 1
+    pcp dstat --list | grep 'nixl-loss' >/dev/null || { echo "no plugin of dstat"; return 1; }
+    cmp share/htop/meters/nixl "$PCP_SYSCONF_DIR/htop/meters/nixl" || return 1
+    for view in NIXL NIXL-latency NIXL-loss; do
+        cmp share/pmchart/$view "$PCP_VAR_DIR/config/pmchart/$view" || return 1
+    done
 }
 python_gone() {
     ! pgrep -a -f pmdanixl.python || return 1
@@ -134,7 +79,7 @@ agent_gone() {
 snapshot() {
     {
         find /etc/pcp "$PCP_VAR_DIR" "$PCP_LOG_DIR" "$PCP_RUN_DIR" "$PCP_PMDASADM_DIR" "$PCP_MAN_DIR/man1" \
-            "$PCP_TMPFILE_DIR" -printf '%y %p -> %l\n' |
+            "$PCP_SHARE_DIR" "$PCP_TMPFILE_DIR" -printf '%y %p -> %l\n' |
             grep -v -e 'pmcd\.conf\.prev' -e 'pmcd/[^/]*\.log' -e 'config/pmda/[0-9]' -e 'pmns/root\.lock'
         ls "$PCP_LOG_DIR/pmcd/nixl.log"* "$PCP_VAR_DIR/config/pmda/39."* 2>/dev/null || true
         grep . "$PCP_PMCDCONF_PATH"
@@ -149,30 +94,7 @@ same() {
 python_pmda() {
     mkdir -p "$pmda"
     rm -f "$pmda/Install"
-    cat >"$pmda/Install" <<'EOF'
-#!/bin/sh
-. $PCP_DIR/etc/pcp.env
-. $PCP_SHARE_DIR/lib/pmdaproc.sh
-iam=nixl
-python_opt=true
-daemon_opt=false
-pmdaSetup
-pmdaInstall
-exit
-EOF
-    cat >"$pmda/pmdanixl.python" <<'EOF'
-import cpmapi as c
-from pcp.pmapi import pmUnits
-from pcp.pmda import PMDA, pmdaMetric
-
-pmda = PMDA('nixl', 39)
-byte = pmUnits(1, 0, 0, c.PM_SPACE_BYTE, 0, 0)
-for item, name in enumerate(['tx_bytes', 'rx_bytes']):
-    pmda.add_metric('nixl.transfer.' + name,
-                    pmdaMetric(pmda.pmid(0, item), c.PM_TYPE_U64, c.PM_INDOM_NULL, c.PM_SEM_COUNTER, byte))
-pmda.set_fetch_callback(lambda cluster, item, inst: [42, 1])
-pmda.run()
-EOF
+    cp qa/python_pmda/Install qa/python_pmda/pmdanixl.python "$pmda/"
     chmod +x "$pmda/Install"
     in_pmda ./Install
     [ "$(pmprobe -v nixl.transfer.tx_bytes)" = "nixl.transfer.tx_bytes 1 42" ] || return 1
@@ -188,6 +110,7 @@ check "uninstall files" scripts/install-files --remove
 snapshot "$work/bare"
 
 check "install files again" install_files
+check "the page is there" cmp share/dashboard/index.html "$PCP_SHARE_DIR/nixl/dashboard.html"
 snapshot "$work/files"
 check "Install" in_pmda ./Install
 check "all names served" all_served
