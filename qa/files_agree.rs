@@ -50,10 +50,17 @@ fn the_manual_page_names_every_metric_and_configuration_key() {
     for key in [
         "user",
         "telemetry_dir",
+        "multiproc_dir",
         "drain_interval",
         "retain",
+        "idle_after",
+        "histogram_buckets_us",
         "max_agents",
         "owners",
+        "observe",
+        "remove_exited_after",
+        "proc_facts",
+        "containers",
     ] {
         assert!(
             page.contains(&format!(".B {key}\n")),

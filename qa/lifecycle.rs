@@ -7,9 +7,7 @@ use nix::unistd::Pid;
 use std::fs;
 use std::time::{Duration, Instant};
 use support::writer::{Kind, Layout, RingWriter};
-use support::{Home, Pmcd, run, wait_for};
-
-const TX_BYTES: &str = "nixl.transfer.tx_bytes";
+use support::{Home, Pmcd, TX_BYTES, run, wait_for};
 
 fn ring(home: &Home, name: &str) -> RingWriter {
     RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring")
@@ -19,77 +17,54 @@ fn signal(pid: u32, signal: Signal) {
     kill(Pid::from_raw(i32::try_from(pid).expect("a pid")), signal).expect("it runs");
 }
 
-/// Waits until the metric has these values.
-fn becomes(pmcd: &Pmcd, expected: &[(&str, u64)]) {
-    let expected = expected
-        .iter()
-        .map(|(name, value)| ((*name).to_owned(), *value))
-        .collect();
-    let mut last = Default::default();
-    let end = Instant::now() + Duration::from_secs(10);
-    while last != expected {
-        assert!(
-            Instant::now() < end,
-            "{last:?} never became {expected:?}\n{}",
-            pmcd.log()
-        );
-        last = pmcd.values(TX_BYTES);
-    }
-}
-
 #[test]
 fn an_agent_appears_exits_stays_for_retain_and_returns_with_its_totals_and_id() {
     let home = Home::new();
-    home.configure(&format!(
-        "[nixl]\ntelemetry_dir = {:?}\nretain = \"2s\"\n",
-        home.rings()
-    ));
+    home.set("retain = \"2s\"");
     let pmcd = Pmcd::start(&home);
     let (mut stays, mut goes) = (ring(&home, "stays"), ring(&home, "goes"));
     stays.push(Kind::TxBytes, 1);
     goes.push(Kind::TxBytes, 2);
-    becomes(&pmcd, &[("goes", 2), ("stays", 1)]);
+    pmcd.becomes(&[("goes", 2), ("stays", 1)]);
     let ids = run(pmcd.tool("pmprobe").args(["-i", TX_BYTES]));
     // What it says last is counted, and seen while it is retained.
     goes.push(Kind::TxBytes, 3);
     drop(goes);
-    becomes(&pmcd, &[("goes", 5), ("stays", 1)]);
-    becomes(&pmcd, &[("stays", 1)]);
+    pmcd.becomes(&[("goes", 5), ("stays", 1)]);
+    pmcd.becomes(&[("stays", 1)]);
     assert!(
-        pmcd.log().contains("agent goes: is no instance any more"),
+        pmcd.log()
+            .contains("agent goes: has exited and is no instance any more"),
         "{}",
         pmcd.log()
     );
     // Restarted in place: the inode is the same, its positions begin at 0.
     let mut goes = ring(&home, "goes");
     goes.push(Kind::TxBytes, 10);
-    becomes(&pmcd, &[("goes", 15), ("stays", 1)]);
+    pmcd.becomes(&[("goes", 15), ("stays", 1)]);
     assert_eq!(run(pmcd.tool("pmprobe").args(["-i", TX_BYTES])), ids);
 }
 
 #[test]
 fn a_ring_that_is_unlinked_is_drained_as_long_as_it_is_written_to() {
     let home = Home::new();
-    home.configure(&format!(
-        "[nixl]\ntelemetry_dir = {:?}\nretain = \"1s\"\n",
-        home.rings()
-    ));
+    home.set("retain = \"1s\"");
     let pmcd = Pmcd::start(&home);
     let mut old = ring(&home, "agent");
     old.push(Kind::TxBytes, 1);
-    becomes(&pmcd, &[("agent", 1)]);
+    pmcd.becomes(&[("agent", 1)]);
     fs::remove_file(home.ring("agent")).expect("there");
     old.push(Kind::TxBytes, 10);
-    becomes(&pmcd, &[("agent", 11)]);
+    pmcd.becomes(&[("agent", 11)]);
     // The same name on a new inode, while the old one is still written to: one agent.
     let mut new = ring(&home, "agent");
     new.push(Kind::TxBytes, 100);
-    becomes(&pmcd, &[("agent", 111)]);
+    pmcd.becomes(&[("agent", 111)]);
     old.push(Kind::TxBytes, 1000);
     drop(old);
-    becomes(&pmcd, &[("agent", 1111)]);
+    pmcd.becomes(&[("agent", 1111)]);
     drop(new);
-    becomes(&pmcd, &[]);
+    pmcd.becomes(&[]);
 }
 
 #[test]
@@ -103,6 +78,9 @@ fn an_agent_that_restarts_in_place_with_another_layout_and_size_goes_on() {
         (Layout::V3, 16),
         (Layout::V2Named, 1024),
         (Layout::V2, 16),
+        // The same version and size: only the length of the file differs.
+        (Layout::V2Named, 16),
+        (Layout::V2, 16),
         (Layout::V4, 16),
     ] {
         let mut writer = RingWriter::create(&home.ring("agent"), layout, capacity).expect("a ring");
@@ -110,11 +88,40 @@ fn an_agent_that_restarts_in_place_with_another_layout_and_size_goes_on() {
             assert!(writer.push(Kind::TxBytes, value));
             total += value;
         }
-        becomes(&pmcd, &[("agent", total)]);
-        wait_for("its slots are released", 5, || {
+        pmcd.becomes(&[("agent", total)]);
+        wait_for("its slots are released", || {
             (writer.pending() == 0).then_some(())
         });
     }
+}
+
+#[test]
+fn a_ring_that_is_truncated_costs_that_ring_only() {
+    let home = Home::new();
+    let (mut cut, mut whole) = (ring(&home, "cut"), ring(&home, "whole"));
+    cut.push(Kind::TxBytes, 1);
+    whole.push(Kind::TxBytes, 1);
+    let pmcd = Pmcd::start(&home);
+    pmcd.becomes(&[("cut", 1), ("whole", 1)]);
+    let pid = pmcd.pmda_pid();
+    for turn in 1..4 {
+        fs::write(home.ring("cut"), "").expect("there");
+        wait_for("it is noticed", || {
+            (pmcd
+                .log()
+                .matches("agent cut: its ring was truncated")
+                .count()
+                == turn)
+                .then_some(())
+        });
+        whole.push(Kind::TxBytes, 1);
+        let now = 1 + turn as u64;
+        pmcd.becomes(&[("cut", now - 1), ("whole", now)]);
+        cut = ring(&home, "cut");
+        cut.push(Kind::TxBytes, 1);
+        pmcd.becomes(&[("cut", now), ("whole", now)]);
+    }
+    assert_eq!(pmcd.pmda_pid(), pid, "the same process all the time");
 }
 
 #[test]
@@ -131,7 +138,7 @@ fn the_same_name_in_two_directories_is_two_agents() {
     first.push(Kind::TxBytes, 1);
     second.push(Kind::TxBytes, 2);
     let pmcd = Pmcd::start(&home);
-    becomes(&pmcd, &[("agent", 1), ("agent@gpu1", 2)]);
+    pmcd.becomes(&[("agent", 1), ("agent@gpu1", 2)]);
 }
 
 #[test]
@@ -147,7 +154,7 @@ fn directories_that_match_a_pattern_later_are_found() {
     fs::create_dir_all(&dir).expect("made");
     let mut writer = RingWriter::create(&dir.join("agent"), Layout::V4, 64).expect("a ring");
     writer.push(Kind::TxBytes, 4);
-    becomes(&pmcd, &[("agent", 4)]);
+    pmcd.becomes(&[("agent", 4)]);
 }
 
 #[test]
@@ -157,7 +164,7 @@ fn ids_last_over_a_restart_of_pmcd() {
     let (mut b, mut c) = (ring(&home, "b"), ring(&home, "c"));
     b.push(Kind::TxBytes, 1);
     c.push(Kind::TxBytes, 1);
-    becomes(&pmcd, &[("b", 1), ("c", 1)]);
+    pmcd.becomes(&[("b", 1), ("c", 1)]);
     let probe = |pmcd: &Pmcd| {
         let shown = run(pmcd.tool("pmprobe").args(["-i", TX_BYTES]));
         let names = run(pmcd.tool("pminfo").args(["-f", TX_BYTES]));
@@ -165,7 +172,7 @@ fn ids_last_over_a_restart_of_pmcd() {
     };
     let (before, _) = probe(&pmcd);
     let cache = pmcd.path("var/config/pmda/39.0");
-    wait_for("the ids are saved", 5, || {
+    wait_for("the ids are saved", || {
         fs::read_to_string(&cache)
             .ok()
             .filter(|text| text.contains(" c"))
@@ -180,7 +187,7 @@ fn ids_last_over_a_restart_of_pmcd() {
         fs::create_dir_all(dir.join("var/config/pmda")).expect("made");
         fs::copy(&kept, dir.join("var/config/pmda/39.0")).expect("copied");
     });
-    becomes(&again, &[("a", 1), ("b", 0), ("c", 0)]);
+    again.becomes(&[("a", 1), ("b", 0), ("c", 0)]);
     let (_, names) = probe(&again);
     let ids = before
         .split_whitespace()
@@ -197,18 +204,47 @@ fn ids_last_over_a_restart_of_pmcd() {
 }
 
 #[test]
+fn ids_are_kept_for_a_week_after_an_agent_was_last_seen() {
+    let home = Home::new();
+    let mut seen = ring(&home, "seen");
+    seen.push(Kind::TxBytes, 1);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = now.expect("after 1970").as_secs();
+    let days_ago = |days: u64| now - days * 24 * 60 * 60;
+    // In pmdaCache's format: a header, then a line for each: id, when it was last seen, name.
+    let before = format!(
+        "2 0 2147483647\n7 {} seen\n8 {} recent\n9 {} forgotten\n",
+        days_ago(6),
+        days_ago(6),
+        days_ago(8)
+    );
+    let pmcd = Pmcd::start_with(&home, "pcp", |dir| {
+        fs::create_dir_all(dir.join("var/config/pmda")).expect("made");
+        fs::write(dir.join("var/config/pmda/39.0"), before).expect("written");
+    });
+    pmcd.becomes(&[("seen", 1)]);
+    let cache = pmcd.path("var/config/pmda/39.0");
+    let saved = wait_for("the time of the one that is seen is written", || {
+        let text = fs::read_to_string(&cache).ok()?;
+        let line = text.lines().find(|line| line.ends_with(" seen"))?;
+        let time: u64 = line.split(' ').nth(1)?.parse().ok()?;
+        assert!(line.starts_with("7 "), "{text}\n{}", pmcd.log());
+        (time >= now).then_some(text.clone())
+    });
+    assert!(saved.contains(&format!("8 {}", days_ago(6))), "{saved}");
+    assert!(!saved.contains("forgotten"), "{saved}");
+}
+
+#[test]
 fn it_drains_once_more_and_ends_at_sigterm_and_when_pmcd_goes() {
     for end in ["SIGTERM", "EOF"] {
         let home = Home::new();
         // Only the last drain can come between the last push and the end.
-        home.configure(&format!(
-            "[nixl]\ntelemetry_dir = {:?}\ndrain_interval = \"1s\"\n",
-            home.rings()
-        ));
+        home.set("drain_interval = \"1s\"");
         let mut writer = ring(&home, "agent");
         let pmcd = Pmcd::start(&home);
         writer.push(Kind::TxBytes, 1);
-        becomes(&pmcd, &[("agent", 1)]);
+        pmcd.becomes(&[("agent", 1)]);
         let pid = pmcd.pmda_pid();
         writer.push(Kind::TxBytes, 1);
         let asked = Instant::now();
@@ -217,12 +253,10 @@ fn it_drains_once_more_and_ends_at_sigterm_and_when_pmcd_goes() {
         } else {
             signal(pmcd.pid(), Signal::SIGKILL);
         }
-        wait_for("its last drain", 5, || {
-            (writer.pending() == 0).then_some(())
-        });
+        wait_for("its last drain", || (writer.pending() == 0).then_some(()));
         let took = asked.elapsed();
         assert!(took < Duration::from_millis(150), "{end}: {took:?}");
-        wait_for("its end", 5, || {
+        wait_for("its end", || {
             pmcd.log().contains("Log finished").then_some(())
         });
         let why = if end == "SIGTERM" {
@@ -245,46 +279,6 @@ fn sighup_and_sigio_change_nothing() {
         signal(pid, Signal::SIGIO);
         writer.push(Kind::TxBytes, value);
     }
-    becomes(&pmcd, &[("agent", 6)]);
+    pmcd.becomes(&[("agent", 6)]);
     assert_eq!(pmcd.pmda_pid(), pid);
-}
-
-#[test]
-fn an_agent_that_runs_as_another_user_drains_that_users_rings_and_keeps_ids() {
-    let home = Home::new();
-    // pmcd and its files stay root's; the rings are nobody's.
-    fs::set_permissions(
-        home.path("."),
-        std::os::unix::fs::PermissionsExt::from_mode(0o755),
-    )
-    .expect("ours");
-    home.configure(&format!(
-        "[nixl]\nuser = \"nobody\"\ntelemetry_dir = {:?}\n",
-        home.rings()
-    ));
-    let mut theirs = ring(&home, "theirs");
-    std::os::unix::fs::chown(home.ring("theirs"), Some(65_534), Some(65_534)).expect("root");
-    let mut roots = ring(&home, "roots");
-    theirs.push(Kind::TxBytes, 1);
-    roots.push(Kind::TxBytes, 1);
-    let pmcd = Pmcd::start(&home);
-    becomes(&pmcd, &[("theirs", 1)]);
-    assert_eq!(roots.pending(), 1);
-    let log = pmcd.log();
-    assert!(log.contains("runs as user nobody"), "{log}");
-    assert!(
-        log.contains("/roots\": refused: a ring, but may not be written to"),
-        "{log}"
-    );
-    let status = fs::read_to_string(format!("/proc/{}/status", pmcd.pmda_pid())).expect("it runs");
-    assert!(
-        status.contains("Uid:\t65534\t65534\t65534\t65534"),
-        "{status}"
-    );
-    let cache = pmcd.path("var/config/pmda/39.0");
-    wait_for("the ids are saved", 5, || {
-        fs::read_to_string(&cache)
-            .ok()
-            .filter(|text| text.contains("theirs"))
-    });
 }

@@ -4,6 +4,7 @@
 
 mod support;
 
+use pmdanixl::metrics::{METRICS, Source};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use support::{Home, Nixl, Pmcd};
@@ -22,9 +23,9 @@ fn agree(pmcd: &Pmcd, truth: &serde_json::Value) {
         _ => truth[name.rsplit('.').next().expect("a name")].as_u64(),
     };
     let mut compared = 0;
-    for metric in pmdanixl::metrics::METRICS
+    for metric in METRICS
         .iter()
-        .filter(|metric| metric.per_agent())
+        .filter(|metric| matches!(metric.source, Source::Event(_)))
     {
         let Some(expected) = known(metric.name) else {
             continue;

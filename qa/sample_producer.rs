@@ -3,28 +3,15 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
+use pmdanixl::metrics::Source;
 use std::process::Command;
-use support::{Home, PMDANIXL, Pmcd, project, run};
-
-/// The producer, beside the program under test. Cargo builds it with the tests, unless only one of them is asked for.
-fn producer() -> PathBuf {
-    let path = Path::new(PMDANIXL)
-        .with_file_name("examples")
-        .join("producer");
-    if !path.exists() {
-        run(Command::new(env!("CARGO"))
-            .args(["build", "--locked", "--example", "producer"])
-            .current_dir(project(".")));
-    }
-    path
-}
+use support::{Home, Pmcd, example, run};
 
 /// Runs the producer and compares every number of every agent; how many events it lost.
 fn agree(layout: &str, args: &[&str]) -> u64 {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
-    let said = run(Command::new(producer())
+    let said = run(Command::new(example("producer"))
         .arg("--dir")
         .arg(home.rings())
         .args(["--layout", layout])
@@ -36,7 +23,7 @@ fn agree(layout: &str, args: &[&str]) -> u64 {
     assert!(!agents.is_empty());
     for metric in pmdanixl::metrics::METRICS
         .iter()
-        .filter(|metric| metric.per_agent())
+        .filter(|metric| matches!(metric.source, Source::Event(_)))
     {
         let shown = pmcd.values(&format!("nixl.{}", metric.name));
         for agent in &agents {

@@ -17,12 +17,13 @@ or, from NIXL 1.5.0 on, into prometheus_mp stores:
         $PYTHON qa/nixl/workload.py ...
 
 NIXL stages its events and writes them out every NIXL_TELEMETRY_RUN_INTERVAL ms (100), so the JSON comes once they are
-all in the ring ("flushed": true), or when that does not happen within --flush-timeout. NIXL itself loses events, more
+all in the ring or store ("flushed": true), or when that does not happen within --flush-timeout. NIXL itself loses events, more
 than one buffer of them per interval or a ring that nobody drains: pace the run and size the buffer where totals
 matter. An agent that ends takes its last interval with it.
 """
 
 import argparse
+import gc
 import importlib
 import importlib.metadata
 import importlib.util
@@ -73,6 +74,12 @@ class Truth:
     def error(self, name):
         self.errors[name] += 1
         self.events += 1
+
+    def counters(self):
+        """The counters of its store, in the order of NIXL's event types; none was dropped."""
+        sums = ("tx_bytes", "rx_bytes", "tx_requests", "rx_requests", "registered", "deregistered",
+                "xfer_time_us", "xfer_post_time_us")
+        return (*(self.sums[name] for name in sums), *(self.errors[name] for name in ERRORS), 0)
 
 
 class Initiator:
@@ -164,11 +171,14 @@ def wait_flushed(truths, timeout):
     has nothing more to come; if it does not agree either, or the ring is full, then NIXL has lost events.
     """
     interval = int(os.environ.get("NIXL_TELEMETRY_RUN_INTERVAL") or 100) / 1000
-    directory = os.environ.get("NIXL_TELEMETRY_DIR")
-    if not directory or os.environ.get("NIXL_TELEMETRY_EXPORTER", "BUFFER") != "BUFFER":
-        time.sleep(3 * interval)  # stores hold state, not events: there is nothing to count
-        return None
+    exporter = os.environ.get("NIXL_TELEMETRY_EXPORTER", "BUFFER")
     end = time.monotonic() + timeout
+    if exporter == "prometheus_mp":
+        return wait_stored(truths, end)
+    directory = os.environ.get("NIXL_TELEMETRY_DIR")
+    if not directory or exporter != "BUFFER":
+        time.sleep(3 * interval)  # an exporter that keeps nothing here to look at
+        return None
     still, last = time.monotonic(), None
     while True:
         rings = [ring_header(os.path.join(directory, truth.agent)) for truth in truths]
@@ -182,6 +192,45 @@ def wait_flushed(truths, timeout):
         if time.monotonic() > end:
             return False
         time.sleep(interval / 10)
+
+
+def wait_stored(truths, end):
+    """The same for stores, which hold sums: true as soon as they are those of the truths."""
+    while True:
+        stores = newest_stores(os.environ["NIXL_TELEMETRY_MULTIPROC_DIR"])
+        if all(stores.get(truth.agent.encode()) == truth.counters() for truth in truths):
+            return True
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+
+
+def newest_stores(directory):
+    """The counters of this process's stores by agent name, of the agent that came last where there were several."""
+    stores = {}
+    for entry in os.scandir(directory):
+        if not (entry.name.startswith(f"nixl.{os.getpid()}.") and entry.name.endswith(".mmap")):
+            continue
+        with open(entry.path, "rb") as store:
+            data = store.read()
+        instance, = struct.unpack_from("<Q", data, 32)
+        name = data[48:304].split(b"\0")[0]
+        if instance >= stores.get(name, (0,))[0]:
+            stores[name] = instance, struct.unpack_from("<21Q", data, 752)
+    return {name: counters for name, (_, counters) in stores.items()}
+
+
+def wait_drained(truths, timeout):
+    """True as soon as a reader has taken all events; none if that is not asked for."""
+    end = time.monotonic() + timeout
+    while timeout:
+        rings = [ring_header(os.path.join(os.environ["NIXL_TELEMETRY_DIR"], truth.agent)) for truth in truths]
+        if all(write == read for write, read, _ in rings):
+            return True
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+    return None
 
 
 def ring_header(path):
@@ -201,7 +250,7 @@ def linger(seconds, hold, stop):
     stop.sleep(end - time.monotonic())
 
 
-def options():
+def options(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--prefix", default="agent", help="the agents are called PREFIX-A and PREFIX-B [agent]")
@@ -214,10 +263,17 @@ def options():
     add("--memory-rounds", type=int, default=0, metavar="N", help="register and deregister another block N times [0]")
     add("--errors", type=int, default=0, metavar="N", help="ask N times for an agent that does not exist [0]")
     add("--flush-timeout", type=float, default=10, metavar="SECONDS",
-        help="longest wait for all events to be in the ring [10]")
+        help="longest wait for all events to be in the ring or store [10]")
     add("--linger", type=float, default=0, metavar="SECONDS", help="stay alive after the JSON [0]")
     add("--hold", action="store_true", help="stay alive after the JSON until standard input is closed")
-    return parser.parse_args()
+    add("--buffer-size", metavar="N", help="in place of NIXL_TELEMETRY_BUFFER_SIZE")
+    add("--drain-timeout", type=float, default=0, metavar="SECONDS",
+        help="longest wait for somebody to have read all events, before the JSON [0]")
+    add("--serve", action="store_true",
+        help="read such command lines from standard input, and do each with agents of its own, which end with it")
+    add("--keep", action="store_true",
+        help="with --serve: these agents live on, and the next line with their prefix goes on with them")
+    return parser.parse_args(arguments)
 
 
 def main():
@@ -227,16 +283,42 @@ def main():
     logging.disable(logging.INFO)  # the wheels chat on standard output
     stop = Stop()
     api, version = load_api()
-    initiator = Initiator(api, args.prefix, args.size)
+    if not args.serve:
+        perform(api, version, args, stop, {})
+        return
+    kept = {}  # the agents that live on, by prefix
+    for line in sys.stdin:
+        perform(api, version, options(line.split()), stop, kept)
+        gc.collect()
+        if len(mapped_files()) > 2 * len(kept):
+            sys.exit("workload: an agent did not end: its ring or store is still mapped")
+
+
+def mapped_files():
+    """The rings and stores that this process has mapped."""
+    directories = [os.environ[name] for name in ("NIXL_TELEMETRY_DIR", "NIXL_TELEMETRY_MULTIPROC_DIR")
+                   if os.environ.get(name)]
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        return {line.split(maxsplit=5)[-1] for line in maps if any(name in line for name in directories)}
+
+
+def perform(api, version, args, stop, kept):
+    """One run with two agents, those kept from an earlier one if there are any. They end with it, unless they are kept."""
+    if args.buffer_size:
+        os.environ["NIXL_TELEMETRY_BUFFER_SIZE"] = args.buffer_size
+    initiator = kept.pop(args.prefix, None) or Initiator(api, args.prefix, args.size)
+    if args.keep:
+        kept[args.prefix] = initiator
     seconds = run(initiator, args, stop)
     truths = (initiator.truth, initiator.peer_truth)
     try:
         flushed = wait_flushed(truths, args.flush_timeout)
+        drained = wait_drained(truths, args.drain_timeout)
     except OSError as err:
         sys.exit(f"workload: {err}; NIXL made no ring there, see its messages above")
     for truth in truths:
         line = dict(agent=truth.agent, nixl=version, **truth.sums, errors=truth.errors, events=truth.events,
-                    flushed=flushed, seconds=round(seconds, 3))
+                    flushed=flushed, drained=drained, seconds=round(seconds, 3))
         print(json.dumps(line), flush=True)
     linger(args.linger, args.hold, stop)
 

@@ -47,7 +47,8 @@ impl Agent {
             transfers: 0,
             errors: 0,
             paced: Duration::ZERO,
-            random: (options.seed.wrapping_add(index) << 1 | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            random: ((options.seed.wrapping_add(index) << 1) | 1)
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15),
             started: Instant::now(),
             truth: Truth::default(),
         })
@@ -86,6 +87,7 @@ impl Agent {
         passed: Duration,
         stop: &mut Stop,
     ) -> Result<(), Error> {
+        let (was_empty, lost) = (self.ring.pending() == 0, self.truth.lost);
         self.register(options, stop)?;
         for _ in 0..self.due(options, passed) {
             let restart = self.transfers.checked_rem(options.restart_every) == Some(0);
@@ -97,6 +99,9 @@ impl Agent {
             }
             self.transfer(options, stop)?;
             self.truth.time = self.started.elapsed();
+        }
+        if was_empty {
+            self.truth.excess += self.truth.lost - lost;
         }
         Ok(())
     }

@@ -26,6 +26,9 @@ pub struct Truth {
     pub events: u64,
     /// Events that found the ring full.
     pub lost: u64,
+    /// Those of them that came in one flush with more than fits, into a ring that was empty before it: only a reader that was
+    /// at work during that flush could have had them.
+    pub excess: u64,
     /// Starts after the first.
     pub restarts: u64,
     /// Events pushed, but wiped by a restart before anybody had read them.
@@ -62,6 +65,7 @@ impl Truth {
         let counts = [
             ("events", self.events),
             ("lost", self.lost),
+            ("excess", self.excess),
             ("restarts", self.restarts),
             ("wiped", self.wiped),
         ];

@@ -4,33 +4,61 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tempfile::TempDir;
 
+pub mod measure;
+pub mod memory;
+pub mod patience;
+pub mod pdu;
 // By path, so that its own module is looked for beside it, as it is for the sample producer.
 #[path = "writer.rs"]
 pub mod writer;
 
+pub mod container;
+pub mod endpoint;
+pub mod fleet;
+pub mod kill;
+pub mod life;
+pub mod numbers;
+pub mod pmproxy;
+pub mod rule;
+pub mod sample;
+pub mod serve;
+pub mod share;
+pub mod show;
+
+#[allow(unused_imports)] // each test binary uses a part of it
+pub use memory::in_memory;
+#[allow(unused_imports)] // as above
+pub use patience::{PATIENCE, soon, wait_for};
+
+/// Values by metric and instance name.
+pub type Values = BTreeMap<String, BTreeMap<String, u64>>;
+
 /// The program under test.
 pub const PMDANIXL: &str = env!("CARGO_BIN_EXE_pmdanixl");
+
+/// The metric that most tests look at.
+pub const TX_BYTES: &str = "nixl.transfer.tx_bytes";
 
 /// A file of the project.
 pub fn project(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(file)
 }
 
-/// Waits for a condition; panics with what was waited for after `seconds`.
-pub fn wait_for<T>(what: &str, seconds: u64, mut condition: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + Duration::from_secs(seconds);
-    loop {
-        if let Some(found) = condition() {
-            return found;
-        }
-        assert!(Instant::now() < end, "waited {seconds} s in vain: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+/// The key server that is installed, under the name that the distribution has for it, and its client.
+pub fn key_server() -> (PathBuf, PathBuf) {
+    let found = ["redis", "valkey"].map(|name| {
+        let program = |part: &str| PathBuf::from(format!("/usr/bin/{name}-{part}"));
+        (program("server"), program("cli"))
+    });
+    let mut found = found.into_iter().filter(|(server, _)| server.exists());
+    let found = found.next();
+    found.expect("redis-server is installed: scripts/setup check")
 }
 
 /// Compares output with a checked-in file; `BLESS=1` writes it.
@@ -67,8 +95,58 @@ pub fn output(command: &mut Command) -> Output {
         .unwrap_or_else(|err| panic!("{command:?}: {err}"))
 }
 
+/// Whether this test runs in a PID namespace of its own, where /proc shows no processes but its. If not, it is run there, and
+/// there is nothing left to do here: what looks at all processes of a machine is none of those that do not belong to the test.
+pub fn is_alone() -> bool {
+    const ALONE: &str = "NIXL_QA_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let thread = std::thread::current();
+    let test = thread.name().expect("a thread is named after its test");
+    let program = std::env::current_exe().expect("this program");
+    let status = Command::new("unshare")
+        .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
+        .arg(program)
+        .args(["--exact", test, "--nocapture"])
+        .env(ALONE, "1")
+        .stdin(Stdio::null())
+        .status()
+        .expect("unshare(1) is there");
+    assert!(status.success(), "{test}, in a PID namespace of its own");
+    false
+}
+
+/// Whether /proc shows all processes of this machine: its first PID namespace does (PROC_PID_INIT_INO of Linux's
+/// include/linux/proc_ns.h), one that was made later shows its own.
+pub fn sees_all_processes() -> bool {
+    fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link == Path::new("pid:[4026531836]"))
+}
+
 pub fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// The process id of the agent that pmcd or dbpmda started.
+pub fn agent_of(parent: u32) -> u32 {
+    wait_for("pmdanixl is started", || {
+        let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
+        let is_pmda = |pid: &&str| {
+            fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "pmdanixl\n")
+        };
+        children.split_whitespace().find(is_pmda)?.parse().ok()
+    })
+}
+
+/// An example, beside the program under test. Cargo builds them with the tests, unless only one of those is asked for.
+pub fn example(name: &str) -> PathBuf {
+    let path = Path::new(PMDANIXL).with_file_name("examples").join(name);
+    if !path.exists() {
+        run(Command::new(env!("CARGO"))
+            .args(["build", "--locked", "--example", name])
+            .current_dir(project(".")));
+    }
+    path
 }
 
 /// A setting of PCP's on this host.
@@ -92,12 +170,23 @@ impl Home {
         // Short, since a unix socket's path is.
         let dir = tempfile::Builder::new()
             .prefix("nixl")
-            .tempdir_in("/tmp")
+            .tempdir()
             .expect("a directory");
         let home = Self { dir };
         fs::create_dir(home.rings()).expect("made");
-        home.configure(&format!("[nixl]\ntelemetry_dir = {:?}\n", home.rings()));
+        home.set("");
         home
+    }
+
+    /// A directory that is closed to others, without which Qt takes one of its own below TMPDIR and leaves it there.
+    pub fn runtime_dir(&self) -> PathBuf {
+        let dir = self.path("runtime");
+        let made = fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&dir);
+        made.expect("made");
+        dir
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -120,6 +209,15 @@ impl Home {
         fs::read_to_string(self.path("nixl.log")).unwrap_or_default()
     }
 
+    /// Writes a configuration that looks for rings in the home's directory and has these settings, a line each.
+    pub fn set(&self, settings: &str) {
+        self.configure(&format!(
+            "[nixl]\ntelemetry_dir = {:?}\n{settings}\n",
+            self.rings()
+        ));
+    }
+
+    /// Writes a configuration.
     pub fn configure(&self, text: &str) {
         fs::write(self.conf(), text).expect("written");
     }
@@ -142,6 +240,7 @@ impl Home {
             return;
         }
         fs::create_dir_all(self.path("var/config/pmda")).expect("made");
+        fs::create_dir_all(self.path("run")).expect("made");
         fs::create_dir(&pmda).expect("made");
         for file in ["domain.h", "pmns", "root"] {
             fs::copy(project(file), pmda.join(file)).expect("copied");
@@ -156,26 +255,15 @@ impl Home {
             .current_dir(&pmda));
     }
 
-    /// Runs a dbpmda(1) script against the agent; the output without what differs from run to run.
-    pub fn dbpmda(&self, script: &str) -> String {
-        self.dbpmda_with(Path::new(PMDANIXL), script)
-    }
-
-    /// The same where another program starts the agent.
-    pub fn dbpmda_with(&self, program: &Path, script: &str) -> String {
+    /// Starts dbpmda(1), which starts the agent; it ends with its standard input.
+    pub fn start_dbpmda(&self, program: &Path) -> Child {
         self.prepare();
         let (pmda, log) = (self.path("pmda"), self.path("nixl.log"));
-        let open = format!(
-            "open pipe {} -d 39 -c {} -l {} -h {}",
-            program.display(),
-            self.conf().display(),
-            log.display(),
-            pmda.join("help").display()
-        );
         let mut dbpmda = Command::new("dbpmda")
-            .args(["-n", "root", "-ie"])
+            .args(["-n", "root", "-ie", "-q", &PATIENCE.as_secs().to_string()])
             .current_dir(&pmda)
             .env("PCP_VAR_DIR", self.path("var"))
+            .env("PCP_RUN_DIR", self.path("run"))
             .env("PCP_TMP_DIR", self.dir.path())
             .env("TERM", "ansi")
             .stdin(Stdio::piped())
@@ -183,8 +271,42 @@ impl Home {
             .stderr(Stdio::piped())
             .spawn()
             .expect("dbpmda is installed: scripts/setup check");
+        let open = format!(
+            "open pipe {} -d 39 -c {} -l {} -h {}",
+            program.display(),
+            self.conf().display(),
+            log.display(),
+            pmda.join("help").display()
+        );
+        let input = dbpmda.stdin.as_mut().expect("piped");
+        writeln!(input, "{open}").expect("dbpmda reads");
+        dbpmda
+    }
+
+    /// Runs a dbpmda(1) script against the agent, which has ended then; the output without what differs from run to run.
+    pub fn dbpmda(&self, script: &str) -> String {
+        let dbpmda = self.start_dbpmda(Path::new(PMDANIXL));
+        let agent = agent_of(dbpmda.id());
+        let output = self.finish_dbpmda(dbpmda, script);
+        ends(agent);
+        output
+    }
+
+    /// The same where another program starts the agent; that may not have ended yet.
+    pub fn dbpmda_with(&self, program: &Path, script: &str) -> String {
+        self.finish_dbpmda(self.start_dbpmda(program), script)
+    }
+
+    /// The agent drains a last time when dbpmda has ended: what a test does next is not for that.
+    pub fn wait_for_the_end_of_the_log(&self) {
+        wait_for("pmdanixl has written its last line", || {
+            self.log().contains("Log finished").then_some(())
+        });
+    }
+
+    fn finish_dbpmda(&self, mut dbpmda: Child, script: &str) -> String {
         let mut input = dbpmda.stdin.take().expect("piped");
-        write!(input, "{open}\n{script}\nquit\n").expect("dbpmda reads");
+        write!(input, "{script}\nquit\n").expect("dbpmda reads");
         drop(input);
         let output = text(&dbpmda.wait_with_output().expect("dbpmda ends"));
         let home = self.dir.path().display().to_string();
@@ -204,11 +326,40 @@ impl Home {
     }
 }
 
+/// Ends a dbpmda that was started, and with it the agent, which drains a last time.
+pub fn quit(mut dbpmda: Child) {
+    let agent = agent_of(dbpmda.id());
+    drop(dbpmda.stdin.take());
+    dbpmda.wait().expect("our child");
+    ends(agent);
+}
+
+/// Waits for the end of an agent whose dbpmda has ended: until then it drains. Who has become its parent may take long to see
+/// that end; it has no command line then.
+fn ends(agent: u32) {
+    wait_for("pmdanixl ends with dbpmda", || {
+        let line = fs::read(format!("/proc/{agent}/cmdline"));
+        line.map_or(true, |line| line.is_empty()).then_some(())
+    });
+}
+
+/// A command, run by another one that comes to run it, if there is such.
+pub fn command_within(within: &[String], program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let Some((first, rest)) = within.split_first() else {
+        return Command::new(program);
+    };
+    let mut command = Command::new(first);
+    command.args(rest).arg(program);
+    command
+}
+
 /// A pmcd with only this agent, in a directory of its own (`qa/private-pmcd`). Ends with the value.
 pub struct Pmcd {
     child: Child,
     dir: PathBuf,
     env: Vec<(String, String)>,
+    /// The command that comes to run others where this pmcd runs; empty: they are there.
+    within: Vec<String>,
 }
 
 impl Pmcd {
@@ -219,12 +370,25 @@ impl Pmcd {
 
     /// As `start`; `name` tells several in one home apart, and `prepare` may put files into the directory.
     pub fn start_with(home: &Home, name: &str, prepare: impl FnOnce(&Path)) -> Self {
+        Self::start_within(home, name, &[], &[], prepare)
+    }
+
+    /// The same in the namespaces that a command comes to run it in, with more options of `qa/private-pmcd`.
+    pub fn start_within(
+        home: &Home,
+        name: &str,
+        within: &[String],
+        options: &[&str],
+        prepare: impl FnOnce(&Path),
+    ) -> Self {
         let dir = home.path(name);
         prepare(&dir);
-        let child = Command::new(project("qa/private-pmcd"))
+        let program = project("qa/private-pmcd");
+        let child = command_within(within, program)
             .arg(&dir)
             .args(["--pmda", PMDANIXL, "--conf"])
             .arg(home.conf())
+            .args(options)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::inherit())
@@ -234,9 +398,10 @@ impl Pmcd {
             child,
             dir,
             env: Vec::new(),
+            within: within.to_vec(),
         };
         let file = pmcd.dir.join("env");
-        let exports = wait_for("qa/private-pmcd writes env", 20, || {
+        let exports = wait_for("qa/private-pmcd writes env", || {
             fs::read_to_string(&file).ok()
         });
         for line in exports.lines() {
@@ -248,18 +413,22 @@ impl Pmcd {
                     .push((name.to_owned(), value.trim_matches('\'').to_owned()));
             }
         }
-        wait_for("pmcd and pmdanixl answer", 30, || {
-            let answer = output(pmcd.tool("pminfo").args(["-f", "nixl.control.version"]));
+        pmcd.wait_until_it_answers();
+        pmcd
+    }
+
+    pub fn wait_until_it_answers(&self) {
+        wait_for("pmcd and pmdanixl answer", || {
+            let answer = output(self.tool("pminfo").args(["-f", "nixl.control.version"]));
             String::from_utf8_lossy(&answer.stdout)
                 .contains("value")
                 .then_some(())
         });
-        pmcd
     }
 
     /// A PCP tool that talks to this pmcd, as the distribution's Python runs it.
     pub fn tool(&self, tool: &str) -> Command {
-        let mut command = Command::new(tool);
+        let mut command = command_within(&self.within, tool);
         command
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .env("PATH", "/usr/bin:/bin")
@@ -289,6 +458,24 @@ impl Pmcd {
         self.dir.join(name)
     }
 
+    /// Waits until the bytes sent of all instances are these.
+    pub fn becomes(&self, expected: &[(&str, u64)]) {
+        let expected = expected
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), *value))
+            .collect();
+        let mut last = self.values(TX_BYTES);
+        let end = Instant::now() + PATIENCE;
+        while last != expected {
+            assert!(
+                Instant::now() < end,
+                "{last:?} never became {expected:?}\n{}",
+                self.log()
+            );
+            last = self.values(TX_BYTES);
+        }
+    }
+
     /// The agent's log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.dir.join("log/pmcd/nixl.log")).unwrap_or_default()
@@ -313,18 +500,28 @@ impl Pmcd {
         values
     }
 
+    /// All whole numbers that instances have, by metric and instance name.
+    pub fn all_values(&self) -> Values {
+        let shown = run(self.tool("pminfo").args(["-f", "nixl"]));
+        let (mut values, mut metric) = (Values::new(), String::new());
+        for line in shown.lines() {
+            if let Some((inst, value)) = line.split_once("\"] value ") {
+                let name = inst.split_once(" or \"").map_or("", |(_, name)| name);
+                let values = values.entry(metric.clone()).or_default();
+                // Others are texts and quantiles.
+                if let Ok(value) = value.parse() {
+                    values.insert(name.to_owned(), value);
+                }
+            } else if line.starts_with("nixl.") {
+                metric = line.split_whitespace().next().expect("a name").to_owned();
+            }
+        }
+        values
+    }
+
     /// The agent's process id.
     pub fn pmda_pid(&self) -> u32 {
-        let parent = self.child.id();
-        wait_for("pmcd has started pmdanixl", 10, || {
-            let children =
-                fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
-            let is_pmda = |pid: &&str| {
-                fs::read_to_string(format!("/proc/{pid}/comm"))
-                    .is_ok_and(|comm| comm == "pmdanixl\n")
-            };
-            children.split_whitespace().find(is_pmda)?.parse().ok()
-        })
+        agent_of(self.child.id())
     }
 
     /// pmcd's process id.
@@ -337,7 +534,7 @@ impl Pmcd {
         self.terminate();
     }
 
-    fn terminate(&mut self) {
+    pub fn terminate(&mut self) {
         if self.child.try_wait().is_ok_and(|ended| ended.is_some()) {
             return;
         }
@@ -345,7 +542,7 @@ impl Pmcd {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"));
         let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
         let _ = self.child.wait();
-        wait_for("pmdanixl ends with pmcd", 5, || {
+        wait_for("pmdanixl ends with pmcd", || {
             (!Path::new(&format!("/proc/{pmda}")).exists()).then_some(())
         });
     }
@@ -380,15 +577,25 @@ impl Nixl {
         }
     }
 
-    /// Runs it to its end; what it says that each agent did, and what its telemetry must add up to.
-    pub fn run(&self, args: &[&str]) -> Vec<serde_json::Value> {
+    /// The workload with these options.
+    pub fn command(&self, args: &[&str]) -> Command {
         let python = run(Command::new(project("qa/nixl/venv")).arg(self.version));
-        let said = run(Command::new(python.trim())
+        let mut command = Command::new(python.trim());
+        // UCX makes segments in /dev/shm, which stay there if it is killed before it has unlinked them.
+        let segments = self.dir.parent().expect("a directory of the test's");
+        command
             .arg(project("qa/nixl/workload.py"))
             .args(args)
+            .env("UCX_POSIX_DIR", segments)
             .env("NIXL_TELEMETRY_ENABLE", "y")
             .env("NIXL_TELEMETRY_DIR", &self.dir)
-            .env("NIXL_TELEMETRY_BUFFER_SIZE", self.buffer_size.to_string()));
+            .env("NIXL_TELEMETRY_BUFFER_SIZE", self.buffer_size.to_string());
+        command
+    }
+
+    /// Runs it to its end; what it says that each agent did, and what its telemetry must add up to.
+    pub fn run(&self, args: &[&str]) -> Vec<serde_json::Value> {
+        let said = run(&mut self.command(args));
         let lines = said.lines().filter(|line| line.starts_with('{'));
         lines
             .map(|line| serde_json::from_str(line).unwrap_or_else(|err| panic!("{err}: {line}")))

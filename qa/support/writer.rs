@@ -64,7 +64,7 @@ impl RingWriter {
             return Err(invalid("the capacity is not a power of two"));
         }
         let version = u64::from(layout.version());
-        let both = version << 32 | version;
+        let both = (version << 32) | version;
         ring.word(VERSIONS).store(version, Ordering::Release); // pairs with the reader's acquire
         ring.word(VERSIONS).store(both, Ordering::Release); // likewise
         Ok(ring)
@@ -116,6 +116,24 @@ impl RingWriter {
         ]
     }
 
+    /// Pushes as many events as there is room for, those that stand in their slots, and so at no cost.
+    pub fn push_again(&mut self) {
+        self.push_some_again(self.capacity - 1 - self.pending());
+    }
+
+    /// So many of them.
+    pub fn push_some_again(&mut self, events: u64) {
+        assert!(self.pending() + events < self.capacity, "no room");
+        let pos = (self.write_pos() + events) & (self.capacity - 1);
+        self.word(WRITE_POS).store(pos, Ordering::Release);
+    }
+
+    /// As if a reader had taken all.
+    pub fn forget(&mut self) {
+        self.word(READ_POS)
+            .store(self.write_pos(), Ordering::Relaxed);
+    }
+
     /// Events written and not yet read.
     pub fn pending(&self) -> u64 {
         self.write_pos().wrapping_sub(self.read_pos()) & (self.capacity - 1)
@@ -137,16 +155,25 @@ impl RingWriter {
     }
 
     fn push_slot(&mut self, name: &str, raw: u32, category: i32, value: u64) -> bool {
+        let pos = self.write_pos() & (self.capacity - 1);
+        let slot = self.layout.slot(pos, name, raw, category, value);
+        let words = slot.chunks_exact(8).map(|bytes| {
+            let bytes = bytes.try_into().expect("chunks of 8 bytes");
+            u64::from_ne_bytes(bytes)
+        });
+        self.push_words(&words.collect::<Vec<_>>())
+    }
+
+    /// Pushes the words of a slot, as fast as a producer can; false if the ring is full.
+    pub fn push_words(&mut self, slot: &[u64]) -> bool {
         let mask = self.capacity - 1;
         let pos = self.write_pos() & mask; // a test may have scribbled over it: stay in the mapping
         let next = (pos + 1) & mask;
         if next == self.read_pos() {
             return false;
         }
-        let slot = self.layout.slot(pos, name, raw, category, value);
         let first = FIRST_SLOT + pos * self.layout.slot_size() / 8;
-        for (index, bytes) in (first..).zip(slot.chunks_exact(8)) {
-            let word = u64::from_ne_bytes(bytes.try_into().expect("chunks of 8 bytes"));
+        for (index, &word) in (first..).zip(slot) {
             self.word(index).store(word, Ordering::Relaxed);
         }
         // The slot comes before; pairs with the reader's acquire.
@@ -165,6 +192,7 @@ impl RingWriter {
 }
 
 #[cfg(test)]
+#[allow(unused_imports)] // a bench has tests, and none to run them
 mod tests {
     use super::*;
     use std::fs;

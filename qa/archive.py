@@ -1,0 +1,92 @@
+#!/usr/bin/python3
+"""archive.py ARCHIVE SECONDS: writes a PCP archive of the table on standard input, with samples so many seconds apart.
+
+A line is a metric, an instance (or - for a metric without instances), and a value for each sample (or - for none). What a
+metric of this PMDA is like is read from qa/golden/pminfo_dmtT.out, which a test compares with the PMDA itself. It takes the
+distribution's Python, the only one with PCP's modules.
+"""
+
+import pathlib
+import re
+import sys
+
+import cpmapi
+from pcp import pmapi, pmi
+
+TYPES = {
+    "32-bit unsigned int": cpmapi.PM_TYPE_U32,
+    "64-bit unsigned int": cpmapi.PM_TYPE_U64,
+    "double": cpmapi.PM_TYPE_DOUBLE,
+    "string": cpmapi.PM_TYPE_STRING,
+}
+SEMANTICS = {
+    "counter": cpmapi.PM_SEM_COUNTER,
+    "instant": cpmapi.PM_SEM_INSTANT,
+    "discrete": cpmapi.PM_SEM_DISCRETE,
+}
+BYTES = (1, 0, 0, cpmapi.PM_SPACE_BYTE, 0, 0)
+UNITS = {
+    "byte": BYTES,
+    "count": (0, 0, 1, 0, 0, 0),
+    "microsec": (0, 1, 0, 0, cpmapi.PM_TIME_USEC, 0),
+    "millisec": (0, 1, 0, 0, cpmapi.PM_TIME_MSEC, 0),
+    "sec": (0, 1, 0, 0, cpmapi.PM_TIME_SEC, 0),
+    "byte / sec": (1, -1, 0, cpmapi.PM_SPACE_BYTE, cpmapi.PM_TIME_SEC, 0),
+    "none": (0, 0, 0, 0, 0, 0),
+}
+# As PCP's own PMDAs have them: of the kernel's network interfaces, of InfiniBand, and of RoCE, whose counters PCP takes for
+# instantaneous values.
+OTHERS = {
+    "network.interface.total.bytes": ((60, 3, 16), "64-bit unsigned int", (60, 3), "counter", "byte"),
+    "infiniband.port.total.bytes": ((91, 1, 12), "64-bit unsigned int", (91, 1), "counter", "byte"),
+    "rocestat.hw.xmit.port_xmit_data": ((254, 2, 19), "64-bit unsigned int", (254, 0), "instant", "byte"),
+    "rocestat.hw.rcv.port_rcv_data": ((254, 3, 22), "64-bit unsigned int", (254, 0), "instant", "byte"),
+}
+
+
+def ours():
+    """The same of this PMDA's metrics."""
+    golden = pathlib.Path(__file__).with_name("golden") / "pminfo_dmtT.out"
+    entry = re.compile(
+        r"^(nixl\.\S+) PMID: (\d+)\.(\d+)\.(\d+) .*\n"
+        r"    Data Type: (.*?)  InDom: (?:PM_INDOM_NULL|(\d+)\.(\d+)) .*\n"
+        r"    Semantics: (\w+)  Units: (.*)$",
+        re.MULTILINE,
+    )
+    for name, *pmid, kind, domain, serial, semantics, units in entry.findall(golden.read_text()):
+        indom = (int(domain), int(serial)) if domain else None
+        yield name, (tuple(map(int, pmid)), kind, indom, semantics, units)
+
+
+def main():
+    path, seconds = sys.argv[1], float(sys.argv[2])
+    known = dict(ours()) | OTHERS
+    log = pmi.pmiLogImport(path)
+    log.pmiSetHostname("host")
+    log.pmiSetTimezone("UTC")
+    metrics, instances, rows = set(), {}, []
+    for line in filter(None, map(str.strip, sys.stdin)):
+        metric, instance, *values = line.split()
+        pmid, kind, indom, semantics, units = known[metric]
+        number = log.pmiInDom(*indom) if indom else cpmapi.PM_INDOM_NULL
+        if metric not in metrics:
+            metrics.add(metric)
+            units = pmapi.pmUnits(*UNITS[units])
+            log.pmiAddMetric(metric, log.pmiID(*pmid), TYPES[kind], number, SEMANTICS[semantics], units)
+        ids = instances.setdefault(number, {})
+        if indom and instance not in ids:
+            ids[instance] = len(ids)
+            log.pmiAddInstance(number, instance, ids[instance])
+        rows.append((metric, instance if indom else None, values))
+    samples = {len(values) for _, _, values in rows}
+    if len(samples) != 1:
+        sys.exit(f"archive.py: rows of different lengths: {sorted(samples)}")
+    for sample in range(samples.pop()):
+        for metric, instance, values in rows:
+            if values[sample] != "-":
+                log.pmiPutValue(metric, instance, values[sample])
+        log.pmiWrite(int(1_700_000_000 + sample * seconds), 0)
+    log.pmiEnd()
+
+
+main()

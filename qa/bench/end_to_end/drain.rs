@@ -1,0 +1,55 @@
+//! What criterion found in `cargo bench --bench drain`, which `make bench` runs first.
+
+use super::report::Table;
+use super::support::project;
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+
+/// The table of drains; `None`: that was not run.
+pub fn measure() -> Option<Table> {
+    let target = std::env::var_os("CARGO_TARGET_DIR");
+    let target = target.map_or_else(|| project("target"), PathBuf::from);
+    let top = target.join("criterion");
+    let median = |group: &str, what: &str| {
+        let place = top.join(group).join(what).join("new/estimates.json");
+        let text = fs::read_to_string(place).ok()?;
+        let found: Value = serde_json::from_str(&text).ok()?;
+        found["median"]["point_estimate"].as_f64()
+    };
+    top.is_dir().then_some(())?;
+    let mut table = Table::new(
+        "Drains",
+        "layout, slots, cache | counters only / pop | counters only / plain read | all figures / pop | pop, ns per event",
+        "By criterion. `pop` takes one event at a time as NIXL's own reader does, and only sums; `plain read` reads the words of the \
+         ring; all figures go through files and into a state file.",
+    );
+    for layout in ["v1", "v2named", "v2", "v3", "v4"] {
+        for slots in [4096_u32, 1 << 20] {
+            for cache in ["warm", "cold"] {
+                let group = format!("{layout}_{slots}_{cache}");
+                let [read, pop, counters, everything] =
+                    ["read", "pop", "counters", "everything"].map(|what| median(&group, what));
+                let (Some(read), Some(pop), Some(counters)) = (read, pop, counters) else {
+                    continue;
+                };
+                // Where rings do not fit into the cache there are several, all drained at a time.
+                let rings = match cache {
+                    "warm" => 1.0,
+                    _ => super::rings::cold_rings(layout.parse().expect("a layout"), slots.into())
+                        as f64,
+                };
+                let everything =
+                    everything.map_or("-".into(), |all| format!("{:.2}", all / rings / pop));
+                table.row([
+                    format!("{layout}, {slots}, {cache}"),
+                    format!("**{:.2}**", counters / pop),
+                    format!("**{:.2}**", counters / read),
+                    format!("**{everything}**"),
+                    format!("{:.2}", pop / f64::from(slots - 1)),
+                ]);
+            }
+        }
+    }
+    Some(table)
+}

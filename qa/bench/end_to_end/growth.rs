@@ -1,0 +1,108 @@
+//! How the cost of a drain grows with agents and with events: in this process, through files and into a state file.
+
+use super::Extent;
+use super::report::Table;
+use super::rings::{Host, Layout};
+use std::time::Instant;
+
+/// Slots of the rings.
+const CAPACITY: u64 = 1 << 12;
+
+/// The tables of agents and of events.
+pub fn measure(extent: Extent) -> [Table; 2] {
+    [agents(extent), events(extent)]
+}
+
+fn agents(extent: Extent) -> Table {
+    let mut table = Table::new(
+        "Growth with agents",
+        "agents | ns per agent, nothing to drain | ns per agent, 63 events each",
+        "One drain of all; the median of many.",
+    );
+    let sizes = extent.of(&[1, 10, 100, 1000, 10_000][..], &[1, 10, 100, 1000][..]);
+    let mut points = [Vec::new(), Vec::new()];
+    for &agents in sizes {
+        let mut host = Host::new(Layout::V4, 64, agents);
+        let rounds = extent.of(200_000, 20_000) / agents + 11;
+        let idle = median(rounds, || host_drain(&mut host, false));
+        let busy = median(rounds, || host_drain(&mut host, true));
+        for (points, cost) in points.iter_mut().zip([idle, busy]) {
+            points.push((agents as f64, cost));
+        }
+        let each = |cost: f64| format!("{:.0}", cost / agents as f64);
+        table.row([agents.to_string(), each(idle), each(busy)]);
+    }
+    let [idle, busy] = points.map(|points| exponent(&points));
+    table.row(["**exponent**".into(), idle, busy]);
+    table
+}
+
+fn events(extent: Extent) -> Table {
+    let mut table = Table::new(
+        "Growth with events",
+        "events | ns per event",
+        format!(
+            "Of one agent, in drains of {} events each; all figures.",
+            CAPACITY - 1
+        ),
+    );
+    let mut host = Host::new(Layout::V4, CAPACITY, 1);
+    let mut points = Vec::new();
+    for power in 3..=extent.of(8, 6) {
+        let events = 10_u64.pow(power);
+        // Short ones more than once.
+        let repeats = usize::try_from(10_000_000 / events)
+            .expect("small")
+            .clamp(1, 1000);
+        let cost = median(repeats, || {
+            let mut spent = 0.0;
+            let mut left = events;
+            while left > 0 {
+                let some = left.min(CAPACITY - 1);
+                host.push(some);
+                let start = Instant::now();
+                assert_eq!(host.drain(), some);
+                spent += start.elapsed().as_nanos() as f64;
+                left -= some;
+            }
+            spent
+        });
+        points.push((events as f64, cost));
+        table.row([
+            format!("10^{power}"),
+            format!("{:.1}", cost / events as f64),
+        ]);
+    }
+    table.row(["**exponent**".into(), exponent(&points)]);
+    table
+}
+
+/// Nanoseconds of a drain.
+fn host_drain(host: &mut Host, busy: bool) -> f64 {
+    if busy {
+        host.refill();
+    }
+    let start = Instant::now();
+    host.drain();
+    start.elapsed().as_nanos() as f64
+}
+
+fn median(repeats: usize, mut cost: impl FnMut() -> f64) -> f64 {
+    let mut costs: Vec<f64> = (0..repeats).map(|_| cost()).collect();
+    costs.sort_by(f64::total_cmp);
+    costs[costs.len() / 2]
+}
+
+/// The power with which costs grow, by least squares over the logarithms: 1 is in proportion, less where there is a part that does
+/// not grow.
+fn exponent(points: &[(f64, f64)]) -> String {
+    let points: Vec<(f64, f64)> = points.iter().map(|(x, y)| (x.ln(), y.ln())).collect();
+    let count = points.len() as f64;
+    let [x, y] = [0, 1].map(|at| {
+        let sum: f64 = points.iter().map(|&(x, y)| [x, y][at]).sum();
+        sum / count
+    });
+    let over: f64 = points.iter().map(|(px, py)| (px - x) * (py - y)).sum();
+    let under: f64 = points.iter().map(|(px, _)| (px - x) * (px - x)).sum();
+    format!("**{:.2}**", over / under)
+}

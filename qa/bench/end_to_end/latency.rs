@@ -1,0 +1,278 @@
+//! Fetches through a real pmcd, by the number of agents; what the daemon takes meanwhile.
+
+use super::report::{Line, Plot, Table};
+use super::support::measure::Use;
+use super::support::pdu::Link;
+use super::support::writer::{Layout, RingWriter};
+use super::support::{Home, PMDANIXL, Pmcd, TX_BYTES, project, run, wait_for};
+use super::{Extent, processor};
+use pmdanixl::metrics::METRICS;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Values of pmdasample's at most.
+const MOST_VALUES: usize = 999_999;
+/// Instances of sample.long.bin and sample.longlong.bin.
+const BINS: usize = 9;
+/// Clusters of the metrics that PCP's Python PMDA has as well.
+const LAST_OLD_CLUSTER: u32 = 3;
+/// What a daemon may have of memory, and what for each agent, in KiB.
+const TARGET: (f64, f64) = (6.0 * 1024.0, 32.0);
+
+/// Agents that live and have transferred, but are silent now.
+struct Silent {
+    home: Home,
+    /// Held, since an agent whose ring nobody has is none.
+    rings: Vec<RingWriter>,
+}
+
+impl Silent {
+    fn new(agents: usize) -> Self {
+        let home = Home::new();
+        home.set("max_agents = 16384");
+        let rings = (0..agents).map(|number| {
+            let path = home.ring(format!("agent-{number}"));
+            RingWriter::create(&path, Layout::V4, 64).expect("a ring")
+        });
+        let rings = rings.collect();
+        Self { home, rings }
+    }
+
+    /// Each transfers something: percentiles are those of the last minute.
+    fn transfer(&mut self) {
+        let mut random = fastrand::Rng::with_seed(1);
+        for ring in &mut self.rings {
+            for _ in 0..10 {
+                let (bytes, time) = (1 << random.u64(12..=24), random.u64(50..5000));
+                ring.push_transfer(random.bool(), bytes, time, random.u64(5..50));
+            }
+        }
+    }
+}
+
+/// How long fetches took, in milliseconds, from the shortest on.
+struct Times {
+    sorted: Vec<f64>,
+    values: usize,
+}
+
+impl Times {
+    /// What so many percent of them do not exceed.
+    fn at(&self, percent: usize) -> f64 {
+        let last = self.sorted.len() - 1;
+        self.sorted[(last * percent).div_ceil(100)]
+    }
+}
+
+/// Fetches sets of metrics, one after the other, so many times.
+fn fetch(client: &Path, pmcd: &Pmcd, rounds: usize, sets: &[&str]) -> Vec<Times> {
+    let client = client.to_str().expect("UTF-8");
+    let said = run(pmcd.tool(client).arg(rounds.to_string()).args(sets));
+    let mut times: Vec<Times> = sets.iter().map(|_| Times::none()).collect();
+    for line in said.lines() {
+        let mut numbers = line.split(' ').map(|field| field.parse::<usize>());
+        let mut next = || numbers.next().expect("three").expect("a number");
+        let times = &mut times[next()];
+        times.sorted.push(next() as f64 / 1e6);
+        times.values = next();
+    }
+    for times in &mut times {
+        times.sorted.sort_by(f64::total_cmp);
+    }
+    times
+}
+
+impl Times {
+    fn none() -> Self {
+        Self {
+            sorted: Vec::new(),
+            values: 0,
+        }
+    }
+}
+
+/// The names of metrics, as the client takes them.
+fn names(chosen: impl Fn(u32) -> bool) -> String {
+    let chosen = METRICS.iter().filter(|metric| chosen(metric.cluster));
+    let names: Vec<String> = chosen
+        .map(|metric| format!("nixl.{}", metric.name))
+        .collect();
+    names.join(",")
+}
+
+fn lines() -> [Line; 4] {
+    [
+        ("pmdanixl, the 20 metrics", "lc '#1b6ca8'"),
+        ("pmdasample, as many values", "lc '#1b6ca8' dt 2"),
+        ("pmdanixl, all metrics", "lc '#c8553d'"),
+        ("pmdasample, as many values", "lc '#c8553d' dt 2"),
+    ]
+    .map(|(title, style)| Line {
+        title,
+        style,
+        points: Vec::new(),
+    })
+}
+
+/// The tables of fetches, of memory, of processor time and of starts.
+pub fn measure(extent: Extent, plot: &mut Plot) -> Vec<Table> {
+    let mut fetches = Table::new(
+        "Fetches through pmcd",
+        "fetch | agents | values | p50 / pmdasample's | p50 ms | p99 ms | max ms | pmdasample p50 ms | p99 ms | max ms",
+        "By a client in C (qa/bench/fetch.c), by a unix socket; pmdanixl and pmdasample in turn. The agents have been busy and are \
+         silent now. pmdasample's values are of 32 bits, pmdanixl's of 64 (see below what that costs).",
+    );
+    let mut memory = Table::new(
+        "Memory",
+        "agents | of 6 MB + 32 KiB per agent | KiB | KiB per agent beyond the first",
+        "Memory of its own (RssAnon), after the fetches.",
+    );
+    let mut idle = Table::new(
+        "Processor, idle",
+        "agents | % of a processor",
+        "Live agents that do nothing, and nobody who fetches.",
+    );
+    let mut starts = Table::new(
+        "From start to first value",
+        "agents | ms to the first value | ms to values of all",
+        "From the start of the process until its answers have values. The rings wait.",
+    );
+    let mut lines = lines();
+    let (mut first, client) = (None, client());
+    for &agents in extent.of(&[1, 8, 64, 1000, 10_000][..], &[1, 64, 1000][..]) {
+        let mut silent = Silent::new(agents);
+        silent.transfer();
+        start(&silent.home, agents, &mut starts);
+        let pmcd = Pmcd::start_within(&silent.home, "pcp", &[], &["--sample"], |_| ());
+        wait_for("all agents are shown", || {
+            (pmcd.values(TX_BYTES).len() == agents).then_some(())
+        });
+        let sets = [
+            ("20 metrics", names(|cluster| cluster <= LAST_OLD_CLUSTER)),
+            ("all metrics", names(|_| true)),
+        ];
+        for ((what, names), lines) in sets.iter().zip(lines.chunks_mut(2)) {
+            silent.transfer();
+            let values = fetch(client.program(), &pmcd, 1, &[names])[0].values;
+            let many = values.min(MOST_VALUES).to_string();
+            run(pmcd.tool("pmstore").args(["sample.many.count", &many]));
+            let (work, least, most) = extent.of((4_000_000, 20, 2000), (100_000, 5, 50));
+            let rounds = (work / values).clamp(least, most);
+            let sets = [names, "sample.many.int"];
+            fetch(client.program(), &pmcd, least, &sets);
+            let times = fetch(client.program(), &pmcd, rounds, &sets);
+            let [ours, theirs] = &times[..] else {
+                panic!("two sets")
+            };
+            let shown =
+                |times: &Times| [50, 99, 100].map(|percent| format!("{:.2}", times.at(percent)));
+            let head = [
+                (*what).to_owned(),
+                agents.to_string(),
+                values.to_string(),
+                format!("**{:.2}**", ours.at(50) / theirs.at(50)),
+            ];
+            fetches.row(head.into_iter().chain(shown(ours)).chain(shown(theirs)));
+            for (times, line) in times.iter().zip(lines) {
+                line.points.push((agents, times.at(50), times.at(99)));
+            }
+        }
+        let own = rss(pmcd.pmda_pid());
+        let (one, other) = *first.get_or_insert((own, agents));
+        let per_agent = (agents > other).then(|| (own - one) / (agents - other) as f64);
+        let target = TARGET.0 + TARGET.1 * agents as f64;
+        memory.row([
+            agents.to_string(),
+            format!("**{:.2}**", own / target),
+            format!("{own:.0}"),
+            per_agent.map_or("-".into(), |kib| format!("{kib:.1}")),
+        ]);
+        let time = extent.of(Duration::from_secs(20), Duration::from_secs(1));
+        let share = processor::share(pmcd.pmda_pid(), time);
+        idle.row([agents.to_string(), format!("{share:.2}")]);
+    }
+    plot.lines.extend(lines);
+    vec![
+        fetches,
+        wide(client.program(), extent),
+        memory,
+        idle,
+        starts,
+    ]
+}
+
+/// What pmcd takes longer for values of 64 bits, whoever answers.
+fn wide(client: &Path, extent: Extent) -> Table {
+    let mut table = Table::new(
+        "What values of 64 bits cost",
+        "values | p50 / that of 32 bits | p50 ms | of 32 bits, p50 ms",
+        "Of pmdasample: sample.longlong.bin and sample.long.bin in turn, asked for so many times in a fetch. A value of 64 bits takes \
+         a block of its own in each message, which pmcd takes apart and puts together.",
+    );
+    let home = Home::new();
+    let pmcd = Pmcd::start_within(&home, "pcp", &[], &["--sample"], |_| ());
+    for values in [1280, 20_000] {
+        let sets = ["sample.longlong.bin", "sample.long.bin"]
+            .map(|metric| vec![metric; values / BINS].join(","));
+        let [long, short] = &sets;
+        let rounds = extent.of(400, 20);
+        let times = fetch(client, &pmcd, rounds, &[long, short]);
+        let [wide, narrow] = [0, 1].map(|set| times[set].at(50));
+        assert_eq!(times[0].values, values / BINS * BINS);
+        assert_eq!(times[1].values, times[0].values);
+        table.row([
+            times[0].values.to_string(),
+            format!("**{:.2}**", wide / narrow),
+            format!("{wide:.2}"),
+            format!("{narrow:.2}"),
+        ]);
+    }
+    table
+}
+
+/// The client, which is compiled once.
+struct Client {
+    _home: Home,
+    program: PathBuf,
+}
+
+impl Client {
+    fn program(&self) -> &Path {
+        &self.program
+    }
+}
+
+fn client() -> Client {
+    let home = Home::new();
+    let program = home.path("fetch");
+    run(Command::new("cc")
+        .args(["-O2", "-o"])
+        .arg(&program)
+        .arg(project("qa/bench/fetch.c"))
+        .arg("-lpcp"));
+    Client {
+        _home: home,
+        program,
+    }
+}
+
+fn rss(pid: u32) -> f64 {
+    Use::of_process(pid, Path::new("/nowhere")).memory as f64
+}
+
+fn start(home: &Home, agents: usize, table: &mut Table) {
+    let began = Instant::now();
+    let mut link = Link::start(home, Command::new(PMDANIXL)).expect("it starts");
+    let mut reach = |count| {
+        loop {
+            let values = link.fetch(&["transfer.tx_bytes"]).expect("an answer");
+            if values[0].len() >= count {
+                return began.elapsed().as_secs_f64() * 1e3;
+            }
+        }
+    };
+    let (one, all) = (reach(1), reach(agents));
+    table.row([agents.to_string(), format!("{one:.1}"), format!("{all:.1}")]);
+    assert!(link.end().success());
+}

@@ -1,0 +1,57 @@
+//! `make bench`: what the daemon costs, as its users meet it: the time of a fetch through a real pmcd, beside PCP's own agent in C,
+//! memory, processor, and what an application pays.
+//!
+//! Writes docs/speed.md and its plot; `cargo bench --bench drain`, run before, has a part in it. `QUICK=1` does all of it once and
+//! briefly, to show that it works, and writes to target/bench.
+
+mod drain;
+mod growth;
+mod latency;
+mod load;
+mod processor;
+mod push;
+mod report;
+#[path = "../rings.rs"]
+mod rings;
+#[path = "../../support/mod.rs"]
+mod support;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use report::Plot;
+use support::writer;
+
+/// How much time is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// As long as figures take that mean something.
+    Full,
+    /// Some minutes less.
+    Quick,
+}
+
+impl Extent {
+    /// The one that applies.
+    fn of<T>(self, full: T, quick: T) -> T {
+        match self {
+            Self::Full => full,
+            Self::Quick => quick,
+        }
+    }
+}
+
+fn main() {
+    // Rings that this program drains itself take a descriptor each.
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).expect("up to its own limit");
+    let extent = match std::env::var_os("QUICK") {
+        None => Extent::Full,
+        Some(_) => Extent::Quick,
+    };
+    let mut plot = Plot::default();
+    let mut tables = latency::measure(extent, &mut plot);
+    tables.extend(load::measure(extent));
+    tables.push(push::measure(extent));
+    tables.extend(growth::measure(extent));
+    tables.extend(drain::measure());
+    report::write(extent, &tables, &plot);
+}

@@ -1,0 +1,161 @@
+//! What was measured, as the Markdown of docs/speed.md and as a plot.
+
+use super::Extent;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Figures that belong together.
+#[derive(Debug)]
+pub struct Table {
+    title: &'static str,
+    /// What was done, in a sentence or two.
+    how: String,
+    columns: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// One without rows. The columns have lines between.
+    pub fn new(title: &'static str, columns: &'static str, how: impl Into<String>) -> Self {
+        println!("\n{title}\n  {columns}");
+        Self {
+            title,
+            how: how.into(),
+            columns: columns.split('|').map(str::trim).collect(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds a row, and prints it.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        let cells: Vec<String> = cells.into_iter().collect();
+        assert_eq!(cells.len(), self.columns.len(), "{cells:?}");
+        println!("  {}", cells.join(" | "));
+        self.rows.push(cells);
+    }
+
+    fn markdown(&self) -> String {
+        let mut text = format!("\n## {}\n\n{}\n\n", self.title, self.how);
+        let rule = self.columns.iter().map(|_| "---".to_owned()).collect();
+        let columns = self.columns.iter().map(|&name| name.to_owned()).collect();
+        for line in [columns, rule].iter().chain(&self.rows) {
+            let _ = writeln!(text, "| {} |", line.join(" | "));
+        }
+        text
+    }
+}
+
+/// Writes the page, and the plot that it shows. Of a quick run they go where nobody takes them for figures.
+pub fn write(extent: Extent, tables: &[Table], plot: &Plot) {
+    let (page, image) = places(extent);
+    let mut text = String::from(
+        "# Speed\n\nWritten by `make bench`; not by hand. A ratio below 1 is in favour of pmdanixl. `pmdasample` is the C agent that \
+         comes with PCP, answering as many values in the same run, turn by turn.\n\n",
+    );
+    if extent == Extent::Quick {
+        text.push_str(
+            "**From a quick run (`QUICK=1`), which shows that it works and no more.**\n\n",
+        );
+    }
+    let _ = writeln!(text, "{}\n", machine());
+    text.push_str("![time of a fetch by agents](images/speed.png)\n");
+    text.extend(tables.iter().map(Table::markdown));
+    for place in [&page, &image] {
+        fs::create_dir_all(place.parent().expect("a directory")).expect("made");
+    }
+    fs::write(&page, text).expect("written");
+    plot.draw(&image);
+    println!("\nwritten: {}, {}", page.display(), image.display());
+}
+
+fn places(extent: Extent) -> (PathBuf, PathBuf) {
+    let top = super::support::project(match extent {
+        Extent::Full => "docs",
+        Extent::Quick => "target/bench",
+    });
+    (top.join("speed.md"), top.join("images/speed.png"))
+}
+
+/// What all this ran on.
+fn machine() -> String {
+    let cpus = fs::read_to_string("/proc/cpuinfo").expect("there");
+    let model = cpus.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        (name.trim() == "model name").then(|| value.trim().to_owned())
+    });
+    let count = std::thread::available_parallelism().map_or(1, usize::from);
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").expect("there");
+    let said = |program, option| super::support::run(Command::new(program).arg(option));
+    let pcp = said("pminfo", "--version");
+    let pcp = pcp.trim().rsplit(' ').next().unwrap_or_default();
+    let rust = said("rustc", "--version");
+    let rust = rust.split(' ').nth(1).unwrap_or_default();
+    format!(
+        "The machine: {}, {count} processors, Linux {}, PCP {pcp}, Rust {rust}.",
+        model.as_deref().unwrap_or("of unknown model"),
+        kernel.trim()
+    )
+}
+
+/// Points of one line: agents and milliseconds.
+#[derive(Debug)]
+pub struct Line {
+    /// What it is called in the key.
+    pub title: &'static str,
+    /// Of gnuplot(1): colour and dashes.
+    pub style: &'static str,
+    /// Agents, median and 99th percentile.
+    pub points: Vec<(usize, f64, f64)>,
+}
+
+/// Times of fetches by the number of agents.
+#[derive(Debug, Default)]
+pub struct Plot {
+    /// Drawn in this order.
+    pub lines: Vec<Line>,
+}
+
+impl Plot {
+    fn draw(&self, image: &Path) {
+        let mut script = format!(
+            "set terminal pngcairo size 900,560 font 'DejaVu Sans,11' background '#ffffff'\nset output '{}'\n\
+             set logscale xy\nset xrange [0.7:*]\nset xlabel 'agents'\nset ylabel 'milliseconds, as the client sees it'\n\
+             set title 'A fetch through pmcd: median, and up to the 99th percentile'\n\
+             set key top left reverse Left spacing 1.2\nset grid lc '#dddddd' lw 1\nset border 3\nset tics nomirror\n\
+             set format y '%g'\nset format x '%g'\n",
+            image.display()
+        );
+        for (at, line) in self.lines.iter().enumerate() {
+            let _ = writeln!(script, "$line{at} << end");
+            for (agents, median, high) in &line.points {
+                let _ = writeln!(script, "{agents} {median} {high}");
+            }
+            script.push_str("end\n");
+        }
+        let lines = self.lines.iter().enumerate().map(|(at, line)| {
+            let (title, style) = (line.title, line.style);
+            [
+                format!(
+                    "$line{at} using 1:2 with linespoints pt 7 ps 0.9 lw 2 {style} title '{title}'"
+                ),
+                format!("$line{at} using 1:2:2:3 with yerrorbars pt 0 lw 1 {style} notitle"),
+            ]
+        });
+        let _ = writeln!(
+            script,
+            "plot {}",
+            lines.flatten().collect::<Vec<_>>().join(", ")
+        );
+        let mut gnuplot = Command::new("gnuplot")
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("gnuplot is installed: scripts/setup bench");
+        let input = gnuplot.stdin.take().expect("piped");
+        (&input).write_all(script.as_bytes()).expect("it reads");
+        drop(input);
+        assert!(gnuplot.wait().expect("our child").success(), "{script}");
+    }
+}

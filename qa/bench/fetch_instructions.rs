@@ -1,0 +1,178 @@
+//! `cargo bench --bench fetch_instructions`: what a fetch costs in instructions, as valgrind counts them, beside that of as many
+//! values from pmdasample, the C agent that comes with PCP. Fails where a share is above its limit: counts do not depend on the
+//! machine, and compilers and PCP's versions change both sides.
+//!
+//! `PROFILE=DIR` keeps in DIR what callgrind_annotate(1) reads, and compares nothing.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use pmdanixl::metrics::METRICS;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use support::pdu::{Link, Sent};
+use support::writer::{Layout, RingWriter};
+use support::{Home, PMDANIXL, pcp, run, wait_for};
+
+/// What a fetch of the 20 metrics that PCP's Python PMDA has as well may cost of pmdasample's, by agents. What was measured, and
+/// 15 % above.
+const LIMITS: [(usize, f64); 2] = [(64, 1.3), (1000, 1.3)];
+/// What a value may cost among many agents of what it costs among few.
+const GROWTH: f64 = 1.15;
+/// Clusters of those metrics.
+const CLUSTERS: u32 = 4;
+/// Fetches that are counted; the first are left out, in which buffers grow.
+const FETCHES: usize = 6;
+
+/// The variable that asks for profiles.
+const PROFILE: &str = "PROFILE";
+
+/// PCP's numbers for pmdasample and two of its metrics: how many instances there are, and one value of each.
+const SAMPLE: u32 = 29 << 22;
+const MANY_COUNT: u32 = SAMPLE | 79;
+const MANY_INT: u32 = SAMPLE | 80;
+
+fn main() -> ExitCode {
+    // A descriptor for each ring; valgrind gives the agent no more than this program has.
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).expect("up to its own limit");
+    if let Some(place) = std::env::var_os(PROFILE) {
+        profile(Path::new(&place));
+        return ExitCode::SUCCESS;
+    }
+    let (mut good, mut each) = (true, Vec::new());
+    println!(
+        "instructions of a fetch of the 20 metrics, and as a share of pmdasample's of as many values"
+    );
+    for (agents, limit) in LIMITS {
+        let home = Home::new();
+        let (values, ours) = ours(&home, agents);
+        let theirs = theirs(&home, values);
+        let share = ours / theirs;
+        println!(
+            "{agents:5} agents, {values:6} values: {ours:10.0} ({:.0} per value), pmdasample {theirs:10.0} ({:.0} per value): \
+             {share:.2}, at most {limit:.2}",
+            ours / values as f64,
+            theirs / values as f64
+        );
+        good &= share <= limit;
+        each.push(ours / values as f64);
+    }
+    let growth = each[1] / each[0];
+    println!("a value among many agents: {growth:.2} of what it is among few, at most {GROWTH:.2}");
+    if good && growth <= GROWTH {
+        ExitCode::SUCCESS
+    } else {
+        eprintln!("fetch_instructions: above the limits in qa/bench/fetch_instructions.rs");
+        ExitCode::FAILURE
+    }
+}
+
+/// Has both profiles written.
+fn profile(place: &Path) {
+    let home = Home::new();
+    let (values, _) = ours(&home, LIMITS[0].0);
+    theirs(&home, values);
+    for whose in ["ours", "theirs"] {
+        fs::copy(home.path(whose).join("out"), place.join(whose)).expect("copied");
+    }
+}
+
+/// What our fetch comes to: values and instructions.
+fn ours(home: &Home, agents: usize) -> (usize, f64) {
+    home.set("proc_facts = false");
+    let rings = (0..agents).map(|number| {
+        let path = home.ring(format!("agent-{number}"));
+        let mut ring = RingWriter::create(&path, Layout::V4, 64).expect("a ring");
+        ring.push_transfer(number % 2 == 0, 65_536, 100, 10);
+        ring
+    });
+    let rings: Vec<RingWriter> = rings.collect();
+    let counts = home.path("ours");
+    // With the drain of all rings that comes before each answer.
+    let command = counted(&counts, PMDANIXL);
+    let mut link = Link::start(home, command).expect("it starts");
+    let names = METRICS.iter().filter(|metric| metric.cluster < CLUSTERS);
+    let names: Vec<&str> = names.map(|metric| metric.name).collect();
+    let wanted = agents * names.len();
+    wait_for("all agents are shown", || {
+        let one = link.fetch(&names[..1]).expect("an answer");
+        (one[0].len() == agents).then_some(())
+    });
+    for _ in 0..FETCHES {
+        let values = link.fetch(&names).expect("an answer");
+        assert_eq!(values.iter().map(|of| of.len()).sum::<usize>(), wanted);
+    }
+    assert!(link.end().success());
+    drop(rings);
+    (wanted, instructions(&counts))
+}
+
+/// What pmdasample's comes to.
+fn theirs(home: &Home, values: usize) -> f64 {
+    let program = Path::new(&pcp("PCP_PMDAS_DIR")).join("sample/pmdasample");
+    let counts = home.path("theirs");
+    let mut command = counted(&counts, program.to_str().expect("UTF-8"));
+    command
+        .args(["-d", "29", "-l"])
+        .arg(home.path("sample.log"))
+        .env("PCP_USER", run(Command::new("id").arg("-un")).trim())
+        .env("PCP_TMP_DIR", home.path("."));
+    let mut link = Link::greet(command).expect("it starts");
+    let many = Sent::Numbers(vec![u32::try_from(values).expect("few")]);
+    link.store_pmids(&[(MANY_COUNT, many)]).expect("stored");
+    for _ in 0..FETCHES {
+        let found = link.fetch_pmids(&[MANY_INT]).expect("an answer");
+        assert_eq!(found[0].len(), values);
+    }
+    link.end();
+    instructions(&counts)
+}
+
+/// A program whose work on requests is counted, each by itself.
+fn counted(counts: &Path, program: &str) -> Command {
+    fs::create_dir(counts).expect("made");
+    let mut command = Command::new("valgrind");
+    if std::env::var_os(PROFILE).is_none() {
+        command.arg("--dump-before=__pmdaMainPDU");
+    }
+    command
+        .args(["-q", "--tool=callgrind"])
+        .arg("--toggle-collect=__pmdaMainPDU")
+        .arg(format!("--callgrind-out-file={}/out", counts.display()))
+        .arg(program);
+    command
+}
+
+/// The median of the last requests.
+fn instructions(counts: &Path) -> f64 {
+    let files = fs::read_dir(counts).expect("there");
+    let numbered = files.flatten().filter_map(|file| {
+        let name = file.file_name().into_string().ok()?;
+        Some((name.strip_prefix("out.")?.parse::<u32>().ok()?, file.path()))
+    });
+    let mut numbered: Vec<_> = numbered.collect();
+    numbered.sort();
+    let totals = numbered.iter().rev().map(|(_, path)| {
+        let text = fs::read_to_string(path).expect("text");
+        let total = text.lines().find_map(|line| line.strip_prefix("totals: "));
+        let total = total.unwrap_or_else(|| panic!("{text}"));
+        total.trim().parse::<u64>().expect("a number")
+    });
+    // One that waits for a request that never comes costs nothing.
+    let mut last: Vec<u64> = totals
+        .filter(|&total| total > 0)
+        .take(FETCHES - 2)
+        .collect();
+    last.sort_unstable();
+    let profiles = std::env::var_os(PROFILE).is_some();
+    assert!(
+        profiles || last.len() == FETCHES - 2,
+        "{} counts",
+        last.len()
+    );
+    last.get(last.len() / 2)
+        .map_or(0.0, |&median| median as f64)
+}

@@ -1,0 +1,321 @@
+//! Rings full of events to be drained, and the loops that the drain is compared with. In memory they are made of the bytes of a
+//! file that the tests' own producer has written.
+#![allow(dead_code)] // each program that is made with it uses a part of it
+
+use pmdanixl::agents::Agents;
+use pmdanixl::config::{Config, DirectoryPattern};
+use pmdanixl::event::{EventType, Events, Totals};
+use pmdanixl::layout::{CAPACITY, HEADER_WORDS, MASK, READ_POS, VERSIONS, WRITE_POS};
+use pmdanixl::ring::BATCH;
+use pmdanixl::ring::protocol::{Consumer, Shape};
+use pmdanixl::state::{self, State, StateFile};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+pub use super::writer::Layout;
+use super::writer::{Kind, RingWriter};
+
+/// Longer than any drain.
+const LONG: Duration = Duration::from_secs(3600);
+/// The clock of file systems is coarse.
+const SETTLED: Duration = Duration::from_millis(100);
+
+/// More memory than a processor's cache has: rings that are visited in turn are not in it.
+const UNCACHED: u64 = 256 << 20;
+
+/// How many rings it takes.
+pub fn cold_rings(layout: Layout, capacity: u64) -> u64 {
+    (UNCACHED / (layout.slot_size() * capacity)).max(2)
+}
+
+/// A directory in memory.
+fn directory() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").expect("a directory in memory")
+}
+
+/// Makes a ring of which every slot holds an event: transfers as NIXL writes them, of 4 KiB to 16 MiB and 50 us to 5 ms.
+fn fill(path: &Path, layout: Layout, capacity: u64) {
+    let mut random = fastrand::Rng::with_seed(capacity);
+    let mut ring = RingWriter::create(path, layout, capacity).expect("a ring");
+    let mut events = std::iter::repeat_with(|| {
+        let (read, bytes) = (random.bool(), 1 << random.u64(12..=24));
+        RingWriter::transfer(read, bytes, random.u64(50..5000), random.u64(5..50))
+    });
+    let file = File::options().write(true).open(path).expect("there");
+    for _ in 0..capacity / 4 {
+        for (kind, value) in events.next().into_iter().flatten() {
+            assert!(ring.push(kind, value));
+        }
+        // Room for the next, as if what was written had been read.
+        let pos = ring.write_pos().to_le_bytes();
+        file.write_all_at(&pos, 8 * READ_POS as u64)
+            .expect("written");
+    }
+    assert_eq!(
+        (ring.write_pos(), ring.pending(), ring.capacity()),
+        (0, 0, capacity)
+    );
+}
+
+/// A ring in memory.
+pub struct Memory {
+    layout: Layout,
+    words: Vec<AtomicU64>,
+    shape: Shape,
+    /// As many words that nobody writes.
+    plain: Vec<u64>,
+}
+
+impl Memory {
+    /// With all slots written.
+    pub fn new(layout: Layout, capacity: u64) -> Self {
+        let dir = directory();
+        let path = dir.path().join("ring");
+        fill(&path, layout, capacity);
+        let bytes = fs::read(&path).expect("there");
+        let words = bytes.chunks_exact(8).map(|chunk| {
+            let word = <[u8; 8]>::try_from(chunk).expect("chunks of eight");
+            AtomicU64::new(u64::from_le_bytes(word))
+        });
+        let words: Vec<AtomicU64> = words.collect();
+        let plain = words.iter().map(|word| word.load(Relaxed)).collect();
+        let shape = Shape {
+            layout: drained_as(layout),
+            capacity: words[CAPACITY].load(Relaxed),
+            versions: words[VERSIONS].load(Relaxed),
+        };
+        Self {
+            layout,
+            words,
+            shape,
+            plain,
+        }
+    }
+
+    /// Another of the same content.
+    pub fn copy(&self) -> Self {
+        let words = self
+            .words
+            .iter()
+            .map(|word| AtomicU64::new(word.load(Relaxed)));
+        Self {
+            layout: self.layout,
+            words: words.collect(),
+            shape: self.shape,
+            plain: self.plain.clone(),
+        }
+    }
+
+    /// Has the producer write one event less than there are slots: those that stand there.
+    pub fn refill(&self) {
+        let read_pos = self.words[READ_POS].load(Relaxed);
+        let mask = self.shape.capacity - 1;
+        self.words[WRITE_POS].store(read_pos.wrapping_sub(1) & mask, Release);
+    }
+
+    /// How many that are.
+    pub fn events(&self) -> u64 {
+        self.shape.capacity - 1
+    }
+
+    /// One event at a time, with the loads and the store of NIXL's own reader, summing only. Nothing of it is the drain's own.
+    pub fn pop(&self) -> u64 {
+        let sums = match self.layout {
+            Layout::V1 => {
+                let names = names();
+                pop::<7>(&self.words, |slot| named(&names, &slot[1..6]))
+            }
+            Layout::V2Named => {
+                let names = names();
+                pop::<6>(&self.words, |slot| named(&names, &slot[..5]))
+            }
+            Layout::V2 => pop::<2>(&self.words, |slot| (slot[0] >> 32) as usize),
+            Layout::V3 | Layout::V4 => pop_numbered(&self.words),
+        };
+        sums[Kind::TxBytes.raw() as usize] ^ sums[Kind::XferTime.raw() as usize]
+    }
+
+    /// As the daemon takes them, in batches, summing only.
+    pub fn counters(&self, events: &mut Events) -> Totals {
+        let ring = Consumer::new(&self.words, self.shape);
+        let mut totals = Totals::default();
+        loop {
+            let batch = ring.take(BATCH, events).expect("a good ring");
+            if batch.from == batch.upto {
+                return totals;
+            }
+            totals.add(events.totals());
+            ring.release(batch.from, batch.upto)
+                .expect("nobody else reads");
+        }
+    }
+
+    /// As many words as it has, read once.
+    pub fn read(&self) -> u64 {
+        self.plain.iter().fold(0, |sum, word| sum ^ word)
+    }
+}
+
+/// As [`Memory::pop`], of the words of a ring of version 3 or 4.
+pub fn pop_numbered(words: &[AtomicU64]) -> [u64; KINDS + 1] {
+    pop::<2>(words, |slot| (slot[0] & HALF) as usize)
+}
+
+fn pop<const N: usize>(words: &[AtomicU64], kind: impl Fn(&[u64; N]) -> usize) -> [u64; KINDS + 1] {
+    let (mask, mut sums) = (words[MASK].load(Relaxed), [0; KINDS + 1]);
+    loop {
+        let read_pos = words[READ_POS].load(Relaxed);
+        if read_pos == words[WRITE_POS].load(Acquire) {
+            return sums;
+        }
+        let start = HEADER_WORDS + usize::try_from(read_pos).expect("in memory") * N;
+        let words_of_slot = &words[start..start + N];
+        let slot: [u64; N] = std::array::from_fn(|at| words_of_slot[at].load(Relaxed));
+        let sum = &mut sums[kind(&slot).min(KINDS)];
+        *sum = u64::wrapping_add(*sum, slot[N - 1]);
+        words[READ_POS].store((read_pos + 1) & mask, Release);
+    }
+}
+
+/// Types of events.
+pub const KINDS: usize = Kind::ALL.len();
+/// The lower half of a word.
+const HALF: u64 = u32::MAX as u64;
+/// The words that hold a name: it begins and ends in the midst of one.
+type NameWords = [u64; 5];
+
+/// The names of all types, as slots have them.
+fn names() -> [NameWords; KINDS] {
+    Kind::ALL.map(|kind| {
+        let mut bytes = [0; 40];
+        bytes[4..4 + kind.name().len()].copy_from_slice(kind.name().as_bytes());
+        let word = |at: usize| bytes[8 * at..8 * at + 8].try_into().expect("eight bytes");
+        std::array::from_fn(|at| u64::from_le_bytes(word(at)))
+    })
+}
+
+/// The number of the type that has this name; of what is none, one too many.
+fn named(names: &[NameWords; KINDS], slot: &[u64]) -> usize {
+    let name = [slot[0] & !HALF, slot[1], slot[2], slot[3], slot[4] & HALF];
+    let found = names.iter().position(|other| *other == name);
+    found.unwrap_or(KINDS)
+}
+
+/// The same layout, as the drain calls it.
+fn drained_as(layout: Layout) -> pmdanixl::layout::Layout {
+    use pmdanixl::layout::Layout as Drained;
+    match layout {
+        Layout::V1 => Drained::V1,
+        Layout::V2Named => Drained::V2Named,
+        Layout::V2 => Drained::V2,
+        Layout::V3 => Drained::V3,
+        Layout::V4 => Drained::V4,
+    }
+}
+
+/// Agents with a ring each, drained as the daemon does it: all figures, into a state file.
+pub struct Host {
+    dir: TempDir,
+    agents: Agents,
+    rings: Vec<RingWriter>,
+    /// When all ticks are: how many of them it takes until directories and writers are looked at is no matter of luck.
+    now: Instant,
+}
+
+impl Host {
+    /// Agents that have nothing to be drained.
+    pub fn new(layout: Layout, capacity: u64, agents: usize) -> Self {
+        let dir = directory();
+        let place = dir.path().join("rings");
+        fs::create_dir(&place).expect("made");
+        let config = Config {
+            telemetry_dir: vec![DirectoryPattern {
+                path: place.to_str().expect("UTF-8").into(),
+                label: None,
+                literal: true,
+            }],
+            max_agents: agents.max(64),
+            proc_facts: false,
+            ..Config::default()
+        };
+        let first = place.join("agent-0");
+        fill(&first, layout, capacity);
+        let rings = (0..agents).map(|number| {
+            let path = place.join(format!("agent-{number}"));
+            if number > 0 {
+                fs::copy(&first, &path).expect("copied");
+            }
+            // The agent is started anew: its slots stay as they are.
+            RingWriter::create(&path, layout, capacity).expect("a ring")
+        });
+        let rings = rings.collect();
+        let mut host = Self {
+            agents: Agents::new(&config),
+            dir,
+            rings,
+            now: Instant::now(),
+        };
+        host.keep();
+        let mut found = 0;
+        for _ in 0..100 {
+            host.agents.scan(Instant::now(), LONG);
+            found = host.agents.iter().count();
+            if found == agents {
+                break;
+            }
+        }
+        assert_eq!(found, agents, "agents: may so many files be open?");
+        // A file that has just changed is looked at twice.
+        std::thread::sleep(SETTLED);
+        host.now = Instant::now();
+        host.refill();
+        assert_eq!(host.drain(), host.events());
+        host
+    }
+
+    fn keep(&mut self) {
+        let file = StateFile::open(&self.dir.path().join("state/file")).expect("made");
+        let boot = state::boot_id().expect("a boot");
+        let found = State::take(&file, boot).expect("a state").expect("ours");
+        self.agents.restore(found.state, found.records);
+    }
+
+    /// As [`Memory::refill`], of each ring.
+    pub fn refill(&mut self) {
+        self.rings.iter_mut().for_each(RingWriter::push_again);
+    }
+
+    /// Has the first agent push so many.
+    pub fn push(&mut self, events: u64) {
+        self.rings[0].push_some_again(events);
+    }
+
+    /// How many events [`Host::refill`] pushes.
+    pub fn events(&self) -> u64 {
+        self.rings.iter().map(|ring| ring.capacity() - 1).sum()
+    }
+
+    /// What the daemon does at each tick of its timer.
+    pub fn tick(&mut self) {
+        self.agents.scan(self.now, LONG);
+        self.drain();
+        self.agents.tidy(self.now, self.now + LONG);
+    }
+
+    /// Counts all; how many events there were.
+    pub fn drain(&mut self) -> u64 {
+        let before = self.agents.effort().events;
+        assert!(self.agents.drain(self.now, LONG, &mut Vec::new()));
+        self.agents.effort().events - before
+    }
+}
+
+/// The sum of a type, so that nothing of a loop can be left out.
+pub fn check(totals: &Totals) -> u64 {
+    totals.get(EventType::TxBytes) ^ totals.get(EventType::XferTime)
+}

@@ -1,0 +1,130 @@
+//! How the page looks and how it is used: light, dark, wide, narrow, and without a mouse. Makes the documentation's pictures.
+
+use crate::chromium::Chromium;
+use crate::support::pmproxy::Pmproxy;
+use crate::support::sample::Sample;
+use crate::support::{Home, Pmcd, example, project, wait_for};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+/// How far two colours of the style sheet are apart, as WCAG 2 reckons.
+const CONTRAST: &str = "(one, other) => {
+    const light = (name) => {
+        const hex = getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+        const parts = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16) / 255);
+        const [r, g, b] = parts.map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const [low, high] = [light(one), light(other)].sort((a, b) => a - b);
+    return (high + 0.05) / (low + 0.05);
+}";
+
+#[test]
+#[ignore = "takes Chromium: scripts/check-full dashboard"]
+fn it_can_be_read_and_used_in_light_and_dark_wide_and_narrow_and_without_a_mouse() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let proxy = Pmproxy::start(&home, &pmcd);
+    let mut ranks = Vec::new();
+    for rank in 0..4 {
+        let mut worker = Command::new(example("producer"));
+        worker.arg0(format!("VLLM::Worker_TP{rank}"));
+        worker.env("LOCAL_RANK", rank.to_string());
+        let name = format!("4fa1c2de-0b6e-4d0e-9a53-77d0c6a1f00{rank}");
+        let options = format!("--vary --rate {} --seed {rank}", 60 + 30 * rank);
+        ranks.push(Sample::start_as(worker, &home.rings(), &name, &options));
+    }
+    let options = "--vary --rate 40 --burst 20 --capacity 64 --on-full drop --errors 9";
+    let _small = Sample::start(&home, "kvbm-worker-0", options);
+    let mut page = Chromium::start(1280, 1330);
+    page.open(&format!("host={}", proxy.address()));
+    let all = "document.querySelectorAll('td.engine').length === 5 && document.querySelectorAll('#chart-bytes li').length === 6";
+    page.until("all are drawn", all);
+
+    // PICTURES=1 makes those of the documentation, when there is something to see in the charts.
+    let pictures = std::env::var_os("PICTURES").is_some();
+    if pictures {
+        std::thread::sleep(Duration::from_secs(100));
+    }
+    for (scheme, width, height) in [
+        ("light", 1280, 1380),
+        ("dark", 1280, 1380),
+        ("dark", 390, 844),
+    ] {
+        page.set_scheme(scheme);
+        page.resize(width, height);
+        let fits = "document.documentElement.scrollWidth <= innerWidth";
+        page.until("no scrolling sideways", fits);
+        for ground in ["--ground", "--raised"] {
+            for (kinds, least) in [
+                ("text soft accent bad warn good", 4.5),
+                ("line-1 line-2 line-3 line-4 line-5 heat", 3.0),
+            ] {
+                for kind in kinds.split(' ') {
+                    let found = page.evaluate(&format!("({CONTRAST})('--{kind}', '{ground}')"));
+                    let found = found.as_f64().expect("a number");
+                    assert!(
+                        found >= least || (ground == "--raised" && least < 4.0),
+                        "{scheme}: {kind} on {ground}: {found}"
+                    );
+                }
+            }
+        }
+        if pictures {
+            // The next answer is drawn in the new size and colours.
+            std::thread::sleep(Duration::from_secs(3));
+            let name = format!("docs/images/dashboard-{scheme}-{width}.webp");
+            page.picture(&project(&name));
+        }
+    }
+
+    // What can be used has a name for those who cannot see it.
+    page.call("Accessibility.enable", serde_json::json!({}));
+    let tree = page.call("Accessibility.getFullAXTree", serde_json::json!({}));
+    let mut used = 0;
+    for node in tree["nodes"].as_array().expect("nodes") {
+        let role = node["role"]["value"].as_str().unwrap_or_default();
+        if [
+            "button",
+            "textbox",
+            "searchbox",
+            "combobox",
+            "image",
+            "table",
+            "region",
+        ]
+        .contains(&role)
+        {
+            let name = node["name"]["value"].as_str().unwrap_or_default();
+            assert!(!name.trim().is_empty(), "{node}");
+            used += 1;
+        }
+    }
+    assert!(used > 25, "{used}");
+
+    // The first agent is picked by keys alone.
+    page.evaluate("document.querySelector('#table').focus()");
+    let focus = "document.activeElement.closest('tbody') !== null";
+    wait_for("an agent has the focus", || {
+        for kind in ["rawKeyDown", "keyUp"] {
+            let key = serde_json::json!({ "type": kind, "key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9 });
+            page.call("Input.dispatchKeyEvent", key);
+        }
+        (page.evaluate(focus) == true).then_some(())
+    });
+    let name = page.text("document.activeElement.textContent");
+    for kind in ["keyDown", "keyUp"] {
+        let key = serde_json::json!({ "type": kind, "key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r" });
+        page.call("Input.dispatchKeyEvent", key);
+    }
+    assert_eq!(
+        page.text("document.querySelector('#scope').textContent"),
+        name
+    );
+    assert_eq!(
+        page.evaluate("document.activeElement.getAttribute('aria-pressed')"),
+        "true"
+    );
+    assert_eq!(page.complaints(), [""; 0]);
+}

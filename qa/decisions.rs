@@ -1,0 +1,267 @@
+//! What is done where a ring's `read_pos` is not where it was left: each case, in a running daemon and after a restart.
+
+mod support;
+
+use pmdanixl::agents::Agents;
+use pmdanixl::config::{Config, DirectoryPattern};
+use pmdanixl::event::EventType;
+use pmdanixl::record::Saved;
+use pmdanixl::state::{self, RecordId, State, StateFile};
+use pmdanixl::writer::Writer;
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use support::writer::{Kind, Layout, RingWriter};
+use support::{PATIENCE, example};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A daemon without pmcd: rings, state, and what it has counted.
+struct Daemon {
+    dir: tempfile::TempDir,
+    agents: Option<Agents>,
+}
+
+impl Daemon {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::create_dir(dir.path().join("rings")).expect("made");
+        let mut daemon = Self { dir, agents: None };
+        daemon.start(|_| ());
+        daemon
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("rings/agent")
+    }
+
+    /// Starts, with what the state file says, in which a test may change something.
+    fn start(&mut self, change: impl Fn(&mut Saved)) {
+        self.agents = None;
+        let config = Config {
+            telemetry_dir: vec![DirectoryPattern {
+                path: self
+                    .dir
+                    .path()
+                    .join("rings")
+                    .to_str()
+                    .expect("UTF-8")
+                    .into(),
+                label: None,
+                literal: true,
+            }],
+            ..Config::default()
+        };
+        let file = StateFile::open(&self.dir.path().join("nixl/state")).expect("a state file");
+        let taken = State::take(&file, state::boot_id().expect("/proc")).expect("taken");
+        let taken = taken.expect("nobody else has it");
+        let mut records: Vec<(RecordId, Saved)> = taken.records;
+        records.iter_mut().for_each(|(_, saved)| change(saved));
+        let mut agents = Agents::new(&config);
+        agents.restore(taken.state, records);
+        self.agents = Some(agents);
+    }
+
+    /// Looks and drains, twice: the second time settles what the first one found out. Bytes, resets and foreign reads.
+    fn drain(&mut self) -> [u64; 3] {
+        let agents = self.agents.as_mut().expect("it was started");
+        for _ in 0..2 {
+            agents.scan(Instant::now(), SECOND);
+            agents.drain(Instant::now(), SECOND, &mut Vec::new());
+        }
+        let mut all = agents.iter();
+        let agent = all.next().expect("one agent");
+        let entry = &agent.entry;
+        [
+            agent.total(EventType::TxBytes).expect("read"),
+            entry.resets,
+            entry.foreign_reads,
+        ]
+    }
+
+    /// Puts `read_pos` somewhere, as another reader does.
+    fn set_read_pos(&self, position: u64) {
+        let file = OpenOptions::new().write(true).open(self.path());
+        let file = file.expect("there");
+        file.write_all_at(&position.to_le_bytes(), 8)
+            .expect("written");
+    }
+}
+
+fn push(ring: &mut RingWriter, values: &[u64]) {
+    for &value in values {
+        assert!(ring.push(Kind::TxBytes, value));
+    }
+}
+
+/// A kill between counting a batch and giving its slots back: the state says so, and the ring is as it was before.
+fn killed(saved: &mut Saved) {
+    let commit = saved.entry.commit.as_mut().expect("a batch");
+    commit.released = false;
+}
+
+/// What is left to decide when a daemon has counted `[4, 10)` of a ring and left the rest to whoever comes: a ring of 16, the
+/// batch's values powers of ten, so that what is counted twice or not at all shows.
+fn counted(layout: Layout) -> (Daemon, RingWriter) {
+    let mut daemon = Daemon::new();
+    let mut ring = RingWriter::create(&daemon.path(), layout, 16).expect("a ring");
+    push(&mut ring, &[0, 0, 0, 0]);
+    daemon.drain();
+    push(&mut ring, &[1, 10, 100, 1000, 10_000, 100_000]);
+    assert_eq!(daemon.drain(), [111_111, 0, 0]);
+    (daemon, ring)
+}
+
+#[test]
+fn after_a_kill_each_place_of_read_pos_has_its_meaning() {
+    for layout in Layout::ALL {
+        // Where read_pos is, and what comes of it with one more event of a million behind the batch.
+        for (read_pos, expected) in [
+            (10, [1_111_111, 0, 0]),
+            (4, [1_111_111, 0, 0]),
+            (7, [1_111_111, 0, 3]),
+        ] {
+            let (mut daemon, mut ring) = counted(layout);
+            push(&mut ring, &[1_000_000]);
+            daemon.set_read_pos(read_pos);
+            daemon.start(killed);
+            assert_eq!(daemon.drain(), expected, "{layout:?} {read_pos}");
+            assert_eq!((ring.read_pos(), ring.pending()), (11, 0));
+        }
+        // Another reader took two that were never seen, and left one.
+        let (mut daemon, mut ring) = counted(layout);
+        push(&mut ring, &[7, 7, 1_000_000]);
+        daemon.set_read_pos(12);
+        daemon.start(killed);
+        assert_eq!(daemon.drain(), [1_111_111, 0, 2], "{layout:?}");
+        // A new ring of the same size, whatever its position is.
+        let (mut daemon, _old) = counted(layout);
+        let mut ring = RingWriter::create(&daemon.path(), layout, 16).expect("a ring");
+        push(&mut ring, &[1_000_000]);
+        daemon.start(killed);
+        assert_eq!(daemon.drain(), [1_111_111, 1, 0], "{layout:?}");
+    }
+}
+
+#[test]
+fn in_a_running_daemon_each_place_of_read_pos_has_its_meaning() {
+    for layout in Layout::ALL {
+        // All done.
+        let (mut daemon, mut ring) = counted(layout);
+        push(&mut ring, &[1_000_000]);
+        assert_eq!(daemon.drain(), [1_111_111, 0, 0]);
+        // Another reader took two that were never seen, and left one.
+        let (mut daemon, mut ring) = counted(layout);
+        push(&mut ring, &[7, 7, 1_000_000]);
+        daemon.set_read_pos(12);
+        assert_eq!(daemon.drain(), [1_111_111, 0, 2], "{layout:?}");
+        // A new ring of the same size, of another, and of another version.
+        for (layout, slots) in [(layout, 16), (layout, 8), (layout, 64), (other(layout), 16)] {
+            let (mut daemon, _old) = counted(layout);
+            let mut ring = RingWriter::create(&daemon.path(), layout, slots).expect("a ring");
+            push(&mut ring, &[1_000_000]);
+            // Looked at anew as soon as the directory has had its rest.
+            let end = Instant::now() + PATIENCE;
+            while daemon.drain() != [1_111_111, 1, 0] {
+                assert!(
+                    Instant::now() < end,
+                    "{layout:?} {slots} {:?}",
+                    daemon.drain()
+                );
+            }
+        }
+    }
+}
+
+fn other(layout: Layout) -> Layout {
+    if layout == Layout::V4 {
+        Layout::V3
+    } else {
+        Layout::V4
+    }
+}
+
+/// An agent in a process of its own, which is killed with the value.
+struct Agent(Child);
+
+impl Agent {
+    /// It has pushed one transfer, the same each time, and stays.
+    fn start(daemon: &Daemon) -> Self {
+        let mut child = Command::new(example("producer"))
+            .arg("--dir")
+            .arg(daemon.dir.path().join("rings"))
+            .args("--name agent --layout v2 --capacity 16 --transfers 1 --read-every 0".split(' '))
+            .args("--size 1000 --linger 600 --full-timeout 60".split(' '))
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut line = String::new();
+        let said = child.stdout.take().expect("piped");
+        let agent = Self(child);
+        BufReader::new(said)
+            .read_line(&mut line)
+            .expect("its truth");
+        assert!(line.contains("tx_bytes"), "{line}");
+        agent
+    }
+
+    fn process(&self) -> Writer {
+        Writer::of(self.0.id()).expect("it runs")
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn the_same_bytes_at_the_start_of_a_v2_ring_are_told_by_the_process_that_wrote_them() {
+    // Counted from a ring that was at its start, and killed before the slots were given back; then the agent, too, is started
+    // anew, or is not.
+    for (restarted, known, expected) in [
+        (false, true, [1000, 0, 0]),
+        (false, false, [1000, 0, 0]),
+        (true, true, [2000, 1, 0]),
+        // That all who write have started since is proof as well.
+        (true, false, [2000, 1, 0]),
+    ] {
+        let turn = || {
+            let mut daemon = Daemon::new();
+            let mut writer = Agent::start(&daemon);
+            assert_eq!(daemon.drain(), [1000, 0, 0]);
+            let process = writer.process();
+            if restarted {
+                // The kernel tells starts in steps of 10 ms.
+                std::thread::sleep(Duration::from_millis(20));
+                drop(writer);
+                writer = Agent::start(&daemon);
+            } else {
+                daemon.set_read_pos(0);
+            }
+            daemon.start(|saved| {
+                killed(saved);
+                let commit = saved.entry.commit.as_mut().expect("a batch");
+                assert_eq!((commit.from, commit.upto), (0, 4));
+                commit.ring.writer = known.then_some(process);
+            });
+            let found = daemon.drain();
+            drop(writer);
+            found
+        };
+        let mut found = turn();
+        // What /proc does not tell in a tenth of a second is taken for no: a busy machine has its turn again.
+        for _ in 0..9 {
+            if restarted && found != expected {
+                assert_eq!(found, [1000, 0, 0], "nothing is counted twice");
+                found = turn();
+            }
+        }
+        assert_eq!(found, expected, "{restarted} {known}");
+    }
+}

@@ -1,0 +1,106 @@
+//! What a survey of /proc tells of the process that writes a ring, and how long that is known.
+
+mod support;
+
+use nix::sys::stat::fstat;
+use pmdanixl::discover::FileFacts;
+use pmdanixl::facts::{Engine, Facts};
+use pmdanixl::presence::Presence;
+use pmdanixl::shm::LeaseKind;
+use pmdanixl::survey::{Mappers, Survey};
+use pmdanixl::writer::Writer;
+use std::collections::HashSet;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use support::{example, wait_for};
+
+/// Starts an agent that writes until it is killed, as a worker of vLLM that a launcher gave a rank.
+fn agent(dir: &Path) -> Child {
+    Command::new(example("producer"))
+        .arg0("VLLM::Worker_TP3")
+        .arg("--dir")
+        .arg(dir)
+        .args(["--name", "agent", "--capacity", "64", "--on-full", "drop"])
+        .env("LOCAL_RANK", "3")
+        .env("HF_TOKEN", "secret")
+        .env_remove("SLURM_JOB_ID")
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("it starts")
+}
+
+fn survey(files: HashSet<(u64, u32)>) -> Mappers {
+    let survey = Survey::begin(files).expect("a thread");
+    survey.wait(Duration::from_secs(60)).expect("an answer")
+}
+
+#[test]
+fn facts_come_with_the_writer_and_stay_until_another_is_started() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path: PathBuf = dir.path().join("agent");
+    let mut agent = agent(dir.path());
+    let writer = Writer::of(agent.id()).expect("it runs");
+    let file = wait_for("a ring", || File::open(&path).ok());
+    // It is mapped after it was made.
+    let file_facts = wait_for("its writer", || {
+        let facts = FileFacts::new(&fstat(&file).expect("open"));
+        let mappers = survey([(facts.id.ino, facts.uid)].into());
+        mappers.facts(writer).map(|_| facts)
+    });
+    let mut presence = Presence::new(&file, &file_facts, LeaseKind::Alone, Instant::now());
+    assert_eq!(presence.facts(), None);
+
+    presence.begin_survey(&file);
+    presence.end_survey(
+        &survey([(file_facts.id.ino, file_facts.uid)].into()),
+        &file_facts,
+        &path,
+    );
+    assert_eq!(presence.writer(), Some(writer));
+    let facts = presence.facts().cloned().expect("they were asked for");
+    assert_eq!(facts.engine, Some(Engine::Vllm));
+    assert_eq!(facts.local_rank.as_deref(), Some("3"));
+    assert_eq!(facts.user, None, "the file's, not the process's");
+    assert!(!format!("{facts:?}").contains("secret"));
+    // Of which container it is, if any, this process is as well.
+    let own = Writer::of(std::process::id()).expect("this one");
+    let own = Facts::of_process(own).expect("it runs");
+    assert_eq!(facts.container_id, own.container_id);
+
+    // One that was for other files tells who writes, and takes nothing away.
+    presence.begin_survey(&file);
+    presence.end_survey(&survey(HashSet::new()), &file_facts, &path);
+    assert_eq!(presence.writer(), Some(writer));
+    assert_eq!(presence.facts(), Some(&facts));
+
+    agent.kill().expect("it runs");
+    agent.wait().expect("our child");
+    presence.begin_survey(&file);
+    presence.end_survey(
+        &survey([(file_facts.id.ino, file_facts.uid)].into()),
+        &file_facts,
+        &path,
+    );
+    assert_eq!(presence.writer(), None);
+    assert_eq!(presence.facts(), Some(&facts), "what it was");
+    presence.renewed();
+    assert_eq!(presence.facts(), None, "it may be another now");
+}
+
+#[test]
+fn nobody_is_looked_at_who_has_none_of_the_files() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut agent = agent(dir.path());
+    let writer = Writer::of(agent.id()).expect("it runs");
+    let file = wait_for("a ring", || File::open(dir.path().join("agent")).ok());
+    let ino = FileFacts::new(&fstat(&file).expect("open")).id.ino;
+    wait_for("its writer", || {
+        survey([(ino, 0)].into()).facts(writer).map(drop)
+    });
+    assert_eq!(survey([(ino + 1, 0)].into()).facts(writer), None);
+    agent.kill().expect("it runs");
+    agent.wait().expect("our child");
+}

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""What a stream of events comes to, computed apart from the daemon: by the definitions, over all values, in plain Python.
+
+    qa/figures.py qa/streams/nixl-1.5.1.txt
+
+reads lines of TYPE and VALUE, in the order of the ring (types as on the wire, # begins a comment), and prints JSON:
+
+totals        per event type, by name, the sum of its values
+events        how many there were; unknown: how many of a type that no NIXL has
+last          per event type, by name, its last value; null if there was none
+errors        total: of the 12 error types; last: the name of the last one; null if there was none
+latency       xfer_time and post_time: counts per bucket in NIXL's bounds, and p50, p90, p99, max, microseconds
+size          counts per bucket of bytes per transfer
+bandwidth     counts per bucket of byte/s per transfer, and p10, p50, p90
+paired        how many transfers had both their time and their bytes; unpaired: how many of either stood alone
+vllm          the figures of vLLM's "KV Transfer metrics" line that a ring can give; MB is 2^20 bytes there
+
+A percentile is the smallest value that at least so many percent of the values do not exceed. Buckets are not cumulative,
+their upper bounds are inclusive, and the last holds what lies above all bounds.
+"""
+
+import json
+import sys
+
+NAMES = ("tx_bytes", "rx_bytes", "tx_requests", "rx_requests", "registered", "deregistered", "xfer_time", "post_time",
+         "not_posted", "invalid_param", "backend", "not_found", "mismatch", "not_allowed", "repost_active", "unknown",
+         "not_supported", "remote_disconnect", "canceled", "no_telemetry", "dropped")
+BYTES, TIME, POST, ERRORS = (0, 1), 6, 7, range(8, 20)
+
+LATENCY = (10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 25000, 50000, 100000, 250000, 500000, 1000000, 5000000,
+           10000000)
+SIZE = [2048 * 4 ** number for number in range(12)]
+BANDWIDTH = [1000000 * 2 ** number for number in range(20)]
+
+
+def read(path):
+    """The events of a file."""
+    with open(path, encoding="ascii") as file:
+        lines = [line.split("#")[0].split() for line in file]
+    return [(int(line[0]), int(line[1])) for line in lines if line]
+
+
+def histogram(values, bounds):
+    """How many values each bucket holds."""
+    lower = [-1, *bounds]
+    upper = [*bounds, float("inf")]
+    return [sum(low < value <= high for value in values) for low, high in zip(lower, upper)]
+
+
+def percentile(values, percent):
+    """The smallest of the values that at least so many percent do not exceed; none of none."""
+    ordered = sorted(values)
+    for count, value in enumerate(ordered, 1):
+        if count * 100 >= percent * len(ordered):
+            return value
+    return None
+
+
+def percentiles(values, *percents):
+    return {f"p{percent}": percentile(values, percent) for percent in percents}
+
+
+def latency(values):
+    return dict(buckets=histogram(values, LATENCY), **percentiles(values, 50, 90, 99), max=max(values, default=None))
+
+
+def pairs(events):
+    """Bytes and microseconds of each transfer: a transfer time, and the bytes right after it."""
+    return [(second[1], first[1]) for first, second in zip(events, events[1:])
+            if first[0] == TIME and second[0] in BYTES]
+
+
+def vllm(values):
+    """vLLM's figures. It takes its 90th percentile between two values where ours is one of them, and rounds all to 3 digits."""
+    mega = 1 << 20
+
+    def mean(numbers, unit):
+        return sum(numbers) / len(numbers) / unit if numbers else None
+
+    def p90(numbers):
+        return percentile(numbers, 90) / 1000 if numbers else None
+
+    moved = values[0] + values[1]
+    seconds = sum(values[TIME]) / 1e6
+    return {
+        "Num successful transfers": sum(values[2]) + sum(values[3]),
+        "Avg xfer time (ms)": mean(values[TIME], 1000),
+        "P90 xfer time (ms)": p90(values[TIME]),
+        "Avg post time (ms)": mean(values[POST], 1000),
+        "P90 post time (ms)": p90(values[POST]),
+        "Avg MB per transfer": mean(moved, mega),
+        "Throughput (MB/s)": sum(moved) / mega / seconds if seconds else None,
+    }
+
+
+def figures(events):
+    values = [[value for kind, value in events if kind == number] for number in range(len(NAMES))]
+    errors = [kind for kind, _ in events if kind in ERRORS]
+    transfers = pairs(events)
+    # Whole byte/s; a transfer of 0 us counts as one of 1 us.
+    bandwidths = [size * 1000000 // max(time, 1) for size, time in transfers]
+    sizes = values[0] + values[1]
+    halves = len(sizes) + len(values[TIME])
+    return {
+        "totals": {name: sum(of) for name, of in zip(NAMES, values)},
+        "events": len(events),
+        "unknown": sum(kind >= len(NAMES) for kind, _ in events),
+        "last": {name: of[-1] if of else None for name, of in zip(NAMES, values)},
+        "errors": {"total": sum(sum(values[kind]) for kind in ERRORS), "last": NAMES[errors[-1]] if errors else None},
+        "latency": {"xfer_time": latency(values[TIME]), "post_time": latency(values[POST])},
+        "size": {"buckets": histogram(sizes, SIZE)},
+        "bandwidth": dict(buckets=histogram(bandwidths, BANDWIDTH), **percentiles(bandwidths, 10, 50, 90)),
+        "paired": len(transfers),
+        "unpaired": halves - 2 * len(transfers),
+        "vllm": vllm(values),
+    }
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: qa/figures.py FILE")
+    json.dump(figures(read(sys.argv[1])), sys.stdout, indent=1)
+    print()

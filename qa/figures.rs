@@ -1,0 +1,320 @@
+//! What the account of an agent, and the daemon, make of real NIXL's events, against qa/figures.py, which computes it apart from them.
+//!
+//! The streams in qa/streams were recorded from real rings (qa/nixl/capture). They are taken whole, and as what a full ring, an
+//! allow-list or an unknown NIXL would leave of them.
+
+mod support;
+
+use pmdanixl::account::Account;
+use pmdanixl::event::{Event, EventType, Events};
+use pmdanixl::histogram::Bounds;
+use pmdanixl::metrics::Buckets;
+use pmdanixl::windows::Windows;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use support::pdu::Link;
+use support::writer::{Layout, RingWriter};
+use support::{Home, PMDANIXL, wait_for};
+
+/// Type and value of an event, as on the wire.
+type Wire = (usize, u64);
+
+const TX_BYTES: usize = EventType::TxBytes as usize;
+const XFER_TIME: usize = EventType::XferTime as usize;
+const POST_TIME: usize = EventType::XferPostTime as usize;
+
+fn qa(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("qa").join(name)
+}
+
+/// The events of a recorded stream.
+fn stream(version: &str) -> Vec<Wire> {
+    let text = fs::read_to_string(qa(&format!("streams/nixl-{version}.txt"))).expect("recorded");
+    let event = |line: &str| {
+        let (kind, value) = line.split_once(' ')?;
+        Some((kind.parse().ok()?, value.parse().ok()?))
+    };
+    text.lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| event(line).expect(line))
+        .collect()
+}
+
+/// What qa/figures.py makes of events.
+fn figures(events: &[Wire]) -> Value {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let lines = events.iter().map(|(kind, value)| format!("{kind} {value}"));
+    let lines = lines.collect::<Vec<_>>().join("\n");
+    fs::write(&file, lines).expect("written");
+    let output = Command::new("python3")
+        .arg(qa("figures.py"))
+        .arg(file.path())
+        .output()
+        .expect("python3 runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// What the account of an agent makes of events that come over a minute.
+fn account(events: &[Wire]) -> (Account, Windows) {
+    let start = Instant::now();
+    let (mut account, mut windows) = (Account::default(), Windows::new(start));
+    let bounds = Bounds::latency();
+    for (number, &(kind, value)) in (0..).zip(events) {
+        let after = Duration::from_secs(60) * number / u32::try_from(events.len()).expect("few");
+        windows.advance(start + after);
+        let event = Event::new(EventType::ALL.get(kind).copied(), value);
+        account.count(&Events::of(&[event]), &[], Some(&bounds), 0, &mut windows);
+    }
+    account.cut();
+    (account, windows)
+}
+
+/// Within 5 %, and no value where there is none.
+fn assert_near(what: &str, told: Option<f64>, exact: &Value) {
+    match (told, exact.as_f64()) {
+        (Some(told), Some(exact)) => {
+            assert!(
+                (told - exact).abs() <= 0.05 * exact,
+                "{what}: {told} for {exact}"
+            );
+        }
+        (told, exact) => assert_eq!(told, exact, "{what}"),
+    }
+}
+
+/// Compares all that an account says, to the unit.
+fn agree(events: &[Wire]) -> Value {
+    let expected = figures(events);
+    let (account, windows) = account(events);
+    let sums = expected["totals"].as_object().expect("by name");
+    assert_eq!(sums.len(), EventType::COUNT);
+    for (event, name) in EventType::ALL.into_iter().zip(NAMES) {
+        assert_eq!(json!(account.totals.get(event)), sums[name], "{name}");
+        if let Some(last) = account.last(event) {
+            assert_eq!(json!(last), expected["last"][name], "{name}");
+        }
+    }
+    assert_eq!(json!(account.events), expected["events"]);
+    assert_eq!(json!(account.totals.unknown()), expected["unknown"]);
+    assert_eq!(json!(account.errors()), expected["errors"]["total"]);
+    assert_eq!(json!(account.pairing.unpaired()), expected["unpaired"]);
+    let pairs: u64 = account.bandwidth.words().iter().sum();
+    assert_eq!(json!(pairs), expected["paired"]);
+    for (of, figures) in histograms(&expected) {
+        let expected = figures["buckets"].as_array().expect("a list");
+        let told = (0..expected.len()).map(|bucket| account.bucket(of, bucket));
+        assert_eq!(json!(told.collect::<Vec<_>>()), json!(expected), "{of:?}");
+    }
+    for (name, window) in [
+        ("xfer_time", &windows.xfer_time),
+        ("post_time", &windows.post_time),
+    ] {
+        let figures = &expected["latency"][name];
+        for percent in [50, 90, 99] {
+            let exact = &figures[format!("p{percent}")];
+            assert_near(name, window.percentile(percent), exact);
+        }
+        assert_eq!(json!(window.max()), figures["max"]);
+    }
+    for percent in [10, 50, 90] {
+        let exact = &expected["bandwidth"][format!("p{percent}")];
+        assert_near("bandwidth", windows.bandwidth.percentile(percent), exact);
+    }
+    expected
+}
+
+/// The histograms, and where qa/figures.py has them.
+fn histograms(figures: &Value) -> [(Buckets, &Value); 4] {
+    [
+        (Buckets::XferTime, &figures["latency"]["xfer_time"]),
+        (Buckets::PostTime, &figures["latency"]["post_time"]),
+        (Buckets::Size, &figures["size"]),
+        (Buckets::Bandwidth, &figures["bandwidth"]),
+    ]
+}
+
+/// What qa/figures.py calls the event types, in the order of their numbers.
+const NAMES: [&str; EventType::COUNT] = [
+    "tx_bytes",
+    "rx_bytes",
+    "tx_requests",
+    "rx_requests",
+    "registered",
+    "deregistered",
+    "xfer_time",
+    "post_time",
+    "not_posted",
+    "invalid_param",
+    "backend",
+    "not_found",
+    "mismatch",
+    "not_allowed",
+    "repost_active",
+    "unknown",
+    "not_supported",
+    "remote_disconnect",
+    "canceled",
+    "no_telemetry",
+    "dropped",
+];
+
+/// All that a version's stream has to show.
+fn whole(version: &str) {
+    let expected = agree(&stream(version));
+    assert_eq!(expected["unpaired"], 0, "{version}");
+    assert_eq!(expected["paired"], 1040, "{version}");
+    assert_eq!(expected["errors"]["total"], 17, "{version}");
+}
+
+#[test]
+fn nixl_1_2_0_agrees() {
+    whole("1.2.0");
+}
+
+#[test]
+fn nixl_1_5_1_agrees() {
+    whole("1.5.1");
+}
+
+#[test]
+fn a_ring_that_lost_events_agrees() {
+    for every in [2, 3, 7, 50] {
+        let mut events = stream("1.5.1");
+        let mut number = 0;
+        events.retain(|_| {
+            number += 1;
+            number % every != 0
+        });
+        assert_ne!(agree(&events)["unpaired"], 0);
+    }
+}
+
+#[test]
+fn an_allow_list_agrees() {
+    for hidden in [TX_BYTES, XFER_TIME, POST_TIME] {
+        let mut events = stream("1.2.0");
+        events.retain(|&(kind, _)| kind != hidden);
+        let expected = agree(&events);
+        let unpaired = match hidden {
+            TX_BYTES => 692,
+            XFER_TIME => 1040,
+            _ => 0,
+        };
+        assert_eq!(expected["unpaired"], unpaired);
+    }
+    agree(&[]);
+}
+
+#[test]
+fn unknown_events_agree() {
+    let mut events = stream("1.5.1");
+    for at in (0..events.len()).step_by(11) {
+        events.insert(at, (21 + at % 90, 1 << 50));
+    }
+    let expected = agree(&events);
+    assert_ne!(expected["unknown"], 0);
+    assert_ne!(expected["unpaired"], 0);
+}
+
+/// Metrics whose values are the same to the unit, and where qa/figures.py has them.
+const EXACT: [(&str, &str); 23] = [
+    ("transfer.tx_bytes", "/totals/tx_bytes"),
+    ("transfer.rx_bytes", "/totals/rx_bytes"),
+    ("transfer.tx_requests", "/totals/tx_requests"),
+    ("transfer.rx_requests", "/totals/rx_requests"),
+    ("memory.registered", "/totals/registered"),
+    ("memory.deregistered", "/totals/deregistered"),
+    ("performance.xfer_time_us", "/totals/xfer_time"),
+    ("performance.xfer_post_time_us", "/totals/post_time"),
+    ("errors.not_found", "/totals/not_found"),
+    ("errors.total", "/errors/total"),
+    ("ring.events", "/events"),
+    ("ring.unknown", "/unknown"),
+    ("bandwidth.unpaired", "/unpaired"),
+    ("last.tx_bytes", "/last/tx_bytes"),
+    ("last.rx_bytes", "/last/rx_bytes"),
+    ("last.registered", "/last/registered"),
+    ("last.deregistered", "/last/deregistered"),
+    ("last.xfer_time", "/last/xfer_time"),
+    ("last.xfer_post_time", "/last/post_time"),
+    ("host.transfer.tx_bytes", "/totals/tx_bytes"),
+    ("host.transfer.rx_bytes", "/totals/rx_bytes"),
+    ("host.errors.not_found", "/totals/not_found"),
+    ("host.performance.xfer_time_us", "/totals/xfer_time"),
+];
+
+const NEAR: [(&str, &str); 9] = [
+    ("latency.xfer_time.p50", "/latency/xfer_time/p50"),
+    ("latency.xfer_time.p90", "/latency/xfer_time/p90"),
+    ("latency.xfer_time.p99", "/latency/xfer_time/p99"),
+    ("latency.post_time.p50", "/latency/post_time/p50"),
+    ("latency.post_time.p90", "/latency/post_time/p90"),
+    ("latency.post_time.p99", "/latency/post_time/p99"),
+    ("bandwidth.p10", "/bandwidth/p10"),
+    ("bandwidth.p50", "/bandwidth/p50"),
+    ("bandwidth.p90", "/bandwidth/p90"),
+];
+
+/// The daemon, with a recorded stream in a real ring.
+fn through_the_daemon(version: &str, layout: Layout) {
+    let events = stream(version);
+    let expected = figures(&events);
+    let home = Home::new();
+    home.set("");
+    // It is never full: what may be missing would be unpaired.
+    let mut ring = RingWriter::create(&home.ring("agent"), layout, 8192).expect("a ring");
+    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    for &(kind, value) in &events {
+        let kind = u32::try_from(kind).expect("small");
+        assert!(ring.push_raw(kind, value), "it has room for all");
+    }
+    let count = expected["events"].as_u64().expect("a number");
+    wait_for("all are counted", || {
+        let values = link.fetch(&["ring.events"]).expect("an answer").remove(0);
+        (values.into_values().sum::<u64>() == count).then_some(())
+    });
+    let mut value = |name: &str| {
+        let values = link.fetch(&[name]).expect("an answer").remove(0);
+        assert!(values.len() <= 1, "{name}: {values:?}");
+        values.into_values().next()
+    };
+    for (name, place) in EXACT {
+        let exact = expected.pointer(place).expect(place);
+        assert_eq!(json!(value(name)), *exact, "{name}");
+    }
+    for (name, place) in NEAR {
+        let told = value(name).map(f64::from_bits);
+        assert_near(name, told, expected.pointer(place).expect(place));
+    }
+    for (name, of) in ["xfer_time", "post_time"].map(|name| (name, &expected["latency"][name])) {
+        let told = value(&format!("latency.{name}.max")).map(f64::from_bits);
+        assert_eq!(told, of["max"].as_f64(), "{name}");
+    }
+    let names = [
+        "latency.xfer_time.buckets",
+        "latency.post_time.buckets",
+        "size.buckets",
+        "bandwidth.buckets",
+    ];
+    let told = link.fetch(&names).expect("an answer");
+    for ((name, told), (_, figures)) in names.into_iter().zip(told).zip(histograms(&expected)) {
+        let told: Vec<u64> = told.into_values().collect();
+        assert_eq!(json!(told), figures["buckets"], "{name}");
+    }
+    assert!(link.end().success());
+}
+
+#[test]
+fn a_daemon_that_drains_what_nixl_1_5_1_wrote_agrees() {
+    through_the_daemon("1.5.1", Layout::V4);
+}
+
+#[test]
+fn a_daemon_that_drains_what_nixl_1_2_0_wrote_agrees() {
+    through_the_daemon("1.2.0", Layout::V2);
+}

@@ -1,0 +1,7 @@
+#![no_main]
+
+#[path = "../targets/mod.rs"]
+#[allow(dead_code)]
+mod targets;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| targets::config::run(input));

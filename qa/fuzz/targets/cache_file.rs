@@ -1,0 +1,64 @@
+//! The file that libpcp_pmda keeps instance ids in: whatever was in it, afterwards it has ours.
+
+use super::Input;
+use std::collections::{HashMap, HashSet};
+
+// By path: it is a part of what needs PCP, and needs none itself.
+#[path = "../../../src/pcp/cache_file.rs"]
+mod file;
+
+/// The input is how many agents, their ids and names, and the file.
+pub fn run(input: &[u8]) {
+    let mut input = Input(input);
+    let mut names: HashMap<String, u32> = HashMap::new();
+    for _ in 0..input.u8() % 8 {
+        let (id, len) = (u32::from(input.u8()), usize::from(input.u8() % 8));
+        // A name as it is made for an agent, and an id that no other has.
+        let name = pmdanixl::name::instance_name(input.bytes(len));
+        if !name.is_empty() && !names.values().any(|&other| other == id) {
+            names.insert(name, id);
+        }
+    }
+    let ids: Vec<(u32, &str)> = names
+        .iter()
+        .map(|(name, &id)| (id, name.as_str()))
+        .collect();
+    // As many lines as there may be.
+    let limit = usize::from(input.u8() % 16);
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("39.0");
+    std::fs::write(&path, input.0).expect("written");
+
+    let known = &ids[..];
+    let seen = &HashSet::new();
+    let update = || file::update(&path, file::Ids { known, seen, limit });
+    update().expect("whatever it held");
+    // A name of somebody else's may be no UTF-8.
+    let bytes = std::fs::read(&path).expect("there");
+    let text = String::from_utf8_lossy(&bytes);
+    let lines = text.strip_prefix("2 0 2147483647\n").expect("a header");
+    assert!(lines.is_empty() || lines.ends_with('\n'));
+    let mut found = Vec::new();
+    for line in lines.lines() {
+        // As libpcp_pmda reads it, which stops at the first line that it does not understand: id, time, and the name, which it
+        // tells from others up to a space.
+        let [id, time, name] = *line.splitn(3, ' ').collect::<Vec<_>>() else {
+            panic!("{line:?}");
+        };
+        assert!(line.len() < 1023 && time.bytes().all(|byte| byte.is_ascii_digit()));
+        assert!(!name.starts_with([' ', '[', '\t']), "{line:?}");
+        let id: i32 = id.parse().expect("an id");
+        let name = name.split(' ').next().expect("a name");
+        found.push((id.unsigned_abs(), name));
+    }
+    assert!(found.is_sorted(), "{text:?}");
+    assert!(found.len() <= limit.max(ids.len()), "{text:?}");
+    for &(id, name) in &ids {
+        let is_same = |found: &&(u32, &str)| found.0 == id || found.1 == name;
+        let same: Vec<_> = found.iter().filter(is_same).collect();
+        assert_eq!(same, [&(id, name)], "{text:?}");
+    }
+    // Once is enough.
+    update().expect("whatever it held");
+    assert_eq!(std::fs::read(&path).expect("there"), bytes);
+}

@@ -1,0 +1,96 @@
+//! The configuration file, TOML or the Python PMDA's INI, and `NIXL_TELEMETRY_DIR`.
+
+use super::{Input, assert_one_line};
+use pmdanixl::config::{Config, Environment, load, parse};
+use pmdanixl::error::ConfigError;
+use pmdanixl::ini;
+use std::ffi::OsStr;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// The input is the length of the variable's value, the value, and the file.
+pub fn run(input: &[u8]) {
+    let mut input = Input(input);
+    let len = usize::from(input.u8());
+    let variable = OsStr::from_bytes(input.bytes(len));
+    let mut file = tempfile::NamedTempFile::new().expect("a file");
+    file.write_all(input.0).expect("written");
+
+    let environment = Environment {
+        telemetry_dir: Some(variable.into()),
+        multiproc_dir: None,
+    };
+    let loaded = load(Some(file.path()), &environment);
+    match &loaded {
+        Ok(loaded) => {
+            check(&loaded.config);
+            for line in loaded.warnings.iter().chain(&loaded.notes) {
+                assert_one_line(line);
+            }
+            let name = file.path().to_str().expect("UTF-8");
+            assert!(loaded.warnings.iter().all(|line| line.starts_with(name)));
+        }
+        Err(err) => check_error(err, file.path(), input.0),
+    }
+    let Ok(text) = std::str::from_utf8(input.0) else {
+        return assert!(loaded.is_err(), "no TOML is anything but UTF-8");
+    };
+    if let Ok(loaded) = parse(Path::new("nixl.conf"), text) {
+        // What the warning says to write instead means the same, and needs no warning.
+        if !loaded.warnings.is_empty() {
+            let lines = ini::convert(text).expect("INI").lines().join("\n");
+            let again = parse(Path::new("nixl.conf"), &lines).expect("as good");
+            assert_eq!((again.config, again.warnings.len()), (loaded.config, 0));
+        }
+    }
+}
+
+/// What nixl.conf says is allowed.
+fn check(config: &Config) {
+    let (millisecond, second) = (Duration::from_millis(1), Duration::from_secs(1));
+    assert!((millisecond..=second).contains(&config.drain_interval));
+    assert!(config.retain <= 7 * 24 * 3600 * second);
+    let remove = config.remove_exited_after.unwrap_or_default();
+    assert!(remove <= 365 * 24 * 3600 * second);
+    assert!((1..=100_000).contains(&config.max_agents));
+    assert!(
+        config
+            .owners
+            .as_ref()
+            .is_none_or(|owners| !owners.is_empty())
+    );
+    let mut patterns = config
+        .telemetry_dir
+        .iter()
+        .chain(&config.multiproc_dir)
+        .peekable();
+    assert!(patterns.peek().is_some());
+    for pattern in patterns {
+        let path = &pattern.path;
+        assert!(path.starts_with('/') && !path.contains('\0'), "{path:?}");
+        assert!(pattern.literal || !path.contains("**"), "{path:?}");
+        let part = |part: char| part.is_ascii_alphanumeric() || "_.-".contains(part);
+        if let Some(label) = &pattern.label {
+            assert!((1..=64).contains(&label.len()) && label.chars().all(part));
+        }
+    }
+}
+
+/// One line that names the file, the line and what is wrong.
+fn check_error(err: &ConfigError, path: &Path, bytes: &[u8]) {
+    let message = err.to_string();
+    assert_one_line(&message);
+    match err {
+        ConfigError::Value { line, .. } => {
+            let start = format!("{}:{line}: ", path.display());
+            let said = message.strip_prefix(&start).unwrap_or_default();
+            assert!(!said.trim().is_empty(), "{message:?}");
+            let lines = 1 + bytes.iter().filter(|&&byte| byte == b'\n').count();
+            assert!((1..=lines).contains(line), "{message:?}");
+        }
+        ConfigError::Environment { variable, .. } => assert!(message.contains(variable)),
+        ConfigError::Read { .. } | ConfigError::Option { .. } => panic!("{message}"),
+    }
+}

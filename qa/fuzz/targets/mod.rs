@@ -1,0 +1,72 @@
+//! What is fuzzed, a file for each: `run` gives an input to the real code and says by a panic what must not be.
+//!
+//! The fuzzer calls these (`make fuzz`), and `cargo test --test fuzz_corpus` does so with every input in `qa/fuzz/corpus`.
+
+pub mod cache_file;
+pub mod config;
+pub mod facts;
+pub mod maps;
+pub mod name;
+pub mod options;
+pub mod pcp_conf;
+pub mod restart;
+pub mod ring;
+pub mod state;
+pub mod store;
+
+#[path = "../../support/wire.rs"]
+#[allow(dead_code)] // a part of it is used here
+mod wire;
+
+/// An input, taken from its front; zeros when there is no more of it.
+pub struct Input<'a>(pub &'a [u8]);
+
+impl<'a> Input<'a> {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The next bytes, as many as there are.
+    pub fn bytes(&mut self, len: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(len.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+
+    fn array<const N: usize>(&mut self) -> [u8; N] {
+        let taken = self.bytes(N);
+        let mut array = [0; N];
+        array[..taken.len()].copy_from_slice(taken);
+        array
+    }
+
+    pub fn u8(&mut self) -> u8 {
+        self.array::<1>()[0]
+    }
+
+    pub fn u16(&mut self) -> u16 {
+        u16::from_le_bytes(self.array())
+    }
+
+    pub fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.array())
+    }
+}
+
+/// A message is one line of the log, and moves no cursor on a terminal.
+pub fn assert_one_line(message: &str) {
+    assert!(
+        !message.is_empty() && !message.contains(char::is_control),
+        "{message:?}"
+    );
+}
+
+/// What PCP would mistake in an instance name: it ends names at a space and keeps them in lines; NIXL's own come from file
+/// names.
+pub fn assert_instance_name(name: &str) {
+    let odd = |c: char| c.is_control() || c.is_whitespace() || "\"'\\/".contains(c);
+    assert!(
+        !name.is_empty() && !name.starts_with('[') && !name.contains(odd),
+        "{name:?}"
+    );
+}

@@ -1,0 +1,30 @@
+//! The command line, which pmcd's configuration gives.
+
+use pmdanixl::options::{USAGE, parse};
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+/// The input is the arguments behind the program's name, each ended by a NUL as in `/proc/PID/cmdline`.
+pub fn run(input: &[u8]) {
+    let arguments = input.split(|&byte| byte == 0);
+    let arguments = arguments.map(|argument| OsStr::from_bytes(argument).to_owned());
+    let options = match parse(std::iter::once("pmdanixl".into()).chain(arguments)) {
+        Ok(options) => options,
+        Err(err) => return assert!(!err.to_string().is_empty()),
+    };
+    if let Some(path) = &options.config {
+        assert!(path.is_absolute(), "{path:?}");
+    }
+    // What pmdaGetOpt(3) is given: the program's name, then options that it knows, and each with its value.
+    let mut standard = options.standard.iter();
+    assert_eq!(standard.next(), Some(&CString::from(c"pmdanixl")));
+    while let Some(option) = standard.next() {
+        let option = option.to_str().expect("an option in ASCII");
+        assert!(USAGE.contains(&format!("{option}, --")), "{option}");
+        assert!(option == "-p" || standard.next().is_some(), "{option}");
+    }
+    // It says the same once more. A value that begins with a dash is one all the same.
+    let again = options.standard.iter().cloned();
+    let again = parse(again.map(|argument| OsString::from_vec(argument.into_bytes())));
+    assert_eq!(again.expect("good before").standard, options.standard);
+}

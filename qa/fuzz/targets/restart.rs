@@ -1,0 +1,158 @@
+//! A daemon that was ended with a ring half drained, and started again: with another state file, or another ring.
+
+use super::state::{spoil, take};
+use super::wire::{Kind, Layout};
+use super::{Input, assert_instance_name};
+use pmdanixl::agents::Agents;
+use pmdanixl::config::{Config, DirectoryPattern};
+use pmdanixl::event::EventType;
+use pmdanixl::shm::guard_against_sigbus;
+use std::collections::HashSet;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const SECOND: Duration = Duration::from_secs(1);
+const CAPACITY: u64 = 8;
+
+/// The input is the layout, how many events there are before and after, how many words of the ring's file are written over,
+/// those words, and what is written over the state file.
+pub fn run(input: &[u8]) {
+    guard_against_sigbus().expect("a handler");
+    let mut input = Input(input);
+    let world = World::new(Layout::ALL[usize::from(input.u8() % 5)]);
+    let (before, after) = (u64::from(input.u8()), u64::from(input.u8()));
+    for batch in [before % 5, before / 5 % CAPACITY] {
+        (0..batch).for_each(|_| world.push());
+        world.start(1);
+    }
+    (0..after).for_each(|_| world.push());
+
+    let count = input.u8() % 8;
+    let unspoilt = count == 0 && input.is_empty();
+    let pushed = before % 5 + before / 5 % CAPACITY + after.min(CAPACITY - 1);
+    for _ in 0..count {
+        let (word, value) = (u64::from(input.u8()), input.u64());
+        // Small values, so that most are positions.
+        world.put(word % 8, if value >> 56 == 0 { value % 16 } else { value });
+    }
+    spoil(&world.state(), &mut input);
+    let ring = fs::read(world.ring()).expect("there");
+    let read_pos = world.word(1);
+
+    let agents = world.start(3);
+    // Of the ring nothing was changed but read_pos, and that is a position in it.
+    let now = fs::read(world.ring()).expect("there");
+    assert!(now.len() == ring.len());
+    assert!(now[..8] == ring[..8] && now[16..] == ring[16..]);
+    assert!(world.word(1) == read_pos || world.word(1) < CAPACITY);
+    let mut names = HashSet::new();
+    for agent in agents.iter() {
+        assert_instance_name(&agent.name.instance);
+        assert!(names.insert(&agent.name.instance));
+    }
+    if unspoilt {
+        let agent = agents.iter().next().expect("the agent");
+        assert_eq!(agent.total(EventType::TxBytes), Some(pushed));
+        assert_eq!((agent.entry.resets, agent.entry.foreign_reads), (0, 0));
+    }
+    // Started once more, it knows the same.
+    let total = |agents: &Agents| {
+        let mut all: Vec<_> = agents
+            .iter()
+            .map(|agent| (agent.name.clone(), agent.entry.account.clone()))
+            .collect();
+        all.sort_by(|one, other| one.0.instance.cmp(&other.0.instance));
+        all
+    };
+    let before = total(&agents);
+    drop(agents);
+    assert_eq!(total(&world.start(0)), before);
+}
+
+struct World {
+    dir: tempfile::TempDir,
+    layout: Layout,
+    config: Config,
+}
+
+impl World {
+    fn new(layout: Layout) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let rings = dir.path().join("rings");
+        fs::create_dir(&rings).expect("made");
+        let config = Config {
+            telemetry_dir: vec![DirectoryPattern {
+                path: rings.to_str().expect("UTF-8").into(),
+                label: None,
+                literal: true,
+            }],
+            // Nobody has the ring mapped, and to find that out takes long.
+            proc_facts: false,
+            ..Config::default()
+        };
+        let world = Self {
+            dir,
+            layout,
+            config,
+        };
+        let version = u64::from(layout.version());
+        let header = [0, 0, (version << 32) | version, CAPACITY, CAPACITY - 1];
+        let mut bytes = header.map(u64::to_le_bytes).as_flattened().to_vec();
+        let len = 40 + CAPACITY * layout.slot_size();
+        bytes.resize(usize::try_from(len).expect("short"), 0);
+        fs::write(world.ring(), bytes).expect("room");
+        world
+    }
+
+    fn ring(&self) -> PathBuf {
+        self.dir.path().join("rings/agent")
+    }
+
+    fn state(&self) -> PathBuf {
+        self.dir.path().join("nixl/state")
+    }
+
+    /// Starts the daemon, which looks and drains so many times.
+    fn start(&self, times: u32) -> Agents {
+        let found = take(&self.state());
+        let mut agents = Agents::new(&self.config);
+        agents.restore(found.state, found.records);
+        let mut now = Instant::now();
+        for _ in 0..times {
+            now += 3 * SECOND;
+            agents.scan(now, SECOND);
+            agents.drain(now, SECOND, &mut Vec::new());
+        }
+        agents
+    }
+
+    /// Pushes an event of 1 byte as NIXL does, if there is room.
+    fn push(&self) {
+        let (pos, kind) = (self.word(0), Kind::TxBytes);
+        let next = (pos + 1) % CAPACITY;
+        if next == self.word(1) {
+            return;
+        }
+        let slot = self
+            .layout
+            .slot(pos, kind.name(), kind.raw(), kind.category(), 1);
+        write(&self.ring(), &slot, 40 + pos * self.layout.slot_size());
+        self.put(0, next);
+    }
+
+    fn word(&self, word: usize) -> u64 {
+        let bytes = fs::read(self.ring()).expect("there");
+        u64::from_le_bytes(std::array::from_fn(|index| bytes[8 * word + index]))
+    }
+
+    fn put(&self, word: u64, value: u64) {
+        write(&self.ring(), &value.to_le_bytes(), 8 * word);
+    }
+}
+
+fn write(path: &Path, bytes: &[u8], at: u64) {
+    let file = OpenOptions::new().write(true).open(path).expect("ours");
+    file.write_all_at(bytes, at).expect("room");
+}

@@ -1,0 +1,326 @@
+//! A ring file: its header is checked, it is mapped, and what is taken from it is compared with what stands in the file, which
+//! changes between the steps.
+
+use super::wire::{Kind, Layout};
+use super::{Input, assert_one_line};
+use pmdanixl::error::RingFault;
+use pmdanixl::event::{Event, EventType, Events, Totals};
+use pmdanixl::layout::{HEADER_LEN, Header};
+use pmdanixl::ring::{Batch, Ring};
+use pmdanixl::shm::guard_against_sigbus;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+// The header, in words.
+const WRITE_POS: u64 = 0;
+const READ_POS: u64 = 1;
+const VERSIONS: u64 = 2;
+const CAPACITY: u64 = 3;
+
+/// The longest file.
+const MAX_LEN: u64 = 1 << 16;
+
+/// The input is how the file is made, what is done with it, and its bytes.
+pub fn run(input: &[u8]) {
+    guard_against_sigbus().expect("a handler");
+    let mut input = Input(input);
+    let (shape, count) = (input.u8(), usize::from(input.u8() % 32));
+    let steps = input.bytes(count * STEP);
+    let Some(mut world) = World::new(shape, &mut input) else {
+        return;
+    };
+    for step in steps.chunks(STEP) {
+        world.step(&mut Input(step));
+    }
+    world.drain(u64::MAX);
+}
+
+/// Bytes of a step: what is done, with which word or how many events, and a value.
+const STEP: usize = 10;
+
+struct World {
+    file: File,
+    layout: Layout,
+    capacity: u64,
+    ring: Ring,
+}
+
+impl World {
+    /// A file of the input's bytes as they are (`shape` 255), or with the header of a ring in front of them. `None`: it is no
+    /// ring.
+    fn new(shape: u8, input: &mut Input) -> Option<Self> {
+        let file = tempfile::tempfile().expect("a file");
+        if shape == 255 {
+            file.write_all_at(input.0, 0).expect("room");
+        } else {
+            let layout = Layout::ALL[usize::from(shape % 5)];
+            let capacity = 1 << (shape / 5 % 8);
+            let (write_pos, read_pos) = (u64::from(input.u8()), u64::from(input.u8()));
+            let version = u64::from(layout.version());
+            let header = [
+                write_pos % capacity,
+                read_pos % capacity,
+                (version << 32) | version,
+                capacity,
+                capacity - 1,
+            ];
+            let len = 40 + capacity * layout.slot_size();
+            file.write_all_at(input.0, 40).expect("room");
+            file.set_len(len).expect("room");
+            file.write_all_at(header.map(u64::to_le_bytes).as_flattened(), 0)
+                .expect("room");
+        }
+        let size = file.metadata().expect("open").len();
+        let mut bytes = [0; HEADER_LEN];
+        file.read_exact_at(&mut bytes, 0).ok()?;
+        let header = Header::from_bytes(&bytes);
+        let found = header.check(size);
+        let expected = layout_of(&file, size);
+        assert_eq!(found.is_ok(), expected.is_some(), "{found:?} {expected:?}");
+        let (found, layout) = match (found, expected) {
+            (Ok(found), Some(layout)) => (found, layout),
+            (refused, _) => {
+                assert_one_line(&refused.expect_err("no ring").to_string());
+                return None;
+            }
+        };
+        assert!(header.pending() < header.capacity);
+        let ring = Ring::map(&file, &header, found, false).expect("mapped");
+        Some(Self {
+            file,
+            layout,
+            capacity: header.capacity,
+            ring,
+        })
+    }
+
+    fn step(&mut self, step: &mut Input) {
+        let (what, number, value) = (step.u8() % 10, u64::from(step.u8()), step.u64());
+        match what {
+            0 => drop(self.take(value)),
+            1 => self.follow(value, number),
+            2 => self.drain(1 + number),
+            3 => self.push(number, value),
+            4 => self.look(value, value >> 32),
+            5 => self.release(value >> 32, value & 0xffff_ffff),
+            6 => self.put(number % 5, value),
+            7 => self.put(
+                5 + (value >> 32) % (MAX_LEN / 8),
+                number * (value & 0xffff_ffff),
+            ),
+            // Nothing, or at least the header: what is stored behind the end of a file is in no file.
+            8 => {
+                let len = value % MAX_LEN;
+                let len = if len < 40 { 0 } else { len };
+                self.file.set_len(len).expect("room");
+            }
+            // Started anew, as NIXL does it.
+            _ => {
+                (0..3).for_each(|word| self.put(word, 0));
+                let version = u64::from(self.layout.version());
+                self.put(CAPACITY, self.capacity);
+                self.put(VERSIONS, version);
+                self.put(VERSIONS, (version << 32) | version);
+            }
+        }
+    }
+
+    /// Takes a batch, and compares it with the file.
+    fn take(&self, limit: u64) -> Option<Batch> {
+        let mut events = Events::default();
+        let batch = match self.ring.take(limit, &mut events) {
+            Ok(batch) => batch,
+            Err(fault) => {
+                self.assert_faulty(fault);
+                return None;
+            }
+        };
+        assert_eq!(batch.from, self.word(READ_POS));
+        self.compare(&batch, &events, limit);
+        Some(batch)
+    }
+
+    fn follow(&self, from: u64, limit: u64) {
+        let mut events = Events::default();
+        match self.ring.follow(from, limit, &mut events) {
+            Ok(batch) => {
+                assert_eq!(batch.from, from % self.capacity);
+                self.compare(&batch, &events, limit);
+            }
+            Err(fault) => self.assert_faulty(fault),
+        }
+    }
+
+    fn compare(&self, batch: &Batch, events: &Events, limit: u64) {
+        let mask = self.capacity - 1;
+        let len = batch.upto.wrapping_sub(batch.from) & mask;
+        assert!(batch.from < self.capacity && batch.upto < self.capacity);
+        assert_eq!(batch.write_pos, self.word(WRITE_POS));
+        let pending = batch.write_pos.wrapping_sub(batch.from) & mask;
+        assert_eq!(
+            len,
+            pending.min(limit),
+            "no more than capacity - 1, and no less than waits"
+        );
+        assert_eq!(events.list().len() as u64, len);
+        assert_eq!(*events.totals(), self.totals(batch.from, len));
+        // What a batch says of slots is what the ring says of them, since nobody has written since.
+        assert_eq!(Ok(batch.print), self.ring.print(batch.from, batch.upto));
+        assert_eq!(Ok(batch.next), self.ring.slot_at(batch.write_pos));
+        assert_eq!(Ok(batch.beyond), self.ring.beyond(batch.write_pos));
+    }
+
+    /// Takes and releases until nothing waits.
+    fn drain(&self, limit: u64) {
+        let mut events = 0;
+        while let Some(batch) = self.take(limit) {
+            if batch.from == batch.upto {
+                break;
+            }
+            events += batch.upto.wrapping_sub(batch.from) & (self.capacity - 1);
+            assert!(events < self.capacity, "a ring holds capacity - 1 events");
+            self.release(batch.from, batch.upto);
+        }
+    }
+
+    /// Moves `read_pos` if it is at `from`, and changes nothing else.
+    fn release(&self, from: u64, upto: u64) {
+        let before = self.bytes();
+        match self.ring.release(from, upto) {
+            Ok(Ok(())) => {
+                assert_eq!((self.word(READ_POS), field(&before, 8)), (upto, from));
+            }
+            Ok(Err(found)) => assert_eq!(found, field(&before, 8)),
+            Err(fault) => return assert_eq!(fault, RingFault::Truncated),
+        }
+        let after = self.bytes();
+        assert!(before.len() == after.len());
+        assert!(before[..8] == after[..8] && before[16..] == after[16..]);
+    }
+
+    /// What looks at slots takes any position, and sees the same as long as nobody writes.
+    fn look(&self, from: u64, upto: u64) {
+        let look = || {
+            let print = self.ring.print(from, upto);
+            (print, self.ring.slot_at(from), self.ring.beyond(from))
+        };
+        let (found, again) = (look(), look());
+        // The first look may have found that the file was cut off.
+        assert!(again.1 == Err(RingFault::Truncated) || found == again);
+    }
+
+    /// Pushes an event as NIXL does.
+    fn push(&self, kind: u64, value: u64) {
+        let kind = Kind::ALL[usize::try_from(kind % 21).expect("small")];
+        let mask = self.capacity - 1;
+        let (pos, read_pos) = (self.word(WRITE_POS) & mask, self.word(READ_POS));
+        if (pos + 1) & mask == read_pos {
+            return;
+        }
+        let slot = self
+            .layout
+            .slot(pos, kind.name(), kind.raw(), kind.category(), value);
+        let at = 40 + pos * self.layout.slot_size();
+        self.write(&slot, at);
+        self.put(WRITE_POS, (pos + 1) & mask);
+    }
+
+    /// Why nothing was taken: the header says so, or the file is or was shorter than the ring.
+    fn assert_faulty(&self, fault: RingFault) {
+        assert_one_line(&fault.to_string());
+        let outside = self.word(WRITE_POS) >= self.capacity || self.word(READ_POS) >= self.capacity;
+        let version = u64::from(self.layout.version());
+        let versions = (version << 32) | version;
+        let other = self.word(VERSIONS) != versions || self.word(CAPACITY) != self.capacity;
+        match fault {
+            RingFault::Truncated => {}
+            RingFault::Reformatted => assert!(other),
+            RingFault::Positions { .. } => assert!(outside),
+            RingFault::Restarted => panic!("nobody writes meanwhile"),
+            RingFault::Hole | RingFault::Unseen => {
+                panic!("a source looks at its file, a ring does not")
+            }
+        }
+    }
+
+    fn totals(&self, from: u64, len: u64) -> Totals {
+        let (bytes, mut totals) = (self.bytes(), Totals::default());
+        for pos in from..from + len {
+            let size = self.layout.slot_size();
+            let at = 40 + (pos & (self.capacity - 1)) * size;
+            let slot: Vec<u8> = (at..at + size).map(|at| byte(&bytes, at)).collect();
+            let (event, value) = decode(self.layout, &slot);
+            totals.count(Event::new(event, value));
+        }
+        totals
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let len = self.file.metadata().expect("open").len();
+        let mut bytes = vec![0; usize::try_from(len).expect("short")];
+        self.file.read_exact_at(&mut bytes, 0).expect("so long");
+        bytes
+    }
+
+    fn word(&self, word: u64) -> u64 {
+        field(&self.bytes(), 8 * word)
+    }
+
+    fn put(&self, word: u64, value: u64) {
+        self.write(&value.to_le_bytes(), 8 * word);
+    }
+
+    /// Writes into the file, unless that was cut off.
+    fn write(&self, bytes: &[u8], at: u64) {
+        if !self.bytes().is_empty() {
+            self.file.write_all_at(bytes, at).expect("room");
+        }
+    }
+}
+
+fn byte(bytes: &[u8], at: u64) -> u8 {
+    let at = usize::try_from(at).expect("short");
+    // Behind the end of a file its last page holds zeros.
+    bytes.get(at).copied().unwrap_or(0)
+}
+
+fn field(bytes: &[u8], at: u64) -> u64 {
+    u64::from_le_bytes(std::array::from_fn(|index| byte(bytes, at + index as u64)))
+}
+
+/// Which ring a file is, stated from the format.
+fn layout_of(file: &File, size: u64) -> Option<Layout> {
+    let mut bytes = [0; 40];
+    file.read_exact_at(&mut bytes, 0).ok()?;
+    let [write_pos, read_pos, versions, capacity, mask] =
+        std::array::from_fn(|word| field(&bytes, 8 * word as u64));
+    let layout = Layout::ALL.into_iter().find(|layout| {
+        let version = u64::from(layout.version());
+        let len = u128::from(capacity) * u128::from(layout.slot_size()) + 40;
+        versions == (version << 32) | version && len == u128::from(size)
+    })?;
+    let good = capacity.is_power_of_two() && mask == capacity - 1;
+    (good && write_pos < capacity && read_pos < capacity).then_some(layout)
+}
+
+/// An event, stated from the format: where the type, or the name and the value are.
+fn decode(layout: Layout, slot: &[u8]) -> (Option<EventType>, u64) {
+    let (name, value) = match layout {
+        Layout::V1 => (12, 48),
+        Layout::V2Named => (4, 40),
+        Layout::V2 => (4, 8),
+        Layout::V3 | Layout::V4 => (0, 8),
+    };
+    let kind = if layout.is_named() {
+        let text = &slot[name..name + 32];
+        let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
+        // Of lost events only v4 tells.
+        let mut kinds = Kind::ALL[..20].iter();
+        kinds.position(|kind| kind.name().as_bytes() == text)
+    } else {
+        let known = if layout == Layout::V4 { 21 } else { 20 };
+        let raw = u32::from_le_bytes(std::array::from_fn(|index| slot[name + index]));
+        usize::try_from(raw).ok().filter(|&raw| raw < known)
+    };
+    (kind.map(|kind| EventType::ALL[kind]), field(slot, value))
+}

@@ -1,0 +1,149 @@
+//! The state file: whatever it holds, it can be taken and used, and what was taken from it is taken again.
+
+use super::{Input, assert_instance_name, assert_one_line};
+use pmdanixl::event::{Event, EventType};
+use pmdanixl::record::{Entry, Name, RECORD_WORDS};
+use pmdanixl::shm::guard_against_sigbus;
+use pmdanixl::state::{Found, State, StateFile};
+use std::fs::{self, OpenOptions};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+const BOOT: [u64; 2] = [1, 2];
+
+/// The input is how many agents a good state has, and what is then written over it: page, word and value. With 255 the rest
+/// is the file.
+pub fn run(input: &[u8]) {
+    guard_against_sigbus().expect("a handler");
+    let mut input = Input(input);
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("nixl/state");
+    let agents = input.u8();
+    let found = take(&path);
+    if agents == 255 {
+        drop(found);
+        fs::write(&path, input.0).expect("room");
+    } else {
+        fill(found.state, agents % 8);
+        spoil(&path, &mut input);
+    }
+    let before = fs::read(&path).expect("there");
+
+    let found = take(&path);
+    if let Some(why) = &found.set_aside {
+        assert_one_line(why);
+        if why.contains("kept as *.bad") {
+            let kept = fs::read(path.with_extension("bad")).expect("kept");
+            assert!(kept == before && found.records.is_empty());
+        }
+    }
+    for (_, saved) in &found.records {
+        let Name {
+            raw,
+            instance,
+            directory,
+            part: _,
+        } = &saved.name;
+        assert!(!raw.is_empty() && !raw.as_bytes().contains(&0));
+        assert!(!directory.as_os_str().is_empty());
+        assert_instance_name(instance);
+        if let Some(commit) = &saved.entry.commit {
+            // Positions of a ring that can be.
+            assert!(commit.ring.capacity.is_power_of_two());
+            let positions = [commit.from, commit.upto, commit.write_pos];
+            assert!(positions.iter().all(|&pos| pos < commit.ring.capacity));
+        }
+    }
+
+    // What made no sense has been put right.
+    let Found { state, records, .. } = found;
+    drop(state);
+    let Found {
+        mut state,
+        records: again,
+        set_aside,
+    } = take(&path);
+    assert_eq!((set_aside, &again), (None, &records));
+
+    // It is used.
+    let mut expected = Vec::new();
+    for (number, (id, mut saved)) in records.into_iter().enumerate() {
+        if number % 3 == 2 {
+            let totals = &saved.entry.account.totals;
+            state.retire(Some(id), totals).expect("whole");
+            continue;
+        }
+        saved
+            .entry
+            .account
+            .totals
+            .count(Event::new(Some(EventType::TxBytes), 1));
+        state.replace(id, &saved.entry).expect("whole");
+        if let Some(commit) = &mut saved.entry.commit {
+            state.set_released(id).expect("whole");
+            commit.released = true;
+        }
+        saved.id = Some(7);
+        state.set_id(id, 7).expect("whole");
+        expected.push((id, saved));
+    }
+    let id = state
+        .create(&name(99), &entry(99))
+        .expect("room")
+        .expect("short");
+    drop(state);
+    let mut again = take(&path).records;
+    let new = again.iter().position(|(other, _)| *other == id);
+    let (_, new) = again.remove(new.expect("the new one"));
+    assert_eq!((new.name, new.id, new.entry), (name(99), None, entry(99)));
+    assert_eq!(again, expected);
+}
+
+pub fn take(path: &Path) -> Found {
+    let file = StateFile::open(path).expect("ours");
+    let found = State::take(&file, BOOT).expect("usable whatever it holds");
+    found.expect("nobody else has it")
+}
+
+fn name(number: u8) -> Name {
+    Name {
+        raw: format!("agent {number}").into(),
+        instance: format!("agent%20{number}"),
+        directory: "/dev/shm".into(),
+        part: String::new(),
+    }
+}
+
+fn entry(value: u8) -> Entry {
+    let mut entry = Entry::default();
+    let event = Event::new(Some(EventType::TxBytes), value.into());
+    entry.account.totals.count(event);
+    entry.active = value % 2 == 0;
+    entry
+}
+
+fn fill(mut state: State, agents: u8) {
+    for number in 0..agents {
+        let id = state.create(&name(number), &Entry::default());
+        let id = id.expect("room").expect("short");
+        for value in 0..=number {
+            state.replace(id, &entry(value)).expect("whole");
+        }
+    }
+}
+
+/// Writes words over the file as the input says, or makes it longer or shorter.
+pub fn spoil(path: &Path, input: &mut Input) {
+    let file = OpenOptions::new().write(true).open(path).expect("ours");
+    while !input.is_empty() {
+        let (page, word, value) = (u64::from(input.u8()), u64::from(input.u16()), input.u64());
+        if page == 255 {
+            file.set_len(value % (1 << 20)).expect("room");
+            continue;
+        }
+        let record = RECORD_WORDS as u64;
+        let at = 8 * (page % 16 * record + word % record);
+        file.write_all_at(&value.to_ne_bytes(), at).expect("room");
+    }
+}

@@ -1,0 +1,264 @@
+//! A file of NIXL's `prometheus_mp`: it is a store or it is refused, and what changes in it while it is read makes totals that
+//! follow it, or none.
+
+use super::state::take;
+use super::{Input, assert_instance_name, assert_one_line};
+use pmdanixl::agents::Agents;
+use pmdanixl::config::{Config, DirectoryPattern};
+use pmdanixl::discover::{self, Terms};
+use pmdanixl::event::EventType;
+use pmdanixl::shm::guard_against_sigbus;
+use pmdanixl::store;
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+const SECOND: Duration = Duration::from_secs(1);
+const NAME: &str = "nixl.4242.1795272511722547987.0.mmap";
+const LEN: usize = 6800;
+/// Bytes of a step: what is done, with which word, and a value.
+const STEP: usize = 11;
+/// Words: the time of the last update, and the first counter.
+const UPDATED: usize = 3;
+const COUNTERS: usize = 94;
+
+/// The input is how many bounds a good store has, how many of its words are written over, and those; then what is done with it
+/// while it is read. With 255 the file is so many bytes of the
+/// input.
+pub fn run(input: &[u8]) {
+    guard_against_sigbus().expect("a handler");
+    let mut input = Input(input);
+    let shape = input.u8();
+    let mut bytes = good(usize::from(shape % 34));
+    let mut spoilt = 0;
+    if shape == 255 {
+        let len = usize::from(input.u16());
+        bytes = input.bytes(len).to_vec();
+    } else {
+        spoilt = usize::from(input.u8() % 16);
+        for _ in 0..spoilt {
+            let (at, value) = (8 * (usize::from(input.u16()) % (LEN / 8)), input.u64());
+            bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        }
+    }
+    let world = World::new(&bytes);
+    let is_good = world.check(&bytes);
+    if spoilt == 0 && shape != 255 {
+        assert_eq!(is_good, (1..=32).contains(&(shape % 34)));
+    }
+    let mut writer = Some(world.open());
+    let mut agents = world.start();
+    let (mut now, mut follows) = (Instant::now(), is_good);
+    let mut total = is_good
+        .then(|| bytes[8 * COUNTERS..][..168].to_vec())
+        .map(words);
+    let mut before = total.clone();
+    loop {
+        now += SECOND;
+        agents.scan(now, SECOND);
+        agents.drain(now, SECOND, &mut Vec::new());
+        judge(&agents);
+        if follows {
+            let agent = agents.iter().next().expect("a good store has an agent");
+            let told: Vec<u64> = EventType::ALL
+                .iter()
+                .map(|kind| agent.total(*kind))
+                .map(Option::unwrap_or_default)
+                .collect();
+            assert_eq!(Some(&told), total.as_ref());
+        }
+        if input.is_empty() {
+            break;
+        }
+        let mut step = Input(input.bytes(STEP));
+        let (what, word, value) = (
+            step.u8() % 8,
+            usize::from(step.u16()) % (LEN / 8),
+            step.u64(),
+        );
+        match what {
+            0..=3 => {
+                let at = if what < 2 { COUNTERS + word % 21 } else { word };
+                // What it says of its agent stays, or it is another's after a restart.
+                follows &= at >= COUNTERS || at == UPDATED;
+                world.put(at, value);
+                if let (Some(total), Some(before), true) = (&mut total, &mut before, follows) {
+                    if let Some(counter) = at.checked_sub(COUNTERS).filter(|&at| at < 21) {
+                        let came = value.checked_sub(before[counter]).unwrap_or(value);
+                        total[counter] = total[counter].wrapping_add(came);
+                        before[counter] = value;
+                    }
+                }
+            }
+            4 => {
+                follows = false;
+                let len = value % (2 * LEN as u64);
+                world.open().set_len(len).expect("room");
+            }
+            5 => {
+                drop(agents);
+                agents = world.start();
+            }
+            6 => {
+                follows = false;
+                fs::remove_file(world.path()).expect("there");
+                fs::write(world.path(), &bytes).expect("room");
+            }
+            // Its writer ends, which is only once.
+            _ => writer = None,
+        }
+        // What is written after its end is nobody's.
+        follows &= writer.is_some();
+    }
+    // Started once more, it knows the same.
+    let all = |agents: &Agents| {
+        let mut all: Vec<_> = agents
+            .iter()
+            .map(|agent| (agent.name.clone(), agent.entry.account.clone()))
+            .collect();
+        all.sort_by(|one, other| one.0.instance.cmp(&other.0.instance));
+        all
+    };
+    let before = all(&agents);
+    drop(agents);
+    assert_eq!(all(&world.start()), before);
+}
+
+/// What is told of an agent can be told to PCP.
+fn judge(agents: &Agents) {
+    for agent in agents.iter() {
+        assert_instance_name(&agent.name.instance);
+        assert!(!agent.labels().to_string().contains('\n'));
+        let ranges = agent.entry.account.ranges();
+        for range in 0..ranges.count() {
+            assert_instance_name(&ranges.suffix(range));
+        }
+        for percent in [0, 50, 99, 100] {
+            let told = agent
+                .xfer_time(percent)
+                .into_iter()
+                .chain(agent.post_time(percent));
+            told.for_each(|told| assert!(told.is_finite() && told >= 0.0, "{told}"));
+        }
+    }
+}
+
+/// A store with so many bounds, which is none where there are none or more than NIXL has.
+fn good(bounds: usize) -> Vec<u8> {
+    let mut bytes = vec![0; LEN];
+    let mut put =
+        |at: usize, word: u64| bytes[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
+    put(0, u64::from_le_bytes(*b"NIXLMPS1"));
+    put(1, (21 << 32) | 1);
+    put(2, 4242);
+    put(UPDATED, 7);
+    put(5, bounds as u64);
+    for bound in 0..bounds.min(32) {
+        put(62 + bound, (bound as f64 * 2.5 + 0.5).to_bits());
+    }
+    for counter in 0..21 {
+        put(COUNTERS + counter, counter as u64 * 100);
+    }
+    bytes[48..54].copy_from_slice(b"worker");
+    bytes
+}
+
+fn words(bytes: Vec<u8>) -> Vec<u64> {
+    let chunks = bytes.chunks_exact(8);
+    chunks
+        .map(|chunk| u64::from_le_bytes(chunk.try_into().expect("8 bytes")))
+        .collect()
+}
+
+/// Whether a file is a store, stated from the format.
+fn is_store(bytes: &[u8]) -> bool {
+    if bytes.len() != LEN {
+        return false;
+    }
+    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|index| bytes[8 * at + index]));
+    let text = |from: usize, upto: usize| bytes[from..upto].contains(&0);
+    let bounds: Vec<f64> = (0..32).map(|at| f64::from_bits(word(62 + at))).collect();
+    let count = usize::try_from(word(5)).unwrap_or(usize::MAX);
+    &bytes[..8] == b"NIXLMPS1"
+        && word(1) == (21 << 32) | 1
+        && bytes[48] != 0
+        && text(48, 304)
+        && text(304, 432)
+        && text(432, 496)
+        && (1..=32).contains(&count)
+        && bounds[..count]
+            .iter()
+            .all(|bound| bound.is_finite() && bound.is_sign_positive())
+        && bounds[..count].windows(2).all(|pair| pair[0] < pair[1])
+}
+
+struct World {
+    dir: tempfile::TempDir,
+    config: Config,
+}
+
+impl World {
+    fn new(bytes: &[u8]) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let stores = dir.path().join("stores");
+        fs::create_dir(&stores).expect("made");
+        let config = Config {
+            telemetry_dir: Vec::new(),
+            multiproc_dir: vec![DirectoryPattern {
+                path: stores.to_str().expect("UTF-8").into(),
+                label: None,
+                literal: true,
+            }],
+            // To find out who has it mapped takes long.
+            proc_facts: false,
+            ..Config::default()
+        };
+        let world = Self { dir, config };
+        fs::write(world.path(), bytes).expect("room");
+        world
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("stores").join(NAME)
+    }
+
+    /// Its file, which whoever has it open for writing seems to be the agent of.
+    fn open(&self) -> File {
+        let file = OpenOptions::new().read(true).write(true).open(self.path());
+        file.expect("there")
+    }
+
+    /// Whether it is a store, and that is right.
+    fn check(&self, bytes: &[u8]) -> bool {
+        let directory: OwnedFd = File::open(self.dir.path().join("stores"))
+            .expect("there")
+            .into();
+        let name = OsStr::new(NAME);
+        let facts = discover::facts(&directory, name).expect("there");
+        let opened = store::open(&directory, name, &facts, &Terms::default());
+        if let Err(refusal) = &opened {
+            assert_one_line(&refusal.to_string());
+        }
+        assert_eq!(opened.is_ok(), is_store(bytes));
+        opened.is_ok()
+    }
+
+    /// Starts the daemon.
+    fn start(&self) -> Agents {
+        let found = take(&self.dir.path().join("nixl/state"));
+        let mut agents = Agents::new(&self.config);
+        agents.restore(found.state, found.records);
+        agents
+    }
+
+    fn put(&self, word: usize, value: u64) {
+        let file = self.open();
+        if file.metadata().expect("open").len() >= 8 * (word as u64 + 1) {
+            file.write_all_at(&value.to_le_bytes(), 8 * word as u64)
+                .expect("room");
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! What a hostile user can do to files while somebody reads them.
+
+use crate::files::{self, Variant};
+use crate::writer::{Layout, RingWriter};
+use fastrand::Rng;
+use nix::fcntl::{AT_FDCWD, FallocateFlags, RenameFlags, fallocate, renameat2};
+use pmdanixl::shm::{Lease, LeaseKind, lock};
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, chown};
+use std::path::PathBuf;
+
+/// How many files it has mapped at a time, and how many open: of those, somebody seems to be the agent.
+const HELD: usize = 64;
+/// How many rings are never empty, and what they hold.
+const FLOODS: usize = 8;
+const FLOOD: u64 = 1 << 16;
+/// What positions are moved to and fro at a time.
+const MOVES: usize = 50;
+
+/// A directory, and what it is tormented with.
+pub struct Hostile {
+    directory: PathBuf,
+    rng: Rng,
+    files: usize,
+    mapped: VecDeque<RingWriter>,
+    /// Locked, or with a lease on them.
+    held: VecDeque<File>,
+}
+
+impl Hostile {
+    /// Nothing is there yet.
+    pub fn new(directory: PathBuf, seed: u64, files: usize) -> Self {
+        Self {
+            directory,
+            rng: Rng::with_seed(seed),
+            files,
+            mapped: VecDeque::new(),
+            held: VecDeque::new(),
+        }
+    }
+
+    /// Makes all files, each of some kind.
+    pub fn fill(&mut self, done: &mut BTreeMap<&str, u64>) {
+        for number in 0..self.files {
+            let variant = Variant::any(&mut self.rng);
+            let (path, other) = (self.path(number), self.any());
+            if variant.make(&mut self.rng, &path, &other).is_ok() {
+                *done.entry(variant.name()).or_insert(0) += 1;
+            }
+        }
+    }
+
+    /// Changes one thing; what it was.
+    pub fn change(&mut self) -> io::Result<&'static str> {
+        let number = self.rng.usize(..self.files);
+        let path = self.path(number);
+        match self.rng.u8(..25) {
+            0 | 1 => self.remake(path),
+            2 => self.set_len(path, "truncate to nothing", |_, _| 0),
+            3 => self.set_len(path, "shorten", |rng, len| rng.u64(..=len)),
+            4 => self.set_len(path, "lengthen", |rng, len| len + rng.u64(..1 << 16)),
+            5 => self.set_len(path, "up and down", |_, len| len),
+            6 => self.punch(path),
+            7..=10 => self.move_positions(path),
+            11 => self.odd_header(path),
+            12 | 13 => self.events(path),
+            14 | 15 => self.restart(path),
+            16 => fs::rename(path, self.any()).map(|()| "rename over another"),
+            17 => {
+                let flags = RenameFlags::RENAME_EXCHANGE;
+                renameat2(AT_FDCWD, &path, AT_FDCWD, &self.any(), flags)?;
+                Ok("exchange with another")
+            }
+            18 => self.remove(path).map(|()| "remove"),
+            19 => self.second_name(number),
+            20 => self.set_mode(path),
+            21 => {
+                chown(path, Some(self.rng.u32(..3)), None)?;
+                Ok("change the owner")
+            }
+            22 => self.lock(path),
+            23 => self.take_a_lease(path),
+            _ => self.flood(),
+        }
+    }
+
+    fn path(&self, number: usize) -> PathBuf {
+        self.directory.join(files::name(number))
+    }
+
+    fn any(&mut self) -> PathBuf {
+        let number = self.rng.usize(..self.files);
+        self.path(number)
+    }
+
+    /// Opens what is a file; anything else could hold up or be held up.
+    fn open(&self, path: &PathBuf) -> io::Result<File> {
+        if !fs::symlink_metadata(path)?.is_file() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(flags)
+            .open(path)
+    }
+
+    /// Another kind of file, on the same inode where that can be, or on a new one.
+    fn remake(&mut self, path: PathBuf) -> io::Result<&'static str> {
+        let (variant, other) = (Variant::any(&mut self.rng), self.any());
+        if self.open(&path).is_err() || self.rng.bool() {
+            self.remove(path.clone())?;
+        }
+        variant.make(&mut self.rng, &path, &other)?;
+        Ok(variant.name())
+    }
+
+    fn remove(&self, path: PathBuf) -> io::Result<()> {
+        match fs::symlink_metadata(&path) {
+            Ok(meta) if meta.is_dir() => fs::remove_dir(path),
+            Ok(_) => fs::remove_file(path),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn set_len(
+        &mut self,
+        path: PathBuf,
+        what: &'static str,
+        len: impl FnOnce(&mut Rng, u64) -> u64,
+    ) -> io::Result<&'static str> {
+        let file = self.open(&path)?;
+        let before = file.metadata()?.len();
+        let len = len(&mut self.rng, before);
+        if len == before {
+            file.set_len(0)?;
+        }
+        file.set_len(len)?;
+        Ok(what)
+    }
+
+    fn punch(&mut self, path: PathBuf) -> io::Result<&'static str> {
+        let file = self.open(&path)?;
+        let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        let (from, len) = (self.rng.i64(0..8192), self.rng.i64(1..65_536));
+        fallocate(&file, flags, from, len)?;
+        Ok("punch a hole")
+    }
+
+    /// The capacity that a file's header gives, which need not be true.
+    fn capacity(file: &File) -> io::Result<u64> {
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes, 24)?;
+        Ok(u64::from_le_bytes(bytes).clamp(1, 1 << 57))
+    }
+
+    /// Moves the positions again and again, to where they may be and to where not.
+    fn move_positions(&mut self, path: PathBuf) -> io::Result<&'static str> {
+        let file = self.open(&path)?;
+        let capacity = Self::capacity(&file)?;
+        for _ in 0..MOVES {
+            let word = self.rng.usize(..2);
+            let position = match self.rng.u8(..50) {
+                0 => files::odd_word(&mut self.rng, capacity),
+                _ => self.rng.u64(..capacity),
+            };
+            files::put(&file, word, position)?;
+        }
+        Ok("move positions")
+    }
+
+    fn odd_header(&mut self, path: PathBuf) -> io::Result<&'static str> {
+        let file = self.open(&path)?;
+        let word = files::odd_word(&mut self.rng, Self::capacity(&file)?);
+        files::put(&file, self.rng.usize(..5), word)?;
+        Ok("spoil the header")
+    }
+
+    fn events(&mut self, path: PathBuf) -> io::Result<&'static str> {
+        let file = self.open(&path)?;
+        let layout = Layout::ALL[self.rng.usize(..Layout::ALL.len())];
+        files::events(&mut self.rng, &file, layout, Self::capacity(&file)?)?;
+        Ok("write events")
+    }
+
+    /// An agent of that name is started and stays for a while, whatever becomes of its file.
+    fn restart(&mut self, path: PathBuf) -> io::Result<&'static str> {
+        self.open(&path)?;
+        let layout = Layout::ALL[self.rng.usize(..Layout::ALL.len())];
+        let ring = RingWriter::create(&path, layout, 1 << self.rng.u8(1..10))?;
+        // Never looked at again: its pages may be gone.
+        self.mapped.push_back(ring);
+        if self.mapped.len() > HELD {
+            self.mapped.pop_front();
+        }
+        Ok("restart in place")
+    }
+
+    /// A second name, which the next turn takes away.
+    fn second_name(&mut self, number: usize) -> io::Result<&'static str> {
+        let second = self
+            .directory
+            .join(OsString::from(format!("second-{}", number % 100)));
+        if fs::remove_file(&second).is_ok() {
+            return Ok("remove a hard link");
+        }
+        fs::hard_link(self.path(number), second)?;
+        Ok("make a hard link")
+    }
+
+    fn set_mode(&mut self, path: PathBuf) -> io::Result<&'static str> {
+        drop(self.open(&path)?);
+        let mode = [0, 0o400, 0o644, 0o666, 0o4777][self.rng.usize(..5)];
+        fs::set_permissions(path, Permissions::from_mode(mode))?;
+        Ok("change the mode")
+    }
+
+    /// The lock by which one pmdanixl keeps another away.
+    fn lock(&mut self, path: PathBuf) -> io::Result<&'static str> {
+        let file = self.open(&path)?;
+        if !lock(&file)? {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.hold(file);
+        Ok("lock")
+    }
+
+    /// Large rings are full, whatever was read of them: there is always more than there is time for.
+    fn flood(&mut self) -> io::Result<&'static str> {
+        for number in 0..FLOODS {
+            let path = self.directory.join(format!("flood-{number}"));
+            let file = match self.open(&path) {
+                Ok(file) => file,
+                Err(_) => files::flood(&path, FLOOD)?,
+            };
+            let mut read_pos = [0; 8];
+            file.read_exact_at(&mut read_pos, 8)?;
+            let last = u64::from_le_bytes(read_pos).wrapping_sub(1);
+            files::put(&file, 0, last % FLOOD)?;
+        }
+        Ok("flood")
+    }
+
+    /// A lease, which whoever opens the file meanwhile has to wait for, unless he is careful.
+    fn take_a_lease(&mut self, path: PathBuf) -> io::Result<&'static str> {
+        let file = self.open(&path)?;
+        // It lasts as long as the file is open.
+        std::mem::forget(Lease::take(&file, LeaseKind::Alone)?);
+        self.hold(file);
+        Ok("take a lease")
+    }
+
+    fn hold(&mut self, file: File) {
+        self.held.push_back(file);
+        if self.held.len() > HELD {
+            self.held.pop_front();
+        }
+    }
+}

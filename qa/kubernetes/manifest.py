@@ -1,0 +1,91 @@
+"""The manifests of share/kubernetes, as a cluster would take them.
+
+    manifest.py FILE            checks each document against the published schemas of each release of Kubernetes that the
+                                package kubernetes-validate has, where a key that is not in the schema is an error; then
+                                prints the documents as a JSON array. With `-`, reads standard input.
+    manifest.py --shell FILE    what the DaemonSet of FILE gives its container, as assignments for sh
+    manifest.py --config FILE DIRECTORY
+                                the ConfigMap of FILE, as files in DIRECTORY
+"""
+
+import json
+import pathlib
+import shlex
+import sys
+
+import kubernetes_validate
+import yaml
+
+
+def documents(file):
+    """The documents of a file."""
+    text = sys.stdin.read() if file == "-" else pathlib.Path(file).read_text()
+    return [document for document in yaml.safe_load_all(text) if document is not None]
+
+
+def only(file, kind):
+    """The one document of a kind."""
+    (document,) = (document for document in documents(file) if document["kind"] == kind)
+    return document
+
+
+def check(file):
+    """Says what does not fit; whether all does."""
+    found = documents(file)
+    errors = [] if found else [f"{file}: no document"]
+    for document in found:
+        for release in kubernetes_validate.utils.all_versions():
+            try:
+                kubernetes_validate.validate(document, release, strict=True)
+            except kubernetes_validate.ValidationError as error:
+                where = ".".join(str(part) for part in error.path)
+                errors.append(f"{file}: Kubernetes {release}: {document.get('kind')}: {where}: {error.message}")
+            except Exception as error:  # a kind or a version of an API that is in no schema
+                why = getattr(error, "message", repr(error))
+                errors.append(f"{file}: Kubernetes {release}: {document.get('kind')}: {why}")
+    print("\n".join(errors), file=sys.stderr, end="\n" if errors else "")
+    print(json.dumps(found))
+    return not errors
+
+
+def shell(file):
+    """Assignments: the container's mounts by kind of volume, its capabilities, and so on."""
+    spec = only(file, "DaemonSet")["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    volumes = {volume.pop("name"): volume for volume in spec["volumes"]}
+    mounts = []
+    for mount in sorted(container["volumeMounts"], key=lambda mount: mount["mountPath"]):
+        ((kind, volume),) = volumes[mount["name"]].items()
+        propagation = mount.get("mountPropagation", "None")
+        mounts.append(":".join([kind, mount["mountPath"], propagation, volume.get("path", "")]))
+    capabilities = container["securityContext"]["capabilities"]
+    assert capabilities["drop"] == ["ALL"]
+    values = {
+        "mounts": " ".join(mounts),
+        "capabilities": ",".join("+" + name.lower() for name in capabilities["add"]),
+        "grace": str(spec["terminationGracePeriodSeconds"]),
+        "ready": shlex.join(container["readinessProbe"]["exec"]["command"]),
+        "live": shlex.join(container["livenessProbe"]["exec"]["command"]),
+    }
+    for name, value in values.items():
+        print(f"{name}={shlex.quote(value)}")
+
+
+def config(file, directory):
+    """Writes the files of the ConfigMap, by way of a symbolic link as the kubelet does."""
+    data = pathlib.Path(directory, "..data")
+    data.mkdir(parents=True)
+    for name, text in only(file, "ConfigMap")["data"].items():
+        (data / name).write_text(text)
+        pathlib.Path(directory, name).symlink_to(f"..data/{name}")
+
+
+match sys.argv[1:]:
+    case ["--shell", file]:
+        shell(file)
+    case ["--config", file, directory]:
+        config(file, directory)
+    case [file]:
+        sys.exit(not check(file))
+    case _:
+        sys.exit(__doc__)

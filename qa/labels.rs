@@ -1,0 +1,389 @@
+//! Who an agent is, in the labels of its instances: from the first moment on, over a restart of all, and for Prometheus.
+
+mod support;
+
+use nix::unistd::{Uid, User};
+use pmdanixl::facts::Facts;
+use pmdanixl::writer::Writer;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use support::kill::{kill_process, wait_for_orphans};
+use support::pdu::Link;
+use support::pmproxy::Pmproxy;
+use support::sample::Sample;
+use support::writer::{Kind, Layout, RingWriter};
+use support::{Home, PMDANIXL, Pmcd, TX_BYTES, example, wait_for};
+
+const SECRET: &str = "hf-Zq7wXr2Lk9";
+/// A few transfers, and then it lives on.
+const A_FEW: &str = "--rate 0 --transfers 30 --size 3000 --read-every 0 --linger 600";
+const POD: &str = "0f3c2b1a-1111-2222-3333-444455556666";
+
+/// A command with a rank, a job and a secret in its environment.
+fn worker(program: impl AsRef<std::ffi::OsStr>, rank: u32) -> Command {
+    let mut command = Command::new(program);
+    command
+        .env("LOCAL_RANK", rank.to_string())
+        .env("SLURM_JOB_ID", "4711")
+        .env("HF_TOKEN", SECRET);
+    command
+}
+
+/// The name of the user that this runs as.
+fn own_user() -> String {
+    let user = User::from_uid(Uid::current()).expect("asked");
+    user.expect("this one").name
+}
+
+/// The labels that an agent must have: those given, and what this process has as its child has it.
+fn expected(labels: &[(&str, &str)]) -> Map<String, Value> {
+    let own = Writer::of(std::process::id())
+        .ok()
+        .and_then(Facts::of_process);
+    let own = own.expect("this process runs");
+    let of_all = [
+        ("source", Some("ring".to_owned())),
+        ("container_id", own.container_id),
+        ("pod_uid", own.pod_uid),
+    ];
+    let of_all = of_all
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)));
+    let given = labels
+        .iter()
+        .map(|(name, value)| (*name, (*value).to_owned()));
+    let all = of_all.chain(given);
+    all.map(|(name, value)| (name.to_owned(), value.into()))
+        .collect()
+}
+
+/// Without the labels that all metrics of this host have.
+fn own_labels(mut labels: Map<String, Value>) -> Map<String, Value> {
+    let of_host = [
+        "agent",
+        "hostname",
+        "machineid",
+        "domainname",
+        "groupid",
+        "userid",
+        "platform",
+    ];
+    labels.retain(|name, _| !of_host.contains(&name.as_str()));
+    labels
+}
+
+/// Asks without a pause until an instance is there, and says what labels it has then.
+fn first_labels(pmcd: &Pmcd, name: &str) -> Map<String, Value> {
+    let end = std::time::Instant::now() + support::PATIENCE;
+    loop {
+        if let Some(labels) = pmcd.labels(TX_BYTES).remove(name) {
+            return own_labels(labels);
+        }
+        assert!(std::time::Instant::now() < end, "{name} never came");
+    }
+}
+
+/// All files below a directory, as they are.
+fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).expect("a directory").flatten() {
+        let kind = entry.file_type().expect("asked");
+        if kind.is_dir() {
+            found.extend(contents(&entry.path()));
+        } else if kind.is_file() {
+            found.push((
+                entry.path().display().to_string(),
+                fs::read(entry.path()).expect("ours"),
+            ));
+        }
+    }
+    found
+}
+
+fn holds(bytes: &[u8], text: &str) -> bool {
+    bytes
+        .windows(text.len())
+        .any(|part| part == text.as_bytes())
+}
+
+#[test]
+fn labels_are_right_when_an_instance_is_seen_first() {
+    let home = Home::new();
+    fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
+    fs::set_permissions(home.rings(), PermissionsExt::from_mode(0o1777)).expect("ours");
+    let pmcd = Pmcd::start(&home);
+    let mut agents = Vec::new();
+    let user = own_user();
+    // As `vllm serve` is found on its command line, by the program's name.
+    let vllm = home.path("vllm");
+    symlink(example("producer"), &vllm).expect("linked");
+    for rank in 0..4 {
+        let name = format!("5c0d7a1e-vllm-{rank}");
+        agents.push(Sample::start_as(
+            worker(&vllm, rank),
+            &home.rings(),
+            &name,
+            A_FEW,
+        ));
+        let labels = [
+            ("nixl_agent", &*name),
+            ("user", &user),
+            ("engine", "vllm"),
+            ("local_rank", &rank.to_string()),
+            ("slurm_job_id", "4711"),
+        ];
+        assert_eq!(first_labels(&pmcd, &name), expected(&labels));
+    }
+    // A title that a process gave itself; a name that tells more; and one of which nothing is known.
+    for (name, title, engine) in [
+        ("scheduler", "sglang::scheduler_TP1", Some("sglang")),
+        ("kvbm-worker-3", "VLLM::Worker_TP0", Some("kvbm")),
+        ("just \"one\"", "python3", None),
+    ] {
+        let mut command = Command::new(example("producer"));
+        command
+            .arg0(title)
+            .env_remove("SLURM_JOB_ID")
+            .env_remove("LOCAL_RANK");
+        agents.push(Sample::start_as(command, &home.rings(), name, A_FEW));
+        let mut labels = vec![("nixl_agent", name), ("user", &*user)];
+        labels.extend(engine.map(|engine| ("engine", engine)));
+        let instance = name.replace('"', "%22").replace(' ', "%20");
+        assert_eq!(first_labels(&pmcd, &instance), expected(&labels));
+    }
+    // Another user's.
+    let producer = home.path("producer");
+    fs::copy(example("producer"), &producer).expect("copied");
+    let mut command = worker("setpriv", 1);
+    command
+        .args(["--reuid=65534", "--clear-groups"])
+        .arg(&producer);
+    agents.push(Sample::start_as(command, &home.rings(), "theirs", A_FEW));
+    let labels = first_labels(&pmcd, "theirs");
+    assert_eq!(
+        (&labels["user"], &labels["local_rank"]),
+        (&"nobody".into(), &"1".into())
+    );
+}
+
+#[test]
+fn labels_outlive_the_agent_and_a_kill_of_all() {
+    let home = Home::new();
+    let mut pmcd = Pmcd::start(&home);
+    let mut command = worker(example("producer"), 5);
+    command.arg0("VLLM::Worker_TP5");
+    let agent = Sample::start_as(command, &home.rings(), "agent", A_FEW);
+    let labels = first_labels(&pmcd, "agent");
+    let user = own_user();
+    let right = expected(&[
+        ("nixl_agent", "agent"),
+        ("user", &user),
+        ("engine", "vllm"),
+        ("local_rank", "5"),
+        ("slurm_job_id", "4711"),
+    ]);
+    assert_eq!(labels, right);
+    for agent in [Some(agent), None] {
+        let pmda = pmcd.pmda_pid();
+        kill_process(pmda);
+        pmcd.kill();
+        wait_for_orphans(&pmcd.path("log"));
+        // The second time nobody can be asked any more who that was.
+        drop(agent);
+        pmcd.start_anew();
+        pmcd.wait_until_it_answers();
+        assert_ne!(pmcd.pmda_pid(), pmda);
+        let first = pmcd.labels(TX_BYTES).remove("agent").map(own_labels);
+        assert_eq!(first.as_ref(), Some(&right), "in the first answer");
+        assert_eq!(pmcd.values(TX_BYTES)["agent"], 30 * 3000);
+    }
+}
+
+#[test]
+fn the_pod_is_told_by_the_directory_of_its_volume_also_where_proc_is_not_asked() {
+    for proc_facts in [true, false] {
+        let home = Home::new();
+        let pods = home.path("kubelet/pods");
+        let volume = pods.join(POD).join("volumes/kubernetes.io~empty-dir/nixl");
+        fs::create_dir_all(&volume).expect("made");
+        home.configure(&format!(
+            "[nixl]\nproc_facts = {proc_facts}\n\
+             telemetry_dir = \"{}/*/volumes/kubernetes.io~empty-dir/nixl\"\n",
+            pods.display()
+        ));
+        let pmcd = Pmcd::start(&home);
+        let command = worker(example("producer"), 0);
+        let _agent = Sample::start_as(command, &volume, "kvbm-worker-0", A_FEW);
+        let labels = first_labels(&pmcd, "kvbm-worker-0");
+        assert_eq!(
+            (&labels["pod_uid"], &labels["engine"]),
+            (&POD.into(), &"kvbm".into())
+        );
+        assert_eq!(labels["nixl_agent"], "kvbm-worker-0");
+        // Only the process tells that.
+        assert_eq!(labels.contains_key("local_rank"), proc_facts);
+    }
+}
+
+#[test]
+fn the_second_agent_of_a_name_is_called_by_the_uid_of_its_pod() {
+    let home = Home::new();
+    let pods = home.path("kubelet/pods");
+    let other = POD.replace('2', "f");
+    home.configure(&format!(
+        "[nixl]\ntelemetry_dir = \"{}/*/volumes/kubernetes.io~empty-dir/nixl\"\n",
+        pods.display()
+    ));
+    let _rings = [POD, &other].map(|uid| {
+        let volume = pods.join(uid).join("volumes/kubernetes.io~empty-dir/nixl");
+        fs::create_dir_all(&volume).expect("made");
+        let mut ring = RingWriter::create(&volume.join("worker-0"), Layout::V4, 16);
+        ring.as_mut().expect("a ring").push(Kind::TxBytes, 1);
+        ring
+    });
+    let pmcd = Pmcd::start(&home);
+    pmcd.becomes(&[("worker-0", 1), (&format!("worker-0@{other}"), 1)]);
+}
+
+#[test]
+fn what_else_is_in_an_environment_is_nowhere() {
+    let home = Home::new();
+    let mut command = worker(example("producer"), 2);
+    command
+        .env("LOCAL_RANKED", SECRET)
+        .env("A_LOCAL_RANK", SECRET);
+    let agent = Sample::start_as(command, &home.rings(), "agent", A_FEW);
+    let mut daemon = Command::new(PMDANIXL);
+    daemon.args(["-D", "appl0"]).stderr(Stdio::null());
+    let mut link = Link::start(&home, daemon).expect("it starts");
+    wait_for("its process is known", || {
+        let pids = link.fetch(&["agent.pid"]).expect("an answer").remove(0);
+        pids.values()
+            .any(|&pid| pid == u64::from(agent.pid()))
+            .then_some(())
+    });
+    wait_for("it is in the files", || {
+        let cache = fs::read_to_string(home.path("var/config/pmda/39.0")).unwrap_or_default();
+        cache.contains(" agent").then_some(())
+    });
+    agent.kill();
+    wait_for("the log says more than usual", || {
+        home.log().contains("Debug: ").then_some(())
+    });
+    link.end();
+    let files = contents(&home.path("."));
+    let state = files
+        .iter()
+        .find(|(path, _)| path.ends_with("run/nixl/state"));
+    let (_, state) = state.expect("a state file");
+    // What is known of the process is in there.
+    assert!(holds(state, "4711") && holds(state, "agent"));
+    for (path, bytes) in &files {
+        assert!(!holds(bytes, SECRET) && !holds(bytes, "HF_TOKEN"), "{path}");
+    }
+}
+
+#[test]
+fn buckets_have_the_labels_of_their_agent_and_their_bounds() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let [one, _two] = ["one", "two"]
+        .map(|name| Sample::start_as(worker(example("producer"), 1), &home.rings(), name, A_FEW));
+    let all = [("one".to_owned(), 90_000), ("two".to_owned(), 90_000)];
+    wait_for("both are counted", || {
+        (pmcd.values(TX_BYTES) == BTreeMap::from(all.clone())).then_some(())
+    });
+    for (metric, buckets, lowest, highest) in [
+        ("nixl.latency.xfer_time.buckets", 19, "10", "10000000"),
+        ("nixl.latency.post_time.buckets", 19, "10", "10000000"),
+        ("nixl.size.buckets", 13, "2048", "8589934592"),
+        ("nixl.bandwidth.buckets", 21, "1000000", "524288000000"),
+    ] {
+        assert_eq!(pmcd.count(metric), 2 * buckets, "{metric}");
+        let labels = pmcd.labels(metric);
+        assert_eq!(labels.len(), 2 * usize::try_from(buckets).expect("a few"));
+        let of = pmcd.labels(TX_BYTES);
+        for (instance, labels) in &labels {
+            let (agent, range) = instance.split_once("::").expect("agent::low-high");
+            let (lower, upper) = range.split_once('-').expect("low-high");
+            let mut expected = of[agent].clone();
+            expected.insert("lower_bound".into(), lower.into());
+            let upper = if upper == "inf" { "+Inf" } else { upper };
+            expected.insert("upper_bound".into(), upper.into());
+            assert_eq!(labels, &expected, "{metric} {instance}");
+        }
+        for edge in [format!("one::0-{lowest}"), format!("two::{highest}-inf")] {
+            assert!(labels.contains_key(&edge), "{metric}: {edge}");
+        }
+        let counted: u64 = pmcd.values(metric).values().sum();
+        assert_eq!(counted, 60, "{metric}: each transfer in one of them");
+    }
+    for metric in [
+        TX_BYTES,
+        "nixl.agent.state",
+        "nixl.latency.xfer_time.p99",
+        "nixl.bandwidth.p10",
+    ] {
+        assert_eq!(pmcd.count(metric), 2, "{metric}");
+    }
+    drop(one);
+}
+
+#[test]
+fn a_scrape_by_prometheus_has_the_labels_and_the_values_of_a_histogram() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let mut command = worker(example("producer"), 7);
+    command.arg0("VLLM::Worker_TP7");
+    let _agent = Sample::start_as(command, &home.rings(), "agent", A_FEW);
+    wait_for("it is counted", || {
+        (pmcd.values(TX_BYTES).get("agent") == Some(&90_000)).then_some(())
+    });
+    let shown = pmcd.values("nixl.size.buckets");
+    let proxy = Pmproxy::start(&home, &pmcd);
+    let scrape = wait_for("pmproxy answers", || {
+        let body = proxy.get("/metrics?names=nixl.size.buckets,nixl.transfer.tx_bytes")?;
+        body.contains("nixl_size_buckets{").then_some(body)
+    });
+    let mut buckets = BTreeMap::new();
+    for line in scrape
+        .lines()
+        .filter(|line| line.starts_with("nixl_size_buckets{"))
+    {
+        for label in [
+            "nixl_agent=\"agent\"",
+            "engine=\"vllm\"",
+            "local_rank=\"7\"",
+            "slurm_job_id=\"4711\"",
+            "source=\"ring\"",
+            "lower_bound=\"",
+            "upper_bound=\"",
+        ] {
+            assert!(line.contains(label), "{label}: {line}");
+        }
+        let (_, name) = line.split_once("instname=\"").expect("its name");
+        let (name, _) = name.split_once('"').expect("its end");
+        let value = line
+            .split("} ")
+            .nth(1)
+            .and_then(|rest| rest.split(' ').next());
+        let value: u64 = value.expect("a value").parse().expect("a number");
+        buckets.insert(name.to_owned(), value);
+    }
+    assert_eq!(buckets, shown, "{scrape}");
+    assert_eq!(buckets["agent::2048-8192"], 30);
+    let bytes = scrape
+        .lines()
+        .find(|line| line.starts_with("nixl_transfer_tx_bytes{"));
+    let bytes = bytes.expect("the counter");
+    assert!(
+        bytes.contains("engine=\"vllm\"") && bytes.contains("} 90000"),
+        "{bytes}"
+    );
+    assert!(!scrape.contains(SECRET));
+}

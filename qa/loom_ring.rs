@@ -1,0 +1,315 @@
+//! Producer and consumer of a ring in the orders that the memory model allows, by loom: the consumer is the real one
+//! (`src/ring/protocol.rs`), on loom's words in place of a mapping; the producer does what NIXL does.
+//!
+//! Its limits: as many interruptions as `explore` says, a ring of four slots, and loads that see no store from the future, which
+//! loom does not have. A restart's stores are taken to be seen in their order, as on x86; in any order, the model finds batches
+//! that are none. A restart of a ring whose `read_pos` is 0 is not in it: the file's identity tells that (`src/source/counting.rs`).
+//!
+//! What holds with the orderings as they are fails where they are weakened, which is tested as well.
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, fence};
+use pmdanixl::event::{Event, EventType, Events};
+use pmdanixl::layout::{CAPACITY, HEADER_WORDS, Layout, MASK, READ_POS, VERSIONS, WRITE_POS};
+use pmdanixl::ring::protocol::{Batch, Consumer, Shape, Word};
+use std::ops::Range;
+use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
+
+/// What is weakened.
+const NOTHING: u8 = 0;
+/// The consumer's acquire loads and fences are relaxed. (Only both: since the consumer looks twice where the producer is, the
+/// fence after the first look does what the load does as well.)
+const CONSUMER_ACQUIRE: u8 = 1;
+/// The consumer has no fence between its loads of slots and those of positions.
+const CONSUMER_FENCE: u8 = 2;
+/// The consumer releases slots by a relaxed compare-and-swap.
+const CONSUMER_RELEASE: u8 = 3;
+/// The consumer releases slots by a plain store.
+const CONSUMER_SWAP: u8 = 4;
+/// The producer stores its position relaxed.
+const PRODUCER_RELEASE: u8 = 5;
+
+/// A word, with one thing weakened.
+struct Cell<const WEAK: u8>(AtomicU64);
+
+impl<const WEAK: u8> Word for Cell<WEAK> {
+    fn load(&self, order: Ordering) -> u64 {
+        self.0.load(match WEAK {
+            CONSUMER_ACQUIRE => Relaxed,
+            _ => order,
+        })
+    }
+
+    fn swap_from(&self, current: u64, new: u64, order: Ordering) -> Result<u64, u64> {
+        match WEAK {
+            CONSUMER_RELEASE => self.0.compare_exchange(current, new, Relaxed, Relaxed),
+            CONSUMER_SWAP => {
+                self.0.store(new, order);
+                Ok(current)
+            }
+            _ => self.0.compare_exchange(current, new, order, Relaxed),
+        }
+    }
+
+    fn fence(order: Ordering) {
+        if ![CONSUMER_ACQUIRE, CONSUMER_FENCE].contains(&WEAK) {
+            fence(order);
+        }
+    }
+}
+
+/// A v4 ring in memory.
+struct Ring<const WEAK: u8> {
+    words: Vec<Cell<WEAK>>,
+    /// One for each slot: the consumer touches those of its batch, and the producer that of the slot that it writes. Loom says
+    /// so if one does without being after the other.
+    turns: Vec<UnsafeCell<()>>,
+    capacity: u64,
+}
+
+/// Version 4, twice.
+const BOTH_VERSIONS: u64 = (4 << 32) | 4;
+
+impl<const WEAK: u8> Ring<WEAK> {
+    fn new(capacity: u64) -> Self {
+        let word = |at| {
+            Cell(AtomicU64::new(match at {
+                VERSIONS => BOTH_VERSIONS,
+                CAPACITY => capacity,
+                MASK => capacity - 1,
+                _ => 0,
+            }))
+        };
+        let slots = usize::try_from(capacity).expect("small");
+        Self {
+            words: (0..HEADER_WORDS + 2 * slots).map(word).collect(),
+            turns: (0..slots).map(|_| UnsafeCell::new(())).collect(),
+            capacity,
+        }
+    }
+
+    /// Pushes an event as NIXL does; `false`: the ring is full, and the event lost.
+    fn push(&self, number: u32) -> bool {
+        let write_pos = self.words[WRITE_POS].0.load(Relaxed);
+        let next = (write_pos + 1) & (self.capacity - 1);
+        if next == self.words[READ_POS].0.load(Acquire) {
+            return false;
+        }
+        let slot = usize::try_from(write_pos).expect("small");
+        self.turns[slot].with_mut(|_| ());
+        let first = HEADER_WORDS + 2 * slot;
+        self.words[first].0.store(kind(number) as u64, Relaxed);
+        self.words[first + 1].0.store(value(number), Relaxed);
+        let order = match WEAK {
+            PRODUCER_RELEASE => Relaxed,
+            _ => Release,
+        };
+        self.words[WRITE_POS].0.store(next, order);
+        true
+    }
+
+    /// Sets the header up anew as NIXL does when an agent is started on the file of another. Its stores are seen in their order,
+    /// as they are on x86: nothing in NIXL says so, but for the versions at the end.
+    fn restart(&self) {
+        let store = |word: usize, value| self.words[word].0.store(value, Release);
+        store(VERSIONS, 0);
+        store(WRITE_POS, 0);
+        // A store in NIXL. That it comes after a compare-and-swap that met the value before it, loom knows of a swap only.
+        self.words[READ_POS].0.swap(0, Release);
+        // Capacity and mask are what they were.
+        store(VERSIONS, BOTH_VERSIONS);
+        // The first event comes from a thread that is started after this.
+        fence(Release);
+    }
+
+    fn consumer(&self) -> Consumer<'_, Cell<WEAK>> {
+        let shape = Shape {
+            layout: Layout::V4,
+            capacity: self.capacity,
+            versions: BOTH_VERSIONS,
+        };
+        Consumer::new(&self.words, shape)
+    }
+
+    fn len(&self, batch: &Batch) -> u32 {
+        let len = batch.upto.wrapping_sub(batch.from) & (self.capacity - 1);
+        u32::try_from(len).expect("small")
+    }
+
+    /// Notes that the slots of a batch were read.
+    fn touch(&self, batch: &Batch) {
+        let mut pos = batch.from;
+        while pos != batch.upto {
+            self.turns[usize::try_from(pos).expect("small")].with(|_| ());
+            pos = (pos + 1) & (self.capacity - 1);
+        }
+    }
+}
+
+/// Every event has a value of its own, and another type than those before and after it.
+fn value(number: u32) -> u64 {
+    10_u64.pow(number)
+}
+
+fn kind(number: u32) -> EventType {
+    match number % 2 {
+        0 => EventType::TxBytes,
+        _ => EventType::RxBytes,
+    }
+}
+
+/// A batch holds these events, each once and as it was pushed, and no others.
+fn assert_events(taken: &[Event], events: Range<u32>) {
+    let event = |number| Event::new(Some(kind(number)), value(number));
+    assert_eq!(taken, events.map(event).collect::<Vec<_>>());
+}
+
+fn explore(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    // What takes more interruptions than this is not looked for, unless LOOM_MAX_PREEMPTIONS says so.
+    builder.preemption_bound = builder.preemption_bound.or(Some(2));
+    builder.check(model);
+}
+
+/// A producer and a consumer on a ring that is full at first, so that the second event that the producer then pushes has the
+/// place of one that the consumer has read.
+fn a_producer_and_a_consumer<const WEAK: u8>() {
+    explore(|| {
+        let ring = Arc::new(Ring::<WEAK>::new(4));
+        assert!((0..3).all(|number| ring.push(number)));
+        let producer = {
+            let ring = Arc::clone(&ring);
+            loom::thread::spawn(move || {
+                let mut pushed = 3;
+                for _ in 0..2 {
+                    pushed += u32::from(ring.push(pushed));
+                }
+                pushed
+            })
+        };
+        let mut counted = 0;
+        let mut drain = || {
+            let mut events = Events::default();
+            let batch = ring.consumer().take(u64::MAX, &mut events);
+            let batch = batch.expect("no restart");
+            let upto = counted + ring.len(&batch);
+            assert_events(events.list(), counted..upto);
+            ring.touch(&batch);
+            assert_eq!(ring.consumer().release(batch.from, batch.upto), Ok(()));
+            counted = upto;
+        };
+        drain();
+        drain();
+        let pushed = producer.join().expect("no panic");
+        drain();
+        assert_eq!(counted, pushed);
+    });
+}
+
+/// Events of the agent that was there before, and waited in the ring; and those of the one that was started on its file.
+const OLD: Range<u32> = 2..5;
+const NEW: Range<u32> = 10..11;
+
+/// A producer that is started anew while the ring is drained. The old events are counted once or, if it comes before, not at
+/// all; the new ones once; and the consumer knows that there was a restart.
+fn a_restart_while_the_ring_is_drained<const WEAK: u8>() {
+    explore(|| {
+        let ring = Arc::new(Ring::<WEAK>::new(4));
+        // Not from the start of the ring on: there it takes the file's identity to tell (see src/source/counting.rs).
+        assert!(ring.push(0) && ring.push(1));
+        assert_eq!(ring.consumer().release(0, 2), Ok(()));
+        assert!(OLD.clone().all(|number| ring.push(number)));
+        let producer = {
+            let ring = Arc::clone(&ring);
+            loom::thread::spawn(move || {
+                ring.restart();
+                assert!(NEW.clone().all(|number| ring.push(number)));
+            })
+        };
+        // Where the consumer left off, as long as it knows of no restart.
+        let (mut left_off, mut new) = (Some(2), NEW.start);
+        let mut drain = || {
+            let mut events = Events::default();
+            let Ok(batch) = ring.consumer().take(u64::MAX, &mut events) else {
+                left_off = None;
+                return;
+            };
+            if left_off.is_some_and(|left_off| batch.from != left_off) {
+                left_off = None;
+                return;
+            }
+            // It counts before it releases.
+            let len = ring.len(&batch);
+            match left_off {
+                Some(2) => assert_events(events.list(), OLD),
+                Some(_) => assert_eq!(len, 0, "nothing comes behind the old events: {batch:?}"),
+                None => {
+                    assert_events(events.list(), new..new + len);
+                    new += len;
+                }
+            }
+            let released = ring.consumer().release(batch.from, batch.upto);
+            if left_off.is_some() {
+                left_off = released.is_ok().then_some(batch.upto);
+            } else {
+                assert_eq!(released, Ok(()), "only one restart");
+            }
+        };
+        drain();
+        producer.join().expect("no panic");
+        drain();
+        drain();
+        assert_eq!((left_off, new), (None, NEW.end));
+    });
+}
+
+/// The model fails, in this way: what is weakened is needed, and the model would find out.
+fn assert_needed(model: fn(), how: &str) {
+    let found = std::panic::catch_unwind(model).expect_err("the model fails");
+    let found = match found.downcast::<String>() {
+        Ok(text) => *text,
+        Err(other) => (*other.downcast::<&str>().expect("a message")).to_owned(),
+    };
+    assert!(found.contains(how), "{found}");
+}
+
+/// Events that were counted are not those that were pushed.
+const WRONG: &str = "assertion `left == right` failed";
+/// The slot of an event that the consumer reads is written to.
+const RACE: &str = "Concurrent read and write accesses";
+
+#[test]
+fn each_event_is_read_whole_and_counted_once() {
+    a_producer_and_a_consumer::<NOTHING>();
+}
+
+#[test]
+fn a_restart_is_recognised_and_nothing_of_it_is_counted_wrongly() {
+    a_restart_while_the_ring_is_drained::<NOTHING>();
+}
+
+#[test]
+fn without_the_consumers_acquire_it_fails() {
+    assert_needed(a_producer_and_a_consumer::<CONSUMER_ACQUIRE>, WRONG);
+}
+
+#[test]
+fn without_the_producers_release_it_fails() {
+    assert_needed(a_producer_and_a_consumer::<PRODUCER_RELEASE>, WRONG);
+}
+
+#[test]
+fn without_the_consumers_release_it_fails() {
+    assert_needed(a_producer_and_a_consumer::<CONSUMER_RELEASE>, RACE);
+}
+
+#[test]
+fn with_a_store_in_place_of_the_compare_and_swap_it_fails() {
+    assert_needed(a_restart_while_the_ring_is_drained::<CONSUMER_SWAP>, WRONG);
+}
+
+#[test]
+fn without_the_consumers_fence_it_fails() {
+    assert_needed(a_restart_while_the_ring_is_drained::<CONSUMER_FENCE>, WRONG);
+}

@@ -1,0 +1,342 @@
+//! The rules of share/pmieconf: PCP's own pmieconf makes the configuration, and pmie says on which archives they fire.
+
+mod support;
+
+use std::os::unix::fs::FileExt;
+use support::rule::{RULES, Rule, pmieconf};
+use support::share::{Logger, files_in, is_metric, names_in, text_of};
+use support::writer::{Kind, Layout, RingWriter};
+use support::{Home, Pmcd, TX_BYTES, run, wait_for};
+
+#[test]
+fn all_rules_are_off_until_they_are_switched_on() {
+    let home = Home::new();
+    let disabled = run(pmieconf(&home).args(["rules", "disabled"]));
+    for name in files_in(RULES) {
+        assert!(disabled.contains(&format!(" nixl.{name} ")), "{disabled}");
+    }
+    let enabled = run(pmieconf(&home).args(["rules", "enabled"]));
+    assert!(!enabled.contains("nixl."), "{enabled}");
+    assert_eq!(files_in(RULES).len(), 10);
+}
+
+#[test]
+fn each_rule_has_a_help_text_whose_metrics_exist() {
+    let home = Home::new();
+    let rules = files_in(RULES);
+    for name in &rules {
+        let help = run(pmieconf(&home).args(["help", &format!("nixl.{name}")]));
+        assert!(help.lines().count() > 5, "{help}");
+        let file = text_of(&format!("{RULES}/{name}"));
+        for metric in names_in(&file) {
+            let is_rule = metric
+                .strip_prefix("nixl.")
+                .is_some_and(|name| rules.iter().any(|rule| rule == name));
+            assert!(is_rule || is_metric(metric), "{name}: {metric}");
+        }
+    }
+}
+
+#[test]
+fn a_ring_that_is_found_full_is_told_once_and_an_old_loss_not_at_all() {
+    let rule = Rule::new("ring_full");
+    rule.fires(
+        "nixl.ring.full lost 0 0 3 3 6 6
+         nixl.ring.full fine 0 0 0 0 0 0",
+        "NIXL telemetry is being lost: ring full 0.05full/s[lost]@host",
+    );
+    rule.is_silent(
+        "nixl.ring.full before 7 7 7 7
+         nixl.ring.full comes  - - 7 7",
+    );
+    let lenient = Rule::new("ring_full").with(&[("threshold", "3")]);
+    lenient.is_silent("nixl.ring.full lost 0 0 3 3 6 6");
+}
+
+#[test]
+fn an_agent_that_dropped_events_is_told_beside_one_that_cannot_tell() {
+    let rule = Rule::new("events_dropped");
+    rule.fires(
+        "nixl.ring.dropped new 0 0 120 120
+         nixl.ring.events  new 0 9 99  199
+         nixl.ring.events  old 0 9 99  199",
+        "NIXL telemetry is being lost: events dropped 2dropped/s[new]@host",
+    );
+    rule.is_silent("nixl.ring.dropped new 5 5 5 5");
+    let lenient = Rule::new("events_dropped").with(&[("threshold", "120")]);
+    lenient.is_silent("nixl.ring.dropped new 0 0 120 120");
+}
+
+#[test]
+fn a_burst_of_errors_is_told_and_a_few_of_them_are_not() {
+    let rule = Rule::new("error_burst");
+    rule.fires(
+        "nixl.errors.total burst  0 0 60 60
+         nixl.errors.total steady 0 9 18 27",
+        "Burst of NIXL errors 1errors/s[burst]@host",
+    );
+    rule.is_silent("nixl.errors.total steady 0 10 20 30");
+    let strict = Rule::new("error_burst").with(&[("threshold", "0")]);
+    strict.fires(
+        "nixl.errors.total one 0 0 6 6",
+        "Burst of NIXL errors 0.1errors/s[one]@host",
+    );
+}
+
+#[test]
+fn trouble_is_told_even_if_another_agent_comes_or_leaves_meanwhile() {
+    for (name, metric) in [
+        ("ring_full", "nixl.ring.full"),
+        ("events_dropped", "nixl.ring.dropped"),
+        ("error_burst", "nixl.errors.total"),
+        ("remote_disconnect", "nixl.errors.remote_disconnect"),
+    ] {
+        for other in ["- - 0 0", "0 0 - -"] {
+            let (before, behind) = (format!("{metric} a {other}"), format!("{metric} z {other}"));
+            let said = Rule::new(name).says(&format!("{before}\n{metric} m 0 0 60 60\n{behind}"));
+            assert!(
+                said.len() == 1 && said[0].contains("[m]@"),
+                "{name}: {said:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn one_disconnect_is_told_and_other_errors_are_not() {
+    let rule = Rule::new("remote_disconnect");
+    rule.fires(
+        "nixl.errors.remote_disconnect left 0 0 3 3
+         nixl.errors.remote_disconnect fine 0 0 0 0",
+        "NIXL agent lost a remote agent 0.05disconnects/s[left]@host",
+    );
+    rule.is_silent(
+        "nixl.errors.remote_disconnect fine 2 2 2 2
+         nixl.errors.total             fine 2 9 99 999",
+    );
+}
+
+/// Two agents: the second is in that state, silent for so long, and has that many transfers, while the first works or not.
+fn pair(state: u8, idle: &str, transfers: u8, works: bool) -> String {
+    let host = if works { "0 60 120 180" } else { "5 5 5 5" };
+    format!(
+        "nixl.agent.state busy 1 1 1 1
+         nixl.agent.state mute {state} {state} {state} {state}
+         nixl.agent.idle_time busy 0 0 0 0
+         nixl.agent.idle_time mute {idle}
+         nixl.transfer.tx_requests busy {host}
+         nixl.transfer.tx_requests mute {transfers} {transfers} {transfers} {transfers}
+         nixl.transfer.rx_requests busy 0 0 0 0
+         nixl.transfer.rx_requests mute 0 0 0 0
+         nixl.host.transfer.tx_requests - {host}
+         nixl.host.transfer.rx_requests - 0 0 0 0"
+    )
+}
+
+#[test]
+fn an_agent_that_is_silent_while_another_works_is_told() {
+    let rule = Rule::new("silent");
+    let long = "240000 300000 360000 420000";
+    let told = "NIXL agent is silent while others work 360s[mute]@host";
+    rule.fires(&pair(2, long, 7, true), told);
+    // Its idle_after may be longer than the rule's patience.
+    rule.fires(&pair(1, long, 7, true), told);
+    // Not for long yet; exited; only ever a target of transfers; at night.
+    rule.is_silent(&pair(2, "120000 180000 240000 300000", 7, true));
+    rule.is_silent(&pair(3, long, 7, true));
+    rule.is_silent(&pair(2, long, 0, true));
+    rule.is_silent(&pair(2, long, 7, false));
+    let at_night = Rule::new("silent").with(&[("busy", "-1")]);
+    at_night.fires(&pair(2, long, 7, false), told);
+}
+
+#[test]
+fn an_agent_that_is_far_slower_than_its_peers_is_told() {
+    let rule = Rule::new("straggler");
+    let engine = "nixl.latency.xfer_time.p50 rank0 1000 1000 1000 1000
+         nixl.latency.xfer_time.p50 rank1 1100 1100 1100 1100
+         nixl.latency.xfer_time.p50 rank2 900 900 4200 4200";
+    let told = "NIXL agent is slower than its peers 4x[rank2]@host";
+    rule.fires(engine, told);
+    // An agent without transfers has no median, and shifts nobody else's.
+    let idle = "nixl.latency.xfer_time.p50 another - - - -
+         nixl.agent.state another 1 1 1 1
+         nixl.agent.state rank0 1 1 1 1";
+    rule.fires(&format!("{idle}\n{engine}"), told);
+    rule.is_silent(
+        "nixl.latency.xfer_time.p50 rank0 1000 1000 1000
+         nixl.latency.xfer_time.p50 rank1 2900 2900 2900",
+    );
+    rule.is_silent("nixl.latency.xfer_time.p50 alone 1000 9000 90000");
+    let strict = Rule::new("straggler").with(&[("factor", "2")]);
+    strict.fires(
+        "nixl.latency.xfer_time.p50 rank0 1000 1000
+         nixl.latency.xfer_time.p50 rank1 2500 2500",
+        "NIXL agent is slower than its peers 2.50x[rank1]@host",
+    );
+    let others = Rule::new("straggler").with(&[("agents", "\"^(rank[01]|kvbm)\"")]);
+    others.is_silent(engine);
+    let these = Rule::new("straggler").with(&[("agents", "\"^rank[0-9]$\"")]);
+    these.fires(engine, told);
+}
+
+#[test]
+fn memory_that_grows_in_six_intervals_on_end_is_told() {
+    let rule = Rule::new("memory_growth").every(600);
+    let told = "NIXL registered memory grows without end [leak]@host";
+    rule.fires(
+        "nixl.memory.current leak 0 2e6 4e6 6e6 8e6 10e6 12e6 12e6
+         nixl.memory.current fine 9e9 9e9 9e9 9e9 9e9 9e9 9e9 9e9"
+            .replace("e6", "000000")
+            .replace("e9", "000000000")
+            .as_str(),
+        told,
+    );
+    for steps in [
+        // Registered once at its start, in a few steps.
+        "0 4000000 8000000 90000000 90000000 90000000 90000000 90000000",
+        // Given back in between.
+        "0 4000000 8000000 2000000 6000000 9000000 4000000 8000000",
+        // By less than it takes.
+        "0 1000000 2000000 3000000 4000000 5000000 6000000 7000000",
+        // Not for six intervals yet.
+        "0 0 0 2000000 4000000 6000000 8000000 10000000",
+    ] {
+        rule.is_silent(&format!("nixl.memory.current fine {steps}"));
+    }
+    let lenient = Rule::new("memory_growth")
+        .every(600)
+        .with(&[("threshold", "2")]);
+    lenient
+        .is_silent("nixl.memory.current leak 0 2000000 4000000 6000000 8000000 10000000 12000000");
+}
+
+#[test]
+fn who_comes_or_goes_meanwhile_has_nobody_else_s_memory() {
+    // What pmie does with a history when the agents change must not make a leak of two that are none.
+    Rule::new("memory_growth").every(600).is_silent(
+        "nixl.memory.current first 9000000 9000000 9000000 9000000 - - - - - -
+         nixl.memory.current second 50000000 50000000 50000000 50000000 50000000 50000000 50000000 50000000 50000000 50000000
+         nixl.memory.current third - - 90000000 90000000 90000000 90000000 90000000 90000000 90000000 90000000",
+    );
+}
+
+const GIB: u64 = 1 << 30;
+
+/// A counter that grows by that many GiB in each minute, by its hundredth parts.
+fn grows(hundredths: u64) -> String {
+    let values = (0..4).map(|minute| (minute * hundredths * GIB / 100).to_string());
+    values.collect::<Vec<_>>().join(" ")
+}
+
+/// What agents move, the RDMA ports carry and the network carries, each in hundredths of a GiB per minute.
+fn moved(links: &str, nixl: u64, rdma: u64, network: u64) -> String {
+    let (nixl, rdma, network) = (grows(nixl), grows(rdma), grows(network));
+    format!(
+        "nixl.host.transfer.tx_bytes - {nixl}
+         nixl.host.transfer.rx_bytes - 0 0 0 0
+         network.interface.total.bytes lo 0 0 0 0
+         network.interface.total.bytes eth0 {network}
+         {}",
+        links.replace("RDMA", &rdma)
+    )
+}
+
+#[test]
+fn tcp_in_place_of_infiniband_is_told() {
+    let links = "infiniband.port.total.bytes mlx5_0:1 RDMA
+         infiniband.port.total.bytes mlx5_1:1 0 0 0 0";
+    let rule = Rule::new("tcp_fallback");
+    let told = "NIXL moves data by TCP instead of InfiniBand 178956971bytes/s@host";
+    rule.fires(&moved(links, 1000, 50, 1050), told);
+    // As it should be; inside of the host; too little; by TCP in part.
+    rule.is_silent(&moved(links, 1000, 1020, 10));
+    rule.is_silent(&moved(links, 1000, 5, 10));
+    rule.is_silent(&moved(links, 100, 0, 110));
+    rule.is_silent(&moved(links, 1000, 500, 550));
+    // No port is watched: nothing can be said.
+    rule.is_silent(&moved("", 1000, 0, 1050));
+    let strict = Rule::new("tcp_fallback").with(&[("rdma_share", "60"), ("min_rate", "10")]);
+    strict.fires(&moved(links, 1000, 500, 550), told);
+}
+
+#[test]
+fn tcp_in_place_of_roce_is_told() {
+    // Words of four bytes.
+    let links = "rocestat.hw.xmit.port_xmit_data mlx5_0_1 RDMA
+         rocestat.hw.rcv.port_rcv_data mlx5_0_1 0 0 0 0";
+    let rule = Rule::new("tcp_fallback_roce");
+    let told = "NIXL moves data by TCP instead of RoCE 178956971bytes/s@host";
+    rule.fires(&moved(links, 1000, 24, 1050), told);
+    rule.is_silent(&moved(links, 1000, 26, 1050));
+    rule.is_silent(&moved(links, 1000, 255, 10));
+    rule.is_silent(&moved("", 1000, 0, 1050));
+}
+
+#[test]
+fn an_agent_of_an_unsupported_version_is_told() {
+    let rule = Rule::new("unsupported").every(300);
+    rule.fires(
+        "nixl.agents.unsupported - 0 0 2 2",
+        "NIXL agent of an unsupported version 2agents@host",
+    );
+    rule.is_silent("nixl.agents.unsupported - 0 0 0 0");
+    let lenient = Rule::new("unsupported")
+        .every(300)
+        .with(&[("threshold", "2")]);
+    lenient.is_silent("nixl.agents.unsupported - 0 0 2 2");
+}
+
+#[test]
+fn rules_fire_on_what_pmlogger_has_written_of_agents_in_trouble() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let mut ring = RingWriter::create(&home.ring("worker"), Layout::V4, 64).expect("a ring");
+    let future = RingWriter::create(&home.ring("future"), Layout::V4, 64).expect("a ring");
+    wait_for("both are found", || {
+        (pmcd.values(TX_BYTES).len() == 2).then_some(())
+    });
+    let path = home.path("archive");
+    let pmlogger = Logger::start(&pmcd, &path);
+    // A rate takes two values, and pmie's steps begin before the first.
+    pmlogger.samples(3);
+    while ring.push(Kind::TxBytes, 1) {}
+    wait_for("the ring is emptied", || {
+        (ring.pending() == 0).then_some(())
+    });
+    assert!(ring.push(Kind::RemoteDisconnect, 1));
+    drop(future);
+    std::fs::remove_file(home.ring("future")).expect("removed");
+    let later = RingWriter::create(&home.ring("future"), Layout::V4, 64).expect("a ring");
+    let file = std::fs::File::options()
+        .write(true)
+        .open(home.ring("future"));
+    let versions = [5, 0, 0, 0, 5, 0, 0, 0];
+    file.and_then(|file| file.write_all_at(&versions, 16))
+        .expect("written");
+    pmlogger.samples(4);
+    drop(pmlogger);
+    drop(later);
+    for (name, said) in [
+        ("ring_full", "NIXL telemetry is being lost: ring full "),
+        ("remote_disconnect", "NIXL agent lost a remote agent "),
+        (
+            "unsupported",
+            "NIXL agent of an unsupported version 1agents@",
+        ),
+    ] {
+        let rule = Rule::new(name).with(&[("delta", "\"1 sec\"")]);
+        let says = rule.says_of(&home, &path);
+        assert!(says.len() == 1 && says[0].starts_with(said), "{says:?}");
+        assert_eq!(
+            says[0].contains("[worker]@"),
+            name != "unsupported",
+            "{says:?}"
+        );
+    }
+    for name in ["events_dropped", "silent", "straggler", "memory_growth"] {
+        let rule = Rule::new(name).with(&[("delta", "\"1 sec\"")]);
+        let says = rule.says_of(&home, &path);
+        assert!(says.is_empty(), "{name}: {says:?}");
+    }
+}

@@ -1,0 +1,209 @@
+//! Rings of agents that have exited are removed, and no agent that starts meanwhile loses an event by it.
+
+#[path = "support/patience.rs"]
+mod patience;
+#[path = "support/writer.rs"]
+mod writer;
+
+use patience::PATIENCE;
+use pmdanixl::agents::Agents;
+use pmdanixl::config::{Config, DirectoryPattern};
+use pmdanixl::event::EventType;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use writer::{Kind, Layout, RingWriter};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn config(dir: &Path, after: Option<Duration>) -> Config {
+    Config {
+        telemetry_dir: vec![DirectoryPattern {
+            path: dir.to_str().expect("UTF-8").into(),
+            label: None,
+            literal: true,
+        }],
+        remove_exited_after: after,
+        // All of /proc in each of the seconds, which pass fast here, would take most of the time.
+        proc_facts: false,
+        ..Config::default()
+    }
+}
+
+/// One second of the daemon's life.
+fn tick(agents: &mut Agents, now: &mut Instant) {
+    *now += SECOND;
+    let mut changes = Vec::new();
+    agents.scan(*now, SECOND);
+    agents.drain(*now, SECOND, &mut changes);
+    agents.tidy(*now, Instant::now() + SECOND);
+}
+
+fn sent(agents: &Agents) -> u64 {
+    let agents = agents.iter().filter(|agent| agent.name.raw == "agent");
+    agents
+        .filter_map(|agent| agent.total(EventType::TxBytes))
+        .sum()
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).expect("there");
+    let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("listed").file_name();
+    let mut names: Vec<String> = entries
+        .map(|entry| name(entry).to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn only_drained_rings_that_nobody_has_are_removed_and_only_when_it_is_asked_for() {
+    for after in [None, Some(5 * SECOND)] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut agents = Agents::new(&config(dir.path(), after));
+        let mut now = Instant::now();
+        let ring = |name: &str| {
+            let mut ring = RingWriter::create(&dir.path().join(name), Layout::V4, 16);
+            let ring = ring.as_mut().expect("a ring");
+            assert!(ring.push(Kind::TxBytes, 7));
+        };
+        ring("agent");
+        ring("read");
+        fs::write(dir.path().join("notes"), "no ring").expect("written");
+        fs::write(dir.path().join("zeros"), [0; 168]).expect("written");
+        let live = RingWriter::create(&dir.path().join("live"), Layout::V4, 16).expect("a ring");
+        let tail = fs::File::open(dir.path().join("read")).expect("there");
+        (0..4).for_each(|_| tick(&mut agents, &mut now));
+        assert_eq!(names(dir.path()).len(), 5, "it is not time");
+        (0..9).for_each(|_| tick(&mut agents, &mut now));
+        let mut left = vec!["agent", "live", "notes", "read", "zeros"];
+        left.retain(|&name| after.is_none() || name != "agent");
+        assert_eq!(names(dir.path()), left);
+        assert_eq!(sent(&agents), 7, "what it counted stays");
+        drop((tail, live));
+        (0..9).for_each(|_| tick(&mut agents, &mut now));
+        left.retain(|&name| after.is_none() || !["read", "live"].contains(&name));
+        assert_eq!(names(dir.path()), left);
+    }
+}
+
+#[test]
+fn what_a_kill_in_the_midst_of_a_removal_leaves_is_the_agents_and_nobody_elses() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut agents = Agents::new(&config(dir.path(), None));
+    let mut now = Instant::now();
+    let path = dir.path().join("agent");
+    let mut ring = RingWriter::create(&path, Layout::V4, 16).expect("a ring");
+    assert!(ring.push(Kind::TxBytes, 1));
+    tick(&mut agents, &mut now);
+    // As it is after a kill between the move and the end: the agent has come back in between, under its name.
+    fs::rename(&path, dir.path().join(".pmdanixl-agent")).expect("there");
+    let nowhere = Config {
+        telemetry_dir: Vec::new(),
+        ..Config::default()
+    };
+    agents.configure(&nowhere);
+    let mut new = RingWriter::create(&path, Layout::V4, 16).expect("a ring");
+    assert!(ring.push(Kind::TxBytes, 10) && new.push(Kind::TxBytes, 100));
+    // Somebody would like to add to the agent's counts.
+    let foreign = dir.path().join(".pmdanixl-other");
+    let mut foreign = RingWriter::create(&foreign, Layout::V4, 16).expect("a ring");
+    assert!(foreign.push(Kind::TxBytes, 1000));
+    agents.configure(&config(dir.path(), Some(SECOND)));
+    (0..3).for_each(|_| tick(&mut agents, &mut now));
+    assert_eq!(sent(&agents), 111);
+    let mut instances: Vec<&str> = agents
+        .iter()
+        .map(|agent| agent.name.instance.as_str())
+        .collect();
+    instances.sort_unstable();
+    assert_eq!(instances, [".pmdanixl-other", "agent"]);
+    drop(ring);
+    (0..5).for_each(|_| tick(&mut agents, &mut now));
+    assert_eq!(names(dir.path()), [".pmdanixl-other", "agent"]);
+}
+
+/// Runs a test once more in a process that ignores SIGIO, as the daemon does: the kernel sends it when somebody waits for a
+/// lease. `true`: this is that process.
+fn ignores_sigio(test: &str) -> bool {
+    if std::env::var_os("IGNORES_SIGIO").is_some() {
+        return true;
+    }
+    let status = Command::new("env")
+        .arg("--ignore-signal=IO")
+        .arg("IGNORES_SIGIO=1")
+        .arg(std::env::current_exe().expect("this test"))
+        .args(["--exact", test, "--nocapture"])
+        .status()
+        .expect("coreutils");
+    assert!(status.success(), "{status}");
+    false
+}
+
+/// Writes and ends, again and again, under one name: in place or in a new file, as it comes. How much it sent, and how often
+/// there was no file.
+fn restarts(path: &Path, races: u64, pass: &AtomicU64) -> (u64, u64) {
+    let (mut sent, mut new) = (0, 0);
+    for race in 0..races {
+        new += u64::from(!path.exists());
+        let mut ring = RingWriter::create(path, Layout::V4, 16).expect("a ring");
+        for _ in 0..=race % 3 {
+            assert!(ring.push(Kind::TxBytes, race + 1));
+            sent += race + 1;
+        }
+        let end = Instant::now() + PATIENCE;
+        // An agent that ends before its ring is drained loses the rest at its next start, by NIXL's own doing.
+        while ring.pending() > 0 {
+            assert!(
+                Instant::now() < end,
+                "nobody drains the ring of race {race}"
+            );
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        drop(ring);
+        // The next start is anywhere in the daemon's next passes, of which it takes two to find that nobody has the file.
+        let passes = 5 * pass.load(Ordering::Relaxed) + 1;
+        let pause = race.wrapping_mul(0x9e37_79b9_7f4a_7c15) % passes;
+        let until = Instant::now() + Duration::from_nanos(pause);
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
+    }
+    (sent, new)
+}
+
+#[test]
+fn ten_thousand_agents_that_start_while_their_file_is_removed_lose_no_event() {
+    if !ignores_sigio("ten_thousand_agents_that_start_while_their_file_is_removed_lose_no_event") {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("agent");
+    let mut agents = Agents::new(&config(dir.path(), Some(Duration::ZERO)));
+    let mut now = Instant::now();
+    let (done, pass) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (truth, new) = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let sent = std::panic::catch_unwind(|| restarts(&path, 10_000, &pass));
+            done.store(true, Ordering::Release);
+            sent
+        });
+        while !done.load(Ordering::Acquire) {
+            let started = Instant::now();
+            tick(&mut agents, &mut now);
+            let took = u64::try_from(started.elapsed().as_nanos()).unwrap_or(0);
+            pass.store(took.min(10_000_000), Ordering::Relaxed);
+        }
+        writer
+            .join()
+            .expect("caught")
+            .expect("each ring was drained")
+    });
+    (0..5).for_each(|_| tick(&mut agents, &mut now));
+    assert_eq!(sent(&agents), truth);
+    assert!(names(dir.path()).is_empty(), "{:?}", names(dir.path()));
+    println!("{new} of 10000 starts met no file");
+    assert!(new > 0 && new < 10_000, "no races: {new}");
+}

@@ -1,0 +1,201 @@
+//! What outlives the daemon, and that there is one of it.
+
+mod support;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::path::Path;
+use support::writer::{Kind, Layout, RingWriter};
+use support::{Home, PMDANIXL, agent_of, quit, run, wait_for};
+
+const FETCH: &str = "fetch nixl.transfer.tx_bytes";
+const PERSISTENT: &str = "fetch nixl.control.state.persistent";
+
+/// A home where the first answer has all agents: nobody is asked who they are.
+fn home() -> Home {
+    let home = Home::new();
+    home.set("proc_facts = false");
+    home
+}
+
+fn ring(home: &Home, name: &str) -> RingWriter {
+    RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring")
+}
+
+fn state(home: &Home) -> std::path::PathBuf {
+    home.path("run/nixl/state")
+}
+
+#[test]
+fn totals_ids_and_instances_go_on_after_an_end_and_after_a_kill() {
+    let home = home();
+    let (mut a, mut b) = (ring(&home, "a"), ring(&home, "b"));
+    b.push(Kind::TxBytes, 7);
+    assert!(home.dbpmda(FETCH).contains("value 7"));
+    // b keeps its id, though a comes before it and all that pmdaCache kept is gone.
+    a.push(Kind::TxBytes, 100);
+    b.push(Kind::TxBytes, 7);
+    let dbpmda = home.start_dbpmda(Path::new(PMDANIXL));
+    wait_for("both are drained", || {
+        (a.pending() + b.pending() == 0).then_some(())
+    });
+    let pid = Pid::from_raw(i32::try_from(agent_of(dbpmda.id())).expect("a pid"));
+    kill(pid, Signal::SIGKILL).expect("it runs");
+    drop(dbpmda);
+    fs::remove_file(home.path("var/config/pmda/39.0")).expect("there");
+    let shown = home.dbpmda(&format!("instance 39.0\n{FETCH}\n{PERSISTENT}"));
+    for line in [
+        "inst: 0 name: \"a\"",
+        "inst: 1 name: \"b\"",
+        "[0 or ???] value 100",
+        "[1 or ???] value 14",
+    ] {
+        assert!(shown.contains(line), "{line} in\n{shown}");
+    }
+    assert!(
+        shown.contains("state.persistent): numval: 1 valfmt: 0 vlist[]:\n   value 1"),
+        "{shown}"
+    );
+    // An agent that has exited and whose file is gone is still an instance, with its last value.
+    drop(a);
+    fs::remove_file(home.ring("a")).expect("there");
+    let shown = home.dbpmda(FETCH);
+    assert!(shown.contains("[0 or ???] value 100"), "{shown}");
+}
+
+#[test]
+fn a_state_that_cannot_be_used_is_kept_aside_and_said_once() {
+    let home = home();
+    let mut agent = ring(&home, "agent");
+    agent.push(Kind::TxBytes, 5);
+    assert!(home.dbpmda(FETCH).contains("value 5"));
+    fs::write(state(&home), "rubbish").expect("written");
+    agent.push(Kind::TxBytes, 2);
+    let shown = home.dbpmda(&format!("{FETCH}\n{PERSISTENT}"));
+    assert!(
+        shown.contains("value 2") && shown.contains("value 1"),
+        "{shown}"
+    );
+    assert_eq!(
+        home.log()
+            .matches("7 bytes are no state; all totals begin anew; it is kept as *.bad")
+            .count(),
+        1,
+        "{}",
+        home.log()
+    );
+    assert_eq!(
+        fs::read(home.path("run/nixl/state.bad")).expect("kept"),
+        b"rubbish"
+    );
+}
+
+#[test]
+fn without_a_place_for_its_state_it_serves_all_the_same() {
+    for (what, spoil) in [
+        ("no directory", "rmdir run"),
+        ("a file in its place", "rmdir run; touch run"),
+        ("a full disk", "mount -t tmpfs -o size=16k tmpfs run"),
+        ("a read-only disk", "mount -t tmpfs -o ro tmpfs run"),
+    ] {
+        let home = home();
+        home.dbpmda(FETCH);
+        fs::remove_dir_all(home.path("run/nixl")).expect("there");
+        let mut agent = ring(&home, "agent");
+        agent.push(Kind::TxBytes, 5);
+        // Mounts in a namespace of its own.
+        let wrapper = home.path("pmdanixl");
+        let text = format!(
+            "#!/bin/sh\nset -e\nexec unshare --mount sh -e -c 'cd {}; {spoil}; cd /; exec {PMDANIXL} \"$@\"' sh \"$@\"\n",
+            home.path("").display()
+        );
+        fs::write(&wrapper, text).expect("written");
+        run(std::process::Command::new("chmod").arg("755").arg(&wrapper));
+        let shown = home.dbpmda_with(&wrapper, &format!("{FETCH}\n{PERSISTENT}"));
+        assert!(
+            shown.contains("value 5") && shown.contains("value 0"),
+            "{what}\n{shown}\n{}",
+            home.log()
+        );
+        assert!(home.log().contains("Warning: "), "{what}\n{}", home.log());
+    }
+}
+
+#[test]
+fn a_second_daemon_answers_again_later_and_takes_over_when_the_first_ends() {
+    let home = home();
+    let mut agent = ring(&home, "agent");
+    agent.push(Kind::TxBytes, 1);
+    let first = home.start_dbpmda(Path::new(PMDANIXL));
+    wait_for("the first drains", || (agent.pending() == 0).then_some(()));
+    let shown = home.dbpmda(&format!(
+        "{FETCH}\ninstance 39.0\nfetch nixl.control.version\n{PERSISTENT}"
+    ));
+    assert_eq!(shown.matches("Try again").count(), 2, "{shown}");
+    assert!(
+        shown.contains(concat!("value \"", env!("CARGO_PKG_VERSION"), "\"")),
+        "{shown}"
+    );
+    fs::remove_file(home.path("nixl.log")).expect("there");
+    let second = home.start_dbpmda(Path::new(PMDANIXL));
+    wait_for("the second waits", || {
+        home.log().contains("another pmdanixl holds").then_some(())
+    });
+    let pid = Pid::from_raw(i32::try_from(agent_of(first.id())).expect("a pid"));
+    kill(pid, Signal::SIGKILL).expect("it runs");
+    agent.push(Kind::TxBytes, 10);
+    wait_for("the second drains", || (agent.pending() == 0).then_some(()));
+    assert!(
+        home.log().contains("the other pmdanixl has ended"),
+        "{}",
+        home.log()
+    );
+    drop(first);
+    quit(second);
+    assert!(home.dbpmda(FETCH).contains("value 11"));
+}
+
+#[test]
+fn a_ring_that_another_pmdanixl_drains_is_followed_and_then_taken_over() {
+    let (home, other) = (home(), home());
+    other.configure(&format!("[nixl]\ntelemetry_dir = {:?}\n", home.rings()));
+    let mut agent = ring(&home, "agent");
+    agent.push(Kind::TxBytes, 1);
+    let drains = home.start_dbpmda(Path::new(PMDANIXL));
+    wait_for("the first drains", || (agent.pending() == 0).then_some(()));
+    let follows = other.start_dbpmda(Path::new(PMDANIXL));
+    wait_for("the second follows", || {
+        let said = "another process has locked it and drains it, so it is only followed";
+        other.log().contains(said).then_some(())
+    });
+    let mut sent = 0;
+    for value in 1..=200 {
+        while !agent.push(Kind::TxBytes, value) {
+            std::thread::yield_now();
+        }
+        sent += value;
+    }
+    wait_for("the first drains", || (agent.pending() == 0).then_some(()));
+    quit(drains);
+    agent.push(Kind::TxBytes, 1000);
+    wait_for("the second drains", || (agent.pending() == 0).then_some(()));
+    quit(follows);
+    let shown = other.dbpmda(&format!(
+        "{FETCH}\nfetch nixl.ring.resets\nfetch nixl.ring.foreign_reads"
+    ));
+    // Lower where the ring went round unseen; never higher, and never without the last.
+    let values: Vec<u64> = shown
+        .lines()
+        .filter_map(|line| line.split_once("] value "))
+        .map(|(_, value)| value.parse().expect("a number"))
+        .collect();
+    assert_eq!(values.len(), 3, "{shown}");
+    assert!(values[0] >= 1000 && values[0] <= sent + 1000, "{shown}");
+    assert_eq!(
+        home.dbpmda(FETCH)
+            .matches(&format!("value {}", sent + 1))
+            .count(),
+        1
+    );
+}

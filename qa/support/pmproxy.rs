@@ -1,0 +1,199 @@
+//! pmproxy(1), as Prometheus and Grafana see it, and the servers that they need besides.
+
+use super::{Home, Pmcd, pcp};
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A server of this test's own, on a port that is free. Ends with the value.
+pub struct Local {
+    child: Child,
+    /// Its port, on the loopback interface.
+    pub port: u16,
+}
+
+impl Local {
+    /// Starts it, by a command that is given its port.
+    fn start(package: &str, command: impl FnOnce(u16) -> Command) -> Self {
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let port = free.expect("a port").port();
+        let child = command(port)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|err| panic!("{package} is not installed: scripts/setup check: {err}"));
+        Self { child, port }
+    }
+
+    /// A key server for pmproxy's time series, which keeps nothing.
+    pub fn key_server(home: &Home) -> Self {
+        let (program, _) = super::key_server();
+        Self::start("redis-server", |port| {
+            let mut server = Command::new(program);
+            server.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
+            server.args(["--save", "", "--appendonly", "no", "--dir"]);
+            server.arg(home.path(""));
+            server
+        })
+    }
+
+    /// Prometheus, which scrapes a pmproxy each second.
+    pub fn prometheus(home: &Home, proxy: &Pmproxy) -> Self {
+        let config = home.path("prometheus.yml");
+        let port = proxy.server.port;
+        let text = format!(
+            "global: {{scrape_interval: 1s}}\nscrape_configs:\n- job_name: pcp\n  metrics_path: /metrics\n  \
+             params: {{names: [nixl]}}\n  static_configs:\n  - targets: ['127.0.0.1:{port}']\n"
+        );
+        fs::write(&config, text).expect("written");
+        Self::start("prometheus", |port| {
+            let mut server = Command::new("prometheus");
+            server
+                .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+                .arg(format!("--config.file={}", config.display()))
+                .arg(format!(
+                    "--storage.tsdb.path={}",
+                    home.path("prometheus").display()
+                ));
+            server
+        })
+    }
+
+    /// The body of an answer; `None`: there is none yet.
+    pub fn get(&self, path: &str) -> Option<String> {
+        let (code, body) = self.answer(path)?;
+        (code == "200").then_some(body)
+    }
+
+    /// The same, whatever it says, as JSON. The parameters are quoted here.
+    pub fn json(&self, path: &str, parameters: &[(&str, &str)]) -> Option<Value> {
+        let mut url = path.to_owned();
+        for (at, (name, value)) in parameters.iter().enumerate() {
+            url.push(if at == 0 { '?' } else { '&' });
+            url.push_str(name);
+            url.push('=');
+            for byte in value.bytes() {
+                write!(url, "%{byte:02X}").expect("a string");
+            }
+        }
+        let (_, body) = self.answer(&url)?;
+        serde_json::from_str(&body).ok()
+    }
+
+    /// Status and body. We close the connection: where pmproxy 6.0.3 is to do that, the end of a long answer is missing.
+    fn answer(&self, path: &str) -> Option<(String, String)> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        stream.write_all(request.as_bytes()).ok()?;
+        let (mut answer, mut part) = (Vec::new(), [0; 65536]);
+        loop {
+            let length = stream.read(&mut part).ok()?;
+            answer.extend_from_slice(&part[..length]);
+            let text = String::from_utf8_lossy(&answer);
+            if let Some((head, body)) = text.split_once("\r\n\r\n") {
+                if let Some(body) = whole(head, body) {
+                    let code = head.split(' ').nth(1)?;
+                    return Some((code.to_owned(), body));
+                }
+            }
+            if length == 0 {
+                return None;
+            }
+        }
+    }
+}
+
+/// The body of an answer; `None`: some of it is missing yet.
+fn whole(head: &str, body: &str) -> Option<String> {
+    let head = head.to_ascii_lowercase();
+    let field = |name: &str| {
+        let mut lines = head.lines();
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    };
+    if field("transfer-encoding") == Some("chunked") {
+        return joined(body);
+    }
+    let length: usize = field("content-length")?.trim().parse().ok()?;
+    body.get(..length).map(str::to_owned)
+}
+
+/// A body that came in chunks, each behind its length; `None`: the last is missing.
+fn joined(mut chunks: &str) -> Option<String> {
+    let mut body = String::new();
+    loop {
+        let (length, rest) = chunks.split_once("\r\n")?;
+        let length = usize::from_str_radix(length.trim(), 16).ok()?;
+        if length == 0 {
+            return Some(body);
+        }
+        body.push_str(rest.get(..length)?);
+        chunks = rest.get(length..)?.strip_prefix("\r\n")?;
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// PCP's web server, for one pmcd.
+pub struct Pmproxy {
+    server: Local,
+}
+
+impl Pmproxy {
+    /// Starts it without the key server that it can do without.
+    pub fn start(home: &Home, pmcd: &Pmcd) -> Self {
+        Self::start_with(home, pmcd, &["-t"])
+    }
+
+    /// Starts it with a key server, into which it takes the archives of this pmcd's host as they grow.
+    pub fn start_with_keys(home: &Home, pmcd: &Pmcd, keys: &Local) -> Self {
+        let config = home.path("pmproxy.conf");
+        let text = format!(
+            "[pmproxy]\npcp.enabled = true\nhttp.enabled = true\nredis.enabled = true\n\
+             [redis]\nenabled = true\nservers = 127.0.0.1:{}\n\
+             [discover]\nenabled = true\n[pmseries]\nenabled = true\n",
+            keys.port
+        );
+        fs::write(&config, text).expect("written");
+        Self::start_with(home, pmcd, &["-t", "-c", config.to_str().expect("UTF-8")])
+    }
+
+    fn start_with(home: &Home, pmcd: &Pmcd, options: &[&str]) -> Self {
+        let program = Path::new(&pcp("PCP_BINADM_DIR")).join("pmproxy");
+        let (socket, log) = (home.path("pmproxy.socket"), home.path("pmproxy.log"));
+        let server = Local::start("pcp", |port| {
+            let mut command = pmcd.tool(program.to_str().expect("UTF-8"));
+            command.args(options);
+            command.args(["-f", "-p", &port.to_string(), "-s"]);
+            command.arg(socket).arg("-l").arg(log);
+            command
+        });
+        Self { server }
+    }
+
+    /// Where it answers, for a browser.
+    pub fn address(&self) -> String {
+        format!("http://127.0.0.1:{}", self.server.port)
+    }
+
+    /// The body of an answer; `None`: there is none yet.
+    pub fn get(&self, path: &str) -> Option<String> {
+        self.server.get(path)
+    }
+
+    /// An answer as JSON, whatever it says; `None`: there is none yet. The parameters are quoted here.
+    pub fn json(&self, path: &str, parameters: &[(&str, &str)]) -> Option<Value> {
+        self.server.json(path, parameters)
+    }
+}

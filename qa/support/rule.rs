@@ -1,0 +1,107 @@
+//! A rule of share/pmieconf, as PCP's own pmieconf and pmie take it.
+
+use super::share::{archive, tool};
+use super::{Home, pcp, project, run, text};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Where the rules are.
+pub const RULES: &str = "share/pmieconf/nixl";
+
+/// pmieconf with our rules and PCP's own global settings, which writes that file.
+pub fn pmieconf(home: &Home) -> Command {
+    let global = format!("{}/config/pmieconf/global", pcp("PCP_VAR_DIR"));
+    let mut pmieconf = tool("pmieconf");
+    pmieconf
+        .arg("-r")
+        .arg(format!("{}:{global}", project(RULES).display()))
+        .arg("-f")
+        .arg(home.path("pmie.conf"));
+    pmieconf
+}
+
+/// One rule, switched on, on an archive with samples so many seconds apart.
+pub struct Rule {
+    name: &'static str,
+    seconds: u32,
+    settings: &'static [(&'static str, &'static str)],
+}
+
+impl Rule {
+    /// As it is, but on, and its archives have a sample in each minute.
+    pub fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            seconds: 60,
+            settings: &[],
+        }
+    }
+
+    /// With these values of its variables.
+    pub fn with(mut self, settings: &'static [(&'static str, &'static str)]) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// With archives that have a sample every so many seconds.
+    pub fn every(mut self, seconds: u32) -> Self {
+        self.seconds = seconds;
+        self
+    }
+
+    /// What it says of a table of samples.
+    pub fn says(&self, table: &str) -> Vec<String> {
+        let home = Home::new();
+        let path = home.path("archive");
+        archive(&path, self.seconds, table);
+        self.says_of(&home, &path)
+    }
+
+    /// What it says, in the order of time, each time that it fires; it is to be silent for 10 minutes after each.
+    pub fn says_of(&self, home: &Home, path: &Path) -> Vec<String> {
+        // Rules that are on already would stay so.
+        let _ = std::fs::remove_file(home.path("pmie.conf"));
+        let mut pmieconf = pmieconf(home);
+        let mut child = pmieconf
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("pmieconf is installed: scripts/setup check");
+        let mut commands = format!("enable nixl.{}\n", self.name);
+        commands += "modify global syslog_action no\nmodify global user_action yes\n";
+        for (variable, value) in self.settings {
+            commands += &format!("modify nixl.{} {variable} {value}\n", self.name);
+        }
+        commands += "quit\n";
+        let mut input = child.stdin.take().expect("piped");
+        input.write_all(commands.as_bytes()).expect("it reads");
+        drop(input);
+        let output = child.wait_with_output().expect("our child");
+        assert!(output.status.success(), "{commands}{}", text(&output));
+        assert!(output.stderr.is_empty(), "{}", text(&output));
+        let mut pmie = tool("pmie");
+        pmie.args(["-q", "-z", "-a"]).arg(path).arg("-c");
+        let said = run(pmie.arg(home.path("pmie.conf")));
+        let lines = said.lines().filter_map(|line| line.strip_prefix("shell "));
+        lines
+            .map(|line| line.split_once(": echo ").expect("an action").1.to_owned())
+            .collect()
+    }
+
+    /// It fires once on these samples, and says this.
+    pub fn fires(&self, table: &str, expected: &str) {
+        assert_eq!(self.says(table), [expected], "{}\n{table}", self.name);
+    }
+
+    /// It does not fire on these samples.
+    pub fn is_silent(&self, table: &str) {
+        assert!(
+            self.says(table).is_empty(),
+            "{}: {:?}\n{table}",
+            self.name,
+            self.says(table)
+        );
+    }
+}

@@ -1,0 +1,142 @@
+//! What share/ has for PCP's tools, and archives to try it on.
+
+use super::{Pmcd, output, project, text, wait_for};
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// The definitions that rules and views need besides the metrics themselves.
+pub const DERIVED: &str = "share/derived/nixl.conf";
+
+/// Puts a file or directory of the project where PCP looks for it.
+pub fn link(file: &str, place: &Path) {
+    let parent = place.parent().expect("in a directory");
+    fs::create_dir_all(parent).expect("made");
+    symlink(project(file), place).expect("made");
+}
+
+/// A file of the project.
+pub fn text_of(file: &str) -> String {
+    fs::read_to_string(project(file)).unwrap_or_else(|err| panic!("{file}: {err}"))
+}
+
+/// The names of the files in a directory of the project, in order.
+pub fn files_in(directory: &str) -> Vec<String> {
+    let entries = fs::read_dir(project(directory)).expect(directory).flatten();
+    let names = entries.map(|entry| entry.file_name().into_string().expect("UTF-8"));
+    let mut names: Vec<_> = names.collect();
+    names.sort_unstable();
+    names
+}
+
+/// A PCP tool without any pmcd, with the derived metrics of the project and no others.
+pub fn tool(tool: &str) -> Command {
+    let mut command = Command::new(tool);
+    command
+        .env("PATH", "/usr/bin:/bin")
+        .env("TZ", "UTC")
+        .env("PCP_DERIVED_CONFIG", project(DERIVED));
+    command
+}
+
+/// Writes an archive with samples so many seconds apart: in the table, a line is a metric, an instance or `-`, and a value
+/// for each sample, or `-`.
+pub fn archive(path: &Path, seconds: u32, table: &str) {
+    let mut python = Command::new("/usr/bin/python3");
+    python.arg(project("qa/archive.py")).arg(path);
+    let mut python = python
+        .arg(seconds.to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the distribution's Python: scripts/setup check");
+    let mut input = python.stdin.take().expect("piped");
+    input.write_all(table.as_bytes()).expect("it reads");
+    drop(input);
+    let output = python.wait_with_output().expect("our child");
+    assert!(output.status.success(), "{}\n{table}", text(&output));
+}
+
+/// The names of metrics, of this PMDA's and derived ones, that a text has in it.
+pub fn names_in(text: &str) -> Vec<&str> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
+    let words = text.split(|c| !is_name(c));
+    let names = words.filter(|word| word.starts_with("nixl."));
+    names.map(|name| name.trim_end_matches('.')).collect()
+}
+
+/// Whether there is a metric, or a group of metrics, of that name.
+pub fn is_metric(name: &str) -> bool {
+    let metrics = text_of("qa/golden/pminfo_dmtT.out");
+    let derived = text_of(DERIVED);
+    let mut names = metrics
+        .lines()
+        .filter_map(|line| Some(line.split_once(" PMID: ")?.0))
+        .chain(
+            derived
+                .lines()
+                .filter_map(|line| Some(line.split_once(" = ")?.0)),
+        );
+    names.any(|found| {
+        let rest = found.strip_prefix(name);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    })
+}
+
+/// A pmlogger that takes a sample of all our metrics each second, until the value ends.
+pub struct Logger {
+    child: Child,
+    archive: PathBuf,
+}
+
+impl Logger {
+    /// Starts it; its files begin with this path.
+    pub fn start(pmcd: &Pmcd, archive: &Path) -> Self {
+        Self::start_as(pmcd.tool("pmlogger"), archive)
+    }
+
+    /// The same by a command that comes to run pmlogger, with more options perhaps.
+    pub fn start_as(mut pmlogger: Command, archive: &Path) -> Self {
+        let (config, log) = (
+            archive.with_extension("conf"),
+            archive.with_extension("log"),
+        );
+        fs::write(&config, "log mandatory on 1 sec { nixl }\n").expect("written");
+        pmlogger.arg("-c").arg(config).arg("-l").arg(log);
+        let child = pmlogger.arg(archive).spawn();
+        Self {
+            child: child.expect("pmlogger is installed: scripts/setup check"),
+            archive: archive.to_owned(),
+        }
+    }
+
+    /// Waits until it has written so many samples more.
+    pub fn samples(&self, more: usize) {
+        let count = || {
+            let dumped = output(
+                tool("pmdumplog")
+                    .arg(&self.archive)
+                    .arg("nixl.control.version"),
+            );
+            text(&dumped).matches("(nixl.control.version):").count()
+        };
+        let before = count();
+        wait_for("pmlogger takes samples", || {
+            (count() >= before + more).then_some(())
+        });
+    }
+}
+
+impl Drop for Logger {
+    fn drop(&mut self) {
+        if let Ok(pid) = i32::try_from(self.child.id()) {
+            let pid = nix::unistd::Pid::from_raw(pid);
+            // It writes what it has and ends.
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        }
+        let _ = self.child.wait();
+    }
+}

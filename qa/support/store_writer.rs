@@ -1,0 +1,300 @@
+//! The agent's side of a store of NIXL's `prometheus_mp` exporter.
+//!
+//! Written from the format and from what the published NIXL wheels do, not from `src/`: every constant is stated again, so
+//! that a test which writes here and reads there checks both.
+#![allow(unsafe_code, dead_code)] // one view of the mapping is unsafe; each test binary uses a part of the rest
+
+use memmap2::{MmapOptions, MmapRaw};
+use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg};
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::linkat;
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Bytes of a store.
+pub const LEN: usize = 6800;
+/// Words that tests change: schema and slots, process, time of the last update, agent in its process, count of bounds, first
+/// bound.
+pub const SCHEMA: usize = 1;
+pub const PID: usize = 2;
+pub const UPDATED: usize = 3;
+pub const INSTANCE: usize = 4;
+pub const BOUNDS: usize = 5;
+pub const FIRST_BOUND: usize = 62;
+const COUNTERS: usize = 94;
+const LAST: usize = 115;
+const COUNTS: usize = 136;
+const SUMS: usize = 829;
+
+/// Event types, by their numbers.
+pub const TX_BYTES: usize = 0;
+pub const RX_BYTES: usize = 1;
+pub const TX_REQUESTS: usize = 2;
+pub const REGISTERED: usize = 4;
+pub const XFER_TIME: usize = 6;
+pub const POST_TIME: usize = 7;
+pub const BACKEND: usize = 10;
+
+/// The bounds that NIXL has by itself, microseconds.
+pub const DEFAULT_BOUNDS: [f64; 18] = [
+    10.0,
+    25.0,
+    50.0,
+    100.0,
+    250.0,
+    500.0,
+    1000.0,
+    2500.0,
+    5000.0,
+    10_000.0,
+    25_000.0,
+    50_000.0,
+    100_000.0,
+    250_000.0,
+    500_000.0,
+    1_000_000.0,
+    5_000_000.0,
+    10_000_000.0,
+];
+
+/// Who an agent is; what NIXL would take from the process and its environment.
+#[derive(Clone, Debug)]
+pub struct Who {
+    pub agent: Vec<u8>,
+    pub rank: Vec<u8>,
+    pub host: Vec<u8>,
+    pub pid: u64,
+    pub instance: u64,
+    pub bounds: Vec<f64>,
+}
+
+impl Who {
+    /// An agent without a rank, the first of this process.
+    pub fn named(agent: impl AsRef<OsStr>) -> Self {
+        Self {
+            agent: agent.as_ref().as_bytes().to_vec(),
+            rank: Vec::new(),
+            host: b"node-1".to_vec(),
+            pid: std::process::id().into(),
+            instance: 0,
+            bounds: DEFAULT_BOUNDS.to_vec(),
+        }
+    }
+
+    pub fn rank(mut self, rank: impl AsRef<OsStr>) -> Self {
+        self.rank = rank.as_ref().as_bytes().to_vec();
+        self
+    }
+
+    /// As in a PID namespace, or of another process.
+    pub fn pid(mut self, pid: u64) -> Self {
+        self.pid = pid;
+        self
+    }
+
+    pub fn bounds(mut self, bounds: &[f64]) -> Self {
+        self.bounds = bounds.to_vec();
+        self
+    }
+
+    /// The store of this agent before its first event.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; LEN];
+        let mut word =
+            |at: usize, word: u64| bytes[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
+        word(0, u64::from_le_bytes(*b"NIXLMPS1"));
+        word(SCHEMA, (21 << 32) | 1);
+        word(PID, self.pid);
+        word(UPDATED, monotonic());
+        word(INSTANCE, self.instance);
+        word(BOUNDS, self.bounds.len() as u64);
+        for (number, bound) in self.bounds.iter().enumerate() {
+            word(FIRST_BOUND + number, bound.to_bits());
+        }
+        for (at, text, most) in [
+            (48, &self.agent, 255),
+            (304, &self.host, 127),
+            (432, &self.rank, 63),
+        ] {
+            // NIXL cuts what is longer.
+            let len = text.len().min(most);
+            bytes[at..at + len].copy_from_slice(&text[..len]);
+        }
+        bytes
+    }
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC.
+pub fn monotonic() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
+    u64::try_from(now.expect("a clock").as_nanos()).expect("not for centuries")
+}
+
+/// One agent's store, locked and mapped for writing. Dropping it leaves the file, as NIXL does.
+#[derive(Debug)]
+pub struct StoreWriter {
+    map: MmapRaw,
+    /// Holds the lock, as NIXL does for as long as the agent lives.
+    locked: Flock<File>,
+    path: PathBuf,
+    bounds: Vec<f64>,
+}
+
+impl StoreWriter {
+    /// Makes a store that is whole from the moment on at which it has its name, which none had before.
+    pub fn create(directory: &Path, who: &Who) -> io::Result<Self> {
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        let made = MADE.fetch_add(1, Ordering::Relaxed);
+        let (pid, instance) = (who.pid, who.instance);
+        // NIXL has the time of its first agent there.
+        let run = 1_795_272_511_000_000_000 + u64::from(std::process::id()) * 100_000_000 + made;
+        let path = directory.join(format!("nixl.{pid}.{run}.{instance}.mmap"));
+        Self::create_at(&path, who)
+    }
+
+    /// The same under a name of the test's.
+    pub fn create_at(path: &Path, who: &Who) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).mode(0o600);
+        let directory = path.parent().expect("a directory");
+        let file = options.custom_flags(nix::libc::O_TMPFILE).open(directory)?;
+        let locked = Flock::lock(file, FlockArg::LockExclusiveNonblock);
+        let locked = locked.map_err(|(_, errno)| io::Error::from(errno))?;
+        locked.set_len(LEN as u64)?;
+        locked.write_all_at(&who.bytes(), 0)?;
+        let map = MmapOptions::new().len(LEN).map_raw(&*locked)?;
+        let nameless = format!("/proc/self/fd/{}", locked.as_raw_fd());
+        linkat(
+            AT_FDCWD,
+            nameless.as_str(),
+            AT_FDCWD,
+            path,
+            AtFlags::AT_SYMLINK_FOLLOW,
+        )?;
+        Ok(Self {
+            map,
+            locked,
+            path: path.to_owned(),
+            bounds: who.bounds.clone(),
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn inode(&self) -> u64 {
+        self.locked.metadata().expect("open").ino()
+    }
+
+    /// Counts a value of a type, which is the last one then, without the end of a flush.
+    pub fn count(&self, kind: usize, value: u64) {
+        self.word(COUNTERS + kind)
+            .fetch_add(value, Ordering::Relaxed);
+        if matches!(kind, 0 | 1 | 4..=7) {
+            self.word(LAST + kind).store(value, Ordering::Relaxed);
+        }
+        if matches!(kind, XFER_TIME | POST_TIME) {
+            #[allow(clippy::cast_precision_loss, reason = "small in tests")]
+            let above = |bound: &f64| *bound < value as f64;
+            let range = self.bounds.partition_point(above);
+            let count = self.word(COUNTS + 33 * kind + range);
+            count.fetch_add(1, Ordering::Relaxed);
+            self.word(SUMS + kind).fetch_add(value, Ordering::Relaxed);
+        }
+    }
+
+    /// A flush of one event.
+    pub fn add(&self, kind: usize, value: u64) {
+        self.count(kind, value);
+        self.flush_at(monotonic());
+    }
+
+    /// The end of a flush.
+    pub fn flush_at(&self, stamp: u64) {
+        self.word(UPDATED).store(stamp, Ordering::Release);
+    }
+
+    /// What was counted of a type.
+    pub fn counter(&self, kind: usize) -> u64 {
+        self.word(COUNTERS + kind).load(Ordering::Relaxed)
+    }
+
+    /// Writes any word.
+    pub fn put(&self, word: usize, value: u64) {
+        self.word(word).store(value, Ordering::Relaxed);
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at < LEN / 8, "word {at} outside the store");
+        let word = self.map.as_mut_ptr().cast::<u64>().wrapping_add(at);
+        // SAFETY: the assertion keeps `word` inside the mapping, which is page-aligned, lives as long as `self`, and is
+        // reached through this function only, as atomic words.
+        unsafe { AtomicU64::from_ptr(word) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn word(bytes: &[u8], at: usize) -> u64 {
+        u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
+    }
+
+    /// At the offsets that were seen in stores of NIXL 1.5.1.
+    #[test]
+    fn a_store_as_nixl_leaves_it() -> io::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let who = Who::named("worker").rank("7").bounds(&[10.0, 20.5]);
+        let store = StoreWriter::create(dir.path(), &who)?;
+        store.add(TX_BYTES, 4096);
+        for time in [10, 11, 21] {
+            store.add(XFER_TIME, time);
+        }
+        let path = store.path().to_owned();
+        drop(store);
+        let bytes = fs::read(path)?;
+        assert_eq!(
+            (bytes.len(), &bytes[..16]),
+            (6800, &b"NIXLMPS1\x01\0\0\0\x15\0\0\0"[..])
+        );
+        assert_eq!(
+            (&bytes[48..55], &bytes[304..311]),
+            (&b"worker\0"[..], &b"node-1\0"[..])
+        );
+        assert_eq!((&bytes[432..434], word(&bytes, 40)), (&b"7\0"[..], 2));
+        assert_eq!(word(&bytes, 496 + 8), 20.5_f64.to_bits());
+        assert_eq!((word(&bytes, 752), word(&bytes, 920)), (4096, 4096));
+        let first = 1088 + 8 * 33 * XFER_TIME;
+        assert_eq!(
+            [0, 1, 2].map(|range| word(&bytes, first + 8 * range)),
+            [1, 1, 1]
+        );
+        assert_eq!((word(&bytes, 752 + 48), word(&bytes, 6632 + 48)), (42, 42));
+        Ok(())
+    }
+
+    #[test]
+    fn it_is_locked_while_its_agent_lives() -> io::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let store = StoreWriter::create(dir.path(), &Who::named("a"))?;
+        let lock = |path: &Path| {
+            let file = File::open(path).expect("there");
+            Flock::lock(file, FlockArg::LockExclusiveNonblock).is_ok()
+        };
+        let path = store.path().to_owned();
+        assert!(!lock(&path));
+        drop(store);
+        assert!(lock(&path));
+        Ok(())
+    }
+}
