@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""The ranks of an engine that hands on its KV cache, by real NIXL: what docs/tutorial/record records.
+
+    ranks.py drive PYTHON    starts four ranks here and a target for each in the network namespace `peer`, and drives them
+    ranks.py rank N          one rank, over the link rail-N
+    ranks.py target N        the memory at the other end of that link
+
+A step is what an engine does for one request: each rank writes its share of the cache to its target, in blocks, and the next
+step begins when all ranks are done. So a slow one holds up the others, as it does where the ranks are those of one model.
+What goes wrong, and when, is in `SCENES`.
+"""
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "..", "qa", "nixl"))
+
+RANKS = 4
+BLOCK = 256 * 1024
+BLOCKS = 2
+STEPS_PER_SECOND = 10
+GROUPS = "/sys/fs/cgroup/cpu/nixl-tutorial"
+# What happens in so many seconds: the speed of the links, a link's own, a rank's share of a processor, and who writes blocks
+# of 64 bytes as fast as it can beside the steps.
+FAST = "1gbit"
+SCENES = [
+    {"seconds": 50},
+    {"seconds": 80, "link": (2, "15mbit")},
+    {"seconds": 80, "share": (1, 4)},
+    {"seconds": 15},
+    {"seconds": 10, "burst": 3},
+    {"seconds": 5},
+]
+
+
+def agent(name, link):
+    """A NIXL agent that has this link and no other way to its peer."""
+    os.environ["UCX_TLS"] = "tcp,self"
+    os.environ["UCX_NET_DEVICES"] = link
+    import logging
+    logging.disable(logging.INFO)
+    from workload import load_api
+    api, _ = load_api()
+    return api.nixl_agent(name, api.nixl_agent_config(enable_prog_thread=True, enable_listen_thread=False,
+                                                      backends=["UCX"]))
+
+
+def memory(nixl, size):
+    """A block of host memory that NIXL may move; the list of its descriptors."""
+    import numpy
+    block = numpy.ones(size, dtype=numpy.uint8)
+    nixl.register_memory([(block.ctypes.data, size, 0, "block")], "DRAM")
+    return block
+
+
+def say(**what):
+    print(json.dumps(what), flush=True)
+
+
+def target(number):
+    nixl = agent(f"target-{number}", f"rail{number}")
+    block = memory(nixl, BLOCK)
+    say(metadata=base64.b64encode(nixl.get_agent_metadata()).decode(), address=block.ctypes.data)
+    sys.stdin.read()
+
+
+def rank(number):
+    nixl = agent(f"rank-{number}", f"rail{number}")
+    block = memory(nixl, BLOCK)
+    say(here=True)
+    peer = json.loads(sys.stdin.readline())
+    remote = nixl.add_remote_agent(base64.b64decode(peer["metadata"]))
+    remote = remote.decode() if isinstance(remote, bytes) else remote
+
+    def write(size):
+        source = nixl.get_xfer_descs([(block.ctypes.data, size, 0)], "DRAM")
+        destination = nixl.get_xfer_descs([(peer["address"], size, 0)], "DRAM")
+        handle = nixl.initialize_xfer("WRITE", source, destination, remote, b"")
+        state = nixl.transfer(handle)
+        while state == "PROC":
+            time.sleep(0.0002)
+            state = nixl.check_xfer_state(handle)
+        nixl.release_xfer_handle(handle)
+        if state != "DONE":
+            sys.exit(f"ranks: a transfer ended as {state}")
+
+    write(BLOCK)  # connects
+    say(ready=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        for _ in range(BLOCKS):
+            write(BLOCK)
+        end = time.monotonic() + order["burst"]
+        while time.monotonic() < end:
+            write(64)
+        say(done=True)
+
+
+def start(python, role, number, *before):
+    environment = dict(os.environ, LOCAL_RANK=str(number))
+    if role == "target":  # another host
+        environment.pop("NIXL_TELEMETRY_ENABLE")
+        environment.pop("NIXL_TELEMETRY_DIR")
+    elif any(scene.get("burst") == number for scene in SCENES):
+        environment["NIXL_TELEMETRY_BUFFER_SIZE"] = "256"
+    return subprocess.Popen([*before, python, os.path.abspath(__file__), role, str(number)], text=True,
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+
+
+def tell(process, **what):
+    process.stdin.write(json.dumps(what) + "\n")
+    process.stdin.flush()
+
+
+def hear(process):
+    line = process.stdout.readline()
+    while line and not line.startswith("{"):
+        line = process.stdout.readline()
+    return json.loads(line) if line else sys.exit("ranks: one has ended")
+
+
+def set_link(number, speed):
+    subprocess.run(["tc", "qdisc", "replace", "dev", f"rail{number}", "root", "tbf", "rate", speed, "burst", "256k",
+                    "latency", "200ms"], check=True)
+
+
+def set_share(number, percent):
+    """That share of one processor for a rank, or as much as it likes."""
+    with open(f"{GROUPS}/rank-{number}/cpu.cfs_quota_us", "w", encoding="ascii") as quota:
+        quota.write(str(percent * 1000 if percent else -1))
+
+
+def drive(python):
+    for number in range(RANKS):
+        set_link(number, FAST)
+    targets = [start(python, "target", number, "ip", "netns", "exec", "peer") for number in range(RANKS)]
+    ranks = []
+    for number in range(RANKS):
+        process = start(python, "rank", number)
+        ranks.append(process)
+        with open(f"{GROUPS}/rank-{number}/cgroup.procs", "w", encoding="ascii") as group:
+            group.write(str(process.pid))
+        hear(process)
+        time.sleep(2)  # found in this order
+    for to, process in zip(targets, ranks):
+        tell(process, **hear(to))
+    for process in ranks:
+        hear(process)
+    say(ready=True)
+    sys.stdin.readline()  # pmlogger is there
+    begin = end = time.monotonic()
+    for scene in SCENES:
+        link, share = scene.get("link"), scene.get("share")
+        if link:
+            set_link(*link)
+        if share:
+            set_share(*share)
+        end += scene["seconds"]
+        say(**scene, after=round(time.monotonic() - begin))
+        while time.monotonic() < end:
+            next_step = time.monotonic() + 1 / STEPS_PER_SECOND
+            for number, process in enumerate(ranks):
+                tell(process, burst=0.5 if scene.get("burst") == number else 0)
+            for process in ranks:
+                hear(process)
+            time.sleep(max(0, next_step - time.monotonic()))
+        if link:
+            set_link(link[0], FAST)
+        if share:
+            set_share(share[0], 0)
+    for process in ranks + targets:
+        process.stdin.close()
+        process.wait()
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["drive", program]:
+            drive(program)
+        case ["rank", which]:
+            rank(int(which))
+        case ["target", which]:
+            target(int(which))
+        case _:
+            sys.exit(__doc__)
