@@ -148,8 +148,27 @@ def load_api():
     sys.exit(f"workload: {sys.executable} has no NIXL; run it with the python that qa/nixl/venv VERSION prints")
 
 
+class Pace:
+    """Keeps an agent from doing more than its ring and NIXL's own staging, of as many events, have room for."""
+
+    def __init__(self, truth, stop):
+        self.truth, self.stop = truth, stop
+        self.path = os.path.join(os.environ["NIXL_TELEMETRY_DIR"], truth.agent)
+        self.read, self.total = 0, 0
+
+    def wait(self):
+        """Until fewer than half as many events as a ring holds have not been read yet."""
+        while True:
+            _, read, capacity = ring_header(self.path)
+            self.total += (read - self.read) % capacity
+            self.read = read
+            if self.truth.events - self.total < capacity // 2 or self.stop.sleep(0.001):
+                return
+
+
 def run(initiator, args, stop):
-    """Does what the command line asks for, paced by --rate."""
+    """Does what the command line asks for, paced by --rate or by who reads."""
+    pace = Pace(initiator.truth, stop) if args.paced else None
     for _ in range(args.memory_rounds):
         initiator.memory_round()
     for _ in range(args.errors):
@@ -159,6 +178,8 @@ def run(initiator, args, stop):
     while not stop.requested and (args.until_signal or done < args.transfers):
         initiator.transfer(read=args.read_every > 0 and done % args.read_every == 0)
         done += 1
+        if pace and done % 64 == 0:
+            pace.wait()
         stop.sleep(start + done / args.rate - time.monotonic() if args.rate else 0)
     stop.requested = stop.requested and not args.until_signal  # asked for: only a second signal ends the process
     return time.monotonic() - start
@@ -257,13 +278,15 @@ def options(arguments=None):
     add("--transfers", type=int, default=100, metavar="N", help="transfers to do [100]")
     add("--until-signal", action="store_true", help="go on until SIGTERM or SIGINT instead")
     add("--rate", type=float, default=0, metavar="R", help="transfers per second; 0: as fast as it goes [0]")
+    add("--paced", action="store_true",
+        help="wait, now and then, until a reader has taken so many events that a ring has room for what comes")
     add("--size", type=int, default=65536, metavar="BYTES", help="bytes per transfer and memory block [65536]")
     add("--read-every", type=int, default=3, metavar="N",
         help="every Nth transfer, from the first, is a READ, the others WRITEs; 0: none [3]")
     add("--memory-rounds", type=int, default=0, metavar="N", help="register and deregister another block N times [0]")
     add("--errors", type=int, default=0, metavar="N", help="ask N times for an agent that does not exist [0]")
-    add("--flush-timeout", type=float, default=10, metavar="SECONDS",
-        help="longest wait for all events to be in the ring or store [10]")
+    add("--flush-timeout", type=float, default=120, metavar="SECONDS",
+        help="longest wait for all events to be in the ring or store [120]")
     add("--linger", type=float, default=0, metavar="SECONDS", help="stay alive after the JSON [0]")
     add("--hold", action="store_true", help="stay alive after the JSON until standard input is closed")
     add("--buffer-size", metavar="N", help="in place of NIXL_TELEMETRY_BUFFER_SIZE")

@@ -178,6 +178,10 @@ impl Home {
         home
     }
 
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
     /// A directory that is closed to others, without which Qt takes one of its own below TMPDIR and leaves it there.
     pub fn runtime_dir(&self) -> PathBuf {
         let dir = self.path("runtime");
@@ -476,6 +480,18 @@ impl Pmcd {
         }
     }
 
+    /// Has the agent take the home's configuration with other settings.
+    pub fn configure(&self, home: &Home, settings: &str) {
+        home.set(settings);
+        self.reload(home);
+    }
+
+    /// Has the agent read the home's configuration anew.
+    pub fn reload(&self, home: &Home) {
+        fs::copy(home.conf(), self.path("etc/nixl/nixl.conf")).expect("copied");
+        run(self.tool("pmstore").args(["nixl.control.reload", "1"]));
+    }
+
     /// The agent's log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.dir.join("log/pmcd/nixl.log")).unwrap_or_default()
@@ -593,12 +609,17 @@ impl Nixl {
         command
     }
 
-    /// Runs it to its end; what it says that each agent did, and what its telemetry must add up to.
+    /// Runs it to its end; what it says that each agent did, and what its telemetry must add up to. Panics if NIXL itself lost
+    /// any of that.
     pub fn run(&self, args: &[&str]) -> Vec<serde_json::Value> {
         let said = run(&mut self.command(args));
         let lines = said.lines().filter(|line| line.starts_with('{'));
-        lines
-            .map(|line| serde_json::from_str(line).unwrap_or_else(|err| panic!("{err}: {line}")))
-            .collect()
+        let did = lines.map(|line| {
+            let did: serde_json::Value =
+                serde_json::from_str(line).unwrap_or_else(|err| panic!("{err}: {line}"));
+            assert_eq!(did["flushed"], true, "NIXL itself lost events: {did}");
+            did
+        });
+        did.collect()
     }
 }
