@@ -8,8 +8,9 @@ help:
 	@echo "make uninstall      undo that; run Remove there first"
 	@echo "make deb            the Debian package, in target/packages (docs/packages.md); make rpm: the RPM package"
 	@echo "make release        both, the tarball with all crates, a bill of materials and checksums"
-	@echo "make check          format, lints, documentation and all tests"
+	@echo "make check          format, lints, documentation and all tests but those of qa/long: a quarter of an hour at most"
 	@echo "make check-full     what takes too long for check: a fresh Debian 12, Rust $$(sed -n 's/^rust-version = //p' Cargo.toml)"
+	@echo "make fresh          make check and make run on a Debian 12 without a toolchain: half an hour, takes root"
 	@echo "make check-packages the packages in fresh roots: installed, used, upgraded, removed; SUITES=sid for one of them"
 	@echo "make matrix         Debian 12, 13 and sid: PCP 6.0, 6.3 and 7.2, one binary for all of them; ROWS=13 for one row"
 	@echo "make torture        2,000 kills of each kind under load, one after each instruction of a drain, each system call"
@@ -32,6 +33,9 @@ check:
 
 check-full:
 	@scripts/check-full
+
+fresh:
+	@scripts/check-full fresh-root
 
 matrix:
 	@scripts/check-full matrix
@@ -77,4 +81,4 @@ dashboard:
 clean:
 	@. scripts/env && cargo clean && rm -f help.dir help.pag
 
-.PHONY: help build run deb rpm release check check-full check-packages matrix torture soak bench fleet-cost fuzz install uninstall dashboard clean
+.PHONY: help build run deb rpm release check check-full fresh check-packages matrix torture soak bench fleet-cost fuzz install uninstall dashboard clean

@@ -41,6 +41,20 @@ fn domain_h_has_the_tables_domain() {
 }
 
 #[test]
+fn the_manual_page_has_every_option() {
+    let page = std::fs::read_to_string(project("pmdanixl.1")).expect("pmdanixl.1");
+    for option in pmdanixl::options::OPTIONS {
+        // `\f3\-c\f1 \f2file\f1, \f3\-\-config\f1=\f2file\f1`: bold names, and a value in italics.
+        let short = option.short.map(|short| format!("\\f3\\-{short}\\f1"));
+        let end = option.value.map_or("", |_| "=\\f2");
+        let long = format!("\\f3\\-\\-{}\\f1{end}", option.long);
+        for name in short.into_iter().chain([long]) {
+            assert!(page.contains(&name), "pmdanixl.1 does not have {name}");
+        }
+    }
+}
+
+#[test]
 fn the_manual_page_names_every_metric_and_configuration_key() {
     let page = std::fs::read_to_string(project("pmdanixl.1")).expect("pmdanixl.1");
     for metric in METRICS {

@@ -6,7 +6,7 @@ mod support;
 
 use pmdanixl::metrics::{METRICS, Source};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use support::{Home, Nixl, Pmcd};
+use support::{Home, Nixl, Pmcd, leave_out};
 
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -81,6 +81,14 @@ fn exact(version: &'static str, layout: &str) {
 
 #[test]
 fn nixl_0_10_1_writes_v1() {
+    let interfaces = std::fs::read_to_string("/proc/net/dev").expect("mounted");
+    let mut names = interfaces
+        .lines()
+        .skip(2)
+        .filter_map(|line| line.split_once(':'));
+    if names.all(|(name, _)| name.trim() == "lo") {
+        leave_out("NIXL 0.10.1 finds no way to its peer where there is nothing but loopback");
+    }
     exact("0.10.1", "v1");
 }
 

@@ -10,6 +10,7 @@ use crate::error::{ConfigError, Refusal};
 use crate::privilege;
 use crate::scan::{self, Opened, is_starting};
 use crate::shm::LeaseKind;
+use crate::silent::Users;
 use crate::store;
 use crate::survey::Mappers;
 use crate::writer::{self, Holder};
@@ -36,10 +37,14 @@ pub struct Verdict {
     pub refused: usize,
     /// Things that stop it from working.
     pub problems: usize,
+    /// Processes that use NIXL and write none of these.
+    pub silent: usize,
     /// Rings with a writer or with events: those that `max_agents` must have room for.
     wanted: usize,
     /// Each ring once, by whichever path.
     seen: HashSet<FileId>,
+    /// The processes that write the rings and stores.
+    writers: HashSet<u32>,
 }
 
 impl Verdict {
@@ -77,6 +82,7 @@ pub fn run(
     }
     // Looked at before the user is changed, who may not see other users' processes.
     let mappers = Mappers::read(&HashSet::new());
+    let nixl = Users::look();
     if let Some(Err(err)) = config
         .user
         .as_ref()
@@ -109,6 +115,7 @@ pub fn run(
     if config.containers {
         check_containers(config, &mappers, &mut verdict, out)?;
     }
+    verdict.silent = nixl.tell(&verdict.writers, &directories, config.containers, out)?;
     if verdict.wanted > config.max_agents {
         let problem = format!(
             "{} rings are in use, but max_agents is {}",
@@ -127,13 +134,27 @@ pub fn run(
         true => String::new(),
         false => format!("{stores}, "),
     };
-    writeln!(out, "{rings}, {stores}{refused} refused, {problems}")?;
+    let silent = match verdict.silent {
+        0 => String::new(),
+        count => format!(
+            ", {} without telemetry",
+            plural_of(count, "process", "processes")
+        ),
+    };
+    writeln!(
+        out,
+        "{rings}, {stores}{refused} refused, {problems}{silent}"
+    )?;
     Ok(verdict)
 }
 
 /// `1 ring`, `2 rings`.
 fn plural((count, what): (usize, &str)) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+    plural_of(count, what, &format!("{what}s"))
+}
+
+fn plural_of(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 /// The directories that only containers see.
@@ -282,7 +303,7 @@ fn describe_store(
     if !description.rank.is_empty() {
         text.push_str(&format!(", local rank {:?}", description.rank));
     }
-    let writers = writers(facts, path, mappers);
+    let writers = writers(facts, path, mappers, verdict);
     let held = writer::holder(file, LeaseKind::NoWriter);
     match held {
         _ if !writers.is_empty() => text.push_str(&writers),
@@ -296,13 +317,14 @@ fn describe_store(
 }
 
 /// `, written by pid 4242 (python3) user dynamo`, for each process that has the file mapped.
-fn writers(facts: &FileFacts, path: &Path, mappers: &Mappers) -> String {
+fn writers(facts: &FileFacts, path: &Path, mappers: &Mappers, verdict: &mut Verdict) -> String {
     let writers = mappers.of(facts.id.dev, facts.id.ino, path).into_iter();
     let writers = writers.filter(|mapper| mapper.command != "pmdanixl");
     writers.fold(String::new(), |text, writer| {
         let user = discover::user_name(writer.uid);
         let command = shown(OsStr::new(&writer.command));
         let pid = writer.process.pid;
+        verdict.writers.insert(pid);
         format!("{text}, written by pid {pid} ({command}) user {user}")
     })
 }
@@ -333,7 +355,7 @@ fn describe(
         .of(facts.id.dev, facts.id.ino, path)
         .into_iter()
         .partition(|mapper| mapper.command == "pmdanixl");
-    text.push_str(&self::writers(facts, path, mappers));
+    text.push_str(&self::writers(facts, path, mappers, verdict));
     if writers.is_empty() {
         text.push_str(", no writer seen");
     }

@@ -10,6 +10,7 @@ pub mod engine;
 pub mod environ;
 pub mod kubelet;
 pub mod names;
+pub mod telemetry;
 
 pub use engine::Engine;
 

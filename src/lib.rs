@@ -41,6 +41,7 @@ pub mod ring;
 pub mod scale;
 pub mod scan;
 pub mod shm;
+pub mod silent;
 pub mod source;
 pub mod sparse;
 pub mod state;

@@ -28,12 +28,12 @@ fn main() -> ExitCode {
     let options = match options::parse(std::env::args_os()) {
         Ok(options) => options,
         Err(err) => {
-            eprintln!("pmdanixl: {err}\n\n{}", options::USAGE);
+            eprintln!("pmdanixl: {err}\n\n{}", options::usage());
             return ExitCode::FAILURE;
         }
     };
     let done = if options.help {
-        print(options::USAGE)
+        print(&options::usage())
     } else if options.version {
         print(concat!("pmdanixl ", env!("CARGO_PKG_VERSION"), "\n"))
     } else if options.check {

@@ -254,7 +254,8 @@ where the label is that of its directory, else its pod's UID, else its local
 rank.
 
 An agent keeps its instance identifier across restarts of the agent, of
-pmdanixl and of pmcd. One that has exited stays for the configured time
+pmdanixl, of pmcd and of the host, unless it was not there for a week: then it
+may get another one, which no other agent had. One that has exited stays for the configured time
 (retain, 10 minutes), so that loggers see its last values, and then leaves.",
     },
     Indom {

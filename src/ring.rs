@@ -429,6 +429,13 @@ mod tests {
             capacity: 1 << 63,
             ..header
         };
-        assert!(Ring::map(&File::open(&path).expect("there"), &huge, Layout::V4, false).is_err());
+        // Open for writing as well, so that nothing but its size is in the way.
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .expect("there");
+        assert!(Ring::map(&file, &header, Layout::V4, false).is_ok());
+        assert!(Ring::map(&file, &huge, Layout::V4, false).is_err());
     }
 }

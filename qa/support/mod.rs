@@ -61,6 +61,14 @@ pub fn key_server() -> (PathBuf, PathBuf) {
     found.expect("redis-server is installed: scripts/setup check")
 }
 
+/// Ends a test that cannot be tried here: qa/run tells it apart from one that fails, and lists it with its reason.
+///
+/// # Panics
+/// Always.
+pub fn leave_out(reason: &str) -> ! {
+    panic!("left out: {}", reason.replace('\n', " "))
+}
+
 /// Compares output with a checked-in file; `BLESS=1` writes it.
 pub fn golden(file: &str, output: &str) {
     let path = project("qa/golden").join(file);
@@ -138,15 +146,17 @@ pub fn agent_of(parent: u32) -> u32 {
     })
 }
 
-/// An example, beside the program under test. Cargo builds them with the tests, unless only one of those is asked for.
+/// An example, beside the program under test. qa/run has built them with the tests; cargo does not, where only one of those is
+/// asked for, and what is there may be an older one then.
 pub fn example(name: &str) -> PathBuf {
-    let path = Path::new(PMDANIXL).with_file_name("examples").join(name);
-    if !path.exists() {
-        run(Command::new(env!("CARGO"))
-            .args(["build", "--locked", "--example", name])
-            .current_dir(project(".")));
+    let profile = Path::new(PMDANIXL).parent().expect("a directory");
+    if std::env::var_os("NIXL_QA_RUN").is_none() {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--locked", "--example", name]);
+        build.args(profile.ends_with("release").then_some("--release"));
+        run(build.current_dir(project(".")));
     }
-    path
+    profile.join("examples").join(name)
 }
 
 /// A setting of PCP's on this host.
@@ -593,10 +603,18 @@ impl Nixl {
         }
     }
 
+    /// The Python that has it. Leaves the test out where it cannot be had.
+    pub fn python(&self) -> PathBuf {
+        let made = output(Command::new(project("qa/nixl/venv")).arg(self.version));
+        if !made.status.success() {
+            leave_out(&format!("NIXL {}: {}", self.version, text(&made).trim()));
+        }
+        String::from_utf8_lossy(&made.stdout).trim().into()
+    }
+
     /// The workload with these options.
     pub fn command(&self, args: &[&str]) -> Command {
-        let python = run(Command::new(project("qa/nixl/venv")).arg(self.version));
-        let mut command = Command::new(python.trim());
+        let mut command = Command::new(self.python());
         // UCX makes segments in /dev/shm, which stay there if it is killed before it has unlinked them.
         let segments = self.dir.parent().expect("a directory of the test's");
         command

@@ -122,7 +122,7 @@ fn directory(value: &[u8]) -> Option<PathBuf> {
 
 /// Shows the first bytes of each variable that is ended, as many as `head` holds, and of those that are not wanted, seen by how
 /// they begin, only that beginning. What went by is wiped.
-fn variables(
+pub(super) fn variables(
     mut environ: impl Read,
     head: &mut [u8],
     is_wanted: impl Fn(&[u8]) -> bool,

@@ -66,7 +66,8 @@ included. Its rate is the share of the time that the agent is busy with it.",
         "files in telemetry directories that were refused",
         "\
 Files in the telemetry directories that were looked at and left alone since the
-start, each file and reason once. A shared directory such as /var/tmp holds many
+start, each file and reason once, and once more where the configuration was read
+again with other owners. A shared directory such as /var/tmp holds many
 that are no rings; pmdanixl --check lists them with their reasons.",
     ),
     control(

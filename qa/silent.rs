@@ -1,0 +1,103 @@
+//! `pmdanixl --check` names the processes that use NIXL and whose telemetry is not found, with what is missing: real NIXL.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use support::{Home, Nixl, project};
+
+/// NIXL with an agent that lives until its standard input is closed.
+struct Agent(Child);
+
+impl Agent {
+    /// Starts it with these variables and no others of NIXL's, and waits until it is there.
+    fn start(home: &Home, variables: &[(&str, &str)]) -> Self {
+        let script = "import sys\n\
+                      sys.path.insert(0, sys.argv[1])\n\
+                      import workload\n\
+                      api, _ = workload.load_api()\n\
+                      agent = api.nixl_agent('quiet', api.nixl_agent_config(backends=['UCX']))\n\
+                      print('ready', flush=True)\n\
+                      sys.stdin.read()\n";
+        let mut command = Command::new(Nixl::new("1.5.1", &home.rings()).python());
+        command.args(["-c", script]).arg(project("qa/nixl"));
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("NIXL_TELEMETRY")) {
+            command.env_remove(name);
+        }
+        command.env("UCX_POSIX_DIR", home.dir());
+        command.envs(variables.iter().copied());
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut agent = Self(child.expect("Python starts"));
+        let said = BufReader::new(agent.0.stdout.take().expect("piped"));
+        let mut lines = said.lines().map_while(Result::ok);
+        assert!(lines.any(|line| line == "ready"), "NIXL makes an agent");
+        agent
+    }
+
+    /// What `--check` says of it.
+    fn told(&self, said: &str) -> Option<String> {
+        let pid = format!("  pid {} (", self.0.id());
+        let line = said.lines().find(|line| line.starts_with(&pid));
+        line.and_then(|line| Some(line.split_once(" user ")?.1.split_once(": ")?.1.to_owned()))
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn check_names_who_uses_nixl_without_telemetry_here_and_what_is_missing() {
+    let home = Home::new();
+    let other = home.path("other");
+    std::fs::create_dir(&other).expect("made");
+    let [here, there] = [home.rings(), other].map(|path| path.display().to_string());
+    let on = ("NIXL_TELEMETRY_ENABLE", "y");
+    let off = Agent::start(&home, &[]);
+    let elsewhere = Agent::start(&home, &[on, ("NIXL_TELEMETRY_DIR", &there)]);
+    let exported = Agent::start(
+        &home,
+        &[
+            on,
+            ("NIXL_TELEMETRY_DIR", &here),
+            ("NIXL_TELEMETRY_EXPORTER", "prometheus"),
+            ("NIXL_TELEMETRY_PROMETHEUS_LOCAL", "y"),
+            ("NIXL_TELEMETRY_PROMETHEUS_PORT", &port().to_string()),
+        ],
+    );
+    let seen = Agent::start(&home, &[on, ("NIXL_TELEMETRY_DIR", &here)]);
+    let (status, said) = home.check();
+    assert_eq!(status, 0, "{said}");
+    let told = |agent: &Agent| {
+        agent
+            .told(&said)
+            .unwrap_or_else(|| panic!("it is told: {said}"))
+    };
+    assert_eq!(
+        told(&off),
+        "NIXL_TELEMETRY_ENABLE is not set: set it to y; NIXL_TELEMETRY_DIR is not set: set it to a directory of telemetry_dir"
+    );
+    assert_eq!(
+        told(&elsewhere),
+        format!(
+            "NIXL_TELEMETRY_DIR is {there:?}, which is not looked through: add it to telemetry_dir in nixl.conf"
+        )
+    );
+    let why = told(&exported);
+    assert!(
+        why.starts_with("NIXL_TELEMETRY_EXPORTER is \"prometheus\": set it to BUFFER"),
+        "{why}"
+    );
+    assert_eq!(seen.told(&said), None, "its ring is found: {said}");
+    assert!(said.contains("  quiet: ring v4, 4096 events, "), "{said}");
+    assert!(said.contains("processes without telemetry\n"), "{said}");
+}
+
+/// One that is free now; the test has a network of its own, as far as it may.
+fn port() -> u16 {
+    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    free.local_addr().expect("bound").port()
+}

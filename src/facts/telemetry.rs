@@ -1,0 +1,156 @@
+//! What the environment of a process tells NIXL about telemetry, and what of that keeps it from being seen.
+//!
+//! Read for `--check` only. As [`super::environ`] does, it looks at the first bytes of these four variables and keeps nothing of
+//! others.
+
+use super::environ::{MAX_DIRECTORY, variables};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+const ENABLE: &str = "NIXL_TELEMETRY_ENABLE";
+const EXPORTER: &str = "NIXL_TELEMETRY_EXPORTER";
+const RINGS: &str = "NIXL_TELEMETRY_DIR";
+const STORES: &str = "NIXL_TELEMETRY_MULTIPROC_DIR";
+const NAMES: [&str; 4] = [ENABLE, EXPORTER, RINGS, STORES];
+/// A name, an equals sign, and a value of which the rest is cut.
+const HEAD: usize = 32 + MAX_DIRECTORY;
+
+/// The values that NIXL finds, in the order of `NAMES`; `None`: not set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings([Option<String>; 4]);
+
+impl Settings {
+    /// Reads variables, each ended by a NUL; the first of a name counts, as for getenv(3).
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn read(environ: impl Read) -> io::Result<Self> {
+        let mut values = <[Option<String>; 4]>::default();
+        let is_ours = |head: &[u8]| {
+            let mut names = NAMES.iter().map(|name| name.as_bytes());
+            names.any(|name| name.starts_with(head) || head.starts_with(name))
+        };
+        variables(environ, &mut [0; HEAD], is_ours, |variable| {
+            for (name, value) in NAMES.iter().zip(&mut values) {
+                let rest = variable.strip_prefix(name.as_bytes());
+                if let Some(rest) = rest.and_then(|rest| rest.strip_prefix(b"=")) {
+                    value.get_or_insert_with(|| String::from_utf8_lossy(rest).into_owned());
+                }
+            }
+        })?;
+        Ok(Self(values))
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        let at = NAMES.iter().position(|known| *known == name)?;
+        self.0.get(at)?.as_deref()
+    }
+
+    /// What is to be changed for its telemetry to be found: nothing, as far as the environment tells, or one thing or more.
+    /// `is_looked_through` says of a directory whether it is, for rings or (`true`) for stores.
+    #[must_use]
+    pub fn faults(&self, is_looked_through: impl Fn(&Path, bool) -> bool) -> Vec<String> {
+        let mut faults = Vec::new();
+        match self.get(ENABLE) {
+            None => faults.push(format!("{ENABLE} is not set: set it to y")),
+            Some(value) if !is_yes(value) => {
+                faults.push(format!("{ENABLE} is {value:?}: set it to y"));
+            }
+            Some(_) => {}
+        }
+        let (variable, key, stores) = match self.get(EXPORTER) {
+            // Empty is as unset.
+            None | Some("" | "BUFFER") => (RINGS, "telemetry_dir", false),
+            Some("prometheus_mp") => (STORES, "multiproc_dir", true),
+            Some(other) => {
+                let to = "to BUFFER for a ring or, from NIXL 1.5 on, to prometheus_mp for a store";
+                faults.push(format!("{EXPORTER} is {other:?}: set it {to}"));
+                return faults;
+            }
+        };
+        match self.get(variable).filter(|value| !value.is_empty()) {
+            None => faults.push(format!(
+                "{variable} is not set: set it to a directory of {key}"
+            )),
+            Some(value) => {
+                let directory: PathBuf = Path::new(value).components().collect();
+                if !is_looked_through(&directory, stores) {
+                    faults.push(format!(
+                        "{variable} is {value:?}, which is not looked through: add it to {key} in nixl.conf"
+                    ));
+                }
+            }
+        }
+        faults
+    }
+}
+
+/// What NIXL takes for a yes, in any case.
+fn is_yes(value: &str) -> bool {
+    let yes = ["y", "yes", "on", "true", "enable", "1"];
+    yes.iter().any(|yes| yes.eq_ignore_ascii_case(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(environ: &[u8]) -> Vec<String> {
+        let settings = Settings::read(environ).expect("memory can be read");
+        settings.faults(|directory, stores| {
+            directory == Path::new(if stores { "/run/mp" } else { "/run/nixl" })
+        })
+    }
+
+    #[test]
+    fn each_missing_variable_is_named_with_its_remedy() {
+        let no_directory = "NIXL_TELEMETRY_DIR is not set: set it to a directory of telemetry_dir";
+        let off = "NIXL_TELEMETRY_ENABLE is not set: set it to y";
+        assert_eq!(faults(b"PATH=/bin\0"), [off, no_directory]);
+        assert_eq!(
+            faults(b"NIXL_TELEMETRY_ENABLE=n\0NIXL_TELEMETRY_DIR=/run/nixl\0"),
+            ["NIXL_TELEMETRY_ENABLE is \"n\": set it to y"]
+        );
+        assert_eq!(
+            faults(b"NIXL_TELEMETRY_ENABLE=1\0NIXL_TELEMETRY_EXPORTER=\0"),
+            [no_directory]
+        );
+        assert_eq!(
+            faults(b"NIXL_TELEMETRY_ENABLE=Yes\0NIXL_TELEMETRY_DIR=/tmp/else\0"),
+            [
+                "NIXL_TELEMETRY_DIR is \"/tmp/else\", which is not looked through: add it to telemetry_dir in nixl.conf"
+            ]
+        );
+        assert_eq!(
+            faults(b"NIXL_TELEMETRY_ENABLE=on\0NIXL_TELEMETRY_EXPORTER=prometheus_mp\0"),
+            ["NIXL_TELEMETRY_MULTIPROC_DIR is not set: set it to a directory of multiproc_dir"]
+        );
+    }
+
+    #[test]
+    fn another_exporter_is_told_and_what_is_right_is_no_fault() {
+        let other = faults(
+            b"NIXL_TELEMETRY_ENABLE=y\0NIXL_TELEMETRY_EXPORTER=prometheus\0NIXL_TELEMETRY_DIR=/x\0",
+        );
+        let [fault] = &other[..] else {
+            panic!("{other:?}");
+        };
+        assert!(
+            fault.starts_with("NIXL_TELEMETRY_EXPORTER is \"prometheus\": set it to BUFFER"),
+            "{fault}"
+        );
+        for right in [
+            &b"NIXL_TELEMETRY_ENABLE=y\0NIXL_TELEMETRY_DIR=//run/nixl/\0NIXL_TELEMETRY_DIR=/x\0"[..],
+            b"NIXL_TELEMETRY_EXPORTER=BUFFER\0NIXL_TELEMETRY_ENABLE=y\0NIXL_TELEMETRY_DIR=/run/nixl\0",
+            b"NIXL_TELEMETRY_EXPORTER=prometheus_mp\0NIXL_TELEMETRY_MULTIPROC_DIR=/run/mp\0NIXL_TELEMETRY_ENABLE=true\0",
+        ] {
+            assert_eq!(faults(right), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn nothing_of_other_variables_is_kept() {
+        let environ = &b"HF_TOKEN=secret\0NIXL_TELEMETRY_DIRS=/a\0NIXL=b\0"[..];
+        assert_eq!(Settings::read(environ).expect("read"), Settings::default());
+    }
+}
