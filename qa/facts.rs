@@ -14,7 +14,7 @@ use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use support::{example, wait_for};
 
 /// Starts an agent that writes until it is killed, as a worker of vLLM that a launcher gave a rank.
@@ -34,7 +34,7 @@ fn agent(dir: &Path) -> Child {
 
 fn survey(files: HashSet<(u64, u32)>) -> Mappers {
     let survey = Survey::begin(files).expect("a thread");
-    survey.wait(Duration::from_secs(60)).expect("an answer")
+    survey.wait(support::PATIENCE).expect("an answer")
 }
 
 #[test]

@@ -1,20 +1,24 @@
 //! One drain of one directory with a state file, without pmcd: `one_drain DIRECTORY STATE [step]` prints what is known of
-//! each agent then. With `step` it stops itself right before and right after the drain, for whoever traces it.
+//! each agent then. With `step` it stops itself right before and right after the drain, for whoever traces it; with `swapped`, too,
+//! and gives slots back before it counts their events.
 
 use nix::sys::ptrace;
 use nix::sys::signal::{Signal, raise};
 use pmdanixl::agents::Agents;
 use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::event::EventType;
+use pmdanixl::source::counting::SWAPPED;
 use pmdanixl::state::{self, State, StateFile};
 use std::error::Error;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (directory, path) = (arguments[0].clone(), Path::new(&arguments[1]));
-    let steps = arguments.get(2).is_some_and(|mode| mode == "step");
+    let mode = arguments.get(2).map(String::as_str);
+    SWAPPED.store(mode == Some("swapped"), Ordering::Relaxed);
     let config = Config {
         telemetry_dir: vec![DirectoryPattern {
             path: directory,
@@ -31,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut changes = agents.restore(found.state, found.records);
     let (now, budget) = (Instant::now(), Duration::from_secs(1));
     agents.scan(now, budget);
-    if steps {
+    if mode.is_some() {
         ptrace::traceme()?;
         raise(Signal::SIGSTOP)?;
         agents.drain(now, budget, &mut changes);

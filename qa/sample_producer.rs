@@ -15,7 +15,8 @@ fn agree(layout: &str, args: &[&str]) -> u64 {
         .arg("--dir")
         .arg(home.rings())
         .args(["--layout", layout])
-        .args(args));
+        .args(args)
+        .args(["--full-timeout", "120"]));
     let agents: Vec<serde_json::Value> = said
         .lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|err| panic!("{err}: {line}")))

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
-mod counting;
+pub mod counting;
 
 /// How often a ring that another process drains is tried for its lock.
 const TRY: Duration = Duration::from_secs(1);

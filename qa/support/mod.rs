@@ -19,6 +19,7 @@ pub mod pdu;
 pub mod writer;
 
 pub mod container;
+pub mod drain;
 pub mod endpoint;
 pub mod fleet;
 pub mod kill;

@@ -8,7 +8,6 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 /// A server of this test's own, on a port that is free. Ends with the value.
 pub struct Local {
@@ -89,7 +88,7 @@ impl Local {
     /// Status and body. We close the connection: where pmproxy 6.0.3 is to do that, the end of a long answer is missing.
     fn answer(&self, path: &str) -> Option<(String, String)> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+        stream.set_read_timeout(Some(super::PATIENCE)).ok()?;
         let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
         stream.write_all(request.as_bytes()).ok()?;
         let (mut answer, mut part) = (Vec::new(), [0; 65536]);

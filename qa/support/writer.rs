@@ -181,6 +181,14 @@ impl RingWriter {
         true
     }
 
+    /// Puts back what the whole ring was.
+    pub fn restore(&self, bytes: &[u8]) {
+        for (index, bytes) in (0..).zip(bytes.chunks_exact(8)) {
+            let word = u64::from_ne_bytes(bytes.try_into().expect("chunks of 8 bytes"));
+            self.word(index).store(word, Ordering::Relaxed);
+        }
+    }
+
     fn word(&self, index: u64) -> &AtomicU64 {
         let at = usize::try_from(index).unwrap_or(usize::MAX);
         assert!(at < self.map.len() / 8, "word {index} outside the ring");
