@@ -197,7 +197,7 @@ fn a_live_agent_is_found_though_descriptors_are_few_and_dead_rings_many() {
 
 /// A program that starts pmdanixl after a command of the shell, with a redirection.
 fn script(path: &Path, before: &str, behind: &str) {
-    let text = format!("#!/bin/sh\n{before}\nexec {PMDANIXL} \"$@\" {behind}\n");
+    let text = format!("#!/bin/sh\n{before}\nexec \"{PMDANIXL}\" \"$@\" {behind}\n");
     fs::write(path, text).expect("written");
     fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("ours");
 }

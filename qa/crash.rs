@@ -151,7 +151,7 @@ impl Drop for Whole<'_> {
 
 /// The sample producer with these options, writing into the home's directory.
 fn start_producer(home: &Home) -> Child {
-    let options = "--name fast --agents 3 --capacity 1024 --rate 0 --full-timeout 60";
+    let options = "--name fast --agents 3 --capacity 1024 --rate 0 --full-timeout 120";
     Command::new(example("producer"))
         .arg("--dir")
         .arg(home.rings())

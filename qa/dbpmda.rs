@@ -203,7 +203,7 @@ fn no_memory_error_in_any_request() {
     std::fs::create_dir(&errors).expect("made");
     let script = format!(
         "#!/bin/sh\nexec valgrind --quiet --leak-check=full --errors-for-leak-kinds=definite \\\n    \
-         --show-leak-kinds=definite --suppressions={} --log-file={}/%p {PMDANIXL} \"$@\"\n",
+         --show-leak-kinds=definite --suppressions=\"{}\" --log-file={}/%p \"{PMDANIXL}\" \"$@\"\n",
         support::project("qa/valgrind.supp").display(),
         errors.display()
     );

@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use support::writer::{Kind, Layout, RingWriter};
 use support::{PATIENCE, example};
 
-const SECOND: Duration = Duration::from_secs(1);
+/// For what is not about time: no machine takes so long.
+const LONG: Duration = Duration::from_secs(3600);
 
 /// A daemon without pmcd: rings, state, and what it has counted.
 struct Daemon {
@@ -61,6 +62,7 @@ impl Daemon {
         let mut records: Vec<(RecordId, Saved)> = taken.records;
         records.iter_mut().for_each(|(_, saved)| change(saved));
         let mut agents = Agents::new(&config);
+        agents.set_patience(PATIENCE);
         agents.restore(taken.state, records);
         self.agents = Some(agents);
     }
@@ -69,8 +71,8 @@ impl Daemon {
     fn drain(&mut self) -> [u64; 3] {
         let agents = self.agents.as_mut().expect("it was started");
         for _ in 0..2 {
-            agents.scan(Instant::now(), SECOND);
-            agents.drain(Instant::now(), SECOND, &mut Vec::new());
+            agents.scan(Instant::now(), LONG);
+            agents.drain(Instant::now(), LONG, &mut Vec::new());
         }
         let mut all = agents.iter();
         let agent = all.next().expect("one agent");
@@ -194,7 +196,7 @@ impl Agent {
             .arg("--dir")
             .arg(daemon.dir.path().join("rings"))
             .args("--name agent --layout v2 --capacity 16 --transfers 1 --read-every 0".split(' '))
-            .args("--size 1000 --linger 600 --full-timeout 60".split(' '))
+            .args("--size 1000 --linger 600 --full-timeout 120".split(' '))
             .stdout(Stdio::piped())
             .spawn()
             .expect("it starts");
@@ -254,14 +256,6 @@ fn the_same_bytes_at_the_start_of_a_v2_ring_are_told_by_the_process_that_wrote_t
             drop(writer);
             found
         };
-        let mut found = turn();
-        // What /proc does not tell in a tenth of a second is taken for no: a busy machine has its turn again.
-        for _ in 0..9 {
-            if restarted && found != expected {
-                assert_eq!(found, [1000, 0, 0], "nothing is counted twice");
-                found = turn();
-            }
-        }
-        assert_eq!(found, expected, "{restarted} {known}");
+        assert_eq!(turn(), expected, "{restarted} {known}");
     }
 }

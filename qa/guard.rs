@@ -35,7 +35,10 @@ const HARMS: &[(&str, &str)] = &[
         "touch $dir/var/config/pmlogconf",
         "/var/config/pmlogconf was not there",
     ),
-    ("NIXL_QA_RUN=$run setsid sleep 100 &", " is left: sleep 100"),
+    (
+        "NIXL_QA_RUN=$run setsid sleep 100 & until grep -qz '^sleep' /proc/$!/cmdline; do sleep 0.1; done",
+        " is left: sleep 100",
+    ),
     ("mount -t tmpfs tmpfs $run", "a mount is left: "),
     ("touch $run/a", "a file is left: "),
     (
@@ -81,9 +84,9 @@ fn each_harm_is_named_and_what_others_do_is_none() {
              done\n\
              dir={dir} run={dir}/nixl-qa.made-up\n\
              unset NIXL_QA_RUN\n\
-             {guard} before $dir/before\n\
+             \"{guard}\" before $dir/before\n\
              {harm}\n\
-             {guard} after $dir/before $run 0\n",
+             \"{guard}\" after $dir/before $run 0\n",
             guard = project("qa/guard").display()
         );
         let mut guarded = Command::new("unshare");

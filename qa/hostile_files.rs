@@ -155,7 +155,7 @@ fn check_gives_every_file_its_reason_and_changes_none() {
     }
     assert!(
         output.contains(&format!(
-            "0 rings, {} files refused, 1 problem\n",
+            "0 rings, {} files refused, 1 problem",
             expected.len()
         )),
         "{output}"

@@ -103,11 +103,13 @@ install_files() {
     BINARY=$binary scripts/install-files
 }
 
-check "install files" install_files
 check "pmcd starts" start_pmcd
+snapshot "$work/bare"
+check "install files" install_files
 check "Remove where nothing is installed" in_pmda ./Remove
 check "uninstall files" scripts/install-files --remove
-snapshot "$work/bare"
+snapshot "$work/now"
+check "uninstall leaves nothing of the first install" same "$work/bare" "$work/now"
 
 check "install files again" install_files
 check "the page is there" cmp share/dashboard/index.html "$PCP_SHARE_DIR/nixl/dashboard.html"

@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let found = found.ok_or("the state is locked")?;
     assert_eq!(found.set_aside, None);
     let mut changes = agents.restore(found.state, found.records);
-    let (now, budget) = (Instant::now(), Duration::from_secs(1));
+    let (now, budget) = (Instant::now(), Duration::from_secs(3600));
     agents.scan(now, budget);
     if mode.is_some() {
         ptrace::traceme()?;

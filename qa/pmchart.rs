@@ -21,7 +21,7 @@ const HEAD: &str = "#kmchart\nversion 1\n";
 fn pmchart(home: &Home) -> Command {
     let mut pmchart = tool("timeout");
     pmchart
-        .args(["60", "pmchart", "-z", "-a"])
+        .args(["120", "pmchart", "-z", "-a"])
         .arg(project(ARCHIVE))
         .env("QT_QPA_PLATFORM", "offscreen")
         .env("XDG_RUNTIME_DIR", home.runtime_dir())

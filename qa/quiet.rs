@@ -11,7 +11,7 @@ use pmdanixl::event::EventType;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
-use world::{SECOND, World, push};
+use world::{LONG, SECOND, World, push};
 use writer::{Layout, RingWriter};
 
 const TICK: Duration = Duration::from_millis(50);
@@ -128,7 +128,7 @@ fn a_drain_that_goes_on_gives_no_second_turn_to_those_that_had_nothing_more() {
     let drain = |world: &mut World, began| {
         world.now += TICK;
         let agents = &mut world.agents;
-        assert!(agents.drain_on(began, world.now, SECOND, &mut Vec::new()));
+        assert!(agents.drain_on(began, world.now, LONG, &mut Vec::new()));
         agents.host_total(EventType::TxBytes)
     };
     push(&mut one, 10);

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 use writer::{Kind, Layout, RingWriter};
 
 const SECOND: Duration = Duration::from_secs(1);
+/// For what is not about time: no machine takes so long.
+const LONG: Duration = Duration::from_secs(3600);
 
 fn config(dir: &Path, after: Option<Duration>) -> Config {
     Config {
@@ -36,9 +38,9 @@ fn config(dir: &Path, after: Option<Duration>) -> Config {
 fn tick(agents: &mut Agents, now: &mut Instant) {
     *now += SECOND;
     let mut changes = Vec::new();
-    agents.scan(*now, SECOND);
-    agents.drain(*now, SECOND, &mut changes);
-    agents.tidy(*now, Instant::now() + SECOND);
+    agents.scan(*now, LONG);
+    agents.drain(*now, LONG, &mut changes);
+    agents.tidy(*now, Instant::now() + LONG);
 }
 
 fn sent(agents: &Agents) -> u64 {

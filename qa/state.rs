@@ -107,7 +107,7 @@ fn without_a_place_for_its_state_it_serves_all_the_same() {
         // Mounts in a namespace of its own.
         let wrapper = home.path("pmdanixl");
         let text = format!(
-            "#!/bin/sh\nset -e\nexec unshare --mount sh -e -c 'cd {}; {spoil}; cd /; exec {PMDANIXL} \"$@\"' sh \"$@\"\n",
+            "#!/bin/sh\nset -e\nexec unshare --mount sh -e -c 'cd {}; {spoil}; cd /; exec \"{PMDANIXL}\" \"$@\"' sh \"$@\"\n",
             home.path("").display()
         );
         fs::write(&wrapper, text).expect("written");

@@ -58,7 +58,7 @@ impl User {
         let rules = project("share/pmieconf/nixl");
         let mut shell = Command::new("timeout");
         shell
-            .args(["60", "sh", "-c", command])
+            .args(["120", "sh", "-c", command])
             .current_dir(self.home.path("archive"))
             .env("PATH", "/usr/bin:/bin")
             .env("LC_ALL", "C")

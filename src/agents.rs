@@ -14,6 +14,7 @@ use crate::event::{EventType, Events, Totals};
 use crate::facts::kubelet;
 use crate::ledger::Books;
 use crate::name;
+use crate::presence::Inquiry;
 use crate::record::{Entry, Name, Saved};
 use crate::scan::{Found, Scanner};
 use crate::shm::Broken;
@@ -194,6 +195,12 @@ impl Agents {
             unkept: 0,
             clock,
         }
+    }
+
+    /// Waits so long, and not a tenth of a second, for what /proc shows where it decides whether a batch was counted: on a
+    /// machine that is slower than its answers may be.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.books.inquiry = Some(RefCell::new(Inquiry::new(patience)));
     }
 
     /// Goes on from a state: its agents are known again, and those that were instances are.

@@ -7,12 +7,14 @@ use crate::containers::process::namespace;
 use crate::directory::Directory;
 use crate::discover;
 use crate::facts::telemetry::Settings;
+use nix::unistd::geteuid;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 /// What is read of a command line, in bytes: enough to know a process by.
 const COMMAND: u64 = 100;
@@ -86,10 +88,15 @@ impl Users {
             )?;
         }
         if self.hidden > 0 {
+            let what = if self.hidden == 1 {
+                "process"
+            } else {
+                "processes"
+            };
+            let (hidden, hint) = (self.hidden, as_root());
             writeln!(
                 out,
-                "note: {} processes may not be looked at for NIXL; run as root",
-                self.hidden
+                "note: {hidden} {what} may not be looked at for NIXL{hint}"
             )?;
         }
         Ok(silent.len())
@@ -116,13 +123,16 @@ impl User {
 
     fn why(&self, directories: &[Directory], containers: bool) -> String {
         let Some(settings) = &self.settings else {
-            return "its environment may not be read; run as root".into();
+            return format!("its environment may not be read{}", as_root());
         };
+        if settings.is_overwritten() {
+            return "it has given itself a title, which hides its environment: see that of its parent".into();
+        }
         let mut faults = settings.faults(|path, stores| {
             // What a container calls a directory says nothing of the host's.
             let known = |directory: &Directory| {
                 let holds = directory.holds;
-                directory.path == path && (if stores { holds.stores } else { holds.rings })
+                (if stores { holds.stores } else { holds.rings }) && is_same(&directory.path, path)
             };
             self.is_elsewhere || directories.iter().any(known)
         });
@@ -138,6 +148,21 @@ impl User {
         }
         faults.join("; ")
     }
+}
+
+/// What helps where something may not be looked at, unless that is so already.
+fn as_root() -> &'static str {
+    if geteuid().is_root() {
+        ""
+    } else {
+        "; run as root"
+    }
+}
+
+/// Whether two paths lead to one directory.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let place = |path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
+    one == other || place(one).is_some_and(|one| place(other) == Some(one))
 }
 
 /// Whether a process has a library of NIXL's mapped.

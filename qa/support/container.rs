@@ -14,7 +14,7 @@ impl Container {
     /// `prepare` is run by a shell in the new namespace; then the producer, told that telemetry goes to `dir`, with `args`.
     pub fn start(dir: &str, prepare: &str, args: &str) -> Self {
         let script = format!(
-            "set -e; {prepare}; exec $IN {} {args}",
+            "set -e; {prepare}; exec $IN \"{}\" {args}",
             example("producer").display()
         );
         let child = Command::new("unshare")
@@ -41,7 +41,7 @@ impl Container {
 
     /// Another producer in the same mount namespace, with a name of its own.
     pub fn start_beside(&self, dir: &str, args: &str) -> Self {
-        let script = format!("exec {} {args}", example("producer").display());
+        let script = format!("exec \"{}\" {args}", example("producer").display());
         let child = Command::new("nsenter")
             .args([
                 "-m",

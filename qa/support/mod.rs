@@ -286,6 +286,15 @@ impl Home {
             .stderr(Stdio::piped())
             .spawn()
             .expect("dbpmda is installed: scripts/setup check");
+        // dbpmda takes a path with a space for two words.
+        let link = pmda.join("pmdanixl");
+        let program = if program == Path::new(PMDANIXL) {
+            let _ = fs::remove_file(&link);
+            std::os::unix::fs::symlink(program, &link).expect("made");
+            &link
+        } else {
+            program
+        };
         let open = format!(
             "open pipe {} -d 39 -c {} -l {} -h {}",
             program.display(),

@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+/// For what is not about time: no machine takes so long.
+pub const LONG: Duration = Duration::from_secs(3600);
 pub const SECOND: Duration = Duration::from_secs(1);
 
 /// One directory, the agents in it, and a clock that only the test moves.
@@ -65,7 +67,7 @@ impl World {
 
     /// Lets time pass, with a look and a drain in each second.
     pub fn pass(&mut self, seconds: u32) {
-        self.tick(seconds, SECOND, SECOND);
+        self.tick(seconds, SECOND, LONG);
     }
 
     /// So many ticks at an interval, which may look and drain for as long as the budget says.

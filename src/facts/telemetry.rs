@@ -15,9 +15,14 @@ const NAMES: [&str; 4] = [ENABLE, EXPORTER, RINGS, STORES];
 /// A name, an equals sign, and a value of which the rest is cut.
 const HEAD: usize = 32 + MAX_DIRECTORY;
 
-/// The values that NIXL finds, in the order of `NAMES`; `None`: not set.
+/// The values that NIXL finds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings([Option<String>; 4]);
+pub struct Settings {
+    /// In the order of `NAMES`; `None`: not set.
+    values: [Option<String>; 4],
+    /// How many variables there are in all. One at most: the process has given itself a title, which overwrites them.
+    count: usize,
+}
 
 impl Settings {
     /// Reads variables, each ended by a NUL; the first of a name counts, as for getenv(3).
@@ -25,12 +30,13 @@ impl Settings {
     /// # Errors
     /// They cannot be read.
     pub fn read(environ: impl Read) -> io::Result<Self> {
-        let mut values = <[Option<String>; 4]>::default();
+        let (mut values, mut count) = (<[Option<String>; 4]>::default(), 0);
         let is_ours = |head: &[u8]| {
             let mut names = NAMES.iter().map(|name| name.as_bytes());
             names.any(|name| name.starts_with(head) || head.starts_with(name))
         };
         variables(environ, &mut [0; HEAD], is_ours, |variable| {
+            count += usize::from(!variable.is_empty());
             for (name, value) in NAMES.iter().zip(&mut values) {
                 let rest = variable.strip_prefix(name.as_bytes());
                 if let Some(rest) = rest.and_then(|rest| rest.strip_prefix(b"=")) {
@@ -38,12 +44,18 @@ impl Settings {
                 }
             }
         })?;
-        Ok(Self(values))
+        Ok(Self { values, count })
+    }
+
+    /// Whether the process has overwritten them, as vLLM's and SGLang's workers do with their titles: then they tell nothing.
+    #[must_use]
+    pub fn is_overwritten(&self) -> bool {
+        self.count <= 1
     }
 
     fn get(&self, name: &str) -> Option<&str> {
         let at = NAMES.iter().position(|known| *known == name)?;
-        self.0.get(at)?.as_deref()
+        self.values.get(at)?.as_deref()
     }
 
     /// What is to be changed for its telemetry to be found: nothing, as far as the environment tells, or one thing or more.
@@ -151,6 +163,20 @@ mod tests {
     #[test]
     fn nothing_of_other_variables_is_kept() {
         let environ = &b"HF_TOKEN=secret\0NIXL_TELEMETRY_DIRS=/a\0NIXL=b\0"[..];
-        assert_eq!(Settings::read(environ).expect("read"), Settings::default());
+        let settings = Settings::read(environ).expect("read");
+        assert_eq!(settings.values, <[Option<String>; 4]>::default());
+    }
+
+    #[test]
+    fn a_title_in_place_of_the_environment_is_told_from_one() {
+        for (environ, expected) in [
+            (&b"VLLM::Worker_TP0\0\0\0\0\0"[..], true),
+            (b"", true),
+            (b"\0\0", true),
+            (b"HOME=/\0PATH=/bin\0", false),
+        ] {
+            let settings = Settings::read(environ).expect("read");
+            assert_eq!(settings.is_overwritten(), expected, "{environ:?}");
+        }
     }
 }

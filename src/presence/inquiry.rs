@@ -16,15 +16,32 @@ const REST: u32 = 10;
 
 /// Questions of which a batch depends, and which are waited for. Whoever may write to a ring can raise them as often as he likes:
 /// so they have a tenth of the time, and one thread.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Inquiry {
+    patience: Duration,
     /// One that was not answered in time: /proc is not asked again before it is.
     late: Option<Survey>,
     /// When the next may be asked.
     next: Option<Instant>,
 }
 
+impl Default for Inquiry {
+    fn default() -> Self {
+        Self::new(PATIENCE)
+    }
+}
+
 impl Inquiry {
+    /// None was asked yet; each will be waited for so long.
+    #[must_use]
+    pub fn new(patience: Duration) -> Self {
+        Self {
+            patience,
+            late: None,
+            next: None,
+        }
+    }
+
     fn ask(&mut self) -> Option<Mappers> {
         let begun = Instant::now();
         if self.next.is_some_and(|next| begun < next) {
@@ -37,7 +54,7 @@ impl Inquiry {
             }
         }
         let survey = Survey::begin(HashSet::new()).ok()?;
-        let mappers = survey.wait(PATIENCE);
+        let mappers = survey.wait(self.patience);
         if mappers.is_none() {
             self.late = Some(survey);
         }
