@@ -45,6 +45,8 @@ impl User {
         let home = Home::new();
         link("share/dstat", &home.path(".pcp/dstat"));
         link("share/pmrep", &home.path("etc/pmrep"));
+        // pmieconf takes a path with a space for two.
+        link("share/pmieconf/nixl", &home.path("rules/nixl"));
         fs::create_dir(home.path("archive")).expect("made");
         for file in files_in("docs/tutorial") {
             let place = home.path("archive").join(&file);
@@ -55,7 +57,7 @@ impl User {
 
     fn run(&self, command: &str) -> String {
         let global = format!("{}/config/pmieconf/global", pcp("PCP_VAR_DIR"));
-        let rules = project("share/pmieconf/nixl");
+        let rules = self.home.path("rules/nixl");
         let mut shell = Command::new("timeout");
         shell
             .args(["120", "sh", "-c", command])
