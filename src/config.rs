@@ -6,6 +6,8 @@ use crate::error::ConfigError;
 use crate::histogram::Bounds;
 use crate::ledger::Lifetimes;
 use std::ffi::{OsStr, OsString};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,6 +16,8 @@ pub mod source;
 mod value;
 pub use file::parse;
 
+/// The longest configuration that is read, in bytes.
+const LONGEST: u64 = 1 << 20;
 /// Bounds of `drain_interval`, milliseconds, whether the file sets it or a store.
 pub const DRAIN_INTERVAL_MS: (u64, u64) = (1, 1_000);
 
@@ -178,7 +182,7 @@ impl Environment {
 pub fn load(path: Option<&Path>, environment: &Environment) -> Result<Loaded, ConfigError> {
     let mut loaded = match path {
         Some(path) => {
-            let bytes = std::fs::read(path).map_err(|source| ConfigError::Read {
+            let bytes = read(path).map_err(|source| ConfigError::Read {
                 path: path.into(),
                 source,
             })?;
@@ -208,6 +212,25 @@ pub fn load(path: Option<&Path>, environment: &Environment) -> Result<Loaded, Co
         }
     }
     Ok(loaded)
+}
+
+/// All of a regular file of a size that a configuration may have: what a reload waits for is waited for by pmcd.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut options = std::fs::OpenOptions::new();
+    let file = options
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Err(io::Error::other("is no regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(LONGEST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LONGEST {
+        return Err(io::Error::other(format!("is longer than {LONGEST} bytes")));
+    }
+    Ok(bytes)
 }
 
 /// The account that -U names, which overrides the file.
@@ -516,5 +539,24 @@ mod tests {
             .expect_err("no file")
             .to_string();
         assert!(missing.contains("none: No such file"), "{missing}");
+    }
+
+    #[test]
+    fn what_is_no_file_of_a_sensible_size_is_refused_at_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let fifo = dir.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("made");
+        let long = dir.path().join("long");
+        std::fs::write(&long, " ".repeat((1 << 20) + 1)).expect("written");
+        for (path, why) in [
+            (Path::new("/dev/zero"), "is no regular file"),
+            (&fifo, "is no regular file"),
+            (dir.path(), "is no regular file"),
+            (&long, "is longer than 1048576 bytes"),
+        ] {
+            let refused = load(Some(path), &Environment::default()).expect_err("refused");
+            let said = refused.to_string();
+            assert!(said.contains(why), "{path:?}: {said}");
+        }
     }
 }

@@ -162,7 +162,8 @@ fn as_root() -> &'static str {
 /// Whether two paths lead to one directory.
 fn is_same(one: &Path, other: &Path) -> bool {
     let place = |path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
-    one == other || place(one).is_some_and(|one| place(other) == Some(one))
+    // A relative one is so to a directory that is not ours.
+    one == other || other.is_absolute() && place(one).is_some_and(|one| place(other) == Some(one))
 }
 
 /// Whether a process has a library of NIXL's mapped.

@@ -20,7 +20,7 @@ const HEAD: usize = 32 + MAX_DIRECTORY;
 pub struct Settings {
     /// In the order of `NAMES`; `None`: not set.
     values: [Option<String>; 4],
-    /// How many variables there are in all. One at most: the process has given itself a title, which overwrites them.
+    /// How many variables there are in all. A process that has given itself a title has one, that is none.
     count: usize,
 }
 
@@ -50,7 +50,7 @@ impl Settings {
     /// Whether the process has overwritten them, as vLLM's and SGLang's workers do with their titles: then they tell nothing.
     #[must_use]
     pub fn is_overwritten(&self) -> bool {
-        self.count <= 1
+        self.count == 1 && self.values.iter().all(Option::is_none)
     }
 
     fn get(&self, name: &str) -> Option<&str> {
@@ -171,8 +171,8 @@ mod tests {
     fn a_title_in_place_of_the_environment_is_told_from_one() {
         for (environ, expected) in [
             (&b"VLLM::Worker_TP0\0\0\0\0\0"[..], true),
-            (b"", true),
-            (b"\0\0", true),
+            (b"", false),
+            (b"NIXL_TELEMETRY_ENABLE=y\0", false),
             (b"HOME=/\0PATH=/bin\0", false),
         ] {
             let settings = Settings::read(environ).expect("read");
