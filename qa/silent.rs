@@ -13,7 +13,7 @@ impl Agent {
     /// Starts it with these variables and no others of NIXL's, and waits until it is there.
     fn start(home: &Home, variables: &[(&str, &str)]) -> Self {
         let script = "import sys\n\
-                      sys.path.insert(0, sys.argv[1])\n\
+                      sys.dont_write_bytecode = True; sys.path.insert(0, sys.argv[1])\n\
                       import workload\n\
                       api, _ = workload.load_api()\n\
                       agent = api.nixl_agent('quiet', api.nixl_agent_config(backends=['UCX']))\n\
