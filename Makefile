@@ -10,7 +10,7 @@ help:
 	@echo "make release        both, the tarball with all crates, a bill of materials and checksums"
 	@echo "make check          format, lints, documentation and all tests but those of qa/long: a quarter of an hour at most"
 	@echo "make check-full     what takes too long for check: a fresh Debian 12, Rust $$(sed -n 's/^rust-version = //p' Cargo.toml)"
-	@echo "make fresh          make check and make run on a Debian 12 without a toolchain: half an hour, takes root"
+	@echo "make fresh          make check and make run on a Debian 12 without a toolchain; takes root"
 	@echo "make check-packages the packages in fresh roots: installed, used, upgraded, removed; SUITES=sid for one of them"
 	@echo "make matrix         Debian 12, 13 and sid: PCP 6.0, 6.3 and 7.2, one binary for all of them; ROWS=13 for one row"
 	@echo "make torture        2,000 kills of each kind under load, one after each instruction of a drain, each system call"
