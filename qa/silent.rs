@@ -4,7 +4,7 @@ mod support;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use support::{Home, Nixl, project};
+use support::{Home, Nixl, project, wait_for};
 
 /// NIXL with an agent that lives until its standard input is closed.
 struct Agent(Child);
@@ -94,6 +94,37 @@ fn check_names_who_uses_nixl_without_telemetry_here_and_what_is_missing() {
     assert_eq!(seen.told(&said), None, "its ring is found: {said}");
     assert!(said.contains("  quiet: ring v4, 4096 events, "), "{said}");
     assert!(said.contains("processes without telemetry\n"), "{said}");
+}
+
+#[test]
+fn check_finds_a_process_whose_first_thread_has_ended() {
+    let home = Home::new();
+    let library = home.path("libnixl.so");
+    std::fs::write(&library, [0; 4096]).expect("written");
+    let script = "import ctypes, mmap, sys, threading\n\
+                  file = open(sys.argv[1], 'r+b')\n\
+                  mapped = mmap.mmap(file.fileno(), 0)\n\
+                  threading.Thread(target=sys.stdin.read).start()\n\
+                  print('ready', flush=True)\n\
+                  ctypes.CDLL(None).pthread_exit(None)\n";
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", script]).arg(&library);
+    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut process = Agent(child.expect("Python starts"));
+    let mut line = String::new();
+    let mut said = BufReader::new(process.0.stdout.take().expect("piped"));
+    said.read_line(&mut line).expect("it says that it is there");
+    let pid = process.0.id();
+    wait_for("its first thread ends", || {
+        let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
+        maps.is_empty().then_some(())
+    });
+    let (_, said) = home.check();
+    let told = process.told(&said);
+    assert!(
+        told.is_some_and(|told| told.starts_with("NIXL_TELEMETRY_ENABLE is not set: set it to y")),
+        "{said}"
+    );
 }
 
 /// One that is free now; the test has a network of its own, as far as it may.

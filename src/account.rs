@@ -219,7 +219,8 @@ impl Account {
     #[must_use]
     pub fn errors(&self) -> u64 {
         let kinds = EventType::errors().iter();
-        kinds.fold(0, |sum, kind| sum.wrapping_add(self.totals.get(*kind)))
+        let sums = kinds.map(|&kind| self.totals.get(kind));
+        sums.fold(0, u64::saturating_add)
     }
 
     /// How many transfers a range of a histogram has.

@@ -7,6 +7,7 @@ use crate::containers::{self, process};
 use crate::directory::{self, Directory, Holds};
 use crate::discover::{self, Access, Candidate, FileFacts, FileId};
 use crate::error::{ConfigError, Refusal};
+use crate::name;
 use crate::privilege;
 use crate::scan::{self, Opened, is_starting};
 use crate::shm::LeaseKind;
@@ -234,7 +235,7 @@ fn check_directory(
         }
     };
     for name in names {
-        let shown = shown(&name);
+        let shown = name::shown(&name);
         match look(&fd, &name, directory.holds, config) {
             Ok(opened) => {
                 let path = directory.path.join(&name);
@@ -322,7 +323,7 @@ fn writers(facts: &FileFacts, path: &Path, mappers: &Mappers, verdict: &mut Verd
     let writers = writers.filter(|mapper| mapper.command != "pmdanixl");
     writers.fold(String::new(), |text, writer| {
         let user = discover::user_name(writer.uid);
-        let command = shown(OsStr::new(&writer.command));
+        let command = name::shown(OsStr::new(&writer.command));
         let pid = writer.process.pid;
         verdict.writers.insert(pid);
         format!("{text}, written by pid {pid} ({command}) user {user}")
@@ -378,14 +379,6 @@ fn describe(
     verdict.rings += 1;
     verdict.wanted += usize::from(header.pending() > 0 || !writers.is_empty());
     text
-}
-
-/// A name as it can be shown on a terminal.
-fn shown(name: &OsStr) -> String {
-    match name.to_str() {
-        Some(text) if !text.chars().any(|c| c.is_control() || c == ' ') => text.to_owned(),
-        _ => format!("{name:?}"),
-    }
 }
 
 #[cfg(test)]

@@ -191,8 +191,9 @@ impl Totals {
             Some(kind) => (kind as usize, event.value),
             None => (EventType::COUNT, 1),
         };
-        // Wraps as PCP's 64-bit counters do.
-        self.sums[at] = self.sums[at].wrapping_add(more);
+        // Stays at the most that there is: were it to wrap, one absurd value in a stranger's ring would take the sums of the
+        // whole host back.
+        self.sums[at] = self.sums[at].saturating_add(more);
     }
 
     /// What a store has by event type.
@@ -206,7 +207,7 @@ impl Totals {
     /// Adds a batch to what was there before.
     pub fn add(&mut self, batch: &Totals) {
         for (sum, more) in self.sums.iter_mut().zip(batch.sums) {
-            *sum = sum.wrapping_add(more);
+            *sum = sum.saturating_add(more);
         }
     }
 
@@ -316,13 +317,14 @@ mod tests {
     }
 
     #[test]
-    fn sums_wrap_as_counters_do() {
+    fn a_sum_stays_at_the_most_and_never_goes_back() {
         let tx_bytes = |value| Event::new(Some(EventType::TxBytes), value);
-        let mut totals = Events::of(&[tx_bytes(u64::MAX)]).totals;
+        let mut totals = Events::of(&[tx_bytes(7), tx_bytes(u64::MAX), tx_bytes(7)]).totals;
+        assert_eq!(totals.get(EventType::TxBytes), u64::MAX);
         totals.add(Events::of(&[tx_bytes(3), Event::new(None, 99)]).totals());
-        assert_eq!(totals.get(EventType::TxBytes), 2);
+        assert_eq!(totals.get(EventType::TxBytes), u64::MAX);
         assert_eq!(totals.unknown(), 1);
         totals.add(&Totals::from_words(&[u64::MAX; Totals::WORDS]));
-        assert_eq!((totals.get(EventType::TxBytes), totals.unknown()), (1, 0));
+        assert_eq!(totals.to_words(), [u64::MAX; Totals::WORDS]);
     }
 }

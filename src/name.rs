@@ -4,6 +4,7 @@
 //! NIXL lets an agent be called anything that a file may be called. The raw name goes into a label.
 
 use siphasher::sip::SipHasher13;
+use std::ffi::OsStr;
 use std::fmt::Write;
 use std::hash::Hasher;
 use std::os::unix::ffi::OsStrExt;
@@ -58,6 +59,21 @@ pub fn is_instance_name(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('[') && !name.contains(is_odd)
 }
 
+/// A stranger's text as it can be shown on a terminal: in quotation marks, and escaped, unless it is plain; characters that are
+/// invisible, or turn the direction of what follows, are escaped too.
+#[must_use]
+pub fn shown(text: &OsStr) -> String {
+    let quoted = format!("{text:?}");
+    match text.to_str() {
+        Some(plain)
+            if !plain.is_empty() && !plain.contains(' ') && quoted[1..] == format!("{plain}\"") =>
+        {
+            plain.to_owned()
+        }
+        _ => quoted,
+    }
+}
+
 /// What is escaped wherever it stands, other than the escape itself.
 fn is_odd(c: char) -> bool {
     // White space outside ASCII is invisible in a table.
@@ -100,6 +116,22 @@ fn escape(byte: u8, name: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_shown_neither_moves_the_cursor_nor_hides() {
+        for (text, expected) in [
+            ("--model=a/b", "--model=a/b"),
+            ("a b", "\"a b\""),
+            ("", "\"\""),
+            ("say \"x\"", "\"say \\\"x\\\"\""),
+            ("\u{1b}[31m", "\"\\u{1b}[31m\""),
+            ("\u{202e}txt", "\"\\u{202e}txt\""),
+            ("zero\u{200b}width", "\"zero\\u{200b}width\""),
+        ] {
+            assert_eq!(shown(OsStr::new(text)), expected);
+        }
+        assert_eq!(shown(OsStr::from_bytes(b"\xff")), "\"\\xFF\"");
+    }
 
     #[test]
     fn plain_names_stay_as_they_are() {

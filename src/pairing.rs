@@ -74,7 +74,7 @@ impl Pairing {
         match event {
             Some(EventType::TxBytes | EventType::RxBytes) => {
                 let Some(micros) = self.time.take() else {
-                    self.unpaired = self.unpaired.wrapping_add(1);
+                    self.unpaired = self.unpaired.saturating_add(1);
                     return None;
                 };
                 Some(Paired {
@@ -99,7 +99,7 @@ impl Pairing {
     #[inline]
     pub fn cut(&mut self) {
         let open = u64::from(self.time.take().is_some());
-        self.unpaired = self.unpaired.wrapping_add(open);
+        self.unpaired = self.unpaired.saturating_add(open);
     }
 
     /// How many times and bytes had no other half.

@@ -7,6 +7,7 @@ use crate::containers::process::namespace;
 use crate::directory::Directory;
 use crate::discover;
 use crate::facts::telemetry::Settings;
+use crate::name;
 use nix::unistd::geteuid;
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -50,9 +51,9 @@ impl Users {
         let ours = namespace("self", "mnt").ok();
         let all = fs::read_dir("/proc").into_iter().flatten().flatten();
         for pid in all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
-            match uses_nixl(pid) {
-                Ok(false) => {}
-                Ok(true) => users.found.extend(User::of(pid, ours)),
+            match user_of_nixl(pid) {
+                Ok(None) => {}
+                Ok(Some(task)) => users.found.extend(User::of(pid, &task, ours)),
                 Err(err) if err.kind() == io::ErrorKind::PermissionDenied => users.hidden += 1,
                 // It has ended.
                 Err(_) => {}
@@ -105,19 +106,26 @@ impl Users {
 
 impl User {
     /// `None`: it has ended.
-    fn of(pid: u32, ours: Option<u64>) -> Option<Self> {
+    fn of(pid: u32, task: &str, ours: Option<u64>) -> Option<Self> {
         let uid = fs::metadata(format!("/proc/{pid}")).ok()?.uid();
-        let open = |file: &str| File::open(format!("/proc/{pid}/{file}"));
-        let mut command = Vec::new();
-        let line = open("cmdline").ok()?.take(COMMAND);
-        BufReader::new(line).read_to_end(&mut command).ok()?;
+        let open = |file: &str| File::open(format!("{task}/{file}"));
+        let read = |file: &str| {
+            let mut text = Vec::new();
+            open(file)?.take(COMMAND).read_to_end(&mut text)?;
+            io::Result::Ok(text)
+        };
+        let command = match command_line(&read("cmdline").ok()?) {
+            // It has overwritten that with nothing.
+            empty if empty.is_empty() => command_line(read("comm").ok()?.trim_ascii_end()),
+            command => command,
+        };
         let settings = open("environ").and_then(|file| Settings::read(file.take(ENVIRON)));
         Some(Self {
             pid,
             uid,
-            command: shown(&command),
+            command,
             settings: settings.ok(),
-            is_elsewhere: namespace(&pid.to_string(), "mnt").ok() != ours,
+            is_elsewhere: namespace(task.trim_start_matches("/proc/"), "mnt").ok() != ours,
         })
     }
 
@@ -166,17 +174,32 @@ fn is_same(one: &Path, other: &Path) -> bool {
     one == other || other.is_absolute() && place(one).is_some_and(|one| place(other) == Some(one))
 }
 
-/// Whether a process has a library of NIXL's mapped.
-fn uses_nixl(pid: u32) -> io::Result<bool> {
-    let mut maps = BufReader::new(File::open(format!("/proc/{pid}/maps"))?);
-    let mut line = Vec::new();
+/// Where /proc shows a process that has a library of NIXL's mapped; `None`: it has none.
+fn user_of_nixl(pid: u32) -> io::Result<Option<String>> {
+    let process = format!("/proc/{pid}");
+    let mapped = match has_nixl(&process)? {
+        Some(mapped) => mapped.then_some(process),
+        // Its first thread has ended, and with it what /proc shows of that; the others are still there.
+        None => fs::read_dir(format!("{process}/task"))?
+            .flatten()
+            .map(|task| format!("{process}/task/{}", task.file_name().to_string_lossy()))
+            .find(|task| has_nixl(task).is_ok_and(|mapped| mapped == Some(true))),
+    };
+    Ok(mapped)
+}
+
+/// Whether a library of NIXL's is mapped there; `None`: nothing is.
+fn has_nixl(task: &str) -> io::Result<Option<bool>> {
+    let mut maps = BufReader::new(File::open(format!("{task}/maps"))?);
+    let (mut line, mut mapped) = (Vec::new(), None);
     while maps.read_until(b'\n', &mut line)? > 0 {
         if is_nixl(&line) {
-            return Ok(true);
+            return Ok(Some(true));
         }
+        mapped = Some(false);
         line.clear();
     }
-    Ok(false)
+    Ok(mapped)
 }
 
 /// Whether a line of /proc/PID/maps names libnixl: `libnixl.so`, `libnixl_build.so`, `libnixl-4f1c.so.1` and so on.
@@ -192,17 +215,11 @@ fn is_nixl(line: &[u8]) -> bool {
 }
 
 /// A command line as it can be shown on a terminal.
-fn shown(command: &[u8]) -> String {
+fn command_line(command: &[u8]) -> String {
     let words = command
         .split(|&byte| byte == 0)
         .filter(|word| !word.is_empty());
-    let words = words.map(|word| {
-        let word = OsStr::from_bytes(word);
-        match word.to_str() {
-            Some(text) if !text.chars().any(char::is_control) => text.to_owned(),
-            _ => format!("{word:?}"),
-        }
-    });
+    let words = words.map(|word| name::shown(OsStr::from_bytes(word)));
     words.collect::<Vec<_>>().join(" ")
 }
 
@@ -229,8 +246,8 @@ mod tests {
 
     #[test]
     fn a_command_line_is_shown_without_control_characters() {
-        assert_eq!(shown(b"python3\0-m\0vllm\0"), "python3 -m vllm");
-        assert_eq!(shown(b"a\x1b[31m\0b"), "\"a\\u{1b}[31m\" b");
+        assert_eq!(command_line(b"python3\0-m\0vllm\0"), "python3 -m vllm");
+        assert_eq!(command_line(b"a\x1b[31m\0b"), "\"a\\u{1b}[31m\" b");
     }
 
     #[test]
