@@ -49,9 +49,9 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Counts a restart of the producer; all counts wrap as PCP's counters do, whatever a state file began them at.
+    /// Counts a restart of the producer; no count wraps, whatever a state file began it at.
     pub fn add_reset(&mut self) {
-        self.resets = self.resets.wrapping_add(1);
+        self.resets = self.resets.saturating_add(1);
         self.account.restart();
     }
 
@@ -67,14 +67,14 @@ impl Entry {
     /// Counts a start of the producer: what it had registered or begun before is gone.
     /// It is silent since then.
     pub fn add_start(&mut self, stamp: u64) {
-        self.starts = self.starts.wrapping_add(1);
+        self.starts = self.starts.saturating_add(1);
         (self.last_event, self.last_seen) = (stamp, stamp);
         self.account.restart();
     }
 
     /// Counts events that another reader took: of what came before, nothing goes with what comes now.
     pub fn add_foreign_reads(&mut self, events: u64) {
-        self.foreign_reads = self.foreign_reads.wrapping_add(events);
+        self.foreign_reads = self.foreign_reads.saturating_add(events);
         self.account.cut();
     }
 
@@ -82,7 +82,7 @@ impl Entry {
     pub fn add_look(&mut self, pending: u64, capacity: u64) {
         self.highwater = self.highwater.max(pending);
         if pending + 1 == capacity {
-            self.full = self.full.wrapping_add(1);
+            self.full = self.full.saturating_add(1);
         }
     }
 }

@@ -88,7 +88,7 @@ pub fn run(input: &[u8]) {
                 if let (Some(total), Some(before), true) = (&mut total, &mut before, follows) {
                     if let Some(counter) = at.checked_sub(COUNTERS).filter(|&at| at < 21) {
                         let came = value.checked_sub(before[counter]).unwrap_or(value);
-                        total[counter] = total[counter].wrapping_add(came);
+                        total[counter] = total[counter].saturating_add(came);
                         before[counter] = value;
                     }
                 }
