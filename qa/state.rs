@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 use std::fs;
 use std::path::Path;
 use support::writer::{Kind, Layout, RingWriter};
-use support::{Home, PMDANIXL, agent_of, quit, run, wait_for};
+use support::{Home, PMDANIXL, agent_of, project, quit, run, wait_for};
 
 const FETCH: &str = "fetch nixl.transfer.tx_bytes";
 const PERSISTENT: &str = "fetch nixl.control.state.persistent";
@@ -89,6 +89,68 @@ fn a_state_that_cannot_be_used_is_kept_aside_and_said_once() {
         fs::read(home.path("run/nixl/state.bad")).expect("kept"),
         b"rubbish"
     );
+}
+
+#[test]
+fn the_state_of_a_version_before_this_one_goes_on() {
+    // Written by format 3 with entries of 358 words, on a little-endian machine, and killed beside two living agents.
+    let home = home();
+    let packed = fs::File::open(project("qa/golden/state-3-358.gz")).expect("checked in");
+    let unpacked = std::process::Command::new("gzip")
+        .arg("-dc")
+        .stdin(packed)
+        .output();
+    let mut bytes = unpacked.expect("gzip is there").stdout;
+    let boot = pmdanixl::state::boot_id().expect("of this boot");
+    bytes[16..32].copy_from_slice(&boot.map(u64::to_le_bytes).concat());
+    fs::create_dir_all(home.path("run/nixl")).expect("made");
+    fs::write(state(&home), &bytes).expect("written");
+    let shown = home.dbpmda(&format!(
+        "instance 39.0\n{FETCH}\nfetch nixl.memory.current\nfetch nixl.latency.xfer_time.buckets\n{PERSISTENT}"
+    ));
+    for line in [
+        "inst: 0 name: \"decode\"",
+        "inst: 1 name: \"prefill%201\"",
+        "[0 or ???] value 4096",
+        "[1 or ???] value 8192",
+        "[1 or ???] value 2147483648",
+        "state.persistent): numval: 1 valfmt: 0 vlist[]:\n   value 1",
+    ] {
+        assert!(shown.contains(line), "{line} in\n{shown}\n{}", home.log());
+    }
+    assert!(!home.log().contains("begin anew"), "{}", home.log());
+    // From here on it is of this version.
+    let now = fs::read(state(&home)).expect("there");
+    let format = |bytes: &[u8]| u64::from_le_bytes(bytes[8..16].try_into().expect("8 bytes"));
+    assert!(format(&now) >= format(&bytes));
+}
+
+#[test]
+fn an_instance_id_is_not_given_again_after_its_agent_was_forgotten() {
+    let home = Home::new();
+    home.set("proc_facts = false\nmax_agents = 1");
+    // Of four agents that are remembered, the one that was not seen for longest is forgotten for the fifth.
+    for name in ["a", "b", "c", "d", "e", "f"] {
+        let mut agent = ring(&home, name);
+        agent.push(Kind::TxBytes, 5);
+        let shown = home.dbpmda(&format!("instance 39.0\n{FETCH}"));
+        assert!(shown.contains(&format!("name: \"{name}\"")), "{shown}");
+        drop(agent);
+        fs::remove_file(home.ring(name)).expect("there");
+    }
+    // Nothing is left of the highest id but that it was given.
+    fs::remove_file(state(&home)).expect("there");
+    let ids = home.path("var/config/pmda/39.0");
+    let kept: String = fs::read_to_string(&ids)
+        .expect("there")
+        .lines()
+        .filter(|line| !line.ends_with(" f"))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    fs::write(&ids, kept + "5 1 %\n").expect("written");
+    let _agent = ring(&home, "new");
+    let shown = home.dbpmda("instance 39.0");
+    assert!(shown.contains("inst: 6 name: \"new\""), "{shown}");
 }
 
 #[test]

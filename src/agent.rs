@@ -137,6 +137,12 @@ impl Agent {
         }
     }
 
+    /// Its instance id, once it had one.
+    #[must_use]
+    pub fn id(&self) -> Option<u32> {
+        self.id
+    }
+
     /// The ranges of times that the instance has.
     #[must_use]
     pub fn ranges(&self) -> &Ranges {

@@ -22,14 +22,14 @@ use crate::source::Mode;
 use crate::state::{RecordId, State};
 use crate::store::Store;
 use nix::sys::resource::{Resource, getrlimit};
-use quiet::Quiet;
 use std::cell::RefCell;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use table::Table;
 
 mod containers;
 mod counts;
@@ -41,6 +41,8 @@ mod order;
 mod quiet;
 mod stores;
 mod surveys;
+mod table;
+pub use table::AgentKey;
 
 /// Records of agents that left are kept for their return, up to this many times `max_agents`.
 const RECORDS_PER_AGENT: usize = 4;
@@ -53,10 +55,6 @@ const RETRY: Duration = Duration::from_secs(10);
 const FIRST_LOOK: Duration = Duration::from_secs(5);
 /// Bytes of a local rank, escaped, that tells agents of one name apart; a hash does where it is longer.
 const MAX_RANK: usize = 64;
-
-/// Names an agent for as long as it is known; never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AgentKey(u64);
 
 /// What names an agent's files.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -97,8 +95,8 @@ pub enum Change {
     Left {
         /// The agent.
         key: AgentKey,
-        /// What it was called.
-        instance: String,
+        /// Its instance id, if it had one.
+        id: Option<u32>,
     },
 }
 
@@ -130,17 +128,15 @@ pub struct Agents {
     /// Surveys that were finished, and the time that they took.
     surveys: u64,
     survey_time: Duration,
-    last_served: AgentKey,
+    /// Whose turn it is: its place in the table.
+    next_served: usize,
     /// Nothing, between drains: who holds more than a batch.
     more: Vec<AgentKey>,
-    agents: BTreeMap<AgentKey, Agent>,
-    /// Of each of them.
-    quiet: BTreeMap<AgentKey, Quiet>,
+    agents: Table,
     by_place: HashMap<Place, AgentKey>,
     by_name: HashMap<OsString, Vec<AgentKey>>,
     instances: HashSet<String>,
     attached: HashSet<FileId>,
-    next_key: u64,
     /// When room for agents that have no record is looked for again; `None`: there was room for all.
     retry: Option<Instant>,
     /// Agents whose names are too long for a record.
@@ -181,16 +177,13 @@ impl Agents {
             surveyed: None,
             surveys: 0,
             survey_time: Duration::ZERO,
-            last_served: AgentKey(0),
+            next_served: 0,
             more: Vec::new(),
-            agents: BTreeMap::new(),
-            quiet: BTreeMap::new(),
+            agents: Table::default(),
             by_place: HashMap::new(),
             by_name: HashMap::new(),
             instances: HashSet::new(),
             attached: HashSet::new(),
-            // The first is served first, as it comes behind the one that was served last, nobody.
-            next_key: 1,
             retry: None,
             unkept: 0,
             clock,
@@ -255,14 +248,22 @@ impl Agents {
         RECORDS_PER_AGENT * self.max_agents
     }
 
-    /// Notes the instance id that an agent got.
-    pub fn set_id(&mut self, key: AgentKey, id: u32) {
-        let Some(agent) = self.agents.get_mut(&key) else {
+    /// More than any instance id that was given before, as far as the state says.
+    #[must_use]
+    pub fn next_id(&self) -> u32 {
+        let state = self.books.state.as_ref();
+        state.map_or(0, |state| state.next_id().unwrap_or(0))
+    }
+
+    /// Notes the instance id that an agent has, and one that is more than any that was given.
+    pub fn set_id(&mut self, key: AgentKey, id: u32, next: u32) {
+        let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
         agent.id = Some(id);
         if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
-            if state.set_id(record, id) == Err(Broken) {
+            let noted = state.set_next_id(next);
+            if noted.and_then(|()| state.set_id(record, id)) == Err(Broken) {
                 self.give_state_up();
             }
         }
@@ -285,7 +286,7 @@ impl Agents {
             let containers = self.containers.as_ref();
             containers.is_some_and(|containers| containers.place(directory).is_some())
         };
-        for (&key, agent) in &mut self.agents {
+        for (key, agent) in self.agents.iter_mut() {
             let is_configured =
                 directory::is_configured(&config.telemetry_dir, agent.ring_directory())
                     || inside(agent.ring_directory());
@@ -345,7 +346,7 @@ impl Agents {
     /// An agent that is there, instance or not.
     #[must_use]
     pub fn get(&self, key: AgentKey) -> Option<&Agent> {
-        self.agents.get(&key)
+        self.agents.get(key)
     }
 
     /// The agent of that name in that directory, made if there is none. `part` is empty for that of a ring.
@@ -401,19 +402,17 @@ impl Agents {
 
     /// Has the next drain look at all of an agent, and the next survey ask about it: it has a file that it had not.
     fn wake(&mut self, key: AgentKey) {
-        self.quiet.insert(key, Quiet::default());
+        self.agents.wake(key);
         self.asks = true;
     }
 
     fn insert(&mut self, agent: Agent) -> AgentKey {
-        let key = AgentKey(self.next_key);
-        self.next_key += 1;
-        self.by_place.insert(Place::of(&agent.name), key);
-        let name = agent.name.raw.clone();
-        self.by_name.entry(name).or_default().push(key);
+        let (place, raw) = (Place::of(&agent.name), agent.name.raw.clone());
         self.instances.insert(agent.name.instance.clone());
-        self.agents.insert(key, agent);
-        self.wake(key);
+        let key = self.agents.insert(agent);
+        self.by_place.insert(place, key);
+        self.by_name.entry(raw).or_default().push(key);
+        self.asks = true;
         key
     }
 }

@@ -276,12 +276,12 @@ fn look(
 
 /// Whether a refusal means that an agent is not seen that should be, rather than that a stranger's file is left alone.
 fn is_problem(facts: Option<&FileFacts>, refusal: &Refusal) -> bool {
-    match refusal {
-        _ if refusal.is_unsupported() => true,
-        Refusal::NoReadAccess { ring_size, .. } => *ring_size,
+    let is_silent = match refusal {
+        Refusal::NoReadAccess { .. } => true,
         Refusal::Uninitialised => facts.is_some_and(|facts| !is_starting(facts, refusal)),
-        _ => false,
-    }
+        _ => refusal.is_unsupported(),
+    };
+    is_silent && refusal.concerns_a_ring()
 }
 
 /// `store of agent "worker", 18 bounds, local rank 0, written by pid 4242 (python3) user dynamo`.
@@ -395,7 +395,14 @@ mod tests {
             (Refusal::Uninitialised, &young, false),
             (Refusal::Uninitialised, &old, true),
             (Refusal::Blank { size: 4096 }, &old, false),
-            (Refusal::Unsupported { version: 5 }, &old, true),
+            (
+                Refusal::Unsupported {
+                    version: 5,
+                    newest: 4,
+                },
+                &old,
+                true,
+            ),
         ] {
             assert_eq!(is_problem(Some(facts), &refusal), expected, "{refusal}");
         }

@@ -1,7 +1,6 @@
 //! What can go wrong, typed by its fate: a file that is left alone, a ring that must be looked at anew, a configuration
 //! that is not taken.
 
-use crate::layout::MAX_VERSION;
 use nix::errno::Errno;
 use std::path::PathBuf;
 
@@ -52,10 +51,12 @@ pub enum Refusal {
         expected_version: i32,
     },
     /// A ring of a NIXL that this build does not know.
-    #[error("ring version {version} is not supported; this build reads 1 to {MAX_VERSION}")]
+    #[error("ring version {version} is not supported; this build reads 1 to {newest}")]
     Unsupported {
         /// Version in the header.
         version: i32,
+        /// The newest that is read.
+        newest: i32,
     },
     /// A file among stores that is not called as one.
     #[error("is not called as a store is, nixl.PID.RUN.INSTANCE.mmap")]

@@ -107,7 +107,8 @@ impl Header {
         let is_later = (MAX_VERSION + 1..=LATER_VERSIONS).contains(&version);
         let is_pair = |capacity: u64, mask: u64| capacity.is_power_of_two() && mask == capacity - 1;
         if is_later && (is_pair(capacity, mask) || is_pair(read_pos, capacity)) {
-            return Err(Refusal::Unsupported { version });
+            let newest = MAX_VERSION;
+            return Err(Refusal::Unsupported { version, newest });
         }
         if !(1..=MAX_VERSION).contains(&version) {
             return Err(Refusal::Version { version });
@@ -354,7 +355,10 @@ mod tests {
         );
         assert_eq!(
             refusal(|h| (h.version, h.expected_version) = (5, 5)),
-            Refusal::Unsupported { version: 5 }
+            Refusal::Unsupported {
+                version: 5,
+                newest: 4
+            }
         );
         assert_eq!(
             refusal(|h| (h.version, h.expected_version) = (-1, -1)),
@@ -372,7 +376,10 @@ mod tests {
         );
         assert_eq!(
             words([0, 4096, (5 << 32) | 5, 4095, 0]),
-            Err(Refusal::Unsupported { version: 5 })
+            Err(Refusal::Unsupported {
+                version: 5,
+                newest: 4
+            })
         );
         assert_eq!(
             refusal(|h| h.capacity = 1000),

@@ -11,7 +11,8 @@ use pmdanixl::options::{self, Options};
 use pmdanixl::pcp::buckets::BucketIndoms;
 use pmdanixl::pcp::daemon;
 use pmdanixl::pcp::ffi::Pmda;
-use pmdanixl::pcp::server::{Places, Server};
+use pmdanixl::pcp::instances::AgentInstances;
+use pmdanixl::pcp::server::{Indoms, Places, Server};
 use pmdanixl::pcpconf::PcpConf;
 use pmdanixl::privilege::NotAllowed;
 use pmdanixl::state::StateFile;
@@ -110,8 +111,11 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     });
     let reader = Box::new(move || source.read());
     let loaded = loaded.map(|loaded| loaded.config);
-    let buckets = BucketIndoms::new(|serial| pmda.instances(serial));
-    let server = Server::new(domain, places, loaded, reader, enter, buckets)?;
+    let indoms = Indoms {
+        agents: AgentInstances::new(pmda.instances(AGENTS)),
+        buckets: BucketIndoms::new(|serial| pmda.instances(serial)),
+    };
+    let server = Server::new(domain, places, loaded, reader, enter, indoms)?;
     pmda.init()
         .map_err(|status| format!("cannot register the metrics: {status}"))?;
     daemon::serve(pmda, server, signals)?;

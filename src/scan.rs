@@ -500,7 +500,13 @@ mod tests {
             (Refusal::Version { version: 77 }, true),
             (Refusal::Blank { size: 4096 }, true),
             (Refusal::Exited, false),
-            (Refusal::Unsupported { version: 5 }, false),
+            (
+                Refusal::Unsupported {
+                    version: 5,
+                    newest: 4,
+                },
+                false,
+            ),
             (Refusal::Uninitialised, false),
         ] {
             refused.refuse(&path, "agent".as_ref(), &aged, refusal, 1);

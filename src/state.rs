@@ -14,6 +14,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 mod file;
 mod retired;
@@ -25,8 +26,11 @@ const PAGE: u64 = 8 * RECORD_WORDS as u64;
 const CHUNK: usize = 64;
 /// "NIXLPMDA".
 const MAGIC: u64 = u64::from_le_bytes(*b"NIXLPMDA");
-/// Version of the format, and what it depends on.
-const FORMAT: u64 = (3 << 32) | ((RECORD_WORDS as u64) << 16) | record::ENTRY_WORDS as u64;
+/// Version of the format, and what it depends on. A later version may have longer entries: words are added at their end, as
+/// zeros to whoever reads what was written before, and none is moved.
+const FORMAT: u64 = format(record::ENTRY_WORDS as u64);
+/// The words of an entry in the first version of this format.
+const FIRST_ENTRY_WORDS: u64 = 358;
 /// More than this is no state file of ours: 16 times what the largest `max_agents` needs is never reached.
 const MAX_LEN: u64 = 1 << 33;
 
@@ -72,8 +76,10 @@ impl State {
             _ if len == 0 => None,
             _ if !(PAGE..=MAX_LEN).contains(&len) => Some(format!("{len} bytes are no state")),
             [magic, ..] if magic != MAGIC => Some("it does not begin as a state does".into()),
-            [_, format, ..] if format != FORMAT => Some("another version wrote it".into()),
-            header if header != expected => Some("it is from before the last boot".into()),
+            [_, written, ..] if !is_readable(written) => Some("another version wrote it".into()),
+            [_, _, at_boot @ ..] if at_boot != boot => {
+                Some("it is from before the last boot".into())
+            }
             _ => None,
         };
         let mut set_aside = None;
@@ -131,6 +137,8 @@ impl State {
         if freed.is_some() {
             state.head(|words| retired::write(words, &retired::read(words).0, None))?;
         }
+        // From here on entries have what this version adds to them: one before it would not know.
+        state.head(|words| words[1].store(FORMAT, Relaxed))?;
         // The first record is used first.
         state.free.reverse();
         Ok(Some(Found {
@@ -146,6 +154,22 @@ impl State {
     /// The file became shorter.
     pub fn retired(&self) -> Result<Totals, Broken> {
         self.head(|words| retired::read(words).0)
+    }
+
+    /// More than any instance id that was given; 0 where that was never noted.
+    ///
+    /// # Errors
+    /// The file became shorter.
+    pub fn next_id(&self) -> Result<u32, Broken> {
+        self.head(retired::next_id)
+    }
+
+    /// Notes it.
+    ///
+    /// # Errors
+    /// The file became shorter.
+    pub fn set_next_id(&self, next: u32) -> Result<(), Broken> {
+        self.head(|words| retired::set_next_id(words, next))
     }
 
     /// A record for a new agent; `None`: its names have no room in one.
@@ -240,6 +264,15 @@ impl State {
         self.chunks.push(mapping);
         Ok(())
     }
+}
+
+const fn format(entry_words: u64) -> u64 {
+    (3 << 32) | ((RECORD_WORDS as u64) << 16) | entry_words
+}
+
+/// Whether this version, or one before it, wrote that.
+fn is_readable(written: u64) -> bool {
+    (format(FIRST_ENTRY_WORDS)..=FORMAT).contains(&written)
 }
 
 fn offset(chunk: usize) -> u64 {
@@ -476,5 +509,28 @@ mod tests {
         let id = boot_id().expect("/proc");
         assert_eq!(boot_id().expect("/proc"), id);
         assert_ne!(id, [0, 0]);
+    }
+
+    #[test]
+    fn what_an_earlier_version_wrote_is_read_and_what_a_later_one_did_is_not() {
+        assert!(is_readable(FORMAT) && is_readable(format(FIRST_ENTRY_WORDS)));
+        let later = format(record::ENTRY_WORDS as u64 + 1);
+        assert!(
+            ![later, format(FIRST_ENTRY_WORDS - 1), FORMAT + (1 << 32)]
+                .map(is_readable)
+                .contains(&true)
+        );
+        // An entry that was written without the last words has zeros there.
+        let (_dir, path) = filled(3);
+        let file = fs::OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .expect("there");
+        file.write_all_at(&format(FIRST_ENTRY_WORDS).to_ne_bytes(), 8)
+            .expect("written");
+        let found = take(&path, BOOT);
+        assert_eq!((found.records.len(), found.set_aside), (3, None));
+        let header = read_header(&File::open(&path).expect("there"), PAGE).expect("read");
+        assert_eq!(header[1], FORMAT);
     }
 }

@@ -3,7 +3,7 @@
 use super::quiet::Quiet;
 use super::{AgentKey, Agents, Change};
 use crate::agent::Now;
-use std::ops::Bound;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -77,20 +77,17 @@ impl Agents {
             more: std::mem::take(&mut self.more),
             ..FoundOut::default()
         };
-        let last = self.last_served;
-        let ranges = [
-            (Bound::Excluded(last), Bound::Unbounded),
-            (Bound::Unbounded, Bound::Included(last)),
-        ];
-        let mut in_time = ranges
+        let (places, first) = (self.agents.places(), self.next_served);
+        let first = if first < places { first } else { 0 };
+        let mut in_time = [first..places, 0..first]
             .into_iter()
             .all(|range| self.drain_range(range, pass, &mut found, changes));
         // Those that hold more than a batch, in turn: who has more still is behind the last.
         let mut next = 0;
         while in_time && next < found.more.len() {
-            let only = Bound::Included(found.more[next]);
+            let only = found.more[next].place();
             next += 1;
-            in_time = self.drain_range((only, only), pass, &mut found, changes);
+            in_time = self.drain_range(only..only + 1, pass, &mut found, changes);
         }
         found.more.clear();
         self.more = found.more;
@@ -109,23 +106,24 @@ impl Agents {
         in_time
     }
 
-    /// Drains the agents of a range, one after the other; whether that was done in time.
+    /// Drains the agents in these places, one after the other; whether that was done in time.
     fn drain_range(
         &mut self,
-        range: (Bound<AgentKey>, Bound<AgentKey>),
+        places: Range<usize>,
         pass: Pass,
         found: &mut FoundOut,
         changes: &mut Vec<Change>,
     ) -> bool {
         let Pass { now, end, since } = pass;
-        for (number, (&key, quiet)) in self.quiet.range_mut(range).enumerate() {
+        for (number, place) in places.enumerate() {
+            let quiet = self.agents.quiet(place);
             if since.is_some_and(|since| quiet.was_drained(since)) || quiet.holds(now.instant) {
                 if number % LOOK_AT_CLOCK == 0 && Instant::now() >= end {
                     return false;
                 }
                 continue;
             }
-            let Some(agent) = self.agents.get_mut(&key) else {
+            let Some((key, quiet, agent)) = self.agents.at(place) else {
                 continue;
             };
             let outcome = agent.drain(now, end, &mut self.books);
@@ -134,10 +132,7 @@ impl Agents {
             }
             match agent.turn(now.instant) {
                 Some(true) => changes.push(Change::Appeared(key)),
-                Some(false) => changes.push(Change::Left {
-                    key,
-                    instance: agent.name.instance.clone(),
-                }),
+                Some(false) => changes.push(Change::Left { key, id: agent.id }),
                 None => {}
             }
             changes.extend(agent.turn_ranges().then_some(Change::Ranges(key)));
@@ -148,7 +143,7 @@ impl Agents {
             found.broken |= outcome.broken;
             self.asks |= agent.asks();
             found.more.extend(outcome.more.then_some(key));
-            self.last_served = key;
+            self.next_served = place + 1;
             if !in_time {
                 return false;
             }

@@ -24,6 +24,7 @@ impl Agents {
             return;
         };
         let (scanner, moment) = (&self.scanner, self.clock.at(now));
+        let mut broken = false;
         for agent in self.agents.values_mut() {
             let due = |ago: Duration| ago >= after;
             let mut sources = agent.sources.iter();
@@ -34,12 +35,16 @@ impl Agents {
                 continue;
             };
             if agent.remove_exited(directory, moment, after, &mut self.books) {
-                return self.give_state_up();
+                broken = true;
+                break;
             }
             if Instant::now() >= end {
                 // The rest has its turn in the next tick.
                 return;
             }
+        }
+        if broken {
+            return self.give_state_up();
         }
         self.next_removal = now + PAUSE;
     }

@@ -23,7 +23,7 @@ impl Agents {
     /// Looks for room in the state file for the agents that have none.
     pub(super) fn keep_all(&mut self, now: Instant) {
         self.unkept = 0;
-        let keys: Vec<AgentKey> = self.agents.keys().copied().collect();
+        let keys: Vec<AgentKey> = self.agents.iter().map(|(key, _)| key).collect();
         if keys.into_iter().all(|key| self.keep(key, now)) {
             self.retry = None;
         }
@@ -31,7 +31,7 @@ impl Agents {
 
     /// Gives an agent a record, if it has none; `false`: there is no room.
     pub(super) fn keep(&mut self, key: AgentKey, now: Instant) -> bool {
-        let (Some(state), Some(agent)) = (&mut self.books.state, self.agents.get_mut(&key)) else {
+        let (Some(state), Some(agent)) = (&mut self.books.state, self.agents.get_mut(key)) else {
             return true;
         };
         if agent.record.is_some() {
@@ -85,12 +85,11 @@ impl Agents {
             agent.sources.is_empty() && agent.store.is_none() && agent.stranger.is_none()
         });
         let mut gone: Vec<_> = gone
-            .map(|(&key, agent)| (agent.entry.active, agent.entry.last_seen, key))
+            .map(|(key, agent)| (agent.entry.active, agent.entry.last_seen, key))
             .collect();
         gone.sort_unstable();
         for (_, _, key) in gone.into_iter().take(self.agents.len() - limit) {
-            self.quiet.remove(&key);
-            let Some(agent) = self.agents.remove(&key) else {
+            let Some(agent) = self.agents.remove(key) else {
                 continue;
             };
             self.instances.remove(&agent.name.instance);
@@ -110,10 +109,7 @@ impl Agents {
             }
             self.retire(agent.record, &agent.entry.account.totals);
             if agent.shown {
-                changes.push(Change::Left {
-                    key,
-                    instance: agent.name.instance,
-                });
+                changes.push(Change::Left { key, id: agent.id });
             }
         }
     }

@@ -42,7 +42,7 @@ impl Agents {
     fn look_at(&mut self, mut found: Found, now: Instant) {
         let opened = match self.scanner.open(&mut found) {
             Ok(opened) => opened,
-            Err(Refusal::Unsupported { version }) => {
+            Err(Refusal::Unsupported { version, .. }) => {
                 return self.watch(&found, Version::Ring(version), now);
             }
             Err(Refusal::Schema { schema }) => {
@@ -105,7 +105,7 @@ impl Agents {
     fn watch(&mut self, found: &Found, version: Version, now: Instant) {
         let place = Place::of_ring(&found.directory.path, &found.name);
         let key = self.by_place.get(&place);
-        let known = key.and_then(|key| self.agents.get_mut(key)?.stranger.as_mut());
+        let known = key.and_then(|&key| self.agents.get_mut(key)?.stranger.as_mut());
         if let Some(stranger) = known.filter(|stranger| stranger.id() == found.facts.id) {
             // A second descriptor would be taken for somebody who has it.
             (stranger.facts, stranger.version) = (found.facts, version);
@@ -126,7 +126,7 @@ impl Agents {
         }
         let raw = found.name.clone();
         let key = self.agent_at(&found.directory, raw, String::new(), now);
-        if let Some(agent) = self.agents.get_mut(&key) {
+        if let Some(agent) = self.agents.get_mut(key) {
             let kept = agent.started(self.clock.at(now).stamp, self.books.state.as_ref());
             if self.proc_facts {
                 agent.wait_until = now + PATIENCE;
@@ -158,7 +158,7 @@ impl Agents {
         let known = self
             .by_place
             .get(&place)
-            .and_then(|key| self.agents.get(key));
+            .and_then(|&key| self.agents.get(key));
         let before = known.and_then(|agent| agent.entry.commit);
         let source = match Source::attach(candidate, file, before.as_ref(), now) {
             Ok(source) => source,
@@ -166,7 +166,7 @@ impl Agents {
         };
         self.scanner.taken(&found.directory.path, source.id());
         let key = self.agent_at(&found.directory, raw, String::new(), now);
-        let Some(agent) = self.agents.get_mut(&key) else {
+        let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
         agent.stranger = None;
@@ -233,7 +233,7 @@ impl Agents {
             let agent = self
                 .by_place
                 .get(&place)
-                .and_then(|key| self.agents.get(key));
+                .and_then(|&key| self.agents.get(key));
             agent.is_some_and(|agent| {
                 let commit = agent.entry.commit;
                 commit.is_some_and(|commit| commit.ring.id == found.facts.id)
@@ -249,11 +249,11 @@ impl Agents {
             .iter()
             .filter(|(_, agent)| !agent.entry.active && agent.has_files());
         let mut left: Vec<_> = left
-            .map(|(&key, agent)| (agent.entry.last_seen, key))
+            .map(|(key, agent)| (agent.entry.last_seen, key))
             .collect();
         left.sort_unstable();
         for (_, key) in left {
-            let Some(agent) = self.agents.get_mut(&key) else {
+            let Some(agent) = self.agents.get_mut(key) else {
                 continue;
             };
             // What is known of a store is kept, for when there is room.

@@ -53,7 +53,7 @@ impl Agents {
         let has_agent = self
             .by_place
             .contains_key(&Place::of_ring(&found.directory.path, &found.name));
-        let is_awaited = |key: &AgentKey| {
+        let is_awaited = |&key: &AgentKey| {
             let agent = self.agents.get(key);
             agent.is_some_and(|agent| agent.entry.store.is_some() && agent.store.is_none())
         };

@@ -71,7 +71,7 @@ impl Agents {
             Err(refusal) => return self.set_aside(&found, refusal),
         };
         let same = self.named(&store.description.agent);
-        let known = same.iter().copied().find(|key| {
+        let known = same.iter().copied().find(|&key| {
             let seen = self
                 .agents
                 .get(key)
@@ -118,7 +118,7 @@ impl Agents {
         values: &Values,
         now: Instant,
     ) -> bool {
-        if let Some(agent) = known.and_then(|key| self.agents.get(&key)) {
+        if let Some(agent) = known.and_then(|key| self.agents.get(key)) {
             let seen = agent.entry.store.as_ref();
             return seen.is_none_or(|seen| seen.news(values).is_none());
         }
@@ -131,7 +131,7 @@ impl Agents {
         // An agent that began with a ring has had stores of any directory and rank.
         let mut had = same
             .iter()
-            .filter_map(|key| self.agents.get(key))
+            .filter_map(|&key| self.agents.get(key))
             .filter(|agent| {
                 agent.name.part.is_empty() || is_of(agent, directory, &store.description.rank)
             });
@@ -140,7 +140,7 @@ impl Agents {
 
     /// Notes the time of a store that is counted: it may have come after the last values, while nobody looked.
     fn note_time(&mut self, key: AgentKey, values: &Values) {
-        let Some(agent) = self.agents.get_mut(&key) else {
+        let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
         let seen = agent.entry.store.as_mut();
@@ -182,7 +182,7 @@ impl Agents {
         let rank_hash = rank_hash(rank);
         let (mut of_stores, mut of_rings) = (Vec::new(), Vec::new());
         for &key in same {
-            let Some(agent) = self.agents.get(&key) else {
+            let Some(agent) = self.agents.get(key) else {
                 continue;
             };
             if is_of(agent, directory, rank) {
@@ -197,7 +197,7 @@ impl Agents {
             }
         }
         of_stores.sort_unstable();
-        let mut free = |key: &AgentKey| {
+        let mut free = |&key: &AgentKey| {
             let agent = self.agents.get_mut(key);
             agent.is_some_and(|agent| agent.is_free(now))
         };
@@ -242,7 +242,7 @@ impl Agents {
     /// The agent has started with this store, of which nothing is counted yet.
     fn start(&mut self, key: AgentKey, store: &Store, values: &Values, now: Instant) {
         let now = self.clock.at(now);
-        let Some(agent) = self.agents.get_mut(&key) else {
+        let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
         let (gone, mut broken) = agent.let_store_go(now, &mut self.books);
@@ -260,7 +260,7 @@ impl Agents {
 
     /// `is_recent`: it was updated a short time ago.
     fn give(&mut self, key: AgentKey, store: Store, is_recent: bool, now: Instant) {
-        let Some(agent) = self.agents.get_mut(&key) else {
+        let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
         let description = &store.description;
@@ -310,7 +310,7 @@ impl Agents {
         let scope = scope(&directory.path);
         let mut fitting = Vec::new();
         for key in self.named(raw) {
-            let Some(agent) = self.agents.get_mut(&key) else {
+            let Some(agent) = self.agents.get_mut(key) else {
                 continue;
             };
             let is_a_stores = !agent.name.part.is_empty() && agent.ring_directory.is_none();
@@ -333,7 +333,7 @@ impl Agents {
         }
         // Of several nobody knows which.
         if let [key] = fitting[..] {
-            if let Some(agent) = self.agents.get_mut(&key) {
+            if let Some(agent) = self.agents.get_mut(key) {
                 agent.ring_directory = Some(directory.path.clone());
                 self.by_place.insert(place, key);
             }

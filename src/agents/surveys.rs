@@ -1,6 +1,5 @@
 //! Who writes the rings, as far as /proc shows it.
 
-use super::quiet::Quiet;
 use super::{Agents, Change};
 use crate::discover::FileId;
 use crate::facts::Facts;
@@ -45,7 +44,7 @@ impl Agents {
                 None => self.surveying = Some(surveying),
             }
         }
-        for (&key, agent) in &mut self.agents {
+        for (key, agent) in self.agents.iter_mut() {
             if !agent.shown && agent.turn(now) == Some(true) {
                 changes.push(Change::Appeared(key));
             }
@@ -134,8 +133,8 @@ impl Agents {
         self.surveys += 1;
         self.survey_time += mappers.took;
         self.surveyed = Some((now, mappers.took));
-        let mut broken = false;
-        for (&key, agent) in &mut self.agents {
+        let (mut broken, mut woken) = (false, Vec::new());
+        for (key, agent) in self.agents.iter_mut() {
             let mut asked: Option<(Option<Facts>, u32)> = None;
             for source in &mut agent.sources {
                 let is_asked = surveying.rings.contains(&source.id());
@@ -172,13 +171,16 @@ impl Agents {
                 (None, Some(before)) => of_file.merge(before),
                 (None, None) => of_file,
             };
-            self.quiet.insert(key, Quiet::default());
+            woken.push(key);
             if agent.facts.as_ref() != Some(&facts) {
                 if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
                     broken |= state.set_facts(record, Some(&facts)) == Err(Broken);
                 }
                 agent.facts = Some(facts);
             }
+        }
+        for key in woken {
+            self.agents.wake(key);
         }
         if broken {
             self.give_state_up();

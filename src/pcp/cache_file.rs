@@ -1,5 +1,5 @@
-//! The file that libpcp_pmda keeps the ids of an instance domain in (pmdacache(3)), which is read by the library and written
-//! here.
+//! The file that libpcp_pmda keeps the ids of an instance domain in (pmdacache(3)): PCP's Python PMDA for NIXL has one, whose ids
+//! go on here, and this one's survives the host, which the state file does not.
 //!
 //! The library has no way to forget a name that it once had, but ones that end in a use after free: what it writes grows with
 //! every agent that ever was. Here the file has the agents that are known, and what room they leave goes to the names that were
@@ -7,7 +7,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -18,6 +18,9 @@ const HEADER: &str = "2 0 2147483647";
 /// Names that are not known otherwise lose their id when they were not seen for a week, in seconds.
 const MAX_AGE: u64 = 7 * 24 * 60 * 60;
 
+/// Stands for a name that is forgotten, in the last line: no agent has it, since `%` is escaped in theirs.
+const NOBODY: &str = "%";
+
 /// What the file is to say.
 #[derive(Clone, Copy, Debug)]
 pub struct Ids<'a> {
@@ -25,8 +28,39 @@ pub struct Ids<'a> {
     pub known: &'a [(u32, &'a str)],
     /// The ids of those that are seen now.
     pub seen: &'a HashSet<u32>,
+    /// Names that no known agent has, and the ids that they would get.
+    pub kept: &'a HashMap<String, u32>,
+    /// More than any id that was given: the last line has the one before it, whose name may be forgotten.
+    pub next: u32,
     /// How many lines there may be; those of known agents all stay.
     pub limit: usize,
+}
+
+/// The ids and names that the file has; none, where there is none.
+///
+/// # Errors
+/// It cannot be read.
+pub fn read(path: &Path) -> io::Result<Vec<(u32, String)>> {
+    let mut options = OpenOptions::new();
+    let mut bytes = Vec::new();
+    match open(path, options.read(true)) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        file => file?.read_to_end(&mut bytes)?,
+    };
+    let text = String::from_utf8_lossy(&bytes);
+    let ids = records(&text).map(|(id, _, name)| (id, name.to_owned()));
+    Ok(ids.collect())
+}
+
+/// Opens the file: the directory belongs to PCP's user, and no link and no FIFO of its may lead root astray, or hold it up.
+fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC);
+    let file = options.open(path)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() || meta.nlink() != 1 {
+        return Err(io::Error::other("is no regular file, or has a second name"));
+    }
+    Ok(file)
 }
 
 /// Makes the file say so. Nothing is written where it does already.
@@ -35,22 +69,14 @@ pub struct Ids<'a> {
 /// The file cannot be read or written.
 pub fn update(path: &Path, ids: Ids) -> io::Result<()> {
     let mut options = OpenOptions::new();
-    // The directory belongs to PCP's user: no link and no FIFO of its may lead root astray, or hold it up.
-    options
-        .read(true)
-        .write(true)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC);
-    let mut file = match options.open(path) {
+    options.read(true).write(true);
+    let mut file = match open(path, &mut options) {
         Err(err) if err.kind() == io::ErrorKind::NotFound && ids.known.is_empty() => return Ok(()),
         Err(err) if err.kind() == io::ErrorKind::NotFound => {
-            options.create_new(true).mode(0o644).open(path)?
+            open(path, options.create_new(true).mode(0o644))?
         }
         file => file?,
     };
-    let meta = file.metadata()?;
-    if !meta.is_file() || meta.nlink() != 1 {
-        return Err(io::Error::other("is no regular file, or has a second name"));
-    }
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
     // A name that is no UTF-8 is none of ours, and is kept as well as it can be.
@@ -70,11 +96,7 @@ fn updated(text: &str, ids: Ids, now: u64) -> Option<String> {
     let mut names: HashSet<&str> = ids.known.iter().map(|(_, name)| *name).collect();
     let mut taken: HashSet<u32> = missing.keys().copied().collect();
     let (mut known, mut others) = (Vec::new(), Vec::new());
-    for line in text.split_terminator('\n').skip(1) {
-        let Some(record) = record(line) else {
-            continue;
-        };
-        let (id, time, name) = record;
+    for (id, time, name) in records(text) {
         if missing.get(&id) == Some(&name) {
             missing.remove(&id);
             let time = if ids.seen.contains(&id) { now } else { time };
@@ -84,11 +106,12 @@ fn updated(text: &str, ids: Ids, now: u64) -> Option<String> {
         // Neither another id for a name, which the library knows up to a space, nor another name for an id.
         let short = name.split(' ').next().unwrap_or(name);
         if now.saturating_sub(time) < MAX_AGE
+            && ids.kept.get(name) == Some(&id)
             && !taken.contains(&id)
             && names.insert(short)
             && taken.insert(id)
         {
-            others.push(record);
+            others.push((id, time, name));
         }
     }
     known.extend(missing.iter().map(|(&id, &name)| (id, now, name)));
@@ -97,11 +120,20 @@ fn updated(text: &str, ids: Ids, now: u64) -> Option<String> {
     known.append(&mut others);
     // In the order of their ids, as the library writes them: a new id follows the last line's.
     known.sort_unstable_by_key(|&(id, _, _)| id);
+    let last = ids.next.checked_sub(1);
+    if let Some(last) = last.filter(|&last| known.last().is_none_or(|&(id, _, _)| id < last)) {
+        known.push((last, now, NOBODY));
+    }
     let lines = known
         .iter()
         .map(|(id, time, name)| format!("{id} {time} {name}\n"));
     let updated = format!("{HEADER}\n") + &lines.collect::<String>();
     (updated != text).then_some(updated)
+}
+
+/// What its lines say, but those that are none as the library writes them.
+fn records(text: &str) -> impl Iterator<Item = (u32, u64, &str)> {
+    text.split_terminator('\n').skip(1).filter_map(record)
 }
 
 /// Id, time and name of a line as the library writes it.
@@ -137,7 +169,18 @@ mod tests {
 
     fn with(text: &str, known: &[(u32, &str)], seen: &[u32], limit: usize) -> Option<String> {
         let seen = &seen.iter().copied().collect();
-        updated(text, Ids { known, seen, limit }, 99)
+        let mut kept = HashMap::new();
+        for (id, _, name) in records(text) {
+            kept.entry(name.to_owned()).or_insert(id);
+        }
+        let ids = Ids {
+            known,
+            seen,
+            kept: &kept,
+            next: 0,
+            limit,
+        };
+        updated(text, ids, 99)
     }
 
     const FILE: &str = "2 0 2147483647\n0 11 a\n1 12 b\n7 13 c%20d\n";
@@ -219,6 +262,8 @@ mod tests {
         let ids = Ids {
             known: &[(0, "a"), (3, "new")],
             seen: &HashSet::new(),
+            kept: &HashMap::new(),
+            next: 0,
             limit: 10,
         };
         update(&path, ids).expect("updated");
@@ -249,13 +294,37 @@ mod tests {
     #[test]
     fn a_name_that_was_not_seen_for_a_week_is_forgotten_unless_it_is_known() {
         let (seen, known) = (&HashSet::new(), &[(0, "a")][..]);
+        let kept = &[("b".into(), 1), ("c%20d".into(), 7)].into();
         let ids = Ids {
             known,
             seen,
+            kept,
+            next: 0,
             limit: 10,
         };
         // b's week is over, and that of c%20d in a second.
         let text = updated(FILE, ids, 12 + MAX_AGE).expect("another text");
         assert_eq!(text, "2 0 2147483647\n0 11 a\n7 13 c%20d\n");
+    }
+
+    #[test]
+    fn the_highest_id_stays_though_its_name_is_forgotten() {
+        let (seen, known) = (&HashSet::new(), &[(0, "a")][..]);
+        let ids = |kept, next| Ids {
+            known,
+            seen,
+            kept,
+            next,
+            limit: 10,
+        };
+        // Neither name is kept: their agents were forgotten.
+        let (none, some) = (&HashMap::new(), &[("new".into(), 3)].into());
+        let text = updated(FILE, ids(none, 8), 99).expect("another text");
+        assert_eq!(text, "2 0 2147483647\n0 11 a\n7 99 %\n");
+        assert_eq!(updated(&text, ids(none, 8), 99), None);
+        // A higher one takes its place.
+        let text = format!("{text}9 99 b\n");
+        let text = updated(&text, ids(some, 10), 99).expect("another text");
+        assert_eq!(text, "2 0 2147483647\n0 11 a\n9 99 %\n");
     }
 }

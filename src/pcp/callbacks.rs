@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::answer::Answer;
-use super::daemon::with_server;
+use super::current::with_server;
 use super::profile::{AskedOf, Profile};
 use super::server::{Server, Store, StoreRefusal};
 use super::sys;

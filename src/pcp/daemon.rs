@@ -1,5 +1,6 @@
 //! The loop: pmcd's requests, the timer, and signals.
 
+use super::current::{self, with_server};
 use super::ffi::{Pmda, Status};
 use super::server::Server;
 use nix::errno::Errno;
@@ -8,20 +9,9 @@ use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
-use std::cell::RefCell;
 use std::os::fd::AsFd;
 use std::panic::catch_unwind;
 use std::time::Duration;
-
-thread_local! {
-    /// The callbacks get no argument of ours, and there is one thread.
-    static SERVER: RefCell<Option<Server>> = const { RefCell::new(None) };
-}
-
-/// Runs something on the server; `None` while there is none.
-pub(super) fn with_server<T>(run: impl FnOnce(&mut Server) -> T) -> Option<T> {
-    SERVER.with_borrow_mut(|server| server.as_mut().map(run))
-}
 
 /// Answers pmcd and drains the rings, until pmcd closes the connection or `signals` brings SIGTERM or SIGINT. After a last
 /// drain it returns.
@@ -35,7 +25,7 @@ pub fn serve(mut pmda: Pmda, server: Server, mut signals: SignalFd) -> Result<()
         TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC,
     )?;
     let (mut interval, mut patience) = (Duration::ZERO, Patience::default());
-    SERVER.set(Some(server));
+    current::set(Some(server));
     loop {
         let wanted = with_server(|server| server.drain_interval()).unwrap_or(interval);
         if wanted != interval {
@@ -93,7 +83,7 @@ pub fn serve(mut pmda: Pmda, server: Server, mut signals: SignalFd) -> Result<()
         }
     }
     let _ = catch_unwind(|| with_server(Server::finish));
-    SERVER.set(None);
+    current::set(None);
     Ok(())
 }
 

@@ -86,8 +86,7 @@ impl Pmda {
         Self { interface, indoms }
     }
 
-    /// An instance domain without instances yet, by its serial number. Each is given out once; that of the agents is a cache
-    /// instead.
+    /// An instance domain without instances yet, by its serial number. Each is given out once.
     ///
     /// # Panics
     /// There is none of this number.
@@ -181,8 +180,7 @@ impl Pmda {
         let count = c_int::try_from(metrics.len()).map_err(|_| Status(-libc::E2BIG))?;
         let indom_count = c_int::try_from(INDOMS.len()).map_err(|_| Status(-libc::E2BIG))?;
         let indoms = self.indoms.cast::<sys::pmdaIndom>();
-        // SAFETY: the tables are leaked, since the library keeps them and writes the domain into them. That of the agents has no
-        // instances: the library looks for a cache of that number first.
+        // SAFETY: the tables are leaked, since the library keeps them and writes the domain into them.
         unsafe {
             sys::pmdaInit(
                 self.interface,
@@ -289,7 +287,8 @@ fn units(units: Units) -> sys::pmUnits {
     word
 }
 
-/// The instances of a domain in the table that the library walks, in any order.
+/// The instances of a domain in the table that the library walks, in any order. A cache (pmdacache(3)) is not used: it keeps all
+/// names that there ever were and walks through them, and forgetting one ends in a use after free.
 #[derive(Debug)]
 pub struct Instances {
     indom: *mut sys::pmdaIndom,
@@ -310,12 +309,18 @@ impl Instances {
 
     /// Adds an instance.
     pub fn push(&mut self, id: c_int, name: CString) {
-        self.set.push(sys::pmdaInstid {
+        self.insert(self.set.len(), id, name);
+    }
+
+    /// Adds an instance before that at `at`.
+    pub fn insert(&mut self, at: usize, id: c_int, name: CString) {
+        let instance = sys::pmdaInstid {
             i_inst: id,
             i_name: name.as_ptr().cast_mut(),
-        });
+        };
+        self.set.insert(at, instance);
         // Moving it moves no text.
-        self.names.push(name);
+        self.names.insert(at, name);
         self.publish();
     }
 
@@ -374,61 +379,5 @@ impl Instances {
                 (entry.i_inst, name.to_string_lossy().into_owned())
             })
             .collect()
-    }
-}
-
-/// The pmdaCache of an instance domain: names to ids (pmdacache(3)). Its file is written elsewhere, see
-/// [`cache_file`](super::cache_file).
-///
-/// Used with care for its defects: entries are never culled and the cache never reorganised (a use after free), keys are
-/// not used (they leak), and it is never purged (it does not spare what is active).
-#[derive(Debug)]
-pub struct InstanceCache {
-    indom: sys::pmInDom,
-}
-
-impl InstanceCache {
-    /// The cache of an instance domain, with nothing in it.
-    #[must_use]
-    pub fn new(domain: u32, serial: u32) -> Self {
-        Self {
-            indom: super::indom(domain, serial),
-        }
-    }
-
-    /// Reads the cache file. A missing one is no error.
-    pub fn load(&self) {
-        // SAFETY: a plain call with two numbers.
-        let loaded = checked(unsafe { sys::pmdaCacheOp(self.indom, sys::PMDA_CACHE_LOAD) });
-        if let Err(status) = loaded {
-            if status.0 != -libc::ENOENT {
-                tracing::warn!(
-                    "the file of instance ids cannot be read: {status}; instance ids begin anew"
-                );
-            }
-        }
-    }
-
-    /// Makes a name an instance, and gives its id: the one that it had before, or a new one.
-    ///
-    /// # Errors
-    /// The library does not take the name.
-    pub fn add(&self, name: &str) -> Result<u32, Status> {
-        let id = self.store(sys::PMDA_CACHE_ADD, name)?;
-        u32::try_from(id).map_err(|_| Status(id))
-    }
-
-    /// Takes a name out of the instance domain; its id is kept for its return.
-    ///
-    /// # Errors
-    /// The name was never added.
-    pub fn hide(&self, name: &str) -> Result<(), Status> {
-        self.store(sys::PMDA_CACHE_HIDE, name).map(drop)
-    }
-
-    fn store(&self, flags: c_int, name: &str) -> Result<c_int, Status> {
-        let name = CString::new(name).map_err(|_| Status(-libc::EINVAL))?;
-        // SAFETY: the library copies the name; there is no private data.
-        checked(unsafe { sys::pmdaCacheStore(self.indom, flags, name.as_ptr(), ptr::null_mut()) })
     }
 }

@@ -2,7 +2,8 @@
 
 use super::buckets::{self, BucketIndoms};
 use super::cache_file;
-use super::ffi::InstanceCache;
+use super::ids::Ids;
+use super::instances::AgentInstances;
 use super::work::{Budget, END, FETCH, PIECE, REVEAL, START, TICK, Work};
 use crate::agent::{Agent, Now};
 use crate::agents::{AgentKey, Agents, Change};
@@ -12,7 +13,7 @@ use crate::error::ConfigError;
 use crate::metrics::AGENTS;
 use crate::privilege::NotAllowed;
 use crate::state::{self, State, StateFile};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -43,6 +44,15 @@ pub struct Places {
     pub cache_path: PathBuf,
 }
 
+/// The instance domains, with nothing in them yet.
+#[derive(Debug)]
+pub struct Indoms {
+    /// Of agents.
+    pub agents: AgentInstances,
+    /// Of histograms.
+    pub buckets: BucketIndoms,
+}
+
 /// Everything that an answer is made of.
 pub struct Server {
     agents: Agents,
@@ -50,14 +60,12 @@ pub struct Server {
     phase: Phase,
     /// Of metrics and instance domains.
     domain: u32,
-    cache: InstanceCache,
+    instances: AgentInstances,
     /// The instance domains of histograms.
     buckets: BucketIndoms,
     /// When the agents were looked at for the answer that is being given.
     now: Now,
-    ids: BTreeMap<u32, AgentKey>,
-    /// The same the other way round.
-    keys: HashMap<AgentKey, u32>,
+    ids: Ids,
     control: Control,
     users: HashMap<i32, u32>,
     read_config: Reader,
@@ -102,7 +110,7 @@ impl Server {
         loaded: Result<Config, ConfigError>,
         read_config: Reader,
         enter_account: EnterAccount,
-        buckets: BucketIndoms,
+        indoms: Indoms,
     ) -> Result<Self, NotAllowed> {
         let nowhere = Config {
             telemetry_dir: Vec::new(),
@@ -117,11 +125,10 @@ impl Server {
             places,
             phase: Phase::Start,
             domain,
-            cache: InstanceCache::new(domain, AGENTS),
-            buckets,
+            instances: indoms.agents,
+            buckets: indoms.buckets,
             now: Now::read(),
-            ids: BTreeMap::new(),
-            keys: HashMap::new(),
+            ids: Ids::default(),
             control: Control {
                 drain_interval: config.drain_interval,
                 loads: u32::from(loaded.is_ok()),
@@ -192,11 +199,13 @@ impl Server {
         }
         self.phase = Phase::Serving;
         self.control.persistent = self.agents.is_persistent();
+        // What cannot be read is warned of where it is written.
+        let kept = cache_file::read(&self.places.cache_path).unwrap_or_default();
+        self.ids = Ids::new(kept, &self.agents.ids(), self.agents.next_id());
         if let Err(err) = self.update_cache_file() {
             let path = self.places.cache_path.display();
             tracing::warn!("{path}: {err}; agents may get new instance ids");
         }
-        self.cache.load();
         self.follow(changes);
         true
     }
@@ -345,7 +354,9 @@ impl Server {
     fn update_cache_file(&self) -> io::Result<()> {
         let ids = cache_file::Ids {
             known: &self.agents.ids(),
-            seen: &self.ids.keys().copied().collect(),
+            seen: &self.instances.iter().map(|(id, _)| id).collect(),
+            kept: self.ids.kept(),
+            next: self.ids.next(),
             limit: self.agents.max_records(),
         };
         cache_file::update(&self.places.cache_path, ids)
@@ -360,27 +371,19 @@ impl Server {
             match change {
                 Change::Appeared(key) => come.push(key),
                 Change::Ranges(key) => changed.push(key),
-                Change::Left { key, instance } => {
-                    let Some(id) = self.keys.remove(&key) else {
-                        // It has only just come.
-                        come.retain(|&other| other != key);
-                        continue;
-                    };
-                    left.insert(id);
-                    self.ids.remove(&id);
-                    if let Err(status) = self.cache.hide(&instance) {
-                        tracing::error!(
-                            "agent {instance} cannot leave the instance domain: {status}"
-                        );
-                    }
+                Change::Left { key, id } => {
+                    // It may have come and gone since the last time.
+                    come.retain(|&other| other != key);
+                    left.extend(id);
                 }
             }
         }
+        self.instances.remove(&left);
         self.buckets.remove(&left);
         come.into_iter().for_each(|key| self.come(key));
         for key in changed {
             let agent = self.agents.get(key);
-            if let Some((agent, &id)) = agent.zip(self.keys.get(&key)) {
+            if let Some((agent, id)) = agent.and_then(|agent| Some((agent, agent.id()?))) {
                 let (name, account) = (&agent.name.instance, &agent.entry.account);
                 self.buckets.set_latencies(id, name, account.ranges());
             }
@@ -392,21 +395,19 @@ impl Server {
         let Some(agent) = self.agents.get(key) else {
             return;
         };
-        let name = agent.name.instance.as_str();
-        match self.cache.add(name) {
-            Ok(id) => {
-                self.buckets.add(id, name, agent.entry.account.ranges());
-                self.ids.insert(id, key);
-                self.keys.insert(key, id);
-                self.agents.set_id(key, id);
-            }
-            Err(status) => tracing::error!("agent {name} cannot be an instance: {status}"),
-        }
+        let (agents, name) = (&self.agents, agent.name.instance.as_str());
+        let known = || agents.ids().iter().map(|(id, _)| *id).collect();
+        let id = agent.id().or_else(|| self.ids.give(name, known));
+        let Some(id) = id.filter(|&id| self.instances.add(id, name, key)) else {
+            return tracing::error!("agent {name} cannot be an instance: no instance id is left");
+        };
+        self.buckets.add(id, name, agent.entry.account.ranges());
+        self.agents.set_id(key, id, self.ids.next());
     }
 
     /// The agent that is this instance.
     fn agent(&self, inst: u32) -> Option<&Agent> {
-        self.agents.get(*self.ids.get(&inst)?)
+        self.agents.get(self.instances.get(inst)?)
     }
 
     /// The labels of an instance, as JSON.

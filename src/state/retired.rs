@@ -1,7 +1,8 @@
 //! The first page of the state file, behind its header: the sums of agents that are forgotten.
 //!
 //! To forget an agent is to add its sums here and to free its record, and a kill may come in between. So what is written here,
-//! in one step, names the record as well: at the next start it is freed without being added once more.
+//! in one step, names the record as well: at the next start it is freed without being added once more. Instance ids of agents
+//! that are forgotten are not given to others: the next one is here too.
 
 use crate::event::Totals;
 use std::sync::atomic::AtomicU64;
@@ -12,7 +13,19 @@ const GENERATION: usize = 8;
 const ENTRIES: [usize; 2] = [16, 48];
 /// Behind the sums: the number of the record that is being freed, and one; 0: none is.
 const FREED: usize = Totals::WORDS;
-const _: () = assert!(ENTRIES[0] + FREED < ENTRIES[1]);
+/// The next instance id.
+const NEXT_ID: usize = 80;
+const _: () = assert!(ENTRIES[0] + FREED < ENTRIES[1] && ENTRIES[1] + FREED < NEXT_ID);
+
+/// More than any instance id that was given; 0 where that was never noted.
+pub fn next_id(words: &[AtomicU64]) -> u32 {
+    u32::try_from(words[NEXT_ID].load(Relaxed)).unwrap_or(0)
+}
+
+/// Notes it.
+pub fn set_next_id(words: &[AtomicU64], next: u32) {
+    words[NEXT_ID].store(u64::from(next), Relaxed);
+}
 
 /// The sums, and the record that is still to be freed.
 pub fn read(words: &[AtomicU64]) -> (Totals, Option<usize>) {

@@ -6,6 +6,9 @@ use std::collections::{HashMap, HashSet};
 // By path: it is a part of what needs PCP, and needs none itself.
 #[path = "../../../src/pcp/cache_file.rs"]
 mod file;
+// As it.
+#[path = "../../../src/pcp/ids.rs"]
+mod ids;
 
 /// The input is how many agents, their ids and names, and the file.
 pub fn run(input: &[u8]) {
@@ -31,7 +34,16 @@ pub fn run(input: &[u8]) {
 
     let known = &ids[..];
     let seen = &HashSet::new();
-    let update = || file::update(&path, file::Ids { known, seen, limit });
+    let mut given = ids::Ids::new(file::read(&path).expect("there"), known, 0);
+    let (kept, next) = (given.kept(), given.next());
+    let ids = file::Ids {
+        known,
+        seen,
+        kept,
+        next,
+        limit,
+    };
+    let update = || file::update(&path, ids);
     update().expect("whatever it held");
     // A name of somebody else's may be no UTF-8.
     let bytes = std::fs::read(&path).expect("there");
@@ -52,8 +64,9 @@ pub fn run(input: &[u8]) {
         found.push((id.unsigned_abs(), name));
     }
     assert!(found.is_sorted(), "{text:?}");
-    assert!(found.len() <= limit.max(ids.len()), "{text:?}");
-    for &(id, name) in &ids {
+    // And one for the highest id.
+    assert!(found.len() <= limit.max(known.len()) + 1, "{text:?}");
+    for &(id, name) in known {
         let is_same = |found: &&(u32, &str)| found.0 == id || found.1 == name;
         let same: Vec<_> = found.iter().filter(is_same).collect();
         assert_eq!(same, [&(id, name)], "{text:?}");
@@ -61,4 +74,11 @@ pub fn run(input: &[u8]) {
     // Once is enough.
     update().expect("whatever it held");
     assert_eq!(std::fs::read(&path).expect("there"), bytes);
+    // What comes next was never given, also by whoever reads this file.
+    let new = given.give("new agent", || known.iter().map(|(id, _)| *id).collect());
+    let highest = found.last().map_or(0, |(id, _)| id + 1);
+    assert!(new >= Some(highest), "{new:?} {text:?}");
+    let read = file::read(&path).expect("there");
+    let mut again = ids::Ids::new(read, known, 0);
+    assert_eq!(again.give("new agent", HashSet::new), new, "{text:?}");
 }

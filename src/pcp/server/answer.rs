@@ -14,9 +14,9 @@ impl Server {
     /// Answers a fetch: of each metric the values of the instances that are asked for. Where one is not known, the instance is
     /// left out.
     pub fn answer(&self, pmids: &[u32], profile: &Profile, answer: &mut Answer) {
-        let agents = self.ids.iter();
+        let agents = self.instances.iter();
         let agents: Vec<(u32, &Agent)> = agents
-            .filter_map(|(&id, &key)| Some((id, self.agents.get(key)?)))
+            .filter_map(|(id, key)| Some((id, self.agents.get(key)?)))
             .collect();
         answer.begin(pmids.len());
         for &pmid in pmids {

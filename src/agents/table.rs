@@ -1,0 +1,93 @@
+//! All agents that are known, in one slab: the one number that an agent has here is its place in it.
+
+use super::quiet::Quiet;
+use crate::agent::Agent;
+use slab::Slab;
+
+/// Names an agent for as long as it is known; one that comes later may have the key of one that was forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AgentKey(usize);
+
+/// The agents, and apart from them what a drain looks at first.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    agents: Slab<Agent>,
+    /// In the places of the agents, so that those in which nothing happens cost no look at more than this.
+    quiet: Vec<Quiet>,
+}
+
+impl Table {
+    /// Adds an agent; the next drain looks at all of it.
+    pub fn insert(&mut self, agent: Agent) -> AgentKey {
+        let key = AgentKey(self.agents.insert(agent));
+        if self.quiet.len() <= key.0 {
+            self.quiet.resize_with(key.0 + 1, Quiet::default);
+        }
+        self.wake(key);
+        key
+    }
+
+    /// Has the next drain look at all of an agent.
+    pub fn wake(&mut self, key: AgentKey) {
+        self.quiet[key.0] = Quiet::default();
+    }
+
+    pub fn remove(&mut self, key: AgentKey) -> Option<Agent> {
+        self.agents.try_remove(key.0)
+    }
+
+    pub fn get(&self, key: AgentKey) -> Option<&Agent> {
+        self.agents.get(key.0)
+    }
+
+    pub fn get_mut(&mut self, key: AgentKey) -> Option<&mut Agent> {
+        self.agents.get_mut(key.0)
+    }
+
+    /// The agent in this place, and what a drain looks at first.
+    pub fn at(&mut self, place: usize) -> Option<(AgentKey, &mut Quiet, &mut Agent)> {
+        let agent = self.agents.get_mut(place)?;
+        Some((AgentKey(place), &mut self.quiet[place], agent))
+    }
+
+    /// What a drain looks at first, of an agent in this place or, where there is none, of nobody.
+    pub fn quiet(&self, place: usize) -> &Quiet {
+        &self.quiet[place]
+    }
+
+    /// How many places there are: all agents are below.
+    pub fn places(&self) -> usize {
+        self.quiet.len()
+    }
+
+    pub fn len(&self) -> usize {
+        self.agents.len()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (AgentKey, &Agent)> {
+        self.agents
+            .iter()
+            .map(|(place, agent)| (AgentKey(place), agent))
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (AgentKey, &mut Agent)> {
+        self.agents
+            .iter_mut()
+            .map(|(place, agent)| (AgentKey(place), agent))
+    }
+
+    pub fn values(&self) -> impl Iterator<Item = &Agent> {
+        self.agents.iter().map(|(_, agent)| agent)
+    }
+
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Agent> {
+        self.agents.iter_mut().map(|(_, agent)| agent)
+    }
+}
+
+impl AgentKey {
+    /// Its place in the table.
+    pub(super) fn place(self) -> usize {
+        self.0
+    }
+}

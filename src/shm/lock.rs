@@ -1,0 +1,139 @@
+//! Leases and locks: who else has a file.
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use std::ffi::c_int;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// When the kernel grants a lease (fcntl(2), F_SETLEASE).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseKind {
+    /// While nobody else has the file open or mapped (F_WRLCK).
+    Alone,
+    /// While nobody has the file open for writing (F_RDLCK); on a descriptor that is open for reading only.
+    NoWriter,
+}
+
+/// A lease on a file, given back when it is dropped. `nix` does not wrap leases.
+#[derive(Debug)]
+pub struct Lease<'a> {
+    file: &'a File,
+    kind: c_int,
+}
+
+impl<'a> Lease<'a> {
+    /// Takes the lease.
+    ///
+    /// # Errors
+    /// EAGAIN while somebody has the file; EACCES without CAP_LEASE on another user's; others where there are no leases.
+    pub fn take(file: &'a File, kind: LeaseKind) -> io::Result<Self> {
+        let kind = match kind {
+            LeaseKind::Alone => libc::F_WRLCK,
+            LeaseKind::NoWriter => libc::F_RDLCK,
+        };
+        // A second opener waits for the lease to be given back, and the kernel sends SIGIO, which the daemon ignores.
+        lease_call(file, libc::F_SETLEASE, kind)?;
+        Ok(Self { file, kind })
+    }
+
+    /// Whether somebody waits for it to be given back.
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        lease_call(self.file, libc::F_GETLEASE, 0).map_or(true, |kind| kind != self.kind)
+    }
+}
+
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        let _ = lease_call(self.file, libc::F_SETLEASE, libc::F_UNLCK);
+    }
+}
+
+fn lease_call(file: &File, command: c_int, kind: c_int) -> io::Result<c_int> {
+    // SAFETY: both commands take an int, if anything, and touch no memory of ours; the descriptor is open as long as `file`
+    // lives.
+    let sts = unsafe { libc::fcntl(file.as_raw_fd(), command, kind) };
+    if sts < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(sts)
+    }
+}
+
+/// Locks a file that is open for writing, until its last descriptor is closed: `false` while another process has the lock.
+///
+/// An open file description lock (fcntl(2)) for writing, which it takes the right to write the file to have. A lock for
+/// reading, which a stranger can have who may only read the file, keeps nobody away: it counts as none.
+///
+/// # Errors
+/// What fcntl(2) says; ENOLCK and others where the file system has no locks.
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "small constants, which C has as int"
+)]
+pub fn lock(file: &File) -> io::Result<bool> {
+    let whole = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    match fcntl(file, FcntlArg::F_OFD_SETLK(&whole)) {
+        Ok(_) => Ok(true),
+        Err(Errno::EAGAIN | Errno::EACCES) => {
+            let mut found = whole;
+            fcntl(file, FcntlArg::F_OFD_GETLK(&mut found))?;
+            Ok(found.l_type != libc::F_WRLCK as libc::c_short)
+        }
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+
+    #[test]
+    fn a_lease_is_granted_when_nobody_else_has_the_file() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        Lease::take(file.as_file(), LeaseKind::Alone).expect("nobody else has it");
+        let other = File::open(file.path()).expect("still there");
+        let err = Lease::take(file.as_file(), LeaseKind::Alone).expect_err("another descriptor");
+        assert_eq!(err.raw_os_error(), Some(libc::EAGAIN));
+        drop(other);
+        Lease::take(file.as_file(), LeaseKind::Alone).expect("nobody else has it any more");
+    }
+
+    #[test]
+    fn a_lease_against_writers_is_granted_beside_readers() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let ours = File::open(file.path()).expect("there");
+        let err = Lease::take(&ours, LeaseKind::NoWriter).expect_err("it is open for writing");
+        assert_eq!(err.raw_os_error(), Some(libc::EAGAIN));
+        let path = file.into_temp_path();
+        let _reader = File::open(&path).expect("there");
+        Lease::take(&ours, LeaseKind::NoWriter).expect("nobody writes");
+    }
+
+    #[test]
+    fn a_lease_says_when_somebody_waits_for_it() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        // The kernel sends SIGIO, which would end the test.
+        let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+        // SAFETY: no handler is installed.
+        unsafe { sigaction(Signal::SIGIO, &ignore) }.expect("ignored");
+        let lease = Lease::take(file.as_file(), LeaseKind::Alone).expect("nobody else has it");
+        assert!(!lease.is_wanted());
+        let path = file.path().to_owned();
+        let opener = std::thread::spawn(move || File::open(path).map(drop));
+        while !lease.is_wanted() {
+            std::thread::yield_now();
+        }
+        drop(lease);
+        opener.join().expect("no panic").expect("it had to wait");
+    }
+}
