@@ -7,7 +7,7 @@ mod world;
 mod writer;
 
 use nix::fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl};
-use pmdanixl::agent::Life;
+use pmdanixl::agents::agent::Life;
 use pmdanixl::event::EventType;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};

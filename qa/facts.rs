@@ -3,12 +3,12 @@
 mod support;
 
 use nix::sys::stat::fstat;
-use pmdanixl::discover::FileFacts;
-use pmdanixl::facts::{Engine, Facts};
-use pmdanixl::presence::Presence;
+use pmdanixl::find::discover::FileFacts;
+use pmdanixl::producer::facts::{Engine, Facts};
+use pmdanixl::producer::presence::Presence;
+use pmdanixl::producer::survey::{Mappers, Survey};
+use pmdanixl::producer::writer::Writer;
 use pmdanixl::shm::LeaseKind;
-use pmdanixl::survey::{Mappers, Survey};
-use pmdanixl::writer::Writer;
 use std::collections::HashSet;
 use std::fs::File;
 use std::os::unix::process::CommandExt;

@@ -5,11 +5,11 @@
 
 mod support;
 
-use pmdanixl::account::Account;
 use pmdanixl::event::{Event, EventType, Events};
-use pmdanixl::histogram::Bounds;
 use pmdanixl::metrics::Buckets;
-use pmdanixl::windows::Windows;
+use pmdanixl::totals::account::Account;
+use pmdanixl::totals::histogram::Bounds;
+use pmdanixl::totals::windows::Windows;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! The files that PCP reads, and what people read, say what the metric table says.
 
+use pmdanixl::metrics::render;
 use pmdanixl::metrics::{DOMAIN, METRICS, ROOT};
-use pmdanixl::render;
 use std::path::{Path, PathBuf};
 
 fn project(file: &str) -> PathBuf {
@@ -43,7 +43,7 @@ fn domain_h_has_the_tables_domain() {
 #[test]
 fn the_manual_page_has_every_option() {
     let page = std::fs::read_to_string(project("pmdanixl.1")).expect("pmdanixl.1");
-    for option in pmdanixl::options::OPTIONS {
+    for option in pmdanixl::config::options::OPTIONS {
         // `\f3\-c\f1 \f2file\f1, \f3\-\-config\f1=\f2file\f1`: bold names, and a value in italics.
         let short = option.short.map(|short| format!("\\f3\\-{short}\\f1"));
         let end = option.value.map_or("", |_| "=\\f2");

@@ -27,7 +27,7 @@ const IN_TIME: Duration = Duration::from_millis(10);
 /// What was sent is shown within this, on a machine that may be busy.
 const SOON: Duration = Duration::from_secs(3);
 /// KiB that it may have of its own: for itself, for each agent that is an instance, whose windows take the most where its
-/// values are noise (src/window.rs), and for each that it remembers.
+/// values are noise (src/totals/window.rs), and for each that it remembers.
 fn may_have(instances: usize, known: u64) -> u64 {
     6 * 1024 + 64 * instances as u64 + 6 * known
 }

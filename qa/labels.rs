@@ -3,8 +3,8 @@
 mod support;
 
 use nix::unistd::{Uid, User};
-use pmdanixl::facts::Facts;
-use pmdanixl::writer::Writer;
+use pmdanixl::producer::facts::Facts;
+use pmdanixl::producer::writer::Writer;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fs;

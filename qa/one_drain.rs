@@ -7,7 +7,7 @@ use nix::sys::signal::{Signal, raise};
 use pmdanixl::agents::Agents;
 use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::event::EventType;
-use pmdanixl::source::counting::SWAPPED;
+use pmdanixl::ring::source::counting::SWAPPED;
 use pmdanixl::state::{self, State, StateFile};
 use std::error::Error;
 use std::path::Path;

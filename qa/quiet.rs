@@ -6,7 +6,7 @@ mod world;
 #[path = "support/writer.rs"]
 mod writer;
 
-use pmdanixl::agent::Life;
+use pmdanixl::agents::agent::Life;
 use pmdanixl::event::EventType;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;

@@ -5,7 +5,7 @@
 #[path = "support/store_world.rs"]
 mod store_world;
 
-use pmdanixl::agent::Life;
+use pmdanixl::agents::agent::Life;
 use store_world::writer::Kind;
 use store_world::{StoreWriter, Who, World};
 
@@ -218,7 +218,7 @@ fn what_a_rank_holds_makes_no_instance_name_that_pcp_mistakes() {
         let sent = world.sent();
         assert_eq!(sent.len(), stores.len(), "{sent:?}");
         for name in sent.keys() {
-            assert!(pmdanixl::name::is_instance_name(name), "{name:?}");
+            assert!(pmdanixl::find::name::is_instance_name(name), "{name:?}");
         }
         assert!(sent.contains_key("kv@0%201"), "{sent:?}");
         assert!(world.agents().is_persistent(), "all of them are kept");

@@ -309,7 +309,10 @@ fn whatever_a_store_calls_its_agent_pcp_shows_it() {
     });
     assert_eq!(labels["plain"]["local_rank"], "0");
     for (instance, labels) in &labels {
-        assert!(pmdanixl::name::is_instance_name(instance), "{instance:?}");
+        assert!(
+            pmdanixl::find::name::is_instance_name(instance),
+            "{instance:?}"
+        );
         for label in ["nixl_agent", "local_rank", "nixl_hostname"] {
             assert!(!labels[label].as_str().expect("a text").is_empty());
         }

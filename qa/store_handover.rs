@@ -3,7 +3,7 @@
 #[path = "support/store_world.rs"]
 mod store_world;
 
-use pmdanixl::agent::Life;
+use pmdanixl::agents::agent::Life;
 use pmdanixl::config::DirectoryPattern;
 use pmdanixl::event::EventType;
 use pmdanixl::metrics::Buckets;

@@ -5,7 +5,7 @@
 #[path = "support/store_world.rs"]
 mod store_world;
 
-use pmdanixl::agent::Life;
+use pmdanixl::agents::agent::Life;
 use pmdanixl::event::EventType;
 use store_world::store_writer::{BACKEND, XFER_TIME};
 use store_world::{Who, World};

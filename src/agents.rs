@@ -5,20 +5,20 @@
 //! `surveys` finds out who they are, `exited` removes what they have left, and `counts` says how many they are and what is done
 //! for them.
 
-use crate::agent::{Agent, Now};
+use crate::agents::agent::{Agent, Now};
 use crate::config::Config;
-use crate::containers::Containers;
-use crate::directory::{self, Directory};
-use crate::discover::FileId;
 use crate::event::{EventType, Events, Totals};
-use crate::facts::kubelet;
-use crate::ledger::Books;
-use crate::name;
-use crate::presence::Inquiry;
-use crate::record::{Entry, Name, Saved};
-use crate::scan::{Found, Scanner};
+use crate::find::containers::Containers;
+use crate::find::directory::{self, Directory};
+use crate::find::discover::FileId;
+use crate::find::name;
+use crate::find::scan::{Found, Scanner};
+use crate::producer::facts::kubelet;
+use crate::producer::presence::Inquiry;
+use crate::ring::source::Mode;
 use crate::shm::Broken;
-use crate::source::Mode;
+use crate::state::ledger::Books;
+use crate::state::record::{Entry, Name, Saved};
 use crate::state::{RecordId, State};
 use crate::store::Store;
 use nix::sys::resource::{Resource, getrlimit};
@@ -31,6 +31,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use table::Table;
 
+pub mod agent;
 mod containers;
 mod counts;
 mod drain;
@@ -39,6 +40,7 @@ mod keep;
 mod look;
 mod order;
 mod quiet;
+pub mod removal;
 mod stores;
 mod surveys;
 mod table;

@@ -1,20 +1,20 @@
 //! `pmdanixl --check`: what would be done with each file, without pmcd and without consuming anything.
 
+use crate::check::silent::Users;
 use crate::config::{Config, Loaded};
-use crate::confine::{self, OwnPlaces};
-use crate::containers::look::{self, Said};
-use crate::containers::{self, process};
-use crate::directory::{self, Directory, Holds};
-use crate::discover::{self, Access, Candidate, FileFacts, FileId};
 use crate::error::{ConfigError, Refusal};
-use crate::name;
-use crate::privilege;
-use crate::scan::{self, Opened, is_starting};
+use crate::find::containers::look::{self, Said};
+use crate::find::containers::{self, process};
+use crate::find::directory::{self, Directory, Holds};
+use crate::find::discover::{self, Access, Candidate, FileFacts, FileId};
+use crate::find::name;
+use crate::find::scan::{self, Opened, is_starting};
+use crate::producer::survey::Mappers;
+use crate::producer::writer::{self, Holder};
+use crate::rights::confine::{self, OwnPlaces};
+use crate::rights::privilege;
 use crate::shm::LeaseKind;
-use crate::silent::Users;
 use crate::store;
-use crate::survey::Mappers;
-use crate::writer::{self, Holder};
 use nix::unistd::geteuid;
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -23,6 +23,8 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+pub mod silent;
 
 /// How long is waited for what containers show.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,10 +1,10 @@
 //! The configuration file: TOML, `$PCP_SYSCONF_DIR/nixl/nixl.conf`; and the INI file of PCP's Python PMDA of the same name.
 
-use crate::directory::Places;
-use crate::discover::Terms;
 use crate::error::ConfigError;
-use crate::histogram::Bounds;
-use crate::ledger::Lifetimes;
+use crate::find::directory::Places;
+use crate::find::discover::Terms;
+use crate::state::ledger::Lifetimes;
+use crate::totals::histogram::Bounds;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -12,6 +12,9 @@ use std::path::Path;
 use std::time::Duration;
 
 mod file;
+pub mod ini;
+pub mod options;
+pub mod pcpconf;
 pub mod source;
 mod value;
 pub use file::parse;

@@ -3,10 +3,12 @@
 //! Registration, values, `pmns`, `help` and the manual page's list come from there. Clusters 0 to 3 are those of PCP's own
 //! Python PMDA, to the letter (PCP `src/pmdas/nixl`); ours begin at 16. Items are never renumbered.
 
-use crate::agent::{Agent, Now};
-use crate::control::Control;
+use crate::agents::agent::{Agent, Now};
 use crate::event::EventType;
+use crate::metrics::control::Control;
 
+pub mod control;
+pub mod render;
 mod table;
 pub use table::METRICS;
 

@@ -6,14 +6,19 @@
 
 use crate::error::RingFault;
 use crate::event::Events;
-use crate::layout::{HEADER_WORDS, Header, Layout};
+use crate::ring::layout::{HEADER_WORDS, Header, Layout};
 use crate::shm::{Broken, Mapping};
 use std::fs::File;
 use std::io;
 use std::sync::atomic::AtomicU64;
 
+pub mod commit;
+pub mod gaps;
+pub mod layout;
 mod print;
 pub mod protocol;
+pub mod source;
+pub mod sparse;
 pub use print::{Print, Slot};
 use protocol::Consumer;
 pub use protocol::{Ahead, Batch, Shape};
@@ -182,7 +187,7 @@ impl From<Broken> for RingFault {
 mod tests {
     use super::*;
     use crate::event::{Event, EventType, Totals};
-    use crate::layout::{CAPACITY, READ_POS, VERSIONS, WRITE_POS};
+    use crate::ring::layout::{CAPACITY, READ_POS, VERSIONS, WRITE_POS};
     use std::os::unix::fs::FileExt;
 
     /// A v4 ring of 8 slots in a file of its own, and the file to write to it by pwrite.

@@ -1,12 +1,12 @@
 //! The state file: each agent's totals, so that they outlive the daemon but not the host (it lies in `$PCP_RUN_DIR`).
 //!
-//! A header, with what is kept of forgotten agents (`retired`), then a record for each agent ([`crate::record`]), all of the same
+//! A header, with what is kept of forgotten agents (`retired`), then a record for each agent ([`crate::state::record`]), all of the same
 //! length. Whoever holds the lock on the file is the one pmdanixl of
 //! this host that drains rings.
 
+use self::record::{Entry, Name, RECORD_WORDS, Saved};
 use crate::event::Totals;
-use crate::facts::Facts;
-use crate::record::{self, Entry, Name, RECORD_WORDS, Saved};
+use crate::producer::facts::Facts;
 use crate::shm::{Broken, Mapping, lock};
 use nix::errno::Errno;
 use nix::fcntl::posix_fallocate;
@@ -17,7 +17,10 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 mod file;
+pub mod ledger;
+pub mod record;
 mod retired;
+pub mod words;
 pub use file::StateFile;
 
 /// Bytes of the header and of a record alike: pages, of which a record is two.

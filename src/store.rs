@@ -1,13 +1,13 @@
 //! One attached store of NIXL's prometheus_mp: it is read and never written, its values are taken as they are, and nothing is
 //! consumed, so that any number of readers may do the same.
 
-use crate::discover::{self, FileFacts, FileId, Terms};
 use crate::error::Refusal;
-use crate::ledger::Ledger;
-use crate::presence::{Presence, Seen as Sight};
+use crate::find::discover::{self, FileFacts, FileId, Terms};
+use crate::producer::presence::{Presence, Seen as Sight};
+use crate::producer::survey::Mappers;
+use crate::producer::writer::Holder;
 use crate::shm::{Broken, LeaseKind, Mapping};
-use crate::survey::Mappers;
-use crate::writer::Holder;
+use crate::state::ledger::Ledger;
 use nix::errno::Errno;
 use std::ffi::OsStr;
 use std::fs::File;

@@ -5,8 +5,8 @@
 use pmdanixl::agents::Agents;
 use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::event::{EventType, Events, Totals};
-use pmdanixl::layout::{CAPACITY, HEADER_WORDS, MASK, READ_POS, VERSIONS, WRITE_POS};
 use pmdanixl::ring::BATCH;
+use pmdanixl::ring::layout::{CAPACITY, HEADER_WORDS, MASK, READ_POS, VERSIONS, WRITE_POS};
 use pmdanixl::ring::protocol::{Consumer, Shape};
 use pmdanixl::state::{self, State, StateFile};
 use std::fs::{self, File};
@@ -207,8 +207,8 @@ fn named(names: &[NameWords; KINDS], slot: &[u64]) -> usize {
 }
 
 /// The same layout, as the drain calls it.
-fn drained_as(layout: Layout) -> pmdanixl::layout::Layout {
-    use pmdanixl::layout::Layout as Drained;
+fn drained_as(layout: Layout) -> pmdanixl::ring::layout::Layout {
+    use pmdanixl::ring::layout::Layout as Drained;
     match layout {
         Layout::V1 => Drained::V1,
         Layout::V2Named => Drained::V2Named,

@@ -152,7 +152,7 @@ impl<'a> Bench<'a> {
 }
 
 /// Bytes of a record, and of the header before the first.
-const RECORD: usize = 8 * pmdanixl::record::RECORD_WORDS;
+const RECORD: usize = 8 * pmdanixl::state::record::RECORD_WORDS;
 
 /// What of shared memory a drain may change: the ring, and the state's header with the first record.
 #[derive(Clone, PartialEq, Eq)]

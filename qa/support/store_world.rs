@@ -6,7 +6,7 @@ pub mod store_writer;
 #[path = "writer.rs"]
 pub mod writer;
 
-use pmdanixl::agent::{Agent, Life};
+use pmdanixl::agents::agent::{Agent, Life};
 use pmdanixl::agents::{AgentKey, Agents, Change};
 use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::event::EventType;

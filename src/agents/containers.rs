@@ -2,8 +2,8 @@
 
 use super::Agents;
 use crate::config::Config;
-use crate::containers::{Containers, GRACE, name};
-use crate::discover;
+use crate::find::containers::{Containers, GRACE, name};
+use crate::find::discover;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Instant;

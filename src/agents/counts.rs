@@ -1,8 +1,8 @@
 //! How many agents there are, and what is done for them.
 
 use super::Agents;
-use crate::agent::Life;
-use crate::control::{AgentCounts, Effort};
+use crate::agents::agent::Life;
+use crate::metrics::control::{AgentCounts, Effort};
 
 impl Agents {
     /// How many agents there are of each kind.

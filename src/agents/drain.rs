@@ -2,7 +2,7 @@
 
 use super::quiet::Quiet;
 use super::{AgentKey, Agents, Change};
-use crate::agent::Now;
+use crate::agents::agent::Now;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

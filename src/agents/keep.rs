@@ -2,9 +2,9 @@
 
 use super::{AgentKey, Agents, Change, Place, RETRY};
 use crate::event::Totals;
-use crate::record;
 use crate::shm::Broken;
 use crate::state::RecordId;
+use crate::state::record;
 use std::time::Instant;
 
 impl Agents {

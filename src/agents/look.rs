@@ -1,14 +1,14 @@
 //! Which rings are attached: what the scanner finds, as far as there is room.
 
 use super::{Agents, Place};
-use crate::agent::{Stranger, Version};
-use crate::discover::{self, Access, Candidate};
+use crate::agents::agent::{Stranger, Version};
+use crate::agents::removal;
 use crate::error::Refusal;
-use crate::removal;
-use crate::scan::{Found, Opened};
+use crate::find::discover::{self, Access, Candidate};
+use crate::find::scan::{Found, Opened};
+use crate::producer::writer::{self, Holder};
+use crate::ring::source::{Mode, Source};
 use crate::shm::{Broken, LeaseKind};
-use crate::source::{Mode, Source};
-use crate::writer::{self, Holder};
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 

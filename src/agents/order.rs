@@ -1,8 +1,8 @@
 //! In which order files that were found are looked at: which agent a store or a ring belongs to depends on what was there before.
 
 use super::{AgentKey, Agents, Place};
-use crate::discover::FileId;
-use crate::scan::Found;
+use crate::find::discover::FileId;
+use crate::find::scan::Found;
 use crate::store::is_store_name;
 use std::collections::HashSet;
 use std::time::Instant;

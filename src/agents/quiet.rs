@@ -1,6 +1,6 @@
 //! Which agents a drain passes over: those in which nothing happens, as it is with almost all, almost always.
 
-use crate::agent::Agent;
+use crate::agents::agent::Agent;
 use crate::ring::Ring;
 use std::rc::Weak;
 use std::time::{Duration, Instant};

@@ -6,17 +6,17 @@
 
 use super::look::PATIENCE;
 use super::{AgentKey, Agents, Place};
-use crate::agent::Agent;
-use crate::containers::name::container;
-use crate::directory::Directory;
+use crate::agents::agent::Agent;
 use crate::error::Refusal;
-use crate::facts::{Facts, kubelet};
-use crate::name;
-use crate::scan::Found;
+use crate::find::containers::name::container;
+use crate::find::directory::Directory;
+use crate::find::name;
+use crate::find::scan::Found;
+use crate::producer::facts::{Facts, kubelet};
+use crate::producer::writer::Holder;
+use crate::ring::source::Source;
 use crate::shm::Broken;
-use crate::source::Source;
 use crate::store::{Candidate, Seen, Store, Values};
-use crate::writer::Holder;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

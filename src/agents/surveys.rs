@@ -1,10 +1,10 @@
 //! Who writes the rings, as far as /proc shows it.
 
 use super::{Agents, Change};
-use crate::discover::FileId;
-use crate::facts::Facts;
+use crate::find::discover::FileId;
+use crate::producer::facts::Facts;
+use crate::producer::survey::{Mappers, Survey};
 use crate::shm::Broken;
-use crate::survey::{Mappers, Survey};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 

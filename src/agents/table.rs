@@ -1,7 +1,7 @@
 //! All agents that are known, in one slab: the one number that an agent has here is its place in it.
 
 use super::quiet::Quiet;
-use crate::agent::Agent;
+use crate::agents::agent::Agent;
 use slab::Slab;
 
 /// Names an agent for as long as it is known; one that comes later may have the key of one that was forgotten.

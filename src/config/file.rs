@@ -2,8 +2,8 @@
 
 use super::value::{Buckets, Directories, MaxAgents, Owners, Period, UserName};
 use super::{Config, DRAIN_INTERVAL_MS, Loaded};
+use crate::config::ini;
 use crate::error::ConfigError;
-use crate::ini;
 use serde::Deserialize;
 use std::path::Path;
 

@@ -1,9 +1,9 @@
 //! Where the configuration comes from: the file, the environment and the command line.
 
 use super::{Environment, Loaded};
+use crate::config::options::Options;
+use crate::config::pcpconf::PcpConf;
 use crate::error::ConfigError;
-use crate::options::Options;
-use crate::pcpconf::PcpConf;
 use std::cell::Cell;
 use std::io::ErrorKind;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! The values in the configuration file: each is checked where it is read, so that the error has its line.
 
 use super::{Account, DirectoryPattern};
-use crate::histogram::Bounds;
+use crate::totals::histogram::Bounds;
 use nix::unistd::User;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};

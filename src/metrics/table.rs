@@ -1,9 +1,9 @@
 //! The metric table: the only place where a metric is written down, in a file for each group of clusters.
 
 use super::{Buckets, CONTROL, Get, Metric, Semantics, Source, Units};
-use crate::agent::Agent;
-use crate::control::Control;
+use crate::agents::agent::Agent;
 use crate::event::EventType;
+use crate::metrics::control::Control;
 
 mod agent;
 mod control;

@@ -3,9 +3,9 @@
 //! They need no file of ids: an id is the agent's and the range's in one.
 
 use super::ffi::Instances;
-use crate::account::{BANDWIDTH, SIZE};
 use crate::metrics::{BANDWIDTHS, LATENCIES, SIZES};
-use crate::ranges::Ranges;
+use crate::totals::account::{BANDWIDTH, SIZE};
+use crate::totals::ranges::Ranges;
 use std::collections::HashSet;
 use std::ffi::CString;
 
@@ -139,7 +139,7 @@ impl BucketIndoms {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::histogram::Bounds;
+    use crate::totals::histogram::Bounds;
 
     fn names(indoms: &BucketIndoms) -> Vec<Vec<(i32, String)>> {
         let others = indoms.others.iter().map(|(domain, _)| domain);

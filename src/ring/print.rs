@@ -1,7 +1,7 @@
 //! By what slots are recognised.
 
 use crate::event::Totals;
-use crate::layout::MAX_SLOT_WORDS;
+use crate::ring::layout::MAX_SLOT_WORDS;
 use std::ops::Range;
 
 /// Slots of a run of which each word counts for the print, at its place, beside those of the last: they are the first that a

@@ -6,7 +6,7 @@
 use super::print::{self, Print, Printer, Slot};
 use crate::error::RingFault;
 use crate::event::{Event, Events, Totals};
-use crate::layout::{CAPACITY, HEADER_WORDS, Layout, READ_POS, VERSIONS, WRITE_POS};
+use crate::ring::layout::{CAPACITY, HEADER_WORDS, Layout, READ_POS, VERSIONS, WRITE_POS};
 use std::ops::Range;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};

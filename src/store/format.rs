@@ -6,9 +6,9 @@
 
 use crate::error::Refusal;
 use crate::event::EventType;
-use crate::histogram::{MAX_BOUNDS, MAX_BUCKETS};
-use crate::layout::halves;
-use crate::ranges::Ranges;
+use crate::ring::layout::halves;
+use crate::totals::histogram::{MAX_BOUNDS, MAX_BUCKETS};
+use crate::totals::ranges::Ranges;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};

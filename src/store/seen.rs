@@ -1,10 +1,10 @@
 //! What was last read of a store: it outlives the daemon, so that a store goes on from there and no value counts twice.
 
 use super::format::Values;
-use crate::discover::FileId;
 use crate::event::EventType;
-use crate::histogram::MAX_BUCKETS;
-use crate::words::{Reader, Writer};
+use crate::find::discover::FileId;
+use crate::state::words::{Reader, Writer};
+use crate::totals::histogram::MAX_BUCKETS;
 
 /// Which store it is. Its name is never used twice, and no more is its file while somebody has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,11 +1,11 @@
 //! Percentiles of a store's transfers of the last minute, as far as its histograms tell.
 //!
-//! As in [`crate::window`], time is cut into parts of 10 s, and what is between 60 and 70 s old leaves. A store has no single
+//! As in [`crate::totals::window`], time is cut into parts of 10 s, and what is between 60 and 70 s old leaves. A store has no single
 //! values: within a range they are taken for evenly spread, as Prometheus's `histogram_quantile` does, so that a percentile is no
 //! more exact than the bounds are.
 
-use crate::histogram::MAX_BUCKETS;
-use crate::ranges::Ranges;
+use crate::totals::histogram::MAX_BUCKETS;
+use crate::totals::ranges::Ranges;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 

@@ -7,7 +7,7 @@ use super::rings::pop_numbered;
 use super::support::pdu::Link;
 use super::support::writer::{Kind, Layout, RingWriter};
 use super::support::{Home, PMDANIXL, wait_for};
-use pmdanixl::layout::HEADER_WORDS;
+use pmdanixl::ring::layout::HEADER_WORDS;
 use pmdanixl::shm::Mapping;
 use std::fs::File;
 use std::path::PathBuf;

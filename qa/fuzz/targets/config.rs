@@ -1,9 +1,9 @@
 //! The configuration file, TOML or the Python PMDA's INI, and `NIXL_TELEMETRY_DIR`.
 
 use super::{Input, assert_one_line};
+use pmdanixl::config::ini;
 use pmdanixl::config::{Config, Environment, load, parse};
 use pmdanixl::error::ConfigError;
-use pmdanixl::ini;
 use std::ffi::OsStr;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;

@@ -1,8 +1,8 @@
 //! What strangers call their processes, groups, variables and files: `/proc/PID/{cgroup,cmdline,environ}` and agents' names.
 
-use pmdanixl::facts::cgroup::Cgroup;
-use pmdanixl::facts::environ::Environ;
-use pmdanixl::facts::{Engine, Facts, kubelet, names};
+use pmdanixl::producer::facts::cgroup::Cgroup;
+use pmdanixl::producer::facts::environ::Environ;
+use pmdanixl::producer::facts::{Engine, Facts, kubelet, names};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Instance names, from file names that strangers chose.
 
 use super::{Input, assert_instance_name};
-use pmdanixl::name::{candidates, instance_name};
+use pmdanixl::find::name::{candidates, instance_name};
 use std::collections::HashSet;
 use std::path::Path;
 

@@ -1,6 +1,6 @@
 //! The command line, which pmcd's configuration gives.
 
-use pmdanixl::options::{parse, usage};
+use pmdanixl::config::options::{parse, usage};
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 

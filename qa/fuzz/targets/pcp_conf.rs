@@ -1,6 +1,6 @@
 //! `/etc/pcp.conf`, or the file that `$PCP_CONF` names.
 
-use pmdanixl::pcpconf::PcpConf;
+use pmdanixl::config::pcpconf::PcpConf;
 use std::path::Path;
 
 /// The input is the file.

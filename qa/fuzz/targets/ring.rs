@@ -5,7 +5,7 @@ use super::wire::{Kind, Layout};
 use super::{Input, assert_one_line};
 use pmdanixl::error::RingFault;
 use pmdanixl::event::{Event, EventType, Events, Totals};
-use pmdanixl::layout::{HEADER_LEN, Header};
+use pmdanixl::ring::layout::{HEADER_LEN, Header};
 use pmdanixl::ring::{Batch, Ring};
 use pmdanixl::shm::guard_against_sigbus;
 use std::fs::File;

@@ -2,8 +2,8 @@
 
 use super::{Input, assert_instance_name, assert_one_line};
 use pmdanixl::event::{Event, EventType};
-use pmdanixl::record::{Entry, Name, RECORD_WORDS};
 use pmdanixl::shm::guard_against_sigbus;
+use pmdanixl::state::record::{Entry, Name, RECORD_WORDS};
 use pmdanixl::state::{Found, State, StateFile};
 use std::fs::{self, OpenOptions};
 use std::os::unix::ffi::OsStrExt;

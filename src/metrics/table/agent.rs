@@ -1,7 +1,7 @@
 //! Clusters 16 to 19: who an agent is and whether it lives, what of its telemetry is lost, and what it did last.
 
 use super::of_agent;
-use crate::agent::Agent;
+use crate::agents::agent::Agent;
 use crate::event::EventType;
 use crate::metrics::{Get, Metric, Semantics, Units};
 
@@ -16,7 +16,7 @@ const MOMENT: (Semantics, Units) = (Semantics::Discrete, Units::Second);
 const fn last(
     item: u32,
     name: &'static str,
-    value: fn(&Agent, &crate::agent::Now) -> Option<u64>,
+    value: fn(&Agent, &crate::agents::agent::Now) -> Option<u64>,
     units: (Semantics, Units),
     oneline: &'static str,
     help: &'static str,

@@ -1,8 +1,8 @@
 //! Cluster 40: the PMDA itself.
 
 use super::control;
-use crate::control::{self as own, microseconds, milliseconds};
 use crate::log;
+use crate::metrics::control::{self as own, microseconds, milliseconds};
 use crate::metrics::{Get, Metric, Semantics, Units};
 
 pub(super) const ROWS: &[Metric] = &[

@@ -1,8 +1,8 @@
 //! Clusters 30 and 31: the host.
 
 use super::Source;
-use crate::control::Control;
 use crate::event::EventType;
+use crate::metrics::control::Control;
 use crate::metrics::{Get, Metric, Semantics, Units};
 
 /// The sum of a metric over all agents that ever were.
@@ -33,7 +33,7 @@ or restart, nor when pmdanixl is started again while it can keep its state
 const fn agents(
     item: u32,
     name: &'static str,
-    value: fn(&Control, &crate::agent::Now) -> Option<u32>,
+    value: fn(&Control, &crate::agents::agent::Now) -> Option<u32>,
     oneline: &'static str,
     help: &'static str,
 ) -> Metric {

@@ -1,7 +1,7 @@
 //! Clusters 20 to 23: how transfers are distributed, by their time, size and bandwidth.
 
 use super::{histogram, of_agent};
-use crate::agent::{Agent, Now};
+use crate::agents::agent::{Agent, Now};
 use crate::metrics::{Buckets, Get, Metric, Semantics, Units};
 
 const MICROSECONDS: (Semantics, Units) = (Semantics::Instant, Units::Microsecond);

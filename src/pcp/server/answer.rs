@@ -1,7 +1,7 @@
 //! Which values a fetch gets.
 
 use super::Server;
-use crate::agent::Agent;
+use crate::agents::agent::Agent;
 use crate::metrics::{self, Buckets, Source, Value};
 use crate::pcp::answer::Answer;
 use crate::pcp::profile::Profile;

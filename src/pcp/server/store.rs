@@ -5,7 +5,7 @@ use crate::config::{Config, DRAIN_INTERVAL_MS};
 use crate::log;
 use crate::metrics;
 use crate::pcp::cluster_and_item;
-use crate::privilege;
+use crate::rights::privilege;
 use std::time::Duration;
 
 /// What a client wants to be stored to one metric.

@@ -1,0 +1,186 @@
+//! What the metrics ask of an agent.
+
+use super::{Agent, Life, Now};
+use crate::event::EventType;
+use crate::metrics::Buckets;
+use crate::ring::source::{Mode, Source};
+use crate::store::{SCHEMA, Store};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The first wire version that tells of drops.
+const TELLS_DROPS: u64 = 4;
+
+impl Agent {
+    /// Sum of all values of one event type since the agent was first seen; `None`: it is of a version that is not read, and was
+    /// never of another.
+    #[must_use]
+    pub fn total(&self, event: EventType) -> Option<u64> {
+        let account = &self.entry.account;
+        let had_store = self.entry.store.is_some() || self.entry.store_retired > 0;
+        let is_known = self.stranger.is_none() || account.events > 0 || had_store;
+        is_known.then(|| account.totals.get(event))
+    }
+
+    /// The file of its store, or else of its ring; `None`: it had a store, which is let go.
+    #[must_use]
+    pub fn path(&self) -> Option<PathBuf> {
+        let of_ring = || {
+            let is_ring = self.name.part.is_empty() || self.ring_directory.is_some();
+            is_ring.then(|| {
+                let reached_at = self.reached_at.as_deref();
+                let directory = reached_at.unwrap_or_else(|| self.ring_directory());
+                directory.join(&self.name.raw)
+            })
+        };
+        let store = self.store.as_ref().map(|store| {
+            let name = store.path().file_name().unwrap_or_default();
+            let reached_at = self.reached_at.as_ref();
+            reached_at.map_or_else(|| store.path().to_owned(), |at| at.join(name))
+        });
+        store.or_else(of_ring)
+    }
+
+    /// What only rings tell, of an agent that has one, or may have had.
+    pub fn of_ring<T>(&self, value: T) -> Option<T> {
+        let is_ring = self.entry.store.is_none() || self.entry.account.events > 0;
+        (is_ring || !self.sources.is_empty()).then_some(value)
+    }
+
+    /// How many transfers a range of a histogram has; `None`: a store does not tell.
+    #[must_use]
+    pub fn bucket(&self, of: Buckets, bucket: usize) -> Option<u64> {
+        let count = self.entry.account.bucket(of, bucket);
+        match of {
+            Buckets::XferTime | Buckets::PostTime => Some(count),
+            Buckets::Size | Buckets::Bandwidth => self.of_ring(count),
+        }
+    }
+
+    /// A percentile of the times of its transfers in the last minute, microseconds; of a store within its ranges.
+    #[must_use]
+    pub fn xfer_time(&self, percent: u64) -> Option<f64> {
+        let of_store = || self.store.as_ref()?.percentile(false, percent);
+        let of_ring = || self.windows.xfer_time.percentile(percent);
+        of_store().or_else(of_ring)
+    }
+
+    /// The same of the times to post them.
+    #[must_use]
+    pub fn post_time(&self, percent: u64) -> Option<f64> {
+        let of_store = || self.store.as_ref()?.percentile(true, percent);
+        let of_ring = || self.windows.post_time.percentile(percent);
+        of_store().or_else(of_ring)
+    }
+
+    /// Its ring; of several the one that has the name.
+    fn ring(&self) -> Option<&Source> {
+        let mut rings = self.sources.iter().rev();
+        let named = rings.find(|ring| !ring.presence.is_unlinked());
+        named.or(self.sources.last())
+    }
+
+    /// What is done with its events.
+    #[must_use]
+    pub fn mode(&self) -> Option<&'static str> {
+        if self.store.is_some() {
+            return Some("read");
+        }
+        Some(match self.ring()?.mode() {
+            Mode::Drain => "drain",
+            Mode::Locked | Mode::Observe(_) => "observe",
+        })
+    }
+
+    /// Where its values come from.
+    #[must_use]
+    pub fn source_kind(&self) -> Option<&'static str> {
+        match (&self.store, &self.stranger) {
+            (Some(_), _) => Some("store"),
+            (None, Some(stranger)) => Some(stranger.version.kind()),
+            (None, None) => self.ring().map(|_| "ring"),
+        }
+    }
+
+    /// The process that writes, where that is known; else of a store what it says itself, while it is not known to have ended.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        if let Some(store) = &self.store {
+            let known = store.presence.known_writer().map(|writer| writer.pid);
+            let said = || u32::try_from(store.description.pid).ok();
+            let lives = self.state != Life::Exited;
+            return known.or_else(|| said().filter(|_| lives));
+        }
+        let rings = self.sources.iter().rev().map(|source| &source.presence);
+        let mut all = rings.chain(self.stranger.iter().map(|stranger| &stranger.presence));
+        all.find_map(|presence| Some(presence.known_writer()?.pid))
+    }
+
+    /// The owner of its ring.
+    #[must_use]
+    pub fn user(&self) -> Option<String> {
+        let store = self.store.as_ref().map(Store::uid);
+        let ring = || self.ring().map(Source::uid);
+        let stranger = || Some(self.stranger.as_ref()?.facts.uid);
+        let uid = store.or_else(ring).or_else(stranger)?;
+        let name = self.facts.as_ref().and_then(|facts| facts.user.clone());
+        Some(name.unwrap_or_else(|| uid.to_string()))
+    }
+
+    /// The version in its ring's header, or the schema in its store's.
+    #[must_use]
+    pub fn wire_version(&self) -> Option<u32> {
+        if self.store.is_some() {
+            return Some(SCHEMA);
+        }
+        let stranger = || Some(self.stranger.as_ref()?.version.number());
+        self.ring().map(Source::version).or_else(stranger)
+    }
+
+    /// Slots of its ring.
+    #[must_use]
+    pub fn capacity(&self) -> Option<u64> {
+        Some(self.ring()?.capacity())
+    }
+
+    /// Events that waited in its ring at the last look.
+    #[must_use]
+    pub fn pending(&self) -> Option<u64> {
+        Some(self.ring()?.pending())
+    }
+
+    /// Events that it dropped; `None` where its version does not tell.
+    #[must_use]
+    pub fn dropped(&self) -> Option<u64> {
+        let dropped = self.total(EventType::EventsDropped)?;
+        // The version is in both halves.
+        let of_commit = || Some(self.entry.commit?.ring.versions >> 32);
+        let version = self.ring().map(|ring| ring.version().into());
+        let tells = version.or_else(of_commit) >= Some(TELLS_DROPS) || self.entry.store.is_some();
+        (tells || dropped > 0).then_some(dropped)
+    }
+
+    /// Time since its last event.
+    #[must_use]
+    pub fn idle(&self, now: &Now) -> Duration {
+        now.since(self.entry.last_event)
+    }
+
+    /// The same in milliseconds.
+    #[must_use]
+    pub fn idle_time(&self, now: &Now) -> u64 {
+        u64::try_from(self.idle(now).as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Its labels, a JSON object. Where /proc is not asked, or has not answered yet, they are what its file tells.
+    #[must_use]
+    pub fn labels(&self) -> serde_json::Value {
+        let facts = self.facts.clone();
+        let facts = facts.unwrap_or_else(|| self.facts_of_files(None));
+        let is_store = self.entry.store.is_some();
+        let source = self
+            .source_kind()
+            .unwrap_or(if is_store { "store" } else { "ring" });
+        facts.labels(&self.name.raw, source)
+    }
+}

@@ -1,0 +1,386 @@
+//! The directories that rings are looked for in: the configured ones, and those that a pattern matches.
+//!
+//! A path that is written out is the administrator's, and symbolic links in it are followed. From the first component with a
+//! wildcard on, a stranger may own what is there (a container its volume), so that no link is followed, neither when the
+//! pattern is matched nor when the directory is opened.
+//!
+//! Those that only a container sees ([`crate::find::containers`]) come open.
+
+use crate::config::DirectoryPattern;
+use glob::{MatchOptions, Pattern};
+use nix::dir::Dir;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::Mode;
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+mod inside;
+pub use inside::Inside;
+
+/// To list a directory.
+pub const LIST: OFlag = OFlag::O_RDONLY
+    .union(OFlag::O_DIRECTORY)
+    .union(OFlag::O_CLOEXEC)
+    .union(OFlag::O_NONBLOCK);
+/// To go through a directory, which needs no right to list it.
+pub const PASS: OFlag = OFlag::O_PATH
+    .union(OFlag::O_DIRECTORY)
+    .union(OFlag::O_CLOEXEC);
+
+/// As a shell matches: a leading dot must be written out.
+const AS_A_SHELL: MatchOptions = MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: true,
+};
+
+/// The configured directories, by what is looked for in them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Places {
+    /// Where rings are looked for (NIXL_TELEMETRY_DIR).
+    pub rings: Vec<DirectoryPattern>,
+    /// Where stores are looked for (NIXL_TELEMETRY_MULTIPROC_DIR).
+    pub stores: Vec<DirectoryPattern>,
+}
+
+/// What is looked for in a directory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Holds {
+    /// Rings.
+    pub rings: bool,
+    /// Stores of NIXL's prometheus_mp.
+    pub stores: bool,
+}
+
+/// A directory that is scanned.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Directory {
+    /// Where it is.
+    pub path: PathBuf,
+    /// The configured label, which tells agents of the same name apart.
+    pub label: Option<String>,
+    /// What is looked for there.
+    pub holds: Holds,
+    /// How much of the path is the administrator's; links are not followed below it.
+    base: PathBuf,
+    /// What stands open of one that only a container sees.
+    inside: Option<Inside>,
+}
+
+impl Directory {
+    /// One that only a container sees, under the name that it is known by.
+    #[must_use]
+    pub fn in_container(
+        path: PathBuf,
+        label: Option<String>,
+        holds: Holds,
+        inside: Inside,
+    ) -> Self {
+        Self {
+            base: path.clone(),
+            path,
+            label,
+            holds,
+            inside: Some(inside),
+        }
+    }
+
+    /// Whether only a container sees it.
+    #[must_use]
+    pub fn is_in_container(&self) -> bool {
+        self.inside.is_some()
+    }
+
+    /// Opens the directory.
+    ///
+    /// # Errors
+    /// What open(2) says; ENOTDIR or ELOOP where a link stands in a place that a pattern matched.
+    pub fn open(&self) -> nix::Result<OwnedFd> {
+        if let Some(inside) = &self.inside {
+            // What stands there now is found out by who opened it.
+            return inside.open();
+        }
+        let rest = self.path.strip_prefix(&self.base).unwrap_or(Path::new(""));
+        let Some((parent, name)) = rest.parent().zip(rest.file_name()) else {
+            return nix::fcntl::open(&self.base, LIST, Mode::empty());
+        };
+        let mut fd = nix::fcntl::open(&self.base, PASS, Mode::empty())?;
+        for component in parent {
+            fd = open_below(&fd, component, PASS)?;
+        }
+        open_below(&fd, name, LIST)
+    }
+}
+
+/// Whether a directory is one that the configuration names, by its path or by a pattern.
+#[must_use]
+pub fn is_configured(patterns: &[DirectoryPattern], path: &Path) -> bool {
+    patterns
+        .iter()
+        .any(|pattern| match Pattern::new(&pattern.path) {
+            Ok(wild) if !pattern.literal => wild.matches_path_with(path, AS_A_SHELL),
+            _ => Path::new(&pattern.path) == path,
+        })
+}
+
+/// Expands the configured directories and patterns, in their order; each directory comes once, for all that is looked for there.
+#[must_use]
+pub fn expand(places: &Places) -> Vec<Directory> {
+    let mut found: Vec<Directory> = Vec::new();
+    let mut seen: HashMap<PathBuf, usize> = HashMap::new();
+    let rings = Holds {
+        rings: true,
+        stores: false,
+    };
+    let stores = Holds {
+        rings: false,
+        stores: true,
+    };
+    let rings = places.rings.iter().map(|pattern| (pattern, rings));
+    let stores = places.stores.iter().map(|pattern| (pattern, stores));
+    for (pattern, holds) in rings.chain(stores) {
+        let (base, paths) = matches(pattern);
+        for path in paths {
+            if let Some(&at) = seen.get(&path) {
+                let both = &mut found[at].holds;
+                both.rings |= holds.rings;
+                both.stores |= holds.stores;
+                continue;
+            }
+            seen.insert(path.clone(), found.len());
+            found.push(Directory {
+                path,
+                label: pattern.label.clone(),
+                holds,
+                base: base.clone(),
+                inside: None,
+            });
+        }
+    }
+    found
+}
+
+/// What of a pattern is the administrator's, and the directories that it matches.
+#[must_use]
+pub fn matches(pattern: &DirectoryPattern) -> (PathBuf, Vec<PathBuf>) {
+    let whole = Path::new(&pattern.path);
+    let (base, rest) = if pattern.literal {
+        (whole.to_owned(), Vec::new())
+    } else {
+        split(whole)
+    };
+    let mut paths = Vec::new();
+    match rest.split_first() {
+        None => paths.push(base.clone()),
+        Some(_) => {
+            if let Ok(fd) = nix::fcntl::open(&base, PASS, Mode::empty()) {
+                match_below(&fd, &base, &rest, &mut paths);
+            }
+        }
+    }
+    (base, paths)
+}
+
+/// What of a configured path is written out: all of it, or a pattern's components before the first with a wildcard.
+#[must_use]
+pub fn base(pattern: &DirectoryPattern) -> PathBuf {
+    if pattern.literal {
+        PathBuf::from(&pattern.path)
+    } else {
+        split(Path::new(&pattern.path)).0
+    }
+}
+
+/// The components before the first with a wildcard, and the others.
+fn split(path: &Path) -> (PathBuf, Vec<&OsStr>) {
+    let components: Vec<&OsStr> = path.iter().collect();
+    let wild = components.iter().position(|component| is_wild(component));
+    let (base, rest) = components.split_at(wild.unwrap_or(components.len()));
+    (base.iter().collect(), rest.to_vec())
+}
+
+fn is_wild(component: &OsStr) -> bool {
+    component
+        .as_bytes()
+        .iter()
+        .any(|byte| b"*?[".contains(byte))
+}
+
+/// Adds the directories below an open one that the components match. What cannot be looked into does not match.
+fn match_below(directory: &OwnedFd, path: &Path, components: &[&OsStr], found: &mut Vec<PathBuf>) {
+    let Some((first, rest)) = components.split_first() else {
+        found.push(path.to_owned());
+        return;
+    };
+    let matching = if is_wild(first) {
+        // Patterns are checked when the configuration is read.
+        let Some(Ok(pattern)) = first.to_str().map(Pattern::new) else {
+            return;
+        };
+        // Opened anew to be listed: what led here may only have been passed through.
+        let names = names(directory).unwrap_or_default().into_iter();
+        let is_match = |name: &OsString| {
+            name.to_str()
+                .is_some_and(|name| pattern.matches_with(name, AS_A_SHELL))
+        };
+        names.filter(is_match).collect()
+    } else {
+        vec![OsString::from(first)]
+    };
+    for name in matching {
+        if let Ok(fd) = open_below(directory, &name, PASS) {
+            match_below(&fd, &path.join(&name), rest, found);
+        }
+    }
+}
+
+fn open_below(directory: &OwnedFd, name: &OsStr, flags: OFlag) -> nix::Result<OwnedFd> {
+    openat(directory, name, flags | OFlag::O_NOFOLLOW, Mode::empty())
+}
+
+/// The names in an open directory, `.` and `..` left out, sorted so that every scan goes the same way.
+///
+/// # Errors
+/// What readdir(3) says.
+pub fn names(directory: &OwnedFd) -> nix::Result<Vec<OsString>> {
+    let mut dir = Dir::openat(directory, ".", LIST, Mode::empty())?;
+    let mut names = Vec::new();
+    for entry in dir.iter() {
+        let name = entry?.file_name().to_bytes().to_vec();
+        if name != b"." && name != b".." {
+            names.push(OsString::from(OsStr::from_bytes(&name)));
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    fn pattern(path: String) -> DirectoryPattern {
+        let literal = !is_wild(OsStr::new(&path));
+        DirectoryPattern {
+            path,
+            label: None,
+            literal,
+        }
+    }
+
+    fn rings(patterns: &[DirectoryPattern]) -> Vec<Directory> {
+        expand(&Places {
+            rings: patterns.to_vec(),
+            stores: Vec::new(),
+        })
+    }
+
+    fn expanded(path: String) -> Vec<PathBuf> {
+        rings(&[pattern(path)])
+            .into_iter()
+            .map(|directory| directory.path)
+            .collect()
+    }
+
+    #[test]
+    fn a_pattern_matches_directories_as_a_shell_does() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for path in [
+            "pod-1/vol/nixl",
+            "pod-2/vol/nixl",
+            "pod-3/vol",
+            ".pod-4/vol/nixl",
+        ] {
+            fs::create_dir_all(dir.path().join(path)).expect("made");
+        }
+        fs::write(dir.path().join("pod-3/vol/nixl"), "a file").expect("written");
+        let at = |path: &str| dir.path().join(path);
+        let root = dir.path().display();
+        assert_eq!(
+            expanded(format!("{root}/*/vol/nixl")),
+            [at("pod-1/vol/nixl"), at("pod-2/vol/nixl")]
+        );
+        assert_eq!(
+            expanded(format!("{root}/pod-[23]/v?l")),
+            [at("pod-2/vol"), at("pod-3/vol")]
+        );
+        assert_eq!(expanded(format!("{root}/.*/vol")), [at(".pod-4/vol")]);
+        assert!(expanded(format!("{root}/none-*/vol")).is_empty());
+        // One that is written out is there even before it is made.
+        assert_eq!(expanded(format!("{root}/later")), [at("later")]);
+        assert_eq!(
+            rings(&[
+                pattern(format!("{root}/pod-1")),
+                pattern(format!("{root}/*-1"))
+            ])
+            .len(),
+            1
+        );
+    }
+
+    #[test]
+    fn a_directory_for_rings_and_for_stores_comes_once() {
+        let place = |path: &str| pattern(path.into());
+        let found = expand(&Places {
+            rings: vec![place("/both"), place("/rings")],
+            stores: vec![place("/stores"), place("/both")],
+        });
+        let found: Vec<_> = found
+            .iter()
+            .map(|directory| {
+                let Holds { rings, stores } = directory.holds;
+                (directory.path.to_str().expect("UTF-8"), rings, stores)
+            })
+            .collect();
+        let expected = [
+            ("/both", true, true),
+            ("/rings", true, false),
+            ("/stores", false, true),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn links_are_followed_in_the_administrators_part_only() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |path: &str| dir.path().join(path);
+        fs::create_dir_all(at("real/pod/nixl")).expect("made");
+        symlink("real", at("link")).expect("made");
+        symlink(at("real/pod"), at("real/evil")).expect("made");
+        symlink("nixl", at("real/pod/other")).expect("made");
+        let root = dir.path().display();
+        assert_eq!(
+            expanded(format!("{root}/link/*/nixl")),
+            [at("link/pod/nixl")]
+        );
+        assert_eq!(expanded(format!("{root}/real/*/*")), [at("real/pod/nixl")]);
+        // Put in place of a directory after it was matched.
+        let found = rings(&[pattern(format!("{root}/real/*/nixl"))]);
+        assert!(found[0].open().is_ok());
+        fs::rename(at("real/pod"), at("real/gone")).expect("there");
+        symlink("gone", at("real/pod")).expect("made");
+        assert!(found[0].open().is_err());
+    }
+
+    #[test]
+    fn a_directory_is_known_as_configured_when_it_is_gone() {
+        let patterns = [pattern("/a/pod-*/nixl".into()), pattern("/b".into())];
+        for (path, expected) in [
+            ("/a/pod-1/nixl", true),
+            ("/b", true),
+            ("/a/pod-1/x/nixl", false),
+            ("/b/c", false),
+        ] {
+            assert_eq!(
+                is_configured(&patterns, Path::new(path)),
+                expected,
+                "{path}"
+            );
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Whether a file in a telemetry directory is a ring, and may be touched.
+//!
+//! The directories may be world-writable, so every file is a stranger's until it has passed all checks, and nothing is
+//! written to one that has not.
+
+use crate::error::Refusal;
+use crate::ring::layout::{HEADER_LEN, Header, Layout};
+use crate::ring::sparse::Written;
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, openat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
+use nix::unistd::{Uid, User};
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::time::SystemTime;
+
+/// Which file it is, whatever its names: device and inode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileId {
+    /// Device number.
+    pub dev: u64,
+    /// Inode number.
+    pub ino: u64,
+}
+
+/// What stat(2) tells of a file, as far as it matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileFacts {
+    /// Which file it is.
+    pub id: FileId,
+    /// Bytes.
+    pub size: u64,
+    /// Owner's user id.
+    pub uid: u32,
+    /// Names that the file has.
+    pub links: u64,
+    /// Type, as in `st_mode`.
+    kind: SFlag,
+    /// When data or attributes last changed: seconds and nanoseconds.
+    pub changed: (i64, i64),
+    /// When data last changed: seconds and nanoseconds.
+    pub modified: (i64, i64),
+}
+
+impl FileFacts {
+    /// The facts in what stat(2) filled in.
+    #[must_use]
+    #[allow(
+        clippy::useless_conversion,
+        reason = "the types of some fields differ between architectures"
+    )]
+    pub fn new(stat: &FileStat) -> Self {
+        Self {
+            id: FileId {
+                dev: stat.st_dev,
+                ino: stat.st_ino,
+            },
+            size: u64::try_from(stat.st_size).unwrap_or_default(),
+            uid: stat.st_uid,
+            links: u64::from(stat.st_nlink),
+            kind: SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT,
+            changed: (stat.st_ctime, stat.st_ctime_nsec),
+            modified: (stat.st_mtime, stat.st_mtime_nsec),
+        }
+    }
+}
+
+/// A file that is a ring, open for writing, and what it was when it was checked.
+#[derive(Debug)]
+pub struct Candidate {
+    /// Open for reading and writing.
+    pub file: File,
+    /// What stat(2) said.
+    pub facts: FileFacts,
+    /// The header, checked.
+    pub header: Header,
+    /// What it says.
+    pub layout: Layout,
+    /// Whether it may be drained.
+    pub access: Access,
+}
+
+/// Whether a ring may be drained, which is to write to it, or only followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It is open for writing.
+    Write,
+    /// It is to be followed only (`observe` in the configuration).
+    Asked,
+    /// It may not be written to.
+    Denied(Errno),
+}
+
+/// What of the configuration decides about a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// User ids whose files are taken; `None`: everybody's.
+    pub owners: Option<Vec<u32>>,
+    /// Whether rings are only followed.
+    pub observe: bool,
+}
+
+/// What stat(2) tells of a name in an open directory; a symbolic link is not followed.
+///
+/// # Errors
+/// What fstatat(2) says; ENOENT where the file is gone again.
+pub fn facts(directory: &OwnedFd, name: &OsStr) -> nix::Result<FileFacts> {
+    fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW).map(|stat| FileFacts::new(&stat))
+}
+
+/// Checks all that can be known of a ring without opening the file.
+///
+/// # Errors
+/// Why the file is left alone.
+pub fn check_facts(facts: &FileFacts, owners: Option<&[u32]>) -> Result<(), Refusal> {
+    check_kind(facts, owners)?;
+    // Any whole number of words is let through: a later NIXL may have slots of another size, and is to be reported as such.
+    if facts.size <= HEADER_LEN as u64 || facts.size % 8 != 0 {
+        return Err(Refusal::Size { size: facts.size });
+    }
+    Ok(())
+}
+
+/// Checks what is true of all files that are looked at: regular, with one name, of an owner whose files are taken.
+///
+/// # Errors
+/// Why the file is left alone.
+pub fn check_kind(facts: &FileFacts, owners: Option<&[u32]>) -> Result<(), Refusal> {
+    if facts.kind != SFlag::S_IFREG {
+        return Err(Refusal::Kind {
+            kind: kind_in_words(facts.kind),
+        });
+    }
+    if facts.links != 1 {
+        return Err(Refusal::Links { links: facts.links });
+    }
+    if owners.is_some_and(|owners| !owners.contains(&facts.uid)) {
+        return Err(Refusal::Owner { uid: facts.uid });
+    }
+    Ok(())
+}
+
+/// What could not be done with a file that is only followed then.
+const FOR_WRITING: &str = "opened for writing";
+
+/// Opens a file and checks its header. It is opened for writing only after the header has been read and found good.
+///
+/// # Errors
+/// Why the file is left alone.
+pub fn open(
+    directory: &OwnedFd,
+    name: &OsStr,
+    facts: &FileFacts,
+    terms: &Terms,
+) -> Result<Candidate, Refusal> {
+    check_facts(facts, terms.owners.as_deref())?;
+    let read_only = open_to_read(directory, name, facts, Layout::fits_any(facts.size))?;
+    read_header(&read_only)?.check(facts.size)?;
+    let (mut file, mut access) = (read_only, Access::Asked);
+    if !terms.observe {
+        let writable = open_same(directory, name, facts, OFlag::O_RDWR, |errno| Refusal::Io {
+            what: FOR_WRITING,
+            errno,
+        });
+        match writable {
+            Ok(writable) => (file, access) = (writable, Access::Write),
+            Err(Refusal::Io {
+                what: FOR_WRITING,
+                errno: errno @ (Errno::EACCES | Errno::EPERM | Errno::EROFS),
+            }) => access = Access::Denied(errno),
+            Err(refusal) => return Err(refusal),
+        }
+    }
+    // Once more, from the descriptor that will be mapped.
+    let header = read_header(&file)?;
+    let layout = header.check(facts.size)?;
+    let (read_pos, write_pos) = (header.read_pos, header.write_pos);
+    if !Written::new(layout, header.capacity).covers(&file, read_pos, write_pos, None) {
+        return Err(Refusal::Hole {
+            read_pos,
+            write_pos,
+        });
+    }
+    Ok(Candidate {
+        file,
+        facts: *facts,
+        header,
+        layout,
+        access,
+    })
+}
+
+/// Opens a file to look at it. `may_be_one`: whether it is known, from its name or its size, that it matters if it cannot be.
+///
+/// # Errors
+/// Why it cannot be opened.
+pub fn open_to_read(
+    directory: &OwnedFd,
+    name: &OsStr,
+    facts: &FileFacts,
+    may_be_one: bool,
+) -> Result<File, Refusal> {
+    open_same(
+        directory,
+        name,
+        facts,
+        OFlag::O_RDONLY,
+        |errno| match errno {
+            Errno::EACCES | Errno::EPERM => Refusal::NoReadAccess {
+                errno,
+                ring_size: may_be_one,
+            },
+            errno => Refusal::Io {
+                what: "opened",
+                errno,
+            },
+        },
+    )
+}
+
+/// When a file was made: seconds and nanoseconds; zeros where the file system does not tell.
+#[must_use]
+pub fn born(meta: &Metadata) -> (i64, i64) {
+    let born = meta.created().ok();
+    let born = born.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+    born.map_or((0, 0), |time| {
+        let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        (seconds, time.subsec_nanos().into())
+    })
+}
+
+/// Opens a file of which nothing is read: one whose version is not known, to ask the kernel who has it.
+///
+/// # Errors
+/// Why it cannot be opened.
+pub fn open_to_watch(
+    directory: &OwnedFd,
+    name: &OsStr,
+    facts: &FileFacts,
+) -> Result<File, Refusal> {
+    open_same(directory, name, facts, OFlag::O_RDONLY, |errno| {
+        Refusal::Io {
+            what: "opened",
+            errno,
+        }
+    })
+}
+
+/// Opens a file and makes sure that it is the one that was looked at.
+fn open_same(
+    directory: &OwnedFd,
+    name: &OsStr,
+    facts: &FileFacts,
+    mode: OFlag,
+    refusal: impl FnOnce(Errno) -> Refusal,
+) -> Result<File, Refusal> {
+    // O_NONBLOCK: a FIFO or a device put in its place meanwhile does not hold us up.
+    let flags = mode | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
+    let fd = openat(directory, name, flags, Mode::empty()).map_err(refusal)?;
+    let opened = fstat(fd.as_fd()).map_err(|errno| Refusal::Io {
+        what: "looked at",
+        errno,
+    })?;
+    let opened = FileFacts::new(&opened);
+    let same = (opened.id, opened.size, opened.links, opened.kind)
+        == (facts.id, facts.size, facts.links, facts.kind);
+    if !same || opened.uid != facts.uid {
+        return Err(Refusal::Replaced);
+    }
+    Ok(File::from(fd))
+}
+
+fn read_header(file: &File) -> Result<Header, Refusal> {
+    let mut bytes = [0; HEADER_LEN];
+    file.read_exact_at(&mut bytes, 0)
+        .map_err(|err| match err.raw_os_error() {
+            Some(errno) => Refusal::Io {
+                what: "read",
+                errno: Errno::from_raw(errno),
+            },
+            // Shorter than it was a moment ago.
+            None => Refusal::Replaced,
+        })?;
+    Ok(Header::from_bytes(&bytes))
+}
+
+fn kind_in_words(kind: SFlag) -> &'static str {
+    match kind {
+        SFlag::S_IFDIR => "directory",
+        SFlag::S_IFLNK => "symbolic link",
+        SFlag::S_IFIFO => "FIFO",
+        SFlag::S_IFSOCK => "socket",
+        SFlag::S_IFBLK => "block device",
+        SFlag::S_IFCHR => "character device",
+        _ => "special file",
+    }
+}
+
+/// A user's name, or the number of one that has none.
+#[must_use]
+pub fn user_name(uid: u32) -> String {
+    match User::from_uid(Uid::from_raw(uid)) {
+        Ok(Some(user)) => user.name,
+        _ => format!("uid {uid}"),
+    }
+}

@@ -1,0 +1,134 @@
+//! What the agent says of itself: the `nixl.control` metrics.
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
+use nix::unistd::{SysconfVar, sysconf};
+use std::time::Duration;
+
+/// Counts and settings of the agent itself.
+#[derive(Clone, Debug, Default)]
+pub struct Control {
+    /// Time between two drains.
+    pub drain_interval: Duration,
+    /// Drains of all rings.
+    pub drains: u64,
+    /// Time spent draining.
+    pub drain_time: Duration,
+    /// Time spent looking through the directories.
+    pub scan_time: Duration,
+    /// Files refused, each file and reason once.
+    pub files_refused: u64,
+    /// Agents, by whether they live.
+    pub agents: AgentCounts,
+    /// What there is to be done, and was done.
+    pub effort: Effort,
+    /// Whether totals outlive the PMDA.
+    pub persistent: bool,
+    /// How often a configuration was taken.
+    pub loads: u32,
+    /// Why the configuration was not taken the last time; empty if it was.
+    pub config_error: String,
+}
+
+/// How many agents there are of each kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AgentCounts {
+    /// [`Life::Live`](crate::agents::agent::Life::Live).
+    pub live: u32,
+    /// [`Life::Idle`](crate::agents::agent::Life::Idle).
+    pub idle: u32,
+    /// [`Life::Exited`](crate::agents::agent::Life::Exited), of those that are instances.
+    pub exited: u32,
+    /// Rings of a version that this build does not read.
+    pub unsupported: u32,
+    /// Rings that are refused.
+    pub refused: u32,
+    /// [`Life::Unknown`](crate::agents::agent::Life::Unknown).
+    pub unknown: u32,
+}
+
+/// What the agent has to do, and has done since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Effort {
+    /// Events that were counted, of all types.
+    pub events: u64,
+    /// Rings that are attached.
+    pub rings: u32,
+    /// Agents that are known, instances or not.
+    pub known: u32,
+    /// Looks through /proc that were finished.
+    pub surveys: u64,
+    /// Time that they took.
+    pub survey_time: Duration,
+}
+
+/// Processor time of this process since its start, all threads, microseconds.
+#[must_use]
+pub fn cpu_time() -> Option<u64> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
+    let microseconds = |time: TimeVal| -> Option<u64> {
+        let seconds = u64::try_from(time.tv_sec()).ok()?;
+        Some(seconds * 1_000_000 + u64::try_from(time.tv_usec()).ok()?)
+    };
+    Some(microseconds(usage.user_time())? + microseconds(usage.system_time())?)
+}
+
+/// Bytes of memory that this process occupies, mapped files included; `None` where there is no /proc.
+#[must_use]
+pub fn memory() -> Option<u64> {
+    let page = u64::try_from(sysconf(SysconfVar::PAGE_SIZE).ok()??).ok()?;
+    resident_pages(&std::fs::read_to_string("/proc/self/statm").ok()?)?.checked_mul(page)
+}
+
+/// Of /proc/PID/statm (proc_pid_statm(5)): size and resident, pages each, and more.
+fn resident_pages(statm: &str) -> Option<u64> {
+    statm.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// Whole microseconds, as PCP counts time here.
+#[must_use]
+pub fn microseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Whole milliseconds.
+#[must_use]
+pub fn milliseconds(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn processor_time_grows_with_work_and_not_faster_than_time() {
+        let (before, start) = (cpu_time().expect("a process"), Instant::now());
+        while cpu_time().expect("a process") < before + 20_000 {
+            std::hint::spin_loop();
+        }
+        // As many threads of other tests at most as there are processors, and the kernel's grain.
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let elapsed = microseconds(start.elapsed()) + 10_000;
+        assert!(elapsed * processors as u64 >= 20_000, "{elapsed} us");
+    }
+
+    #[test]
+    fn memory_is_in_bytes_and_holds_what_was_touched() {
+        const SIZE: usize = 64 << 20;
+        let touched = std::hint::black_box(vec![1u8; SIZE]);
+        let held = memory().expect("/proc");
+        let size = touched.len() as u64;
+        // Other tests have theirs beside it, but not 4 GiB.
+        assert!((size..64 * size).contains(&held), "{held} bytes");
+    }
+
+    #[test]
+    fn what_is_no_statm_gives_no_value() {
+        assert_eq!(resident_pages("2044 631 563 9 0 136 0\n"), Some(631));
+        for text in ["", "2044", "2044 -1", "2044 x 3", "1 99999999999999999999"] {
+            assert_eq!(resident_pages(text), None, "{text:?}");
+        }
+    }
+}

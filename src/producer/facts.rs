@@ -1,0 +1,313 @@
+//! The facts behind the labels of an agent's instance: who it is, as users of containers, pods, engines and batch systems know
+//! it. Each is there or not; none is guessed.
+//!
+//! Those of the file ([`Facts::of_file`]) are known as soon as it is found. Those of the process that writes it
+//! ([`Facts::of_process`]) are found by the survey of /proc: to read a command line or an environment waits for the memory of a
+//! stranger's process.
+
+pub mod cgroup;
+pub mod engine;
+pub mod environ;
+pub mod kubelet;
+pub mod names;
+pub mod telemetry;
+
+pub use engine::Engine;
+
+use crate::producer::writer::Writer;
+use crate::store::Description;
+use cgroup::Cgroup;
+use environ::Environ;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// What is read of a process's command line, in bytes; what tells its engine stands at the beginning.
+const CMDLINE: u64 = 32 << 10;
+/// What is read of its control groups, in bytes; under cgroup v1 there are about 13 lines with a path each.
+const CGROUP: u64 = 64 << 10;
+/// What goes by of its environment, in bytes.
+const ENVIRON: u64 = 256 << 10;
+/// The longest name of a user that is shown, in bytes (LOGIN_NAME_MAX of Linux).
+const USER: usize = 256;
+
+/// What is known of an agent, its name apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Facts {
+    /// Name of the file's owner; the number of one that has no name.
+    pub user: Option<String>,
+    /// Which of the host's processes of one job it is, as the launcher counted them.
+    pub local_rank: Option<String>,
+    /// Number of the agent within its process; only a store tells.
+    pub agent_instance: Option<u64>,
+    /// What its host is called in its own eyes; only a store tells.
+    pub nixl_hostname: Option<String>,
+    /// 64 hexadecimal digits.
+    pub container_id: Option<String>,
+    /// A UUID, or 32 hexadecimal digits.
+    pub pod_uid: Option<String>,
+    /// The inference engine that made the agent.
+    pub engine: Option<Engine>,
+    /// A decimal number.
+    pub slurm_job_id: Option<String>,
+}
+
+impl Facts {
+    /// What a file tells by its owner, its name and its directory.
+    #[must_use]
+    pub fn of_file(user: Option<&str>, name: &OsStr, directory: &Path) -> Self {
+        Self {
+            user: user.filter(|user| user.len() <= USER).map(str::to_owned),
+            pod_uid: kubelet::pod_uid(directory),
+            engine: names::engine(name.as_bytes()),
+            ..Self::default()
+        }
+    }
+
+    /// What a store tells of its agent.
+    #[must_use]
+    pub fn of_store(store: &Description) -> Self {
+        let text = |text: &OsStr| {
+            Some(text.to_string_lossy().into_owned()).filter(|text| !text.is_empty())
+        };
+        Self {
+            local_rank: text(&store.rank),
+            agent_instance: Some(store.instance),
+            nixl_hostname: text(&store.host),
+            ..Self::default()
+        }
+    }
+
+    /// What /proc tells of a process, as far as it may be read; `None` if that process is gone, and what was read may be
+    /// another's that got its id. May wait for as long as the process likes.
+    #[must_use]
+    pub fn of_process(process: Writer) -> Option<Self> {
+        let open = |file: &str| File::open(format!("/proc/{}/{file}", process.pid));
+        let read = |file: &str, limit: u64| -> io::Result<Vec<u8>> {
+            let mut content = Vec::new();
+            open(file)?.take(limit).read_to_end(&mut content)?;
+            Ok(content)
+        };
+        let cmdline = read("cmdline", CMDLINE).unwrap_or_default();
+        let cgroup = Cgroup::parse(&read("cgroup", CGROUP).unwrap_or_default());
+        let environ = open("environ").and_then(|file| Environ::read(file.take(ENVIRON)));
+        let environ = environ.unwrap_or_default();
+        let facts = Self {
+            user: None,
+            local_rank: environ.local_rank,
+            agent_instance: None,
+            nixl_hostname: None,
+            container_id: cgroup.container_id,
+            pod_uid: cgroup.pod_uid,
+            engine: Engine::of_command_line(&cmdline),
+            // The groups are the system's; an environment is passed on to whatever is started from a job.
+            slurm_job_id: cgroup.slurm_job_id.or(environ.slurm_job_id),
+        };
+        Writer::of(process.pid)
+            .is_ok_and(|now| now == process)
+            .then_some(facts)
+    }
+
+    /// These facts, and where they leave a gap, weaker ones. A file's are stronger than a process's: the kubelet names a
+    /// volume's directory, and one process may hold agents of several engines.
+    #[must_use]
+    pub fn merge(self, weaker: &Self) -> Self {
+        let or = |strong: Option<String>, weak: &Option<String>| strong.or_else(|| weak.clone());
+        Self {
+            user: or(self.user, &weaker.user),
+            local_rank: or(self.local_rank, &weaker.local_rank),
+            agent_instance: self.agent_instance.or(weaker.agent_instance),
+            nixl_hostname: or(self.nixl_hostname, &weaker.nixl_hostname),
+            container_id: or(self.container_id, &weaker.container_id),
+            pod_uid: or(self.pod_uid, &weaker.pod_uid),
+            engine: self.engine.or(weaker.engine),
+            slurm_job_id: or(self.slurm_job_id, &weaker.slurm_job_id),
+        }
+    }
+
+    /// The labels of an agent's instance: a JSON object of strings, with what is known. `raw_name` is the file's name as it is
+    /// (bytes that are no UTF-8 become U+FFFD), `source` says where the numbers come from.
+    #[must_use]
+    pub fn labels(&self, raw_name: &OsStr, source: &str) -> Value {
+        let raw_name = raw_name.to_string_lossy();
+        let instance = self.agent_instance.map(|instance| instance.to_string());
+        let labels = [
+            ("nixl_agent", Some(&*raw_name)),
+            ("source", Some(source)),
+            ("user", self.user.as_deref()),
+            ("local_rank", self.local_rank.as_deref()),
+            ("agent_instance", instance.as_deref()),
+            ("nixl_hostname", self.nixl_hostname.as_deref()),
+            ("container_id", self.container_id.as_deref()),
+            ("pod_uid", self.pod_uid.as_deref()),
+            ("engine", self.engine.map(Engine::name)),
+            ("slurm_job_id", self.slurm_job_id.as_deref()),
+        ];
+        let known = labels
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.to_owned(), Value::from(value?))));
+        Value::Object(known.collect::<Map<_, _>>())
+    }
+}
+
+/// A decimal number up to `max`, as text in its only form.
+fn number(text: &[u8], max: u64) -> Option<String> {
+    let is_digits = text.iter().all(u8::is_ascii_digit);
+    let is_padded = text.len() > 1 && text.starts_with(b"0");
+    let text = std::str::from_utf8(text).ok()?;
+    let value: u64 = text.parse().ok()?;
+    (is_digits && !is_padded && value <= max).then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command};
+    use std::time::{Duration, Instant};
+
+    const POD: &str = "2c48913c-b29f-11e7-9350-020968147796";
+
+    fn all() -> Facts {
+        Facts {
+            user: Some("dynamo".into()),
+            local_rank: Some("3".into()),
+            agent_instance: Some(1),
+            nixl_hostname: Some("node-1".into()),
+            container_id: Some("9".repeat(64)),
+            pod_uid: Some(POD.into()),
+            engine: Some(Engine::Vllm),
+            slurm_job_id: Some("4711".into()),
+        }
+    }
+
+    /// A process that sleeps, with variables of ours.
+    fn sleeper() -> (Child, Writer) {
+        let child = Command::new("sleep")
+            .arg("600")
+            .env_clear()
+            .envs([("LOCAL_RANK", "5"), ("HF_TOKEN", "secret")])
+            .envs([("SLURM_JOB_ID", "4711"), ("PATH", "/usr/bin:/bin")])
+            .spawn()
+            .expect("it starts");
+        let writer = Writer::of(child.id()).expect("it runs");
+        (child, writer)
+    }
+
+    #[test]
+    fn a_file_tells_its_user_its_pod_and_its_engine() {
+        let directory = format!("/var/lib/kubelet/pods/{POD}/volumes/kubernetes.io~empty-dir/t");
+        let facts = Facts::of_file(
+            Some("root"),
+            OsStr::new("kvbm-worker-0"),
+            Path::new(&directory),
+        );
+        let expected = Facts {
+            user: Some("root".into()),
+            pod_uid: Some(POD.into()),
+            engine: Some(Engine::Kvbm),
+            ..Facts::default()
+        };
+        assert_eq!(facts, expected);
+        let facts = Facts::of_file(None, OsStr::new("a"), Path::new("/var/tmp"));
+        assert_eq!(facts, Facts::default());
+    }
+
+    #[test]
+    fn a_process_tells_its_rank_and_its_job_and_nothing_else_of_its_environment() {
+        let (mut child, writer) = sleeper();
+        let end = Instant::now() + Duration::from_secs(120);
+        // While the kernel sets its program up, its environment is empty.
+        let facts = loop {
+            let facts = Facts::of_process(writer).expect("it runs");
+            if facts.local_rank.is_some() || Instant::now() > end {
+                break facts;
+            }
+        };
+        assert_eq!(facts.local_rank.as_deref(), Some("5"));
+        assert_eq!(facts.slurm_job_id.as_deref(), Some("4711"));
+        assert!(!format!("{facts:?}").contains("secret"));
+        assert_eq!((facts.user, facts.engine), (None, None));
+        child.kill().expect("it runs");
+        child.wait().expect("our child");
+    }
+
+    #[test]
+    fn a_process_that_is_gone_or_has_another_start_tells_nothing() {
+        let (mut child, writer) = sleeper();
+        let earlier = Writer {
+            start: writer.start - 1,
+            ..writer
+        };
+        assert_eq!(Facts::of_process(earlier), None);
+        child.kill().expect("it runs");
+        child.wait().expect("our child");
+        assert_eq!(Facts::of_process(writer), None);
+    }
+
+    #[test]
+    fn weaker_facts_fill_gaps_only() {
+        let strong = Facts {
+            engine: Some(Engine::Kvbm),
+            user: Some("root".into()),
+            ..Facts::default()
+        };
+        let expected = Facts {
+            engine: Some(Engine::Kvbm),
+            user: Some("root".into()),
+            ..all()
+        };
+        assert_eq!(strong.merge(&all()), expected);
+        assert_eq!(Facts::default().merge(&all()), all());
+        assert_eq!(all().merge(&Facts::default()), all());
+    }
+
+    #[test]
+    fn labels_are_what_is_known() {
+        let labels = Facts::default().labels(OsStr::new("a b"), "ring");
+        assert_eq!(
+            labels,
+            serde_json::json!({ "nixl_agent": "a b", "source": "ring" })
+        );
+        let labels = all().labels(OsStr::new("a"), "ring");
+        assert_eq!(
+            labels,
+            serde_json::json!({
+                "nixl_agent": "a", "source": "ring", "user": "dynamo", "local_rank": "3", "agent_instance": "1",
+                "nixl_hostname": "node-1", "container_id": "9".repeat(64),
+                "pod_uid": POD, "engine": "vllm", "slurm_job_id": "4711",
+            })
+        );
+    }
+
+    #[test]
+    fn labels_are_far_within_pcp_s_limits_whatever_a_name_holds() {
+        let facts = Facts {
+            user: Some("\u{1}".repeat(USER)),
+            ..all()
+        };
+        for byte in [1, b'"', 0xff] {
+            let name = [byte; 255];
+            let labels = facts.labels(OsStr::from_bytes(&name), "ring");
+            assert!(labels.to_string().len() < 65_535 / 8, "{labels}");
+            for (name, value) in labels.as_object().expect("an object") {
+                assert!(name.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_'));
+                assert!(value.is_string());
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_has_one_form() {
+        for text in ["0", "7", "65535"] {
+            assert_eq!(number(text.as_bytes(), 65_535).as_deref(), Some(text));
+        }
+        for text in ["", "00", "07", "+7", "-7", " 7", "7 ", "65536", "7a", "٣"] {
+            assert_eq!(number(text.as_bytes(), 65_535), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The pod that a directory belongs to, from where the kubelet keeps the volumes of pods.
+//!
+//! The kubelet (its `pkg/kubelet/kubelet_getters.go`) has `pods/UID/volumes/PLUGIN/NAME` and
+//! `pods/UID/volume-subpaths/NAME/CONTAINER/N` below its root directory, `/var/lib/kubelet` unless it was told another one. Distributions
+//! put that elsewhere (`/var/snap/microk8s/common/var/lib/kubelet`, `/var/lib/k0s/kubelet`), and a container that watches the
+//! host has it below a mount, so that only the last name of the root directory counts.
+
+use crate::find::containers::name;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Where the dashes of a UUID are.
+const DASHES: [usize; 4] = [8, 13, 18, 23];
+
+/// The UID of the pod whose volume a directory is, or is in, or of the container that sees it. The outermost one counts: what is
+/// below a volume, or in a container, is the container's, which may call directories what it likes.
+#[must_use]
+pub fn pod_uid(directory: &Path) -> Option<String> {
+    if let Some(container) = name::container(directory) {
+        let pod = container.split([':', '+']).next()?;
+        return uid(pod.as_bytes());
+    }
+    let names: Vec<&[u8]> = directory.iter().map(OsStr::as_bytes).collect();
+    names.windows(4).find_map(|names| match names {
+        [b"kubelet", b"pods", uid, b"volumes" | b"volume-subpaths"] => self::uid(uid),
+        _ => None,
+    })
+}
+
+/// A pod's UID as text, if it has the form of one: a UUID; or 32 hexadecimal digits, which the kubelet gives a pod that it has
+/// from a file on the node.
+#[must_use]
+pub fn uid(text: &[u8]) -> Option<String> {
+    let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let is_uid = match text.len() {
+        36 => text.iter().enumerate().all(|(at, &byte)| {
+            if DASHES.contains(&at) {
+                byte == b'-'
+            } else {
+                is_hex(byte)
+            }
+        }),
+        32 => text.iter().all(|&byte| is_hex(byte)),
+        _ => false,
+    };
+    is_uid.then(|| String::from_utf8_lossy(text).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UID: &str = "2c48913c-b29f-11e7-9350-020968147796";
+
+    #[test]
+    fn the_directory_of_a_volume_names_its_pod() {
+        for directory in [
+            "/var/lib/kubelet/pods/UID/volumes/kubernetes.io~empty-dir/nixl-telemetry",
+            "/var/lib/kubelet/pods/UID/volumes/kubernetes.io~empty-dir/shm/nixl/a",
+            "/var/lib/kubelet/pods/UID/volume-subpaths/shm/engine/0",
+            "/var/snap/microk8s/common/var/lib/kubelet/pods/UID/volumes/kubernetes.io~empty-dir/t",
+            "/host/var/lib/k0s/kubelet/pods/UID/volumes/kubernetes.io~empty-dir/t",
+        ] {
+            let directory = directory.replace("UID", UID);
+            assert_eq!(pod_uid(Path::new(&directory)).as_deref(), Some(UID));
+        }
+        let from_a_file = "/var/lib/kubelet/pods/0123456789abcdef0123456789abcdef/volumes/x/y";
+        assert_eq!(
+            pod_uid(Path::new(from_a_file)).as_deref(),
+            Some("0123456789abcdef0123456789abcdef")
+        );
+    }
+
+    #[test]
+    fn a_container_cannot_pass_for_another_by_a_directory_in_its_volume() {
+        let other = "00000000-0000-0000-0000-000000000000";
+        let directory =
+            format!("/var/lib/kubelet/pods/{UID}/volumes/x/y/kubelet/pods/{other}/volumes/x");
+        assert_eq!(pod_uid(Path::new(&directory)).as_deref(), Some(UID));
+        let inside = |id: &str| format!("container:{id}/kubelet/pods/{other}/volumes/x");
+        for (id, expected) in [
+            (UID.to_owned(), Some(UID)),
+            (format!("{UID}:engine"), Some(UID)),
+            (format!("{UID}+mnt-4026532281"), Some(UID)),
+            ("mnt-4026532281".to_owned(), None),
+        ] {
+            let found = pod_uid(Path::new(&inside(&id)));
+            assert_eq!(found.as_deref(), expected, "{id}");
+        }
+    }
+
+    #[test]
+    fn other_directories_name_no_pod() {
+        for directory in [
+            "/var/tmp".to_owned(),
+            String::new(),
+            "/".to_owned(),
+            format!("/var/lib/kubelet/pods/{UID}"),
+            format!("/var/lib/kubelet/pods/{UID}/plugins/x"),
+            format!("/srv/pods/{UID}/volumes/x"),
+            "/var/lib/kubelet/pods/*/volumes/x".to_owned(),
+            format!("/var/lib/kubelet/pods/{UID}0/volumes/x"),
+            format!("/var/lib/kubelet/pods/{}/volumes/x", UID.replace('-', "_")),
+            format!("/var/lib/kubelet/pods/{}/volumes/x", UID.replace('c', "g")),
+        ] {
+            assert_eq!(pod_uid(Path::new(&directory)), None, "{directory}");
+        }
+    }
+}

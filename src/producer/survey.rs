@@ -1,0 +1,365 @@
+//! Which processes have a file mapped shared and writable, as far as /proc shows them: a ring's producer does.
+//!
+//! A host may run thousands of processes, and one that does inference has thousands of mappings: that takes its time.
+
+use crate::find::containers::name;
+use crate::find::directory::names;
+use crate::producer::facts::Facts;
+use crate::producer::writer::{Stat, Writer};
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+use nix::unistd::{Uid, User};
+use std::cell::LazyCell;
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::mpsc::{self, Receiver, RecvError, TryRecvError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+mod locks;
+use locks::Locks;
+
+/// What /proc/self/ns/pid is a link to in the namespace that all processes of the host are seen from (PROC_PID_INIT_INO of
+/// Linux's include/linux/proc_ns.h).
+const HOST: &str = "pid:[4026531836]";
+/// The first process.
+const INIT: u32 = 1;
+
+/// A process that has a file mapped shared and writable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapper {
+    /// Which process.
+    pub process: Writer,
+    /// User id.
+    pub uid: u32,
+    /// What it is called (`/proc/PID/comm`).
+    pub command: String,
+}
+
+/// Writable shared mappings of files, by what each process has.
+#[derive(Debug, Default)]
+pub struct Mappers {
+    by_inode: HashMap<u64, Vec<(String, Mapper)>>,
+    /// What is known of the processes that facts were asked for.
+    facts: HashMap<Writer, Facts>,
+    /// What the owners of files are called that it was asked for.
+    users: HashMap<u32, String>,
+    /// Who has locked a store; `None`: not all of it is shown.
+    locks: Option<Locks>,
+    /// Whether no process was hidden: then a file that nobody has mapped is one that nobody writes to.
+    pub complete: bool,
+    /// How long it took to look.
+    pub took: Duration,
+}
+
+/// A look through all processes, in a thread of its own: to read the mappings of a process waits for its memory to be free of
+/// changes, and a process of a stranger's may keep it busy for ever. Nothing is shared with that thread but its answer.
+#[derive(Debug)]
+pub struct Survey {
+    answer: Receiver<Mappers>,
+}
+
+impl Survey {
+    /// Starts to look, and to find out facts of who has one of these inodes mapped, and what the owners of these files, their
+    /// values, are called.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub fn begin(files: HashSet<(u64, u32)>) -> io::Result<Self> {
+        let (say, answer) = mpsc::sync_channel(1);
+        let look = move || {
+            let started = Instant::now();
+            let mut mappers = Mappers::read(&files);
+            mappers.took = started.elapsed();
+            // Nobody waits any more, if it fails.
+            let _ = say.send(mappers);
+        };
+        thread::Builder::new().name("survey".into()).spawn(look)?;
+        Ok(Self { answer })
+    }
+
+    /// What was found, once all was looked through; `None` until then.
+    ///
+    /// # Errors
+    /// The thread has ended without an answer.
+    pub fn answer(&self) -> Result<Option<Mappers>, RecvError> {
+        match self.answer.try_recv() {
+            Ok(mappers) => Ok(Some(mappers)),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(RecvError),
+        }
+    }
+
+    /// The same, waited for.
+    #[must_use]
+    pub fn wait(&self, time: Duration) -> Option<Mappers> {
+        self.answer.recv_timeout(time).ok()
+    }
+}
+
+impl Mappers {
+    /// Looks through all processes, and finds out facts of those that have one of these inodes mapped and may be agents.
+    #[must_use]
+    pub fn read(files: &HashSet<(u64, u32)>) -> Self {
+        let proc = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let names = nix::fcntl::open("/proc", proc, Mode::empty()).and_then(|fd| names(&fd));
+        let all = names.is_ok();
+        let pid = |name: OsString| name.to_str()?.parse().ok();
+        let pids: Vec<u32> = names
+            .unwrap_or_default()
+            .into_iter()
+            .filter_map(pid)
+            .collect();
+        let inodes: HashSet<u64> = files.iter().map(|(ino, _)| *ino).collect();
+        let users: HashSet<u32> = files.iter().map(|(_, uid)| *uid).collect();
+        let host = fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link == Path::new(HOST));
+        let mut mappers = Self {
+            // Where processes are hidden (hidepid), so is the first.
+            complete: all && host && pids.contains(&INIT),
+            // All at one go: locks come and go while it is read.
+            locks: fs::read_to_string("/proc/locks")
+                .ok()
+                .filter(|_| host)
+                .map(|text| Locks::parse(&text)),
+            // Asked for here, since it may take as long as a server on the network likes.
+            users: users.into_iter().map(|uid| (uid, user_name(uid))).collect(),
+            ..Self::default()
+        };
+        for pid in pids {
+            if let Err(err) = mappers.read_process(pid, &inodes) {
+                mappers.miss(pid, &err);
+            }
+        }
+        mappers
+    }
+
+    fn read_process(&mut self, pid: u32, inodes: &HashSet<u64>) -> io::Result<()> {
+        let proc = format!("/proc/{pid}");
+        let stat = Stat::of(pid)?;
+        let uid = fs::metadata(&proc)?.uid();
+        // Where its first thread has ended, the others' mappings are not shown.
+        self.complete &= !stat.is_headless() || stat.has_ended();
+        let maps = File::open(format!("{proc}/maps"))?;
+        // Most processes have nothing of the kind mapped.
+        let mapper = LazyCell::new(|| {
+            let command = fs::read(format!("{proc}/comm")).unwrap_or_default();
+            Mapper {
+                process: stat.writer(pid),
+                uid,
+                command: String::from_utf8_lossy(&command).trim_end().to_owned(),
+            }
+        });
+        let (mut maps, mut line) = (BufReader::new(maps), Vec::new());
+        let mut is_wanted = false;
+        // A process may end at any point; what was read of it until then may stay.
+        while maps.read_until(b'\n', &mut line)? > 0 {
+            if let Some((place, ino)) = shared_mapping(&line) {
+                self.add(place, ino, &mapper);
+                is_wanted |= inodes.contains(&ino);
+            }
+            line.clear();
+        }
+        if is_wanted && mapper.is_agent() {
+            if let Some(facts) = Facts::of_process(mapper.process) {
+                self.facts.insert(mapper.process, facts);
+            }
+        }
+        Ok(())
+    }
+
+    /// A process could not be looked at: unless it has ended, it may have anything mapped. The first process of the host is no
+    /// agent, and some kernels show it to nobody.
+    fn miss(&mut self, pid: u32, err: &io::Error) {
+        let has_ended =
+            err.kind() == ErrorKind::NotFound || err.raw_os_error() == Some(libc::ESRCH);
+        let is_init = pid == INIT && err.kind() == ErrorKind::PermissionDenied;
+        self.complete &= has_ended || is_init;
+    }
+
+    /// What a user is called, of those that were asked for.
+    #[must_use]
+    pub fn user(&self, uid: u32) -> Option<&str> {
+        self.users.get(&uid).map(String::as_str)
+    }
+
+    /// The processes that have this file mapped. Device numbers in maps are those of the file system, which for some
+    /// (btrfs, overlayfs) differ from the ones that stat(2) gives: then the path decides.
+    #[must_use]
+    pub fn of(&self, dev: u64, ino: u64, path: &Path) -> Vec<&Mapper> {
+        let device = format!(
+            "{:02x}:{:02x}",
+            nix::sys::stat::major(dev),
+            nix::sys::stat::minor(dev)
+        );
+        let known = self.by_inode.get(&ino).map_or(&[][..], Vec::as_slice);
+        let is_on = |place: &str| place.split(' ').next() == Some(device.as_str());
+        let is_at = |place: &str| {
+            let name = place.split_once(' ').map_or("", |(_, name)| name);
+            name::is_seen_as(path, name)
+        };
+        // Two containers may have a file of the same number at the same path.
+        let by_device = known.iter().any(|(place, _)| is_on(place));
+        let is_meant = |place: &str| {
+            if by_device {
+                is_on(place)
+            } else {
+                is_at(place)
+            }
+        };
+        let meant = known.iter().filter(|(place, _)| is_meant(place));
+        meant.map(|(_, mapper)| mapper).collect()
+    }
+
+    /// The process that has locked a store, which its agent does for as long as it lives. `None`: nobody, or it is not known.
+    #[must_use]
+    pub fn locker(&self, dev: u64, ino: u64) -> Option<Writer> {
+        let pid = self.locks.as_ref()?.holder(dev, ino).ok()??;
+        Writer::of(pid).ok()
+    }
+
+    /// Whether certainly nobody has locked a file.
+    #[must_use]
+    pub fn is_unlocked(&self, dev: u64, ino: u64) -> bool {
+        let locks = self.locks.as_ref();
+        locks.is_some_and(|locks| locks.holder(dev, ino) == Ok(None))
+    }
+
+    /// What is known of a process that has one of the inodes mapped that facts were asked for.
+    #[must_use]
+    pub fn facts(&self, process: Writer) -> Option<&Facts> {
+        self.facts.get(&process)
+    }
+
+    /// Whether a file with this inode number is mapped by a process that could be an agent, on whatever device it seems to be.
+    #[must_use]
+    pub fn is_possible(&self, ino: u64) -> bool {
+        let mut known = self.by_inode.get(&ino).into_iter().flatten();
+        known.any(|(_, mapper)| mapper.is_agent())
+    }
+
+    fn add(&mut self, place: String, ino: u64, mapper: &Mapper) {
+        let known = self.by_inode.entry(ino).or_default();
+        // The same inode number may be another file system's as well.
+        let is_known = |(other, one): &(String, Mapper)| one == mapper && *other == place;
+        if !known.iter().any(is_known) {
+            known.push((place, mapper.clone()));
+        }
+    }
+}
+
+impl Mapper {
+    /// Whether it may be an agent: neither this process nor another pmdanixl, which only reads. (An agent that calls itself
+    /// pmdanixl is not seen.)
+    #[must_use]
+    pub fn is_agent(&self) -> bool {
+        self.process.pid != std::process::id() && self.command != "pmdanixl"
+    }
+}
+
+/// A user's name, or its number where it has none.
+fn user_name(uid: u32) -> String {
+    let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
+    user.map_or_else(|| uid.to_string(), |user| user.name)
+}
+
+/// `device path` and inode of a line of maps, if it is a writable shared mapping of a file (proc_pid_maps(5)).
+#[must_use]
+pub fn shared_mapping(line: &[u8]) -> Option<(String, u64)> {
+    // Most lines are none, and there are many.
+    let mode = line.split(|&byte| byte == b' ').nth(1)?;
+    if !(mode.starts_with(b"rw") && mode.ends_with(b"s")) {
+        return None;
+    }
+    let line = String::from_utf8_lossy(line);
+    let mut fields = line.trim_end_matches('\n').splitn(6, ' ').skip(3);
+    let (device, ino) = (fields.next()?, fields.next()?.parse().ok()?);
+    let path = fields.next().unwrap_or_default().trim_start();
+    (ino != 0).then(|| (format!("{device} {path}"), ino))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm;
+
+    #[test]
+    fn only_writable_shared_mappings_of_files_count() {
+        let line = "7f0a1c000000-7f0a1c011000 rw-s 00000000 fe:00 131203                     /var/tmp/my ring";
+        assert_eq!(
+            shared_mapping(line.as_bytes()),
+            Some(("fe:00 /var/tmp/my ring".into(), 131_203))
+        );
+        for other in [
+            "7f0a1c000000-7f0a1c011000 r--s 00000000 fe:00 131203   /var/tmp/ring",
+            "7f0a1c000000-7f0a1c011000 rw-p 00000000 fe:00 131203   /usr/lib/libc.so.6",
+            "7ffd3e5f2000-7ffd3e613000 rw-s 00000000 00:00 0        [anon]",
+            "",
+            "rubbish",
+        ] {
+            assert_eq!(shared_mapping(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn one_inode_number_on_two_file_systems_is_two_files() {
+        let mapper = |pid| Mapper {
+            process: Writer { pid, start: 1 },
+            uid: 0,
+            command: "python3".into(),
+        };
+        let known = vec![
+            ("00:1b /memfd:other".into(), mapper(1)),
+            ("fe:00 /var/tmp/ring".into(), mapper(2)),
+            // btrfs: another device number than stat(2) gives.
+            ("00:30 /srv/ring".into(), mapper(3)),
+            // Another container's, which sees it at the same path.
+            ("00:31 /var/tmp/ring".into(), mapper(4)),
+        ];
+        let mappers = Mappers {
+            by_inode: [(7, known)].into(),
+            complete: true,
+            ..Mappers::default()
+        };
+        let pids = |dev, ino, path: &str| -> Vec<u32> {
+            let found = mappers.of(dev, ino, Path::new(path));
+            found.into_iter().map(|mapper| mapper.process.pid).collect()
+        };
+        let device = nix::sys::stat::makedev;
+        assert_eq!(pids(device(0xfe, 0), 7, "/var/tmp/ring"), [2]);
+        assert_eq!(pids(device(0, 0x2f), 7, "/srv/ring"), [3]);
+        assert_eq!(pids(device(0, 0x2f), 8, "/srv/ring"), [0; 0]);
+    }
+
+    #[test]
+    fn this_process_is_found_by_what_it_has_mapped() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        file.as_file().set_len(4096).expect("room");
+        let mapping = shm::Mapping::new(file.as_file(), 512).expect("mapped");
+        let meta = file.as_file().metadata().expect("open");
+        let mappers = Mappers::read(&[(meta.ino(), meta.uid())].into());
+        let found = mappers.of(meta.dev(), meta.ino(), file.path());
+        // A child that another test makes has it as well, until it starts its program.
+        let is_ours = |mapper: &&&Mapper| mapper.process.pid == std::process::id();
+        assert_eq!(found.iter().filter(is_ours).count(), 1, "{found:?}");
+        // It is no agent.
+        let ours = Writer::of(std::process::id()).expect("this one");
+        assert_eq!(mappers.facts(ours), None);
+        drop(mapping);
+        assert!(
+            Mappers::read(&HashSet::new())
+                .of(meta.dev(), meta.ino(), file.path())
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn a_survey_answers_once() {
+        let survey = Survey::begin(HashSet::new()).expect("a thread");
+        assert!(survey.wait(Duration::from_secs(120)).is_some());
+        assert!(!matches!(survey.answer(), Ok(Some(_))));
+    }
+}

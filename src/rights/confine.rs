@@ -1,0 +1,126 @@
+//! Locks the process into the directories that it works in (landlock(7)), for good.
+//!
+//! Only where the configuration wants nothing from /proc/PID/maps: in a Landlock domain no other process's can be read.
+
+use crate::config::{Config, DirectoryPattern};
+use crate::find::directory;
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
+    RulesetStatus, path_beneath_rules,
+};
+use nix::unistd::User;
+use std::path::{Path, PathBuf};
+
+/// The kernel's rules that are known here; of a kernel that has less, what it has.
+const RULES: ABI = ABI::V5;
+
+/// What users and times are looked up in.
+const LOOKED_UP: [&str; 6] = [
+    "/proc",
+    "/etc/passwd",
+    "/etc/group",
+    "/etc/nsswitch.conf",
+    "/etc/localtime",
+    "/usr/share/zoneinfo",
+];
+
+/// What the agent needs beside the telemetry directories.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnPlaces {
+    /// Directories that it writes in: the state file's and the instance ids'.
+    pub written: Vec<PathBuf>,
+    /// Files and directories that it reads: configuration and help text.
+    pub read: Vec<PathBuf>,
+}
+
+/// Locks the process in; what is in force then, in words.
+///
+/// # Errors
+/// The kernel has Landlock, but does not take the rules.
+pub fn confine(config: &Config, own: &OwnPlaces) -> Result<String, RulesetError> {
+    let read = AccessFs::ReadFile | AccessFs::ReadDir;
+    let change =
+        read | AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Truncate;
+    let rings = match (config.observe, config.remove_exited_after) {
+        (true, _) => read,
+        (false, None) => read | AccessFs::WriteFile,
+        (false, Some(_)) => read | AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile,
+    };
+    let looked_up = LOOKED_UP.iter().map(PathBuf::from);
+    let all = [
+        ("telemetry_dir", &config.telemetry_dir),
+        ("multiproc_dir", &config.multiproc_dir),
+    ];
+    let all = all
+        .into_iter()
+        .flat_map(|(key, patterns)| patterns.iter().map(move |pattern| (key, pattern)));
+    for (key, pattern) in all {
+        if reach(pattern).is_none() {
+            tracing::warn!(
+                "{key}: {} is not there, and stays out of reach: make it, and run ./Install again",
+                pattern.path
+            );
+        }
+    }
+    let telemetry = config.telemetry_dir.iter().filter_map(reach);
+    let stores = config.multiproc_dir.iter().filter_map(reach);
+    // What the first lookup of a user loads is out of reach afterwards.
+    let _ = User::from_name("nobody");
+    let places = looked_up
+        .chain(own.read.iter().cloned())
+        .map(|path| (path, read))
+        .chain(own.written.iter().map(|path| (path.clone(), change)))
+        .chain(telemetry.map(|path| (path, rings)))
+        .chain(stores.map(|path| (path, read)));
+    let mut rules = Ruleset::default()
+        .handle_access(AccessFs::from_all(RULES))?
+        .handle_access(AccessNet::from_all(RULES))?
+        .create()?;
+    for (path, access) in places {
+        // What is not there needs no rule.
+        rules = rules.add_rules(path_beneath_rules([path], access))?;
+    }
+    Ok(match rules.restrict_self()?.ruleset {
+        RulesetStatus::NotEnforced => {
+            "not locked in: this kernel has no Landlock, or it is not switched on".into()
+        }
+        RulesetStatus::PartiallyEnforced => {
+            "locked in by Landlock, as far as this kernel can".into()
+        }
+        RulesetStatus::FullyEnforced => "locked in by Landlock".into(),
+    })
+}
+
+/// Where a telemetry directory is, or will be made: the part of a pattern that is written out, or the directory above one that
+/// is missing. `None`: neither is there, or it would be all there is.
+fn reach(pattern: &DirectoryPattern) -> Option<PathBuf> {
+    let base = directory::base(pattern);
+    let places = [Some(base.as_path()), base.parent()];
+    let there = places.into_iter().flatten().find(|path| path.is_dir())?;
+    (there != Path::new("/")).then(|| there.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_reaches_from_its_first_wildcard_and_a_missing_directory_from_above_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |path: &str, literal| {
+            reach(&DirectoryPattern {
+                path: dir.path().join(path).to_str().expect("UTF-8").into(),
+                label: None,
+                literal,
+            })
+        };
+        std::fs::create_dir_all(dir.path().join("pods/a")).expect("made");
+        let there = |path: &str| Some(dir.path().join(path));
+        assert_eq!(at("pods/*/nixl", false), there("pods"));
+        assert_eq!(at("pods/a", true), there("pods/a"));
+        assert_eq!(at("pods/b", true), there("pods"));
+        assert_eq!(at("pods/b/nixl", true), None);
+        assert_eq!(at("/no-such-directory", true), None, "not all of /");
+        assert_eq!(at("/*/nixl", false), None, "not all of /");
+    }
+}

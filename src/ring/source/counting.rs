@@ -1,0 +1,247 @@
+//! How the events of a ring are counted: each once, whatever its producer, other readers and kills of this process do meanwhile.
+
+use super::{Mode, Source};
+use crate::error::RingFault;
+use crate::producer::presence;
+use crate::ring::commit::{Commit, Fate, Identity, Sight};
+use crate::ring::{BATCH, Ring};
+use crate::state::ledger::Ledger;
+use std::cell::Cell;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Gives slots back before their events are counted: the wrong order, by which the crash harness shows that it would notice
+/// (qa/single_step.rs). Without debug assertions it does nothing.
+pub static SWAPPED: AtomicBool = AtomicBool::new(false);
+
+impl Source {
+    /// Whether there were events, or a change that took their place.
+    pub(super) fn consume(&mut self, ledger: &mut Ledger) -> Result<bool, RingFault> {
+        let (mut read_pos, mut write_pos) = self.ring.positions()?;
+        // Also after a kill that came before the slots were known to have been given back.
+        let moved = read_pos != self.commit.upto || !self.commit.released;
+        if moved {
+            self.settle(ledger)?;
+            (read_pos, write_pos) = self.ring.positions()?;
+            if read_pos != self.commit.upto {
+                // It moves while it is looked at: more of it at the next tick.
+                return Ok(true);
+            }
+        }
+        self.pending = self.ring.between(read_pos, write_pos);
+        if read_pos == write_pos {
+            return Ok(moved);
+        }
+        // Before the slots are copied: a restart from here on changes it.
+        let mut ring = self.identity()?;
+        self.check_written(read_pos, write_pos, &ring)?;
+        // Only at the start of a ring is a restart told by the writer.
+        if read_pos == 0 {
+            ring.writer = self.presence.writer();
+        }
+        // No more than was looked at: what has come since may lie in a hole.
+        let limit = self.pending.min(BATCH);
+        let batch = self.ring.take(limit, ledger.events())?;
+        if batch.from != self.commit.upto {
+            return Err(RingFault::Restarted);
+        }
+        // A restart in the midst of the copy may have left positions that fit, but not the slots that were copied first.
+        let after = self.identity()?;
+        if (!ring.settled || after.changed != ring.changed)
+            && self.ring.print(batch.from, batch.upto)? != batch.print
+        {
+            return Err(RingFault::Restarted);
+        }
+        self.commit = Commit::of(&batch, ring, false);
+        let swapped = cfg!(debug_assertions) && SWAPPED.load(Ordering::Relaxed);
+        if swapped {
+            self.release(ledger)?;
+        }
+        ledger.count(self.commit, self.pending, self.gaps.of(&self.commit));
+        if !swapped {
+            self.release(ledger)?;
+        }
+        Ok(true)
+    }
+
+    /// Gives the slots of the batch that was counted back.
+    fn release(&mut self, ledger: &mut Ledger) -> Result<(), RingFault> {
+        let Commit { from, upto, .. } = self.commit;
+        if self.ring.release(from, upto)?.is_err() {
+            return self.settle(ledger);
+        }
+        // A restart sets the position to 0 as well, so that there the swap may have met the new ring.
+        if from == 0 {
+            return self.settle(ledger).inspect_err(|&fault| {
+                // In the midst of a restart: whatever the new ring will be, it begins at 0.
+                if fault != RingFault::Unseen {
+                    let _ = self.ring.release(upto, 0);
+                }
+            });
+        }
+        self.commit.released = true;
+        ledger.released();
+        // The producer may have filled the ring before it got these slots: from where it stood then, events are missing.
+        let (_, write_pos) = self.ring.positions().unwrap_or((upto, upto));
+        if self.ring.between(from, upto) + self.ring.between(upto, write_pos)
+            >= self.ring.capacity() - 1
+        {
+            self.gaps.add(self.ring.between(1, from));
+        }
+        Ok(())
+    }
+
+    /// Finds out why `read_pos` is not where it was left, and goes on from there.
+    fn settle(&mut self, ledger: &mut Ledger) -> Result<(), RingFault> {
+        let (read_pos, write_pos) = self.ring.positions()?;
+        let identity = self.identity()?;
+        // No later than the batch, and hardly before it.
+        let since = ledger.entry.last_seen;
+        let (inquiry, unasked) = (ledger.inquiry(), Cell::new(false));
+        let fate = self.commit.judge(Sight {
+            identity: &identity,
+            read_pos,
+            write_pos,
+            ring: &self.ring,
+            new_writer: &|| match inquiry {
+                Some(inquiry) => {
+                    let (commit, inquiry) = (&self.commit, &mut *inquiry.borrow_mut());
+                    presence::has_new_writer(inquiry, commit, since, &self.facts, &self.path)
+                }
+                None => {
+                    unasked.set(true);
+                    false
+                }
+            },
+        });
+        if unasked.get() {
+            return Err(RingFault::Unseen);
+        }
+        let upto = self.commit.upto;
+        match fate {
+            Fate::Done => {
+                self.commit.released = true;
+                ledger.released();
+            }
+            // Where that fails, the position has moved again, and the next drain looks anew.
+            Fate::Release | Fate::Overtaken(_) => {
+                if self.ring.release(read_pos, upto)?.is_ok() {
+                    if let Fate::Overtaken(taken) = fate {
+                        ledger.entry.add_foreign_reads(taken);
+                        ledger.keep();
+                    }
+                    self.commit.released = true;
+                    ledger.released();
+                }
+            }
+            Fate::Passed(missed) => {
+                ledger.entry.add_foreign_reads(missed);
+                self.begin(identity, ledger)?;
+            }
+            Fate::NewRing => self.renew(identity, ledger)?,
+            Fate::NewRingReleased => {
+                // If it fails, the producer has put it there itself.
+                let _ = self.ring.release(upto, 0)?;
+                self.renew(identity, ledger)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts what a ring holds that another process drains.
+    pub(super) fn follow(&mut self, ledger: &mut Ledger) -> Result<bool, RingFault> {
+        let (read_pos, write_pos) = self.ring.positions()?;
+        let found_before = self.pending;
+        self.pending = self.ring.between(read_pos, write_pos);
+        if write_pos == self.commit.upto {
+            return Ok(false);
+        }
+        let ring = self.identity()?;
+        // A producer that went on has written the slot that was its next.
+        let Commit {
+            ring: before,
+            write_pos: next_pos,
+            next,
+            ..
+        } = self.commit;
+        let is_unchanged = before.settled && before.changed == ring.changed;
+        let went_on = write_pos == next_pos || self.ring.slot_at(next_pos)? != next;
+        if !is_unchanged && !went_on {
+            self.renew(ring, ledger)?;
+        }
+        let mut from = self.commit.upto;
+        // A commit that is not our own following may lie behind what its drainer has given back since.
+        if !self.commit.observed {
+            from = read_pos;
+        }
+        self.check_written(from, write_pos, &ring)?;
+        let limit = self.ring.between(from, write_pos).min(BATCH);
+        let batch = self.ring.follow(from, limit, ledger.events())?;
+        self.commit = Commit::of(&batch, ring, true);
+        // One that is full is found so once, however many batches it takes to follow.
+        let is_full = self.pending + 1 == self.ring.capacity();
+        let pending = if is_full && found_before == self.pending {
+            0
+        } else {
+            self.pending
+        };
+        ledger.count(self.commit, pending, self.gaps.of(&self.commit));
+        if self.pending + 1 == self.ring.capacity() {
+            self.gaps.add(write_pos);
+        }
+        Ok(true)
+    }
+
+    /// The producer was started anew.
+    fn renew(&mut self, ring: Identity, ledger: &mut Ledger) -> Result<(), RingFault> {
+        ledger.entry.add_reset();
+        ledger.add_start();
+        self.presence.renewed();
+        self.begin(ring, ledger)
+    }
+
+    /// Goes on from where `read_pos` is, with nothing counted yet.
+    fn begin(&mut self, ring: Identity, ledger: &mut Ledger) -> Result<(), RingFault> {
+        self.commit = begin(&self.ring, ring, self.mode)?;
+        self.gaps.clear();
+        ledger.entry.commit = Some(self.commit);
+        ledger.keep();
+        Ok(())
+    }
+
+    fn check_written(
+        &mut self,
+        from: u64,
+        write_pos: u64,
+        ring: &Identity,
+    ) -> Result<(), RingFault> {
+        let changed = ring.settled.then_some(ring.changed);
+        let is_written = self.written.covers(&self.file, from, write_pos, changed);
+        is_written.then_some(()).ok_or(RingFault::Hole)
+    }
+
+    fn identity(&self) -> Result<Identity, RingFault> {
+        Identity::of(&self.file, &self.ring).map_err(|err| match err.kind() {
+            io::ErrorKind::InvalidData => RingFault::Reformatted,
+            _ => RingFault::Unseen,
+        })
+    }
+}
+
+/// The commit of a ring of which nothing was counted yet: an empty batch where `read_pos` is.
+pub(super) fn begin(ring: &Ring, identity: Identity, mode: Mode) -> Result<Commit, RingFault> {
+    let (read_pos, _) = ring.positions()?;
+    let ahead = ring.look_ahead()?;
+    let last = read_pos.wrapping_sub(1) & (ring.capacity() - 1);
+    Ok(Commit {
+        write_pos: ahead.write_pos,
+        next: ahead.next,
+        beyond: ahead.beyond,
+        ring: identity,
+        from: read_pos,
+        upto: read_pos,
+        print: ring.print(last, read_pos)?,
+        observed: mode != Mode::Drain,
+        released: true,
+    })
+}

@@ -1,0 +1,193 @@
+//! One agent's account while its rings are drained: what is counted is in the state file before any slot is given back.
+
+use crate::agents::agent::Now;
+use crate::event::{Events, Totals};
+use crate::producer::presence::Inquiry;
+use crate::ring::commit::Commit;
+use crate::shm::Broken;
+use crate::state::record::Entry;
+use crate::state::{RecordId, State};
+use crate::store::{News, Seen, StoreId, Values};
+use crate::totals::histogram::Bounds;
+use crate::totals::ranges::Ranges;
+use crate::totals::windows::Windows;
+use std::cell::RefCell;
+use std::time::Duration;
+
+/// How long silence may last.
+#[derive(Clone, Copy, Debug)]
+pub struct Lifetimes {
+    /// How long an agent stays an instance after it has exited.
+    pub retain: Duration,
+    /// After how long without an event it is idle.
+    pub idle_after: Duration,
+}
+
+/// What the accounts of all agents have in common.
+#[derive(Debug)]
+pub struct Books {
+    /// Where the entries are kept; `None`: in memory only.
+    pub state: Option<State>,
+    /// Sums over all agents that ever were.
+    pub host: Totals,
+    /// Of the histograms of times.
+    pub bounds: Bounds,
+    /// How long silence may last.
+    pub lifetimes: Lifetimes,
+    /// The events of a batch, in between: a drain allocates nothing.
+    pub events: Events,
+    /// Whether the first look at everything is not over.
+    pub early: bool,
+    /// How many events were counted since the start.
+    pub counted: u64,
+    /// What is asked of /proc on the way; `None` while an answer is being given, which cannot wait for it.
+    pub inquiry: Option<RefCell<Inquiry>>,
+}
+
+/// The account of one agent.
+#[derive(Debug)]
+pub struct Ledger<'a> {
+    /// What is known of the agent.
+    pub entry: &'a mut Entry,
+    windows: &'a mut Windows,
+    record: Option<RecordId>,
+    books: &'a mut Books,
+    now: Now,
+    /// Whether the state file turned out to be broken.
+    pub broken: bool,
+}
+
+impl<'a> Ledger<'a> {
+    /// The account of an agent whose entry is in this record, if it is kept.
+    pub fn new(
+        entry: &'a mut Entry,
+        windows: &'a mut Windows,
+        record: Option<RecordId>,
+        now: Now,
+        books: &'a mut Books,
+    ) -> Self {
+        Self {
+            entry,
+            windows,
+            record,
+            books,
+            now,
+            broken: false,
+        }
+    }
+
+    /// Room for the events of a batch, which [`Ledger::count`] counts.
+    pub fn events(&mut self) -> &mut Events {
+        &mut self.books.events
+    }
+
+    /// What may be asked of /proc, if there is time for that.
+    #[must_use]
+    pub fn inquiry(&self) -> Option<&RefCell<Inquiry>> {
+        self.books.inquiry.as_ref()
+    }
+
+    /// Counts a start of the producer: what is known of the one before is not of this one.
+    pub fn add_start(&mut self) {
+        self.entry.add_start(self.now.stamp);
+        if let Some((state, record)) = self.kept() {
+            self.broken |= state.set_facts(record, None) == Err(Broken);
+        }
+    }
+
+    /// How long silence may last.
+    #[must_use]
+    pub fn lifetimes(&self) -> Lifetimes {
+        self.books.lifetimes
+    }
+
+    /// Adds the events of a batch, for good: from here on a kill does not lose it, and a restart does not count it again.
+    /// `pending` is how many waited when the ring was looked at, and `cuts` says before which others may be missing.
+    pub fn count(&mut self, commit: Commit, pending: u64, cuts: &[usize]) {
+        let Books { events, bounds, .. } = &*self.books;
+        let (account, seconds) = (&mut self.entry.account, self.now.seconds);
+        let before = self.entry.commit.map(|commit| commit.ring.id);
+        if before != Some(commit.ring.id) {
+            // Of another ring of the agent's.
+            account.cut();
+        }
+        // The ranges are those of one source: where a live store has taken an agent over whose ring is written to again, the
+        // store's.
+        let bounds = Some(bounds).filter(|_| self.entry.store.is_none());
+        account.count(events, cuts, bounds, seconds, self.windows);
+        self.entry.add_look(pending, commit.ring.capacity);
+        // Also where it was away: whoever writes it had started by then.
+        (self.entry.last_event, self.entry.last_seen) = (self.now.stamp, self.now.stamp);
+        self.entry.commit = Some(commit);
+        self.keep();
+        let Books { events, host, .. } = &mut *self.books;
+        // Not kept: at the next start it is added up from the entries.
+        host.add(events.totals());
+        self.books.counted += events.list().len() as u64;
+    }
+
+    /// Takes the values of a store that has these ranges, for good, as [`Ledger::count`] takes events; whether something came
+    /// since the last look.
+    pub fn count_store(&mut self, id: StoreId, ranges: &Ranges, values: Values) -> bool {
+        let seen = match self.entry.store.take() {
+            Some(seen) if seen.id == id => seen,
+            _ => Seen::nothing(id),
+        };
+        // Also what is no count: a look in the midst of a flush finds the counters before the rest.
+        if seen.values.as_ref() == Some(&values) {
+            self.entry.store = Some(seen);
+            return false;
+        }
+        let is_first = seen.values.is_none();
+        let news = seen.news(&values);
+        let is_new = news.is_some();
+        let news = news.unwrap_or(News::NONE);
+        let seconds = (!is_first).then_some(self.now.seconds);
+        let account = &mut self.entry.account;
+        account.absorb(&news, &values, ranges, seconds);
+        self.books.host.add(&Totals::from_store(&news.counters));
+        if !is_first || is_new {
+            // What it says of its time is a stranger's word.
+            let updated = values.updated.min(self.now.stamp);
+            self.entry.last_event = self.entry.last_event.max(updated);
+            self.entry.last_seen = self.now.stamp;
+        }
+        let values = Some(values);
+        self.entry.store = Some(Seen { id, values });
+        self.keep();
+        is_new
+    }
+
+    /// Lets the store go: what comes next is of another, or of a ring.
+    pub fn retire_store(&mut self) {
+        self.entry.retire_store(self.now.stamp);
+        self.keep();
+    }
+
+    /// Whether the first look at everything is not over, so that a store may still be found that was known before.
+    #[must_use]
+    pub fn is_early(&self) -> bool {
+        self.books.early
+    }
+
+    /// Notes that the slots of the batch were given back.
+    pub fn released(&mut self) {
+        if let Some(commit) = &mut self.entry.commit {
+            commit.released = true;
+        }
+        if let Some((state, record)) = self.kept() {
+            self.broken |= state.set_released(record) == Err(Broken);
+        }
+    }
+
+    /// Writes the entry as it is.
+    pub fn keep(&mut self) {
+        if let Some((state, record)) = self.kept() {
+            self.broken |= state.replace(record, self.entry) == Err(Broken);
+        }
+    }
+
+    fn kept(&self) -> Option<(&State, RecordId)> {
+        self.books.state.as_ref().zip(self.record)
+    }
+}

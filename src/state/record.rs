@@ -1,0 +1,408 @@
+//! One agent's record in the state file: its words, and what they mean.
+//!
+//! What names an agent is written once, before the record counts as used. What changes is in two entries and a generation
+//! word: the entry that the generation does not name is written, then the generation is raised. A kill at any instruction
+//! leaves the one entry or the other, never a mixture.
+
+use crate::find::name::is_instance_name;
+use crate::producer::facts::Facts;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU64, fence};
+
+mod entry;
+pub use entry::{ENTRY_WORDS, Entry};
+
+/// Words of a record: three pages.
+pub const RECORD_WORDS: usize = 1536;
+
+/// Words of a record that have a meaning of their own.
+const USED: usize = 0;
+const GENERATION: usize = 1;
+const INSTANCE_ID: usize = 2;
+const LENGTHS: usize = 3;
+/// The generation whose batch's slots were given back.
+const RELEASED: usize = 4;
+/// Length of the text at [`FACTS`].
+const FACTS_LENGTH: usize = 5;
+const TEXTS: [(usize, usize); 4] = [(8, 32), (40, 40), (80, 128), (208, 32)];
+const ENTRIES: [usize; 2] = [256, 256 + ENTRY_ROOM];
+const ENTRY_ROOM: usize = 448;
+/// What is known of the agent's process and place, as JSON.
+const FACTS: usize = ENTRIES[1] + ENTRY_ROOM;
+const _: () = assert!(ENTRY_WORDS <= ENTRY_ROOM && FACTS < RECORD_WORDS);
+
+/// No generation.
+const NOT_RELEASED: u64 = u64::MAX;
+/// No instance id yet.
+const NO_ID: u64 = u64::MAX;
+
+/// What names an agent, and never changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// The raw name, which is the file's.
+    pub raw: OsString,
+    /// What it is called in the instance domain.
+    pub instance: String,
+    /// The directory that it was found in.
+    pub directory: PathBuf,
+    /// Which agent of that name in that directory: empty for the one that writes the ring of that name; of those with stores,
+    /// `store:NUMBER:RANK`, where several of one local rank are numbered.
+    pub part: String,
+}
+
+/// A record that is in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// Who it is.
+    pub name: Name,
+    /// Its instance id, once it had one.
+    pub id: Option<u32>,
+    /// What was last written.
+    pub entry: Entry,
+    /// What was known of its process and place.
+    pub facts: Option<Facts>,
+}
+
+/// Whether a name has room in a record.
+#[must_use]
+pub fn fits(name: &Name) -> bool {
+    texts(name)
+        .iter()
+        .zip(TEXTS)
+        .all(|(text, (_, words))| text.len() <= 8 * words)
+}
+
+fn texts(name: &Name) -> [&[u8]; 4] {
+    [
+        name.raw.as_bytes(),
+        name.instance.as_bytes(),
+        name.directory.as_os_str().as_bytes(),
+        name.part.as_bytes(),
+    ]
+}
+
+/// Fills a free record; it is in use from the last store on.
+pub fn create(words: &[AtomicU64], name: &Name, entry: &Entry) {
+    words[USED].store(0, Relaxed);
+    words[GENERATION].store(0, Relaxed);
+    words[INSTANCE_ID].store(NO_ID, Relaxed);
+    words[RELEASED].store(NOT_RELEASED, Relaxed);
+    words[FACTS_LENGTH].store(0, Relaxed);
+    let mut lengths = 0;
+    for (number, (text, (start, _))) in texts(name).iter().zip(TEXTS).enumerate() {
+        lengths |= (text.len() as u64) << (16 * number);
+        put_text(&words[start..], text);
+    }
+    words[LENGTHS].store(lengths, Relaxed);
+    put(&words[ENTRIES[0]..], entry);
+    words[USED].store(1, Release);
+}
+
+fn put_text(words: &[AtomicU64], text: &[u8]) {
+    for (word, bytes) in words.iter().zip(text.chunks(8)) {
+        let mut whole = [0; 8];
+        whole[..bytes.len()].copy_from_slice(bytes);
+        word.store(u64::from_ne_bytes(whole), Relaxed);
+    }
+}
+
+fn text(words: &[AtomicU64], len: usize) -> Vec<u8> {
+    let bytes = words
+        .iter()
+        .flat_map(|word| word.load(Relaxed).to_ne_bytes());
+    bytes.take(len).collect()
+}
+
+/// Notes what is known of an agent's process and place, if anything is: what it is labelled with right after the next start. A
+/// kill in the midst of it leaves none.
+pub fn set_facts(words: &[AtomicU64], facts: Option<&Facts>) {
+    words[FACTS_LENGTH].store(0, Release);
+    let Some(facts) = facts else {
+        return;
+    };
+    let text = serde_json::to_vec(facts).unwrap_or_default();
+    if text.len() <= 8 * (RECORD_WORDS - FACTS) {
+        // Not before it is known that there is none.
+        fence(Release);
+        put_text(&words[FACTS..], &text);
+        words[FACTS_LENGTH].store(text.len() as u64, Release);
+    }
+}
+
+/// Makes a record free.
+pub fn free(words: &[AtomicU64]) {
+    words[USED].store(0, Release);
+}
+
+/// Notes the instance id.
+pub fn set_id(words: &[AtomicU64], id: u32) {
+    words[INSTANCE_ID].store(u64::from(id), Relaxed);
+}
+
+/// Replaces the entry, in one step.
+pub fn replace(words: &[AtomicU64], entry: &Entry) {
+    let generation = words[GENERATION].load(Relaxed).wrapping_add(1);
+    put(&words[ENTRIES[usize::from(generation % 2 == 1)]..], entry);
+    // Not before the entry is whole: the next start of the daemon reads what this one, killed, had stored until then.
+    words[GENERATION].store(generation, Release);
+}
+
+/// Notes that the slots of the entry's batch were given back. A kill before this leaves that to be found out.
+pub fn set_released(words: &[AtomicU64]) {
+    let generation = words[GENERATION].load(Relaxed);
+    words[RELEASED].store(generation, Release);
+}
+
+fn put(words: &[AtomicU64], entry: &Entry) {
+    for (word, value) in words.iter().zip(entry::to_words(entry)) {
+        word.store(value, Relaxed);
+    }
+}
+
+/// Reads a record: `None` if it is free.
+///
+/// # Errors
+/// It is in use but makes no sense.
+pub fn read(words: &[AtomicU64]) -> Result<Option<Saved>, Damaged> {
+    match words[USED].load(Acquire) {
+        0 => return Ok(None),
+        1 => {}
+        _ => return Err(Damaged),
+    }
+    let lengths = words[LENGTHS].load(Relaxed);
+    let mut texts = Vec::new();
+    for (number, (start, room)) in TEXTS.into_iter().enumerate() {
+        let len = usize::try_from((lengths >> (16 * number)) & 0xffff).map_err(|_| Damaged)?;
+        let text = text(&words[start..start + room], len);
+        // Only the last may be missing.
+        if text.len() != len || (text.is_empty() && number < 3) || text.contains(&0) {
+            return Err(Damaged);
+        }
+        texts.push(text);
+    }
+    let [raw, instance, directory, part] = <[Vec<u8>; 4]>::try_from(texts).map_err(|_| Damaged)?;
+    let name = Name {
+        raw: OsString::from_vec(raw),
+        instance: String::from_utf8(instance).map_err(|_| Damaged)?,
+        directory: PathBuf::from(OsString::from_vec(directory)),
+        part: String::from_utf8(part).map_err(|_| Damaged)?,
+    };
+    if !is_instance_name(&name.instance) {
+        return Err(Damaged);
+    }
+    let generation = words[GENERATION].load(Acquire);
+    let start = ENTRIES[usize::from(generation % 2 == 1)];
+    let mut entry = [0; ENTRY_WORDS];
+    for (value, word) in entry.iter_mut().zip(&words[start..]) {
+        *value = word.load(Relaxed);
+    }
+    let id = match words[INSTANCE_ID].load(Relaxed) {
+        NO_ID => None,
+        // PCP's instance ids have 31 bits.
+        id => Some(i32::try_from(id).map_err(|_| Damaged)?.unsigned_abs()),
+    };
+    let mut entry = entry::from_words(&entry);
+    if let Some(commit) = &mut entry.commit {
+        // Its positions go into the ring when its slots are given back.
+        let capacity = commit.ring.capacity;
+        let mut positions = [commit.from, commit.upto, commit.write_pos].into_iter();
+        if !capacity.is_power_of_two() || positions.any(|pos| pos >= capacity) {
+            return Err(Damaged);
+        }
+        commit.released |= words[RELEASED].load(Acquire) == generation;
+    }
+    let len = usize::try_from(words[FACTS_LENGTH].load(Acquire)).unwrap_or(0);
+    let facts = serde_json::from_slice(&text(&words[FACTS..], len)).ok();
+    Ok(Some(Saved {
+        name,
+        id,
+        entry,
+        facts,
+    }))
+}
+
+/// A record that makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damaged;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::commit::Commit;
+
+    fn record() -> Vec<AtomicU64> {
+        (0..RECORD_WORDS).map(|_| AtomicU64::new(0xdead)).collect()
+    }
+
+    fn name() -> Name {
+        Name {
+            raw: OsString::from_vec(b"worker \xff".to_vec()),
+            instance: "worker%20%FF@gpu".into(),
+            directory: "/dev/shm/nixl".into(),
+            part: "store:1:7".into(),
+        }
+    }
+
+    /// An entry in which no two words are alike.
+    fn entry(first: u64) -> Entry {
+        let mut words = [0; ENTRY_WORDS];
+        words
+            .iter_mut()
+            .zip(first..)
+            .for_each(|(word, value)| *word = value);
+        let mut entry = entry::from_words(&words);
+        let commit = entry.commit.get_or_insert_default();
+        commit.ring.capacity = 1024 << (first / 100);
+        (commit.from, commit.upto, commit.write_pos) = (first + 1, first + 2, first + 3);
+        commit.released = false;
+        entry
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let words = record();
+        create(&words, &name(), &Entry::default());
+        let saved = read(&words).expect("whole").expect("in use");
+        assert_eq!((saved.name, saved.id, saved.facts), (name(), None, None));
+        assert_eq!(saved.entry, Entry::default());
+        for first in [100, 200, 300] {
+            replace(&words, &entry(first));
+            let saved = read(&words).expect("whole").expect("in use");
+            assert_eq!(saved.entry, entry(first));
+        }
+        let released = |words: &[AtomicU64]| {
+            let saved = read(words).expect("whole").expect("in use");
+            saved.entry.commit.map(|commit| commit.released)
+        };
+        set_released(&words);
+        assert_eq!(released(&words), Some(true));
+        replace(&words, &entry(400));
+        assert_eq!(released(&words), Some(false), "that was another batch");
+        set_id(&words, 7);
+        let facts = Facts {
+            user: Some("nobody".into()),
+            ..Facts::default()
+        };
+        set_facts(&words, Some(&facts));
+        let saved = read(&words).expect("whole").expect("in use");
+        assert_eq!((saved.id, saved.facts), (Some(7), Some(facts.clone())));
+        let much = Facts {
+            user: Some("x".repeat(5000)),
+            ..Facts::default()
+        };
+        for (none, why) in [(Some(&much), "it has no room"), (None, "nothing is known")] {
+            set_facts(&words, Some(&facts));
+            set_facts(&words, none);
+            let saved = read(&words).expect("whole").expect("in use");
+            assert_eq!(saved.facts, None, "{why}");
+        }
+        free(&words);
+        assert_eq!(read(&words), Ok(None));
+    }
+
+    #[test]
+    fn an_entry_that_is_half_written_does_not_count() {
+        let words = record();
+        create(&words, &name(), &entry(100));
+        for first in [200, 300] {
+            let before = read(&words).expect("whole");
+            let generation = words[GENERATION].load(Relaxed);
+            let inactive = ENTRIES[usize::from(generation % 2 == 0)];
+            for word in &words[inactive..inactive + ENTRY_ROOM] {
+                word.store(0xbad, Relaxed);
+                assert_eq!(read(&words).expect("whole"), before);
+            }
+            replace(&words, &entry(first));
+        }
+    }
+
+    #[test]
+    fn what_cannot_have_been_written_is_damaged() {
+        let rubbish = record();
+        assert_eq!(read(&rubbish), Err(Damaged));
+        for (word, value) in [
+            (LENGTHS, 0),
+            (LENGTHS, u64::MAX),
+            (40, 0xffff),
+            (INSTANCE_ID, 1 << 31),
+            (INSTANCE_ID, 1 << 32),
+        ] {
+            let words = record();
+            create(&words, &name(), &entry(1));
+            words[word].store(value, Relaxed);
+            assert_eq!(read(&words), Err(Damaged), "{word}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_pcp_would_mistake_is_damaged() {
+        for instance in ["agent 1", "agent\n", "[agent", "a/b", "\u{a0}"] {
+            let words = record();
+            let name = Name {
+                instance: instance.into(),
+                ..name()
+            };
+            create(&words, &name, &Entry::default());
+            assert_eq!(read(&words), Err(Damaged), "{instance:?}");
+        }
+    }
+
+    #[test]
+    fn counts_of_any_size_stay_at_the_most() {
+        let words = record();
+        let mut entry = Entry {
+            resets: u64::MAX,
+            foreign_reads: u64::MAX,
+            ..entry(100)
+        };
+        create(&words, &name(), &entry);
+        entry = read(&words).expect("whole").expect("in use").entry;
+        entry.add_reset();
+        entry.add_foreign_reads(3);
+        assert_eq!((entry.resets, entry.foreign_reads), (u64::MAX, u64::MAX));
+    }
+
+    #[test]
+    fn positions_that_no_ring_has_are_damaged() {
+        let spoil = |change: &dyn Fn(&mut Commit)| {
+            let mut entry = entry(100);
+            if let Some(commit) = &mut entry.commit {
+                change(commit);
+            }
+            let words = record();
+            create(&words, &name(), &entry);
+            assert_eq!(read(&words), Err(Damaged), "{:?}", entry.commit);
+        };
+        spoil(&|commit| commit.from = commit.ring.capacity);
+        spoil(&|commit| commit.upto = commit.ring.capacity);
+        spoil(&|commit| commit.write_pos = u64::MAX);
+        spoil(&|commit| commit.ring.capacity -= 1);
+        spoil(&|commit| commit.ring.capacity = 0);
+    }
+
+    #[test]
+    fn the_longest_names_of_files_have_room() {
+        let longest = Name {
+            raw: OsString::from_vec(vec![b'x'; 255]),
+            instance: "y".repeat(200 + 1 + 64),
+            directory: PathBuf::from(format!("/{}", "z".repeat(1023))),
+            // 63 bytes that are no UTF-8, each of which is shown as three.
+            part: format!("store:{}:{}", usize::MAX, "\u{fffd}".repeat(63)),
+        };
+        assert!(fits(&longest));
+        let words = record();
+        create(&words, &longest, &Entry::default());
+        assert_eq!(
+            read(&words).expect("whole").map(|saved| saved.name),
+            Some(longest.clone())
+        );
+        let directory = longest.directory.join("z");
+        assert!(!fits(&Name {
+            directory,
+            ..longest
+        }));
+    }
+}

@@ -1,0 +1,208 @@
+//! What changes of an agent, and its words in a record.
+
+use crate::find::discover::FileId;
+use crate::producer::writer::Writer;
+use crate::ring::Print;
+use crate::ring::commit::{Commit, Identity};
+use crate::ring::layout::MAX_SLOT_WORDS;
+use crate::state::words::{Reader, Writer as WordWriter};
+use crate::store::{Seen, StoreId};
+use crate::totals::account::Account;
+
+/// Words of an entry that are used.
+pub const ENTRY_WORDS: usize =
+    Account::WORDS + 24 + Print::WORDS + MAX_SLOT_WORDS + 2 + Seen::WORDS;
+
+/// What changes of an agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// What its events came to.
+    pub account: Account,
+    /// Whether it is an instance.
+    pub active: bool,
+    /// Since when no writer was seen: nanoseconds of CLOCK_MONOTONIC.
+    pub silent_since: Option<u64>,
+    /// When it was last seen, on the same clock.
+    pub last_seen: u64,
+    /// When its last event was counted, or it was last found started, on the same clock.
+    pub last_event: u64,
+    /// When it was first seen: seconds since 1970.
+    pub first_seen: u64,
+    /// How often its producer was found started.
+    pub starts: u64,
+    /// How often its producer was started anew on the same file.
+    pub resets: u64,
+    /// Events that another reader took.
+    pub foreign_reads: u64,
+    /// How often its ring was found full.
+    pub full: u64,
+    /// The most events that were found waiting.
+    pub highwater: u64,
+    /// The last batch that is in the account.
+    pub commit: Option<Commit>,
+    /// What of its store is in the account.
+    pub store: Option<Seen>,
+    /// The time of the last update of the stores that it had before: nanoseconds of CLOCK_MONOTONIC.
+    pub store_retired: u64,
+    /// A hash of the local rank that its last store had, 0 if it never had a store.
+    pub store_rank: u64,
+}
+
+impl Entry {
+    /// Counts a restart of the producer; no count wraps, whatever a state file began it at.
+    pub fn add_reset(&mut self) {
+        self.resets = self.resets.saturating_add(1);
+        self.account.restart();
+    }
+
+    /// Lets its store go: what it has of it is known for good. A time still to come is a stranger's lie, by which no later store
+    /// is to be judged.
+    pub fn retire_store(&mut self, stamp: u64) {
+        let values = self.store.take().and_then(|seen| seen.values);
+        if let Some(values) = values {
+            self.store_retired = self.store_retired.max(values.updated.min(stamp));
+        }
+    }
+
+    /// Counts a start of the producer: what it had registered or begun before is gone.
+    /// It is silent since then.
+    pub fn add_start(&mut self, stamp: u64) {
+        self.starts = self.starts.saturating_add(1);
+        (self.last_event, self.last_seen) = (stamp, stamp);
+        self.account.restart();
+    }
+
+    /// Counts events that another reader took: of what came before, nothing goes with what comes now.
+    pub fn add_foreign_reads(&mut self, events: u64) {
+        self.foreign_reads = self.foreign_reads.saturating_add(events);
+        self.account.cut();
+    }
+
+    /// Notes how many events were found waiting in a ring of that many slots. One that is full has lost what came next.
+    pub fn add_look(&mut self, pending: u64, capacity: u64) {
+        self.highwater = self.highwater.max(pending);
+        if pending + 1 == capacity {
+            self.full = self.full.saturating_add(1);
+        }
+    }
+}
+
+/// Flags.
+const ACTIVE: u64 = 1;
+const SILENT: u64 = 2;
+const COMMITTED: u64 = 4;
+const WRITER: u64 = 8;
+const OBSERVED: u64 = 16;
+const GIVEN_BACK: u64 = 32;
+const SETTLED: u64 = 64;
+const STORE: u64 = 128;
+
+pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
+    let commit = entry.commit.unwrap_or_default();
+    let (ring, writer) = (commit.ring, commit.ring.writer);
+    let flag = |set, flag| if set { flag } else { 0 };
+    let flags = flag(entry.active, ACTIVE)
+        | flag(entry.silent_since.is_some(), SILENT)
+        | flag(entry.commit.is_some(), COMMITTED)
+        | flag(writer.is_some(), WRITER)
+        | flag(commit.observed, OBSERVED)
+        | flag(commit.released, GIVEN_BACK)
+        | flag(ring.settled, SETTLED)
+        | flag(entry.store.is_some(), STORE);
+    let (pid, start) = writer.map_or((0, 0), |writer| (u64::from(writer.pid), writer.start));
+    let mut words = [0; ENTRY_WORDS];
+    let mut put = WordWriter::new(&mut words);
+    entry.account.put(&mut put);
+    put.all([
+        flags,
+        entry.silent_since.unwrap_or(0),
+        entry.last_seen,
+        entry.last_event,
+        entry.first_seen,
+        entry.starts,
+        entry.resets,
+        entry.foreign_reads,
+        entry.full,
+        entry.highwater,
+        ring.id.dev,
+        ring.id.ino,
+        unsigned(ring.born.0),
+        unsigned(ring.born.1),
+        unsigned(ring.changed.0),
+        unsigned(ring.changed.1),
+        ring.versions,
+        ring.capacity,
+        pid,
+        start,
+        commit.from,
+        commit.upto,
+        commit.write_pos,
+        commit.beyond,
+    ]);
+    put.all(commit.print.to_words());
+    put.all(commit.next);
+    put.all([entry.store_retired, entry.store_rank]);
+    let nothing = Seen::nothing(StoreId::default());
+    entry.store.as_ref().unwrap_or(&nothing).put(&mut put);
+    words
+}
+
+pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
+    let mut get = Reader::new(words);
+    let account = Account::get(&mut get);
+    let flags = get.one();
+    let has = |flag| flags & flag != 0;
+    let [silent_since, last_seen, last_event, first_seen] = get.all();
+    let [starts, resets, foreign_reads, full, highwater] = get.all();
+    let [dev, ino, born, born_nsec, changed, changed_nsec] = get.all();
+    let [versions, capacity, pid, start] = get.all();
+    let [from, upto, write_pos, beyond] = get.all();
+    let ring = Identity {
+        id: FileId { dev, ino },
+        born: (signed(born), signed(born_nsec)),
+        changed: (signed(changed), signed(changed_nsec)),
+        settled: has(SETTLED),
+        versions,
+        capacity,
+        writer: has(WRITER).then(|| Writer {
+            pid: u32::try_from(pid).unwrap_or(0),
+            start,
+        }),
+    };
+    let commit = Commit {
+        ring,
+        from,
+        upto,
+        write_pos,
+        beyond,
+        print: Print::from_words(&get.all()),
+        next: get.all(),
+        observed: has(OBSERVED),
+        released: has(GIVEN_BACK),
+    };
+    Entry {
+        account,
+        active: has(ACTIVE),
+        silent_since: has(SILENT).then_some(silent_since),
+        last_seen,
+        last_event,
+        first_seen,
+        starts,
+        resets,
+        foreign_reads,
+        full,
+        highwater,
+        commit: has(COMMITTED).then_some(commit),
+        store_retired: get.one(),
+        store_rank: get.one(),
+        store: Some(Seen::get(&mut get)).filter(|_| has(STORE)),
+    }
+}
+
+fn unsigned(signed: i64) -> u64 {
+    u64::from_ne_bytes(signed.to_ne_bytes())
+}
+
+fn signed(unsigned: u64) -> i64 {
+    i64::from_ne_bytes(unsigned.to_ne_bytes())
+}

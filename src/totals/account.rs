@@ -1,0 +1,411 @@
+//! What the events of one agent come to.
+
+use crate::event::{Event, EventType, Events, Totals};
+use crate::metrics::Buckets;
+use crate::state::words::{Reader, Writer};
+use crate::store::{News, Values};
+use crate::totals::histogram::{Bounds, Counts};
+use crate::totals::pairing::Pairing;
+use crate::totals::ranges::Ranges;
+use crate::totals::scale::Scaled;
+use crate::totals::windows::Windows;
+
+/// Types of which the last value is kept: the first four that carry bytes or counts of them, and the times.
+const LAST: [EventType; 6] = [
+    EventType::TxBytes,
+    EventType::RxBytes,
+    EventType::MemoryRegistered,
+    EventType::MemoryDeregistered,
+    EventType::XferTime,
+    EventType::XferPostTime,
+];
+
+/// Bounds of [`Account::size`].
+pub const SIZE: Bounds = Bounds::size();
+/// Bounds of [`Account::bandwidth`].
+pub const BANDWIDTH: Bounds = Bounds::bandwidth();
+
+/// Sums, last values and histograms.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Sums by type.
+    pub totals: Totals,
+    /// How many events there were.
+    pub events: u64,
+    /// Values of the last events of the types in [`LAST`].
+    last: [u64; LAST.len()],
+    /// Which of them there were, by bits.
+    met: u64,
+    /// Type of the last error, and when it was counted (seconds since 1970).
+    last_error: Option<(EventType, u64)>,
+    /// Bytes that are registered.
+    registered: u64,
+    /// What of a transfer is still to come.
+    pub pairing: Pairing,
+    /// Of the histograms of times.
+    ranges: Ranges,
+    /// Transfers by their time.
+    pub xfer_time: Counts,
+    /// Transfers by their time to post.
+    pub post_time: Counts,
+    /// Transfers by their bytes.
+    pub size: Counts,
+    /// Transfers by their bytes per second.
+    pub bandwidth: Counts,
+}
+
+impl Account {
+    /// Words in a record.
+    pub const WORDS: usize =
+        Totals::WORDS + 5 + LAST.len() + Ranges::WORDS + Pairing::WORDS + 4 * Counts::WORDS;
+
+    /// Counts events, the last taken at a time in seconds since 1970. Before those at `cuts`, in rising order, others may be
+    /// missing. `bounds` are those of the histograms of times, see [`Account::set_bounds`]; `None`: these are a store's.
+    pub fn count(
+        &mut self,
+        events: &Events,
+        cuts: &[usize],
+        bounds: Option<&Bounds>,
+        seconds: u64,
+        windows: &mut Windows,
+    ) {
+        if let Some(bounds) = bounds {
+            self.set_bounds(bounds);
+        }
+        self.totals.add(events.totals());
+        let events = events.list();
+        self.events = self.events.wrapping_add(events.len() as u64);
+        let mut from = 0;
+        for &cut in cuts {
+            let upto = cut.clamp(from, events.len());
+            self.add(&events[from..upto], bounds, seconds, windows);
+            self.cut();
+            from = upto;
+        }
+        self.add(&events[from..], bounds, seconds, windows);
+    }
+
+    /// What is more of events than their sums.
+    fn add(
+        &mut self,
+        events: &[Event],
+        bounds: Option<&Bounds>,
+        seconds: u64,
+        windows: &mut Windows,
+    ) {
+        // Apart from the rest, for the processor's registers.
+        let (mut pairing, mut last, mut met) = (self.pairing.clone(), self.last, self.met);
+        let mut set_last = |at: usize, value| {
+            last[at] = value;
+            met |= 1 << at;
+        };
+        for &Event { kind, value } in events {
+            // In each arm the pairing knows what comes, and does no more than that needs.
+            match kind {
+                Some(EventType::XferTime) => {
+                    pairing.push(Some(EventType::XferTime), value);
+                    let time = Scaled::from(value);
+                    if let Some(bounds) = bounds {
+                        self.xfer_time.count(bounds.find(time));
+                    }
+                    windows.xfer_time.record(time);
+                    set_last(4, value);
+                }
+                Some(EventType::XferPostTime) => {
+                    pairing.cut();
+                    let time = Scaled::from(value);
+                    if let Some(bounds) = bounds {
+                        self.post_time.count(bounds.find(time));
+                    }
+                    windows.post_time.record(time);
+                    set_last(5, value);
+                }
+                Some(kind @ (EventType::TxBytes | EventType::RxBytes)) => {
+                    if let Some(paired) = pairing.push(Some(EventType::TxBytes), value) {
+                        let rate = Scaled::from(paired.bandwidth());
+                        self.bandwidth.count(BANDWIDTH.find(rate));
+                        windows.bandwidth.record(rate);
+                    }
+                    self.size.count(SIZE.find(value));
+                    set_last(usize::from(kind == EventType::RxBytes), value);
+                }
+                Some(EventType::MemoryRegistered) => {
+                    pairing.cut();
+                    self.registered = self.registered.saturating_add(value);
+                    set_last(2, value);
+                }
+                Some(EventType::MemoryDeregistered) => {
+                    pairing.cut();
+                    self.registered = self.registered.saturating_sub(value);
+                    set_last(3, value);
+                }
+                None
+                | Some(EventType::TxRequests | EventType::RxRequests | EventType::EventsDropped) => {
+                    pairing.cut();
+                }
+                // All others are errors.
+                Some(kind) => {
+                    pairing.cut();
+                    self.last_error = Some((kind, seconds));
+                }
+            }
+        }
+        (self.pairing, self.last, self.met) = (pairing, last, met);
+    }
+
+    /// The bounds of the histograms of times are these now: counts of others are dropped.
+    pub fn set_bounds(&mut self, bounds: &Bounds) {
+        self.set_ranges(Ranges::of(bounds));
+    }
+
+    fn set_ranges(&mut self, ranges: Ranges) {
+        if self.ranges != ranges {
+            self.ranges = ranges;
+            (self.xfer_time, self.post_time) = (Counts::default(), Counts::default());
+        }
+    }
+
+    /// The ranges of the histograms of times.
+    #[must_use]
+    pub fn ranges(&self) -> &Ranges {
+        &self.ranges
+    }
+
+    /// Takes what came to a store since it was looked at last, and its values as they are now. `seconds` is the time since 1970,
+    /// `None` at the first look: nobody knows when its errors were.
+    pub fn absorb(&mut self, news: &News, now: &Values, ranges: &Ranges, seconds: Option<u64>) {
+        self.set_ranges(*ranges);
+        self.totals.add(&Totals::from_store(&news.counters));
+        let [xfer_time, post_time] = news.histograms.map(Counts::from_words);
+        self.xfer_time.add(&xfer_time);
+        self.post_time.add(&post_time);
+        // As the gauges of NIXL's own endpoint: 0 of what never was.
+        for (at, kind) in LAST.into_iter().enumerate() {
+            self.set_last(at, now.last[kind as usize]);
+        }
+        let counter = |kind: EventType| now.counters[kind as usize];
+        self.registered = counter(EventType::MemoryRegistered)
+            .saturating_sub(counter(EventType::MemoryDeregistered));
+        let errors = EventType::errors().iter();
+        let last = errors
+            .copied()
+            .filter(|&kind| news.counters[kind as usize] > 0);
+        // Of several at a time, the one that there was most of.
+        let last = last.max_by_key(|&kind| news.counters[kind as usize]);
+        if let Some(last) = last.zip(seconds) {
+            self.last_error = Some(last);
+        }
+    }
+
+    fn set_last(&mut self, at: usize, value: u64) {
+        self.last[at] = value;
+        self.met |= 1 << at;
+    }
+
+    /// The value of the last event of a type, of those that carry bytes or times.
+    #[must_use]
+    pub fn last(&self, kind: EventType) -> Option<u64> {
+        let at = LAST.iter().position(|last| *last == kind)?;
+        (self.met & (1 << at) != 0).then_some(self.last[at])
+    }
+
+    /// The last error, and when it was counted (seconds since 1970).
+    #[must_use]
+    pub fn last_error(&self) -> Option<(EventType, u64)> {
+        self.last_error
+    }
+
+    /// All errors.
+    #[must_use]
+    pub fn errors(&self) -> u64 {
+        let kinds = EventType::errors().iter();
+        let sums = kinds.map(|&kind| self.totals.get(kind));
+        sums.fold(0, u64::saturating_add)
+    }
+
+    /// How many transfers a range of a histogram has.
+    #[must_use]
+    pub fn bucket(&self, of: Buckets, bucket: usize) -> u64 {
+        let counts = match of {
+            Buckets::XferTime => &self.xfer_time,
+            Buckets::PostTime => &self.post_time,
+            Buckets::Size => &self.size,
+            Buckets::Bandwidth => &self.bandwidth,
+        };
+        counts.get(bucket)
+    }
+
+    /// Bytes that are registered.
+    #[must_use]
+    pub fn registered_now(&self) -> u64 {
+        self.registered
+    }
+
+    /// The agent was started anew, with nothing registered.
+    pub fn restart(&mut self) {
+        self.registered = 0;
+        self.cut();
+    }
+
+    /// Events are missing here: what comes next is of other transfers.
+    pub fn cut(&mut self) {
+        self.pairing.cut();
+    }
+
+    /// Writes it.
+    pub fn put(&self, put: &mut Writer) {
+        put.all(self.totals.to_words());
+        let (kind, seconds) = self
+            .last_error
+            .map_or((0, 0), |(kind, at)| (kind as u64, at));
+        put.all([self.events, self.met, kind, seconds, self.registered]);
+        put.all(self.ranges.to_words());
+        put.all(self.last);
+        put.all(self.pairing.to_words());
+        for counts in [
+            &self.xfer_time,
+            &self.post_time,
+            &self.size,
+            &self.bandwidth,
+        ] {
+            put.all(*counts.words());
+        }
+    }
+
+    /// Reads what [`Account::put`] has written. Whatever the words are, it is an account.
+    #[must_use]
+    pub fn get(get: &mut Reader) -> Self {
+        let totals = Totals::from_words(&get.all());
+        let [events, met, kind, seconds, registered] = get.all();
+        let ranges = Ranges::from_words(&get.all());
+        let kinds = EventType::errors().iter();
+        let last_error = kinds.copied().find(|error| *error as u64 == kind);
+        Self {
+            totals,
+            events,
+            met,
+            last_error: last_error.map(|error| (error, seconds)),
+            registered,
+            ranges,
+            last: get.all(),
+            pairing: Pairing::from_words(&get.all()),
+            xfer_time: Counts::from_words(get.all()),
+            post_time: Counts::from_words(get.all()),
+            size: Counts::from_words(get.all()),
+            bandwidth: Counts::from_words(get.all()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    fn count(account: &mut Account, events: &[(EventType, u64)], cuts: &[usize], bounds: &Bounds) {
+        let events: Vec<Event> = events
+            .iter()
+            .map(|&(kind, value)| Event::new(Some(kind), value))
+            .collect();
+        let mut windows = Windows::new(Instant::now());
+        let events = Events::of(&events);
+        account.count(&events, cuts, Some(bounds), 1234, &mut windows);
+    }
+
+    #[test]
+    fn what_is_put_is_got() {
+        let mut account = Account::default();
+        for (number, kind) in (1..).zip(EventType::ALL) {
+            count(&mut account, &[(kind, number << 40)], &[], &Bounds::size());
+            let mut words = [0; Account::WORDS];
+            account.put(&mut Writer::new(&mut words));
+            assert_eq!(Account::get(&mut Reader::new(&words)), account);
+        }
+        assert_eq!(account.last_error(), Some((EventType::NoTelemetry, 1234)));
+        let errors: u64 = (9..=20).map(|number| number << 40).sum();
+        assert_eq!(account.errors(), errors);
+    }
+
+    #[test]
+    fn whatever_the_words_are_they_are_an_account() {
+        let account = Account::get(&mut Reader::new(&[u64::MAX; Account::WORDS]));
+        assert_eq!(account.last_error(), None);
+        assert_eq!(account.last(EventType::XferTime), Some(u64::MAX));
+        assert_eq!(account.last(EventType::TxRequests), None);
+    }
+
+    #[test]
+    fn a_restart_frees_what_was_registered_and_not_what_was_counted() {
+        let mut account = Account::default();
+        let [registered, deregistered] =
+            [EventType::MemoryRegistered, EventType::MemoryDeregistered];
+        let bounds = Bounds::latency();
+        count(
+            &mut account,
+            &[(registered, 10), (deregistered, 3)],
+            &[],
+            &bounds,
+        );
+        assert_eq!(account.registered_now(), 7);
+        account.restart();
+        count(
+            &mut account,
+            &[(registered, 5), (deregistered, 9)],
+            &[],
+            &bounds,
+        );
+        assert_eq!(
+            account.registered_now(),
+            0,
+            "what was lost makes it no less"
+        );
+        assert_eq!(account.totals.get(registered), 15);
+    }
+
+    #[test]
+    fn other_bounds_begin_anew_and_the_same_go_on() {
+        let mut account = Account::default();
+        let time = [(EventType::XferTime, 5)];
+        let other = Bounds::from_config(&[1, 7]).expect("good bounds");
+        for bounds in [Bounds::latency(), Bounds::latency(), other.clone(), other] {
+            count(&mut account, &time, &[], &bounds);
+        }
+        assert_eq!(account.xfer_time.total(), 2);
+        account.set_bounds(&Bounds::latency());
+        assert_eq!(account.xfer_time.total(), 0);
+        count(
+            &mut account,
+            &[],
+            &[],
+            &Bounds::from_config(&[1, 7]).expect("good bounds"),
+        );
+        count(
+            &mut account,
+            &time,
+            &[],
+            &Bounds::from_config(&[1, 7]).expect("good bounds"),
+        );
+        assert_eq!(account.bucket(Buckets::XferTime, 1), 1);
+        assert_eq!(account.totals.get(EventType::XferTime), 25);
+    }
+
+    #[test]
+    fn nothing_is_paired_across_a_place_where_events_may_be_missing() {
+        let transfer = [(EventType::XferTime, 5), (EventType::TxBytes, 1000)];
+        for (cuts, pairs, unpaired) in [
+            (&[][..], 1, 0),
+            (&[0], 1, 0),
+            (&[1], 0, 2),
+            (&[2], 1, 0),
+            (&[0, 1, 1, 9], 0, 2),
+        ] {
+            let mut account = Account::default();
+            count(&mut account, &transfer, cuts, &Bounds::latency());
+            assert_eq!(
+                (account.bandwidth.total(), account.pairing.unpaired()),
+                (pairs, unpaired)
+            );
+            assert_eq!(account.size.total(), 1);
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! Histograms with fixed upper bounds: of latencies in the bounds of NIXL's own exporters, of sizes, of bandwidths.
+
+use crate::totals::scale::{self, STEPS, Scaled};
+
+/// The most bounds that a histogram may have, as in NIXL.
+pub const MAX_BOUNDS: usize = 32;
+/// The largest bound, microseconds: whole numbers are exact in floating point up to here.
+const MAX_BOUND: u64 = 1 << 53;
+/// The most buckets: one per bound, and one for what lies above the last.
+pub const MAX_BUCKETS: usize = MAX_BOUNDS + 1;
+
+/// NIXL's default bounds of `agent_xfer_time_us` and `agent_xfer_post_time_us`, microseconds.
+const LATENCY: [u64; 18] = [
+    10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000,
+    500_000, 1_000_000, 5_000_000, 10_000_000,
+];
+
+/// Why a list of numbers cannot be the bounds of a histogram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadBounds {
+    /// The list is empty.
+    #[error(
+        "no bound is given; give 1 to {MAX_BOUNDS} numbers in rising order, or leave the key out for NIXL's own"
+    )]
+    Empty,
+    /// The list is too long: NIXL itself takes no more.
+    #[error("{count} bounds are given; at most {MAX_BOUNDS} are allowed: leave some out")]
+    TooMany {
+        /// Numbers in the list.
+        count: usize,
+    },
+    /// Nothing lies below 0.
+    #[error("0 is no upper bound: a bucket would hold nothing but 0; begin with a larger number")]
+    Zero,
+    /// It has no exact name: PCP's tools and NIXL have bounds as floating-point numbers.
+    #[error("{bound} is too large; bounds go up to {MAX_BOUND}, 285 years")]
+    TooLarge {
+        /// The bound.
+        bound: u64,
+    },
+    /// A bound is not above the one before it.
+    #[error(
+        "{bound} does not lie above {before}, the bound before it; sort the list and leave doubles out"
+    )]
+    Order {
+        /// The bound.
+        bound: u64,
+        /// The one before it.
+        before: u64,
+    },
+}
+
+/// Upper bounds of a histogram, inclusive, strictly rising. Bucket `i` holds what lies above bound `i - 1` and not above
+/// bound `i`; the last bucket holds what lies above all bounds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Filled up with `u64::MAX`, which nothing lies above.
+    bounds: [u64; MAX_BUCKETS],
+    len: usize,
+    /// How many bounds lie below all values of a step.
+    below: [u8; STEPS],
+}
+
+impl Bounds {
+    /// Of latencies, microseconds: the 18 of NIXL's exporters, 10 us to 10 s.
+    #[must_use]
+    pub const fn latency() -> Self {
+        Self::new(&LATENCY)
+    }
+
+    /// Of bytes per transfer: 12 bounds, each 4 times the one before, 2^11 (2 KiB) to 2^33 (8 GiB), as vLLM's.
+    #[must_use]
+    pub const fn size() -> Self {
+        Self::powers(1 << 11, 2, 12)
+    }
+
+    /// Of byte/s: 20 bounds, each twice the one before, 10^6 (1 MB/s) to 10^6 x 2^19 (524.288 GB/s).
+    #[must_use]
+    pub const fn bandwidth() -> Self {
+        Self::powers(1_000_000, 1, 20)
+    }
+
+    /// Bounds of which each is the one before times a power of two.
+    const fn powers(first: u64, shift: usize, len: usize) -> Self {
+        let mut bounds = [0; MAX_BOUNDS];
+        let mut at = 0;
+        while at < len {
+            bounds[at] = first << (shift * at);
+            at += 1;
+        }
+        Self::new(bounds.split_at(len).0)
+    }
+
+    /// Bounds that are known to be good.
+    const fn new(list: &[u64]) -> Self {
+        let mut bounds = [u64::MAX; MAX_BUCKETS];
+        let mut below = [0; STEPS];
+        let (mut at, mut step) = (0, 0);
+        while step < STEPS {
+            below[step] = at;
+            while (at as usize) < list.len() && list[at as usize] <= scale::highest(step) {
+                bounds[at as usize] = list[at as usize];
+                at += 1;
+            }
+            step += 1;
+        }
+        Self {
+            bounds,
+            len: list.len(),
+            below,
+        }
+    }
+
+    /// Bounds that somebody wrote down.
+    ///
+    /// # Errors
+    /// What is wrong with them, and what to do about it.
+    pub fn from_config(bounds: &[u64]) -> Result<Self, BadBounds> {
+        let count = bounds.len();
+        match bounds.first() {
+            None => return Err(BadBounds::Empty),
+            Some(0) => return Err(BadBounds::Zero),
+            Some(_) if count > MAX_BOUNDS => return Err(BadBounds::TooMany { count }),
+            Some(_) => {}
+        }
+        if let Some(&bound) = bounds.iter().find(|&&bound| bound > MAX_BOUND) {
+            return Err(BadBounds::TooLarge { bound });
+        }
+        for pair in bounds.windows(2) {
+            if pair[1] <= pair[0] {
+                return Err(BadBounds::Order {
+                    bound: pair[1],
+                    before: pair[0],
+                });
+            }
+        }
+        Ok(Self::new(bounds))
+    }
+
+    /// The bounds themselves.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u64] {
+        &self.bounds[..self.len]
+    }
+
+    /// How many buckets there are: one more than bounds.
+    #[must_use]
+    pub const fn buckets(&self) -> usize {
+        self.len + 1
+    }
+
+    /// The bucket of a value: how many bounds lie below it. It is asked several times for each transfer: a look-up by the
+    /// value's step, and one comparison, unless a bound lies on the same step, which hardly any does.
+    #[inline]
+    #[must_use]
+    pub fn find(&self, value: impl Into<Scaled>) -> usize {
+        let Scaled { value, step } = value.into();
+        let mut at = usize::from(self.below[step]);
+        while self.bounds.get(at).is_some_and(|&bound| bound < value) {
+            at += 1;
+        }
+        at
+    }
+}
+
+/// NIXL's bounds of latencies.
+impl Default for Bounds {
+    fn default() -> Self {
+        Self::latency()
+    }
+}
+
+/// How many values each bucket has met, room for the most buckets that there can be: 264 bytes, and never an allocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counts([u64; MAX_BUCKETS]);
+
+impl Counts {
+    /// Words of [`Counts::words`].
+    pub const WORDS: usize = MAX_BUCKETS;
+
+    /// Counts that were kept.
+    #[must_use]
+    pub const fn from_words(words: [u64; Self::WORDS]) -> Self {
+        Self(words)
+    }
+
+    /// All of it as words, in the order of the buckets; those beyond the last bucket are 0.
+    #[must_use]
+    pub const fn words(&self) -> &[u64; Self::WORDS] {
+        &self.0
+    }
+
+    /// Counts one value in the bucket that [`Bounds::find`] gave; none above the most there can be exists.
+    #[inline]
+    pub fn count(&mut self, bucket: usize) {
+        if let Some(count) = self.0.get_mut(bucket) {
+            *count = count.saturating_add(1);
+        }
+    }
+
+    /// How many values a bucket has met.
+    #[must_use]
+    pub fn get(&self, bucket: usize) -> u64 {
+        self.0.get(bucket).copied().unwrap_or(0)
+    }
+
+    /// How many values were counted at all.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.iter().copied().fold(0, u64::saturating_add)
+    }
+
+    /// Adds the counts of a batch.
+    pub fn add(&mut self, batch: &Counts) {
+        for (sum, &more) in self.0.iter_mut().zip(&batch.0) {
+            *sum = sum.saturating_add(more);
+        }
+    }
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self([0; MAX_BUCKETS])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_bound_belongs_to_the_bucket_below_it() {
+        let bounds = Bounds::default();
+        assert_eq!(bounds.buckets(), 19);
+        for (bucket, &bound) in bounds.as_slice().iter().enumerate() {
+            assert_eq!(bounds.find(bound), bucket, "{bound}");
+            assert_eq!(bounds.find(bound - 1), bucket, "{bound} less one");
+            assert_eq!(bounds.find(bound + 1), bucket + 1, "{bound} and one");
+        }
+        assert_eq!((bounds.find(0), bounds.find(u64::MAX)), (0, 18));
+    }
+
+    #[test]
+    fn bounds_that_stand_close_are_told_apart() {
+        let list: Vec<u64> = (1..=32).collect();
+        let bounds = Bounds::from_config(&list).expect("as many as may be");
+        for value in 0..40 {
+            let bucket = value.clamp(1, 33) - 1;
+            assert_eq!(bounds.find(value) as u64, bucket, "{value}");
+        }
+        let list: Vec<u64> = (1 << 20..).take(MAX_BOUNDS).collect();
+        let bounds = Bounds::from_config(&list).expect("all on one step");
+        for value in 0..50 {
+            let bucket = bounds.find((1 << 20) - 9 + value);
+            assert_eq!(bucket as u64, value.clamp(9, 41) - 9, "{value}");
+        }
+    }
+
+    #[test]
+    fn sizes_and_bandwidths_have_the_bounds_that_are_documented() {
+        let size = Bounds::size();
+        let expected: Vec<u64> = (0..12).map(|power| 2048 << (2 * power)).collect();
+        assert_eq!(size.as_slice(), expected);
+        assert_eq!(size.as_slice().last(), Some(&(8 << 30)), "8 GiB");
+        let bandwidth = Bounds::bandwidth();
+        assert_eq!((bandwidth.as_slice().len(), bandwidth.buckets()), (20, 21));
+        assert_eq!(bandwidth.as_slice()[0], 1_000_000);
+        assert_eq!(bandwidth.as_slice()[19], 524_288_000_000);
+    }
+
+    #[test]
+    fn bounds_that_do_not_rise_are_refused_with_their_numbers() {
+        let refused = |bounds: &[u64]| Bounds::from_config(bounds).expect_err("refused");
+        assert_eq!(refused(&[]), BadBounds::Empty);
+        assert_eq!(refused(&[0, 1]), BadBounds::Zero);
+        let bound = MAX_BOUND + 1;
+        assert_eq!(refused(&[1, bound]), BadBounds::TooLarge { bound });
+        let long: Vec<u64> = (1..34).collect();
+        assert_eq!(refused(&long), BadBounds::TooMany { count: 33 });
+        for (bound, before) in [(5, 5), (4, 5)] {
+            assert_eq!(
+                refused(&[1, 5, bound, 9]),
+                BadBounds::Order { bound, before }
+            );
+        }
+        assert_eq!(
+            refused(&[1, 5, 4]).to_string(),
+            "4 does not lie above 5, the bound before it; sort the list and leave doubles out"
+        );
+        assert_eq!(
+            Bounds::from_config(&LATENCY).expect("NIXL's own"),
+            Bounds::default()
+        );
+    }
+
+    #[test]
+    fn counts_come_back_from_their_words() {
+        let bounds = Bounds::default();
+        let mut counts = Counts::default();
+        for value in [0, 10, 11, u64::MAX] {
+            counts.count(bounds.find(value));
+        }
+        let mut back = Counts::from_words(*counts.words());
+        assert_eq!(back, counts);
+        back.add(&counts);
+        let got: Vec<u64> = (0..bounds.buckets())
+            .map(|bucket| back.get(bucket))
+            .collect();
+        assert_eq!((got[0], got[1], got[18], back.total()), (4, 2, 2, 8));
+        assert_eq!(back.get(MAX_BUCKETS), 0);
+        back.add(&Counts::from_words([u64::MAX; MAX_BUCKETS]));
+        assert_eq!(back.words(), &[u64::MAX; MAX_BUCKETS], "none goes back");
+    }
+
+    proptest! {
+        #[test]
+        fn a_value_lies_between_the_bounds_of_its_bucket(
+            bounds in prop::collection::btree_set(1..=MAX_BOUND, 1..=MAX_BOUNDS),
+            near in 0..MAX_BOUNDS,
+            offset in 0..3_u64,
+            any in any::<u64>(),
+        ) {
+            let list: Vec<u64> = bounds.into_iter().collect();
+            let bounds = Bounds::from_config(&list).expect("they rise");
+            let near = list[near % list.len()].wrapping_sub(1).saturating_add(offset);
+            for value in [near, any, 0, u64::MAX] {
+                let expected = list.iter().filter(|&&bound| bound < value).count();
+                prop_assert_eq!(bounds.find(value), expected);
+            }
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The ranges of a histogram: what its instances and their labels are called.
+
+use crate::totals::histogram::{Bounds, MAX_BOUNDS};
+
+/// Upper bounds of the ranges of a histogram, inclusive, strictly rising, one range above them. Unlike [`Bounds`], by which
+/// values are counted here, they may be fractions: a store has been counted by NIXL, in bounds of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ranges {
+    /// As [`f64::to_bits`] has them, 0 beyond the last.
+    bounds: [u64; MAX_BOUNDS],
+    len: usize,
+}
+
+impl Ranges {
+    /// Words of [`Ranges::to_words`].
+    pub const WORDS: usize = MAX_BOUNDS + 1;
+
+    /// Of bounds by which values are counted. They are exact up to 2^53, which no configured one exceeds.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss, reason = "none is so large")]
+    pub fn of(bounds: &Bounds) -> Self {
+        let mut ranges = Self::default();
+        for &bound in bounds.as_slice() {
+            ranges.push(bound as f64);
+        }
+        ranges
+    }
+
+    /// Of bounds that NIXL has counted by; `None`: no histogram has such.
+    #[must_use]
+    pub fn new(bounds: &[f64]) -> Option<Self> {
+        let mut ranges = Self::default();
+        let mut before = None;
+        for &bound in bounds {
+            let rises = before.is_none_or(|before| bound > before);
+            // A negative zero is a second name for zero.
+            if !bound.is_finite() || bound.is_sign_negative() || !rises {
+                return None;
+            }
+            before = Some(bound);
+            ranges.push(bound);
+        }
+        (1..=MAX_BOUNDS).contains(&bounds.len()).then_some(ranges)
+    }
+
+    fn push(&mut self, bound: f64) {
+        if let Some(place) = self.bounds.get_mut(self.len) {
+            *place = bound.to_bits();
+            self.len += 1;
+        }
+    }
+
+    /// How many there are: one more than bounds.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.len + 1
+    }
+
+    /// The bound below a range, 0 for the first, and its own, none for the last.
+    #[must_use]
+    pub fn around(&self, range: usize) -> (f64, Option<f64>) {
+        let bounds = &self.bounds[..self.len];
+        let bound = |at: usize| bounds.get(at).copied().map(f64::from_bits);
+        let below = range.min(self.len).checked_sub(1);
+        (below.and_then(bound).unwrap_or(0.0), bound(range))
+    }
+
+    /// The bounds of a range as texts: exclusive lower, inclusive upper, `+Inf` above the last, as Prometheus has it.
+    #[must_use]
+    pub fn label(&self, range: usize) -> (String, String) {
+        let (lower, upper) = self.around(range);
+        (number(lower), upper.map_or_else(|| "+Inf".into(), number))
+    }
+
+    /// What the range adds to the name of an instance: `LOW-HIGH`, the last `LOW-inf`.
+    #[must_use]
+    pub fn suffix(&self, range: usize) -> String {
+        let (lower, upper) = self.around(range);
+        let upper = upper.map_or_else(|| "inf".into(), number);
+        format!("{}-{upper}", number(lower))
+    }
+
+    /// How many there are, and the bounds.
+    #[must_use]
+    pub fn to_words(&self) -> [u64; Self::WORDS] {
+        let mut words = [self.len as u64; Self::WORDS];
+        words[1..].copy_from_slice(&self.bounds);
+        words
+    }
+
+    /// The reverse. Whatever the words are, these are ranges.
+    #[must_use]
+    pub fn from_words(words: &[u64; Self::WORDS]) -> Self {
+        let len = usize::try_from(words[0]).unwrap_or(0).min(MAX_BOUNDS);
+        let bounds: Vec<f64> = words[1..=len]
+            .iter()
+            .map(|&bits| f64::from_bits(bits))
+            .collect();
+        Self::new(&bounds).unwrap_or_default()
+    }
+}
+
+/// As short as it can be and still mean the same.
+fn number(bound: f64) -> String {
+    if bound == 0.0 || (1e-6..1e21).contains(&bound) {
+        bound.to_string()
+    } else {
+        format!("{bound:e}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_called_by_their_bounds() {
+        let ranges = Ranges::of(&Bounds::latency());
+        assert_eq!(ranges.count(), 19);
+        assert_eq!(ranges.suffix(0), "0-10");
+        assert_eq!(ranges.suffix(18), "10000000-inf");
+        assert_eq!(ranges.label(1), ("10".into(), "25".into()));
+        assert_eq!(ranges.label(18), ("10000000".into(), "+Inf".into()));
+        let odd = Ranges::new(&[0.5, 1.5, 1000.25, 1e300]).expect("good");
+        let names: Vec<String> = (0..5).map(|range| odd.suffix(range)).collect();
+        assert_eq!(
+            names,
+            [
+                "0-0.5",
+                "0.5-1.5",
+                "1.5-1000.25",
+                "1000.25-1e300",
+                "1e300-inf"
+            ]
+        );
+        assert_eq!(Ranges::new(&[5e-324]).expect("good").suffix(0), "0-5e-324");
+    }
+
+    #[test]
+    fn the_same_bounds_are_the_same_ranges_whoever_counted() {
+        let bounds: Vec<f64> = [1, 7, 1 << 53].map(|bound: u64| bound as f64).to_vec();
+        let counted_here = Bounds::from_config(&[1, 7, 1 << 53]).expect("good bounds");
+        assert_eq!(Ranges::new(&bounds), Some(Ranges::of(&counted_here)));
+    }
+
+    #[test]
+    fn what_does_not_rise_is_no_histogram() {
+        let nan = f64::NAN;
+        for bounds in [
+            &[][..],
+            &[1.0, 1.0],
+            &[2.0, 1.0],
+            &[-1.0],
+            &[-0.0],
+            &[f64::INFINITY],
+            &[nan],
+            &[1.0, nan],
+            &[1.0; MAX_BOUNDS + 1],
+        ] {
+            assert_eq!(Ranges::new(bounds), None, "{bounds:?}");
+        }
+        let most: Vec<f64> = (1..=MAX_BOUNDS).map(|bound| bound as f64).collect();
+        assert!(Ranges::new(&most).is_some());
+    }
+
+    #[test]
+    fn words_of_any_kind_are_ranges() {
+        let ranges = Ranges::new(&[0.5, 3.0]).expect("good");
+        assert_eq!(Ranges::from_words(&ranges.to_words()), ranges);
+        for words in [
+            [u64::MAX; Ranges::WORDS],
+            [0; Ranges::WORDS],
+            [7; Ranges::WORDS],
+        ] {
+            assert_eq!(Ranges::from_words(&words), Ranges::default());
+        }
+        assert_eq!(Ranges::default().suffix(0), "0-inf");
+    }
+}

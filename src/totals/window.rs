@@ -1,0 +1,302 @@
+//! Percentiles of the values of the last minute, for live views; what is to be kept or added up is in [`crate::totals::histogram`].
+//!
+//! Time is cut into parts of 10 s. A window holds the current part and the six before it, so that it covers the last 60 s
+//! and as much of the current part as has passed: a value stays for at least 60 s and leaves before 70 s have passed.
+//! Parts only go by time, so that whoever fetches, and however often, changes nothing for anybody else.
+//!
+//! Each part counts values by their steps on [`crate::totals::scale`], and has counters only for the range of steps that it has met.
+//! This is why the hdrhistogram crate is not used: the counters of its histograms begin at 0 whatever the smallest value is,
+//! and there would be seven of them for each kind of value of each agent, almost all of them for values that no fabric is fast
+//! enough to reach.
+
+mod part;
+
+use crate::totals::scale::Scaled;
+use part::{BUCKETS, Part, middle};
+use std::time::{Duration, Instant};
+
+/// Length of one part.
+const PART: Duration = Duration::from_secs(10);
+/// Whole parts that count beside the current one.
+const WHOLE_PARTS: usize = 6;
+
+/// The values of the last 60 to 70 s.
+///
+/// Memory: 4 bytes per bucket between the smallest and the largest value, for each of seven parts and for the sum of the
+/// whole ones. Values within a factor of 8, which is what an agent with transfers of one kind has, take less than 2 KiB in all.
+/// The worst that an agent can do is values of 0 and of more than 2^40 in each part: 8 x 593 counters, less than 20 KiB.
+#[derive(Debug)]
+pub struct Window {
+    start: Instant,
+    /// How many parts had ended when time was last advanced.
+    ended: u64,
+    current: Part,
+    whole: [Part; WHOLE_PARTS],
+    /// Which of the whole ones leaves next.
+    oldest: usize,
+    /// The whole parts added up, so that a percentile looks at two parts and not at seven.
+    sum: Part,
+}
+
+impl Window {
+    /// A window without values.
+    #[must_use]
+    pub fn new(now: Instant) -> Self {
+        Self {
+            start: now,
+            ended: 0,
+            current: Part::default(),
+            whole: Default::default(),
+            oldest: 0,
+            sum: Part::default(),
+        }
+    }
+
+    /// Counts a value at the time that was last told.
+    #[inline]
+    pub fn record(&mut self, value: impl Into<Scaled>) {
+        self.current.record(value.into());
+    }
+
+    /// Tells the time: before values are recorded and before percentiles are asked for. Costs a comparison while no part ends,
+    /// and allocates nothing while the values of one part are like those of the others.
+    pub fn advance(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.start).as_secs();
+        let ended = passed / PART.as_secs();
+        if ended <= self.ended {
+            return;
+        }
+        // After seven, nothing is left that could leave.
+        for _ in 0..(ended - self.ended).min(WHOLE_PARTS as u64 + 1) {
+            let last = &mut self.whole[self.oldest];
+            std::mem::swap(last, &mut self.current);
+            self.current.clear(last.counts().len());
+            self.oldest = (self.oldest + 1) % WHOLE_PARTS;
+        }
+        self.ended = ended;
+        self.sum.clear(self.sum.counts().len());
+        for part in &self.whole {
+            self.sum.add_part(part);
+        }
+    }
+
+    /// When the current part ends: until then [`Window::advance`] does nothing.
+    #[must_use]
+    pub fn part_ends(&self) -> Instant {
+        self.start + Duration::from_secs(PART.as_secs() * (self.ended + 1))
+    }
+
+    /// The smallest value that at least so many percent of the values do not exceed, with an error of at most 1/32; none
+    /// without values. Values above 2^40 are told as 2^40 at least.
+    #[must_use]
+    pub fn percentile(&self, percent: u64) -> Option<f64> {
+        let count = self.count().max(1);
+        let max = self.max()?;
+        let rank = (count * percent).div_ceil(100).clamp(1, count);
+        let mut below = 0;
+        for bucket in self.first_met()..BUCKETS {
+            below += u64::from(self.sum.get(bucket)) + u64::from(self.current.get(bucket));
+            if below >= rank {
+                return Some(middle(bucket).min(max as f64));
+            }
+        }
+        None
+    }
+
+    /// The largest value, exactly; none without values.
+    #[must_use]
+    pub fn max(&self) -> Option<u64> {
+        let max = self.current.max().max(self.sum.max());
+        (self.first_met() < BUCKETS).then_some(max)
+    }
+
+    /// The first bucket that has a count, one beyond the last if none has.
+    fn first_met(&self) -> usize {
+        self.sum.first_met().min(self.current.first_met())
+    }
+
+    /// How many values there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.sum.count() + self.current.count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Everything that a window has allocated.
+    fn allocated(window: &Window) -> impl Iterator<Item = &Vec<u32>> {
+        let parts = window.whole.iter().chain([&window.current, &window.sum]);
+        parts.map(Part::counts)
+    }
+
+    /// Bytes that a window takes, with all it has allocated.
+    fn bytes(window: &Window) -> usize {
+        let counts: usize = allocated(window).map(Vec::capacity).sum();
+        size_of::<Window>() + counts * size_of::<u32>()
+    }
+
+    /// The definition, over all values.
+    fn exact(values: &mut [u64], percent: u64) -> Option<u64> {
+        values.sort_unstable();
+        let count = values.len() as u64;
+        let enough = |&&value: &&u64| {
+            let below = values.iter().filter(|&&other| other <= value).count();
+            below as u64 * 100 >= percent * count
+        };
+        values.iter().find(enough).copied()
+    }
+
+    /// Whether a percentile is what it is documented to be.
+    fn is_close(told: f64, exact: u64) -> bool {
+        if exact > 1 << 40 {
+            return told == (1_u64 << 40) as f64;
+        }
+        (told - exact as f64).abs() <= exact as f64 / 32.0
+    }
+
+    #[test]
+    fn no_values_have_no_percentile() {
+        let start = Instant::now();
+        let mut window = Window::new(start);
+        assert_eq!((window.percentile(50), window.max()), (None, None));
+        window.record(0);
+        assert_eq!((window.percentile(50), window.max()), (Some(0.0), Some(0)));
+        window.advance(start + 1000 * SECOND);
+        assert_eq!((window.percentile(50), window.max()), (None, None));
+        assert_eq!(window.count(), 0);
+    }
+
+    #[test]
+    fn a_value_stays_for_60_seconds_and_leaves_within_70() {
+        for at in 0..20 {
+            let start = Instant::now();
+            let mut window = Window::new(start);
+            window.advance(start + at * SECOND);
+            window.record(1000);
+            for age in 0..=75 {
+                window.advance(start + (at + age) * SECOND);
+                let is_there = window.max() == Some(1000);
+                assert_eq!(is_there, window.percentile(99).is_some());
+                assert!(is_there || age > 60, "recorded at {at}, gone after {age}");
+                assert!(!is_there || age < 70, "recorded at {at}, there after {age}");
+            }
+        }
+    }
+
+    #[test]
+    fn time_that_does_not_pass_changes_nothing() {
+        let start = Instant::now();
+        let mut window = Window::new(start + 100 * SECOND);
+        window.record(7);
+        window.advance(start);
+        assert_eq!(window.part_ends(), start + 110 * SECOND);
+        window.advance(start + 109 * SECOND);
+        assert_eq!((window.count(), window.max()), (1, Some(7)));
+        window.advance(start + 110 * SECOND);
+        assert_eq!(window.part_ends(), start + 120 * SECOND);
+    }
+
+    #[test]
+    fn values_of_three_octaves_take_less_than_2_kib() {
+        let start = Instant::now();
+        let mut window = Window::new(start);
+        for second in 0..200 {
+            window.advance(start + second * SECOND);
+            // Not in order, so that the range grows both ways.
+            (0..1000_u64).for_each(|number| window.record(900 + number * 379 % 1000 * 6301 / 1000));
+        }
+        assert_eq!((window.max(), window.count()), (Some(7194), 70_000));
+        assert!(bytes(&window) < 2048, "{} bytes", bytes(&window));
+    }
+
+    #[test]
+    fn the_worst_values_take_less_than_20_kib() {
+        let start = Instant::now();
+        let mut window = Window::new(start);
+        for second in 0..200 {
+            window.advance(start + second * SECOND);
+            for value in [1 << 20, u64::MAX, 0] {
+                window.record(value);
+            }
+        }
+        let worst = 8 * BUCKETS * 4 + size_of::<Window>();
+        assert_eq!(bytes(&window), worst, "which the next line is about");
+        assert!(worst < 20 * 1024, "{worst} bytes");
+    }
+
+    #[test]
+    fn one_slow_transfer_does_not_keep_its_memory() {
+        let start = Instant::now();
+        let mut window = Window::new(start);
+        let values = |window: &mut Window, from: u32| {
+            for second in from..from + 100 {
+                window.advance(start + second * SECOND);
+                (0..100).for_each(|value| window.record(100 + value));
+            }
+            bytes(window)
+        };
+        let before = values(&mut window, 0);
+        window.record(1 << 39);
+        assert!(bytes(&window) > before + 1024);
+        assert_eq!(values(&mut window, 100), before);
+    }
+
+    #[test]
+    fn a_steady_state_allocates_nothing() {
+        let start = Instant::now();
+        let mut window = Window::new(start);
+        let mut places = Vec::new();
+        for part in 0..80 {
+            window.advance(start + part * PART);
+            for number in 0..100 {
+                window.record(1000 + number * u64::from(part % 5 + 1));
+            }
+            if part >= 40 {
+                let mut now: Vec<_> = allocated(&window)
+                    .map(|counts| (counts.as_ptr(), counts.capacity()))
+                    .collect();
+                now.sort_unstable();
+                places.push(now);
+            }
+        }
+        places.dedup();
+        assert_eq!(places.len(), 1, "counts were moved");
+    }
+
+    /// Values of any size, each with the seconds before it.
+    fn values() -> impl Strategy<Value = Vec<(u64, u64)>> {
+        let value = (0..64_u32, any::<u64>()).prop_map(|(shift, value)| value >> shift);
+        prop::collection::vec((value, prop_oneof![8 => 0..2_u64, 1 => 0..80_u64]), 1..120)
+    }
+
+    proptest! {
+        #[test]
+        fn percentiles_are_those_of_the_values_in_the_window(values in values()) {
+            let start = Instant::now();
+            let mut window = Window::new(start);
+            let mut now = 0;
+            let mut recorded: Vec<(u64, u64)> = Vec::new();
+            for (value, wait) in values {
+                now += wait;
+                window.advance(start + Duration::from_secs(now));
+                window.record(value);
+                recorded.push((now, value));
+                recorded.retain(|&(at, _)| now / 10 - at / 10 <= 6);
+                let mut held: Vec<u64> = recorded.iter().map(|&(_, value)| value).collect();
+                for percent in [0, 10, 50, 90, 99, 100] {
+                    let told = window.percentile(percent).expect("there is one");
+                    let exact = exact(&mut held, percent).expect("there is one");
+                    prop_assert!(is_close(told, exact), "{told} for {exact} of {held:?}");
+                }
+                prop_assert_eq!(window.max(), held.last().copied());
+                prop_assert_eq!(window.count(), held.len() as u64);
+            }
+        }
+    }
+}
