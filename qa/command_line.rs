@@ -11,10 +11,11 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use support::writer::{Kind, Layout, RingWriter};
-use support::{Home, PMDANIXL, run, wait_for};
+use support::{Home, PMDANIXL, needs_root, run, wait_for};
 
 #[test]
 fn check_tells_rings_their_writers_and_what_stops_it() {
+    needs_root();
     let home = Home::new();
     let mut writer = RingWriter::create(&home.ring("agent"), Layout::V2, 4096).expect("a ring");
     (0..12).for_each(|_| assert!(writer.push(Kind::TxBytes, 1)));
@@ -69,6 +70,7 @@ fn check_tells_rings_their_writers_and_what_stops_it() {
 
 #[test]
 fn check_as_another_user_says_what_it_may_and_which_rings_it_can_only_follow() {
+    needs_root();
     let home = Home::new();
     fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
     let _ring = RingWriter::create(&home.ring("roots"), Layout::V4, 16).expect("a ring");

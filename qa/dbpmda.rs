@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::mpsc;
 use support::writer::{Kind, Layout, RingWriter};
-use support::{Home, PMDANIXL, golden};
+use support::{Home, PMDANIXL, golden, needs_root};
 
 /// Two agents with known events; the writers stay alive as long as the test wants. Nobody is asked who they are, so that all
 /// that is said of them is the same everywhere.
@@ -129,6 +129,7 @@ fn fetch() {
 
 #[test]
 fn fetch_of_what_is_known_of_an_agent_and_of_all() {
+    needs_root();
     let home = Home::new();
     let _writer = busy_agent(&home);
     let fetch = |cluster| format!("fetch {}\n", pmids_of(cluster).join(" "));

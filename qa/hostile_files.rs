@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use support::writer::{Kind, Layout, RingWriter};
-use support::{Home, Pmcd, wait_for};
+use support::{Home, Pmcd, needs_root, wait_for};
 
 const TX_BYTES: &str = "nixl.transfer.tx_bytes";
 
@@ -138,6 +138,7 @@ fn contents(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, std::time::SystemTime)> {
 
 #[test]
 fn check_gives_every_file_its_reason_and_changes_none() {
+    needs_root();
     let home = Home::new();
     let expected = hostile(&home.rings());
     let (before, outside) = (contents(&home.rings()), contents(&home.path(".")));
@@ -168,6 +169,7 @@ fn check_gives_every_file_its_reason_and_changes_none() {
 
 #[test]
 fn the_agent_leaves_hostile_files_alone_and_goes_on() {
+    needs_root();
     let home = Home::new();
     let expected = hostile(&home.rings());
     let (before, outside) = (contents(&home.rings()), contents(&home.path(".")));
@@ -318,6 +320,7 @@ fn odd_names_are_separate_instances_and_change_no_other() {
 
 #[test]
 fn owners_keeps_to_the_files_of_the_listed_users() {
+    needs_root();
     let home = Home::new();
     let (mut ours, mut theirs) = (
         RingWriter::create(&home.ring("ours"), Layout::V4, 16).expect("a ring"),

@@ -6,7 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
 use support::writer::{Kind, Layout, RingWriter};
-use support::{Home, Pmcd, TX_BYTES, run, wait_for};
+use support::{Home, Pmcd, TX_BYTES, needs_root, run, wait_for};
 
 fn ring(home: &Home, name: &str) -> RingWriter {
     RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring")
@@ -24,6 +24,7 @@ fn is_stopped(pid: u32) -> bool {
 
 #[test]
 fn an_agent_appears_exits_stays_for_retain_and_returns_with_its_totals_and_id() {
+    needs_root();
     let home = Home::new();
     home.set("retain = \"1h\"");
     let pmcd = Pmcd::start(&home);

@@ -4,7 +4,7 @@ mod support;
 
 use std::process::Command;
 use support::writer::{Kind, Layout, RingWriter};
-use support::{Home, Pmcd, TX_BYTES, golden, output, run, text, wait_for};
+use support::{Home, Pmcd, TX_BYTES, golden, needs_root, output, run, text, wait_for};
 
 fn text_of(mut command: Command, args: &[&str]) -> String {
     run(command.args(args))
@@ -123,6 +123,7 @@ fn an_answer_counts_what_was_pushed_just_before_the_question() {
 
 #[test]
 fn reload_takes_a_good_configuration_and_leaves_a_bad_one() {
+    needs_root();
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let mut first = RingWriter::create(&home.ring("first"), Layout::V4, 64).expect("a ring");
@@ -180,6 +181,7 @@ fn reload_takes_a_good_configuration_and_leaves_a_bad_one() {
 
 #[test]
 fn a_configuration_that_vanished_is_no_reason_to_fall_back_to_the_defaults() {
+    needs_root();
     let home = Home::new();
     let (ours, theirs) = (home.ring("ours"), home.ring("theirs"));
     let mut ours = RingWriter::create(&ours, Layout::V4, 16).expect("a ring");
@@ -207,6 +209,7 @@ fn a_configuration_that_vanished_is_no_reason_to_fall_back_to_the_defaults() {
 
 #[test]
 fn a_bad_configuration_at_the_start_costs_no_agent_its_life() {
+    needs_root();
     let home = Home::new();
     home.configure("[nixl]\nowner = [\"root\"]\n");
     let mut ring = RingWriter::create(&home.ring("agent"), Layout::V4, 64).expect("a ring");

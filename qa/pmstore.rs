@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use support::pdu::{Link, Sent};
 use support::writer::{Kind, Layout, RingWriter};
-use support::{Home, PMDANIXL, Pmcd, output, run, text, wait_for};
+use support::{Home, PMDANIXL, Pmcd, needs_root, output, run, text, wait_for};
 
 const INTERVAL: &str = "nixl.control.drain_interval";
 const SWITCH: &str = "nixl.control.debug";
@@ -73,6 +73,7 @@ fn a_store_to_the_interval_holds_at_once_and_until_a_reload() {
 
 #[test]
 fn debug_messages_come_and_go_with_a_store() {
+    needs_root();
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let refusals = || value(&pmcd, "nixl.control.files.refused");
@@ -99,6 +100,7 @@ fn debug_messages_come_and_go_with_a_store() {
 
 #[test]
 fn only_root_on_the_local_socket_can_store() {
+    needs_root();
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     // As delivered, pmcd refuses stores by TCP itself. Here it lets all through, and the agent is who refuses.
@@ -143,6 +145,7 @@ fn only_root_on_the_local_socket_can_store() {
 
 #[test]
 fn values_out_of_range_and_other_metrics_are_refused() {
+    needs_root();
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     for (metric, values) in [

@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use support::writer::{Kind, Layout, RingWriter};
-use support::{Home, Pmcd, TX_BYTES, example, run, wait_for};
+use support::{Home, Pmcd, TX_BYTES, example, needs_root, run, wait_for};
 
 fn ring(home: &Home, name: &str) -> RingWriter {
     RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring")
@@ -49,6 +49,7 @@ fn kept(capabilities: u64) -> (String, String, String) {
 
 #[test]
 fn as_another_user_it_keeps_three_capabilities_and_each_does_its_work() {
+    needs_root();
     let (home, theirs, roots) = shared_home("user = \"nobody\"\nretain = \"1s\"");
     let pmcd = Pmcd::start(&home);
     // DAC_OVERRIDE: root's ring, too, is drained.
@@ -96,6 +97,7 @@ fn as_another_user_it_keeps_three_capabilities_and_each_does_its_work() {
 
 #[test]
 fn without_facts_of_other_processes_it_is_locked_into_its_directories() {
+    needs_root();
     let (home, theirs, roots) = shared_home("user = \"nobody\"\nproc_facts = false");
     let (code, said) = home.check();
     assert_eq!(code, 0, "{said}");
@@ -139,6 +141,7 @@ fn reload(pmcd: &Pmcd, settings: &str) {
 
 #[test]
 fn the_rings_of_others_are_removed_with_the_right_to_that_only() {
+    needs_root();
     for right in [true, false] {
         let settings = |home: &Home, more: &str| {
             format!(
@@ -177,6 +180,7 @@ fn the_rings_of_others_are_removed_with_the_right_to_that_only() {
 
 #[test]
 fn where_owners_is_that_user_alone_it_has_no_capability_at_all() {
+    needs_root();
     let (home, theirs, roots) = shared_home("user = \"nobody\"\nowners = [\"nobody\"]");
     let pmcd = Pmcd::start(&home);
     pmcd.becomes(&[("theirs", 1)]);
@@ -190,6 +194,7 @@ fn where_owners_is_that_user_alone_it_has_no_capability_at_all() {
 
 #[test]
 fn where_it_only_observes_it_may_look_at_everything_and_write_to_nothing() {
+    needs_root();
     let (home, mut theirs, mut roots) = shared_home("user = \"nobody\"\nobserve = true");
     fs::set_permissions(home.ring("roots"), PermissionsExt::from_mode(0o600)).expect("ours");
     let pmcd = Pmcd::start(&home);

@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 use std::fs;
 use std::path::Path;
 use support::writer::{Kind, Layout, RingWriter};
-use support::{Home, PMDANIXL, agent_of, project, quit, run, wait_for};
+use support::{Home, PMDANIXL, agent_of, needs_root, project, quit, run, wait_for};
 
 const FETCH: &str = "fetch nixl.transfer.tx_bytes";
 const PERSISTENT: &str = "fetch nixl.control.state.persistent";
@@ -155,6 +155,7 @@ fn an_instance_id_is_not_given_again_after_its_agent_was_forgotten() {
 
 #[test]
 fn without_a_place_for_its_state_it_serves_all_the_same() {
+    needs_root();
     for (what, spoil) in [
         ("no directory", "rmdir run"),
         ("a file in its place", "rmdir run; touch run"),

@@ -70,6 +70,13 @@ pub fn leave_out(reason: &str) -> ! {
     panic!("left out: {}", reason.replace('\n', " "))
 }
 
+/// Ends a test that cannot be tried without the rights of root: it gives files and processes to others, or root alone may ask for it.
+pub fn needs_root() {
+    if !nix::unistd::geteuid().is_root() {
+        leave_out("it takes root");
+    }
+}
+
 /// Compares output with a checked-in file; `BLESS=1` writes it.
 pub fn golden(file: &str, output: &str) {
     let path = project("qa/golden").join(file);

@@ -4,7 +4,7 @@ use super::buckets::{self, BucketIndoms};
 use super::cache_file;
 use super::ids::Ids;
 use super::instances::AgentInstances;
-use super::work::{Budget, END, FETCH, PIECE, REVEAL, START, TICK, Work};
+use super::work::{Allowance, Budget, END, FETCH, PIECE, REVEAL, TICK, Work};
 use crate::agents::agent::{Agent, Now};
 use crate::agents::{AgentKey, Agents, Change};
 use crate::config::{Config, Loaded};
@@ -226,12 +226,17 @@ impl Server {
     }
 
     fn collect(&mut self, budget: Budget) {
-        let budget = if self.is_waiting() { START } else { budget };
+        let is_first = self.is_waiting();
         if !self.begin() {
             return;
         }
-        self.scan(budget.scan);
-        self.drain(budget.drain, Agents::drain_for_answer);
+        let allowance = if is_first {
+            Allowance::first()
+        } else {
+            Allowance::none()
+        };
+        while !self.scan(budget.scan) && allowance.lasts() {}
+        while !self.drain(budget.drain, Agents::drain_for_answer) && allowance.lasts() {}
         self.control.drains += 1;
     }
 
@@ -267,7 +272,7 @@ impl Server {
     /// not take long is done at once, and the rest by [`Server::go_on`].
     pub(super) fn tick(&mut self) {
         if self.is_waiting() {
-            return self.collect(START);
+            return self.collect(FETCH);
         }
         self.control.drains += 1;
         self.work = Work::Scan {

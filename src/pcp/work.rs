@@ -1,5 +1,6 @@
 //! How long the server may be at one thing, so that an answer to pmcd never waits for more than 10 ms.
 
+use nix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
 /// How long looking for rings and draining them may take, each.
@@ -11,11 +12,6 @@ pub struct Budget {
     pub drain: Duration,
 }
 
-/// The first time, when all that is there is new.
-pub const START: Budget = Budget {
-    scan: Duration::from_millis(200),
-    drain: Duration::from_millis(200),
-};
 /// Before an answer: pmcd's clients wait for it, and before that for the piece of a tick that is being done.
 pub const FETCH: Budget = Budget {
     scan: Duration::from_micros(700),
@@ -32,6 +28,46 @@ pub const TICK: Budget = Budget {
 };
 /// At the end, for which pmcd allows about 150 ms.
 pub const END: Budget = TICK;
+
+/// What the first look may take beyond its budget, when all that is there is new. It is counted in time that this thread has
+/// worked: on a machine that stands still for a while the first answer has what it has on any other.
+#[derive(Clone, Copy, Debug)]
+pub struct Allowance {
+    /// When it is used up, in time worked.
+    work: Duration,
+    /// When it ends in any case.
+    end: Instant,
+}
+
+impl Allowance {
+    /// That of the first look. pmcd waits for an answer for five seconds.
+    pub fn first() -> Self {
+        Self::of(Duration::from_millis(400), Duration::from_secs(4))
+    }
+
+    /// Nothing.
+    pub fn none() -> Self {
+        Self::of(Duration::ZERO, Duration::ZERO)
+    }
+
+    fn of(work: Duration, clock: Duration) -> Self {
+        Self {
+            work: worked() + work,
+            end: Instant::now() + clock,
+        }
+    }
+
+    /// Whether something is left of it.
+    pub fn lasts(&self) -> bool {
+        worked() < self.work && Instant::now() < self.end
+    }
+}
+
+/// The processor time that this thread has used.
+fn worked() -> Duration {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
+    time.map_or(Duration::MAX / 2, Duration::from)
+}
 
 /// What is to be done next of a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
