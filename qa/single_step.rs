@@ -6,7 +6,8 @@
 
 mod support;
 
-use support::drain::{BATCH, Bench, Contents, Meanwhile};
+use support::drain::{Bench, Contents, Meanwhile, NEW};
+use support::writer::Layout;
 use support::{example, leave_out};
 
 /// A moment of a drain at which shared memory changed.
@@ -37,36 +38,64 @@ fn moments(bench: &Bench, mode: &str) -> (Vec<Moment>, usize) {
     (moments, steps)
 }
 
-/// The moments after which a kill costs or doubles events, with what was counted and what is right.
-fn wrong(before: u64, meanwhile: Meanwhile, mode: &str) -> (Vec<(String, u64, u64)>, usize) {
-    let program = example("one_drain");
-    let mut bench = Bench::new(&program, before);
+/// What comes of a kill at a moment of a drain, when another one follows.
+#[derive(Debug)]
+struct Outcome {
+    moment: String,
+    /// Bytes, resets and foreign reads.
+    found: [u64; 3],
+    /// The bytes that were pushed.
+    pushed: u64,
+}
+
+/// What comes of a kill at each moment of a drain; and how many instructions it took.
+fn after_each(bench: &mut Bench, meanwhile: Meanwhile, mode: &str) -> (Vec<Outcome>, usize) {
     let pushed = bench.pushed;
-    let (moments, steps) = moments(&bench, mode);
+    let (moments, steps) = moments(bench, mode);
     assert!(
         steps > 1000 && moments.len() > 5,
         "a drain writes its record and a position: {} changes in {steps} steps",
         moments.len()
     );
-    let mut wrong = Vec::new();
+    let mut found = Vec::new();
     for moment in moments {
         bench.restore(&moment.contents);
         bench.pushed = pushed;
         bench.pass(meanwhile);
-        let [bytes, resets, foreign] = bench.finish();
-        if (bytes, resets, foreign) != (bench.pushed, 0, 0) {
-            wrong.push((moment.name, bytes, bench.pushed));
-        }
+        found.push(Outcome {
+            moment: moment.name,
+            found: bench.finish(),
+            pushed: bench.pushed,
+        });
     }
-    (wrong, steps)
+    (found, steps)
+}
+
+/// The moments after which a kill costs or doubles events.
+fn wrong(bench: &mut Bench, meanwhile: Meanwhile, mode: &str) -> (Vec<Outcome>, usize) {
+    let (mut outcomes, steps) = after_each(bench, meanwhile, mode);
+    outcomes.retain(|outcome| outcome.found != [outcome.pushed, 0, 0]);
+    (outcomes, steps)
+}
+
+/// That of all layouts, for `TORTURE`, or of the newest and the oldest, whose slots are the longest.
+fn layouts() -> Vec<Layout> {
+    match std::env::var_os("TORTURE") {
+        Some(_) => Layout::ALL.to_vec(),
+        None => vec![Layout::V4, Layout::V1],
+    }
 }
 
 fn every_event_once(before: u64, meanwhile: Meanwhile) {
-    let (wrong, steps) = wrong(before, meanwhile, "step");
-    assert!(
-        wrong.is_empty(),
-        "{before} events before, {meanwhile:?}, of {steps} instructions: {wrong:#?}"
-    );
+    let program = example("one_drain");
+    for layout in layouts() {
+        let mut bench = Bench::of(&program, layout, before);
+        let (wrong, steps) = wrong(&mut bench, meanwhile, "step");
+        assert!(
+            wrong.is_empty(),
+            "{layout:?}, {before} events before, {meanwhile:?}, of {steps} instructions: {wrong:#?}"
+        );
+    }
 }
 
 #[test]
@@ -87,17 +116,93 @@ fn a_kill_after_any_instruction_where_a_ring_begins_anew_and_is_filled_meanwhile
     every_event_once(16, Meanwhile::Filled);
 }
 
+/// What a kill may have left of a batch that was counted, from 5 to 8 of the ring, and what comes of it.
+#[derive(Clone, Copy, Debug)]
+enum Left {
+    /// All is done but for the note of that.
+    Released,
+    /// Its slots are not given back.
+    Unreleased,
+    /// Another reader took one event of it.
+    Between,
+    /// Another reader took an event behind it, of two.
+    Behind,
+    /// The agent was started anew in place, and has sent two events.
+    NewRing,
+}
+
+impl Left {
+    const ALL: [Self; 5] = [
+        Self::Released,
+        Self::Unreleased,
+        Self::Between,
+        Self::Behind,
+        Self::NewRing,
+    ];
+
+    /// Leaves it so; bytes, resets and foreign reads that are right.
+    fn leave(self, bench: &mut Bench) -> [u64; 3] {
+        bench.finish();
+        let counted = bench.pushed;
+        match self {
+            Self::Released | Self::Unreleased | Self::Between => bench.push(NEW),
+            Self::Behind => (0..2).for_each(|_| bench.push(NEW)),
+            Self::NewRing => bench.restart(2),
+        }
+        let all = bench.pushed;
+        match self {
+            Self::Released => bench.leave_at(8),
+            Self::Unreleased => bench.leave_at(5),
+            Self::Between => bench.leave_at(6),
+            Self::Behind => bench.leave_at(9),
+            Self::NewRing => bench.leave_at(0),
+        }
+        match self {
+            Self::Released | Self::Unreleased => [all, 0, 0],
+            Self::Between => [all, 0, 1],
+            Self::Behind => [counted + NEW, 0, 1],
+            Self::NewRing => [all, 1, 0],
+        }
+    }
+}
+
+/// A start that finds out what the one before has left is killed in the midst of that as well.
+#[test]
+fn a_kill_after_any_instruction_of_the_start_that_decides_what_became_of_a_batch() {
+    let program = example("one_drain");
+    for layout in layouts() {
+        for left in Left::ALL {
+            let mut bench = Bench::of(&program, layout, 5);
+            let [bytes, resets, foreign] = left.leave(&mut bench);
+            let (outcomes, steps) = after_each(&mut bench, Meanwhile::Nothing, "step");
+            let last = outcomes.last().expect("there are some");
+            let right = [bytes, resets, foreign];
+            assert_eq!(last.found, right, "{layout:?} {left:?}, without a kill");
+            for Outcome { moment, found, .. } in outcomes {
+                // That somebody else took events is told once the position is right: a kill in between loses the note of it, and
+                // no event.
+                let is_right = found[..2] == right[..2] && found[2] <= foreign;
+                assert!(
+                    is_right,
+                    "{layout:?} {left:?}, {moment} of {steps}: {found:?}, and {right:?} is right"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn slots_that_are_given_back_before_they_are_counted_are_found_out_and_named() {
     if !cfg!(debug_assertions) {
         leave_out("the steps can only be swapped with debug assertions");
     }
-    let (wrong, _) = wrong(5, Meanwhile::Nothing, "swapped");
-    let batch: u64 = BATCH.iter().sum();
-    let (name, counted, right) = wrong.first().expect("it is found out");
+    let program = example("one_drain");
+    let mut bench = Bench::new(&program, 5);
+    let (wrong, _) = wrong(&mut bench, Meanwhile::Nothing, "swapped");
+    let first = wrong.first().expect("it is found out");
     assert!(
-        name.ends_with("changes the ring's read position"),
+        first.moment.ends_with("changes the ring's read position"),
         "{wrong:#?}"
     );
-    assert_eq!((*counted, *right), (5, 5 + batch), "the batch is lost");
+    assert_eq!(first.found[0], 5, "the batch is lost");
 }

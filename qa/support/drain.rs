@@ -20,6 +20,7 @@ pub struct Bench<'a> {
     program: &'a Path,
     pub dir: TempDir,
     pub ring: RingWriter,
+    layout: Layout,
     /// The sum of all that was pushed.
     pub pushed: u64,
 }
@@ -40,13 +41,19 @@ pub enum Meanwhile {
 impl<'a> Bench<'a> {
     /// A ring whose next batch is behind `before` events that are counted already.
     pub fn new(program: &'a Path, before: u64) -> Self {
+        Self::of(program, Layout::V4, before)
+    }
+
+    /// The same of any layout.
+    pub fn of(program: &'a Path, layout: Layout, before: u64) -> Self {
         let dir = in_memory();
         fs::create_dir(dir.path().join("rings")).expect("made");
-        let ring = RingWriter::create(&dir.path().join("rings/agent"), Layout::V4, 16);
+        let ring = RingWriter::create(&dir.path().join("rings/agent"), layout, 16);
         let mut bench = Self {
             program,
             dir,
             ring: ring.expect("a ring"),
+            layout,
             pushed: 0,
         };
         bench.finish();
@@ -68,7 +75,7 @@ impl<'a> Bench<'a> {
     /// The agent is started anew in place, and writes so many events.
     pub fn restart(&mut self, events: u64) {
         let path = self.dir.path().join("rings/agent");
-        self.ring = RingWriter::create(&path, Layout::V4, 16).expect("a ring");
+        self.ring = RingWriter::create(&path, self.layout, 16).expect("a ring");
         (0..events).for_each(|_| self.push(NEW));
     }
 
@@ -90,6 +97,21 @@ impl<'a> Bench<'a> {
                 }
             }
         }
+    }
+
+    /// Of a batch that was counted it is forgotten that its slots were given back, and `read_pos` is here: as a kill, and maybe
+    /// another reader, leave it.
+    pub fn leave_at(&self, read_pos: u64) {
+        let put = |file: &str, at: usize, word: u64| {
+            let file = fs::File::options()
+                .write(true)
+                .open(self.dir.path().join(file));
+            file.and_then(|file| file.write_all_at(&word.to_ne_bytes(), at as u64))
+                .expect("ours");
+        };
+        put("rings/agent", 8, read_pos);
+        // The word of the record that names the generation (src/state/record.rs).
+        put("nixl/state", RECORD + 8 * 4, u64::MAX);
     }
 
     pub fn command(&self) -> Command {
@@ -157,14 +179,15 @@ const RECORD: usize = 8 * pmdanixl::state::record::RECORD_WORDS;
 /// What of shared memory a drain may change: the ring, and the state's header with the first record.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Contents {
-    pub ring: [u8; 40 + 16 * 16],
+    pub ring: Vec<u8>,
     pub state: Box<[u8; 2 * RECORD]>,
 }
 
 impl Contents {
     pub fn read([ring, state]: &[fs::File; 2]) -> Self {
+        let len = ring.metadata().expect("open").len();
         let mut contents = Self {
-            ring: [0; 40 + 16 * 16],
+            ring: vec![0; usize::try_from(len).expect("small")],
             state: Box::new([0; 2 * RECORD]),
         };
         let read = ring.read_exact_at(&mut contents.ring, 0);
