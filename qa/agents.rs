@@ -557,3 +557,42 @@ fn one_ring_under_two_paths_is_counted_once() {
     world.pass(3);
     assert_eq!(world.sent(), [("a", 9)].into());
 }
+
+/// In a directory that all may write to, a stranger takes the name of an agent whose file is gone.
+#[test]
+fn a_strangers_ring_of_an_agents_name_is_another_agent() {
+    if !nix::unistd::geteuid().is_root() {
+        return println!("left out: it takes root to give a file to others");
+    }
+    let mut world = World::new(|config| config.retain = 10 * SECOND);
+    let give = |world: &World, uid| {
+        std::os::unix::fs::chown(world.path("worker"), Some(uid), None).expect("root may");
+    };
+    let mut ring = world.ring("worker");
+    give(&world, 1000);
+    push(&mut ring, 1000);
+    world.pass(2);
+    assert_eq!(world.sent(), [("worker", 1000)].into());
+    drop(ring);
+    fs::remove_file(world.path("worker")).expect("there");
+    world.pass(20);
+    assert_eq!(world.sent(), [].into());
+    let mut ring = world.ring("worker");
+    give(&world, 1001);
+    push(&mut ring, u64::MAX - 400);
+    world.pass(2);
+    assert_eq!(world.sent(), [("worker@uid1001", u64::MAX - 400)].into());
+    // Both go on as what they were, also after a restart of the daemon.
+    for turn in 1..=2 {
+        drop(ring);
+        fs::remove_file(world.path("worker")).expect("there");
+        world.pass(20);
+        ring = world.ring("worker");
+        give(&world, 1000);
+        push(&mut ring, 7);
+        world.pass(2);
+        assert_eq!(world.sent(), [("worker", 1000 + 7 * turn)].into());
+    }
+    let host = world.agents.host_total(EventType::TxBytes);
+    assert_eq!(host, u64::MAX, "sums stay at the most");
+}

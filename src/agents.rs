@@ -66,6 +66,8 @@ struct Place {
     raw: OsString,
     /// As in [`Name`].
     part: String,
+    /// As there: a stranger's file of the same name is another agent's.
+    owner: Option<u32>,
 }
 
 impl Place {
@@ -74,14 +76,16 @@ impl Place {
             directory: name.directory.clone(),
             raw: name.raw.clone(),
             part: name.part.clone(),
+            owner: name.owner,
         }
     }
 
-    fn of_ring(directory: &Path, raw: &OsStr) -> Self {
+    fn of_ring(directory: &Path, raw: &OsStr, owner: u32) -> Self {
         Self {
             directory: directory.to_owned(),
             raw: raw.to_owned(),
             part: String::new(),
+            owner: Some(owner),
         }
     }
 }
@@ -351,23 +355,46 @@ impl Agents {
         self.agents.get(key)
     }
 
-    /// The agent of that name in that directory, made if there is none. `part` is empty for that of a ring.
-    fn agent_at(
-        &mut self,
-        directory: &Directory,
-        raw: OsString,
-        part: String,
-        now: Instant,
-    ) -> AgentKey {
-        let place = Place {
-            directory: directory.path.clone(),
-            raw,
-            part,
+    /// The agent whose files these are, if it is known.
+    fn known_at(&self, place: &Place) -> Option<AgentKey> {
+        let known = self.by_place.get(place).or_else(|| {
+            // An earlier version's state did not say whose its agents were: they are whose files come first.
+            let anybodys = Place {
+                owner: None,
+                ..place.clone()
+            };
+            self.by_place.get(&anybodys)
+        });
+        known.copied()
+    }
+
+    /// From here on an agent is this owner's, if it was not known whose it was.
+    fn give_to(&mut self, key: AgentKey, place: Place) {
+        let Some(agent) = self.agents.get_mut(key) else {
+            return;
         };
-        if let Some(&key) = self.by_place.get(&place) {
+        let (None, Some(owner)) = (agent.name.owner, place.owner) else {
+            return;
+        };
+        self.by_place.remove(&Place::of(&agent.name));
+        agent.name.owner = Some(owner);
+        self.by_place.insert(place, key);
+        if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
+            if state.set_owner(record, owner) == Err(Broken) {
+                self.give_state_up();
+            }
+        }
+    }
+
+    /// The agent of that place, which is in this directory, made if there is none.
+    fn agent_at(&mut self, directory: &Directory, place: Place, now: Instant) -> AgentKey {
+        if let Some(key) = self.known_at(&place) {
+            self.give_to(key, place);
             return key;
         }
-        let Place { raw, part, .. } = place;
+        let Place {
+            raw, part, owner, ..
+        } = place;
         let pod = || kubelet::pod_uid(&directory.path);
         // The local rank, of a store that has one: a stranger's text, which may be too long to be kept.
         let rank = || {
@@ -375,7 +402,18 @@ impl Agents {
             let rank = name::instance_name(rank.as_bytes());
             (1..=MAX_RANK).contains(&rank.len()).then_some(rank)
         };
+        // A number, since to look its name up may take as long as a directory service likes.
+        let stranger = || {
+            let same = self.named(&raw).into_iter();
+            let mut same = same.filter_map(|key| self.agents.get(key));
+            let is_other = same.any(|agent| {
+                let name = &agent.name;
+                (&name.directory, &name.part) == (&directory.path, &part) && name.owner != owner
+            });
+            Some(format!("uid{}", owner.filter(|_| is_other)?))
+        };
         let label = directory.label.clone().or_else(pod).or_else(rank);
+        let label = label.or_else(stranger);
         let instance = name::candidates(raw.as_bytes(), &directory.path, label.as_deref())
             .find(|name| !self.instances.contains(name))
             .expect("candidates has no end");
@@ -384,6 +422,7 @@ impl Agents {
             instance,
             directory: directory.path.clone(),
             part,
+            owner,
         };
         let moment = self.clock.at(now);
         let mut entry = Entry {

@@ -253,7 +253,9 @@ agent per GPU worker process. The instance is named after the agent. Characters
 that PCP treats specially are written as %XX, the raw name is in the label
 nixl_agent, and an agent that has the name of another one is called name@label,
 where the label is that of its directory, else its pod's UID, else its local
-rank.
+rank, else, where only the owner of the file differs, uid and a number. A file
+of another owner never adds to an agent's counts, also where it takes the name
+of one that is gone.
 
 An agent keeps its instance identifier across restarts of the agent, of
 pmdanixl, of pmcd and of the host, unless it was not there for a week: then it

@@ -218,6 +218,14 @@ impl State {
         self.words(id, |words| record::set_id(words, instance))
     }
 
+    /// Notes whose an agent's files are, which was not known.
+    ///
+    /// # Errors
+    /// The file became shorter.
+    pub fn set_owner(&self, id: RecordId, uid: u32) -> Result<(), Broken> {
+        self.words(id, |words| record::set_owner(words, Some(uid)))
+    }
+
     /// Notes what is known of an agent's process and place, if anything is.
     ///
     /// # Errors
@@ -346,6 +354,7 @@ mod tests {
             instance: format!("agent%20{number}"),
             directory: "/dev/shm".into(),
             part: String::new(),
+            owner: Some(1000),
         }
     }
 

@@ -98,7 +98,11 @@ impl Agents {
             }
             self.by_place.remove(&Place::of(&agent.name));
             if let Some(directory) = &agent.ring_directory {
-                let place = Place::of_ring(directory, &agent.name.raw);
+                let place = Place {
+                    directory: directory.clone(),
+                    part: String::new(),
+                    ..Place::of(&agent.name)
+                };
                 self.by_place.remove(&place);
             }
             if let Some(same) = self.by_name.get_mut(&agent.name.raw) {

@@ -103,9 +103,9 @@ impl Agents {
 
     /// A ring of a version that is not read: its agent is shown as such while somebody has it.
     fn watch(&mut self, found: &Found, version: Version, now: Instant) {
-        let place = Place::of_ring(&found.directory.path, &found.name);
-        let key = self.by_place.get(&place);
-        let known = key.and_then(|&key| self.agents.get_mut(key)?.stranger.as_mut());
+        let place = Place::of_ring(&found.directory.path, &found.name, found.facts.uid);
+        let key = self.known_at(&place);
+        let known = key.and_then(|key| self.agents.get_mut(key)?.stranger.as_mut());
         if let Some(stranger) = known.filter(|stranger| stranger.id() == found.facts.id) {
             // A second descriptor would be taken for somebody who has it.
             (stranger.facts, stranger.version) = (found.facts, version);
@@ -124,8 +124,7 @@ impl Agents {
         if !stranger.is_held() || self.attached.len() + self.strangers() >= self.max_rings {
             return;
         }
-        let raw = found.name.clone();
-        let key = self.agent_at(&found.directory, raw, String::new(), now);
+        let key = self.agent_at(&found.directory, place, now);
         if let Some(agent) = self.agents.get_mut(key) {
             let kept = agent.started(self.clock.at(now).stamp, self.books.state.as_ref());
             if self.proc_facts {
@@ -154,18 +153,15 @@ impl Agents {
         let file = found.directory.path.join(&found.name);
         let raw = self.agent_of(&found);
         self.adopt(&found, &raw, now);
-        let place = Place::of_ring(&found.directory.path, &raw);
-        let known = self
-            .by_place
-            .get(&place)
-            .and_then(|&key| self.agents.get(key));
+        let place = Place::of_ring(&found.directory.path, &raw, found.facts.uid);
+        let known = self.known_at(&place).and_then(|key| self.agents.get(key));
         let before = known.and_then(|agent| agent.entry.commit);
         let source = match Source::attach(candidate, file, before.as_ref(), now) {
             Ok(source) => source,
             Err(refusal) => return self.set_aside(&found, refusal),
         };
         self.scanner.taken(&found.directory.path, source.id());
-        let key = self.agent_at(&found.directory, raw, String::new(), now);
+        let key = self.agent_at(&found.directory, place, now);
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
@@ -229,11 +225,8 @@ impl Agents {
     /// was before. Only of a ring that is known to be that agent's, or anybody could add to another's counts.
     fn agent_of(&self, found: &Found) -> OsString {
         let was = removal::original_name(&found.name).filter(|was| {
-            let place = Place::of_ring(&found.directory.path, was);
-            let agent = self
-                .by_place
-                .get(&place)
-                .and_then(|&key| self.agents.get(key));
+            let place = Place::of_ring(&found.directory.path, was, found.facts.uid);
+            let agent = self.known_at(&place).and_then(|key| self.agents.get(key));
             agent.is_some_and(|agent| {
                 let commit = agent.entry.commit;
                 commit.is_some_and(|commit| commit.ring.id == found.facts.id)

@@ -50,9 +50,8 @@ impl Agents {
 
     /// Whether a ring without an agent could be one's whose store is still to be found.
     fn may_adopt(&self, found: &Found) -> bool {
-        let has_agent = self
-            .by_place
-            .contains_key(&Place::of_ring(&found.directory.path, &found.name));
+        let place = Place::of_ring(&found.directory.path, &found.name, found.facts.uid);
+        let has_agent = self.known_at(&place).is_some();
         let is_awaited = |&key: &AgentKey| {
             let agent = self.agents.get(key);
             agent.is_some_and(|agent| agent.entry.store.is_some() && agent.store.is_none())

@@ -14,7 +14,6 @@ use crate::find::name;
 use crate::find::scan::Found;
 use crate::producer::facts::{Facts, kubelet};
 use crate::producer::writer::Holder;
-use crate::ring::source::Source;
 use crate::shm::Broken;
 use crate::store::{Candidate, Seen, Store, Values};
 use std::ffi::OsStr;
@@ -225,18 +224,19 @@ impl Agents {
     ) -> AgentKey {
         let description = &store.description;
         let mut numbers = same..;
-        let part = loop {
+        let place = loop {
             let part = part(numbers.next().unwrap_or(usize::MAX), &description.rank);
             let place = Place {
                 directory: directory.path.clone(),
                 raw: description.agent.clone(),
                 part,
+                owner: Some(store.uid()),
             };
-            if !self.by_place.contains_key(&place) {
-                break place.part;
+            if self.known_at(&place).is_none() {
+                break place;
             }
         };
-        self.agent_at(directory, description.agent.clone(), part, now)
+        self.agent_at(directory, place, now)
     }
 
     /// The agent has started with this store, of which nothing is counted yet.
@@ -299,12 +299,8 @@ impl Agents {
     /// Where a ring has no agent yet, but one of its name has written stores until now and has none any more, it is that one's.
     pub(super) fn adopt(&mut self, found: &Found, raw: &OsStr, now: Instant) {
         let directory = &found.directory;
-        let place = Place {
-            directory: directory.path.clone(),
-            raw: raw.to_owned(),
-            part: String::new(),
-        };
-        if self.by_place.contains_key(&place) {
+        let place = Place::of_ring(&directory.path, raw, found.facts.uid);
+        if self.known_at(&place).is_some() {
             return;
         }
         let scope = scope(&directory.path);
@@ -335,19 +331,21 @@ impl Agents {
         if let [key] = fitting[..] {
             if let Some(agent) = self.agents.get_mut(key) {
                 agent.ring_directory = Some(directory.path.clone());
+                let own = Place {
+                    owner: place.owner,
+                    ..Place::of(&agent.name)
+                };
                 self.by_place.insert(place, key);
+                self.give_to(key, own);
             }
         }
     }
 }
 
 impl Agent {
-    /// Whether its files, as far as it has any, are this user's.
+    /// Whether its files, as far as that is known, are this user's.
     fn is_of(&self, uid: u32) -> bool {
-        let rings = self.sources.iter().map(Source::uid);
-        rings
-            .chain(self.store.iter().map(Store::uid))
-            .all(|other| other == uid)
+        self.name.owner.is_none_or(|owner| owner == uid)
     }
 
     /// What its files tell of it.

@@ -27,6 +27,8 @@ const LENGTHS: usize = 3;
 const RELEASED: usize = 4;
 /// Length of the text at [`FACTS`].
 const FACTS_LENGTH: usize = 5;
+/// The uid of the owner of the agent's files, and one; 0: that was not known to an earlier version.
+const OWNER: usize = 6;
 const TEXTS: [(usize, usize); 4] = [(8, 32), (40, 40), (80, 128), (208, 32)];
 const ENTRIES: [usize; 2] = [256, 256 + ENTRY_ROOM];
 const ENTRY_ROOM: usize = 448;
@@ -51,6 +53,8 @@ pub struct Name {
     /// Which agent of that name in that directory: empty for the one that writes the ring of that name; of those with stores,
     /// `store:NUMBER:RANK`, where several of one local rank are numbered.
     pub part: String,
+    /// The uid of the owner of its files; `None`: an earlier version did not note it.
+    pub owner: Option<u32>,
 }
 
 /// A record that is in use.
@@ -97,6 +101,7 @@ pub fn create(words: &[AtomicU64], name: &Name, entry: &Entry) {
         put_text(&words[start..], text);
     }
     words[LENGTHS].store(lengths, Relaxed);
+    set_owner(words, name.owner);
     put(&words[ENTRIES[0]..], entry);
     words[USED].store(1, Release);
 }
@@ -140,6 +145,12 @@ pub fn free(words: &[AtomicU64]) {
 /// Notes the instance id.
 pub fn set_id(words: &[AtomicU64], id: u32) {
     words[INSTANCE_ID].store(u64::from(id), Relaxed);
+}
+
+/// Notes whose its files are.
+pub fn set_owner(words: &[AtomicU64], owner: Option<u32>) {
+    let word = owner.map_or(0, |uid| u64::from(uid) + 1);
+    words[OWNER].store(word, Relaxed);
 }
 
 /// Replaces the entry, in one step.
@@ -189,6 +200,10 @@ pub fn read(words: &[AtomicU64]) -> Result<Option<Saved>, Damaged> {
         instance: String::from_utf8(instance).map_err(|_| Damaged)?,
         directory: PathBuf::from(OsString::from_vec(directory)),
         part: String::from_utf8(part).map_err(|_| Damaged)?,
+        owner: match words[OWNER].load(Relaxed).checked_sub(1) {
+            Some(uid) => Some(u32::try_from(uid).map_err(|_| Damaged)?),
+            None => None,
+        },
     };
     if !is_instance_name(&name.instance) {
         return Err(Damaged);
@@ -243,6 +258,7 @@ mod tests {
             instance: "worker%20%FF@gpu".into(),
             directory: "/dev/shm/nixl".into(),
             part: "store:1:7".into(),
+            owner: Some(u32::MAX),
         }
     }
 
@@ -324,6 +340,7 @@ mod tests {
         let rubbish = record();
         assert_eq!(read(&rubbish), Err(Damaged));
         for (word, value) in [
+            (OWNER, 1 << 33),
             (LENGTHS, 0),
             (LENGTHS, u64::MAX),
             (40, 0xffff),
@@ -391,6 +408,7 @@ mod tests {
             directory: PathBuf::from(format!("/{}", "z".repeat(1023))),
             // 63 bytes that are no UTF-8, each of which is shown as three.
             part: format!("store:{}:{}", usize::MAX, "\u{fffd}".repeat(63)),
+            owner: None,
         };
         assert!(fits(&longest));
         let words = record();

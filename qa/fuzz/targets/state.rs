@@ -44,6 +44,7 @@ pub fn run(input: &[u8]) {
             instance,
             directory,
             part: _,
+            owner: _,
         } = &saved.name;
         assert!(!raw.is_empty() && !raw.as_bytes().contains(&0));
         assert!(!directory.as_os_str().is_empty());
@@ -112,6 +113,7 @@ fn name(number: u8) -> Name {
         instance: format!("agent%20{number}"),
         directory: "/dev/shm".into(),
         part: String::new(),
+        owner: Some(1),
     }
 }
 
