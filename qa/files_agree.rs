@@ -70,6 +70,7 @@ fn the_manual_page_names_every_metric_and_configuration_key() {
         "idle_after",
         "histogram_buckets_us",
         "max_agents",
+        "max_capacity",
         "owners",
         "observe",
         "remove_exited_after",

@@ -2,7 +2,7 @@
 
 use crate::error::ConfigError;
 use crate::find::directory::Places;
-use crate::find::discover::Terms;
+use crate::find::discover::{MAX_CAPACITY, Terms};
 use crate::state::ledger::Lifetimes;
 use crate::totals::histogram::Bounds;
 use std::ffi::{OsStr, OsString};
@@ -47,6 +47,8 @@ pub struct Config {
     pub bounds: Bounds,
     /// How many rings are attached at most.
     pub max_agents: usize,
+    /// How many slots a ring has at most that is attached.
+    pub max_capacity: u64,
     /// User ids whose files are taken; `None`: everybody's.
     pub owners: Option<Vec<u32>>,
     /// Whether rings are only followed, and never drained.
@@ -66,6 +68,7 @@ impl Config {
         Terms {
             owners: self.owners.clone(),
             observe: self.observe,
+            max_capacity: self.max_capacity,
         }
     }
 
@@ -105,6 +108,7 @@ impl Default for Config {
             idle_after: Duration::from_secs(60),
             bounds: Bounds::latency(),
             max_agents: 4096,
+            max_capacity: MAX_CAPACITY,
             owners: None,
             observe: false,
             remove_exited_after: None,
@@ -293,7 +297,7 @@ mod tests {
     fn every_key_is_taken() {
         let config = ok(
             "[nixl]\nuser = \"root\"\ntelemetry_dir = \"/dev/shm/nixl\"\nmultiproc_dir = [\"/mp\"]\ndrain_interval = \"20ms\"\n\
-                         retain = \"1h 30min\"\nmax_agents = 7\nowners = [\"root\", 4242]\nobserve = true\n\
+                         retain = \"1h 30min\"\nmax_agents = 7\nmax_capacity = 1024\nowners = [\"root\", 4242]\nobserve = true\n\
                          remove_exited_after = \"1day\"\nproc_facts = false\ncontainers = false\nidle_after = \"90s\"\n\
                          histogram_buckets_us = [1, 20, 300]\n",
         );
@@ -312,9 +316,10 @@ mod tests {
             (Duration::from_millis(20), Duration::from_secs(5400))
         );
         assert_eq!(
-            (config.max_agents, config.owners, config.observe),
-            (7, Some(vec![0, 4242]), true)
+            (config.max_agents, config.max_capacity, config.observe),
+            (7, 1024, true)
         );
+        assert_eq!(config.owners, Some(vec![0, 4242]));
         assert_eq!(config.idle_after, Duration::from_secs(90));
         assert_eq!(config.bounds.as_slice(), [1, 20, 300]);
         assert_eq!(
@@ -394,6 +399,10 @@ mod tests {
             (
                 "[nixl]\nmax_agents = 0\n",
                 "nixl.conf:2: max_agents: 0 is out of range; allowed are 1 to 100000",
+            ),
+            (
+                "[nixl]\nmax_capacity = -1\n",
+                "nixl.conf:2: max_capacity: -1 is out of range; allowed are 1 to 1099511627776",
             ),
             (
                 "[nixl]\ntelemetry_dir = \"tmp\"\n",

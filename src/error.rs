@@ -150,6 +150,16 @@ pub enum Refusal {
     /// The name led to another file than the one that was checked.
     #[error("was replaced while it was looked at")]
     Replaced,
+    /// It has more slots than are taken.
+    #[error(
+        "has {capacity} slots, and max_capacity is {max_capacity}; raise that, or lower NIXL_TELEMETRY_BUFFER_SIZE"
+    )]
+    TooLarge {
+        /// Capacity in the header.
+        capacity: u64,
+        /// What is configured.
+        max_capacity: u64,
+    },
     /// `max_agents` rings are attached already.
     #[error("{max_agents} rings are attached already; raise max_agents")]
     TooMany {
@@ -203,6 +213,7 @@ impl Refusal {
             | Refusal::Bounds { .. }
             | Refusal::Text { .. }
             | Refusal::Capacity { .. }
+            | Refusal::TooLarge { .. }
             | Refusal::Length { .. }
             | Refusal::Mask { .. }
             | Refusal::Positions { .. }

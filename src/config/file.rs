@@ -1,6 +1,6 @@
 //! The configuration as it is written in a file, and what is wrong with it.
 
-use super::value::{Buckets, Directories, MaxAgents, Owners, Period, UserName};
+use super::value::{Buckets, Directories, Number, Owners, Period, UserName};
 use super::{Config, DRAIN_INTERVAL_MS, Loaded};
 use crate::config::ini;
 use crate::error::ConfigError;
@@ -162,7 +162,8 @@ struct Section {
     retain: Option<Period<0, 604_800_000>>,
     idle_after: Option<Period<1_000, 604_800_000>>,
     histogram_buckets_us: Option<Buckets>,
-    max_agents: Option<MaxAgents>,
+    max_agents: Option<Number<100_000>>,
+    max_capacity: Option<Number<{ 1 << 40 }>>,
     owners: Option<Owners>,
     observe: Option<bool>,
     remove_exited_after: Option<Period<0, 31_536_000_000>>,
@@ -189,7 +190,13 @@ impl From<Section> for Config {
             bounds: section
                 .histogram_buckets_us
                 .map_or(default.bounds, |buckets| buckets.0),
-            max_agents: section.max_agents.map_or(default.max_agents, |max| max.0),
+            max_agents: section
+                .max_agents
+                .and_then(|max| usize::try_from(max.0).ok())
+                .unwrap_or(default.max_agents),
+            max_capacity: section
+                .max_capacity
+                .map_or(default.max_capacity, |max| max.0),
             owners: section.owners.map(|owners| owners.0),
             observe: section.observe.unwrap_or(default.observe),
             remove_exited_after: section.remove_exited_after.map(|period| period.0),

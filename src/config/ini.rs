@@ -2,10 +2,11 @@
 //! without quotes.
 
 /// Keys that the Python PMDA never had: a file with one of them is meant to be TOML.
-const OUR_KEYS: [&str; 5] = [
+const OUR_KEYS: [&str; 6] = [
     "drain_interval",
     "retain",
     "max_agents",
+    "max_capacity",
     "owners",
     "observe",
 ];

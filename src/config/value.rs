@@ -51,26 +51,27 @@ impl<'de, const MIN: u64, const MAX: u64> Deserialize<'de> for Period<MIN, MAX> 
     }
 }
 
-pub(super) struct MaxAgents(pub usize);
+/// A whole number from 1 to `MAX`.
+pub(super) struct Number<const MAX: u64>(pub u64);
 
-impl<'de> Deserialize<'de> for MaxAgents {
+impl<'de, const MAX: u64> Deserialize<'de> for Number<MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Number;
-        impl Visitor<'_> for Number {
-            type Value = usize;
+        struct Expected<const MAX: u64>;
+        impl<const MAX: u64> Visitor<'_> for Expected<MAX> {
+            type Value = u64;
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("a number from 1 to 100000, without quotes")
+                write!(f, "a number from 1 to {MAX}, without quotes")
             }
-            fn visit_i64<E: de::Error>(self, max: i64) -> Result<usize, E> {
-                match usize::try_from(max) {
-                    Ok(max @ 1..=100_000) => Ok(max),
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<u64, E> {
+                match u64::try_from(number) {
+                    Ok(number) if (1..=MAX).contains(&number) => Ok(number),
                     _ => Err(E::custom(format_args!(
-                        "{max} is out of range; allowed are 1 to 100000"
+                        "{number} is out of range; allowed are 1 to {MAX}"
                     ))),
                 }
             }
         }
-        deserializer.deserialize_any(Number).map(Self)
+        deserializer.deserialize_any(Expected::<MAX>).map(Self)
     }
 }
 

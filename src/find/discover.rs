@@ -94,12 +94,42 @@ pub enum Access {
 }
 
 /// What of the configuration decides about a file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// User ids whose files are taken; `None`: everybody's.
     pub owners: Option<Vec<u32>>,
     /// Whether rings are only followed.
     pub observe: bool,
+    /// Slots that a ring has at most.
+    pub max_capacity: u64,
+}
+
+/// Slots that a ring has at most, where nothing else is wanted: a thousand times NIXL's default, and 64 MiB of the newest layout. A
+/// stranger's file can say that it has any number, and be a hole.
+pub const MAX_CAPACITY: u64 = 1 << 22;
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self {
+            owners: None,
+            observe: false,
+            max_capacity: MAX_CAPACITY,
+        }
+    }
+}
+
+impl Terms {
+    fn check(&self, header: &Header, size: u64) -> Result<Layout, Refusal> {
+        let layout = header.check(size)?;
+        let (capacity, max_capacity) = (header.capacity, self.max_capacity);
+        if capacity > max_capacity {
+            return Err(Refusal::TooLarge {
+                capacity,
+                max_capacity,
+            });
+        }
+        Ok(layout)
+    }
 }
 
 /// What stat(2) tells of a name in an open directory; a symbolic link is not followed.
@@ -157,7 +187,7 @@ pub fn open(
 ) -> Result<Candidate, Refusal> {
     check_facts(facts, terms.owners.as_deref())?;
     let read_only = open_to_read(directory, name, facts, Layout::fits_any(facts.size))?;
-    read_header(&read_only)?.check(facts.size)?;
+    terms.check(&read_header(&read_only)?, facts.size)?;
     let (mut file, mut access) = (read_only, Access::Asked);
     if !terms.observe {
         let writable = open_same(directory, name, facts, OFlag::O_RDWR, |errno| Refusal::Io {
@@ -175,7 +205,7 @@ pub fn open(
     }
     // Once more, from the descriptor that will be mapped.
     let header = read_header(&file)?;
-    let layout = header.check(facts.size)?;
+    let layout = terms.check(&header, facts.size)?;
     let (read_pos, write_pos) = (header.read_pos, header.write_pos);
     if !Written::new(layout, header.capacity).covers(&file, read_pos, write_pos, None) {
         return Err(Refusal::Hole {
@@ -304,5 +334,43 @@ pub fn user_name(uid: u32) -> String {
     match User::from_uid(Uid::from_raw(uid)) {
         Ok(Some(user)) => user.name,
         _ => format!("uid {uid}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::fcntl::open as open_directory;
+
+    #[test]
+    fn a_ring_of_any_size_is_refused_above_the_most_and_taken_below() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = File::create(dir.path().join("huge")).expect("a file");
+        let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let directory = open_directory(dir.path(), flags, Mode::empty()).expect("there");
+        let open = |capacity: u64, max_capacity| {
+            // v4, empty, and a hole from its first slot on.
+            let words = [0, 0, (4 << 32) | 4, capacity, capacity - 1];
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            file.write_all_at(&bytes, 0).expect("written");
+            file.set_len(40 + 16 * capacity).expect("sparse");
+            let name = OsStr::new("huge");
+            let facts = facts(&directory, name).expect("there");
+            let terms = Terms {
+                max_capacity,
+                ..Terms::default()
+            };
+            super::open(&directory, name, &facts, &terms).map(|found| found.header.capacity)
+        };
+        let refused = Err(Refusal::TooLarge {
+            capacity: 1 << 23,
+            max_capacity: MAX_CAPACITY,
+        });
+        assert_eq!(open(1 << 23, MAX_CAPACITY), refused);
+        assert_eq!(open(1 << 22, MAX_CAPACITY), Ok(1 << 22));
+        assert_eq!(open(1 << 23, 1 << 23), Ok(1 << 23));
+        // Attached or not, nothing of it was ever filled.
+        let blocks = std::os::unix::fs::MetadataExt::blocks(&file.metadata().expect("open"));
+        assert!(blocks <= 16, "{blocks}");
     }
 }
