@@ -230,9 +230,10 @@ fn check_directory(
         Ok(listed) => listed,
         Err(errno) => {
             verdict.problems += 1;
+            let why = directory::why_not(errno);
             return writeln!(
                 out,
-                "  problem: cannot be looked through: {errno}; make it, or correct telemetry_dir"
+                "  problem: cannot be looked through: {why}; make it, or correct telemetry_dir"
             );
         }
     };

@@ -1,14 +1,15 @@
 //! The directories that rings are looked for in: the configured ones, and those that a pattern matches.
 //!
-//! A path that is written out is the administrator's, and symbolic links in it are followed. From the first component with a
-//! wildcard on, a stranger may own what is there (a container its volume), so that no link is followed, neither when the
-//! pattern is matched nor when the directory is opened.
+//! A path that is written out is the administrator's, and symbolic links in it are followed where nobody else can have made or
+//! changed them ([`walk`]). From the first component with a wildcard on, a stranger may own what is there (a container its
+//! volume), so that no link is followed, neither when the pattern is matched nor when the directory is opened.
 //!
 //! Those that only a container sees ([`crate::find::containers`]) come open.
 
 use crate::config::DirectoryPattern;
 use glob::{MatchOptions, Pattern};
 use nix::dir::Dir;
+use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 use std::collections::HashMap;
@@ -18,6 +19,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 mod inside;
+mod walk;
 pub use inside::Inside;
 
 /// To list a directory.
@@ -97,7 +99,8 @@ impl Directory {
     /// Opens the directory.
     ///
     /// # Errors
-    /// What open(2) says; ENOTDIR or ELOOP where a link stands in a place that a pattern matched.
+    /// What open(2) says; ENOTDIR or ELOOP where a link stands in a place that a pattern matched, or one that others could change
+    /// stands before that.
     pub fn open(&self) -> nix::Result<OwnedFd> {
         if let Some(inside) = &self.inside {
             // What stands there now is found out by who opened it.
@@ -105,13 +108,22 @@ impl Directory {
         }
         let rest = self.path.strip_prefix(&self.base).unwrap_or(Path::new(""));
         let Some((parent, name)) = rest.parent().zip(rest.file_name()) else {
-            return nix::fcntl::open(&self.base, LIST, Mode::empty());
+            return walk::open(&self.base);
         };
-        let mut fd = nix::fcntl::open(&self.base, PASS, Mode::empty())?;
+        let mut fd = walk::pass(&self.base)?;
         for component in parent {
             fd = open_below(&fd, component, PASS)?;
         }
         open_below(&fd, name, LIST)
+    }
+}
+
+/// Why a directory cannot be opened, in words.
+#[must_use]
+pub fn why_not(errno: Errno) -> String {
+    match errno {
+        Errno::ELOOP => "a symbolic link that others than root could change is on the way; configure where it leads".into(),
+        errno => errno.to_string(),
     }
 }
 
@@ -176,7 +188,7 @@ pub fn matches(pattern: &DirectoryPattern) -> (PathBuf, Vec<PathBuf>) {
     match rest.split_first() {
         None => paths.push(base.clone()),
         Some(_) => {
-            if let Ok(fd) = nix::fcntl::open(&base, PASS, Mode::empty()) {
+            if let Ok(fd) = walk::pass(&base) {
                 match_below(&fd, &base, &rest, &mut paths);
             }
         }

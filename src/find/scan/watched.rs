@@ -4,7 +4,7 @@
 use super::refused::RefusedFiles;
 use super::{COARSE, Found, PASS, is_younger_than};
 use crate::error::Refusal;
-use crate::find::directory::Directory;
+use crate::find::directory::{self, Directory};
 use crate::find::discover::{self, FileFacts, FileId};
 use nix::dir::{Dir, OwningIter};
 use nix::errno::Errno;
@@ -94,8 +94,9 @@ impl Watched {
         let open = self.directory.open();
         if let (Err(errno), path) = (&open, self.directory.path.display()) {
             if self.open.as_ref().err() != Some(errno) {
+                let why = directory::why_not(*errno);
                 tracing::warn!(
-                    "{path}: cannot be looked through: {errno}; no agent is found there until it can"
+                    "{path}: cannot be looked through: {why}; no agent is found there until it can"
                 );
             }
         }

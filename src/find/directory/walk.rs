@@ -1,0 +1,171 @@
+//! The way to a directory that the configuration names, component by component: who may put a link there could lead root to any
+//! other directory, and have the rings in it emptied.
+
+use super::{LIST, PASS};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, openat, readlinkat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
+use nix::unistd::geteuid;
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path};
+
+/// As many links as the kernel follows in one path (path_resolution(7)).
+const MAX_LINKS: usize = 40;
+
+/// Opens a directory to list it.
+///
+/// # Errors
+/// What openat(2) says; ELOOP at a link that others than root and this process's user have made, or could replace.
+pub fn open(path: &Path) -> nix::Result<OwnedFd> {
+    let fd = pass(path)?;
+    openat(&fd, ".", LIST, Mode::empty())
+}
+
+/// Opens a directory to go through it.
+///
+/// # Errors
+/// As [`open`].
+pub fn pass(path: &Path) -> nix::Result<OwnedFd> {
+    let mut left = VecDeque::new();
+    let mut links = 0;
+    let mut fd = begin(path, &mut left)?;
+    while let Some(name) = left.pop_front() {
+        let next = openat(
+            &fd,
+            name.as_os_str(),
+            OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC,
+            Mode::empty(),
+        )?;
+        let stat = fstat(&next)?;
+        if kind(&stat) != SFlag::S_IFLNK {
+            // What is no directory is found out by the next step.
+            fd = next;
+            continue;
+        }
+        links += 1;
+        let parent = fstat(&fd)?;
+        let others_write = parent.st_mode & 0o022 != 0;
+        if links > MAX_LINKS || !is_trusted(&stat) || !is_trusted(&parent) || others_write {
+            return Err(Errno::ELOOP);
+        }
+        let target = readlinkat(&next, "")?;
+        let target = Path::new(&target);
+        let rest = std::mem::take(&mut left);
+        match target.is_absolute() {
+            true => fd = begin(target, &mut left)?,
+            false => left.extend(components(target)),
+        }
+        left.extend(rest);
+    }
+    // Also where the path has no component, or ends in what is none.
+    openat(&fd, ".", PASS, Mode::empty())
+}
+
+/// Where a path begins, and what is to be gone through from there.
+fn begin(path: &Path, left: &mut VecDeque<OsString>) -> nix::Result<OwnedFd> {
+    left.extend(components(path));
+    let start = if path.is_absolute() { "/" } else { "." };
+    openat(AT_FDCWD, start, PASS, Mode::empty())
+}
+
+fn components(path: &Path) -> impl Iterator<Item = OsString> {
+    let names = path.components().filter_map(|component| match component {
+        Component::Normal(name) => Some(name),
+        Component::ParentDir => Some(OsStr::new("..")),
+        Component::CurDir | Component::RootDir | Component::Prefix(_) => None,
+    });
+    names.map(OsStr::to_owned)
+}
+
+fn kind(stat: &FileStat) -> SFlag {
+    SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits())
+}
+
+fn is_trusted(stat: &FileStat) -> bool {
+    [0, geteuid().as_raw()].contains(&stat.st_uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
+
+    fn ino(fd: nix::Result<OwnedFd>) -> nix::Result<u64> {
+        fd.and_then(|fd| fstat(&fd)).map(|stat| stat.st_ino)
+    }
+
+    #[test]
+    fn a_path_leads_where_it_leads_for_the_kernel() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir_all(at("a/b")).expect("made");
+        symlink("a/b", at("relative")).expect("made");
+        symlink(at("a"), at("absolute")).expect("made");
+        symlink("../../absolute/b/.", at("a/b/winding")).expect("made");
+        let expected = fs::metadata(at("a/b")).expect("there").ino();
+        for path in [
+            "a/b",
+            "a/b/",
+            "a/./b",
+            "a/b/../b",
+            "relative",
+            "absolute/b",
+            "relative/winding",
+        ] {
+            assert_eq!(ino(open(&at(path))), Ok(expected), "{path}");
+            assert_eq!(ino(pass(&at(path))), Ok(expected), "{path}");
+        }
+        let root = fs::metadata("/").expect("there").ino();
+        assert_eq!(ino(open(Path::new("/"))), Ok(root));
+    }
+
+    #[test]
+    fn what_is_not_there_or_no_directory_is_an_error() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("file"), "").expect("written");
+        symlink("loop", at("loop")).expect("made");
+        symlink("nowhere", at("dangling")).expect("made");
+        for (path, errno) in [
+            ("none", Errno::ENOENT),
+            ("file", Errno::ENOTDIR),
+            ("file/below", Errno::ENOTDIR),
+            ("loop", Errno::ELOOP),
+            ("dangling", Errno::ENOENT),
+        ] {
+            assert_eq!(ino(open(&at(path))), Err(errno), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_link_that_others_could_have_made_or_could_replace_is_not_followed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir_all(at("private")).expect("made");
+        fs::create_dir(at("open")).expect("made");
+        symlink("../private", at("open/link")).expect("made");
+        assert!(open(&at("open/link")).is_ok(), "only we can change it");
+        for mode in [0o777, 0o1777, 0o775] {
+            let mode = fs::Permissions::from_mode(mode);
+            fs::set_permissions(at("open"), mode).expect("ours");
+            assert_eq!(ino(open(&at("open/link"))), Err(Errno::ELOOP));
+            let below = ino(open(&at("open/link/../private")));
+            assert_eq!(below, Err(Errno::ELOOP), "nor in the midst of a path");
+        }
+        fs::set_permissions(at("open"), fs::Permissions::from_mode(0o755)).expect("ours");
+        assert!(open(&at("open")).is_ok(), "a directory is no link");
+        if !geteuid().is_root() {
+            return println!("left out: it takes root to give a link to others");
+        }
+        lchown(at("open/link"), Some(1000), None).expect("root may");
+        assert_eq!(ino(open(&at("open/link"))), Err(Errno::ELOOP));
+        lchown(at("open/link"), Some(0), None).expect("root may");
+        std::os::unix::fs::chown(at("open"), Some(1000), None).expect("root may");
+        assert_eq!(ino(open(&at("open/link"))), Err(Errno::ELOOP));
+        let real = ino(open(&at("private")));
+        assert!(real.is_ok(), "without a link all is as it was");
+    }
+}
