@@ -9,17 +9,18 @@ use std::fmt::Write;
 use std::hash::Hasher;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use unicode_properties::{GeneralCategory, UnicodeGeneralCategory};
 
 /// Longest name that is kept as it is, in bytes after escaping.
 const MAX_LEN: usize = 200;
 /// What is kept of a longer one, before `~` and 16 hex digits.
 const KEPT_LEN: usize = 183;
 
-/// The instance name of an agent whose file has this name. Different raw names have different instance names, but for one that
-/// was made to look like another that is cut: [`candidates`] tells these apart.
+/// The instance name of an agent whose file has this name. Different raw names have different instance names.
 ///
-/// `%`, space, control characters, quotes, backslash, slash, a leading `[` and bytes that are no UTF-8 become `%XX`. A name
-/// that is longer than 200 bytes after that is cut, and told apart by a hash of the whole.
+/// `%`, space, control and format characters, quotes, backslash, slash, a leading `[` and bytes that are no UTF-8 become `%XX`. A
+/// name that is longer than 200 bytes after that is cut, and told apart by a hash of the whole; the `~` before that is escaped
+/// in a name that ends so of itself.
 #[must_use]
 pub fn instance_name(raw: &[u8]) -> String {
     let mut name = String::new();
@@ -45,6 +46,10 @@ pub fn instance_name(raw: &[u8]) -> String {
             }
         }
     }
+    if let Some(tilde) = tilde_of_a_cut(&name).filter(|_| name.len() <= MAX_LEN) {
+        name.replace_range(tilde..=tilde, "%7E");
+        cut = cut.min(tilde);
+    }
     if name.len() > MAX_LEN {
         name.truncate(cut);
         // Writing to a String cannot fail.
@@ -53,10 +58,17 @@ pub fn instance_name(raw: &[u8]) -> String {
     name
 }
 
+/// Where the `~` stands in a name that ends as one does that was cut.
+fn tilde_of_a_cut(name: &str) -> Option<usize> {
+    let (before, digits) = name.rsplit_once('~')?;
+    let is_hex = |digit: u8| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit);
+    (digits.len() == 16 && digits.bytes().all(is_hex)).then_some(before.len())
+}
+
 /// Whether a name is one that PCP does not mistake, as all are that are made here.
 #[must_use]
 pub fn is_instance_name(name: &str) -> bool {
-    !name.is_empty() && !name.starts_with('[') && !name.contains(is_odd)
+    !name.is_empty() && !name.starts_with('[') && !name.contains(is_mistaken)
 }
 
 /// A stranger's text as it can be shown on a terminal: in quotation marks, and escaped, unless it is plain; characters that are
@@ -76,6 +88,12 @@ pub fn shown(text: &OsStr) -> String {
 
 /// What is escaped wherever it stands, other than the escape itself.
 fn is_odd(c: char) -> bool {
+    // Such as U+200B and U+202E: two names would look like one, or a line would be read backwards.
+    is_mistaken(c) || c.general_category() == GeneralCategory::Format
+}
+
+/// What PCP or a reader of a table takes for something else.
+fn is_mistaken(c: char) -> bool {
     // White space outside ASCII is invisible in a table.
     c.is_control() || c.is_whitespace() || matches!(c, '"' | '\'' | '\\' | '/')
 }
@@ -157,6 +175,10 @@ mod tests {
         assert_eq!(instance_name(b"\xff\xfe"), "%FF%FE");
         assert_eq!(instance_name("\u{85}".as_bytes()), "%C2%85");
         assert_eq!(instance_name("\u{a0}".as_bytes()), "%C2%A0");
+        // Invisible, or read backwards from there on.
+        assert_eq!(instance_name("a\u{200b}b".as_bytes()), "a%E2%80%8Bb");
+        assert_eq!(instance_name("a\u{202e}b".as_bytes()), "a%E2%80%AEb");
+        assert_eq!(instance_name("\u{feff}b".as_bytes()), "%EF%BB%BFb");
     }
 
     #[test]
@@ -184,12 +206,29 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_looks_like_one_that_was_cut_is_told_apart_by_what_comes_behind_it() {
-        let long = [b'x'; 201];
-        let made = instance_name(&long);
-        assert_eq!(instance_name(made.as_bytes()), made);
-        let last = |raw| candidates(raw, Path::new("/var/tmp"), None).nth(3);
-        assert_ne!(last(made.as_bytes()), last(&long));
+    fn a_name_that_looks_like_one_that_was_cut_has_its_tilde_escaped() {
+        let cut = instance_name(&[b'x'; 201]);
+        let made = instance_name(cut.as_bytes());
+        assert_ne!(made, cut);
+        assert!(made.len() <= MAX_LEN && made[..183] == cut[..183], "{made}");
+        let short = "worker~0123456789abcdef";
+        assert_eq!(instance_name(short.as_bytes()), short.replace('~', "%7E"));
+        for plain in [
+            "a~b",
+            "~",
+            "a~0123456789ABCDEF",
+            "a~0123456789abcde",
+            "a~0123456789abcdef0",
+        ] {
+            assert_eq!(instance_name(plain.as_bytes()), plain);
+        }
+        // No half of an escape is left of one that is cut for that.
+        for len in 195..=200 {
+            let name =
+                instance_name(format!("{}~{}", "y".repeat(len - 17), "0".repeat(16)).as_bytes());
+            assert!(name.len() <= MAX_LEN, "{name}");
+            assert!(!name.contains('%') || name.contains("%7E"), "{name}");
+        }
     }
 
     #[test]
