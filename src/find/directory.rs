@@ -1,7 +1,7 @@
 //! The directories that rings are looked for in: the configured ones, and those that a pattern matches.
 //!
 //! A path that is written out is the administrator's, and symbolic links in it are followed where nobody else can have made or
-//! changed them ([`walk`]). From the first component with a wildcard on, a stranger may own what is there (a container its
+//! changed them (`walk`). From the first component with a wildcard on, a stranger may own what is there (a container its
 //! volume), so that no link is followed, neither when the pattern is matched nor when the directory is opened.
 //!
 //! Those that only a container sees ([`crate::find::containers`]) come open.
