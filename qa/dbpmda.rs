@@ -248,6 +248,11 @@ fn no_memory_error_in_any_request() {
     for log in std::fs::read_dir(&errors).expect("there") {
         let log = log.expect("there").path();
         let found = std::fs::read_to_string(&log).expect("valgrind's log");
-        assert_eq!(found, "", "valgrind found errors");
+        // It says so where it does not know a system call (openat2), which fails then.
+        let errors: Vec<&str> = found
+            .lines()
+            .filter(|line| !line.starts_with("--"))
+            .collect();
+        assert!(errors.is_empty(), "valgrind found errors: {errors:#?}");
     }
 }

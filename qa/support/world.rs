@@ -32,7 +32,8 @@ impl World {
 
     /// In a file system in memory, where reading a hole through a mapping fills it.
     pub fn in_memory() -> Self {
-        Self::at(memory::in_memory(), |_| ())
+        // Also rings of more slots than are taken otherwise.
+        Self::at(memory::in_memory(), |config| config.max_capacity = 1 << 36)
     }
 
     fn at(dir: tempfile::TempDir, change: impl FnOnce(&mut Config)) -> Self {
