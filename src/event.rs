@@ -155,10 +155,15 @@ const NAMES: [&str; EventType::COUNT - 1] = [
     "NIXL_ERR_NO_TELEMETRY",
 ];
 
+/// The greatest value that an event can have. No transfer is of 64 PiB or takes 2,000 years: a greater one is what another
+/// layout has in that place (two agents of one name and of two versions write to one file), or a stranger's, and one of them
+/// would keep a sum at its end for good.
+pub const MAX_VALUE: u64 = (1 << 56) - 1;
+
 /// One event, as it was copied from its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What it tells of; `None`: a type that this build does not know for the ring's version.
+    /// What it tells of; `None`: a type that this build does not know for the ring's version, or a value that cannot be.
     pub kind: Option<EventType>,
     /// Its value, in the unit of its type.
     pub value: u64,

@@ -3,7 +3,7 @@
 //! All integers are little-endian, and header and slots are whole 8-byte words, so that everything is read as words.
 
 use crate::error::Refusal;
-use crate::event::{Event, EventType};
+use crate::event::{Event, EventType, MAX_VALUE};
 
 #[cfg(target_endian = "big")]
 compile_error!("NIXL's rings are little-endian and are read in place");
@@ -231,7 +231,8 @@ impl Layout {
             })
     }
 
-    /// Decodes one slot of [`Layout::slot_words`] words. Its type is known if it is one that this version has.
+    /// Decodes one slot of [`Layout::slot_words`] words. Its type is known if it is one that this version has, and if its value can
+    /// be one ([`MAX_VALUE`]).
     #[inline]
     #[must_use]
     pub fn decode(self, slot: &[u64]) -> Event {
@@ -244,7 +245,7 @@ impl Layout {
             Layout::V3 => numbered(halves(slot[0])[0], EventType::NoTelemetry),
             Layout::V4 => numbered(halves(slot[0])[0], EventType::EventsDropped),
         };
-        Event::new(kind, value)
+        Event::new(kind.filter(|_| value <= MAX_VALUE), value)
     }
 }
 
@@ -487,5 +488,20 @@ mod tests {
             Layout::V1.decode(&v1),
             Event::new(Some(EventType::Backend), 5)
         );
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_is_of_no_known_kind() {
+        let tx_bytes = [EventType::TxBytes as u64, MAX_VALUE];
+        assert_eq!(
+            Layout::V4.decode(&tx_bytes),
+            Event::new(Some(EventType::TxBytes), MAX_VALUE)
+        );
+        let absurd = [EventType::TxBytes as u64, MAX_VALUE + 1];
+        let decoded = Layout::V4.decode(&absurd);
+        assert_eq!(decoded, Event::new(None, MAX_VALUE + 1));
+        // A name that another layout has where this one has a value.
+        let name = u64::from_le_bytes(*b"agent_tx");
+        assert_eq!(Layout::V3.decode(&[0, name]).kind, None);
     }
 }

@@ -322,5 +322,8 @@ fn decode(layout: Layout, slot: &[u8]) -> (Option<EventType>, u64) {
         let raw = u32::from_le_bytes(std::array::from_fn(|index| slot[name + index]));
         usize::try_from(raw).ok().filter(|&raw| raw < known)
     };
-    (kind.map(|kind| EventType::ALL[kind]), field(slot, value))
+    let value = field(slot, value);
+    // What cannot be is not believed.
+    let kind = kind.filter(|_| value < 1 << 56);
+    (kind.map(|kind| EventType::ALL[kind]), value)
 }

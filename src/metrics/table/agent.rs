@@ -229,10 +229,12 @@ had a ring.",
         "ring.unknown",
         Get::U64(|agent, _| agent.of_ring(agent.entry.account.totals.unknown())),
         EVENTS,
-        "events of kinds that are not known",
+        "events of kinds or values that cannot be counted",
         "\
 Events of the ring whose type this pmdanixl does not know: those that backends
-of NIXL up to 0.10 add of their own, or rubbish in the ring.",
+of NIXL up to 0.10 add of their own; and those whose value cannot be, 2^56 or
+more: two agents of one name and of two versions of NIXL write to one file, or
+somebody else does.",
     ),
     of_agent(
         (17, 7),
