@@ -9,6 +9,7 @@ mod writer;
 use nix::fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl};
 use pmdanixl::agents::agent::Life;
 use pmdanixl::event::EventType;
+use pmdanixl::metrics::Buckets;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -321,6 +322,36 @@ fn the_rings_of_one_agent_have_their_turns_as_those_of_many_have() {
 }
 
 #[test]
+fn no_pair_is_made_across_what_a_full_ring_lost_wherever_its_batch_began() {
+    for before in [0, 1] {
+        for (requests, pairs) in [(14, 0), (5, 1)] {
+            let mut world = World::new(|_| ());
+            let mut ring = RingWriter::create(&world.path("a"), Layout::V4, 16).expect("a ring");
+            for _ in 0..before {
+                push(&mut ring, 1);
+                world.pass(1);
+            }
+            for _ in 0..requests {
+                assert!(ring.push(Kind::TxRequests, 1));
+            }
+            assert!(ring.push(Kind::XferTime, 10));
+            // The bytes of that transfer are lost where the ring is full, and what comes then are another's.
+            let is_full = !ring.push(Kind::TxBytes, 1 << 20);
+            assert_eq!(is_full, requests == 14);
+            world.pass(1);
+            if is_full {
+                assert!(ring.push(Kind::TxBytes, 1 << 30));
+                world.pass(1);
+            }
+            let agents: Vec<_> = world.agents.iter().collect();
+            let bandwidths =
+                (0..64).filter_map(|bucket| agents[0].bucket(Buckets::Bandwidth, bucket));
+            assert_eq!(bandwidths.sum::<u64>(), pairs, "{before} {requests}");
+        }
+    }
+}
+
+#[test]
 fn a_full_ring_that_is_followed_is_full_once_however_many_batches_it_is() {
     let mut world = World::new(|config| config.observe = true);
     let path = world.path("a");
@@ -577,11 +608,21 @@ fn a_strangers_ring_of_an_agents_name_is_another_agent() {
     fs::remove_file(world.path("worker")).expect("there");
     world.pass(20);
     assert_eq!(world.sent(), [].into());
-    let mut ring = world.ring("worker");
+    let mut ring = RingWriter::create(&world.path("worker"), Layout::V4, 512).expect("a ring");
     give(&world, 1001);
+    // What one event cannot be is not believed; and what many come to stays at the most that there is.
     push(&mut ring, u64::MAX - 400);
+    let most = pmdanixl::event::MAX_VALUE;
+    for _ in 0..256 {
+        push(&mut ring, most);
+    }
     world.pass(2);
-    assert_eq!(world.sent(), [("worker@uid1001", u64::MAX - 400)].into());
+    assert_eq!(world.sent(), [("worker@uid1001", 256 * most)].into());
+    for _ in 0..256 {
+        push(&mut ring, most);
+    }
+    world.pass(2);
+    assert_eq!(world.sent(), [("worker@uid1001", u64::MAX)].into());
     // Both go on as what they were, also after a restart of the daemon.
     for turn in 1..=2 {
         drop(ring);

@@ -6,6 +6,7 @@ use pmdanixl::agents::Agents;
 use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::event::EventType;
 use pmdanixl::producer::writer::Writer;
+use pmdanixl::shm;
 use pmdanixl::state::record::Saved;
 use pmdanixl::state::{self, RecordId, State, StateFile};
 use std::fs::{self, OpenOptions};
@@ -41,6 +42,11 @@ impl Daemon {
 
     /// Starts, with what the state file says, in which a test may change something.
     fn start(&mut self, change: impl Fn(&mut Saved)) {
+        self.start_as(false, change);
+    }
+
+    /// The same; `observe` is as in the configuration.
+    fn start_as(&mut self, observe: bool, change: impl Fn(&mut Saved)) {
         self.agents = None;
         let config = Config {
             telemetry_dir: vec![DirectoryPattern {
@@ -54,6 +60,7 @@ impl Daemon {
                 label: None,
                 literal: true,
             }],
+            observe,
             ..Config::default()
         };
         let file = StateFile::open(&self.dir.path().join("nixl/state")).expect("a state file");
@@ -233,29 +240,112 @@ fn the_same_bytes_at_the_start_of_a_v2_ring_are_told_by_the_process_that_wrote_t
         // That all who write have started since is proof as well.
         (true, false, [2000, 1, 0]),
     ] {
-        let turn = || {
-            let mut daemon = Daemon::new();
-            let mut writer = Agent::start(&daemon);
-            assert_eq!(daemon.drain(), [1000, 0, 0]);
-            let process = writer.process();
-            if restarted {
-                // The kernel tells starts in steps of 10 ms.
-                std::thread::sleep(Duration::from_millis(20));
-                drop(writer);
-                writer = Agent::start(&daemon);
-            } else {
-                daemon.set_read_pos(0);
-            }
-            daemon.start(|saved| {
-                killed(saved);
-                let commit = saved.entry.commit.as_mut().expect("a batch");
-                assert_eq!((commit.from, commit.upto), (0, 4));
-                commit.ring.writer = known.then_some(process);
-            });
-            let found = daemon.drain();
+        let mut daemon = Daemon::new();
+        let mut writer = Agent::start(&daemon);
+        assert_eq!(daemon.drain(), [1000, 0, 0]);
+        let process = writer.process();
+        if restarted {
+            // The kernel tells starts in steps of 10 ms.
+            std::thread::sleep(Duration::from_millis(20));
             drop(writer);
-            found
-        };
-        assert_eq!(turn(), expected, "{restarted} {known}");
+            writer = Agent::start(&daemon);
+        } else {
+            daemon.set_read_pos(0);
+        }
+        daemon.start(|saved| {
+            killed(saved);
+            let commit = saved.entry.commit.as_mut().expect("a batch");
+            assert_eq!((commit.from, commit.upto), (0, 4));
+            commit.ring.writer = known.then_some(process);
+        });
+        assert_eq!(daemon.drain(), expected, "{restarted} {known}");
+        drop(writer);
+    }
+}
+
+#[test]
+fn a_batch_of_which_a_kill_left_open_what_became_of_it_counts_once_where_the_ring_is_only_followed_then()
+ {
+    // Where read_pos is after the kill, and what comes of it with an event of a million behind the batch.
+    for (read_pos, foreign_reads) in [(10, 0), (4, 0), (7, 0), (12, 2)] {
+        for locked in [false, true] {
+            let (mut daemon, mut ring) = counted(Layout::V4);
+            let more: &[u64] = if read_pos == 12 { &[7, 7] } else { &[] };
+            push(&mut ring, more);
+            push(&mut ring, &[1_000_000]);
+            daemon.set_read_pos(read_pos);
+            // It is let go, so that another process can have it.
+            daemon.agents = None;
+            let drainer = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(daemon.path());
+            let drainer = drainer.expect("there");
+            if locked {
+                assert!(shm::lock(&drainer).expect("it can be locked"));
+            }
+            daemon.start_as(!locked, killed);
+            for _ in 0..2 {
+                assert_eq!(
+                    daemon.drain(),
+                    [1_111_111, 0, foreign_reads],
+                    "{read_pos} {locked}"
+                );
+                assert_eq!(ring.read_pos(), read_pos, "it is not ours to move");
+                // And none of it after the next start.
+                daemon.start_as(!locked, |_| ());
+            }
+            daemon.agents = None;
+            drop(drainer);
+            push(&mut ring, &[10_000_000]);
+            daemon.start(|_| ());
+            assert_eq!(daemon.drain(), [11_111_111, 0, foreign_reads]);
+            assert_eq!(ring.pending(), 0);
+        }
+    }
+    // The producer was started anew and, in the new ring, the slots were given back.
+    let mut daemon = Daemon::new();
+    let mut ring = RingWriter::create(&daemon.path(), Layout::V4, 16).expect("a ring");
+    push(&mut ring, &[1, 10]);
+    assert_eq!(daemon.drain(), [11, 0, 0]);
+    let mut ring = RingWriter::create(&daemon.path(), Layout::V4, 16).expect("a ring");
+    push(&mut ring, &[100, 1000, 10_000]);
+    daemon.set_read_pos(2);
+    daemon.start_as(true, killed);
+    assert_eq!(daemon.drain(), [11_111, 1, 0]);
+    assert_eq!(ring.read_pos(), 2);
+}
+
+#[test]
+fn what_became_of_one_rings_batch_is_found_out_before_another_of_its_agent_is_drained() {
+    // Killed in the midst of a removal's last drain: the ring has its private name, its last batch was not given back, and the
+    // agent has made another.
+    for is_met_first in [true, false] {
+        let (mut daemon, old) = counted(Layout::V4);
+        daemon.set_read_pos(4);
+        drop(old);
+        let private = daemon.dir.path().join("rings/.pmdanixl-agent");
+        fs::rename(daemon.path(), &private).expect("renamed");
+        let mut new = RingWriter::create(&daemon.path(), Layout::V4, 16).expect("a ring");
+        push(&mut new, &[1_000_000]);
+        let elsewhere = daemon.dir.path().join("elsewhere");
+        if !is_met_first {
+            fs::rename(&private, &elsewhere).expect("renamed");
+        }
+        daemon.start(killed);
+        if !is_met_first {
+            // The new ring is met before the old one, and both before the first look is over.
+            let agents = daemon.agents.as_mut().expect("it was started");
+            agents.scan(Instant::now(), LONG);
+            fs::rename(&elsewhere, &private).expect("renamed");
+        }
+        let end = Instant::now() + PATIENCE;
+        while daemon.drain()[0] != 1_111_111 {
+            assert!(Instant::now() < end, "{is_met_first} {:?}", daemon.drain());
+        }
+        assert_eq!(new.pending(), 0);
+        let agents = daemon.agents.as_ref().expect("it was started");
+        assert_eq!(agents.iter().count(), 1, "{is_met_first}");
+        assert_eq!(agents.host_total(EventType::TxBytes), 1_111_111);
     }
 }

@@ -3,23 +3,25 @@
 use crate::agents::removal::{self, Removal};
 use crate::find::discover::FileId;
 use crate::producer::facts::Facts;
-use crate::producer::presence::{Presence, Seen};
-use crate::ring::source::{Drained, Source};
+use crate::producer::presence::Presence;
+use crate::ring::source::Source;
 use crate::shm::Broken;
-use crate::state::ledger::{Books, Ledger, Lifetimes};
+use crate::state::ledger::{Books, Ledger};
 use crate::state::record::{Entry, Name};
 use crate::state::{RecordId, State};
-use crate::store::{Found, Store};
+use crate::store::Store;
 use crate::totals::ranges::Ranges;
 use crate::totals::windows::Windows;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+mod drain;
 mod life;
 mod now;
 mod stranger;
 mod view;
+pub use drain::Outcome;
 pub use life::Life;
 pub use now::Now;
 pub(crate) use stranger::{Stranger, Version};
@@ -58,19 +60,6 @@ pub struct Agent {
     pub(crate) store: Option<Store>,
     /// Its ring or store, where that is of a version that this build does not read.
     pub(crate) stranger: Option<Stranger>,
-}
-
-/// What a drain of an agent's rings came to.
-#[derive(Debug, Default)]
-pub struct Outcome {
-    /// Rings that are let go.
-    pub gone: Vec<FileId>,
-    /// Files that are to be looked at anew.
-    pub again: Vec<PathBuf>,
-    /// Whether the state file turned out to be broken.
-    pub broken: bool,
-    /// Whether more events wait than are taken at a time.
-    pub more: bool,
 }
 
 impl Agent {
@@ -183,140 +172,6 @@ impl Agent {
         ledger.entry.retire_store(now.stamp);
         (gone, ledger.broken)
     }
-
-    /// Counts the events that wait, and finds out whether the agent lives. At `end` it leaves the rest of its rings for the
-    /// next call.
-    pub(crate) fn drain(&mut self, now: Now, end: Instant, books: &mut Books) -> Outcome {
-        let Self {
-            name,
-            entry,
-            windows,
-            record,
-            sources,
-            store,
-            ..
-        } = self;
-        let mut outcome = Outcome::default();
-        windows.advance(now.instant);
-        let mut ledger = Ledger::new(entry, windows, *record, now, books);
-        let (active, starts) = (ledger.entry.active, ledger.entry.starts);
-        let (mut alive, mut at) = (false, 0);
-        // A ring that it had before is written to again, in place: it has gone over to that.
-        if ledger.entry.store.is_some() && sources.iter().any(Source::has_news) {
-            let is_over = !ledger.is_early();
-            match store.take_if(|store| store.is_abandoned(now.instant)) {
-                Some(left) => outcome.gone.push(left.go(now.instant, &mut ledger)),
-                None if store.is_none() && is_over => ledger.entry.retire_store(now.stamp),
-                None => {}
-            }
-        }
-        while at < sources.len() {
-            let source = &mut sources[at];
-            let mut keep = true;
-            match source.drain(now.instant, &mut ledger) {
-                Drained::Events => {
-                    alive = true;
-                    outcome.more |= source.has_more();
-                }
-                // Whoever has an exited agent's file open, a backup or another reader, does not bring it back.
-                Drained::Held => alive |= active,
-                // It may be written to again, as far as the kernel tells; it is not waited for when its agent has left.
-                Drained::Silent => keep = active || !source.presence.is_unlinked(),
-                Drained::Gone => keep = false,
-                Drained::Broken(fault) => {
-                    let instance = &name.instance;
-                    tracing::info!("agent {instance}: its ring {fault}; it is looked at anew");
-                    outcome.again.push(source.path().to_owned());
-                    // What comes next on this file is a new ring, however alike.
-                    ledger.entry.add_reset();
-                    ledger.entry.commit = None;
-                    ledger.keep();
-                    alive |= active;
-                    keep = false;
-                }
-            }
-            if keep {
-                at += 1;
-            } else {
-                outcome.gone.push(sources.remove(at).id());
-            }
-            if at < sources.len() && Instant::now() >= end {
-                // Those that had no turn have it first the next time, and may be alive.
-                sources.rotate_left(at);
-                alive |= active;
-                break;
-            }
-        }
-        if let Some(looked_at) = store {
-            match looked_at.look(now.instant, &mut ledger) {
-                Found::Held => alive = true,
-                // Its last values stay for as long as its agent is an instance; and one of which the kernel does not tell whether
-                // it is written to is watched, as long as it has a name.
-                Found::Silent if ledger.entry.active || looked_at.presence.may_return() => {}
-                found => {
-                    if found == Found::Broken {
-                        let instance = &name.instance;
-                        tracing::info!(
-                            "agent {instance}: its store is not what it was; it is looked at anew"
-                        );
-                        outcome.again.push(looked_at.path().to_owned());
-                    }
-                    outcome.gone.push(looked_at.file_id());
-                    *store = None;
-                }
-            }
-        }
-        if let Some(stranger) = &mut self.stranger {
-            match stranger.check(now.instant) {
-                Seen::Held => alive = true,
-                Seen::Silent => {}
-                Seen::Gone => self.stranger = None,
-            }
-        }
-        let lifetimes = ledger.lifetimes();
-        let active = ledger.entry.active;
-        // A file of its own for each start: what has left does not come back.
-        if !active
-            && self
-                .stranger
-                .as_ref()
-                .is_some_and(|stranger| !stranger.is_held())
-        {
-            outcome
-                .gone
-                .extend(self.stranger.take().map(|stranger| stranger.id()));
-        }
-        age(name, &mut ledger, alive, now, lifetimes.retain);
-        outcome.broken = ledger.broken;
-        if active && !self.entry.active {
-            // It may be remembered for long, and its values are nobody's.
-            self.windows = Windows::new(now.instant);
-        }
-        if self.entry.starts != starts {
-            self.facts = None;
-        }
-        self.state = self.life(&now, lifetimes);
-        outcome
-    }
-
-    /// Whether it lives, from what is known of who has its rings.
-    fn life(&self, now: &Now, lifetimes: Lifetimes) -> Life {
-        let rings = self.sources.iter().map(|source| &source.presence);
-        let lives = rings.chain(self.store.iter().map(|store| &store.presence));
-        let lately = (self.entry.account.events > 0 || self.entry.store.is_some())
-            && self.idle(now) < lifetimes.retain;
-        let lives = lives.map(|presence| presence.life(lately));
-        let life = lives.max_by_key(|life| life.rank());
-        let life = life.unwrap_or(Life::Exited);
-        let stranger = self.stranger.as_ref();
-        match life {
-            Life::Live if self.idle(now) >= lifetimes.idle_after => Life::Idle,
-            Life::Unknown | Life::Exited if stranger.is_some_and(Stranger::is_held) => {
-                Life::Unsupported
-            }
-            life => life,
-        }
-    }
 }
 
 impl Agent {
@@ -336,6 +191,10 @@ impl Agent {
             let Some(ago) = source.abandoned_for(now).filter(|&ago| ago >= after) else {
                 continue;
             };
+            // Another of its rings comes first.
+            if ledger.in_flight().is_some_and(|ring| ring != source.id()) {
+                continue;
+            }
             let path = source.path().to_owned();
             match removal::remove(directory, source, &mut ledger) {
                 Removal::Done => {
@@ -356,29 +215,5 @@ impl Agent {
             }
         }
         ledger.broken
-    }
-}
-
-/// Brings whether an agent is to be an instance up to date.
-fn age(name: &Name, ledger: &mut Ledger, alive: bool, now: Now, retain: Duration) {
-    let entry = &mut *ledger.entry;
-    let before = (entry.active, entry.silent_since);
-    if alive {
-        (entry.active, entry.silent_since) = (true, None);
-        entry.last_seen = now.stamp;
-    } else if entry.active {
-        let since = *entry.silent_since.get_or_insert_with(|| {
-            let instance = &name.instance;
-            tracing::debug!("agent {instance}: nobody writes to its ring any more");
-            now.stamp
-        });
-        if u128::from(now.stamp.saturating_sub(since)) >= retain.as_nanos() {
-            let instance = &name.instance;
-            tracing::info!("agent {instance}: has exited and is no instance any more");
-            entry.active = false;
-        }
-    }
-    if before != (entry.active, entry.silent_since) {
-        ledger.keep();
     }
 }

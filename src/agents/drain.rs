@@ -119,6 +119,7 @@ impl Agents {
             let quiet = self.agents.quiet(place);
             if since.is_some_and(|since| quiet.was_drained(since)) || quiet.holds(now.instant) {
                 if number % LOOK_AT_CLOCK == 0 && Instant::now() >= end {
+                    self.next_served = place + 1;
                     return false;
                 }
                 continue;

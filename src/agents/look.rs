@@ -186,7 +186,14 @@ impl Agents {
             }
             // A state that is broken is given up below.
             let _ = agent.started(self.clock.at(now).stamp, self.books.state.as_ref());
-            agent.entry.commit = Some(commit);
+            // What became of a batch in flight, of another of its rings, is found out first.
+            if !agent
+                .entry
+                .commit
+                .is_some_and(|before| before.is_in_flight())
+            {
+                agent.entry.commit = Some(commit);
+            }
         }
         if self.proc_facts && !source.presence.is_abandoned() {
             agent.wait_until = now + PATIENCE;

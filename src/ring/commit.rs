@@ -111,6 +111,13 @@ impl Commit {
         }
     }
 
+    /// Whether it is still to be found out, or seen to, that its slots are given back: forgotten before that, it would be counted
+    /// once more.
+    #[must_use]
+    pub fn is_in_flight(&self) -> bool {
+        !self.released && !self.observed
+    }
+
     /// Says what became of the batch, from where the ring is now.
     #[must_use]
     pub fn judge(&self, now: Sight) -> Fate {

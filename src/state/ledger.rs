@@ -2,6 +2,7 @@
 
 use crate::agents::agent::Now;
 use crate::event::{Events, Totals};
+use crate::find::discover::FileId;
 use crate::producer::presence::Inquiry;
 use crate::ring::commit::Commit;
 use crate::shm::Broken;
@@ -170,11 +171,20 @@ impl<'a> Ledger<'a> {
         self.books.early
     }
 
-    /// Notes that the slots of the batch were given back.
-    pub fn released(&mut self) {
-        if let Some(commit) = &mut self.entry.commit {
-            commit.released = true;
-        }
+    /// The ring whose batch was counted last, while it is not known that its slots were given back.
+    #[must_use]
+    pub fn in_flight(&self) -> Option<FileId> {
+        let commit = self.entry.commit.filter(Commit::is_in_flight);
+        commit.map(|commit| commit.ring.id)
+    }
+
+    /// Notes that the slots of the last batch were given back, if that was of this ring.
+    pub fn released(&mut self, ring: FileId) {
+        let commit = self.entry.commit.as_mut();
+        let Some(commit) = commit.filter(|commit| commit.ring.id == ring) else {
+            return;
+        };
+        commit.released = true;
         if let Some((state, record)) = self.kept() {
             self.broken |= state.set_released(record) == Err(Broken);
         }

@@ -72,15 +72,18 @@ impl Source {
         }
         // A restart sets the position to 0 as well, so that there the swap may have met the new ring.
         if from == 0 {
-            return self.settle(ledger).inspect_err(|&fault| {
+            self.settle(ledger).inspect_err(|&fault| {
                 // In the midst of a restart: whatever the new ring will be, it begins at 0.
                 if fault != RingFault::Unseen {
                     let _ = self.ring.release(upto, 0);
                 }
-            });
+            })?;
+            if (self.commit.from, self.commit.upto) != (from, upto) {
+                return Ok(());
+            }
+        } else {
+            self.given_back(ledger);
         }
-        self.commit.released = true;
-        ledger.released();
         // The producer may have filled the ring before it got these slots: from where it stood then, events are missing.
         let (_, write_pos) = self.ring.positions().unwrap_or((upto, upto));
         if self.ring.between(from, upto) + self.ring.between(upto, write_pos)
@@ -93,6 +96,36 @@ impl Source {
 
     /// Finds out why `read_pos` is not where it was left, and goes on from there.
     fn settle(&mut self, ledger: &mut Ledger) -> Result<(), RingFault> {
+        let (fate, identity, read_pos) = self.fate(ledger)?;
+        let upto = self.commit.upto;
+        match fate {
+            Fate::Done => self.given_back(ledger),
+            // Where that fails, the position has moved again, and the next drain looks anew.
+            Fate::Release | Fate::Overtaken(_) => {
+                if self.ring.release(read_pos, upto)?.is_ok() {
+                    if let Fate::Overtaken(taken) = fate {
+                        ledger.entry.add_foreign_reads(taken);
+                        ledger.keep();
+                    }
+                    self.given_back(ledger);
+                }
+            }
+            Fate::Passed(missed) => {
+                ledger.entry.add_foreign_reads(missed);
+                self.begin(identity, ledger)?;
+            }
+            Fate::NewRing => self.renew(identity, ledger)?,
+            Fate::NewRingReleased => {
+                // If it fails, the producer has put it there itself.
+                let _ = self.ring.release(upto, 0)?;
+                self.renew(identity, ledger)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What became of the batch that was counted last, which ring it is by now, and where its `read_pos` is.
+    fn fate(&mut self, ledger: &mut Ledger) -> Result<(Fate, Identity, u64), RingFault> {
         let (read_pos, write_pos) = self.ring.positions()?;
         let identity = self.identity()?;
         // No later than the batch, and hardly before it.
@@ -117,39 +150,41 @@ impl Source {
         if unasked.get() {
             return Err(RingFault::Unseen);
         }
-        let upto = self.commit.upto;
+        Ok((fate, identity, read_pos))
+    }
+
+    /// The slots of the last batch are the producer's again.
+    fn given_back(&mut self, ledger: &mut Ledger) {
+        self.commit.released = true;
+        ledger.released(self.commit.ring.id);
+    }
+
+    /// Finds out what became of a batch that was counted while the ring was drained here, now that it may not be written to: none
+    /// of it is counted once more, and from here on its slots are another's to give back.
+    fn settle_unwritten(&mut self, ledger: &mut Ledger) -> Result<(), RingFault> {
+        let (fate, identity, _) = self.fate(ledger)?;
         match fate {
-            Fate::Done => {
-                self.commit.released = true;
-                ledger.released();
-            }
-            // Where that fails, the position has moved again, and the next drain looks anew.
-            Fate::Release | Fate::Overtaken(_) => {
-                if self.ring.release(read_pos, upto)?.is_ok() {
-                    if let Fate::Overtaken(taken) = fate {
-                        ledger.entry.add_foreign_reads(taken);
-                        ledger.keep();
-                    }
-                    self.commit.released = true;
-                    ledger.released();
-                }
-            }
+            // Whoever reads what was counted here takes nothing away.
+            Fate::Done | Fate::Release | Fate::Overtaken(_) => {}
             Fate::Passed(missed) => {
                 ledger.entry.add_foreign_reads(missed);
                 self.begin(identity, ledger)?;
             }
             Fate::NewRing => self.renew(identity, ledger)?,
-            Fate::NewRingReleased => {
-                // If it fails, the producer has put it there itself.
-                let _ = self.ring.release(upto, 0)?;
-                self.renew(identity, ledger)?;
-            }
+            // Its events begin at 0; `read_pos` is where the swap has put it.
+            Fate::NewRingReleased => self.renew_at(0, identity, ledger)?,
         }
+        self.commit.observed = true;
+        ledger.entry.commit = Some(self.commit);
+        ledger.keep();
         Ok(())
     }
 
     /// Counts what a ring holds that another process drains.
     pub(super) fn follow(&mut self, ledger: &mut Ledger) -> Result<bool, RingFault> {
+        if !self.commit.observed {
+            self.settle_unwritten(ledger)?;
+        }
         let (read_pos, write_pos) = self.ring.positions()?;
         let found_before = self.pending;
         self.pending = self.ring.between(read_pos, write_pos);
@@ -169,11 +204,7 @@ impl Source {
         if !is_unchanged && !went_on {
             self.renew(ring, ledger)?;
         }
-        let mut from = self.commit.upto;
-        // A commit that is not our own following may lie behind what its drainer has given back since.
-        if !self.commit.observed {
-            from = read_pos;
-        }
+        let from = self.commit.upto;
         self.check_written(from, write_pos, &ring)?;
         let limit = self.ring.between(from, write_pos).min(BATCH);
         let batch = self.ring.follow(from, limit, ledger.events())?;
@@ -194,15 +225,25 @@ impl Source {
 
     /// The producer was started anew.
     fn renew(&mut self, ring: Identity, ledger: &mut Ledger) -> Result<(), RingFault> {
+        let (read_pos, _) = self.ring.positions()?;
+        self.renew_at(read_pos, ring, ledger)
+    }
+
+    fn renew_at(&mut self, pos: u64, ring: Identity, ledger: &mut Ledger) -> Result<(), RingFault> {
         ledger.entry.add_reset();
         ledger.add_start();
         self.presence.renewed();
-        self.begin(ring, ledger)
+        self.begin_at(pos, ring, ledger)
     }
 
     /// Goes on from where `read_pos` is, with nothing counted yet.
     fn begin(&mut self, ring: Identity, ledger: &mut Ledger) -> Result<(), RingFault> {
-        self.commit = begin(&self.ring, ring, self.mode)?;
+        let (read_pos, _) = self.ring.positions()?;
+        self.begin_at(read_pos, ring, ledger)
+    }
+
+    fn begin_at(&mut self, pos: u64, ring: Identity, ledger: &mut Ledger) -> Result<(), RingFault> {
+        self.commit = begin_at(pos, &self.ring, ring, self.mode)?;
         self.gaps.clear();
         ledger.entry.commit = Some(self.commit);
         ledger.keep();
@@ -231,16 +272,20 @@ impl Source {
 /// The commit of a ring of which nothing was counted yet: an empty batch where `read_pos` is.
 pub(super) fn begin(ring: &Ring, identity: Identity, mode: Mode) -> Result<Commit, RingFault> {
     let (read_pos, _) = ring.positions()?;
+    begin_at(read_pos, ring, identity, mode)
+}
+
+fn begin_at(pos: u64, ring: &Ring, identity: Identity, mode: Mode) -> Result<Commit, RingFault> {
     let ahead = ring.look_ahead()?;
-    let last = read_pos.wrapping_sub(1) & (ring.capacity() - 1);
+    let last = pos.wrapping_sub(1) & (ring.capacity() - 1);
     Ok(Commit {
         write_pos: ahead.write_pos,
         next: ahead.next,
         beyond: ahead.beyond,
         ring: identity,
-        from: read_pos,
-        upto: read_pos,
-        print: ring.print(last, read_pos)?,
+        from: pos,
+        upto: pos,
+        print: ring.print(last, pos)?,
         observed: mode != Mode::Drain,
         released: true,
     })
