@@ -4,6 +4,7 @@ mod support;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+use support::writer::{Layout, RingWriter};
 use support::{Home, Nixl, project, wait_for};
 
 /// NIXL with an agent that lives until its standard input is closed.
@@ -101,14 +102,20 @@ fn check_finds_a_process_whose_first_thread_has_ended() {
     let home = Home::new();
     let library = home.path("libnixl.so");
     std::fs::write(&library, [0; 4096]).expect("written");
+    drop(RingWriter::create(&home.ring("headless"), Layout::V4, 64).expect("a ring"));
     let script = "import ctypes, mmap, sys, threading\n\
-                  file = open(sys.argv[1], 'r+b')\n\
-                  mapped = mmap.mmap(file.fileno(), 0)\n\
+                  files = [open(name, 'r+b') for name in sys.argv[1:]]\n\
+                  mapped = [mmap.mmap(file.fileno(), 0) for file in files]\n\
                   threading.Thread(target=sys.stdin.read).start()\n\
                   print('ready', flush=True)\n\
                   ctypes.CDLL(None).pthread_exit(None)\n";
     let mut command = Command::new("/usr/bin/python3");
     command.args(["-c", script]).arg(&library);
+    // More than there is in the environment of most.
+    for name in ["A_1", "A_2", "A_3"] {
+        command.env(name, "x".repeat(100 << 10));
+    }
+    command.env("NIXL_TELEMETRY_ENABLE", "n");
     let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let mut process = Agent(child.expect("Python starts"));
     let mut line = String::new();
@@ -121,10 +128,25 @@ fn check_finds_a_process_whose_first_thread_has_ended() {
     });
     let (_, said) = home.check();
     let told = process.told(&said);
-    assert!(
-        told.is_some_and(|told| told.starts_with("NIXL_TELEMETRY_ENABLE is not set: set it to y")),
-        "{said}"
-    );
+    let why = "NIXL_TELEMETRY_ENABLE is \"n\": set it to y";
+    assert!(told.is_some_and(|told| told.starts_with(why)), "{said}");
+    // One that has a ring is seen to have it.
+    let mut command = Command::new("/usr/bin/python3");
+    command
+        .args(["-c", script])
+        .arg(&library)
+        .arg(home.ring("headless"));
+    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let process = Agent(child.expect("Python starts"));
+    let pid = process.0.id();
+    wait_for("its first thread ends", || {
+        let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
+        maps.is_empty().then_some(())
+    });
+    let (_, said) = home.check();
+    let ring = said.lines().find(|line| line.contains("headless: ring"));
+    let is_its = |line: &str| line.contains(&format!("pid {pid} "));
+    assert!(ring.is_some_and(is_its), "{said}");
 }
 
 /// One that is free now; the test has a network of its own, as far as it may.

@@ -261,15 +261,22 @@ impl Agents {
         state.map_or(0, |state| state.next_id().unwrap_or(0))
     }
 
-    /// Notes the instance id that an agent has, and one that is more than any that was given.
-    pub fn set_id(&mut self, key: AgentKey, id: u32, next: u32) {
+    /// Notes what is more than any that was given.
+    pub fn set_next_id(&mut self, next: u32) {
+        let state = self.books.state.as_ref();
+        if state.is_some_and(|state| state.set_next_id(next) == Err(Broken)) {
+            self.give_state_up();
+        }
+    }
+
+    /// Notes the instance id that an agent has.
+    pub fn set_id(&mut self, key: AgentKey, id: u32) {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
         agent.id = Some(id);
         if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
-            let noted = state.set_next_id(next);
-            if noted.and_then(|()| state.set_id(record, id)) == Err(Broken) {
+            if state.set_id(record, id) == Err(Broken) {
                 self.give_state_up();
             }
         }

@@ -13,6 +13,7 @@ pub mod config;
 pub mod error;
 pub mod event;
 pub mod find;
+pub mod ids;
 pub mod log;
 pub mod metrics;
 #[cfg(feature = "pcp")]

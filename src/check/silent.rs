@@ -8,6 +8,7 @@ use crate::find::directory::Directory;
 use crate::find::discover;
 use crate::find::name;
 use crate::producer::facts::telemetry::Settings;
+use crate::producer::writer::Stat;
 use nix::unistd::geteuid;
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -19,8 +20,8 @@ use std::path::Path;
 
 /// What is read of a command line, in bytes: enough to know a process by.
 const COMMAND: u64 = 100;
-/// What goes by of an environment, in bytes.
-const ENVIRON: u64 = 256 << 10;
+/// What goes by of an environment, in bytes: more than a process can be started with (execve(2)).
+const ENVIRON: u64 = 8 << 20;
 
 /// Processes that use NIXL, as far as /proc may be read.
 #[derive(Debug, Default)]
@@ -176,30 +177,18 @@ fn is_same(one: &Path, other: &Path) -> bool {
 
 /// Where /proc shows a process that has a library of NIXL's mapped; `None`: it has none.
 fn user_of_nixl(pid: u32) -> io::Result<Option<String>> {
-    let process = format!("/proc/{pid}");
-    let mapped = match has_nixl(&process)? {
-        Some(mapped) => mapped.then_some(process),
-        // Its first thread has ended, and with it what /proc shows of that; the others are still there.
-        None => fs::read_dir(format!("{process}/task"))?
-            .flatten()
-            .map(|task| format!("{process}/task/{}", task.file_name().to_string_lossy()))
-            .find(|task| has_nixl(task).is_ok_and(|mapped| mapped == Some(true))),
+    let Some(shown_at) = Stat::of(pid)?.shown_at(pid) else {
+        return Ok(None);
     };
-    Ok(mapped)
-}
-
-/// Whether a library of NIXL's is mapped there; `None`: nothing is.
-fn has_nixl(task: &str) -> io::Result<Option<bool>> {
-    let mut maps = BufReader::new(File::open(format!("{task}/maps"))?);
-    let (mut line, mut mapped) = (Vec::new(), None);
+    let mut maps = BufReader::new(File::open(format!("{shown_at}/maps"))?);
+    let mut line = Vec::new();
     while maps.read_until(b'\n', &mut line)? > 0 {
         if is_nixl(&line) {
-            return Ok(Some(true));
+            return Ok(Some(shown_at));
         }
-        mapped = Some(false);
         line.clear();
     }
-    Ok(mapped)
+    Ok(None)
 }
 
 /// Whether a line of /proc/PID/maps names libnixl: `libnixl.so`, `libnixl_build.so`, `libnixl-4f1c.so.1` and so on.

@@ -4,6 +4,7 @@
 
 use super::ffi::Instances;
 use crate::metrics::{BANDWIDTHS, LATENCIES, SIZES};
+use crate::state::record::HIGHEST_ID;
 use crate::totals::account::{BANDWIDTH, SIZE};
 use crate::totals::ranges::Ranges;
 use std::collections::HashSet;
@@ -11,6 +12,7 @@ use std::ffi::CString;
 
 /// More ranges than a histogram can have.
 const RANGES: u32 = 64;
+const _: () = assert!(i32::MAX as u32 / RANGES >= HIGHEST_ID);
 
 /// The agent's instance id, and which range it is.
 #[must_use]

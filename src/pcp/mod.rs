@@ -4,12 +4,10 @@
 
 pub mod answer;
 pub mod buckets;
-pub mod cache_file;
 pub mod callbacks;
 mod current;
 pub mod daemon;
 pub mod ffi;
-pub mod ids;
 pub mod instances;
 pub mod profile;
 pub mod server;

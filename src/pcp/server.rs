@@ -1,14 +1,13 @@
 //! What the PMDA answers.
 
 use super::buckets::{self, BucketIndoms};
-use super::cache_file;
-use super::ids::Ids;
 use super::instances::AgentInstances;
 use super::work::{Allowance, Budget, END, FETCH, PIECE, REVEAL, TICK, Work};
 use crate::agents::agent::{Agent, Now};
 use crate::agents::{AgentKey, Agents, Change};
 use crate::config::{Config, Loaded};
 use crate::error::ConfigError;
+use crate::ids::kept::{self, KeptIds};
 use crate::metrics::AGENTS;
 use crate::metrics::control::Control;
 use crate::rights::privilege::NotAllowed;
@@ -22,11 +21,6 @@ use std::time::{Duration, Instant};
 mod answer;
 mod store;
 pub use store::{Store, StoreRefusal};
-
-/// The cache file's times are brought up to date this often, so that a week is counted from when an agent was last seen.
-const SAVE_INTERVAL: Duration = Duration::from_secs(3600);
-/// It is written no more often than this, however fast agents come and go.
-const SAVE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Reads the configuration anew.
 pub type Reader = Box<dyn Fn() -> Result<Loaded, ConfigError>>;
@@ -65,7 +59,7 @@ pub struct Server {
     buckets: BucketIndoms,
     /// When the agents were looked at for the answer that is being given.
     now: Now,
-    ids: Ids,
+    ids: KeptIds,
     control: Control,
     users: HashMap<i32, u32>,
     read_config: Reader,
@@ -73,8 +67,6 @@ pub struct Server {
     user: Option<String>,
     /// The configuration by which rights were given up.
     locked_in: Option<Config>,
-    unsaved: bool,
-    saved: Option<Instant>,
     work: Work,
 }
 
@@ -122,13 +114,13 @@ impl Server {
         }
         Ok(Self {
             agents: Agents::new(config),
+            ids: KeptIds::new(places.cache_path.clone()),
             places,
             phase: Phase::Start,
             domain,
             instances: indoms.agents,
             buckets: indoms.buckets,
             now: Now::read(),
-            ids: Ids::default(),
             control: Control {
                 drain_interval: config.drain_interval,
                 loads: u32::from(loaded.is_ok()),
@@ -144,9 +136,6 @@ impl Server {
             enter_account,
             user: config.user.as_ref().map(|user| user.name.clone()),
             locked_in: loaded.is_ok().then(|| config.clone()),
-            unsaved: false,
-            // The first tick stamps what is there.
-            saved: None,
             work: Work::Nothing,
         })
     }
@@ -199,13 +188,9 @@ impl Server {
         }
         self.phase = Phase::Serving;
         self.control.persistent = self.agents.is_persistent();
-        // What cannot be read is warned of where it is written.
-        let kept = cache_file::read(&self.places.cache_path).unwrap_or_default();
-        self.ids = Ids::new(kept, &self.agents.ids(), self.agents.next_id());
-        if let Err(err) = self.update_cache_file() {
-            let path = self.places.cache_path.display();
-            tracing::warn!("{path}: {err}; agents may get new instance ids");
-        }
+        let next = self.agents.next_id();
+        self.ids.begin(&self.agents.ids(), next);
+        self.agents.set_next_id(self.ids.next());
         self.follow(changes);
         true
     }
@@ -307,7 +292,7 @@ impl Server {
                 }
                 Work::Tidy => {
                     self.agents.tidy(now, until);
-                    if self.is_save_due() {
+                    if self.ids.is_due() {
                         Work::Save
                     } else {
                         Work::Nothing
@@ -325,15 +310,6 @@ impl Server {
         }
     }
 
-    fn is_save_due(&self) -> bool {
-        let pause = if self.unsaved {
-            SAVE_PAUSE
-        } else {
-            SAVE_INTERVAL
-        };
-        self.saved.is_none_or(|saved| saved.elapsed() >= pause)
-    }
-
     /// The end: what waits is counted before new rings are looked for, which may take long.
     pub(super) fn finish(&mut self) {
         if self.is_waiting() {
@@ -341,36 +317,28 @@ impl Server {
         }
         self.drain(END.drain, Agents::drain_for_answer);
         self.collect(END);
-        if self.unsaved {
-            self.save();
-        }
+        self.save_with(KeptIds::finish);
     }
 
     fn save(&mut self) {
-        if let Err(err) = self.update_cache_file() {
-            let path = self.places.cache_path.display();
-            tracing::warn!("{path}: {err}; agents get new instance ids after a restart");
-        }
-        self.unsaved = false;
-        self.saved = Some(Instant::now());
+        self.save_with(KeptIds::save);
     }
 
-    /// Has the file of instance ids say what is known of the agents.
-    fn update_cache_file(&self) -> io::Result<()> {
-        let ids = cache_file::Ids {
+    fn save_with(&mut self, save: impl FnOnce(&mut KeptIds, kept::Agents)) {
+        let agents = kept::Agents {
             known: &self.agents.ids(),
             seen: &self.instances.iter().map(|(id, _)| id).collect(),
-            kept: self.ids.kept(),
-            next: self.ids.next(),
             limit: self.agents.max_records(),
         };
-        cache_file::update(&self.places.cache_path, ids)
+        save(&mut self.ids, agents);
     }
 
     /// Brings the instance domains after the agents: first who leaves, all at once, since each look through the ranges of all
     /// agents takes long, and then who comes.
     fn follow(&mut self, changes: Vec<Change>) {
-        self.unsaved |= !changes.is_empty();
+        if !changes.is_empty() {
+            self.ids.changed();
+        }
         let (mut left, mut come, mut changed) = (HashSet::new(), Vec::new(), Vec::new());
         for change in changes {
             match change {
@@ -400,14 +368,17 @@ impl Server {
         let Some(agent) = self.agents.get(key) else {
             return;
         };
-        let (agents, name) = (&self.agents, agent.name.instance.as_str());
-        let known = || agents.ids().iter().map(|(id, _)| *id).collect();
-        let id = agent.id().or_else(|| self.ids.give(name, known));
-        let Some(id) = id.filter(|&id| self.instances.add(id, name, key)) else {
+        let name = agent.name.instance.as_str();
+        let Some(id) = agent.id().or_else(|| self.ids.give(name)) else {
             return tracing::error!("agent {name} cannot be an instance: no instance id is left");
         };
+        if !self.instances.add(id, name, key) {
+            return tracing::error!("agent {name} cannot be an instance: another has its id, {id}");
+        }
         self.buckets.add(id, name, agent.entry.account.ranges());
-        self.agents.set_id(key, id, self.ids.next());
+        // Before anybody is told of it.
+        self.agents.set_next_id(self.ids.next());
+        self.agents.set_id(key, id);
     }
 
     /// The agent that is this instance.

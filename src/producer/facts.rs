@@ -14,7 +14,7 @@ pub mod telemetry;
 
 pub use engine::Engine;
 
-use crate::producer::writer::Writer;
+use crate::producer::writer::{Stat, Writer};
 use crate::store::Description;
 use cgroup::Cgroup;
 use environ::Environ;
@@ -87,7 +87,8 @@ impl Facts {
     /// another's that got its id. May wait for as long as the process likes.
     #[must_use]
     pub fn of_process(process: Writer) -> Option<Self> {
-        let open = |file: &str| File::open(format!("/proc/{}/{file}", process.pid));
+        let shown_at = Stat::of(process.pid).ok()?.shown_at(process.pid)?;
+        let open = |file: &str| File::open(format!("{shown_at}/{file}"));
         let read = |file: &str, limit: u64| -> io::Result<Vec<u8>> {
             let mut content = Vec::new();
             open(file)?.take(limit).read_to_end(&mut content)?;

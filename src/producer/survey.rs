@@ -141,9 +141,11 @@ impl Mappers {
         let proc = format!("/proc/{pid}");
         let stat = Stat::of(pid)?;
         let uid = fs::metadata(&proc)?.uid();
-        // Where its first thread has ended, the others' mappings are not shown.
-        self.complete &= !stat.is_headless() || stat.has_ended();
-        let maps = File::open(format!("{proc}/maps"))?;
+        let Some(shown_at) = stat.shown_at(pid) else {
+            self.complete = false;
+            return Ok(());
+        };
+        let maps = File::open(format!("{shown_at}/maps"))?;
         // Most processes have nothing of the kind mapped.
         let mapper = LazyCell::new(|| {
             let command = fs::read(format!("{proc}/comm")).unwrap_or_default();

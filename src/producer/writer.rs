@@ -5,7 +5,7 @@ use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, fstatfs};
 use nix::unistd::Pid;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::time::Duration;
 
@@ -120,9 +120,29 @@ impl Stat {
         self.is_headless() && self.threads <= 1
     }
 
-    /// Whether its first thread has ended: then /proc shows no mappings, though others may run.
-    pub(crate) fn is_headless(&self) -> bool {
+    /// Whether its first thread has ended: then /proc/PID shows no mappings, though others may run.
+    fn is_headless(&self) -> bool {
         matches!(self.state, b'Z' | b'X')
+    }
+
+    /// Where /proc shows what the process has: in its own directory or, where its first thread has ended, in that of one that
+    /// runs; `None`: it shows none of these.
+    pub(crate) fn shown_at(&self, pid: u32) -> Option<String> {
+        let process = format!("/proc/{pid}");
+        if !self.is_headless() || self.has_ended() {
+            return Some(process);
+        }
+        let tasks = fs::read_dir(format!("{process}/task"));
+        let mut tasks = tasks.into_iter().flatten().flatten();
+        tasks.find_map(|task| {
+            let name = task.file_name();
+            let task = format!("{process}/task/{}", name.to_str()?);
+            // That of one that has ended is empty.
+            let mut start = [0];
+            let shown =
+                File::open(format!("{task}/maps")).and_then(|mut maps| maps.read(&mut start));
+            (shown.ok()? > 0).then_some(task)
+        })
     }
 }
 

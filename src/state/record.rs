@@ -36,6 +36,9 @@ const ENTRY_ROOM: usize = 448;
 const FACTS: usize = ENTRIES[1] + ENTRY_ROOM;
 const _: () = assert!(ENTRY_WORDS <= ENTRY_ROOM && FACTS < RECORD_WORDS);
 
+/// The highest instance id that an agent can have: those of its histograms are 64 times it and more, and PCP's ids have 31 bits.
+pub const HIGHEST_ID: u32 = (1 << 25) - 1;
+
 /// No generation.
 const NOT_RELEASED: u64 = u64::MAX;
 /// No instance id yet.
@@ -214,11 +217,9 @@ pub fn read(words: &[AtomicU64]) -> Result<Option<Saved>, Damaged> {
     for (value, word) in entry.iter_mut().zip(&words[start..]) {
         *value = word.load(Relaxed);
     }
-    let id = match words[INSTANCE_ID].load(Relaxed) {
-        NO_ID => None,
-        // PCP's instance ids have 31 bits.
-        id => Some(i32::try_from(id).map_err(|_| Damaged)?.unsigned_abs()),
-    };
+    // Where it makes no sense, the file of instance ids may know it by the agent's name.
+    let id = u32::try_from(words[INSTANCE_ID].load(Relaxed));
+    let id = id.ok().filter(|&id| id <= HIGHEST_ID);
     let mut entry = entry::from_words(&entry);
     if let Some(commit) = &mut entry.commit {
         // Its positions go into the ring when its slots are given back.
@@ -344,13 +345,25 @@ mod tests {
             (LENGTHS, 0),
             (LENGTHS, u64::MAX),
             (40, 0xffff),
-            (INSTANCE_ID, 1 << 31),
-            (INSTANCE_ID, 1 << 32),
         ] {
             let words = record();
             create(&words, &name(), &entry(1));
             words[word].store(value, Relaxed);
             assert_eq!(read(&words), Err(Damaged), "{word}");
+        }
+    }
+
+    #[test]
+    fn an_id_that_cannot_have_been_given_is_none_and_all_else_stays() {
+        for id in [1 << 25, 1 << 31, 1 << 32, u64::MAX - 1] {
+            let words = record();
+            create(&words, &name(), &entry(1));
+            words[INSTANCE_ID].store(id, Relaxed);
+            let saved = read(&words).expect("whole").expect("in use");
+            assert_eq!((saved.id, saved.entry), (None, entry(1)));
+            set_id(&words, HIGHEST_ID);
+            let saved = read(&words).expect("whole").expect("in use");
+            assert_eq!(saved.id, Some(HIGHEST_ID));
         }
     }
 

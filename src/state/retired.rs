@@ -5,6 +5,7 @@
 //! that are forgotten are not given to others: the next one is here too.
 
 use crate::event::Totals;
+use crate::state::record::HIGHEST_ID;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -17,9 +18,12 @@ const FREED: usize = Totals::WORDS;
 const NEXT_ID: usize = 80;
 const _: () = assert!(ENTRIES[0] + FREED < ENTRIES[1] && ENTRIES[1] + FREED < NEXT_ID);
 
-/// More than any instance id that was given; 0 where that was never noted.
+/// More than any instance id that was given; 0 where that was never noted, or makes no sense.
 pub fn next_id(words: &[AtomicU64]) -> u32 {
-    u32::try_from(words[NEXT_ID].load(Relaxed)).unwrap_or(0)
+    let next = u32::try_from(words[NEXT_ID].load(Relaxed));
+    next.ok()
+        .filter(|&next| next <= HIGHEST_ID + 1)
+        .unwrap_or(0)
 }
 
 /// Notes it.
@@ -68,6 +72,21 @@ mod tests {
             }
             write(&words, &totals(value), freed);
             assert_eq!(read(&words), (totals(value), freed));
+        }
+    }
+
+    #[test]
+    fn a_next_id_that_cannot_be_is_none() {
+        let words: Vec<AtomicU64> = (0..512).map(|_| AtomicU64::new(0)).collect();
+        for (word, next) in [
+            (0, 0),
+            (7, 7),
+            (1 << 25, 1 << 25),
+            ((1 << 25) + 1, 0),
+            (u64::MAX, 0),
+        ] {
+            words[NEXT_ID].store(word, Relaxed);
+            assert_eq!(next_id(&words), next);
         }
     }
 }

@@ -1,14 +1,8 @@
 //! The file that libpcp_pmda keeps instance ids in: whatever was in it, afterwards it has ours.
 
 use super::Input;
+use pmdanixl::ids::{Ids, Keep, cache_file};
 use std::collections::{HashMap, HashSet};
-
-// By path: it is a part of what needs PCP, and needs none itself.
-#[path = "../../../src/pcp/cache_file.rs"]
-mod file;
-// As it.
-#[path = "../../../src/pcp/ids.rs"]
-mod ids;
 
 /// The input is how many agents, their ids and names, and the file.
 pub fn run(input: &[u8]) {
@@ -34,17 +28,25 @@ pub fn run(input: &[u8]) {
 
     let known = &ids[..];
     let seen = &HashSet::new();
-    let mut given = ids::Ids::new(file::read(&path).expect("there"), known, 0);
-    let (kept, next) = (given.kept(), given.next());
-    let ids = file::Ids {
-        known,
-        seen,
-        kept,
-        next,
-        limit,
+    // Later than any time in the file, and for none too late.
+    let now = u64::from(i32::MAX.unsigned_abs());
+    let read = || {
+        let mut ids = Ids::new(known, 0, now);
+        ids.learn(cache_file::read(&path).expect("there"));
+        ids
     };
-    let update = || file::update(&path, ids);
-    update().expect("whatever it held");
+    let mut ids = read();
+    let mut keep = || {
+        let lines = ids.keep(Keep {
+            known,
+            seen,
+            limit,
+            now,
+        });
+        let text = cache_file::text(lines, ids.next().checked_sub(1));
+        cache_file::write(&path, &text).expect("whatever it held");
+    };
+    keep();
     // A name of somebody else's may be no UTF-8.
     let bytes = std::fs::read(&path).expect("there");
     let text = String::from_utf8_lossy(&bytes);
@@ -72,13 +74,11 @@ pub fn run(input: &[u8]) {
         assert_eq!(same, [&(id, name)], "{text:?}");
     }
     // Once is enough.
-    update().expect("whatever it held");
+    keep();
     assert_eq!(std::fs::read(&path).expect("there"), bytes);
     // What comes next was never given, also by whoever reads this file.
-    let new = given.give("new agent", || known.iter().map(|(id, _)| *id).collect());
+    let new = ids.give("new agent", now);
     let highest = found.last().map_or(0, |(id, _)| id + 1);
     assert!(new >= Some(highest), "{new:?} {text:?}");
-    let read = file::read(&path).expect("there");
-    let mut again = ids::Ids::new(read, known, 0);
-    assert_eq!(again.give("new agent", HashSet::new), new, "{text:?}");
+    assert_eq!(read().give("new agent", now), new, "{text:?}");
 }

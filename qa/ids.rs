@@ -1,0 +1,141 @@
+//! Instance ids where their file cannot be read or written: none is lost, and none is given to a second name.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use support::writer::{Kind, Layout, RingWriter};
+use support::{Home, Pmcd, TX_BYTES, needs_root, run, wait_for};
+
+const FILE: &str = "var/config/pmda/39.0";
+
+/// An agent that has sent a byte.
+fn agent(home: &Home, name: &str) -> RingWriter {
+    let mut ring = RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring");
+    assert!(ring.push(Kind::TxBytes, 1));
+    ring
+}
+
+/// The ids of these agents, when they are all there.
+fn ids<const N: usize>(pmcd: &Pmcd, names: [&str; N]) -> [u32; N] {
+    wait_for("all are instances", || {
+        let shown = run(pmcd.tool("pminfo").args(["-f", TX_BYTES]));
+        // inst [7 or "a"] value 1
+        let ids = shown.lines().filter_map(|line| {
+            let (id, rest) = line.split_once("inst [")?.1.split_once(" or \"")?;
+            Some((rest.split_once('"')?.0.to_owned(), id.parse().ok()?))
+        });
+        let ids: BTreeMap<String, u32> = ids.collect();
+        let ids: Vec<u32> = names
+            .iter()
+            .filter_map(|name| ids.get(*name).copied())
+            .collect();
+        ids.try_into().ok()
+    })
+}
+
+fn now() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.expect("after 1970").as_secs()
+}
+
+fn start(home: &Home, name: &str, file: impl FnOnce(&std::path::Path)) -> Pmcd {
+    Pmcd::start_with(home, name, |dir| {
+        fs::create_dir_all(dir.join("var/config/pmda")).expect("made");
+        file(&dir.join(FILE));
+    })
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_left_alone_and_read_when_it_can_be() {
+    needs_root();
+    let home = Home::new();
+    let _a = agent(&home, "a");
+    let text = format!("2 0 2147483647\n3 {0} x\n5 {0} y\n70 {0} z\n", now() - 60);
+    let kept = home.path("kept");
+    fs::write(&kept, &text).expect("written");
+    // Where the file is, somebody has put a link to it.
+    let pmcd = start(&home, "pcp", |file| symlink(&kept, file).expect("made"));
+    let [first] = ids(&pmcd, ["a"]);
+    let file = pmcd.path(FILE);
+    wait_for("it is said", || {
+        let said = "it is no regular file of one name; remove it; until it can be read";
+        pmcd.log().contains(said).then_some(())
+    });
+    assert_eq!(fs::read_to_string(&kept).expect("there"), text);
+    fs::remove_file(&file).expect("there");
+    fs::write(&file, &text).expect("written");
+    // What it says is asked for before the next id is given, a second after it was tried for the last time.
+    wait_for("what was read is saved with what has come", || {
+        let text = fs::read_to_string(&file).ok()?;
+        text.contains(" a\n").then_some(())
+    });
+    let (_y, _new) = (agent(&home, "y"), agent(&home, "new"));
+    let [a, y, new] = ids(&pmcd, ["a", "y", "new"]);
+    assert_eq!((a, y), (first, 5));
+    assert!(new > 70, "{new}");
+    assert!(pmcd.log().matches("until it can be read").count() == 1);
+}
+
+#[test]
+fn what_cannot_be_written_is_written_when_it_can_be() {
+    needs_root();
+    let home = Home::new();
+    let _a = agent(&home, "a");
+    let text = format!("2 0 2147483647\n3 {0} x\n5 {0} y\n70 {0} z\n", now() - 60);
+    let pmcd = start(&home, "pcp", |file| {
+        fs::write(file, &text).expect("written");
+        // What stands in the way of a new one.
+        fs::create_dir(file.with_extension("0.new")).expect("made");
+    });
+    let [a] = ids(&pmcd, ["a"]);
+    assert!(a > 70, "{a}");
+    let file = pmcd.path(FILE);
+    wait_for("it is said", || {
+        pmcd.log().contains("until it can be written").then_some(())
+    });
+    assert_eq!(fs::read_to_string(&file).expect("there"), text, "as it was");
+    fs::remove_dir(file.with_extension("0.new")).expect("empty");
+    let _y = agent(&home, "y");
+    assert_eq!(ids(&pmcd, ["a", "y"]), [a, 5]);
+    let text = wait_for("all is saved", || {
+        let text = fs::read_to_string(&file).ok()?;
+        text.contains(" a\n").then_some(text)
+    });
+    assert!(
+        text.contains(&format!("{a} ")) && text.contains(" z\n"),
+        "{text}"
+    );
+    wait_for("it is said", || {
+        let is_said = pmcd.log().contains("instance ids are saved again");
+        is_said.then_some(())
+    });
+    assert!(pmcd.log().matches("until it can be written").count() == 1);
+}
+
+#[test]
+fn a_host_that_stops_right_after_an_agent_came_gives_its_id_to_nobody_else() {
+    needs_root();
+    let home = Home::new();
+    let _a = agent(&home, "a");
+    let pmcd = start(&home, "pcp", |_| ());
+    let [a] = ids(&pmcd, ["a"]);
+    let saved = wait_for("it is saved", || {
+        let text = fs::read_to_string(pmcd.path(FILE)).ok()?;
+        text.contains(" a\n").then_some(text)
+    });
+    // What comes from here on is not in what the disk has.
+    let names: Vec<String> = (0..20).map(|number| format!("late-{number}")).collect();
+    let _late: Vec<_> = names.iter().map(|name| agent(&home, name)).collect();
+    let late: [&str; 20] = std::array::from_fn(|at| names[at].as_str());
+    let given = ids(&pmcd, late);
+    pmcd.stop();
+    let _new = agent(&home, "new");
+    let again = start(&home, "again", |file| {
+        fs::write(file, saved).expect("written")
+    });
+    let [same, new] = ids(&again, ["a", "new"]);
+    assert_eq!(same, a);
+    assert!(!given.contains(&new), "{new} was one of {given:?}");
+}

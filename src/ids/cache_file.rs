@@ -1,0 +1,331 @@
+//! The file that libpcp_pmda keeps the ids of an instance domain in (pmdacache(3)): PCP's Python PMDA for NIXL has one, whose ids
+//! go on here, and this one's survives the host, which the state file does not.
+//!
+//! The library has no way to forget a name that it once had, but ones that end in a use after free: what it writes grows with
+//! every agent that ever was. Here the file is written as a whole, beside the old one, whose place it takes when it is on the
+//! disk. Where the file and the state file differ, after a kill, the state file is right.
+
+use nix::errno::Errno;
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// First line of a file that holds nothing: version of the format, order of ids, highest id.
+const HEADER: &str = "2 0 2147483647\n";
+/// Stands for a name that is forgotten, or for ids that are not given yet: no agent has it, since `%` is escaped in theirs.
+const NOBODY: &str = "%";
+/// A longer file is none of ours, and to read it would take long.
+const MAX_LEN: u64 = 1 << 24;
+
+/// What a line says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// An id that was given.
+    pub id: u32,
+    /// When its name was last seen: seconds since 1970.
+    pub seen: u64,
+    /// The name; `None`: that is forgotten.
+    pub name: Option<String>,
+}
+
+/// What the file says; nothing, where there is none.
+///
+/// # Errors
+/// It cannot be read.
+pub fn read(path: &Path) -> io::Result<Vec<Line>> {
+    Ok(match read_bytes(path)? {
+        // A name that is no UTF-8 is none of ours, and is kept as well as it can be.
+        Some(bytes) => lines(&String::from_utf8_lossy(&bytes)),
+        None => Vec::new(),
+    })
+}
+
+fn read_bytes(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let file = match open(path, OpenOptions::new().read(true)) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    let mut bytes = Vec::new();
+    file.take(MAX_LEN + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_LEN {
+        return Err(io::Error::other(
+            "it is too long for a file of instance ids; remove it",
+        ));
+    }
+    Ok(Some(bytes))
+}
+
+/// Opens the file: the directory belongs to PCP's user, and no link and no FIFO of its may lead root astray, or hold it up.
+fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    const NO_FILE: &str = "it is no regular file of one name; remove it";
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC);
+    let file = options.open(path).map_err(|err| match err.raw_os_error() {
+        Some(libc::ELOOP | libc::ENXIO | libc::EISDIR) => io::Error::other(NO_FILE),
+        _ => err,
+    })?;
+    let meta = file.metadata()?;
+    if !meta.is_file() || meta.nlink() != 1 {
+        return Err(io::Error::other(NO_FILE));
+    }
+    Ok(file)
+}
+
+/// Makes the file say so. Nothing is written where it does already, or where there is none and nothing to say.
+///
+/// # Errors
+/// The file cannot be read or written; then it is as it was, but where its directory may not be written to: then it is
+/// overwritten in its place, and what stands there after an error is damaged.
+pub fn write(path: &Path, text: &str) -> io::Result<()> {
+    match read_bytes(path)? {
+        Some(bytes) if bytes == text.as_bytes() => return Ok(()),
+        None if text == HEADER => return Ok(()),
+        _ => {}
+    }
+    let mut name = path.file_name().map(OsString::from).unwrap_or_default();
+    name.push(".new");
+    let beside = path.with_file_name(name);
+    match replace(path, &beside, text) {
+        Err(err) if is_locked(&err) => {
+            let file = open(path, OpenOptions::new().write(true))?;
+            file.write_all_at(text.as_bytes(), 0)?;
+            file.set_len(text.len() as u64)?;
+            file.sync_all()
+        }
+        replaced => replaced,
+    }
+}
+
+/// Whether nothing can be made in a directory.
+fn is_locked(err: &io::Error) -> bool {
+    let errno = err.raw_os_error().map(Errno::from_raw);
+    matches!(errno, Some(Errno::EACCES | Errno::EPERM | Errno::EROFS))
+}
+
+fn replace(path: &Path, beside: &PathBuf, text: &str) -> io::Result<()> {
+    // Left by one that was killed.
+    match fs::remove_file(beside) {
+        Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(err),
+        _ => {}
+    }
+    let mut options = OpenOptions::new();
+    let mut file = open(beside, options.write(true).create_new(true).mode(0o644))?;
+    let replaced = file
+        .write_all(text.as_bytes())
+        // The name is not to come before the bytes, were the host to stop.
+        .and_then(|()| file.sync_all())
+        .and_then(|()| fs::rename(beside, path));
+    if replaced.is_err() {
+        let _ = fs::remove_file(beside);
+    }
+    replaced
+}
+
+/// A file that says so: no more lines than may be read again, of those that were seen last. `last` is the highest id of all that
+/// may have been given.
+#[must_use]
+pub fn text(mut all: Vec<Line>, last: Option<u32>) -> String {
+    all.sort_unstable_by_key(|line| (std::cmp::Reverse(line.seen), line.id));
+    let (mut names, mut ids) = (HashSet::new(), HashSet::new());
+    let mut kept = Vec::new();
+    let mut left = usize::try_from(MAX_LEN / 2).unwrap_or(usize::MAX);
+    for line in &all {
+        let Some(name) = &line.name else {
+            continue;
+        };
+        let text = format!("{} {} {name}\n", line.id, line.seen);
+        // The library knows a name up to a space, and neither two of one id nor two ids of one.
+        let short = name.split(' ').next().unwrap_or(name);
+        let is_record = record(text.trim_end_matches('\n')).is_some();
+        if !is_record || text.len() > left || !names.insert(short) || !ids.insert(line.id) {
+            continue;
+        }
+        left -= text.len();
+        kept.push((line.id, text));
+    }
+    // In the order of their ids, as the library writes them: a new id follows the last line's.
+    kept.sort_unstable();
+    let highest = kept.last().map(|&(id, _)| id);
+    let mut text = String::from(HEADER);
+    kept.iter().for_each(|(_, line)| text.push_str(line));
+    if let Some(last) = last.filter(|&last| highest.is_none_or(|highest| highest < last)) {
+        text.push_str(&format!("{last} 0 {NOBODY}\n"));
+    }
+    text
+}
+
+/// What its lines say, but those that are none as the library writes them; the last one only where it is whole.
+fn lines(text: &str) -> Vec<Line> {
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    whole.split('\n').skip(1).filter_map(record).collect()
+}
+
+/// Id, time and name of a line as the library writes it.
+fn record(line: &str) -> Option<Line> {
+    let mut parts = line.splitn(3, ' ');
+    let (id, seen) = (number(parts.next()?)?, number(parts.next()?)?);
+    // Longer lines are two to the library. In brackets before the name it has a key, which no name of ours came with.
+    let name = parts.next().filter(|_| line.len() < 1000)?;
+    let begins = name.chars().next()?;
+    let is_name = !begins.is_ascii_whitespace() && begins != '[';
+    is_name.then(|| Line {
+        id,
+        seen: seen.into(),
+        name: (name != NOBODY).then(|| name.to_owned()),
+    })
+}
+
+/// What a C int can be, in digits alone.
+fn number(text: &str) -> Option<u32> {
+    let is_digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = text.parse::<i32>().ok().filter(|_| is_digits)?;
+    Some(number.unsigned_abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    const FILE: &str = "2 0 2147483647\n0 11 a\n1 12 b\n7 13 c%20d\n";
+
+    fn line(id: u32, seen: u64, name: &str) -> Line {
+        Line {
+            id,
+            seen,
+            name: Some(name.into()),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        assert_eq!(text(lines(FILE), Some(7)), FILE);
+        assert_eq!(text(lines(FILE), None), FILE);
+        let ahead = text(lines(FILE), Some(71));
+        assert_eq!(ahead, format!("{FILE}71 0 %\n"));
+        let nobody = Line {
+            id: 71,
+            seen: 0,
+            name: None,
+        };
+        assert_eq!(lines(&ahead).last(), Some(&nobody));
+        assert_eq!(text(lines(&ahead), Some(7)), FILE);
+        assert_eq!(text(Vec::new(), None), HEADER);
+        assert_eq!(lines(HEADER), []);
+    }
+
+    #[test]
+    fn a_line_that_the_library_would_stop_at_is_none() {
+        for line in [
+            "5",
+            "5 5",
+            "5 5 ",
+            "5 5 [6b",
+            "x 5 x",
+            "-5 5 x",
+            "+5 5 x",
+            "3000000000 5 x",
+            "rubbish",
+        ] {
+            let text = format!("{FILE}{line}\n");
+            assert_eq!(lines(&text), lines(FILE), "{line}");
+        }
+        assert_eq!(text(vec![line(1, 1, &"n".repeat(1000))], None), HEADER);
+        assert_eq!(text(vec![line(1, 1, "[a")], None), HEADER);
+    }
+
+    #[test]
+    fn a_last_line_that_a_full_disk_cut_off_is_none() {
+        for len in 0..FILE.len() {
+            let whole = FILE[..len].rfind('\n').map_or("", |end| &FILE[..=end]);
+            assert_eq!(lines(&FILE[..len]), lines(whole), "{len}");
+        }
+        assert_eq!(
+            lines("2 0 2147483647\n12 1 a"),
+            [],
+            "it may have been 123 1 ab"
+        );
+    }
+
+    #[test]
+    fn an_id_and_a_name_that_are_there_twice_are_once_then() {
+        for other in [
+            line(7, 1, "other"),
+            line(8, 1, "c%20d"),
+            line(8, 1, "c%20d more"),
+            line(7, 13, "c%20d"),
+        ] {
+            let mut all = lines(FILE);
+            all.push(other);
+            assert_eq!(text(all, None), FILE);
+        }
+    }
+
+    #[test]
+    fn it_is_never_longer_than_what_is_read() {
+        let name = |number: u64| format!("{number:0>900}");
+        let all = (0..20_000)
+            .map(|number| line(u32::try_from(number).expect("few"), number, &name(number)));
+        let text = text(all.collect(), Some(20_001));
+        assert!(text.len() as u64 <= MAX_LEN && text.len() as u64 > MAX_LEN / 4);
+        let kept = lines(&text);
+        assert!(
+            kept.contains(&line(19_999, 19_999, &name(19_999))),
+            "seen last"
+        );
+        assert!(!kept.contains(&line(0, 0, &name(0))), "seen first");
+    }
+
+    #[test]
+    fn it_is_replaced_as_a_whole_or_stays_as_it_was() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (path, beside) = (dir.path().join("39.0"), dir.path().join("39.0.new"));
+        write(&path, HEADER).expect("nothing to say");
+        assert!(!path.exists());
+        fs::write(&beside, "left by one that was killed").expect("written");
+        write(&path, FILE).expect("written");
+        assert_eq!(read(&path).expect("read"), lines(FILE));
+        assert!(!beside.exists());
+        let before = fs::metadata(&path).expect("there").ino();
+        write(&path, FILE).expect("nothing to do");
+        assert_eq!(fs::metadata(&path).expect("there").ino(), before);
+        write(&path, HEADER).expect("written");
+        assert_ne!(fs::metadata(&path).expect("there").ino(), before);
+        // What stands beside it cannot be removed.
+        fs::create_dir(&beside).expect("made");
+        assert!(write(&path, FILE).is_err());
+        assert_eq!(fs::read_to_string(&path).expect("there"), HEADER);
+    }
+
+    #[test]
+    fn what_is_no_regular_file_of_one_name_is_neither_read_nor_written() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("file"), FILE).expect("written");
+        fs::hard_link(at("file"), at("link")).expect("made");
+        symlink(at("file"), at("symlink")).expect("made");
+        fs::create_dir(at("directory")).expect("made");
+        nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::S_IRWXU).expect("made");
+        for name in ["link", "symlink", "directory", "fifo"] {
+            let said = read(&at(name)).expect_err("no file").to_string();
+            assert!(said.ends_with("remove it"), "{name}: {said}");
+            assert!(write(&at(name), HEADER).is_err(), "{name}");
+        }
+        assert_eq!(fs::read_to_string(at("file")).expect("there"), FILE);
+        let long = File::create(at("long")).expect("made");
+        long.set_len(MAX_LEN + 1).expect("a hole");
+        let said = read(&at("long")).expect_err("too long").to_string();
+        assert!(said.ends_with("remove it"), "{said}");
+    }
+
+    #[test]
+    fn a_file_that_is_no_text_is_read_as_well_as_it_can_be() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("39.0");
+        fs::write(&path, b"2 0 2147483647\n0 11 a\n\xff\n1 2 b\xff\n").expect("written");
+        let found = read(&path).expect("read");
+        assert_eq!(found, [line(0, 11, "a"), line(1, 2, "b\u{fffd}")]);
+    }
+}
