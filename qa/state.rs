@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 use std::fs;
 use std::path::Path;
 use support::writer::{Kind, Layout, RingWriter};
-use support::{Home, PMDANIXL, agent_of, needs_root, project, quit, run, wait_for};
+use support::{Home, PMDANIXL, Pmcd, TX_BYTES, agent_of, needs_root, project, quit, run, wait_for};
 
 const FETCH: &str = "fetch nixl.transfer.tx_bytes";
 const PERSISTENT: &str = "fetch nixl.control.state.persistent";
@@ -261,4 +261,57 @@ fn a_ring_that_another_pmdanixl_drains_is_followed_and_then_taken_over() {
             .count(),
         1
     );
+}
+
+#[test]
+fn a_state_that_is_removed_or_cut_short_is_made_anew_with_all_that_is_known() {
+    needs_root();
+    for (what, is_removed) in [("was removed or replaced", true), ("was truncated", false)] {
+        let home = Home::new();
+        home.set("max_agents = 1\nretain = \"0s\"");
+        let mut pmcd = Pmcd::start(&home);
+        // The first one is forgotten, but for what it has sent.
+        let before: &[&str] = if is_removed {
+            &["a", "b", "c", "d", "e"]
+        } else {
+            &[]
+        };
+        for name in before {
+            ring(&home, name).push(Kind::TxBytes, 100);
+            pmcd.becomes(&[(name, 100)]);
+            fs::remove_file(home.ring(name)).expect("there");
+        }
+        let mut agent = ring(&home, "agent");
+        agent.push(Kind::TxBytes, 5);
+        pmcd.becomes(&[("agent", 5)]);
+        let id = |pmcd: &Pmcd| run(pmcd.tool("pminfo").args(["-f", TX_BYTES]));
+        let shown = id(&pmcd);
+        let state = pmcd.path("run/nixl/state");
+        if is_removed {
+            fs::remove_dir_all(state.parent().expect("a directory")).expect("there");
+        } else {
+            let file = fs::OpenOptions::new().write(true).open(state);
+            file.and_then(|file| file.set_len(0)).expect("there");
+        }
+        // Truncated, it is met by the next write.
+        agent.push(Kind::TxBytes, 5);
+        wait_for(what, || pmcd.log().contains(what).then_some(()));
+        wait_for("another is made", || {
+            let is_made = pmcd.log().contains("all that is known is kept there now");
+            is_made.then_some(())
+        });
+        agent.push(Kind::TxBytes, 5);
+        pmcd.becomes(&[("agent", 15)]);
+        support::kill::kill_process(pmcd.pmda_pid());
+        pmcd.kill();
+        pmcd.start_anew();
+        pmcd.wait_until_it_answers();
+        agent.push(Kind::TxBytes, 5);
+        pmcd.becomes(&[("agent", 20)]);
+        let after = id(&pmcd);
+        assert_eq!(shown.replace("value 5", "value 20"), after, "{what}");
+        let host = pmcd.values("nixl.host.transfer.tx_bytes");
+        let sent = 20 + 100 * before.len() as u64;
+        assert_eq!(host.values().sum::<u64>(), sent, "{what} {host:?}");
+    }
 }

@@ -216,6 +216,13 @@ impl Totals {
         }
     }
 
+    /// What there was before something was added.
+    pub fn take_away(&mut self, part: &Totals) {
+        for (sum, less) in self.sums.iter_mut().zip(part.sums) {
+            *sum = sum.saturating_sub(less);
+        }
+    }
+
     /// The sum of all values of one type.
     #[must_use]
     pub fn get(&self, event: EventType) -> u64 {

@@ -3,21 +3,44 @@
 use super::{AgentKey, Agents, Change, Place, RETRY};
 use crate::event::Totals;
 use crate::shm::Broken;
-use crate::state::RecordId;
 use crate::state::record;
+use crate::state::{RecordId, State};
 use std::time::Instant;
 
 impl Agents {
-    /// Goes on without the state file.
+    /// Goes on without the state file, whose mapping has no pages any more.
     pub(super) fn give_state_up(&mut self) {
+        self.lose_state("was truncated");
+    }
+
+    /// Goes on without the state file, of which something has become that is said of it; until [`Agents::move_to`].
+    pub fn lose_state(&mut self, what: &str) {
         if self.books.state.take().is_some() {
             tracing::error!(
-                "the state file was truncated; totals begin at zero after a restart of pmdanixl"
+                "the state file {what}; totals begin at zero after a restart of pmdanixl, unless another can be made"
             );
         }
         for agent in self.agents.values_mut() {
             agent.record = None;
         }
+    }
+
+    /// Whether there is a state that what is counted goes to.
+    #[must_use]
+    pub fn has_state(&self) -> bool {
+        self.books.state.is_some()
+    }
+
+    /// Goes on with an empty state, to which all that is known is written.
+    pub fn move_to(&mut self, mut state: State, now: Instant) {
+        let mut forgotten = self.books.host.clone();
+        for agent in self.agents.values() {
+            forgotten.take_away(&agent.entry.account.totals);
+        }
+        // A state that is broken is given up at the next drain.
+        let _ = state.retire(None, &forgotten);
+        self.books.state = Some(state);
+        self.keep_all(now);
     }
 
     /// Looks for room in the state file for the agents that have none.

@@ -22,6 +22,9 @@ mod answer;
 mod store;
 pub use store::{Store, StoreRefusal};
 
+/// How often it is looked whether the state file is where it was.
+const LOOK_AFTER_STATE: Duration = Duration::from_secs(10);
+
 /// Reads the configuration anew.
 pub type Reader = Box<dyn Fn() -> Result<Loaded, ConfigError>>;
 /// Becomes the user that the configuration names, for good.
@@ -65,6 +68,8 @@ pub struct Server {
     read_config: Reader,
     enter_account: EnterAccount,
     user: Option<String>,
+    /// When it was last looked whether the state file is where it was.
+    looked: Instant,
     /// The configuration by which rights were given up.
     locked_in: Option<Config>,
     work: Work,
@@ -136,6 +141,7 @@ impl Server {
             enter_account,
             user: config.user.as_ref().map(|user| user.name.clone()),
             locked_in: loaded.is_ok().then(|| config.clone()),
+            looked: Instant::now(),
             work: Work::Nothing,
         })
     }
@@ -193,6 +199,48 @@ impl Server {
         self.agents.set_next_id(self.ids.next());
         self.follow(changes);
         true
+    }
+
+    /// Notices that the state file was removed or replaced, and makes another where there is none.
+    fn look_after_state(&mut self, now: Instant) {
+        if now.duration_since(self.looked) < LOOK_AFTER_STATE {
+            return;
+        }
+        self.looked = now;
+        if self.agents.has_state() {
+            if self
+                .places
+                .state
+                .as_ref()
+                .as_ref()
+                .is_ok_and(StateFile::is_in_place)
+            {
+                return;
+            }
+            self.agents.lose_state("was removed or replaced");
+        }
+        let path = &self.places.state_path;
+        let opened = match self.places.state.as_ref() {
+            // Its lock is still held, and would keep a second opening away.
+            Ok(file) if file.is_in_place() => Rc::clone(&self.places.state),
+            _ => Rc::new(StateFile::open(path)),
+        };
+        let Ok(file) = opened.as_ref() else {
+            return;
+        };
+        let taken = state::boot_id().and_then(|boot| State::take(file, boot));
+        // What another has counted is not to be counted once more here.
+        let taken = taken
+            .ok()
+            .flatten()
+            .filter(|found| found.records.is_empty());
+        if let Some(found) = taken {
+            tracing::info!("{}: all that is known is kept there now", path.display());
+            self.agents.move_to(found.state, now);
+            self.agents.set_next_id(self.ids.next());
+            self.places.state = opened;
+        }
+        self.control.persistent = self.agents.is_persistent();
     }
 
     /// Finds new rings and counts all events that wait.
@@ -292,6 +340,7 @@ impl Server {
                 }
                 Work::Tidy => {
                     self.agents.tidy(now, until);
+                    self.look_after_state(now);
                     if self.ids.is_due() {
                         Work::Save
                     } else {

@@ -2,15 +2,15 @@
 
 use crate::config::Account;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, open, openat};
-use nix::sys::stat::Mode;
+use nix::fcntl::{AtFlags, OFlag, open, openat};
+use nix::sys::stat::{FileStat, Mode, fstat, fstatat, stat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What is copied at most before it is overwritten.
 const MAX_COPY: u64 = 1 << 26;
@@ -21,6 +21,7 @@ pub struct StateFile {
     pub(super) file: File,
     directory: OwnedFd,
     name: OsString,
+    path: PathBuf,
 }
 
 impl StateFile {
@@ -58,7 +59,34 @@ impl StateFile {
             file,
             directory: directory.into(),
             name: name.into(),
+            path: path.to_owned(),
         })
+    }
+
+    /// Whether the next start finds it by its name; also where that cannot be told.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        match (self.file.metadata(), self.named()) {
+            (Ok(ours), Ok(named)) => named == Some((ours.dev(), ours.ino())),
+            _ => true,
+        }
+    }
+
+    /// Device and inode of what has its name now; `None`: nothing has, or its directory is not where it was.
+    fn named(&self) -> nix::Result<Option<(u64, u64)>> {
+        let none = |errno| match errno {
+            Errno::ENOENT | Errno::ENOTDIR => Ok(None),
+            errno => Err(errno),
+        };
+        let place = |stat: FileStat| Some((stat.st_dev, stat.st_ino));
+        let here = place(fstat(&self.directory)?);
+        let there = self
+            .path
+            .parent()
+            .map_or(Ok(None), |path| stat(path).map(place).or_else(none))?;
+        let name = self.name.as_os_str();
+        let file = fstatat(&self.directory, name, AtFlags::AT_SYMLINK_NOFOLLOW);
+        Ok(file.map(place).or_else(none)?.filter(|_| here == there))
     }
 
     /// Makes it another user's.
