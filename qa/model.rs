@@ -7,7 +7,8 @@ mod writer;
 use pmdanixl::agents::Agents;
 use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::event::EventType;
-use pmdanixl::state::{State, StateFile};
+use pmdanixl::state::record::Saved;
+use pmdanixl::state::{RecordId, State, StateFile};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::fs::{self, OpenOptions};
@@ -29,6 +30,9 @@ enum Step {
     Drain,
     /// The daemon is killed, and started again.
     Kill,
+    /// The daemon is killed between counting its last batch and giving the slots back, another reader takes so many of them, and
+    /// it is started again.
+    KillInFlight(u64),
     /// The agent is started anew on the same file, with a ring of this layout and size.
     Reset(Layout, u64),
     /// Another reader takes so many events.
@@ -53,6 +57,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (1..20_u64, 1..3_u64).prop_map(|(count, value)| Step::Push(count, value)),
         6 => Just(Step::Drain),
         2 => Just(Step::Kill),
+        2 => (0..4_u64).prop_map(Step::KillInFlight),
         2 => (layout, prop::sample::select(vec![8, 8, 16])).prop_map(|(layout, size)| Step::Reset(layout, size)),
         2 => (1..8_u64).prop_map(Step::Foreign),
         1 => Just(Step::Replace),
@@ -105,13 +110,18 @@ impl World {
     }
 
     fn start(&mut self) {
+        self.start_after(|_, _| ());
+    }
+
+    /// Starts it after what a kill has left of the state was made to be so.
+    fn start_after(&mut self, change: impl FnOnce(&State, &mut [(RecordId, Saved)])) {
         // The one before holds the lock.
         self.agents = None;
         let path = self.dir.path().join("nixl/state");
         let file = StateFile::open(&path).expect("a state");
-        let found = State::take(&file, [1, 2])
-            .expect("readable")
-            .expect("nobody has it");
+        let found = State::take(&file, [1, 2]).expect("readable");
+        let mut found = found.expect("nobody has it");
+        change(&found.state, &mut found.records);
         let mut agents = Agents::new(&self.config);
         agents.restore(found.state, found.records);
         self.agents = Some(agents);
@@ -139,6 +149,34 @@ impl World {
             }
             Step::Drain => self.drain(),
             Step::Kill => self.start(),
+            Step::KillInFlight(taken) => {
+                self.drain();
+                let (ring, path, mut foreign) = (&self.ring, self.path(), 0);
+                let (read_pos, mask) = (ring.read_pos(), ring.capacity() - 1);
+                let back = |state: &State, records: &mut [(RecordId, Saved)]| {
+                    for (record, saved) in records {
+                        let commit = saved.entry.commit.as_mut();
+                        // Nothing was counted of a ring that has begun since.
+                        let Some(commit) = commit
+                            .filter(|commit| commit.from != commit.upto && commit.upto == read_pos)
+                        else {
+                            continue;
+                        };
+                        commit.released = false;
+                        foreign = taken.min(commit.upto.wrapping_sub(commit.from) & mask);
+                        let mut pos = (commit.from + foreign) & mask;
+                        if pos == 0 && pos != commit.upto {
+                            // Where a restart puts it: it is taken for one.
+                            (pos, foreign) = (commit.from, 0);
+                        }
+                        let file = OpenOptions::new().write(true).open(&path).expect("there");
+                        file.write_all_at(&pos.to_le_bytes(), 8).expect("written");
+                        state.replace(*record, &saved.entry).expect("whole");
+                    }
+                };
+                self.start_after(back);
+                self.foreign += foreign;
+            }
             Step::Reset(layout, size) => {
                 self.ring = RingWriter::create(&self.path(), layout, size).expect("a ring");
                 self.queue.clear();

@@ -80,10 +80,14 @@ fn wrong(bench: &mut Bench, meanwhile: Meanwhile, mode: &str) -> (Vec<Outcome>, 
 
 /// That of all layouts, for `TORTURE`, or of the newest and the oldest, whose slots are the longest.
 fn layouts() -> Vec<Layout> {
-    match std::env::var_os("TORTURE") {
-        Some(_) => Layout::ALL.to_vec(),
-        None => vec![Layout::V4, Layout::V1],
+    match torture() {
+        true => Layout::ALL.to_vec(),
+        false => vec![Layout::V4, Layout::V1],
     }
+}
+
+fn torture() -> bool {
+    std::env::var_os("TORTURE").is_some()
 }
 
 fn every_event_once(before: u64, meanwhile: Meanwhile) {
@@ -129,16 +133,27 @@ enum Left {
     Behind,
     /// The agent was started anew in place, and has sent two events.
     NewRing,
+    /// The same, of a batch from 0 to 3, and its slots were given back in the new ring.
+    NewRingReleased,
 }
 
 impl Left {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Released,
         Self::Unreleased,
         Self::Between,
         Self::Behind,
         Self::NewRing,
+        Self::NewRingReleased,
     ];
+
+    /// How many events there were before the batch.
+    fn before(self) -> u64 {
+        match self {
+            Self::NewRingReleased => 0,
+            _ => 5,
+        }
+    }
 
     /// Leaves it so; bytes, resets and foreign reads that are right.
     fn leave(self, bench: &mut Bench) -> [u64; 3] {
@@ -147,7 +162,7 @@ impl Left {
         match self {
             Self::Released | Self::Unreleased | Self::Between => bench.push(NEW),
             Self::Behind => (0..2).for_each(|_| bench.push(NEW)),
-            Self::NewRing => bench.restart(2),
+            Self::NewRing | Self::NewRingReleased => bench.restart(2),
         }
         let all = bench.pushed;
         match self {
@@ -156,12 +171,13 @@ impl Left {
             Self::Between => bench.leave_at(6),
             Self::Behind => bench.leave_at(9),
             Self::NewRing => bench.leave_at(0),
+            Self::NewRingReleased => bench.leave_at(3),
         }
         match self {
             Self::Released | Self::Unreleased => [all, 0, 0],
             Self::Between => [all, 0, 1],
             Self::Behind => [counted + NEW, 0, 1],
-            Self::NewRing => [all, 1, 0],
+            Self::NewRing | Self::NewRingReleased => [all, 1, 0],
         }
     }
 }
@@ -172,7 +188,7 @@ fn a_kill_after_any_instruction_of_the_start_that_decides_what_became_of_a_batch
     let program = example("one_drain");
     for layout in layouts() {
         for left in Left::ALL {
-            let mut bench = Bench::of(&program, layout, 5);
+            let mut bench = Bench::of(&program, layout, left.before());
             let [bytes, resets, foreign] = left.leave(&mut bench);
             let (outcomes, steps) = after_each(&mut bench, Meanwhile::Nothing, "step");
             let last = outcomes.last().expect("there are some");
@@ -186,6 +202,82 @@ fn a_kill_after_any_instruction_of_the_start_that_decides_what_became_of_a_batch
                     is_right,
                     "{layout:?} {left:?}, {moment} of {steps}: {found:?}, and {right:?} is right"
                 );
+            }
+        }
+    }
+}
+
+/// What comes between a batch that is counted and the swap that gives its slots back.
+#[derive(Clone, Copy, Debug)]
+enum Between {
+    /// Another reader takes one of its events, of three.
+    OneTaken,
+    /// Another reader takes all of them.
+    AllTaken,
+    /// Another reader takes all of them, and one of two that came since.
+    MoreTaken,
+    /// The agent is started anew in place, and sends two events.
+    Restart,
+}
+
+/// Has a drain count its batch, and then, before it goes on to its end, this come; what the next start finds.
+fn interrupted(bench: &mut Bench, between: Between, from: u64) -> [u64; 3] {
+    let [ring, state] = bench.files();
+    let words = || {
+        let generation = Contents::generation(&state);
+        (generation, Contents::read_pos(&ring))
+    };
+    // How often the record is written before the slots are given back.
+    let beginning = Contents::read(&bench.files());
+    let drain = bench.stopped_as("step");
+    let (start, mut counted) = (words(), 0);
+    while drain.step() && words().1 == start.1 {
+        counted = words().0.wrapping_sub(start.0);
+    }
+    drop(drain);
+    bench.restore(&beginning);
+    let drain = bench.stopped_as("step");
+    while words().0.wrapping_sub(start.0) < counted {
+        assert!(drain.step(), "it counts as often as before");
+    }
+    assert_eq!(words().1, from, "not given back");
+    match between {
+        Between::OneTaken => bench.take_up_to(from + 1),
+        Between::AllTaken => bench.take_up_to(from + 3),
+        Between::MoreTaken => {
+            (0..2).for_each(|_| bench.push(NEW));
+            bench.take_up_to(from + 4);
+        }
+        Between::Restart => bench.restart(2),
+    }
+    while drain.step() {}
+    drop(drain);
+    bench.finish()
+}
+
+#[test]
+fn what_comes_before_the_slots_are_given_back_is_noticed_by_the_drain_itself() {
+    let program = example("one_drain");
+    // It is the same for all of them.
+    let layouts = layouts().into_iter();
+    for layout in layouts.filter(|layout| *layout == Layout::V4 || torture()) {
+        for from in [0, 5] {
+            for between in [
+                Between::OneTaken,
+                Between::AllTaken,
+                Between::MoreTaken,
+                Between::Restart,
+            ] {
+                let mut bench = Bench::of(&program, layout, from);
+                let found = interrupted(&mut bench, between, from);
+                let all = bench.pushed;
+                let right = match between {
+                    Between::OneTaken => [all, 0, 1],
+                    Between::AllTaken => [all, 0, 0],
+                    Between::MoreTaken => [all - NEW, 0, 1],
+                    Between::Restart => [all, 1, 0],
+                };
+                assert_eq!(found, right, "{layout:?} {between:?} {from}");
             }
         }
     }

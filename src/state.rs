@@ -1,8 +1,7 @@
 //! The state file: each agent's totals, so that they outlive the daemon but not the host (it lies in `$PCP_RUN_DIR`).
 //!
-//! A header, with what is kept of forgotten agents (`retired`), then a record for each agent ([`crate::state::record`]), all of the same
-//! length. Whoever holds the lock on the file is the one pmdanixl of
-//! this host that drains rings.
+//! A header, with what is kept of forgotten agents (`retired`), then a record for each agent ([`crate::state::record`]), all of
+//! the same length. Whoever holds the lock on the file is the one pmdanixl of this host that drains rings.
 
 use self::record::{Entry, Name, RECORD_WORDS, Saved};
 use crate::event::Totals;
@@ -23,8 +22,8 @@ mod retired;
 pub mod words;
 pub use file::StateFile;
 
-/// Bytes of the header and of a record alike: pages, of which a record is two.
-const PAGE: u64 = 8 * RECORD_WORDS as u64;
+/// Bytes of the header and of a record alike: three pages.
+const RECORD_LEN: u64 = 8 * RECORD_WORDS as u64;
 /// Records by which the file grows.
 const CHUNK: usize = 64;
 /// "NIXLPMDA".
@@ -77,9 +76,13 @@ impl State {
         let expected = [MAGIC, FORMAT, boot[0], boot[1]];
         let why = match header {
             _ if len == 0 => None,
-            _ if !(PAGE..=MAX_LEN).contains(&len) => Some(format!("{len} bytes are no state")),
+            _ if !(RECORD_LEN..=MAX_LEN).contains(&len) => {
+                Some(format!("{len} bytes are no state"))
+            }
             [magic, ..] if magic != MAGIC => Some("it does not begin as a state does".into()),
-            [_, written, ..] if !is_readable(written) => Some("another version wrote it".into()),
+            [_, written, ..] if !is_readable(written, FORMAT) => {
+                Some("another version wrote it".into())
+            }
             [_, _, at_boot @ ..] if at_boot != boot => {
                 Some("it is from before the last boot".into())
             }
@@ -107,7 +110,7 @@ impl State {
         let (mut records, mut damaged) = (Vec::new(), 0);
         let (_, freed) = state.head(retired::read)?;
         // Where the file could not grow by all of a chunk, the rest is cut off.
-        let pages = state.file.metadata()?.len() / PAGE - 1;
+        let pages = state.file.metadata()?.len() / RECORD_LEN - 1;
         let chunks = usize::try_from(pages).map_err(io::Error::other)? / CHUNK;
         state.file.set_len(offset(chunks))?;
         for chunk in 0..chunks {
@@ -263,7 +266,7 @@ impl State {
     fn grow(&mut self) -> io::Result<()> {
         let chunk = self.chunks.len();
         // A full disk is an error here, and would be a fault at the first store to a mapping.
-        allocate(&self.file, offset(chunk), CHUNK as u64 * PAGE)?;
+        allocate(&self.file, offset(chunk), CHUNK as u64 * RECORD_LEN)?;
         self.map(chunk)?;
         let first = chunk * CHUNK;
         self.free.extend((first..first + CHUNK).rev().map(RecordId));
@@ -281,18 +284,18 @@ const fn format(entry_words: u64) -> u64 {
     (3 << 32) | ((RECORD_WORDS as u64) << 16) | entry_words
 }
 
-/// Whether this version, or one before it, wrote that.
-fn is_readable(written: u64) -> bool {
-    (format(FIRST_ENTRY_WORDS)..=FORMAT).contains(&written)
+/// Whether one that writes `own`, or one before it, wrote that.
+fn is_readable(written: u64, own: u64) -> bool {
+    (format(FIRST_ENTRY_WORDS)..=own).contains(&written)
 }
 
 fn offset(chunk: usize) -> u64 {
-    (1 + (chunk * CHUNK) as u64) * PAGE
+    (1 + (chunk * CHUNK) as u64) * RECORD_LEN
 }
 
 /// Writes the header of an empty state.
 fn begin(file: &File, header: [u64; 4]) -> io::Result<()> {
-    allocate(file, 0, PAGE)?;
+    allocate(file, 0, RECORD_LEN)?;
     let bytes: Vec<u8> = header.iter().flat_map(|word| word.to_ne_bytes()).collect();
     file.write_all_at(&bytes, 0)
 }
@@ -305,7 +308,7 @@ fn allocate(file: &File, from: u64, len: u64) -> Result<(), Errno> {
 
 fn read_header(file: &File, len: u64) -> io::Result<[u64; 4]> {
     let mut header = [0; 4];
-    if len >= PAGE {
+    if len >= RECORD_LEN {
         for (word, at) in header.iter_mut().zip((0..).step_by(8)) {
             let mut bytes = [0; 8];
             file.read_exact_at(&mut bytes, at)?;
@@ -385,6 +388,17 @@ mod tests {
                 .expect("whole");
         }
         (dir, path)
+    }
+
+    #[test]
+    fn entries_that_were_shorter_are_read_and_longer_ones_are_not() {
+        let own = format(FIRST_ENTRY_WORDS + 42);
+        for (words, readable) in [(0, true), (1, true), (42, true), (43, false)] {
+            let written = format(FIRST_ENTRY_WORDS + words);
+            assert_eq!(is_readable(written, own), readable, "{words}");
+        }
+        assert!(!is_readable(format(FIRST_ENTRY_WORDS - 1), own));
+        assert!(!is_readable(own + (1 << 32), own), "another major version");
     }
 
     #[test]
@@ -475,7 +489,8 @@ mod tests {
     fn a_chunk_that_there_was_no_room_for_costs_none_of_the_others() {
         let (_dir, path) = filled(CHUNK);
         let StateFile { file, .. } = StateFile::open(&path).expect("a file");
-        file.set_len(offset(1) + 5 * PAGE + 7).expect("longer");
+        file.set_len(offset(1) + 5 * RECORD_LEN + 7)
+            .expect("longer");
         let found = take(&path, BOOT);
         assert_eq!((found.records.len(), found.set_aside), (CHUNK, None));
         assert_eq!(file.metadata().expect("open").len(), offset(1));
@@ -506,7 +521,8 @@ mod tests {
     fn a_damaged_record_costs_that_record() {
         let (_dir, path) = filled(3);
         let StateFile { file, .. } = StateFile::open(&path).expect("a file");
-        file.write_all_at(&[0xff; 8], 2 * PAGE).expect("written");
+        file.write_all_at(&[0xff; 8], 2 * RECORD_LEN)
+            .expect("written");
         let found = take(&path, BOOT);
         let names: Vec<&Name> = found.records.iter().map(|(_, saved)| &saved.name).collect();
         assert_eq!(names, [&name(0), &name(2)]);
@@ -525,11 +541,11 @@ mod tests {
 
     #[test]
     fn what_an_earlier_version_wrote_is_read_and_what_a_later_one_did_is_not() {
-        assert!(is_readable(FORMAT) && is_readable(format(FIRST_ENTRY_WORDS)));
+        assert!(is_readable(FORMAT, FORMAT));
         let later = format(record::ENTRY_WORDS as u64 + 1);
         assert!(
             ![later, format(FIRST_ENTRY_WORDS - 1), FORMAT + (1 << 32)]
-                .map(is_readable)
+                .map(|written| is_readable(written, FORMAT))
                 .contains(&true)
         );
         // An entry that was written without the last words has zeros there.
@@ -542,7 +558,7 @@ mod tests {
             .expect("written");
         let found = take(&path, BOOT);
         assert_eq!((found.records.len(), found.set_aside), (3, None));
-        let header = read_header(&File::open(&path).expect("there"), PAGE).expect("read");
+        let header = read_header(&File::open(&path).expect("there"), RECORD_LEN).expect("read");
         assert_eq!(header[1], FORMAT);
     }
 }

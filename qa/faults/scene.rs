@@ -8,9 +8,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 const TX_BYTES: &str = "transfer.tx_bytes";
+/// Ids that names have which no agent has.
+const TAKEN: [u32; 3] = [0, 1, 7];
 const PERSISTENT: &str = "control.state.persistent";
 
 /// How things are before the agent is started.
@@ -104,6 +106,13 @@ impl Scene {
         home.set(&format!(
             "drain_interval = \"20ms\"\nretain = \"1h\"\n{more}"
         ));
+        // Names that had ids, a minute ago, and more that were given.
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let seen = now.expect("after 1970").as_secs() - 60;
+        let lines: String = TAKEN.map(|id| format!("{id} {seen} name-{id}\n")).concat();
+        let file = home.path("var/config/pmda/39.0");
+        fs::create_dir_all(file.parent().expect("a directory")).expect("made");
+        fs::write(file, format!("2 0 2147483647\n{lines}")).expect("written");
         // For the other user.
         fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
         Self { home, before }
@@ -171,6 +180,7 @@ impl Scene {
         let mut cut = self.ring("cut", Layout::V4, 64);
         sent.push("cut", &mut cut, 100);
         let persistent = self.all_right(&mut link, &sent)?;
+        let ids = self.ids(&mut link)?;
         if self.before == Before::Nothing {
             drop(late);
             until("the ring of an exited agent is removed", || {
@@ -199,7 +209,25 @@ impl Scene {
                 ))
             }
         });
-        right.and_then(|()| self.end(link))
+        right?;
+        let again = self.ids(&mut link)?;
+        for (id, name) in &again {
+            let before = ids.iter().find(|(_, before)| *before == name);
+            let moved = before.is_some_and(|(before, _)| before != id);
+            if ids.get(id).is_some_and(|before| before != name) || moved {
+                return Err(format!("{name} has the id {id} now; before it was {ids:?}"));
+            }
+        }
+        self.end(link)
+    }
+
+    /// Who has which instance id; none of those that names had before all this, which no agent has.
+    fn ids(&self, link: &mut Link) -> Result<BTreeMap<u32, String>, String> {
+        let ids = link.instances().map_err(|err| err.to_string())?;
+        match ids.iter().find(|(id, _)| TAKEN.contains(id)) {
+            Some((id, name)) => Err(format!("{name} has the id {id}, which was another's")),
+            None => Ok(ids),
+        }
     }
 
     fn start(&self, command: Command) -> Result<Link, String> {

@@ -114,6 +114,11 @@ impl<'a> Bench<'a> {
         put("nixl/state", RECORD + 8 * 4, u64::MAX);
     }
 
+    /// Another reader takes all events before this position. It maps the ring, which leaves its change time as it is.
+    pub fn take_up_to(&self, read_pos: u64) {
+        self.ring.set_read_pos(read_pos);
+    }
+
     pub fn command(&self) -> Command {
         let mut command = Command::new(self.program);
         command
@@ -197,6 +202,16 @@ impl Contents {
         contents
     }
 
+    /// How often the first record of a state file was written.
+    pub fn generation(state: &fs::File) -> u64 {
+        word(state, RECORD + 8)
+    }
+
+    /// Where the consumer of a ring is.
+    pub fn read_pos(ring: &fs::File) -> u64 {
+        word(ring, 8)
+    }
+
     /// What is not as it was before.
     pub fn changed(&self, before: &Self) -> &'static str {
         if self.ring[8..16] != before.ring[8..16] {
@@ -209,6 +224,12 @@ impl Contents {
             "the record"
         }
     }
+}
+
+fn word(file: &fs::File, at: usize) -> u64 {
+    let mut word = [0; 8];
+    file.read_exact_at(&mut word, at as u64).expect("whole");
+    u64::from_ne_bytes(word)
 }
 
 /// A drain that goes on instruction by instruction. Ends with the value, by SIGKILL.

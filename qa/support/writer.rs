@@ -149,6 +149,11 @@ impl RingWriter {
         self.word(READ_POS).load(Ordering::Acquire) // pairs with the reader's release of its slots
     }
 
+    /// Puts it somewhere, as another reader does.
+    pub fn set_read_pos(&self, position: u64) {
+        self.word(READ_POS).store(position, Ordering::Release);
+    }
+
     /// Where the next event goes.
     pub fn write_pos(&self) -> u64 {
         self.word(WRITE_POS).load(Ordering::Relaxed) // the producer is its only writer

@@ -75,7 +75,9 @@ impl KeptIds {
     }
 
     fn read(&mut self) {
-        match cache_file::read(&self.path) {
+        // What fails once, for want of memory or of a descriptor, may not fail again.
+        let read = cache_file::read(&self.path).or_else(|_| cache_file::read(&self.path));
+        match read {
             Ok(lines) => {
                 self.ids.learn(lines);
                 self.unread = None;
