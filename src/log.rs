@@ -1,6 +1,7 @@
 //! The log, on standard error, in the format of PCP's own (pmNotifyErr(3)): `[Sat Nov 21 01:30:00] pmdanixl(4242) Info: ...`.
 //!
-//! Nothing rotates the log of a running PMDA, and strangers can cause lines, so that their number is limited.
+//! Nothing rotates the log of a running PMDA, and strangers can cause lines, so that their number is limited, and the length of
+//! them all.
 
 use std::fmt;
 use std::io::Write as _;
@@ -16,6 +17,9 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// Lines in a minute, of information and of warnings each; the last of them says that there may be more. Errors and debugging
 /// are not limited.
 const LINES_PER_MINUTE: u64 = 60;
+
+/// Bytes of all lines of one run; of what comes then, a line a minute says how much it was. Debugging is not limited.
+const MAX_BYTES: u64 = 16 << 20;
 
 /// Whether everything is logged, and without limit. Nothing is ordered by it: a line more or less is no harm.
 static DEBUG: AtomicBool = AtomicBool::new(false);
@@ -39,6 +43,7 @@ pub fn start(debug: bool) {
     let format = PcpFormat {
         infos: Limit::new(LINES_PER_MINUTE),
         warnings: Limit::new(LINES_PER_MINUTE),
+        end: End::new(MAX_BYTES),
     };
     let lines = lines::layer()
         .with_writer(std::io::stderr)
@@ -97,6 +102,7 @@ impl<S: Subscriber> Layer<S> for Wanted {
 struct PcpFormat {
     infos: Limit,
     warnings: Limit,
+    end: End,
 }
 
 impl PcpFormat {
@@ -135,6 +141,43 @@ impl Limit {
             line if line == self.lines_per_minute => Admitted::Last,
             _ => Admitted::No,
         }
+    }
+}
+
+/// How long the log is, and what was kept out of it since it is long enough.
+#[derive(Debug)]
+struct End {
+    max_bytes: u64,
+    bytes: AtomicU64,
+    minute: AtomicI64,
+    left_out: AtomicU64,
+}
+
+impl End {
+    fn new(max_bytes: u64) -> Self {
+        Self {
+            max_bytes,
+            bytes: AtomicU64::default(),
+            minute: AtomicI64::default(),
+            left_out: AtomicU64::default(),
+        }
+    }
+
+    /// Whether there is room for more.
+    fn is_reached(&self) -> bool {
+        self.bytes.load(Relaxed) >= self.max_bytes
+    }
+
+    /// Counts a line that is written.
+    fn add(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Counts one that is not; in each minute, how many it were since that was last said.
+    fn leave_out(&self, minute: i64) -> Option<u64> {
+        self.left_out.fetch_add(1, Relaxed);
+        let is_new = self.minute.swap(minute, Relaxed) != minute;
+        is_new.then(|| self.left_out.swap(0, Relaxed))
     }
 }
 
@@ -177,17 +220,31 @@ where
         if admitted == Admitted::No {
             return Ok(());
         }
-        Self::prefix(&mut writer, severity)?;
-        context.format_fields(writer.by_ref(), event)?;
-        writeln!(writer)?;
-        if admitted == Admitted::Last {
-            Self::prefix(&mut writer, severity)?;
-            writeln!(
+        if !is_debug() && self.end.is_reached() {
+            let Some(left_out) = self.end.leave_out(minute) else {
+                return Ok(());
+            };
+            Self::prefix(&mut writer, "Warning")?;
+            return writeln!(
                 writer,
+                "{left_out} lines were left out: this log is {} MiB long; run Install to begin another",
+                self.end.max_bytes >> 20
+            );
+        }
+        let mut text = String::new();
+        let mut lines = Writer::new(&mut text);
+        Self::prefix(&mut lines, severity)?;
+        context.format_fields(lines.by_ref(), event)?;
+        writeln!(lines)?;
+        if admitted == Admitted::Last {
+            Self::prefix(&mut lines, severity)?;
+            writeln!(
+                lines,
                 "further lines like these are not logged in this minute"
             )?;
         }
-        Ok(())
+        self.end.add(text.len());
+        writer.write_str(&text)
     }
 }
 
@@ -208,5 +265,16 @@ mod tests {
             Admitted::Line,
         ];
         assert_eq!(admitted, expected);
+    }
+
+    #[test]
+    fn a_log_that_is_long_enough_says_once_a_minute_what_it_left_out() {
+        let end = End::new(100);
+        end.add(99);
+        assert!(!end.is_reached());
+        end.add(1);
+        assert!(end.is_reached());
+        let said = [7, 7, 7, 8, 8, 10].map(|minute| end.leave_out(minute));
+        assert_eq!(said, [Some(1), None, None, Some(3), None, Some(2)]);
     }
 }
