@@ -169,9 +169,6 @@ impl KeptIds {
         if self.unread.is_some() {
             self.read();
         }
-        if self.unread.is_some() {
-            return None;
-        }
         let Agents { known, seen, limit } = agents;
         let lines = self.ids.keep(Keep {
             known,
@@ -179,6 +176,9 @@ impl KeptIds {
             limit,
             now: seconds(),
         });
+        if self.unread.is_some() {
+            return None;
+        }
         self.unsaved = false;
         let next = self.ids.next();
         // Where none was ever given, none will be for a while.
