@@ -637,3 +637,16 @@ fn a_strangers_ring_of_an_agents_name_is_another_agent() {
     let host = world.agents.host_total(EventType::TxBytes);
     assert_eq!(host, u64::MAX, "sums stay at the most");
 }
+
+#[test]
+fn a_ring_that_is_too_large_is_taken_when_more_is_allowed() {
+    let mut world = World::new(|config| config.max_capacity = 8);
+    let mut ring = world.ring("a");
+    push(&mut ring, 5);
+    world.pass(5);
+    assert_eq!(world.sent(), [].into());
+    world.config.max_capacity = 16;
+    world.agents.configure(&world.config);
+    world.pass(5);
+    assert_eq!(world.sent(), [("a", 5)].into());
+}

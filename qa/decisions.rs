@@ -258,6 +258,10 @@ fn the_same_bytes_at_the_start_of_a_v2_ring_are_told_by_the_process_that_wrote_t
             assert_eq!((commit.from, commit.upto), (0, 4));
             commit.ring.writer = known.then_some(process);
         });
+        // An answer comes first, and cannot wait for what the processes show.
+        let agents = daemon.agents.as_mut().expect("it was started");
+        agents.scan(Instant::now(), LONG);
+        agents.drain_for_answer(Instant::now(), LONG, &mut Vec::new());
         assert_eq!(daemon.drain(), expected, "{restarted} {known}");
         drop(writer);
     }
@@ -347,5 +351,54 @@ fn what_became_of_one_rings_batch_is_found_out_before_another_of_its_agent_is_dr
         let agents = daemon.agents.as_ref().expect("it was started");
         assert_eq!(agents.iter().count(), 1, "{is_met_first}");
         assert_eq!(agents.host_total(EventType::TxBytes), 1_111_111);
+    }
+}
+
+/// A ring of equal events that has gone round: `[4, 10)` was counted last, 26 bytes in all.
+fn steady() -> (Daemon, RingWriter) {
+    let mut daemon = Daemon::new();
+    let mut ring = RingWriter::create(&daemon.path(), Layout::V4, 16).expect("a ring");
+    for events in [10, 10, 6] {
+        push(&mut ring, &vec![1; events]);
+        daemon.drain();
+    }
+    assert_eq!(daemon.drain(), [26, 0, 0]);
+    (daemon, ring)
+}
+
+#[test]
+fn a_producer_that_writes_the_bytes_of_its_last_round_is_the_same_where_it_is_followed() {
+    for observe in [false, true] {
+        let (mut daemon, mut ring) = steady();
+        daemon.set_read_pos(4);
+        push(&mut ring, &[1]);
+        daemon.start_as(observe, killed);
+        assert_eq!(daemon.drain(), [27, 0, 0], "{observe}");
+    }
+    // Nobody drains it, and the file's time moves before each event, as where its pages are written back.
+    let (mut daemon, mut ring) = steady();
+    daemon.start_as(true, |_| ());
+    assert_eq!(daemon.drain(), [26, 0, 0]);
+    for all in 27..32 {
+        daemon.set_read_pos(10);
+        push(&mut ring, &[1]);
+        assert_eq!(daemon.drain(), [all, 0, 0]);
+    }
+    daemon.start(|_| ());
+    assert_eq!(daemon.drain(), [31, 0, 0], "and where it is drained then");
+    assert_eq!(ring.pending(), 0);
+}
+
+#[test]
+fn a_producer_that_is_started_anew_where_it_is_followed_is_told_by_what_it_writes() {
+    // Before the batch, over it, and behind it.
+    for count in [2, 8, 12] {
+        let (mut daemon, _old) = counted(Layout::V4);
+        daemon.start_as(true, |_| ());
+        assert_eq!(daemon.drain(), [111_111, 0, 0]);
+        let mut ring = RingWriter::create(&daemon.path(), Layout::V4, 16).expect("a ring");
+        push(&mut ring, &vec![1_000_000; count]);
+        let expected = 111_111 + 1_000_000 * count as u64;
+        assert_eq!(daemon.drain(), [expected, 1, 0], "{count}");
     }
 }

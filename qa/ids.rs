@@ -52,7 +52,7 @@ fn a_file_that_cannot_be_read_is_left_alone_and_read_when_it_can_be() {
     needs_root();
     let home = Home::new();
     let _a = agent(&home, "a");
-    let text = format!("2 0 2147483647\n3 {0} x\n5 {0} y\n70 {0} z\n", now() - 60);
+    let text = format!("2 0 2147483647\n0 {0} x\n5 {0} y\n70 {0} z\n", now() - 60);
     let kept = home.path("kept");
     fs::write(&kept, &text).expect("written");
     // Where the file is, somebody has put a link to it.
@@ -71,10 +71,10 @@ fn a_file_that_cannot_be_read_is_left_alone_and_read_when_it_can_be() {
         let text = fs::read_to_string(&file).ok()?;
         text.contains(" a\n").then_some(())
     });
-    let (_y, _new) = (agent(&home, "y"), agent(&home, "new"));
-    let [a, y, new] = ids(&pmcd, ["a", "y", "new"]);
-    assert_eq!((a, y), (first, 5));
-    assert!(new > 70, "{new}");
+    let _others = ["x", "y", "z", "new"].map(|name| agent(&home, name));
+    let [a, x, y, z, new] = ids(&pmcd, ["a", "x", "y", "z", "new"]);
+    assert_eq!((a, x, y, z), (first, 0, 5, 70));
+    assert!(new > 70 && new != a, "{new}");
     assert!(pmcd.log().matches("until it can be read").count() == 1);
 }
 
@@ -138,4 +138,20 @@ fn a_host_that_stops_right_after_an_agent_came_gives_its_id_to_nobody_else() {
     let [same, new] = ids(&again, ["a", "new"]);
     assert_eq!(same, a);
     assert!(!given.contains(&new), "{new} was one of {given:?}");
+}
+
+#[test]
+fn a_file_that_says_that_all_are_given_costs_no_agent_its_place_and_it_is_said() {
+    needs_root();
+    let home = Home::new();
+    let _agents = ["a", "b"].map(|name| agent(&home, name));
+    let text = format!("2 0 2147483647\n0 {0} x\n33554431 {0} z\n", now() - 60);
+    let pmcd = start(&home, "pcp", |file| {
+        fs::write(file, text).expect("written");
+    });
+    let mut given = ids(&pmcd, ["a", "b"]);
+    given.sort_unstable();
+    assert_eq!(given, [1, 2], "0 is known to be x's");
+    let said = "no instance id is left, or the file is damaged";
+    assert!(pmcd.log().matches(said).count() == 1);
 }

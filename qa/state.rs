@@ -10,6 +10,8 @@ use support::writer::{Kind, Layout, RingWriter};
 use support::{Home, PMDANIXL, Pmcd, TX_BYTES, agent_of, needs_root, project, quit, run, wait_for};
 
 const FETCH: &str = "fetch nixl.transfer.tx_bytes";
+/// Bytes of a record of the state file, and of its header.
+const RECORD: u64 = 8 * pmdanixl::state::record::RECORD_WORDS as u64;
 const PERSISTENT: &str = "fetch nixl.control.state.persistent";
 
 /// A home where the first answer has all agents: nobody is asked who they are.
@@ -266,15 +268,20 @@ fn a_ring_that_another_pmdanixl_drains_is_followed_and_then_taken_over() {
 #[test]
 fn a_state_that_is_removed_or_cut_short_is_made_anew_with_all_that_is_known() {
     needs_root();
-    for (what, is_removed) in [("was removed or replaced", true), ("was truncated", false)] {
+    for (what, len) in [
+        ("was removed or replaced", None),
+        ("was truncated", Some(0)),
+        // The header is left, which has what forgotten agents have sent; and the first records, among them the one in use.
+        ("was truncated", Some(RECORD)),
+        ("was truncated", Some(33 * RECORD)),
+    ] {
         let home = Home::new();
         home.set("max_agents = 1\nretain = \"0s\"");
         let mut pmcd = Pmcd::start(&home);
         // The first one is forgotten, but for what it has sent.
-        let before: &[&str] = if is_removed {
-            &["a", "b", "c", "d", "e"]
-        } else {
-            &[]
+        let before: &[&str] = match len {
+            None | Some(RECORD) => &["a", "b", "c", "d", "e"],
+            _ => &[],
         };
         for name in before {
             ring(&home, name).push(Kind::TxBytes, 100);
@@ -287,11 +294,12 @@ fn a_state_that_is_removed_or_cut_short_is_made_anew_with_all_that_is_known() {
         let id = |pmcd: &Pmcd| run(pmcd.tool("pminfo").args(["-f", TX_BYTES]));
         let shown = id(&pmcd);
         let state = pmcd.path("run/nixl/state");
-        if is_removed {
-            fs::remove_dir_all(state.parent().expect("a directory")).expect("there");
-        } else {
-            let file = fs::OpenOptions::new().write(true).open(state);
-            file.and_then(|file| file.set_len(0)).expect("there");
+        match len {
+            None => fs::remove_dir_all(state.parent().expect("a directory")).expect("there"),
+            Some(len) => {
+                let file = fs::OpenOptions::new().write(true).open(state);
+                file.and_then(|file| file.set_len(len)).expect("there");
+            }
         }
         // Truncated, it is met by the next write.
         agent.push(Kind::TxBytes, 5);

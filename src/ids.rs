@@ -92,6 +92,11 @@ impl Ids {
         Some(id)
     }
 
+    /// Gives no id below this one to a new name.
+    pub fn skip_to(&mut self, next: u32) {
+        self.next = self.next.max(next);
+    }
+
     /// More than any id that was given.
     #[must_use]
     pub fn next(&self) -> u32 {

@@ -154,12 +154,27 @@ impl State {
         }))
     }
 
+    /// Whether the file is as long as it was made; also where that cannot be told.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        let len = self.file.metadata().map_or(u64::MAX, |meta| meta.len());
+        len >= offset(self.chunks.len())
+    }
+
     /// The sums of agents that are forgotten.
     ///
     /// # Errors
     /// The file became shorter.
     pub fn retired(&self) -> Result<Totals, Broken> {
         self.head(|words| retired::read(words).0)
+    }
+
+    /// Replaces them.
+    ///
+    /// # Errors
+    /// The file became shorter.
+    pub fn set_retired(&self, totals: &Totals) -> Result<(), Broken> {
+        self.head(|words| retired::write(words, totals, None))
     }
 
     /// More than any instance id that was given; 0 where that was never noted.

@@ -25,20 +25,20 @@ impl Agents {
         }
     }
 
-    /// Whether there is a state that what is counted goes to.
+    /// The state that what is counted goes to, if there is one.
     #[must_use]
-    pub fn has_state(&self) -> bool {
-        self.books.state.is_some()
+    pub fn state(&self) -> Option<&State> {
+        self.books.state.as_ref()
     }
 
     /// Goes on with an empty state, to which all that is known is written.
-    pub fn move_to(&mut self, mut state: State, now: Instant) {
+    pub fn move_to(&mut self, state: State, now: Instant) {
         let mut forgotten = self.books.host.clone();
         for agent in self.agents.values() {
             forgotten.take_away(&agent.entry.account.totals);
         }
         // A state that is broken is given up at the next drain.
-        let _ = state.retire(None, &forgotten);
+        let _ = state.set_retired(&forgotten);
         self.books.state = Some(state);
         self.keep_all(now);
     }

@@ -36,6 +36,9 @@ impl Agents {
                 break;
             }
         }
+        if self.early.is_none() && self.found.is_empty() {
+            self.books.early = false;
+        }
         self.found.is_empty() && self.scanner.is_done()
     }
 

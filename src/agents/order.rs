@@ -29,7 +29,6 @@ impl Agents {
         let is_known = |found: &Found| known.contains(&found.facts.id);
         if let Some((mut early, until)) = self.early.take() {
             if self.scanner.is_done() || now >= until {
-                self.books.early = false;
                 found.extend(early);
             } else {
                 let (later, rest): (Vec<_>, Vec<_>) = found.into_iter().partition(|found| {

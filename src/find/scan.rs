@@ -98,10 +98,13 @@ impl Scanner {
     pub fn configure(&mut self, places: Places, terms: Terms) {
         (self.places, self.terms) = (places, terms);
         for watched in &mut self.watched {
-            // What was refused for its owner, or taken in spite of it, is looked at anew.
+            // What was refused for its owner or its size, or taken in spite of it, is looked at anew.
+            let is_by_configuration = |refusal: &Refusal| {
+                matches!(refusal, Refusal::Owner { .. } | Refusal::TooLarge { .. })
+            };
             watched
                 .refused
-                .retain_reasons(|refusal| !matches!(refusal, Refusal::Owner { .. }));
+                .retain_reasons(|refusal| !is_by_configuration(refusal));
         }
         self.hurry();
     }

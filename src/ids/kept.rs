@@ -46,6 +46,8 @@ pub struct KeptIds {
     saved: Option<Instant>,
     /// Whether that failed.
     failed: bool,
+    /// Whether it was said that no id is left.
+    exhausted: bool,
     writing: Option<JoinHandle<io::Result<()>>>,
 }
 
@@ -61,6 +63,7 @@ impl KeptIds {
             noted: 0,
             saved: None,
             failed: false,
+            exhausted: false,
             writing: None,
         }
     }
@@ -72,6 +75,10 @@ impl KeptIds {
         // Whatever it says, the first tick brings it up to date.
         (self.unsaved, self.saved) = (true, None);
         self.read();
+        if self.unread.is_some() && next == 0 {
+            // Nobody knows what was given: hardly so many were.
+            self.ids.skip_to(HIGHEST_ID / 2);
+        }
     }
 
     fn read(&mut self) {
@@ -104,6 +111,13 @@ impl KeptIds {
             self.read();
         }
         self.unsaved = true;
+        if self.ids.next() > HIGHEST_ID && !self.exhausted {
+            self.exhausted = true;
+            tracing::warn!(
+                "{}: no instance id is left, or the file is damaged; those of agents that are long gone are given again",
+                self.path.display()
+            );
+        }
         self.ids.give(name, seconds())
     }
 

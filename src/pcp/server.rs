@@ -70,6 +70,10 @@ pub struct Server {
     user: Option<String>,
     /// When it was last looked whether the state file is where it was.
     looked: Instant,
+    /// Whether it was ever ours.
+    had_state: bool,
+    /// Whether it was said that there is none.
+    no_state: bool,
     /// The configuration by which rights were given up.
     locked_in: Option<Config>,
     work: Work,
@@ -142,6 +146,8 @@ impl Server {
             user: config.user.as_ref().map(|user| user.name.clone()),
             locked_in: loaded.is_ok().then(|| config.clone()),
             looked: Instant::now(),
+            had_state: false,
+            no_state: false,
             work: Work::Nothing,
         })
     }
@@ -177,6 +183,7 @@ impl Server {
                 if let Some(why) = found.set_aside {
                     tracing::warn!("{shown}: {why}");
                 }
+                self.had_state = true;
                 changes = self.agents.restore(found.state, found.records);
                 if !changes.is_empty() {
                     tracing::info!(
@@ -186,6 +193,7 @@ impl Server {
                 }
             }
             Err(err) => {
+                self.no_state = true;
                 tracing::warn!("{shown}: {err}; totals begin at zero after a restart of pmdanixl")
             }
         }
@@ -207,40 +215,55 @@ impl Server {
             return;
         }
         self.looked = now;
-        if self.agents.has_state() {
-            if self
-                .places
-                .state
-                .as_ref()
-                .as_ref()
-                .is_ok_and(StateFile::is_in_place)
-            {
-                return;
-            }
-            self.agents.lose_state("was removed or replaced");
+        let file = self.places.state.as_ref().as_ref();
+        let is_in_place = file.is_ok_and(StateFile::is_in_place);
+        match self.agents.state() {
+            Some(state) if is_in_place && state.is_whole() => return,
+            Some(_) if is_in_place => self.agents.lose_state("was truncated"),
+            Some(_) => self.agents.lose_state("was removed or replaced"),
+            None => {}
         }
-        let path = &self.places.state_path;
-        let opened = match self.places.state.as_ref() {
-            // Its lock is still held, and would keep a second opening away.
-            Ok(file) if file.is_in_place() => Rc::clone(&self.places.state),
-            _ => Rc::new(StateFile::open(path)),
-        };
-        let Ok(file) = opened.as_ref() else {
-            return;
-        };
-        let taken = state::boot_id().and_then(|boot| State::take(file, boot));
-        // What another has counted is not to be counted once more here.
-        let taken = taken
-            .ok()
-            .flatten()
-            .filter(|found| found.records.is_empty());
-        if let Some(found) = taken {
-            tracing::info!("{}: all that is known is kept there now", path.display());
-            self.agents.move_to(found.state, now);
-            self.agents.set_next_id(self.ids.next());
-            self.places.state = opened;
+        match self.another_state(is_in_place) {
+            Ok(state) => {
+                let path = self.places.state_path.display();
+                tracing::info!("{path}: all that is known is kept there now");
+                self.agents.move_to(state, now);
+                self.agents.set_next_id(self.ids.next());
+                (self.had_state, self.no_state) = (true, false);
+            }
+            Err(err) if !self.no_state => {
+                let path = self.places.state_path.display();
+                tracing::warn!("{path}: {err}; no other can be made, which is tried again");
+                self.no_state = true;
+            }
+            Err(_) => {}
         }
         self.control.persistent = self.agents.is_persistent();
+    }
+
+    /// An empty state, of the same file if that is still in its place, or of one that is made there.
+    fn another_state(&mut self, is_in_place: bool) -> io::Result<State> {
+        let opened = match is_in_place {
+            // Its lock is still held, and would keep a second opening away.
+            true => Rc::clone(&self.places.state),
+            false => Rc::new(StateFile::open(&self.places.state_path)),
+        };
+        let file = opened.as_ref().as_ref();
+        let file = file.map_err(|err| io::Error::new(err.kind(), err.to_string()))?;
+        // What is left of our own is known here, and better.
+        if is_in_place && self.had_state {
+            file.clear()?;
+        }
+        let found = State::take(file, state::boot_id()?)?
+            .ok_or_else(|| io::Error::other("another pmdanixl holds it"))?;
+        // What another has counted is not to be counted once more here.
+        if !found.records.is_empty() {
+            return Err(io::Error::other(
+                "it is one that another pmdanixl has written; remove it, or run Install to go on with it",
+            ));
+        }
+        self.places.state = Rc::clone(&opened);
+        Ok(found.state)
     }
 
     /// Finds new rings and counts all events that wait.

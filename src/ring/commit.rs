@@ -170,6 +170,24 @@ impl Commit {
             && now.ring.slot_at(self.write_pos) == Ok(self.next)
     }
 
+    /// Whether a ring that is only followed was set up anew since this was seen of it. What a producer has written is as it was
+    /// as long as it does not go round, and to do that it writes all that lay before it. That it has not written the slot that
+    /// was its next is no proof by itself: where sums are steady, that is the same bytes as in the round before.
+    #[must_use]
+    pub fn is_of_another(&self, ring: &Ring, now: &Identity, write_pos: u64) -> bool {
+        if self.is_unchanged(now) {
+            return false;
+        }
+        if write_pos < self.write_pos {
+            return ring.slot_at(self.write_pos) == Ok(self.next)
+                && ring.beyond(self.write_pos) == Ok(self.beyond);
+        }
+        // Of a ring of which nothing was counted yet, the last slot.
+        let empty = self.from == self.upto;
+        let from = self.from.wrapping_sub(u64::from(empty)) & now.capacity.wrapping_sub(1);
+        ring.print(from, self.upto) != Ok(self.print)
+    }
+
     /// Whether the slots were given back, from 0 on, by a new ring. In the old one they are as they were until the producer
     /// has gone round, and to do that it writes those beyond.
     fn met_new_ring(&self, now: &Sight) -> bool {
@@ -216,7 +234,10 @@ impl Commit {
         // A restarted agent's first event is often the same bytes in the same place (its memory registration).
         // What is written behind a batch that nobody has taken is the same bytes as before where sums are steady, and it was
         // written by whoever wrote the batch: it tells nothing.
-        let went_back = (moved > 0 || self.released || self.observed) && self.went_back(now);
+        let went_back = match self.observed {
+            true => self.is_of_another(now.ring, now.identity, now.write_pos),
+            false => (moved > 0 || self.released) && self.went_back(now),
+        };
         same_bytes && !went_back && (self.from != 0 || !(now.new_writer)())
     }
 }

@@ -68,6 +68,8 @@ pub enum Drained {
     Events,
     /// Nothing, but somebody has the file who may still write some.
     Held,
+    /// Nothing: what became of the last batch could not be asked yet.
+    Unseen,
     /// Nothing, and nobody is known who could write.
     Silent,
     /// Nothing, and certainly nobody who could write, and the file is unlinked: nothing will ever come.
@@ -213,7 +215,7 @@ impl Source {
             // What the producer left there is the producer's; the new ring is drained from its start at the next tick.
             Err(RingFault::Restarted) => Drained::Events,
             // Nothing is known, so that nothing has changed: what was begun is settled at the next tick.
-            Err(RingFault::Unseen) => Drained::Held,
+            Err(RingFault::Unseen) => Drained::Unseen,
             Err(fault) => Drained::Broken(fault),
         }
     }

@@ -63,6 +63,14 @@ impl StateFile {
         })
     }
 
+    /// Empties it: what it has is not to be used.
+    ///
+    /// # Errors
+    /// What ftruncate(2) says.
+    pub fn clear(&self) -> io::Result<()> {
+        self.file.set_len(0)
+    }
+
     /// Whether the next start finds it by its name; also where that cannot be told.
     #[must_use]
     pub fn is_in_place(&self) -> bool {

@@ -22,6 +22,8 @@ pub struct Outcome {
     pub broken: bool,
     /// Whether more events wait than are taken at a time.
     pub more: bool,
+    /// Whether it was not found out what became of the last batch.
+    pub unseen: bool,
 }
 
 impl Agent {
@@ -90,7 +92,7 @@ impl Agent {
                 .gone
                 .extend(self.stranger.take().map(|stranger| stranger.id()));
         }
-        age(name, &mut ledger, alive, now, lifetimes.retain);
+        age(name, &mut ledger, alive, &outcome, now, lifetimes.retain);
         outcome.broken = ledger.broken;
         if active && !self.entry.active {
             // It may be remembered for long, and its values are nobody's.
@@ -157,6 +159,11 @@ fn drain_rings(
             }
             // Whoever has an exited agent's file open, a backup or another reader, does not bring it back.
             Drained::Held => alive |= active,
+            // Whoever is asked then is asked who has started since it was last seen.
+            Drained::Unseen => {
+                alive |= active;
+                outcome.unseen = true;
+            }
             // It may be written to again, as far as the kernel tells; it is not waited for when its agent has left.
             Drained::Silent => keep = active || !source.presence.is_unlinked(),
             Drained::Gone => keep = false,
@@ -191,12 +198,21 @@ fn drain_rings(
 }
 
 /// Brings whether an agent is to be an instance up to date.
-fn age(name: &Name, ledger: &mut Ledger, alive: bool, now: Now, retain: Duration) {
+fn age(
+    name: &Name,
+    ledger: &mut Ledger,
+    alive: bool,
+    outcome: &Outcome,
+    now: Now,
+    retain: Duration,
+) {
     let entry = &mut *ledger.entry;
     let before = (entry.active, entry.silent_since);
     if alive {
         (entry.active, entry.silent_since) = (true, None);
-        entry.last_seen = now.stamp;
+        if !outcome.unseen {
+            entry.last_seen = now.stamp;
+        }
     } else if entry.active {
         let since = *entry.silent_since.get_or_insert_with(|| {
             let instance = &name.instance;

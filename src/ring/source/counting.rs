@@ -192,16 +192,7 @@ impl Source {
             return Ok(false);
         }
         let ring = self.identity()?;
-        // A producer that went on has written the slot that was its next.
-        let Commit {
-            ring: before,
-            write_pos: next_pos,
-            next,
-            ..
-        } = self.commit;
-        let is_unchanged = before.settled && before.changed == ring.changed;
-        let went_on = write_pos == next_pos || self.ring.slot_at(next_pos)? != next;
-        if !is_unchanged && !went_on {
+        if self.commit.is_of_another(&self.ring, &ring, write_pos) {
             self.renew(ring, ledger)?;
         }
         let from = self.commit.upto;
