@@ -545,9 +545,10 @@ fn agents_that_come_and_go_for_ever_are_not_all_remembered() {
         fs::remove_file(world.path(&name)).expect("there");
         world.pass(3);
     }
-    let kept = world.sent();
-    assert_eq!(kept.len(), 8, "four times max_agents: {kept:?}");
-    assert!(kept.contains_key("agent-39") && !kept.contains_key("agent-31"));
+    let kept = world.agents.effort().known;
+    assert_eq!(kept, 8, "four times max_agents");
+    assert!(world.forgotten.len() == 32 && world.forgotten.contains(&"agent-31".into()));
+    assert_eq!(world.sent(), [("agent-38", 1), ("agent-39", 1)].into());
     // What is forgotten begins anew.
     push(&mut world.ring("agent-00"), 7);
     world.pass(3);

@@ -71,6 +71,7 @@ fn the_manual_page_names_every_metric_and_configuration_key() {
         "histogram_buckets_us",
         "max_agents",
         "max_capacity",
+        "max_directories",
         "owners",
         "observe",
         "remove_exited_after",

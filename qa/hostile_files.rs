@@ -345,7 +345,7 @@ fn max_agents_bounds_the_rings_and_makes_room_for_the_living() {
     pmcd.becomes(&[("a", 1), ("b", 1)]);
     assert!(
         pmcd.log()
-            .contains("/c\": refused: 2 rings are attached already; raise max_agents"),
+            .contains("/c\": refused: all 2 places are taken; raise max_agents"),
         "{}",
         pmcd.log()
     );

@@ -21,7 +21,9 @@ use crate::state::ledger::Books;
 use crate::state::record::{Entry, Name, Saved};
 use crate::state::{RecordId, State};
 use crate::store::Store;
-use nix::sys::resource::{Resource, getrlimit};
+use descriptors::Descriptors;
+use newcomers::Newcomers;
+use seats::Seats;
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -34,13 +36,16 @@ use table::Table;
 pub mod agent;
 mod containers;
 mod counts;
+mod descriptors;
 mod drain;
 mod exited;
 mod keep;
 mod look;
+mod newcomers;
 mod order;
 mod quiet;
 pub mod removal;
+mod seats;
 mod stores;
 mod surveys;
 mod table;
@@ -48,8 +53,6 @@ pub use table::AgentKey;
 
 /// Records of agents that left are kept for their return, up to this many times `max_agents`.
 const RECORDS_PER_AGENT: usize = 4;
-/// Descriptors that are not for rings: pmcd, the log, directories, and what is opened for a moment.
-const SPARE_DESCRIPTORS: usize = 64;
 /// How often room in the state file is tried for again after there was none.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -104,6 +107,8 @@ pub enum Change {
         /// Its instance id, if it had one.
         id: Option<u32>,
     },
+    /// The agent of this instance name is not remembered any more: one that comes under it is another.
+    Forgotten(String),
 }
 
 /// All agents.
@@ -141,6 +146,12 @@ pub struct Agents {
     agents: Table,
     by_place: HashMap<Place, AgentKey>,
     by_name: HashMap<OsString, Vec<AgentKey>>,
+    seats: Seats,
+    newcomers: Newcomers,
+    /// How often there was no place for what was found.
+    refused_places: u64,
+    /// Users for whom there was no place, in this look through what was found.
+    turned_away: HashSet<u32>,
     instances: HashSet<String>,
     attached: HashSet<FileId>,
     /// When room for agents that have no record is looked for again; `None`: there was room for all.
@@ -157,8 +168,9 @@ impl Agents {
     pub fn new(config: &Config) -> Self {
         let clock = Now::read();
         let now = clock.instant;
+        let room = Descriptors::of(config);
         Self {
-            scanner: Scanner::new(config.places(), config.terms()),
+            scanner: Scanner::new(room.limit(config.places()), config.terms()),
             found: VecDeque::new(),
             early: Some((Vec::new(), now + FIRST_LOOK)),
             books: Books {
@@ -172,7 +184,7 @@ impl Agents {
                 inquiry: Some(RefCell::default()),
             },
             max_agents: config.max_agents,
-            max_rings: max_rings(config.max_agents),
+            max_rings: room.rings,
             remove_exited_after: config.remove_exited_after,
             next_removal: now,
             proc_facts: config.proc_facts,
@@ -188,6 +200,10 @@ impl Agents {
             agents: Table::default(),
             by_place: HashMap::new(),
             by_name: HashMap::new(),
+            seats: Seats::default(),
+            newcomers: Newcomers::default(),
+            refused_places: 0,
+            turned_away: HashSet::new(),
             instances: HashSet::new(),
             attached: HashSet::new(),
             retry: None,
@@ -288,17 +304,20 @@ impl Agents {
         self.books.lifetimes = config.lifetimes();
         self.books.bounds = config.bounds.clone();
         self.max_agents = config.max_agents;
-        self.max_rings = max_rings(config.max_agents);
+        let room = Descriptors::of(config);
+        self.max_rings = room.rings;
         self.remove_exited_after = config.remove_exited_after;
         self.found.clear();
         self.early = Some((Vec::new(), Instant::now() + FIRST_LOOK));
         self.books.early = true;
-        self.scanner.configure(config.places(), config.terms());
+        let places = room.limit(config.places());
+        self.scanner.configure(places, config.terms());
         self.configure_containers(config);
         let inside = |directory: &Path| {
             let containers = self.containers.as_ref();
             containers.is_some_and(|containers| containers.place(directory).is_some())
         };
+        let keys: Vec<AgentKey> = self.agents.iter().map(|(key, _)| key).collect();
         for (key, agent) in self.agents.iter_mut() {
             let is_configured =
                 directory::is_configured(&config.telemetry_dir, agent.ring_directory())
@@ -336,6 +355,7 @@ impl Agents {
                 keep
             });
         }
+        keys.into_iter().for_each(|key| self.recount(key));
         changes
     }
 
@@ -452,6 +472,7 @@ impl Agents {
     fn wake(&mut self, key: AgentKey) {
         self.agents.wake(key);
         self.asks = true;
+        self.recount(key);
     }
 
     fn insert(&mut self, agent: Agent) -> AgentKey {
@@ -461,19 +482,7 @@ impl Agents {
         self.by_place.insert(place, key);
         self.by_name.entry(raw).or_default().push(key);
         self.asks = true;
+        self.recount(key);
         key
     }
-}
-
-/// How many rings can be attached: each takes a descriptor.
-fn max_rings(max_agents: usize) -> usize {
-    let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
-    let room = usize::try_from(descriptors).unwrap_or(usize::MAX);
-    let room = room.saturating_sub(SPARE_DESCRIPTORS).max(1);
-    if room < max_agents {
-        tracing::warn!(
-            "max_agents is {max_agents}, but only {descriptors} files may be open; {room} rings are attached at most"
-        );
-    }
-    max_agents.min(room)
 }

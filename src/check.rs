@@ -103,12 +103,30 @@ pub fn run(
             Err(err) => writeln!(out, "\nwarning: not locked in: {err}")?,
         }
     }
+    let Config {
+        max_agents,
+        max_capacity,
+        max_directories,
+        ..
+    } = config;
+    writeln!(
+        out,
+        "limits: max_agents {max_agents}, max_capacity {max_capacity}, max_directories {max_directories}"
+    )?;
     for pattern in config.telemetry_dir.iter().chain(&config.multiproc_dir) {
-        if directory::matches(pattern).1.is_empty() {
+        if directory::matches_nothing(pattern) {
             writeln!(out, "note: {} matches no directory", pattern.path)?;
         }
     }
-    let directories = directory::expand(&config.places());
+    let found = directory::expand(&config.places());
+    let all = found.len();
+    // The PMDA leaves out those of the user who has most.
+    let (named, mut matched): (Vec<_>, Vec<_>) =
+        found.into_iter().partition(|(_, owner)| owner.is_none());
+    matched.truncate(config.max_directories);
+    let directories = named.into_iter().chain(matched);
+    let directories: Vec<Directory> = directories.map(|(directory, _)| directory).collect();
+    let left_out = all - directories.len();
     if directories.is_empty() && !config.containers {
         verdict.problem(out, "telemetry_dir and multiproc_dir match no directory")?;
     }
@@ -119,6 +137,13 @@ pub fn run(
         check_containers(config, &mappers, &mut verdict, out)?;
     }
     verdict.silent = nixl.tell(&verdict.writers, &directories, config.containers, out)?;
+    if left_out > 0 {
+        let problem = format!(
+            "patterns match {left_out} directories more than max_directories, which is {}",
+            config.max_directories
+        );
+        verdict.problem(out, problem)?;
+    }
     if verdict.wanted > config.max_agents {
         let problem = format!(
             "{} rings are in use, but max_agents is {}",

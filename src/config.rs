@@ -1,7 +1,7 @@
 //! The configuration file: TOML, `$PCP_SYSCONF_DIR/nixl/nixl.conf`; and the INI file of PCP's Python PMDA of the same name.
 
 use crate::error::ConfigError;
-use crate::find::directory::Places;
+use crate::find::directory::{MAX_DIRECTORIES, Places};
 use crate::find::discover::{MAX_CAPACITY, Terms};
 use crate::state::ledger::Lifetimes;
 use crate::totals::histogram::Bounds;
@@ -49,6 +49,8 @@ pub struct Config {
     pub max_agents: usize,
     /// How many slots a ring has at most that is attached.
     pub max_capacity: u64,
+    /// How many directories are looked through at most that patterns match.
+    pub max_directories: usize,
     /// User ids whose files are taken; `None`: everybody's.
     pub owners: Option<Vec<u32>>,
     /// Whether rings are only followed, and never drained.
@@ -78,6 +80,7 @@ impl Config {
         Places {
             rings: self.telemetry_dir.clone(),
             stores: self.multiproc_dir.clone(),
+            most: self.max_directories,
         }
     }
 }
@@ -109,6 +112,7 @@ impl Default for Config {
             bounds: Bounds::latency(),
             max_agents: 4096,
             max_capacity: MAX_CAPACITY,
+            max_directories: MAX_DIRECTORIES,
             owners: None,
             observe: false,
             remove_exited_after: None,

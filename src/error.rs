@@ -161,14 +161,24 @@ pub enum Refusal {
         max_capacity: u64,
     },
     /// `max_agents` rings are attached already.
-    #[error("{max_agents} rings are attached already; raise max_agents")]
+    #[error("all {max_agents} places are taken; raise max_agents")]
     TooMany {
         /// The configured limit.
         max_agents: usize,
     },
+    /// Its owner's agents have had many new names lately.
+    #[error(
+        "its owner's agents have had too many new names; one is taken each second. Remove what writes them, or give them names that stay"
+    )]
+    Newcomers,
     /// Its agent has exited and nothing waits in it: a ring that was let go to make room, or a store whose values are counted.
     #[error("its agent has exited, and nothing waits in it")]
     Exited,
+    /// An error of pmdanixl's own, which its log tells.
+    #[error(
+        "pmdanixl has failed over it, and leaves it alone until it changes; please report the error before this line"
+    )]
+    Failed,
     /// The file may not be read, so that it is not known whether it is a ring.
     #[error("may not be read ({errno}); run as root or as its owner")]
     NoReadAccess {
@@ -219,6 +229,8 @@ impl Refusal {
             | Refusal::Positions { .. }
             | Refusal::Hole { .. }
             | Refusal::TooMany { .. }
+            | Refusal::Newcomers
+            | Refusal::Failed
             | Refusal::Io { .. } => true,
         }
     }
@@ -234,7 +246,7 @@ impl Refusal {
     pub fn may_pass(&self) -> bool {
         matches!(
             self,
-            Refusal::Replaced | Refusal::TooMany { .. } | Refusal::Io { .. }
+            Refusal::Replaced | Refusal::TooMany { .. } | Refusal::Newcomers | Refusal::Io { .. }
         )
     }
 }

@@ -92,6 +92,11 @@ impl Ids {
         Some(id)
     }
 
+    /// Gives the name another id when it comes again.
+    pub fn forget(&mut self, name: &str) {
+        self.names.remove(name);
+    }
+
     /// Gives no id below this one to a new name.
     pub fn skip_to(&mut self, next: u32) {
         self.next = self.next.max(next);

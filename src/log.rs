@@ -3,9 +3,12 @@
 //! Nothing rotates the log of a running PMDA, and strangers can cause lines, so that their number is limited, and the length of
 //! them all.
 
+use budget::{Budget, Fate, Line};
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io::Write as _;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use tracing::subscriber::Interest;
 use tracing::{Event, Level, Metadata, Subscriber, callsite, level_filters::LevelFilter};
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
@@ -14,12 +17,64 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Lines in a minute, of information and of warnings each; the last of them says that there may be more. Errors and debugging
-/// are not limited.
-const LINES_PER_MINUTE: u64 = 60;
+mod budget;
 
-/// Bytes of all lines of one run; of what comes then, a line a minute says how much it was. Debugging is not limited.
-const MAX_BYTES: u64 = 16 << 20;
+thread_local! {
+    /// Whose files the lines are about at the moment.
+    static ABOUT: Cell<Option<u32>> = const { Cell::new(None) };
+    /// What may be logged. One thread logs.
+    static BUDGET: RefCell<Budget> = RefCell::default();
+}
+
+/// No user in particular has caused what is said, but some user may have.
+const ANYBODY: u32 = u32::MAX;
+/// Errors of the program itself that are logged in one run.
+const MOST_PANICS: u32 = 100;
+static PANICS: AtomicU32 = AtomicU32::new(0);
+/// Bytes of a path that are shown.
+const MAX_SHOWN: usize = 200;
+
+/// Until it is dropped, lines are about files of one user.
+#[derive(Debug)]
+pub struct About(Option<u32>);
+
+/// What is logged from now on is about files of this user, whose lines are limited; `None`: of anybody who may write to where
+/// files are looked for.
+#[must_use]
+pub fn about(uid: Option<u32>) -> About {
+    About(ABOUT.replace(Some(uid.unwrap_or(ANYBODY))))
+}
+
+impl Drop for About {
+    fn drop(&mut self) {
+        ABOUT.set(self.0);
+    }
+}
+
+/// Lines that were not written since the start.
+#[must_use]
+pub fn left_out() -> u64 {
+    BUDGET.with_borrow(Budget::left_out)
+}
+
+/// A path as it stands in a line: quoted, with what could break the line escaped, and its midst left out if it is long.
+#[must_use]
+pub fn shown(path: &Path) -> String {
+    let text = format!("{path:?}");
+    if text.len() <= MAX_SHOWN {
+        return text;
+    }
+    // Debug leaves what is printable as it is, of any script.
+    let first = (0..=MAX_SHOWN / 2)
+        .rev()
+        .find(|&at| text.is_char_boundary(at));
+    let last = (text.len() - MAX_SHOWN / 2..text.len()).find(|&at| text.is_char_boundary(at));
+    format!(
+        "{}...{}",
+        &text[..first.unwrap_or(0)],
+        &text[last.unwrap_or(text.len())..]
+    )
+}
 
 /// Whether everything is logged, and without limit. Nothing is ordered by it: a line more or less is no harm.
 static DEBUG: AtomicBool = AtomicBool::new(false);
@@ -40,23 +95,23 @@ pub fn set_debug(debug: bool) {
 /// Sets the log up. With `debug` everything is logged, and without limit, until [`set_debug`] says otherwise.
 pub fn start(debug: bool) {
     set_debug(debug);
-    let format = PcpFormat {
-        infos: Limit::new(LINES_PER_MINUTE),
-        warnings: Limit::new(LINES_PER_MINUTE),
-        end: End::new(MAX_BYTES),
-    };
     let lines = lines::layer()
         .with_writer(std::io::stderr)
         .with_ansi(false)
         // What cannot be logged is lost: the default is to say so on the standard error that cannot be written to, and to
         // end the process over that.
         .log_internal_errors(false)
-        .event_format(format);
+        .event_format(PcpFormat);
     tracing_subscriber::registry()
         .with(Wanted)
         .with(lines)
         .init();
     std::panic::set_hook(Box::new(|panic| {
+        // Each is guarded, and may come again with the same file.
+        let count = PANICS.fetch_add(1, Relaxed);
+        if count >= MOST_PANICS {
+            return;
+        }
         let line = format!(
             "pmdanixl({}) Error: internal error, please report it: {panic}\n",
             std::process::id()
@@ -97,13 +152,9 @@ impl<S: Subscriber> Layer<S> for Wanted {
     }
 }
 
-/// PCP's format, with a limit on what strangers can cause.
+/// PCP's format, with limits.
 #[derive(Debug)]
-struct PcpFormat {
-    infos: Limit,
-    warnings: Limit,
-    end: End,
-}
+struct PcpFormat;
 
 impl PcpFormat {
     fn prefix(writer: &mut Writer, severity: &str) -> fmt::Result {
@@ -111,85 +162,6 @@ impl PcpFormat {
         ChronoLocal::new("%a %b %e %H:%M:%S".into()).format_time(writer)?;
         write!(writer, "] pmdanixl({}) {severity}: ", std::process::id())
     }
-}
-
-/// How many lines there were in a minute.
-#[derive(Debug)]
-struct Limit {
-    lines_per_minute: u64,
-    minute: AtomicI64,
-    lines: AtomicU64,
-}
-
-impl Limit {
-    fn new(lines_per_minute: u64) -> Self {
-        Self {
-            lines_per_minute,
-            minute: AtomicI64::default(),
-            lines: AtomicU64::default(),
-        }
-    }
-
-    /// Counts a line, and says what is to be done with it.
-    fn admit(&self, minute: i64) -> Admitted {
-        // One thread logs, so nothing comes between these.
-        if self.minute.swap(minute, Relaxed) != minute {
-            self.lines.store(0, Relaxed);
-        }
-        match self.lines.fetch_add(1, Relaxed) + 1 {
-            line if line < self.lines_per_minute => Admitted::Line,
-            line if line == self.lines_per_minute => Admitted::Last,
-            _ => Admitted::No,
-        }
-    }
-}
-
-/// How long the log is, and what was kept out of it since it is long enough.
-#[derive(Debug)]
-struct End {
-    max_bytes: u64,
-    bytes: AtomicU64,
-    minute: AtomicI64,
-    left_out: AtomicU64,
-}
-
-impl End {
-    fn new(max_bytes: u64) -> Self {
-        Self {
-            max_bytes,
-            bytes: AtomicU64::default(),
-            minute: AtomicI64::default(),
-            left_out: AtomicU64::default(),
-        }
-    }
-
-    /// Whether there is room for more.
-    fn is_reached(&self) -> bool {
-        self.bytes.load(Relaxed) >= self.max_bytes
-    }
-
-    /// Counts a line that is written.
-    fn add(&self, bytes: usize) {
-        self.bytes.fetch_add(bytes as u64, Relaxed);
-    }
-
-    /// Counts one that is not; in each minute, how many it were since that was last said.
-    fn leave_out(&self, minute: i64) -> Option<u64> {
-        self.left_out.fetch_add(1, Relaxed);
-        let is_new = self.minute.swap(minute, Relaxed) != minute;
-        is_new.then(|| self.left_out.swap(0, Relaxed))
-    }
-}
-
-/// What is done with a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Admitted {
-    /// It is written.
-    Line,
-    /// It is written, with a note that no more of its kind are in this minute.
-    Last,
-    /// It is not written.
-    No,
 }
 
 impl<S, N> FormatEvent<S, N> for PcpFormat
@@ -209,41 +181,39 @@ where
             Level::INFO => "Info",
             _ => "Debug",
         };
-        let limit = match *event.metadata().level() {
-            _ if is_debug() => None,
-            Level::WARN => Some(&self.warnings),
-            Level::INFO => Some(&self.infos),
-            _ => None,
+        let line = Line {
+            level: *event.metadata().level(),
+            about: ABOUT.get(),
+            place: event.metadata().callsite(),
+            minute: chrono::Utc::now().timestamp() / 60,
         };
-        let minute = chrono::Utc::now().timestamp() / 60;
-        let admitted = limit.map_or(Admitted::Line, |limit| limit.admit(minute));
-        if admitted == Admitted::No {
-            return Ok(());
-        }
-        if !is_debug() && self.end.is_reached() {
-            let Some(left_out) = self.end.leave_out(minute) else {
-                return Ok(());
-            };
-            Self::prefix(&mut writer, "Warning")?;
-            return writeln!(
-                writer,
-                "{left_out} lines were left out: this log is {} MiB long; run Install to begin another",
-                self.end.max_bytes >> 20
-            );
-        }
+        let fate = match is_debug() {
+            true => Fate::Written,
+            false => BUDGET.with_borrow_mut(|budget| budget.judge(&line)),
+        };
+        let note = match fate {
+            Fate::LeftOut => return Ok(()),
+            Fate::Written => None,
+            Fate::Last(note) => Some(note),
+            Fate::Full(left_out) => {
+                Self::prefix(&mut writer, "Warning")?;
+                return writeln!(
+                    writer,
+                    "{left_out} lines were left out: this log is {} MiB long; run Install to begin another",
+                    budget::MAX_BYTES >> 20
+                );
+            }
+        };
         let mut text = String::new();
         let mut lines = Writer::new(&mut text);
         Self::prefix(&mut lines, severity)?;
         context.format_fields(lines.by_ref(), event)?;
         writeln!(lines)?;
-        if admitted == Admitted::Last {
+        if let Some(note) = note {
             Self::prefix(&mut lines, severity)?;
-            writeln!(
-                lines,
-                "further lines like these are not logged in this minute"
-            )?;
+            writeln!(lines, "{note}")?;
         }
-        self.end.add(text.len());
+        BUDGET.with_borrow_mut(|budget| budget.add(&line, text.len()));
         writer.write_str(&text)
     }
 }
@@ -251,30 +221,30 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
 
     #[test]
-    fn the_last_line_that_is_written_in_a_minute_says_so() {
-        let limit = Limit::new(3);
-        let admitted = [7, 7, 7, 7, 7, 8].map(|minute| limit.admit(minute));
-        let expected = [
-            Admitted::Line,
-            Admitted::Line,
-            Admitted::Last,
-            Admitted::No,
-            Admitted::No,
-            Admitted::Line,
-        ];
-        assert_eq!(admitted, expected);
+    fn what_a_line_is_about_ends_with_what_it_was_said_for() {
+        let outer = about(Some(1));
+        {
+            let _inner = about(None);
+            assert_eq!(ABOUT.get(), Some(ANYBODY));
+        }
+        assert_eq!(ABOUT.get(), Some(1));
+        drop(outer);
+        assert_eq!(ABOUT.get(), None);
     }
 
     #[test]
-    fn a_log_that_is_long_enough_says_once_a_minute_what_it_left_out() {
-        let end = End::new(100);
-        end.add(99);
-        assert!(!end.is_reached());
-        end.add(1);
-        assert!(end.is_reached());
-        let said = [7, 7, 7, 8, 8, 10].map(|minute| end.leave_out(minute));
-        assert_eq!(said, [Some(1), None, None, Some(3), None, Some(2)]);
+    fn a_long_path_is_cut_in_its_midst() {
+        let short = Path::new("/dev/shm/nixl/agent\n");
+        assert_eq!(shown(short), r#""/dev/shm/nixl/agent\n""#);
+        let long = PathBuf::from(format!("/dev/shm/{}end", "\u{200b}".repeat(80)));
+        let cut = shown(&long);
+        assert!(
+            cut.len() <= MAX_SHOWN + 3 && cut.starts_with("\"/dev/shm/"),
+            "{cut}"
+        );
+        assert!(cut.contains("...") && cut.ends_with("end\""), "{cut}");
     }
 }

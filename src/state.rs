@@ -220,6 +220,13 @@ impl State {
         self.words(id, |words| record::replace(words, entry))
     }
 
+    /// What is kept of an agent; `None`: that is damaged, or the file became shorter.
+    #[must_use]
+    pub fn entry(&self, id: RecordId) -> Option<Entry> {
+        let saved = self.words(id, record::read).ok()?.ok()??;
+        Some(saved.entry)
+    }
+
     /// Notes that the slots of the last batch were given back.
     ///
     /// # Errors

@@ -157,6 +157,12 @@ impl Store {
         self.id
     }
 
+    /// What its file was like when it was attached.
+    #[must_use]
+    pub fn facts(&self) -> FileFacts {
+        self.facts
+    }
+
     /// Which file it is.
     #[must_use]
     pub fn file_id(&self) -> FileId {

@@ -148,6 +148,7 @@ impl World {
                 Change::Appeared(key) => assert!(self.instances.insert(key), "{key:?} twice"),
                 Change::Left { key, .. } => assert!(self.instances.remove(&key), "{key:?}"),
                 Change::Ranges(key) => assert!(self.instances.contains(&key), "{key:?}"),
+                Change::Forgotten(_) => {}
             }
         }
     }

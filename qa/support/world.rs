@@ -23,6 +23,8 @@ pub struct World {
     pub agents: Agents,
     pub now: Instant,
     pub instances: BTreeSet<AgentKey>,
+    /// Instance names of agents that are not remembered any more.
+    pub forgotten: Vec<String>,
 }
 
 impl World {
@@ -54,6 +56,7 @@ impl World {
             config,
             now: Instant::now(),
             instances: BTreeSet::new(),
+            forgotten: Vec::new(),
         }
     }
 
@@ -83,6 +86,7 @@ impl World {
                     Change::Appeared(key) => assert!(self.instances.insert(key), "{key:?} twice"),
                     Change::Left { key, .. } => assert!(self.instances.remove(&key), "{key:?}"),
                     Change::Ranges(key) => panic!("{key:?} has a ring"),
+                    Change::Forgotten(name) => self.forgotten.push(name),
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 use crate::agents::removal::{self, Removal};
 use crate::find::discover::FileId;
+use crate::log;
 use crate::producer::facts::Facts;
 use crate::producer::presence::Presence;
 use crate::ring::source::Source;
@@ -60,6 +61,11 @@ pub struct Agent {
     pub(crate) store: Option<Store>,
     /// Its ring or store, where that is of a version that this build does not read.
     pub(crate) stranger: Option<Stranger>,
+    /// How many places it takes and of whose, as they were counted last.
+    pub(crate) seats_counted: (Option<u32>, usize),
+    /// Has the next drain fail.
+    #[cfg(test)]
+    pub(crate) fails: bool,
 }
 
 impl Agent {
@@ -82,6 +88,9 @@ impl Agent {
             ring_directory: None,
             store: None,
             stranger: None,
+            seats_counted: (None, 0),
+            #[cfg(test)]
+            fails: false,
         }
     }
 
@@ -195,21 +204,19 @@ impl Agent {
             if ledger.in_flight().is_some_and(|ring| ring != source.id()) {
                 continue;
             }
-            let path = source.path().to_owned();
+            let path = log::shown(source.path());
             match removal::remove(directory, source, &mut ledger) {
                 Removal::Done => {
                     let ago = humantime::format_duration(Duration::from_secs(ago.as_secs()));
                     tracing::info!(
-                        "agent {instance}: {path:?} is removed; nothing waits in it, and nobody has had it for {ago}"
+                        "agent {instance}: {path} is removed; nothing waits in it, and nobody has had it for {ago}"
                     );
                     source.presence.unlinked(now);
                 }
                 // Whoever has it now is asked for again in a second.
                 Removal::Left => source.presence.saw_somebody(now),
                 Removal::Impossible(errno) => {
-                    tracing::warn!(
-                        "agent {instance}: {path:?} cannot be removed: {errno}; it stays"
-                    );
+                    tracing::warn!("agent {instance}: {path} cannot be removed: {errno}; it stays");
                     source.stays();
                 }
             }

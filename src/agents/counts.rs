@@ -29,10 +29,16 @@ impl Agents {
     /// What there is to be done, and was done since the start.
     #[must_use]
     pub fn effort(&self) -> Effort {
+        let (directories, left_out) = self.scanner.directories();
         Effort {
             events: self.books.counted,
             rings: number(self.attached.len()),
             known: number(self.agents.len()),
+            places: number(self.max_rings),
+            taken: number(self.seats.total()),
+            refused_places: self.refused_places,
+            directories: number(directories),
+            left_out,
             surveys: self.surveys,
             survey_time: self.survey_time,
         }

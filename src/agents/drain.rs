@@ -2,8 +2,12 @@
 
 use super::quiet::Quiet;
 use super::{AgentKey, Agents, Change};
-use crate::agents::agent::Now;
+use crate::agents::agent::{Agent, Now};
+use crate::error::Refusal;
+use crate::event::Totals;
+use crate::log;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -127,15 +131,20 @@ impl Agents {
             let Some((key, quiet, agent)) = self.agents.at(place) else {
                 continue;
             };
-            let outcome = agent.drain(now, end, &mut self.books);
+            let _about = log::about(agent.name.owner);
+            let before = (self.books.host.clone(), agent.entry.account.totals.clone());
+            let drained = catch_unwind(AssertUnwindSafe(|| agent.drain(now, end, &mut self.books)));
+            let Ok(outcome) = drained else {
+                self.set_apart(key, before);
+                changes.extend(self.turn(key, now.instant));
+                self.recount(key);
+                self.next_served = place + 1;
+                continue;
+            };
             for id in outcome.gone {
                 self.attached.remove(&id);
             }
-            match agent.turn(now.instant) {
-                Some(true) => changes.push(Change::Appeared(key)),
-                Some(false) => changes.push(Change::Left { key, id: agent.id }),
-                None => {}
-            }
+            changes.extend(turned(key, agent, now.instant));
             changes.extend(agent.turn_ranges().then_some(Change::Ranges(key)));
             found.again.extend(outcome.again);
             let in_time = Instant::now() < end;
@@ -144,11 +153,126 @@ impl Agents {
             found.broken |= outcome.broken;
             self.asks |= agent.asks();
             found.more.extend(outcome.more.then_some(key));
+            self.recount(key);
             self.next_served = place + 1;
             if !in_time {
                 return false;
             }
         }
         true
+    }
+
+    fn turn(&mut self, key: AgentKey, now: Instant) -> Option<Change> {
+        turned(key, self.agents.get_mut(key)?, now)
+    }
+
+    /// Lets the files of an agent go over which pmdanixl has failed, until they change: a defect of ours costs no other agent
+    /// anything. What the agent has counted is what the state file says; `before` are the sums of the host and its own, as they
+    /// were before.
+    fn set_apart(&mut self, key: AgentKey, before: (Totals, Totals)) {
+        let Some(agent) = self.agents.get_mut(key) else {
+            return;
+        };
+        let kept = self.books.state.as_ref().zip(agent.record);
+        if let Some(entry) = kept.and_then(|(state, record)| state.entry(record)) {
+            agent.entry = entry;
+        }
+        let (mut host, own) = before;
+        host.take_away(&own);
+        host.add(&agent.entry.account.totals);
+        self.books.host = host;
+        let rings = std::mem::take(&mut agent.sources).into_iter();
+        let mut files: Vec<_> = rings
+            .map(|ring| (ring.id(), ring.path().to_owned(), ring.current_facts()))
+            .collect();
+        if let Some(store) = agent.store.take() {
+            let facts = Some(store.facts());
+            files.push((store.file_id(), store.path().to_owned(), facts));
+        }
+        agent.stranger = None;
+        for (id, path, facts) in files {
+            self.attached.remove(&id);
+            if let (Some(facts), Some(directory), Some(name)) =
+                (facts, path.parent(), path.file_name())
+            {
+                self.scanner
+                    .set_aside(directory, name, &facts, Refusal::Failed);
+            }
+        }
+        self.agents.wake(key);
+    }
+}
+
+/// An agent that is to be an instance and was none, or the reverse.
+fn turned(key: AgentKey, agent: &mut Agent, now: Instant) -> Option<Change> {
+    agent.turn(now).map(|is_instance| match is_instance {
+        true => Change::Appeared(key),
+        false => Change::Left { key, id: agent.id },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, DirectoryPattern};
+    use crate::event::EventType;
+    use std::fs;
+
+    /// A ring of two slots, v4, with so many bytes sent in its first.
+    fn ring(bytes: u64) -> Vec<u8> {
+        let words = [1, 0, (4 << 32) | 4, 2, 1, 0, bytes, 0, 0_u64];
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn a_failure_over_one_agent_costs_no_other_anything() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for name in ["a", "bad", "c"] {
+            fs::write(dir.path().join(name), ring(5)).expect("written");
+        }
+        let mut agents = Agents::new(&Config {
+            telemetry_dir: vec![DirectoryPattern {
+                path: dir.path().to_str().expect("UTF-8").into(),
+                label: None,
+                literal: true,
+            }],
+            proc_facts: false,
+            ..Config::default()
+        });
+        let long = Duration::from_secs(3600);
+        let (mut now, mut changes) = (Instant::now(), Vec::new());
+        agents.scan(now, long);
+        for agent in agents.agents.values_mut() {
+            agent.fails = agent.name.instance == "bad";
+        }
+        agents.drain(now, long, &mut changes);
+        let sent = |agents: &Agents, name: &str| {
+            let mut all = agents.iter();
+            let agent = all.find(|agent| agent.name.instance == name);
+            agent.and_then(|agent| agent.total(EventType::TxBytes))
+        };
+        let all = |agents: &Agents| ["a", "bad", "c"].map(|name| sent(agents, name));
+        assert_eq!(all(&agents), [Some(5), Some(0), Some(5)]);
+        assert_eq!(agents.host_total(EventType::TxBytes), 10);
+        // It is left alone from then on, until its file is another.
+        for agent in agents.agents.values_mut() {
+            agent.fails = false;
+        }
+        for _ in 0..5 {
+            now += Duration::from_secs(10);
+            agents.scan(now, long);
+            agents.drain(now, long, &mut changes);
+        }
+        assert_eq!(all(&agents), [Some(5), Some(0), Some(5)]);
+        assert_eq!(agents.scanner().refused(), 1);
+        fs::remove_file(dir.path().join("bad")).expect("there");
+        fs::write(dir.path().join("bad"), ring(7)).expect("written");
+        for _ in 0..5 {
+            now += Duration::from_secs(10);
+            agents.scan(now, long);
+            agents.drain(now, long, &mut changes);
+        }
+        assert_eq!(all(&agents), [Some(5), Some(7), Some(5)]);
+        assert_eq!(agents.host_total(EventType::TxBytes), 17);
     }
 }

@@ -1,6 +1,7 @@
 //! The rings of agents that have exited: which files are removed.
 
 use super::Agents;
+use crate::log;
 use std::time::{Duration, Instant};
 
 /// Whether there is something to remove is looked for this often.
@@ -34,6 +35,7 @@ impl Agents {
             let Some(directory) = scanner.directory(agent.ring_directory()) else {
                 continue;
             };
+            let _about = log::about(agent.name.owner);
             if agent.remove_exited(directory, moment, after, &mut self.books) {
                 broken = true;
                 break;

@@ -98,46 +98,35 @@ impl Agents {
         }
     }
 
-    /// Drops the oldest records of agents whose rings are gone, those that are no instance first.
-    pub(super) fn forget(&mut self, changes: &mut Vec<Change>) {
-        let limit = self.max_records();
-        if self.agents.len() <= limit {
+    /// Forgets an agent whose files are gone, and its name.
+    pub(super) fn forget_one(&mut self, key: AgentKey, changes: &mut Vec<Change>) {
+        let Some(agent) = self.agents.remove(key) else {
             return;
+        };
+        self.uncount(&agent);
+        self.instances.remove(&agent.name.instance);
+        if agent.record.is_none() && !record::fits(&agent.name) {
+            self.unkept = self.unkept.saturating_sub(1);
         }
-        let gone = self.agents.iter().filter(|(_, agent)| {
-            agent.sources.is_empty() && agent.store.is_none() && agent.stranger.is_none()
-        });
-        let mut gone: Vec<_> = gone
-            .map(|(key, agent)| (agent.entry.active, agent.entry.last_seen, key))
-            .collect();
-        gone.sort_unstable();
-        for (_, _, key) in gone.into_iter().take(self.agents.len() - limit) {
-            let Some(agent) = self.agents.remove(key) else {
-                continue;
+        self.by_place.remove(&Place::of(&agent.name));
+        if let Some(directory) = &agent.ring_directory {
+            let place = Place {
+                directory: directory.clone(),
+                part: String::new(),
+                ..Place::of(&agent.name)
             };
-            self.instances.remove(&agent.name.instance);
-            if agent.record.is_none() && !record::fits(&agent.name) {
-                self.unkept = self.unkept.saturating_sub(1);
-            }
-            self.by_place.remove(&Place::of(&agent.name));
-            if let Some(directory) = &agent.ring_directory {
-                let place = Place {
-                    directory: directory.clone(),
-                    part: String::new(),
-                    ..Place::of(&agent.name)
-                };
-                self.by_place.remove(&place);
-            }
-            if let Some(same) = self.by_name.get_mut(&agent.name.raw) {
-                same.retain(|&other| other != key);
-                if same.is_empty() {
-                    self.by_name.remove(&agent.name.raw);
-                }
-            }
-            self.retire(agent.record, &agent.entry.account.totals);
-            if agent.shown {
-                changes.push(Change::Left { key, id: agent.id });
+            self.by_place.remove(&place);
+        }
+        if let Some(same) = self.by_name.get_mut(&agent.name.raw) {
+            same.retain(|&other| other != key);
+            if same.is_empty() {
+                self.by_name.remove(&agent.name.raw);
             }
         }
+        self.retire(agent.record, &agent.entry.account.totals);
+        if agent.shown {
+            changes.push(Change::Left { key, id: agent.id });
+        }
+        changes.push(Change::Forgotten(agent.name.instance));
     }
 }

@@ -6,10 +6,12 @@ use crate::agents::removal;
 use crate::error::Refusal;
 use crate::find::discover::{self, Access, Candidate};
 use crate::find::scan::{Found, Opened};
+use crate::log;
 use crate::producer::writer::{self, Holder};
 use crate::ring::source::{Mode, Source};
 use crate::shm::{Broken, LeaseKind};
 use std::ffi::OsString;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 /// How long an agent that is new is no instance while /proc is asked who it is: its labels are to be right from the first
@@ -22,6 +24,7 @@ impl Agents {
     pub fn scan(&mut self, now: Instant, budget: Duration) -> bool {
         let started = Instant::now();
         if self.found.is_empty() {
+            self.turned_away.clear();
             // The other half is for what is found.
             let end = started + budget / 2;
             let found = self.scanner.scan(now, end, &self.attached);
@@ -29,8 +32,18 @@ impl Agents {
         }
         while let Some(found) = self.found.pop_front() {
             // One inode met by two paths is one ring.
-            if !self.attached.contains(&found.facts.id) {
-                self.look_at(found, now);
+            if !self.attached.contains(&found.facts.id) && !self.is_turned_away(&found) {
+                let file = (
+                    found.directory.path.clone(),
+                    found.name.clone(),
+                    found.facts,
+                );
+                if catch_unwind(AssertUnwindSafe(|| self.look_at(found, now))).is_err() {
+                    // A defect of ours; the next file is not to suffer from it.
+                    let (directory, name, facts) = file;
+                    self.scanner
+                        .set_aside(&directory, &name, &facts, Refusal::Failed);
+                }
             }
             if started.elapsed() >= budget {
                 break;
@@ -43,6 +56,7 @@ impl Agents {
     }
 
     fn look_at(&mut self, mut found: Found, now: Instant) {
+        let _about = log::about(Some(found.facts.uid));
         let opened = match self.scanner.open(&mut found) {
             Ok(opened) => opened,
             Err(Refusal::Unsupported { version, .. }) => {
@@ -53,12 +67,20 @@ impl Agents {
             }
             Err(_) => return,
         };
+        // The name may have been given to another file since it was found, and that may have an agent.
+        if self.attached.contains(&found.facts.id) {
+            return;
+        }
         let candidate = match opened {
             Opened::Ring(candidate) => candidate,
             Opened::Store(candidate) => return self.look_at_store(found, *candidate, now),
         };
+        let raw = self.agent_of(&found);
+        self.adopt(&found, &raw, now);
+        let place = Place::of_ring(&found.directory.path, &raw, found.facts.uid);
         if self.has_room(
             now,
+            self.known_at(&place),
             || match candidate.header.pending() {
                 // One that has nothing to say takes nobody's place.
                 0 => writer::holder(&candidate.file, LeaseKind::Alone),
@@ -66,42 +88,8 @@ impl Agents {
             },
             &found,
         ) {
-            self.attach(found, candidate, now);
+            self.attach(found, place, candidate, now);
         }
-    }
-
-    /// Whether there is room for what was found, after some was made if need be; else it is set aside. `holder` says who has it:
-    /// for what is certainly nobody's no room is made.
-    pub(super) fn has_room(
-        &mut self,
-        now: Instant,
-        holder: impl FnOnce() -> Holder,
-        found: &Found,
-    ) -> bool {
-        // None takes the place of one that can be read.
-        let most = self.attached.len() + self.agents.len();
-        if most >= self.max_rings && self.attached.len() + self.strangers() >= self.max_rings {
-            let mut agents = self.agents.values_mut();
-            if let Some(agent) = agents.find(|agent| agent.stranger.is_some()) {
-                agent.stranger = None;
-            }
-        }
-        if self.attached.len() >= self.max_rings {
-            let holder = holder();
-            if holder != Holder::Somebody {
-                let exited = holder == Holder::Nobody;
-                self.set_aside(found, without_place(exited, self.max_rings));
-                return false;
-            }
-            if !self.make_room(now) {
-                self.set_aside(found, without_place(false, self.max_rings));
-                // The rest would find no place either: it is looked at again at the next pass.
-                self.found.clear();
-                self.scanner.find_again();
-                return false;
-            }
-        }
-        true
     }
 
     /// A ring of a version that is not read: its agent is shown as such while somebody has it.
@@ -124,7 +112,14 @@ impl Agents {
         let path = found.directory.path.join(&found.name);
         let stranger = Stranger::new(file, found.facts, path, version, now);
         // One that nobody has is no agent, and none takes the place of one that can be read.
-        if !stranger.is_held() || self.attached.len() + self.strangers() >= self.max_rings {
+        if !stranger.is_held() || self.is_full() {
+            return;
+        }
+        if key.is_none()
+            && !self
+                .newcomers
+                .admit(found.facts.uid, self.max_records(), now)
+        {
             return;
         }
         let key = self.agent_at(&found.directory, place, now);
@@ -141,22 +136,14 @@ impl Agents {
         }
     }
 
-    fn strangers(&self) -> usize {
-        let agents = self.agents.values();
-        agents.filter(|agent| agent.stranger.is_some()).count()
-    }
-
     pub(super) fn set_aside(&mut self, found: &Found, refusal: Refusal) {
         self.scanner
             .set_aside(&found.directory.path, &found.name, &found.facts, refusal);
     }
 
-    fn attach(&mut self, found: Found, candidate: Candidate, now: Instant) {
+    fn attach(&mut self, found: Found, place: Place, candidate: Candidate, now: Instant) {
         let (header, layout) = (candidate.header, candidate.layout);
         let file = found.directory.path.join(&found.name);
-        let raw = self.agent_of(&found);
-        self.adopt(&found, &raw, now);
-        let place = Place::of_ring(&found.directory.path, &raw, found.facts.uid);
         let known = self.known_at(&place).and_then(|key| self.agents.get(key));
         let before = known.and_then(|agent| agent.entry.commit);
         let source = match Source::attach(candidate, file, before.as_ref(), now) {
@@ -202,7 +189,8 @@ impl Agents {
             agent.wait_until = now + PATIENCE;
         }
         let (capacity, pending) = (header.capacity, header.pending());
-        let (version, path, instance) = (layout.name(), source.path(), &agent.name.instance);
+        let (version, instance) = (layout.name(), &agent.name.instance);
+        let path = log::shown(source.path());
         let how = match source.mode() {
             Mode::Drain => String::new(),
             Mode::Locked => {
@@ -214,7 +202,7 @@ impl Agents {
             Mode::Observe(_) => "; it is only followed".into(),
         };
         tracing::info!(
-            "agent {instance}: ring {version}, {capacity} events, {pending} pending, {path:?}{how}"
+            "agent {instance}: ring {version}, {capacity} events, {pending} pending, {path}{how}"
         );
         self.attached.insert(source.id());
         // A ring that is empty and that nobody writes to has nothing to say; it is watched for its agent's return.
@@ -243,53 +231,5 @@ impl Agents {
             })
         });
         was.unwrap_or_else(|| found.name.clone())
-    }
-
-    /// Lets the ring go that has been silent for longest, of an agent that has left; whether there was one.
-    fn make_room(&mut self, now: Instant) -> bool {
-        let left = self
-            .agents
-            .iter()
-            .filter(|(_, agent)| !agent.entry.active && agent.has_files());
-        let mut left: Vec<_> = left
-            .map(|(key, agent)| (agent.entry.last_seen, key))
-            .collect();
-        left.sort_unstable();
-        for (_, key) in left {
-            let Some(agent) = self.agents.get_mut(key) else {
-                continue;
-            };
-            // What is known of a store is kept, for when there is room.
-            if let Some(store) = agent.store.take() {
-                self.attached.remove(&store.file_id());
-            }
-            agent.sources.retain_mut(|source| {
-                let Some(facts) = source.spent(now) else {
-                    return true;
-                };
-                self.attached.remove(&source.id());
-                let refusal = without_place(source.presence.is_abandoned(), self.max_rings);
-                if let Some((directory, name)) =
-                    source.path().parent().zip(source.path().file_name())
-                {
-                    self.scanner.set_aside(directory, name, &facts, refusal);
-                }
-                false
-            });
-            if self.attached.len() < self.max_rings {
-                return true;
-            }
-        }
-        false
-    }
-}
-
-/// Why a ring is not attached while there is no room for it. Only one whose agent has certainly exited need not be looked at
-/// again before its file changes.
-fn without_place(exited: bool, max_agents: usize) -> Refusal {
-    if exited {
-        Refusal::Exited
-    } else {
-        Refusal::TooMany { max_agents }
     }
 }

@@ -12,6 +12,7 @@ use crate::find::containers::name::container;
 use crate::find::directory::Directory;
 use crate::find::name;
 use crate::find::scan::Found;
+use crate::log;
 use crate::producer::facts::{Facts, kubelet};
 use crate::producer::writer::Holder;
 use crate::shm::Broken;
@@ -84,14 +85,14 @@ impl Agents {
             }
             return self.set_aside(&found, Refusal::Exited);
         }
-        if !self.has_room(now, || Holder::Somebody, &found) {
+        let had = known.or_else(|| self.free_agent(&same, &found.directory, &store, now));
+        if !self.has_room(now, had, || Holder::Somebody, &found) {
             return;
         }
         self.scanner.taken(&found.directory.path, store.file_id());
         let key = known.unwrap_or_else(|| {
-            let free = self.free_agent(&same, &found.directory, &store, now);
             let key =
-                free.unwrap_or_else(|| self.new_agent(&found.directory, &store, same.len(), now));
+                had.unwrap_or_else(|| self.new_agent(&found.directory, &store, same.len(), now));
             self.start(key, &store, &values, now);
             key
         });
@@ -265,11 +266,11 @@ impl Agents {
         };
         let description = &store.description;
         tracing::info!(
-            "agent {}: store of process {}, agent {} in it, {:?}",
+            "agent {}: store of process {}, agent {} in it, {}",
             agent.name.instance,
             description.pid,
             description.instance,
-            store.path()
+            log::shown(store.path())
         );
         agent.stranger = None;
         if self.proc_facts && !store.presence.is_abandoned() {

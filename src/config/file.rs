@@ -164,6 +164,7 @@ struct Section {
     histogram_buckets_us: Option<Buckets>,
     max_agents: Option<Number<100_000>>,
     max_capacity: Option<Number<{ 1 << 40 }>>,
+    max_directories: Option<Number<100_000>>,
     owners: Option<Owners>,
     observe: Option<bool>,
     remove_exited_after: Option<Period<0, 31_536_000_000>>,
@@ -197,6 +198,10 @@ impl From<Section> for Config {
             max_capacity: section
                 .max_capacity
                 .map_or(default.max_capacity, |max| max.0),
+            max_directories: section
+                .max_directories
+                .and_then(|max| usize::try_from(max.0).ok())
+                .unwrap_or(default.max_directories),
             owners: section.owners.map(|owners| owners.0),
             observe: section.observe.unwrap_or(default.observe),
             remove_exited_after: section.remove_exited_after.map(|period| period.0),

@@ -2,11 +2,12 @@
 //! without quotes.
 
 /// Keys that the Python PMDA never had: a file with one of them is meant to be TOML.
-const OUR_KEYS: [&str; 6] = [
+const OUR_KEYS: [&str; 7] = [
     "drain_interval",
     "retain",
     "max_agents",
     "max_capacity",
+    "max_directories",
     "owners",
     "observe",
 ];

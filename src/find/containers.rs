@@ -15,6 +15,7 @@
 //! so are the rings there, when they are drained.
 
 use crate::find::directory::Directory;
+use crate::log;
 use crate::producer::writer::Writer;
 use look::{Found, Known, Said};
 use nix::errno::Errno;
@@ -194,6 +195,7 @@ impl Containers {
         for refused in refused {
             let place = (refused.mnt, refused.directory.clone());
             if self.said.len() < MAX_SAID && self.said.insert(place) {
+                let _about = log::about(None);
                 tracing::warn!("{refused}");
             }
         }
@@ -215,6 +217,7 @@ impl Containers {
                     step.changed = true;
                 }
                 None if has_room && place.processes.iter().any(Writer::is_running) => {
+                    let _about = log::about(None);
                     tracing::info!("{}: is {:?}", place.path.display(), place.reached_at());
                     self.places.push(place);
                     step.changed = true;
@@ -233,6 +236,7 @@ impl Containers {
             place.processes.drain(..gone);
             step.changed |= gone > 0;
             if place.processes.is_empty() {
+                let _about = log::about(None);
                 tracing::info!("{}: its processes have ended", place.path.display());
                 step.ended.push(place.path.clone());
             }

@@ -12,15 +12,20 @@ use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
-use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+mod expansion;
 mod inside;
 mod walk;
+pub use expansion::{Expansion, Step};
 pub use inside::Inside;
+
+/// For what is done without a limit of time.
+const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// To list a directory.
 pub const LIST: OFlag = OFlag::O_RDONLY
@@ -40,12 +45,27 @@ const AS_A_SHELL: MatchOptions = MatchOptions {
 };
 
 /// The configured directories, by what is looked for in them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
     /// Where rings are looked for (NIXL_TELEMETRY_DIR).
     pub rings: Vec<DirectoryPattern>,
     /// Where stores are looked for (NIXL_TELEMETRY_MULTIPROC_DIR).
     pub stores: Vec<DirectoryPattern>,
+    /// How many there are at most that patterns match.
+    pub most: usize,
+}
+
+/// The same, where nothing else is wanted.
+pub const MAX_DIRECTORIES: usize = 1024;
+
+impl Default for Places {
+    fn default() -> Self {
+        Self {
+            rings: Vec::new(),
+            stores: Vec::new(),
+            most: MAX_DIRECTORIES,
+        }
+    }
 }
 
 /// What is looked for in a directory.
@@ -96,6 +116,12 @@ impl Directory {
         self.inside.is_some()
     }
 
+    /// Whether others may have made it: a pattern matched it, or a container has it.
+    #[must_use]
+    pub fn is_matched(&self) -> bool {
+        self.is_in_container() || self.base != self.path
+    }
+
     /// Opens the directory.
     ///
     /// # Errors
@@ -139,61 +165,26 @@ pub fn is_configured(patterns: &[DirectoryPattern], path: &Path) -> bool {
 }
 
 /// Expands the configured directories and patterns, in their order; each directory comes once, for all that is looked for there.
+/// With it comes whose it is, if a pattern matched it.
 #[must_use]
-pub fn expand(places: &Places) -> Vec<Directory> {
-    let mut found: Vec<Directory> = Vec::new();
-    let mut seen: HashMap<PathBuf, usize> = HashMap::new();
-    let rings = Holds {
-        rings: true,
-        stores: false,
-    };
-    let stores = Holds {
-        rings: false,
-        stores: true,
-    };
-    let rings = places.rings.iter().map(|pattern| (pattern, rings));
-    let stores = places.stores.iter().map(|pattern| (pattern, stores));
-    for (pattern, holds) in rings.chain(stores) {
-        let (base, paths) = matches(pattern);
-        for path in paths {
-            if let Some(&at) = seen.get(&path) {
-                let both = &mut found[at].holds;
-                both.rings |= holds.rings;
-                both.stores |= holds.stores;
-                continue;
-            }
-            seen.insert(path.clone(), found.len());
-            found.push(Directory {
-                path,
-                label: pattern.label.clone(),
-                holds,
-                base: base.clone(),
-                inside: None,
-            });
-        }
+pub fn expand(places: &Places) -> Vec<(Directory, Option<u32>)> {
+    let mut expansion = Expansion::new(places.clone());
+    let mut found = Vec::new();
+    let end = Instant::now() + FOREVER;
+    while let Step::Found(directory, owner) = expansion.step(end) {
+        found.push((directory, owner));
     }
     found
 }
 
-/// What of a pattern is the administrator's, and the directories that it matches.
+/// Whether a pattern matches no directory at the moment.
 #[must_use]
-pub fn matches(pattern: &DirectoryPattern) -> (PathBuf, Vec<PathBuf>) {
-    let whole = Path::new(&pattern.path);
-    let (base, rest) = if pattern.literal {
-        (whole.to_owned(), Vec::new())
-    } else {
-        split(whole)
-    };
-    let mut paths = Vec::new();
-    match rest.split_first() {
-        None => paths.push(base.clone()),
-        Some(_) => {
-            if let Ok(fd) = walk::pass(&base) {
-                match_below(&fd, &base, &rest, &mut paths);
-            }
-        }
-    }
-    (base, paths)
+pub fn matches_nothing(pattern: &DirectoryPattern) -> bool {
+    expand(&Places {
+        rings: vec![pattern.clone()],
+        ..Places::default()
+    })
+    .is_empty()
 }
 
 /// What of a configured path is written out: all of it, or a pattern's components before the first with a wildcard.
@@ -219,34 +210,6 @@ fn is_wild(component: &OsStr) -> bool {
         .as_bytes()
         .iter()
         .any(|byte| b"*?[".contains(byte))
-}
-
-/// Adds the directories below an open one that the components match. What cannot be looked into does not match.
-fn match_below(directory: &OwnedFd, path: &Path, components: &[&OsStr], found: &mut Vec<PathBuf>) {
-    let Some((first, rest)) = components.split_first() else {
-        found.push(path.to_owned());
-        return;
-    };
-    let matching = if is_wild(first) {
-        // Patterns are checked when the configuration is read.
-        let Some(Ok(pattern)) = first.to_str().map(Pattern::new) else {
-            return;
-        };
-        // Opened anew to be listed: what led here may only have been passed through.
-        let names = names(directory).unwrap_or_default().into_iter();
-        let is_match = |name: &OsString| {
-            name.to_str()
-                .is_some_and(|name| pattern.matches_with(name, AS_A_SHELL))
-        };
-        names.filter(is_match).collect()
-    } else {
-        vec![OsString::from(first)]
-    };
-    for name in matching {
-        if let Ok(fd) = open_below(directory, &name, PASS) {
-            match_below(&fd, &path.join(&name), rest, found);
-        }
-    }
 }
 
 fn open_below(directory: &OwnedFd, name: &OsStr, flags: OFlag) -> nix::Result<OwnedFd> {
@@ -286,10 +249,11 @@ mod tests {
     }
 
     fn rings(patterns: &[DirectoryPattern]) -> Vec<Directory> {
-        expand(&Places {
+        let found = expand(&Places {
             rings: patterns.to_vec(),
-            stores: Vec::new(),
-        })
+            ..Places::default()
+        });
+        found.into_iter().map(|(directory, _)| directory).collect()
     }
 
     fn expanded(path: String) -> Vec<PathBuf> {
@@ -341,10 +305,11 @@ mod tests {
         let found = expand(&Places {
             rings: vec![place("/both"), place("/rings")],
             stores: vec![place("/stores"), place("/both")],
+            ..Places::default()
         });
         let found: Vec<_> = found
             .iter()
-            .map(|directory| {
+            .map(|(directory, _)| {
                 let Holds { rings, stores } = directory.holds;
                 (directory.path.to_str().expect("UTF-8"), rings, stores)
             })

@@ -1,7 +1,7 @@
 //! Looks through the telemetry directories and says which rings are new and which files are refused.
 
 use crate::error::Refusal;
-use crate::find::directory::{self, Directory, Holds, Places};
+use crate::find::directory::{Directory, Holds, Places};
 use crate::find::discover::{self, Candidate, FileFacts, FileId, Terms};
 use crate::store;
 use std::collections::HashSet;
@@ -9,16 +9,18 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
-use watched::Watched;
+use watch::Watch;
 
 mod refused;
+mod watch;
 mod watched;
 
 /// The directories are opened and what was refused in them is looked at again this often, even if their modification times
 /// stand still: a file that was not finished, or that an agent of the same name takes over, leaves them as they are.
 const PASS: Duration = Duration::from_secs(2);
-/// Where that takes long, it is left alone this many times as long.
+/// Where that takes long, it is left alone this many times as long, but not longer than an agent may be late.
 const REST: u32 = 20;
+const LONGEST_REST: Duration = Duration::from_secs(5);
 /// More than a tick of the clock that file times are taken from (10 ms at most).
 pub(crate) const COARSE: Duration = Duration::from_millis(20);
 /// How long a file whose header is empty may still belong to an agent that is starting.
@@ -73,7 +75,9 @@ pub struct Scanner {
     terms: Terms,
     /// Directories that only containers see.
     inside: Vec<Directory>,
-    watched: Vec<Watched>,
+    watch: Watch,
+    /// Whose turn it is.
+    next: usize,
     next_pass: Instant,
     done: bool,
     refusals: u64,
@@ -84,10 +88,11 @@ impl Scanner {
     #[must_use]
     pub fn new(places: Places, terms: Terms) -> Self {
         Self {
+            watch: Watch::new(places.most),
             places,
             terms,
             inside: Vec::new(),
-            watched: Vec::new(),
+            next: 0,
             next_pass: Instant::now(),
             done: true,
             refusals: 0,
@@ -97,7 +102,8 @@ impl Scanner {
     /// Takes another configuration.
     pub fn configure(&mut self, places: Places, terms: Terms) {
         (self.places, self.terms) = (places, terms);
-        for watched in &mut self.watched {
+        self.watch.configure(self.places.most);
+        for watched in self.watch.iter_mut() {
             // What was refused for its owner or its size, or taken in spite of it, is looked at anew.
             let is_by_configuration = |refusal: &Refusal| {
                 matches!(refusal, Refusal::Owner { .. } | Refusal::TooLarge { .. })
@@ -112,6 +118,7 @@ impl Scanner {
     /// Takes other directories that only containers see; the next [`Scanner::scan`] lets go of those that it had.
     pub fn set_containers(&mut self, inside: Vec<Directory>) {
         self.inside = inside;
+        self.watch.configure(self.places.most);
         self.next_pass = Instant::now();
     }
 
@@ -124,14 +131,14 @@ impl Scanner {
     /// Files that are rings of a version this build does not read.
     #[must_use]
     pub fn unsupported(&self) -> usize {
-        let watched = self.watched.iter();
+        let watched = self.watch.iter();
         watched.map(|watched| watched.refused.unsupported()).sum()
     }
 
     /// Files that are other rings, and refused.
     #[must_use]
     pub fn refused(&self) -> usize {
-        let watched = self.watched.iter();
+        let watched = self.watch.iter();
         watched.map(|watched| watched.refused.rings()).sum()
     }
 
@@ -147,16 +154,14 @@ impl Scanner {
     }
 
     fn list_at(&mut self, when: Instant) {
-        self.watched
-            .iter_mut()
-            .for_each(|watched| watched.list_at(when));
+        let all = self.watch.iter_mut();
+        all.for_each(|watched| watched.list_at(when));
     }
 
     /// One of the directories, open.
     #[must_use]
     pub fn directory(&self, path: &Path) -> Option<&OwnedFd> {
-        let mut watched = self.watched.iter();
-        watched.find(|watched| watched.directory.path == path)?.fd()
+        self.watch.at(path)?.fd()
     }
 
     /// Opens a file that was found and checks that it is a ring, or a store; where it is refused, that is noted. `found` is
@@ -182,7 +187,7 @@ impl Scanner {
 
     /// Looks at a file again at the next [`Scanner::scan`]: its ring is not what it was.
     pub fn look_again(&mut self, directory: &Path, name: &OsStr) {
-        if let Some(watched) = self.watched_at(directory) {
+        if let Some(watched) = self.watch.at_mut(directory) {
             watched.look_at(name);
         }
     }
@@ -196,22 +201,23 @@ impl Scanner {
         refusal: Refusal,
     ) {
         let new = self
-            .watched_at(directory)
+            .watch
+            .at_mut(directory)
             .is_some_and(|watched| watched.refuse(name, facts, refusal));
         self.refusals += u64::from(new);
     }
 
     /// Forgets why a file was refused: it has an agent now.
     pub fn taken(&mut self, directory: &Path, id: FileId) {
-        if let Some(watched) = self.watched_at(directory) {
+        if let Some(watched) = self.watch.at_mut(directory) {
             watched.refused.remove(id);
         }
     }
 
-    fn watched_at(&mut self, directory: &Path) -> Option<&mut Watched> {
-        self.watched
-            .iter_mut()
-            .find(|watched| watched.directory.path == directory)
+    /// How many directories are looked through, and how many there is no place for.
+    #[must_use]
+    pub fn directories(&self) -> (usize, u32) {
+        (self.watch.len(), self.watch.left_out())
     }
 
     /// Whether the last look came to its end in time.
@@ -222,45 +228,40 @@ impl Scanner {
 
     /// Looks through what is due until `end`, and goes on from there the next time. `attached` are the rings that have an agent.
     pub fn scan(&mut self, now: Instant, end: Instant, attached: &HashSet<FileId>) -> Vec<Found> {
-        if now >= self.next_pass {
-            self.open_directories(now);
-            self.watched.iter_mut().for_each(Watched::begin_pass);
-            self.next_pass = now + PASS.max(now.elapsed() * REST);
+        if now >= self.next_pass && !self.watch.is_passing() {
+            self.watch
+                .begin_pass(self.places.clone(), self.inside.clone());
+        }
+        if self.watch.is_passing() {
+            // The other half is for what is in them.
+            let half = halfway(end);
+            if let Some(took) = self.watch.go_on(now, half) {
+                self.next_pass = now + PASS.max((took * REST).min(LONGEST_REST));
+            }
         }
         let mut found = Vec::new();
-        self.done = true;
-        for at in 0..self.watched.len() {
-            if !self.watched[at].look(now, end, attached, &mut found) {
+        self.done = !self.watch.is_passing();
+        let count = self.watch.len();
+        for turn in 0..count {
+            let at = (self.next + turn) % count;
+            let Some(watched) = self.watch.nth(at) else {
+                continue;
+            };
+            if !watched.look(now, end, attached, &mut found) {
                 self.done = false;
                 // Its turn goes on behind those that had none.
-                self.watched.rotate_left(at + 1);
+                self.next = at + 1;
                 break;
             }
         }
         found
     }
+}
 
-    /// Opens all directories afresh, since one may have been replaced under its name.
-    fn open_directories(&mut self, now: Instant) {
-        let mut before = std::mem::take(&mut self.watched);
-        let inside = self.inside.iter().cloned();
-        for directory in directory::expand(&self.places).into_iter().chain(inside) {
-            let known = before
-                .iter()
-                .position(|watched| watched.directory == directory);
-            let mut watched = match known {
-                Some(at) => before.swap_remove(at),
-                None => Watched::new(directory, now),
-            };
-            watched.reopen();
-            let is_same = |other: &Watched| watched.is_same_as(other);
-            if watched.directory.is_in_container() && self.watched.iter().any(is_same) {
-                // A volume of the host's, which is looked through where that sees it.
-                continue;
-            }
-            self.watched.push(watched);
-        }
-    }
+/// Half of the time that is left until then.
+fn halfway(end: Instant) -> Instant {
+    let now = Instant::now();
+    now + end.saturating_duration_since(now) / 2
 }
 
 /// Whether a refusal is for a file without its size, or without a header, that an agent may be about to write.
@@ -302,7 +303,7 @@ mod tests {
                     label: None,
                     literal: true,
                 }],
-                stores: Vec::new(),
+                ..Places::default()
             },
             Terms::default(),
         )
@@ -369,7 +370,7 @@ mod tests {
         let soon = scanner.next_pass - PASS / 2;
         let found = scan(&mut scanner, soon);
         assert_eq!((found.len(), scanner.refusals()), (1, 0));
-        let mut watched = scanner.watched.pop().expect("one directory");
+        let watched = scanner.watch.nth(0).expect("one directory");
         // As it is after ten seconds.
         let mut facts = found[0].facts;
         facts.changed = (1, 0);
@@ -443,7 +444,7 @@ mod tests {
             found.iter().any(is_new)
         });
         assert!(met.is_some());
-        assert!(scanner.watched[0].waiting() <= 2 * 300);
+        assert!(scanner.watch.nth(0).map_or(0, |watched| watched.waiting()) <= 2 * 300);
     }
 
     #[test]

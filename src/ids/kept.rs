@@ -19,6 +19,10 @@ const SAVE_PAUSE: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(10);
 /// How many ids are noted as given ahead of those that are: so many agents may come until the next time.
 const AHEAD: u32 = 64;
+/// ... and how many where they come so fast that this is a few at a time.
+const MOST_AHEAD: u32 = 1 << 16;
+/// Bytes of the file that are written in a second, on the average: one that is long is written less often.
+const BYTES_PER_SECOND: usize = 64 << 10;
 
 /// What the file is to say of the agents.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +46,10 @@ pub struct KeptIds {
     unsaved: bool,
     /// More than any id that the file says was given.
     noted: u32,
+    /// How many were noted ahead.
+    ahead: u32,
+    /// Bytes of the file, as it was written last.
+    len: usize,
     /// When it was written last, or tried to be.
     saved: Option<Instant>,
     /// Whether that failed.
@@ -61,6 +69,8 @@ impl KeptIds {
             unread: None,
             unsaved: false,
             noted: 0,
+            ahead: AHEAD,
+            len: 0,
             saved: None,
             failed: false,
             exhausted: false,
@@ -121,6 +131,12 @@ impl KeptIds {
         self.ids.give(name, seconds())
     }
 
+    /// Whoever comes under this name is another, with another id.
+    pub fn forget(&mut self, name: &str) {
+        self.ids.forget(name);
+        self.unsaved = true;
+    }
+
     /// More than any id that was given.
     #[must_use]
     pub fn next(&self) -> u32 {
@@ -142,10 +158,15 @@ impl KeptIds {
             (true, _) => RETRY,
             // More of them than were noted ahead.
             _ if self.ids.next() > self.noted => Duration::ZERO,
-            (_, true) => SAVE_PAUSE,
+            (_, true) => SAVE_PAUSE.max(self.rest()),
             (_, false) => SAVE_INTERVAL,
         };
         self.saved.is_none_or(|saved| saved.elapsed() >= pause)
+    }
+
+    /// For how long the file is left alone, for its length.
+    fn rest(&self) -> Duration {
+        Duration::from_millis((self.len * 1000 / BYTES_PER_SECOND) as u64)
     }
 
     /// Has the file say what is known of the agents, or finds out what became of that.
@@ -153,10 +174,19 @@ impl KeptIds {
         if let Some(writing) = self.writing.take() {
             return self.written(join(writing));
         }
+        // Were it so many each time, those that come by the thousand would have the whole file written by the dozen.
+        let is_soon = self
+            .saved
+            .is_some_and(|saved| saved.elapsed() < SAVE_PAUSE.max(self.rest()));
+        self.ahead = match is_soon {
+            true => (self.ahead * 4).min(MOST_AHEAD),
+            false => AHEAD,
+        };
         self.saved = Some(Instant::now());
-        let Some(text) = self.text(agents, AHEAD) else {
+        let Some(text) = self.text(agents, self.ahead) else {
             return;
         };
+        self.len = text.len();
         let path = self.path.clone();
         let writing = thread::Builder::new()
             .name("instance ids".into())

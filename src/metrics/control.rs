@@ -14,6 +14,10 @@ pub struct Control {
     pub drains: u64,
     /// Time spent draining.
     pub drain_time: Duration,
+    /// Ticks in which the time for drains was up before all was counted.
+    pub drains_cut: u64,
+    /// Ticks in which the time for looking was up before all was looked at.
+    pub scans_cut: u64,
     /// Time spent looking through the directories.
     pub scan_time: Duration,
     /// Files refused, each file and reason once.
@@ -56,6 +60,16 @@ pub struct Effort {
     pub rings: u32,
     /// Agents that are known, instances or not.
     pub known: u32,
+    /// Places for agents.
+    pub places: u32,
+    /// Those that are taken.
+    pub taken: u32,
+    /// How often there was none for a file.
+    pub refused_places: u64,
+    /// Directories that are looked through.
+    pub directories: u32,
+    /// Directories that patterns match and that there is no place for.
+    pub left_out: u32,
     /// Looks through /proc that were finished.
     pub surveys: u64,
     /// Time that they took.

@@ -8,6 +8,7 @@ use crate::agents::{AgentKey, Agents, Change};
 use crate::config::{Config, Loaded};
 use crate::error::ConfigError;
 use crate::ids::kept::{self, KeptIds};
+use crate::log;
 use crate::metrics::AGENTS;
 use crate::metrics::control::Control;
 use crate::rights::privilege::NotAllowed;
@@ -351,14 +352,20 @@ impl Server {
             // Nothing is left after a panic in the midst of it.
             self.work = match std::mem::replace(&mut self.work, Work::Nothing) {
                 Work::Scan { end } if !self.scan(left) && now < end => Work::Scan { end },
-                Work::Scan { .. } => Work::Drain { began: now },
+                Work::Scan { end } => {
+                    self.control.scans_cut += u64::from(now >= end);
+                    Work::Drain { began: now }
+                }
                 Work::Drain { began } => {
                     let on = |agents: &mut Agents, now, budget, changes: &mut _| {
                         agents.drain_on(began, now, budget, changes)
                     };
                     match self.drain(left, on) {
                         false if now < began + TICK.drain => Work::Drain { began },
-                        _ => Work::Tidy,
+                        in_time => {
+                            self.control.drains_cut += u64::from(!in_time);
+                            Work::Tidy
+                        }
                     }
                 }
                 Work::Tidy => {
@@ -412,6 +419,7 @@ impl Server {
             self.ids.changed();
         }
         let (mut left, mut come, mut changed) = (HashSet::new(), Vec::new(), Vec::new());
+        let mut forgotten = Vec::new();
         for change in changes {
             match change {
                 Change::Appeared(key) => come.push(key),
@@ -421,10 +429,13 @@ impl Server {
                     come.retain(|&other| other != key);
                     left.extend(id);
                 }
+                Change::Forgotten(name) => forgotten.push(name),
             }
         }
         self.instances.remove(&left);
         self.buckets.remove(&left);
+        // Its counters begin at zero under another id: they never go back under one.
+        forgotten.iter().for_each(|name| self.ids.forget(name));
         come.into_iter().for_each(|key| self.come(key));
         for key in changed {
             let agent = self.agents.get(key);
@@ -440,6 +451,7 @@ impl Server {
         let Some(agent) = self.agents.get(key) else {
             return;
         };
+        let _about = log::about(agent.name.owner);
         let name = agent.name.instance.as_str();
         let Some(id) = agent.id().or_else(|| self.ids.give(name)) else {
             return tracing::error!("agent {name} cannot be an instance: no instance id is left");

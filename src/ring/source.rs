@@ -223,10 +223,16 @@ impl Source {
     /// Whether nothing waits and, asked now, nobody is known to write: then the file's facts, from before that was asked, by
     /// which a later start of its agent can be told.
     pub fn spent(&mut self, now: Instant) -> Option<FileFacts> {
-        let facts = FileFacts::new(&fstat(&self.file).ok()?);
+        let facts = self.current_facts()?;
         let holder = self.presence.ask_kernel(&self.file, now);
         // A ring that is no longer what it was is for the next drain to find out.
         (holder != Holder::Somebody && self.is_drained() == Ok(true)).then_some(facts)
+    }
+
+    /// The file's facts as they are now.
+    #[must_use]
+    pub fn current_facts(&self) -> Option<FileFacts> {
+        Some(FileFacts::new(&fstat(&self.file).ok()?))
     }
 
     /// Whether, asked now, nobody else has the file.

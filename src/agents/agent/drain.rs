@@ -52,6 +52,8 @@ impl Agent {
                 None => {}
             }
         }
+        #[cfg(test)]
+        assert!(!self.fails, "as the test wants it");
         let mut alive = drain_rings(name, sources, &mut ledger, now, end, &mut outcome);
         if let Some(looked_at) = store {
             match looked_at.look(now.instant, &mut ledger) {

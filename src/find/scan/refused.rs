@@ -3,6 +3,7 @@
 use super::{COARSE, is_starting, is_younger_than};
 use crate::error::Refusal;
 use crate::find::discover::{FileFacts, FileId};
+use crate::log;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::mem::{Discriminant, discriminant};
@@ -54,11 +55,11 @@ impl RefusedFiles {
         // An empty header is nothing to speak of while its agent may be starting.
         if new && !starting {
             said.push(discriminant(&refusal));
-            // Debug quotes what could break a line of the log.
+            let path = log::shown(path);
             if refusal.concerns_a_ring() {
-                tracing::warn!("{path:?}: refused: {refusal}");
+                tracing::warn!("{path}: refused: {refusal}");
             } else {
-                tracing::debug!("{path:?}: refused: {refusal}");
+                tracing::debug!("{path}: refused: {refusal}");
             }
         }
         if starting {

@@ -2,10 +2,11 @@
 //! nothing.
 
 use super::refused::RefusedFiles;
-use super::{COARSE, Found, PASS, is_younger_than};
+use super::{COARSE, Found, LONGEST_REST, PASS, REST, is_younger_than};
 use crate::error::Refusal;
 use crate::find::directory::{self, Directory};
 use crate::find::discover::{self, FileFacts, FileId};
+use crate::log;
 use nix::dir::{Dir, OwningIter};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -18,9 +19,6 @@ use std::time::{Duration, Instant};
 
 /// A directory is listed this often even if its modification time stands still, in case that does not tell.
 const ANYWAY: Duration = Duration::from_secs(10);
-/// A directory that takes long to list is left alone this many times as long, but not longer than an agent may be late.
-const REST: u32 = 20;
-const LONGEST_REST: Duration = Duration::from_secs(5);
 /// What a modification time may stand for on a file system that keeps no more than whole seconds.
 const SECONDS: Duration = Duration::from_secs(2);
 /// Names that are taken from a listing at a time, in their order.
@@ -36,6 +34,10 @@ const ROUND: usize = 1000;
 pub struct Watched {
     /// Which one.
     pub directory: Directory,
+    /// Whose it is, if a pattern matched it.
+    pub owner: Option<u32>,
+    /// Number of the pass that met it last.
+    pub met: u64,
     open: Result<OwnedFd, Errno>,
     /// Which file the open directory is.
     id: FileId,
@@ -70,9 +72,11 @@ struct Listing {
 
 impl Watched {
     /// Not looked at yet.
-    pub fn new(directory: Directory, now: Instant) -> Self {
+    pub fn new(directory: Directory, owner: Option<u32>, now: Instant) -> Self {
         Self {
             directory,
+            owner,
+            met: 0,
             open: Err(Errno::UnknownErrno),
             id: FileId::default(),
             modified: None,
@@ -92,6 +96,7 @@ impl Watched {
     /// Opens the directory afresh, since another may have taken its name.
     pub fn reopen(&mut self) {
         let open = self.directory.open();
+        let _about = self.directory.is_matched().then(|| log::about(None));
         if let (Err(errno), path) = (&open, self.directory.path.display()) {
             if self.open.as_ref().err() != Some(errno) {
                 let why = directory::why_not(*errno);
@@ -282,6 +287,7 @@ impl Watched {
 
     fn cannot_list(&mut self, errno: Errno) {
         if self.unlisted != Some(errno) {
+            let _about = self.directory.is_matched().then(|| log::about(None));
             tracing::warn!(
                 "{}: cannot be looked through: {errno}; no agent is found there until it can",
                 self.directory.path.display()

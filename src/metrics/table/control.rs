@@ -202,4 +202,98 @@ Elapsed time that was spent looking through the processes of this host since the
 start, in a thread of its own. An answer waits for it for 3 ms at most, and only
 while an agent is new.",
     ),
+    control(
+        17,
+        "control.places.max",
+        Get::U32(|control, _| Some(control.effort.places)),
+        Semantics::Discrete,
+        Units::Count,
+        "places for agents",
+        "\
+How many agents there may be: max_agents in nixl.conf, or as many as the PMDA
+may have files open. An agent takes one place while it is an instance, and one
+for each file of its that is open beyond the first.",
+    ),
+    control(
+        18,
+        "control.places.taken",
+        Get::U32(|control, _| Some(control.effort.taken)),
+        Semantics::Instant,
+        Units::Count,
+        "places for agents that are taken",
+        "\
+Where all are taken (nixl.control.places.max), a new agent gets the place of one
+that has exited, of the user who has most of them first; and if its user has
+less than his share, that of a living one of the user who has most.",
+    ),
+    control(
+        19,
+        "control.places.refused",
+        Get::U64(|control, _| Some(control.effort.refused_places)),
+        Semantics::Counter,
+        Units::Count,
+        "files for which there was no place",
+        "\
+How often a ring or a store was left aside since there was no place for it, or
+since its owner has had too many new names. It is tried again every few seconds,
+and counts again then. Where this grows, raise max_agents in nixl.conf.",
+    ),
+    control(
+        20,
+        "control.directories.watched",
+        Get::U32(|control, _| Some(control.effort.directories)),
+        Semantics::Instant,
+        Units::Count,
+        "directories that are looked through",
+        "\
+Directories that telemetry_dir and multiproc_dir name, and those that their
+patterns match: of these at most max_directories.",
+    ),
+    control(
+        21,
+        "control.directories.left_out",
+        Get::U32(|control, _| Some(control.effort.left_out)),
+        Semantics::Instant,
+        Units::Count,
+        "directories for which there was no place",
+        "\
+Directories that match a pattern and are not looked through, since there are
+more than max_directories in nixl.conf. Those of a user who has fewer than his
+share are looked through first.",
+    ),
+    control(
+        22,
+        "control.log.left_out",
+        Get::U64(|_, _| Some(log::left_out())),
+        Semantics::Counter,
+        Units::Count,
+        "lines that were not logged",
+        "\
+Lines that were kept out of the log since the start of the PMDA, because there
+were too many like them in a minute or the log is long enough.",
+    ),
+    control(
+        23,
+        "control.cut.drains",
+        Get::U64(|control, _| Some(control.drains_cut)),
+        Semantics::Counter,
+        Units::Count,
+        "drains that were cut off",
+        "\
+How often the time that a drain of all rings may take was up before all events
+were counted. The rest is counted in the next; each ring has its turn. Where
+this grows, events come faster than they can be counted.",
+    ),
+    control(
+        24,
+        "control.cut.scans",
+        Get::U64(|control, _| Some(control.scans_cut)),
+        Semantics::Counter,
+        Units::Count,
+        "looks for rings that were cut off",
+        "\
+How often the time that looking for rings may take was up before all files were
+looked at. The next look goes on from there. Where this grows all the time, the
+telemetry directories hold very many files that are no rings.",
+    ),
 ];

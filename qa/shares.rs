@@ -1,0 +1,236 @@
+//! What is there for all users is not for one alone: places for agents, and records of those that have left.
+
+// By path, as in support/mod.rs, whose other parts need pmcd.
+#[path = "support/world.rs"]
+mod world;
+#[path = "support/writer.rs"]
+mod writer;
+
+use pmdanixl::event::EventType;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::chown;
+use std::time::Duration;
+use world::{SECOND, World};
+use writer::{Kind, Layout, RingWriter};
+
+const GREEDY: u32 = 1001;
+const VICTIM: u32 = 1000;
+
+/// Whoever writes a ring, and what it has written.
+struct Sender {
+    name: String,
+    ring: RingWriter,
+    sent: u64,
+}
+
+impl Sender {
+    fn start(world: &World, uid: u32, name: &str) -> Self {
+        let path = world.path(name);
+        let ring = RingWriter::create(&path, Layout::V4, 16).expect("a ring");
+        chown(&path, Some(uid), None).expect("root may");
+        let name = name.to_owned();
+        let mut sender = Self {
+            name,
+            ring,
+            sent: 0,
+        };
+        sender.send();
+        sender
+    }
+
+    /// So many, `name-00` and so on.
+    fn several(world: &World, uid: u32, name: &str, count: usize) -> Vec<Self> {
+        let names = (0..count).map(|number| format!("{name}-{number:02}"));
+        names.map(|name| Self::start(world, uid, &name)).collect()
+    }
+
+    /// One event, if there is room: nobody may drain it at the moment.
+    fn send(&mut self) {
+        self.sent += u64::from(self.ring.push(Kind::TxBytes, 1));
+    }
+
+    /// What was taken out of its ring.
+    fn taken(&self) -> u64 {
+        self.sent - self.ring.pending()
+    }
+
+    /// It exits and takes its file with it.
+    fn leave(self, world: &World) {
+        fs::remove_file(world.path(&self.name)).expect("there");
+    }
+}
+
+/// Files are given to others.
+fn is_root() -> bool {
+    let is_root = nix::unistd::geteuid().is_root();
+    if !is_root {
+        println!("left out: it takes root to give a file to others");
+    }
+    is_root
+}
+
+fn shown(world: &World) -> BTreeMap<String, u64> {
+    let shown = world.sent().into_iter();
+    shown.map(|(name, sent)| (name.to_owned(), sent)).collect()
+}
+
+fn of(shown: &BTreeMap<String, u64>, who: &str) -> usize {
+    shown.keys().filter(|name| name.starts_with(who)).count()
+}
+
+#[test]
+fn who_has_less_than_his_share_gets_a_place_of_who_has_most_and_no_more() {
+    if !is_root() {
+        return;
+    }
+    let mut world = World::new(|config| config.max_agents = 6);
+    let mut all = Sender::several(&world, GREEDY, "greedy", 9);
+    world.pass(5);
+    assert_eq!(of(&shown(&world), "greedy"), 6);
+    all.extend(Sender::several(&world, VICTIM, "victim", 5));
+    for _ in 0..20 {
+        all.iter_mut().for_each(Sender::send);
+        world.pass(1);
+        let shown = shown(&world);
+        assert!(shown.len() <= 6, "{shown:?}");
+    }
+    let now = shown(&world);
+    assert_eq!((of(&now, "greedy"), of(&now, "victim")), (3, 3), "{now:?}");
+    // Who was let go comes back with all that it had, when there is room.
+    world.config.retain = Duration::ZERO;
+    world.agents.configure(&world.config);
+    let (greedy, victims): (Vec<_>, _) = all.into_iter().partition(|sender| {
+        let name = &sender.name;
+        name.starts_with("greedy")
+    });
+    let from_victims: u64 = victims.iter().map(Sender::taken).sum();
+    victims.into_iter().for_each(|sender| sender.leave(&world));
+    world.pass(20);
+    let now = shown(&world);
+    assert_eq!(of(&now, "greedy"), 6, "{now:?}");
+    for sender in greedy
+        .iter()
+        .filter(|sender| now.contains_key(&sender.name))
+    {
+        assert_eq!(now[&sender.name], sender.sent, "{}", sender.name);
+    }
+    let from_greedy: u64 = greedy.iter().map(Sender::taken).sum();
+    let host = world.agents.host_total(EventType::TxBytes);
+    assert_eq!(host, from_greedy + from_victims, "exact, over all");
+}
+
+#[test]
+fn those_of_the_greediest_that_have_exited_make_room_first_and_nobody_elses() {
+    if !is_root() {
+        return;
+    }
+    let mut world = World::new(|config| {
+        config.max_agents = 5;
+        config.retain = 1000 * SECOND;
+    });
+    let mut greedy = Sender::several(&world, GREEDY, "greedy", 4);
+    let gone = Sender::start(&world, VICTIM, "victim-gone");
+    world.pass(3);
+    // Neither lives any more, and both are to be seen for long.
+    drop(gone);
+    drop(greedy.remove(1));
+    world.pass(5);
+    assert_eq!(shown(&world).len(), 5);
+    let _new = Sender::start(&world, VICTIM, "victim-new");
+    world.pass(5);
+    let now: Vec<_> = shown(&world).into_keys().collect();
+    let expected = [
+        "greedy-00",
+        "greedy-02",
+        "greedy-03",
+        "victim-gone",
+        "victim-new",
+    ];
+    assert_eq!(now, expected);
+    // He who has most makes room for himself only at his own cost.
+    let _more = Sender::several(&world, GREEDY, "greedy-more", 3);
+    world.pass(10);
+    let now: Vec<_> = shown(&world).into_keys().collect();
+    assert_eq!(now, expected);
+    greedy.remove(0);
+    world.pass(10);
+    let now = shown(&world);
+    assert!(!now.contains_key("greedy-00") && of(&now, "greedy") == 3 && of(&now, "victim") == 2);
+}
+
+#[test]
+fn names_that_come_and_go_are_never_more_instances_than_there_are_places() {
+    if !is_root() {
+        return;
+    }
+    let mut world = World::new(|config| {
+        config.max_agents = 4;
+        config.retain = 1000 * SECOND;
+    });
+    let mut victim = Sender::start(&world, VICTIM, "victim");
+    for number in 0..100 {
+        let sender = Sender::start(&world, GREEDY, &format!("churn-{number:03}"));
+        world.pass(2);
+        sender.leave(&world);
+        victim.send();
+        world.pass(1);
+        let now = shown(&world);
+        assert!(now.len() <= 4 && now["victim"] == victim.sent, "{now:?}");
+    }
+    let newest = shown(&world).contains_key("churn-099");
+    assert!(newest, "who comes is seen, at the cost of the oldest");
+    assert!(world.agents.effort().known <= 16, "four times max_agents");
+}
+
+#[test]
+fn strangers_names_do_not_cost_an_agent_that_has_left_its_totals() {
+    if !is_root() {
+        return;
+    }
+    let mut world = World::new(|config| {
+        config.max_agents = 4;
+        config.retain = Duration::ZERO;
+    });
+    let mut victim = Sender::start(&world, VICTIM, "victim");
+    (0..6).for_each(|_| victim.send());
+    world.pass(3);
+    victim.leave(&world);
+    world.pass(3);
+    for number in 0..100 {
+        let sender = Sender::start(&world, GREEDY, &format!("churn-{number:03}"));
+        world.pass(3);
+        sender.leave(&world);
+        world.pass(2);
+    }
+    assert!(world.forgotten.len() > 80, "{:?}", world.forgotten);
+    assert!(!world.forgotten.contains(&"victim".to_owned()));
+    let _victim = Sender::start(&world, VICTIM, "victim");
+    world.pass(3);
+    assert_eq!(shown(&world)["victim"], 7 + 1);
+}
+
+#[test]
+fn rings_that_are_unlinked_and_held_take_nobody_elses_place() {
+    if !is_root() {
+        return;
+    }
+    let mut world = World::new(|config| config.max_agents = 6);
+    let mut held = Vec::new();
+    for _ in 0..12 {
+        let sender = Sender::start(&world, GREEDY, "greedy");
+        world.pass(2);
+        held.push(sender);
+        fs::remove_file(world.path("greedy")).expect("there");
+        world.pass(1);
+    }
+    assert!(world.agents.effort().rings <= 6);
+    let _new = Sender::several(&world, VICTIM, "victim", 3);
+    for _ in 0..5 {
+        held.iter_mut().for_each(Sender::send);
+        world.pass(1);
+    }
+    let now = shown(&world);
+    assert_eq!(of(&now, "victim"), 3, "{now:?}");
+    assert!(world.agents.effort().rings <= 6);
+}

@@ -1,0 +1,86 @@
+//! What the descriptors that the process may have are for: rings, directories, and a reserve for everything else.
+
+use crate::config::Config;
+use crate::find::containers::MAX_PLACES;
+use crate::find::directory::Places;
+use nix::sys::resource::{Resource, getrlimit};
+
+/// Those that are neither for rings nor for directories: pmcd, the log, the state, and what is opened for a moment.
+const SPARE: usize = 64;
+
+/// How many there are of what takes a descriptor each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Descriptors {
+    /// Rings and stores.
+    pub rings: usize,
+    /// Directories that patterns match.
+    directories: usize,
+}
+
+impl Descriptors {
+    /// What a configuration wants, as far as the process may have it.
+    pub fn of(config: &Config) -> Self {
+        let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let room = Self::within(limit, config);
+        if room.rings < config.max_agents {
+            tracing::warn!(
+                "max_agents is {}, but only {limit} files may be open; {} rings are attached at most",
+                config.max_agents,
+                room.rings
+            );
+        }
+        room
+    }
+
+    fn within(limit: usize, config: &Config) -> Self {
+        let room = limit.saturating_sub(SPARE);
+        let patterns = config.telemetry_dir.iter().chain(&config.multiproc_dir);
+        let (named, matched): (Vec<_>, Vec<_>) = patterns.partition(|pattern| pattern.literal);
+        // Neither takes more than a quarter.
+        let part = |wanted: usize, is_wanted| if is_wanted { wanted.min(room / 4) } else { 0 };
+        let directories = part(config.max_directories, !matched.is_empty());
+        // Each stands open twice: as it was found, and as it is looked through.
+        let containers = part(2 * MAX_PLACES, config.containers);
+        let rings = room.saturating_sub(named.len() + directories + containers);
+        Self {
+            rings: config.max_agents.min(rings.max(1)),
+            directories,
+        }
+    }
+
+    /// Where what is looked for, in no more directories than there are descriptors for.
+    pub fn limit(self, places: Places) -> Places {
+        Places {
+            most: self.directories,
+            ..places
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::DirectoryPattern;
+
+    #[test]
+    fn directories_and_containers_leave_half_of_the_descriptors_to_rings() {
+        let mut config = Config::default();
+        let of = |limit, config: &Config| {
+            let Descriptors { rings, directories } = Descriptors::within(limit, config);
+            (rings, directories)
+        };
+        assert_eq!(of(1 << 20, &config), (4096, 0));
+        assert_eq!(of(1024, &config), (1024 - 64 - 1, 0));
+        config.telemetry_dir.push(DirectoryPattern {
+            path: "/srv/*/nixl".into(),
+            label: None,
+            literal: false,
+        });
+        assert_eq!(of(1 << 20, &config), (4096, 1024));
+        assert_eq!(of(1024, &config), (1024 - 64 - 1 - 240, 240));
+        config.containers = true;
+        assert_eq!(of(1024, &config), (1024 - 64 - 1 - 480, 240));
+        assert_eq!(of(10, &config), (1, 0));
+    }
+}

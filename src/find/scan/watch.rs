@@ -1,0 +1,349 @@
+//! Which directories are looked through: what the configuration names, and of what its patterns match as many as there may be.
+
+use super::watched::Watched;
+use crate::find::directory::{Directory, Expansion, Places, Step};
+use crate::log;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// So many are opened between two looks at the clock.
+const LOOK_AT_CLOCK: usize = 8;
+
+/// The directories that are looked through. Those that patterns match are at most so many; where there are more, whoever has
+/// fewer of them than his share (all, divided by the users who have any) takes the place of one of the user who has most.
+#[derive(Debug)]
+pub struct Watch {
+    all: Vec<Watched>,
+    /// Where in that each is.
+    index: HashMap<PathBuf, usize>,
+    /// How many of those that a pattern matched are whose.
+    counts: HashMap<u32, usize>,
+    most: usize,
+    /// Number of the last pass, which opens all of them afresh, since another may have taken a name.
+    pass: u64,
+    passing: Option<Passing>,
+    /// How many there was no place for in the last pass.
+    left_out: u32,
+}
+
+/// A pass that goes on in later ticks.
+#[derive(Debug)]
+struct Passing {
+    expansion: Expansion,
+    inside: std::vec::IntoIter<Directory>,
+    /// What it took until now.
+    took: Duration,
+    left_out: u32,
+}
+
+impl Watch {
+    /// None yet.
+    pub fn new(most: usize) -> Self {
+        Self {
+            all: Vec::new(),
+            index: HashMap::new(),
+            counts: HashMap::new(),
+            most,
+            pass: 0,
+            passing: None,
+            left_out: 0,
+        }
+    }
+
+    /// Takes another limit. A pass that has begun begins again.
+    pub fn configure(&mut self, most: usize) {
+        (self.most, self.passing) = (most, None);
+    }
+
+    pub fn at(&self, path: &Path) -> Option<&Watched> {
+        self.index.get(path).map(|&at| &self.all[at])
+    }
+
+    pub fn at_mut(&mut self, path: &Path) -> Option<&mut Watched> {
+        self.index.get(path).map(|&at| &mut self.all[at])
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Watched> {
+        self.all.iter()
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Watched> {
+        self.all.iter_mut()
+    }
+
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The one in this place.
+    pub fn nth(&mut self, at: usize) -> Option<&mut Watched> {
+        self.all.get_mut(at)
+    }
+
+    /// How many there was no place for.
+    pub fn left_out(&self) -> u32 {
+        self.left_out
+    }
+
+    /// Whether a pass has begun and not ended.
+    pub fn is_passing(&self) -> bool {
+        self.passing.is_some()
+    }
+
+    /// Begins a pass: all are opened afresh, those of containers last.
+    pub fn begin_pass(&mut self, places: Places, inside: Vec<Directory>) {
+        self.pass += 1;
+        self.passing = Some(Passing {
+            expansion: Expansion::new(places),
+            inside: inside.into_iter(),
+            took: Duration::ZERO,
+            left_out: 0,
+        });
+    }
+
+    /// Goes on with a pass until `end`; what it took in all, when it has come to its end.
+    pub fn go_on(&mut self, now: Instant, end: Instant) -> Option<Duration> {
+        let started = Instant::now();
+        let mut passing = self.passing.take()?;
+        for number in 1.. {
+            match passing.expansion.step(end) {
+                Step::Found(directory, owner) => {
+                    let is_taken = self.meet(directory, owner, now);
+                    passing.left_out += u32::from(!is_taken);
+                }
+                Step::NotYet => break,
+                Step::Done => match passing.inside.next() {
+                    Some(directory) => drop(self.meet(directory, None, now)),
+                    None => {
+                        self.end_pass(passing.left_out);
+                        return Some(passing.took + started.elapsed());
+                    }
+                },
+            }
+            if number % LOOK_AT_CLOCK == 0 && Instant::now() >= end {
+                break;
+            }
+        }
+        passing.took += started.elapsed();
+        self.passing = Some(passing);
+        None
+    }
+
+    /// Whether there is a place for a directory, which then is open.
+    fn meet(&mut self, directory: Directory, owner: Option<u32>, now: Instant) -> bool {
+        let known = self.index.get(&directory.path).copied();
+        match known {
+            Some(at) if self.all[at].directory == directory => {}
+            // It is another now, though of the same path.
+            Some(at) => {
+                let owner = self.all[at].owner;
+                self.all[at] = Watched::new(directory.clone(), owner, now);
+            }
+            None if !self.has_room(owner) => return false,
+            None => {
+                self.index.insert(directory.path.clone(), self.all.len());
+                if let Some(owner) = owner {
+                    *self.counts.entry(owner).or_default() += 1;
+                }
+                let watched = Watched::new(directory.clone(), owner, now);
+                self.all.push(watched);
+            }
+        }
+        let pass = self.pass;
+        let Some(watched) = self.at_mut(&directory.path) else {
+            return false;
+        };
+        watched.reopen();
+        watched.met = pass;
+        if directory.is_in_container() && self.is_hosts(&directory.path) {
+            self.remove(&directory.path);
+        }
+        true
+    }
+
+    /// Whether it is a volume of the host's, which is looked through where that sees it.
+    fn is_hosts(&self, path: &Path) -> bool {
+        let Some(watched) = self.at(path) else {
+            return false;
+        };
+        let mut others = self.all.iter().filter(|other| other.met == self.pass);
+        others.any(|other| other.directory.path != path && watched.is_same_as(other))
+    }
+
+    /// Whether there is a place for one more of this user's, after one was made if need be.
+    fn has_room(&mut self, owner: Option<u32>) -> bool {
+        let Some(owner) = owner else { return true };
+        let taken: usize = self.counts.values().sum();
+        if taken < self.most {
+            return true;
+        }
+        let has = self.counts.get(&owner).copied().unwrap_or(0);
+        let users = self.counts.len() + usize::from(has == 0);
+        let share = (self.most / users).max(1);
+        let greediest = self.counts.iter().max_by_key(|(_, count)| **count);
+        let Some((&greediest, _)) = greediest.filter(|(_, count)| **count > share) else {
+            return false;
+        };
+        if has >= share {
+            return false;
+        }
+        let last = self
+            .all
+            .iter()
+            .rposition(|one| one.owner == Some(greediest));
+        let Some(path) = last.map(|at| self.all[at].directory.path.clone()) else {
+            return false;
+        };
+        let _about = log::about(Some(greediest));
+        tracing::warn!(
+            "{}: is looked through no more, since another user needs its place: uid {greediest} has most of the {} that patterns may match; raise max_directories",
+            log::shown(&path),
+            self.most
+        );
+        self.remove(&path);
+        true
+    }
+
+    fn remove(&mut self, path: &Path) {
+        if let Some(at) = self.index.get(path).copied() {
+            let gone = self.all.remove(at);
+            self.forget(gone.owner);
+            self.number();
+        }
+    }
+
+    fn forget(&mut self, owner: Option<u32>) {
+        if let Some(count) = owner.and_then(|owner| self.counts.get_mut(&owner)) {
+            *count -= 1;
+        }
+        self.counts.retain(|_, count| *count > 0);
+    }
+
+    fn number(&mut self) {
+        let all = self.all.iter().enumerate();
+        let paths = all.map(|(at, watched)| (watched.directory.path.clone(), at));
+        self.index = paths.collect();
+    }
+
+    /// Lets go of those that were not met.
+    fn end_pass(&mut self, left_out: u32) {
+        if left_out > 0 && self.left_out == 0 {
+            tracing::warn!(
+                "patterns match {left_out} directories more than are looked through; raise max_directories, which is {}",
+                self.most
+            );
+        }
+        self.left_out = left_out;
+        let before = self.all.len();
+        let pass = self.pass;
+        let all = std::mem::take(&mut self.all);
+        let (met, gone): (Vec<_>, Vec<_>) = all.into_iter().partition(|one| one.met == pass);
+        self.all = met;
+        gone.iter().for_each(|gone| self.forget(gone.owner));
+        if self.all.len() != before {
+            self.number();
+        }
+        self.all.iter_mut().for_each(Watched::begin_pass);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::DirectoryPattern;
+    use std::fs;
+    use std::os::unix::fs::chown;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    fn places(dir: &Path, most: usize) -> Places {
+        Places {
+            rings: vec![DirectoryPattern {
+                path: format!("{}/*/nixl", dir.display()),
+                label: None,
+                literal: false,
+            }],
+            most,
+            ..Places::default()
+        }
+    }
+
+    fn make(dir: &Path, name: &str, uid: u32) {
+        let path = dir.join(name).join("nixl");
+        fs::create_dir_all(&path).expect("made");
+        // Without root all are one user's.
+        let _ = chown(path, Some(uid), None);
+    }
+
+    /// A whole pass, with so much time for each step.
+    fn pass(watch: &mut Watch, places: &Places, time: Duration) -> usize {
+        watch.begin_pass(places.clone(), Vec::new());
+        let now = Instant::now();
+        let steps = (1..).find(|_| watch.go_on(now, Instant::now() + time).is_some());
+        steps.expect("it comes to an end")
+    }
+
+    fn names(watch: &Watch) -> Vec<String> {
+        let all = watch.iter().map(|one| {
+            let parent = one.directory.path.parent().and_then(Path::file_name);
+            parent.expect("a name").to_string_lossy().into_owned()
+        });
+        all.collect()
+    }
+
+    #[test]
+    fn any_number_of_directories_is_gone_through_in_turns() {
+        let dir = tempfile::tempdir().expect("a directory");
+        (0..300).for_each(|number| make(dir.path(), &format!("pod-{number:03}"), 1000));
+        let (places, mut watch) = (places(dir.path(), 1000), Watch::new(1000));
+        // No time but for a few.
+        assert!(pass(&mut watch, &places, Duration::ZERO) > 300 / 16);
+        let all = names(&watch);
+        assert!(all.len() == 300 && all.is_sorted(), "{all:?}");
+        fs::remove_dir_all(dir.path().join("pod-007")).expect("there");
+        pass(&mut watch, &places, LONG);
+        assert_eq!(watch.len(), 299);
+        let path = |name: &str| dir.path().join(name).join("nixl");
+        assert!(watch.at(&path("pod-007")).is_none());
+        for number in (0..300).filter(|&number| number != 7) {
+            let path = path(&format!("pod-{number:03}"));
+            let found = watch.at(&path).expect("it is watched");
+            assert_eq!(found.directory.path, path);
+        }
+    }
+
+    #[test]
+    fn who_has_fewer_than_his_share_is_looked_at_and_what_is_known_stays() {
+        if !nix::unistd::geteuid().is_root() {
+            return println!("left out: it takes root to give a directory to others");
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        (0..30).for_each(|number| make(dir.path(), &format!("greedy-{number:02}"), 1001));
+        let (places, mut watch) = (places(dir.path(), 10), Watch::new(10));
+        pass(&mut watch, &places, LONG);
+        assert_eq!((watch.len(), watch.left_out()), (10, 20));
+        // Behind all of the greedy one's, and before.
+        make(dir.path(), "victim", 1000);
+        make(dir.path(), "a-victim", 1000);
+        for _ in 0..3 {
+            pass(&mut watch, &places, LONG);
+            let mut now = names(&watch);
+            now.sort();
+            assert_eq!(now.len(), 10);
+            assert_eq!((&now[0][..], &now[9][..]), ("a-victim", "victim"));
+            assert!(now[1..9].iter().all(|name| name < &"greedy-08".to_owned()));
+        }
+        assert_eq!(watch.left_out(), 22);
+        // No more than his share.
+        (0..9).for_each(|number| make(dir.path(), &format!("victim-{number}"), 1000));
+        pass(&mut watch, &places, LONG);
+        let now = names(&watch);
+        let victims = now.iter().filter(|name| name.contains("victim"));
+        assert_eq!((victims.count(), now.len()), (5, 10));
+        // With more of them allowed all are there.
+        watch.configure(100);
+        pass(&mut watch, &places, LONG);
+        assert_eq!((watch.len(), watch.left_out()), (41, 0));
+    }
+}
