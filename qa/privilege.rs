@@ -231,3 +231,39 @@ fn where_it_only_observes_it_may_look_at_everything_and_write_to_nothing() {
         "for root's it lacks the rights, which were dropped for good"
     );
 }
+
+#[test]
+fn root_too_keeps_what_its_work_takes_and_no_more() {
+    needs_root();
+    for (settings, more) in [
+        ("retain = \"0s\"", SYS_PTRACE),
+        (
+            "retain = \"0s\"\nremove_exited_after = \"0s\"",
+            SYS_PTRACE | FOWNER,
+        ),
+        ("retain = \"0s\"\nproc_facts = false", 0),
+    ] {
+        let (home, theirs, roots) = shared_home(settings);
+        let pmcd = Pmcd::start(&home);
+        pmcd.becomes(&[("roots", 2), ("theirs", 1)]);
+        assert_eq!(rights(pmcd.pmda_pid()), kept(DAC_OVERRIDE | LEASE | more));
+        assert!(
+            pmcd.log()
+                .contains("runs as the user that started it, with CAP_DAC_OVERRIDE")
+        );
+        // What it may, it can: it asks for leases, writes PCP's files, and removes what it is to remove.
+        drop((theirs, roots));
+        wait_for("they have left", || {
+            pmcd.values(TX_BYTES).is_empty().then_some(())
+        });
+        let removes = settings.contains("remove_exited_after");
+        wait_for("what is to be removed is", || {
+            (home.ring("theirs").exists() != removes).then_some(())
+        });
+        let ids = pmcd.path("var/config/pmda/39.0");
+        wait_for("ids are kept", || {
+            let text = fs::read_to_string(&ids).ok()?;
+            text.contains(" theirs\n").then_some(())
+        });
+    }
+}

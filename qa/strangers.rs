@@ -187,6 +187,23 @@ fn a_strangers_rings_leave_room_for_others() {
     assert_eq!(pmcd.values("nixl.control.places.max")[""], 20);
 }
 
+/// As a backup would: whoever has a file open keeps the place of an agent that has exited from nobody.
+#[test]
+fn what_is_only_read_gives_way_to_what_is_written() {
+    let home = shared_home();
+    home.set("max_agents = 2\nretain = \"1s\"");
+    let exited = ["old-0", "old-1"].map(|name| ring(&home, VICTIM, name));
+    let pmcd = Pmcd::start(&home);
+    pmcd.becomes(&[("old-0", 1), ("old-1", 1)]);
+    let script = "exec tail -q -c +1 -f old-0 old-1";
+    let _reads = Stranger::start(&home, "sh", &["-ec", script]);
+    drop(exited);
+    pmcd.becomes(&[]);
+    assert_eq!(pmcd.values("nixl.control.rings")[""], 2, "for their return");
+    let _new = ring(&home, VICTIM, "new");
+    pmcd.becomes(&[("new", 1)]);
+}
+
 #[test]
 fn a_strangers_directories_leave_room_for_others() {
     let home = shared_home();

@@ -93,6 +93,11 @@ pub fn run(
     {
         verdict.problem(out, err)?;
     }
+    if config.user.is_none() {
+        if let Err(err) = privilege::limit_root(config) {
+            verdict.problem(out, err)?;
+        }
+    }
     let user = discover::user_name(geteuid().as_raw());
     write!(out, "as user: {user} with {}", privilege::in_force())?;
     if config.proc_facts {

@@ -176,6 +176,9 @@ fn enter_account(
     state: Result<&StateFile, &io::Error>,
 ) -> Result<(), NotAllowed> {
     let Some(account) = &config.user else {
+        privilege::limit_root(config)?;
+        let capabilities = privilege::in_force();
+        tracing::info!("runs as the user that started it, with {capabilities}");
         return Ok(());
     };
     let handed_over = [

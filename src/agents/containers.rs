@@ -85,7 +85,7 @@ impl Agents {
                     let fd = self.scanner.directory(&directory);
                     fd.is_some_and(|fd| discover::facts(fd, raw).is_ok_and(|now| now.id == id))
                 };
-                let keep = source.spent(now).is_none() && (!is_late || is_there());
+                let keep = source.spent(now, false).is_none() && (!is_late || is_there());
                 if !keep {
                     self.attached.remove(&id);
                 } else if !is_late {

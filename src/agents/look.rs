@@ -1,5 +1,6 @@
 //! Which rings are attached: what the scanner finds, as far as there is room.
 
+use super::seats::Need;
 use super::{Agents, Place};
 use crate::agents::agent::{Stranger, Version};
 use crate::agents::removal;
@@ -7,7 +8,7 @@ use crate::error::Refusal;
 use crate::find::discover::{self, Access, Candidate};
 use crate::find::scan::{Found, Opened};
 use crate::log;
-use crate::producer::writer::{self, Holder};
+use crate::producer::writer;
 use crate::ring::source::{Mode, Source};
 use crate::shm::{Broken, LeaseKind};
 use std::ffi::OsString;
@@ -82,9 +83,8 @@ impl Agents {
             now,
             self.known_at(&place),
             || match candidate.header.pending() {
-                // One that has nothing to say takes nobody's place.
-                0 => writer::holder(&candidate.file, LeaseKind::Alone),
-                _ => Holder::Somebody,
+                0 => Need::of(writer::holder(&candidate.file, LeaseKind::Alone)),
+                _ => Need::Events,
             },
             &found,
         ) {

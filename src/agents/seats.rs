@@ -16,6 +16,35 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::Instant;
 
+/// How many are asked whether they can do without their place, for one that comes.
+const MOST_ASKED: usize = 64;
+
+/// How much a file that was found is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    /// Events wait in it.
+    Events,
+    /// Somebody has it.
+    Held,
+    /// It has nothing to say, and takes nobody's place.
+    None {
+        /// Whether certainly nobody has it.
+        exited: bool,
+    },
+}
+
+impl Need {
+    /// That of a file in which nothing waits.
+    pub fn of(holder: Holder) -> Self {
+        match holder {
+            Holder::Somebody => Self::Held,
+            holder => Self::None {
+                exited: holder == Holder::Nobody,
+            },
+        }
+    }
+}
+
 /// Whose an agent is; `None`: an earlier version's state did not say.
 type Owner = Option<u32>;
 
@@ -125,24 +154,23 @@ impl Agents {
     }
 
     /// Whether there is a place for what was found, of this agent if it is known, after one was made if need be; else the file
-    /// is set aside. `holder` says who has it: for what is certainly nobody's no room is made.
+    /// is set aside. `need` says how much it is wanted.
     pub(super) fn has_room(
         &mut self,
         now: Instant,
         key: Option<AgentKey>,
-        holder: impl FnOnce() -> Holder,
+        need: impl FnOnce() -> Need,
         found: &Found,
     ) -> bool {
         let uid = found.facts.uid;
         let known = key.and_then(|key| self.agents.get(key));
         if self.is_full() && !known.is_some_and(Agent::has_seat_for_one) {
-            let holder = holder();
-            if holder != Holder::Somebody {
-                let exited = holder == Holder::Nobody;
+            let need = need();
+            if let Need::None { exited } = need {
                 self.set_aside(found, without_place(exited, self.max_rings));
                 return false;
             }
-            if !self.make_room(Some(uid), now) {
+            if !self.make_room(Some(uid), need, now) {
                 self.turn_away(found, without_place(false, self.max_rings));
                 return false;
             }
@@ -171,7 +199,7 @@ impl Agents {
     }
 
     /// Makes room for somebody's agent, at the cost of whom that costs least, the user who has most first; whether there is.
-    fn make_room(&mut self, owner: Owner, now: Instant) -> bool {
+    fn make_room(&mut self, owner: Owner, need: Need, now: Instant) -> bool {
         let share = self.seats.share(owner, self.max_rings);
         let has_less = self.seats.of(owner) < share;
         let most = self.seats.by_owner.values().copied().max().unwrap_or(0);
@@ -203,18 +231,26 @@ impl Agents {
             })
             .collect();
         candidates.sort_unstable();
-        for ((.., loss, _), key) in candidates {
-            self.give_up(key, loss, now);
-            self.recount(key);
-            if !self.is_full() {
-                return true;
+        // What somebody has open may only be read, by a backup say; that gives way to what certainly is written to.
+        let ways: &[bool] = match need {
+            Need::Events => &[false, true],
+            _ => &[false],
+        };
+        for &also_held in ways {
+            // Each is a question to the kernel.
+            for &((.., loss, _), key) in candidates.iter().take(MOST_ASKED) {
+                self.give_up(key, loss, also_held, now);
+                self.recount(key);
+                if !self.is_full() {
+                    return true;
+                }
             }
         }
         false
     }
 
     /// Lets an agent's files go, and the agent be no instance, if it is still what it was taken for.
-    fn give_up(&mut self, key: AgentKey, loss: Loss, now: Instant) {
+    fn give_up(&mut self, key: AgentKey, loss: Loss, also_held: bool, now: Instant) {
         let max_rings = self.max_rings;
         let Some(agent) = self.agents.get_mut(key) else {
             return;
@@ -231,7 +267,8 @@ impl Agents {
             return;
         }
         // What is known of a store is kept, for when there is room.
-        let is_over = |store: &mut Store| loss != Loss::Exited || store.is_abandoned(now);
+        let is_over =
+            |store: &mut Store| loss != Loss::Exited || also_held || store.is_abandoned(now);
         if let Some(store) = agent.store.take_if(is_over) {
             self.attached.remove(&store.file_id());
         }
@@ -241,7 +278,7 @@ impl Agents {
         for (at, mut source) in std::mem::take(&mut agent.sources).into_iter().enumerate() {
             let facts = match is_alive {
                 true => source.current_facts(),
-                false => source.spent(now),
+                false => source.spent(now, also_held),
             };
             match facts.filter(|_| at < last) {
                 Some(facts) => {

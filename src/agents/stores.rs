@@ -5,6 +5,7 @@
 //! and local rank in the same directory that has none now; else one of that name that wrote a ring before; else it is new.
 
 use super::look::PATIENCE;
+use super::seats::Need;
 use super::{AgentKey, Agents, Place};
 use crate::agents::agent::Agent;
 use crate::error::Refusal;
@@ -14,7 +15,6 @@ use crate::find::name;
 use crate::find::scan::Found;
 use crate::log;
 use crate::producer::facts::{Facts, kubelet};
-use crate::producer::writer::Holder;
 use crate::shm::Broken;
 use crate::store::{Candidate, Seen, Store, Values};
 use std::ffi::OsStr;
@@ -86,7 +86,7 @@ impl Agents {
             return self.set_aside(&found, Refusal::Exited);
         }
         let had = known.or_else(|| self.free_agent(&same, &found.directory, &store, now));
-        if !self.has_room(now, had, || Holder::Somebody, &found) {
+        if !self.has_room(now, had, || Need::Held, &found) {
             return;
         }
         self.scanner.taken(&found.directory.path, store.file_id());

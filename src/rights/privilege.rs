@@ -58,6 +58,42 @@ pub fn become_user(account: &Account, config: &Config) -> Result<(), NotAllowed>
     set_no_new_privs().map_err(refused)
 }
 
+/// Keeps of root's rights those that the work takes, for good. Where none is given up, this process is not root's.
+///
+/// # Errors
+/// The kernel does not allow it.
+pub fn limit_root(config: &Config) -> Result<(), NotAllowed> {
+    if !getuid().is_root() {
+        return Ok(());
+    }
+    let refused = |errno| NotAllowed {
+        name: "root".into(),
+        errno,
+    };
+    let had = caps::read(None, CapSet::Permitted).unwrap_or_default();
+    let kept: CapsHashSet = needed_by_root(config)
+        .into_iter()
+        .filter(|cap| had.contains(cap))
+        .collect();
+    let dropped = caps::clear(None, CapSet::Inheritable)
+        .and_then(|()| caps::set(None, CapSet::Effective, &kept))
+        .and_then(|()| caps::set(None, CapSet::Permitted, &kept));
+    dropped.map_err(|_| refused(Errno::EPERM))?;
+    set_no_new_privs().map_err(refused)
+}
+
+/// As `needed`, of root, who also has to write to PCP's directories, which belong to PCP's user.
+fn needed_by_root(config: &Config) -> Vec<Capability> {
+    let mut needed = vec![Capability::CAP_DAC_OVERRIDE, Capability::CAP_LEASE];
+    if config.proc_facts {
+        needed.push(Capability::CAP_SYS_PTRACE);
+    }
+    if config.remove_exited_after.is_some() && drains(config) {
+        needed.push(Capability::CAP_FOWNER);
+    }
+    needed
+}
+
 /// What the kernel asks for (capabilities(7)): DAC_OVERRIDE to open another user's ring for writing, DAC_READ_SEARCH to look
 /// at it, LEASE to ask who else has it open, SYS_PTRACE to see what other users' processes have mapped, FOWNER to remove
 /// another user's file from a directory like /tmp. To look into containers takes no more: for `/proc/PID/root` SYS_PTRACE, for
@@ -95,16 +131,18 @@ fn drains(config: &Config) -> bool {
 /// Whether a configuration needs rights that were given up by another one.
 #[must_use]
 pub fn asks_more(before: &Config, now: &Config) -> bool {
-    let capabilities = before.user.as_ref().is_some_and(|account| {
-        let kept = needed(account.uid, before);
-        // Who may write may read.
-        let has = |cap| {
-            kept.contains(cap)
-                || *cap == Capability::CAP_DAC_READ_SEARCH
-                    && kept.contains(&Capability::CAP_DAC_OVERRIDE)
-        };
-        !needed(account.uid, now).iter().all(has)
-    });
+    let needs = |config: &Config| match &before.user {
+        Some(account) => needed(account.uid, config),
+        None => needed_by_root(config),
+    };
+    let kept = needs(before);
+    // Who may write may read.
+    let has = |cap: &Capability| {
+        kept.contains(cap)
+            || *cap == Capability::CAP_DAC_READ_SEARCH
+                && kept.contains(&Capability::CAP_DAC_OVERRIDE)
+    };
+    let capabilities = !needs(now).iter().all(has);
     let writes = drains;
     let removes = |config: &Config| writes(config) && config.remove_exited_after.is_some();
     let places = !before.proc_facts

@@ -220,13 +220,14 @@ impl Source {
         }
     }
 
-    /// Whether nothing waits and, asked now, nobody is known to write: then the file's facts, from before that was asked, by
-    /// which a later start of its agent can be told.
-    pub fn spent(&mut self, now: Instant) -> Option<FileFacts> {
+    /// Whether nothing waits and, asked now, nobody has the file, or somebody may: then the file's facts, from before that was
+    /// asked, by which a later start of its agent can be told.
+    pub fn spent(&mut self, now: Instant, also_held: bool) -> Option<FileFacts> {
         let facts = self.current_facts()?;
         let holder = self.presence.ask_kernel(&self.file, now);
         // A ring that is no longer what it was is for the next drain to find out.
-        (holder != Holder::Somebody && self.is_drained() == Ok(true)).then_some(facts)
+        let may_go = holder != Holder::Somebody || also_held;
+        (may_go && self.is_drained() == Ok(true)).then_some(facts)
     }
 
     /// The file's facts as they are now.
