@@ -39,6 +39,7 @@ impl Agents {
             refused_places: self.refused_places,
             directories: number(directories),
             left_out,
+            remembered: number(self.scanner.remembered()),
             surveys: self.surveys,
             survey_time: self.survey_time,
         }

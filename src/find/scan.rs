@@ -214,6 +214,12 @@ impl Scanner {
         }
     }
 
+    /// How many files that were refused are remembered.
+    #[must_use]
+    pub fn remembered(&self) -> usize {
+        self.watch.remembered()
+    }
+
     /// How many directories are looked through, and how many there is no place for.
     #[must_use]
     pub fn directories(&self) -> (usize, u32) {

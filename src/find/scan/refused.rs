@@ -4,11 +4,13 @@ use super::{COARSE, is_starting, is_younger_than};
 use crate::error::Refusal;
 use crate::find::discover::{FileFacts, FileId};
 use crate::log;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::mem::{Discriminant, discriminant};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::path::Path;
+use std::rc::Rc;
 
 /// A file that was refused, as it was then.
 #[derive(Debug)]
@@ -24,9 +26,46 @@ pub struct Refused {
     said: Vec<Discriminant<Refusal>>,
 }
 
+/// How many files are remembered, in all directories: about 40 MB. What more there are is looked at anew each time, for as long as
+/// a look may take.
+const MOST: usize = 1 << 17;
+/// Of these, how many are left for files that are, or may be, rings.
+const FOR_RINGS: usize = 1 << 14;
+
+/// Room for files that are remembered, of all directories together.
+#[derive(Clone, Debug)]
+pub struct Room(Rc<Cell<usize>>);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(Rc::new(Cell::new(MOST)))
+    }
+}
+
+impl Room {
+    fn take(&self, may_be_a_ring: bool) -> bool {
+        let least = if may_be_a_ring { 0 } else { FOR_RINGS };
+        let has_some = self.0.get() > least;
+        if has_some {
+            self.0.set(self.0.get() - 1);
+        }
+        has_some
+    }
+
+    fn give_back(&self, files: usize) {
+        self.0.set(self.0.get() + files);
+    }
+
+    /// How much of it is taken.
+    pub fn taken(&self) -> usize {
+        MOST - self.0.get()
+    }
+}
+
 /// All of them.
 #[derive(Debug, Default)]
 pub struct RefusedFiles {
+    room: Room,
     files: BTreeMap<FileId, Refused>,
     /// Those that may be another at the next look, although neither size nor change time differ.
     passing: BTreeSet<FileId>,
@@ -38,7 +77,20 @@ pub struct RefusedFiles {
     rings: BTreeSet<FileId>,
 }
 
+impl Drop for RefusedFiles {
+    fn drop(&mut self) {
+        self.room.give_back(self.files.len());
+    }
+}
+
 impl RefusedFiles {
+    /// None yet, in the room that others have as well.
+    pub fn new(room: Room) -> Self {
+        let mut files = Self::default();
+        files.room = room;
+        files
+    }
+
     /// Remembers and logs a refusal that was met in a look; whether it is a new one.
     pub fn refuse(
         &mut self,
@@ -50,6 +102,13 @@ impl RefusedFiles {
     ) -> bool {
         let starting = is_starting(facts, &refusal);
         let before = self.remove(facts.id);
+        if !self.room.take(starting || refusal.concerns_a_ring()) {
+            tracing::debug!(
+                "{}: refused, and not remembered: {refusal}",
+                log::shown(path)
+            );
+            return false;
+        }
         let mut said = before.map_or(Vec::new(), |before| before.said);
         let new = !said.contains(&discriminant(&refusal));
         // An empty header is nothing to speak of while its agent may be starting.
@@ -116,7 +175,9 @@ impl RefusedFiles {
         self.starting.remove(&id);
         self.unsupported.remove(&id);
         self.rings.remove(&id);
-        self.files.remove(&id)
+        let removed = self.files.remove(&id);
+        self.room.give_back(usize::from(removed.is_some()));
+        removed
     }
 
     /// Forgets the files that a whole look did not meet.
@@ -130,7 +191,9 @@ impl RefusedFiles {
     }
 
     fn retain(&mut self, keep: impl Fn(&Refused) -> bool) {
+        let before = self.files.len();
         self.files.retain(|_, refused| keep(refused));
+        self.room.give_back(before - self.files.len());
         let files = &self.files;
         for set in [
             &mut self.passing,
@@ -177,5 +240,45 @@ impl RefusedFiles {
     /// How many are other rings.
     pub fn rings(&self) -> usize {
         self.rings.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::find::discover;
+    use nix::fcntl::{OFlag, open};
+    use nix::sys::stat::Mode;
+
+    #[test]
+    fn no_more_files_are_remembered_than_there_is_room_for_in_all_directories() {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::write(dir.path().join("x"), "no ring").expect("written");
+        let fd = open(dir.path(), OFlag::O_DIRECTORY, Mode::empty()).expect("there");
+        let mut facts = discover::facts(&fd, "x".as_ref()).expect("there");
+        let room = Room::default();
+        room.0.set(FOR_RINGS + 3);
+        let (mut one, mut other) = (
+            RefusedFiles::new(room.clone()),
+            RefusedFiles::new(room.clone()),
+        );
+        let mut refuse = |files: &mut RefusedFiles, ino, refusal| {
+            facts.id.ino = ino;
+            files.refuse("/d/x".as_ref(), "x".as_ref(), &facts, refusal, 1)
+        };
+        let no_ring = || Refusal::Size { size: 7 };
+        assert!(refuse(&mut one, 1, no_ring()) && refuse(&mut other, 2, no_ring()));
+        assert!(refuse(&mut one, 3, no_ring()));
+        assert!(!refuse(&mut one, 4, no_ring()) && !refuse(&mut other, 5, no_ring()));
+        // The same again takes no more, and what may be a ring has room of its own.
+        assert!(!refuse(&mut one, 1, no_ring()));
+        let ring = || Refusal::Capacity { capacity: 7 };
+        assert!(refuse(&mut other, 6, ring()));
+        assert_eq!((one.len(), other.len()), (2, 2));
+        one.remove(FileId { ino: 3, ..facts.id });
+        assert_eq!(room.0.get(), FOR_RINGS);
+        one.keep_met(2);
+        drop(other);
+        assert_eq!(room.0.get(), FOR_RINGS + 3);
     }
 }

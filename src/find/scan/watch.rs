@@ -1,5 +1,6 @@
 //! Which directories are looked through: what the configuration names, and of what its patterns match as many as there may be.
 
+use super::refused::Room;
 use super::watched::Watched;
 use crate::find::directory::{Directory, Expansion, Places, Step};
 use crate::log;
@@ -25,6 +26,7 @@ pub struct Watch {
     passing: Option<Passing>,
     /// How many there was no place for in the last pass.
     left_out: u32,
+    room: Room,
 }
 
 /// A pass that goes on in later ticks.
@@ -48,7 +50,13 @@ impl Watch {
             pass: 0,
             passing: None,
             left_out: 0,
+            room: Room::default(),
         }
+    }
+
+    /// How many files that were refused are remembered.
+    pub fn remembered(&self) -> usize {
+        self.room.taken()
     }
 
     /// Takes another limit. A pass that has begun begins again.
@@ -138,7 +146,7 @@ impl Watch {
             // It is another now, though of the same path.
             Some(at) => {
                 let owner = self.all[at].owner;
-                self.all[at] = Watched::new(directory.clone(), owner, now);
+                self.all[at] = Watched::new(directory.clone(), owner, self.room.clone(), now);
             }
             None if !self.has_room(owner) => return false,
             None => {
@@ -146,7 +154,7 @@ impl Watch {
                 if let Some(owner) = owner {
                     *self.counts.entry(owner).or_default() += 1;
                 }
-                let watched = Watched::new(directory.clone(), owner, now);
+                let watched = Watched::new(directory.clone(), owner, self.room.clone(), now);
                 self.all.push(watched);
             }
         }

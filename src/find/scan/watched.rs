@@ -1,7 +1,7 @@
 //! One telemetry directory: its names are listed when it changed, a part at a time, and no file in it is looked at twice for
 //! nothing.
 
-use super::refused::RefusedFiles;
+use super::refused::{RefusedFiles, Room};
 use super::{COARSE, Found, LONGEST_REST, PASS, REST, is_younger_than};
 use crate::error::Refusal;
 use crate::find::directory::{self, Directory};
@@ -72,7 +72,7 @@ struct Listing {
 
 impl Watched {
     /// Not looked at yet.
-    pub fn new(directory: Directory, owner: Option<u32>, now: Instant) -> Self {
+    pub fn new(directory: Directory, owner: Option<u32>, room: Room, now: Instant) -> Self {
         Self {
             directory,
             owner,
@@ -89,7 +89,7 @@ impl Watched {
             again: Vec::new(),
             named: Vec::new(),
             patrolled: FileId::default(),
-            refused: RefusedFiles::default(),
+            refused: RefusedFiles::new(room),
         }
     }
 

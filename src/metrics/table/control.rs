@@ -296,4 +296,16 @@ How often the time that looking for rings may take was up before all files were
 looked at. The next look goes on from there. Where this grows all the time, the
 telemetry directories hold very many files that are no rings.",
     ),
+    control(
+        25,
+        "control.files.known",
+        Get::U32(|control, _| Some(control.effort.remembered)),
+        Semantics::Instant,
+        Units::Count,
+        "refused files that are remembered",
+        "\
+Files in the telemetry directories that were refused and are not looked at again
+before they change. No more than 131072 are remembered; what more there are is
+looked at anew each time.",
+    ),
 ];
