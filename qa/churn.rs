@@ -59,6 +59,8 @@ fn cached(pmcd: &Pmcd) -> Vec<String> {
     let lines = text.lines().skip(1);
     lines
         .map(|line| line.splitn(3, ' ').nth(2).expect("a name").to_owned())
+        // The line that says which ids may have been given is none's.
+        .filter(|name| name != "%")
         .collect()
 }
 

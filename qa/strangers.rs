@@ -58,6 +58,14 @@ impl Stranger {
         Self { child, input }
     }
 
+    /// Waits until it says this.
+    fn says(&mut self, expected: &str) {
+        let mut said = vec![0; expected.len()];
+        let output = self.child.stdout.as_mut().expect("piped");
+        output.read_exact(&mut said).expect("it says something");
+        assert_eq!(String::from_utf8_lossy(&said), expected);
+    }
+
     /// What it says when its input ends.
     fn end(mut self) -> String {
         drop(self.input.take());
@@ -195,10 +203,11 @@ fn what_is_only_read_gives_way_to_what_is_written() {
     let exited = ["old-0", "old-1"].map(|name| ring(&home, VICTIM, name));
     let pmcd = Pmcd::start(&home);
     pmcd.becomes(&[("old-0", 1), ("old-1", 1)]);
-    let script = "exec tail -q -c +1 -f old-0 old-1";
-    let _reads = Stranger::start(&home, "sh", &["-ec", script]);
     drop(exited);
     pmcd.becomes(&[]);
+    let script = "exec 3< old-0 4< old-1; echo open; cat";
+    let mut reads = Stranger::start(&home, "sh", &["-ec", script]);
+    reads.says("open\n");
     assert_eq!(pmcd.values("nixl.control.rings")[""], 2, "for their return");
     let _new = ring(&home, VICTIM, "new");
     pmcd.becomes(&[("new", 1)]);

@@ -148,6 +148,8 @@ pub struct Agents {
     by_name: HashMap<OsString, Vec<AgentKey>>,
     seats: Seats,
     newcomers: Newcomers,
+    /// Who gave its place up since the last drain.
+    gave_up: Vec<Change>,
     /// How often there was no place for what was found.
     refused_places: u64,
     /// Users for whom there was no place, in this look through what was found.
@@ -202,6 +204,7 @@ impl Agents {
             by_name: HashMap::new(),
             seats: Seats::default(),
             newcomers: Newcomers::default(),
+            gave_up: Vec::new(),
             refused_places: 0,
             turned_away: HashSet::new(),
             instances: HashSet::new(),

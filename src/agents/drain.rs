@@ -74,6 +74,7 @@ impl Agents {
         budget: Duration,
         changes: &mut Vec<Change>,
     ) -> bool {
+        changes.append(&mut self.gave_up);
         let end = Instant::now() + budget;
         let now = self.clock.at(now);
         let pass = Pass { now, end, since };

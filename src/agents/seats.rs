@@ -302,6 +302,11 @@ impl Agents {
                 let instance = &agent.name.instance;
                 tracing::info!("agent {instance}: has exited, and another needs its place");
             }
+            // Before another is an instance in its place.
+            if agent.turn(now) == Some(false) {
+                let id = agent.id;
+                self.gave_up.push(Change::Left { key, id });
+            }
             if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
                 if state.replace(record, &agent.entry) == Err(Broken) {
                     self.give_state_up();
