@@ -655,3 +655,41 @@ fn a_ring_that_is_too_large_is_taken_when_more_is_allowed() {
     world.pass(5);
     assert_eq!(world.sent(), [("a", 5)].into());
 }
+
+/// Where all events are alike, a producer that has gone round leaves the bytes that were there before, as one that was started
+/// anew does; and write-back changes the times of its file.
+#[test]
+fn a_ring_of_events_that_are_all_alike_is_never_counted_twice_where_it_is_followed() {
+    for lag in 0..8 {
+        let mut world = World::new(|config| config.observe = true);
+        let mut ring = world.ring("a");
+        let mut pushed = 0;
+        push(&mut ring, 1);
+        world.pass(2);
+        let file = world.path("a");
+        for round in 0..60_u32 {
+            for _ in 0..1 + round % 5 {
+                pushed += u64::from(ring.push(Kind::TxBytes, 1));
+            }
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600 + (round & 1));
+            fs::set_permissions(&file, mode).expect("ours");
+            // As old as a settled time is.
+            std::thread::sleep(Duration::from_millis(if round % 10 == 0 { 25 } else { 0 }));
+            world.pass(1);
+            let sent = world.sent()["a"];
+            assert!(
+                sent <= 1 + pushed,
+                "{sent} of {pushed}, lag {lag}, round {round}"
+            );
+            // Another drains it, and may be behind.
+            let behind = lag.min(ring.pending());
+            let read_pos = (ring.write_pos() + 16 - behind) % 16;
+            ring.set_read_pos(read_pos);
+        }
+        let [sent, resets, _] = world.account();
+        assert!(
+            sent + 16 * resets > pushed,
+            "{sent} of {pushed}, {resets} resets"
+        );
+    }
+}

@@ -9,7 +9,7 @@ mod writer;
 use pmdanixl::event::EventType;
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{FileExt, chown};
 use std::time::Duration;
 use world::{SECOND, World};
 use writer::{Kind, Layout, RingWriter};
@@ -233,4 +233,131 @@ fn rings_that_are_unlinked_and_held_take_nobody_elses_place() {
     let now = shown(&world);
     assert_eq!(of(&now, "victim"), 3, "{now:?}");
     assert!(world.agents.effort().rings <= 6);
+}
+
+/// Files of agents that have exited long ago, all of them held open by a reader.
+#[test]
+fn what_nobody_writes_keeps_out_neither_who_has_less_nor_who_speaks() {
+    if !is_root() {
+        return;
+    }
+    let mut world = World::new(|config| config.max_agents = 80);
+    let old: Vec<_> = (0..70).map(|number| format!("old-{number:02}")).collect();
+    for name in &old {
+        let path = world.path(name);
+        drop(RingWriter::create(&path, Layout::V4, 16).expect("a ring"));
+        chown(&path, Some(GREEDY), None).expect("root may");
+    }
+    world.pass(5);
+    let mut greedy = Sender::several(&world, GREEDY, "greedy", 10);
+    world.pass(5);
+    let held: Vec<_> = old
+        .iter()
+        .map(|name| fs::File::open(world.path(name)).expect("there"))
+        .collect();
+    // One that says nothing, in front of one that does.
+    let idle = RingWriter::create(&world.path("a-idle"), Layout::V4, 16).expect("a ring");
+    chown(world.path("a-idle"), Some(VICTIM), None).expect("root may");
+    let _victim = Sender::start(&world, VICTIM, "victim");
+    for _ in 0..10 {
+        greedy.iter_mut().for_each(Sender::send);
+        world.pass(2);
+    }
+    let now = shown(&world);
+    assert!(
+        now.contains_key("a-idle") && now.contains_key("victim"),
+        "{now:?}"
+    );
+    drop((held, idle));
+}
+
+#[test]
+fn one_that_says_nothing_keeps_out_no_other_of_the_same_user() {
+    if !is_root() {
+        return;
+    }
+    let mut world = World::new(|config| {
+        config.max_agents = 2;
+        config.retain = SECOND;
+    });
+    let old = Sender::several(&world, VICTIM, "old", 2);
+    world.pass(3);
+    drop(old);
+    world.pass(5);
+    let names = ["old-00", "old-01"];
+    let held = names.map(|name| fs::File::open(world.path(name)).expect("there"));
+    let idle = RingWriter::create(&world.path("a-idle"), Layout::V4, 16).expect("a ring");
+    chown(world.path("a-idle"), Some(VICTIM), None).expect("root may");
+    world.pass(2);
+    let _new = Sender::start(&world, VICTIM, "new");
+    world.pass(10);
+    let now = shown(&world);
+    assert!(now.contains_key("new"), "{now:?}");
+    drop((held, idle));
+}
+
+#[test]
+fn rings_that_are_not_read_make_room_at_once() {
+    if !is_root() {
+        return;
+    }
+    let mut world = World::new(|config| config.max_agents = 200);
+    let mut unread = Vec::new();
+    for number in 0..200 {
+        let path = world.path(&format!("unread-{number:03}"));
+        unread.push(RingWriter::create(&path, Layout::V4, 16).expect("a ring"));
+        let file = fs::OpenOptions::new().write(true).open(&path);
+        // Of a version that is still to come.
+        let versions = ((9_u64 << 32) | 9).to_le_bytes();
+        file.expect("there")
+            .write_all_at(&versions, 16)
+            .expect("written");
+        chown(&path, Some(GREEDY), None).expect("root may");
+    }
+    world.pass(5);
+    assert_eq!(world.agents.effort().taken, 200);
+    let _victim = Sender::start(&world, VICTIM, "victim");
+    world.pass(4);
+    let mut all = world.agents.iter();
+    let victim = all.find(|agent| agent.name.instance == "victim");
+    assert_eq!(
+        victim.and_then(|agent| agent.total(EventType::TxBytes)),
+        Some(1)
+    );
+    let gave_up = world.agents.iter().filter(|agent| !agent.entry.active);
+    assert_eq!(gave_up.count(), 1, "no more than it takes");
+}
+
+/// More than there is time for, of one user, and behind that one ring of another's.
+#[test]
+fn one_users_events_do_not_take_the_time_that_is_for_anothers() {
+    if !is_root() {
+        return;
+    }
+    let mut world = World::new(|_| ());
+    let mut greedy: Vec<_> = (0..300)
+        .map(|number| {
+            let path = world.path(&format!("greedy-{number:03}"));
+            let ring = RingWriter::create(&path, Layout::V1, 1 << 13).expect("a ring");
+            chown(&path, Some(GREEDY), None).expect("root may");
+            ring
+        })
+        .collect();
+    world.pass(3);
+    let mut victim = Sender::start(&world, VICTIM, "victim");
+    world.pass(3);
+    for ring in &mut greedy {
+        while ring.push(Kind::RxBytes, 1) {}
+    }
+    victim.send();
+    let mut ticks = 0;
+    while victim.taken() < 2 {
+        world.tick(1, Duration::from_millis(50), Duration::from_millis(4));
+        ticks += 1;
+        assert!(ticks < 1000);
+    }
+    // Each has its turn before any has it twice: without shares all of them come first.
+    let served = greedy.iter().filter(|ring| ring.pending() < (1 << 13) - 1);
+    let served = served.count();
+    assert!(served < 290, "{served} of 300 had their turn before it");
 }

@@ -156,6 +156,49 @@ fn an_instance_id_is_not_given_again_after_its_agent_was_forgotten() {
 }
 
 #[test]
+fn a_state_that_was_cut_short_while_nothing_ran_costs_only_what_is_not_there() {
+    let home = Home::new();
+    home.set("proc_facts = false");
+    let mut agent = ring(&home, "a");
+    agent.push(Kind::TxBytes, 5);
+    let shown = home.dbpmda(FETCH);
+    assert!(shown.contains("value 5"), "{shown}");
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(state(&home))
+        .expect("there");
+    let len = file.metadata().expect("open").len();
+    file.set_len(len - 1).expect("ours");
+    agent.push(Kind::TxBytes, 2);
+    let shown = home.dbpmda(FETCH);
+    assert!(shown.contains("value 7"), "{shown}\n{}", home.log());
+    let said =
+        "it was cut short, and agents whose records are not whole begin anew; it is kept as *.bad";
+    assert!(home.log().contains(said), "{}", home.log());
+}
+
+#[test]
+fn a_file_that_may_not_grow_ends_nobody() {
+    let home = Home::new();
+    home.set("proc_facts = false");
+    let mut agent = ring(&home, "a");
+    agent.push(Kind::TxBytes, 5);
+    let wrapper = home.path("limited");
+    let text = format!(
+        "#!/bin/sh\nulimit -f 64\nexec {:?} \"$@\"\n",
+        env!("CARGO_BIN_EXE_pmdanixl")
+    );
+    fs::write(&wrapper, text).expect("written");
+    fs::set_permissions(
+        &wrapper,
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .expect("ours");
+    let shown = home.dbpmda_with(&wrapper, FETCH);
+    assert!(shown.contains("value 5"), "{shown}\n{}", home.log());
+}
+
+#[test]
 fn without_a_place_for_its_state_it_serves_all_the_same() {
     needs_root();
     for (what, spoil) in [

@@ -22,6 +22,7 @@ use crate::state::record::{Entry, Name, Saved};
 use crate::state::{RecordId, State};
 use crate::store::Store;
 use descriptors::Descriptors;
+use drain::Spent;
 use newcomers::Newcomers;
 use seats::Seats;
 use std::cell::RefCell;
@@ -148,12 +149,16 @@ pub struct Agents {
     by_name: HashMap<OsString, Vec<AgentKey>>,
     seats: Seats,
     newcomers: Newcomers,
+    /// How the time of this tick was shared.
+    spent: Spent,
     /// Who gave its place up since the last drain.
     gave_up: Vec<Change>,
     /// How often there was no place for what was found.
     refused_places: u64,
     /// Users for whom there was no place, in this look through what was found.
     turned_away: HashSet<u32>,
+    /// The same, of files in which nothing waits.
+    held_turned_away: HashSet<u32>,
     instances: HashSet<String>,
     attached: HashSet<FileId>,
     /// When room for agents that have no record is looked for again; `None`: there was room for all.
@@ -204,9 +209,11 @@ impl Agents {
             by_name: HashMap::new(),
             seats: Seats::default(),
             newcomers: Newcomers::default(),
+            spent: Spent::default(),
             gave_up: Vec::new(),
             refused_places: 0,
             turned_away: HashSet::new(),
+            held_turned_away: HashSet::new(),
             instances: HashSet::new(),
             attached: HashSet::new(),
             retry: None,

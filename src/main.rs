@@ -73,7 +73,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         return Err("is started by pmcd, not by hand; see pmdanixl(1), or try --check".into());
     }
     // pmcd's SIGHUP does not end a start.
-    block(&[Signal::SIGHUP, Signal::SIGIO])?;
+    block(&[Signal::SIGHUP, Signal::SIGIO, Signal::SIGXFSZ])?;
     shm::guard_against_sigbus()?;
     let conf = PcpConf::read();
     let help = CString::new(conf.help().as_os_str().as_bytes())?;
@@ -91,6 +91,10 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         Signal::SIGINT,
         Signal::SIGHUP,
         Signal::SIGIO,
+        // Where files may not grow, that is an error like others.
+        Signal::SIGXFSZ,
+        Signal::SIGUSR1,
+        Signal::SIGUSR2,
     ])?;
     let source = ConfigSource::new(options, &conf);
     let loaded = source.read();

@@ -109,9 +109,23 @@ impl State {
         };
         let (mut records, mut damaged) = (Vec::new(), 0);
         let (_, freed) = state.head(retired::read)?;
-        // Where the file could not grow by all of a chunk, the rest is cut off.
-        let pages = state.file.metadata()?.len() / RECORD_LEN - 1;
-        let chunks = usize::try_from(pages).map_err(io::Error::other)? / CHUNK;
+        // Where the file could not grow by all of a chunk, the rest is cut off; it has no records.
+        let len = state.file.metadata()?.len();
+        let pages = len / RECORD_LEN - 1;
+        let mut chunks = usize::try_from(pages).map_err(io::Error::other)? / CHUNK;
+        if is_used(&state.file, offset(chunks), len)? {
+            let kept = match opened.keep_aside() {
+                Ok(()) => "; it is kept as *.bad",
+                Err(_) => "",
+            };
+            set_aside = Some(format!(
+                "it was cut short, and agents whose records are not whole begin anew{kept}"
+            ));
+            // Those that are whole go on.
+            if allocate(&state.file, offset(chunks), CHUNK as u64 * RECORD_LEN).is_ok() {
+                chunks += 1;
+            }
+        }
         state.file.set_len(offset(chunks))?;
         for chunk in 0..chunks {
             state.map(chunk)?;
@@ -131,7 +145,8 @@ impl State {
                 }
             }
         }
-        if damaged > 0 {
+        // That of one that was cut short is said.
+        if damaged > 0 && set_aside.is_none() {
             let (make, begin) = match damaged {
                 1 => ("makes", "begins"),
                 _ => ("make", "begin"),
@@ -326,6 +341,14 @@ fn begin(file: &File, header: [u64; 4]) -> io::Result<()> {
 fn allocate(file: &File, from: u64, len: u64) -> Result<(), Errno> {
     let of = |bytes: u64| libc::off_t::try_from(bytes).map_err(|_| Errno::EFBIG);
     posix_fallocate(file, of(from)?, of(len)?)
+}
+
+/// Whether anything but zeros stands in this part of the file.
+fn is_used(file: &File, from: u64, upto: u64) -> io::Result<bool> {
+    let len = usize::try_from(upto - from).map_err(io::Error::other)?;
+    let mut bytes = vec![0; len];
+    file.read_exact_at(&mut bytes, from)?;
+    Ok(bytes.iter().any(|&byte| byte != 0))
 }
 
 fn read_header(file: &File, len: u64) -> io::Result<[u64; 4]> {

@@ -42,7 +42,8 @@ impl Descriptors {
         let directories = part(config.max_directories, !matched.is_empty());
         // Each stands open twice: as it was found, and as it is looked through.
         let containers = part(2 * MAX_PLACES, config.containers);
-        let rings = room.saturating_sub(named.len() + directories + containers);
+        // Each directory stands open, and is listed.
+        let rings = room.saturating_sub(2 * (named.len() + directories) + containers);
         Self {
             rings: config.max_agents.min(rings.max(1)),
             directories,
@@ -64,23 +65,23 @@ mod tests {
     use crate::config::DirectoryPattern;
 
     #[test]
-    fn directories_and_containers_leave_half_of_the_descriptors_to_rings() {
+    fn directories_and_containers_leave_a_quarter_of_the_descriptors_to_rings() {
         let mut config = Config::default();
         let of = |limit, config: &Config| {
             let Descriptors { rings, directories } = Descriptors::within(limit, config);
             (rings, directories)
         };
         assert_eq!(of(1 << 20, &config), (4096, 0));
-        assert_eq!(of(1024, &config), (1024 - 64 - 1, 0));
+        assert_eq!(of(1024, &config), (1024 - 64 - 2, 0));
         config.telemetry_dir.push(DirectoryPattern {
             path: "/srv/*/nixl".into(),
             label: None,
             literal: false,
         });
         assert_eq!(of(1 << 20, &config), (4096, 1024));
-        assert_eq!(of(1024, &config), (1024 - 64 - 1 - 240, 240));
+        assert_eq!(of(1024, &config), (1024 - 64 - 2 - 480, 240));
         config.containers = true;
-        assert_eq!(of(1024, &config), (1024 - 64 - 1 - 480, 240));
+        assert_eq!(of(1024, &config), (1024 - 64 - 2 - 720, 240));
         assert_eq!(of(10, &config), (1, 0));
     }
 }

@@ -6,6 +6,7 @@ use crate::agents::agent::{Agent, Now};
 use crate::error::Refusal;
 use crate::event::Totals;
 use crate::log;
+use std::collections::HashMap;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -22,6 +23,8 @@ struct Pass {
     end: Instant,
     /// Those that were drained to their end since then are passed over.
     since: Option<Instant>,
+    /// Whether those have their turn as well whose user has had his share.
+    all: bool,
 }
 
 /// What drains of several agents came to.
@@ -33,6 +36,41 @@ struct FoundOut {
     broken: bool,
     /// Agents of which more waits than was taken.
     more: Vec<AgentKey>,
+    /// Agents of users who have had their share of the time, for when the others have had theirs.
+    later: Vec<AgentKey>,
+    spent: Spent,
+}
+
+/// How long the agents of each user have taken, of one tick or answer.
+#[derive(Debug, Default)]
+pub(super) struct Spent {
+    /// When the tick began.
+    began: Option<Instant>,
+    by_owner: HashMap<Option<u32>, Duration>,
+    total: Duration,
+}
+
+/// How much more than the others a user may have had before his agents wait.
+const AHEAD: Duration = Duration::from_millis(1);
+
+impl Spent {
+    /// Nothing yet; the room for users stays.
+    fn begin(&mut self, began: Option<Instant>) {
+        self.by_owner.clear();
+        (self.began, self.total) = (began, Duration::ZERO);
+    }
+
+    fn add(&mut self, owner: Option<u32>, took: Duration) {
+        *self.by_owner.entry(owner).or_default() += took;
+        self.total += took;
+    }
+
+    /// Whether a user has had more than his share, where so many have agents.
+    fn is_over(&self, owner: Option<u32>, owners: usize) -> bool {
+        let own = self.by_owner.get(&owner).copied().unwrap_or_default();
+        let owners = u32::try_from(owners).unwrap_or(u32::MAX).max(1);
+        own > self.total / owners + AHEAD
+    }
 }
 
 impl Agents {
@@ -77,16 +115,33 @@ impl Agents {
         changes.append(&mut self.gave_up);
         let end = Instant::now() + budget;
         let now = self.clock.at(now);
-        let pass = Pass { now, end, since };
+        let pass = Pass {
+            now,
+            end,
+            since,
+            all: false,
+        };
         let mut found = FoundOut {
             more: std::mem::take(&mut self.more),
             ..FoundOut::default()
         };
+        // A tick goes on in pieces.
+        found.spent = std::mem::take(&mut self.spent);
+        if since.is_none() || found.spent.began != since {
+            found.spent.begin(since);
+        }
         let (places, first) = (self.agents.places(), self.next_served);
         let first = if first < places { first } else { 0 };
         let mut in_time = [first..places, 0..first]
             .into_iter()
             .all(|range| self.drain_range(range, pass, &mut found, changes));
+        let later = std::mem::take(&mut found.later);
+        in_time = in_time
+            && later.into_iter().all(|key| {
+                let pass = Pass { all: true, ..pass };
+                self.drain_range(key.place()..key.place() + 1, pass, &mut found, changes)
+            });
+        let pass = Pass { all: true, ..pass };
         // Those that hold more than a batch, in turn: who has more still is behind the last.
         let mut next = 0;
         while in_time && next < found.more.len() {
@@ -96,6 +151,7 @@ impl Agents {
         }
         found.more.clear();
         self.more = found.more;
+        self.spent = found.spent;
         for path in found.again {
             if let (Some(directory), Some(name)) = (path.parent(), path.file_name()) {
                 self.scanner.look_again(directory, name);
@@ -119,7 +175,14 @@ impl Agents {
         found: &mut FoundOut,
         changes: &mut Vec<Change>,
     ) -> bool {
-        let Pass { now, end, since } = pass;
+        let Pass {
+            now,
+            end,
+            since,
+            all,
+        } = pass;
+        let owners = self.seats.owners();
+        let mut started = Instant::now();
         for (number, place) in places.enumerate() {
             let quiet = self.agents.quiet(place);
             if since.is_some_and(|since| quiet.was_drained(since)) || quiet.holds(now.instant) {
@@ -132,7 +195,12 @@ impl Agents {
             let Some((key, quiet, agent)) = self.agents.at(place) else {
                 continue;
             };
-            let _about = log::about(agent.name.owner);
+            let owner = agent.name.owner;
+            if !all && found.spent.is_over(owner, owners) {
+                found.later.push(key);
+                continue;
+            }
+            let _about = log::about(owner);
             let before = (self.books.host.clone(), agent.entry.account.totals.clone());
             let drained = catch_unwind(AssertUnwindSafe(|| agent.drain(now, end, &mut self.books)));
             let Ok(outcome) = drained else {
@@ -148,7 +216,10 @@ impl Agents {
             changes.extend(turned(key, agent, now.instant));
             changes.extend(agent.turn_ranges().then_some(Change::Ranges(key)));
             found.again.extend(outcome.again);
-            let in_time = Instant::now() < end;
+            let after = Instant::now();
+            found.spent.add(owner, after - started);
+            started = after;
+            let in_time = after < end;
             let drained = (in_time && !outcome.more).then_some(now.instant);
             *quiet = Quiet::of(agent, now.instant, drained);
             found.broken |= outcome.broken;

@@ -26,6 +26,7 @@ impl Agents {
         let started = Instant::now();
         if self.found.is_empty() {
             self.turned_away.clear();
+            self.held_turned_away.clear();
             // The other half is for what is found.
             let end = started + budget / 2;
             let found = self.scanner.scan(now, end, &self.attached);

@@ -13,7 +13,7 @@ use crate::producer::writer::Holder;
 use crate::shm::Broken;
 use crate::store::Store;
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BinaryHeap, HashMap};
 use std::time::Instant;
 
 /// How many are asked whether they can do without their place, for one that comes.
@@ -71,6 +71,11 @@ impl Seats {
         self.total
     }
 
+    /// How many users have any.
+    pub fn owners(&self) -> usize {
+        self.by_owner.len()
+    }
+
     fn of(&self, owner: Owner) -> usize {
         self.by_owner.get(&owner).copied().unwrap_or(0)
     }
@@ -83,7 +88,7 @@ impl Seats {
 }
 
 /// How little is lost when an agent gives its place up; the least comes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Loss {
     /// It is not read anyway: of an unknown version.
     Unread,
@@ -170,13 +175,24 @@ impl Agents {
                 self.set_aside(found, without_place(exited, self.max_rings));
                 return false;
             }
-            if !self.make_room(Some(uid), need, now) {
+            let is_known_full = need == Need::Held && self.held_turned_away.contains(&uid);
+            if is_known_full || !self.make_room(Some(uid), need, now) {
+                if need == Need::Held {
+                    // One that has something to say may find a place all the same.
+                    self.held_turned_away.insert(uid);
+                    self.set_aside(found, without_place(false, self.max_rings));
+                    self.refused_places += 1;
+                    self.scanner.find_again();
+                    return false;
+                }
                 self.turn_away(found, without_place(false, self.max_rings));
                 return false;
             }
         }
         if key.is_none() && !self.newcomers.admit(uid, self.max_records(), now) {
-            self.turn_away(found, Refusal::Newcomers);
+            // Names that are known are not among those that come too fast.
+            self.set_aside(found, Refusal::Newcomers);
+            self.refused_places += 1;
             return false;
         }
         true
@@ -208,7 +224,10 @@ impl Agents {
             match loss {
                 Loss::Unread | Loss::Left => true,
                 Loss::Exited => agent.name.owner == owner || count > share,
-                Loss::Alive => has_less && count > share && count == most,
+                // What a store has said is known by that store: let go, it could be counted once more.
+                Loss::Alive => {
+                    has_less && count > share && count == most && agent.entry.store.is_none()
+                }
             }
         };
         let all_found = self.early.is_none();
@@ -231,14 +250,25 @@ impl Agents {
             })
             .collect();
         candidates.sort_unstable();
-        // What somebody has open may only be read, by a backup say; that gives way to what certainly is written to.
-        let ways: &[bool] = match need {
-            Need::Events => &[false, true],
-            _ => &[false],
+        // What somebody has open may only be read, by a backup say; that gives way to what certainly is written to. The living
+        // come last.
+        let (alive, rest): (Vec<_>, Vec<_>) = candidates
+            .into_iter()
+            .map(|((.., loss, _), key)| (loss, key))
+            .partition(|(loss, _)| *loss == Loss::Alive);
+        let ways: &[(&[_], bool)] = match need {
+            Need::Events => &[(&rest, false), (&rest, true), (&alive, false)],
+            _ => &[(&rest, false), (&alive, false)],
         };
-        for &also_held in ways {
-            // Each is a question to the kernel.
-            for &((.., loss, _), key) in candidates.iter().take(MOST_ASKED) {
+        for &(candidates, also_held) in ways {
+            let mut asked = HashMap::new();
+            for &(loss, key) in candidates {
+                // Each is a question to the kernel.
+                let asked: &mut usize = asked.entry(loss).or_default();
+                *asked += 1;
+                if *asked > MOST_ASKED {
+                    continue;
+                }
                 self.give_up(key, loss, also_held, now);
                 self.recount(key);
                 if !self.is_full() {
@@ -257,7 +287,7 @@ impl Agents {
         };
         let _about = log::about(agent.name.owner);
         agent.stranger = None;
-        if loss == Loss::Unread {
+        if loss == Loss::Unread && agent.has_files() {
             return;
         }
         let is_alive = loss == Loss::Alive;
@@ -341,17 +371,17 @@ impl Agents {
         gone.values_mut().for_each(|gone| gone.sort_unstable());
         // Some more than needed, so that this is not to be done for each that comes.
         let target = limit - limit / 16;
+        let count = |owner: &Owner| counts.get(owner).copied().unwrap_or(0);
+        let mut owners: BinaryHeap<(usize, Owner)> =
+            gone.keys().map(|owner| (count(owner), *owner)).collect();
         while self.agents.len() > target {
-            let with_some = gone.iter().filter(|(_, gone)| !gone.is_empty());
-            let greediest = with_some.max_by_key(|(owner, _)| counts.get(owner));
-            let Some(owner) = greediest.map(|(owner, _)| *owner) else {
+            let Some((count, owner)) = owners.pop() else {
                 return;
             };
-            let Some((_, _, key)) = gone.get_mut(&owner).and_then(Vec::pop) else {
-                return;
-            };
-            *counts.entry(owner).or_default() -= 1;
-            self.forget_one(key, changes);
+            if let Some((_, _, key)) = gone.get_mut(&owner).and_then(Vec::pop) {
+                self.forget_one(key, changes);
+                owners.push((count - 1, owner));
+            }
         }
     }
 }

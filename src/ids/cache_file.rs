@@ -165,16 +165,22 @@ fn lines(text: &str) -> Vec<Line> {
 /// Id, time and name of a line as the library writes it.
 fn record(line: &str) -> Option<Line> {
     let mut parts = line.splitn(3, ' ');
-    let (id, seen) = (number(parts.next()?)?, number(parts.next()?)?);
+    let (id, seen) = (number(parts.next()?)?, time(parts.next()?)?);
     // Longer lines are two to the library. In brackets before the name it has a key, which no name of ours came with.
     let name = parts.next().filter(|_| line.len() < 1000)?;
     let begins = name.chars().next()?;
     let is_name = !begins.is_ascii_whitespace() && begins != '[';
     is_name.then(|| Line {
         id,
-        seen: seen.into(),
+        seen,
         name: (name != NOBODY).then(|| name.to_owned()),
     })
+}
+
+/// Seconds since 1970, in digits alone; from 2038 on more than the library's own files have.
+fn time(text: &str) -> Option<u64> {
+    let is_digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_digits)
 }
 
 /// What a C int can be, in digits alone.
@@ -188,6 +194,18 @@ fn number(text: &str) -> Option<u32> {
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_time_from_2038_on_is_kept() {
+        let all = vec![Line {
+            id: 3,
+            seen: 1 << 31,
+            name: Some("a".into()),
+        }];
+        let text = text(all.clone(), None);
+        assert!(text.ends_with("\n3 2147483648 a\n"), "{text}");
+        assert_eq!(lines(&text), all);
+    }
 
     const FILE: &str = "2 0 2147483647\n0 11 a\n1 12 b\n7 13 c%20d\n";
 

@@ -17,8 +17,8 @@ use std::time::Instant;
 
 /// Names that are taken from a listing at a time, in their order: each look goes the same way.
 const CHUNK: usize = 1024;
-/// Names that one look goes through, in all: a directory may grow while it is listed.
-const MOST_NAMES: usize = 1 << 20;
+/// Names of one directory that are gone through: it may be a stranger's, and grow while it is listed.
+const MOST_NAMES: usize = 1 << 16;
 
 /// What a step of it came to.
 #[derive(Debug)]
@@ -35,14 +35,15 @@ pub enum Step {
 #[derive(Debug)]
 pub struct Expansion {
     places: Places,
-    /// Which pattern has its turn next: those for rings first.
-    next: usize,
+    /// The patterns that are still to have their turn: those that are written out first, then those for rings.
+    left: std::vec::IntoIter<DirectoryPattern>,
+    /// Whether several of them may match one directory.
+    are_several: bool,
     base: PathBuf,
     label: Option<String>,
     components: Vec<OsString>,
     levels: Vec<Level>,
     met: HashSet<PathBuf>,
-    names: usize,
 }
 
 /// A directory on the way, and the names in it that are still to be followed.
@@ -51,6 +52,8 @@ struct Level {
     fd: OwnedFd,
     path: PathBuf,
     names: std::vec::IntoIter<OsString>,
+    /// Names that were gone through.
+    count: usize,
     /// What comes after these, and what must match.
     rest: Option<(OwningIter, Pattern)>,
 }
@@ -59,15 +62,17 @@ impl Expansion {
     /// Nothing is found yet.
     #[must_use]
     pub fn new(places: Places) -> Self {
+        let mut left: Vec<_> = places.rings.iter().chain(&places.stores).cloned().collect();
+        left.sort_by_key(|pattern| !pattern.literal);
         Self {
             places,
-            next: 0,
+            are_several: left.len() > 1,
+            left: left.into_iter(),
             base: PathBuf::new(),
             label: None,
             components: Vec::new(),
             levels: Vec::new(),
             met: HashSet::new(),
-            names: 0,
         }
     }
 
@@ -87,9 +92,14 @@ impl Expansion {
             if looked % 16 == 0 && Instant::now() >= end {
                 return Step::NotYet;
             }
-            let Some(name) = level.next(&mut self.names) else {
-                self.levels.pop();
-                continue;
+            let name = match level.next() {
+                Next::Name(name) => name,
+                Next::NotYet if Instant::now() >= end => return Step::NotYet,
+                Next::NotYet => continue,
+                Next::Done => {
+                    self.levels.pop();
+                    continue;
+                }
             };
             let Ok(fd) = open_below(&level.fd, &name, PASS) else {
                 continue;
@@ -111,9 +121,7 @@ impl Expansion {
 
     /// Begins with the next pattern; the directory, if it is written out; `None`: there is no more.
     fn begin(&mut self) -> Option<Option<Directory>> {
-        let mut patterns = self.places.rings.iter().chain(&self.places.stores);
-        let pattern = patterns.nth(self.next)?.clone();
-        self.next += 1;
+        let pattern = self.left.next()?;
         let DirectoryPattern {
             path,
             label,
@@ -142,7 +150,8 @@ impl Expansion {
             rings: is_configured(&self.places.rings, &path),
             stores: is_configured(&self.places.stores, &path),
         };
-        self.met.insert(path.clone()).then(|| Directory {
+        let is_new = !self.are_several || self.met.insert(path.clone());
+        is_new.then(|| Directory {
             path,
             label: self.label.clone(),
             holds,
@@ -159,6 +168,7 @@ impl Level {
             fd,
             path,
             names: Vec::new().into_iter(),
+            count: 0,
             rest: None,
         };
         if is_wild(component) {
@@ -173,27 +183,38 @@ impl Level {
         Some(level)
     }
 
-    /// The next name; `names` counts those that were looked at.
-    fn next(&mut self, names: &mut usize) -> Option<OsString> {
-        loop {
-            if let Some(name) = self.names.next() {
-                return Some(name);
-            }
-            let (listing, pattern) = self.rest.as_mut().filter(|_| *names < MOST_NAMES)?;
-            let mut chunk = Vec::new();
-            let mut entries = listing.take(CHUNK).peekable();
-            entries.peek()?;
-            for entry in entries {
-                *names += 1;
-                let Ok(entry) = entry else { continue };
-                let name = OsStr::from_bytes(entry.file_name().to_bytes());
-                let is_match = |name: &str| pattern.matches_with(name, AS_A_SHELL);
-                if name != "." && name != ".." && name.to_str().is_some_and(is_match) {
-                    chunk.push(name.to_owned());
-                }
-            }
-            chunk.sort_unstable();
-            self.names = chunk.into_iter();
+    /// The next name that matches, of those that are at hand.
+    fn next(&mut self) -> Next {
+        if let Some(name) = self.names.next() {
+            return Next::Name(name);
         }
+        let Some((listing, pattern)) = self.rest.as_mut().filter(|_| self.count < MOST_NAMES)
+        else {
+            return Next::Done;
+        };
+        let (mut chunk, before) = (Vec::new(), self.count);
+        for entry in listing.take(CHUNK) {
+            self.count += 1;
+            let Ok(entry) = entry else { continue };
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            let is_match = |name: &str| pattern.matches_with(name, AS_A_SHELL);
+            if name != "." && name != ".." && name.to_str().is_some_and(is_match) {
+                chunk.push(name.to_owned());
+            }
+        }
+        if self.count == before {
+            return Next::Done;
+        }
+        chunk.sort_unstable();
+        self.names = chunk.into_iter();
+        Next::NotYet
     }
+}
+
+/// What comes next in a directory.
+enum Next {
+    Name(OsString),
+    /// More was read, and the clock is to be looked at.
+    NotYet,
+    Done,
 }

@@ -162,6 +162,17 @@ impl Watch {
         let Some(watched) = self.at_mut(&directory.path) else {
             return false;
         };
+        // It may have been given to another, or be another of the same name.
+        let before = std::mem::replace(&mut watched.owner, owner);
+        if before != owner {
+            if let Some(owner) = owner {
+                *self.counts.entry(owner).or_default() += 1;
+            }
+            self.forget(before);
+        }
+        let Some(watched) = self.at_mut(&directory.path) else {
+            return false;
+        };
         watched.reopen();
         watched.met = pass;
         if directory.is_in_container() && self.is_hosts(&directory.path) {
@@ -353,5 +364,41 @@ mod tests {
         watch.configure(100);
         pass(&mut watch, &places, LONG);
         assert_eq!((watch.len(), watch.left_out()), (41, 0));
+    }
+
+    #[test]
+    fn a_directory_that_is_written_out_is_always_looked_through() {
+        let dir = tempfile::tempdir().expect("a directory");
+        (0..30).for_each(|number| make(dir.path(), &format!("greedy-{number:02}"), 1001));
+        make(dir.path(), "own", 1001);
+        let own = dir.path().join("own/nixl");
+        let mut places = places(dir.path(), 10);
+        places.stores.push(DirectoryPattern {
+            path: own.to_str().expect("UTF-8").into(),
+            label: None,
+            literal: true,
+        });
+        let mut watch = Watch::new(10);
+        pass(&mut watch, &places, LONG);
+        let watched = watch.at(&own).expect("it is watched");
+        let holds = watched.directory.holds;
+        assert!(holds.rings && holds.stores && watched.owner.is_none());
+    }
+
+    #[test]
+    fn no_number_of_names_in_one_directory_hides_another() {
+        let dir = tempfile::tempdir().expect("a directory");
+        make(dir.path(), "a-many", 1001);
+        make(dir.path(), "victim", 1000);
+        for number in 0..70_000 {
+            let path = dir.path().join("a-many").join(number.to_string());
+            fs::File::create(path).expect("made");
+        }
+        let mut places = places(dir.path(), 10);
+        places.rings[0].path = format!("{}/*/nix*", dir.path().display());
+        let mut watch = Watch::new(10);
+        // A look at the clock for each thousand of them.
+        assert!(pass(&mut watch, &places, Duration::ZERO) > 60);
+        assert!(watch.at(&dir.path().join("victim/nixl")).is_some());
     }
 }

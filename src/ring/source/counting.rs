@@ -192,8 +192,12 @@ impl Source {
             return Ok(false);
         }
         let ring = self.identity()?;
-        if self.commit.is_of_another(&self.ring, &ring, write_pos) {
-            self.renew(ring, ledger)?;
+        // Where the one that drains it is ahead of it, the producer has gone round: in a new ring nobody can be.
+        let is_behind = write_pos < read_pos;
+        if !is_behind && self.commit.is_of_another(&self.ring, &ring, write_pos) {
+            // That is no proof where the same bytes come again and again. What lies before `write_pos` was written since in
+            // either case, and is counted; from `read_pos` on it may have been already.
+            self.renew_at(0, ring, ledger)?;
         }
         let from = self.commit.upto;
         self.check_written(from, write_pos, &ring)?;
