@@ -168,7 +168,7 @@ pub enum Refusal {
     },
     /// Its owner's agents have had many new names lately.
     #[error(
-        "its owner's agents have had too many new names; one is taken each second. Remove what writes them, or give them names that stay"
+        "its owner's agents have had too many new names; twenty are taken in a second. Remove what writes them, or give them names that stay"
     )]
     Newcomers,
     /// Its agent has exited and nothing waits in it: a ring that was let go to make room, or a store whose values are counted.

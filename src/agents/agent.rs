@@ -61,6 +61,8 @@ pub struct Agent {
     pub(crate) store: Option<Store>,
     /// Its ring or store, where that is of a version that this build does not read.
     pub(crate) stranger: Option<Stranger>,
+    /// Whether it lived when it had to give its place up: its files are there, and nobody else's are taken for its.
+    pub(crate) waits: bool,
     /// How many places it takes and of whose, as they were counted last.
     pub(crate) seats_counted: (Option<u32>, usize),
     /// Has the next drain fail.
@@ -88,6 +90,7 @@ impl Agent {
             ring_directory: None,
             store: None,
             stranger: None,
+            waits: false,
             seats_counted: (None, 0),
             #[cfg(test)]
             fails: false,
@@ -162,6 +165,7 @@ impl Agent {
     /// Whether, asked now, certainly nobody writes to any file of it, so that what comes under its name may be its.
     pub(crate) fn is_free(&mut self, now: Instant) -> bool {
         self.stranger.is_none()
+            && !self.waits
             && self
                 .store
                 .as_mut()

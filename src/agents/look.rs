@@ -156,7 +156,7 @@ impl Agents {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
-        agent.stranger = None;
+        (agent.stranger, agent.waits) = (None, false);
         let commit = source.commit();
         if agent
             .entry

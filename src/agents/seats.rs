@@ -321,7 +321,7 @@ impl Agents {
         }
         agent.sources = kept;
         if agent.entry.active && !agent.has_files() {
-            agent.entry.active = false;
+            (agent.entry.active, agent.waits) = (false, is_alive);
             if is_alive {
                 let (instance, owner) = (&agent.name.instance, agent.name.owner);
                 let owner = owner.map_or_else(|| "?".into(), |uid| uid.to_string());
@@ -364,7 +364,11 @@ impl Agents {
             *counts.entry(agent.name.owner).or_default() += 1;
             if !agent.has_files() && agent.stranger.is_none() {
                 let entry = &agent.entry;
-                let last = (Reverse(entry.active), Reverse(entry.last_seen), key);
+                let last = (
+                    Reverse(entry.active || agent.waits),
+                    Reverse(entry.last_seen),
+                    key,
+                );
                 gone.entry(agent.name.owner).or_default().push(last);
             }
         }

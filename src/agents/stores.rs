@@ -272,7 +272,7 @@ impl Agents {
             description.instance,
             log::shown(store.path())
         );
-        agent.stranger = None;
+        (agent.stranger, agent.waits) = (None, false);
         if self.proc_facts && !store.presence.is_abandoned() {
             agent.wait_until = now + PATIENCE;
         }
