@@ -41,7 +41,11 @@ impl Source {
         }
         // No more than was looked at: what has come since may lie in a hole.
         let limit = self.pending.min(BATCH);
-        let batch = self.ring.take(limit, ledger.events())?;
+        // A batch that begins at 0 is the one of which it may be hard to tell whether its slots were given back in a new ring. So
+        // none ends there but one of a single event, and where the ring was half full, that waits for the next drain, by which
+        // more have come.
+        let is_cut = limit > 1 && self.ring.between(0, read_pos + limit) == 0;
+        let batch = self.ring.take(limit - u64::from(is_cut), ledger.events())?;
         if batch.from != self.commit.upto {
             return Err(RingFault::Restarted);
         }
@@ -61,7 +65,11 @@ impl Source {
         if !swapped {
             self.release(ledger)?;
         }
-        Ok(true)
+        let is_busy = self.pending >= self.ring.capacity() / 2;
+        match is_cut && !is_busy {
+            true => self.consume(ledger),
+            false => Ok(true),
+        }
     }
 
     /// Gives the slots of the batch that was counted back.
