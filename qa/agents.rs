@@ -693,3 +693,20 @@ fn a_ring_of_events_that_are_all_alike_is_never_counted_twice_where_it_is_follow
         );
     }
 }
+
+#[test]
+fn a_ring_whose_positions_were_wrong_is_drained_soon_after_they_are_right() {
+    let mut world = World::in_memory();
+    let mut ring = world.ring("a");
+    push(&mut ring, 3);
+    ring.set_read_pos(1 << 40);
+    world.pass(5);
+    // Until the times of the file are old enough to tell.
+    std::thread::sleep(Duration::from_millis(60));
+    world.pass(60);
+    assert_eq!(world.sent(), [].into());
+    // Through its mapping, which leaves the times of the file as they are.
+    ring.set_read_pos(0);
+    world.pass(5);
+    assert_eq!((world.sent(), ring.pending()), ([("a", 3)].into(), 0));
+}

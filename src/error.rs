@@ -168,7 +168,7 @@ pub enum Refusal {
     },
     /// Its owner's agents have had many new names lately.
     #[error(
-        "its owner's agents have had too many new names; twenty are taken in a second. Remove what writes them, or give them names that stay"
+        "its owner's agents have had too many new names; fifty are taken in a second. Remove what writes them, or give them names that stay"
     )]
     Newcomers,
     /// Its agent has exited and nothing waits in it: a ring that was let go to make room, or a store whose values are counted.
@@ -246,7 +246,10 @@ impl Refusal {
     pub fn may_pass(&self) -> bool {
         matches!(
             self,
-            Refusal::Replaced | Refusal::TooMany { .. } | Refusal::Newcomers | Refusal::Io { .. }
+            Refusal::Replaced
+                // What is written through a mapping need not change the times of the file.
+                | Refusal::Positions { .. }
+                | Refusal::Hole { .. } | Refusal::TooMany { .. } | Refusal::Newcomers | Refusal::Io { .. }
         )
     }
 }
