@@ -105,6 +105,8 @@ impl World {
         let found = found.expect("nobody else has it");
         assert_eq!(found.set_aside, None);
         let mut agents = Agents::new(&self.config);
+        // What is new begins now, however long the test took to come here.
+        self.now = self.now.max(Instant::now());
         let changes = agents.restore(found.state, found.records);
         self.agents = Some(agents);
         self.take(changes);
