@@ -15,29 +15,16 @@ fn main() {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         drop(open);
     });
+    let (first, second) = (first.as_str(), second.as_str());
+    let flags = RenameFlags::RENAME_EXCHANGE;
+    let exchange = || renameat2(AT_FDCWD, first, AT_FDCWD, second, flags);
     let mut times = 0_u64;
     while ended.try_recv() == Err(TryRecvError::Empty) {
-        let (first, second) = (first.as_str(), second.as_str());
-        let done = renameat2(
-            AT_FDCWD,
-            first,
-            AT_FDCWD,
-            second,
-            RenameFlags::RENAME_EXCHANGE,
-        );
-        times += u64::from(done.is_ok());
+        times += u64::from(exchange().is_ok());
     }
     // An even number of times: each name is what it was.
     if times % 2 == 1 {
-        let (first, second) = (first.as_str(), second.as_str());
-        let done = renameat2(
-            AT_FDCWD,
-            first,
-            AT_FDCWD,
-            second,
-            RenameFlags::RENAME_EXCHANGE,
-        );
-        done.expect("exchanged once more");
+        exchange().expect("exchanged once more");
     }
     println!("{times}");
 }

@@ -44,16 +44,7 @@ pub fn become_user(account: &Account, config: &Config) -> Result<(), NotAllowed>
         }
     }
     if !uid.is_root() {
-        let had = caps::read(None, CapSet::Permitted).unwrap_or_default();
-        let kept: CapsHashSet = needed(account.uid, config)
-            .into_iter()
-            .filter(|cap| had.contains(cap))
-            .collect();
-        // Permitted last, since it bounds the others; then they cannot come back.
-        let dropped = caps::clear(None, CapSet::Inheritable)
-            .and_then(|()| caps::set(None, CapSet::Effective, &kept))
-            .and_then(|()| caps::set(None, CapSet::Permitted, &kept));
-        dropped.map_err(|_| refused(Errno::EPERM))?;
+        keep_only(needed(account.uid, config)).map_err(refused)?;
     }
     set_no_new_privs().map_err(refused)
 }
@@ -70,16 +61,19 @@ pub fn limit_root(config: &Config) -> Result<(), NotAllowed> {
         name: "root".into(),
         errno,
     };
+    keep_only(needed_by_root(config)).map_err(refused)?;
+    set_no_new_privs().map_err(refused)
+}
+
+/// Gives up all capabilities but these, for good.
+fn keep_only(needed: Vec<Capability>) -> Result<(), Errno> {
     let had = caps::read(None, CapSet::Permitted).unwrap_or_default();
-    let kept: CapsHashSet = needed_by_root(config)
-        .into_iter()
-        .filter(|cap| had.contains(cap))
-        .collect();
+    let kept: CapsHashSet = needed.into_iter().filter(|cap| had.contains(cap)).collect();
+    // Permitted last, since it bounds the others; then they cannot come back.
     let dropped = caps::clear(None, CapSet::Inheritable)
         .and_then(|()| caps::set(None, CapSet::Effective, &kept))
         .and_then(|()| caps::set(None, CapSet::Permitted, &kept));
-    dropped.map_err(|_| refused(Errno::EPERM))?;
-    set_no_new_privs().map_err(refused)
+    dropped.map_err(|_| Errno::EPERM)
 }
 
 /// As `needed`, of root, who also has to write to PCP's directories, which belong to PCP's user.
