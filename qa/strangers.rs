@@ -1,102 +1,13 @@
-//! What another user of the host does in a directory that all may write to, as that user.
+//! What another user of the host does in a directory that all may write to, as that user: where it leads, and who gives way.
 
 mod support;
 
 use std::fs;
-use std::io::Read;
-use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::os::unix::fs::chown;
+use std::process::Command;
+use support::stranger::{Stranger, VICTIM, open_to_all, ring, shared_home, shell};
 use support::writer::{Kind, Layout, RingWriter};
-use support::{Home, Pmcd, TX_BYTES, example, needs_root, output, run, text, wait_for};
-
-const STRANGER: u32 = 4243;
-const VICTIM: u32 = 4242;
-
-/// A directory for rings that all may write to, without the sticky bit, as Kubernetes makes them.
-fn shared_home() -> Home {
-    needs_root();
-    let home = Home::new();
-    open_to_all(home.dir(), 0o755);
-    open_to_all(&home.rings(), 0o777);
-    home
-}
-
-fn open_to_all(path: &Path, mode: u32) {
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
-}
-
-fn ring(home: &Home, uid: u32, name: &str) -> RingWriter {
-    let mut ring = RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring");
-    chown(home.ring(name), Some(uid), None).expect("root may");
-    assert!(ring.push(Kind::TxBytes, 1));
-    ring
-}
-
-/// A program that the stranger runs, in the directory of rings, until [`Stranger::end`].
-struct Stranger {
-    child: Child,
-    input: Option<ChildStdin>,
-}
-
-impl Stranger {
-    fn start(home: &Home, program: &str, arguments: &[&str]) -> Self {
-        let mut child = Command::new("setpriv")
-            .args([
-                &format!("--reuid={STRANGER}"),
-                &format!("--regid={STRANGER}"),
-                "--clear-groups",
-                program,
-            ])
-            .args(arguments)
-            .current_dir(home.rings())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("setpriv starts");
-        let input = child.stdin.take();
-        Self { child, input }
-    }
-
-    /// Waits until it says this.
-    fn says(&mut self, expected: &str) {
-        let mut said = vec![0; expected.len()];
-        let output = self.child.stdout.as_mut().expect("piped");
-        output.read_exact(&mut said).expect("it says something");
-        assert_eq!(String::from_utf8_lossy(&said), expected);
-    }
-
-    /// What it says when its input ends.
-    fn end(mut self) -> String {
-        drop(self.input.take());
-        let mut said = String::new();
-        let output = self.child.stdout.as_mut().expect("piped");
-        output.read_to_string(&mut said).expect("text");
-        assert!(self.child.wait().expect("it ran").success(), "{said}");
-        said
-    }
-}
-
-impl Drop for Stranger {
-    fn drop(&mut self) {
-        drop(self.input.take());
-        // Not all that is run ends with its input.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn shell(home: &Home, script: &str) {
-    Stranger::start(home, "sh", &["-ec", script]).end();
-}
-
-/// A copy of a test's program that everybody may run.
-fn program(home: &Home, name: &str) -> PathBuf {
-    let copy = home.path(name);
-    fs::copy(example(name), &copy).expect("copied");
-    open_to_all(&copy, 0o755);
-    copy
-}
+use support::{Pmcd, TX_BYTES, output, run, text, wait_for};
 
 #[test]
 fn a_lock_that_a_stranger_has_on_a_ring_keeps_it_from_nobody() {
@@ -145,10 +56,8 @@ fn names_that_are_exchanged_all_the_time_lead_nowhere_else() {
             private.display()
         ),
     );
-    let exchange = program(&home, "exchange");
-    let exchange = exchange.to_str().expect("UTF-8");
     let pairs = [["victim", "link"], ["fifo", "way"], ["directory", "file"]];
-    let exchanging = pairs.map(|pair| Stranger::start(&home, exchange, &pair));
+    let exchanging = pairs.map(|[a, b]| Stranger::does(&home, &["exchange", a, b]));
     let mut sent = 1;
     for _ in 0..200 {
         sent += u64::from(victim.push(Kind::TxBytes, 1));
@@ -156,7 +65,7 @@ fn names_that_are_exchanged_all_the_time_lead_nowhere_else() {
         assert!(!pmcd.values(TX_BYTES).contains_key("secret"));
     }
     for stranger in exchanging {
-        let times: u64 = stranger.end().trim().parse().expect("a number");
+        let times = stranger.times();
         assert!(times > 100, "{times}");
     }
     wait_for("all that was sent is counted", || {

@@ -31,6 +31,7 @@ pub mod sample;
 pub mod serve;
 pub mod share;
 pub mod show;
+pub mod stranger;
 
 #[allow(unused_imports)] // each test binary uses a part of it
 pub use memory::in_memory;

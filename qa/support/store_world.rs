@@ -134,6 +134,14 @@ impl World {
         }
     }
 
+    /// The same with many short looks, each of which meets a file or two.
+    pub fn pass_in_pieces(&mut self, seconds: u32) {
+        for _ in 0..seconds {
+            self.now += SECOND;
+            (0..50).for_each(|_| self.tick(Duration::ZERO));
+        }
+    }
+
     /// Looks for as long as it may, and drains.
     pub fn tick(&mut self, budget: Duration) {
         self.ahead = self.now.saturating_duration_since(Instant::now());

@@ -224,10 +224,7 @@ impl Agents {
             match loss {
                 Loss::Unread | Loss::Left => true,
                 Loss::Exited => agent.name.owner == owner || count > share,
-                // What a store has said is known by that store: let go, it could be counted once more.
-                Loss::Alive => {
-                    has_less && count > share && count == most && agent.entry.store.is_none()
-                }
+                Loss::Alive => has_less && count > share && count == most,
             }
         };
         let all_found = self.early.is_none();

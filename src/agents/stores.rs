@@ -87,6 +87,10 @@ impl Agents {
         }
         let had = known.or_else(|| self.free_agent(&same, &found.directory, &store, now));
         if !self.has_room(now, had, || Need::Held, &found) {
+            // It is still this one's, as what was counted of it is: no other comes in its place while it waits for its turn.
+            if let Some(agent) = known.and_then(|key| self.agents.get_mut(key)) {
+                agent.waits = !agent.entry.active;
+            }
             return;
         }
         self.scanner.taken(&found.directory.path, store.file_id());

@@ -14,7 +14,8 @@ const ONE_USER: u32 = 60;
 const ALL_USERS: u32 = 120;
 /// Users of whom lines are counted by themselves.
 const MOST_USERS: usize = 1024;
-/// Bytes of all lines of one run, and of those about files; of what comes then, a line a minute says how much it was.
+/// Bytes of all lines of one run, and of those about files, of which nobody has more than is left for the others; of what comes
+/// then, a line a minute says how much it was.
 pub const MAX_BYTES: u64 = 16 << 20;
 const MAX_BYTES_OF_FILES: u64 = 8 << 20;
 
@@ -51,6 +52,8 @@ pub struct Budget {
     all_users: u32,
     bytes: u64,
     bytes_of_files: u64,
+    /// The same of each user, of those that came first.
+    bytes_of_users: HashMap<u32, u64>,
     left_out: u64,
     /// How many of these were said, and in which minute.
     said: (u64, i64),
@@ -66,7 +69,20 @@ impl Budget {
     pub fn add(&mut self, line: &Line, bytes: usize) {
         let bytes = bytes as u64;
         self.bytes += bytes;
-        self.bytes_of_files += line.about.map_or(0, |_| bytes);
+        let Some(uid) = line.about else {
+            return;
+        };
+        self.bytes_of_files += bytes;
+        if self.bytes_of_users.len() < MOST_USERS || self.bytes_of_users.contains_key(&uid) {
+            *self.bytes_of_users.entry(uid).or_default() += bytes;
+        }
+    }
+
+    /// Whether a line about this user's files, or about nobody's, is one too many for this run.
+    fn is_full(&self, about: Option<u32>) -> bool {
+        let of_user = |uid: u32| self.bytes_of_users.get(&uid).copied().unwrap_or(0);
+        let left = MAX_BYTES_OF_FILES.saturating_sub(self.bytes_of_files);
+        self.bytes >= MAX_BYTES || about.is_some_and(|uid| left <= of_user(uid))
     }
 
     /// What is to be done with a line.
@@ -86,9 +102,7 @@ impl Budget {
             self.left_out += 1;
             return fate;
         }
-        let is_full = self.bytes >= MAX_BYTES
-            || (line.about.is_some() && self.bytes_of_files >= MAX_BYTES_OF_FILES);
-        if !is_full {
+        if !self.is_full(line.about) {
             return fate;
         }
         self.left_out += 1;
@@ -233,19 +247,24 @@ mod tests {
     fn a_log_that_is_long_enough_says_once_a_minute_what_it_left_out() {
         let mut budget = Budget::default();
         let (own, file) = (line(Level::INFO, None, 7), line(Level::INFO, Some(1), 7));
-        budget.add(&file, (8 << 20) - 1);
+        budget.add(&file, (4 << 20) - 1);
         assert_eq!(budget.judge(&file), Fate::Written);
         budget.add(&file, 1);
-        // What is about files may have half of it.
+        // What is about files may have half of it, and one user as much as he leaves.
         assert_eq!(budget.judge(&file), Fate::Full(1));
         assert_eq!(budget.judge(&file), Fate::LeftOut);
+        let second = line(Level::INFO, Some(2), 7);
+        assert_eq!(budget.judge(&second), Fate::Written);
+        budget.add(&second, 2 << 20);
+        assert_eq!(budget.judge(&second), Fate::LeftOut);
+        assert_eq!(budget.judge(&line(Level::INFO, Some(3), 7)), Fate::Written);
         assert_eq!(budget.judge(&own), Fate::Written);
-        budget.add(&own, 8 << 20);
+        budget.add(&own, 10 << 20);
         assert_eq!(
             budget.judge(&own),
             Fate::LeftOut,
             "it was said in this minute"
         );
-        assert_eq!(budget.judge(&line(Level::INFO, None, 8)), Fate::Full(3));
+        assert_eq!(budget.judge(&line(Level::INFO, None, 8)), Fate::Full(4));
     }
 }

@@ -1,0 +1,103 @@
+//! Living agents whose stores give their places to others: nothing of them is lost or counted twice, for as long as they wait.
+
+// By path, as in support/mod.rs, whose other parts need pmcd.
+#[path = "support/store_world.rs"]
+mod store_world;
+
+use std::fs;
+use std::os::unix::fs::chown;
+use store_world::{Kind, RingWriter, SECOND, StoreWriter, Who, World};
+
+const GREEDY: u32 = 1001;
+const VICTIM: u32 = 1000;
+
+/// Files are given to others.
+fn is_root() -> bool {
+    let is_root = nix::unistd::geteuid().is_root();
+    if !is_root {
+        println!("left out: it takes root to give a file to others");
+    }
+    is_root
+}
+
+fn greedy(world: &World, who: &Who) -> StoreWriter {
+    let store = world.store(who);
+    chown(store.path(), Some(GREEDY), None).expect("root may");
+    store
+}
+
+fn victim(world: &World, name: &str) -> RingWriter {
+    let mut ring = world.ring(name);
+    chown(world.rings().join(name), Some(VICTIM), None).expect("root may");
+    assert!(ring.push(Kind::TxBytes, 1));
+    ring
+}
+
+#[test]
+fn living_stores_of_the_greediest_make_room_and_go_on_where_they_were() {
+    if !is_root() {
+        return;
+    }
+    for restarts in [false, true] {
+        let mut world = World::with(|config| {
+            (config.max_agents, config.retain) = (4, 10 * SECOND);
+        });
+        let stores: Vec<_> = (0..4)
+            .map(|number| greedy(&world, &Who::named(format!("greedy-{number}"))))
+            .collect();
+        stores.iter().for_each(|store| world.send(store, 100));
+        world.pass(3);
+        assert_eq!(world.sent().len(), 4);
+        let rings: Vec<_> = (0..2)
+            .map(|number| victim(&world, &format!("victim-{number}")))
+            .collect();
+        world.pass(5);
+        let now = world.sent();
+        assert_eq!(
+            now.keys().filter(|name| name.starts_with("victim")).count(),
+            2,
+            "{now:?}"
+        );
+        assert_eq!(now.len(), 4, "no more than there are places for: {now:?}");
+        assert_eq!(world.host(), 4 * 100 + 2);
+        // Meanwhile they go on, and others of their names come, which are none of those that wait.
+        stores.iter().for_each(|store| world.send(store, 7));
+        if restarts {
+            world.restart();
+        }
+        world.pass(3);
+        let shown = world.sent();
+        let names = (0..4).map(|number| format!("greedy-{number}"));
+        let waiting: Vec<_> = names.filter(|name| !shown.contains_key(name)).collect();
+        assert_eq!(waiting.len(), 2);
+        let same: Vec<_> = waiting
+            .iter()
+            .flat_map(|name| [1, 2, 3].map(|pid| greedy(&world, &Who::named(name).pid(pid))))
+            .collect();
+        same.iter().for_each(|store| world.send(store, 1 << 20));
+        world.pass(5);
+        drop(rings);
+        for number in 0..2 {
+            fs::remove_file(world.rings().join(format!("victim-{number}"))).expect("there");
+        }
+        // Those that have exited are shown for a while yet.
+        world.pass_in_pieces(100);
+        let now = world.sent();
+        for number in 0..4 {
+            let name = format!("greedy-{number}");
+            assert!(now.get(&name).is_none_or(|sent| *sent == 107), "{now:?}");
+        }
+        assert_eq!(now.len(), 4, "{now:?}");
+        let other = now.values().filter(|sent| **sent == 1 << 20).count() as u64;
+        let back = now.values().filter(|sent| **sent == 107).count() as u64;
+        assert_eq!(other + back, 4, "{now:?}");
+        // What waits was counted up to then, or to the end of its last turn.
+        let waiting = 4 - back;
+        let host = world.host() - 2 - other * (1 << 20) - back * 107;
+        assert!(
+            host == waiting * 100 || host == waiting * 107,
+            "{host} of {waiting}"
+        );
+        drop((stores, same));
+    }
+}

@@ -1,0 +1,165 @@
+//! `stranger ACTION ...`: what another user of the host does in the directory that it is started in, until its standard input ends.
+//! It says `ready` once there is something to see, and last how often it did it.
+//!
+//! - `exchange A B`: has two names change places (renameat2(2)).
+//! - `flood RINGS SLOTS`: keeps rings full by moving their write positions; says how often the one that was read least was read.
+//! - `churn`: agents come, are drained and go with their files, and then others of other names.
+//! - `rewrite FILES`: writes to as many files that are no rings, again and again.
+//! - `rings NUMBER`: as many rings, with an event each, all at once.
+//! - `take NAME VALUE`: removes another's ring, and has one of its name, full of events of that value.
+
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+use std::error::Error;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::Duration;
+use writer::{Kind, Layout, RingWriter};
+
+#[path = "../support/writer.rs"]
+mod writer;
+
+/// Between two turns, so that there is something left of the machine for whoever looks on.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Agents that come and go together.
+const AT_ONCE: u64 = 8;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let input = Input::new();
+    let times = match words[..] {
+        ["exchange", first, second] => exchange(&input, first, second)?,
+        ["flood", rings, slots] => flood(&input, rings.parse()?, slots.parse()?)?,
+        ["churn"] => churn(&input)?,
+        ["rewrite", files] => rewrite(&input, files.parse()?)?,
+        ["rings", number] => rings(&input, number.parse()?)?,
+        ["take", name, value] => take(&input, Path::new(name), value.parse()?)?,
+        _ => return Err("what it can do stands at the top of its source".into()),
+    };
+    Ok(writeln!(io::stdout(), "{times}")?)
+}
+
+/// Whether its standard input has ended.
+struct Input(Receiver<()>);
+
+impl Input {
+    fn new() -> Self {
+        let (open, ended) = channel();
+        std::thread::spawn(move || {
+            let _ = io::stdin().read_to_end(&mut Vec::new());
+            drop(open);
+        });
+        Self(ended)
+    }
+
+    fn is_open(&self) -> bool {
+        self.0.try_recv() == Err(TryRecvError::Empty)
+    }
+
+    fn wait(&self) {
+        let _ = self.0.recv();
+    }
+}
+
+fn ready() -> Result<()> {
+    Ok(writeln!(io::stdout(), "ready")?)
+}
+
+fn exchange(input: &Input, first: &str, second: &str) -> Result<u64> {
+    let flags = RenameFlags::RENAME_EXCHANGE;
+    let exchange = || renameat2(AT_FDCWD, first, AT_FDCWD, second, flags);
+    let mut times = u64::from(exchange().is_ok());
+    ready()?;
+    while input.is_open() {
+        times += u64::from(exchange().is_ok());
+    }
+    // An even number of times: each name is what it was.
+    if times % 2 == 1 {
+        exchange()?;
+    }
+    Ok(times)
+}
+
+fn flood(input: &Input, rings: usize, slots: u64) -> Result<u64> {
+    let ring =
+        |number| RingWriter::create(Path::new(&format!("flood-{number}")), Layout::V4, slots);
+    let mut rings: Vec<RingWriter> = (0..rings).map(ring).collect::<io::Result<_>>()?;
+    for ring in &mut rings {
+        while ring.push(Kind::RxBytes, 1) {}
+    }
+    ready()?;
+    let mut read = vec![0_u64; rings.len()];
+    while input.is_open() {
+        for (ring, read) in rings.iter_mut().zip(&mut read) {
+            *read += u64::from(ring.pending() < slots - 1);
+            ring.push_again();
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(read.into_iter().min().unwrap_or(0))
+}
+
+fn churn(input: &Input) -> Result<u64> {
+    ready()?;
+    let mut times = 0;
+    while input.is_open() {
+        let names: Vec<String> = (times..times + AT_ONCE)
+            .map(|time| format!("churn-{time}"))
+            .collect();
+        let ring = |name| RingWriter::create(Path::new(name), Layout::V4, 16);
+        let mut rings: Vec<RingWriter> = names.iter().map(ring).collect::<io::Result<_>>()?;
+        for ring in &mut rings {
+            ring.push(Kind::TxBytes, 1);
+        }
+        while input.is_open() && rings.iter().any(|ring| ring.pending() > 0) {
+            std::thread::sleep(PAUSE);
+        }
+        for name in &names {
+            fs::remove_file(name)?;
+        }
+        times += AT_ONCE;
+    }
+    Ok(times)
+}
+
+fn rewrite(input: &Input, files: u64) -> Result<u64> {
+    let mut times = 0_u64;
+    while times == 0 || input.is_open() {
+        for number in 0..files {
+            fs::write(format!("junk-{number}"), times.to_le_bytes())?;
+        }
+        times += 1;
+        if times == 1 {
+            ready()?;
+        }
+    }
+    Ok(times)
+}
+
+fn rings(input: &Input, number: u64) -> Result<u64> {
+    let ring = |number| RingWriter::create(Path::new(&format!("ring-{number}")), Layout::V4, 8);
+    let mut rings: Vec<RingWriter> = (0..number).map(ring).collect::<io::Result<_>>()?;
+    for ring in &mut rings {
+        ring.push(Kind::RxBytes, 1);
+    }
+    ready()?;
+    input.wait();
+    Ok(number)
+}
+
+fn take(input: &Input, name: &Path, value: u64) -> Result<u64> {
+    fs::remove_file(name)?;
+    let mut ring = RingWriter::create(name, Layout::V4, 512)?;
+    let mut times = 0;
+    while ring.push(Kind::TxBytes, value) {
+        times += 1;
+    }
+    ready()?;
+    input.wait();
+    Ok(times)
+}

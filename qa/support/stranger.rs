@@ -1,0 +1,111 @@
+//! Another user of the host, in a directory that all may write to.
+
+use super::writer::{Kind, Layout, RingWriter};
+use super::{Home, example, needs_root};
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+pub const STRANGER: u32 = 4243;
+/// Whom it is done to.
+pub const VICTIM: u32 = 4242;
+
+/// A directory for rings that all may write to, without the sticky bit, as Kubernetes makes them.
+pub fn shared_home() -> Home {
+    needs_root();
+    let home = Home::new();
+    open_to_all(home.dir(), 0o755);
+    open_to_all(&home.rings(), 0o777);
+    home
+}
+
+pub fn open_to_all(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
+}
+
+/// A ring of a user's, with one event in it.
+pub fn ring(home: &Home, uid: u32, name: &str) -> RingWriter {
+    let mut ring = RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring");
+    chown(home.ring(name), Some(uid), None).expect("root may");
+    assert!(ring.push(Kind::TxBytes, 1));
+    ring
+}
+
+/// A program that the stranger runs, in the directory of rings, until [`Stranger::end`].
+pub struct Stranger {
+    child: Child,
+    input: Option<ChildStdin>,
+}
+
+impl Stranger {
+    pub fn start(home: &Home, program: &str, arguments: &[&str]) -> Self {
+        let mut child = Command::new("setpriv")
+            .args([
+                &format!("--reuid={STRANGER}"),
+                &format!("--regid={STRANGER}"),
+                "--clear-groups",
+                program,
+            ])
+            .args(arguments)
+            .current_dir(home.rings())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("setpriv starts");
+        let input = child.stdin.take();
+        Self { child, input }
+    }
+
+    /// Starts `qa/stranger`, and waits until it is ready.
+    pub fn does(home: &Home, action: &[&str]) -> Self {
+        // A copy, which everybody may run, wherever the original is.
+        let copy = home.path("stranger");
+        if !copy.exists() {
+            fs::copy(example("stranger"), &copy).expect("copied");
+            open_to_all(&copy, 0o755);
+        }
+        let mut stranger = Self::start(home, copy.to_str().expect("UTF-8"), action);
+        stranger.says("ready\n");
+        stranger
+    }
+
+    /// Ends it; how often it did it.
+    pub fn times(self) -> u64 {
+        let said = self.end();
+        said.trim().parse().expect("a number")
+    }
+
+    /// Waits until it says this.
+    pub fn says(&mut self, expected: &str) {
+        let mut said = vec![0; expected.len()];
+        let output = self.child.stdout.as_mut().expect("piped");
+        output.read_exact(&mut said).expect("it says something");
+        assert_eq!(String::from_utf8_lossy(&said), expected);
+    }
+
+    /// What it says when its input ends.
+    pub fn end(mut self) -> String {
+        drop(self.input.take());
+        let mut said = String::new();
+        let output = self.child.stdout.as_mut().expect("piped");
+        output.read_to_string(&mut said).expect("text");
+        assert!(self.child.wait().expect("it ran").success(), "{said}");
+        said
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        // Not all that is run ends with its input.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits for the end of a script of the stranger's.
+pub fn shell(home: &Home, script: &str) {
+    Stranger::start(home, "sh", &["-ec", script]).end();
+}
