@@ -248,6 +248,11 @@ impl Totals {
     }
 }
 
+/// Events that are added up at once: so many of the greatest value stay below 2^64.
+const CHUNK: usize = 1 << 8;
+/// More than there are types, with the unknown one: a power of two.
+const TYPES: usize = (EventType::COUNT + 1).next_power_of_two();
+
 /// Events in their order, and what they come to: added up on the way, while they are at hand.
 #[derive(Clone, Debug, Default)]
 pub struct Events {
@@ -262,7 +267,7 @@ impl Events {
     #[must_use]
     pub fn of(events: &[Event]) -> Self {
         let mut all = Self::default();
-        all.extend(events.iter(), |event| *event);
+        all.extend::<1, _>(events, |event| event[0]);
         all
     }
 
@@ -272,20 +277,35 @@ impl Events {
         self.totals = Totals::default();
     }
 
-    /// Adds one behind the last for each of the items.
+    /// Adds one behind the last for each slot of N words. One whose value cannot be ([`MAX_VALUE`]) is of no known type.
     #[inline]
-    pub fn extend<T>(
-        &mut self,
-        items: impl ExactSizeIterator<Item = T>,
-        mut event: impl FnMut(T) -> Event,
-    ) {
-        let (start, end) = (self.len, self.len + items.len());
+    pub fn extend<const N: usize, W>(&mut self, words: &[W], mut event: impl FnMut(&[W]) -> Event) {
+        let (start, end) = (self.len, self.len + words.len() / N);
         if end > self.room.len() {
             self.room.resize(end, Event::new(None, 0));
         }
-        for (place, item) in self.room[start..end].iter_mut().zip(items) {
-            *place = event(item);
-            self.totals.count(*place);
+        let chunks = self.room[start..end].chunks_mut(CHUNK);
+        for (events, words) in chunks.zip(words.chunks(N * CHUNK)) {
+            // Added as if all were of known types and could be, which is looked at once for all of them.
+            let (mut sums, mut types, mut bits) = ([0_u64; TYPES], 0_u32, 0_u64);
+            for (event_of, slot) in events.iter_mut().zip(words.chunks_exact(N)) {
+                *event_of = event(slot);
+                // As great as it is for the compiler to see that it is within bounds.
+                let at = event_of.kind.map_or(EventType::COUNT, |kind| kind as usize) % TYPES;
+                sums[at] = sums[at].wrapping_add(event_of.value);
+                types |= 1 << at;
+                bits |= event_of.value;
+            }
+            if bits <= MAX_VALUE && types >> EventType::COUNT == 0 {
+                for (sum, more) in self.totals.sums.iter_mut().zip(sums) {
+                    *sum = sum.saturating_add(more);
+                }
+            } else {
+                for event in events {
+                    event.kind = event.kind.filter(|_| event.value <= MAX_VALUE);
+                    self.totals.count(*event);
+                }
+            }
         }
         self.len = end;
     }
@@ -331,12 +351,43 @@ mod tests {
     #[test]
     fn a_sum_stays_at_the_most_and_never_goes_back() {
         let tx_bytes = |value| Event::new(Some(EventType::TxBytes), value);
-        let mut totals = Events::of(&[tx_bytes(7), tx_bytes(u64::MAX), tx_bytes(7)]).totals;
+        let mut totals = Totals::default();
+        for value in [7, u64::MAX, 7] {
+            totals.count(tx_bytes(value));
+        }
         assert_eq!(totals.get(EventType::TxBytes), u64::MAX);
         totals.add(Events::of(&[tx_bytes(3), Event::new(None, 99)]).totals());
         assert_eq!(totals.get(EventType::TxBytes), u64::MAX);
         assert_eq!(totals.unknown(), 1);
         totals.add(&Totals::from_words(&[u64::MAX; Totals::WORDS]));
         assert_eq!(totals.to_words(), [u64::MAX; Totals::WORDS]);
+    }
+
+    #[test]
+    fn what_many_come_to_is_what_each_comes_to() {
+        let mut random = fastrand::Rng::with_seed(3);
+        for round in 0..200 {
+            let mut event = || {
+                // Of known types with great values; in some rounds also what cannot be.
+                let (odd, number) = (round % 3 == 0 && random.u8(..) == 0, random.u32(..21));
+                let number = if odd { random.u32(..) } else { number };
+                let most = if odd { u64::MAX } else { MAX_VALUE };
+                let value = if round % 2 == 0 {
+                    MAX_VALUE
+                } else {
+                    random.u64(..most)
+                };
+                Event::new(EventType::from_number(number), value)
+            };
+            let events: Vec<Event> = (0..round * 5).map(|_| event()).collect();
+            let all = Events::of(&events);
+            let mut totals = Totals::default();
+            for (event, listed) in events.iter().zip(all.list()) {
+                let can_be = event.kind.filter(|_| event.value <= MAX_VALUE);
+                assert_eq!(*listed, Event::new(can_be, event.value));
+                totals.count(*listed);
+            }
+            assert_eq!((all.list().len(), all.totals()), (events.len(), &totals));
+        }
     }
 }

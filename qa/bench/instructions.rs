@@ -18,15 +18,15 @@ const DRAINS: u32 = 20;
 /// Rings in which nothing waits.
 const SILENT: usize = 256;
 /// What a look at one of them may cost, in events that are popped.
-const LOOK: f64 = 7.5;
+const LOOK: f64 = 3.1;
 
-/// What an event may cost, of one that is popped: summed, and with all figures. What was measured, and 15 % above.
+/// What an event may cost, of one that is popped: summed, and with all figures. What was measured, and 20 % above.
 fn limits(layout: Layout) -> (f64, f64) {
     match layout {
         // Whose events have names: to tell these apart is most of the work.
-        Layout::V1 | Layout::V2Named => (0.98, 1.37),
-        Layout::V2 | Layout::V3 => (1.26, 4.25),
-        Layout::V4 => (0.74, 3.67),
+        Layout::V1 | Layout::V2Named => (0.86, 1.18),
+        Layout::V2 | Layout::V3 => (0.55, 2.36),
+        Layout::V4 => (0.43, 2.18),
     }
 }
 

@@ -167,19 +167,27 @@ pub fn pop_numbered(words: &[AtomicU64]) -> [u64; KINDS + 1] {
 }
 
 fn pop<const N: usize>(words: &[AtomicU64], kind: impl Fn(&[u64; N]) -> usize) -> [u64; KINDS + 1] {
-    let (mask, mut sums) = (words[MASK].load(Relaxed), [0; KINDS + 1]);
-    loop {
-        let read_pos = words[READ_POS].load(Relaxed);
-        if read_pos == words[WRITE_POS].load(Acquire) {
-            return sums;
-        }
-        let start = HEADER_WORDS + usize::try_from(read_pos).expect("in memory") * N;
-        let words_of_slot = &words[start..start + N];
-        let slot: [u64; N] = std::array::from_fn(|at| words_of_slot[at].load(Relaxed));
+    let (mut slot, mut sums) = ([0; N], [0; KINDS + 1]);
+    while pop_one(words, &mut slot) {
         let sum = &mut sums[kind(&slot).min(KINDS)];
         *sum = u64::wrapping_add(*sum, slot[N - 1]);
-        words[READ_POS].store((read_pos + 1) & mask, Release);
     }
+    sums
+}
+
+/// Takes the next event; whether there was one. A function that is called for each, as NIXL's is by who reads with it.
+#[inline(never)]
+fn pop_one<const N: usize>(words: &[AtomicU64], slot: &mut [u64; N]) -> bool {
+    let read_pos = words[READ_POS].load(Relaxed);
+    if read_pos == words[WRITE_POS].load(Acquire) {
+        return false;
+    }
+    let start = HEADER_WORDS + usize::try_from(read_pos).expect("in memory") * N;
+    let words_of_slot = &words[start..start + N];
+    *slot = std::array::from_fn(|at| words_of_slot[at].load(Relaxed));
+    let mask = words[MASK].load(Relaxed);
+    words[READ_POS].store((read_pos + 1) & mask, Release);
+    true
 }
 
 /// Types of events.

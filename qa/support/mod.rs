@@ -29,6 +29,7 @@ pub mod pmproxy;
 pub mod rule;
 pub mod sample;
 pub mod serve;
+pub mod shape;
 pub mod share;
 pub mod show;
 pub mod stranger;

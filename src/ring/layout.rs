@@ -233,10 +233,15 @@ impl Layout {
 
     /// Decodes one slot of [`Layout::slot_words`] words. Its type is known if it is one that this version has, and if its value can
     /// be one ([`MAX_VALUE`]).
-    #[inline]
     #[must_use]
     pub fn decode(self, slot: &[u64]) -> Event {
-        let value = slot[slot.len() - 1];
+        let Event { kind, value } = self.read(slot);
+        Event::new(kind.filter(|_| value <= MAX_VALUE), value)
+    }
+
+    /// The same whatever its value is.
+    #[inline]
+    pub(crate) fn read(self, slot: &[u64]) -> Event {
         let kind = match self {
             Layout::V1 => named(&slot[1..6]),
             Layout::V2Named => named(&slot[..5]),
@@ -245,7 +250,7 @@ impl Layout {
             Layout::V3 => numbered(halves(slot[0])[0], EventType::NoTelemetry),
             Layout::V4 => numbered(halves(slot[0])[0], EventType::EventsDropped),
         };
-        Event::new(kind.filter(|_| value <= MAX_VALUE), value)
+        Event::new(kind, slot[slot.len() - 1])
     }
 }
 

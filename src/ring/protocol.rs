@@ -125,13 +125,13 @@ impl<'a, W: Word> Consumer<'a, W> {
         let upto = (from + pending) & mask;
         // For each layout, with its decoder as a constant: this is where the time goes.
         let print = match self.shape.layout {
-            Layout::V1 => self.copy::<7>(from, upto, events, |slot| Layout::V1.decode(slot)),
+            Layout::V1 => self.copy::<7>(from, upto, events, |slot| Layout::V1.read(slot)),
             Layout::V2Named => {
-                self.copy::<6>(from, upto, events, |slot| Layout::V2Named.decode(slot))
+                self.copy::<6>(from, upto, events, |slot| Layout::V2Named.read(slot))
             }
-            Layout::V2 => self.copy::<2>(from, upto, events, |slot| Layout::V2.decode(slot)),
-            Layout::V3 => self.copy::<2>(from, upto, events, |slot| Layout::V3.decode(slot)),
-            Layout::V4 => self.copy::<2>(from, upto, events, |slot| Layout::V4.decode(slot)),
+            Layout::V2 => self.copy::<2>(from, upto, events, |slot| Layout::V2.read(slot)),
+            Layout::V3 => self.copy::<2>(from, upto, events, |slot| Layout::V3.read(slot)),
+            Layout::V4 => self.copy::<2>(from, upto, events, |slot| Layout::V4.read(slot)),
         };
         // The slots are loaded before the positions are looked at once more.
         W::fence(Acquire);
@@ -155,21 +155,21 @@ impl<'a, W: Word> Consumer<'a, W> {
         from: u64,
         upto: u64,
         events: &mut Events,
-        decode: impl Fn(&[u64; N]) -> Event,
+        read: impl Fn(&[u64; N]) -> Event,
     ) -> Print {
         let (mut print, mut last) = (Printer::default(), [0; N]);
         let load = |words: &[W]| std::array::from_fn(|at| words[at].load(Relaxed));
         for run in self.runs(from, upto) {
             for (range, is_printed) in print::parts(run) {
-                let slots = self.slots(range.start, range.end, N).chunks_exact(N);
+                let words = self.slots(range.start, range.end, N);
                 if is_printed {
-                    events.extend(slots, |words| {
-                        last = load(words);
+                    events.extend::<N, _>(words, |slot| {
+                        last = load(slot);
                         print.add(last);
-                        decode(&last)
+                        read(&last)
                     });
                 } else {
-                    events.extend(slots, |words| decode(&load(words)));
+                    events.extend::<N, _>(words, |slot| read(&load(slot)));
                 }
             }
         }

@@ -4,7 +4,7 @@ use super::report::{Line, Plot, Table};
 use super::support::measure::Use;
 use super::support::pdu::Link;
 use super::support::writer::{Layout, RingWriter};
-use super::support::{Home, PMDANIXL, Pmcd, TX_BYTES, project, run, wait_for};
+use super::support::{Home, PMDANIXL, Pmcd, TX_BYTES, project, run, shape, wait_for};
 use super::{Extent, processor};
 use pmdanixl::metrics::METRICS;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,10 @@ const BINS: usize = 9;
 const LAST_OLD_CLUSTER: u32 = 3;
 /// What a daemon may have of memory, and what for each agent, in KiB.
 const TARGET: (f64, f64) = (6.0 * 1024.0, 32.0);
+
+/// What a fetch of the 20 metrics may take of what the agent in C takes, and among how many agents.
+const FETCH_TARGET: &str = "0.90";
+const TARGET_AGENTS: [usize; 2] = [64, 1000];
 
 /// Agents that live and have transferred, but are silent now.
 struct Silent {
@@ -104,7 +108,7 @@ fn names(chosen: impl Fn(u32) -> bool) -> String {
 fn lines() -> [Line; 4] {
     [
         ("pmdanixl, the 20 metrics", "lc '#1b6ca8'"),
-        ("pmdasample, as many values", "lc '#1b6ca8' dt 2"),
+        ("an agent in C, the same 20", "lc '#1b6ca8' dt 2"),
         ("pmdanixl, all metrics", "lc '#c8553d'"),
         ("pmdasample, as many values", "lc '#c8553d' dt 2"),
     ]
@@ -119,9 +123,12 @@ fn lines() -> [Line; 4] {
 pub fn measure(extent: Extent, plot: &mut Plot) -> Vec<Table> {
     let mut fetches = Table::new(
         "Fetches through pmcd",
-        "fetch | agents | values | p50 / pmdasample's | p50 ms | p99 ms | max ms | pmdasample p50 ms | p99 ms | max ms",
-        "By a client in C (qa/bench/fetch.c), by a unix socket; pmdanixl and pmdasample in turn. The agents have been busy and are \
-         silent now. pmdasample's values are of 32 bits, pmdanixl's of 64 (see below what that costs).",
+        "fetch | agents | values | p50 / C's | at most | p50 / pmdasample's | p50 ms | p99 ms | max ms | C p50 ms | p99 ms | max ms | \
+         pmdasample p50 ms | p99 ms | max ms | pmcd alone p50 ms",
+        "By a client in C (qa/bench/fetch.c), by a unix socket, all in turn. The agents have been busy and are silent now. C is an agent \
+         of the same shape in C (qa/bench/shape.c): 20 counters of 64 bits for each agent, by pmdaCache(3); of all metrics it has \
+         none. pmdasample comes with PCP, and answers as many values, of 32 bits (see below what that makes). pmcd alone answers a \
+         metric of its own.",
     );
     let mut memory = Table::new(
         "Memory",
@@ -130,7 +137,7 @@ pub fn measure(extent: Extent, plot: &mut Plot) -> Vec<Table> {
     );
     let mut idle = Table::new(
         "Processor, idle",
-        "agents | % of a processor",
+        "agents | % of a processor | at most",
         "Live agents that do nothing, and nobody who fetches.",
     );
     let mut starts = Table::new(
@@ -144,7 +151,14 @@ pub fn measure(extent: Extent, plot: &mut Plot) -> Vec<Table> {
         let mut silent = Silent::new(agents);
         silent.transfer();
         start(&silent.home, agents, &mut starts);
-        let pmcd = Pmcd::start_within(&silent.home, "pcp", &[], &["--sample"], |_| ());
+        let shape = shape::program(&silent.home);
+        let options = [
+            "--sample",
+            "--shape",
+            shape.to_str().expect("UTF-8"),
+            &agents.to_string(),
+        ];
+        let pmcd = Pmcd::start_within(&silent.home, "pcp", &[], &options, |_| ());
         wait_for("all agents are shown", || {
             (pmcd.values(TX_BYTES).len() == agents).then_some(())
         });
@@ -159,22 +173,41 @@ pub fn measure(extent: Extent, plot: &mut Plot) -> Vec<Table> {
             run(pmcd.tool("pmstore").args(["sample.many.count", &many]));
             let (work, least, most) = extent.of((4_000_000, 20, 2000), (100_000, 5, 50));
             let rounds = (work / values).clamp(least, most);
-            let sets = [names, "sample.many.int"];
-            fetch(client.program(), &pmcd, least, &sets);
-            let times = fetch(client.program(), &pmcd, rounds, &sets);
-            let [ours, theirs] = &times[..] else {
-                panic!("two sets")
+            let in_c = shape::names().join(",");
+            let sets = [names, "sample.many.int", "pmcd.numagents", &in_c];
+            // It has no more than the 20.
+            let is_shape = values == agents * shape::pmids().len();
+            let sets = &sets[..if is_shape { 4 } else { 3 }];
+            fetch(client.program(), &pmcd, least, sets);
+            let times = fetch(client.program(), &pmcd, rounds, sets);
+            let (ours, sample, alone) = (&times[0], &times[1], &times[2]);
+            let shape = times.get(3);
+            let shown = |times: Option<&Times>| {
+                [50, 99, 100].map(|percent| {
+                    times.map_or("-".into(), |times| format!("{:.2}", times.at(percent)))
+                })
             };
-            let shown =
-                |times: &Times| [50, 99, 100].map(|percent| format!("{:.2}", times.at(percent)));
+            let ratio = |times: &Times| format!("**{:.2}**", ours.at(50) / times.at(50));
+            let is_target = is_shape && TARGET_AGENTS.contains(&agents);
             let head = [
                 (*what).to_owned(),
                 agents.to_string(),
                 values.to_string(),
-                format!("**{:.2}**", ours.at(50) / theirs.at(50)),
+                shape.map_or("-".into(), ratio),
+                if is_target {
+                    FETCH_TARGET.into()
+                } else {
+                    "-".into()
+                },
+                ratio(sample),
             ];
-            fetches.row(head.into_iter().chain(shown(ours)).chain(shown(theirs)));
-            for (times, line) in times.iter().zip(lines) {
+            let all = [Some(ours), shape, Some(sample)]
+                .into_iter()
+                .flat_map(shown);
+            let alone = format!("{:.2}", alone.at(50));
+            fetches.row(head.into_iter().chain(all).chain([alone]));
+            let points = [Some(ours), shape.or(Some(sample))];
+            for (times, line) in points.into_iter().flatten().zip(lines) {
                 line.points.push((agents, times.at(50), times.at(99)));
             }
         }
@@ -190,7 +223,8 @@ pub fn measure(extent: Extent, plot: &mut Plot) -> Vec<Table> {
         ]);
         let time = extent.of(Duration::from_secs(20), Duration::from_secs(1));
         let share = processor::share(pmcd.pmda_pid(), time);
-        idle.row([agents.to_string(), format!("{share:.2}")]);
+        let most = if agents == 1000 { "0.50" } else { "-" };
+        idle.row([agents.to_string(), format!("**{share:.2}**"), most.into()]);
     }
     plot.lines.extend(lines);
     vec![

@@ -52,8 +52,8 @@ impl Table {
 pub fn write(extent: Extent, tables: &[Table], plot: &Plot) {
     let (page, image) = places(extent);
     let mut text = String::from(
-        "# Speed\n\nWritten by `make bench`; not by hand. A ratio below 1 is in favour of pmdanixl. `pmdasample` is the C agent that \
-         comes with PCP, answering as many values in the same run, turn by turn.\n\n",
+        "# Speed\n\nWritten by `make bench`; not by hand. A ratio below 1 is in favour of pmdanixl. Columns \"at most\" are \
+         what is aimed at.\n\n",
     );
     if extent == Extent::Quick {
         text.push_str(

@@ -1,0 +1,40 @@
+//! The agent in C that fetches are compared with: qa/bench/shape.c.
+
+use super::{Home, project, run};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Its domain: none that PCP has given to anybody.
+pub const DOMAIN: u32 = 253;
+/// Its metrics: as many clusters, with as many items each.
+const CLUSTERS: u32 = 4;
+const ITEMS: u32 = 5;
+
+/// Compiles it, once in a home.
+pub fn program(home: &Home) -> PathBuf {
+    let program = home.path("shape");
+    if !program.exists() {
+        run(Command::new("cc")
+            .args(["-O2", "-o"])
+            .arg(&program)
+            .arg(project("qa/bench/shape.c"))
+            .args(["-lpcp_pmda", "-lpcp"]));
+    }
+    program
+}
+
+/// All its metrics, as a client asks for them.
+pub fn pmids() -> Vec<u32> {
+    let numbers = (0..CLUSTERS).flat_map(|cluster| (0..ITEMS).map(move |item| (cluster, item)));
+    numbers
+        .map(|(cluster, item)| DOMAIN << 22 | cluster << 10 | item)
+        .collect()
+}
+
+/// Their names: `shape.m0` and so on.
+pub fn names() -> Vec<String> {
+    let count = pmids().len();
+    (0..count)
+        .map(|number| format!("shape.m{number}"))
+        .collect()
+}
