@@ -2,6 +2,8 @@
 
 mod support;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -190,6 +192,62 @@ fn thousands_of_rings_at_once_are_all_served_and_so_is_who_comes_last() {
     let values = link.values("transfer.rx_bytes").expect("an answer");
     assert!(values.len() <= 4096, "{} agents", values.len());
     assert_eq!(rings.times(), 4096);
+    assert!(link.end().success());
+}
+
+/// Stores that are written to all the time, more than there are places for, also over a kill of the daemon.
+#[test]
+fn living_stores_leave_room_for_others_and_each_byte_counts_once() {
+    let home = shared_home();
+    home.set(&format!(
+        "multiproc_dir = {:?}\nmax_agents = 8\nretain = \"0s\"",
+        home.rings()
+    ));
+    let stores = Stranger::does(&home, &["stores", "30"]);
+    let mut link = serve(&home);
+    wait_for("all places are taken", || {
+        (control(&mut link, "places.taken") == 8).then_some(())
+    });
+    let mut victims: Vec<RingWriter> = (0..4)
+        .map(|number| ring(&home, VICTIM, &format!("victim-{number}")))
+        .collect();
+    for (number, victim) in victims.iter_mut().enumerate() {
+        sends(&mut link, victim, &format!("victim-{number}"), 1, 100);
+    }
+    let pid = i32::try_from(link.pid()).expect("a pid");
+    kill(Pid::from_raw(pid), Signal::SIGKILL).expect("ours");
+    drop(link);
+    let mut link = serve(&home);
+    for (number, victim) in victims.iter_mut().enumerate() {
+        sends(&mut link, victim, &format!("victim-{number}"), 101, 100);
+    }
+    // Where the victims' places were, others' stores are, which go on where they were.
+    drop(victims);
+    for number in 0..4 {
+        fs::remove_file(home.ring(format!("victim-{number}"))).expect("there");
+    }
+    wait_for("the victims have left", || {
+        let values = link.values(TX_BYTES).expect("an answer");
+        let stores = values.keys().filter(|name| name.starts_with("store-"));
+        assert!(values.len() <= 8, "{values:?}");
+        (stores.count() == 8).then_some(())
+    });
+    let each = stores.times();
+    wait_for("all that are shown are counted to their end", || {
+        let values = link.values(TX_BYTES).expect("an answer");
+        let known = control(&mut link, "agents.known");
+        let host = link.values("host.transfer.tx_bytes").expect("an answer")[""];
+        // Each store is one agent, whatever happened to it.
+        assert!(
+            known <= 34 && !values.keys().any(|name| name.contains('@')),
+            "{values:?}"
+        );
+        assert!(
+            host <= 4 * 201 + (known - 4) * each,
+            "{host} of {known} times {each}"
+        );
+        values.values().all(|value| *value == each).then_some(())
+    });
     assert!(link.end().success());
 }
 

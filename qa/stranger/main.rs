@@ -6,6 +6,7 @@
 //! - `churn`: agents come, are drained and go with their files, and then others of other names.
 //! - `rewrite FILES`: writes to as many files that are no rings, again and again.
 //! - `rings NUMBER`: as many rings, with an event each, all at once.
+//! - `stores NUMBER`: as many stores, which count a byte more all the time; says how many bytes each has counted.
 //! - `take NAME VALUE`: removes another's ring, and has one of its name, full of events of that value.
 
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
@@ -15,8 +16,11 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Duration;
+use store_writer::{StoreWriter, TX_BYTES, Who};
 use writer::{Kind, Layout, RingWriter};
 
+#[path = "../support/store_writer.rs"]
+mod store_writer;
 #[path = "../support/writer.rs"]
 mod writer;
 
@@ -37,6 +41,7 @@ fn main() -> Result<()> {
         ["flood", rings, slots] => flood(&input, rings.parse()?, slots.parse()?)?,
         ["churn"] => churn(&input)?,
         ["rewrite", files] => rewrite(&input, files.parse()?)?,
+        ["stores", number] => stores(&input, number.parse()?)?,
         ["rings", number] => rings(&input, number.parse()?)?,
         ["take", name, value] => take(&input, Path::new(name), value.parse()?)?,
         _ => return Err("what it can do stands at the top of its source".into()),
@@ -150,6 +155,20 @@ fn rings(input: &Input, number: u64) -> Result<u64> {
     ready()?;
     input.wait();
     Ok(number)
+}
+
+fn stores(input: &Input, number: u64) -> Result<u64> {
+    let store =
+        |number| StoreWriter::create(Path::new("."), &Who::named(format!("store-{number}")));
+    let stores: Vec<StoreWriter> = (0..number).map(store).collect::<io::Result<_>>()?;
+    ready()?;
+    let mut times = 0;
+    while input.is_open() {
+        stores.iter().for_each(|store| store.add(TX_BYTES, 1));
+        times += 1;
+        std::thread::sleep(PAUSE);
+    }
+    Ok(times)
 }
 
 fn take(input: &Input, name: &Path, value: u64) -> Result<u64> {
