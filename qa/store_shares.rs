@@ -101,3 +101,59 @@ fn living_stores_of_the_greediest_make_room_and_go_on_where_they_were() {
         drop((stores, same));
     }
 }
+
+#[test]
+fn who_waited_for_a_place_and_begins_again_is_who_he_was() {
+    if !is_root() {
+        return;
+    }
+    for (removes, says_more) in [(false, false), (false, true), (true, false)] {
+        let mut world = World::with(|config| {
+            (config.max_agents, config.retain) = (4, 10 * SECOND);
+        });
+        let mut stores: Vec<_> = (0..4)
+            .map(|number| Some(greedy(&world, &Who::named(format!("greedy-{number}")))))
+            .collect();
+        let living = stores.iter().flatten();
+        living.for_each(|store| world.send(store, 100));
+        world.pass(3);
+        let rings: Vec<_> = (0..2)
+            .map(|number| victim(&world, &format!("victim-{number}")))
+            .collect();
+        world.pass(5);
+        let shown = world.sent();
+        let waiting: Vec<_> = (0..4)
+            .filter(|number| !shown.contains_key(&format!("greedy-{number}")))
+            .collect();
+        assert_eq!(waiting.len(), 2, "{shown:?}");
+        let more = if says_more { 7 } else { 0 };
+        for &number in &waiting {
+            let name = format!("greedy-{number}");
+            let store = stores[number].take().expect("alive");
+            if says_more {
+                world.send(&store, more);
+            }
+            if removes {
+                fs::remove_file(store.path()).expect("there");
+            }
+            drop(store);
+            world.pass(5);
+            let store = greedy(&world, &Who::named(name).pid(4242));
+            world.send(&store, 1000);
+            stores[number] = Some(store);
+        }
+        world.pass(5);
+        drop(rings);
+        for number in 0..2 {
+            fs::remove_file(world.rings().join(format!("victim-{number}"))).expect("there");
+        }
+        world.pass_in_pieces(60);
+        let now = world.sent();
+        assert!(!now.keys().any(|name| name.contains('@')), "{now:?}");
+        for number in &waiting {
+            let name = format!("greedy-{number}");
+            assert_eq!(now.get(&name), Some(&(1100 + more)), "{now:?}");
+        }
+        assert_eq!(world.host(), 4 * 100 + 2 * (1000 + more) + 2);
+    }
+}

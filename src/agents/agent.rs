@@ -2,6 +2,7 @@
 
 use crate::agents::removal::{self, Removal};
 use crate::find::discover::FileId;
+use crate::find::scan::Scanner;
 use crate::log;
 use crate::producer::facts::Facts;
 use crate::producer::presence::Presence;
@@ -22,10 +23,12 @@ mod life;
 mod now;
 mod stranger;
 mod view;
+mod waiting;
 pub use drain::Outcome;
 pub use life::Life;
 pub use now::Now;
 pub(crate) use stranger::{Stranger, Version};
+pub(crate) use waiting::Waiting;
 
 /// A NIXL agent: what writes, or wrote, rings of one name in one directory.
 #[derive(Debug)]
@@ -61,8 +64,8 @@ pub struct Agent {
     pub(crate) store: Option<Store>,
     /// Its ring or store, where that is of a version that this build does not read.
     pub(crate) stranger: Option<Stranger>,
-    /// Whether it lived when it had to give its place up: its files are there, and nobody else's are taken for its.
-    pub(crate) waits: bool,
+    /// The file that it has no place for, and that it may write to: nobody else's is taken for its.
+    pub(crate) waits: Option<Waiting>,
     /// How many places it takes and of whose, as they were counted last.
     pub(crate) seats_counted: (Option<u32>, usize),
     /// Has the next drain fail.
@@ -90,7 +93,7 @@ impl Agent {
             ring_directory: None,
             store: None,
             stranger: None,
-            waits: false,
+            waits: None,
             seats_counted: (None, 0),
             #[cfg(test)]
             fails: false,
@@ -163,9 +166,10 @@ impl Agent {
     }
 
     /// Whether, asked now, certainly nobody writes to any file of it, so that what comes under its name may be its.
-    pub(crate) fn is_free(&mut self, now: Instant) -> bool {
+    pub(crate) fn is_free(&mut self, now: Instant, scanner: &Scanner) -> bool {
+        self.waits.take_if(|waiting| waiting.is_gone(scanner));
         self.stranger.is_none()
-            && !self.waits
+            && self.waits.is_none()
             && self
                 .store
                 .as_mut()
@@ -174,6 +178,14 @@ impl Agent {
                 .sources
                 .iter_mut()
                 .all(|source| source.is_abandoned(now))
+    }
+
+    /// Counts what a store came to that nobody writes to any more; whether the state file turned out to be broken.
+    pub(crate) fn look_at_end(&mut self, store: &mut Store, now: Now, books: &mut Books) -> bool {
+        let (entry, windows) = (&mut self.entry, &mut self.windows);
+        let mut ledger = Ledger::new(entry, windows, self.record, now, books);
+        store.look(now.instant, &mut ledger);
+        ledger.broken
     }
 
     /// Lets its store go after a last look; which file that was, and whether the state file turned out to be broken.

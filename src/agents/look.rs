@@ -156,7 +156,7 @@ impl Agents {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
-        (agent.stranger, agent.waits) = (None, false);
+        (agent.stranger, agent.waits) = (None, None);
         let commit = source.commit();
         if agent
             .entry

@@ -5,7 +5,7 @@
 //! taken, whoever has less than his share (all places, divided by the users who have any) gets one from the user who has most.
 
 use super::{AgentKey, Agents, Change};
-use crate::agents::agent::Agent;
+use crate::agents::agent::{Agent, Waiting};
 use crate::error::Refusal;
 use crate::find::scan::Found;
 use crate::log;
@@ -296,8 +296,10 @@ impl Agents {
         // What is known of a store is kept, for when there is room.
         let is_over =
             |store: &mut Store| loss != Loss::Exited || also_held || store.is_abandoned(now);
+        let mut waiting = None;
         if let Some(store) = agent.store.take_if(is_over) {
             self.attached.remove(&store.file_id());
+            waiting = Some(Waiting::new(store.path(), store.file_id()));
         }
         // Of a living one's several rings all but the last were replaced, so that the first is enough.
         let last = if is_alive { 1 } else { agent.sources.len() };
@@ -310,6 +312,7 @@ impl Agents {
             match facts.filter(|_| at < last) {
                 Some(facts) => {
                     self.attached.remove(&source.id());
+                    waiting.get_or_insert_with(|| Waiting::new(source.path(), source.id()));
                     let refusal = without_place(source.presence.is_abandoned(), max_rings);
                     left.push((source.path().to_owned(), facts, refusal));
                 }
@@ -318,7 +321,7 @@ impl Agents {
         }
         agent.sources = kept;
         if agent.entry.active && !agent.has_files() {
-            (agent.entry.active, agent.waits) = (false, is_alive);
+            (agent.entry.active, agent.waits) = (false, waiting.filter(|_| is_alive));
             if is_alive {
                 let (instance, owner) = (&agent.name.instance, agent.name.owner);
                 let owner = owner.map_or_else(|| "?".into(), |uid| uid.to_string());
@@ -362,7 +365,7 @@ impl Agents {
             if !agent.has_files() && agent.stranger.is_none() {
                 let entry = &agent.entry;
                 let last = (
-                    Reverse(entry.active || agent.waits),
+                    Reverse(entry.active || agent.waits.is_some()),
                     Reverse(entry.last_seen),
                     key,
                 );

@@ -7,7 +7,7 @@
 use super::look::PATIENCE;
 use super::seats::Need;
 use super::{AgentKey, Agents, Place};
-use crate::agents::agent::Agent;
+use crate::agents::agent::{Agent, Waiting};
 use crate::error::Refusal;
 use crate::find::containers::name::container;
 use crate::find::directory::Directory;
@@ -66,7 +66,7 @@ impl Agents {
             Ok(values) => Ok((store, values)),
             Err(Broken) => Err(Refusal::Replaced),
         });
-        let (store, values) = match looked_at {
+        let (mut store, values) = match looked_at {
             Ok(looked_at) => looked_at,
             Err(refusal) => return self.set_aside(&found, refusal),
         };
@@ -81,15 +81,20 @@ impl Agents {
         let exited = store.presence.is_abandoned();
         if exited && self.is_counted(&same, known, &found.directory, &store, &values, now) {
             if let Some(key) = known {
-                self.note_time(key, &values);
+                self.note_end(key, &values);
             }
             return self.set_aside(&found, Refusal::Exited);
+        }
+        if let Some(key) = known.filter(|_| exited) {
+            // No more comes, so that it needs no place to be counted: nothing is left that could wait for one.
+            self.count_end(key, &mut store, now);
         }
         let had = known.or_else(|| self.free_agent(&same, &found.directory, &store, now));
         if !self.has_room(now, had, || Need::Held, &found) {
             // It is still this one's, as what was counted of it is: no other comes in its place while it waits for its turn.
             if let Some(agent) = known.and_then(|key| self.agents.get_mut(key)) {
-                agent.waits = !agent.entry.active;
+                let waiting = || Waiting::new(store.path(), store.file_id());
+                agent.waits = (!agent.entry.active && !exited).then(waiting);
             }
             return;
         }
@@ -142,11 +147,13 @@ impl Agents {
         had.any(|agent| agent.entry.store_retired >= values.updated)
     }
 
-    /// Notes the time of a store that is counted: it may have come after the last values, while nobody looked.
-    fn note_time(&mut self, key: AgentKey, values: &Values) {
+    /// A store is counted, and nobody has it: it waits for nothing. Notes its time, which may have come after the last values,
+    /// while nobody looked.
+    fn note_end(&mut self, key: AgentKey, values: &Values) {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
+        agent.waits = None;
         let seen = agent.entry.store.as_mut();
         if let Some(seen) = seen.and_then(|seen| seen.values.as_mut()) {
             seen.updated = values.updated;
@@ -155,6 +162,15 @@ impl Agents {
             if state.replace(record, &agent.entry) == Err(Broken) {
                 self.give_state_up();
             }
+        }
+    }
+
+    /// Counts what an agent left that has exited.
+    fn count_end(&mut self, key: AgentKey, store: &mut Store, now: Instant) {
+        let now = self.clock.at(now);
+        let agent = self.agents.get_mut(key);
+        if agent.is_some_and(|agent| agent.look_at_end(store, now, &mut self.books)) {
+            self.give_state_up();
         }
     }
 
@@ -203,7 +219,7 @@ impl Agents {
         of_stores.sort_unstable();
         let mut free = |&key: &AgentKey| {
             let agent = self.agents.get_mut(key);
-            agent.is_some_and(|agent| agent.is_free(now))
+            agent.is_some_and(|agent| agent.is_free(now, &self.scanner))
         };
         // Each is a question to the kernel, and a stranger may have as many as he likes.
         let mut of_stores = of_stores.into_iter().map(|(_, key)| key).take(MOST_ASKED);
@@ -276,7 +292,7 @@ impl Agents {
             description.instance,
             log::shown(store.path())
         );
-        (agent.stranger, agent.waits) = (None, false);
+        (agent.stranger, agent.waits) = (None, None);
         if self.proc_facts && !store.presence.is_abandoned() {
             agent.wait_until = now + PATIENCE;
         }
@@ -328,7 +344,11 @@ impl Agents {
             let is_same_scope = self::scope(&agent.name.directory) == scope;
             let is_same = is_same_scope && agent.is_of(found.facts.uid);
             // As with a store, not all are asked.
-            if is_a_stores && is_same && fitting.len() < MOST_ASKED && agent.is_free(now) {
+            if is_a_stores
+                && is_same
+                && fitting.len() < MOST_ASKED
+                && agent.is_free(now, &self.scanner)
+            {
                 fitting.push(key);
             }
         }
