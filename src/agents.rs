@@ -14,7 +14,7 @@ use crate::find::discover::FileId;
 use crate::find::name;
 use crate::find::scan::{Found, Scanner};
 use crate::producer::facts::kubelet;
-use crate::producer::presence::Inquiry;
+use crate::producer::presence::{Inquiry, check_every};
 use crate::ring::source::Mode;
 use crate::shm::Broken;
 use crate::state::ledger::Books;
@@ -185,6 +185,7 @@ impl Agents {
                 host: Totals::default(),
                 bounds: config.bounds.clone(),
                 lifetimes: config.lifetimes(),
+                check_every: check_every(0),
                 events: Events::default(),
                 early: true,
                 counted: 0,
@@ -365,7 +366,7 @@ impl Agents {
                 keep
             });
         }
-        keys.into_iter().for_each(|key| self.recount(key));
+        keys.into_iter().for_each(|key| self.wake(key));
         changes
     }
 

@@ -6,10 +6,11 @@
 
 use crate::error::RingFault;
 use crate::event::Events;
-use crate::ring::layout::{HEADER_WORDS, Header, Layout};
-use crate::shm::{Broken, Mapping};
+use crate::ring::layout::{CAPACITY, HEADER_WORDS, Header, Layout, READ_POS, VERSIONS, WRITE_POS};
+use crate::shm::{Broken, Glance, Mapping};
 use std::fs::File;
 use std::io;
+use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
 
 pub mod commit;
@@ -30,7 +31,7 @@ pub const BATCH: u64 = 1 << 12;
 /// A mapped ring whose header was found good.
 #[derive(Debug)]
 pub struct Ring {
-    mapping: Mapping,
+    mapping: Rc<Mapping>,
     shape: Shape,
 }
 
@@ -57,7 +58,10 @@ impl Ring {
             capacity: header.capacity,
             versions: (version << 32) | version,
         };
-        Ok(Self { mapping, shape })
+        Ok(Self {
+            mapping: Rc::new(mapping),
+            shape,
+        })
     }
 
     /// Runs something on the words of the ring.
@@ -131,11 +135,18 @@ impl Ring {
         self.access(|ring| ring.positions())?
     }
 
-    /// As [`Consumer::rests_at`]; not, where the file was shortened.
-    #[inline]
+    /// By which it can be seen whether the ring still rests, with both its positions here.
     #[must_use]
-    pub fn rests_at(&self, pos: u64) -> bool {
-        self.access(|ring| ring.rests_at(pos)) == Ok(true)
+    pub fn rest(&self, pos: u64) -> Option<Rest> {
+        let mut header = [0; LOOKED_AT];
+        header[WRITE_POS] = pos;
+        header[READ_POS] = pos;
+        header[VERSIONS] = self.shape.versions;
+        header[CAPACITY] = self.shape.capacity;
+        Some(Rest {
+            glance: Glance::new(&self.mapping)?,
+            header,
+        })
     }
 
     /// How many events stand between two positions.
@@ -174,6 +185,31 @@ impl Ring {
     #[must_use]
     pub fn versions(&self) -> u64 {
         self.shape.versions
+    }
+}
+
+/// Words of the header that say whether something happens: up to the last of those that are compared.
+const LOOKED_AT: usize = CAPACITY + 1;
+
+/// What the header of a ring is while nothing happens in it. It keeps the ring mapped.
+#[derive(Debug)]
+pub struct Rest {
+    glance: Glance<LOOKED_AT>,
+    header: [u64; LOOKED_AT],
+}
+
+impl Rest {
+    /// Whether consumer and producer are where they were, in a ring of the same shape: nothing waits. It is asked of each ring at
+    /// each tick, and almost always so.
+    #[inline]
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        let Ok(header) = self.glance.words() else {
+            return false;
+        };
+        // Without a branch: while one ring is waited for, which is in no cache, the processor goes on to the next ones.
+        let differ = header.iter().zip(self.header).map(|(now, then)| now ^ then);
+        differ.fold(0, |all, bits| all | bits) == 0
     }
 }
 

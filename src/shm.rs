@@ -10,6 +10,8 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::fs::File;
 use std::io;
+use std::ptr::NonNull;
+use std::rc::Rc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, compiler_fence};
 
@@ -96,6 +98,44 @@ impl Mapping {
         } else {
             Ok(result)
         }
+    }
+}
+
+/// The first words of a mapping, to be read without a look at the [`Mapping`], which lies elsewhere: of a thousand that are each
+/// looked at now and then, all that was looked at is out of the processor's cache by the next time.
+#[derive(Clone, Debug)]
+pub struct Glance<const WORDS: usize> {
+    start: NonNull<AtomicU64>,
+    /// It is mapped for as long as this is here.
+    mapping: Rc<Mapping>,
+}
+
+impl<const WORDS: usize> Glance<WORDS> {
+    /// `None`: the mapping is shorter.
+    #[must_use]
+    pub fn new(mapping: &Rc<Mapping>) -> Option<Self> {
+        let start = NonNull::new(mapping.map.as_mut_ptr().cast())?;
+        (WORDS <= mapping.words).then(|| Self {
+            start,
+            mapping: Rc::clone(mapping),
+        })
+    }
+
+    /// The words, each loaded once. Where the mapping broke before, some may be zeros, which [`Mapping::access`] would say.
+    ///
+    /// # Errors
+    /// The file was shortened now.
+    #[inline]
+    pub fn words(&self) -> Result<[u64; WORDS], Broken> {
+        let armed = Armed::new(self.start.addr().get(), 8 * WORDS);
+        // SAFETY: as in `access`, of which these are the first words.
+        let words = unsafe { std::slice::from_raw_parts(self.start.as_ptr(), WORDS) };
+        let found = std::array::from_fn(|at| words[at].load(Relaxed));
+        if armed.is_broken() {
+            self.mapping.broken.set(true);
+            return Err(Broken);
+        }
+        Ok(found)
     }
 }
 
@@ -269,6 +309,25 @@ mod tests {
             [0, 1 << 30, (1 << 37) - 1].map(|at: usize| words[at].load(Relaxed))
         });
         assert_eq!(found, Err(Broken));
+    }
+
+    #[test]
+    fn a_glance_shows_the_first_words_as_long_as_the_file_has_them() {
+        guard_against_sigbus().expect("a handler");
+        let file = tempfile::tempfile().expect("a temporary file");
+        file.set_len(2 * 4096).expect("room");
+        let mapping = Rc::new(Mapping::new(&file, 2 * 512).expect("mapped"));
+        assert!(Glance::<1025>::new(&mapping).is_none());
+        let glance = Glance::<2>::new(&mapping).expect("long enough");
+        mapping
+            .access(|words| words[1].store(7, Relaxed))
+            .expect("whole");
+        assert_eq!(glance.words(), Ok([0, 7]));
+        file.set_len(0).expect("shorter");
+        assert_eq!(glance.words(), Err(Broken));
+        assert_eq!(mapping.access(|words| words[1].load(Relaxed)), Err(Broken));
+        drop(mapping);
+        assert_eq!(glance.words(), Ok([0, 0]), "it is mapped still");
     }
 
     #[test]

@@ -217,7 +217,7 @@ impl Store {
             self.presence.saw_events(now);
             return Found::Held;
         }
-        match self.presence.check(&self.file, now) {
+        match self.presence.check(&self.file, now, ledger.check_every()) {
             Sight::Held => Found::Held,
             Sight::Silent | Sight::Gone => Found::Silent,
         }

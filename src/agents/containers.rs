@@ -71,8 +71,9 @@ impl Agents {
 
     /// Lets go of rings in directories that are not there any more: they keep the container's file system in memory.
     fn let_go(&mut self, now: Instant) {
-        let mut left = HashMap::new();
-        for agent in self.agents.values_mut() {
+        let (mut left, mut lighter) = (HashMap::new(), Vec::new());
+        for (key, agent) in self.agents.iter_mut() {
+            let sources = agent.sources.len();
             let (directory, raw) = (agent.ring_directory().to_owned(), &agent.name.raw);
             agent.sources.retain_mut(|source| {
                 let id = source.id();
@@ -105,7 +106,10 @@ impl Agents {
                 left.remove(&store.file_id());
                 self.attached.remove(&store.file_id());
             }
+            lighter.extend((agent.sources.len() < sources).then_some(key));
         }
+        // What they have let go is not kept mapped.
+        lighter.into_iter().for_each(|key| self.wake(key));
         self.leaving = left;
     }
 }

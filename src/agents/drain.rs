@@ -6,6 +6,7 @@ use crate::agents::agent::{Agent, Now};
 use crate::error::Refusal;
 use crate::event::Totals;
 use crate::log;
+use crate::producer::presence::check_every;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -115,6 +116,7 @@ impl Agents {
         changes.append(&mut self.gave_up);
         let end = Instant::now() + budget;
         let now = self.clock.at(now);
+        self.books.check_every = check_every(self.seats.total());
         let pass = Pass {
             now,
             end,
@@ -221,7 +223,7 @@ impl Agents {
             started = after;
             let in_time = after < end;
             let drained = (in_time && !outcome.more).then_some(now.instant);
-            *quiet = Quiet::of(agent, now.instant, drained);
+            *quiet = Quiet::of(agent, now.instant, drained, self.books.check_every);
             found.broken |= outcome.broken;
             self.asks |= agent.asks();
             found.more.extend(outcome.more.then_some(key));

@@ -1,12 +1,8 @@
 //! Which agents a drain passes over: those in which nothing happens, as it is with almost all, almost always.
 
 use crate::agents::agent::Agent;
-use crate::ring::Ring;
-use std::rc::Weak;
+use crate::ring::Rest;
 use std::time::{Duration, Instant};
-
-/// How often an agent is looked at in which nothing happens: what passes with time alone is found out as late as this.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// What a drain looks at of an agent that it passes over, beside its ring. It lies close to those of the other agents: an agent by
 /// itself is, where there are a thousand, out of the processor's cache by the next tick.
@@ -16,20 +12,29 @@ pub(super) struct Quiet {
     until: Option<Instant>,
     /// When it was last drained to its end.
     drained: Option<Instant>,
-    /// Its ring, and where both its positions are.
-    ring: Option<(Weak<Ring>, u64)>,
+    /// Its ring.
+    ring: Option<Rest>,
 }
 
 impl Quiet {
-    /// As of a drain that has just been; `drained` is when that was, if it left nothing.
-    pub(super) fn of(agent: &Agent, now: Instant, drained: Option<Instant>) -> Self {
+    /// As of a drain that has just been; `drained` is when that was, if it left nothing. An agent in which nothing happens is looked
+    /// at every `look`: what passes with time alone is found out as late as that.
+    pub(super) fn of(
+        agent: &Agent,
+        now: Instant,
+        drained: Option<Instant>,
+        look: Duration,
+    ) -> Self {
         let is_settled = match agent.entry.active {
             true => agent.shown && agent.entry.silent_since.is_none(),
             false => !agent.shown,
         };
         let (until, ring) = match &agent.sources[..] {
-            [] => (Some(now + LOOK), None),
-            [source] => (source.quiet_until(), Some(source.rest())),
+            [] => (Some(now + look), None),
+            [source] => {
+                let rest = source.rest();
+                (source.quiet_until(look).filter(|_| rest.is_some()), rest)
+            }
             // For a short time only.
             _ => (None, None),
         };
@@ -50,10 +55,6 @@ impl Quiet {
     /// Whether a drain would change nothing.
     #[inline]
     pub(super) fn holds(&self, now: Instant) -> bool {
-        self.until.is_some_and(|until| now < until)
-            && self.ring.as_ref().is_none_or(|(ring, pos)| {
-                let ring = ring.upgrade();
-                ring.is_some_and(|ring| ring.rests_at(*pos))
-            })
+        self.until.is_some_and(|until| now < until) && self.ring.as_ref().is_none_or(Rest::holds)
     }
 }

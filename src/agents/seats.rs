@@ -342,8 +342,9 @@ impl Agents {
                     self.give_state_up();
                 }
             }
-            self.agents.wake(key);
         }
+        // What it lets go is not kept mapped.
+        self.agents.wake(key);
         for (path, facts, refusal) in left {
             if let Some((directory, name)) = path.parent().zip(path.file_name()) {
                 self.scanner.set_aside(directory, name, &facts, refusal);

@@ -33,6 +33,8 @@ impl Table {
     }
 
     pub fn remove(&mut self, key: AgentKey) -> Option<Agent> {
+        // It keeps the agent's ring mapped.
+        self.wake(key);
         self.agents.try_remove(key.0)
     }
 

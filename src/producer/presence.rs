@@ -14,14 +14,26 @@ use std::time::{Duration, Instant};
 mod inquiry;
 pub use inquiry::{Inquiry, has_new_writer};
 
-/// How often this is asked of a ring without new events.
+/// How often this is asked of a ring without new events, where there are not many.
 const CHECK: Duration = Duration::from_secs(1);
+/// How often at least.
+const RARE_CHECK: Duration = Duration::from_secs(5);
+/// Of how many rings it is asked in a second, unless it would be asked of one too rarely.
+const CHECKS: u32 = 200;
+
+/// How often it is asked of each of so many.
+#[must_use]
+pub fn check_every(files: usize) -> Duration {
+    let files = u32::try_from(files).unwrap_or(u32::MAX);
+    (CHECK * files / CHECKS).clamp(CHECK, RARE_CHECK)
+}
 /// How often /proc is asked anew about a ring that somebody has and that says nothing: its agent may have let go of it, and the
 /// process gone on.
 const ASK: Duration = Duration::from_secs(60);
-/// How often it is read in /proc whether a writer still runs. Between, it is only asked whether a process has its id, which costs
-/// a tenth: one that has ended has one as long as it was not waited for, and another may get its id, but not soon.
-const READ: Duration = Duration::from_secs(10);
+/// At which of so many checks it is read in /proc whether a writer still runs. At the others it is only asked whether a process has
+/// its id, which costs a tenth: one that has ended has one as long as it was not waited for, and another may get its id, but not
+/// soon.
+const READ: u32 = 10;
 /// How long a ring is taken for live after its last event where the kernel does not tell who has it.
 const BENEFIT_OF_DOUBT: Duration = Duration::from_secs(60);
 
@@ -139,7 +151,7 @@ impl Presence {
         }
     }
 
-    /// The process that wrote when that was asked last; it is looked at again once a second.
+    /// The process that wrote when that was asked last.
     #[must_use]
     pub fn known_writer(&self) -> Option<Writer> {
         self.writer
@@ -196,16 +208,16 @@ impl Presence {
         self.holder
     }
 
-    /// Finds out, at most once a second, who has a ring without new events.
-    pub fn check(&mut self, file: &File, now: Instant) -> Seen {
-        if now >= self.next_check() {
+    /// Finds out who has a ring without new events, if that was not asked for as long as `every`.
+    pub fn check(&mut self, file: &File, now: Instant, every: Duration) -> Seen {
+        if now >= self.next_check(every) {
             self.ask_kernel(file, now);
             if let Ok(stat) = fstat(file) {
                 let facts = FileFacts::new(&stat);
                 (self.unlinked, self.changed) = (facts.links == 0, facts.changed);
             }
             if self.holder != Holder::Nobody {
-                if !self.writer_runs(now) {
+                if !self.writer_runs(now, every) {
                     // The one that has ended may not have been the only one.
                     let ended = self.writer.take().is_some();
                     if ended || self.asked != Some(self.changed) {
@@ -236,8 +248,8 @@ impl Presence {
     }
 
     /// Whether the process that wrote still runs, as far as that is asked now.
-    fn writer_runs(&mut self, now: Instant) -> bool {
-        let is_read = now.saturating_duration_since(self.read) >= READ;
+    fn writer_runs(&mut self, now: Instant, every: Duration) -> bool {
+        let is_read = now.saturating_duration_since(self.read) >= READ * every;
         if is_read {
             self.read = now;
         }
@@ -246,10 +258,10 @@ impl Presence {
         self.writer.is_some_and(runs)
     }
 
-    /// When it is time to find out who has the file.
+    /// When it is time to find out who has the file, where that is asked so often.
     #[must_use]
-    pub fn next_check(&self) -> Instant {
-        self.last_check + CHECK
+    pub fn next_check(&self, every: Duration) -> Instant {
+        self.last_check + every
     }
 
     /// Whether a survey of /proc could tell more.
@@ -326,18 +338,39 @@ mod tests {
     }
 
     #[test]
+    fn the_more_files_there_are_the_more_rarely_each_is_asked_about() {
+        let seconds =
+            [0, 1, 200, 400, 1000, 1 << 20, usize::MAX].map(|files| check_every(files).as_secs());
+        assert_eq!(seconds, [1, 1, 1, 2, 5, 5, 5]);
+        let (file, facts, now) = file();
+        let _agent = File::options()
+            .append(true)
+            .open(file.path())
+            .expect("there");
+        let mut presence = Presence::new(file.as_file(), &facts, LeaseKind::Alone, now);
+        presence.saw_events(now);
+        drop(_agent);
+        let seen =
+            [1, 2, 3].map(|second| presence.check(file.as_file(), now + second * CHECK, 3 * CHECK));
+        assert_eq!(seen, [Seen::Held, Seen::Held, Seen::Silent]);
+    }
+
+    #[test]
     fn who_has_a_file_open_to_read_it_does_not_keep_its_agent() {
         let (file, facts, now) = file();
         let _tail = File::open(file.path()).expect("there");
         let mut presence = Presence::new(file.as_file(), &facts, LeaseKind::Alone, now);
-        assert_eq!(presence.check(file.as_file(), now), Seen::Held);
+        assert_eq!(presence.check(file.as_file(), now, CHECK), Seen::Held);
         survey(&mut presence, &file, &facts);
-        assert_eq!(presence.check(file.as_file(), now), Seen::Silent);
+        assert_eq!(presence.check(file.as_file(), now, CHECK), Seen::Silent);
         assert!(!presence.is_abandoned() && presence.abandoned_for(now).is_none());
         // An agent that starts makes it as long as its ring is.
         std::thread::sleep(crate::find::scan::COARSE);
         file.as_file().set_len(8192).expect("room");
-        assert_eq!(presence.check(file.as_file(), now + 2 * CHECK), Seen::Held);
+        assert_eq!(
+            presence.check(file.as_file(), now + 2 * CHECK, CHECK),
+            Seen::Held
+        );
         assert!(presence.asks());
     }
 
@@ -350,16 +383,22 @@ mod tests {
         // As if that had shown a process that still runs.
         presence.writer = Some(Writer::of(std::process::id()).expect("this one"));
         presence.bystanders = false;
-        assert_eq!(presence.check(file.as_file(), now + CHECK), Seen::Held);
+        assert_eq!(
+            presence.check(file.as_file(), now + CHECK, CHECK),
+            Seen::Held
+        );
         assert!(!presence.asks());
         let later = now + ASK;
-        assert_eq!(presence.check(file.as_file(), later), Seen::Held);
+        assert_eq!(presence.check(file.as_file(), later, CHECK), Seen::Held);
         assert!(presence.asks());
         survey(&mut presence, &file, &facts);
-        assert_eq!(presence.check(file.as_file(), later), Seen::Silent);
+        assert_eq!(presence.check(file.as_file(), later, CHECK), Seen::Silent);
         // It is not taken for live again while that is asked once more.
         presence.begin_survey(file.as_file());
-        assert_eq!(presence.check(file.as_file(), later + CHECK), Seen::Silent);
+        assert_eq!(
+            presence.check(file.as_file(), later + CHECK, CHECK),
+            Seen::Silent
+        );
     }
 
     #[test]
@@ -369,21 +408,27 @@ mod tests {
         let mut presence = Presence::new(file.as_file(), &facts, LeaseKind::Alone, now);
         survey(&mut presence, &file, &facts);
         let (mut agent, _) = shown_to_write(&mut presence);
-        assert_eq!(presence.check(file.as_file(), now + CHECK), Seen::Held);
+        assert_eq!(
+            presence.check(file.as_file(), now + CHECK, CHECK),
+            Seen::Held
+        );
         assert!(!presence.asks());
         agent.kill().expect("it runs");
         agent.wait().expect("our child");
-        assert_eq!(presence.check(file.as_file(), now + 2 * CHECK), Seen::Held);
+        assert_eq!(
+            presence.check(file.as_file(), now + 2 * CHECK, CHECK),
+            Seen::Held
+        );
         assert!(presence.asks());
         survey(&mut presence, &file, &facts);
         assert_eq!(
-            presence.check(file.as_file(), now + 2 * CHECK),
+            presence.check(file.as_file(), now + 2 * CHECK, CHECK),
             Seen::Silent
         );
     }
 
     #[test]
-    fn a_writer_that_was_not_waited_for_is_found_out_in_ten_seconds() {
+    fn a_writer_that_was_not_waited_for_is_found_out_at_the_tenth_check() {
         let (file, facts, now) = file();
         let _tail = File::open(file.path()).expect("there");
         let mut presence = Presence::new(file.as_file(), &facts, LeaseKind::Alone, now);
@@ -396,10 +441,10 @@ mod tests {
         }
         assert!(writer.has_process());
         for second in 1..10 {
-            presence.check(file.as_file(), now + second * CHECK);
+            presence.check(file.as_file(), now + second * CHECK, CHECK);
             assert!(!presence.asks(), "after {second} s");
         }
-        presence.check(file.as_file(), now + READ);
+        presence.check(file.as_file(), now + READ * CHECK, CHECK);
         assert!(presence.asks());
         agent.wait().expect("our child");
     }
@@ -413,7 +458,7 @@ mod tests {
         let mut asked = vec![];
         for second in 1..200 {
             let now = now + second * CHECK;
-            assert_eq!(presence.check(file.as_file(), now), Seen::Held);
+            assert_eq!(presence.check(file.as_file(), now, CHECK), Seen::Held);
             if presence.asks() {
                 asked.push(second);
                 presence.begin_survey(file.as_file());
@@ -422,9 +467,9 @@ mod tests {
         }
         assert_eq!(asked, [1, 3, 7, 15, 31, 63, 123, 183]);
         let now = now + 300 * CHECK;
-        assert_eq!(presence.check(file.as_file(), now), Seen::Held);
+        assert_eq!(presence.check(file.as_file(), now, CHECK), Seen::Held);
         survey(&mut presence, &file, &facts);
-        assert_eq!(presence.check(file.as_file(), now), Seen::Silent);
+        assert_eq!(presence.check(file.as_file(), now, CHECK), Seen::Silent);
     }
 
     #[test]
@@ -433,12 +478,12 @@ mod tests {
         let mut presence = Presence::new(file.as_file(), &facts, LeaseKind::Alone, now);
         assert!(presence.is_abandoned() && !presence.asks());
         let later = now + 5 * CHECK;
-        assert_eq!(presence.check(file.as_file(), later), Seen::Silent);
+        assert_eq!(presence.check(file.as_file(), later, CHECK), Seen::Silent);
         assert_eq!(presence.abandoned_for(later), Some(5 * CHECK));
         presence.saw_events(later);
         assert_eq!(presence.abandoned_for(later), None);
         let (file, _path) = file.keep().expect("kept");
         std::fs::remove_file(&_path).expect("there");
-        assert_eq!(presence.check(&file, later + 2 * CHECK), Seen::Gone);
+        assert_eq!(presence.check(&file, later + 2 * CHECK, CHECK), Seen::Gone);
     }
 }

@@ -315,26 +315,6 @@ impl<'a, W: Word> Consumer<'a, W> {
         Ok((read_pos, write_pos))
     }
 
-    /// Whether consumer and producer are both at this position, in a ring of this shape: nothing waits. It is asked of each ring
-    /// at each tick, and almost always so.
-    #[inline]
-    pub fn rests_at(&self, pos: u64) -> bool {
-        let header = &self.words[..HEADER_WORDS];
-        let expected = [
-            (WRITE_POS, pos),
-            (READ_POS, pos),
-            (VERSIONS, self.shape.versions),
-            (CAPACITY, self.shape.capacity),
-        ];
-        // Without a branch: while one ring is waited for, which is in no cache, the processor goes on to the next ones.
-        let differ = |(at, word): (usize, u64)| header[at].load(Relaxed) ^ word;
-        expected
-            .map(differ)
-            .into_iter()
-            .fold(0, |all, bits| all | bits)
-            == 0
-    }
-
     fn mask(&self) -> u64 {
         self.shape.capacity - 1
     }

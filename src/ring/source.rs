@@ -8,7 +8,7 @@ use crate::producer::writer::Holder;
 use crate::ring::commit::{Commit, Identity};
 use crate::ring::gaps::Gaps;
 use crate::ring::sparse::Written;
-use crate::ring::{BATCH, Ring};
+use crate::ring::{BATCH, Rest, Ring};
 use crate::shm;
 use crate::state::ledger::Ledger;
 use nix::errno::Errno;
@@ -17,7 +17,6 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
 pub mod counting;
@@ -28,7 +27,7 @@ const TRY: Duration = Duration::from_secs(1);
 /// A ring that is drained, or followed.
 #[derive(Debug)]
 pub struct Source {
-    ring: Rc<Ring>,
+    ring: Ring,
     /// The descriptor that the mapping came from: a lease on another one would find the mapping in its way.
     file: File,
     facts: FileFacts,
@@ -123,7 +122,7 @@ impl Source {
         Ok(Self {
             presence: Presence::new(&file, &facts, shm::LeaseKind::Alone, now),
             written: Written::new(layout, ring.capacity()),
-            ring: Rc::new(ring),
+            ring,
             file,
             facts,
             path,
@@ -206,7 +205,7 @@ impl Source {
                 self.presence.saw_events(now);
                 Drained::Events
             }
-            Ok(false) => match self.presence.check(&self.file, now) {
+            Ok(false) => match self.presence.check(&self.file, now, ledger.check_every()) {
                 Seen::Held => Drained::Held,
                 // What its last writer wrote before it ended, and after it was looked at here.
                 Seen::Gone if self.is_drained() == Ok(true) => Drained::Gone,
@@ -296,17 +295,18 @@ impl Source {
         self.is_drained() == Ok(false)
     }
 
-    /// Until when a drain would find what the last one found, unless something happens in the ring; `None`: it may find more.
+    /// Until when a drain would find what the last one found, unless something happens in the ring, where it is asked so often
+    /// who has it; `None`: it may find more.
     #[must_use]
-    pub fn quiet_until(&self) -> Option<Instant> {
+    pub fn quiet_until(&self, check_every: Duration) -> Option<Instant> {
         let quiet = self.mode == Mode::Drain && self.commit.released && self.pending == 0;
-        quiet.then(|| self.presence.next_check())
+        quiet.then(|| self.presence.next_check(check_every))
     }
 
-    /// Its ring, and the position where the next batch begins.
+    /// By which it can be seen whether anything happens in its ring.
     #[must_use]
-    pub fn rest(&self) -> (Weak<Ring>, u64) {
-        (Rc::downgrade(&self.ring), self.commit.upto)
+    pub fn rest(&self) -> Option<Rest> {
+        self.ring.rest(self.commit.upto)
     }
 
     /// Whether the last batch was as long as one may be.

@@ -35,6 +35,8 @@ pub struct Books {
     pub bounds: Bounds,
     /// How long silence may last.
     pub lifetimes: Lifetimes,
+    /// How often it is asked who has a file in which nothing happens.
+    pub check_every: Duration,
     /// The events of a batch, in between: a drain allocates nothing.
     pub events: Events,
     /// Whether the first look at everything is not over.
@@ -100,6 +102,12 @@ impl<'a> Ledger<'a> {
     #[must_use]
     pub fn lifetimes(&self) -> Lifetimes {
         self.books.lifetimes
+    }
+
+    /// How often it is asked who has a file in which nothing happens.
+    #[must_use]
+    pub fn check_every(&self) -> Duration {
+        self.books.check_every
     }
 
     /// Adds the events of a batch, for good: from here on a kill does not lose it, and a restart does not count it again.

@@ -75,7 +75,7 @@ impl Agent {
             }
         }
         if let Some(stranger) = &mut self.stranger {
-            match stranger.check(now.instant) {
+            match stranger.check(now.instant, ledger.check_every()) {
                 Seen::Held => alive = true,
                 Seen::Silent => {}
                 Seen::Gone => self.stranger = None,

@@ -6,7 +6,7 @@ use crate::producer::survey::Mappers;
 use crate::shm::LeaseKind;
 use std::fs::File;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What is not read of it, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,9 +82,9 @@ impl Stranger {
         self.facts.id
     }
 
-    /// Finds out, at most once a second, who has it.
-    pub fn check(&mut self, now: Instant) -> Seen {
-        self.seen = self.presence.check(&self.file, now);
+    /// Finds out who has it, if that was not asked for as long as `every`.
+    pub fn check(&mut self, now: Instant, every: Duration) -> Seen {
+        self.seen = self.presence.check(&self.file, now, every);
         self.seen
     }
 

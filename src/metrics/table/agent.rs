@@ -44,7 +44,8 @@ pub(super) const ROWS: &[Metric] = &[
 4 unsupported  its ring has a version, or its store a schema, that this
                pmdanixl does not know; its counters stand still.
 nixl.agent.status has the same in words. It is found out from the kernel
-(leases) and from /proc, at most once a second.",
+(leases) and from /proc, at most once a second; where more than 200 files
+are open, more rarely, up to every 5 seconds.",
     ),
     of_agent(
         (16, 1),
