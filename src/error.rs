@@ -14,10 +14,12 @@ pub enum Refusal {
         kind: &'static str,
     },
     /// A file with two names may be somebody else's file.
-    #[error("has {links} hard links; a ring has one")]
+    #[error("has {links} hard links, and a ring has one; remove the others")]
     Links {
         /// Names that the file has.
         links: u64,
+        /// Whether it is as long as a ring or a store.
+        ring_size: bool,
     },
     /// `owners` in the configuration does not list its owner.
     #[error("belongs to uid {uid}, who is not among the configured owners")]
@@ -204,7 +206,6 @@ impl Refusal {
     pub fn concerns_a_ring(&self) -> bool {
         match self {
             Refusal::Kind { .. }
-            | Refusal::Links { .. }
             | Refusal::Owner { .. }
             | Refusal::Size { .. }
             | Refusal::Blank { .. }
@@ -214,7 +215,9 @@ impl Refusal {
             | Refusal::Magic { .. }
             | Refusal::Exited
             | Refusal::Replaced => false,
-            Refusal::NoReadAccess { ring_size, .. } => *ring_size,
+            Refusal::NoReadAccess { ring_size, .. } | Refusal::Links { ring_size, .. } => {
+                *ring_size
+            }
             Refusal::Uninitialised
             | Refusal::Unsupported { .. }
             | Refusal::StoreSize { .. }

@@ -5,3 +5,4 @@ pub mod directory;
 pub mod discover;
 pub mod name;
 pub mod scan;
+pub mod unlocked;

@@ -56,6 +56,7 @@ fn print(text: &str) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 fn run_check(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
+    shm::guard_against_sigbus()?;
     let conf = PcpConf::read();
     let source = ConfigSource::new(options, &conf);
     let own = own_places(&conf, &source);

@@ -3,6 +3,7 @@
 
 use crate::error::Refusal;
 use crate::find::discover::{self, FileFacts, FileId, Terms};
+use crate::find::unlocked;
 use crate::producer::presence::{Presence, Seen as Sight};
 use crate::producer::survey::Mappers;
 use crate::producer::writer::Holder;
@@ -13,7 +14,6 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -49,7 +49,7 @@ pub fn open(
     if !is_store_name(name) {
         return Err(Refusal::Name);
     }
-    discover::check_kind(facts, terms.owners.as_deref())?;
+    discover::check_kind(facts, terms.owners.as_deref(), facts.size == LEN as u64)?;
     let file = discover::open_to_read(directory, name, facts, true)?;
     // Another schema may have another size.
     let mut head = [0; 16];
@@ -70,13 +70,12 @@ pub fn open(
 }
 
 fn read(file: &File, bytes: &mut [u8]) -> Result<(), Refusal> {
-    file.read_exact_at(bytes, 0)
-        .map_err(|err| match err.raw_os_error() {
-            Some(errno) => io_refusal("read", errno),
-            None => Refusal::StoreSize {
-                size: file.metadata().map_or(0, |meta| meta.len()),
-            },
-        })
+    unlocked::read_start(file, bytes).map_err(|err| match err.raw_os_error() {
+        Some(errno) => io_refusal("read", errno),
+        None => Refusal::StoreSize {
+            size: file.metadata().map_or(0, |meta| meta.len()),
+        },
+    })
 }
 
 fn io_refusal(what: &'static str, errno: i32) -> Refusal {
@@ -256,6 +255,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::FileExt;
     use std::os::unix::fs::symlink;
 
     const NAME: &str = "nixl.4242.17.0.mmap";
@@ -296,7 +296,13 @@ mod tests {
             std::fs::hard_link(path, path.with_extension("x")).expect("made");
         });
         assert!(
-            matches!(refusal, Err(Refusal::Links { links: 2 })),
+            matches!(
+                refusal,
+                Err(Refusal::Links {
+                    links: 2,
+                    ring_size: true
+                })
+            ),
             "{refusal:?}"
         );
     }

@@ -1,9 +1,9 @@
 //! Removes the file of a ring whose agent has exited, and does no harm to an agent of the same name that starts meanwhile.
 //!
-//! An agent opens the file that is there under its name, and makes one only where there is none. So the file is first moved
-//! away: from then on an agent that starts makes a new one. One that has opened the old file before keeps the lease from being
-//! had, or waits for it: then the file is moved back, and it goes on as if nothing had been. Only a file that nobody has, and
-//! that is empty, is removed.
+//! An agent opens the file that is there under its name, and makes one only where there is none. So the file, of which there is a
+//! lease from here on, is first moved away: from then on an agent that starts makes a new one. One that has opened the old file
+//! before keeps the lease from being had, and one that opens it waits for it: then the file is moved back, and it goes on as if
+//! nothing had been. Only a file that nobody has, and that is empty, is removed.
 
 use crate::find::discover;
 use crate::ring::source::Source;
@@ -50,9 +50,16 @@ pub fn remove(directory: &OwnedFd, source: &mut Source, ledger: &mut Ledger) -> 
     if is_it(&name) != Ok(true) {
         return Removal::Left;
     }
+    let Ok(file) = source.file() else {
+        return Removal::Left;
+    };
+    // Before anything is done to its name: that waits for whoever writes to it, for as long as he likes.
+    let Ok(lease) = Lease::take(&file, LeaseKind::Alone) else {
+        return Removal::Left;
+    };
     if original_name(&name).is_some() {
         // No agent opens it by this name.
-        return unlink_if_spent(directory, &name, source, ledger);
+        return unlink_if_spent(directory, &name, source, &lease, ledger);
     }
     let private = OsString::from_vec([PREFIX, name.as_bytes()].concat());
     if private.len() > LONGEST {
@@ -67,7 +74,7 @@ pub fn remove(directory: &OwnedFd, source: &mut Source, ledger: &mut Ledger) -> 
     // Another may have been put in its place just then.
     let ours = is_it(&private) == Ok(true);
     let removal = if ours {
-        unlink_if_spent(directory, &private, source, ledger)
+        unlink_if_spent(directory, &private, source, &lease, ledger)
     } else {
         Removal::Left
     };
@@ -88,14 +95,9 @@ fn unlink_if_spent(
     directory: &OwnedFd,
     name: &OsStr,
     source: &mut Source,
+    lease: &Lease,
     ledger: &mut Ledger,
 ) -> Removal {
-    let Ok(file) = source.file() else {
-        return Removal::Left;
-    };
-    let Ok(lease) = Lease::take(&file, LeaseKind::Alone) else {
-        return Removal::Left;
-    };
     // What the last writer wrote before it ended. Whoever opens the file from here on waits for the lease.
     if source.drain_out(ledger) != Ok(true) || lease.is_wanted() {
         return Removal::Left;

@@ -4,6 +4,7 @@
 //! written to one that has not.
 
 use crate::error::Refusal;
+use crate::find::unlocked;
 use crate::ring::layout::{HEADER_LEN, Header, Layout};
 use crate::ring::sparse::Written;
 use nix::errno::Errno;
@@ -13,7 +14,6 @@ use nix::unistd::{Uid, User};
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::time::SystemTime;
 
 /// Which file it is, whatever its names: device and inode.
@@ -145,7 +145,7 @@ pub fn facts(directory: &OwnedFd, name: &OsStr) -> nix::Result<FileFacts> {
 /// # Errors
 /// Why the file is left alone.
 pub fn check_facts(facts: &FileFacts, owners: Option<&[u32]>) -> Result<(), Refusal> {
-    check_kind(facts, owners)?;
+    check_kind(facts, owners, Layout::fits_any(facts.size))?;
     // Any whole number of words is let through: a later NIXL may have slots of another size, and is to be reported as such.
     if facts.size <= HEADER_LEN as u64 || facts.size % 8 != 0 {
         return Err(Refusal::Size { size: facts.size });
@@ -153,18 +153,24 @@ pub fn check_facts(facts: &FileFacts, owners: Option<&[u32]>) -> Result<(), Refu
     Ok(())
 }
 
-/// Checks what is true of all files that are looked at: regular, with one name, of an owner whose files are taken.
+/// Checks what is true of all files that are looked at: regular, with one name, of an owner whose files are taken. `ring_size`:
+/// whether it is as long as a ring or a store.
 ///
 /// # Errors
 /// Why the file is left alone.
-pub fn check_kind(facts: &FileFacts, owners: Option<&[u32]>) -> Result<(), Refusal> {
+pub fn check_kind(
+    facts: &FileFacts,
+    owners: Option<&[u32]>,
+    ring_size: bool,
+) -> Result<(), Refusal> {
     if facts.kind != SFlag::S_IFREG {
         return Err(Refusal::Kind {
             kind: kind_in_words(facts.kind),
         });
     }
     if facts.links != 1 {
-        return Err(Refusal::Links { links: facts.links });
+        let links = facts.links;
+        return Err(Refusal::Links { links, ring_size });
     }
     if owners.is_some_and(|owners| !owners.contains(&facts.uid)) {
         return Err(Refusal::Owner { uid: facts.uid });
@@ -304,15 +310,14 @@ fn open_same(
 
 fn read_header(file: &File) -> Result<Header, Refusal> {
     let mut bytes = [0; HEADER_LEN];
-    file.read_exact_at(&mut bytes, 0)
-        .map_err(|err| match err.raw_os_error() {
-            Some(errno) => Refusal::Io {
-                what: "read",
-                errno: Errno::from_raw(errno),
-            },
-            // Shorter than it was a moment ago.
-            None => Refusal::Replaced,
-        })?;
+    unlocked::read_start(file, &mut bytes).map_err(|err| match err.raw_os_error() {
+        Some(errno) => Refusal::Io {
+            what: "read",
+            errno: Errno::from_raw(errno),
+        },
+        // Shorter than it was a moment ago.
+        None => Refusal::Replaced,
+    })?;
     Ok(Header::from_bytes(&bytes))
 }
 
@@ -341,6 +346,7 @@ pub fn user_name(uid: u32) -> String {
 mod tests {
     use super::*;
     use nix::fcntl::open as open_directory;
+    use std::os::unix::fs::FileExt;
 
     #[test]
     fn a_ring_of_any_size_is_refused_above_the_most_and_taken_below() {

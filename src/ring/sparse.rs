@@ -3,20 +3,38 @@
 //! A file can be larger than all memory and hold nothing. To read such a hole through a mapping makes a file system in memory
 //! fill it with pages, which count as this process's, so that one small file could use up what all agents write to.
 
+use crate::find::unlocked::Holes;
 use crate::ring::BATCH;
 use crate::ring::layout::Layout;
-use nix::unistd::{Whence, lseek};
+use nix::sys::stat::fstat;
 use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+/// Bytes of what is looked at of a file in memory at a time: the smallest page that there is.
+const PAGE: usize = 4096;
+/// Bytes of a block, as stat(2) counts.
+const BLOCK: u64 = 512;
 
 /// Which slots of a ring were written to at some time.
 #[derive(Debug)]
 pub struct Written {
     layout: Layout,
     capacity: u64,
-    /// Bytes of the file in which there is no hole, and when it had changed last as they were looked at. To look for a hole takes
-    /// as long as the file is, so that it is not done for each batch.
-    whole: Option<((i64, i64), Range<i64>)>,
+    /// `None`: not asked yet.
+    holes: Option<Holes>,
+    /// What is known until the file changes.
+    known: Known,
+}
+
+/// What was found out, and when the file had changed last as it was.
+#[derive(Debug, Default)]
+struct Known {
+    changed: Option<(i64, i64)>,
+    /// Whether a page is no hole.
+    pages: Vec<bool>,
+    /// What stat(2) said that the file has.
+    bytes: u64,
 }
 
 impl Written {
@@ -26,13 +44,15 @@ impl Written {
         Self {
             layout,
             capacity,
-            whole: None,
+            holes: None,
+            known: Known::default(),
         }
     }
 
-    /// Whether all slots of the next batch between two positions were written to. Where the file system does not tell, or the
-    /// file is too short for them, which will show, they count as written. `changed` is when the file had changed last before
-    /// this, if a hole that is made from now on shows in that, as punching and cutting do.
+    /// Whether all slots of the next batch between two positions were written to. Where that cannot be told without waiting for
+    /// the file's writer, or the file is too short for them, which will show, they count as written; and a page of a file in memory
+    /// that holds nothing but zeros as one that never was. `changed` is when the file had changed last before this, if a hole that
+    /// is made from now on shows in that, as punching and cutting do.
     #[must_use]
     pub fn covers(
         &mut self,
@@ -41,47 +61,76 @@ impl Written {
         write_pos: u64,
         changed: Option<(i64, i64)>,
     ) -> bool {
-        let count = (write_pos.wrapping_sub(from) & (self.capacity - 1)).min(BATCH);
-        let first = count.min(self.capacity - from);
-        [(from, first), (0, count - first)]
-            .into_iter()
-            .filter(|&(_, count)| count > 0)
-            .all(|(pos, count)| {
-                let (start, end) = (self.place(pos), self.place(pos + count));
-                let bytes = start.zip(end).map(|(start, end)| start..end);
-                bytes.is_none_or(|bytes| self.is_whole(file, &bytes, changed))
-            })
+        if changed.is_none() || changed != self.known.changed {
+            self.known = Known {
+                changed,
+                ..Known::default()
+            };
+        }
+        let pending = write_pos.wrapping_sub(from) & (self.capacity - 1);
+        match *self.holes.get_or_insert_with(|| Holes::of(file)) {
+            Holes::Unknown => true,
+            Holes::Blocks => self.has_blocks(file, pending),
+            Holes::Pages => {
+                let count = pending.min(BATCH);
+                let first = count.min(self.capacity - from);
+                [(from, first), (0, count - first)]
+                    .into_iter()
+                    .filter(|&(_, count)| count > 0)
+                    .all(|(pos, count)| {
+                        let (start, end) = (self.place(pos), self.place(pos + count));
+                        let bytes = start.zip(end).map(|(start, end)| start..end);
+                        bytes.is_none_or(|bytes| self.has_pages(file, &bytes))
+                    })
+            }
+        }
     }
 
     /// Where in the file a slot begins.
-    fn place(&self, pos: u64) -> Option<i64> {
-        i64::try_from(self.layout.file_len(pos)?).ok()
+    fn place(&self, pos: u64) -> Option<usize> {
+        usize::try_from(self.layout.file_len(pos)?).ok()
     }
 
-    fn is_whole(&mut self, file: &File, bytes: &Range<i64>, changed: Option<(i64, i64)>) -> bool {
-        let known = self.whole.as_ref();
-        let is_known = known.is_some_and(|(when, whole)| {
-            changed == Some(*when) && whole.start <= bytes.start && bytes.end <= whole.end
-        });
-        if is_known {
+    /// Whether the file has as many bytes, wherever they are, as all slots that wait.
+    fn has_blocks(&mut self, file: &File, pending: u64) -> bool {
+        // What fits a page may be in the file's inode.
+        let needed = self.layout.file_len(pending).unwrap_or(u64::MAX);
+        if needed <= PAGE as u64 || needed <= self.known.bytes {
             return true;
         }
-        let Ok(hole) = lseek(file, bytes.start, Whence::SeekHole) else {
-            return true;
-        };
-        self.whole = changed.map(|when| (when, bytes.start..hole));
-        bytes.end <= hole
+        let own = fstat(file).ok().map(|stat| stat.st_blocks.unsigned_abs());
+        self.known.bytes = own.map_or(u64::MAX, |blocks| blocks.saturating_mul(BLOCK));
+        needed <= self.known.bytes
+    }
+
+    fn has_pages(&mut self, file: &File, bytes: &Range<usize>) -> bool {
+        let mut content = [0; PAGE];
+        (bytes.start / PAGE..bytes.end.div_ceil(PAGE)).all(|page| {
+            if self.known.pages.get(page) == Some(&true) {
+                return true;
+            }
+            let place = page as u64 * PAGE as u64;
+            let is_one = match file.read_at(&mut content, place) {
+                Ok(len @ 1..) => content[..len].iter().any(|&byte| byte != 0),
+                _ => true,
+            };
+            if is_one && self.known.changed.is_some() {
+                let pages = &mut self.known.pages;
+                pages.resize(pages.len().max(page + 1), false);
+                pages[page] = true;
+            }
+            is_one
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::FileExt;
 
-    /// A ring of 4,096 slots, and a page's worth of slots written from some bytes on.
+    /// A ring of 4,096 slots in memory, and a page's worth of slots written from some bytes on.
     fn ring(written: &[u64]) -> File {
-        let file = tempfile::tempfile().expect("a temporary file");
+        let file = tempfile::tempfile_in("/dev/shm").expect("a file in memory");
         let len = Layout::V4.file_len(4096).expect("small");
         file.set_len(len).expect("sparse");
         for &page in written {
@@ -118,20 +167,39 @@ mod tests {
         let mut written = Written::new(Layout::V4, 4096);
         let mut covers = |from, upto, changed| written.covers(&file, from, upto, changed);
         let (before, after) = (Some((7, 0)), Some((7, 1)));
-        assert!(covers(253, 600, before));
+        assert!(covers(253, 1000, before));
         // As it cannot be without a change, so that it shows who looks.
         file.set_len(4096).expect("shorter");
         file.set_len(17 * 4096).expect("longer");
         assert!(covers(600, 1000, before), "known from the first look");
-        assert!(!covers(0, 300, before), "before where that began");
-        assert!(!covers(600, 1000, before), "a look forgets the one before");
+        assert!(!covers(600, 1100, before), "beyond what that saw");
+        assert!(!covers(600, 1000, after));
         file.write_all_at(&[1; 17 * 4096], 0).expect("room");
-        assert!(covers(0, 300, before));
+        assert!(covers(600, 1000, after));
         file.set_len(4096).expect("shorter");
         file.set_len(17 * 4096).expect("longer");
-        assert!(covers(600, 1000, before));
-        assert!(!covers(600, 1000, after));
         assert!(!covers(600, 1000, None));
+        assert!(!covers(600, 1000, after), "what is not settled is not kept");
+    }
+
+    #[test]
+    fn a_file_on_a_disk_has_as_many_blocks_as_events_wait_for() {
+        let file = tempfile::tempfile().expect("a temporary file");
+        if Holes::of(&file) != Holes::Blocks {
+            println!("left out: temporary files are not on a file system that tells");
+            return;
+        }
+        let len = Layout::V4.file_len(4096).expect("small");
+        file.set_len(len).expect("sparse");
+        let mut written = Written::new(Layout::V4, 4096);
+        let mut covers = |from, upto| written.covers(&file, from, upto, Some((7, 0)));
+        assert!(covers(0, 253), "a page may be there without a block");
+        assert!(!covers(0, 1000) && !covers(4000, 900));
+        file.write_all_at(&[1; 4 * 4096], 4096).expect("room");
+        assert!(covers(253, 1253) && covers(0, 1000), "wherever they are");
+        assert!(!covers(0, 1100));
+        file.write_all_at(&[1; 17 * 4096], 0).expect("room");
+        assert!(covers(0, 4095));
     }
 
     #[test]

@@ -1,0 +1,122 @@
+//! Files whose writers have the kernel lock them for as long as they like: nobody but they themselves waits.
+
+#[path = "support/held.rs"]
+mod held;
+#[path = "support/world.rs"]
+mod world;
+#[path = "support/writer.rs"]
+mod writer;
+
+use held::Held;
+use std::fs::{self, File};
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use world::{LONG, SECOND, World, push};
+use writer::{Kind, Layout, RingWriter};
+
+/// After how long a file is let go in any case, so that the test ends where the daemon waits for it.
+const MOST: Duration = Duration::from_secs(60);
+const SLOTS: u64 = 16;
+
+/// Somebody who has a file locked until he is told to let go.
+struct Holder {
+    end: Sender<()>,
+    holding: JoinHandle<()>,
+}
+
+impl Holder {
+    /// Of a ring, by a write to its last slot.
+    fn of(path: &Path) -> Self {
+        let file = File::options().write(true).open(path).expect("there");
+        let (end, ended) = channel();
+        let held = Held::begin(file, 40 + 16 * (SLOTS - 1)).expect("memory that is not there");
+        let holding = std::thread::spawn(move || {
+            let _ = ended.recv_timeout(MOST);
+            assert!(held.lasts());
+        });
+        Self { end, holding }
+    }
+
+    /// Lets go; whether he had it until then.
+    fn end(self) -> bool {
+        let had = !self.holding.is_finished();
+        // Where he has let go, he listens no more.
+        let _ = self.end.send(());
+        self.holding.join().expect("it lasted");
+        had
+    }
+}
+
+/// Whether there is memory that is not there, which is root's to have.
+fn is_possible() -> bool {
+    let file = tempfile::tempfile().expect("a temporary file");
+    let is_possible = Held::begin(file, 0).is_ok();
+    if !is_possible {
+        println!("left out: no userfaultfd(2) here");
+    }
+    is_possible
+}
+
+fn ring(world: &World, name: &str) -> RingWriter {
+    RingWriter::create(&world.path(name), Layout::V4, SLOTS).expect("a ring")
+}
+
+/// On the file system of temporary files, and in memory.
+fn worlds() -> [World; 2] {
+    let after = Some(3 * SECOND);
+    let disk = World::new(|config| config.remove_exited_after = after);
+    let mut memory = World::in_memory();
+    memory.config.remove_exited_after = after;
+    let changes = memory.agents.configure(&memory.config);
+    assert!(changes.is_empty());
+    [disk, memory]
+}
+
+#[test]
+fn rings_that_are_being_written_to_without_an_end_are_found_and_drained() {
+    if !is_possible() {
+        return;
+    }
+    for mut world in worlds() {
+        let mut before = ring(&world, "before");
+        push(&mut before, 1);
+        world.pass(1);
+        let first = Holder::of(&world.path("before"));
+        let mut new = ring(&world, "new");
+        push(&mut new, 10);
+        let second = Holder::of(&world.path("new"));
+        push(&mut before, 2);
+        world.pass(3);
+        push(&mut before, 4);
+        push(&mut new, 20);
+        world.pass(3);
+        assert_eq!(world.sent(), [("before", 7), ("new", 30)].into());
+        assert_eq!((before.pending(), new.pending()), (0, 0));
+        assert!(first.end() && second.end());
+    }
+}
+
+#[test]
+fn a_file_that_is_to_be_removed_and_is_written_to_without_an_end_stays() {
+    if !is_possible() {
+        return;
+    }
+    for mut world in worlds() {
+        assert!(ring(&world, "a").push(Kind::TxBytes, 1));
+        world.pass(10);
+        let holder = Holder::of(&world.path("a"));
+        world.agents.tidy(world.now, Instant::now() + LONG);
+        assert!(holder.end());
+        assert!(world.path("a").exists());
+        world.pass(10);
+        world.agents.tidy(world.now, Instant::now() + LONG);
+        assert!(
+            fs::read_dir(world.dir.path())
+                .expect("there")
+                .next()
+                .is_none()
+        );
+    }
+}

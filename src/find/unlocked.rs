@@ -1,0 +1,81 @@
+//! Reads files of strangers without waiting for who writes to them.
+//!
+//! The kernel locks a file for as long as a write(2) to it takes, and that is as long as its writer likes: the bytes may come out
+//! of a mapping of a file system of his own (FUSE), which does not answer. Whoever waits for that lock cannot even be killed.
+//! lseek(2) for a hole waits for it, and on some file systems (XFS) read(2) does. What does not: stat(2), looks through a mapping,
+//! and read(2) of a file in memory (tmpfs); a look through a mapping of that would fill holes with pages.
+
+use crate::shm::Mapping;
+use nix::sys::statfs::{EXT4_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What can be found out of a file's holes without its lock, by where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holes {
+    /// In memory: to read a hole by read(2) shows zeros and takes no page.
+    Pages,
+    /// What stat(2) says that it has is no less than what was ever written: no file system that compresses.
+    Blocks,
+    /// Nothing.
+    Unknown,
+}
+
+impl Holes {
+    /// Those of this file.
+    #[must_use]
+    pub fn of(file: &File) -> Self {
+        match fstatfs(file).map(|found| found.filesystem_type()) {
+            Ok(TMPFS_MAGIC) => Self::Pages,
+            Ok(kind) if [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC].contains(&kind) => Self::Blocks,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// Reads the first bytes of a file.
+///
+/// # Errors
+/// What mmap(2) or read(2) says; UnexpectedEof where the file is shorter.
+pub fn read_start(file: &File, bytes: &mut [u8]) -> io::Result<()> {
+    if Holes::of(file) == Holes::Pages {
+        return file.read_exact_at(bytes, 0);
+    }
+    if file.metadata()?.len() < bytes.len() as u64 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let mapping = Mapping::read_only(file, bytes.len().div_ceil(8))?;
+    mapping.access(|words| {
+        for (bytes, word) in bytes.chunks_mut(8).zip(words) {
+            bytes.copy_from_slice(&word.load(Relaxed).to_ne_bytes()[..bytes.len()]);
+        }
+    })?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Files on the file system of temporary files, and in memory.
+    fn files() -> [File; 2] {
+        let in_memory = tempfile::tempfile_in("/dev/shm").expect("a file in memory");
+        assert_eq!(Holes::of(&in_memory), Holes::Pages);
+        [tempfile::tempfile().expect("a temporary file"), in_memory]
+    }
+
+    #[test]
+    fn the_first_bytes_are_read_wherever_the_file_is() {
+        crate::shm::guard_against_sigbus().expect("a handler");
+        for file in files() {
+            file.write_all_at(b"0123456789ab", 0).expect("room");
+            let mut bytes = [0; 11];
+            read_start(&file, &mut bytes).expect("long enough");
+            assert_eq!(&bytes, b"0123456789a");
+            let err = read_start(&file, &mut [0; 13]).expect_err("too short");
+            assert_eq!(err.kind(), io::ErrorKind::UnexpectedEof);
+        }
+    }
+}
