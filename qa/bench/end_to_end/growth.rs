@@ -61,7 +61,11 @@ fn events(extent: Extent) -> Table {
                 let some = left.min(CAPACITY - 1);
                 host.push(some);
                 let start = Instant::now();
-                assert_eq!(host.drain(), some);
+                // The one that a batch would have to end with at the ring's end waits for the next drain.
+                let mut drained = 0;
+                while drained < some {
+                    drained += host.drain();
+                }
                 spent += start.elapsed().as_nanos() as f64;
                 left -= some;
             }
