@@ -4,7 +4,7 @@
 //! agent has at the moment; `kept` says when that is read and written.
 
 use crate::state::record::HIGHEST_ID;
-use cache_file::Line;
+use cache_file::{Line, known_as};
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
@@ -124,8 +124,13 @@ impl Ids {
         }
         let taken: HashSet<u32> = known.values().map(|had| had.id).collect();
         let mut others: Vec<_> = self.names.drain().collect();
-        others
-            .retain(|(_, had)| now.saturating_sub(had.seen) < MAX_AGE && !taken.contains(&had.id));
+        others.retain_mut(|(name, had)| {
+            // Nobody was seen later than now: it would be kept for good, and before those that are known.
+            had.seen = had.seen.min(now);
+            // Nor has the file room for what it cannot tell from one that is known.
+            let is_known = taken.contains(&had.id) || known.contains_key(known_as(name));
+            now - had.seen < MAX_AGE && !is_known
+        });
         others.sort_unstable_by_key(|(_, had)| Reverse((had.seen, had.id)));
         others.truncate(keep.limit.saturating_sub(known.len()));
         self.names = known;
@@ -267,5 +272,16 @@ mod tests {
         // b's week is over, and that of d in a second.
         let kept = kept_at(12 + MAX_AGE, &mut ids, &[(0, "a")], &[], 10);
         assert_eq!(kept, lines(&[(0, 11, "a"), (7, 13, "d")]));
+    }
+
+    #[test]
+    fn what_was_seen_later_than_now_or_looks_like_a_known_name_takes_no_place_from_it() {
+        let file = [(48, 1 << 60, "13 b"), (49, 1 << 60, "other")];
+        let known = [(55, "13")];
+        let mut ids = ids(&file, &known, 0);
+        let expected = lines(&[(49, 99, "other"), (55, 99, "13")]);
+        assert_eq!(kept(&mut ids, &known, &[], 10), expected);
+        let kept = kept_at(99 + MAX_AGE, &mut ids, &known, &[], 10);
+        assert_eq!(kept, lines(&[(55, 99, "13")]), "a week later");
     }
 }

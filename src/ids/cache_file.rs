@@ -128,6 +128,7 @@ fn replace(path: &Path, beside: &PathBuf, text: &str) -> io::Result<()> {
 #[must_use]
 pub fn text(mut all: Vec<Line>, last: Option<u32>) -> String {
     all.sort_unstable_by_key(|line| (std::cmp::Reverse(line.seen), line.id));
+    // The library has neither two names of one id nor two ids of one name.
     let (mut names, mut ids) = (HashSet::new(), HashSet::new());
     let mut kept = Vec::new();
     let mut left = usize::try_from(MAX_LEN / 2).unwrap_or(usize::MAX);
@@ -136,10 +137,9 @@ pub fn text(mut all: Vec<Line>, last: Option<u32>) -> String {
             continue;
         };
         let text = format!("{} {} {name}\n", line.id, line.seen);
-        // The library knows a name up to a space, and neither two of one id nor two ids of one.
-        let short = name.split(' ').next().unwrap_or(name);
         let is_record = record(text.trim_end_matches('\n')).is_some();
-        if !is_record || text.len() > left || !names.insert(short) || !ids.insert(line.id) {
+        if !is_record || text.len() > left || !names.insert(known_as(name)) || !ids.insert(line.id)
+        {
             continue;
         }
         left -= text.len();
@@ -154,6 +154,12 @@ pub fn text(mut all: Vec<Line>, last: Option<u32>) -> String {
         text.push_str(&format!("{last} 0 {NOBODY}\n"));
     }
     text
+}
+
+/// What the library knows a name by: all of it up to a space, of which a name of ours has none.
+#[must_use]
+pub fn known_as(name: &str) -> &str {
+    name.split(' ').next().unwrap_or(name)
 }
 
 /// What its lines say, but those that are none as the library writes them; the last one only where it is whole.
