@@ -494,14 +494,10 @@ fn without_openat2_no_container_is_looked_into_and_that_is_said() {
     let command = || {
         let mut command = Command::new("strace");
         command
-            .args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=openat2"])
-            .args([
-                "-e",
-                "inject=openat2:error=ENOSYS",
-                PMDANIXL,
-                "--check",
-                "-c",
-            ])
+            .args(["-f", "-qq", "-e", "trace=openat2", "-o"])
+            .arg(dir.join("strace"))
+            .args(["-e", "inject=openat2:error=ENOSYS"])
+            .args([PMDANIXL, "--check", "-c"])
             .arg(home.conf());
         command
     };

@@ -1,6 +1,8 @@
 //! Who an agent is, in the labels of its instances: from the first moment on, over a restart of all, and for Prometheus.
 
 mod support;
+#[path = "support/world.rs"]
+mod world;
 
 use nix::unistd::{Uid, User};
 use pmdanixl::producer::facts::Facts;
@@ -12,12 +14,14 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 use support::kill::{kill_process, wait_for_orphans};
 use support::pdu::Link;
 use support::pmproxy::Pmproxy;
 use support::sample::Sample;
-use support::writer::{Kind, Layout, RingWriter};
+use support::writer::{self, Kind, Layout, RingWriter};
 use support::{Home, PMDANIXL, Pmcd, TX_BYTES, example, wait_for};
+use world::{LONG, World};
 
 const SECRET: &str = "hf-Zq7wXr2Lk9";
 /// A few transfers, and then it lives on.
@@ -79,12 +83,12 @@ fn own_labels(mut labels: Map<String, Value>) -> Map<String, Value> {
 
 /// Asks without a pause until an instance is there, and says what labels it has then.
 fn first_labels(pmcd: &Pmcd, name: &str) -> Map<String, Value> {
-    let end = std::time::Instant::now() + support::PATIENCE;
+    let end = Instant::now() + support::PATIENCE;
     loop {
         if let Some(labels) = pmcd.labels(TX_BYTES).remove(name) {
             return own_labels(labels);
         }
-        assert!(std::time::Instant::now() < end, "{name} never came");
+        assert!(Instant::now() < end, "{name} never came");
     }
 }
 
@@ -172,13 +176,48 @@ fn labels_are_right_when_an_instance_is_seen_first() {
 }
 
 #[test]
+fn an_agent_is_no_instance_before_it_is_known_who_it_is() {
+    let mut world = World::new(|config| config.proc_facts = true);
+    let rings = world.dir.path().to_owned();
+    let user = own_user();
+    let names = [0, 1, 2, 3].map(|rank| (rank, format!("5c0d7a1e-vllm-{rank}")));
+    let mut right = BTreeMap::new();
+    let _agents = names.map(|(rank, name)| {
+        let mut command = worker(example("producer"), rank);
+        command.arg0(format!("VLLM::Worker_TP{rank}"));
+        let labels = [
+            ("nixl_agent", &*name),
+            ("user", &user),
+            ("engine", "vllm"),
+            ("local_rank", &rank.to_string()),
+            ("slurm_job_id", "4711"),
+        ];
+        right.insert(name.clone(), expected(&labels));
+        Sample::start_as(command, &rings, &name, A_FEW)
+    });
+    // Its patience passes while the test ticks, so that whoever holds the machine up holds both up.
+    let mut seen = BTreeMap::new();
+    wait_for("all are instances", || {
+        world.tick(1, Duration::from_millis(2), LONG);
+        world.agents.tidy(world.now, Instant::now() + LONG);
+        for &key in &world.instances {
+            let agent = world.agents.get(key).expect("an instance");
+            let labels = agent.labels().as_object().cloned();
+            seen.entry(agent.name.instance.clone())
+                .or_insert_with(|| labels.expect("an object"));
+        }
+        (seen.len() == right.len()).then_some(())
+    });
+    assert_eq!(seen, right);
+}
+
+#[test]
 fn labels_outlive_the_agent_and_a_kill_of_all() {
     let home = Home::new();
     let mut pmcd = Pmcd::start(&home);
     let mut command = worker(example("producer"), 5);
     command.arg0("VLLM::Worker_TP5");
     let agent = Sample::start_as(command, &home.rings(), "agent", A_FEW);
-    let labels = first_labels(&pmcd, "agent");
     let user = own_user();
     let right = expected(&[
         ("nixl_agent", "agent"),
@@ -187,7 +226,11 @@ fn labels_outlive_the_agent_and_a_kill_of_all() {
         ("local_rank", "5"),
         ("slurm_job_id", "4711"),
     ]);
-    assert_eq!(labels, right);
+    wait_for("it is known who it is, and all is counted", || {
+        let labels = pmcd.labels(TX_BYTES).remove("agent").map(own_labels);
+        let is_known = labels.as_ref() == Some(&right);
+        (is_known && pmcd.values(TX_BYTES)["agent"] == 30 * 3000).then_some(())
+    });
     for agent in [Some(agent), None] {
         let pmda = pmcd.pmda_pid();
         kill_process(pmda);
@@ -226,7 +269,14 @@ fn the_pod_is_told_by_the_directory_of_its_volume_also_where_proc_is_not_asked()
         );
         assert_eq!(labels["nixl_agent"], "kvbm-worker-0");
         // Only the process tells that.
-        assert_eq!(labels.contains_key("local_rank"), proc_facts);
+        if proc_facts {
+            wait_for("the process is asked", || {
+                let labels = pmcd.labels(TX_BYTES).remove("kvbm-worker-0")?;
+                (labels.get("local_rank") == Some(&"0".into())).then_some(())
+            });
+        } else {
+            assert!(!labels.contains_key("local_rank"), "{labels:?}");
+        }
     }
 }
 

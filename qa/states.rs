@@ -22,20 +22,23 @@ const UNSUPPORTED: &str = "4";
 const STATE: &str = "nixl.agent.state";
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The longest that a state may take to show, after what it tells of.
-const IN_TIME: Duration = Duration::from_secs(2);
 /// Transfers of 100 bytes, all WRITEs, until it is ended.
 const STEADY: &str = "--rate 50 --size 100 --read-every 0";
 
-/// Waits until an agent has a state, which has to be in time; all that is said of agents then.
-fn becomes(pmcd: &Pmcd, name: &str, state: &str, since: Instant, in_time: Duration) -> Shown {
-    let shown = wait_for(&format!("{name} has state {state}"), || {
+/// Waits until an agent has a state; all that is said of agents then.
+fn becomes(pmcd: &Pmcd, name: &str, state: &str) -> Shown {
+    wait_for(&format!("{name} has state {state}"), || {
         let shown = pmcd.shown(&["nixl.agent"]);
         (shown[STATE].get(name).map(String::as_str) == Some(state)).then_some(shown)
+    })
+}
+
+/// Waits until there are so many agents of each kind.
+fn become_counts(pmcd: &Pmcd, expected: &[(&str, u64)]) {
+    let expected = expected_counts(expected);
+    wait_for(&format!("{expected:?}"), || {
+        (counts(pmcd) == expected).then_some(())
     });
-    let took = since.elapsed();
-    assert!(took < in_time, "{name}: {took:?}\n{}", pmcd.log());
-    shown
 }
 
 /// The states of all agents.
@@ -86,77 +89,118 @@ fn future_ring(home: &Home, name: &str) -> RingWriter {
 }
 
 #[test]
-fn one_that_exits_is_killed_restarts_hangs_or_is_unknown_has_its_state_within_two_seconds() {
+fn one_that_exits_is_killed_hangs_goes_on_or_is_unknown_has_its_state() {
     let home = Home::new();
-    home.set("idle_after = \"1s\"");
+    // Longer than a machine holds its processes up.
+    home.set("idle_after = \"10s\"");
     let pmcd = Pmcd::start(&home);
     let before = seconds();
+    let started = Instant::now();
     let start = |name| Sample::start(&home, name, STEADY);
-    let [exits, killed, restarts, hangs] = ["exits", "killed", "restarts", "hangs"].map(start);
+    let [exits, killed, stays, hangs] = ["exits", "killed", "stays", "hangs"].map(start);
     let future = future_ring(&home, "future");
-    let begun = Instant::now();
-    for name in ["exits", "killed", "restarts", "hangs"] {
-        becomes(&pmcd, name, LIVE, begun, 2 * IN_TIME);
+    for name in ["exits", "killed", "stays", "hangs"] {
+        becomes(&pmcd, name, LIVE);
     }
-    let shown = becomes(&pmcd, "future", UNSUPPORTED, begun, 2 * IN_TIME);
+    becomes(&pmcd, "future", UNSUPPORTED);
     let user = User::from_uid(Uid::current()).expect("asked");
     let user = user.expect("this one").name;
     for (name, process) in [("exits", &exits), ("hangs", &hangs)] {
-        let said = said(&shown, name);
         let (pid, path) = (process.pid().to_string(), home.ring(name));
-        let expected = [
+        let expected = BTreeMap::from([
             ("status", "live"),
             ("mode", "drain"),
             ("source", "ring"),
-            ("pid", &pid),
-            ("user", &user),
+            ("pid", &*pid),
+            ("user", &*user),
             ("wire_version", "4"),
             ("starts", "1"),
             ("path", path.to_str().expect("UTF-8")),
-        ];
-        for (fact, value) in expected {
-            assert_eq!(said.get(fact), Some(&value), "{name}: {fact}");
-        }
-        let first_seen: u64 = said["first_seen"].parse().expect("a number");
+        ]);
+        // Of which process it is, /proc says when it can.
+        let mut facts = wait_for("all is known of it", || {
+            let shown = pmcd.shown(&["nixl.agent"]);
+            let facts = said(&shown, name).into_iter();
+            let facts = facts.map(|(fact, value)| (fact.to_owned(), value.to_owned()));
+            let facts: BTreeMap<_, _> = facts.collect();
+            let is_right =
+                |(fact, value): (&&str, &&str)| facts.get(*fact).map(|v| &**v) == Some(*value);
+            expected.iter().all(is_right).then_some(facts)
+        });
+        let mut number = |fact: &str| -> u64 {
+            let value = facts.remove(fact).expect("there");
+            value.parse().expect("a number")
+        };
+        let (first_seen, idle_time) = (number("first_seen"), number("idle_time"));
         assert!((before..=seconds()).contains(&first_seen), "{first_seen}");
-        let idle_time: u64 = said["idle_time"].parse().expect("milliseconds");
-        assert!(idle_time < 1000, "{idle_time}");
+        assert!(
+            u128::from(idle_time) <= started.elapsed().as_millis(),
+            "{idle_time}"
+        );
     }
-    assert_eq!(
-        counts(&pmcd),
-        expected_counts(&[("live", 4), ("unsupported", 1)])
-    );
+    become_counts(&pmcd, &[("live", 4), ("unsupported", 1)]);
 
-    let asked = Instant::now();
     exits.end();
-    let shown = becomes(&pmcd, "exits", EXITED, asked, IN_TIME);
+    let shown = becomes(&pmcd, "exits", EXITED);
     let facts = said(&shown, "exits");
     assert_eq!((facts["status"], facts.get("pid")), ("exited", None));
-    let asked = Instant::now();
     killed.kill();
-    becomes(&pmcd, "killed", EXITED, asked, IN_TIME);
+    becomes(&pmcd, "killed", EXITED);
 
     // A hang: it has its ring, and says nothing. That it has exited is never said.
-    let asked = Instant::now();
     hangs.signal(Signal::SIGSTOP);
-    let shown = becomes(&pmcd, "hangs", IDLE, asked, SECOND + IN_TIME);
+    let shown = wait_for("it is called idle", || {
+        let shown = pmcd.shown(&["nixl.agent"]);
+        let state = &*shown[STATE]["hangs"];
+        assert!([LIVE, IDLE].contains(&state), "{state}");
+        (state == IDLE).then_some(shown)
+    });
     let facts = said(&shown, "hangs");
     let idle_time: u64 = facts["idle_time"].parse().expect("milliseconds");
-    assert!(idle_time >= 1000, "{idle_time}");
+    assert!(idle_time >= 10_000, "{idle_time}");
     assert_eq!(facts["pid"], hangs.pid().to_string());
-    let hung = Instant::now();
-    while hung.elapsed() < 3 * SECOND {
-        assert_eq!(states(&pmcd)["hangs"], IDLE);
-    }
-    assert_eq!(
-        counts(&pmcd),
-        expected_counts(&[("live", 1), ("idle", 1), ("exited", 2), ("unsupported", 1)])
+    become_counts(
+        &pmcd,
+        &[("live", 1), ("idle", 1), ("exited", 2), ("unsupported", 1)],
     );
-    let asked = Instant::now();
     hangs.signal(Signal::SIGCONT);
-    becomes(&pmcd, "hangs", LIVE, asked, IN_TIME);
+    becomes(&pmcd, "hangs", LIVE);
     assert_eq!(states(&pmcd)["future"], UNSUPPORTED);
-    drop((restarts, future));
+    drop((stays, future));
+}
+
+#[test]
+fn an_end_and_a_hang_show_within_two_seconds() {
+    /// The longest that a state may take to show, after what it tells of.
+    const IN_TIME: Duration = Duration::from_secs(2);
+    let home = Home::new();
+    home.set("idle_after = \"1s\"");
+    let pmcd = Pmcd::start(&home);
+    let start = |name| Sample::start(&home, name, STEADY);
+    let [exits, killed, hangs] = ["exits", "killed", "hangs"].map(start);
+    for name in ["exits", "killed", "hangs"] {
+        becomes(&pmcd, name, LIVE);
+    }
+    let within = |name: &str, state: &str, time: Duration, end: &mut dyn FnMut()| {
+        let asked = Instant::now();
+        end();
+        becomes(&pmcd, name, state);
+        let took = asked.elapsed();
+        assert!(took < time, "{name}: {took:?}\n{}", pmcd.log());
+    };
+    let (mut exits, mut killed) = (Some(exits), Some(killed));
+    within("exits", EXITED, IN_TIME, &mut || {
+        drop(exits.take().map(Sample::end))
+    });
+    within("killed", EXITED, IN_TIME, &mut || {
+        killed.take().into_iter().for_each(Sample::kill)
+    });
+    within("hangs", IDLE, SECOND + IN_TIME, &mut || {
+        hangs.signal(Signal::SIGSTOP)
+    });
+    within("hangs", LIVE, IN_TIME, &mut || {
+        hangs.signal(Signal::SIGCONT)
+    });
 }
 
 #[test]
@@ -168,7 +212,7 @@ fn one_that_restarts_in_place_is_live_with_two_starts_and_its_totals_go_on() {
         values.get("agent").copied().unwrap_or_default()
     };
     let first = Sample::start(&home, "agent", STEADY);
-    becomes(&pmcd, "agent", LIVE, Instant::now(), 2 * IN_TIME);
+    becomes(&pmcd, "agent", LIVE);
     // One that has never said anything leaves a ring by which its next start cannot be told.
     wait_for("it speaks", || (bytes() > 0).then_some(()));
     let first = first.end()["tx_bytes"].as_u64().expect("a number");
@@ -179,7 +223,6 @@ fn one_that_restarts_in_place_is_live_with_two_starts_and_its_totals_go_on() {
     let before = said(&shown, "agent");
     assert_eq!((before["starts"], before["resets"]), ("1", "0"));
 
-    let asked = Instant::now();
     let again = Sample::start(&home, "agent", STEADY);
     let pid = again.pid().to_string();
     let metrics = ["nixl.agent", "nixl.ring.resets", TX_BYTES];
@@ -191,8 +234,6 @@ fn one_that_restarts_in_place_is_live_with_two_starts_and_its_totals_go_on() {
         (now["starts"] == "2" && now["state"] == LIVE && now.get("pid") == Some(&&*pid))
             .then_some(shown)
     });
-    let took = asked.elapsed();
-    assert!(took < IN_TIME, "{took:?}");
     let now = said(&shown, "agent");
     assert_eq!(now["resets"], "1");
     assert_eq!(now["first_seen"], before["first_seen"]);
@@ -216,9 +257,8 @@ fn one_of_an_unknown_version_is_shown_as_such_until_it_ends_and_counts_nothing()
     let home = Home::new();
     home.set("retain = \"1s\"");
     let pmcd = Pmcd::start(&home);
-    let begun = Instant::now();
     let future = future_ring(&home, "future");
-    let shown = becomes(&pmcd, "future", UNSUPPORTED, begun, IN_TIME);
+    let shown = becomes(&pmcd, "future", UNSUPPORTED);
     let facts = said(&shown, "future");
     assert_eq!(facts["status"], "unsupported");
     assert_eq!((facts["wire_version"], facts["source"]), ("5", "ring"));
@@ -234,8 +274,9 @@ fn one_of_an_unknown_version_is_shown_as_such_until_it_ends_and_counts_nothing()
     }
     assert!(pmcd.values("nixl.ring.capacity").is_empty());
     assert_eq!(counts(&pmcd), expected_counts(&[("unsupported", 1)]));
-    // It stays as long as its writer does.
-    while begun.elapsed() < 3 * SECOND {
+    // It stays as long as its writer does, also for longer than retain.
+    let known = Instant::now();
+    while known.elapsed() < 2 * SECOND {
         assert_eq!(states(&pmcd)["future"], UNSUPPORTED);
     }
     drop(future);
@@ -243,14 +284,12 @@ fn one_of_an_unknown_version_is_shown_as_such_until_it_ends_and_counts_nothing()
     wait_for("it leaves when retain has passed", || {
         states(&pmcd).is_empty().then_some(())
     });
-    let took = ended.elapsed();
-    assert!((SECOND..SECOND + IN_TIME).contains(&took), "{took:?}");
+    assert!(ended.elapsed() >= SECOND, "retain is a second");
     // The file is one still; and its agent may come back with a version that is known.
     assert_eq!(counts(&pmcd), expected_counts(&[("unsupported", 1)]));
-    let asked = Instant::now();
     let mut known = RingWriter::create(&home.ring("future"), Layout::V4, 64).expect("a ring");
     known.push(Kind::TxBytes, 7);
-    let shown = becomes(&pmcd, "future", LIVE, asked, 2 * IN_TIME);
+    let shown = becomes(&pmcd, "future", LIVE);
     assert_eq!(said(&shown, "future")["wire_version"], "4");
     pmcd.becomes(&[("future", 7)]);
     assert_eq!(counts(&pmcd), expected_counts(&[("live", 1)]));
@@ -266,42 +305,41 @@ fn where_only_a_reader_is_left_it_has_exited_or_without_proc_it_is_not_known() {
             false => (UNKNOWN, "unknown"),
         };
         let home = Home::new();
-        home.set(&format!("proc_facts = {proc_facts}\nretain = \"3s\""));
+        // How long one that has exited is shown, and how long one may be silent before it is not known whether it has.
+        let retain = |time: &str| format!("proc_facts = {proc_facts}\nretain = \"{time}\"");
+        home.set(&retain(if is_told { "1h" } else { "3s" }));
         let pmcd = Pmcd::start(&home);
         let agent = Sample::start(&home, "agent", STEADY);
-        let shown = becomes(&pmcd, "agent", LIVE, Instant::now(), 2 * IN_TIME);
-        let facts = said(&shown, "agent");
         let pid = agent.pid().to_string();
-        assert_eq!(facts.get("pid"), proc_facts.then_some(&&*pid));
-        assert_eq!(facts["status"], "live");
+        let shown = wait_for("it lives, and /proc says who it is", || {
+            let shown = pmcd.shown(&["nixl.agent"]);
+            let facts = said(&shown, "agent");
+            let lives = facts.get("state") == Some(&LIVE);
+            (lives && facts.get("pid") == proc_facts.then_some(&&*pid)).then_some(shown)
+        });
+        assert_eq!(said(&shown, "agent")["status"], "live");
         wait_for("it has said something", || {
             (pmcd.values("nixl.ring.events")["agent"] > 0).then_some(())
         });
         let reader = File::open(home.ring("agent")).expect("there");
-        let ended = Instant::now();
         agent.kill();
-        if !is_told {
-            // It may be silent as well as gone, for as long.
-            while ended.elapsed() < 2 * SECOND {
-                assert_eq!(states(&pmcd)["agent"], LIVE);
-            }
-        }
-        let silence = if is_told { Duration::ZERO } else { 3 * SECOND };
-        let shown = becomes(&pmcd, "agent", state, ended, silence + IN_TIME);
+        let shown = becomes(&pmcd, "agent", state);
         let facts = said(&shown, "agent");
         assert_eq!((facts["status"], facts.get("pid")), (kind, None));
-        assert_eq!(counts(&pmcd), expected_counts(&[(kind, 1)]));
-        let asked = Instant::now();
+        if !is_told {
+            // It may be silent as well as gone, for as long as one that is gone would be kept.
+            let idle_time: u64 = facts["idle_time"].parse().expect("milliseconds");
+            assert!(idle_time >= 3000, "{idle_time}");
+        }
         drop(reader);
-        // One that has exited stays for retain; then it has left.
+        pmcd.configure(&home, &retain("1s"));
         wait_for("it leaves", || {
             let states = states(&pmcd);
             let now = states.get("agent").map(String::as_str);
             assert!([None, Some(state), Some(EXITED)].contains(&now), "{now:?}");
             now.is_none().then_some(())
         });
-        assert!(asked.elapsed() < 3 * SECOND + 2 * IN_TIME);
-        assert_eq!(counts(&pmcd), expected_counts(&[]));
+        become_counts(&pmcd, &[]);
     }
 }
 
@@ -311,13 +349,12 @@ fn one_that_is_only_followed_says_so() {
     home.set("observe = true\nidle_after = \"1s\"");
     let pmcd = Pmcd::start(&home);
     let agent = Sample::start(&home, "agent", "--transfers 5 --size 8 --linger 60");
-    let shown = becomes(&pmcd, "agent", IDLE, Instant::now(), 3 * IN_TIME);
+    let shown = becomes(&pmcd, "agent", IDLE);
     let facts = said(&shown, "agent");
     assert_eq!((facts["mode"], facts["source"]), ("observe", "ring"));
     assert_eq!(facts["pid"], agent.pid().to_string());
     assert_eq!(pmcd.values("nixl.ring.pending")["agent"], 20);
-    let asked = Instant::now();
     agent.kill();
-    let shown = becomes(&pmcd, "agent", EXITED, asked, IN_TIME);
+    let shown = becomes(&pmcd, "agent", EXITED);
     assert_eq!(said(&shown, "agent")["mode"], "observe");
 }

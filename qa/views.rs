@@ -114,7 +114,7 @@ fn each_plugin_of_dstat_shows_what_happened() {
 fn htop(pmcd: &Pmcd, user: &Path, seconds: u32) -> String {
     let mut script = pmcd.tool("script");
     let command = format!("timeout --foreground {seconds} pcp htop");
-    script.args(["-qc", &command, "/dev/null"]);
+    script.args(["-qc", &command]).arg(user.join("typescript"));
     let drawn = output(script.env("HOME", user).env("TERM", "xterm"));
     let drawn = text(&drawn);
     let mut parts = drawn.split('\x1b');

@@ -1,8 +1,9 @@
 //! `cargo bench --bench drain`: what an event costs, by layout, in rings of 4,096 and of a million slots, in the processor's cache
 //! and not.
 //!
-//! `read` reads the words of the ring; `pop` takes one event at a time as NIXL's own reader does, and sums; `counters` takes them as
-//! the daemon does, and sums; `everything` is all that the daemon does for them, through files and into a state file.
+//! `read` reads the words of the ring; `pop` takes one event at a time as NIXL's own reader does, and sums; `sum` sums all at
+//! once, and cannot tell whether it did before; `counters` takes them as the daemon does, and sums; `everything` is all that the
+//! daemon does for them, through files and into a state file.
 
 mod rings;
 #[path = "../support/writer.rs"]
@@ -43,6 +44,9 @@ fn compare(criterion: &mut Criterion, layout: Layout, capacity: u64, state: &str
     });
     group.bench_function("pop", |bench| {
         bench.iter_batched(&mut next, Memory::pop, BatchSize::PerIteration);
+    });
+    group.bench_function("sum", |bench| {
+        bench.iter_batched(&mut next, Memory::sum, BatchSize::PerIteration);
     });
     group.bench_function("counters", |bench| {
         let counters = |ring: &Memory| check(&ring.counters(&mut events));

@@ -125,19 +125,25 @@ impl Memory {
 
     /// One event at a time, with the loads and the store of NIXL's own reader, summing only. Nothing of it is the drain's own.
     pub fn pop(&self) -> u64 {
-        let sums = match self.layout {
-            Layout::V1 => {
-                let names = names();
-                pop::<7>(&self.words, |slot| named(&names, &slot[1..6]))
-            }
-            Layout::V2Named => {
-                let names = names();
-                pop::<6>(&self.words, |slot| named(&names, &slot[..5]))
-            }
-            Layout::V2 => pop::<2>(&self.words, |slot| (slot[0] >> 32) as usize),
-            Layout::V3 | Layout::V4 => pop_numbered(&self.words),
-        };
-        sums[Kind::TxBytes.raw() as usize] ^ sums[Kind::XferTime.raw() as usize]
+        let words = &self.words;
+        check_sums(&match self.layout {
+            Layout::V1 => pop::<7>(words, names_of(|slot| &slot[1..6])),
+            Layout::V2Named => pop::<6>(words, names_of(|slot| &slot[..5])),
+            Layout::V2 => pop::<2>(words, |slot| (slot[0] >> 32) as usize),
+            Layout::V3 | Layout::V4 => pop_numbered(words),
+        })
+    }
+
+    /// All that there is at once, summing only, without what each event being counted once takes: no copy, no print, no second
+    /// look at the positions. What that costs is what [`Memory::counters`] takes beyond it.
+    pub fn sum(&self) -> u64 {
+        let words = &self.words;
+        check_sums(&match self.layout {
+            Layout::V1 => sum::<7>(words, names_of(|slot| &slot[1..6])),
+            Layout::V2Named => sum::<6>(words, names_of(|slot| &slot[..5])),
+            Layout::V2 => sum::<2>(words, |slot| (slot[0] >> 32) as usize),
+            Layout::V3 | Layout::V4 => sum::<2>(words, |slot| (slot[0] & HALF) as usize),
+        })
     }
 
     /// As the daemon takes them, in batches, summing only.
@@ -190,12 +196,46 @@ fn pop_one<const N: usize>(words: &[AtomicU64], slot: &mut [u64; N]) -> bool {
     true
 }
 
+/// As [`pop`], with one look at the positions and one release for all that there is.
+fn sum<const N: usize>(words: &[AtomicU64], kind: impl Fn(&[u64; N]) -> usize) -> [u64; KINDS + 1] {
+    let mut sums = [0; KINDS + 1];
+    let place = |pos: u64| HEADER_WORDS + usize::try_from(pos).expect("in memory") * N;
+    loop {
+        let read_pos = words[READ_POS].load(Relaxed);
+        let write_pos = words[WRITE_POS].load(Acquire);
+        if read_pos == write_pos {
+            return sums;
+        }
+        let upto = match write_pos < read_pos {
+            true => words[CAPACITY].load(Relaxed),
+            false => write_pos,
+        };
+        for words in words[place(read_pos)..place(upto)].chunks_exact(N) {
+            let slot: [u64; N] = std::array::from_fn(|at| words[at].load(Relaxed));
+            let sum = &mut sums[kind(&slot).min(KINDS)];
+            *sum = u64::wrapping_add(*sum, slot[N - 1]);
+        }
+        words[READ_POS].store(upto & words[MASK].load(Relaxed), Release);
+    }
+}
+
+/// As [`check`].
+fn check_sums(sums: &[u64; KINDS + 1]) -> u64 {
+    sums[Kind::TxBytes.raw() as usize] ^ sums[Kind::XferTime.raw() as usize]
+}
+
 /// Types of events.
 pub const KINDS: usize = Kind::ALL.len();
 /// The lower half of a word.
 const HALF: u64 = u32::MAX as u64;
 /// The words that hold a name: it begins and ends in the midst of one.
 type NameWords = [u64; 5];
+
+/// What tells the type of a slot by the words that hold its name.
+fn names_of<const N: usize>(part: impl Fn(&[u64; N]) -> &[u64]) -> impl Fn(&[u64; N]) -> usize {
+    let names = names();
+    move |slot| named(&names, part(slot))
+}
 
 /// The names of all types, as slots have them.
 fn names() -> [NameWords; KINDS] {
