@@ -78,7 +78,7 @@ agent_gone() {
 # of other domains, and the lock of the name space.
 snapshot() {
     {
-        find /etc/pcp "$PCP_VAR_DIR" "$PCP_LOG_DIR" "$PCP_RUN_DIR" "$PCP_PMDASADM_DIR" "$PCP_MAN_DIR/man1" \
+        find /etc/pcp "$PCP_VAR_DIR" "$PCP_LOG_DIR" "$PCP_RUN_DIR" "$PCP_PMDASADM_DIR" "$PCP_BINADM_DIR" "$PCP_MAN_DIR/man1" \
             "$PCP_SHARE_DIR" "$PCP_TMPFILE_DIR" -printf '%y %p -> %l\n' |
             grep -v -e 'pmcd\.conf\.prev' -e 'pmcd/[^/]*\.log' -e 'config/pmda/[0-9]' -e 'pmns/root\.lock'
         ls "$PCP_LOG_DIR/pmcd/nixl.log"* "$PCP_VAR_DIR/config/pmda/39."* 2>/dev/null || true
@@ -112,6 +112,7 @@ snapshot "$work/now"
 check "uninstall leaves nothing of the first install" same "$work/bare" "$work/now"
 
 check "install files again" install_files
+check "pcp knows its command" cmp share/pcp/pcp-nixl "$PCP_BINADM_DIR/pcp-nixl"
 check "the page is there" cmp share/dashboard/index.html "$PCP_SHARE_DIR/nixl/dashboard.html"
 snapshot "$work/files"
 check "Install" in_pmda ./Install

@@ -23,15 +23,17 @@ pub fn run(input: &[u8]) {
     let mut input = Input(input);
     let world = World::new(Layout::ALL[usize::from(input.u8() % 5)]);
     let (before, after) = (u64::from(input.u8()), u64::from(input.u8()));
+    // As many as there is room for: one drain may leave the last of them.
+    let push = |events| (0..events).map(|_| u64::from(world.push())).sum::<u64>();
+    let mut pushed = 0;
     for batch in [before % 5, before / 5 % CAPACITY] {
-        (0..batch).for_each(|_| world.push());
+        pushed += push(batch);
         world.start(1);
     }
-    (0..after).for_each(|_| world.push());
+    pushed += push(after);
 
     let count = input.u8() % 8;
     let unspoilt = count == 0 && input.is_empty();
-    let pushed = before % 5 + before / 5 % CAPACITY + after.min(CAPACITY - 1);
     for _ in 0..count {
         let (word, value) = (u64::from(input.u8()), input.u64());
         // Small values, so that most are positions.
@@ -128,18 +130,19 @@ impl World {
         agents
     }
 
-    /// Pushes an event of 1 byte as NIXL does, if there is room.
-    fn push(&self) {
+    /// Pushes an event of 1 byte as NIXL does, if there is room; whether there was.
+    fn push(&self) -> bool {
         let (pos, kind) = (self.word(0), Kind::TxBytes);
         let next = (pos + 1) % CAPACITY;
         if next == self.word(1) {
-            return;
+            return false;
         }
         let slot = self
             .layout
             .slot(pos, kind.name(), kind.raw(), kind.category(), 1);
         write(&self.ring(), &slot, 40 + pos * self.layout.slot_size());
         self.put(0, next);
+        true
     }
 
     fn word(&self, word: usize) -> u64 {

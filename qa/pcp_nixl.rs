@@ -1,0 +1,288 @@
+//! `pcp nixl`: what it shows of archives, of a live pmcd and on a terminal, and what it says where there is nothing to be shown.
+
+mod support;
+
+use serde_json::Value;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use support::share::{archive, link, tool};
+use support::writer::{Kind, Layout, RingWriter};
+use support::{Home, Pmcd, golden, output, run, text, wait_for};
+
+const COMMAND: &str = "share/pcp/pcp-nixl";
+
+/// `pcp nixl` of a user who has it where pcp(1) looks for commands of one's own.
+fn pcp(home: &Home, mut command: Command) -> Command {
+    let place = home.path(".pcp/bin/pcp-nixl");
+    if !place.exists() {
+        link(COMMAND, &place);
+    }
+    command.env("HOME", home.dir()).env("COLUMNS", "80");
+    command
+}
+
+/// The same of an archive.
+fn of_archive(home: &Home, path: &Path, options: &[&str]) -> Command {
+    let mut command = pcp(home, tool("pcp"));
+    command.arg("-a").arg(path).args(["nixl", "-z"]);
+    command.args(options);
+    command
+}
+
+/// Four minutes of an agent that is always there, one with a long name, one that leaves, one that comes, and one of which
+/// nothing but its state is known.
+fn minutes(home: &Home) -> PathBuf {
+    let mut table = String::new();
+    let long = format!("4fa1c2de-{}-end", "very-long-name-".repeat(12));
+    let mut row = |metric: &str, agent: &str, from: u64, upto: u64, value: &dyn Fn(u64) -> u64| {
+        let values = (0..4).map(|minute| match (from..upto).contains(&minute) {
+            true => value(minute).to_string(),
+            false => "-".into(),
+        });
+        let values: Vec<_> = values.collect();
+        writeln!(table, "nixl.{metric} {agent} {}", values.join(" ")).expect("a string");
+    };
+    for (number, agent, from, upto) in [
+        (1, "stays", 0, 4),
+        (2, &*long, 0, 4),
+        (3, "leaves", 0, 3),
+        (4, "comes", 2, 4),
+    ] {
+        let mut row = |metric: &str, value: &dyn Fn(u64) -> u64| {
+            row(metric, agent, from, upto, value);
+        };
+        row("agent.state", &|minute| 1 + (minute + number) % 3);
+        row("transfer.tx_bytes", &|minute| {
+            minute * 60 * 1_234_567 * number
+        });
+        row("transfer.rx_bytes", &|minute| minute * 60 * 999 / number);
+        row("transfer.tx_requests", &|minute| minute * 60 * 12_345);
+        row("transfer.rx_requests", &|minute| minute * 60 * number);
+        row("latency.xfer_time.p50", &|minute| {
+            10_u64.pow(1 + u32::try_from(minute).expect("few"))
+        });
+        row("latency.xfer_time.p99", &|_| {
+            10_u64.pow(u32::try_from(2 * number).expect("few")) - 1
+        });
+        row("bandwidth.p50", &|_| 3_210_000_000 * number);
+        row("errors.total", &|minute| minute * 4000 * number);
+        row("ring.dropped", &|_| 123_456 * (number - 1));
+        row("ring.full", &|_| number);
+    }
+    row("agent.state", "unsupported", 0, 4, &|_| 4);
+    let path = home.path("archive");
+    archive(&path, 60, &table);
+    path
+}
+
+#[test]
+fn an_archive_is_shown_report_by_report_within_eighty_columns() {
+    let home = Home::new();
+    let path = minutes(&home);
+    let mut shown = String::new();
+    for options in [
+        &["-t", "60"][..],
+        &["-t", "60", "--once", "--sort", "agent"],
+        &["-t", "1min", "-s", "2", "-k", "p99", "-S", "1min"],
+        &["-t", "60", "-j", "-s", "1"],
+    ] {
+        let said = output(&mut of_archive(&home, &path, options));
+        assert!(
+            said.status.success() && said.stderr.is_empty(),
+            "{}",
+            text(&said)
+        );
+        let said = String::from_utf8(said.stdout).expect("UTF-8");
+        if !options.contains(&"-j") {
+            assert!(said.lines().all(|line| line.len() < 80), "{said}");
+        }
+        write!(shown, "$ pcp nixl {}\n{said}\n", options.join(" ")).expect("a string");
+    }
+    let mut wide = of_archive(&home, &path, &["-t", "60", "-1"]);
+    let wide = run(wide.env("COLUMNS", "300"));
+    assert!(
+        wide.contains(&format!("\n4fa1c2de-{}-end ", "very-long-name-".repeat(12))),
+        "{wide}"
+    );
+    golden("pcp_nixl.out", &shown);
+}
+
+#[test]
+fn json_has_what_the_table_has_and_no_value_is_null() {
+    let home = Home::new();
+    let path = minutes(&home);
+    let said = run(&mut of_archive(
+        &home,
+        &path,
+        &["-t", "60", "--json", "-k", "agent"],
+    ));
+    let reports: Vec<Value> = said
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let names = |report: &Value| -> Vec<String> {
+        let agents = report["agents"].as_array().expect("a list").iter();
+        agents
+            .map(|agent| agent["agent"].as_str().expect("a name").into())
+            .collect()
+    };
+    assert_eq!(reports.len(), 3);
+    assert_eq!(names(&reports[0])[1..], ["leaves", "stays", "unsupported"]);
+    assert_eq!(
+        names(&reports[1])[1..],
+        ["comes", "leaves", "stays", "unsupported"]
+    );
+    assert_eq!(names(&reports[2])[1..], ["comes", "stays", "unsupported"]);
+    let [came, after] = [&reports[1]["agents"][1], &reports[2]["agents"][1]];
+    assert_eq!(came["tx_bytes_per_second"], Value::Null, "it has just come");
+    assert_eq!(after["tx_bytes_per_second"], 1_234_567.0 * 4.0);
+    assert_eq!(after["tx_bytes"], 3 * 60 * 1_234_567 * 4_u64);
+    assert_eq!(after["transfers_per_second"], 12_345.0 + 4.0);
+    let unknown = &reports[2]["agents"][3];
+    assert_eq!(
+        (&unknown["state"], &unknown["errors"]),
+        (&"unsupported".into(), &Value::Null)
+    );
+}
+
+#[test]
+fn what_the_python_pmda_has_logged_is_shown_without_what_it_has_not() {
+    let home = Home::new();
+    let path = home.path("python");
+    archive(
+        &path,
+        10,
+        "nixl.transfer.tx_bytes a 0 1000 2000\nnixl.transfer.tx_requests a 0 10 20\n",
+    );
+    let said = run(&mut of_archive(&home, &path, &["-t", "10", "-1"]));
+    let agent = said.lines().last().expect("a line");
+    let fields: Vec<_> = agent.split_whitespace().collect();
+    assert_eq!(
+        fields,
+        ["a", "-", "100", "-", "1.00", "-", "-", "-", "-", "-", "-"]
+    );
+}
+
+#[test]
+fn a_live_pmcd_is_shown_with_its_agents_and_without() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let live = |options: &[&str]| {
+        let mut command = pcp(&home, pmcd.tool("pcp"));
+        command.args(["nixl", "-t", "0.2"]).args(options);
+        command
+    };
+    let none = run(&mut live(&["--once"]));
+    assert!(
+        none.contains("  tx -B/s  rx -B/s  0 agents\n") && none.ends_with("\nno agents\n"),
+        "{none}"
+    );
+    let mut rings = ["one", "two"]
+        .map(|name| RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring"));
+    for (ring, bytes) in rings.iter_mut().zip([1000, 2000]) {
+        assert_eq!(ring.push_transfer(false, bytes, 150, 10), 4);
+    }
+    rings[0].push(Kind::Backend, 1);
+    pmcd.becomes(&[("one", 1000), ("two", 2000)]);
+    let said = run(&mut live(&["-1j", "-k", "agent"]));
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    for (at, name, bytes, errors) in [(0, "one", 1000, 1), (1, "two", 2000, 0)] {
+        let agent = &said["agents"][at];
+        assert_eq!(
+            (&agent["agent"], &agent["state"]),
+            (&name.into(), &"live".into())
+        );
+        assert_eq!(
+            (&agent["tx_bytes"], &agent["errors"]),
+            (&bytes.into(), &errors.into())
+        );
+        assert_eq!(
+            agent["tx_bytes_per_second"], 0.0,
+            "no more was sent meanwhile"
+        );
+    }
+    // One that leaves is in no later report.
+    drop(rings);
+    pmcd.configure(&home, "retain = \"0s\"");
+    wait_for("nobody is left", || {
+        run(&mut live(&["-1"]))
+            .ends_with("\nno agents\n")
+            .then_some(())
+    });
+}
+
+#[test]
+fn on_a_terminal_it_is_one_screen_with_as_many_agents_as_there_is_room_for() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let _rings: Vec<_> = (0..20)
+        .map(|number| {
+            let path = home.ring(format!("agent-{number:02}"));
+            RingWriter::create(&path, Layout::V4, 16).expect("a ring")
+        })
+        .collect();
+    wait_for("all are there", || {
+        (pmcd.count("nixl.agent.state") == 20).then_some(())
+    });
+    let mut script = pcp(&home, pmcd.tool("script"));
+    script.env("LINES", "10").env("TERM", "xterm");
+    script
+        .args(["-qec", "pcp nixl -t 0.2 -s 2 -k agent"])
+        .arg(home.path("typescript"));
+    let drawn = run(&mut script);
+    let screens: Vec<_> = drawn.split("\x1b[H\x1b[J").collect();
+    assert_eq!((screens.len(), screens[0]), (3, ""), "{drawn}");
+    for screen in &screens[1..] {
+        let lines: Vec<_> = screen.lines().map(str::trim_end).collect();
+        assert_eq!(lines.len(), 10, "{screen}");
+        assert!(
+            lines[2].starts_with("agent-00 ") && lines[8].starts_with("agent-06 "),
+            "{screen}"
+        );
+        assert_eq!(lines[9], "... and 13 more");
+    }
+}
+
+#[test]
+fn where_there_is_nothing_to_be_shown_it_says_why_and_what_to_do() {
+    let home = Home::new();
+    let path = minutes(&home);
+    let refused = |command: &mut Command, expected: &str| {
+        let said = output(command);
+        let said = (said.status.code(), text(&said));
+        assert!(said.0 == Some(1) && said.1.contains(expected), "{said:?}");
+        assert!(!said.1.contains("Traceback"), "{said:?}");
+    };
+    refused(
+        &mut of_archive(&home, &path, &["-k", "nope"]),
+        "--sort nope: there is no such column; take one of agent, bw, bytes,",
+    );
+    refused(
+        &mut of_archive(&home, &path, &["-t", "1hour"]),
+        "try a shorter interval (-t)",
+    );
+    refused(
+        &mut of_archive(&home, &path, &["--nope"]),
+        "Usage: pcp-nixl [options]",
+    );
+    let other = home.path("other");
+    archive(&other, 10, "network.interface.total.bytes eth0 1 2\n");
+    refused(
+        &mut of_archive(&home, &other, &[]),
+        "nixl.transfer.tx_bytes: there is no such metric: the agent is not installed (pmdanixl(1)), or the archive has nothing of NIXL",
+    );
+    refused(
+        &mut of_archive(&home, &home.path("none"), &[]),
+        "pcp-nixl: ",
+    );
+    // Whoever reads it may have seen enough.
+    let mut shell = pcp(&home, tool("sh"));
+    let command = format!("pcp -a {} nixl -z -t 60 | head -n 1", path.display());
+    let said = output(shell.args(["-c", &command]));
+    assert!(
+        said.stderr.is_empty() && text(&said).lines().count() == 1,
+        "{}",
+        text(&said)
+    );
+}
