@@ -104,3 +104,24 @@ fn nobody_is_looked_at_who_has_none_of_the_files() {
     agent.kill().expect("it runs");
     agent.wait().expect("our child");
 }
+
+#[test]
+fn the_gpus_of_a_process_are_those_whose_device_files_it_has_open() {
+    support::needs_root();
+    // A /dev of its own, of which nobody else sees anything.
+    let script = "mount -t tmpfs tmpfs /dev && touch /dev/nvidia10 /dev/nvidia3 /dev/nvidiactl && \
+                  exec sleep 600 3</dev/nvidia10 4</dev/nvidia3 5</dev/nvidiactl 6</dev/nvidia3";
+    let mut child = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script])
+        .env_remove("CUDA_VISIBLE_DEVICES")
+        .stdin(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let facts = || Facts::of_process(Writer::of(child.id()).ok()?);
+    let gpu = wait_for("it has all of them open", || {
+        facts()?.gpu.filter(|gpu| gpu.contains(','))
+    });
+    assert_eq!(gpu, "3,10");
+    child.kill().expect("it runs");
+    child.wait().expect("our child");
+}

@@ -2,6 +2,7 @@
 
 mod support;
 #[path = "support/world.rs"]
+#[allow(clippy::duplicate_mod, reason = "it stands on its own elsewhere")]
 mod world;
 
 use nix::unistd::{Uid, User};

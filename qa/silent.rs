@@ -1,11 +1,18 @@
-//! `pmdanixl --check` names the processes that use NIXL and whose telemetry is not found, with what is missing: real NIXL.
+//! Processes that use NIXL and whose telemetry is not found: `pmdanixl --check` names them, with what is missing (real NIXL), and
+//! `nixl.agents.silent` counts them.
 
 mod support;
+#[path = "support/world.rs"]
+#[allow(clippy::duplicate_mod, reason = "it stands on its own elsewhere")]
+mod world;
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use support::writer::{Layout, RingWriter};
-use support::{Home, Nixl, project, wait_for};
+use std::time::{Duration, Instant};
+use support::writer::{self, Layout, RingWriter};
+use support::{Home, Nixl, Pmcd, project, sees_all_processes, wait_for};
+use world::{LONG, World};
 
 /// NIXL with an agent that lives until its standard input is closed.
 struct Agent(Child);
@@ -153,4 +160,77 @@ fn check_finds_a_process_whose_first_thread_has_ended() {
 fn port() -> u16 {
     let free = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     free.local_addr().expect("bound").port()
+}
+
+/// A process that has these files mapped.
+fn mapper(files: &[&Path]) -> Agent {
+    let script = "import mmap, sys\n\
+                  files = [open(name, 'r+b') for name in sys.argv[1:]]\n\
+                  mapped = [mmap.mmap(file.fileno(), 0) for file in files]\n\
+                  print('ready', flush=True)\n\
+                  sys.stdin.read()\n";
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", script]).args(files);
+    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut process = Agent(child.expect("Python starts"));
+    let mut said = BufReader::new(process.0.stdout.take().expect("piped"));
+    said.read_line(&mut String::new()).expect("it is ready");
+    process
+}
+
+#[test]
+fn who_uses_nixl_and_has_no_file_that_is_read_is_counted_once_a_minute() {
+    let mut world = World::new(|config| config.proc_facts = true);
+    let library = world.path("libnixl.so");
+    std::fs::write(&library, [0; 4096]).expect("written");
+    drop(world.ring("heard"));
+    let ring = world.path("heard");
+    let [silent, heard] = [&[&*library][..], &[&*library, &*ring]].map(mapper);
+    let mut look = |seconds| {
+        world.now += Duration::from_secs(seconds);
+        world.tick(1, Duration::ZERO, LONG);
+        world.agents.tidy(world.now, Instant::now() + LONG);
+        let found = world.agents.silent()?;
+        let is_found = |agent: &Agent| found.iter().any(|user| user.pid == agent.0.id());
+        Some([is_found(&silent), is_found(&heard)])
+    };
+    if !sees_all_processes() {
+        // Nobody knows whether there are others.
+        (0..200).for_each(|_| assert_eq!(look(61), None));
+        return;
+    }
+    wait_for("who has only the library is found", || {
+        (look(61) == Some([true, false])).then_some(())
+    });
+    // None comes in between: a look through all processes takes its time.
+    let surveys = world.agents.effort().surveys;
+    for _ in 0..50 {
+        world.now += Duration::from_secs(1);
+        world.agents.tidy(world.now, Instant::now() + LONG);
+    }
+    assert!(world.agents.effort().surveys <= surveys + 1);
+    let gone = silent.0.id();
+    drop(silent);
+    wait_for("who has ended is not counted", || {
+        world.now += Duration::from_secs(61);
+        world.agents.tidy(world.now, Instant::now() + LONG);
+        let found = world.agents.silent()?;
+        found.iter().all(|user| user.pid != gone).then_some(())
+    });
+}
+
+#[test]
+fn how_many_they_are_is_a_value_where_all_processes_can_be_seen() {
+    let home = Home::new();
+    let library = home.path("libnixl.so");
+    std::fs::write(&library, [0; 4096]).expect("written");
+    let _process = mapper(&[&library]);
+    let pmcd = Pmcd::start(&home);
+    let value = || pmcd.values("nixl.agents.silent").remove("");
+    if sees_all_processes() {
+        let silent = wait_for("they are counted", value);
+        assert!(silent >= 1, "{silent}");
+    }
+    pmcd.configure(&home, "proc_facts = false");
+    assert_eq!(value(), None, "nobody is looked at");
 }

@@ -15,6 +15,7 @@ use crate::find::name;
 use crate::find::scan::{Found, Scanner};
 use crate::producer::facts::kubelet;
 use crate::producer::presence::{Inquiry, check_every};
+use crate::producer::writer::Writer;
 use crate::ring::source::Mode;
 use crate::shm::Broken;
 use crate::state::ledger::Books;
@@ -138,6 +139,8 @@ pub struct Agents {
     /// When the last survey ended, and how long it took.
     surveyed: Option<(Instant, Duration)>,
     /// Surveys that were finished, and the time that they took.
+    /// Who uses NIXL without telemetry; `None`: that is not known.
+    silent: Option<Vec<Writer>>,
     surveys: u64,
     survey_time: Duration,
     /// Whose turn it is: its place in the table.
@@ -201,6 +204,7 @@ impl Agents {
             surveying: None,
             asks: false,
             surveyed: None,
+            silent: None,
             surveys: 0,
             survey_time: Duration::ZERO,
             next_served: 0,

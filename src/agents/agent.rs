@@ -158,6 +158,23 @@ impl Agent {
         self.store.is_some() || !self.sources.is_empty()
     }
 
+    /// The files that are read, or watched, for it.
+    pub(crate) fn attached(&self) -> impl Iterator<Item = (FileId, &Path)> {
+        let rings = self
+            .sources
+            .iter()
+            .map(|source| (source.id(), source.path()));
+        let store = self
+            .store
+            .iter()
+            .map(|store| (store.file_id(), store.path()));
+        let stranger = self
+            .stranger
+            .iter()
+            .map(|stranger| (stranger.id(), stranger.path()));
+        rings.chain(store).chain(stranger)
+    }
+
     /// Where its rings are.
     pub(crate) fn ring_directory(&self) -> &Path {
         self.ring_directory

@@ -11,6 +11,7 @@ impl Agents {
         let mut counts = AgentCounts {
             unsupported: number(self.scanner.unsupported()),
             refused: number(self.scanner.refused()),
+            silent: self.silent().map(|silent| number(silent.len())),
             ..AgentCounts::default()
         };
         for agent in self.agents.values().filter(|agent| agent.shown) {

@@ -124,8 +124,7 @@ impl Agent {
     }
 
     fn files(&self) -> usize {
-        let others = [self.store.is_some(), self.stranger.is_some()];
-        self.sources.len() + others.into_iter().filter(|&is_open| is_open).count()
+        self.attached().count()
     }
 
     /// Whether it needs no place for another file that it does not have already: none, if it had a store and leaves it for a ring.

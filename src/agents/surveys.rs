@@ -1,9 +1,11 @@
 //! Who writes the rings, as far as /proc shows it.
 
 use super::{Agents, Change};
+use crate::agents::agent::Agent;
 use crate::find::discover::FileId;
 use crate::producer::facts::Facts;
 use crate::producer::survey::{Mappers, Survey};
+use crate::producer::writer::Writer;
 use crate::shm::Broken;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -15,6 +17,9 @@ const REST: u32 = 20;
 const URGENT_REST: u32 = 3;
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(5);
+/// Who uses NIXL without telemetry is looked at this often, and less often where that would take a noticeable share of the time.
+const CENSUS: Duration = Duration::from_secs(60);
+const CENSUS_REST: u32 = 200;
 /// A survey that takes longer is one that a process holds up.
 const LONG: Duration = Duration::from_secs(60);
 
@@ -72,9 +77,23 @@ impl Agents {
                 }
                 Err(_) => self.surveyed = Some((now, LONGEST)),
             }
-        } else if self.asks && self.is_survey_due(now) {
+        } else if self.is_census_due(now) || (self.asks && self.is_survey_due(now)) {
             self.begin_survey(now);
         }
+    }
+
+    fn is_census_due(&self, now: Instant) -> bool {
+        let due = |(ended, took): (Instant, Duration)| {
+            now >= ended + CENSUS.max(took.saturating_mul(CENSUS_REST))
+        };
+        self.surveyed.is_none_or(due)
+    }
+
+    /// The processes that use NIXL and write nothing that is read here, as of the last look at all of them; `None`: not all
+    /// can be seen.
+    #[must_use]
+    pub fn silent(&self) -> Option<&[Writer]> {
+        self.silent.as_deref()
     }
 
     fn is_survey_due(&self, now: Instant) -> bool {
@@ -109,7 +128,7 @@ impl Agents {
                 inodes.insert((stranger.id().ino, stranger.facts.uid));
             }
         }
-        if rings.is_empty() {
+        if rings.is_empty() && !self.is_census_due(now) {
             return;
         }
         match Survey::begin(inodes) {
@@ -133,6 +152,9 @@ impl Agents {
         self.surveys += 1;
         self.survey_time += mappers.took;
         self.surveyed = Some((now, mappers.took));
+        // Also by those that were attached meanwhile.
+        let files = self.agents.values().flat_map(Agent::attached);
+        self.silent = mappers.silent(files.map(|(id, path)| (id.dev, id.ino, path)));
         let (mut broken, mut woken) = (false, Vec::new());
         for (key, agent) in self.agents.iter_mut() {
             let mut asked: Option<(Option<Facts>, u32)> = None;

@@ -8,6 +8,7 @@ use crate::find::directory::Directory;
 use crate::find::discover;
 use crate::find::name;
 use crate::producer::facts::telemetry::Settings;
+use crate::producer::survey::library::is_nixl;
 use crate::producer::writer::Stat;
 use nix::unistd::geteuid;
 use std::collections::HashSet;
@@ -191,18 +192,6 @@ fn user_of_nixl(pid: u32) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-/// Whether a line of /proc/PID/maps names libnixl: `libnixl.so`, `libnixl_build.so`, `libnixl-4f1c.so.1` and so on.
-fn is_nixl(line: &[u8]) -> bool {
-    let path = line.trim_ascii_end();
-    let name = path.rsplit(|&byte| byte == b'/').next();
-    let rest = name.and_then(|name| name.strip_prefix(b"libnixl"));
-    path.contains(&b'/')
-        && rest.is_some_and(|rest| {
-            matches!(rest.first(), Some(b'.' | b'_' | b'-'))
-                && rest.windows(3).any(|part| part == b".so")
-        })
-}
-
 /// A command line as it can be shown on a terminal.
 fn command_line(command: &[u8]) -> String {
     let words = command
@@ -215,23 +204,6 @@ fn command_line(command: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn libraries_of_nixls_are_told_from_others() {
-        let line = |path: &str| format!("7f00-7f10 r-xp 00001000 fe:01 4711   {path}\n");
-        for (path, expected) in [
-            ("/opt/nixl/lib/libnixl.so", true),
-            ("/venv/.nixl_cu12.mesonpy.libs/libnixl_build.so", true),
-            ("/usr/lib/libnixl-4f1c2.so.1.5 (deleted)", true),
-            ("/usr/lib/libnixlish.so", false),
-            ("/usr/lib/libnixl.py", false),
-            ("/libnixl.so/other", false),
-            ("libnixl.so", false),
-            ("", false),
-        ] {
-            assert_eq!(is_nixl(line(path).as_bytes()), expected, "{path}");
-        }
-    }
 
     #[test]
     fn a_command_line_is_shown_without_control_characters() {

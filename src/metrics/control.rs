@@ -49,6 +49,8 @@ pub struct AgentCounts {
     pub refused: u32,
     /// [`Life::Unknown`](crate::agents::agent::Life::Unknown).
     pub unknown: u32,
+    /// Processes that use NIXL and write nothing that is read here; `None`: not all processes can be seen.
+    pub silent: Option<u32>,
 }
 
 /// What the agent has to do, and has done since the start.

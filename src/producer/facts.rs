@@ -8,6 +8,7 @@
 pub mod cgroup;
 pub mod engine;
 pub mod environ;
+pub mod gpu;
 pub mod kubelet;
 pub mod names;
 pub mod telemetry;
@@ -53,6 +54,8 @@ pub struct Facts {
     pub pod_uid: Option<String>,
     /// The inference engine that made the agent.
     pub engine: Option<Engine>,
+    /// The GPUs of the process: numbers or UUIDs, with commas between them.
+    pub gpu: Option<String>,
     /// A decimal number.
     pub slurm_job_id: Option<String>,
 }
@@ -106,6 +109,8 @@ impl Facts {
             container_id: cgroup.container_id,
             pod_uid: cgroup.pod_uid,
             engine: Engine::of_command_line(&cmdline),
+            // What it was given says which are its own; it may have others open, to see what there is.
+            gpu: environ.gpu.or_else(|| gpu::of_open_files(&shown_at)),
             // The groups are the system's; an environment is passed on to whatever is started from a job.
             slurm_job_id: cgroup.slurm_job_id.or(environ.slurm_job_id),
         };
@@ -127,6 +132,7 @@ impl Facts {
             container_id: or(self.container_id, &weaker.container_id),
             pod_uid: or(self.pod_uid, &weaker.pod_uid),
             engine: self.engine.or(weaker.engine),
+            gpu: or(self.gpu, &weaker.gpu),
             slurm_job_id: or(self.slurm_job_id, &weaker.slurm_job_id),
         }
     }
@@ -147,6 +153,7 @@ impl Facts {
             ("container_id", self.container_id.as_deref()),
             ("pod_uid", self.pod_uid.as_deref()),
             ("engine", self.engine.map(Engine::name)),
+            ("gpu", self.gpu.as_deref()),
             ("slurm_job_id", self.slurm_job_id.as_deref()),
         ];
         let known = labels
@@ -182,6 +189,7 @@ mod tests {
             container_id: Some("9".repeat(64)),
             pod_uid: Some(POD.into()),
             engine: Some(Engine::Vllm),
+            gpu: Some("0,3".into()),
             slurm_job_id: Some("4711".into()),
         }
     }
@@ -193,6 +201,7 @@ mod tests {
             .env_clear()
             .envs([("LOCAL_RANK", "5"), ("HF_TOKEN", "secret")])
             .envs([("SLURM_JOB_ID", "4711"), ("PATH", "/usr/bin:/bin")])
+            .env("CUDA_VISIBLE_DEVICES", "2,3")
             .spawn()
             .expect("it starts");
         let writer = Writer::of(child.id()).expect("it runs");
@@ -219,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_tells_its_rank_and_its_job_and_nothing_else_of_its_environment() {
+    fn a_process_tells_its_rank_its_job_and_its_gpus_and_nothing_else_of_its_environment() {
         let (mut child, writer) = sleeper();
         let end = Instant::now() + Duration::from_secs(120);
         // While the kernel sets its program up, its environment is empty.
@@ -231,6 +240,7 @@ mod tests {
         };
         assert_eq!(facts.local_rank.as_deref(), Some("5"));
         assert_eq!(facts.slurm_job_id.as_deref(), Some("4711"));
+        assert_eq!(facts.gpu.as_deref(), Some("2,3"));
         assert!(!format!("{facts:?}").contains("secret"));
         assert_eq!((facts.user, facts.engine), (None, None));
         child.kill().expect("it runs");
@@ -280,7 +290,7 @@ mod tests {
             serde_json::json!({
                 "nixl_agent": "a", "source": "ring", "user": "dynamo", "local_rank": "3", "agent_instance": "1",
                 "nixl_hostname": "node-1", "container_id": "9".repeat(64),
-                "pod_uid": POD, "engine": "vllm", "slurm_job_id": "4711",
+                "pod_uid": POD, "engine": "vllm", "gpu": "0,3", "slurm_job_id": "4711",
             })
         );
     }

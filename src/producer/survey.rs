@@ -20,7 +20,9 @@ use std::sync::mpsc::{self, Receiver, RecvError, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub mod library;
 mod locks;
+use library::is_nixl;
 use locks::Locks;
 
 /// What /proc/self/ns/pid is a link to in the namespace that all processes of the host are seen from (PROC_PID_INIT_INO of
@@ -48,6 +50,8 @@ pub struct Mappers {
     facts: HashMap<Writer, Facts>,
     /// What the owners of files are called that it was asked for.
     users: HashMap<u32, String>,
+    /// The processes that use NIXL, but for those of this program.
+    nixl: Vec<Writer>,
     /// Who has locked a store; `None`: not all of it is shown.
     locks: Option<Locks>,
     /// Whether no process was hidden: then a file that nobody has mapped is one that nobody writes to.
@@ -156,14 +160,18 @@ impl Mappers {
             }
         });
         let (mut maps, mut line) = (BufReader::new(maps), Vec::new());
-        let mut is_wanted = false;
+        let (mut is_wanted, mut uses_nixl) = (false, false);
         // A process may end at any point; what was read of it until then may stay.
         while maps.read_until(b'\n', &mut line)? > 0 {
             if let Some((place, ino)) = shared_mapping(&line) {
                 self.add(place, ino, &mapper);
                 is_wanted |= inodes.contains(&ino);
             }
+            uses_nixl = uses_nixl || is_nixl(&line);
             line.clear();
+        }
+        if uses_nixl && mapper.is_agent() {
+            self.nixl.push(mapper.process);
         }
         if is_wanted && mapper.is_agent() {
             if let Some(facts) = Facts::of_process(mapper.process) {
@@ -241,6 +249,21 @@ impl Mappers {
     pub fn is_possible(&self, ino: u64) -> bool {
         let mut known = self.by_inode.get(&ino).into_iter().flatten();
         known.any(|(_, mapper)| mapper.is_agent())
+    }
+
+    /// The processes that use NIXL and have none of these files mapped, each by its device, inode and path; `None`: not all
+    /// processes were seen.
+    #[must_use]
+    pub fn silent<'a>(
+        &self,
+        files: impl IntoIterator<Item = (u64, u64, &'a Path)>,
+    ) -> Option<Vec<Writer>> {
+        let writers = files
+            .into_iter()
+            .flat_map(|(dev, ino, path)| self.of(dev, ino, path));
+        let writers: HashSet<Writer> = writers.map(|mapper| mapper.process).collect();
+        let silent = self.nixl.iter().filter(|user| !writers.contains(user));
+        self.complete.then(|| silent.copied().collect())
     }
 
     fn add(&mut self, place: String, ino: u64, mapper: &Mapper) {

@@ -5,7 +5,7 @@ use crate::producer::presence::{Presence, Seen};
 use crate::producer::survey::Mappers;
 use crate::shm::LeaseKind;
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// What is not read of it, and why.
@@ -80,6 +80,11 @@ impl Stranger {
     /// Which file it is.
     pub fn id(&self) -> FileId {
         self.facts.id
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Finds out who has it, if that was not asked for as long as `every`.

@@ -188,7 +188,7 @@ nixl.conf are remembered; those that were seen least recently go first.",
         "\
 How often the processes of this host were looked through, to find out who writes
 to a ring. It is done when a ring or somebody who has one open is not known yet,
-and never with proc_facts = false.",
+for nixl.agents.silent once a minute, and never with proc_facts = false.",
     ),
     control(
         16,

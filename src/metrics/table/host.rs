@@ -254,4 +254,17 @@ name them with their reasons. Files that are no rings are not counted.",
 Agents whose nixl.agent.state is 0: the kernel does not tell who has the ring,
 and nothing was reported for retain.",
     ),
+    agents(
+        6,
+        "agents.silent",
+        |control, _| control.agents.silent,
+        "processes that use NIXL without telemetry here",
+        "\
+Processes that have libnixl mapped, and none of the files that are read here: of
+those whose telemetry is switched off or goes elsewhere, and of those that have
+not made an agent yet, nothing is seen. pmdanixl --check names them, with the
+variables that are missing. Looked at once a minute; no value where not all
+processes of the host can be seen (proc_facts = false, a PID namespace, a user
+without the rights).",
+    ),
 ];

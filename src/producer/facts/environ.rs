@@ -7,6 +7,7 @@
 //! | --- | --- | --- |
 //! | `LOCAL_RANK` | torchrun; NIXL's own exporter takes the rank from it, unless NIXL_TELEMETRY_RANK_ENV names another variable | local_rank |
 //! | `SLURM_JOB_ID` | Slurm | slurm_job_id |
+//! | `CUDA_VISIBLE_DEVICES` | who starts a process for some of a host's GPUs | gpu |
 //!
 //! NIXL_TELEMETRY_RANK_ENV is not followed: the process would choose what is read. SLURM_LOCALID is no rank of an agent: all
 //! workers of an engine that Slurm starts as one task have the same. The environment is as the process was started with; one
@@ -16,15 +17,18 @@
 //! NIXL itself was told to write.
 
 use super::cgroup::MAX_JOB;
-use super::number;
+use super::{gpu, number};
 use std::ffi::OsStr;
 use std::hint::black_box;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+const LOCAL_RANK: &[u8] = b"LOCAL_RANK=";
+const SLURM_JOB_ID: &[u8] = b"SLURM_JOB_ID=";
+const GPUS: &[u8] = b"CUDA_VISIBLE_DEVICES=";
 /// So much of a variable is looked at: the longest name and value that are taken, and one byte that shows that a value is longer.
-const HEAD: usize = 24;
+const HEAD: usize = GPUS.len() + gpu::MAX_LIST + 1;
 /// Bytes that are read at a time.
 const CHUNK: usize = 4096;
 /// The longest directory that is taken, in bytes: with what stands before it, it has room in the state file.
@@ -36,13 +40,15 @@ const DIRECTORY_HEAD: usize = STORE_DIR.len() + MAX_DIRECTORY + 1;
 /// The highest rank that is taken for one.
 const MAX_RANK: u64 = 65_535;
 
-/// What the environment tells; values are decimal numbers.
+/// What the environment tells.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environ {
-    /// Which of a host's processes of one job it is.
+    /// Which of a host's processes of one job it is, a decimal number.
     pub local_rank: Option<String>,
-    /// The Slurm job that it was started in.
+    /// The Slurm job that it was started in, a decimal number.
     pub slurm_job_id: Option<String>,
+    /// The GPUs that it may use, as [`gpu::of_list`] takes them.
+    pub gpu: Option<String>,
 }
 
 /// The first value of each variable, as getenv(3) finds it; `Some(None)` if it is not one that is taken.
@@ -50,6 +56,7 @@ pub struct Environ {
 struct First {
     local_rank: Option<Option<String>>,
     slurm_job_id: Option<Option<String>>,
+    gpu: Option<Option<String>>,
 }
 
 impl Environ {
@@ -59,10 +66,16 @@ impl Environ {
     /// They cannot be read.
     pub fn read(environ: impl Read) -> io::Result<Self> {
         let mut first = First::default();
-        variables(environ, &mut [0; HEAD], |_| true, |one| first.note(one))?;
+        // Of all others no more is looked at than tells that they are others.
+        let is_ours = |head: &[u8]| {
+            let mut names = [LOCAL_RANK, SLURM_JOB_ID, GPUS].into_iter();
+            names.any(|name| head.starts_with(name) || name.starts_with(head))
+        };
+        variables(environ, &mut [0; HEAD], is_ours, |one| first.note(one))?;
         Ok(Self {
             local_rank: first.local_rank.flatten(),
             slurm_job_id: first.slurm_job_id.flatten(),
+            gpu: first.gpu.flatten(),
         })
     }
 }
@@ -171,11 +184,13 @@ fn scan(
 impl First {
     /// A variable, or the beginning of one whose value is too long to be taken.
     fn note(&mut self, variable: &[u8]) {
-        if let Some(value) = variable.strip_prefix(b"LOCAL_RANK=") {
+        if let Some(value) = variable.strip_prefix(LOCAL_RANK) {
             self.local_rank.get_or_insert(number(value, MAX_RANK));
-        } else if let Some(value) = variable.strip_prefix(b"SLURM_JOB_ID=") {
+        } else if let Some(value) = variable.strip_prefix(SLURM_JOB_ID) {
             let job = number(value, MAX_JOB).filter(|job| job != "0");
             self.slurm_job_id.get_or_insert(job);
+        } else if let Some(value) = variable.strip_prefix(GPUS) {
+            self.gpu.get_or_insert_with(|| gpu::of_list(value));
         }
     }
 }
@@ -198,6 +213,25 @@ mod tests {
         let long = format!("SECRET={}\0{last}", "x".repeat(3 * CHUNK));
         let both = (Some("65535".into()), Some("4294967295".into()));
         assert_eq!(told(long.as_bytes()), both);
+    }
+
+    #[test]
+    fn the_gpus_are_those_that_getenv_would_find() {
+        let gpu = |environ: &[u8]| Environ::read(environ).expect("memory can be read").gpu;
+        let environ =
+            b"NVIDIA_VISIBLE_DEVICES=7\0CUDA_VISIBLE_DEVICES=2,3\0CUDA_VISIBLE_DEVICES=4\0";
+        assert_eq!(gpu(environ).as_deref(), Some("2,3"));
+        let uuids = ["GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"; 8].join(",");
+        let environ = format!("CUDA_VISIBLE_DEVICES={uuids}\0");
+        assert_eq!(gpu(environ.as_bytes()), Some(uuids.clone()));
+        for environ in [
+            "CUDA_VISIBLE_DEVICES=\0CUDA_VISIBLE_DEVICES=1\0",
+            "CUDA_VISIBLE_DEVICES=-1\0",
+            "CUDA_VISIBLE_DEVICES=0",
+            &format!("CUDA_VISIBLE_DEVICES={uuids},GPU-1\0"),
+        ] {
+            assert_eq!(gpu(environ.as_bytes()), None, "{environ}");
+        }
     }
 
     #[test]
