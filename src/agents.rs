@@ -322,6 +322,7 @@ impl Agents {
         let room = Descriptors::of(config);
         self.max_rings = room.rings;
         self.remove_exited_after = config.remove_exited_after;
+        self.proc_facts = config.proc_facts;
         self.found.clear();
         self.early = Some((Vec::new(), Instant::now() + FIRST_LOOK));
         self.books.early = true;

@@ -93,7 +93,7 @@ impl Agents {
     /// can be seen.
     #[must_use]
     pub fn silent(&self) -> Option<&[Writer]> {
-        self.silent.as_deref()
+        self.silent.as_deref().filter(|_| self.proc_facts)
     }
 
     fn is_survey_due(&self, now: Instant) -> bool {

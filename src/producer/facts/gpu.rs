@@ -1,6 +1,8 @@
 //! Which GPUs a process has: those that it was given, or else those whose device files it has open.
 
-use std::fs;
+use nix::dir::Dir;
+use nix::fcntl::{OFlag, readlinkat};
+use nix::sys::stat::Mode;
 use std::os::unix::ffi::OsStrExt;
 
 /// The longest list that is taken, in bytes: eight GPUs by their UUIDs.
@@ -37,13 +39,17 @@ pub fn of_list(value: &[u8]) -> Option<String> {
 /// The GPUs whose device files a process has open, in rising order; `None`: it has none, or that may not be looked at.
 #[must_use]
 pub fn of_open_files(shown_at: &str) -> Option<String> {
-    let files = fs::read_dir(format!("{shown_at}/fd")).ok()?;
-    let links = files
-        .take(MAX_FILES)
-        .flatten()
-        .filter_map(|entry| fs::read_link(entry.path()).ok());
-    let devices = links.filter_map(|link| device(link.as_os_str().as_bytes()));
-    let mut devices: Vec<u32> = devices.collect();
+    // Not std's, which panics where a directory cannot be closed.
+    let list = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let path = format!("{shown_at}/fd");
+    let place = nix::fcntl::open(path.as_str(), list, Mode::empty()).ok()?;
+    let mut devices: Vec<u32> = Vec::new();
+    let mut files = Dir::openat(&place, ".", list, Mode::empty()).ok()?;
+    for file in files.iter().take(MAX_FILES).flatten() {
+        // `.` and `..` are no links.
+        let link = readlinkat(&place, file.file_name());
+        devices.extend(link.ok().and_then(|link| device(link.as_bytes())));
+    }
     devices.sort_unstable();
     devices.dedup();
     let devices = devices.iter().map(u32::to_string).collect::<Vec<_>>();
