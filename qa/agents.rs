@@ -15,7 +15,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use world::{SECOND, World, push, push_to};
+use world::{LONG, SECOND, World, push, push_to};
 use writer::{Kind, Layout, RingWriter};
 
 #[test]
@@ -201,6 +201,42 @@ fn who_locks_a_ring_and_does_not_drain_it_keeps_its_reader_away_for_seconds_only
     push(&mut ring, 1);
     world.pass(2);
     assert_eq!((world.account(), ring.pending()), ([7, 0, 1], 1));
+}
+
+#[test]
+fn who_puts_read_pos_before_the_end_again_and_again_gets_two_batches_a_drain() {
+    let mut world = World::new(|_| ());
+    // What /proc shows is not waited for.
+    world.agents.set_patience(Duration::ZERO);
+    let mut ring = world.ring("a");
+    for _ in 0..16 {
+        push(&mut ring, 1);
+        world.pass(1);
+    }
+    let file = fs::OpenOptions::new().write(true).open(world.path("a"));
+    let (file, done) = (file.expect("there"), AtomicBool::new(false));
+    let counted = |world: &World| {
+        let agent = world.agents.iter().next().expect("an agent");
+        agent.entry.account.events
+    };
+    // Two and one before the end, and as many once more.
+    let positions = [0_u64, 13].map(u64::to_le_bytes).concat();
+    let most = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                file.write_all_at(&positions, 0).expect("written");
+            }
+        });
+        let drains = (0..50_000).map(|_| {
+            let before = counted(&world);
+            world.agents.drain(world.now, LONG, &mut Vec::new());
+            counted(&world) - before
+        });
+        let most = drains.max();
+        done.store(true, Relaxed);
+        most
+    });
+    assert!(most <= Some(4), "{most:?}");
 }
 
 #[test]

@@ -33,7 +33,12 @@ fn agent(dir: &Path) -> Child {
 }
 
 fn survey(files: HashSet<(u64, u32)>) -> Mappers {
-    let survey = Survey::begin(files).expect("a thread");
+    survey_with(files, HashSet::new())
+}
+
+/// With the inodes of which it is asked only who has them mapped.
+fn survey_with(files: HashSet<(u64, u32)>, inodes: HashSet<u64>) -> Mappers {
+    let survey = Survey::begin(files, inodes).expect("a thread");
     survey.wait(support::PATIENCE).expect("an answer")
 }
 
@@ -72,7 +77,8 @@ fn facts_come_with_the_writer_and_stay_until_another_is_started() {
 
     // One that was for other files tells who writes, and takes nothing away.
     presence.begin_survey(&file);
-    presence.end_survey(&survey(HashSet::new()), &file_facts, &path);
+    let only_writers = survey_with(HashSet::new(), [file_facts.id.ino].into());
+    presence.end_survey(&only_writers, &file_facts, &path);
     assert_eq!(presence.writer(), Some(writer));
     assert_eq!(presence.facts(), Some(&facts));
 

@@ -123,6 +123,7 @@ impl World {
         let mut found = found.expect("nobody has it");
         change(&found.state, &mut found.records);
         let mut agents = Agents::new(&self.config);
+        agents.set_patience(LONG);
         agents.restore(found.state, found.records);
         self.agents = Some(agents);
     }
@@ -134,6 +135,9 @@ impl World {
             self.now += 3 * SECOND;
             agents.scan(self.now, LONG);
             agents.drain(self.now, LONG, &mut Vec::new());
+            while agents.is_asking() {
+                agents.drain(self.now, LONG, &mut Vec::new());
+            }
         }
         self.counted += self.queue.drain(..).sum::<u64>();
     }

@@ -192,7 +192,7 @@ impl Agents {
                 events: Events::default(),
                 early: true,
                 counted: 0,
-                inquiry: Some(RefCell::default()),
+                inquiry: RefCell::default(),
             },
             max_agents: config.max_agents,
             max_rings: room.rings,
@@ -227,10 +227,16 @@ impl Agents {
         }
     }
 
-    /// Waits so long, and not a tenth of a second, for what /proc shows where it decides whether a batch was counted: on a
+    /// Lets rings wait so long for what /proc shows where it decides whether a batch was counted, and not half a second: on a
     /// machine that is slower than its answers may be.
     pub fn set_patience(&mut self, patience: Duration) {
-        self.books.inquiry = Some(RefCell::new(Inquiry::new(patience)));
+        self.books.inquiry = RefCell::new(Inquiry::new(patience));
+    }
+
+    /// Whether a ring waits for such an answer: what it holds is counted when that has come.
+    #[must_use]
+    pub fn is_asking(&self) -> bool {
+        self.books.inquiry.borrow().is_open()
     }
 
     /// Goes on from a state: its agents are known again, and those that were instances are.

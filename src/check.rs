@@ -84,7 +84,7 @@ pub fn run(
         writeln!(out, "warning: {warning}")?;
     }
     // Looked at before the user is changed, who may not see other users' processes.
-    let mappers = Mappers::read(&HashSet::new());
+    let mappers = Mappers::read(&HashSet::new(), None);
     let nixl = Users::look();
     if let Some(Err(err)) = config
         .user

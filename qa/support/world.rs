@@ -50,8 +50,10 @@ impl World {
             ..Config::default()
         };
         change(&mut config);
+        let mut agents = Agents::new(&config);
+        agents.set_patience(LONG);
         Self {
-            agents: Agents::new(&config),
+            agents,
             dir,
             config,
             now: Instant::now(),
@@ -81,6 +83,10 @@ impl World {
             let mut changes = Vec::new();
             self.agents.scan(self.now, budget);
             self.agents.drain(self.now, budget, &mut changes);
+            // What /proc shows of a ring takes time of its own.
+            while self.agents.is_asking() {
+                self.agents.drain(self.now, budget, &mut changes);
+            }
             for change in changes {
                 match change {
                     Change::Appeared(key) => assert!(self.instances.insert(key), "{key:?} twice"),

@@ -75,20 +75,6 @@ impl Spent {
 }
 
 impl Agents {
-    /// As [`Agents::drain`], for an answer, which does not wait for /proc: a ring of which that would decide is left for the next
-    /// drain.
-    pub fn drain_for_answer(
-        &mut self,
-        now: Instant,
-        budget: Duration,
-        changes: &mut Vec<Change>,
-    ) -> bool {
-        let inquiry = self.books.inquiry.take();
-        let in_time = self.drain(now, budget, changes);
-        self.books.inquiry = inquiry;
-        in_time
-    }
-
     /// Counts the events that wait in the rings, and lets agents that have exited go when it is time. When the budget is
     /// used up, the rest has its turn first the next time; whether there is none.
     pub fn drain(&mut self, now: Instant, budget: Duration, changes: &mut Vec<Change>) -> bool {

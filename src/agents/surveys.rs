@@ -3,6 +3,7 @@
 use super::{Agents, Change};
 use crate::agents::agent::Agent;
 use crate::find::discover::FileId;
+use crate::log;
 use crate::producer::facts::Facts;
 use crate::producer::survey::{Mappers, Survey};
 use crate::producer::writer::Writer;
@@ -29,6 +30,8 @@ pub(super) struct Surveying {
     survey: Survey,
     /// The rings that it is for: those that are attached later were not there when the first processes were looked at.
     rings: HashSet<FileId>,
+    /// Of which files it shows who has them mapped.
+    inodes: HashSet<u64>,
     began: Instant,
     /// Whether it was said that it takes long.
     said: bool,
@@ -69,6 +72,7 @@ impl Agents {
                 Ok(None) => {
                     if !surveying.said && now.duration_since(surveying.began) >= LONG {
                         surveying.said = true;
+                        let _about = log::about(None);
                         tracing::warn!(
                             "/proc does not answer: a process keeps its memory busy; who writes to new rings is not known until it does"
                         );
@@ -106,7 +110,7 @@ impl Agents {
 
     fn begin_survey(&mut self, now: Instant) {
         self.asks = false;
-        let (mut rings, mut inodes) = (HashSet::new(), HashSet::new());
+        let (mut rings, mut files) = (HashSet::new(), HashSet::new());
         for agent in self.agents.values_mut() {
             for source in agent
                 .sources
@@ -115,27 +119,31 @@ impl Agents {
             {
                 source.begin_survey();
                 rings.insert(source.id());
-                inodes.insert((source.id().ino, source.uid()));
+                files.insert((source.id().ino, source.uid()));
             }
             if let Some(store) = agent.store.as_mut().filter(|store| store.presence.asks()) {
                 store.begin_survey();
                 rings.insert(store.file_id());
-                inodes.insert((store.file_id().ino, store.uid()));
+                files.insert((store.file_id().ino, store.uid()));
             }
             if let Some(stranger) = agent.stranger.as_mut().filter(|stranger| stranger.asks()) {
                 stranger.begin_survey();
                 rings.insert(stranger.id());
-                inodes.insert((stranger.id().ino, stranger.facts.uid));
+                files.insert((stranger.id().ino, stranger.facts.uid));
             }
         }
         if rings.is_empty() && !self.is_census_due(now) {
             return;
         }
-        match Survey::begin(inodes) {
+        // Who has any of them mapped does not use NIXL without telemetry.
+        let attached = self.agents.values().flat_map(Agent::attached);
+        let inodes: HashSet<u64> = attached.map(|(id, _)| id.ino).collect();
+        match Survey::begin(files, inodes.clone()) {
             Ok(survey) => {
                 self.surveying = Some(Surveying {
                     survey,
                     rings,
+                    inodes,
                     began: now,
                     said: false,
                 });
@@ -152,9 +160,11 @@ impl Agents {
         self.surveys += 1;
         self.survey_time += mappers.took;
         self.surveyed = Some((now, mappers.took));
-        // Also by those that were attached meanwhile.
-        let files = self.agents.values().flat_map(Agent::attached);
-        self.silent = mappers.silent(files.map(|(id, path)| (id.dev, id.ino, path)));
+        let files = || self.agents.values().flat_map(Agent::attached);
+        // Of files that were attached meanwhile it does not show whose they are; the next one does, which is due.
+        if files().all(|(id, _)| surveying.inodes.contains(&id.ino)) || !mappers.complete {
+            self.silent = mappers.silent(files().map(|(id, path)| (id.dev, id.ino, path)));
+        }
         let (mut broken, mut woken) = (false, Vec::new());
         for (key, agent) in self.agents.iter_mut() {
             let mut asked: Option<(Option<Facts>, u32)> = None;

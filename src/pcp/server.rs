@@ -293,7 +293,7 @@ impl Server {
             Allowance::none()
         };
         while !self.scan(budget.scan) && allowance.lasts() {}
-        while !self.drain(budget.drain, Agents::drain_for_answer) && allowance.lasts() {}
+        while !self.drain(budget.drain, Agents::drain) && allowance.lasts() {}
         self.control.drains += 1;
     }
 
@@ -394,7 +394,7 @@ impl Server {
         if self.is_waiting() {
             return;
         }
-        self.drain(END.drain, Agents::drain_for_answer);
+        self.drain(END.drain, Agents::drain);
         self.collect(END);
         self.save_with(KeptIds::finish);
     }

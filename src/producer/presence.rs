@@ -310,6 +310,7 @@ impl Presence {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
     use std::os::fd::AsFd;
 
     /// A file as a ring is attached to it, and where it is.
@@ -323,7 +324,7 @@ mod tests {
     /// All of /proc, with nothing hidden.
     fn survey(presence: &mut Presence, file: &tempfile::NamedTempFile, facts: &FileFacts) {
         presence.begin_survey(file.as_file());
-        let mut mappers = Mappers::read(&[(facts.id.ino, facts.uid)].into());
+        let mut mappers = Mappers::read(&[(facts.id.ino, facts.uid)].into(), Some(&HashSet::new()));
         mappers.complete = true;
         presence.end_survey(&mappers, facts, file.path());
     }

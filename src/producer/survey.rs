@@ -13,7 +13,7 @@ use std::cell::LazyCell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, ErrorKind};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvError, TryRecvError};
@@ -30,6 +30,17 @@ use locks::Locks;
 const HOST: &str = "pid:[4026531836]";
 /// The first process.
 const INIT: u32 = 1;
+
+// Any user may have as many mappings as he likes, of files with names of any length.
+
+/// Places at which one process may have an inode mapped, on several file systems or by several names.
+const MOST_PLACES: usize = 16;
+/// Processes that may have an inode mapped.
+const MOST_MAPPERS: usize = 1024;
+/// Bytes of a line of maps that are looked at; a path has 4,096 at most where it can be opened by it.
+const MOST_LINE: u64 = 8192;
+/// Bytes of /proc/locks: some hundred thousand locks.
+const MOST_LOCKS: u64 = 16 << 20;
 
 /// A process that has a file mapped shared and writable.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,16 +79,16 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Starts to look, and to find out facts of who has one of these inodes mapped, and what the owners of these files, their
-    /// values, are called.
+    /// Starts to look who has one of `inodes` mapped, and to find out facts of who has one of `files`, which are among them, and
+    /// what the owners of these files, their values, are called.
     ///
     /// # Errors
     /// There is no thread to be had.
-    pub fn begin(files: HashSet<(u64, u32)>) -> io::Result<Self> {
+    pub fn begin(files: HashSet<(u64, u32)>, inodes: HashSet<u64>) -> io::Result<Self> {
         let (say, answer) = mpsc::sync_channel(1);
         let look = move || {
             let started = Instant::now();
-            let mut mappers = Mappers::read(&files);
+            let mut mappers = Mappers::read(&files, Some(&inodes));
             mappers.took = started.elapsed();
             // Nobody waits any more, if it fails.
             let _ = say.send(mappers);
@@ -106,9 +117,10 @@ impl Survey {
 }
 
 impl Mappers {
-    /// Looks through all processes, and finds out facts of those that have one of these inodes mapped and may be agents.
+    /// Looks through all processes for those that have one of `inodes` mapped (`None`: any), and finds out facts of those that
+    /// have one of `files` and may be agents.
     #[must_use]
-    pub fn read(files: &HashSet<(u64, u32)>) -> Self {
+    pub fn read(files: &HashSet<(u64, u32)>, inodes: Option<&HashSet<u64>>) -> Self {
         let proc = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let names = nix::fcntl::open("/proc", proc, Mode::empty()).and_then(|fd| names(&fd));
         let all = names.is_ok();
@@ -118,30 +130,31 @@ impl Mappers {
             .into_iter()
             .filter_map(pid)
             .collect();
-        let inodes: HashSet<u64> = files.iter().map(|(ino, _)| *ino).collect();
+        let wanted = Wanted {
+            inodes,
+            files: files.iter().map(|(ino, _)| *ino).collect(),
+        };
         let users: HashSet<u32> = files.iter().map(|(_, uid)| *uid).collect();
         let host = fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link == Path::new(HOST));
         let mut mappers = Self {
             // Where processes are hidden (hidepid), so is the first.
             complete: all && host && pids.contains(&INIT),
-            // All at one go: locks come and go while it is read.
-            locks: fs::read_to_string("/proc/locks")
-                .ok()
+            locks: locks()
                 .filter(|_| host)
-                .map(|text| Locks::parse(&text)),
+                .map(|text| Locks::parse(&text, |ino| wanted.has(ino))),
             // Asked for here, since it may take as long as a server on the network likes.
             users: users.into_iter().map(|uid| (uid, user_name(uid))).collect(),
             ..Self::default()
         };
         for pid in pids {
-            if let Err(err) = mappers.read_process(pid, &inodes) {
+            if let Err(err) = mappers.read_process(pid, &wanted) {
                 mappers.miss(pid, &err);
             }
         }
         mappers
     }
 
-    fn read_process(&mut self, pid: u32, inodes: &HashSet<u64>) -> io::Result<()> {
+    fn read_process(&mut self, pid: u32, wanted: &Wanted) -> io::Result<()> {
         let proc = format!("/proc/{pid}");
         let stat = Stat::of(pid)?;
         let uid = fs::metadata(&proc)?.uid();
@@ -160,20 +173,30 @@ impl Mappers {
             }
         });
         let (mut maps, mut line) = (BufReader::new(maps), Vec::new());
-        let (mut is_wanted, mut uses_nixl) = (false, false);
+        let (mut has_file, mut uses_nixl) = (false, false);
+        let mut places: HashMap<u64, HashSet<String>> = HashMap::new();
         // A process may end at any point; what was read of it until then may stay.
-        while maps.read_until(b'\n', &mut line)? > 0 {
-            if let Some((place, ino)) = shared_mapping(&line) {
-                self.add(place, ino, &mapper);
-                is_wanted |= inodes.contains(&ino);
+        while read_line(&mut maps, &mut line)? {
+            let mapping = shared_mapping(&line);
+            if let Some((place, ino)) = mapping.filter(|(_, ino)| wanted.has(*ino)) {
+                has_file |= wanted.files.contains(&ino);
+                // The same inode number may be another file system's as well.
+                let places = places.entry(ino).or_default();
+                if !places.contains(&place) {
+                    let has_room =
+                        places.len() < MOST_PLACES && self.add(place.clone(), ino, &mapper);
+                    self.complete &= has_room;
+                    if has_room {
+                        places.insert(place);
+                    }
+                }
             }
             uses_nixl = uses_nixl || is_nixl(&line);
-            line.clear();
         }
         if uses_nixl && mapper.is_agent() {
             self.nixl.push(mapper.process);
         }
-        if is_wanted && mapper.is_agent() {
+        if has_file && mapper.is_agent() {
             if let Some(facts) = Facts::of_process(mapper.process) {
                 self.facts.insert(mapper.process, facts);
             }
@@ -266,14 +289,47 @@ impl Mappers {
         self.complete.then(|| silent.copied().collect())
     }
 
-    fn add(&mut self, place: String, ino: u64, mapper: &Mapper) {
+    /// Whether there was room for it.
+    fn add(&mut self, place: String, ino: u64, mapper: &Mapper) -> bool {
         let known = self.by_inode.entry(ino).or_default();
-        // The same inode number may be another file system's as well.
-        let is_known = |(other, one): &(String, Mapper)| one == mapper && *other == place;
-        if !known.iter().any(is_known) {
+        let has_room = known.len() < MOST_MAPPERS;
+        if has_room {
             known.push((place, mapper.clone()));
         }
+        has_room
     }
+}
+
+/// What is looked for.
+struct Wanted<'a> {
+    /// `None`: all.
+    inodes: Option<&'a HashSet<u64>>,
+    /// Those of whose processes facts are asked for.
+    files: HashSet<u64>,
+}
+
+impl Wanted<'_> {
+    fn has(&self, ino: u64) -> bool {
+        self.inodes.is_none_or(|inodes| inodes.contains(&ino)) || self.files.contains(&ino)
+    }
+}
+
+/// The next line of maps, without what is beyond its first bytes; whether there is one.
+fn read_line(maps: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+    line.clear();
+    maps.by_ref().take(MOST_LINE).read_until(b'\n', line)?;
+    if line.len() as u64 == MOST_LINE && !line.ends_with(b"\n") {
+        maps.skip_until(b'\n')?;
+    }
+    Ok(!line.is_empty())
+}
+
+/// What /proc/locks says, all at one go, since locks come and go while it is read; `None` where it is too long for that.
+fn locks() -> Option<String> {
+    let mut text = String::new();
+    let file = File::open("/proc/locks").ok()?;
+    file.take(MOST_LOCKS).read_to_string(&mut text).ok()?;
+    ((text.len() as u64) < MOST_LOCKS).then_some(text)
 }
 
 impl Mapper {
@@ -365,7 +421,7 @@ mod tests {
         file.as_file().set_len(4096).expect("room");
         let mapping = shm::Mapping::new(file.as_file(), 512).expect("mapped");
         let meta = file.as_file().metadata().expect("open");
-        let mappers = Mappers::read(&[(meta.ino(), meta.uid())].into());
+        let mappers = Mappers::read(&[(meta.ino(), meta.uid())].into(), Some(&HashSet::new()));
         let found = mappers.of(meta.dev(), meta.ino(), file.path());
         // A child that another test makes has it as well, until it starts its program.
         let is_ours = |mapper: &&&Mapper| mapper.process.pid == std::process::id();
@@ -375,15 +431,59 @@ mod tests {
         assert_eq!(mappers.facts(ours), None);
         drop(mapping);
         assert!(
-            Mappers::read(&HashSet::new())
+            Mappers::read(&HashSet::new(), None)
                 .of(meta.dev(), meta.ino(), file.path())
                 .is_empty()
         );
     }
 
     #[test]
+    fn only_what_is_asked_for_is_kept() {
+        let files = [(); 2].map(|()| tempfile::NamedTempFile::new().expect("a temporary file"));
+        let [asked, other] = files.each_ref().map(|file| {
+            file.as_file().set_len(4096).expect("room");
+            let mapping = shm::Mapping::new(file.as_file(), 512).expect("mapped");
+            (mapping, file.as_file().metadata().expect("open").ino())
+        });
+        let inodes = [asked.1].into();
+        let mappers = Mappers::read(&HashSet::new(), Some(&inodes));
+        let found: Vec<u64> = mappers.by_inode.keys().copied().collect();
+        assert_eq!(found, [asked.1]);
+        let all = Mappers::read(&HashSet::new(), None);
+        assert!(
+            [asked.1, other.1]
+                .iter()
+                .all(|ino| all.by_inode.contains_key(ino))
+        );
+    }
+
+    #[test]
+    fn an_inode_that_too_many_have_mapped_is_not_known_whole() {
+        let mapper = |pid| Mapper {
+            process: Writer { pid, start: 1 },
+            uid: 0,
+            command: "python3".into(),
+        };
+        let mut mappers = Mappers::default();
+        let added = (0..2000).map(|pid| mappers.add("fe:00 /ring".into(), 7, &mapper(pid)));
+        assert_eq!(added.filter(|&has_room| has_room).count(), MOST_MAPPERS);
+        assert_eq!(mappers.by_inode[&7].len(), MOST_MAPPERS);
+    }
+
+    #[test]
+    fn a_line_is_cut_where_no_path_that_can_be_opened_goes_on() {
+        let long = format!("a{}\nb\n", "x".repeat(1 << 20));
+        let (mut maps, mut line) = (BufReader::new(long.as_bytes()), Vec::new());
+        assert!(read_line(&mut maps, &mut line).expect("read"));
+        assert_eq!(line.len() as u64, MOST_LINE);
+        assert!(read_line(&mut maps, &mut line).expect("read"));
+        assert_eq!(line, b"b\n");
+        assert!(!read_line(&mut maps, &mut line).expect("read"));
+    }
+
+    #[test]
     fn a_survey_answers_once() {
-        let survey = Survey::begin(HashSet::new()).expect("a thread");
+        let survey = Survey::begin(HashSet::new(), HashSet::new()).expect("a thread");
         assert!(survey.wait(Duration::from_secs(120)).is_some());
         assert!(!matches!(survey.answer(), Ok(Some(_))));
     }

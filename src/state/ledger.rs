@@ -43,8 +43,8 @@ pub struct Books {
     pub early: bool,
     /// How many events were counted since the start.
     pub counted: u64,
-    /// What is asked of /proc on the way; `None` while an answer is being given, which cannot wait for it.
-    pub inquiry: Option<RefCell<Inquiry>>,
+    /// What is asked of /proc on the way.
+    pub inquiry: RefCell<Inquiry>,
 }
 
 /// The account of one agent.
@@ -84,10 +84,10 @@ impl<'a> Ledger<'a> {
         &mut self.books.events
     }
 
-    /// What may be asked of /proc, if there is time for that.
+    /// What is asked of /proc.
     #[must_use]
-    pub fn inquiry(&self) -> Option<&RefCell<Inquiry>> {
-        self.books.inquiry.as_ref()
+    pub fn inquiry(&self) -> &RefCell<Inquiry> {
+        &self.books.inquiry
     }
 
     /// Counts a start of the producer: what is known of the one before is not of this one.

@@ -6,9 +6,9 @@ use super::{is_configured, is_wild, open_below, split, walk};
 use crate::config::DirectoryPattern;
 use crate::find::discover::FileFacts;
 use glob::Pattern;
-use nix::dir::{Dir, OwningIter};
+use nix::dir::{Dir, OwningIter, Type};
 use nix::sys::stat::{Mode, fstat};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -17,8 +17,10 @@ use std::time::Instant;
 
 /// Names that are taken from a listing at a time, in their order: each look goes the same way.
 const CHUNK: usize = 1024;
-/// Names of one directory that are gone through: it may be a stranger's, and grow while it is listed.
+/// Names that are gone through of one directory of root's, which may grow while it is listed, and of all directories of one
+/// other user together: he may make as many as he likes, one in the other.
 const MOST_NAMES: usize = 1 << 16;
+const ROOT: u32 = 0;
 
 /// What a step of it came to.
 #[derive(Debug)]
@@ -44,6 +46,9 @@ pub struct Expansion {
     components: Vec<OsString>,
     levels: Vec<Level>,
     met: HashSet<PathBuf>,
+    /// Names that were gone through in the directories of each user but root.
+    names: HashMap<u32, usize>,
+    most_names: usize,
 }
 
 /// A directory on the way, and the names in it that are still to be followed.
@@ -51,6 +56,7 @@ pub struct Expansion {
 struct Level {
     fd: OwnedFd,
     path: PathBuf,
+    owner: u32,
     names: std::vec::IntoIter<OsString>,
     /// Names that were gone through.
     count: usize,
@@ -73,6 +79,8 @@ impl Expansion {
             components: Vec::new(),
             levels: Vec::new(),
             met: HashSet::new(),
+            names: HashMap::new(),
+            most_names: MOST_NAMES,
         }
     }
 
@@ -92,7 +100,7 @@ impl Expansion {
             if looked % 16 == 0 && Instant::now() >= end {
                 return Step::NotYet;
             }
-            let name = match level.next() {
+            let name = match next(level, &mut self.names, self.most_names) {
                 Next::Name(name) => name,
                 Next::NotYet if Instant::now() >= end => return Step::NotYet,
                 Next::NotYet => continue,
@@ -165,6 +173,7 @@ impl Level {
     /// What is in a directory and matches a component; `None`: nothing.
     fn new(fd: OwnedFd, path: PathBuf, component: &OsStr) -> Option<Self> {
         let mut level = Self {
+            owner: FileFacts::new(&fstat(&fd).ok()?).uid,
             fd,
             path,
             names: Vec::new().into_iter(),
@@ -182,33 +191,43 @@ impl Level {
         }
         Some(level)
     }
+}
 
-    /// The next name that matches, of those that are at hand.
-    fn next(&mut self) -> Next {
-        if let Some(name) = self.names.next() {
-            return Next::Name(name);
-        }
-        let Some((listing, pattern)) = self.rest.as_mut().filter(|_| self.count < MOST_NAMES)
-        else {
-            return Next::Done;
-        };
-        let (mut chunk, before) = (Vec::new(), self.count);
-        for entry in listing.take(CHUNK) {
-            self.count += 1;
-            let Ok(entry) = entry else { continue };
-            let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            let is_match = |name: &str| pattern.matches_with(name, AS_A_SHELL);
-            if name != "." && name != ".." && name.to_str().is_some_and(is_match) {
-                chunk.push(name.to_owned());
-            }
-        }
-        if self.count == before {
-            return Next::Done;
-        }
-        chunk.sort_unstable();
-        self.names = chunk.into_iter();
-        Next::NotYet
+/// The next name that matches, of those that are at hand.
+fn next(level: &mut Level, names: &mut HashMap<u32, usize>, most: usize) -> Next {
+    if let Some(name) = level.names.next() {
+        return Next::Name(name);
     }
+    let count = match level.owner {
+        ROOT => &mut level.count,
+        owner => names.entry(owner).or_default(),
+    };
+    let Some((listing, pattern)) = level.rest.as_mut().filter(|_| *count < most) else {
+        return Next::Done;
+    };
+    let (mut chunk, before) = (Vec::new(), *count);
+    for entry in listing.take(CHUNK.min(most - before)) {
+        *count += 1;
+        let Ok(entry) = entry else { continue };
+        // Where the file system does not tell what it is, that is found out when it is opened.
+        if entry
+            .file_type()
+            .is_some_and(|kind| kind != Type::Directory)
+        {
+            continue;
+        }
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        let is_match = |name: &str| pattern.matches_with(name, AS_A_SHELL);
+        if name != "." && name != ".." && name.to_str().is_some_and(is_match) {
+            chunk.push(name.to_owned());
+        }
+    }
+    if *count == before {
+        return Next::Done;
+    }
+    chunk.sort_unstable();
+    level.names = chunk.into_iter();
+    Next::NotYet
 }
 
 /// What comes next in a directory.
@@ -217,4 +236,73 @@ enum Next {
     /// More was read, and the clock is to be looked at.
     NotYet,
     Done,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::unistd::{Uid, chown};
+    use std::fs;
+    use std::time::Duration;
+
+    fn below(dir: &Path, pattern: &str) -> Expansion {
+        let path = dir.join(pattern).to_str().expect("UTF-8").to_owned();
+        Expansion::new(Places {
+            rings: vec![DirectoryPattern {
+                path,
+                label: None,
+                literal: false,
+            }],
+            ..Places::default()
+        })
+    }
+
+    /// How many directories are found.
+    fn count(expansion: &mut Expansion) -> usize {
+        let (mut found, end) = (0, Instant::now() + Duration::from_secs(3600));
+        while !matches!(expansion.step(end), Step::Done) {
+            found += 1;
+        }
+        found
+    }
+
+    #[test]
+    fn what_is_no_directory_is_not_opened() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::create_dir(dir.path().join("pod-1")).expect("made");
+        fs::write(dir.path().join("pod-2"), "").expect("made");
+        std::os::unix::fs::symlink("pod-1", dir.path().join("pod-3")).expect("made");
+        let mut expansion = below(dir.path(), "pod-*");
+        expansion.begin();
+        let level = expansion.levels.last_mut().expect("it is listed");
+        assert!(matches!(
+            next(level, &mut HashMap::new(), 100),
+            Next::NotYet
+        ));
+        assert_eq!(level.names.as_slice(), ["pod-1"]);
+    }
+
+    #[test]
+    fn all_directories_of_a_stranger_have_the_names_of_one() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let in_each = |owner: Option<u32>| {
+            let top = dir.path().join(format!("{owner:?}"));
+            for place in 0..30 {
+                let outer = top.join(place.to_string());
+                fs::create_dir_all(outer.join("a")).expect("made");
+                // ".", ".." and this one.
+                let owner = owner.map(Uid::from_raw);
+                chown(&outer, owner, None).expect("the tests are run as root");
+            }
+            let mut expansion = below(&top, "*/*");
+            expansion.most_names = 42;
+            count(&mut expansion)
+        };
+        if !nix::unistd::geteuid().is_root() {
+            println!("left out: directories of a stranger, which only root can make");
+            return;
+        }
+        assert_eq!(in_each(None), 30);
+        assert_eq!(in_each(Some(4242)), 42 / 3);
+    }
 }

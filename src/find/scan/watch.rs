@@ -248,6 +248,7 @@ impl Watch {
     /// Lets go of those that were not met.
     fn end_pass(&mut self, left_out: u32) {
         if left_out > 0 && self.left_out == 0 {
+            let _about = log::about(None);
             tracing::warn!(
                 "patterns match {left_out} directories more than are looked through; raise max_directories, which is {}",
                 self.most

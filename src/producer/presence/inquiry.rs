@@ -1,6 +1,6 @@
 //! Questions to /proc of which it depends whether a batch was counted.
 
-use crate::find::discover::FileFacts;
+use crate::find::discover::{FileFacts, FileId};
 use crate::producer::survey::{Mappers, Survey};
 use crate::producer::writer::Writer;
 use crate::ring::commit::Commit;
@@ -9,20 +9,37 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long is waited for what /proc shows where it decides whether a batch was counted.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// How long a ring waits for what /proc shows where it decides whether a batch was counted: many times as long as a look takes.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// Between two such questions there is so much more time than one takes.
 const REST: u32 = 10;
 
-/// Questions of which a batch depends, and which are waited for. Whoever may write to a ring can raise them as often as he likes:
-/// so they have a tenth of the time, and one thread.
+/// Questions of which a batch depends, one at a time. The ring that asks waits, and nothing else does: it asks again at each
+/// drain. Whoever may write to a ring can raise them as often as he likes: so they have a tenth of the time, and one thread.
 #[derive(Debug)]
 pub struct Inquiry {
     patience: Duration,
-    /// One that was not answered in time: /proc is not asked again before it is.
-    late: Option<Survey>,
+    open: Option<Question>,
     /// When the next may be asked.
     next: Option<Instant>,
+}
+
+/// One that was asked.
+#[derive(Debug)]
+struct Question {
+    /// Who has this file mapped.
+    file: FileId,
+    asked: Instant,
+    survey: Survey,
+}
+
+/// What is known of an answer.
+#[derive(Debug)]
+enum Answer {
+    Shown(Box<Mappers>),
+    NotYet,
+    /// Nothing, and it is not waited for.
+    Nothing,
 }
 
 impl Default for Inquiry {
@@ -32,42 +49,67 @@ impl Default for Inquiry {
 }
 
 impl Inquiry {
-    /// None was asked yet; each will be waited for so long.
+    /// None was asked yet; for each answer a ring will wait so long.
     #[must_use]
     pub fn new(patience: Duration) -> Self {
         Self {
             patience,
-            late: None,
+            open: None,
             next: None,
         }
     }
 
-    fn ask(&mut self) -> Option<Mappers> {
-        let begun = Instant::now();
-        if self.next.is_some_and(|next| begun < next) {
-            return None;
-        }
-        if let Some(late) = self.late.take() {
-            if matches!(late.answer(), Ok(None)) {
-                self.late = Some(late);
-                return None;
+    /// Whether a ring waits for an answer.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        let open = self.open.as_ref();
+        open.is_some_and(|question| question.asked.elapsed() < self.patience)
+    }
+
+    fn ask(&mut self, file: FileId) -> Answer {
+        let now = Instant::now();
+        if let Some(question) = self.open.take() {
+            let answer = question.survey.answer();
+            let in_time = now.duration_since(question.asked) < self.patience;
+            let is_own = question.file == file;
+            match answer {
+                // /proc is not asked again before it has answered.
+                Ok(None) => {
+                    self.open = Some(question);
+                    return match is_own && in_time {
+                        true => Answer::NotYet,
+                        false => Answer::Nothing,
+                    };
+                }
+                // The one that has asked comes for it, or its time is over.
+                Ok(Some(mappers)) if is_own && in_time => {
+                    self.next = Some(now + mappers.took * REST);
+                    return Answer::Shown(Box::new(mappers));
+                }
+                Ok(Some(_)) | Err(_) => {
+                    self.next = Some(now + now.duration_since(question.asked) * REST);
+                }
             }
         }
-        let survey = Survey::begin(HashSet::new()).ok()?;
-        let mappers = survey.wait(self.patience);
-        if mappers.is_none() {
-            self.late = Some(survey);
+        if self.next.is_some_and(|next| now < next) {
+            return Answer::Nothing;
         }
-        let now = Instant::now();
-        self.next = Some(now + (now - begun) * REST);
-        mappers
+        let Ok(survey) = Survey::begin(HashSet::new(), [file.ino].into()) else {
+            return Answer::Nothing;
+        };
+        self.open = Some(Question {
+            file,
+            asked: now,
+            survey,
+        });
+        Answer::NotYet
     }
 }
 
 /// Whether a process writes to the file that has started since a batch was counted (a time of CLOCK_MONOTONIC), and the one
-/// that wrote the batch has ended: then a ring with the same bytes in the same place is another one. Asked rarely, since it
-/// looks through all of /proc; what /proc does not show in time, or may not be asked for now, is not so: rather is a batch
-/// lost than counted twice.
+/// that wrote the batch has ended: then a ring with the same bytes in the same place is another one. `None`: that is being
+/// asked, and is to be asked again at the next drain. Asked rarely, since it looks through all of /proc; what /proc does not
+/// show in time, or may not be asked for now, is not so: rather is a batch lost than counted twice.
 #[must_use]
 pub fn has_new_writer(
     inquiry: &mut Inquiry,
@@ -75,9 +117,11 @@ pub fn has_new_writer(
     since: u64,
     facts: &FileFacts,
     path: &Path,
-) -> bool {
-    let Some(mappers) = inquiry.ask() else {
-        return false;
+) -> Option<bool> {
+    let mappers = match inquiry.ask(facts.id) {
+        Answer::Shown(mappers) => mappers,
+        Answer::NotYet => return None,
+        Answer::Nothing => return Some(false),
     };
     let ago = time(ClockId::CLOCK_MONOTONIC).saturating_sub(Duration::from_nanos(since));
     let since = time(ClockId::CLOCK_BOOTTIME).saturating_sub(ago);
@@ -88,11 +132,11 @@ pub fn has_new_writer(
         .map(|mapper| mapper.process)
         .collect();
     let is_new = |process: &Writer| process.started() > since;
-    match commit.ring.writer {
+    Some(match commit.ring.writer {
         Some(writer) => !writer.is_running() && writers.iter().any(is_new),
         // A child of the one that wrote may be left over, so that only all of them are proof.
         None => !writers.is_empty() && writers.iter().all(is_new),
-    }
+    })
 }
 
 fn time(clock: ClockId) -> Duration {
@@ -103,16 +147,51 @@ fn time(clock: ClockId) -> Duration {
 mod tests {
     use super::*;
 
+    /// Later than a test can last.
+    const LONG: Duration = Duration::from_secs(3600);
+
+    fn file(ino: u64) -> FileId {
+        FileId { dev: 1, ino }
+    }
+
+    #[test]
+    fn the_ring_that_has_asked_waits_for_the_answer_and_no_other_does() {
+        let mut inquiry = Inquiry::new(LONG);
+        assert!(!inquiry.is_open());
+        assert!(matches!(inquiry.ask(file(1)), Answer::NotYet));
+        assert!(inquiry.is_open());
+        let end = Instant::now() + Duration::from_secs(120);
+        while !matches!(inquiry.ask(file(1)), Answer::Shown(_)) {
+            assert!(Instant::now() < end, "no answer");
+            std::thread::yield_now();
+        }
+        assert!(!inquiry.is_open());
+        // Whoever has not asked does not wait for another's, which is not his either.
+        inquiry.next = None;
+        assert!(matches!(inquiry.ask(file(1)), Answer::NotYet));
+        while matches!(&inquiry.open, Some(question) if question.file == file(1)) {
+            assert!(Instant::now() < end, "no answer");
+            assert!(matches!(inquiry.ask(file(2)), Answer::Nothing));
+        }
+    }
+
     #[test]
     fn what_a_batch_depends_on_is_not_asked_as_often_as_a_stranger_likes() {
-        let mut inquiry = Inquiry::default();
-        // Whether it is answered in time depends on the machine.
-        let _ = inquiry.ask();
-        assert!(inquiry.next.is_some(), "it was asked");
-        // Later than this test can last.
-        let next = Instant::now() + Duration::from_secs(3600);
+        let mut inquiry = Inquiry::new(Duration::ZERO);
+        assert!(matches!(inquiry.ask(file(1)), Answer::NotYet));
+        // The time that a ring waits for it is over at once.
+        let end = Instant::now() + Duration::from_secs(120);
+        while inquiry.next.is_none() {
+            assert!(Instant::now() < end, "no answer");
+            assert!(matches!(inquiry.ask(file(1)), Answer::Nothing));
+        }
+        let next = Instant::now() + LONG;
         inquiry.next = Some(next);
-        assert!(inquiry.ask().is_none(), "not before its time");
+        assert!(
+            matches!(inquiry.ask(file(1)), Answer::Nothing),
+            "not before its time"
+        );
         assert_eq!(inquiry.next, Some(next));
+        assert!(inquiry.open.is_none());
     }
 }

@@ -10,11 +10,13 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// Takes the text apart; what is no flock for writing, or is only waited for, is left out.
+    /// Takes the text apart; what is no flock for writing, is only waited for, or is of an inode that nobody asks for is left
+    /// out.
     #[must_use]
-    pub fn parse(text: &str) -> Self {
+    pub fn parse(text: &str, is_wanted: impl Fn(u64) -> bool) -> Self {
         let mut locks = Self::default();
-        for (ino, device, pid) in text.lines().filter_map(flock) {
+        let wanted = text.lines().filter_map(flock);
+        for (ino, device, pid) in wanted.filter(|(ino, ..)| is_wanted(*ino)) {
             let known = locks.by_inode.entry(ino).or_default();
             known.push((device.to_owned(), pid));
         }
@@ -70,7 +72,7 @@ rubbish
 
     #[test]
     fn a_store_is_held_by_who_has_an_flock_for_writing() {
-        let locks = Locks::parse(TEXT);
+        let locks = Locks::parse(TEXT, |_| true);
         let disk = makedev(0xfe, 0);
         assert_eq!(locks.holder(disk, 6_693_491), Ok(Some(17_073)));
         assert_eq!(locks.holder(disk, 6), Ok(Some(13)));
@@ -78,10 +80,15 @@ rubbish
         for ino in [10_838_097, 77, 10_783_124, 78, 8, 9] {
             assert_eq!(locks.holder(disk, ino), Ok(None), "{ino}");
         }
+        let wanted = Locks::parse(TEXT, |ino| ino == 6);
+        assert_eq!(wanted.by_inode.keys().collect::<Vec<_>>(), [&6]);
     }
 
     #[test]
     fn a_lock_on_a_device_that_is_called_otherwise_leaves_it_open() {
-        assert_eq!(Locks::parse(TEXT).holder(makedev(0, 0x30), 6), Err(MayBe));
+        assert_eq!(
+            Locks::parse(TEXT, |_| true).holder(makedev(0, 0x30), 6),
+            Err(MayBe)
+        );
     }
 }

@@ -14,9 +14,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// (qa/single_step.rs). Without debug assertions it does nothing.
 pub static SWAPPED: AtomicBool = AtomicBool::new(false);
 
+/// What a batch has taken of what waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taken {
+    Nothing,
+    /// Events, or there was a change that took their place.
+    Some,
+    /// All but the last before the ring's end, which is a batch of its own.
+    AllButOne,
+}
+
 impl Source {
     /// Whether there were events, or a change that took their place.
     pub(super) fn consume(&mut self, ledger: &mut Ledger) -> Result<bool, RingFault> {
+        let taken = self.consume_batch(ledger)?;
+        if taken == Taken::AllButOne {
+            // Once: whoever may write to the ring can put its end anywhere, again and again.
+            self.consume_batch(ledger)?;
+        }
+        Ok(taken != Taken::Nothing)
+    }
+
+    fn consume_batch(&mut self, ledger: &mut Ledger) -> Result<Taken, RingFault> {
         let (mut read_pos, mut write_pos) = self.ring.positions()?;
         // Also after a kill that came before the slots were known to have been given back.
         let moved = read_pos != self.commit.upto || !self.commit.released;
@@ -25,12 +44,12 @@ impl Source {
             (read_pos, write_pos) = self.ring.positions()?;
             if read_pos != self.commit.upto {
                 // It moves while it is looked at: more of it at the next tick.
-                return Ok(true);
+                return Ok(Taken::Some);
             }
         }
         self.pending = self.ring.between(read_pos, write_pos);
         if read_pos == write_pos {
-            return Ok(moved);
+            return Ok(if moved { Taken::Some } else { Taken::Nothing });
         }
         // Before the slots are copied: a restart from here on changes it.
         let mut ring = self.identity()?;
@@ -66,10 +85,10 @@ impl Source {
             self.release(ledger)?;
         }
         let is_busy = self.pending >= self.ring.capacity() / 2;
-        match is_cut && !is_busy {
-            true => self.consume(ledger),
-            false => Ok(true),
-        }
+        Ok(match is_cut && !is_busy {
+            true => Taken::AllButOne,
+            false => Taken::Some,
+        })
     }
 
     /// Gives the slots of the batch that was counted back.
@@ -138,24 +157,21 @@ impl Source {
         let identity = self.identity()?;
         // No later than the batch, and hardly before it.
         let since = ledger.entry.last_seen;
-        let (inquiry, unasked) = (ledger.inquiry(), Cell::new(false));
+        let (inquiry, waits) = (ledger.inquiry(), Cell::new(false));
         let fate = self.commit.judge(Sight {
             identity: &identity,
             read_pos,
             write_pos,
             ring: &self.ring,
-            new_writer: &|| match inquiry {
-                Some(inquiry) => {
-                    let (commit, inquiry) = (&self.commit, &mut *inquiry.borrow_mut());
-                    presence::has_new_writer(inquiry, commit, since, &self.facts, &self.path)
-                }
-                None => {
-                    unasked.set(true);
-                    false
-                }
+            new_writer: &|| {
+                let inquiry = &mut *inquiry.borrow_mut();
+                let is_new =
+                    presence::has_new_writer(inquiry, &self.commit, since, &self.facts, &self.path);
+                waits.set(is_new.is_none());
+                is_new.unwrap_or(false)
             },
         });
-        if unasked.get() {
+        if waits.get() {
             return Err(RingFault::Unseen);
         }
         Ok((fate, identity, read_pos))
