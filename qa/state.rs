@@ -238,9 +238,11 @@ fn a_second_daemon_answers_again_later_and_takes_over_when_the_first_ends() {
     let first = home.start_dbpmda(Path::new(PMDANIXL));
     wait_for("the first drains", || (agent.pending() == 0).then_some(()));
     let shown = home.dbpmda(&format!(
-        "{FETCH}\ninstance 39.0\nfetch nixl.control.version\n{PERSISTENT}"
+        "{FETCH}\ninstance 39.0\nfetch nixl.control.version nixl.transfer.rx_bytes\n{PERSISTENT}"
     ));
+    // Each value of an agent's, and no error for its instances: pmlogger ends itself over that.
     assert_eq!(shown.matches("Try again").count(), 2, "{shown}");
+    assert!(!shown.contains("value 1"), "{shown}");
     assert!(
         shown.contains(concat!("value \"", env!("CARGO_PKG_VERSION"), "\"")),
         "{shown}"

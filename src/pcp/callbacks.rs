@@ -9,7 +9,6 @@ use super::current::with_server;
 use super::profile::{AskedOf, Profile};
 use super::server::{Server, Store, StoreRefusal};
 use super::sys;
-use crate::metrics::CONTROL;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,11 +34,6 @@ fn refresh() {
     guard(|| with_server(Server::refresh).map_or(0, |()| 0));
 }
 
-/// Whether this is the pmdanixl that drains; until it is, all but [`CONTROL`] is to be asked for again later.
-fn is_serving() -> bool {
-    with_server(|server| !server.is_waiting()).unwrap_or(false)
-}
-
 thread_local! {
     /// The answer that was given last, until the next one.
     static ANSWER: RefCell<Answer> = RefCell::default();
@@ -58,10 +52,6 @@ unsafe extern "C" fn fetch(
         Ok(count @ 1..) => unsafe { std::slice::from_raw_parts(pmids, count) },
         _ => &[],
     };
-    let is_control = |pmid: &sys::pmID| super::cluster_and_item(*pmid).0 == CONTROL;
-    if !is_serving() && !metrics.iter().all(is_control) {
-        return sys::PM_ERR_AGAIN;
-    }
     // SAFETY: the library passes its own state.
     let profile = unsafe { (*ext).e_prof };
     // SAFETY: the library keeps the last profile that pmcd sent, until the next one has taken its place.
@@ -124,10 +114,8 @@ unsafe extern "C" fn instance(
     result: *mut *mut sys::pmInResult,
     ext: *mut sys::pmdaExt,
 ) -> c_int {
+    // Also while another pmdanixl drains, when there are none: pmlogger ends itself over an error here.
     refresh();
-    if !is_serving() {
-        return sys::PM_ERR_AGAIN;
-    }
     // SAFETY: the arguments are the library's own, handed on.
     unsafe { sys::pmdaInstance(indom, inst, name, result, ext) }
 }

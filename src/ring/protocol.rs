@@ -297,8 +297,10 @@ impl<'a, W: Word> Consumer<'a, W> {
     /// The ring is no longer of this shape.
     pub fn positions(&self) -> Result<(u64, u64), RingFault> {
         let (words, capacity) = (self.words, self.shape.capacity);
-        // Pairs with the producer's release store, and so comes before the loads of the slots.
-        let write_pos = words[WRITE_POS].load(Acquire);
+        let write_pos = words[WRITE_POS].load(Relaxed);
+        // Pairs with the producer's release store of it, and so comes before the loads of the slots. No stronger load is defined
+        // where a mapping is read-only (std::sync::atomic).
+        W::fence(Acquire);
         let read_pos = words[READ_POS].load(Relaxed);
         if words[VERSIONS].load(Relaxed) != self.shape.versions
             || words[CAPACITY].load(Relaxed) != capacity

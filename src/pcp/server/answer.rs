@@ -2,7 +2,7 @@
 
 use super::Server;
 use crate::agents::agent::Agent;
-use crate::metrics::{self, Buckets, Source, Value};
+use crate::metrics::{self, Buckets, CONTROL, Source, Value};
 use crate::pcp::answer::Answer;
 use crate::pcp::profile::Profile;
 use crate::pcp::{self, buckets, cluster_and_item, indom, sys};
@@ -12,7 +12,7 @@ const NO_INSTANCE: u32 = u32::MAX;
 
 impl Server {
     /// Answers a fetch: of each metric the values of the instances that are asked for. Where one is not known, the instance is
-    /// left out.
+    /// left out. As long as another pmdanixl drains, all but `nixl.control` is to be asked for again later.
     pub fn answer(&self, pmids: &[u32], profile: &Profile, answer: &mut Answer) {
         let agents = self.instances.iter();
         let agents: Vec<(u32, &Agent)> = agents
@@ -27,6 +27,10 @@ impl Server {
                 answer.refuse(sys::PM_ERR_PMID);
                 continue;
             };
+            if self.is_waiting() && cluster != CONTROL {
+                answer.refuse(sys::PM_ERR_AGAIN);
+                continue;
+            }
             let indom = metric.indom().map(|serial| indom(self.domain, serial));
             let is_asked = profile.of(indom.unwrap_or(u32::MAX));
             let mut push = |instance, value| {
