@@ -141,6 +141,7 @@ fn a_thousand_agents_come_and_go_and_nothing_goes_back_or_grows() {
     for (metric, buckets) in [
         (TX_BYTES, 1),
         ("nixl.latency.xfer_time.buckets", 19),
+        ("nixl.latency.xfer_time.bucket", 19),
         ("nixl.size.buckets", 13),
         ("nixl.bandwidth.buckets", 21),
     ] {

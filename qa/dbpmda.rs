@@ -103,7 +103,7 @@ fn desc() {
 
 #[test]
 fn text() {
-    let indoms = (0..=3).map(|indom| format!("text indom 39.{indom}\n"));
+    let indoms = (0..=4).map(|indom| format!("text indom 39.{indom}\n"));
     let script = each("text") + &indoms.collect::<String>();
     golden("dbpmda_text.out", &Home::new().dbpmda(&script));
 }
@@ -112,7 +112,7 @@ fn text() {
 fn instance() {
     let home = Home::new();
     let _writers = two_agents(&home);
-    let script = "instance 39.0\ninstance 39.0 0\ninstance 39.0 \"prefill%201\"\ninstance 39.0 7\ninstance 39.0 \"none\"\ninstance 39.4";
+    let script = "instance 39.0\ninstance 39.0 0\ninstance 39.0 \"prefill%201\"\ninstance 39.0 7\ninstance 39.0 \"none\"\ninstance 39.5";
     golden("dbpmda_instance.out", &home.dbpmda(script));
 }
 
@@ -148,6 +148,7 @@ fn buckets() {
         (1, "decode-0::10-25"),
         (2, "decode-0::8589934592-inf"),
         (3, "decode-0::0-1000000"),
+        (4, "decode-0::le-25"),
     ] {
         script += &format!(
             "instance 39.{indom}\ninstance 39.{indom} 1\ninstance 39.{indom} \"{instance}\"\n\
@@ -157,7 +158,9 @@ fn buckets() {
     }
     // The profile of one domain is none of another's.
     script += "profile 39.1 none\nprofile 39.1 add 4\nprofile 39.1 add 63\nfetch 39.20.0 39.20.1\nfetch 39.22.0\n";
-    script += "profile 39.2 none\nfetch 39.22.0\nfetch 39.20.2 39.22.1 39.23.5 39.24.0\nstore 39.20.0 \"1\"\n";
+    script += "profile 39.2 none\nfetch 39.22.0\nfetch 39.20.4 39.22.1 39.23.5 39.24.0\nstore 39.20.0 \"1\"\n";
+    // Each with all below it, also where those are not asked for.
+    script += "fetch 39.20.2 39.20.3\nprofile 39.4 none\nprofile 39.4 add 18\nfetch 39.20.2\n";
     golden("dbpmda_buckets.out", &home.dbpmda(&script));
 }
 

@@ -368,4 +368,17 @@ fn prometheus_has_values_for_every_panel() {
             "{found:?}"
         );
     }
+    // By Prometheus' own function, in the range in which the agents' transfers are.
+    let rate = "sum by (le) (rate(nixl_latency_xfer_time_bucket[10s]))";
+    let buckets = wait_for("a rate of buckets", || {
+        let buckets = query(rate)?;
+        (buckets.len() > 1).then_some(buckets)
+    });
+    assert!(buckets.iter().any(|row| row["metric"]["le"] == "+Inf"));
+    let median = wait_for("a quantile", || {
+        let result = query(&format!("histogram_quantile(0.5, {rate})"))?;
+        let value = result.first()?["value"][1].as_str()?.parse::<f64>().ok()?;
+        value.is_finite().then_some(value)
+    });
+    assert!((0.0..=10_000_000.0).contains(&median), "{median}");
 }

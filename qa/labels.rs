@@ -374,6 +374,16 @@ fn buckets_have_the_labels_of_their_agent_and_their_bounds() {
         let counted: u64 = pmcd.values(metric).values().sum();
         assert_eq!(counted, 60, "{metric}: each transfer in one of them");
     }
+    // As Prometheus has it: the last has all.
+    let labels = pmcd.labels("nixl.latency.xfer_time.bucket");
+    for (instance, value) in pmcd.values("nixl.latency.xfer_time.bucket") {
+        let (_, bound) = instance.split_once("::le-").expect("agent::le-high");
+        let le = &labels[&instance]["le"];
+        assert_eq!(le, if bound == "inf" { "+Inf" } else { bound });
+        assert!(bound != "inf" || value == 30, "{instance}: {value}");
+        assert!(!labels[&instance].contains_key("upper_bound"));
+    }
+    assert_eq!(labels.len(), 2 * 19);
     for metric in [
         TX_BYTES,
         "nixl.agent.state",

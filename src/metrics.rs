@@ -24,6 +24,8 @@ pub const LATENCIES: u32 = 1;
 pub const SIZES: u32 = 2;
 /// Serial number of the instance domain of the buckets of bandwidths.
 pub const BANDWIDTHS: u32 = 3;
+/// Serial number of the instance domain of cumulative ranges of times.
+pub const TIMES_UP_TO: u32 = 4;
 
 /// One metric.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +57,8 @@ pub enum Source {
     Agent(Get<Agent>),
     /// A histogram of an agent: u64, one value per agent and bucket.
     Buckets(Buckets),
+    /// The same of times, each with all that are below: u64, one value per agent and bucket.
+    UpTo(Buckets),
     /// The sum of all events of one type that this host has seen: u64, one value.
     Host(EventType),
     /// The PMDA itself: one value.
@@ -191,6 +195,7 @@ impl Metric {
         match self.source {
             Source::Event(_) | Source::Agent(_) => Some(AGENTS),
             Source::Buckets(buckets) => Some(buckets.indom()),
+            Source::UpTo(_) => Some(TIMES_UP_TO),
             Source::Host(_) | Source::Control(_) => None,
         }
     }
@@ -205,7 +210,7 @@ impl Metric {
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self.source {
-            Source::Event(_) | Source::Buckets(_) | Source::Host(_) => Kind::U64,
+            Source::Event(_) | Source::Buckets(_) | Source::UpTo(_) | Source::Host(_) => Kind::U64,
             Source::Agent(get) => get.kind(),
             Source::Control(get) => get.kind(),
         }
@@ -242,7 +247,7 @@ pub struct Indom {
 }
 
 /// All instance domains.
-pub const INDOMS: [Indom; 4] = [
+pub const INDOMS: [Indom; 5] = [
     Indom {
         serial: AGENTS,
         oneline: "NIXL agents of this host",
@@ -292,6 +297,15 @@ HIGH is the upper bound in bytes per second, inclusive, and LOW that of the
 range before; the last range ends at inf. The labels lower_bound and upper_bound
 have the same numbers. The bounds go from 1 MB/s (10^6 bytes per second) to 524
 GB/s, each twice the one before.",
+    },
+    Indom {
+        serial: TIMES_UP_TO,
+        oneline: "upper bounds of transfer times, for each NIXL agent",
+        help: "\
+One instance for each agent and bound, called agent::le-HIGH. HIGH is the bound
+in microseconds, inclusive; above the last is inf. The label le has the same
+number, and +Inf, as a histogram of Prometheus has it. The bounds are those of
+the domain of ranges.",
     },
 ];
 

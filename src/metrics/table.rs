@@ -117,6 +117,20 @@ const fn histogram(
     }
 }
 
+/// The same as Prometheus has it: counters, each of all up to a bound.
+const fn cumulative(
+    pmid: (u32, u32),
+    name: &'static str,
+    buckets: Buckets,
+    oneline: &'static str,
+    help: &'static str,
+) -> Metric {
+    Metric {
+        source: Source::UpTo(buckets),
+        ..histogram(pmid, name, buckets, oneline, help)
+    }
+}
+
 const fn control(
     item: u32,
     name: &'static str,

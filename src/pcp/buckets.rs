@@ -3,7 +3,7 @@
 //! They need no file of ids: an id is the agent's and the range's in one.
 
 use super::ffi::Instances;
-use crate::metrics::{BANDWIDTHS, LATENCIES, SIZES};
+use crate::metrics::{BANDWIDTHS, LATENCIES, SIZES, TIMES_UP_TO};
 use crate::state::record::HIGHEST_ID;
 use crate::totals::account::{BANDWIDTH, SIZE};
 use crate::totals::ranges::Ranges;
@@ -39,12 +39,16 @@ struct Domain {
 
 impl Domain {
     fn add(&mut self, agent: u32, name: &str, ranges: &Ranges) {
+        let suffix = |bucket| match self.serial {
+            TIMES_UP_TO => ranges.up_to(bucket),
+            _ => ranges.suffix(bucket),
+        };
         if self.agents.contains(&agent) {
             return;
         }
         let all: Option<Vec<(i32, CString)>> = (0..ranges.count())
             .map(|bucket| {
-                let name = format!("{name}::{}", ranges.suffix(bucket));
+                let name = format!("{name}::{}", suffix(bucket));
                 Some((
                     i32::try_from(instance(agent, bucket)?).ok()?,
                     CString::new(name).ok()?,
@@ -83,8 +87,8 @@ impl Domain {
 /// All of them.
 #[derive(Debug)]
 pub struct BucketIndoms {
-    /// Each agent has ranges of its own.
-    latencies: Domain,
+    /// Each agent has ranges of its own, the same in both.
+    latencies: [Domain; 2],
     /// These have the same for all agents.
     others: [(Domain, Ranges); 2],
 }
@@ -98,7 +102,7 @@ impl BucketIndoms {
             agents: HashSet::new(),
         };
         Self {
-            latencies: domain(LATENCIES),
+            latencies: [LATENCIES, TIMES_UP_TO].map(&mut domain),
             others: [(SIZES, SIZE), (BANDWIDTHS, BANDWIDTH)]
                 .map(|(serial, bounds)| (domain(serial), Ranges::of(&bounds))),
         }
@@ -114,7 +118,9 @@ impl BucketIndoms {
 
     /// An agent is an instance now. `latencies` are the ranges of its transfers' times.
     pub fn add(&mut self, agent: u32, name: &str, latencies: &Ranges) {
-        self.latencies.add(agent, name, latencies);
+        for domain in &mut self.latencies {
+            domain.add(agent, name, latencies);
+        }
         for (domain, ranges) in &mut self.others {
             domain.add(agent, name, ranges);
         }
@@ -122,8 +128,10 @@ impl BucketIndoms {
 
     /// It has others now.
     pub fn set_latencies(&mut self, agent: u32, name: &str, latencies: &Ranges) {
-        self.latencies.remove(&[agent].into());
-        self.latencies.add(agent, name, latencies);
+        for domain in &mut self.latencies {
+            domain.remove(&[agent].into());
+            domain.add(agent, name, latencies);
+        }
     }
 
     /// These are none any more.
@@ -131,10 +139,9 @@ impl BucketIndoms {
         if agents.is_empty() {
             return;
         }
-        self.latencies.remove(agents);
-        self.others
-            .iter_mut()
-            .for_each(|(domain, _)| domain.remove(agents));
+        let others = self.others.iter_mut().map(|(domain, _)| domain);
+        let all = self.latencies.iter_mut().chain(others);
+        all.for_each(|domain| domain.remove(agents));
     }
 }
 
@@ -145,7 +152,7 @@ mod tests {
 
     fn names(indoms: &BucketIndoms) -> Vec<Vec<(i32, String)>> {
         let others = indoms.others.iter().map(|(domain, _)| domain);
-        let all = std::iter::once(&indoms.latencies).chain(others);
+        let all = indoms.latencies.iter().chain(others);
         all.map(|domain| domain.instances.list()).collect()
     }
 
@@ -180,13 +187,15 @@ mod tests {
         alone.add(1, "b", &nixls());
         alone.add(9, "c", &nixls());
         assert_eq!(names(&indoms), names(&alone));
-        let [latencies, sizes, bandwidths] = &names(&indoms)[..] else {
-            panic!("three")
+        let [latencies, up_to, sizes, bandwidths] = &names(&indoms)[..] else {
+            panic!("four")
         };
         assert_eq!(
-            [latencies, sizes, bandwidths].map(Vec::len),
-            [2 * 19, 2 * 13, 2 * 21]
+            [latencies, up_to, sizes, bandwidths].map(Vec::len),
+            [2 * 19, 2 * 19, 2 * 13, 2 * 21]
         );
+        assert_eq!(up_to[19], (9 * 64, "c::le-10".into()));
+        assert_eq!(up_to[18], (64 + 18, "b::le-inf".into()));
         assert_eq!(latencies[19], (9 * 64, "c::0-10".into()));
         assert_eq!(latencies[18], (64 + 18, "b::10000000-inf".into()));
         assert_eq!(sizes[1], (64 + 1, "b::2048-8192".into()));
@@ -206,6 +215,6 @@ mod tests {
             .collect();
         assert_eq!(found, expected);
         indoms.remove(&[1].into());
-        assert_eq!(names(&indoms)[0].len(), 2);
+        assert_eq!([0, 1].map(|domain| names(&indoms)[domain].len()), [2, 2]);
     }
 }

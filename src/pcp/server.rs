@@ -9,8 +9,8 @@ use crate::config::{Config, Loaded};
 use crate::error::ConfigError;
 use crate::ids::kept::{self, KeptIds};
 use crate::log;
-use crate::metrics::AGENTS;
 use crate::metrics::control::Control;
+use crate::metrics::{AGENTS, TIMES_UP_TO};
 use crate::rights::privilege::NotAllowed;
 use crate::state::{self, State, StateFile};
 use std::collections::{HashMap, HashSet};
@@ -483,8 +483,12 @@ impl Server {
         let ranges = self.buckets.ranges(serial);
         let ranges = ranges.unwrap_or(agent.entry.account.ranges());
         let (lower, upper) = ranges.label(bucket);
-        labels["lower_bound"] = lower.into();
-        labels["upper_bound"] = upper.into();
+        if serial == TIMES_UP_TO {
+            labels["le"] = upper.into();
+        } else {
+            labels["lower_bound"] = lower.into();
+            labels["upper_bound"] = upper.into();
+        }
         Some(labels.to_string())
     }
 

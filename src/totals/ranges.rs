@@ -80,6 +80,13 @@ impl Ranges {
         format!("{}-{upper}", number(lower))
     }
 
+    /// The same where an instance is for all up to its bound: `le-HIGH`, the last `le-inf`.
+    #[must_use]
+    pub fn up_to(&self, range: usize) -> String {
+        let (_, upper) = self.around(range);
+        format!("le-{}", upper.map_or_else(|| "inf".into(), number))
+    }
+
     /// How many there are, and the bounds.
     #[must_use]
     pub fn to_words(&self) -> [u64; Self::WORDS] {
@@ -119,6 +126,10 @@ mod tests {
         assert_eq!(ranges.count(), 19);
         assert_eq!(ranges.suffix(0), "0-10");
         assert_eq!(ranges.suffix(18), "10000000-inf");
+        assert_eq!(
+            [0, 18].map(|range| ranges.up_to(range)),
+            ["le-10", "le-inf"]
+        );
         assert_eq!(ranges.label(1), ("10".into(), "25".into()));
         assert_eq!(ranges.label(18), ("10000000".into(), "+Inf".into()));
         let odd = Ranges::new(&[0.5, 1.5, 1000.25, 1e300]).expect("good");

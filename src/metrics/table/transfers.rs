@@ -1,6 +1,6 @@
 //! Clusters 20 to 23: how transfers are distributed, by their time, size and bandwidth.
 
-use super::{histogram, of_agent};
+use super::{cumulative, histogram, of_agent};
 use crate::agents::agent::{Agent, Now};
 use crate::metrics::{Buckets, Get, Metric, Semantics, Units};
 
@@ -91,6 +91,28 @@ in one of them. The bounds are in the instances and their labels.",
 Transfers by the time from their start until NIXL's backend had accepted them,
 in ranges that do not overlap: unlike in Prometheus, a transfer counts in one of
 them. The bounds are in the instances and their labels.",
+    ),
+    cumulative(
+        (20, 2),
+        "latency.xfer_time.bucket",
+        Buckets::XferTime,
+        "transfers by time from start to completion, cumulative",
+        "\
+What nixl.latency.xfer_time.buckets counts, each bound with all below it, as
+Prometheus has histograms: histogram_quantile of PromQL takes the rate of
+nixl_latency_xfer_time_bucket, as pmproxy exports it. For archives and PCP's own
+tools the other says the same, and changes less.",
+    ),
+    cumulative(
+        (20, 3),
+        "latency.post_time.bucket",
+        Buckets::PostTime,
+        "transfers by time to post them, cumulative",
+        "\
+What nixl.latency.post_time.buckets counts, each bound with all below it, as
+Prometheus has histograms: histogram_quantile of PromQL takes the rate of
+nixl_latency_post_time_bucket, as pmproxy exports it. For archives and PCP's own
+tools the other says the same, and changes less.",
     ),
     xfer_time!(
         0,

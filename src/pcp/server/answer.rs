@@ -46,13 +46,20 @@ impl Server {
                 Source::Agent(get) => {
                     asked.for_each(|(id, agent)| push(*id, get.value(agent, &self.now)));
                 }
-                Source::Buckets(of) => {
+                Source::Buckets(of) | Source::UpTo(of) => {
+                    let is_cumulative = matches!(metric.source, Source::UpTo(_));
                     for (id, agent) in &agents {
+                        let mut below = 0;
                         for bucket in 0..self.bucket_count(of, agent) {
+                            let count = agent.bucket(of, bucket);
+                            let sum = count.map(|count| count.saturating_add(below));
+                            if is_cumulative {
+                                below = sum.unwrap_or(below);
+                            }
                             let instance = buckets::instance(*id, bucket);
                             if let Some(instance) = instance.filter(|&instance| is_asked(instance))
                             {
-                                push(instance, agent.bucket(of, bucket).map(Value::U64));
+                                push(instance, sum.map(Value::U64));
                             }
                         }
                     }
