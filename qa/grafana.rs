@@ -194,7 +194,7 @@ fn every_alert_for_prometheus_fires_where_it_should_and_nowhere_else() {
         .lines()
         .filter_map(|line| line.split_once("- alert: "));
     let alerts: Vec<_> = alerts.map(|(_, alert)| alert).collect();
-    assert_eq!(alerts.len(), 6);
+    assert_eq!(alerts.len(), 7);
     for alert in alerts {
         let case = format!("alertname: {alert}\n");
         assert!(cases.contains(&case), "{alert} has a case");

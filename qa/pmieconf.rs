@@ -17,7 +17,7 @@ fn all_rules_are_off_until_they_are_switched_on() {
     }
     let enabled = run(pmieconf(&home).args(["rules", "enabled"]));
     assert!(!enabled.contains("nixl."), "{enabled}");
-    assert_eq!(files_in(RULES).len(), 10);
+    assert_eq!(files_in(RULES).len(), 11);
 }
 
 #[test]
@@ -285,6 +285,20 @@ fn an_agent_of_an_unsupported_version_is_told() {
         .every(300)
         .with(&[("threshold", "2")]);
     lenient.is_silent("nixl.agents.unsupported - 0 0 2 2");
+}
+
+#[test]
+fn processes_without_telemetry_are_told_when_they_are_not_just_starting() {
+    let rule = Rule::new("no_telemetry").every(300);
+    rule.fires(
+        "nixl.agents.silent - 0 2 2 2",
+        "NIXL in use without telemetry 2processes@host",
+    );
+    rule.is_silent("nixl.agents.silent - 0 2 2 0 2 2");
+    let lenient = Rule::new("no_telemetry")
+        .every(300)
+        .with(&[("threshold", "2")]);
+    lenient.is_silent("nixl.agents.silent - 2 2 2 2");
 }
 
 #[test]
