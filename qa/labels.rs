@@ -448,3 +448,35 @@ fn a_scrape_by_prometheus_has_the_labels_and_the_values_of_a_histogram() {
     );
     assert!(!scrape.contains(SECRET));
 }
+
+#[test]
+fn a_look_for_others_takes_no_label_away() {
+    let mut world = World::new(|config| config.proc_facts = true);
+    // It is never silent, so that /proc is not asked about it again.
+    let rings = world.dir.path().to_owned();
+    let mut command = Command::new(example("producer"));
+    command.args(["--capacity", "64"]);
+    let _agent = Sample::start_as(command, &rings, "agent", "--rate 0");
+    let mut look = |seconds| {
+        world.now += Duration::from_secs(seconds);
+        world.agents.scan(world.now, LONG);
+        world.agents.drain(world.now, LONG, &mut Vec::new());
+        world.agents.tidy(world.now, Instant::now() + LONG);
+        let labels = world.agents.iter().next().map(|agent| agent.labels());
+        (labels, world.agents.effort().surveys)
+    };
+    let user = own_user();
+    let has_user = |labels: &Option<Value>| {
+        let labels = labels.as_ref();
+        labels.is_some_and(|labels| labels["user"].as_str() == Some(&user))
+    };
+    let (_, surveys) = wait_for("it is known whose it is", || {
+        Some(look(1)).filter(|(labels, _)| has_user(labels))
+    });
+    // Once a minute, for those that use NIXL without telemetry.
+    wait_for("two more looks", || {
+        let (labels, now) = look(61);
+        assert!(has_user(&labels), "{labels:?}");
+        (now >= surveys + 2).then_some(())
+    });
+}

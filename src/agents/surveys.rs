@@ -167,6 +167,11 @@ impl Agents {
         }
         let (mut broken, mut woken) = (false, Vec::new());
         for (key, agent) in self.agents.iter_mut() {
+            // What its owner is called was asked only with its files.
+            let is_asked = |(id, _)| surveying.rings.contains(&id);
+            if !agent.attached().any(is_asked) {
+                continue;
+            }
             let mut asked: Option<(Option<Facts>, u32)> = None;
             for source in &mut agent.sources {
                 let is_asked = surveying.rings.contains(&source.id());
