@@ -147,6 +147,24 @@ fn json_has_what_the_table_has_and_no_value_is_null() {
 }
 
 #[test]
+fn a_time_that_is_no_whole_number_is_shown_as_it_is() {
+    let home = Home::new();
+    let path = home.path("fractions");
+    archive(
+        &path,
+        10,
+        "nixl.transfer.tx_bytes a 0 1000\nnixl.latency.xfer_time.p50 a 0.5 0.5\nnixl.latency.xfer_time.p99 a 77.5 77.5\n",
+    );
+    let shown = run(&mut of_archive(&home, &path, &["-t", "10", "-1"]));
+    assert!(shown.contains(" 0.5us 77.5us "), "{shown}");
+    let said = run(&mut of_archive(&home, &path, &["-t", "10", "-1", "-j"]));
+    let report: Value = serde_json::from_str(&said).expect("JSON");
+    let agent = &report["agents"][0];
+    assert_eq!(agent["xfer_time_p50_us"], 0.5);
+    assert_eq!(agent["xfer_time_p99_us"], 77.5);
+}
+
+#[test]
 fn what_the_python_pmda_has_logged_is_shown_without_what_it_has_not() {
     let home = Home::new();
     let path = home.path("python");
