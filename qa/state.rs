@@ -6,8 +6,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
 use std::path::Path;
+use support::kill::kill_process;
 use support::writer::{Kind, Layout, RingWriter};
-use support::{Home, PMDANIXL, Pmcd, TX_BYTES, agent_of, needs_root, project, quit, run, wait_for};
+use support::{
+    Home, PMDANIXL, Pmcd, TX_BYTES, agent_of, ends, needs_root, project, quit, run, wait_for,
+};
 
 const FETCH: &str = "fetch nixl.transfer.tx_bytes";
 /// Bytes of a record of the state file, and of its header.
@@ -42,8 +45,10 @@ fn totals_ids_and_instances_go_on_after_an_end_and_after_a_kill() {
     wait_for("both are drained", || {
         (a.pending() + b.pending() == 0).then_some(())
     });
-    let pid = Pid::from_raw(i32::try_from(agent_of(dbpmda.id())).expect("a pid"));
-    kill(pid, Signal::SIGKILL).expect("it runs");
+    let agent = agent_of(dbpmda.id());
+    kill_process(agent);
+    // Until then it has the state.
+    ends(agent);
     drop(dbpmda);
     fs::remove_file(home.path("var/config/pmda/39.0")).expect("there");
     let shown = home.dbpmda(&format!("instance 39.0\n{FETCH}\n{PERSISTENT}"));
@@ -355,7 +360,7 @@ fn a_state_that_is_removed_or_cut_short_is_made_anew_with_all_that_is_known() {
         });
         agent.push(Kind::TxBytes, 5);
         pmcd.becomes(&[("agent", 15)]);
-        support::kill::kill_process(pmcd.pmda_pid());
+        kill_process(pmcd.pmda_pid());
         pmcd.kill();
         pmcd.start_anew();
         pmcd.wait_until_it_answers();

@@ -367,12 +367,17 @@ pub fn quit(mut dbpmda: Child) {
     ends(agent);
 }
 
-/// Waits for the end of an agent whose dbpmda has ended: until then it drains. Who has become its parent may take long to see
-/// that end; it has no command line then.
-fn ends(agent: u32) {
-    wait_for("pmdanixl ends with dbpmda", || {
-        let line = fs::read(format!("/proc/{agent}/cmdline"));
-        line.map_or(true, |line| line.is_empty()).then_some(())
+/// Waits for the end of an agent whose dbpmda has ended, or that was killed: until then it drains, and has its state. Who has
+/// become its parent may take long to see that end.
+pub fn ends(agent: u32) {
+    wait_for("pmdanixl ends", || {
+        let task = format!("/proc/{agent}/task");
+        // Its memory goes before its files and their locks, which any of its threads has.
+        let is_last = fs::read_dir(task).map_or(0, Iterator::count) < 2;
+        let stat = fs::read_to_string(format!("/proc/{agent}/stat")).unwrap_or_default();
+        let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
+        let has_ended = state.is_empty() || state.starts_with(['Z', 'X']);
+        (is_last && has_ended).then_some(())
     });
 }
 

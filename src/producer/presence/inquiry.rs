@@ -81,14 +81,14 @@ impl Inquiry {
                         false => Answer::Nothing,
                     };
                 }
-                // The one that has asked comes for it, or its time is over.
-                Ok(Some(mappers)) if is_own && in_time => {
+                Ok(Some(mappers)) => {
                     self.next = Some(now + mappers.took * REST);
-                    return Answer::Shown(Box::new(mappers));
+                    // Any other has not asked this, or did not wait for it.
+                    if is_own && in_time {
+                        return Answer::Shown(Box::new(mappers));
+                    }
                 }
-                Ok(Some(_)) | Err(_) => {
-                    self.next = Some(now + now.duration_since(question.asked) * REST);
-                }
+                Err(_) => self.next = Some(now + PATIENCE * REST),
             }
         }
         if self.next.is_some_and(|next| now < next) {
