@@ -4,7 +4,7 @@ use super::{Home, Pmcd, pcp};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -40,6 +40,19 @@ impl Local {
             server.arg(home.path(""));
             server
         })
+    }
+
+    /// How many keys a key server has of a pattern; `None`: it does not answer yet.
+    pub fn count(&self, pattern: &str) -> Option<u64> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        stream.set_read_timeout(Some(super::PATIENCE)).ok()?;
+        stream
+            .write_all(format!("KEYS {pattern}\r\n").as_bytes())
+            .ok()?;
+        // An array, which begins with its length.
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).ok()?;
+        line.trim_end().strip_prefix('*')?.parse().ok()
     }
 
     /// Prometheus, which scrapes a pmproxy each second.
