@@ -32,6 +32,9 @@ const MOST: usize = 1 << 17;
 /// Of these, how many are left for files that are, or may be, rings.
 const FOR_RINGS: usize = 1 << 14;
 
+/// Files of which it is found out at a time whether they are to be forgotten.
+const CHUNK: usize = 1024;
+
 /// Room for files that are remembered, of all directories together.
 #[derive(Clone, Debug)]
 pub struct Room(Rc<Cell<usize>>);
@@ -75,6 +78,18 @@ pub struct RefusedFiles {
     unsupported: BTreeSet<FileId>,
     /// Other rings that are refused.
     rings: BTreeSet<FileId>,
+    sweep: Option<Sweep>,
+}
+
+/// Files that a whole look did not meet are being forgotten, some at a time: a stranger's may all go at once.
+#[derive(Debug)]
+struct Sweep {
+    /// The number of that look.
+    look: u64,
+    /// How far it has come.
+    after: Option<FileId>,
+    /// Whether a later look has ended since it began, so that it is to begin once more.
+    again: bool,
 }
 
 impl Drop for RefusedFiles {
@@ -180,9 +195,36 @@ impl RefusedFiles {
         removed
     }
 
-    /// Forgets the files that a whole look did not meet.
+    /// Has the files forgotten that a whole look did not meet, by [`RefusedFiles::sweep`].
     pub fn keep_met(&mut self, look: u64) {
-        self.retain(|refused| refused.look == look);
+        let (after, again) = match &self.sweep {
+            Some(sweep) => (sweep.after, true),
+            None => (None, false),
+        };
+        self.sweep = Some(Sweep { look, after, again });
+    }
+
+    /// Forgets some of these files; whether no more are to be.
+    pub fn sweep(&mut self) -> bool {
+        let Some(mut sweep) = self.sweep.take() else {
+            return true;
+        };
+        let from = sweep.after.map_or(Unbounded, Excluded);
+        let next = self.files.range((from, Unbounded)).take(CHUNK);
+        let next: Vec<(FileId, bool)> = next
+            .map(|(&id, refused)| (id, refused.look < sweep.look))
+            .collect();
+        for (id, _) in next.iter().filter(|(_, is_gone)| *is_gone) {
+            self.remove(*id);
+        }
+        let is_last = next.len() < CHUNK;
+        if is_last && !sweep.again {
+            return true;
+        }
+        sweep.after = next.last().map(|(id, _)| *id).filter(|_| !is_last);
+        sweep.again &= !is_last;
+        self.sweep = Some(sweep);
+        false
     }
 
     /// Forgets the files whose refusal is none any more, as far as can be told without looking.
@@ -278,7 +320,37 @@ mod tests {
         one.remove(FileId { ino: 3, ..facts.id });
         assert_eq!(room.0.get(), FOR_RINGS);
         one.keep_met(2);
+        assert!(one.sweep());
         drop(other);
         assert_eq!(room.0.get(), FOR_RINGS + 3);
+    }
+
+    #[test]
+    fn files_that_go_all_at_once_are_forgotten_some_at_a_time() {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::write(dir.path().join("x"), "no ring").expect("written");
+        let fd = open(dir.path(), OFlag::O_DIRECTORY, Mode::empty()).expect("there");
+        let mut facts = discover::facts(&fd, "x".as_ref()).expect("there");
+        let room = Room::default();
+        let mut files = RefusedFiles::new(room.clone());
+        let count = 3 * CHUNK;
+        for ino in 0..count {
+            facts.id.ino = ino as u64;
+            // Each other one is met once more.
+            let look = 1 + ino as u64 % 2;
+            let refusal = Refusal::Size { size: 7 };
+            files.refuse("/d/x".as_ref(), "x".as_ref(), &facts, refusal, look);
+        }
+        files.keep_met(2);
+        assert!(!files.sweep());
+        assert_eq!(files.len(), count - CHUNK / 2);
+        // A look that ends meanwhile has all that it did not meet forgotten, also those that had their turn.
+        files.keep_met(3);
+        let mut steps = 0;
+        while !files.sweep() {
+            steps += 1;
+            assert!(steps < 10, "it comes to an end");
+        }
+        assert_eq!((files.len(), room.taken()), (0, 0));
     }
 }

@@ -208,7 +208,7 @@ impl Watched {
         }
         let seen = self.again.is_empty();
         if self.listing.is_none() && !self.begin_listing(now) {
-            return seen;
+            return self.sweep(end) && seen;
         }
         let started = Instant::now();
         let done = loop {
@@ -219,8 +219,9 @@ impl Watched {
                 break false;
             }
         };
+        let swept = self.sweep(end);
         let Some(listing) = &mut self.listing else {
-            return seen;
+            return swept && seen;
         };
         listing.took += started.elapsed();
         if done {
@@ -230,7 +231,17 @@ impl Watched {
                 self.list_at(now + PASS);
             }
         }
-        done && seen
+        done && swept && seen
+    }
+
+    /// Forgets files that are gone; whether none is left of them.
+    fn sweep(&mut self, end: Instant) -> bool {
+        while !self.refused.sweep() {
+            if Instant::now() >= end {
+                return false;
+            }
+        }
+        true
     }
 
     fn look_again(&mut self, id: FileId, attached: &HashSet<FileId>, found: &mut Vec<Found>) {
