@@ -9,6 +9,7 @@ use support::writer::{Kind, Layout, RingWriter};
 use support::{Home, Pmcd, TX_BYTES, needs_root, run, wait_for};
 
 const FILE: &str = "var/config/pmda/39.0";
+const STATE: &str = "run/nixl/state";
 
 /// An agent that has sent a byte.
 fn agent(home: &Home, name: &str) -> RingWriter {
@@ -154,4 +155,113 @@ fn a_file_that_says_that_all_are_given_costs_no_agent_its_place_and_it_is_said()
     assert_eq!(given, [1, 2], "0 is known to be x's");
     let said = "no instance id is left, or the file is damaged";
     assert!(pmcd.log().matches(said).count() == 1);
+}
+
+/// Ids, names and counts of the ranges of a's transfers, as `pminfo -f` shows them.
+fn ranges(pmcd: &Pmcd, metric: &str) -> BTreeMap<u32, (String, u64)> {
+    let shown = run(pmcd.tool("pminfo").args(["-f", metric]));
+    let instance = |line: &str| {
+        // inst [7 or "a::0-10"] value 1
+        let (id, rest) = line.split_once("inst [")?.1.split_once(" or \"")?;
+        let (name, value) = rest.split_once("\"] value ")?;
+        Some((id.parse().ok()?, (name.to_owned(), value.parse().ok()?)))
+    };
+    shown.lines().filter_map(instance).collect()
+}
+
+#[test]
+fn other_bounds_give_no_id_a_second_name_and_no_count_goes_back() {
+    needs_root();
+    let home = Home::new();
+    let set = |bounds: &str| home.set(&format!("histogram_buckets_us = {bounds}"));
+    set("[10, 100, 1000]");
+    let mut pmcd = Pmcd::start(&home);
+    let mut ring = agent(&home, "a");
+    let [id] = ids(&pmcd, ["a"]);
+    let metrics = ["buckets", "bucket"].map(|metric| format!("nixl.latency.xfer_time.{metric}"));
+    let mut known: [BTreeMap<u32, (String, u64)>; 2] = Default::default();
+    let mut look = |pmcd: &Pmcd, ring: &mut RingWriter| {
+        for time in [5, 70, 700, 7000] {
+            assert!(ring.push(Kind::XferTime, time));
+        }
+        for (metric, known) in metrics.iter().zip(&mut known) {
+            let now = ranges(pmcd, metric);
+            for (id, (name, _)) in known.iter() {
+                let again = now.iter().find(|(_, other)| other.0 == *name);
+                assert!(
+                    again.is_none_or(|(again, _)| again == id),
+                    "{metric}: {name}"
+                );
+            }
+            // A range that was gone meanwhile begins anew.
+            known.retain(|id, _| now.contains_key(id));
+            for (id, (name, count)) in now {
+                let (first, before) = known.entry(id).or_insert_with(|| (name.clone(), 0));
+                assert_eq!(*first, name, "{metric}: {id}");
+                assert!(count >= *before, "{metric}: {name}: {before}, then {count}");
+                *before = count;
+            }
+        }
+        let [counts, sums] = &known;
+        (counts.clone(), sums.clone())
+    };
+    let name = |suffix: &str| format!("a::{suffix}");
+    look(&pmcd, &mut ring);
+    for (bounds, all) in [
+        ("[10, 50, 100]", 8),
+        ("[100]", 12),
+        ("[10, 100, 1000]", 16),
+        ("[50, 1000]", 20),
+    ] {
+        set(bounds);
+        pmcd.reload(&home);
+        let (_, sums) = look(&pmcd, &mut ring);
+        let found = sums.values().find(|(found, _)| *found == name("le-inf"));
+        assert_eq!(found, Some(&(name("le-inf"), all)));
+        let labels = run(pmcd.tool("pminfo").args(["-l", &metrics[1]]));
+        assert_eq!(labels.matches("\"le\":\"+Inf\"").count(), 1, "{labels}");
+    }
+    // As the daemon begins again, it knows which ids were given.
+    set("[10, 50, 1000]");
+    pmcd.terminate();
+    let state = pmcd.path(STATE);
+    let pmcd = Pmcd::start_with(&home, "again", |dir| {
+        let again = dir.join(STATE);
+        fs::create_dir_all(again.parent().expect("one")).expect("made");
+        fs::copy(state, again).expect("copied");
+    });
+    assert_eq!(ids(&pmcd, ["a"]), [id]);
+    let (counts, _) = look(&pmcd, &mut ring);
+    let had: Vec<u32> = counts.keys().map(|inst| inst % 64).collect();
+    assert_eq!(had, [0, 3, 4, 9], "0-10, 1000-inf, 10-50, 50-1000");
+}
+
+#[test]
+fn an_agent_that_has_had_too_many_ranges_gets_another_id_and_its_totals_stay() {
+    needs_root();
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let mut ring = agent(&home, "a");
+    let _b = agent(&home, "b");
+    let [mut id, other] = ids(&pmcd, ["a", "b"]);
+    let metric = "nixl.latency.xfer_time.buckets";
+    let mut had = BTreeMap::new();
+    for round in 1..=4_u32 {
+        let bounds: Vec<u32> = (0..30).map(|bound| 1000 * round + bound).collect();
+        pmcd.configure(&home, &format!("histogram_buckets_us = {bounds:?}"));
+        assert!(ring.push(Kind::TxBytes, 1));
+        let [now, same] = ids(&pmcd, ["a", "b"]);
+        // 19 ranges at first, and 31 in each round.
+        let [another, nothing_left] = [now != id, round % 2 == 0];
+        assert_eq!(another, nothing_left, "round {round}: {id}, then {now}");
+        assert!(!another || now > other && same != other);
+        id = now;
+        assert_eq!(pmcd.values(TX_BYTES)["a"], u64::from(round) + 1);
+        let ranges = ranges(&pmcd, metric);
+        assert_eq!(ranges.len(), 2 * 31);
+        for (inst, (name, _)) in ranges {
+            let known = had.entry(inst).or_insert_with(|| name.clone());
+            assert_eq!(*known, name, "{inst}");
+        }
+    }
 }

@@ -256,6 +256,7 @@ impl Agents {
                 continue;
             }
             let mut agent = Agent::new(saved.name, saved.entry, now);
+            agent.set_slots(saved.slots);
             if agent.entry.store.is_none() {
                 agent.entry.account.set_bounds(&self.books.bounds);
             }
@@ -306,14 +307,20 @@ impl Agents {
         }
     }
 
-    /// Notes the instance id that an agent has.
+    /// Notes the instance id that an agent has, and gives the ranges that it has now their numbers: before anybody sees them.
     pub fn set_id(&mut self, key: AgentKey, id: u32) {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
+        let numbered = agent.number_ranges(id);
         agent.id = Some(id);
         if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
-            if state.set_id(record, id) == Err(Broken) {
+            // The numbers after the id: those of a new one are not to be taken for the old one's.
+            let mut kept = state.set_id(record, id);
+            if numbered {
+                kept = kept.and_then(|()| state.set_slots(record, agent.slots()));
+            }
+            if kept == Err(Broken) {
                 self.give_state_up();
             }
         }

@@ -13,6 +13,7 @@ use crate::state::record::{Entry, Name};
 use crate::state::{RecordId, State};
 use crate::store::Store;
 use crate::totals::ranges::Ranges;
+use crate::totals::slots::Slots;
 use crate::totals::windows::Windows;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -48,6 +49,8 @@ pub struct Agent {
     pub(crate) shown: bool,
     /// The ranges of times that the instance has.
     ranges: Ranges,
+    /// Their numbers in the ids of the instances, and those of ranges that it had before.
+    slots: Slots,
     /// Until when they are waited for.
     pub(crate) wait_until: Instant,
     /// Its directory as it can be reached now, where only a container sees it.
@@ -85,6 +88,7 @@ impl Agent {
             facts: None,
             shown: false,
             ranges: Ranges::default(),
+            slots: Slots::default(),
             wait_until: now,
             reached_at: None,
             record: None,
@@ -151,6 +155,26 @@ impl Agent {
     #[must_use]
     pub fn ranges(&self) -> &Ranges {
         &self.ranges
+    }
+
+    /// Their numbers in the ids of their instances.
+    #[must_use]
+    pub fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
+    /// Goes on with the numbers that its ranges had.
+    pub(crate) fn set_slots(&mut self, slots: Slots) {
+        self.slots = slots;
+    }
+
+    /// Gives its ranges their numbers, in the ids that come from this one of the agent's; `false`: they all had one already.
+    pub(crate) fn number_ranges(&mut self, id: u32) -> bool {
+        let is_same = self.id.is_none_or(|had| had == id);
+        if !is_same {
+            self.slots = Slots::default();
+        }
+        self.slots.take(&self.ranges) == Ok(true)
     }
 
     /// Whether a ring or a store of it is attached.

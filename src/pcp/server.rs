@@ -418,12 +418,12 @@ impl Server {
         if !changes.is_empty() {
             self.ids.changed();
         }
-        let (mut left, mut come, mut changed) = (HashSet::new(), Vec::new(), Vec::new());
+        let (mut left, mut come, mut turned) = (HashSet::new(), Vec::new(), Vec::new());
         let mut forgotten = Vec::new();
         for change in changes {
             match change {
                 Change::Appeared(key) => come.push(key),
-                Change::Ranges(key) => changed.push(key),
+                Change::Ranges(key) => turned.push(key),
                 Change::Left { key, id } => {
                     // It may have come and gone since the last time.
                     come.retain(|&other| other != key);
@@ -432,16 +432,33 @@ impl Server {
                 Change::Forgotten(name) => forgotten.push(name),
             }
         }
+        let mut changed = HashMap::new();
+        for key in turned {
+            let agent = self.agents.get(key);
+            let Some((agent, id)) = agent.and_then(|agent| Some((agent, agent.id()?))) else {
+                continue;
+            };
+            if left.contains(&id) || come.contains(&key) {
+                // It has them when it comes.
+            } else if agent.slots().fits(agent.ranges()) {
+                changed.insert(id, key);
+            } else {
+                // It comes again, with another id.
+                left.insert(id);
+                come.push(key);
+            }
+        }
         self.instances.remove(&left);
         self.buckets.remove(&left);
+        let turned = changed.keys().copied().collect();
+        self.buckets.remove_latencies(&turned);
         // Its counters begin at zero under another id: they never go back under one.
         forgotten.iter().for_each(|name| self.ids.forget(name));
         come.into_iter().for_each(|key| self.come(key));
-        for key in changed {
-            let agent = self.agents.get(key);
-            if let Some((agent, id)) = agent.and_then(|agent| Some((agent, agent.id()?))) {
-                let (name, account) = (&agent.name.instance, &agent.entry.account);
-                self.buckets.set_latencies(id, name, account.ranges());
+        for (id, key) in changed {
+            self.agents.set_id(key, id);
+            if let Some(agent) = self.agents.get(key) {
+                self.buckets.add(id, agent);
             }
         }
     }
@@ -453,16 +470,24 @@ impl Server {
         };
         let _about = log::about(agent.name.owner);
         let name = agent.name.instance.as_str();
-        let Some(id) = agent.id().or_else(|| self.ids.give(name)) else {
+        let mut had = agent.id();
+        if !agent.slots().fits(agent.ranges()) {
+            // It had so many ranges that some would get the ids of others.
+            self.ids.forget(name);
+            had = None;
+        }
+        let Some(id) = had.or_else(|| self.ids.give(name)) else {
             return tracing::error!("agent {name} cannot be an instance: no instance id is left");
         };
         if !self.instances.add(id, name, key) {
             return tracing::error!("agent {name} cannot be an instance: another has its id, {id}");
         }
-        self.buckets.add(id, name, agent.entry.account.ranges());
         // Before anybody is told of it.
         self.agents.set_next_id(self.ids.next());
         self.agents.set_id(key, id);
+        if let Some(agent) = self.agents.get(key) {
+            self.buckets.add(id, agent);
+        }
     }
 
     /// The agent that is this instance.
@@ -477,12 +502,10 @@ impl Server {
         if serial == AGENTS {
             return Some(self.agent(inst)?.labels().to_string());
         }
-        let (id, bucket) = buckets::agent_and_bucket(inst);
-        let agent = self.agent(id)?;
+        let agent = self.agent(buckets::agent(inst))?;
+        let (ranges, slots) = self.buckets.ranges(serial, agent);
+        let (lower, upper) = ranges.label(buckets::bucket(serial, slots, inst)?);
         let mut labels = agent.labels();
-        let ranges = self.buckets.ranges(serial);
-        let ranges = ranges.unwrap_or(agent.entry.account.ranges());
-        let (lower, upper) = ranges.label(bucket);
         if serial == TIMES_UP_TO {
             labels["le"] = upper.into();
         } else {

@@ -6,6 +6,7 @@
 
 use crate::find::name::is_instance_name;
 use crate::producer::facts::Facts;
+use crate::totals::slots::Slots;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -34,7 +35,10 @@ const ENTRIES: [usize; 2] = [256, 256 + ENTRY_ROOM];
 const ENTRY_ROOM: usize = 448;
 /// What is known of the agent's process and place, as JSON.
 const FACTS: usize = ENTRIES[1] + ENTRY_ROOM;
-const _: () = assert!(ENTRY_WORDS <= ENTRY_ROOM && FACTS < RECORD_WORDS);
+/// Which numbers the ranges of its histograms have; an earlier version had facts up to the record's end.
+const SLOTS: usize = RECORD_WORDS - Slots::WORDS;
+const FACTS_ROOM: usize = SLOTS - FACTS;
+const _: () = assert!(ENTRY_WORDS <= ENTRY_ROOM && FACTS + 250 <= SLOTS);
 
 /// The highest instance id that an agent can have: those of its histograms are 64 times it and more, and PCP's ids have 31 bits.
 pub const HIGHEST_ID: u32 = (1 << 25) - 1;
@@ -71,6 +75,8 @@ pub struct Saved {
     pub entry: Entry,
     /// What was known of its process and place.
     pub facts: Option<Facts>,
+    /// The numbers of the ranges that its histograms of times ever had.
+    pub slots: Slots,
 }
 
 /// Whether a name has room in a record.
@@ -98,6 +104,7 @@ pub fn create(words: &[AtomicU64], name: &Name, entry: &Entry) {
     words[INSTANCE_ID].store(NO_ID, Relaxed);
     words[RELEASED].store(NOT_RELEASED, Relaxed);
     words[FACTS_LENGTH].store(0, Relaxed);
+    set_slots(words, &Slots::default());
     let mut lengths = 0;
     for (number, (text, (start, _))) in texts(name).iter().zip(TEXTS).enumerate() {
         lengths |= (text.len() as u64) << (16 * number);
@@ -132,12 +139,22 @@ pub fn set_facts(words: &[AtomicU64], facts: Option<&Facts>) {
         return;
     };
     let text = serde_json::to_vec(facts).unwrap_or_default();
-    if text.len() <= 8 * (RECORD_WORDS - FACTS) {
+    if text.len() <= 8 * FACTS_ROOM {
         // Not before it is known that there is none.
         fence(Release);
         put_text(&words[FACTS..], &text);
         words[FACTS_LENGTH].store(text.len() as u64, Release);
     }
+}
+
+/// Notes the numbers of the ranges of its histograms. They are those of before and some more, so that a kill in the midst of it
+/// leaves those of before; or the instance id is new, and nobody has seen any.
+pub fn set_slots(words: &[AtomicU64], slots: &Slots) {
+    let [count, bounds @ ..] = slots.to_words();
+    for (word, bound) in words[SLOTS + 1..].iter().zip(bounds) {
+        word.store(bound, Relaxed);
+    }
+    words[SLOTS].store(count, Release);
 }
 
 /// Makes a record free.
@@ -231,12 +248,19 @@ pub fn read(words: &[AtomicU64]) -> Result<Option<Saved>, Damaged> {
         commit.released |= words[RELEASED].load(Acquire) == generation;
     }
     let len = usize::try_from(words[FACTS_LENGTH].load(Acquire)).unwrap_or(0);
-    let facts = serde_json::from_slice(&text(&words[FACTS..], len)).ok();
+    let facts = serde_json::from_slice(&text(&words[FACTS..SLOTS], len)).ok();
+    let mut slots = [words[SLOTS].load(Acquire); Slots::WORDS];
+    for (slot, word) in slots.iter_mut().zip(&words[SLOTS..]).skip(1) {
+        *slot = word.load(Relaxed);
+    }
+    // An earlier version gave ranges the numbers of their places.
+    let slots = Slots::from_words(&slots).unwrap_or_else(|| Slots::of(entry.account.ranges()));
     Ok(Some(Saved {
         name,
         id,
         entry,
         facts,
+        slots,
     }))
 }
 

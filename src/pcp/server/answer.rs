@@ -2,7 +2,7 @@
 
 use super::Server;
 use crate::agents::agent::Agent;
-use crate::metrics::{self, Buckets, CONTROL, Source, Value};
+use crate::metrics::{self, CONTROL, Source, Value};
 use crate::pcp::answer::Answer;
 use crate::pcp::profile::Profile;
 use crate::pcp::{self, buckets, cluster_and_item, indom, sys};
@@ -48,18 +48,22 @@ impl Server {
                 }
                 Source::Buckets(of) | Source::UpTo(of) => {
                     let is_cumulative = matches!(metric.source, Source::UpTo(_));
+                    let serial = metric.indom().unwrap_or_default();
                     for (id, agent) in &agents {
                         let mut below = 0;
-                        for bucket in 0..self.bucket_count(of, agent) {
-                            let count = agent.bucket(of, bucket);
-                            let sum = count.map(|count| count.saturating_add(below));
-                            if is_cumulative {
+                        let (ranges, slots) = self.buckets.ranges(serial, agent);
+                        for bucket in 0..ranges.count() {
+                            let count = if is_cumulative {
+                                let sum = agent.bucket_up_to(of, bucket, below);
                                 below = sum.unwrap_or(below);
-                            }
-                            let instance = buckets::instance(*id, bucket);
+                                sum
+                            } else {
+                                agent.bucket(of, bucket)
+                            };
+                            let instance = buckets::instance(serial, *id, slots, bucket);
                             if let Some(instance) = instance.filter(|&instance| is_asked(instance))
                             {
-                                push(instance, sum.map(Value::U64));
+                                push(instance, count.map(Value::U64));
                             }
                         }
                     }
@@ -71,11 +75,5 @@ impl Server {
             }
             answer.end_set();
         }
-    }
-
-    /// How many instances an agent has in the domain of a histogram.
-    fn bucket_count(&self, of: Buckets, agent: &Agent) -> usize {
-        let ranges = self.buckets.ranges(of.indom());
-        ranges.unwrap_or(agent.ranges()).count()
     }
 }

@@ -11,7 +11,7 @@ use crate::totals::account::Account;
 
 /// Words of an entry that are used.
 pub const ENTRY_WORDS: usize =
-    Account::WORDS + 24 + Print::WORDS + MAX_SLOT_WORDS + 2 + Seen::WORDS;
+    Account::WORDS + 24 + Print::WORDS + MAX_SLOT_WORDS + 2 + Seen::WORDS + Account::GONE_WORDS;
 
 /// What changes of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -144,6 +144,7 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
     put.all([entry.store_retired, entry.store_rank]);
     let nothing = Seen::nothing(StoreId::default());
     entry.store.as_ref().unwrap_or(&nothing).put(&mut put);
+    entry.account.put_gone(&mut put);
     words
 }
 
@@ -180,7 +181,7 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
         observed: has(OBSERVED),
         released: has(GIVEN_BACK),
     };
-    Entry {
+    let mut entry = Entry {
         account,
         active: has(ACTIVE),
         silent_since: has(SILENT).then_some(silent_since),
@@ -196,7 +197,9 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
         store_retired: get.one(),
         store_rank: get.one(),
         store: Some(Seen::get(&mut get)).filter(|_| has(STORE)),
-    }
+    };
+    entry.account.get_gone(&mut get);
+    entry
 }
 
 fn unsigned(signed: i64) -> u64 {
