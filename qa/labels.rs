@@ -480,3 +480,38 @@ fn a_look_for_others_takes_no_label_away() {
         (now >= surveys + 2).then_some(())
     });
 }
+
+#[test]
+fn an_agent_that_is_started_anew_keeps_its_labels_until_it_has_its_own() {
+    let mut world = World::new(|config| config.proc_facts = true);
+    let rings = world.dir.path().to_owned();
+    let user = own_user();
+    let start = |rank| {
+        let mut command = worker(example("producer"), rank);
+        command.arg0(format!("VLLM::Worker_TP{rank}"));
+        Sample::start_as(command, &rings, "5c0d7a1e-vllm-0", A_FEW)
+    };
+    let mut look = || {
+        world.tick(1, Duration::from_millis(2), LONG);
+        world.agents.tidy(world.now, Instant::now() + LONG);
+        let agent = world.agents.get(*world.instances.first()?)?;
+        let labels = agent.labels().as_object().cloned();
+        Some((labels.expect("an object"), agent.user(), agent.entry.starts))
+    };
+    let before = start(1);
+    let (first, owner, starts) = wait_for("it is an instance", &mut look);
+    assert_eq!(
+        (&first["local_rank"], owner.as_deref()),
+        (&"1".into(), Some(&*user))
+    );
+    before.kill();
+    let _after = start(2);
+    wait_for("the second one's labels are there", || {
+        let (labels, owner, now) = look().expect("it stays an instance");
+        for name in ["nixl_agent", "user", "engine", "slurm_job_id"] {
+            assert_eq!(labels.get(name), first.get(name), "{name}");
+        }
+        assert_eq!(owner.as_deref(), Some(&*user));
+        (now > starts && labels["local_rank"] == "2").then_some(())
+    });
+}

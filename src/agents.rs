@@ -367,6 +367,10 @@ impl Agents {
             if let Some(store) = agent.store.take_if(|store| !is_kept(store)) {
                 self.attached.remove(&store.file_id());
             }
+            if !config.proc_facts {
+                // What /proc told is not to be shown any more.
+                agent.set_facts(Some(agent.facts_of_files(None)));
+            }
             if agent.entry.store.is_none() {
                 agent.entry.account.set_bounds(&config.bounds);
             }

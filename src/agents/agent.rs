@@ -44,6 +44,9 @@ pub struct Agent {
     pub state: Life,
     /// What is known of its process and its place; `None`: that was not found out yet.
     pub facts: Option<Facts>,
+    /// Whether those are of the process before the one that writes now, as they are until that one is known: an instance keeps
+    /// its labels meanwhile.
+    pub(crate) facts_are_old: bool,
     /// Whether it is an instance. One that is new becomes one when its facts are known, by which it is labelled, or when they
     /// have been waited for long enough.
     pub(crate) shown: bool,
@@ -86,6 +89,7 @@ impl Agent {
             windows: Windows::new(now),
             state: Life::Unknown,
             facts: None,
+            facts_are_old: false,
             shown: false,
             ranges: Ranges::default(),
             slots: Slots::default(),
@@ -135,14 +139,35 @@ impl Agent {
         turned
     }
 
-    /// Its producer was started: nothing is known of it yet, also not after a restart of the daemon.
+    /// Its producer was started: nothing is known of it yet. After a restart of the daemon what was known before is not, either.
     pub(crate) fn started(&mut self, stamp: u64, state: Option<&State>) -> Result<(), Broken> {
         self.entry.add_start(stamp);
-        self.facts = None;
+        self.outdate_facts();
         match state.zip(self.record) {
             Some((state, record)) => state.set_facts(record, None),
             None => Ok(()),
         }
+    }
+
+    /// What is known of its process is of the one before.
+    pub(crate) fn outdate_facts(&mut self) {
+        self.facts = self.facts.take().filter(|_| self.shown);
+        self.facts_are_old = self.facts.is_some();
+    }
+
+    /// Takes what is known of its process, or that nothing is.
+    pub(crate) fn set_facts(&mut self, facts: Option<Facts>) {
+        (self.facts, self.facts_are_old) = (facts, false);
+    }
+
+    /// What is known of the process that writes now.
+    pub(crate) fn own_facts(&self) -> Option<&Facts> {
+        self.facts.as_ref().filter(|_| !self.facts_are_old)
+    }
+
+    /// Whether a survey of /proc is wanted soon: what it is labelled with is not known, or of another process.
+    pub(crate) fn wants_facts(&self) -> bool {
+        self.entry.active && (!self.shown || self.facts_are_old)
     }
 
     /// Its instance id, once it had one.

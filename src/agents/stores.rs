@@ -305,11 +305,11 @@ impl Agents {
         agent.store = Some(store);
         if !self.proc_facts {
             // Nobody else will tell of which rank it is.
-            agent.facts = Some(agent.facts_of_files(None));
+            agent.set_facts(Some(agent.facts_of_files(None)));
         }
         if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
             let kept = state.replace(record, &agent.entry);
-            let facts = agent.facts.as_ref();
+            let facts = agent.own_facts();
             if kept.and_then(|()| state.set_facts(record, facts)) == Err(Broken) {
                 self.give_state_up();
             }

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 /// Between two surveys there is so much more time than one takes, within these bounds: on a host of many processes it takes long.
 const REST: u32 = 20;
-/// The same while an agent waits to be an instance, which it does not do for long: its labels are to be right from the first
-/// moment on.
+/// The same while an agent waits to be an instance, which it does not do for long, or has the labels of the process before: they
+/// are to be right from the first moment on.
 const URGENT_REST: u32 = 3;
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(5);
@@ -59,10 +59,10 @@ impl Agents {
         }
     }
 
-    /// Whether an agent is to be an instance as soon as it is known who it is.
+    /// Whether an agent is to be an instance, or to have other labels, as soon as it is known who it is.
     fn anybody_waits(&self) -> bool {
         let mut agents = self.agents.values();
-        agents.any(|agent| agent.entry.active && !agent.shown)
+        agents.any(Agent::wants_facts)
     }
 
     pub(super) fn survey(&mut self, now: Instant) {
@@ -203,17 +203,17 @@ impl Agents {
             };
             // Of one that is not seen it stays as it was, or what its file tells must do.
             let of_file = agent.facts_of_files(mappers.user(uid));
-            let facts = match (&of_process, &agent.facts) {
+            let facts = match (&of_process, agent.own_facts()) {
                 (Some(of_process), _) => of_file.merge(of_process),
                 (None, Some(before)) => of_file.merge(before),
                 (None, None) => of_file,
             };
             woken.push(key);
-            if agent.facts.as_ref() != Some(&facts) {
+            if agent.own_facts() != Some(&facts) {
                 if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
                     broken |= state.set_facts(record, Some(&facts)) == Err(Broken);
                 }
-                agent.facts = Some(facts);
+                agent.set_facts(Some(facts));
             }
         }
         for key in woken {

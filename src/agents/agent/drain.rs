@@ -97,11 +97,14 @@ impl Agent {
         age(name, &mut ledger, alive, &outcome, now, lifetimes.retain);
         outcome.broken = ledger.broken;
         if active && !self.entry.active {
+            if self.facts_are_old {
+                self.set_facts(None);
+            }
             // It may be remembered for long, and its values are nobody's.
             self.windows = Windows::new(now.instant);
         }
         if self.entry.starts != starts {
-            self.facts = None;
+            self.outdate_facts();
         }
         self.state = self.life(&now, lifetimes);
         outcome
