@@ -7,7 +7,7 @@ mod world;
 mod writer;
 
 use nix::fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl};
-use pmdanixl::agents::agent::Life;
+use pmdanixl::agents::agent::{Agent, Life};
 use pmdanixl::event::EventType;
 use pmdanixl::metrics::Buckets;
 use std::fs::{self, File};
@@ -421,10 +421,51 @@ fn a_full_ring_that_is_followed_is_full_once_however_many_batches_it_is() {
     let path = world.path("a");
     let mut ring = RingWriter::create(&path, Layout::V4, 1 << 15).expect("a ring");
     while ring.push(Kind::TxBytes, 1) {}
-    world.pass(3);
-    let entry = &world.agents.iter().next().expect("an agent").entry;
-    assert_eq!((entry.full, entry.highwater), (1, (1 << 15) - 1));
-    assert_eq!(entry.account.events, (1 << 15) - 1);
+    world.tick(9, Duration::from_millis(100), LONG);
+    let entry = |world: &World| world.agents.iter().next().expect("an agent").entry.clone();
+    let found = entry(&world);
+    assert_eq!((found.full, found.highwater), (1, (1 << 15) - 1));
+    assert_eq!(found.account.events, (1 << 15) - 1);
+    // As long as nobody drains it, it loses what comes: a rate shows that.
+    for _ in 0..3 {
+        let before = entry(&world).full;
+        world.pass(10);
+        let more = entry(&world).full - before;
+        assert!((2..=10).contains(&more), "{more} times in 10 s");
+    }
+    drop(ring);
+    world.pass(10);
+    let ended = entry(&world).full;
+    world.pass(10);
+    assert_eq!(
+        entry(&world).full,
+        ended,
+        "nobody is there to lose anything"
+    );
+}
+
+#[test]
+fn who_has_a_silent_agents_file_keeps_it_for_twice_retain_where_nobody_knows_who_it_is() {
+    let mut world = World::new(|config| config.retain = 100 * SECOND);
+    let mut ring = world.ring("a");
+    push(&mut ring, 7);
+    let state = |world: &World| world.agents.iter().next().expect("an agent").state;
+    world.pass(90);
+    assert_eq!((world.instances.len(), state(&world)), (1, Life::Idle));
+    world.pass(20);
+    assert_eq!((world.instances.len(), state(&world)), (1, Life::Unknown));
+    world.pass(80);
+    assert_eq!(world.instances.len(), 1);
+    world.pass(20);
+    assert!(
+        world.instances.is_empty(),
+        "a backup would keep it for good"
+    );
+    push(&mut ring, 2);
+    world.pass(1);
+    assert_eq!((world.instances.len(), state(&world)), (1, Life::Live));
+    let total = |agent: &Agent| agent.total(EventType::TxBytes);
+    assert_eq!(world.agents.iter().next().map(total), Some(Some(9)));
 }
 
 #[test]

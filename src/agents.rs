@@ -138,9 +138,9 @@ pub struct Agents {
     asks: bool,
     /// When the last survey ended, and how long it took.
     surveyed: Option<(Instant, Duration)>,
-    /// Surveys that were finished, and the time that they took.
     /// Who uses NIXL without telemetry; `None`: that is not known.
     silent: Option<Vec<Writer>>,
+    /// Surveys that were finished, and the time that they took.
     surveys: u64,
     survey_time: Duration,
     /// Whose turn it is: its place in the table.
@@ -186,6 +186,7 @@ impl Agents {
             books: Books {
                 state: None,
                 host: Totals::default(),
+                forgotten_full: 0,
                 bounds: config.bounds.clone(),
                 lifetimes: config.lifetimes(),
                 check_every: check_every(0),
@@ -241,7 +242,8 @@ impl Agents {
 
     /// Goes on from a state: its agents are known again, and those that were instances are.
     pub fn restore(&mut self, state: State, mut records: Vec<(RecordId, Saved)>) -> Vec<Change> {
-        self.books.host = state.retired().unwrap_or_default();
+        let retired = state.retired().unwrap_or_default();
+        (self.books.host, self.books.forgotten_full) = (retired.totals, retired.full);
         self.books.state = Some(state);
         let (mut changes, mut ids) = (Vec::new(), HashSet::new());
         let now = Instant::now();
@@ -252,7 +254,7 @@ impl Agents {
             let place = Place::of(&saved.name);
             self.books.host.add(&saved.entry.account.totals);
             if self.by_place.contains_key(&place) || self.instances.contains(&saved.name.instance) {
-                self.retire(Some(record), &saved.entry.account.totals);
+                self.retire(Some(record), &saved.entry);
                 continue;
             }
             let mut agent = Agent::new(saved.name, saved.entry, now);

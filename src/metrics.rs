@@ -206,6 +206,19 @@ impl Metric {
         self.indom() == Some(AGENTS)
     }
 
+    /// Whether it comes of events that NIXL_TELEMETRY_ENABLED_METRICS of an agent's process can leave out, so that nobody can tell
+    /// none from none that was written.
+    #[must_use]
+    pub fn may_be_hidden(&self) -> bool {
+        match self.source {
+            Source::Event(event) | Source::Host(event) => event != EventType::EventsDropped,
+            Source::Buckets(_) | Source::UpTo(_) => true,
+            // Last values, what is registered, errors, and percentiles.
+            Source::Agent(_) => (18..=23).contains(&self.cluster),
+            Source::Control(_) => self.name == "host.errors.total",
+        }
+    }
+
     /// Its type.
     #[must_use]
     pub fn kind(&self) -> Kind {
@@ -366,8 +379,64 @@ mod tests {
                 help.ends_with('.')
                     && help
                         .lines()
-                        .all(|line| line.len() <= 80 && !line.starts_with(['@', '#']))
+                        .all(|line| line.len() <= 80 && !line.starts_with(['@', '#'])),
+                "{name}: {help}"
             );
+        }
+    }
+
+    #[test]
+    fn no_entry_of_help_is_longer_than_newhelp_takes() {
+        // newhelp(1) cuts them off, the line with the name counted in.
+        const MOST: usize = 1000;
+        for entry in render::help().split("\n@ ") {
+            assert!(entry.len() <= MOST, "{} bytes: {entry}", entry.len());
+        }
+    }
+
+    #[test]
+    fn what_agents_may_leave_out_says_so() {
+        let hidden = |name: &str| {
+            let metric = METRICS.iter().find(|metric| metric.name == name);
+            metric.expect(name).may_be_hidden()
+        };
+        for name in [
+            "transfer.tx_bytes",
+            "errors.backend",
+            "last.xfer_time",
+            "memory.current",
+            "errors.total",
+            "latency.xfer_time.buckets",
+            "latency.xfer_time.bucket",
+            "latency.post_time.p99",
+            "size.buckets",
+            "bandwidth.p50",
+            "bandwidth.unpaired",
+            "host.memory.registered",
+            "host.errors.total",
+        ] {
+            assert!(hidden(name), "{name}");
+        }
+        for name in [
+            "agent.state",
+            "ring.events",
+            "ring.full",
+            "ring.dropped",
+            "host.ring.dropped",
+            "host.ring.full",
+            "agents.live",
+            "control.drains",
+        ] {
+            assert!(!hidden(name), "{name}");
+        }
+        let help = render::help();
+        for metric in METRICS {
+            let (_, text) = help
+                .split_once(&format!("\n@ nixl.{} ", metric.name))
+                .expect(metric.name);
+            let text = text.split_once("\n@").map_or(text, |(text, _)| text);
+            let says = text.contains("NIXL_TELEMETRY_ENABLED_METRICS");
+            assert_eq!(says, metric.may_be_hidden(), "{}", metric.name);
         }
     }
 

@@ -4,7 +4,6 @@
 //! the same length. Whoever holds the lock on the file is the one pmdanixl of this host that drains rings.
 
 use self::record::{Entry, Name, RECORD_WORDS, Saved};
-use crate::event::Totals;
 use crate::producer::facts::Facts;
 use crate::shm::{Broken, Mapping, lock};
 use crate::totals::slots::Slots;
@@ -22,6 +21,7 @@ pub mod record;
 mod retired;
 pub mod words;
 pub use file::StateFile;
+pub use retired::Retired;
 
 /// Bytes of the header and of a record alike: three pages.
 const RECORD_LEN: u64 = 8 * RECORD_WORDS as u64;
@@ -181,7 +181,7 @@ impl State {
     ///
     /// # Errors
     /// The file became shorter.
-    pub fn retired(&self) -> Result<Totals, Broken> {
+    pub fn retired(&self) -> Result<Retired, Broken> {
         self.head(|words| retired::read(words).0)
     }
 
@@ -189,8 +189,8 @@ impl State {
     ///
     /// # Errors
     /// The file became shorter.
-    pub fn set_retired(&self, totals: &Totals) -> Result<(), Broken> {
-        self.head(|words| retired::write(words, totals, None))
+    pub fn set_retired(&self, sums: &Retired) -> Result<(), Broken> {
+        self.head(|words| retired::write(words, sums, None))
     }
 
     /// More than any instance id that was given; 0 where that was never noted.
@@ -287,9 +287,9 @@ impl State {
     ///
     /// # Errors
     /// The file became shorter.
-    pub fn retire(&mut self, id: Option<RecordId>, totals: &Totals) -> Result<(), Broken> {
+    pub fn retire(&mut self, id: Option<RecordId>, entry: &Entry) -> Result<(), Broken> {
         let mut sums = self.retired()?;
-        sums.add(totals);
+        sums.add(entry);
         let freed = id.map(|id| id.0);
         self.head(|words| retired::write(words, &sums, freed))?;
         if let Some(id) = id {
@@ -393,7 +393,7 @@ pub fn boot_id() -> io::Result<[u64; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Event, EventType, Events};
+    use crate::event::{Event, EventType, Events, Totals};
     use std::path::{Path, PathBuf};
 
     const BOOT: [u64; 2] = [1, 2];
@@ -413,6 +413,13 @@ mod tests {
             part: String::new(),
             owner: Some(1000),
         }
+    }
+
+    /// Of an agent that is forgotten.
+    fn sums(value: u64) -> Retired {
+        let mut sums = Retired::default();
+        sums.add(&entry(value));
+        sums
     }
 
     fn totals(value: u64) -> Totals {
@@ -475,13 +482,13 @@ mod tests {
         let Found {
             mut state, records, ..
         } = take(&path, BOOT);
-        let gone = &records[5].1.entry.account.totals;
+        let gone = &records[5].1.entry;
         state.retire(Some(records[5].0), gone).expect("whole");
         let again = state.create(&name(99), &entry(5)).expect("room");
         assert_eq!(again, Some(records[5].0), "the file does not grow for it");
         drop(state);
         let found = take(&path, BOOT);
-        assert_eq!(found.state.retired(), Ok(totals(1005)));
+        assert_eq!(found.state.retired(), Ok(sums(1005)));
         let names = found.records;
         assert!(names.iter().any(|(_, saved)| saved.name == name(99)));
         assert!(!names.iter().any(|(_, saved)| saved.name == name(5)));
@@ -492,7 +499,7 @@ mod tests {
         let (_dir, path) = filled(2);
         let found = take(&path, BOOT);
         // As far as a kill let it come.
-        let sums = totals(1000);
+        let sums = sums(1000);
         let head = |words: &[AtomicU64]| retired::write(words, &sums, Some(found.records[0].0.0));
         found.state.head(head).expect("whole");
         drop(found);
@@ -500,7 +507,7 @@ mod tests {
             let found = take(&path, BOOT);
             assert_eq!(found.records.len(), 1);
             assert_eq!(found.records[0].1.name, name(1));
-            assert_eq!(found.state.retired(), Ok(totals(1000)));
+            assert_eq!(found.state.retired(), Ok(sums.clone()));
         }
         // The record is free for another, which is not taken for the one that was forgotten.
         let mut state = take(&path, BOOT).state;

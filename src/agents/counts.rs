@@ -2,6 +2,7 @@
 
 use super::Agents;
 use crate::agents::agent::Life;
+use crate::event::EventType;
 use crate::metrics::control::{AgentCounts, Effort};
 
 impl Agents {
@@ -9,7 +10,15 @@ impl Agents {
     #[must_use]
     pub fn counts(&self) -> AgentCounts {
         let mut counts = AgentCounts {
-            unsupported: number(self.scanner.unsupported()),
+            errors: EventType::errors()
+                .iter()
+                .map(|&error| self.books.host.get(error))
+                .fold(0, u64::saturating_add),
+            full: self
+                .agents
+                .values()
+                .map(|agent| agent.entry.full)
+                .fold(self.books.forgotten_full, u64::saturating_add),
             refused: number(self.scanner.refused()),
             silent: self.silent().map(|silent| number(silent.len())),
             ..AgentCounts::default()
@@ -20,8 +29,7 @@ impl Agents {
                 Life::Idle => counts.idle += 1,
                 Life::Exited => counts.exited += 1,
                 Life::Unknown => counts.unknown += 1,
-                // Those that have no instance are among them.
-                Life::Unsupported => {}
+                Life::Unsupported => counts.unsupported += 1,
             }
         }
         counts

@@ -1,10 +1,9 @@
 //! What of the agents outlives the daemon, and which of them are forgotten.
 
 use super::{AgentKey, Agents, Change, Place, RETRY};
-use crate::event::Totals;
 use crate::shm::Broken;
-use crate::state::record;
-use crate::state::{RecordId, State};
+use crate::state::record::{self, Entry};
+use crate::state::{RecordId, Retired, State};
 use std::time::Instant;
 
 impl Agents {
@@ -33,9 +32,12 @@ impl Agents {
 
     /// Goes on with an empty state, to which all that is known is written.
     pub fn move_to(&mut self, state: State, now: Instant) {
-        let mut forgotten = self.books.host.clone();
+        let mut forgotten = Retired {
+            totals: self.books.host.clone(),
+            full: self.books.forgotten_full,
+        };
         for agent in self.agents.values() {
-            forgotten.take_away(&agent.entry.account.totals);
+            forgotten.totals.take_away(&agent.entry.account.totals);
         }
         // A state that is broken is given up at the next drain.
         let _ = state.set_retired(&forgotten);
@@ -91,9 +93,11 @@ impl Agents {
     }
 
     /// Forgets an agent: what it has counted stays in the sums of the host.
-    pub(super) fn retire(&mut self, record: Option<RecordId>, totals: &Totals) {
+    pub(super) fn retire(&mut self, record: Option<RecordId>, entry: &Entry) {
+        let full = &mut self.books.forgotten_full;
+        *full = full.saturating_add(entry.full);
         if let Some(state) = &mut self.books.state {
-            if state.retire(record, totals) == Err(Broken) {
+            if state.retire(record, entry) == Err(Broken) {
                 self.give_state_up();
             }
         }
@@ -124,7 +128,7 @@ impl Agents {
                 self.by_name.remove(&agent.name.raw);
             }
         }
-        self.retire(agent.record, &agent.entry.account.totals);
+        self.retire(agent.record, &agent.entry);
         if agent.shown {
             changes.push(Change::Left { key, id: agent.id });
         }

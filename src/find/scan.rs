@@ -128,14 +128,7 @@ impl Scanner {
         self.refusals
     }
 
-    /// Files that are rings of a version this build does not read.
-    #[must_use]
-    pub fn unsupported(&self) -> usize {
-        let watched = self.watch.iter();
-        watched.map(|watched| watched.refused.unsupported()).sum()
-    }
-
-    /// Files that are other rings, and refused.
+    /// Files that are rings which this build could read, and refused.
     #[must_use]
     pub fn refused(&self) -> usize {
         let watched = self.watch.iter();

@@ -43,7 +43,7 @@ pub struct AgentCounts {
     pub idle: u32,
     /// [`Life::Exited`](crate::agents::agent::Life::Exited), of those that are instances.
     pub exited: u32,
-    /// Rings of a version that this build does not read.
+    /// [`Life::Unsupported`](crate::agents::agent::Life::Unsupported).
     pub unsupported: u32,
     /// Rings that are refused.
     pub refused: u32,
@@ -51,6 +51,10 @@ pub struct AgentCounts {
     pub unknown: u32,
     /// Processes that use NIXL and write nothing that is read here; `None`: not all processes can be seen.
     pub silent: Option<u32>,
+    /// Errors of all agents that ever were, of all kinds.
+    pub errors: u64,
+    /// How often the rings of all agents that ever were, were found full.
+    pub full: u64,
 }
 
 /// What the agent has to do, and has done since the start.

@@ -8,6 +8,11 @@ use std::fmt::Write;
 
 const NOTE: &str = "Rendered from src/metrics.rs by `BLESS=1 cargo test`; not edited by hand.";
 
+/// What the help of all that counts events says, the events apart that come whatever an agent is told.
+const HIDDEN: &str = "\
+An agent that runs with NIXL_TELEMETRY_ENABLED_METRICS writes only the events
+that are listed there: none may mean none that was listed.";
+
 /// The name space, in the format of pmns(5).
 #[must_use]
 pub fn pmns() -> String {
@@ -65,14 +70,17 @@ pub fn help() -> String {
     {
         let _ = write!(text, "\n@ NIXL.{serial} {oneline}\n{help}\n");
     }
-    for Metric {
-        name,
-        oneline,
-        help,
-        ..
-    } in METRICS
-    {
+    for metric in METRICS {
+        let Metric {
+            name,
+            oneline,
+            help,
+            ..
+        } = metric;
         let _ = write!(text, "\n@ {ROOT}.{name} {oneline}\n{help}\n");
+        if metric.may_be_hidden() {
+            let _ = writeln!(text, "{HIDDEN}");
+        }
     }
     text
 }

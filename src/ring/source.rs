@@ -28,6 +28,9 @@ const TRY: Duration = Duration::from_secs(1);
 /// that a pmdanixl can be told to wait between two drains.
 const LEFT_ALONE: Duration = Duration::from_secs(5);
 
+/// How often one that is full, and that another should drain, is counted as full.
+const FULL_AGAIN: Duration = Duration::from_secs(1);
+
 /// A ring that is drained, or followed.
 #[derive(Debug)]
 pub struct Source {
@@ -44,6 +47,8 @@ pub struct Source {
     pub presence: Presence,
     /// Events that waited when it was looked at last.
     pending: u64,
+    /// When it was last counted as full, of one that another drains.
+    full: Option<Instant>,
     /// Where events may be missing.
     gaps: Gaps,
     /// Which slots can be read.
@@ -137,6 +142,7 @@ impl Source {
             mode,
             commit,
             pending: 0,
+            full: None,
             gaps: Gaps::default(),
             last_try: now,
             stands: None,

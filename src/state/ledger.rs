@@ -13,7 +13,7 @@ use crate::totals::histogram::Bounds;
 use crate::totals::ranges::Ranges;
 use crate::totals::windows::Windows;
 use std::cell::RefCell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long silence may last.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +31,8 @@ pub struct Books {
     pub state: Option<State>,
     /// Sums over all agents that ever were.
     pub host: Totals,
+    /// How often the rings of agents that are forgotten were found full.
+    pub forgotten_full: u64,
     /// Of the histograms of times.
     pub bounds: Bounds,
     /// How long silence may last.
@@ -108,6 +110,18 @@ impl<'a> Ledger<'a> {
     #[must_use]
     pub fn check_every(&self) -> Duration {
         self.books.check_every
+    }
+
+    /// When this is.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.now.instant
+    }
+
+    /// Notes how many events were found waiting in a ring of that many slots, where none is counted.
+    pub fn look(&mut self, pending: u64, capacity: u64) {
+        self.entry.add_look(pending, capacity);
+        self.keep();
     }
 
     /// Adds the events of a batch, for good: from here on a kill does not lose it, and a restart does not count it again.

@@ -5,18 +5,37 @@
 //! that are forgotten are not given to others: the next one is here too.
 
 use crate::event::Totals;
-use crate::state::record::HIGHEST_ID;
+use crate::state::record::{Entry, HIGHEST_ID};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// What agents that are forgotten have counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Retired {
+    /// Sums by type.
+    pub totals: Totals,
+    /// How often their rings were found full.
+    pub full: u64,
+}
+
+impl Retired {
+    /// Adds an agent's.
+    pub fn add(&mut self, entry: &Entry) {
+        self.totals.add(&entry.account.totals);
+        self.full = self.full.saturating_add(entry.full);
+    }
+}
 
 /// Words of the page that have a meaning of their own.
 const GENERATION: usize = 8;
 const ENTRIES: [usize; 2] = [16, 48];
 /// Behind the sums: the number of the record that is being freed, and one; 0: none is.
 const FREED: usize = Totals::WORDS;
+/// Behind that, what an earlier version had not.
+const FULL: usize = FREED + 1;
 /// The next instance id.
 const NEXT_ID: usize = 80;
-const _: () = assert!(ENTRIES[0] + FREED < ENTRIES[1] && ENTRIES[1] + FREED < NEXT_ID);
+const _: () = assert!(ENTRIES[0] + FULL < ENTRIES[1] && ENTRIES[1] + FULL < NEXT_ID);
 
 /// More than any instance id that was given; 0 where that was never noted, or makes no sense.
 pub fn next_id(words: &[AtomicU64]) -> u32 {
@@ -32,22 +51,27 @@ pub fn set_next_id(words: &[AtomicU64], next: u32) {
 }
 
 /// The sums, and the record that is still to be freed.
-pub fn read(words: &[AtomicU64]) -> (Totals, Option<usize>) {
+pub fn read(words: &[AtomicU64]) -> (Retired, Option<usize>) {
     let entry = &words[ENTRIES[usize::from(words[GENERATION].load(Acquire) % 2 == 1)]..];
     let totals = std::array::from_fn(|at| entry[at].load(Relaxed));
     let freed = usize::try_from(entry[FREED].load(Relaxed)).unwrap_or(0);
-    (Totals::from_words(&totals), freed.checked_sub(1))
+    let sums = Retired {
+        totals: Totals::from_words(&totals),
+        full: entry[FULL].load(Relaxed),
+    };
+    (sums, freed.checked_sub(1))
 }
 
 /// Replaces them, in one step.
-pub fn write(words: &[AtomicU64], totals: &Totals, freed: Option<usize>) {
+pub fn write(words: &[AtomicU64], sums: &Retired, freed: Option<usize>) {
     let generation = words[GENERATION].load(Relaxed).wrapping_add(1);
     let entry = &words[ENTRIES[usize::from(generation % 2 == 1)]..];
-    for (word, value) in entry.iter().zip(totals.to_words()) {
+    for (word, value) in entry.iter().zip(sums.totals.to_words()) {
         word.store(value, Relaxed);
     }
     let freed = freed.map_or(0, |record| record as u64 + 1);
     entry[FREED].store(freed, Relaxed);
+    entry[FULL].store(sums.full, Relaxed);
     // Not before the entry is whole, as in a record.
     words[GENERATION].store(generation, Release);
 }
@@ -60,18 +84,21 @@ mod tests {
     #[test]
     fn sums_that_are_half_written_do_not_count() {
         let words: Vec<AtomicU64> = (0..512).map(|_| AtomicU64::new(0)).collect();
-        assert_eq!(read(&words), (Totals::default(), None));
+        assert_eq!(read(&words), (Retired::default(), None));
         let received = |value| Event::new(Some(EventType::RxBytes), value);
-        let totals = |value| Events::of(&[received(value)]).totals().clone();
+        let sums = |value| Retired {
+            totals: Events::of(&[received(value)]).totals().clone(),
+            full: value,
+        };
         for (value, freed) in [(1, None), (2, Some(0)), (3, Some(7))] {
             let before = read(&words);
             let inactive = ENTRIES[usize::from(words[GENERATION].load(Relaxed) % 2 == 0)];
-            for word in &words[inactive..=inactive + FREED] {
+            for word in &words[inactive..=inactive + FULL] {
                 word.store(0xbad, Relaxed);
                 assert_eq!(read(&words), before);
             }
-            write(&words, &totals(value), freed);
-            assert_eq!(read(&words), (totals(value), freed));
+            write(&words, &sums(value), freed);
+            assert_eq!(read(&words), (sums(value), freed));
         }
     }
 

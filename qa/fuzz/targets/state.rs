@@ -73,8 +73,7 @@ pub fn run(input: &[u8]) {
     let mut expected = Vec::new();
     for (number, (id, mut saved)) in records.into_iter().enumerate() {
         if number % 3 == 2 {
-            let totals = &saved.entry.account.totals;
-            state.retire(Some(id), totals).expect("whole");
+            state.retire(Some(id), &saved.entry).expect("whole");
             continue;
         }
         saved

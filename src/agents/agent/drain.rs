@@ -24,6 +24,8 @@ pub struct Outcome {
     pub more: bool,
     /// Whether it was not found out what became of the last batch.
     pub unseen: bool,
+    /// Whether somebody has a ring of whom it is not known whether he writes, and nothing has come for long.
+    pub unknown: bool,
 }
 
 impl Agent {
@@ -140,6 +142,8 @@ fn drain_rings(
     outcome: &mut Outcome,
 ) -> bool {
     let active = ledger.entry.active;
+    let Lifetimes { retain, idle_after } = ledger.lifetimes();
+    let lately = now.since(ledger.entry.last_event) < retain.max(idle_after);
     let (mut alive, mut at) = (false, 0);
     if let Some(ring) = ledger.in_flight() {
         match sources.iter().position(|source| source.id() == ring) {
@@ -162,8 +166,13 @@ fn drain_rings(
                 alive = true;
                 outcome.more |= source.has_more();
             }
-            // Whoever has an exited agent's file open, a backup or another reader, does not bring it back.
-            Drained::Held => alive |= active,
+            // Whoever has an exited agent's file open, a backup or another reader, does not bring it back; nor is one waited for
+            // for ever of whom nobody knows whether it writes.
+            Drained::Held => {
+                let is_known = lately || source.presence.life(false) != Life::Unknown;
+                outcome.unknown |= !is_known;
+                alive |= active && is_known;
+            }
             // Whoever is asked then is asked who has started since it was last seen.
             Drained::Unseen => {
                 alive |= active;
@@ -221,12 +230,16 @@ fn age(
     } else if entry.active {
         let since = *entry.silent_since.get_or_insert_with(|| {
             let instance = &name.instance;
-            tracing::debug!("agent {instance}: nobody writes to its ring any more");
+            tracing::debug!("agent {instance}: nobody is known to write to its ring any more");
             now.stamp
         });
         if u128::from(now.stamp.saturating_sub(since)) >= retain.as_nanos() {
             let instance = &name.instance;
-            tracing::info!("agent {instance}: has exited and is no instance any more");
+            let why = match outcome.unknown {
+                true => "is silent, and whether it lives is not known: until it says something it",
+                false => "has exited and",
+            };
+            tracing::info!("agent {instance}: {why} is no instance any more");
             entry.active = false;
         }
     }

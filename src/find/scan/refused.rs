@@ -74,9 +74,7 @@ pub struct RefusedFiles {
     passing: BTreeSet<FileId>,
     /// Those of agents that are starting: their headers may come at any moment.
     starting: BTreeSet<FileId>,
-    /// Rings of a version that this build does not read.
-    unsupported: BTreeSet<FileId>,
-    /// Other rings that are refused.
+    /// Rings that are refused, but for those of a version that this build does not read.
     rings: BTreeSet<FileId>,
     sweep: Option<Sweep>,
 }
@@ -139,9 +137,7 @@ impl RefusedFiles {
         if starting {
             self.starting.insert(facts.id);
         }
-        if refusal.is_unsupported() {
-            self.unsupported.insert(facts.id);
-        } else if refusal.concerns_a_ring() && !starting {
+        if refusal.concerns_a_ring() && !refusal.is_unsupported() && !starting {
             self.rings.insert(facts.id);
         }
         // The clock of change times is coarse: what comes in the same tick as the look leaves no trace. It may have been as long
@@ -188,7 +184,6 @@ impl RefusedFiles {
     pub fn remove(&mut self, id: FileId) -> Option<Refused> {
         self.passing.remove(&id);
         self.starting.remove(&id);
-        self.unsupported.remove(&id);
         self.rings.remove(&id);
         let removed = self.files.remove(&id);
         self.room.give_back(usize::from(removed.is_some()));
@@ -237,12 +232,7 @@ impl RefusedFiles {
         self.files.retain(|_, refused| keep(refused));
         self.room.give_back(before - self.files.len());
         let files = &self.files;
-        for set in [
-            &mut self.passing,
-            &mut self.starting,
-            &mut self.unsupported,
-            &mut self.rings,
-        ] {
+        for set in [&mut self.passing, &mut self.starting, &mut self.rings] {
             set.retain(|id| files.contains_key(id));
         }
     }
@@ -274,12 +264,7 @@ impl RefusedFiles {
         self.files.len()
     }
 
-    /// How many are rings of a version that this build does not read.
-    pub fn unsupported(&self) -> usize {
-        self.unsupported.len()
-    }
-
-    /// How many are other rings.
+    /// How many are rings that this build could read.
     pub fn rings(&self) -> usize {
         self.rings.len()
     }

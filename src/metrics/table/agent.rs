@@ -32,8 +32,8 @@ pub(super) const ROWS: &[Metric] = &[
         (Semantics::Instant, Units::None),
         "0 unknown, 1 live, 2 idle, 3 exited, 4 unsupported",
         "\
-0 unknown      the kernel does not tell who has the ring or store, and nothing
-               was reported for retain (10 minutes).
+0 unknown      nobody tells who has the ring or store, and nothing was
+               reported for retain; the agent leaves after retain more.
 1 live         a process has the ring, or has the store open for writing.
 2 idle         likewise, but it has reported nothing for idle_after (60
                seconds). That is evidence of silence, not of a hang: NIXL
@@ -43,9 +43,8 @@ pub(super) const ROWS: &[Metric] = &[
                the instance domain after retain.
 4 unsupported  its ring has a version, or its store a schema, that this
                pmdanixl does not know; its counters stand still.
-nixl.agent.status has the same in words. It is found out from the kernel
-(leases) and from /proc, at most once a second; where more than 200 files
-are open, more rarely, up to every 5 seconds.",
+nixl.agent.status has the same in words. It is found out once a second, where
+more than 200 files are open less often.",
     ),
     of_agent(
         (16, 1),
@@ -143,7 +142,7 @@ have been there before. It stays when the agent is started anew.",
         "time since its last event",
         "\
 Time since the agent's last event of any kind was taken from its ring, or noted
-in its store; since it was first seen, where there was none.",
+in its store; since it was last found started, where that is later.",
     ),
     of_agent(
         (16, 10),

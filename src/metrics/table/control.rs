@@ -35,7 +35,10 @@ until the configuration is read again (nixl.control.reload).",
         Semantics::Counter,
         Units::Count,
         "drains of all rings",
-        "How often all rings were drained since the start.",
+        "\
+How often all rings were drained since the start: once in each drain_interval,
+and before each answer. One that was cut short (nixl.control.cut.drains) goes on
+with the next.",
     ),
     control(
         3,

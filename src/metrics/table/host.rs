@@ -29,6 +29,26 @@ or restart, nor when pmdanixl is started again while it can keep its state
     };
 }
 
+/// Of all agents that ever were, what is no sum of one event.
+const fn of_host(
+    item: u32,
+    name: &'static str,
+    value: fn(&Control, &crate::agents::agent::Now) -> Option<u64>,
+    oneline: &'static str,
+    help: &'static str,
+) -> Metric {
+    Metric {
+        cluster: 30,
+        item,
+        name,
+        source: Source::Control(Get::U64(value)),
+        semantics: Semantics::Counter,
+        units: Units::Count,
+        oneline,
+        help,
+    }
+}
+
 /// How many agents are in a state.
 const fn agents(
     item: u32,
@@ -197,6 +217,25 @@ pub(super) const ROWS: &[Metric] = &[
         Count,
         "events that NIXL has dropped, all agents"
     ),
+    of_host(
+        21,
+        "host.errors.total",
+        |control, _| Some(control.agents.errors),
+        "errors of all kinds, all agents",
+        "\
+The sum of the twelve kinds of errors below nixl.host.errors. It does not go
+back when agents leave.",
+    ),
+    of_host(
+        22,
+        "host.ring.full",
+        |control, _| Some(control.agents.full),
+        "drains that found a ring full, all agents",
+        "\
+nixl.ring.full, added up over all agents that pmdanixl has met on this host: it
+does not go back when agents leave. How much each full ring has lost, NIXL does
+not tell.",
+    ),
     agents(
         0,
         "agents.live",
@@ -220,7 +259,7 @@ an agent without work is silent, and so is one whose transfers are stuck.",
         2,
         "agents.exited",
         |control, _| Some(control.agents.exited),
-        "agents that have exited a while ago",
+        "agents that have exited within retain",
         "\
 Agents whose nixl.agent.state is 3: nobody has the ring any more. They are
 instances until retain (10 minutes) has passed.",
@@ -229,11 +268,12 @@ instances until retain (10 minutes) has passed.",
         3,
         "agents.unsupported",
         |control, _| Some(control.agents.unsupported),
-        "rings of a version that is not supported",
+        "agents of a NIXL version that is not supported",
         "\
-Files that are telemetry rings of a NIXL version which this pmdanixl does not
-know. They are left alone; nixl.agent.state of their agents is 4, and the log
-and pmdanixl --check name them. A newer pmdanixl is needed.",
+Agents whose nixl.agent.state is 4: a process has a ring or a store of a version
+which this pmdanixl does not know. It is left alone; the log and
+pmdanixl --check name it. A newer pmdanixl is needed. Files of such a version
+that nobody has are not counted.",
     ),
     agents(
         4,

@@ -207,7 +207,7 @@ agent has a prometheus_mp store, which does not tell.",
         "\
 Times and sizes whose counterpart is missing, so that the bandwidth of their
 transfer is not known and not in nixl.bandwidth: a full ring cuts a transfer in
-two, and NIXL_TELEMETRY_ENABLED_METRICS can hide a part of each.",
+two, and an agent may not write all of it.",
     ),
 ];
 

@@ -1,6 +1,7 @@
 //! How the events of a ring are counted: each once, whatever its producer, other readers and kills of this process do meanwhile.
 
-use super::{Mode, Source};
+use super::{FULL_AGAIN, Mode, Source};
+use crate::agents::agent::Life;
 use crate::error::RingFault;
 use crate::producer::presence;
 use crate::ring::commit::{Commit, Fate, Identity, Sight};
@@ -9,6 +10,7 @@ use crate::state::ledger::Ledger;
 use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 /// Gives slots back before their events are counted: the wrong order, by which the crash harness shows that it would notice
 /// (qa/single_step.rs). Without debug assertions it does nothing.
@@ -210,9 +212,12 @@ impl Source {
             self.settle_unwritten(ledger)?;
         }
         let (read_pos, write_pos) = self.ring.positions()?;
-        let found_before = self.pending;
         self.pending = self.ring.between(read_pos, write_pos);
         if write_pos == self.commit.upto {
+            // As long as it stands so, its agent loses what comes.
+            if self.is_full_again(ledger) && self.presence.life(true) != Life::Exited {
+                ledger.look(self.pending, self.ring.capacity());
+            }
             return Ok(false);
         }
         let ring = self.identity()?;
@@ -228,18 +233,30 @@ impl Source {
         let limit = self.ring.between(from, write_pos).min(BATCH);
         let batch = self.ring.follow(from, limit, ledger.events())?;
         self.commit = Commit::of(&batch, ring, true);
-        // One that is full is found so once, however many batches it takes to follow.
         let is_full = self.pending + 1 == self.ring.capacity();
-        let pending = if is_full && found_before == self.pending {
-            0
-        } else {
-            self.pending
+        let pending = match is_full && !self.is_full_again(ledger) {
+            true => 0,
+            false => self.pending,
         };
         ledger.count(self.commit, pending, self.gaps.of(&self.commit));
-        if self.pending + 1 == self.ring.capacity() {
+        if is_full {
             self.gaps.add(write_pos);
         }
         Ok(true)
+    }
+
+    /// Whether it is full and is to be counted so: once, however many batches it takes to follow, and again as long as it stays so.
+    fn is_full_again(&mut self, ledger: &Ledger) -> bool {
+        let now = ledger.now();
+        let is_full = self.pending + 1 == self.ring.capacity();
+        let is_due = |full: Instant| now.saturating_duration_since(full) >= FULL_AGAIN;
+        let counts = is_full && self.full.is_none_or(is_due);
+        if counts {
+            self.full = Some(now);
+        } else if !is_full {
+            self.full = None;
+        }
+        counts
     }
 
     /// The producer was started anew.
