@@ -7,6 +7,7 @@ mod world;
 mod writer;
 
 use nix::fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl};
+use pmdanixl::agents::Change;
 use pmdanixl::agents::agent::{Agent, Life};
 use pmdanixl::event::EventType;
 use pmdanixl::metrics::Buckets;
@@ -671,7 +672,12 @@ fn rings_that_the_configuration_leaves_out_are_let_go_with_their_agent() {
     push(&mut ring, 1);
     world.pass(2);
     world.config.owners = Some(vec![4242]);
-    world.agents.configure(&world.config);
+    let changes = world.agents.configure(&world.config);
+    // Not one that has exited, which a rule may tell of.
+    let [Change::Left { key, .. }] = changes[..] else {
+        panic!("{changes:?}")
+    };
+    assert!(world.instances.remove(&key));
     push(&mut ring, 1);
     world.pass(5);
     assert_eq!((world.sent(), ring.pending()), ([].into(), 1));

@@ -114,7 +114,7 @@ fn every_metric_is_set_by_something_and_read_by_a_test() {
     let mut agent = ring(&home, "agent");
     // A time to come, and a header that is none.
     let future = home.ring("future");
-    drop(RingWriter::create(&future, Layout::V4, 64).expect("a ring"));
+    let _future = ring(&home, "future");
     let file = fs::OpenOptions::new().write(true).open(&future);
     let versions = [5_u32.to_le_bytes(), 5_u32.to_le_bytes()].concat();
     std::os::unix::fs::FileExt::write_all_at(&file.expect("there"), &versions, 16)

@@ -11,6 +11,7 @@ use pmdanixl::producer::writer::Writer;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -514,4 +515,70 @@ fn an_agent_that_is_started_anew_keeps_its_labels_until_it_has_its_own() {
         assert_eq!(owner.as_deref(), Some(&*user));
         (now > starts && labels["local_rank"] == "2").then_some(())
     });
+}
+
+/// Has the ring of its first argument mapped, and when told to gives itself a title as setproctitle(3) does: over its arguments,
+/// and the environment behind them.
+const TITLED: &str = "
+import ctypes, mmap, sys
+file = open(sys.argv[1], 'r+b')
+ring = mmap.mmap(file.fileno(), 0)
+file.close()
+# The fields behind the name, of which the first is the third (proc_pid_stat(5)).
+stat = open('/proc/self/stat').read().rsplit(')', 1)[1].split()
+arg_start, arg_end, env_start, env_end = (int(stat[field - 3]) for field in range(48, 52))
+print('ready', flush=True)
+sys.stdin.readline()
+ctypes.memset(env_start, 0, env_end - env_start)
+ctypes.memset(arg_start, 0, arg_end - arg_start)
+title = b'VLLM::Worker_TP0'
+ctypes.memmove(arg_start, title, len(title))
+print('titled', flush=True)
+sys.stdin.readline()
+";
+
+#[test]
+fn a_title_that_a_process_gives_itself_takes_no_label_away() {
+    let mut world = World::new(|config| config.proc_facts = true);
+    drop(world::push_to(world.ring("agent"), 1));
+    let mut process = Command::new("/usr/bin/python3");
+    process.args(["-c", TITLED]).arg(world.path("agent"));
+    process
+        .env("LOCAL_RANK", "7")
+        .env("CUDA_VISIBLE_DEVICES", "5");
+    let process = process.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut process = process.expect("Python starts");
+    let mut said = BufReader::new(process.stdout.take().expect("piped"));
+    let mut says = |what: &str| {
+        let mut line = String::new();
+        said.read_line(&mut line).expect("it runs");
+        assert_eq!(line.trim_end(), what);
+    };
+    says("ready");
+    let mut look = |seconds: u64| {
+        world.tick(1, Duration::from_millis(seconds * 1000 + 5), LONG);
+        world.agents.tidy(world.now, Instant::now() + LONG);
+        let agent = world.agents.iter().next().expect("an agent");
+        agent.labels().as_object().cloned().expect("an object")
+    };
+    let has = |labels: &Map<String, Value>, name: &str, value: &str| {
+        labels.get(name).is_some_and(|label| label == value)
+    };
+    wait_for("its environment is known", || {
+        let labels = look(0);
+        (has(&labels, "local_rank", "7") && has(&labels, "gpu", "5")).then_some(())
+    });
+    let stdin = process.stdin.as_mut().expect("piped");
+    stdin.write_all(b"now\n").expect("it reads");
+    says("titled");
+    wait_for("/proc is asked again, and shows the title", || {
+        let labels = look(61);
+        assert!(
+            has(&labels, "local_rank", "7") && has(&labels, "gpu", "5"),
+            "{labels:?}"
+        );
+        has(&labels, "engine", "vllm").then_some(())
+    });
+    drop(process.stdin.take());
+    process.wait().expect("it ends");
 }

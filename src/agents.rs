@@ -328,7 +328,8 @@ impl Agents {
         }
     }
 
-    /// Takes another configuration. Rings in directories that it no longer names are let go, after a last drain.
+    /// Takes another configuration. What it leaves out is let go, after a last drain, and whose all that was is no instance any
+    /// more: whether it lives is not known from here on.
     pub fn configure(&mut self, config: &Config) -> Vec<Change> {
         let mut changes = Vec::new();
         self.books.lifetimes = config.lifetimes();
@@ -350,6 +351,8 @@ impl Agents {
         };
         let keys: Vec<AgentKey> = self.agents.iter().map(|(key, _)| key).collect();
         for (key, agent) in self.agents.iter_mut() {
+            let had_files = agent.attached().next().is_some();
+            let mut is_to_be_found = false;
             let is_configured =
                 directory::is_configured(&config.telemetry_dir, agent.ring_directory())
                     || inside(agent.ring_directory());
@@ -381,16 +384,28 @@ impl Agents {
                 let owners = config.owners.as_ref();
                 // One that is only followed is looked at anew, in case it may be drained now.
                 let same = !config.observe && source.mode() == Mode::Drain;
-                let keep = same
-                    && is_configured
-                    && owners.is_none_or(|owners| owners.contains(&source.uid()));
+                let is_named =
+                    is_configured && owners.is_none_or(|owners| owners.contains(&source.uid()));
+                is_to_be_found |= is_named && !same;
+                let keep = same && is_named;
                 if !keep {
                     self.attached.remove(&source.id());
                 }
                 keep
             });
+            if had_files && !is_to_be_found && agent.attached().next().is_none() {
+                agent.entry.active = false;
+                if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
+                    // A state that is broken is given up at the next drain.
+                    let _ = state.replace(record, &agent.entry);
+                }
+            }
         }
-        keys.into_iter().for_each(|key| self.wake(key));
+        let now = Instant::now();
+        for key in keys {
+            self.wake(key);
+            changes.extend(self.turn(key, now));
+        }
         changes
     }
 

@@ -222,7 +222,7 @@ impl Agents {
         true
     }
 
-    fn turn(&mut self, key: AgentKey, now: Instant) -> Option<Change> {
+    pub(super) fn turn(&mut self, key: AgentKey, now: Instant) -> Option<Change> {
         turned(key, self.agents.get_mut(key)?, now)
     }
 

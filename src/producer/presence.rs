@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 mod inquiry;
-pub use inquiry::{Inquiry, has_new_writer};
+pub use inquiry::{Inquiry, Told, has_new_writer, new_writer};
 
 /// How often this is asked of a ring without new events, where there are not many.
 const CHECK: Duration = Duration::from_secs(1);
@@ -123,6 +123,12 @@ impl Presence {
     pub fn saw_somebody(&mut self, now: Instant) {
         self.nobody_since = None;
         self.last_check = now;
+    }
+
+    /// When the file had changed last, as of the last check.
+    #[must_use]
+    pub fn changed(&self) -> (i64, i64) {
+        self.changed
     }
 
     /// The producer was started anew: it may be another process.
@@ -293,9 +299,13 @@ impl Presence {
             .or_else(|| mappers.locker(dev, ino).filter(|_| is_store));
         if let Some(writer) = self.writer {
             let facts = mappers.facts(writer).cloned();
-            if facts.is_some() || before != self.writer {
-                self.process_facts = facts;
-            }
+            let known = self.process_facts.take();
+            // Of one process what was shown stays: a title that it gives itself writes over its arguments and its environment.
+            let known = known.filter(|_| before == self.writer);
+            self.process_facts = match (facts, known) {
+                (Some(facts), Some(known)) => Some(facts.merge(&known)),
+                (facts, known) => facts.or(known),
+            };
         }
         // Seen through a container's layers a file may have another device, but keeps its number.
         self.bystanders = (mappers.complete && !mappers.is_possible(ino))

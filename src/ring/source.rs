@@ -47,6 +47,8 @@ pub struct Source {
     pub presence: Presence,
     /// Events that waited when it was looked at last.
     pending: u64,
+    /// When the file had changed last, where that was found to be no restart at the start of the ring.
+    same: Option<(i64, i64)>,
     /// When it was last counted as full, of one that another drains.
     full: Option<Instant>,
     /// Where events may be missing.
@@ -142,6 +144,7 @@ impl Source {
             mode,
             commit,
             pending: 0,
+            same: None,
             full: None,
             gaps: Gaps::default(),
             last_try: now,

@@ -148,10 +148,12 @@ impl Account {
                 | Some(EventType::TxRequests | EventType::RxRequests | EventType::EventsDropped) => {
                     pairing.cut();
                 }
-                // All others are errors.
+                // All others are errors, as many as their value says.
                 Some(kind) => {
                     pairing.cut();
-                    self.last_error = Some((kind, seconds));
+                    if value > 0 {
+                        self.last_error = Some((kind, seconds));
+                    }
                 }
             }
         }
@@ -359,6 +361,19 @@ mod tests {
         assert_eq!(account.last_error(), Some((EventType::NoTelemetry, 1234)));
         let errors: u64 = (9..=20).map(|number| number << 40).sum();
         assert_eq!(account.errors(), errors);
+    }
+
+    #[test]
+    fn an_error_that_counts_nothing_is_not_the_last() {
+        let mut account = Account::default();
+        let [backend, canceled] = [EventType::Backend, EventType::Canceled];
+        count(
+            &mut account,
+            &[(backend, 1), (canceled, 0)],
+            &[],
+            &Bounds::size(),
+        );
+        assert_eq!(account.last_error(), Some((backend, 1234)));
     }
 
     #[test]

@@ -30,19 +30,19 @@ impl Carried {
                 (from.around(range).1, sum)
             })
             .collect();
-        let mut words = [*Counts::default().words(); 2];
+        let (mut counts, mut gone) = (*Counts::default().words(), *Counts::default().words());
         let mut before = 0;
-        for range in 0..to.count() {
+        let words = counts.iter_mut().zip(&mut gone).take(to.count());
+        for (range, (count, gone)) in words.enumerate() {
             let around = to.around(range);
             let same = (0..from.count()).find(|&old| from.around(old) == around);
-            let count = same.map_or(0, |old| self.counts.get(old));
+            *count = same.map_or(0, |old| self.counts.get(old));
             let known = sums.iter().find(|(bound, _)| *bound == around.1);
             let sum = known.map_or(before, |&(_, sum)| sum);
-            words[0][range] = count;
-            words[1][range] = sum.saturating_sub(before).saturating_sub(count);
+            *gone = sum.saturating_sub(before).saturating_sub(*count);
             before = sum;
         }
-        let [counts, gone] = words.map(Counts::from_words);
+        let [counts, gone] = [counts, gone].map(Counts::from_words);
         Self { counts, gone }
     }
 }

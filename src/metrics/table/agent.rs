@@ -4,6 +4,7 @@ use super::of_agent;
 use crate::agents::agent::Agent;
 use crate::event::EventType;
 use crate::metrics::{Get, Metric, Semantics, Units};
+use std::path::Path;
 
 const FACT: (Semantics, Units) = (Semantics::Discrete, Units::None);
 const EVENTS: (Semantics, Units) = (Semantics::Counter, Units::Count);
@@ -11,6 +12,11 @@ const LEVEL: (Semantics, Units) = (Semantics::Instant, Units::Count);
 const BYTES: (Semantics, Units) = (Semantics::Instant, Units::Byte);
 const TIME: (Semantics, Units) = (Semantics::Instant, Units::Microsecond);
 const MOMENT: (Semantics, Units) = (Semantics::Discrete, Units::Second);
+
+/// A path as a text that cannot be taken for more than one, and does nothing to a terminal: whoever may make a file chooses it.
+fn shown(path: &Path) -> String {
+    path.to_string_lossy().escape_debug().to_string()
+}
 
 /// The value of the last event of a type.
 const fn last(
@@ -147,13 +153,13 @@ in its store; since it was last found started, where that is later.",
     of_agent(
         (16, 10),
         "agent.path",
-        Get::Text(|agent, _| Some(agent.path()?.to_string_lossy().into_owned())),
+        Get::Text(|agent, _| Some(shown(&agent.path()?))),
         FACT,
         "file of its ring or store",
         "\
 Where the ring is, or was, or the store is; bytes that are no UTF-8 are shown as
-U+FFFD. In a container it is where this host reaches it, below /proc. No value:
-its store is gone.",
+U+FFFD, and control characters as \\n or \\u{1b}. In a container it is where this
+host reaches it, below /proc. No value: its store is gone.",
     ),
     of_agent(
         (17, 0),
@@ -366,3 +372,19 @@ When the last error was taken from the ring, or seen in the store. No value:
 there was none, or none since pmdanixl has first seen the store.",
     ),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_one_line_without_control_characters() {
+        let plain = "/dev/shm/nixl/worker-0 é.ring";
+        assert_eq!(shown(Path::new(plain)), plain);
+        let forged = "/tmp/x\"\n inst [5 or \"y\"] value \"\u{1b}[31m\u{202e}";
+        assert_eq!(
+            shown(Path::new(forged)),
+            "/tmp/x\\\"\\n inst [5 or \\\"y\\\"] value \\\"\\u{1b}[31m\\u{202e}"
+        );
+    }
+}

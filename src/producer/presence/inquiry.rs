@@ -106,6 +106,17 @@ impl Inquiry {
     }
 }
 
+/// What is told of who writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// Whether it is a new process.
+    IsNew(bool),
+    /// That is being asked, and is to be asked again at the next drain.
+    NotYet,
+    /// Nothing: it may not be asked for now, or was not shown in time.
+    Nothing,
+}
+
 /// Whether a process writes to the file that has started since a batch was counted (a time of CLOCK_MONOTONIC), and the one
 /// that wrote the batch has ended: then a ring with the same bytes in the same place is another one. `None`: that is being
 /// asked, and is to be asked again at the next drain. Asked rarely, since it looks through all of /proc; what /proc does not
@@ -118,10 +129,26 @@ pub fn has_new_writer(
     facts: &FileFacts,
     path: &Path,
 ) -> Option<bool> {
+    match new_writer(inquiry, commit, since, facts, path) {
+        Told::IsNew(is_new) => Some(is_new),
+        Told::NotYet => None,
+        Told::Nothing => Some(false),
+    }
+}
+
+/// The same, where something is to be done once it is told, and can wait.
+#[must_use]
+pub fn new_writer(
+    inquiry: &mut Inquiry,
+    commit: &Commit,
+    since: u64,
+    facts: &FileFacts,
+    path: &Path,
+) -> Told {
     let mappers = match inquiry.ask(facts.id) {
         Answer::Shown(mappers) => mappers,
-        Answer::NotYet => return None,
-        Answer::Nothing => return Some(false),
+        Answer::NotYet => return Told::NotYet,
+        Answer::Nothing => return Told::Nothing,
     };
     let ago = time(ClockId::CLOCK_MONOTONIC).saturating_sub(Duration::from_nanos(since));
     let since = time(ClockId::CLOCK_BOOTTIME).saturating_sub(ago);
@@ -132,7 +159,7 @@ pub fn has_new_writer(
         .map(|mapper| mapper.process)
         .collect();
     let is_new = |process: &Writer| process.started() > since;
-    Some(match commit.ring.writer {
+    Told::IsNew(match commit.ring.writer {
         Some(writer) => !writer.is_running() && writers.iter().any(is_new),
         // A child of the one that wrote may be left over, so that only all of them are proof.
         None => !writers.is_empty() && writers.iter().all(is_new),

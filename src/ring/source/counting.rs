@@ -3,7 +3,7 @@
 use super::{FULL_AGAIN, Mode, Source};
 use crate::agents::agent::Life;
 use crate::error::RingFault;
-use crate::producer::presence;
+use crate::producer::presence::{self, Told};
 use crate::ring::commit::{Commit, Fate, Identity, Sight};
 use crate::ring::{BATCH, Ring};
 use crate::state::ledger::Ledger;
@@ -51,10 +51,19 @@ impl Source {
         }
         self.pending = self.ring.between(read_pos, write_pos);
         if read_pos == write_pos {
+            if self.is_set_up_anew(self.presence.changed(), ledger)? {
+                let ring = self.identity()?;
+                self.renew(ring, ledger)?;
+                return Ok(Taken::Some);
+            }
             return Ok(if moved { Taken::Some } else { Taken::Nothing });
         }
         // Before the slots are copied: a restart from here on changes it.
         let mut ring = self.identity()?;
+        if self.is_set_up_anew(ring.changed, ledger)? {
+            self.renew_at(0, ring, ledger)?;
+            return Ok(Taken::Some);
+        }
         self.check_written(read_pos, write_pos, &ring)?;
         // Only at the start of a ring is a restart told by the writer.
         if read_pos == 0 {
@@ -91,6 +100,31 @@ impl Source {
             true => Taken::AllButOne,
             false => Taken::Some,
         })
+    }
+
+    /// Whether a ring that stands at its start, as after a whole round, or before anything, was set up anew since: the positions
+    /// do not tell that. What it counted is right in either case; that its agent was started, and has registered nothing, is not
+    /// known without.
+    fn is_set_up_anew(
+        &mut self,
+        changed: (i64, i64),
+        ledger: &mut Ledger,
+    ) -> Result<bool, RingFault> {
+        let known = [Some(self.commit.ring.changed), self.same];
+        if self.commit.upto != 0 || known.contains(&Some(changed)) {
+            return Ok(false);
+        }
+        let since = ledger.entry.last_event;
+        let inquiry = &mut *ledger.inquiry().borrow_mut();
+        match presence::new_writer(inquiry, &self.commit, since, &self.facts, &self.path) {
+            Told::IsNew(true) => Ok(true),
+            Told::IsNew(false) => {
+                self.same = Some(changed);
+                Ok(false)
+            }
+            Told::NotYet => Err(RingFault::Unseen),
+            Told::Nothing => Ok(false),
+        }
     }
 
     /// Gives the slots of the batch that was counted back.
