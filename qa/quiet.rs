@@ -105,7 +105,7 @@ fn the_end_of_its_writer_is_found_out_within_a_second() {
 fn a_ring_whose_directory_is_not_looked_at_any_more_is_not_held() {
     let (mut world, mut ring) = quiet();
     world.config.telemetry_dir.clear();
-    world.agents.configure(&world.config);
+    world.configure();
     push(&mut ring, 1);
     world.tick(1, TICK, SECOND);
     let mapped = std::fs::read_to_string("/proc/self/maps").expect("there");

@@ -99,7 +99,7 @@ fn who_has_less_than_his_share_gets_a_place_of_who_has_most_and_no_more() {
     assert_eq!((of(&now, "greedy"), of(&now, "victim")), (3, 3), "{now:?}");
     // Who was let go comes back with all that it had, when there is room.
     world.config.retain = Duration::ZERO;
-    world.agents.configure(&world.config);
+    world.configure();
     let (greedy, victims): (Vec<_>, _) = all.into_iter().partition(|sender| {
         let name = &sender.name;
         name.starts_with("greedy")

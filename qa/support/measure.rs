@@ -77,6 +77,8 @@ pub fn timed(link: &mut Link, metric: &str) -> (BTreeMap<u32, u64>, Took) {
 pub struct Use {
     /// Memory that is its own, in KiB.
     pub memory: u64,
+    /// All of it, what is mapped included, in KiB.
+    pub resident: u64,
     pub descriptors: usize,
     /// Mappings of files in the directory.
     pub mappings: usize,
@@ -95,13 +97,15 @@ impl Use {
             String::from_utf8_lossy(&bytes).into_owned()
         };
         let status = read("status");
-        let memory = status
-            .lines()
-            .find_map(|line| line.strip_prefix("RssAnon:"));
-        let memory = memory.and_then(|rest| rest.split_whitespace().next());
+        let field = |name: &str| -> u64 {
+            let rest = status.lines().find_map(|line| line.strip_prefix(name));
+            let number = rest.and_then(|rest| rest.split_whitespace().next());
+            number.expect("a number").parse().expect("a number")
+        };
         let place = directory.display().to_string();
         Self {
-            memory: memory.expect("a number").parse().expect("a number"),
+            memory: field("RssAnon:"),
+            resident: field("VmRSS:"),
             descriptors: fs::read_dir(proc.join("fd")).expect("it runs").count(),
             mappings: read("maps").matches(&place).count(),
         }

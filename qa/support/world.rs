@@ -87,13 +87,23 @@ impl World {
             while self.agents.is_asking() {
                 self.agents.drain(self.now, budget, &mut changes);
             }
-            for change in changes {
-                match change {
-                    Change::Appeared(key) => assert!(self.instances.insert(key), "{key:?} twice"),
-                    Change::Left { key, .. } => assert!(self.instances.remove(&key), "{key:?}"),
-                    Change::Ranges(key) => panic!("{key:?} has a ring"),
-                    Change::Forgotten(name) => self.forgotten.push(name),
-                }
+            self.follow(changes);
+        }
+    }
+
+    /// Has the agents take the configuration as it is now.
+    pub fn configure(&mut self) {
+        let changes = self.agents.configure(&self.config);
+        self.follow(changes);
+    }
+
+    fn follow(&mut self, changes: Vec<Change>) {
+        for change in changes {
+            match change {
+                Change::Appeared(key) => assert!(self.instances.insert(key), "{key:?} twice"),
+                Change::Left { key, .. } => assert!(self.instances.remove(&key), "{key:?}"),
+                Change::Ranges(key) => panic!("{key:?} has a ring"),
+                Change::Forgotten(name) => self.forgotten.push(name),
             }
         }
     }

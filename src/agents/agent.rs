@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 mod drain;
+mod labels;
 mod life;
 mod now;
 mod stranger;
@@ -47,6 +48,7 @@ pub struct Agent {
     /// Whether those are of the process before the one that writes now, as they are until that one is known: an instance keeps
     /// its labels meanwhile.
     pub(crate) facts_are_old: bool,
+    label_text: labels::Kept,
     /// Whether it is an instance. One that is new becomes one when its facts are known, by which it is labelled, or when they
     /// have been waited for long enough.
     pub(crate) shown: bool,
@@ -90,6 +92,7 @@ impl Agent {
             state: Life::Unknown,
             facts: None,
             facts_are_old: false,
+            label_text: labels::Kept::default(),
             shown: false,
             ranges: Ranges::default(),
             slots: Slots::default(),

@@ -209,7 +209,11 @@ impl Agents {
             started = after;
             let in_time = after < end;
             let drained = (in_time && !outcome.more).then_some(now.instant);
-            *quiet = Quiet::of(agent, now.instant, drained, self.books.check_every);
+            *quiet = match outcome.unseen {
+                // It waits for an answer, which is not kept for it for long.
+                true => Quiet::default(),
+                false => Quiet::of(agent, now.instant, drained, self.books.check_every),
+            };
             found.broken |= outcome.broken;
             self.asks |= agent.asks();
             found.more.extend(outcome.more.then_some(key));

@@ -500,19 +500,18 @@ impl Server {
     pub fn labels(&self, indom: u32, inst: u32) -> Option<String> {
         let serial = super::serial(indom);
         if serial == AGENTS {
-            return Some(self.agent(inst)?.labels().to_string());
+            return Some(self.agent(inst)?.label_text().to_string());
         }
         let agent = self.agent(buckets::agent(inst))?;
         let (ranges, slots) = self.buckets.ranges(serial, agent);
         let (lower, upper) = ranges.label(buckets::bucket(serial, slots, inst)?);
-        let mut labels = agent.labels();
-        if serial == TIMES_UP_TO {
-            labels["le"] = upper.into();
-        } else {
-            labels["lower_bound"] = lower.into();
-            labels["upper_bound"] = upper.into();
-        }
-        Some(labels.to_string())
+        let labels = agent.label_text();
+        // An object that is not empty. Bounds are numbers, of which JSON takes all characters.
+        let labels = labels.strip_suffix('}')?;
+        Some(match serial {
+            TIMES_UP_TO => format!("{labels},\"le\":\"{upper}\"}}"),
+            _ => format!("{labels},\"lower_bound\":\"{lower}\",\"upper_bound\":\"{upper}\"}}"),
+        })
     }
 
     /// Notes the user of a client, or forgets it.

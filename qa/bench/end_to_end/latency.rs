@@ -17,6 +17,8 @@ const MOST_VALUES: usize = 999_999;
 const BINS: usize = 9;
 /// Clusters of the metrics that PCP's Python PMDA has as well.
 const LAST_OLD_CLUSTER: u32 = 3;
+/// Of an instance for each agent and range.
+const RANGES: &str = "nixl.latency.xfer_time.buckets";
 /// What a daemon may have of memory, and what for each agent, in KiB.
 const TARGET: (f64, f64) = (6.0 * 1024.0, 32.0);
 
@@ -132,8 +134,14 @@ pub fn measure(extent: Extent, plot: &mut Plot) -> Vec<Table> {
     );
     let mut memory = Table::new(
         "Memory",
-        "agents | of 6 MB + 32 KiB per agent | KiB | KiB per agent beyond the first",
-        "Memory of its own (RssAnon), after the fetches.",
+        "agents | of 6 MB + 32 KiB per agent | KiB | KiB per agent beyond the first | KiB with what is mapped",
+        "Memory of its own (RssAnon), after the fetches. What is mapped as well (VmRSS) are the rings, which are NIXL's, and the state \
+         file.",
+    );
+    let mut labels = Table::new(
+        "Labels",
+        "agents | instances | ms of the PMDA's processor time",
+        "Of all ranges of transfer times, as `pminfo -l nixl.latency.xfer_time.buckets` asks for them, for the second time.",
     );
     let mut idle = Table::new(
         "Processor, idle",
@@ -220,6 +228,14 @@ pub fn measure(extent: Extent, plot: &mut Plot) -> Vec<Table> {
             format!("**{:.2}**", own / target),
             format!("{own:.0}"),
             per_agent.map_or("-".into(), |kib| format!("{kib:.1}")),
+            format!("{:.0}", resident(pmcd.pmda_pid())),
+        ]);
+        let times = [(); 2].map(|()| label_time(&pmcd));
+        let instances = pmcd.values(RANGES).len();
+        labels.row([
+            agents.to_string(),
+            instances.to_string(),
+            format!("{:.1}", times[1]),
         ]);
         let time = extent.of(Duration::from_secs(20), Duration::from_secs(1));
         let share = processor::share(pmcd.pmda_pid(), time);
@@ -231,6 +247,7 @@ pub fn measure(extent: Extent, plot: &mut Plot) -> Vec<Table> {
         fetches,
         wide(client.program(), extent),
         memory,
+        labels,
         idle,
         starts,
     ]
@@ -293,6 +310,19 @@ fn client() -> Client {
 
 fn rss(pid: u32) -> f64 {
     Use::of_process(pid, Path::new("/nowhere")).memory as f64
+}
+
+/// The same with what is mapped.
+fn resident(pid: u32) -> f64 {
+    Use::of_process(pid, Path::new("/nowhere")).resident as f64
+}
+
+/// The agent's processor time for the labels of all ranges, in milliseconds.
+fn label_time(pmcd: &Pmcd) -> f64 {
+    let time = || pmcd.values("nixl.control.cpu_time")[""];
+    let before = time();
+    run(pmcd.tool("pminfo").args(["-l", RANGES]));
+    (time() - before) as f64 / 1e3
 }
 
 fn start(home: &Home, agents: usize, table: &mut Table) {

@@ -179,20 +179,4 @@ impl Agent {
     pub fn idle_time(&self, now: &Now) -> u64 {
         u64::try_from(self.idle(now).as_millis()).unwrap_or(u64::MAX)
     }
-
-    /// Its labels, a JSON object. Where /proc is not asked, or has not answered yet, they are what its file tells, and of a
-    /// process that was started anew also what the one before was.
-    #[must_use]
-    pub fn labels(&self) -> serde_json::Value {
-        let facts = match (self.own_facts(), &self.facts) {
-            (Some(facts), _) => facts.clone(),
-            (None, Some(old)) => self.facts_of_files(None).merge(old),
-            (None, None) => self.facts_of_files(None),
-        };
-        let is_store = self.entry.store.is_some();
-        let source = self
-            .source_kind()
-            .unwrap_or(if is_store { "store" } else { "ring" });
-        facts.labels(&self.name.raw, source)
-    }
 }

@@ -110,8 +110,8 @@ impl Source {
         changed: (i64, i64),
         ledger: &mut Ledger,
     ) -> Result<bool, RingFault> {
-        let known = [Some(self.commit.ring.changed), self.same];
-        if self.commit.upto != 0 || known.contains(&Some(changed)) {
+        let is_later = changed > self.commit.ring.changed;
+        if self.commit.upto != 0 || !is_later || self.same == Some(changed) {
             return Ok(false);
         }
         let since = ledger.entry.last_event;

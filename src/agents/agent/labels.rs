@@ -1,0 +1,91 @@
+//! What an agent's instances are labelled with.
+
+use super::Agent;
+use crate::producer::facts::Facts;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// The text of an agent's labels, kept until they are others: pmcd asks for those of tens of thousands of ranges at a time.
+#[derive(Debug, Default)]
+pub(super) struct Kept(RefCell<Option<Made>>);
+
+/// A text, and what it was made of beside the agent's name.
+#[derive(Debug)]
+struct Made {
+    facts: Facts,
+    source: &'static str,
+    text: Rc<str>,
+}
+
+impl Agent {
+    /// Its labels, a JSON object. Where /proc is not asked, or has not answered yet, they are what its file tells, and of a
+    /// process that was started anew also what the one before was.
+    #[must_use]
+    pub fn labels(&self) -> serde_json::Value {
+        let facts = match (self.own_facts(), &self.facts) {
+            (Some(facts), _) => facts.clone(),
+            (None, Some(old)) => self.facts_of_files(None).merge(old),
+            (None, None) => self.facts_of_files(None),
+        };
+        facts.labels(&self.name.raw, self.labelled_source())
+    }
+
+    /// The same as text.
+    #[must_use]
+    pub fn label_text(&self) -> Rc<str> {
+        let make = || Rc::from(self.labels().to_string());
+        let Some(facts) = self.own_facts() else {
+            return make();
+        };
+        let source = self.labelled_source();
+        let mut kept = self.label_text.0.borrow_mut();
+        let made = kept.take_if(|made| (&made.facts, made.source) == (facts, source));
+        let made = made.unwrap_or_else(|| Made {
+            facts: facts.clone(),
+            source,
+            text: make(),
+        });
+        Rc::clone(&kept.insert(made).text)
+    }
+
+    fn labelled_source(&self) -> &'static str {
+        let is_store = self.entry.store.is_some();
+        self.source_kind()
+            .unwrap_or(if is_store { "store" } else { "ring" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::record::{Entry, Name};
+    use std::time::Instant;
+
+    #[test]
+    fn the_text_is_that_of_the_labels_whatever_changes() {
+        let name = Name {
+            raw: "a".into(),
+            instance: "a".into(),
+            directory: "/tmp".into(),
+            part: String::new(),
+            owner: None,
+        };
+        let mut agent = Agent::new(name, Entry::default(), Instant::now());
+        let user = |user: &str| {
+            Some(Facts {
+                user: Some(user.into()),
+                ..Facts::default()
+            })
+        };
+        for facts in [None, user("x"), user("y"), None, user("y"), user("x")] {
+            agent.set_facts(facts);
+            for _ in 0..2 {
+                assert_eq!(*agent.label_text(), *agent.labels().to_string());
+            }
+        }
+        agent.shown = true;
+        agent.outdate_facts();
+        assert_eq!(*agent.label_text(), *agent.labels().to_string());
+        assert!(agent.label_text().contains("\"x\""));
+    }
+}
