@@ -2,6 +2,8 @@
 
 mod support;
 
+use pmdanixl::event::EventType;
+use pmdanixl::metrics::{METRICS, Source};
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -61,6 +63,16 @@ fn samples(home: &Home) -> PathBuf {
     row("host.transfer.tx_bytes", "-", &|m| (m * 1200) << 20);
     row("host.transfer.rx_bytes", "-", &|m| (m * 2400) << 20);
     row("host.ring.dropped", "-", &|m| m * 300);
+    for error in EventType::errors() {
+        let name = METRICS.iter().find_map(|metric| match metric.source {
+            Source::Host(event) if event == *error => Some(metric.name),
+            _ => None,
+        });
+        let is_backend = *error == EventType::Backend;
+        row(name.expect("each"), "-", &|m| {
+            m * 180 * u64::from(is_backend)
+        });
+    }
     row("agents.live", "-", &|_| 2);
     row("agents.idle", "-", &|_| 0);
     row("agents.exited", "-", &|m| m);

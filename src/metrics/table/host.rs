@@ -303,8 +303,8 @@ and nothing was reported for retain.",
 Processes that have a file called libnixl* mapped, each child of one as well,
 and none of the files that are read here: of those whose telemetry is switched
 off or goes elsewhere, and of those that have not made an agent yet, nothing is
-seen. pmdanixl --check names them, with the variables that are missing. Looked at once a minute; no value where not all
-processes of the host can be seen (proc_facts = false, a PID namespace, a user
-without the rights).",
+seen. pmdanixl --check names them, with the variables that are missing. Looked
+at once a minute; no value where not all processes of the host can be seen
+(proc_facts = false, a PID namespace, a user without the rights).",
     ),
 ];

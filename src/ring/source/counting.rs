@@ -51,7 +51,7 @@ impl Source {
         }
         self.pending = self.ring.between(read_pos, write_pos);
         if read_pos == write_pos {
-            if self.is_set_up_anew(self.presence.changed(), ledger)? {
+            if self.is_set_up_anew(ledger)? {
                 let ring = self.identity()?;
                 self.renew(ring, ledger)?;
                 return Ok(Taken::Some);
@@ -60,10 +60,6 @@ impl Source {
         }
         // Before the slots are copied: a restart from here on changes it.
         let mut ring = self.identity()?;
-        if self.is_set_up_anew(ring.changed, ledger)? {
-            self.renew_at(0, ring, ledger)?;
-            return Ok(Taken::Some);
-        }
         self.check_written(read_pos, write_pos, &ring)?;
         // Only at the start of a ring is a restart told by the writer.
         if read_pos == 0 {
@@ -103,13 +99,10 @@ impl Source {
     }
 
     /// Whether a ring that stands at its start, as after a whole round, or before anything, was set up anew since: the positions
-    /// do not tell that. What it counted is right in either case; that its agent was started, and has registered nothing, is not
-    /// known without.
-    fn is_set_up_anew(
-        &mut self,
-        changed: (i64, i64),
-        ledger: &mut Ledger,
-    ) -> Result<bool, RingFault> {
+    /// do not tell that. What is counted is right in either case; that its agent was started, and has registered nothing, is not
+    /// known without. No event waits for the answer: where some come first, the start is missed.
+    fn is_set_up_anew(&mut self, ledger: &mut Ledger) -> Result<bool, RingFault> {
+        let changed = self.presence.changed();
         let is_later = changed > self.commit.ring.changed;
         if self.commit.upto != 0 || !is_later || self.same == Some(changed) {
             return Ok(false);
