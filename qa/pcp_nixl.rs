@@ -2,6 +2,8 @@
 
 mod support;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -227,6 +229,29 @@ fn a_live_pmcd_is_shown_with_its_agents_and_without() {
         run(&mut live(&["-1"]))
             .ends_with("\nno agents\n")
             .then_some(())
+    });
+}
+
+#[test]
+fn an_agent_of_pcp_s_that_does_not_answer_is_not_taken_for_none_of_nixl_s() {
+    let home = Home::new();
+    let _ring = RingWriter::create(&home.ring("a"), Layout::V4, 64).expect("a ring");
+    let pmcd = Pmcd::start(&home);
+    pmcd.becomes(&[("a", 0)]);
+    let shown = || output(pcp(&home, pmcd.tool("pcp")).args(["nixl", "-1j", "-t", "0.2"]));
+    assert!(text(&shown()).contains("\"agent\": \"a\""));
+    let pid = i32::try_from(pmcd.pmda_pid()).expect("a pid");
+    kill(Pid::from_raw(pid), Signal::SIGKILL).expect("it runs");
+    wait_for("it is missed", || {
+        let missed = shown();
+        assert!(
+            !text(&missed).contains("\"agents\": []"),
+            "{}",
+            text(&missed)
+        );
+        let is_said =
+            text(&missed).starts_with("pcp-nixl: ") && !text(&missed).contains("installed");
+        (!missed.status.success() && is_said).then_some(())
     });
 }
 

@@ -6,7 +6,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use support::kill::kill_process;
+use support::pdu::Link;
 use support::writer::{Kind, Layout, RingWriter};
 use support::{
     Home, PMDANIXL, Pmcd, TX_BYTES, agent_of, ends, needs_root, project, quit, run, wait_for,
@@ -371,5 +373,41 @@ fn a_state_that_is_removed_or_cut_short_is_made_anew_with_all_that_is_known() {
         let host = pmcd.values("nixl.host.transfer.tx_bytes");
         let sent = 20 + 100 * before.len() as u64;
         assert_eq!(host.values().sum::<u64>(), sent, "{what} {host:?}");
+    }
+}
+
+#[test]
+fn a_transfer_that_a_full_ring_cut_in_two_is_paired_with_no_other_after_a_restart() {
+    for kill in [false, true] {
+        let home = Home::new();
+        let mut ring = RingWriter::create(&home.ring("a"), Layout::V4, 16).expect("a ring");
+        for _ in 0..14 {
+            assert!(ring.push(Kind::TxRequests, 1));
+        }
+        assert!(ring.push(Kind::XferTime, 7));
+        // There is no room for its bytes.
+        assert!(!ring.push(Kind::TxBytes, 1));
+        let unpaired = |events: u64| {
+            let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+            let found = wait_for("all is counted", || {
+                let values = link.fetch(&["ring.events", "bandwidth.unpaired"]).ok()?;
+                let [counted, unpaired] = [0, 1].map(|at| values[at].values().next().copied());
+                (counted == Some(events)).then_some(unpaired)
+            });
+            if kill {
+                let pid = link.pid();
+                self::kill(
+                    Pid::from_raw(pid.try_into().expect("a pid")),
+                    Signal::SIGKILL,
+                )
+                .expect("it runs");
+            }
+            link.end();
+            found
+        };
+        assert_eq!(unpaired(15), Some(0));
+        // Of another transfer.
+        assert!(ring.push(Kind::TxBytes, 9_000_000));
+        assert_eq!(unpaired(16), Some(2), "killed: {kill}");
     }
 }

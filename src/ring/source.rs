@@ -134,6 +134,11 @@ impl Source {
             Some(before) if before.ring.is_same_file(&identity) => *before,
             _ => counting::begin(&ring, identity, mode).map_err(|_| Refusal::Replaced)?,
         };
+        let mut gaps = Gaps::default();
+        if counting::was_full(&ring, &commit) {
+            // Nobody has kept where.
+            gaps.add(ring.between(1, commit.from));
+        }
         Ok(Self {
             presence: Presence::new(&file, &facts, shm::LeaseKind::Alone, now),
             written: Written::new(layout, ring.capacity()),
@@ -146,7 +151,7 @@ impl Source {
             pending: 0,
             same: None,
             full: None,
-            gaps: Gaps::default(),
+            gaps,
             last_try: now,
             stands: None,
             unlocked: false,

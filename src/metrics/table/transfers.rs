@@ -66,7 +66,8 @@ macro_rules! bandwidth {
             BANDWIDTH,
             |agent: &Agent, _: &Now| agent.windows.bandwidth.percentile($percent),
             $oneline,
-            "Bytes of a transfer by the time from its start to its completion."
+            "Bytes of a transfer by the time from its start to its completion, in whole
+microseconds, and no more than 1.1 TB/s."
         )
     };
 }
@@ -99,9 +100,10 @@ them. The bounds are in the instances and their labels.",
         "transfers by time from start to completion, cumulative",
         "\
 What nixl.latency.xfer_time.buckets counts, each bound with all below it, as
-Prometheus has histograms: histogram_quantile of PromQL takes the rate of
-nixl_latency_xfer_time_bucket, as pmproxy exports it. For archives and PCP's own
-tools the other says the same, and changes less.",
+Prometheus has histograms, for histogram_quantile of PromQL: of the rate of
+nixl_latency_xfer_time_bucket as pmproxy exports it, summed without (instid,
+instname). For archives and PCP's own tools the other says the same, and changes
+less.",
     ),
     cumulative(
         (20, 3),
@@ -110,9 +112,10 @@ tools the other says the same, and changes less.",
         "transfers by time to post them, cumulative",
         "\
 What nixl.latency.post_time.buckets counts, each bound with all below it, as
-Prometheus has histograms: histogram_quantile of PromQL takes the rate of
-nixl_latency_post_time_bucket, as pmproxy exports it. For archives and PCP's own
-tools the other says the same, and changes less.",
+Prometheus has histograms, for histogram_quantile of PromQL: of the rate of
+nixl_latency_post_time_bucket as pmproxy exports it, summed without (instid,
+instname). For archives and PCP's own tools the other says the same, and changes
+less.",
     ),
     xfer_time!(
         0,

@@ -338,6 +338,18 @@ pub(super) fn begin(ring: &Ring, identity: Identity, mode: Mode) -> Result<Commi
     begin_at(read_pos, ring, identity, mode)
 }
 
+/// Whether a ring was full when the batch that is known of it was copied, or is full of it: from where the producer stood then,
+/// events are missing.
+pub(super) fn was_full(ring: &Ring, commit: &Commit) -> bool {
+    let most = ring.capacity() - 1;
+    let stands = ring.positions().ok().filter(|_| commit.is_in_flight());
+    let write_pos = stands.map_or(commit.write_pos, |(_, write_pos)| write_pos);
+    !commit.observed
+        && commit.from != commit.upto
+        && (ring.between(commit.from, commit.write_pos) == most
+            || ring.between(commit.from, write_pos) == most)
+}
+
 fn begin_at(pos: u64, ring: &Ring, identity: Identity, mode: Mode) -> Result<Commit, RingFault> {
     let ahead = ring.look_ahead()?;
     let last = pos.wrapping_sub(1) & (ring.capacity() - 1);
