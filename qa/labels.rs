@@ -582,3 +582,25 @@ fn a_title_that_a_process_gives_itself_takes_no_label_away() {
     drop(process.stdin.take());
     process.wait().expect("it ends");
 }
+
+#[test]
+fn what_proc_tells_goes_and_comes_with_the_configuration_also_of_a_busy_agent() {
+    let mut world = World::new(|config| config.proc_facts = true);
+    let rings = world.dir.path().to_owned();
+    let mut command = worker(example("producer"), 3);
+    command.arg0("VLLM::Worker_TP3");
+    let _agent = Sample::start_as(command, &rings, "agent", "--rate 100");
+    let has_rank = |world: &mut World| {
+        world.tick(1, Duration::from_millis(2), LONG);
+        world.agents.tidy(world.now, Instant::now() + LONG);
+        let agent = world.agents.iter().next();
+        agent.is_some_and(|agent| agent.labels().get("local_rank").is_some())
+    };
+    for told in [true, false, true] {
+        world.config.proc_facts = told;
+        world.configure();
+        wait_for("its labels are those that are told", || {
+            (has_rank(&mut world) == told).then_some(())
+        });
+    }
+}

@@ -256,6 +256,34 @@ fn an_agent_of_pcp_s_that_does_not_answer_is_not_taken_for_none_of_nixl_s() {
 }
 
 #[test]
+fn names_of_any_script_and_length_are_whole_where_nobody_says_how_wide_a_line_is() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let names = ["ünïcode-日本語".to_owned(), "n".repeat(150)];
+    let _rings = names
+        .each_ref()
+        .map(|name| RingWriter::create(&home.ring(name), Layout::V4, 16).expect("a ring"));
+    wait_for("both are there", || {
+        (pmcd.count("nixl.agent.state") == 2).then_some(())
+    });
+    let mut command = pcp(&home, pmcd.tool("pcp"));
+    command
+        .args(["nixl", "-1", "-t", "0.2"])
+        .env_remove("COLUMNS");
+    let shown = run(&mut command);
+    let said = run(command.arg("-j"));
+    for name in names {
+        assert!(shown.contains(&format!("\n{name} ")), "{shown}");
+        assert!(
+            serde_json::from_str::<Value>(&said).expect("JSON")["agents"]
+                .as_array()
+                .is_some_and(|agents| agents.iter().any(|agent| agent["agent"] == *name)),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn on_a_terminal_it_is_one_screen_with_as_many_agents_as_there_is_room_for() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);

@@ -338,7 +338,7 @@ impl Agents {
         let room = Descriptors::of(config);
         self.max_rings = room.rings;
         self.remove_exited_after = config.remove_exited_after;
-        self.proc_facts = config.proc_facts;
+        let asked = std::mem::replace(&mut self.proc_facts, config.proc_facts);
         self.found.clear();
         self.early = Some((Vec::new(), Instant::now() + FIRST_LOOK));
         self.books.early = true;
@@ -375,6 +375,8 @@ impl Agents {
             if !config.proc_facts {
                 // What /proc told is not to be shown any more.
                 agent.set_facts(Some(agent.facts_of_files(None)));
+            } else if !asked {
+                agent.ask_again();
             }
             if agent.entry.store.is_none() {
                 agent.entry.account.set_bounds(&config.bounds);

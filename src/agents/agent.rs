@@ -122,6 +122,20 @@ impl Agent {
         files.any(Presence::asks) || self.stranger.as_ref().is_some_and(Stranger::asks)
     }
 
+    /// Has the next survey of /proc ask about all its files.
+    pub(crate) fn ask_again(&mut self) {
+        let store = self.store.as_mut().map(|store| &mut store.presence);
+        let stranger = self
+            .stranger
+            .as_mut()
+            .map(|stranger| &mut stranger.presence);
+        let rings = self.sources.iter_mut().map(|source| &mut source.presence);
+        rings
+            .chain(store)
+            .chain(stranger)
+            .for_each(Presence::ask_again);
+    }
+
     /// Whether it is to be an instance now that was none, or is to be none any more: then it is from here on.
     pub(crate) fn turn(&mut self, now: Instant) -> Option<bool> {
         let ready = self.shown || self.facts.is_some() || now >= self.wait_until;

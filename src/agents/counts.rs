@@ -14,16 +14,16 @@ impl Agents {
                 .iter()
                 .map(|&error| self.books.host.get(error))
                 .fold(0, u64::saturating_add),
-            full: self
-                .agents
-                .values()
-                .map(|agent| agent.entry.full)
-                .fold(self.books.forgotten_full, u64::saturating_add),
+            full: self.books.forgotten_full,
             refused: number(self.scanner.refused()),
             silent: self.silent().map(|silent| number(silent.len())),
             ..AgentCounts::default()
         };
-        for agent in self.agents.values().filter(|agent| agent.shown) {
+        for agent in self.agents.values() {
+            counts.full = counts.full.saturating_add(agent.entry.full);
+            if !agent.shown {
+                continue;
+            }
             match agent.state {
                 Life::Live => counts.live += 1,
                 Life::Idle => counts.idle += 1,

@@ -276,6 +276,11 @@ impl Presence {
         self.asks
     }
 
+    /// Has the next survey ask who writes, whatever is known.
+    pub fn ask_again(&mut self) {
+        self.asks = self.holder != Holder::Nobody;
+    }
+
     /// A survey begins: what it shows holds for the file as it is now.
     pub fn begin_survey(&mut self, file: &File) {
         self.asks = false;

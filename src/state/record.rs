@@ -147,8 +147,8 @@ pub fn set_facts(words: &[AtomicU64], facts: Option<&Facts>) {
     }
 }
 
-/// Notes the numbers of the ranges of its histograms. They are those of before and some more, so that a kill in the midst of it
-/// leaves those of before; or the instance id is new, and nobody has seen any.
+/// Notes the numbers of the ranges of its histograms. They are those of before, of which some have left, and some more, so that
+/// after a kill in the midst of it none has another's; or the instance id is new, and nobody has seen any.
 pub fn set_slots(words: &[AtomicU64], slots: &Slots) {
     let [count, bounds @ ..] = slots.to_words();
     for (word, bound) in words[SLOTS + 1..].iter().zip(bounds) {

@@ -52,8 +52,8 @@ impl StoreWindow {
         self.now = *counts;
     }
 
-    /// The time that so many percent of the transfers did not exceed, by histogram; `None` without transfers, or where it lies
-    /// above the last bound.
+    /// The time that so many percent of the transfers did not exceed, by histogram; `None` without transfers. Where it lies
+    /// above the last bound, it is that bound.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "counts of a minute")]
     pub fn percentile(&self, histogram: usize, ranges: &Ranges, percent: u64) -> Option<f64> {
@@ -73,7 +73,8 @@ impl StoreWindow {
             if count > 0 && upto as f64 >= rank {
                 let (lower, upper) = ranges.around(range);
                 let share = (rank - below as f64) / count as f64;
-                return Some(lower + (upper? - lower) * share);
+                // As Prometheus has it: of the slowest it is known only that they are slower than the last bound.
+                return Some(upper.map_or(lower, |upper| lower + (upper - lower) * share));
             }
             below = upto;
         }
@@ -116,7 +117,7 @@ mod tests {
         assert_eq!(window.percentile(0, &ranges(), 50), None);
         window.advance(&counts(&[1000, 1010, 10, 20]), now);
         assert_eq!(of(&window, 50), Some(40.0));
-        assert_eq!(of(&window, 51), None, "above the last bound");
+        assert_eq!(of(&window, 51), Some(40.0), "no less than that");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The numbers that the ranges of an agent's histogram have in the ids of their instances.
 //!
-//! Bounds may change: the configuration names others, or a store has its own. Archives know an id by one name for good, so that a
-//! range that was there before has its number again, a new one the next, and none a number that another had.
+//! Bounds may change: the configuration names others, or a store has its own. Archives know an id by one name for good, and a count
+//! under one id never goes back: a range that stays keeps its number, and one that comes, or comes again and begins anew, has the
+//! next.
 
 use crate::totals::histogram::MAX_BUCKETS;
 use crate::totals::ranges::Ranges;
@@ -10,17 +11,19 @@ use crate::totals::ranges::Ranges;
 pub const SLOTS: usize = 64;
 const _: () = assert!(MAX_BUCKETS < SLOTS && SLOTS <= u8::MAX as usize);
 
+/// Set in the lower bound of a range that has left, and in an upper bound that no range has any more: none is negative.
+const GONE: u64 = 1 << 63;
 /// Marks words as [`Slots::to_words`] gave them.
 const MARK: u64 = 0x536c_6f74_7300;
 
 /// All ranges that an agent's histogram ever had, and which of them it has now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slots {
-    /// Lower and upper bound of each, in the order of the numbers.
+    /// Lower and upper bound of each, in the order of the numbers, [`GONE`] or not.
     had: Vec<(u64, u64)>,
     /// Numbers of the ranges that there are now, in their order.
     own: Vec<u8>,
-    /// The same where each is for all up to its bound: the first number that a range with that upper bound had.
+    /// The same where each is for all up to its bound: the first number that a range with that upper bound had since it came.
     up_to: Vec<u8>,
 }
 
@@ -41,7 +44,7 @@ impl Slots {
         slots
     }
 
-    /// The ranges are these now; whether there are new ones among them.
+    /// The ranges are these now; whether there is something of them to be kept.
     ///
     /// # Errors
     /// There are not enough numbers left; nothing changed.
@@ -52,23 +55,33 @@ impl Slots {
                 (lower.to_bits(), upper.unwrap_or(f64::INFINITY).to_bits())
             })
             .collect();
+        let mut had = self.had.clone();
+        for (lower, upper) in &mut had {
+            let is = |(_, other): &(u64, u64)| other == upper;
+            let (range_left, bound_left) = (!now.contains(&(*lower, *upper)), !now.iter().any(is));
+            *lower |= if range_left { GONE } else { 0 };
+            *upper |= if bound_left { GONE } else { 0 };
+        }
+        let is_there = |range: &(u64, u64)| had.contains(range);
         let new: Vec<_> = now
             .iter()
-            .filter(|range| !self.had.contains(range))
+            .copied()
+            .filter(|range| !is_there(range))
             .collect();
-        if self.had.len() + new.len() > SLOTS {
+        had.extend(new);
+        if had.len() > SLOTS {
             return Err(Full);
         }
-        let grows = !new.is_empty();
-        self.had.extend(new);
         let first = |is_it: &dyn Fn(&(u64, u64)) -> bool| {
-            let number = self.had.iter().position(is_it).unwrap_or_default();
+            let number = had.iter().position(is_it).unwrap_or_default();
             u8::try_from(number).unwrap_or(u8::MAX)
         };
         self.own = now.iter().map(|range| first(&|had| had == range)).collect();
         let up_to = now.iter().map(|range| first(&|had| had.1 == range.1));
         self.up_to = up_to.collect();
-        Ok(grows)
+        let changed = had != self.had;
+        self.had = had;
+        Ok(changed)
     }
 
     /// Whether there are numbers for all of these.
@@ -124,7 +137,7 @@ impl Slots {
             .map(|pair| (pair[0], pair[1]))
             .collect();
         let are_ranges = had.iter().all(|&(lower, upper)| {
-            let (lower, upper) = (f64::from_bits(lower), f64::from_bits(upper));
+            let [lower, upper] = [lower, upper].map(|bound| f64::from_bits(bound & !GONE));
             lower >= 0.0 && lower < upper
         });
         are_ranges.then_some(Self {
@@ -139,6 +152,7 @@ mod tests {
     use super::*;
     use crate::totals::histogram::{Bounds, MAX_BOUNDS};
     use std::collections::HashMap;
+    use std::collections::hash_map::Entry;
 
     fn ranges(bounds: &[f64]) -> Ranges {
         Ranges::new(bounds).expect("good")
@@ -156,9 +170,9 @@ mod tests {
     }
 
     #[test]
-    fn no_number_ever_has_a_second_name_and_no_name_a_second_number() {
+    fn no_number_ever_has_a_second_name_and_what_stays_keeps_its_number() {
         let mut slots = Slots::default();
-        let (mut names, mut numbers) = (HashMap::new(), HashMap::new());
+        let (mut names, mut before) = (HashMap::new(), HashMap::new());
         let sets: [&[f64]; 8] = [
             &[10.0, 100.0],
             &[10.0, 50.0, 100.0],
@@ -172,15 +186,26 @@ mod tests {
         for bounds in sets {
             let ranges = ranges(bounds);
             slots.take(&ranges).expect("room");
+            let mut now = HashMap::new();
             for (kind, (number, name)) in named(&slots, &ranges)
                 .into_iter()
                 .flat_map(|both| [0, 1].into_iter().zip(both))
             {
-                let known = names.entry((kind, number)).or_insert_with(|| name.clone());
-                assert_eq!(*known, name, "{kind} {number}");
-                let known = numbers.entry((kind, name)).or_insert(number);
-                assert_eq!(*known, number);
+                let known = names.entry((kind, number));
+                let is_new = matches!(known, Entry::Vacant(_));
+                assert_eq!(
+                    *known.or_insert_with(|| name.clone()),
+                    name,
+                    "{kind} {number}"
+                );
+                // Its count goes on, or begins where none was ever seen.
+                match before.get(&(kind, name.clone())) {
+                    Some(same) => assert_eq!(*same, number, "{name} stays"),
+                    None => assert!(is_new, "{name} begins anew, as {number}"),
+                }
+                now.insert((kind, name), number);
             }
+            before = now;
             slots = {
                 let mut read = Slots::from_words(&slots.to_words()).expect("they are its words");
                 assert_eq!(read.take(&ranges), Ok(false), "it is as it was");
@@ -229,7 +254,8 @@ mod tests {
         assert!(!slots.fits(&set(2000)));
         assert_eq!(slots.take(&set(2000)), Err(Full));
         assert_eq!(slots, before);
-        assert_eq!(slots.take(&set(1)), Ok(false));
+        assert_eq!(slots.take(&set(1000)), Ok(false));
+        assert_eq!(slots.take(&set(1)), Err(Full), "they would begin anew");
     }
 
     #[test]

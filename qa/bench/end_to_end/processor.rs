@@ -1,18 +1,14 @@
 //! Processor time of a process.
 
-use std::fs;
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
 use std::time::{Duration, Instant};
 
-/// Processor time of all its threads so far.
+/// Processor time of all its threads so far, those that have ended included.
 fn spent(pid: u32) -> Duration {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
-    // A thread may end meanwhile; what looks through /proc has little to do by itself.
-    let times = threads.flatten().filter_map(|thread| {
-        let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        let time = text.split_whitespace().next()?.parse().ok()?;
-        Some(Duration::from_nanos(time))
-    });
-    times.sum()
+    let pid = Pid::from_raw(pid.try_into().expect("a pid"));
+    let time = clock_getcpuclockid(pid).and_then(clock_gettime);
+    time.expect("it runs").into()
 }
 
 /// The share of a processor that a process takes for so long, in percent.

@@ -26,7 +26,7 @@ figures of several agents or times must not be averaged: add up the buckets for
 that. An agent with a prometheus_mp store has no single transfers: percentiles
 of its times are interpolated in its buckets, as histogram_quantile of
 Prometheus does, so that they are no more exact than the bounds are, and there
-is no maximum, no value above the last bound, and none of bandwidth."
+is no maximum, the last bound where they lie above it, and none of bandwidth."
             ),
         )
     };
