@@ -604,3 +604,30 @@ fn what_proc_tells_goes_and_comes_with_the_configuration_also_of_a_busy_agent() 
         });
     }
 }
+
+#[test]
+fn what_proc_told_is_not_told_any_more_after_a_restart_either() {
+    let home = Home::new();
+    let mut pmcd = Pmcd::start(&home);
+    let mut command = worker(example("producer"), 3);
+    command.arg0("VLLM::Worker_TP3");
+    let _agent = Sample::start_as(command, &home.rings(), "agent", A_FEW);
+    let becomes = |pmcd: &Pmcd, told: bool| {
+        wait_for("its labels are those that are told", || {
+            let labels = pmcd.labels(TX_BYTES);
+            let agent = labels.get("agent")?;
+            (agent.contains_key("slurm_job_id") == told).then_some(())
+        });
+    };
+    becomes(&pmcd, true);
+    pmcd.configure(&home, "proc_facts = false");
+    becomes(&pmcd, false);
+    pmcd.terminate();
+    let state = pmcd.path("run/nixl/state");
+    let pmcd = Pmcd::start_with(&home, "again", |dir| {
+        fs::create_dir_all(dir.join("run/nixl")).expect("made");
+        fs::copy(state, dir.join("run/nixl/state")).expect("copied");
+    });
+    let labels = pmcd.labels(TX_BYTES);
+    assert!(!labels["agent"].contains_key("slurm_job_id"), "{labels:?}");
+}

@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use support::share::{archive, link, tool};
 use support::writer::{Kind, Layout, RingWriter};
 use support::{Home, Pmcd, golden, output, run, text, wait_for};
@@ -253,6 +253,44 @@ fn an_agent_of_pcp_s_that_does_not_answer_is_not_taken_for_none_of_nixl_s() {
             text(&missed).starts_with("pcp-nixl: ") && !text(&missed).contains("installed");
         (!missed.status.success() && is_said).then_some(())
     });
+}
+
+#[test]
+fn a_screen_says_that_there_is_no_answer_and_goes_on_when_there_is_one() {
+    let home = Home::new();
+    let _ring = RingWriter::create(&home.ring("steady"), Layout::V4, 64).expect("a ring");
+    let pmcd = Pmcd::start(&home);
+    pmcd.becomes(&[("steady", 0)]);
+    let typescript = home.path("typescript");
+    let mut script = pcp(&home, pmcd.tool("script"));
+    script.env("LINES", "10").env("TERM", "xterm");
+    script
+        .args(["-qfec", "pcp nixl -t 0.2"])
+        .arg(&typescript)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    let mut script = script.spawn().expect("it starts");
+    let drawn = || std::fs::read_to_string(&typescript).unwrap_or_default();
+    wait_for("the agent is shown", || {
+        drawn().contains("steady ").then_some(())
+    });
+    let signal = |pid: u32, signal| {
+        let pid = i32::try_from(pid).expect("a pid");
+        kill(Pid::from_raw(pid), signal).expect("it runs");
+    };
+    signal(pmcd.pmda_pid(), Signal::SIGKILL);
+    wait_for("it is missed", || {
+        drawn().contains("  no values: ").then_some(())
+    });
+    // pmcd starts agents anew that have ended.
+    signal(pmcd.pid(), Signal::SIGHUP);
+    wait_for("it is shown again", || {
+        let drawn = drawn();
+        let (_, since) = drawn.rsplit_once("  no values: ")?;
+        since.contains("steady ").then_some(())
+    });
+    signal(script.id(), Signal::SIGTERM);
+    script.wait().expect("it ends");
 }
 
 #[test]

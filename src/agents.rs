@@ -373,8 +373,12 @@ impl Agents {
                 self.attached.remove(&store.file_id());
             }
             if !config.proc_facts {
-                // What /proc told is not to be shown any more.
+                // What /proc told is not to be shown any more, also not after a restart.
                 agent.set_facts(Some(agent.facts_of_files(None)));
+                if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
+                    // A state that is broken is given up at the next drain.
+                    let _ = state.set_facts(record, agent.own_facts());
+                }
             } else if !asked {
                 agent.ask_again();
             }

@@ -310,8 +310,8 @@ mod tests {
             "0::/docker/x{C}.scope\n",
             // Jobs of others, and what is no number.
             "0::/job_1\n",
-            "0::/work/job_1\n",
-            "0::/work/uid_1/job_1\n",
+            "0::/jobs/job_1\n",
+            "0::/jobs/uid_1/job_1\n",
             "0::/slurm/uid_1/job_\n",
             "0::/slurm/uid_1/job_-1\n",
             "0::/slurm/uid_1/job_99999999999\n",

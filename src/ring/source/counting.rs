@@ -338,8 +338,8 @@ pub(super) fn begin(ring: &Ring, identity: Identity, mode: Mode) -> Result<Commi
     begin_at(read_pos, ring, identity, mode)
 }
 
-/// Whether a ring was full when the batch that is known of it was copied, or is full of it: from where the producer stood then,
-/// events are missing.
+/// Whether a ring was full when the last batch that is known of it was copied, or, where its slots were not given back, is full
+/// now: from the slot before the batch on, where the producer had to stop, events are missing.
 pub(super) fn was_full(ring: &Ring, commit: &Commit) -> bool {
     let most = ring.capacity() - 1;
     let stands = ring.positions().ok().filter(|_| commit.is_in_flight());
