@@ -6,6 +6,7 @@ mod support;
 mod world;
 
 use nix::unistd::{Uid, User};
+use pmdanixl::agents::agent::Life;
 use pmdanixl::producer::facts::Facts;
 use pmdanixl::producer::writer::Writer;
 use serde_json::{Map, Value};
@@ -211,6 +212,30 @@ fn an_agent_is_no_instance_before_it_is_known_who_it_is() {
         (seen.len() == right.len()).then_some(())
     });
     assert_eq!(seen, right);
+}
+
+#[test]
+fn an_agent_that_has_written_nothing_yet_is_live_from_the_first_answer_on() {
+    let mut world = World::new(|config| config.proc_facts = true);
+    let rings = world.dir.path().to_owned();
+    let command = Command::new(example("producer"));
+    // The first transfer is due in months.
+    let agent = Sample::start_as(command, &rings, "agent", "--rate 0.0000001");
+    wait_for("it has its ring", || {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", agent.pid())).expect("it runs");
+        let ring = world.path("agent");
+        maps.contains(ring.to_str()?).then_some(())
+    });
+    let mut changes = Vec::new();
+    wait_for("it is an instance", || {
+        world.now += Duration::from_millis(2);
+        world.agents.scan(world.now, LONG);
+        world.agents.drain(world.now, LONG, &mut changes);
+        world.agents.reveal(LONG, &mut changes);
+        (!changes.is_empty()).then_some(())
+    });
+    let agent = world.agents.iter().next().expect("it is known");
+    assert_eq!(agent.state, Life::Live);
 }
 
 #[test]

@@ -111,6 +111,27 @@ fn an_archive_is_shown_report_by_report_within_eighty_columns() {
 }
 
 #[test]
+fn where_lines_are_short_the_last_columns_are_left_out_but_not_the_chosen_one() {
+    let home = Home::new();
+    let path = minutes(&home);
+    for (columns, key, head) in [
+        ("79", "full", "XFER/s    P50    P99    BW   ERR  DROP  FULL"),
+        ("78", "bytes", "XFER/s    P50    P99    BW   ERR  DROP"),
+        ("60", "err", "XFER/s    P50   ERR"),
+        ("20", "bytes", "AGENT           STATE"),
+        ("5", "full", "AGENT           FULL"),
+    ] {
+        let mut narrow = of_archive(&home, &path, &["-t", "60", "-1", "-k", key]);
+        let said = run(narrow.env("COLUMNS", columns));
+        let found = said.lines().nth(1).expect("a head");
+        assert!(found.ends_with(head), "{said}");
+        let width: usize = columns.parse().expect("a number");
+        let widest = said.lines().skip(1).map(|line| line.chars().count()).max();
+        assert!(widest < Some(width.max(22)), "{said}");
+    }
+}
+
+#[test]
 fn json_has_what_the_table_has_and_no_value_is_null() {
     let home = Home::new();
     let path = minutes(&home);
@@ -366,6 +387,10 @@ fn where_there_is_nothing_to_be_shown_it_says_why_and_what_to_do() {
     refused(
         &mut of_archive(&home, &path, &["-k", "nope"]),
         "--sort nope: there is no such column; take one of agent, bw, bytes,",
+    );
+    refused(
+        &mut of_archive(&home, &path, &["once"]),
+        "once: there is no such argument",
     );
     refused(
         &mut of_archive(&home, &path, &["-t", "1hour"]),

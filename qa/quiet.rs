@@ -154,3 +154,26 @@ fn a_drain_that_goes_on_gives_no_second_turn_to_those_that_had_nothing_more() {
     let began = world.now + TICK;
     assert_eq!(drain(&mut world, began), before + 10_000 + 2000);
 }
+
+#[test]
+fn a_full_ring_is_counted_at_one_tick_also_where_a_batch_would_end_at_its_end() {
+    const CAPACITY: u64 = 1 << 14;
+    let mut world = World::new(|_| ());
+    let mut ring = RingWriter::create(&world.path("a"), Layout::V4, CAPACITY).expect("a ring");
+    world.pass(2);
+    // Three quarters of a round: the first batch of what comes then is up to the end.
+    for quarter in 1..=3 {
+        (0..CAPACITY / 4).for_each(|_| push(&mut ring, 1));
+        world.tick(1, TICK, LONG);
+        assert_eq!(world.account()[0], quarter * CAPACITY / 4);
+    }
+    for most in [CAPACITY / 3, CAPACITY - 1] {
+        let before = world.account()[0];
+        (0..most).for_each(|_| push(&mut ring, 1));
+        world.tick(1, TICK, LONG);
+        assert_eq!(world.account()[0], before + most);
+        // To where it was.
+        (0..CAPACITY - most).for_each(|_| push(&mut ring, 1));
+        world.tick(2, TICK, LONG);
+    }
+}

@@ -136,6 +136,8 @@ pub struct Agents {
     surveying: Option<surveys::Surveying>,
     /// Whether a survey could tell more of somebody, as of the last drain.
     asks: bool,
+    /// Whether anybody may wait for what a survey shows; `false`: nobody does.
+    may_wait: bool,
     /// When the last survey ended, and how long it took.
     surveyed: Option<(Instant, Duration)>,
     /// Who uses NIXL without telemetry; `None`: that is not known.
@@ -204,6 +206,7 @@ impl Agents {
             leaving: HashMap::new(),
             surveying: None,
             asks: false,
+            may_wait: false,
             surveyed: None,
             silent: None,
             surveys: 0,
@@ -527,7 +530,7 @@ impl Agents {
     /// Has the next drain look at all of an agent, and the next survey ask about it: it has a file that it had not.
     fn wake(&mut self, key: AgentKey) {
         self.agents.wake(key);
-        self.asks = true;
+        (self.asks, self.may_wait) = (true, true);
         self.recount(key);
     }
 
@@ -537,7 +540,7 @@ impl Agents {
         let key = self.agents.insert(agent);
         self.by_place.insert(place, key);
         self.by_name.entry(raw).or_default().push(key);
-        self.asks = true;
+        (self.asks, self.may_wait) = (true, true);
         self.recount(key);
         key
     }

@@ -135,12 +135,12 @@ impl Ring {
         self.access(|ring| ring.positions())?
     }
 
-    /// By which it can be seen whether the ring still rests, with both its positions here.
+    /// By which it can be seen whether the ring still rests, with its positions here.
     #[must_use]
-    pub fn rest(&self, pos: u64) -> Option<Rest> {
+    pub fn rest(&self, read_pos: u64, write_pos: u64) -> Option<Rest> {
         let mut header = [0; LOOKED_AT];
-        header[WRITE_POS] = pos;
-        header[READ_POS] = pos;
+        header[WRITE_POS] = write_pos;
+        header[READ_POS] = read_pos;
         header[VERSIONS] = self.shape.versions;
         header[CAPACITY] = self.shape.capacity;
         Some(Rest {
@@ -199,7 +199,7 @@ pub struct Rest {
 }
 
 impl Rest {
-    /// Whether consumer and producer are where they were, in a ring of the same shape: nothing waits. It is asked of each ring at
+    /// Whether consumer and producer are where they were, in a ring of the same shape: nothing has come. It is asked of each ring at
     /// each tick, and almost always so.
     #[inline]
     #[must_use]

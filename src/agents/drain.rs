@@ -212,10 +212,11 @@ impl Agents {
             *quiet = match outcome.unseen {
                 // It waits for an answer, which is not kept for it for long.
                 true => Quiet::default(),
-                false => Quiet::of(agent, now.instant, drained, self.books.check_every),
+                false => Quiet::of(agent, &now, drained, &self.books),
             };
             found.broken |= outcome.broken;
             self.asks |= agent.asks();
+            self.may_wait |= agent.wants_facts();
             found.more.extend(outcome.more.then_some(key));
             self.recount(key);
             self.next_served = place + 1;

@@ -1,7 +1,8 @@
 //! Which agents a drain passes over: those in which nothing happens, as it is with almost all, almost always.
 
-use crate::agents::agent::Agent;
+use crate::agents::agent::{Agent, Now};
 use crate::ring::Rest;
+use crate::state::ledger::Books;
 use std::time::{Duration, Instant};
 
 /// What a drain looks at of an agent that it passes over, beside its ring. It lies close to those of the other agents: an agent by
@@ -18,22 +19,27 @@ pub(super) struct Quiet {
 
 impl Quiet {
     /// As of a drain that has just been; `drained` is when that was, if it left nothing. An agent in which nothing happens is looked
-    /// at every `look`: what passes with time alone is found out as late as that.
-    pub(super) fn of(
-        agent: &Agent,
-        now: Instant,
-        drained: Option<Instant>,
-        look: Duration,
-    ) -> Self {
-        let is_settled = match agent.entry.active {
-            true => agent.shown && agent.entry.silent_since.is_none(),
-            false => !agent.shown,
+    /// at as often as it is asked who has its file: what passes with time alone is found out as late as that, but for the end of
+    /// one that has exited, which is known beforehand.
+    pub(super) fn of(agent: &Agent, now: &Now, drained: Option<Instant>, books: &Books) -> Self {
+        let look = books.check_every;
+        let is_settled = agent.entry.active == agent.shown;
+        let left = match agent.entry.silent_since {
+            Some(since) if agent.entry.active => {
+                books.lifetimes.retain.saturating_sub(now.since(since))
+            }
+            _ => Duration::MAX,
         };
         let (until, ring) = match &agent.sources[..] {
-            [] => (Some(now + look), None),
+            [] => (Some(now.instant + look.min(left)), None),
             [source] => {
                 let rest = source.rest();
-                (source.quiet_until(look).filter(|_| rest.is_some()), rest)
+                let until = source.quiet_until(look).filter(|_| rest.is_some());
+                let end = now.instant.checked_add(left);
+                (
+                    until.map(|until| end.map_or(until, |end| until.min(end))),
+                    rest,
+                )
             }
             // For a short time only.
             _ => (None, None),
@@ -56,5 +62,93 @@ impl Quiet {
     #[inline]
     pub(super) fn holds(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| now < until) && self.ring.as_ref().is_none_or(Rest::holds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agents::Agents;
+    use crate::config::{Config, DirectoryPattern};
+    use std::fs::{self, File};
+    use std::os::unix::fs::FileExt;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const RETAIN: Duration = Duration::from_millis(2500);
+    /// For what is not about time.
+    const LONG: Duration = Duration::from_secs(3600);
+
+    /// A v4 ring of four slots with one event in its first, which nobody has, and the agent whose it is.
+    fn agent(observe: bool) -> (tempfile::TempDir, Agents, Instant) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let words = [1, 0, (4 << 32) | 4, 4, 3, 0, 5, 0, 0, 0, 0, 0, 0_u64];
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        fs::write(dir.path().join("a"), bytes).expect("written");
+        let agents = Agents::new(&Config {
+            telemetry_dir: vec![DirectoryPattern {
+                path: dir.path().to_str().expect("UTF-8").into(),
+                label: None,
+                literal: true,
+            }],
+            proc_facts: false,
+            retain: RETAIN,
+            observe,
+            ..Config::default()
+        });
+        (dir, agents, Instant::now())
+    }
+
+    fn tick(agents: &mut Agents, now: Instant) {
+        agents.scan(now, LONG);
+        agents.drain(now, LONG, &mut Vec::new());
+        // What /proc shows of a ring takes time of its own.
+        while agents.is_asking() {
+            agents.drain(now, LONG, &mut Vec::new());
+        }
+    }
+
+    #[test]
+    fn who_has_exited_is_passed_over_until_it_leaves() {
+        let (_dir, mut agents, mut now) = agent(false);
+        while agents
+            .iter()
+            .all(|agent| agent.entry.silent_since.is_none())
+        {
+            now += SECOND;
+            tick(&mut agents, now);
+        }
+        let exited = now;
+        for half_seconds in 0..5 {
+            let now = exited + half_seconds * SECOND / 2;
+            tick(&mut agents, now);
+            assert!(agents.agents.quiet(0).holds(now + SECOND / 4));
+            assert!(agents.iter().all(|agent| agent.shown));
+        }
+        assert!(!agents.agents.quiet(0).holds(exited + RETAIN));
+        tick(&mut agents, exited + RETAIN);
+        assert!(agents.iter().all(|agent| !agent.shown));
+    }
+
+    #[test]
+    fn a_ring_that_is_followed_is_passed_over_while_nobody_moves() {
+        let (dir, mut agents, mut now) = agent(true);
+        let ring = dir.path().join("a");
+        let ring = File::options().write(true).open(ring).expect("there");
+        let put = |word: u64, value: u64| {
+            ring.write_all_at(&value.to_le_bytes(), 8 * word)
+                .expect("written");
+        };
+        let pending = |agents: &Agents| agents.iter().next().expect("one").pending();
+        for (word, value, waits) in [(0, 1, 1), (1, 1, 0), (0, 2, 1), (0, 0, 3)] {
+            put(word, value);
+            assert!(agents.agents.places() == 0 || !agents.agents.quiet(0).holds(now));
+            now += SECOND;
+            tick(&mut agents, now);
+            tick(&mut agents, now);
+            assert_eq!(pending(&agents), Some(waits));
+            assert!(agents.agents.quiet(0).holds(now + SECOND / 2));
+        }
+        // Full, and counted so again and again, as long as somebody has it.
+        assert!(!agents.agents.quiet(0).holds(now + SECOND));
     }
 }

@@ -60,9 +60,10 @@ impl Agents {
     }
 
     /// Whether an agent is to be an instance, or to have other labels, as soon as it is known who it is.
-    fn anybody_waits(&self) -> bool {
-        let mut agents = self.agents.values();
-        agents.any(Agent::wants_facts)
+    fn anybody_waits(&mut self) -> bool {
+        // Each answer asks, and almost always nobody does.
+        self.may_wait = self.may_wait && self.agents.values().any(Agent::wants_facts);
+        self.may_wait
     }
 
     pub(super) fn survey(&mut self, now: Instant) {
@@ -100,7 +101,7 @@ impl Agents {
         self.silent.as_deref().filter(|_| self.proc_facts)
     }
 
-    fn is_survey_due(&self, now: Instant) -> bool {
+    fn is_survey_due(&mut self, now: Instant) -> bool {
         let Some((ended, took)) = self.surveyed else {
             return true;
         };
@@ -166,6 +167,7 @@ impl Agents {
             self.silent = mappers.silent(files().map(|(id, path)| (id.dev, id.ino, path)));
         }
         let (mut broken, mut woken) = (false, Vec::new());
+        let (moment, lifetimes) = (self.clock.at(now), self.books.lifetimes);
         for (key, agent) in self.agents.iter_mut() {
             // What its owner is called was asked only with its files.
             let is_asked = |(id, _)| surveying.rings.contains(&id);
@@ -215,6 +217,8 @@ impl Agents {
                 }
                 agent.set_facts(Some(facts));
             }
+            // It may be an instance before the next drain.
+            agent.update_life(&moment, lifetimes);
         }
         for key in woken {
             self.agents.wake(key);

@@ -19,8 +19,10 @@ const VALUE: usize = size_of::<sys::pmValue>() / WORD;
 
 /// The longest text: the length of a block has 24 bits, and counts a head of four bytes and a NUL.
 const LONGEST: usize = (1 << 24) - 1 - 5;
-/// An answer of thousands of metrics leaves no more memory than this behind, in words.
+/// What an answer leaves behind for the next one, in words, however little it took itself.
 const KEPT: usize = 1 << 17;
+/// Memory of which an answer has left so much more unused than used is given back.
+const UNUSED: usize = 4;
 
 const _: () = {
     // Pointers are words, and begin where words do; what is shorter stands at the start of its word.
@@ -146,10 +148,11 @@ impl Answer {
         at
     }
 
-    /// Gives memory back that few answers need. The answer is gone.
+    /// Gives memory back that this answer did not need: one of all values of thousands of agents is followed by others like it, or
+    /// by none. The answer is gone.
     pub fn tidy(&mut self) {
         for words in [&mut self.words, &mut self.blocks] {
-            if words.capacity() > KEPT {
+            if words.capacity() > KEPT.max(UNUSED * words.len()) {
                 *words = Vec::new();
             }
         }
@@ -291,5 +294,27 @@ mod tests {
             assert_eq!(read(&mut answer), expected);
             assert!(!answer.finish().is_null());
         }
+    }
+
+    #[test]
+    fn memory_stays_for_answers_that_need_it() {
+        let mut answer = Answer::default();
+        let mut fill = |values: u32| {
+            answer.begin(1);
+            answer.begin_set(1);
+            (0..values).for_each(|at| answer.push(at, Value::U64(1)));
+            answer.end_set();
+            let place = answer.finish();
+            answer.tidy();
+            (place, answer.words.capacity() + answer.blocks.capacity())
+        };
+        let many = 2 * u32::try_from(KEPT).expect("small");
+        let first = fill(many);
+        assert_eq!(fill(many), first);
+        assert_eq!(fill(many / 2), first);
+        let (_, left) = fill(1);
+        assert_eq!(left, 0);
+        let few = fill(1);
+        assert_eq!(fill(1), few);
     }
 }

@@ -276,8 +276,6 @@ impl Server {
             let left = until.saturating_duration_since(Instant::now());
             self.agents.reveal(left, &mut changes);
             self.follow(changes);
-            self.control.agents = self.agents.counts();
-            self.control.effort = self.agents.effort();
             self.now = Now::read();
         }
     }

@@ -47,6 +47,8 @@ pub struct Source {
     pub presence: Presence,
     /// Events that waited when it was looked at last.
     pending: u64,
+    /// Whether that was more than a batch.
+    more: bool,
     /// When the file had changed last, where that was found to be no restart at the start of the ring.
     same: Option<(i64, i64)>,
     /// When it was last counted as full, of one that another drains.
@@ -149,6 +151,7 @@ impl Source {
             mode,
             commit,
             pending: 0,
+            more: false,
             same: None,
             full: None,
             gaps,
@@ -357,19 +360,29 @@ impl Source {
     /// who has it; `None`: it may find more.
     #[must_use]
     pub fn quiet_until(&self, check_every: Duration) -> Option<Instant> {
-        let quiet = self.mode == Mode::Drain && self.commit.released && self.pending == 0;
-        quiet.then(|| self.presence.next_check(check_every))
+        let next = self.presence.next_check(check_every);
+        let counted = self.full.map_or(next, |full| next.min(full + FULL_AGAIN));
+        match self.mode {
+            Mode::Drain => (self.commit.released && self.pending == 0).then_some(next),
+            Mode::Locked => self
+                .commit
+                .observed
+                .then(|| counted.min(self.last_try + TRY)),
+            Mode::Observe(_) => self.commit.observed.then_some(counted),
+        }
     }
 
     /// By which it can be seen whether anything happens in its ring.
     #[must_use]
     pub fn rest(&self) -> Option<Rest> {
-        self.ring.rest(self.commit.upto)
+        let upto = self.commit.upto;
+        // Of one that is drained here nothing waits.
+        self.ring.rest(self.ring.between(self.pending, upto), upto)
     }
 
-    /// Whether the last batch was as long as one may be.
+    /// Whether more waited than was counted of it.
     #[must_use]
     pub fn has_more(&self) -> bool {
-        self.commit.upto.wrapping_sub(self.commit.from) & (self.ring.capacity() - 1) == BATCH
+        self.more
     }
 }

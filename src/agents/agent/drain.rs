@@ -108,11 +108,15 @@ impl Agent {
         if self.entry.starts != starts {
             self.outdate_facts();
         }
-        self.state = self.life(&now, lifetimes);
+        self.update_life(&now, lifetimes);
         outcome
     }
 
-    /// Whether it lives, from what is known of who has its rings.
+    /// Brings whether it lives up to date with what is known of who has its files.
+    pub(crate) fn update_life(&mut self, now: &Now, lifetimes: Lifetimes) {
+        self.state = self.life(now, lifetimes);
+    }
+
     fn life(&self, now: &Now, lifetimes: Lifetimes) -> Life {
         let rings = self.sources.iter().map(|source| &source.presence);
         let lives = rings.chain(self.store.iter().map(|store| &store.presence));

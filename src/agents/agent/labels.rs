@@ -2,6 +2,7 @@
 
 use super::Agent;
 use crate::producer::facts::Facts;
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -22,30 +23,30 @@ impl Agent {
     /// process that was started anew also what the one before was.
     #[must_use]
     pub fn labels(&self) -> serde_json::Value {
-        let facts = match (self.own_facts(), &self.facts) {
-            (Some(facts), _) => facts.clone(),
-            (None, Some(old)) => self.facts_of_files(None).merge(old),
-            (None, None) => self.facts_of_files(None),
-        };
-        facts.labels(&self.name.raw, self.labelled_source())
+        self.labelled_facts()
+            .labels(&self.name.raw, self.labelled_source())
     }
 
     /// The same as text.
     #[must_use]
     pub fn label_text(&self) -> Rc<str> {
-        let make = || Rc::from(self.labels().to_string());
-        let Some(facts) = self.own_facts() else {
-            return make();
-        };
-        let source = self.labelled_source();
+        let (facts, source) = (self.labelled_facts(), self.labelled_source());
         let mut kept = self.label_text.0.borrow_mut();
-        let made = kept.take_if(|made| (&made.facts, made.source) == (facts, source));
+        let made = kept.take_if(|made| (&made.facts, made.source) == (&*facts, source));
         let made = made.unwrap_or_else(|| Made {
-            facts: facts.clone(),
+            text: Rc::from(facts.labels(&self.name.raw, source).to_string()),
+            facts: facts.into_owned(),
             source,
-            text: make(),
         });
         Rc::clone(&kept.insert(made).text)
+    }
+
+    fn labelled_facts(&self) -> Cow<'_, Facts> {
+        match (self.own_facts(), &self.facts) {
+            (Some(facts), _) => Cow::Borrowed(facts),
+            (None, Some(old)) => Cow::Owned(self.facts_of_files(None).merge(old)),
+            (None, None) => Cow::Owned(self.facts_of_files(None)),
+        }
     }
 
     fn labelled_source(&self) -> &'static str {
@@ -79,9 +80,9 @@ mod tests {
         };
         for facts in [None, user("x"), user("y"), None, user("y"), user("x")] {
             agent.set_facts(facts);
-            for _ in 0..2 {
-                assert_eq!(*agent.label_text(), *agent.labels().to_string());
-            }
+            let made = agent.label_text();
+            assert_eq!(*made, *agent.labels().to_string());
+            assert!(Rc::ptr_eq(&made, &agent.label_text()), "it is kept");
         }
         agent.shown = true;
         agent.outdate_facts();

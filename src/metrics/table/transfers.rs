@@ -67,7 +67,7 @@ macro_rules! bandwidth {
             |agent: &Agent, _: &Now| agent.windows.bandwidth.percentile($percent),
             $oneline,
             "Bytes of a transfer by the time from its start to its completion, in whole
-microseconds, and no more than 1.1 TB/s."
+microseconds, and no more than 4.4 TB/s."
         )
     };
 }

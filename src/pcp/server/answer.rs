@@ -1,23 +1,38 @@
 //! Which values a fetch gets.
 
 use super::Server;
-use crate::agents::agent::Agent;
-use crate::metrics::{self, CONTROL, Source, Value};
+use crate::metrics::{self, AGENTS, CONTROL, Source, Value};
 use crate::pcp::answer::Answer;
 use crate::pcp::profile::Profile;
 use crate::pcp::{self, buckets, cluster_and_item, indom, sys};
+use std::cell::LazyCell;
 
 /// What stands for the instance of a value that is the only one (PM_IN_NULL, pmapi.h).
 const NO_INSTANCE: u32 = u32::MAX;
 
+/// Whether a metric tells of the host or of pmdanixl itself, which is counted up for an answer.
+fn is_of_host(pmid: u32) -> bool {
+    let (cluster, item) = cluster_and_item(pmid);
+    metrics::find(cluster, item).is_some_and(|metric| matches!(metric.source, Source::Control(_)))
+}
+
 impl Server {
     /// Answers a fetch: of each metric the values of the instances that are asked for. Where one is not known, the instance is
     /// left out. As long as another pmdanixl drains, all but `nixl.control` is to be asked for again later.
-    pub fn answer(&self, pmids: &[u32], profile: &Profile, answer: &mut Answer) {
-        let agents = self.instances.iter();
-        let agents: Vec<(u32, &Agent)> = agents
-            .filter_map(|(id, key)| Some((id, self.agents.get(key)?)))
-            .collect();
+    pub fn answer(&mut self, pmids: &[u32], profile: &Profile, answer: &mut Answer) {
+        if pmids.iter().any(|&pmid| is_of_host(pmid)) && !self.is_waiting() {
+            self.control.agents = self.agents.counts();
+            self.control.effort = self.agents.effort();
+        }
+        let all = || {
+            let agents = self.instances.iter();
+            agents.filter_map(|(id, key)| Some((id, self.agents.get(key)?)))
+        };
+        // Once, for metrics of which each agent has one value.
+        let asked = LazyCell::new(|| {
+            let is_asked = profile.of(indom(self.domain, AGENTS));
+            all().filter(|(id, _)| is_asked(*id)).collect::<Vec<_>>()
+        });
         answer.begin(pmids.len());
         for &pmid in pmids {
             answer.begin_set(pmid);
@@ -31,25 +46,24 @@ impl Server {
                 answer.refuse(sys::PM_ERR_AGAIN);
                 continue;
             }
-            let indom = metric.indom().map(|serial| indom(self.domain, serial));
-            let is_asked = profile.of(indom.unwrap_or(u32::MAX));
             let mut push = |instance, value| {
                 if let Some(value) = value {
                     answer.push(instance, value);
                 }
             };
-            let asked = agents.iter().filter(|(id, _)| is_asked(*id));
             match metric.source {
                 Source::Event(event) => {
-                    asked.for_each(|(id, agent)| push(*id, agent.total(event).map(Value::U64)));
+                    (asked.iter())
+                        .for_each(|(id, agent)| push(*id, agent.total(event).map(Value::U64)));
                 }
                 Source::Agent(get) => {
-                    asked.for_each(|(id, agent)| push(*id, get.value(agent, &self.now)));
+                    (asked.iter()).for_each(|(id, agent)| push(*id, get.value(agent, &self.now)));
                 }
                 Source::Buckets(of) | Source::UpTo(of) => {
                     let is_cumulative = matches!(metric.source, Source::UpTo(_));
                     let serial = metric.indom().unwrap_or_default();
-                    for (id, agent) in &agents {
+                    let is_asked = profile.of(indom(self.domain, serial));
+                    for (id, agent) in all() {
                         let mut below = 0;
                         let (ranges, slots) = self.buckets.ranges(serial, agent);
                         for bucket in 0..ranges.count() {
@@ -60,7 +74,7 @@ impl Server {
                             } else {
                                 agent.bucket(of, bucket)
                             };
-                            let instance = buckets::instance(serial, *id, slots, bucket);
+                            let instance = buckets::instance(serial, id, slots, bucket);
                             if let Some(instance) = instance.filter(|&instance| is_asked(instance))
                             {
                                 push(instance, count.map(Value::U64));

@@ -38,6 +38,7 @@ impl Source {
     }
 
     fn consume_batch(&mut self, ledger: &mut Ledger) -> Result<Taken, RingFault> {
+        self.more = false;
         let (mut read_pos, mut write_pos) = self.ring.positions()?;
         // Also after a kill that came before the slots were known to have been given back.
         let moved = read_pos != self.commit.upto || !self.commit.released;
@@ -67,6 +68,7 @@ impl Source {
         }
         // No more than was looked at: what has come since may lie in a hole.
         let limit = self.pending.min(BATCH);
+        self.more = self.pending > limit;
         // A batch that begins at 0 is the one of which it may be hard to tell whether its slots were given back in a new ring. So
         // none ends there but one of a single event, and where the ring was half full, that waits for the next drain, by which
         // more have come.
@@ -235,6 +237,7 @@ impl Source {
 
     /// Counts what a ring holds that another process drains.
     pub(super) fn follow(&mut self, ledger: &mut Ledger) -> Result<bool, RingFault> {
+        self.more = false;
         if !self.commit.observed {
             self.settle_unwritten(ledger)?;
         }
@@ -257,7 +260,9 @@ impl Source {
         }
         let from = self.commit.upto;
         self.check_written(from, write_pos, &ring)?;
-        let limit = self.ring.between(from, write_pos).min(BATCH);
+        let new = self.ring.between(from, write_pos);
+        let limit = new.min(BATCH);
+        self.more = new > limit;
         let batch = self.ring.follow(from, limit, ledger.events())?;
         self.commit = Commit::of(&batch, ring, true);
         let is_full = self.pending + 1 == self.ring.capacity();

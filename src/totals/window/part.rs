@@ -3,7 +3,7 @@
 use crate::totals::scale::{self, Scaled};
 
 /// The smallest value of the last bucket, which holds all larger ones too.
-const LIMIT: u64 = 1 << 40;
+const LIMIT: u64 = 1 << 42;
 /// How many buckets there are: one for each step up to there.
 pub const BUCKETS: usize = scale::step(LIMIT) + 1;
 
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(part.counts().len(), BUCKETS - 7);
         let counts = [BUCKETS - 2, BUCKETS - 1, 7].map(|bucket| part.get(bucket));
         assert_eq!((counts, part.max()), ([1, 3, 1], u64::MAX));
-        assert_eq!((BUCKETS, middle(BUCKETS - 1)), (593, LIMIT as f64));
+        assert_eq!((BUCKETS, middle(BUCKETS - 1)), (625, LIMIT as f64));
         assert!(middle(BUCKETS - 2) < LIMIT as f64);
     }
 
