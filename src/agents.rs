@@ -1,37 +1,32 @@
 //! The NIXL agents of this host.
 //!
-//! `look` and `stores` find their files, `containers` those that only a container sees, and `order` says which comes first;
+//! `look` and `stores` find their files, `containers` those that only a container sees, `place` says whose they are, and `order`
+//! which comes first;
 //! `drain` counts their events, and `quiet` says whom it passes over; `keep` keeps what is known of them in the state file,
 //! `surveys` finds out who they are, `exited` removes what they have left, and `counts` says how many they are and what is done
-//! for them.
+//! for them. `reload` takes another configuration.
 
 use crate::agents::agent::{Agent, Now};
 use crate::config::Config;
 use crate::event::{EventType, Events, Totals};
 use crate::find::containers::Containers;
-use crate::find::directory::{self, Directory};
 use crate::find::discover::FileId;
-use crate::find::name;
 use crate::find::scan::{Found, Scanner};
-use crate::producer::facts::kubelet;
 use crate::producer::presence::{Inquiry, check_every};
 use crate::producer::writer::Writer;
-use crate::ring::source::Mode;
 use crate::shm::Broken;
 use crate::state::ledger::Books;
-use crate::state::record::{Entry, Name, Saved};
+use crate::state::record::Saved;
 use crate::state::{RecordId, State};
-use crate::store::Store;
 use descriptors::Descriptors;
 use drain::Spent;
 use newcomers::Newcomers;
+use place::Place;
 use seats::Seats;
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
 use std::time::{Duration, Instant};
 use table::Table;
 
@@ -45,7 +40,9 @@ mod keep;
 mod look;
 mod newcomers;
 mod order;
+mod place;
 mod quiet;
+mod reload;
 pub mod removal;
 mod seats;
 mod stores;
@@ -60,41 +57,6 @@ const RETRY: Duration = Duration::from_secs(10);
 
 /// How long the first look at everything may take.
 const FIRST_LOOK: Duration = Duration::from_secs(5);
-/// Bytes of a local rank, escaped, that tells agents of one name apart; a hash does where it is longer.
-const MAX_RANK: usize = 64;
-
-/// What names an agent's files.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Place {
-    directory: PathBuf,
-    /// The agent's name.
-    raw: OsString,
-    /// As in [`Name`].
-    part: String,
-    /// As there: a stranger's file of the same name is another agent's.
-    owner: Option<u32>,
-}
-
-impl Place {
-    fn of(name: &Name) -> Self {
-        Self {
-            directory: name.directory.clone(),
-            raw: name.raw.clone(),
-            part: name.part.clone(),
-            owner: name.owner,
-        }
-    }
-
-    fn of_ring(directory: &Path, raw: &OsStr, owner: u32) -> Self {
-        Self {
-            directory: directory.to_owned(),
-            raw: raw.to_owned(),
-            part: String::new(),
-            owner: Some(owner),
-        }
-    }
-}
-
 /// The instance domain changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -331,93 +293,6 @@ impl Agents {
         }
     }
 
-    /// Takes another configuration. What it leaves out is let go, after a last drain, and whose all that was is no instance any
-    /// more: whether it lives is not known from here on.
-    pub fn configure(&mut self, config: &Config) -> Vec<Change> {
-        let mut changes = Vec::new();
-        self.books.lifetimes = config.lifetimes();
-        self.books.bounds = config.bounds.clone();
-        self.max_agents = config.max_agents;
-        let room = Descriptors::of(config);
-        self.max_rings = room.rings;
-        self.remove_exited_after = config.remove_exited_after;
-        let asked = std::mem::replace(&mut self.proc_facts, config.proc_facts);
-        self.found.clear();
-        self.early = Some((Vec::new(), Instant::now() + FIRST_LOOK));
-        self.books.early = true;
-        let places = room.limit(config.places());
-        self.scanner.configure(places, config.terms());
-        self.configure_containers(config);
-        let inside = |directory: &Path| {
-            let containers = self.containers.as_ref();
-            containers.is_some_and(|containers| containers.place(directory).is_some())
-        };
-        let keys: Vec<AgentKey> = self.agents.iter().map(|(key, _)| key).collect();
-        for (key, agent) in self.agents.iter_mut() {
-            let had_files = agent.attached().next().is_some();
-            let mut is_to_be_found = false;
-            let is_configured =
-                directory::is_configured(&config.telemetry_dir, agent.ring_directory())
-                    || inside(agent.ring_directory());
-            let dirs = [&config.telemetry_dir, &config.multiproc_dir];
-            agent.stranger = agent.stranger.take().filter(|_| {
-                let mut dirs = dirs.into_iter();
-                let directory = &agent.name.directory;
-                dirs.any(|dirs| directory::is_configured(dirs, directory)) || inside(directory)
-            });
-            let is_kept = |store: &Store| {
-                let directory = store.path().parent().unwrap_or(store.path());
-                let owners = config.owners.as_ref();
-                let is_configured = directory::is_configured(&config.multiproc_dir, directory);
-                (is_configured || inside(directory))
-                    && owners.is_none_or(|owners| owners.contains(&store.uid()))
-            };
-            if let Some(store) = agent.store.take_if(|store| !is_kept(store)) {
-                self.attached.remove(&store.file_id());
-            }
-            if !config.proc_facts {
-                // What /proc told is not to be shown any more, also not after a restart.
-                agent.set_facts(Some(agent.facts_of_files(None)));
-                if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
-                    // A state that is broken is given up at the next drain.
-                    let _ = state.set_facts(record, agent.own_facts());
-                }
-            } else if !asked {
-                agent.ask_again();
-            }
-            if agent.entry.store.is_none() {
-                agent.entry.account.set_bounds(&config.bounds);
-            }
-            changes.extend(agent.turn_ranges().then_some(Change::Ranges(key)));
-            agent.sources.retain(|source| {
-                let owners = config.owners.as_ref();
-                // One that is only followed is looked at anew, in case it may be drained now.
-                let same = !config.observe && source.mode() == Mode::Drain;
-                let is_named =
-                    is_configured && owners.is_none_or(|owners| owners.contains(&source.uid()));
-                is_to_be_found |= is_named && !same;
-                let keep = same && is_named;
-                if !keep {
-                    self.attached.remove(&source.id());
-                }
-                keep
-            });
-            if had_files && !is_to_be_found && agent.attached().next().is_none() {
-                agent.entry.active = false;
-                if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
-                    // A state that is broken is given up at the next drain.
-                    let _ = state.replace(record, &agent.entry);
-                }
-            }
-        }
-        let now = Instant::now();
-        for key in keys {
-            self.wake(key);
-            changes.extend(self.turn(key, now));
-        }
-        changes
-    }
-
     /// Sum of all values of one event type over all agents that ever were.
     #[must_use]
     pub fn host_total(&self, event: EventType) -> u64 {
@@ -439,92 +314,6 @@ impl Agents {
     #[must_use]
     pub fn get(&self, key: AgentKey) -> Option<&Agent> {
         self.agents.get(key)
-    }
-
-    /// The agent whose files these are, if it is known.
-    fn known_at(&self, place: &Place) -> Option<AgentKey> {
-        let known = self.by_place.get(place).or_else(|| {
-            // An earlier version's state did not say whose its agents were: they are whose files come first.
-            let anybodys = Place {
-                owner: None,
-                ..place.clone()
-            };
-            self.by_place.get(&anybodys)
-        });
-        known.copied()
-    }
-
-    /// From here on an agent is this owner's, if it was not known whose it was.
-    fn give_to(&mut self, key: AgentKey, place: Place) {
-        let Some(agent) = self.agents.get_mut(key) else {
-            return;
-        };
-        let (None, Some(owner)) = (agent.name.owner, place.owner) else {
-            return;
-        };
-        self.by_place.remove(&Place::of(&agent.name));
-        agent.name.owner = Some(owner);
-        self.by_place.insert(place, key);
-        if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
-            if state.set_owner(record, owner) == Err(Broken) {
-                self.give_state_up();
-            }
-        }
-    }
-
-    /// The agent of that place, which is in this directory, made if there is none.
-    fn agent_at(&mut self, directory: &Directory, place: Place, now: Instant) -> AgentKey {
-        if let Some(key) = self.known_at(&place) {
-            self.give_to(key, place);
-            return key;
-        }
-        let Place {
-            raw, part, owner, ..
-        } = place;
-        let pod = || kubelet::pod_uid(&directory.path);
-        // The local rank, of a store that has one: a stranger's text, which may be too long to be kept.
-        let rank = || {
-            let rank = part.splitn(3, ':').nth(2)?;
-            let rank = name::instance_name(rank.as_bytes());
-            (1..=MAX_RANK).contains(&rank.len()).then_some(rank)
-        };
-        // A number, since to look its name up may take as long as a directory service likes.
-        let stranger = || {
-            let same = self.named(&raw).into_iter();
-            let mut same = same.filter_map(|key| self.agents.get(key));
-            let is_other = same.any(|agent| {
-                let name = &agent.name;
-                (&name.directory, &name.part) == (&directory.path, &part) && name.owner != owner
-            });
-            Some(format!("uid{}", owner.filter(|_| is_other)?))
-        };
-        let label = directory.label.clone().or_else(pod).or_else(rank);
-        let label = label.or_else(stranger);
-        let instance = name::candidates(raw.as_bytes(), &directory.path, label.as_deref())
-            .find(|name| !self.instances.contains(name))
-            .expect("candidates has no end");
-        let name = Name {
-            raw,
-            instance,
-            directory: directory.path.clone(),
-            part,
-            owner,
-        };
-        let moment = self.clock.at(now);
-        let mut entry = Entry {
-            last_seen: moment.stamp,
-            last_event: moment.stamp,
-            first_seen: moment.seconds,
-            ..Entry::default()
-        };
-        entry.account.set_bounds(&self.books.bounds);
-        let mut agent = Agent::new(name, entry, now);
-        let containers = self.containers.as_ref();
-        let place = containers.and_then(|containers| containers.place(&directory.path));
-        agent.reached_at = place.map(|place| place.reached_at());
-        let key = self.insert(agent);
-        self.keep(key, now);
-        key
     }
 
     /// Has the next drain look at all of an agent, and the next survey ask about it: it has a file that it had not.

@@ -1,0 +1,141 @@
+//! What names an agent's files, and whose they are.
+
+use super::{AgentKey, Agents};
+use crate::agents::agent::Agent;
+use crate::find::directory::Directory;
+use crate::find::name;
+use crate::producer::facts::kubelet;
+use crate::shm::Broken;
+use crate::state::record::{Entry, Name};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Bytes of a local rank, escaped, that tells agents of one name apart; a hash does where it is longer.
+const MAX_RANK: usize = 64;
+
+/// What names an agent's files.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    pub(super) directory: PathBuf,
+    /// The agent's name.
+    pub(super) raw: OsString,
+    /// As in [`Name`].
+    pub(super) part: String,
+    /// As there: a stranger's file of the same name is another agent's.
+    pub(super) owner: Option<u32>,
+}
+
+impl Place {
+    pub(super) fn of(name: &Name) -> Self {
+        Self {
+            directory: name.directory.clone(),
+            raw: name.raw.clone(),
+            part: name.part.clone(),
+            owner: name.owner,
+        }
+    }
+
+    pub(super) fn of_ring(directory: &Path, raw: &OsStr, owner: u32) -> Self {
+        Self {
+            directory: directory.to_owned(),
+            raw: raw.to_owned(),
+            part: String::new(),
+            owner: Some(owner),
+        }
+    }
+}
+
+impl Agents {
+    /// The agent whose files these are, if it is known.
+    pub(super) fn known_at(&self, place: &Place) -> Option<AgentKey> {
+        let known = self.by_place.get(place).or_else(|| {
+            // An earlier version's state did not say whose its agents were: they are whose files come first.
+            let anybodys = Place {
+                owner: None,
+                ..place.clone()
+            };
+            self.by_place.get(&anybodys)
+        });
+        known.copied()
+    }
+
+    /// From here on an agent is this owner's, if it was not known whose it was.
+    pub(super) fn give_to(&mut self, key: AgentKey, place: Place) {
+        let Some(agent) = self.agents.get_mut(key) else {
+            return;
+        };
+        let (None, Some(owner)) = (agent.name.owner, place.owner) else {
+            return;
+        };
+        self.by_place.remove(&Place::of(&agent.name));
+        agent.name.owner = Some(owner);
+        self.by_place.insert(place, key);
+        if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
+            if state.set_owner(record, owner) == Err(Broken) {
+                self.give_state_up();
+            }
+        }
+    }
+
+    /// The agent of that place, which is in this directory, made if there is none.
+    pub(super) fn agent_at(
+        &mut self,
+        directory: &Directory,
+        place: Place,
+        now: Instant,
+    ) -> AgentKey {
+        if let Some(key) = self.known_at(&place) {
+            self.give_to(key, place);
+            return key;
+        }
+        let Place {
+            raw, part, owner, ..
+        } = place;
+        let pod = || kubelet::pod_uid(&directory.path);
+        // The local rank, of a store that has one: a stranger's text, which may be too long to be kept.
+        let rank = || {
+            let rank = part.splitn(3, ':').nth(2)?;
+            let rank = name::instance_name(rank.as_bytes());
+            (1..=MAX_RANK).contains(&rank.len()).then_some(rank)
+        };
+        // A number, since to look its name up may take as long as a directory service likes.
+        let stranger = || {
+            let same = self.named(&raw).into_iter();
+            let mut same = same.filter_map(|key| self.agents.get(key));
+            let is_other = same.any(|agent| {
+                let name = &agent.name;
+                (&name.directory, &name.part) == (&directory.path, &part) && name.owner != owner
+            });
+            Some(format!("uid{}", owner.filter(|_| is_other)?))
+        };
+        let label = directory.label.clone().or_else(pod).or_else(rank);
+        let label = label.or_else(stranger);
+        let instance = name::candidates(raw.as_bytes(), &directory.path, label.as_deref())
+            .find(|name| !self.instances.contains(name))
+            .expect("candidates has no end");
+        let name = Name {
+            raw,
+            instance,
+            directory: directory.path.clone(),
+            part,
+            owner,
+        };
+        let moment = self.clock.at(now);
+        let mut entry = Entry {
+            last_seen: moment.stamp,
+            last_event: moment.stamp,
+            first_seen: moment.seconds,
+            ..Entry::default()
+        };
+        entry.account.set_bounds(&self.books.bounds);
+        let mut agent = Agent::new(name, entry, now);
+        let containers = self.containers.as_ref();
+        let place = containers.and_then(|containers| containers.place(&directory.path));
+        agent.reached_at = place.map(|place| place.reached_at());
+        let key = self.insert(agent);
+        self.keep(key, now);
+        key
+    }
+}

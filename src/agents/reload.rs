@@ -1,0 +1,99 @@
+//! Another configuration.
+
+use super::descriptors::Descriptors;
+use super::{AgentKey, Agents, Change, FIRST_LOOK};
+use crate::config::Config;
+use crate::find::directory;
+use crate::ring::source::Mode;
+use crate::store::Store;
+use std::path::Path;
+use std::time::Instant;
+
+impl Agents {
+    /// Takes another configuration. What it leaves out is let go, after a last drain, and whose all that was is no instance any
+    /// more: whether it lives is not known from here on.
+    pub fn configure(&mut self, config: &Config) -> Vec<Change> {
+        let mut changes = Vec::new();
+        self.books.lifetimes = config.lifetimes();
+        self.books.bounds = config.bounds.clone();
+        self.max_agents = config.max_agents;
+        let room = Descriptors::of(config);
+        self.max_rings = room.rings;
+        self.remove_exited_after = config.remove_exited_after;
+        let asked = std::mem::replace(&mut self.proc_facts, config.proc_facts);
+        self.found.clear();
+        self.early = Some((Vec::new(), Instant::now() + FIRST_LOOK));
+        self.books.early = true;
+        let places = room.limit(config.places());
+        self.scanner.configure(places, config.terms());
+        self.configure_containers(config);
+        let inside = |directory: &Path| {
+            let containers = self.containers.as_ref();
+            containers.is_some_and(|containers| containers.place(directory).is_some())
+        };
+        let keys: Vec<AgentKey> = self.agents.iter().map(|(key, _)| key).collect();
+        for (key, agent) in self.agents.iter_mut() {
+            let had_files = agent.attached().next().is_some();
+            let mut is_to_be_found = false;
+            let is_configured =
+                directory::is_configured(&config.telemetry_dir, agent.ring_directory())
+                    || inside(agent.ring_directory());
+            let dirs = [&config.telemetry_dir, &config.multiproc_dir];
+            agent.stranger = agent.stranger.take().filter(|_| {
+                let mut dirs = dirs.into_iter();
+                let directory = &agent.name.directory;
+                dirs.any(|dirs| directory::is_configured(dirs, directory)) || inside(directory)
+            });
+            let is_kept = |store: &Store| {
+                let directory = store.path().parent().unwrap_or(store.path());
+                let owners = config.owners.as_ref();
+                let is_configured = directory::is_configured(&config.multiproc_dir, directory);
+                (is_configured || inside(directory))
+                    && owners.is_none_or(|owners| owners.contains(&store.uid()))
+            };
+            if let Some(store) = agent.store.take_if(|store| !is_kept(store)) {
+                self.attached.remove(&store.file_id());
+            }
+            if !config.proc_facts {
+                // What /proc told is not to be shown any more, also not after a restart.
+                agent.set_facts(Some(agent.facts_of_files(None)));
+                if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
+                    // A state that is broken is given up at the next drain.
+                    let _ = state.set_facts(record, agent.own_facts());
+                }
+            } else if !asked {
+                agent.ask_again();
+            }
+            if agent.entry.store.is_none() {
+                agent.entry.account.set_bounds(&config.bounds);
+            }
+            changes.extend(agent.turn_ranges().then_some(Change::Ranges(key)));
+            agent.sources.retain(|source| {
+                let owners = config.owners.as_ref();
+                // One that is only followed is looked at anew, in case it may be drained now.
+                let same = !config.observe && source.mode() == Mode::Drain;
+                let is_named =
+                    is_configured && owners.is_none_or(|owners| owners.contains(&source.uid()));
+                is_to_be_found |= is_named && !same;
+                let keep = same && is_named;
+                if !keep {
+                    self.attached.remove(&source.id());
+                }
+                keep
+            });
+            if had_files && !is_to_be_found && agent.attached().next().is_none() {
+                agent.entry.active = false;
+                if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
+                    // A state that is broken is given up at the next drain.
+                    let _ = state.replace(record, &agent.entry);
+                }
+            }
+        }
+        let now = Instant::now();
+        for key in keys {
+            self.wake(key);
+            changes.extend(self.turn(key, now));
+        }
+        changes
+    }
+}

@@ -1,0 +1,113 @@
+//! The instance domains, which follow the agents.
+
+use super::Server;
+use crate::agents::agent::Agent;
+use crate::agents::{AgentKey, Change};
+use crate::log;
+use crate::metrics::{AGENTS, TIMES_UP_TO};
+use crate::pcp::{buckets, serial};
+use std::collections::{HashMap, HashSet};
+
+impl Server {
+    /// Brings the instance domains after the agents: first who leaves, all at once, since each look through the ranges of all
+    /// agents takes long, and then who comes.
+    pub(super) fn follow(&mut self, changes: Vec<Change>) {
+        if !changes.is_empty() {
+            self.ids.changed();
+        }
+        let (mut left, mut come, mut turned) = (HashSet::new(), Vec::new(), Vec::new());
+        let mut forgotten = Vec::new();
+        for change in changes {
+            match change {
+                Change::Appeared(key) => come.push(key),
+                Change::Ranges(key) => turned.push(key),
+                Change::Left { key, id } => {
+                    // It may have come and gone since the last time.
+                    come.retain(|&other| other != key);
+                    left.extend(id);
+                }
+                Change::Forgotten(name) => forgotten.push(name),
+            }
+        }
+        let mut changed = HashMap::new();
+        for key in turned {
+            let agent = self.agents.get(key);
+            let Some((agent, id)) = agent.and_then(|agent| Some((agent, agent.id()?))) else {
+                continue;
+            };
+            if left.contains(&id) || come.contains(&key) {
+                // It has them when it comes.
+            } else if agent.slots().fits(agent.ranges()) {
+                changed.insert(id, key);
+            } else {
+                // It comes again, with another id.
+                left.insert(id);
+                come.push(key);
+            }
+        }
+        self.instances.remove(&left);
+        self.buckets.remove(&left);
+        let turned = changed.keys().copied().collect();
+        self.buckets.remove_latencies(&turned);
+        // Its counters begin at zero under another id: they never go back under one.
+        forgotten.iter().for_each(|name| self.ids.forget(name));
+        come.into_iter().for_each(|key| self.come(key));
+        for (id, key) in changed {
+            self.agents.set_id(key, id);
+            if let Some(agent) = self.agents.get(key) {
+                self.buckets.add(id, agent);
+            }
+        }
+    }
+
+    /// An agent is an instance from now on.
+    fn come(&mut self, key: AgentKey) {
+        let Some(agent) = self.agents.get(key) else {
+            return;
+        };
+        let _about = log::about(agent.name.owner);
+        let name = agent.name.instance.as_str();
+        let mut had = agent.id();
+        if !agent.slots().fits(agent.ranges()) {
+            // It had so many ranges that some would get the ids of others.
+            self.ids.forget(name);
+            had = None;
+        }
+        let Some(id) = had.or_else(|| self.ids.give(name)) else {
+            return tracing::error!("agent {name} cannot be an instance: no instance id is left");
+        };
+        if !self.instances.add(id, name, key) {
+            return tracing::error!("agent {name} cannot be an instance: another has its id, {id}");
+        }
+        // Before anybody is told of it.
+        self.agents.set_next_id(self.ids.next());
+        self.agents.set_id(key, id);
+        if let Some(agent) = self.agents.get(key) {
+            self.buckets.add(id, agent);
+        }
+    }
+
+    /// The agent that is this instance.
+    fn agent(&self, inst: u32) -> Option<&Agent> {
+        self.agents.get(self.instances.get(inst)?)
+    }
+
+    /// The labels of an instance, as JSON.
+    #[must_use]
+    pub fn labels(&self, indom: u32, inst: u32) -> Option<String> {
+        let serial = serial(indom);
+        if serial == AGENTS {
+            return Some(self.agent(inst)?.label_text().to_string());
+        }
+        let agent = self.agent(buckets::agent(inst))?;
+        let (ranges, slots) = self.buckets.ranges(serial, agent);
+        let (lower, upper) = ranges.label(buckets::bucket(serial, slots, inst)?);
+        let labels = agent.label_text();
+        // An object that is not empty. Bounds are numbers, of which JSON takes all characters.
+        let labels = labels.strip_suffix('}')?;
+        Some(match serial {
+            TIMES_UP_TO => format!("{labels},\"le\":\"{upper}\"}}"),
+            _ => format!("{labels},\"lower_bound\":\"{lower}\",\"upper_bound\":\"{upper}\"}}"),
+        })
+    }
+}

@@ -1,0 +1,72 @@
+//! What is done at each tick of the timer, a piece at a time.
+
+use super::Server;
+use crate::agents::Agents;
+use crate::pcp::work::{FETCH, PIECE, TICK, Work};
+use std::time::Instant;
+
+impl Server {
+    /// A tick of the timer: what [`Server::refresh`] does, with more time, and what need not be done for an answer. What does
+    /// not take long is done at once, and the rest by [`Server::go_on`].
+    pub(in crate::pcp) fn tick(&mut self) {
+        if self.is_waiting() {
+            return self.collect(FETCH);
+        }
+        self.control.drains += 1;
+        self.work = Work::Scan {
+            end: Instant::now() + TICK.scan,
+        };
+        self.go_on();
+    }
+
+    /// Whether something is left to do of the last tick.
+    pub(in crate::pcp) fn has_work(&self) -> bool {
+        self.work != Work::Nothing
+    }
+
+    /// Does a piece of what is left.
+    pub(in crate::pcp) fn go_on(&mut self) {
+        let until = Instant::now() + PIECE;
+        loop {
+            let now = Instant::now();
+            let left = until.saturating_duration_since(now);
+            // Nothing is left after a panic in the midst of it.
+            self.work = match std::mem::replace(&mut self.work, Work::Nothing) {
+                Work::Scan { end } if !self.scan(left) && now < end => Work::Scan { end },
+                Work::Scan { end } => {
+                    self.control.scans_cut += u64::from(now >= end);
+                    Work::Drain { began: now }
+                }
+                Work::Drain { began } => {
+                    let on = |agents: &mut Agents, now, budget, changes: &mut _| {
+                        agents.drain_on(began, now, budget, changes)
+                    };
+                    match self.drain(left, on) {
+                        false if now < began + TICK.drain => Work::Drain { began },
+                        in_time => {
+                            self.control.drains_cut += u64::from(!in_time);
+                            Work::Tidy
+                        }
+                    }
+                }
+                Work::Tidy => {
+                    self.agents.tidy(now, until);
+                    self.look_after_state(now);
+                    if self.ids.is_due() {
+                        Work::Save
+                    } else {
+                        Work::Nothing
+                    }
+                }
+                Work::Save => {
+                    self.save();
+                    Work::Nothing
+                }
+                Work::Nothing => Work::Nothing,
+            };
+            if !self.has_work() || Instant::now() >= until {
+                break;
+            }
+        }
+    }
+}
