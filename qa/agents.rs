@@ -39,6 +39,34 @@ fn an_exited_agent_stays_for_retain_and_goes_on_with_its_totals_when_it_returns(
 }
 
 #[test]
+fn what_waited_in_a_ring_that_is_found_late_is_in_no_percentile() {
+    for (observe, after, found) in [(false, 0, true), (false, 120, false), (true, 120, false)] {
+        let mut world = World::new(|config| config.observe = observe);
+        let mut ring = RingWriter::create(&world.path("a"), Layout::V4, 1 << 14).expect("a ring");
+        // More than a batch.
+        for _ in 0..2000 {
+            assert_eq!(ring.push_transfer(false, 4096, 120, 20), 4);
+        }
+        world.now += after * SECOND;
+        world.pass(1);
+        let told = |world: &World| {
+            let agent = world.agents.iter().next().expect("an agent");
+            let counts = (0..19).filter_map(|at| agent.bucket(Buckets::XferTime, at));
+            (
+                counts.sum::<u64>(),
+                agent.xfer_time(50).is_some(),
+                agent.windows.bandwidth.count(),
+            )
+        };
+        let all = u64::from(found) * 2000;
+        assert_eq!(told(&world), (2000, found, all), "{observe}, {after} s");
+        assert_eq!(ring.push_transfer(false, 4096, 240, 20), 4);
+        world.pass(1);
+        assert_eq!(told(&world), (2001, true, all + 1));
+    }
+}
+
+#[test]
 fn an_agent_that_is_only_remembered_keeps_no_window() {
     // With none, it may go before it was ever shown.
     for retain in [Duration::ZERO, SECOND] {

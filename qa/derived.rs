@@ -1,11 +1,14 @@
-//! The derived metrics of share/derived, computed by PCP's tools from what a private pmcd's archive holds.
+//! The derived metrics of share/derived, computed by PCP's tools from archives of what a private pmcd
+//! says.
 
 mod support;
 
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::Command;
+use support::share::archive;
+use support::show::Shown;
 use support::writer::{Kind, Layout, RingWriter};
 use support::{Home, Pmcd, TX_BYTES, golden, project, run, wait_for};
 
@@ -32,79 +35,62 @@ fn ring(home: &Home, pmcd: &Pmcd) -> RingWriter {
     ring
 }
 
-/// Ends a pmlogger that has not ended by itself.
-struct Logger(Child);
-
-impl Drop for Logger {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Samples that pmlogger takes, and what happens between each and the next.
+/// Samples of all metrics that have numbers, a few seconds apart, whenever they were taken.
 struct Archive<'a> {
     pmcd: &'a Pmcd,
     path: PathBuf,
-    logger: Logger,
-    samples: usize,
+    samples: Vec<Shown>,
 }
 
+/// Between two samples.
+const SECONDS: u32 = 3;
+
 impl<'a> Archive<'a> {
-    /// Begins an archive of this many samples, 3 s apart.
-    fn begin(home: &Home, pmcd: &'a Pmcd, samples: usize) -> Self {
-        let [path, config, log] =
-            ["archive", "pmlogger.conf", "pmlogger.log"].map(|name| home.path(name));
-        std::fs::write(&config, "log mandatory on 3 sec { nixl }\n").expect("written");
-        let mut pmlogger = pmcd.tool("pmlogger");
-        pmlogger.arg("-c").arg(config).arg("-l").arg(log);
-        pmlogger.args(["-t", "3sec", "-s", &samples.to_string()]);
-        let logger = Logger(pmlogger.arg(&path).spawn().expect("pmlogger starts"));
-        Self {
+    /// Begins with the first one.
+    fn begin(home: &Home, pmcd: &'a Pmcd, ring: &RingWriter) -> Self {
+        let mut archive = Self {
             pmcd,
-            path,
-            logger,
-            samples: 0,
+            path: home.path("archive"),
+            samples: Vec::new(),
+        };
+        archive.sample(ring);
+        archive
+    }
+
+    /// Takes one when all is counted that the ring had.
+    fn sample(&mut self, ring: &RingWriter) {
+        wait_for("all is counted", || (ring.pending() == 0).then_some(()));
+        self.samples.push(self.pmcd.shown(&["nixl"]));
+    }
+
+    /// As qa/archive.py takes it.
+    fn table(&self) -> String {
+        let mut rows = BTreeSet::new();
+        let raw = self.samples.iter().flatten();
+        for (metric, values) in raw.filter(|(name, _)| !name.starts_with("nixl.derived.")) {
+            let is_number = |value: &String| value.parse::<f64>().is_ok();
+            let values = values.iter().filter(|(_, value)| is_number(value));
+            rows.extend(values.map(|(instance, _)| (metric, instance)));
         }
-    }
-
-    fn tool(&self, tool: &str) -> Command {
-        let mut command = self.pmcd.tool(tool);
-        if tool == "pmrep" {
-            command.arg("-a");
+        let mut table = String::new();
+        for (metric, instance) in rows {
+            let shown = if instance.is_empty() { "-" } else { instance };
+            let values = self.samples.iter().map(|sample| {
+                let value = sample.get(metric).and_then(|values| values.get(instance));
+                value.map_or("-", String::as_str)
+            });
+            let values: Vec<_> = values.collect();
+            table += &format!("{metric} {shown} {}\n", values.join(" "));
         }
-        command.arg(&self.path);
-        command
+        table
     }
 
-    /// How many samples there are.
-    fn count(&self) -> usize {
-        // Before the first is written there is no archive that could be read.
-        let dumped = support::output(self.tool("pmdumplog").arg("nixl.ring.events"));
-        let text = String::from_utf8_lossy(&dumped.stdout);
-        text.matches("(nixl.ring.events):").count()
-    }
-
-    /// Does this after the next sample and before the one that follows.
-    fn then(&mut self, events: impl FnOnce()) {
-        self.samples += 1;
-        wait_for("pmlogger takes a sample", || {
-            (self.count() >= self.samples).then_some(())
-        });
-        events();
-        assert_eq!(
-            self.count(),
-            self.samples,
-            "the machine is too slow: the next sample came meanwhile"
-        );
-    }
-
-    /// The derived metrics of the agent by the end of their names, for each interval, with its length in seconds.
-    fn intervals(mut self) -> Vec<(f64, BTreeMap<String, f64>)> {
-        self.logger.0.wait().expect("our child");
-        let mut pmrep = self.tool("pmrep");
+    /// The derived metrics of the agent by the end of their names, for each interval.
+    fn intervals(self) -> Vec<BTreeMap<String, f64>> {
+        archive(&self.path, SECONDS, &self.table());
+        let mut pmrep = self.pmcd.tool("pmrep");
         // The records as they are, rather than what may have been between them.
-        pmrep.args([
+        pmrep.arg("-a").arg(&self.path).args([
             "-u",
             "-p",
             "-f",
@@ -118,21 +104,16 @@ impl<'a> Archive<'a> {
         let shown = run(&mut pmrep);
         let mut lines = shown.lines().map(|line| line.split(','));
         let header: Vec<&str> = lines.next().expect("a header").collect();
-        let rows = lines.map(|mut line| {
-            let time: f64 = line.next().and_then(|t| t.parse().ok()).expect("a time");
-            let cells = header[1..].iter().zip(line);
+        let rows = lines.map(|line| {
+            let cells = header.iter().zip(line).skip(1);
             let values = cells.filter_map(|(name, value)| {
                 let name = name.trim_matches('"').strip_prefix("nixl.derived.")?;
                 let name = name.strip_suffix(AGENT)?.strip_suffix('-')?;
                 Some((name.to_owned(), value.parse().ok()?))
             });
-            (time, values.collect())
+            values.collect()
         });
-        let rows: Vec<(f64, BTreeMap<String, f64>)> = rows.collect();
-        let pairs = rows.windows(2);
-        pairs
-            .map(|pair| (pair[1].0 - pair[0].0, pair[1].1.clone()))
-            .collect()
+        rows.skip(1).collect()
     }
 }
 
@@ -180,18 +161,18 @@ fn the_figures_of_an_interval_are_those_of_its_events() {
     let mut ring = ring(&home, &pmcd);
     // Before the first sample: in none of the figures but the 90th percentiles.
     ring.push_transfer(false, 1 << 30, 1000, 100);
-    let mut archive = Archive::begin(&home, &pmcd, 4);
-    archive.then(|| {
-        for _ in 0..3 {
-            assert_eq!(ring.push_transfer(false, 1 << 20, 1000, 100), 4);
-        }
-        assert_eq!(ring.push_transfer(true, 5 << 20, 3000, 300), 4);
-        assert!(ring.push(Kind::Backend, 1));
-    });
-    archive.then(|| ());
-    archive.then(|| assert_eq!(ring.push_transfer(true, 1 << 20, 0, 0), 4));
+    let mut archive = Archive::begin(&home, &pmcd, &ring);
+    for _ in 0..3 {
+        assert_eq!(ring.push_transfer(false, 1 << 20, 1000, 100), 4);
+    }
+    assert_eq!(ring.push_transfer(true, 5 << 20, 3000, 300), 4);
+    assert!(ring.push(Kind::Backend, 1));
+    archive.sample(&ring);
+    archive.sample(&ring);
+    assert_eq!(ring.push_transfer(true, 1 << 20, 0, 0), 4);
+    archive.sample(&ring);
     let intervals = archive.intervals();
-    let (seconds, figures) = &intervals[0];
+    let (seconds, figures) = (f64::from(SECONDS), &intervals[0]);
     for (name, expected) in [
         ("mean.xfer_time", 1500.0),
         ("mean.post_time", 150.0),
@@ -212,12 +193,13 @@ fn the_figures_of_an_interval_are_those_of_its_events() {
     // Of the five transfers of the last minute only the longest is as long as 90 percent.
     within(0.05, "P90", figures["vllm.p90_xfer_time"], 3.0);
     within(0.05, "P90", figures["vllm.p90_post_time"], 0.3);
-    for (name, figure) in &intervals[1].1 {
-        let is_of_longer = name.contains("p90") || name == "peers.silence";
-        assert_eq!(*figure > 0.0, is_of_longer, "{name}: {figure}");
+    for (name, figure) in &intervals[1] {
+        if name != "peers.silence" {
+            assert_eq!(*figure > 0.0, name.contains("p90"), "{name}: {figure}");
+        }
     }
     // A transfer too quick for the clock has a size and no throughput.
-    let (_, figures) = &intervals[2];
+    let figures = &intervals[2];
     assert!((figures["vllm.avg_size"] - 1.0).abs() < 1e-6);
     assert_eq!(figures["transfer.throughput"].to_bits(), 0);
     assert_eq!(figures["vllm.throughput"].to_bits(), 0);
@@ -256,16 +238,15 @@ fn vllm_s_seven_figures_are_those_of_a_recorded_stream() {
     let home = Home::new();
     let pmcd = pmcd(&home);
     let mut ring = ring(&home, &pmcd);
-    let mut archive = Archive::begin(&home, &pmcd, 2);
-    archive.then(|| {
-        let text = std::fs::read_to_string(&stream).expect("recorded");
-        for line in text.lines().filter(|line| !line.starts_with('#')) {
-            let (kind, value) = line.split_once(' ').expect(line);
-            let (kind, value) = (kind.parse().expect(line), value.parse().expect(line));
-            assert!(ring.push_raw(kind, value), "{line}");
-        }
-    });
-    let (_, told) = &archive.intervals()[0];
+    let mut archive = Archive::begin(&home, &pmcd, &ring);
+    let text = std::fs::read_to_string(&stream).expect("recorded");
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (kind, value) = line.split_once(' ').expect(line);
+        let (kind, value) = (kind.parse().expect(line), value.parse().expect(line));
+        assert!(ring.push_raw(kind, value), "{line}");
+    }
+    archive.sample(&ring);
+    let told = &archive.intervals()[0];
     let names = [
         ("transfers", "Num successful transfers", 0.0),
         ("avg_xfer_time", "Avg xfer time (ms)", 1e-6),

@@ -71,14 +71,21 @@ def pairs(events):
 
 
 def vllm(values):
-    """vLLM's figures. It takes its 90th percentile between two values where ours is one of them, and rounds all to 3 digits."""
+    """vLLM's figures, which it rounds to 3 digits."""
     mega = 1 << 20
 
     def mean(numbers, unit):
         return sum(numbers) / len(numbers) / unit if numbers else None
 
     def p90(numbers):
-        return percentile(numbers, 90) / 1000 if numbers else None
+        """As numpy.percentile has it: between the two values that are next to the place."""
+        if not numbers:
+            return None
+        ordered = sorted(numbers)
+        place = 0.9 * (len(ordered) - 1)
+        lower, share = ordered[int(place)], place % 1
+        upper = ordered[min(int(place) + 1, len(ordered) - 1)]
+        return (lower + (upper - lower) * share) / 1000
 
     moved = values[0] + values[1]
     seconds = sum(values[TIME]) / 1e6

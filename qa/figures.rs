@@ -15,6 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use support::kill::kill_process;
 use support::pdu::Link;
 use support::writer::{Layout, RingWriter};
 use support::{Home, PMDANIXL, wait_for};
@@ -260,6 +261,14 @@ const NEAR: [(&str, &str); 9] = [
     ("bandwidth.p90", "/bandwidth/p90"),
 ];
 
+/// In the order of [`histograms`].
+const BUCKETS: [&str; 4] = [
+    "latency.xfer_time.buckets",
+    "latency.post_time.buckets",
+    "size.buckets",
+    "bandwidth.buckets",
+];
+
 /// The daemon, with a recorded stream in a real ring.
 fn through_the_daemon(version: &str, layout: Layout) {
     let events = stream(version);
@@ -295,15 +304,50 @@ fn through_the_daemon(version: &str, layout: Layout) {
         let told = value(&format!("latency.{name}.max")).map(f64::from_bits);
         assert_eq!(told, of["max"].as_f64(), "{name}");
     }
-    let names = [
-        "latency.xfer_time.buckets",
-        "latency.post_time.buckets",
-        "size.buckets",
-        "bandwidth.buckets",
-    ];
-    let told = link.fetch(&names).expect("an answer");
-    for ((name, told), (_, figures)) in names.into_iter().zip(told).zip(histograms(&expected)) {
-        let told: Vec<u64> = told.into_values().collect();
+    let told = told(&mut link, &BUCKETS);
+    for ((name, told), (_, figures)) in BUCKETS.into_iter().zip(told).zip(histograms(&expected)) {
+        assert_eq!(json!(told), figures["buckets"], "{name}");
+    }
+    assert!(link.end().success());
+}
+
+/// What the daemon says of its only agent, and of the host.
+fn told(link: &mut Link, names: &[&str]) -> Vec<Vec<u64>> {
+    let told = link.fetch(names).expect("an answer").into_iter();
+    told.map(|values| values.into_values().collect()).collect()
+}
+
+#[test]
+fn daemons_that_are_killed_again_and_again_agree_in_all_but_percentiles() {
+    let events = stream("1.5.1");
+    let expected = figures(&events);
+    let home = Home::new();
+    home.set("");
+    let mut ring = RingWriter::create(&home.ring("agent"), Layout::V4, 8192).expect("a ring");
+    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    // In the midst of transfers as well.
+    let part = events.len() / 6 + 1;
+    let mut count = 0;
+    for part in events.chunks(part) {
+        for &(kind, value) in part {
+            assert!(ring.push_raw(u32::try_from(kind).expect("small"), value));
+        }
+        count += part.len() as u64;
+        wait_for("all are counted", || {
+            (told(&mut link, &["ring.events"])[0].iter().sum::<u64>() == count).then_some(())
+        });
+        kill_process(link.pid());
+        link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    }
+    for (name, place) in EXACT {
+        let exact = expected.pointer(place).expect(place);
+        wait_for("it goes on", || {
+            let told = told(&mut link, &[name]).remove(0);
+            (!told.is_empty()).then(|| assert_eq!(json!(told), json!([exact]), "{name}"))
+        });
+    }
+    let told = told(&mut link, &BUCKETS);
+    for ((name, told), (_, figures)) in BUCKETS.into_iter().zip(told).zip(histograms(&expected)) {
         assert_eq!(json!(told), figures["buckets"], "{name}");
     }
     assert!(link.end().success());

@@ -6,11 +6,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::fmt::Write;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use support::share::{archive, link, tool};
 use support::writer::{Kind, Layout, RingWriter};
-use support::{Home, Pmcd, golden, output, run, text, wait_for};
+use support::{Home, Pmcd, golden, output, project, run, text, wait_for};
 
 const COMMAND: &str = "share/pcp/pcp-nixl";
 
@@ -88,6 +89,9 @@ fn an_archive_is_shown_report_by_report_within_eighty_columns() {
         &["-t", "60", "--once", "--sort", "agent"],
         &["-t", "1min", "-s", "2", "-k", "p99", "-S", "1min"],
         &["-t", "60", "-j", "-s", "1"],
+        &["-t", "60", "-T", "90", "-k", "agent"],
+        &["-t", "60", "-O", "1min", "-s", "1"],
+        &["-t", "60", "-S", "30", "-A", "1min", "-s", "1"],
     ] {
         let said = output(&mut of_archive(&home, &path, options));
         assert!(
@@ -101,6 +105,10 @@ fn an_archive_is_shown_report_by_report_within_eighty_columns() {
         }
         write!(shown, "$ pcp nixl {}\n{said}\n", options.join(" ")).expect("a string");
     }
+    let mut elsewhere = pcp(&home, tool("pcp"));
+    elsewhere.arg("-a").arg(&path);
+    let said = run(elsewhere.args(["nixl", "-t", "60", "-1", "-Z", "EST5"]));
+    assert!(said.starts_with("host  17:14:20  "), "{said}");
     let mut wide = of_archive(&home, &path, &["-t", "60", "-1"]);
     let wide = run(wide.env("COLUMNS", "300"));
     assert!(
@@ -226,6 +234,14 @@ fn a_live_pmcd_is_shown_with_its_agents_and_without() {
     }
     rings[0].push(Kind::Backend, 1);
     pmcd.becomes(&[("one", 1000), ("two", 2000)]);
+    // All but whose it is and the time is the same each time.
+    let shown = run(&mut live(&["-1", "-k", "agent"]));
+    let (head, table) = shown.split_once('\n').expect("two lines");
+    let (_, head) = head.split_once("  tx ").expect("what all of them send");
+    golden(
+        "pcp_nixl_live.out",
+        &format!("HOST  TIME  tx {head}\n{table}"),
+    );
     let said = run(&mut live(&["-1j", "-k", "agent"]));
     let said: Value = serde_json::from_str(&said).expect("JSON");
     for (at, name, bytes, errors) in [(0, "one", 1000, 1), (1, "two", 2000, 0)] {
@@ -243,14 +259,76 @@ fn a_live_pmcd_is_shown_with_its_agents_and_without() {
             "no more was sent meanwhile"
         );
     }
-    // One that leaves is in no later report.
-    drop(rings);
-    pmcd.configure(&home, "retain = \"0s\"");
-    wait_for("nobody is left", || {
-        run(&mut live(&["-1"]))
-            .ends_with("\nno agents\n")
-            .then_some(())
+}
+
+#[test]
+fn an_agent_that_leaves_meanwhile_is_in_no_later_report_of_the_same_run() {
+    let home = Home::new();
+    home.set("retain = \"0s\"");
+    let pmcd = Pmcd::start(&home);
+    let [stays, leaves] = ["stays", "leaves"]
+        .map(|name| RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring"));
+    pmcd.becomes(&[("stays", 0), ("leaves", 0)]);
+    let mut command = pcp(&home, pmcd.tool("pcp"));
+    command.args(["nixl", "-j", "-t", "0.1", "-k", "agent"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let mut reports = lines.map(|line| -> Vec<String> {
+        let report: Value = serde_json::from_str(&line.expect("UTF-8")).expect("JSON");
+        let agents = report["agents"].as_array().expect("a list").iter();
+        agents
+            .map(|agent| agent["agent"].as_str().expect("a name").to_owned())
+            .collect()
     });
+    assert_eq!(reports.next().expect("a report"), ["leaves", "stays"]);
+    drop(leaves);
+    let after = reports.find(|agents| agents.len() < 2);
+    assert_eq!(after.expect("a report"), ["stays"]);
+    drop(stays);
+    assert!(reports.any(|agents| agents.is_empty()));
+    child.kill().expect("it runs");
+    child.wait().expect("our child");
+}
+
+#[test]
+fn one_that_leaves_between_its_values_and_the_names_is_left_out() {
+    let script = "
+class Source(object):
+    def names(self):
+        return {1: 'stays'}
+samples = [nixl.Sample(time, {'tx_bytes': {1: 10 * time, 2: time}}) for time in (1, 2)]
+report = nixl.Report(Source(), *samples, key='tx_rate')
+print([(agent['name'], agent['tx_rate']) for agent in report.agents])
+";
+    assert_eq!(python(script).trim(), "[('stays', 10.0)]");
+}
+
+#[test]
+fn no_value_is_wider_than_its_column() {
+    let script = "
+values = [0] + [int(f * 10 ** e) for e in range(20) for f in (1, 1.00499, 3.14159, 9.949, 9.99, 9.9999)]
+for column in nixl.COLUMNS[1:]:
+    texts = [column.shown(value) for value in values]
+    assert max(map(len, texts)) <= column.width, (column.head, texts)
+print([nixl.duration(10 ** e) for e in range(0, 17, 2)])
+";
+    assert_eq!(
+        python(script).trim(),
+        "['1us', '100us', '10.0ms', '1.00s', '100s', '2.78h', '278h', '1157d', '>9999d']"
+    );
+}
+
+/// Runs a script that has the command as a module.
+fn python(script: &str) -> String {
+    const AS_MODULE: &str = "
+import importlib.machinery, importlib.util, sys
+loader = importlib.machinery.SourceFileLoader('nixl', sys.argv[1])
+nixl = importlib.util.module_from_spec(importlib.util.spec_from_loader('nixl', loader))
+loader.exec_module(nixl)
+";
+    let mut python = Command::new("/usr/bin/python3");
+    python.args(["-B", "-c", &format!("{AS_MODULE}{script}")]);
+    run(python.arg(project(COMMAND)))
 }
 
 #[test]
@@ -330,6 +408,10 @@ fn names_of_any_script_and_length_are_whole_where_nobody_says_how_wide_a_line_is
         .args(["nixl", "-1", "-t", "0.2"])
         .env_remove("COLUMNS");
     let shown = run(&mut command);
+    // A terminal without these characters is no reason to end.
+    let poor = run(command.env("PYTHONIOENCODING", "ascii"));
+    assert!(poor.contains("n?code-"), "{poor}");
+    command.env_remove("PYTHONIOENCODING");
     let said = run(command.arg("-j"));
     for name in names {
         assert!(shown.contains(&format!("\n{name} ")), "{shown}");

@@ -7,7 +7,7 @@
 use crate::error::RingFault;
 use crate::event::Events;
 use crate::ring::layout::{CAPACITY, HEADER_WORDS, Header, Layout, READ_POS, VERSIONS, WRITE_POS};
-use crate::shm::{Broken, Glance, Mapping};
+use crate::shm::{Broken, Mapping, Rest};
 use std::fs::File;
 use std::io;
 use std::rc::Rc;
@@ -135,18 +135,15 @@ impl Ring {
         self.access(|ring| ring.positions())?
     }
 
-    /// By which it can be seen whether the ring still rests, with its positions here.
+    /// By which it can be seen whether consumer and producer are still here, in a ring of the same shape.
     #[must_use]
     pub fn rest(&self, read_pos: u64, write_pos: u64) -> Option<Rest> {
-        let mut header = [0; LOOKED_AT];
+        let mut header = [0; 4];
         header[WRITE_POS] = write_pos;
         header[READ_POS] = read_pos;
         header[VERSIONS] = self.shape.versions;
         header[CAPACITY] = self.shape.capacity;
-        Some(Rest {
-            glance: Glance::new(&self.mapping)?,
-            header,
-        })
+        Rest::new(&self.mapping, header)
     }
 
     /// How many events stand between two positions.
@@ -185,31 +182,6 @@ impl Ring {
     #[must_use]
     pub fn versions(&self) -> u64 {
         self.shape.versions
-    }
-}
-
-/// Words of the header that say whether something happens: up to the last of those that are compared.
-const LOOKED_AT: usize = CAPACITY + 1;
-
-/// What the header of a ring is while nothing happens in it. It keeps the ring mapped.
-#[derive(Debug)]
-pub struct Rest {
-    glance: Glance<LOOKED_AT>,
-    header: [u64; LOOKED_AT],
-}
-
-impl Rest {
-    /// Whether consumer and producer are where they were, in a ring of the same shape: nothing has come. It is asked of each ring at
-    /// each tick, and almost always so.
-    #[inline]
-    #[must_use]
-    pub fn holds(&self) -> bool {
-        let Ok(header) = self.glance.words() else {
-            return false;
-        };
-        // Without a branch: while one ring is waited for, which is in no cache, the processor goes on to the next ones.
-        let differ = header.iter().zip(self.header).map(|(now, then)| now ^ then);
-        differ.fold(0, |all, bits| all | bits) == 0
     }
 }
 

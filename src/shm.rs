@@ -139,6 +139,35 @@ impl<const WORDS: usize> Glance<WORDS> {
     }
 }
 
+/// What the first words of a mapping are while nothing happens in it: the header of a ring, or that of a store and when it was
+/// changed. It keeps the file mapped.
+#[derive(Debug)]
+pub struct Rest {
+    glance: Glance<4>,
+    words: [u64; 4],
+}
+
+impl Rest {
+    /// `None`: the mapping is shorter.
+    #[must_use]
+    pub fn new(mapping: &Rc<Mapping>, words: [u64; 4]) -> Option<Self> {
+        let glance = Glance::new(mapping)?;
+        Some(Self { glance, words })
+    }
+
+    /// Whether they are so now. It is asked of each file at each tick, and almost always so.
+    #[inline]
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        let Ok(words) = self.glance.words() else {
+            return false;
+        };
+        // Without a branch: while one file is waited for, which is in no cache, the processor goes on to the next ones.
+        let differ = words.iter().zip(self.words).map(|(now, then)| now ^ then);
+        differ.fold(0, |all, bits| all | bits) == 0
+    }
+}
+
 /// The mapping that a thread accesses.
 struct Target {
     /// Where it starts; 0: none is accessed.

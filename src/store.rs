@@ -7,7 +7,7 @@ use crate::find::unlocked;
 use crate::producer::presence::{Presence, Seen as Sight};
 use crate::producer::survey::Mappers;
 use crate::producer::writer::Holder;
-use crate::shm::{Broken, LeaseKind, Mapping};
+use crate::shm::{Broken, LeaseKind, Mapping, Rest};
 use crate::state::ledger::Ledger;
 use nix::errno::Errno;
 use std::ffi::OsStr;
@@ -15,7 +15,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 mod format;
 mod seen;
@@ -83,10 +84,14 @@ fn io_refusal(what: &'static str, errno: i32) -> Refusal {
     Refusal::Io { what, errno }
 }
 
+/// How long after the last change a store is looked at all the same: its agent may be about to change it again, and a flush that is
+/// not at its end shows in the values only.
+const BUSY: Duration = Duration::from_secs(1);
+
 /// A store that is read.
 #[derive(Debug)]
 pub struct Store {
-    mapping: Mapping,
+    mapping: Rc<Mapping>,
     /// The descriptor that the mapping came from.
     file: File,
     facts: FileFacts,
@@ -99,6 +104,10 @@ pub struct Store {
     pub presence: Presence,
     /// Its histograms of the last minute; `None`: it was not read yet.
     window: Option<StoreWindow>,
+    /// When a look has last found something new.
+    moved: Instant,
+    /// What it said then of the time of its last change.
+    updated: Option<u64>,
 }
 
 /// What a look found.
@@ -140,13 +149,15 @@ impl Store {
                 pid: description.pid,
                 instance: description.instance,
             },
-            mapping,
+            mapping: Rc::new(mapping),
             file,
             facts,
             path,
             head,
             description,
             window: None,
+            moved: now,
+            updated: None,
         })
     }
 
@@ -210,7 +221,11 @@ impl Store {
             Some(window) => window.advance(&histograms, now),
             None => self.window = Some(StoreWindow::new(histograms, now)),
         }
+        self.updated = Some(values.updated);
         let is_new = ledger.count_store(self.id, &self.description.ranges, values);
+        if is_new {
+            self.moved = now;
+        }
         // What it had to say before its end, which is for good, is no sign of life.
         if is_new && !self.presence.is_abandoned() {
             self.presence.saw_events(now);
@@ -220,6 +235,20 @@ impl Store {
             Sight::Held => Found::Held,
             Sight::Silent | Sight::Gone => Found::Silent,
         }
+    }
+
+    /// Until when a look would find what the last one found, unless its agent changes it, where it is asked so often who has it;
+    /// `None`: it may find more.
+    #[must_use]
+    pub fn quiet_until(&self, check_every: Duration, now: Instant) -> Option<Instant> {
+        let is_quiet = now.saturating_duration_since(self.moved) >= BUSY;
+        is_quiet.then(|| self.presence.next_check(check_every))
+    }
+
+    /// By which it can be seen whether its agent has changed it.
+    #[must_use]
+    pub fn rest(&self) -> Option<Rest> {
+        Rest::new(&self.mapping, self.head.with_time(self.updated?))
     }
 
     /// Lets it go after a last look: what the agent has next is another. Which file it was.
@@ -253,12 +282,17 @@ impl Store {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::os::unix::fs::FileExt;
     use std::os::unix::fs::symlink;
 
     const NAME: &str = "nixl.4242.17.0.mmap";
+
+    /// A store's, as NIXL makes it.
+    pub(crate) fn bytes() -> Vec<u8> {
+        format::tests::store("a", "0", &[1.0])
+    }
 
     fn check(change: impl FnOnce(&Path)) -> Result<Candidate, Refusal> {
         let dir = tempfile::tempdir().expect("a directory");

@@ -1,11 +1,11 @@
 //! Which agents a drain passes over: those in which nothing happens, as it is with almost all, almost always.
 
 use crate::agents::agent::{Agent, Now};
-use crate::ring::Rest;
+use crate::shm::Rest;
 use crate::state::ledger::Books;
 use std::time::{Duration, Instant};
 
-/// What a drain looks at of an agent that it passes over, beside its ring. It lies close to those of the other agents: an agent by
+/// What a drain looks at of an agent that it passes over, beside its file. It lies close to those of the other agents: an agent by
 /// itself is, where there are a thousand, out of the processor's cache by the next tick.
 #[derive(Debug, Default)]
 pub(super) struct Quiet {
@@ -13,8 +13,8 @@ pub(super) struct Quiet {
     until: Option<Instant>,
     /// When it was last drained to its end.
     drained: Option<Instant>,
-    /// Its ring.
-    ring: Option<Rest>,
+    /// Its ring, or its store.
+    file: Option<Rest>,
 }
 
 impl Quiet {
@@ -23,33 +23,27 @@ impl Quiet {
     /// one that has exited, which is known beforehand.
     pub(super) fn of(agent: &Agent, now: &Now, drained: Option<Instant>, books: &Books) -> Self {
         let look = books.check_every;
-        let is_settled = agent.entry.active == agent.shown;
         let left = match agent.entry.silent_since {
             Some(since) if agent.entry.active => {
                 books.lifetimes.retain.saturating_sub(now.since(since))
             }
             _ => Duration::MAX,
         };
-        let (until, ring) = match &agent.sources[..] {
-            [] => (Some(now.instant + look.min(left)), None),
-            [source] => {
-                let rest = source.rest();
-                let until = source.quiet_until(look).filter(|_| rest.is_some());
-                let end = now.instant.checked_add(left);
-                (
-                    until.map(|until| end.map_or(until, |end| until.min(end))),
-                    rest,
-                )
-            }
+        let (until, file) = match (&agent.sources[..], &agent.store) {
+            ([], None) => (Some(now.instant + look), None),
+            ([source], None) => (source.quiet_until(look), source.rest()),
+            ([], Some(store)) => (store.quiet_until(look, now.instant), store.rest()),
             // For a short time only.
             _ => (None, None),
         };
-        let until =
-            until.filter(|_| is_settled && agent.store.is_none() && agent.stranger.is_none());
+        let is_settled = agent.entry.active == agent.shown && agent.stranger.is_none();
+        let is_seen = file.is_some() == agent.attached().next().is_some();
+        let end = now.instant.checked_add(left);
+        let until = until.map(|until| end.map_or(until, |end| until.min(end)));
         Self {
-            until,
+            until: until.filter(|_| is_settled && is_seen),
             drained,
-            ring,
+            file,
         }
     }
 
@@ -61,7 +55,7 @@ impl Quiet {
     /// Whether a drain would change nothing.
     #[inline]
     pub(super) fn holds(&self, now: Instant) -> bool {
-        self.until.is_some_and(|until| now < until) && self.ring.as_ref().is_none_or(Rest::holds)
+        self.until.is_some_and(|until| now < until) && self.file.as_ref().is_none_or(Rest::holds)
     }
 }
 
@@ -150,5 +144,42 @@ mod tests {
         }
         // Full, and counted so again and again, as long as somebody has it.
         assert!(!agents.agents.quiet(0).holds(now + SECOND));
+    }
+
+    #[test]
+    fn a_store_that_nobody_changes_is_passed_over() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("nixl.4242.17.0.mmap");
+        fs::write(&path, crate::store::tests::bytes()).expect("written");
+        let mut agents = Agents::new(&Config {
+            telemetry_dir: Vec::new(),
+            multiproc_dir: vec![DirectoryPattern {
+                path: dir.path().to_str().expect("UTF-8").into(),
+                label: None,
+                literal: true,
+            }],
+            proc_facts: false,
+            ..Config::default()
+        });
+        let mut now = Instant::now();
+        let store = File::options().write(true).open(&path).expect("there");
+        for time in 10..15_u64 {
+            now += SECOND;
+            tick(&mut agents, now);
+            assert!(
+                !agents.agents.quiet(0).holds(now),
+                "it may be in the midst of a flush"
+            );
+            now += 2 * SECOND;
+            tick(&mut agents, now);
+            assert!(agents.agents.quiet(0).holds(now + SECOND / 2));
+            // A counter, and then the time of the change.
+            for (word, value) in [(94, 1000 + time), (3, time)] {
+                store
+                    .write_all_at(&value.to_le_bytes(), 8 * word)
+                    .expect("written");
+            }
+            assert!(!agents.agents.quiet(0).holds(now + SECOND / 2));
+        }
     }
 }

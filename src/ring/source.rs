@@ -9,8 +9,8 @@ use crate::producer::writer::Holder;
 use crate::ring::commit::{Commit, Identity};
 use crate::ring::gaps::Gaps;
 use crate::ring::sparse::Written;
-use crate::ring::{BATCH, Rest, Ring};
-use crate::shm;
+use crate::ring::{BATCH, Ring};
+use crate::shm::{self, Rest};
 use crate::state::ledger::Ledger;
 use nix::errno::Errno;
 use nix::sys::stat::fstat;
@@ -53,6 +53,8 @@ pub struct Source {
     same: Option<(i64, i64)>,
     /// When it was last counted as full, of one that another drains.
     full: Option<Instant>,
+    /// How many events wait that may be of any age; `None`: that was not looked at yet.
+    aged: Option<u64>,
     /// Where events may be missing.
     gaps: Gaps,
     /// Which slots can be read.
@@ -154,6 +156,7 @@ impl Source {
             more: false,
             same: None,
             full: None,
+            aged: None,
             gaps,
             last_try: now,
             stands: None,

@@ -118,6 +118,12 @@ impl<'a> Ledger<'a> {
         self.now.instant
     }
 
+    /// The same in seconds since 1970.
+    #[must_use]
+    pub fn seconds(&self) -> u64 {
+        self.now.seconds
+    }
+
     /// Notes how many events were found waiting in a ring of that many slots, where none is counted.
     pub fn look(&mut self, pending: u64, capacity: u64) {
         self.entry.add_look(pending, capacity);
@@ -125,8 +131,11 @@ impl<'a> Ledger<'a> {
     }
 
     /// Adds the events of a batch, for good: from here on a kill does not lose it, and a restart does not count it again.
-    /// `pending` is how many waited when the ring was looked at, and `cuts` says before which others may be missing.
-    pub fn count(&mut self, commit: Commit, pending: u64, cuts: &[usize]) {
+    /// `pending` is how many waited when the ring was looked at, and `cuts` says before which others may be missing. Of what
+    /// `is_aged` nobody knows whether it is of the last minute.
+    pub fn count(&mut self, commit: Commit, pending: u64, cuts: &[usize], is_aged: bool) {
+        let mut of_any_age = is_aged.then(|| Windows::new(self.now.instant));
+        let windows = of_any_age.as_mut().unwrap_or(self.windows);
         let Books { events, bounds, .. } = &*self.books;
         let (account, seconds) = (&mut self.entry.account, self.now.seconds);
         let before = self.entry.commit.map(|commit| commit.ring.id);
@@ -137,7 +146,7 @@ impl<'a> Ledger<'a> {
         // The ranges are those of one source: where a live store has taken an agent over whose ring is written to again, the
         // store's.
         let bounds = Some(bounds).filter(|_| self.entry.store.is_none());
-        account.count(events, cuts, bounds, seconds, self.windows);
+        account.count(events, cuts, bounds, seconds, windows);
         self.entry.add_look(pending, commit.ring.capacity);
         // Also where it was away: whoever writes it had started by then.
         (self.entry.last_event, self.entry.last_seen) = (self.now.stamp, self.now.stamp);

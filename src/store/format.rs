@@ -161,6 +161,18 @@ impl Head {
                 .map(|at| words[at].load(Relaxed)),
         )
     }
+
+    /// The first words of such a store that was changed then.
+    #[must_use]
+    pub fn with_time(&self, updated: u64) -> [u64; 4] {
+        let Self([magic, schema, pid, ..]) = *self;
+        let mut words = [0; 4];
+        words[MAGIC_AT] = magic;
+        words[SCHEMA_AND_SLOTS] = schema;
+        words[PID] = pid;
+        words[UPDATED] = updated;
+        words
+    }
 }
 
 impl Values {

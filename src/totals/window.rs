@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 const PART: Duration = Duration::from_secs(10);
 /// Whole parts that count beside the current one.
 const WHOLE_PARTS: usize = 6;
+/// For so long a value stays at least.
+pub const LENGTH: Duration = Duration::from_secs(60);
+const _: () = assert!(LENGTH.as_secs() == PART.as_secs() * WHOLE_PARTS as u64);
 
 /// The values of the last 60 to 70 s.
 ///

@@ -16,7 +16,7 @@ const MOST_VALUES: usize = 999_999;
 /// Instances of sample.long.bin and sample.longlong.bin.
 const BINS: usize = 9;
 /// Clusters of the metrics that PCP's Python PMDA has as well.
-const LAST_OLD_CLUSTER: u32 = 3;
+pub const LAST_OLD_CLUSTER: u32 = 3;
 /// Of an instance for each agent and range.
 const RANGES: &str = "nixl.latency.xfer_time.buckets";
 /// What a daemon may have of memory, and what for each agent, in KiB.

@@ -13,6 +13,9 @@ mod push;
 mod report;
 #[path = "../rings.rs"]
 mod rings;
+#[path = "../../support/store_writer.rs"]
+mod store_writer;
+mod stores;
 #[path = "../../support/mod.rs"]
 mod support;
 
@@ -50,6 +53,7 @@ fn main() {
     let mut plot = Plot::default();
     let mut tables = latency::measure(extent, &mut plot);
     tables.extend(load::measure(extent));
+    tables.push(stores::measure(extent));
     tables.push(push::measure(extent));
     tables.extend(growth::measure(extent));
     tables.extend(drain::measure());

@@ -20,13 +20,14 @@ macro_rules! quantile {
                 $what,
                 "\n\
 Over the transfers that completed in the last 60 seconds, and up to 10 seconds
-more, since the window moves in steps of 10 seconds; a maximum is exact, the
-rest is right to 5 percent. There is no value while none has completed. Such
-figures of several agents or times must not be averaged: add up the buckets for
-that. An agent with a prometheus_mp store has no single transfers: percentiles
-of its times are interpolated in its buckets, as histogram_quantile of
-Prometheus does, so that they are no more exact than the bounds are, and there
-is no maximum, the last bound where they lie above it, and none of bandwidth."
+more, since the window moves in steps of 10 seconds, without those that waited
+in a ring that was older when it was found. A maximum is exact, the rest is
+right to 5 percent. There is no value while none has completed. Such figures of
+several agents or times must not be averaged: add up the buckets for that. An
+agent with a prometheus_mp store has no single transfers: percentiles of its
+times are interpolated in its buckets, as by histogram_quantile of Prometheus,
+so that they are no more exact than the bounds, and there is no maximum, the
+last bound where they lie above it, and none of bandwidth."
             ),
         )
     };
@@ -99,11 +100,11 @@ them. The bounds are in the instances and their labels.",
         Buckets::XferTime,
         "transfers by time from start to completion, cumulative",
         "\
-What nixl.latency.xfer_time.buckets counts, each bound with all below it, as
-Prometheus has histograms, for histogram_quantile of PromQL: of the rate of
-nixl_latency_xfer_time_bucket as pmproxy exports it, summed without (instid,
-instname). For archives and PCP's own tools the other says the same, and changes
-less.",
+What nixl.latency.xfer_time.buckets counts, each bound with all below it (and
+what was counted before the bounds were changed), as Prometheus has histograms,
+for histogram_quantile of PromQL: of the rate of nixl_latency_xfer_time_bucket
+as pmproxy exports it, summed without (instid, instname). For archives and PCP's
+own tools the other says the same, and changes less.",
     ),
     cumulative(
         (20, 3),
@@ -111,11 +112,11 @@ less.",
         Buckets::PostTime,
         "transfers by time to post them, cumulative",
         "\
-What nixl.latency.post_time.buckets counts, each bound with all below it, as
-Prometheus has histograms, for histogram_quantile of PromQL: of the rate of
-nixl_latency_post_time_bucket as pmproxy exports it, summed without (instid,
-instname). For archives and PCP's own tools the other says the same, and changes
-less.",
+What nixl.latency.post_time.buckets counts, each bound with all below it (and
+what was counted before the bounds were changed), as Prometheus has histograms,
+for histogram_quantile of PromQL: of the rate of nixl_latency_post_time_bucket
+as pmproxy exports it, summed without (instid, instname). For archives and PCP's
+own tools the other says the same, and changes less.",
     ),
     xfer_time!(
         0,

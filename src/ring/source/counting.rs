@@ -7,6 +7,7 @@ use crate::producer::presence::{self, Told};
 use crate::ring::commit::{Commit, Fate, Identity, Sight};
 use crate::ring::{BATCH, Ring};
 use crate::state::ledger::Ledger;
+use crate::totals::window;
 use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -89,7 +90,13 @@ impl Source {
         if swapped {
             self.release(ledger)?;
         }
-        ledger.count(self.commit, self.pending, self.gaps.of(&self.commit));
+        let is_aged = self.is_aged(self.pending, ledger);
+        ledger.count(
+            self.commit,
+            self.pending,
+            self.gaps.of(&self.commit),
+            is_aged,
+        );
         if !swapped {
             self.release(ledger)?;
         }
@@ -270,11 +277,28 @@ impl Source {
             true => 0,
             false => self.pending,
         };
-        ledger.count(self.commit, pending, self.gaps.of(&self.commit));
+        let is_aged = self.is_aged(new, ledger);
+        ledger.count(self.commit, pending, self.gaps.of(&self.commit), is_aged);
         if is_full {
             self.gaps.add(write_pos);
         }
         Ok(true)
+    }
+
+    /// Whether the batch has events that waited when the ring was found, of a file that was made, or started anew, before those
+    /// of which the last minute's percentiles are: nothing tells when they came. So many wait now.
+    fn is_aged(&mut self, waits: u64, ledger: &Ledger) -> bool {
+        let len = self.ring.between(self.commit.from, self.commit.upto);
+        let aged = self.aged.get_or_insert_with(|| {
+            let made = u64::try_from(self.facts.changed.0).unwrap_or(0);
+            match ledger.seconds().saturating_sub(made) > window::LENGTH.as_secs() {
+                true => waits,
+                false => 0,
+            }
+        });
+        let is_aged = *aged > 0;
+        *aged = aged.saturating_sub(len);
+        is_aged
     }
 
     /// Whether it is full and is to be counted so: once, however many batches it takes to follow, and again as long as it stays so.

@@ -1,0 +1,129 @@
+//! What an agent with a store costs, beside one with a ring.
+
+use super::latency::LAST_OLD_CLUSTER;
+use super::report::Table;
+use super::store_writer::{StoreWriter, TX_BYTES, TX_REQUESTS, Who, XFER_TIME};
+use super::support::measure::Use;
+use super::support::pdu::Link;
+use super::support::writer::{Layout, RingWriter};
+use super::support::{Home, PMDANIXL, wait_for};
+use super::{Extent, processor};
+use pmdanixl::metrics::METRICS;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const AGENTS: usize = 1000;
+/// How often each changes where they are busy: as often as NIXL flushes.
+const FLUSH: Duration = Duration::from_millis(100);
+
+/// Agents of one kind, all of this process.
+enum Kind {
+    Rings(Vec<RingWriter>),
+    Stores(Vec<StoreWriter>),
+}
+
+impl Kind {
+    /// A transfer of each.
+    fn transfer(&mut self) {
+        match self {
+            Self::Rings(rings) => rings.iter_mut().for_each(|ring| {
+                ring.push_transfer(false, 4096, 120, 20);
+            }),
+            Self::Stores(stores) => stores.iter().for_each(|store| {
+                store.count(TX_BYTES, 4096);
+                store.count(TX_REQUESTS, 1);
+                store.add(XFER_TIME, 120);
+            }),
+        }
+    }
+}
+
+/// What they cost: idle and busy percent of a processor, milliseconds of a fetch, and KiB.
+fn costs(extent: Extent, stores: bool) -> [f64; 4] {
+    let home = Home::new();
+    let place = home.path("stores");
+    fs::create_dir(&place).expect("made");
+    home.set(&format!("multiproc_dir = {place:?}"));
+    let name = |number| format!("agent-{number}");
+    let mut kind = match stores {
+        false => Kind::Rings(
+            (0..AGENTS)
+                .map(|number| {
+                    RingWriter::create(&home.ring(name(number)), Layout::V4, 64).expect("a ring")
+                })
+                .collect(),
+        ),
+        true => Kind::Stores(
+            (0..AGENTS)
+                .map(|number| StoreWriter::create(&place, &Who::named(name(number))).expect("one"))
+                .collect(),
+        ),
+    };
+    kind.transfer();
+    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    wait_for("all agents are shown", || {
+        let shown = link.fetch(&["transfer.tx_bytes"]).expect("an answer");
+        (shown[0].values().filter(|&&bytes| bytes > 0).count() == AGENTS).then_some(())
+    });
+    let pid = link.pid();
+    let ended = AtomicBool::new(false);
+    let busy = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                kind.transfer();
+                std::thread::sleep(FLUSH);
+            }
+        });
+        let share = processor::share(pid, Duration::from_secs(extent.of(20, 1)));
+        ended.store(true, Ordering::Relaxed);
+        share
+    });
+    // Until /proc is asked who has what is silent.
+    std::thread::sleep(Duration::from_secs(extent.of(75, 2)));
+    let idle = processor::share(pid, Duration::from_secs(extent.of(120, 1)));
+    let names = METRICS
+        .iter()
+        .filter(|metric| metric.cluster <= LAST_OLD_CLUSTER);
+    let names: Vec<&str> = names.map(|metric| metric.name).collect();
+    let mut times: Vec<f64> = (0..extent.of(100, 5))
+        .map(|_| {
+            let began = Instant::now();
+            link.fetch(&names).expect("an answer");
+            began.elapsed().as_secs_f64() * 1e3
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    let memory = Use::of_process(pid, Path::new("/nowhere")).memory as f64;
+    assert!(link.end().success());
+    [idle, busy, times[times.len() / 2], memory]
+}
+
+/// The table.
+pub fn measure(extent: Extent) -> Table {
+    let mut table = Table::new(
+        "Stores beside rings",
+        "1,000 agents | stores / rings | at most | stores | rings",
+        "Agents with a store of prometheus_mp, and as many with a ring, one after the other. Busy ones have a transfer each every \
+         100 ms. The fetch is of the 20 metrics, without pmcd.",
+    );
+    let (rings, stores) = (costs(extent, false), costs(extent, true));
+    let what = [
+        "idle, % of a processor",
+        "busy, % of a processor",
+        "a fetch, ms",
+        "memory of its own, KiB",
+    ];
+    for ((what, store), ring) in what.into_iter().zip(stores).zip(rings) {
+        table.row([
+            what.to_owned(),
+            format!("**{:.2}**", store / ring),
+            "1.00".into(),
+            format!("{store:.2}"),
+            format!("{ring:.2}"),
+        ]);
+    }
+    table
+}
