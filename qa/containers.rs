@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use support::container::{Container, Group, sends};
+use support::pdu::Link;
 use support::serve::Server;
 use support::writer::{Kind, Layout, RingWriter};
 use support::{Home, Nixl, PMDANIXL, Pmcd, TX_BYTES, example, output, run, text, wait_for};
@@ -495,13 +496,11 @@ fn without_openat2_no_container_is_looked_into_and_that_is_said() {
         let mut command = Command::new("strace");
         command
             .args(["-f", "-qq", "-e", "trace=openat2", "-o"])
-            .arg(dir.join("strace"))
-            .args(["-e", "inject=openat2:error=ENOSYS"])
-            .args([PMDANIXL, "--check", "-c"])
-            .arg(home.conf());
+            .arg(home.path("strace"))
+            .args(["-e", "inject=openat2:error=ENOSYS", PMDANIXL]);
         command
     };
-    let output = output(&mut command());
+    let output = output(command().args(["--check", "-c"]).arg(home.conf()));
     let said = text(&output);
     let expected = "problem: containers are not looked into: openat2(2) is not to be had (ENOSYS";
     assert!(
@@ -509,4 +508,21 @@ fn without_openat2_no_container_is_looked_into_and_that_is_said() {
         "{said}"
     );
     assert_eq!(output.status.code(), Some(1), "{said}");
+    // The daemon does all else.
+    let mut ring = RingWriter::create(&home.ring("here"), Layout::V4, 16).expect("a ring");
+    assert!(ring.push(Kind::TxBytes, 7));
+    let mut link = Link::start(&home, command()).expect("it starts");
+    let mut looks = 0;
+    wait_for("what is here is counted", || {
+        let values = link.values("transfer.tx_bytes").expect("an answer");
+        assert!(!values.contains_key("worker"), "{values:?}");
+        looks += usize::from(values.get("here") == Some(&7));
+        (looks > 50).then_some(())
+    });
+    let log = home.log();
+    assert!(
+        log.contains("containers are not looked into: openat2(2) is not to be had"),
+        "{log}"
+    );
+    assert!(link.end().success());
 }

@@ -38,7 +38,7 @@ fn survey(files: HashSet<(u64, u32)>) -> Mappers {
 
 /// With the inodes of which it is asked only who has them mapped.
 fn survey_with(files: HashSet<(u64, u32)>, inodes: HashSet<u64>) -> Mappers {
-    let survey = Survey::begin(files, inodes).expect("a thread");
+    let survey = Survey::begin(files, inodes, None).expect("a thread");
     survey.wait(support::PATIENCE).expect("an answer")
 }
 

@@ -83,7 +83,7 @@ fn hostile(dir: &Path) -> Vec<(&'static str, &'static str)> {
         ("symlink", "is a symbolic link, not a regular file"),
         (
             "hardlink",
-            "has 2 hard links, and a ring has one; remove the others",
+            "has 2 hard links, and a ring or a store has one; remove the others",
         ),
         ("empty", "0 bytes are no ring"),
         ("zeros", "header is not written"),
@@ -110,7 +110,7 @@ fn hostile(dir: &Path) -> Vec<(&'static str, &'static str)> {
         ),
         (
             "version-5",
-            "ring version 5 is not supported; this build reads 1 to 4",
+            "ring version 5 is not supported; this build reads 1 to 4: upgrade pmdanixl",
         ),
         ("version-negative", "no ring: version -1"),
         (

@@ -281,8 +281,10 @@ fn the_pod_is_told_by_the_directory_of_its_volume_also_where_proc_is_not_asked()
         let pods = home.path("kubelet/pods");
         let volume = pods.join(POD).join("volumes/kubernetes.io~empty-dir/nixl");
         fs::create_dir_all(&volume).expect("made");
+        let logs = home.path("logs");
+        fs::create_dir_all(logs.join(format!("inference_kvbm-0_{POD}"))).expect("made");
         home.configure(&format!(
-            "[nixl]\nproc_facts = {proc_facts}\n\
+            "[nixl]\nproc_facts = {proc_facts}\npod_logs = {logs:?}\n\
              telemetry_dir = \"{}/*/volumes/kubernetes.io~empty-dir/nixl\"\n",
             pods.display()
         ));
@@ -299,10 +301,14 @@ fn the_pod_is_told_by_the_directory_of_its_volume_also_where_proc_is_not_asked()
         if proc_facts {
             wait_for("the process is asked", || {
                 let labels = pmcd.labels(TX_BYTES).remove("kvbm-worker-0")?;
-                (labels.get("local_rank") == Some(&"0".into())).then_some(())
+                let told = ["local_rank", "pod", "namespace"].map(|name| labels.get(name));
+                let expected = ["0", "kvbm-0", "inference"].map(Value::from);
+                (told == expected.each_ref().map(Some)).then_some(())
             });
         } else {
-            assert!(!labels.contains_key("local_rank"), "{labels:?}");
+            for name in ["local_rank", "pod", "namespace"] {
+                assert!(!labels.contains_key(name), "{labels:?}");
+            }
         }
     }
 }

@@ -278,3 +278,71 @@ fn a_store_that_there_is_no_room_for_has_its_turn_when_there_is() {
     world.becomes(&[("three", 1), ("two", 1)]);
     assert_eq!(world.host(), 3);
 }
+
+/// A store of another user's: only root can make one.
+fn of_user(world: &World, uid: u32, rank: &str) -> StoreWriter {
+    let store = world.store(&Who::named("kv").rank(rank));
+    std::os::unix::fs::chown(store.path(), Some(uid), Some(uid)).expect("root may");
+    store
+}
+
+fn is_root() -> bool {
+    let is_root = nix::unistd::geteuid().is_root();
+    if !is_root {
+        eprintln!("skipped: only root can make another user's files");
+    }
+    is_root
+}
+
+#[test]
+fn a_strangers_store_of_the_same_name_and_rank_adds_nothing_to_another_users_agent() {
+    if !is_root() {
+        return;
+    }
+    for restart in [false, true] {
+        let mut world = World::new();
+        let store = of_user(&world, 1001, "0");
+        world.send(&store, 10);
+        world.pass(3);
+        drop(store);
+        world.pass(3);
+        let theirs = of_user(&world, 1002, "0");
+        world.send(&theirs, 100);
+        world.pass(3);
+        if restart {
+            world.restart();
+            world.pass(3);
+        }
+        world.becomes(&[("kv", 10), ("kv@uid1002", 100)]);
+        // Their own go on, in whatever order they start.
+        drop(theirs);
+        world.pass(3);
+        let theirs = of_user(&world, 1002, "0");
+        world.send(&theirs, 1);
+        world.pass(3);
+        let store = of_user(&world, 1001, "0");
+        world.send(&store, 2);
+        world.pass(3);
+        world.becomes(&[("kv", 12), ("kv@uid1002", 101)]);
+        assert_eq!(world.host(), 113);
+    }
+}
+
+#[test]
+fn when_a_stranger_s_store_ended_says_nothing_of_another_user_s() {
+    if !is_root() {
+        return;
+    }
+    let mut world = World::new();
+    let store = of_user(&world, 1001, "0");
+    world.send(&store, 10);
+    world.pass(3);
+    drop(store);
+    world.pass(3);
+    // It ended before the other's did, and is found after that.
+    let theirs = of_user(&world, 1002, "0");
+    theirs.count(store_world::TX_BYTES, 100);
+    drop(theirs);
+    world.pass(3);
+    world.becomes(&[("kv", 10), ("kv@uid1002", 100)]);
+}

@@ -146,7 +146,7 @@ fn a_daemon_killed_at_any_moment_counts_each_value_of_a_store_once() {
 
 #[test]
 fn a_writers_end_in_each_way_is_seen_and_its_last_values_stay() {
-    let home = home("retain = \"4s\"");
+    let home = home("");
     let pmcd = Pmcd::start(&home);
     let [ends, owner, stays] = ["ends", "owner", "stays"].map(|name| {
         let store = store(&home, &Who::named(name).rank("5"));
@@ -181,6 +181,11 @@ fn a_writers_end_in_each_way_is_seen_and_its_last_values_stay() {
     ] {
         assert_eq!(labels["ends"][label], expected, "{:?}", labels["ends"]);
     }
+    let none = format!(
+        "multiproc_dir = {:?}\nretain = \"0s\"",
+        crate::stores(&home)
+    );
+    pmcd.configure(&home, &none);
     pmcd.becomes(&[("stays", 1)]);
     drop(stays);
 }

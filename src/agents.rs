@@ -27,6 +27,7 @@ use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use table::Table;
 
@@ -91,6 +92,7 @@ pub struct Agents {
     remove_exited_after: Option<Duration>,
     next_removal: Instant,
     proc_facts: bool,
+    pod_logs: PathBuf,
     /// `None`: containers are not looked into.
     containers: Option<Containers>,
     /// Rings of containers that have ended, and until when they are kept at most.
@@ -164,6 +166,7 @@ impl Agents {
             remove_exited_after: config.remove_exited_after,
             next_removal: now,
             proc_facts: config.proc_facts,
+            pod_logs: config.pod_logs.clone(),
             containers: config.containers.then(|| Containers::new(now)),
             leaving: HashMap::new(),
             surveying: None,

@@ -3,12 +3,13 @@
 use crate::error::ConfigError;
 use crate::find::directory::{MAX_DIRECTORIES, Places};
 use crate::find::discover::{MAX_CAPACITY, Terms};
+use crate::producer::facts::pods;
 use crate::state::ledger::Lifetimes;
 use crate::totals::histogram::Bounds;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 mod file;
@@ -61,6 +62,8 @@ pub struct Config {
     pub proc_facts: bool,
     /// Whether directories are looked through as well that only a container sees; needs `proc_facts`.
     pub containers: bool,
+    /// Where the kubelet has the logs of pods, by which pods have their names.
+    pub pod_logs: PathBuf,
 }
 
 impl Config {
@@ -118,6 +121,7 @@ impl Default for Config {
             remove_exited_after: None,
             proc_facts: true,
             containers: false,
+            pod_logs: pods::LOGS.into(),
         }
     }
 }
@@ -303,7 +307,7 @@ mod tests {
             "[nixl]\nuser = \"root\"\ntelemetry_dir = \"/dev/shm/nixl\"\nmultiproc_dir = [\"/mp\"]\ndrain_interval = \"20ms\"\n\
                          retain = \"1h 30min\"\nmax_agents = 7\nmax_capacity = 1024\nowners = [\"root\", 4242]\nobserve = true\n\
                          remove_exited_after = \"1day\"\nproc_facts = false\ncontainers = false\nidle_after = \"90s\"\n\
-                         histogram_buckets_us = [1, 20, 300]\n",
+                         histogram_buckets_us = [1, 20, 300]\npod_logs = \"/host/logs//\"\n",
         );
         assert_eq!(
             config.user,
@@ -330,6 +334,7 @@ mod tests {
             (config.remove_exited_after, config.proc_facts),
             (Some(Duration::from_secs(86_400)), false)
         );
+        assert_eq!(config.pod_logs, Path::new("/host/logs"));
         assert!(!config.containers && ok("[nixl]\ncontainers = true\n").containers);
         let only_inside = ok("[nixl]\ntelemetry_dir = []\ncontainers = true\n");
         assert!(only_inside.telemetry_dir.is_empty());

@@ -14,7 +14,7 @@ pub enum Refusal {
         kind: &'static str,
     },
     /// A file with two names may be somebody else's file.
-    #[error("has {links} hard links, and a ring has one; remove the others")]
+    #[error("has {links} hard links, and a ring or a store has one; remove the others")]
     Links {
         /// Names that the file has.
         links: u64,
@@ -53,7 +53,9 @@ pub enum Refusal {
         expected_version: i32,
     },
     /// A ring of a NIXL that this build does not know.
-    #[error("ring version {version} is not supported; this build reads 1 to {newest}")]
+    #[error(
+        "ring version {version} is not supported; this build reads 1 to {newest}: upgrade pmdanixl"
+    )]
     Unsupported {
         /// Version in the header.
         version: i32,
@@ -76,25 +78,29 @@ pub enum Refusal {
         magic: u64,
     },
     /// A store of a NIXL that this build does not know.
-    #[error("store schema {schema} is not supported; this build reads 1")]
+    #[error("store schema {schema} is not supported; this build reads 1: upgrade pmdanixl")]
     Schema {
         /// Schema in the header.
         schema: u32,
     },
     /// Another number of event types than this schema has.
-    #[error("store with {slots} slots; schema 1 has 21")]
+    #[error(
+        "the store has {slots} slots, and schema 1 has 21; remove it, its agent makes another at its next start"
+    )]
     Slots {
         /// Slots in the header.
         slots: u32,
     },
     /// Bounds of which no histogram can be.
-    #[error("the store's {count} histogram bounds are not 1 to 32 rising numbers")]
+    #[error("the store has {wrong}; remove it, its agent makes another at its next start")]
     Bounds {
-        /// Bounds in the header.
-        count: u64,
+        /// Which are wrong, and what would be right.
+        wrong: String,
     },
     /// A text that is empty, or does not end within its field.
-    #[error("the store's {field} is empty or does not end")]
+    #[error(
+        "the store's {field} is empty or does not end; remove it, its agent makes another at its next start"
+    )]
     Text {
         /// What it is.
         field: &'static str,
@@ -174,7 +180,7 @@ pub enum Refusal {
     )]
     Newcomers,
     /// Its agent has exited and nothing waits in it: a ring that was let go to make room, or a store whose values are counted.
-    #[error("its agent has exited, and nothing waits in it")]
+    #[error("its agent has exited, and nothing is left in it to be counted")]
     Exited,
     /// An error of pmdanixl's own, which its log tells.
     #[error(

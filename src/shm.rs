@@ -28,7 +28,7 @@ impl From<Broken> for std::io::Error {
     }
 }
 
-/// A file mapped shared and writable, as 8-byte words.
+/// A file mapped shared, to be written to as well or only to be read, as 8-byte words.
 ///
 /// Whoever may write the file may also make it shorter, and an access beyond its new end raises SIGBUS. The handler of
 /// [`guard_against_sigbus`] then puts zeros in that place, the access goes on with those, and [`Mapping::access`] says that

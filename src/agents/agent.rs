@@ -32,7 +32,7 @@ pub use now::Now;
 pub(crate) use stranger::{Stranger, Version};
 pub(crate) use waiting::Waiting;
 
-/// A NIXL agent: what writes, or wrote, rings of one name in one directory.
+/// A NIXL agent: what writes, or wrote, rings of one name in one directory, or stores.
 #[derive(Debug)]
 pub struct Agent {
     /// What it is called.

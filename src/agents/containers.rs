@@ -3,9 +3,11 @@
 use super::Agents;
 use crate::config::Config;
 use crate::find::containers::{Containers, GRACE, name};
-use crate::find::discover;
+use crate::find::discover::{self, FileId};
+use crate::find::scan::Scanner;
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 impl Agents {
@@ -71,7 +73,8 @@ impl Agents {
 
     /// Lets go of rings in directories that are not there any more: they keep the container's file system in memory.
     fn let_go(&mut self, now: Instant) {
-        let (mut left, mut lighter) = (HashMap::new(), Vec::new());
+        let (mut left, mut lighter, mut broken) = (HashMap::new(), Vec::new(), false);
+        let moment = self.clock.at(now);
         for (key, agent) in self.agents.iter_mut() {
             let sources = agent.sources.len();
             let (directory, raw) = (agent.ring_directory().to_owned(), &agent.name.raw);
@@ -81,12 +84,8 @@ impl Agents {
                     return true;
                 };
                 let is_late = until.is_some_and(|until| now >= until);
-                let is_there = || {
-                    // A new container with the same volume writes to it.
-                    let fd = self.scanner.directory(&directory);
-                    fd.is_some_and(|fd| discover::facts(fd, raw).is_ok_and(|now| now.id == id))
-                };
-                let keep = source.spent(now, false).is_none() && (!is_late || is_there());
+                let keep = source.spent(now, false).is_none()
+                    && (!is_late || is_there(&self.scanner, &directory, raw, id));
                 if !keep {
                     self.attached.remove(&id);
                 } else if !is_late {
@@ -95,21 +94,44 @@ impl Agents {
                 keep
             });
             let gone = agent.store.take_if(|store| {
-                let until = self.leaving.get(&store.file_id()).copied();
-                let is_late = |until: Option<Instant>| until.is_some_and(|until| now >= until);
-                if let Some(until) = until {
-                    left.insert(store.file_id(), until);
+                let id = store.file_id();
+                let Some(&until) = self.leaving.get(&id) else {
+                    return false;
+                };
+                let is_late = until.is_some_and(|until| now >= until);
+                let is_there = || {
+                    let (directory, name) = (store.path().parent(), store.path().file_name());
+                    let place = directory.zip(name);
+                    place.is_some_and(|(directory, name)| {
+                        is_there(&self.scanner, directory, name, id)
+                    })
+                };
+                let keep = !is_late || is_there();
+                let keep = !store.is_abandoned(now) && keep;
+                if keep && !is_late {
+                    left.insert(id, until);
                 }
-                until.is_some_and(|until| store.is_abandoned(now) || is_late(until))
+                !keep
             });
-            if let Some(store) = gone {
-                left.remove(&store.file_id());
+            if let Some(mut store) = gone {
+                // What it came to since the last drain; it will not be found again.
+                broken |= agent.look_at_end(&mut store, moment, &mut self.books);
                 self.attached.remove(&store.file_id());
+                lighter.push(key);
             }
             lighter.extend((agent.sources.len() < sources).then_some(key));
+        }
+        if broken {
+            self.give_state_up();
         }
         // What they have let go is not kept mapped.
         lighter.into_iter().for_each(|key| self.wake(key));
         self.leaving = left;
     }
+}
+
+/// Whether a file is in its place: a new container with the same volume writes to it.
+fn is_there(scanner: &Scanner, directory: &Path, name: &OsStr, id: FileId) -> bool {
+    let fd = scanner.directory(directory);
+    fd.is_some_and(|fd| discover::facts(fd, name).is_ok_and(|now| now.id == id))
 }

@@ -1,4 +1,4 @@
-//! Which rings are attached: what the scanner finds, as far as there is room.
+//! Which files are attached: what the scanner finds, as far as there is room. `stores` says whose a store is.
 
 use super::seats::Need;
 use super::{Agents, Place};

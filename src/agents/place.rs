@@ -1,5 +1,6 @@
 //! What names an agent's files, and whose they are.
 
+use super::stores::rank;
 use super::{AgentKey, Agents};
 use crate::agents::agent::Agent;
 use crate::find::directory::Directory;
@@ -95,9 +96,8 @@ impl Agents {
         } = place;
         let pod = || kubelet::pod_uid(&directory.path);
         // The local rank, of a store that has one: a stranger's text, which may be too long to be kept.
-        let rank = || {
-            let rank = part.splitn(3, ':').nth(2)?;
-            let rank = name::instance_name(rank.as_bytes());
+        let of_rank = || {
+            let rank = name::instance_name(rank(&part)?.as_bytes());
             (1..=MAX_RANK).contains(&rank.len()).then_some(rank)
         };
         // A number, since to look its name up may take as long as a directory service likes.
@@ -106,12 +106,13 @@ impl Agents {
             let mut same = same.filter_map(|key| self.agents.get(key));
             let is_other = same.any(|agent| {
                 let name = &agent.name;
-                (&name.directory, &name.part) == (&directory.path, &part) && name.owner != owner
+                let is_same = name.directory == directory.path && rank(&name.part) == rank(&part);
+                is_same && name.owner != owner
             });
             Some(format!("uid{}", owner.filter(|_| is_other)?))
         };
-        let label = directory.label.clone().or_else(pod).or_else(rank);
-        let label = label.or_else(stranger);
+        let label = directory.label.clone().or_else(pod);
+        let label = label.or_else(stranger).or_else(of_rank);
         let instance = name::candidates(raw.as_bytes(), &directory.path, label.as_deref())
             .find(|name| !self.instances.contains(name))
             .expect("candidates has no end");

@@ -32,7 +32,10 @@ impl Quiet {
         let (until, file) = match (&agent.sources[..], &agent.store) {
             ([], None) => (Some(now.instant + look), None),
             ([source], None) => (source.quiet_until(look), source.rest()),
-            ([], Some(store)) => (store.quiet_until(look, now.instant), store.rest()),
+            // Of one that has left, the next drain lets it go.
+            ([], Some(store)) if agent.entry.active => {
+                (store.quiet_until(look, now.instant), store.rest())
+            }
             // For a short time only.
             _ => (None, None),
         };

@@ -16,7 +16,7 @@ use crate::find::scan::Found;
 use crate::log;
 use crate::producer::facts::{Facts, kubelet};
 use crate::shm::Broken;
-use crate::store::{Candidate, Seen, Store, Values};
+use crate::store::{Candidate, Description, Seen, Store, Values};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -26,6 +26,11 @@ use std::time::{Duration, Instant};
 /// the first, second, ... of this local rank.
 fn part(number: usize, rank: &OsStr) -> String {
     format!("store:{number}:{}", rank.to_string_lossy())
+}
+
+/// The local rank in that; `None`: a ring's agent.
+pub(super) fn rank(part: &str) -> Option<&str> {
+    part.splitn(3, ':').nth(2)
 }
 
 /// The number in that.
@@ -52,10 +57,10 @@ const MOST_ASKED: usize = 64;
 const HOUR: u64 = 3600;
 
 /// Whether an agent that began with a store has those of this directory and local rank.
-fn is_of(agent: &Agent, directory: &Directory, rank: &OsStr) -> bool {
+fn has_rank(agent: &Agent, directory: &Directory, description: &Description) -> bool {
     let name = &agent.name;
-    let own = name.part.splitn(3, ':').nth(2);
-    name.directory == directory.path && own == Some(&*rank.to_string_lossy())
+    let own = rank(&name.part);
+    name.directory == directory.path && own == Some(&*description.rank.to_string_lossy())
 }
 
 impl Agents {
@@ -105,6 +110,15 @@ impl Agents {
             self.start(key, &store, &values, now);
             key
         });
+        if let Some(agent) = self.agents.get(key) {
+            // An earlier version's state did not say whose it was.
+            let owner = Some(store.uid());
+            let place = Place {
+                owner,
+                ..Place::of(&agent.name)
+            };
+            self.give_to(key, place);
+        }
         let is_recent = self
             .age(&values, now)
             .is_some_and(|age| age <= self.books.lifetimes.retain);
@@ -141,8 +155,9 @@ impl Agents {
         let mut had = same
             .iter()
             .filter_map(|&key| self.agents.get(key))
+            .filter(|agent| agent.is_of(store.uid()))
             .filter(|agent| {
-                agent.name.part.is_empty() || is_of(agent, directory, &store.description.rank)
+                agent.name.part.is_empty() || has_rank(agent, directory, &store.description)
             });
         had.any(|agent| agent.entry.store_retired >= values.updated)
     }
@@ -197,21 +212,21 @@ impl Agents {
         store: &Store,
         now: Instant,
     ) -> Option<AgentKey> {
-        let rank = &store.description.rank;
         let scope = scope(&directory.path);
-        let rank_hash = rank_hash(rank);
+        let rank_hash = rank_hash(&store.description.rank);
         let (mut of_stores, mut of_rings) = (Vec::new(), Vec::new());
         for &key in same {
-            let Some(agent) = self.agents.get(key) else {
+            // Another user's is another agent, whatever it calls itself.
+            let agent = self.agents.get(key);
+            let Some(agent) = agent.filter(|agent| agent.is_of(store.uid())) else {
                 continue;
             };
-            if is_of(agent, directory, rank) {
+            if has_rank(agent, directory, &store.description) {
                 of_stores.push((number(&agent.name.part), key));
             } else if agent.name.part.is_empty() {
                 // It wrote a ring, and maybe stores after that.
                 let is_rank = [0, rank_hash].contains(&agent.entry.store_rank);
-                let is_same_user = agent.is_of(store.uid());
-                if is_rank && is_same_user && self::scope(&agent.name.directory) == scope {
+                if is_rank && self::scope(&agent.name.directory) == scope {
                     of_rings.push(key);
                 }
             }

@@ -1,4 +1,4 @@
-//! Who writes the rings, as far as /proc shows it.
+//! Who writes the rings and the stores, as far as /proc shows it.
 
 use super::{Agents, Change};
 use crate::agents::agent::Agent;
@@ -139,7 +139,8 @@ impl Agents {
         // Who has any of them mapped does not use NIXL without telemetry.
         let attached = self.agents.values().flat_map(Agent::attached);
         let inodes: HashSet<u64> = attached.map(|(id, _)| id.ino).collect();
-        match Survey::begin(files, inodes.clone()) {
+        let pod_logs = (!files.is_empty()).then(|| self.pod_logs.clone());
+        match Survey::begin(files, inodes.clone(), pod_logs) {
             Ok(survey) => {
                 self.surveying = Some(Surveying {
                     survey,
@@ -205,11 +206,12 @@ impl Agents {
             };
             // Of one that is not seen it stays as it was, or what its file tells must do.
             let of_file = agent.facts_of_files(mappers.user(uid));
-            let facts = match (&of_process, agent.own_facts()) {
+            let mut facts = match (&of_process, agent.own_facts()) {
                 (Some(of_process), _) => of_file.merge(of_process),
                 (None, Some(before)) => of_file.merge(before),
                 (None, None) => of_file,
             };
+            mappers.pods.name(&mut facts, agent.own_facts());
             woken.push(key);
             if agent.own_facts() != Some(&facts) {
                 if let (Some(state), Some(record)) = (&self.books.state, agent.record) {

@@ -1,6 +1,6 @@
 //! The configuration as it is written in a file, and what is wrong with it.
 
-use super::value::{Buckets, Directories, Number, Owners, Period, UserName};
+use super::value::{Buckets, Directories, Number, Owners, Period, Place, UserName};
 use super::{Config, DRAIN_INTERVAL_MS, Loaded};
 use crate::config::ini;
 use crate::error::ConfigError;
@@ -170,6 +170,7 @@ struct Section {
     remove_exited_after: Option<Period<0, 31_536_000_000>>,
     proc_facts: Option<bool>,
     containers: Option<bool>,
+    pod_logs: Option<Place>,
 }
 
 impl From<Section> for Config {
@@ -207,6 +208,7 @@ impl From<Section> for Config {
             remove_exited_after: section.remove_exited_after.map(|period| period.0),
             proc_facts: section.proc_facts.unwrap_or(default.proc_facts),
             containers: section.containers.unwrap_or(default.containers),
+            pod_logs: section.pod_logs.map_or(default.pod_logs, |place| place.0),
         }
     }
 }

@@ -251,6 +251,17 @@ pub(super) fn directory(
     })
 }
 
+/// The absolute path of a directory.
+pub(super) struct Place(pub PathBuf);
+
+impl<'de> Deserialize<'de> for Place {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let path = String::deserialize(deserializer)?;
+        let place = directory(&path, None, true).map_err(de::Error::custom)?;
+        Ok(Self(place.path.into()))
+    }
+}
+
 /// Looks a user up.
 pub(super) fn account(name: &str) -> Result<Account, String> {
     match User::from_name(name) {

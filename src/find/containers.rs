@@ -405,7 +405,7 @@ mod tests {
             pid: 1,
             mnt: 7,
             directory: "/tmp".into(),
-            why: Why::FileSystem,
+            why: Why::FileSystem(0x6969),
         };
         let many: Vec<Refused> = (0..2 * MAX_SAID as u64)
             .map(|mnt| Refused {

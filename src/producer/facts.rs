@@ -11,6 +11,7 @@ pub mod environ;
 pub mod gpu;
 pub mod kubelet;
 pub mod names;
+pub mod pods;
 pub mod telemetry;
 
 pub use engine::Engine;
@@ -52,6 +53,10 @@ pub struct Facts {
     pub container_id: Option<String>,
     /// A UUID, or 32 hexadecimal digits.
     pub pod_uid: Option<String>,
+    /// What the pod is called; only the kubelet's directories tell.
+    pub pod: Option<String>,
+    /// The namespace of Kubernetes that it is in; likewise.
+    pub namespace: Option<String>,
     /// The inference engine that made the agent.
     pub engine: Option<Engine>,
     /// The GPUs of the process: numbers or UUIDs, with commas between them.
@@ -108,6 +113,8 @@ impl Facts {
             nixl_hostname: None,
             container_id: cgroup.container_id,
             pod_uid: cgroup.pod_uid,
+            pod: None,
+            namespace: None,
             engine: Engine::of_command_line(&cmdline),
             // What it was given says which are its own; it may have others open, to see what there is.
             gpu: environ.gpu.or_else(|| gpu::of_open_files(&shown_at)),
@@ -131,6 +138,8 @@ impl Facts {
             nixl_hostname: or(self.nixl_hostname, &weaker.nixl_hostname),
             container_id: or(self.container_id, &weaker.container_id),
             pod_uid: or(self.pod_uid, &weaker.pod_uid),
+            pod: or(self.pod, &weaker.pod),
+            namespace: or(self.namespace, &weaker.namespace),
             engine: self.engine.or(weaker.engine),
             gpu: or(self.gpu, &weaker.gpu),
             slurm_job_id: or(self.slurm_job_id, &weaker.slurm_job_id),
@@ -152,6 +161,8 @@ impl Facts {
             ("nixl_hostname", self.nixl_hostname.as_deref()),
             ("container_id", self.container_id.as_deref()),
             ("pod_uid", self.pod_uid.as_deref()),
+            ("pod", self.pod.as_deref()),
+            ("namespace", self.namespace.as_deref()),
             ("engine", self.engine.map(Engine::name)),
             ("gpu", self.gpu.as_deref()),
             ("slurm_job_id", self.slurm_job_id.as_deref()),
@@ -188,6 +199,8 @@ mod tests {
             nixl_hostname: Some("node-1".into()),
             container_id: Some("9".repeat(64)),
             pod_uid: Some(POD.into()),
+            pod: Some("vllm-0".into()),
+            namespace: Some("inference".into()),
             engine: Some(Engine::Vllm),
             gpu: Some("0,3".into()),
             slurm_job_id: Some("4711".into()),
@@ -290,7 +303,7 @@ mod tests {
             serde_json::json!({
                 "nixl_agent": "a", "source": "ring", "user": "dynamo", "local_rank": "3", "agent_instance": "1",
                 "nixl_hostname": "node-1", "container_id": "9".repeat(64),
-                "pod_uid": POD, "engine": "vllm", "gpu": "0,3", "slurm_job_id": "4711",
+                "pod_uid": POD, "pod": "vllm-0", "namespace": "inference", "engine": "vllm", "gpu": "0,3", "slurm_job_id": "4711",
             })
         );
     }

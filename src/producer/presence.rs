@@ -1,4 +1,4 @@
-//! Whether somebody still writes to the file of a ring, and who.
+//! Whether somebody still writes to a file, and who: to a ring or a store.
 
 use crate::agents::agent::Life;
 use crate::find::discover::FileFacts;

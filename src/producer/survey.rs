@@ -5,6 +5,7 @@
 use crate::find::containers::name;
 use crate::find::directory::names;
 use crate::producer::facts::Facts;
+use crate::producer::facts::pods::Pods;
 use crate::producer::writer::{Stat, Writer};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
@@ -15,7 +16,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvError, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -61,6 +62,8 @@ pub struct Mappers {
     facts: HashMap<Writer, Facts>,
     /// What the owners of files are called that it was asked for.
     users: HashMap<u32, String>,
+    /// What pods are called.
+    pub pods: Pods,
     /// The processes that use NIXL, but for those of this program.
     nixl: Vec<Writer>,
     /// Who has locked a store; `None`: not all of it is shown.
@@ -80,15 +83,20 @@ pub struct Survey {
 
 impl Survey {
     /// Starts to look who has one of `inodes` mapped, and to find out facts of who has one of `files`, which are among them, and
-    /// what the owners of these files, their values, are called.
+    /// what the owners of these files, their values, are called, and the pods that have logs there.
     ///
     /// # Errors
     /// There is no thread to be had.
-    pub fn begin(files: HashSet<(u64, u32)>, inodes: HashSet<u64>) -> io::Result<Self> {
+    pub fn begin(
+        files: HashSet<(u64, u32)>,
+        inodes: HashSet<u64>,
+        pod_logs: Option<PathBuf>,
+    ) -> io::Result<Self> {
         let (say, answer) = mpsc::sync_channel(1);
         let look = move || {
             let started = Instant::now();
             let mut mappers = Mappers::read(&files, Some(&inodes));
+            mappers.pods = pod_logs.map(|logs| Pods::read(&logs)).unwrap_or_default();
             mappers.took = started.elapsed();
             // Nobody waits any more, if it fails.
             let _ = say.send(mappers);
@@ -483,7 +491,7 @@ mod tests {
 
     #[test]
     fn a_survey_answers_once() {
-        let survey = Survey::begin(HashSet::new(), HashSet::new()).expect("a thread");
+        let survey = Survey::begin(HashSet::new(), HashSet::new(), None).expect("a thread");
         assert!(survey.wait(Duration::from_secs(120)).is_some());
         assert!(!matches!(survey.answer(), Ok(Some(_))));
     }

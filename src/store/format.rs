@@ -145,11 +145,28 @@ impl Description {
             instance: word(INSTANCE),
             host: text("host name", HOST, RANK)?,
             rank: text("local rank", RANK, BOUNDS)?,
-            ranges: used
-                .and_then(Ranges::new)
-                .ok_or(Refusal::Bounds { count })?,
+            ranges: used.and_then(Ranges::new).ok_or_else(|| Refusal::Bounds {
+                wrong: wrong_bounds(count, used),
+            })?,
         })
     }
+}
+
+/// What is wrong with the bounds of a store: how many it says there are, and those if there is room for so many.
+fn wrong_bounds(count: u64, bounds: Option<&[f64]>) -> String {
+    let bounds = bounds.unwrap_or_default();
+    let mut least = (0.0, "not below");
+    for (number, &bound) in (1..).zip(bounds) {
+        let (value, what) = least;
+        let rises = bound > value || (number == 1 && bound.is_sign_positive() && bound >= value);
+        if !bound.is_finite() || !rises {
+            return format!(
+                "{bound} as bound {number} of {count}, which has to be a number {what} {value}"
+            );
+        }
+        least = (bound, "above");
+    }
+    format!("{count} histogram bounds, not 1 to {MAX_BOUNDS}")
 }
 
 impl Head {
@@ -343,5 +360,38 @@ pub(crate) mod tests {
         ] {
             assert!(!is(name), "{name}");
         }
+    }
+
+    #[test]
+    fn it_is_told_which_bound_is_wrong() {
+        let wrong = |bounds: &[f64]| {
+            let refusal = parse(&store("a", "0", bounds)).expect_err("no store");
+            refusal.to_string()
+        };
+        for (bounds, expected) in [
+            (&[][..], "the store has 0 histogram bounds, not 1 to 32; "),
+            (
+                &[10.0, 5.0, 20.0],
+                "5 as bound 2 of 3, which has to be a number above 10; ",
+            ),
+            (
+                &[1.0, 1.0],
+                "1 as bound 2 of 2, which has to be a number above 1; ",
+            ),
+            (&[1.0, f64::NAN], "NaN as bound 2 of 2, "),
+            (
+                &[f64::INFINITY],
+                "inf as bound 1 of 1, which has to be a number not below 0; ",
+            ),
+            (&[-0.0], "-0 as bound 1 of 1, "),
+        ] {
+            let said = wrong(bounds);
+            assert!(said.contains(expected), "{said}");
+            assert!(said.ends_with("remove it, its agent makes another at its next start"));
+        }
+        let mut many = store("a", "0", &[1.0]);
+        many[8 * BOUND_COUNT] = 33;
+        let said = parse(&many).expect_err("no store").to_string();
+        assert!(said.contains("33 histogram bounds, not 1 to 32"), "{said}");
     }
 }

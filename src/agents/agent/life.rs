@@ -4,16 +4,16 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Life {
-    /// It is not known who has the ring.
+    /// It is not known who has its ring or store.
     #[default]
     Unknown = 0,
-    /// It has its ring.
+    /// It has its ring or store.
     Live = 1,
-    /// It has its ring, and says nothing.
+    /// It has it, and says nothing.
     Idle = 2,
-    /// Nobody has its ring, or only who reads it.
+    /// Nobody has it, or only who reads it.
     Exited = 3,
-    /// Its ring is of a version that this build does not read.
+    /// It is of a version that this build does not read.
     Unsupported = 4,
 }
 
@@ -30,7 +30,7 @@ impl Life {
         }
     }
 
-    /// Of an agent's rings, the one that says most for its life counts.
+    /// Of an agent's files, the one that says most for its life counts.
     #[must_use]
     pub fn rank(self) -> u32 {
         match self {

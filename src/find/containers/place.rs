@@ -55,9 +55,9 @@ pub enum Why {
     UserNamespace,
     /// Reading there may wait for a server or a process.
     #[error(
-        "is on a file system that may keep who reads it waiting; give it a memory-backed or a local one"
+        "is on a file system (type {0:#x}) that may keep who reads it waiting; give it a memory-backed or a local one"
     )]
-    FileSystem,
+    FileSystem(i64),
     /// It cannot be opened.
     #[error("cannot be opened: {0}")]
     Open(Errno),

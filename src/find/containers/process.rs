@@ -131,14 +131,22 @@ impl Process {
     pub fn open(&self, directory: &Path) -> Result<Option<Inside>, Why> {
         let pid = self.writer.pid;
         let is_same = || Writer::of(pid).is_ok_and(|now| now == self.writer);
+        // A process may change both at any time, and mount there what it likes.
+        let is_in = |kind, expected: io::Result<u64>| {
+            let now = namespace(&pid.to_string(), kind).ok();
+            now.is_some() && now == expected.ok()
+        };
+        let is_where_it_was =
+            || is_in("mnt", Ok(self.mnt)) && is_in("user", namespace("self", "user"));
         if !is_same() {
             return Ok(None);
         }
         let root = format!("/proc/{pid}/root");
         let opened = open(root.as_str(), PASS, Mode::empty())
             .and_then(|root| open_beneath(&root, directory));
-        // What was opened in the meantime may be another's that got its number.
-        if !is_same() {
+        // What was opened in the meantime may be another's that got its number, or in a namespace that it has entered since: whoever
+        // leaves our user namespace does not come back.
+        if !is_where_it_was() || !is_same() {
             return Ok(None);
         }
         let fd = match opened {
@@ -148,7 +156,7 @@ impl Process {
         };
         let kind = fstatfs(&fd).map_err(Why::Open)?.filesystem_type();
         if !LOCAL.contains(&kind) {
-            return Err(Why::FileSystem);
+            return Err(Why::FileSystem(kind.0));
         }
         if !self.has_mapped_one_of(&fd) {
             return Ok(None);
@@ -279,7 +287,8 @@ mod tests {
             .open(dir.path().join("ring"));
         let mapping = shm::Mapping::new(&mapping.expect("there"), 512).expect("mapped");
         let ours = Writer::of(std::process::id()).expect("this one");
-        let process = Process::read(ours, 1, true)
+        let mnt = namespace("self", "mnt").expect("ours");
+        let process = Process::read(ours, mnt, true)
             .expect("ours")
             .expect("it has one");
         let found = process.open(dir.path()).expect("a local file system");
@@ -288,8 +297,16 @@ mod tests {
         assert!(matches!(process.open(Path::new("/no-such")), Ok(None)));
         assert!(matches!(
             process.open(Path::new("/proc")),
-            Err(Why::FileSystem)
+            Err(Why::FileSystem(0x9fa0))
         ));
+        let elsewhere = Process {
+            mnt: mnt + 1,
+            ..process.clone()
+        };
+        assert!(
+            matches!(elsewhere.open(dir.path()), Ok(None)),
+            "it was in another namespace when it was looked at"
+        );
         let earlier = Writer {
             start: ours.start - 1,
             ..ours

@@ -94,7 +94,7 @@ impl Inquiry {
         if self.next.is_some_and(|next| now < next) {
             return Answer::Nothing;
         }
-        let Ok(survey) = Survey::begin(HashSet::new(), [file.ino].into()) else {
+        let Ok(survey) = Survey::begin(HashSet::new(), [file.ino].into(), None) else {
             return Answer::Nothing;
         };
         self.open = Some(Question {

@@ -1,0 +1,159 @@
+//! What the pods of a node are called, from the directories that the kubelet makes for their logs.
+//!
+//! It has `NAMESPACE_NAME_UID` for each pod in `/var/log/pods`, or where `podLogsDir` of its configuration says (its
+//! `pkg/kubelet/kuberuntime/helpers.go`, BuildPodLogsDirectory). Names and namespaces are DNS labels and subdomains, which have no
+//! underscore (RFC 1123).
+
+use super::{Facts, kubelet};
+use crate::find::directory::names;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::path::Path;
+
+/// Where the kubelet has them unless it is told otherwise.
+pub const LOGS: &str = "/var/log/pods";
+/// How many are looked at; a node has some hundreds at most, and the kubelet removes those of pods that are gone.
+const MOST: usize = 1 << 14;
+/// The longest namespace and the longest name, in bytes.
+const LONGEST: [usize; 2] = [63, 253];
+
+/// What a pod is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Pod {
+    namespace: String,
+    name: String,
+}
+
+/// The pods of this node by UID, as far as they can be found out.
+#[derive(Debug, Default)]
+pub struct Pods(HashMap<String, Pod>);
+
+impl Pods {
+    /// Those with a directory in this one. None where that may not be read or is not there: that costs labels only.
+    #[must_use]
+    pub fn read(logs: &Path) -> Self {
+        let how = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let names = open(logs, how, Mode::empty()).and_then(|fd| names(&fd));
+        let names = names.unwrap_or_default();
+        Self(
+            names
+                .iter()
+                .take(MOST)
+                .filter_map(|name| pod(name))
+                .collect(),
+        )
+    }
+
+    /// Adds to an agent's facts what its pod is called; `before` is what was known of it, which stays while its pod is the same:
+    /// the kubelet removes the directory sooner or later.
+    pub fn name(&self, facts: &mut Facts, before: Option<&Facts>) {
+        let Some(uid) = &facts.pod_uid else {
+            return;
+        };
+        if let Some(pod) = self.0.get(uid) {
+            facts.pod = Some(pod.name.clone());
+            facts.namespace = Some(pod.namespace.clone());
+        } else if let Some(before) = before.filter(|before| before.pod_uid == facts.pod_uid) {
+            facts.pod.clone_from(&before.pod);
+            facts.namespace.clone_from(&before.namespace);
+        }
+    }
+}
+
+/// The pod that a directory is of, by its name.
+fn pod(directory: &OsStr) -> Option<(String, Pod)> {
+    let mut parts = directory.to_str()?.split('_');
+    let [namespace, name, uid] = [parts.next()?, parts.next()?, parts.next()?];
+    let is_name = |(name, longest): (&str, usize)| {
+        let is_of_names = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
+        (1..=longest).contains(&name.len()) && name.bytes().all(is_of_names)
+    };
+    let are_names = [namespace, name].into_iter().zip(LONGEST).all(is_name);
+    let pod = Pod {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    };
+    let uid = kubelet::uid(uid.as_bytes())?;
+    (are_names && parts.next().is_none()).then_some((uid, pod))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UID: &str = "2c48913c-b29f-11e7-9350-020968147796";
+
+    fn facts(uid: &str) -> Facts {
+        Facts {
+            pod_uid: Some(uid.into()),
+            ..Facts::default()
+        }
+    }
+
+    fn named(pods: &Pods, uid: &str, before: Option<&Facts>) -> (Option<String>, Option<String>) {
+        let mut facts = facts(uid);
+        pods.name(&mut facts, before);
+        (facts.namespace, facts.pod)
+    }
+
+    #[test]
+    fn a_pod_has_the_name_and_the_namespace_of_its_directory() {
+        let logs = tempfile::tempdir().expect("a directory");
+        let of_a_file = "0123456789abcdef0123456789abcdef";
+        for name in [
+            format!("inference_vllm-decode-0.a_{UID}"),
+            format!("kube-system_proxy-node1_{of_a_file}"),
+        ] {
+            std::fs::create_dir(logs.path().join(name)).expect("made");
+        }
+        let pods = Pods::read(logs.path());
+        let both = |namespace: &str, name: &str| (Some(namespace.into()), Some(name.into()));
+        assert_eq!(
+            named(&pods, UID, None),
+            both("inference", "vllm-decode-0.a")
+        );
+        assert_eq!(
+            named(&pods, of_a_file, None),
+            both("kube-system", "proxy-node1")
+        );
+        let other = "00000000-b29f-11e7-9350-020968147796";
+        assert_eq!(named(&pods, other, None), (None, None));
+        // What was known of the same pod stays when its directory is gone, and nothing of another's.
+        let mut before = facts(UID);
+        pods.name(&mut before, None);
+        let none = Pods::read(&logs.path().join("not-there"));
+        assert_eq!(
+            named(&none, UID, Some(&before)),
+            both("inference", "vllm-decode-0.a")
+        );
+        assert_eq!(named(&none, other, Some(&before)), (None, None));
+        let mut nowhere = Facts::default();
+        pods.name(&mut nowhere, Some(&before));
+        assert_eq!(nowhere, Facts::default());
+    }
+
+    #[test]
+    fn what_the_kubelet_would_not_call_a_directory_names_no_pod() {
+        for name in [
+            String::new(),
+            UID.to_owned(),
+            format!("a_{UID}"),
+            format!("a_b_c_{UID}"),
+            format!("a_b_{UID}_"),
+            format!("_b_{UID}"),
+            format!("a__{UID}"),
+            format!("A_b_{UID}"),
+            format!("a_b\n_{UID}"),
+            format!("a_b\"_{UID}"),
+            format!("{}_b_{UID}", "a".repeat(64)),
+            format!("a_{}_{UID}", "b".repeat(254)),
+            "a_b_2c48913c".to_owned(),
+        ] {
+            assert_eq!(pod(OsStr::new(&name)), None, "{name}");
+        }
+        use std::os::unix::ffi::OsStrExt;
+        assert_eq!(pod(OsStr::from_bytes(b"a_\xff_2c48913c")), None);
+    }
+}
