@@ -4,12 +4,13 @@
 mod support;
 
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::Command;
 use support::pmproxy::{Local, Pmproxy};
 use support::sample::Sample;
 use support::share::{Logger, is_metric, names_in, text_of};
+use support::writer::{Layout, RingWriter};
 use support::{Home, Pmcd, project, run, soon, wait_for};
 
 const VECTOR: &str = "share/grafana/nixl-vector.json";
@@ -373,17 +374,48 @@ fn prometheus_has_values_for_every_panel() {
             "{found:?}"
         );
     }
-    // By Prometheus' own function, in the range in which the agents' transfers are.
-    let rate = "sum by (le) (rate(nixl_latency_xfer_time_bucket[10s]))";
-    let buckets = wait_for("a rate of buckets", || {
-        let buckets = query(rate)?;
-        (buckets.len() > 1).then_some(buckets)
+}
+
+#[test]
+fn histogram_quantile_of_prometheus_is_in_the_range_of_each_agents_transfers() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let mut rings = [("fast", 30), ("slow", 3000)].map(|(name, time)| {
+        let ring = RingWriter::create(&home.ring(name), Layout::V4, 4096).expect("a ring");
+        (ring, time)
     });
-    assert!(buckets.iter().any(|row| row["metric"]["le"] == "+Inf"));
-    let median = wait_for("a quantile", || {
-        let result = query(&format!("histogram_quantile(0.5, {rate})"))?;
-        let value = result.first()?["value"][1].as_str()?.parse::<f64>().ok()?;
-        value.is_finite().then_some(value)
+    let proxy = Pmproxy::start(&home, &pmcd);
+    let server = Local::prometheus(&home, &proxy);
+    let mut quantiles = |expression: &str| {
+        for (ring, time) in &mut rings {
+            // Some are slower, and none is in the last range.
+            ring.push_transfer(true, 4096, *time, 5);
+            ring.push_transfer(true, 4096, *time + 5, 5);
+        }
+        let answer = server.json("/api/v1/query", &[("query", expression)])?;
+        assert_eq!(answer["status"], "success", "{expression}: {answer}");
+        let found = list(&answer["data"]["result"]).iter().filter_map(|row| {
+            let value: f64 = row["value"][1].as_str()?.parse().ok()?;
+            let name = row["metric"]["nixl_agent"].as_str().unwrap_or_default();
+            value.is_finite().then(|| (name.to_owned(), value))
+        });
+        Some(found.collect::<BTreeMap<String, f64>>())
+    };
+    // As the documentation has it, but of a shorter time.
+    let page = text_of("docs/grafana.md");
+    let of_each = page
+        .lines()
+        .find(|line| line.starts_with("histogram_quantile(") && line.contains("instname"));
+    let of_each = of_each.expect("there").replace("[5m]", "[10s]");
+    let found = wait_for("quantiles of both", || {
+        let found = quantiles(&of_each)?;
+        (found.len() == 2).then_some(found)
     });
-    assert!((0.0..=10_000_000.0).contains(&median), "{median}");
+    for (name, lower, upper) in [("fast", 25.0, 50.0), ("slow", 2500.0, 5000.0)] {
+        assert!(found[name] > lower && found[name] <= upper, "{found:?}");
+    }
+    // Of all together the faster half is of the one.
+    let of_all = "histogram_quantile(0.25, sum by (le) (rate(nixl_latency_xfer_time_bucket[10s])))";
+    let found = wait_for("a quantile of all", || quantiles(of_all)?.get("").copied());
+    assert!(found > 25.0 && found <= 50.0, "{found}");
 }

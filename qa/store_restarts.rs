@@ -342,7 +342,7 @@ fn an_agent_that_starts_with_other_bounds_has_those_and_its_totals() {
         world.pass(2);
         let account = &world.agent("a").entry.account;
         assert_eq!(account.ranges().count(), bounds.len() + 1);
-        let transfers = account.xfer_time.total();
+        let transfers = account.xfer_time.words().iter().sum::<u64>();
         assert_eq!(transfers, if bounds == [7.0] && time == 20 { 2 } else { 1 });
         assert_eq!(world.agent("a").total(EventType::XferTime), Some(time));
         world.restart();

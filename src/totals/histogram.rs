@@ -144,8 +144,8 @@ impl Bounds {
     }
 
     /// How many buckets there are: one more than bounds.
-    #[must_use]
-    pub const fn buckets(&self) -> usize {
+    #[cfg(test)]
+    const fn buckets(&self) -> usize {
         self.len + 1
     }
 
@@ -205,8 +205,8 @@ impl Counts {
     }
 
     /// How many values were counted at all.
-    #[must_use]
-    pub fn total(&self) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn total(&self) -> u64 {
         self.0.iter().copied().fold(0, u64::saturating_add)
     }
 
