@@ -171,26 +171,27 @@ fn under_load_each_value_lies_between_those_of_a_scrape_before_and_one_after() {
     }
     wait_until_known(&stores, &pmcd);
     agree(&stores, &pmcd, 8);
-    for process in &mut processes {
-        process.start(
-            "--prefix kv --transfers 6000 --rate 1500 --size 4096 --memory-rounds 20 --keep",
-        );
-    }
-    let (end, mut rounds, mut moved) = (Instant::now() + Duration::from_secs(4), 0, 0);
-    while Instant::now() < end {
-        let before = stores.numbers();
-        let shown = pmcd.numbers();
-        let after = stores.numbers();
-        moved += lies_between(&before, &shown, &after);
-        rounds += 1;
-    }
-    for process in &mut processes {
-        for did in process.done().expect("it goes on") {
-            assert_eq!(did["flushed"], true, "{did}");
+    // A machine that stands still for the length of a load sees nothing move in it: then there is another one.
+    let (end, mut moved) = (Instant::now() + PATIENCE, 0);
+    while moved < 30 {
+        assert!(Instant::now() < end, "{moved} values moved");
+        for process in &mut processes {
+            process.start(
+                "--prefix kv --transfers 1500 --rate 1500 --size 4096 --memory-rounds 20 --keep",
+            );
+        }
+        for _ in 0..3 {
+            let before = stores.numbers();
+            let shown = pmcd.numbers();
+            let after = stores.numbers();
+            moved += lies_between(&before, &shown, &after);
+        }
+        for process in &mut processes {
+            for did in process.done().expect("it goes on") {
+                assert_eq!(did["flushed"], true, "{did}");
+            }
         }
     }
-    println!("{rounds} rounds, {moved} values that moved from scrape to scrape");
-    assert!(rounds >= 3 && moved >= 10 * rounds, "{moved} in {rounds}");
     agree(&stores, &pmcd, 8);
 }
 
