@@ -12,7 +12,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, fence};
 use pmdanixl::event::{Event, EventType, Events};
 use pmdanixl::ring::layout::{CAPACITY, HEADER_WORDS, Layout, MASK, READ_POS, VERSIONS, WRITE_POS};
-use pmdanixl::ring::protocol::{Batch, Consumer, Shape, Word};
+use pmdanixl::ring::protocol::{Batch, Consumer, Load, Shape, Word};
 use std::ops::Range;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
@@ -30,11 +30,19 @@ const PRODUCER_RELEASE: u8 = 4;
 /// A word, with one thing weakened.
 struct Cell<const WEAK: u8>(AtomicU64);
 
-impl<const WEAK: u8> Word for Cell<WEAK> {
+impl<const WEAK: u8> Load for Cell<WEAK> {
     fn load(&self, order: Ordering) -> u64 {
         self.0.load(order)
     }
 
+    fn fence(order: Ordering) {
+        if WEAK != CONSUMER_FENCE {
+            fence(order);
+        }
+    }
+}
+
+impl<const WEAK: u8> Word for Cell<WEAK> {
     fn swap_from(&self, current: u64, new: u64, order: Ordering) -> Result<u64, u64> {
         match WEAK {
             CONSUMER_RELEASE => self.0.compare_exchange(current, new, Relaxed, Relaxed),
@@ -43,12 +51,6 @@ impl<const WEAK: u8> Word for Cell<WEAK> {
                 Ok(current)
             }
             _ => self.0.compare_exchange(current, new, order, Relaxed),
-        }
-    }
-
-    fn fence(order: Ordering) {
-        if WEAK != CONSUMER_FENCE {
-            fence(order);
         }
     }
 }

@@ -7,7 +7,7 @@
 use crate::error::RingFault;
 use crate::event::Events;
 use crate::ring::layout::{CAPACITY, HEADER_WORDS, Header, Layout, READ_POS, VERSIONS, WRITE_POS};
-use crate::shm::{Broken, Mapping, Rest};
+use crate::shm::{Broken, Mapping, ReadWord, Rest};
 use std::fs::File;
 use std::io;
 use std::rc::Rc;
@@ -64,11 +64,11 @@ impl Ring {
         })
     }
 
-    /// Runs something on the words of the ring.
+    /// Runs something on the words of the ring that only looks.
     #[inline]
-    fn access<T>(&self, run: impl FnOnce(Consumer<AtomicU64>) -> T) -> Result<T, Broken> {
+    fn look<T>(&self, run: impl FnOnce(Consumer<ReadWord>) -> T) -> Result<T, Broken> {
         self.mapping
-            .access(|words| run(Consumer::new(words, self.shape)))
+            .look(|words| run(Consumer::new(words, self.shape)))
     }
 
     /// As [`Consumer::take`].
@@ -76,7 +76,7 @@ impl Ring {
     /// # Errors
     /// As there, or the file was shortened; nothing of the batch counts then.
     pub fn take(&self, limit: u64, events: &mut Events) -> Result<Batch, RingFault> {
-        self.access(|ring| ring.take(limit, events))?
+        self.look(|ring| ring.take(limit, events))?
     }
 
     /// As [`Consumer::follow`].
@@ -84,7 +84,7 @@ impl Ring {
     /// # Errors
     /// As [`Ring::take`].
     pub fn follow(&self, from: u64, limit: u64, events: &mut Events) -> Result<Batch, RingFault> {
-        self.access(|ring| ring.follow(from, limit, events))?
+        self.look(|ring| ring.follow(from, limit, events))?
     }
 
     /// As [`Consumer::ahead`].
@@ -92,7 +92,7 @@ impl Ring {
     /// # Errors
     /// The ring is no longer the one that was mapped.
     pub fn look_ahead(&self) -> Result<Ahead, RingFault> {
-        self.access(|ring| ring.ahead())?
+        self.look(|ring| ring.ahead())?
     }
 
     /// As [`Consumer::print`].
@@ -100,7 +100,7 @@ impl Ring {
     /// # Errors
     /// The file was shortened.
     pub fn print(&self, from: u64, upto: u64) -> Result<Print, RingFault> {
-        Ok(self.access(|ring| ring.print(from, upto))?)
+        Ok(self.look(|ring| ring.print(from, upto))?)
     }
 
     /// As [`Consumer::beyond`].
@@ -108,7 +108,7 @@ impl Ring {
     /// # Errors
     /// The file was shortened.
     pub fn beyond(&self, pos: u64) -> Result<u64, RingFault> {
-        Ok(self.access(|ring| ring.beyond(pos))?)
+        Ok(self.look(|ring| ring.beyond(pos))?)
     }
 
     /// As [`Consumer::slot_at`].
@@ -116,15 +116,17 @@ impl Ring {
     /// # Errors
     /// The file was shortened.
     pub fn slot_at(&self, pos: u64) -> Result<Slot, RingFault> {
-        Ok(self.access(|ring| ring.slot_at(pos))?)
+        Ok(self.look(|ring| ring.slot_at(pos))?)
     }
 
     /// As [`Consumer::release`], with its error inside.
     ///
     /// # Errors
-    /// The file was shortened.
+    /// The file was shortened, or the ring is only looked at.
     pub fn release(&self, from: u64, upto: u64) -> Result<Result<(), u64>, RingFault> {
-        Ok(self.access(|ring| ring.release(from, upto))?)
+        let release =
+            |words: &[_]| Consumer::<AtomicU64>::new(words, self.shape).release(from, upto);
+        Ok(self.mapping.access(release)?)
     }
 
     /// As [`Consumer::positions`].
@@ -132,7 +134,7 @@ impl Ring {
     /// # Errors
     /// The ring is no longer the one that was mapped.
     pub fn positions(&self) -> Result<(u64, u64), RingFault> {
-        self.access(|ring| ring.positions())?
+        self.look(|ring| ring.positions())?
     }
 
     /// By which it can be seen whether consumer and producer are still here, in a ring of the same shape.

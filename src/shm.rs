@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io;
 use std::ptr::NonNull;
 use std::rc::Rc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{self, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, compiler_fence};
 
 mod lock;
@@ -37,7 +37,22 @@ impl From<Broken> for std::io::Error {
 pub struct Mapping {
     map: MmapRaw,
     words: usize,
+    may_store: bool,
     broken: Cell<bool>,
+}
+
+/// A word of a mapped file that is only looked at: a store to one that is mapped for reading only would end the process.
+#[repr(transparent)]
+#[derive(Debug)]
+pub struct ReadWord(AtomicU64);
+
+impl ReadWord {
+    /// As [`AtomicU64::load`].
+    #[inline]
+    #[must_use]
+    pub fn load(&self, order: Ordering) -> u64 {
+        self.0.load(order)
+    }
 }
 
 impl Mapping {
@@ -56,42 +71,65 @@ impl Mapping {
     pub fn at(file: &File, offset: u64, words: usize) -> io::Result<Self> {
         let len = words.checked_mul(8).ok_or(io::ErrorKind::InvalidInput)?;
         let map = MmapOptions::new().offset(offset).len(len).map_raw(file)?;
-        Ok(Self::of(map, words))
+        Ok(Self::of(map, words, true))
     }
 
-    /// Maps the first `words` words for looking only: a store to them would end the process. `file` is open for reading.
+    /// Maps the first `words` words for looking only, see [`Mapping::look`]. `file` is open for reading.
     ///
     /// # Errors
     /// What mmap(2) says.
     pub fn read_only(file: &File, words: usize) -> io::Result<Self> {
         let len = words.checked_mul(8).ok_or(io::ErrorKind::InvalidInput)?;
         let map = MmapOptions::new().len(len).map_raw_read_only(file)?;
-        Ok(Self::of(map, words))
+        Ok(Self::of(map, words, false))
     }
 
-    fn of(map: MmapRaw, words: usize) -> Self {
+    fn of(map: MmapRaw, words: usize, may_store: bool) -> Self {
         Self {
             map,
             words,
+            may_store,
             broken: Cell::new(false),
         }
     }
 
-    /// Runs something on the file's words. Accesses do not nest.
+    /// Runs something on the file's words, which may store to them. Accesses do not nest.
     ///
     /// # Errors
-    /// The file was shortened, now or before: what `run` found and did is void.
+    /// The file was shortened, now or before: what `run` found and did is void. So is one that is mapped for looking only, of
+    /// which `run` is not called.
     #[inline]
     pub fn access<T>(&self, run: impl FnOnce(&[AtomicU64]) -> T) -> Result<T, Broken> {
+        if !self.may_store {
+            return Err(Broken);
+        }
+        self.guarded(|start| {
+            // SAFETY: `new` mapped this many words, at a page boundary and so aligned; the mapping lives as long as `self`;
+            // every access through it is atomic, and the other processes' accesses are not this program's.
+            run(unsafe { std::slice::from_raw_parts(start, self.words) })
+        })
+    }
+
+    /// The same for one that only loads, of any mapping.
+    ///
+    /// # Errors
+    /// The file was shortened, as for [`Mapping::access`].
+    #[inline]
+    pub fn look<T>(&self, run: impl FnOnce(&[ReadWord]) -> T) -> Result<T, Broken> {
+        self.guarded(|start| {
+            // SAFETY: as in `access`; a `ReadWord` is an `AtomicU64` that is not stored to.
+            run(unsafe { std::slice::from_raw_parts(start.cast(), self.words) })
+        })
+    }
+
+    #[inline]
+    fn guarded<T>(&self, run: impl FnOnce(*const AtomicU64) -> T) -> Result<T, Broken> {
         if self.broken.get() {
             return Err(Broken);
         }
         let start = self.map.as_mut_ptr();
         let armed = Armed::new(start.addr(), self.map.len());
-        // SAFETY: `new` mapped this many words, at a page boundary and so aligned; the mapping lives as long as `self`;
-        // every access through it is atomic, and the other processes' accesses are not this program's.
-        let words = unsafe { std::slice::from_raw_parts(start.cast::<AtomicU64>(), self.words) };
-        let result = run(words);
+        let result = run(start.cast());
         self.broken.set(armed.is_broken());
         if self.broken.get() {
             Err(Broken)
@@ -105,7 +143,7 @@ impl Mapping {
 /// looked at now and then, all that was looked at is out of the processor's cache by the next time.
 #[derive(Clone, Debug)]
 pub struct Glance<const WORDS: usize> {
-    start: NonNull<AtomicU64>,
+    start: NonNull<ReadWord>,
     /// It is mapped for as long as this is here.
     mapping: Rc<Mapping>,
 }
@@ -293,6 +331,18 @@ mod tests {
             .expect("whole");
         assert_eq!(other.access(|words| words[2].load(Relaxed)), Ok(7));
         assert_eq!(one.access(<[AtomicU64]>::len), Ok(3));
+    }
+
+    #[test]
+    fn what_is_mapped_for_looking_only_cannot_be_stored_to() {
+        let mut file = tempfile::tempfile().expect("a temporary file");
+        file.write_all(&7_u64.to_ne_bytes()).expect("room");
+        let mapping = Mapping::read_only(&file, 1).expect("mapped");
+        assert_eq!(
+            mapping.access(|words| words[0].store(8, Relaxed)),
+            Err(Broken)
+        );
+        assert_eq!(mapping.look(|words| words[0].load(Relaxed)), Ok(7));
     }
 
     #[test]

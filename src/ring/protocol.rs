@@ -7,39 +7,57 @@ use super::print::{self, Print, Printer, Slot};
 use crate::error::RingFault;
 use crate::event::{Event, Events, Totals};
 use crate::ring::layout::{CAPACITY, HEADER_WORDS, Layout, READ_POS, VERSIONS, WRITE_POS};
+use crate::shm::ReadWord;
 use std::ops::Range;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
 
-/// A word of memory that is shared with the producer.
-pub trait Word {
+/// A word of memory that is shared with the producer, to be looked at.
+pub trait Load {
     /// As [`AtomicU64::load`].
     fn load(&self, order: Ordering) -> u64;
-
-    /// As [`AtomicU64::compare_exchange`], relaxed where it fails.
-    ///
-    /// # Errors
-    /// What stands there instead of `current`.
-    fn swap_from(&self, current: u64, new: u64, order: Ordering) -> Result<u64, u64>;
 
     /// As [`fence`].
     fn fence(order: Ordering);
 }
 
-impl Word for AtomicU64 {
+/// One that the consumer may move.
+pub trait Word: Load {
+    /// As [`AtomicU64::compare_exchange`], relaxed where it fails.
+    ///
+    /// # Errors
+    /// What stands there instead of `current`.
+    fn swap_from(&self, current: u64, new: u64, order: Ordering) -> Result<u64, u64>;
+}
+
+impl Load for ReadWord {
+    #[inline]
+    fn load(&self, order: Ordering) -> u64 {
+        ReadWord::load(self, order)
+    }
+
+    #[inline]
+    fn fence(order: Ordering) {
+        fence(order);
+    }
+}
+
+impl Load for AtomicU64 {
     #[inline]
     fn load(&self, order: Ordering) -> u64 {
         AtomicU64::load(self, order)
     }
 
     #[inline]
-    fn swap_from(&self, current: u64, new: u64, order: Ordering) -> Result<u64, u64> {
-        self.compare_exchange(current, new, order, Relaxed)
-    }
-
-    #[inline]
     fn fence(order: Ordering) {
         fence(order);
+    }
+}
+
+impl Word for AtomicU64 {
+    #[inline]
+    fn swap_from(&self, current: u64, new: u64, order: Ordering) -> Result<u64, u64> {
+        self.compare_exchange(current, new, order, Relaxed)
     }
 }
 
@@ -92,7 +110,7 @@ pub struct Consumer<'a, W> {
     shape: Shape,
 }
 
-impl<'a, W: Word> Consumer<'a, W> {
+impl<'a, W: Load> Consumer<'a, W> {
     /// The consumer of a ring in these words, as many as its header and slots have.
     pub fn new(words: &'a [W], shape: Shape) -> Self {
         Self { words, shape }
@@ -276,20 +294,6 @@ impl<'a, W: Word> Consumer<'a, W> {
         &self.words[at(first)..at(end)]
     }
 
-    /// Moves `read_pos`, and so gives the slots between to the producer.
-    ///
-    /// A compare-and-swap, since a plain store would turn a ring that was restarted meanwhile (both positions 0) into one
-    /// that looks full of old events.
-    ///
-    /// # Errors
-    /// Where it is instead: another reader or a restart moved it, and nothing was changed.
-    pub fn release(&self, from: u64, upto: u64) -> Result<(), u64> {
-        // Release: after the loads of the slots. Pairs with the producer's acquire load of read_pos.
-        self.words[READ_POS]
-            .swap_from(from, upto, Release)
-            .map(drop)
-    }
-
     /// Where the consumer and the producer are, `read_pos` and `write_pos`, if version and capacity are still ours and the
     /// positions lie within it.
     ///
@@ -319,5 +323,21 @@ impl<'a, W: Word> Consumer<'a, W> {
 
     fn mask(&self) -> u64 {
         self.shape.capacity - 1
+    }
+}
+
+impl<W: Word> Consumer<'_, W> {
+    /// Moves `read_pos`, and so gives the slots between to the producer.
+    ///
+    /// A compare-and-swap, since a plain store would turn a ring that was restarted meanwhile (both positions 0) into one
+    /// that looks full of old events.
+    ///
+    /// # Errors
+    /// Where it is instead: another reader or a restart moved it, and nothing was changed.
+    pub fn release(&self, from: u64, upto: u64) -> Result<(), u64> {
+        // Release: after the loads of the slots. Pairs with the producer's acquire load of read_pos.
+        self.words[READ_POS]
+            .swap_from(from, upto, Release)
+            .map(drop)
     }
 }

@@ -7,12 +7,13 @@
 use crate::error::Refusal;
 use crate::event::EventType;
 use crate::ring::layout::halves;
+use crate::ring::protocol::Load;
 use crate::totals::histogram::{MAX_BOUNDS, MAX_BUCKETS};
 use crate::totals::ranges::Ranges;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
-use std::sync::atomic::{AtomicU64, fence};
+use std::sync::atomic::fence;
 
 /// Bytes of a store.
 pub const LEN: usize = 6_800;
@@ -172,7 +173,7 @@ fn wrong_bounds(count: u64, bounds: Option<&[f64]>) -> String {
 impl Head {
     /// Of a store's words.
     #[must_use]
-    pub fn of(words: &[AtomicU64]) -> Self {
+    pub fn of(words: &[impl Load]) -> Self {
         Self(
             [MAGIC_AT, SCHEMA_AND_SLOTS, PID, INSTANCE, BOUND_COUNT]
                 .map(|at| words[at].load(Relaxed)),
@@ -203,7 +204,7 @@ impl Values {
 
     /// Copies the values out of a store's words.
     #[must_use]
-    pub fn read(words: &[AtomicU64]) -> Self {
+    pub fn read(words: &[impl Load]) -> Self {
         let mut values = Self::NONE;
         // The time is written last, and so it is read first: values that come after it are no older.
         values.updated = words[UPDATED].load(Relaxed);
@@ -223,7 +224,7 @@ impl Values {
     }
 }
 
-fn copy(to: &mut [u64], from: &[AtomicU64]) {
+fn copy(to: &mut [u64], from: &[impl Load]) {
     for (to, from) in to.iter_mut().zip(from) {
         *to = from.load(Relaxed);
     }
@@ -232,6 +233,7 @@ fn copy(to: &mut [u64], from: &[AtomicU64]) {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use std::sync::atomic::AtomicU64;
 
     /// A store of an agent, with bounds, as NIXL makes it.
     pub(crate) fn store(agent: &str, rank: &str, bounds: &[f64]) -> Vec<u8> {
