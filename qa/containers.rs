@@ -47,14 +47,12 @@ fn holds(pid: u32, dir: &Path) -> bool {
     open.any(|path| path.to_string_lossy().contains(dir)) || maps.contains(dir)
 }
 
-/// Waits until pmdanixl has begun and ended so many more looks through /proc.
-fn surveyed(pmcd: &Pmcd, looks: u64) {
-    let surveys = || pmcd.values("nixl.control.surveys")[""];
-    // They count as looks for who writes to rings do, and one may be under way.
-    let enough = surveys() + 2 * looks + 1;
-    wait_for("looks through /proc", || {
-        (surveys() >= enough).then_some(())
-    });
+/// Waits until pmdanixl has begun and ended so many more looks for containers.
+fn looked(pmcd: &Pmcd, times: u64) {
+    let looks = || pmcd.values("nixl.control.container_looks")[""];
+    // One may be under way.
+    let enough = looks() + times + 1;
+    wait_for("looks through /proc", || (looks() >= enough).then_some(()));
 }
 
 /// A command in a mount namespace of its own, with a file system in memory on a directory.
@@ -270,7 +268,7 @@ fn a_directory_that_is_replaced_by_a_link_between_two_looks_is_followed_inside_o
     let (done, said) = container.run(&moved);
     assert!(done, "{said}");
     // What stands there now has none of its rings, so that it is not looked through; the one that is known goes on.
-    surveyed(&pmcd, 2);
+    looked(&pmcd, 2);
     pmcd.becomes(&[("first", 1)]);
     // A second agent that goes where the link leads.
     let second = container.start_beside(ring, &sends(Path::new(ring), "second", 20));
@@ -279,7 +277,7 @@ fn a_directory_that_is_replaced_by_a_link_between_two_looks_is_followed_inside_o
         (values.get("second") == Some(&20) && values["first"] == 1).then_some(())
     });
     // The first one is followed as long as it is there, though its directory has no name any more.
-    surveyed(&pmcd, 1);
+    looked(&pmcd, 1);
     assert_eq!(pmcd.values("nixl.ring.capacity").len(), 2);
     assert!(!pmcd.values(TX_BYTES).contains_key("hosts"));
     assert_eq!(hosts.pending(), 1);
@@ -373,7 +371,7 @@ fn an_agent_is_found_whose_process_has_overwritten_its_environment_and_on_an_ove
         u64::from(container.pid())
     );
     // An overlay grants a lease on a file that is mapped, which must not be taken for the agent's end.
-    surveyed(&pmcd, 1);
+    looked(&pmcd, 1);
     assert_eq!(pmcd.values("nixl.agents.live")[""], 1);
 }
 
@@ -393,7 +391,7 @@ fn a_volume_of_the_hosts_is_looked_through_once_where_the_host_sees_it() {
     wait_for("that directory is found", || {
         pmcd.log().contains(&found).then_some(())
     });
-    surveyed(&pmcd, 1);
+    looked(&pmcd, 1);
     let path = home.ring("worker").display().to_string();
     assert_eq!(paths(&pmcd), [("worker".to_owned(), path)].into());
     assert_eq!(pmcd.values("nixl.control.files.refused")[""], 1);

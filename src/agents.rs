@@ -106,8 +106,9 @@ pub struct Agents {
     surveyed: Option<(Instant, Duration)>,
     /// Who uses NIXL without telemetry; `None`: that is not known.
     silent: Option<Vec<Writer>>,
-    /// Surveys that were finished, and the time that they took.
+    /// Surveys that were finished, those of them that looked for containers, and the time that all of them took.
     surveys: u64,
+    container_looks: u64,
     survey_time: Duration,
     /// Whose turn it is: its place in the table.
     next_served: usize,
@@ -175,6 +176,7 @@ impl Agents {
             surveyed: None,
             silent: None,
             surveys: 0,
+            container_looks: 0,
             survey_time: Duration::ZERO,
             next_served: 0,
             more: Vec::new(),

@@ -29,6 +29,7 @@ impl Agents {
         let step = containers.step(now);
         if let Some(took) = step.looked {
             self.surveys += 1;
+            self.container_looks += 1;
             self.survey_time += took;
         }
         if step.changed {

@@ -50,6 +50,7 @@ impl Agents {
             left_out,
             remembered: number(self.scanner.remembered()),
             surveys: self.surveys,
+            container_looks: self.container_looks,
             survey_time: self.survey_time,
         }
     }

@@ -202,7 +202,7 @@ impl Namespaces {
     /// Where a process was told to write. One that gave itself a title, as the workers of vLLM do, does not say that any more:
     /// then, where others of its namespace were told to.
     fn told(&mut self, process: &Process) -> Vec<(PathBuf, Holds)> {
-        let own = process::told(process.writer.pid);
+        let own = process::told(process.writer);
         if !own.is_empty() {
             return by_directory([own]).into_iter().collect();
         }
@@ -210,7 +210,7 @@ impl Namespaces {
             .members
             .get(&process.mnt)
             .map_or(&[][..], Vec::as_slice);
-        let ask = || by_directory(members.iter().take(ASKED).map(|one| process::told(one.pid)));
+        let ask = || by_directory(members.iter().take(ASKED).map(|one| process::told(*one)));
         let told = self.told.entry(process.mnt).or_insert_with(ask);
         told.iter().cloned().collect()
     }

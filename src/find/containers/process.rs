@@ -102,7 +102,7 @@ impl Process {
         }))
     }
 
-    /// Its control groups and its mounts.
+    /// Its control groups and its mounts; none if it is gone: another may have got its number while they were read.
     #[must_use]
     pub fn place(&self) -> (Cgroup, Vec<u8>) {
         let pid = self.writer.pid;
@@ -112,8 +112,14 @@ impl Process {
             file.take(limit).read_to_end(&mut content)?;
             Ok(content)
         };
-        let cgroup = Cgroup::parse(&read("cgroup", CGROUP).unwrap_or_default());
-        (cgroup, read("mountinfo", MOUNTINFO).unwrap_or_default())
+        let (cgroup, mounts) = (read("cgroup", CGROUP), read("mountinfo", MOUNTINFO));
+        match Writer::of(pid) {
+            Ok(now) if now == self.writer => {
+                let cgroup = Cgroup::parse(&cgroup.unwrap_or_default());
+                (cgroup, mounts.unwrap_or_default())
+            }
+            _ => (Cgroup::default(), Vec::new()),
+        }
     }
 
     /// Whether it seems to have a file of a directory mapped, by the paths that it sees.
@@ -201,12 +207,15 @@ fn is_unnamed(path: &str, ino: u64) -> bool {
     name.and_then(|name| name.strip_prefix('#')) == Some(&ino.to_string())
 }
 
-/// Where a process was told to write.
+/// Where a process was told to write; nowhere if it is gone, and another has its number.
 #[must_use]
-pub fn told(pid: u32) -> Directories {
-    let environ = File::open(format!("/proc/{pid}/environ"));
+pub fn told(process: Writer) -> Directories {
+    let environ = File::open(format!("/proc/{}/environ", process.pid));
     let told = environ.and_then(|file| Directories::read(file.take(ENVIRON)));
-    told.unwrap_or_default()
+    match Writer::of(process.pid) {
+        Ok(now) if now == process => told.unwrap_or_default(),
+        _ => Directories::default(),
+    }
 }
 
 /// Opens a directory below another as if that were the root.
@@ -273,6 +282,38 @@ mod tests {
             assert_eq!(opened(root, magic).err(), Some(Errno::ELOOP), "{magic}");
         }
         assert!(opened(root, "/proc/self").is_ok() && can_open_beneath().is_ok());
+    }
+
+    #[test]
+    fn nothing_is_said_of_a_process_whose_number_another_has_got() {
+        let ours = Writer::of(std::process::id()).expect("this one");
+        let before = Writer {
+            start: ours.start + 1,
+            ..ours
+        };
+        assert!(!Process::of_test(ours, 1).place().1.is_empty(), "mounts");
+        assert_eq!(
+            Process::of_test(before, 1).place(),
+            (Cgroup::default(), Vec::new())
+        );
+        let mut told = std::process::Command::new("sleep")
+            .arg("600")
+            .env("NIXL_TELEMETRY_DIR", "/there")
+            .spawn()
+            .expect("sleep(1) is there");
+        // Between fork and exec it has our environment.
+        let now = || Writer::of(told.id()).expect("it runs");
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(120);
+        while super::told(now()).is_empty() {
+            assert!(std::time::Instant::now() < end, "it was told");
+        }
+        let before = Writer {
+            start: now().start + 1,
+            ..now()
+        };
+        assert!(super::told(before).is_empty());
+        told.kill().expect("it runs");
+        told.wait().expect("our child");
     }
 
     #[test]
