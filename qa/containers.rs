@@ -1,12 +1,17 @@
 //! Agents in containers: mount namespaces with directories that the host does not see, behind a real pmcd.
 
+#[path = "support/store_writer.rs"]
+mod store_writer;
 mod support;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use store_writer::{StoreWriter, Who};
 use support::container::{Container, Group, sends};
 use support::pdu::Link;
 use support::serve::Server;
@@ -192,6 +197,62 @@ fn when_a_container_ends_its_agents_exit_and_its_file_system_can_be_unmounted() 
     assert!(log.contains("agent worker: has exited"), "{log}");
     sleeper.kill().expect("it runs");
     sleeper.wait().expect("our child");
+}
+
+/// In a container: a copy of a store, of its process, to whose first counter a signal adds 15 before its end.
+const LAST_WORD: &str = r#"
+import mmap, os, signal, struct, sys
+directory, store = sys.argv[1:3]
+path = f"{directory}/nixl.{os.getpid()}.1795272511000000000.0.mmap"
+with open(path, "w+b") as file:
+    file.write(open(store, "rb").read())
+    file.flush()
+    words = mmap.mmap(file.fileno(), 0)
+words[16:24] = struct.pack("<Q", os.getpid())
+def end(*_):
+    at = 94 * 8
+    counted, = struct.unpack("<Q", words[at:at + 8])
+    words[at:at + 8] = struct.pack("<Q", counted + 15)
+    words[24:32] = struct.pack("<Q", struct.unpack("<Q", words[24:32])[0] + 1)
+    os._exit(0)
+signal.signal(signal.SIGUSR1, end)
+while True:
+    signal.pause()
+"#;
+
+#[test]
+fn what_a_store_came_to_before_its_container_ended_is_counted() {
+    if !support::is_alone() {
+        return;
+    }
+    let (home, dir) = home("containers = true\nretain = \"1h\"");
+    let store = StoreWriter::create(&home.path("."), &Who::named("inside")).expect("a store");
+    store.add(store_writer::TX_BYTES, 10);
+    let script = home.path("last_word.py");
+    fs::write(&script, LAST_WORD).expect("written");
+    let shown = dir.display();
+    let prepare = format!(
+        "mount -t tmpfs nixl {shown}; export NIXL_TELEMETRY_MULTIPROC_DIR={shown}; \
+         IN='/usr/bin/python3 {} {shown} {}'",
+        script.display(),
+        store.path().display()
+    );
+    let mut container = Container::start("/nowhere", &prepare, "");
+    let pmcd = Pmcd::start(&home);
+    pmcd.becomes(&[("inside", 10)]);
+    // It is not asked while it stands still: pmcd would take it for dead.
+    let pid = |pid: u32| Pid::from_raw(pid.try_into().expect("a process"));
+    let pmda = pid(pmcd.pmda_pid());
+    kill(pmda, Signal::SIGSTOP).expect("it runs");
+    kill(pid(container.pid()), Signal::SIGUSR1).expect("it runs");
+    let ended = container.child.wait().expect("our child");
+    kill(pmda, Signal::SIGCONT).expect("it runs");
+    assert!(ended.success(), "{ended}");
+    pmcd.becomes(&[("inside", 25)]);
+    wait_for("its file system is let go", || {
+        (!holds(pmcd.pmda_pid(), &dir)).then_some(())
+    });
+    assert_eq!(pmcd.values(TX_BYTES)["inside"], 25);
 }
 
 #[test]
