@@ -50,7 +50,7 @@ release:
 	@scripts/setup package && scripts/release
 
 check-packages:
-	@scripts/check-full deb rpm release
+	@scripts/check-full deb rpm selinux release
 
 torture:
 	@scripts/setup check && . scripts/env && KILLS=2000 TORTURE=1 HOSTILE_SECONDS=300 RESTARTS=50 cargo test --locked \
