@@ -135,6 +135,7 @@ fn an_agent_whose_directory_is_private_is_counted_exactly_and_only_if_that_is_sw
     let expected = expected.trim_start_matches('+');
     assert!(code == 0 && said.contains(expected), "{said}");
     assert!(!said.contains("cannot be looked at"), "{said}");
+    assert!(pmcd.values("nixl.control.container_looks")[""] > 0);
     // A configuration that is read again leaves it as it is; one that switches that off lets it go.
     let set = |containers: &str| {
         let rings = home.rings();
