@@ -102,6 +102,22 @@ fn trouble_is_told_even_if_another_agent_comes_or_leaves_meanwhile() {
     }
 }
 
+/// As where pmdanixl was started without its state under a running pmcd.
+#[test]
+fn counters_that_start_anew_are_no_trouble() {
+    for (name, metric) in [
+        ("ring_full", "nixl.ring.full"),
+        ("events_dropped", "nixl.ring.dropped"),
+        ("error_burst", "nixl.errors.total"),
+        ("remote_disconnect", "nixl.errors.remote_disconnect"),
+    ] {
+        let rule = Rule::new(name);
+        rule.is_silent(&format!("{metric} anew 100 100 0 0 0"));
+        let said = rule.says(&format!("{metric} anew 100 100 0 0 60 60"));
+        assert_eq!(said.len(), 1, "{name}, afterwards: {said:?}");
+    }
+}
+
 #[test]
 fn one_disconnect_is_told_and_other_errors_are_not() {
     let rule = Rule::new("remote_disconnect");
