@@ -419,5 +419,7 @@ fn answers_are_in_time_though_more_events_wait_than_there_is_time_for() {
         all.push(timed(&mut link, TX_BYTES).1);
     }
     judge(&all);
+    let cut = link.fetch(&["control.cut.drains"]).expect("an answer");
+    assert!(cut[0][&u32::MAX] > 0, "more waited than there was time for");
     assert!(link.end().success());
 }
