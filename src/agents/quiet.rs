@@ -15,7 +15,12 @@ pub(super) struct Quiet {
     drained: Option<Instant>,
     /// Its ring, or its store.
     file: Option<Rest>,
+    /// Its other files: a ring that was replaced and is written to all the same, or a ring beside a store.
+    more: Vec<Rest>,
 }
+
+/// For so long one that has left, and has no file, is not looked at: what happens to it wakes it.
+const GONE: Duration = Duration::from_secs(3600);
 
 impl Quiet {
     /// As of a drain that has just been; `drained` is when that was, if it left nothing. An agent in which nothing happens is looked
@@ -29,25 +34,32 @@ impl Quiet {
             }
             _ => Duration::MAX,
         };
-        let (until, file) = match (&agent.sources[..], &agent.store) {
-            ([], None) => (Some(now.instant + look), None),
-            ([source], None) => (source.quiet_until(look), source.rest()),
-            // Of one that has left, the next drain lets it go.
-            ([], Some(store)) if agent.entry.active => {
-                (store.quiet_until(look, now.instant), store.rest())
-            }
-            // For a short time only.
-            _ => (None, None),
+        let rings = agent.sources.iter();
+        let rings = rings.map(|source| (source.quiet_until(look), source.rest()));
+        // Of one that has left, the next drain lets it go.
+        let store = agent.store.iter().map(|store| {
+            let until = store.quiet_until(look, now.instant);
+            (until.filter(|_| agent.entry.active), store.rest())
+        });
+        let without = if agent.entry.active { look } else { GONE };
+        let mut quiet = Self {
+            until: now.instant.checked_add(left.min(without)),
+            drained,
+            ..Self::default()
         };
         let is_settled = agent.entry.active == agent.shown && agent.stranger.is_none();
-        let is_seen = file.is_some() == agent.attached().next().is_some();
-        let end = now.instant.checked_add(left);
-        let until = until.map(|until| end.map_or(until, |end| until.min(end)));
-        Self {
-            until: until.filter(|_| is_settled && is_seen),
-            drained,
-            file,
+        // Of several rings not all may have had their turn.
+        let is_whole = agent.sources.len() < 2 || drained.is_some();
+        for (number, (until, rest)) in rings.chain(store).enumerate() {
+            let earliest = quiet.until.zip(until).map(|(one, other)| one.min(other));
+            quiet.until = earliest.filter(|_| rest.is_some());
+            match number {
+                0 => quiet.file = rest,
+                _ => quiet.more.extend(rest),
+            }
         }
+        quiet.until = quiet.until.filter(|_| is_settled && is_whole);
+        quiet
     }
 
     /// Whether nothing was left in it by a drain since then.
@@ -58,7 +70,9 @@ impl Quiet {
     /// Whether a drain would change nothing.
     #[inline]
     pub(super) fn holds(&self, now: Instant) -> bool {
-        self.until.is_some_and(|until| now < until) && self.file.as_ref().is_none_or(Rest::holds)
+        self.until.is_some_and(|until| now < until)
+            && self.file.as_ref().is_none_or(Rest::holds)
+            && self.more.iter().all(Rest::holds)
     }
 }
 
@@ -124,6 +138,78 @@ mod tests {
         assert!(!agents.agents.quiet(0).holds(exited + RETAIN));
         tick(&mut agents, exited + RETAIN);
         assert!(agents.iter().all(|agent| !agent.shown));
+    }
+
+    #[test]
+    fn who_has_left_and_has_no_file_is_not_looked_at() {
+        let (dir, mut agents, mut now) = agent(false);
+        tick(&mut agents, now);
+        fs::remove_file(dir.path().join("a")).expect("there");
+        while agents.iter().any(|agent| agent.entry.active) {
+            now += SECOND;
+            tick(&mut agents, now);
+        }
+        assert!(agents.agents.quiet(0).holds(now + LONG / 2));
+        // Its file is there again, with what it was.
+        let words = [1, 0, (4 << 32) | 4, 4, 3, 0, 5, 0, 0, 0, 0, 0, 0_u64];
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        fs::write(dir.path().join("a"), bytes).expect("written");
+        while agents.iter().all(|agent| !agent.entry.active) {
+            now += SECOND;
+            tick(&mut agents, now);
+        }
+        let sent = |agent: &Agent| agent.total(crate::event::EventType::TxBytes);
+        assert_eq!(agents.iter().map(sent).collect::<Vec<_>>(), [Some(10)]);
+    }
+
+    #[test]
+    fn an_agent_of_two_rings_is_passed_over_while_nothing_happens_in_either() {
+        let (dir, mut agents, mut now) = agent(false);
+        let path = dir.path().join("a");
+        tick(&mut agents, now);
+        // The first stays open, and is no file of that name any more.
+        let open = |path: &std::path::Path| File::options().write(true).open(path).expect("there");
+        let first = open(&path);
+        let bytes = fs::read(&path).expect("there");
+        fs::rename(&path, dir.path().join(".old")).expect("there");
+        fs::remove_file(dir.path().join(".old")).expect("there");
+        fs::write(&path, &bytes).expect("written");
+        let second = open(&path);
+        let rings = |agents: &Agents| {
+            let rings = agents.iter().map(|agent| agent.sources.len());
+            rings.sum::<usize>()
+        };
+        while rings(&agents) < 2 {
+            now += SECOND;
+            tick(&mut agents, now);
+        }
+        tick(&mut agents, now);
+        let sent = |agents: &Agents| {
+            let agent = agents.iter().next().expect("one");
+            agent.total(crate::event::EventType::TxBytes)
+        };
+        let mut expected = sent(&agents).expect("read");
+        assert_eq!(
+            expected, 5,
+            "the second is a copy of the first as it was drained"
+        );
+        for (ring, upto) in [(&first, 2_u64), (&second, 2), (&first, 3), (&second, 3)] {
+            assert!(agents.agents.quiet(0).holds(now));
+            let slot = [0, 7_u64].map(u64::to_le_bytes).concat();
+            ring.write_all_at(&slot, 8 * (5 + 2 * (upto - 1)))
+                .expect("written");
+            ring.write_all_at(&upto.to_le_bytes(), 0).expect("written");
+            assert!(!agents.agents.quiet(0).holds(now));
+            now += SECOND;
+            tick(&mut agents, now);
+            expected += 7;
+            assert_eq!(sent(&agents), Some(expected));
+            tick(&mut agents, now);
+        }
+        assert!(
+            !agents.agents.quiet(0).holds(now + SECOND),
+            "who has them is asked"
+        );
     }
 
     #[test]
