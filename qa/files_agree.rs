@@ -67,6 +67,7 @@ fn the_manual_page_names_every_metric_and_configuration_key() {
         "multiproc_dir",
         "drain_interval",
         "retain",
+        "remember",
         "idle_after",
         "histogram_buckets_us",
         "max_agents",

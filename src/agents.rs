@@ -3,8 +3,8 @@
 //! `look` and `stores` find their files, `containers` those that only a container sees, `place` says whose they are, and `order`
 //! which comes first;
 //! `drain` counts their events, and `quiet` says whom it passes over; `keep` keeps what is known of them in the state file,
-//! `surveys` finds out who they are, `exited` removes what they have left, and `counts` says how many they are and what is done
-//! for them. `reload` takes another configuration.
+//! `surveys` finds out who they are, `exited` removes what they have left, `forget` says whom nobody remembers any more, and
+//! `counts` how many they are and what is done for them. `reload` takes another configuration.
 
 use crate::agents::agent::{Agent, Now};
 use crate::config::Config;
@@ -20,6 +20,7 @@ use crate::state::record::Saved;
 use crate::state::{RecordId, State};
 use descriptors::Descriptors;
 use drain::Spent;
+use forget::Forgetting;
 use newcomers::Newcomers;
 use place::Place;
 use seats::Seats;
@@ -37,6 +38,7 @@ mod counts;
 mod descriptors;
 mod drain;
 mod exited;
+mod forget;
 mod keep;
 mod look;
 mod newcomers;
@@ -51,8 +53,6 @@ mod surveys;
 mod table;
 pub use table::AgentKey;
 
-/// Records of agents that left are kept for their return, up to this many times `max_agents`.
-const RECORDS_PER_AGENT: usize = 4;
 /// How often room in the state file is tried for again after there was none.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -135,6 +135,7 @@ pub struct Agents {
     retry: Option<Instant>,
     /// Agents whose names are too long for a record.
     unkept: usize,
+    forgetting: Forgetting,
     /// A moment on all clocks.
     clock: Now,
 }
@@ -194,6 +195,7 @@ impl Agents {
             attached: HashSet::new(),
             retry: None,
             unkept: 0,
+            forgetting: Forgetting::new(config.remember),
             clock,
         }
     }
@@ -261,7 +263,7 @@ impl Agents {
     /// How many agents are remembered at most, once their rings are gone.
     #[must_use]
     pub fn max_records(&self) -> usize {
-        RECORDS_PER_AGENT * self.max_agents
+        self.max_agents + forget::REMEMBERED.min(3 * self.max_agents)
     }
 
     /// More than any instance id that was given before, as far as the state says.

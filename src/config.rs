@@ -42,6 +42,8 @@ pub struct Config {
     pub drain_interval: Duration,
     /// How long an exited agent stays an instance, for loggers to see its last values.
     pub retain: Duration,
+    /// How long an agent whose files are gone is remembered after that, with what it has counted, for its return.
+    pub remember: Duration,
     /// After how long without an event a live agent is called idle.
     pub idle_after: Duration,
     /// Bounds of the histograms of times, microseconds.
@@ -111,6 +113,7 @@ impl Default for Config {
             multiproc_dir: Vec::new(),
             drain_interval: Duration::from_millis(50),
             retain: Duration::from_secs(600),
+            remember: Duration::from_secs(7 * 86_400),
             idle_after: Duration::from_secs(60),
             bounds: Bounds::latency(),
             max_agents: 4096,
@@ -305,7 +308,7 @@ mod tests {
     fn every_key_is_taken() {
         let config = ok(
             "[nixl]\nuser = \"root\"\ntelemetry_dir = \"/dev/shm/nixl\"\nmultiproc_dir = [\"/mp\"]\ndrain_interval = \"20ms\"\n\
-                         retain = \"1h 30min\"\nmax_agents = 7\nmax_capacity = 1024\nowners = [\"root\", 4242]\nobserve = true\n\
+                         retain = \"1h 30min\"\nremember = \"30days\"\nmax_agents = 7\nmax_capacity = 1024\nowners = [\"root\", 4242]\nobserve = true\n\
                          remove_exited_after = \"1day\"\nproc_facts = false\ncontainers = false\nidle_after = \"90s\"\n\
                          histogram_buckets_us = [1, 20, 300]\npod_logs = \"/host/logs//\"\n",
         );
@@ -323,6 +326,7 @@ mod tests {
             (config.drain_interval, config.retain),
             (Duration::from_millis(20), Duration::from_secs(5400))
         );
+        assert_eq!(config.remember, Duration::from_secs(30 * 86_400));
         assert_eq!(
             (config.max_agents, config.max_capacity, config.observe),
             (7, 1024, true)

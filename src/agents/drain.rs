@@ -151,7 +151,10 @@ impl Agents {
         if self.retry.is_some_and(|retry| now.instant >= retry) {
             self.keep_all(now.instant);
         }
-        self.forget(changes);
+        self.forget_surplus(changes);
+        if since.is_some() {
+            self.forget_some(now, changes);
+        }
         in_time
     }
 

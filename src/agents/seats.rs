@@ -13,7 +13,7 @@ use crate::producer::writer::Holder;
 use crate::shm::Broken;
 use crate::store::Store;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 use std::time::Instant;
 
 /// How many are asked whether they can do without their place, for one that comes.
@@ -347,44 +347,6 @@ impl Agents {
         for (path, facts, refusal) in left {
             if let Some((directory, name)) = path.parent().zip(path.file_name()) {
                 self.scanner.set_aside(directory, name, &facts, refusal);
-            }
-        }
-    }
-
-    /// Drops records of agents whose files are gone, if there are too many: of the user who has most, those first that are no
-    /// instance, and were not seen for longest. Under its name an agent that returns then is a new one.
-    pub(super) fn forget(&mut self, changes: &mut Vec<Change>) {
-        let limit = self.max_records();
-        if self.agents.len() <= limit {
-            return;
-        }
-        let mut counts: HashMap<Owner, usize> = HashMap::new();
-        let mut gone: HashMap<Owner, Vec<_>> = HashMap::new();
-        for (key, agent) in self.agents.iter() {
-            *counts.entry(agent.name.owner).or_default() += 1;
-            if !agent.has_files() && agent.stranger.is_none() {
-                let entry = &agent.entry;
-                let last = (
-                    Reverse(entry.active || agent.waits.is_some()),
-                    Reverse(entry.last_seen),
-                    key,
-                );
-                gone.entry(agent.name.owner).or_default().push(last);
-            }
-        }
-        gone.values_mut().for_each(|gone| gone.sort_unstable());
-        // Some more than needed, so that this is not to be done for each that comes.
-        let target = limit - limit / 16;
-        let count = |owner: &Owner| counts.get(owner).copied().unwrap_or(0);
-        let mut owners: BinaryHeap<(usize, Owner)> =
-            gone.keys().map(|owner| (count(owner), *owner)).collect();
-        while self.agents.len() > target {
-            let Some((count, owner)) = owners.pop() else {
-                return;
-            };
-            if let Some((_, _, key)) = gone.get_mut(&owner).and_then(Vec::pop) {
-                self.forget_one(key, changes);
-                owners.push((count - 1, owner));
             }
         }
     }

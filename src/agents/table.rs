@@ -11,7 +11,8 @@ pub struct AgentKey(usize);
 /// The agents, and apart from them what a drain looks at first.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    agents: Slab<Agent>,
+    /// Boxed: the slab keeps the room that its most agents took, and a box goes back.
+    agents: Slab<Box<Agent>>,
     /// In the places of the agents, so that those in which nothing happens cost no look at more than this.
     quiet: Vec<Quiet>,
 }
@@ -19,7 +20,7 @@ pub(super) struct Table {
 impl Table {
     /// Adds an agent; the next drain looks at all of it.
     pub fn insert(&mut self, agent: Agent) -> AgentKey {
-        let key = AgentKey(self.agents.insert(agent));
+        let key = AgentKey(self.agents.insert(Box::new(agent)));
         if self.quiet.len() <= key.0 {
             self.quiet.resize_with(key.0 + 1, Quiet::default);
         }
@@ -35,15 +36,19 @@ impl Table {
     pub fn remove(&mut self, key: AgentKey) -> Option<Agent> {
         // It keeps the agent's ring mapped.
         self.wake(key);
-        self.agents.try_remove(key.0)
+        let agent = self.agents.try_remove(key.0)?;
+        while !self.quiet.is_empty() && !self.agents.contains(self.quiet.len() - 1) {
+            self.quiet.pop();
+        }
+        Some(*agent)
     }
 
     pub fn get(&self, key: AgentKey) -> Option<&Agent> {
-        self.agents.get(key.0)
+        self.agents.get(key.0).map(|agent| &**agent)
     }
 
     pub fn get_mut(&mut self, key: AgentKey) -> Option<&mut Agent> {
-        self.agents.get_mut(key.0)
+        self.agents.get_mut(key.0).map(|agent| &mut **agent)
     }
 
     /// The agent in this place, and what a drain looks at first.
@@ -69,21 +74,21 @@ impl Table {
     pub fn iter(&self) -> impl Iterator<Item = (AgentKey, &Agent)> {
         self.agents
             .iter()
-            .map(|(place, agent)| (AgentKey(place), agent))
+            .map(|(place, agent)| (AgentKey(place), &**agent))
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (AgentKey, &mut Agent)> {
         self.agents
             .iter_mut()
-            .map(|(place, agent)| (AgentKey(place), agent))
+            .map(|(place, agent)| (AgentKey(place), &mut **agent))
     }
 
     pub fn values(&self) -> impl Iterator<Item = &Agent> {
-        self.agents.iter().map(|(_, agent)| agent)
+        self.agents.iter().map(|(_, agent)| &**agent)
     }
 
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Agent> {
-        self.agents.iter_mut().map(|(_, agent)| agent)
+        self.agents.iter_mut().map(|(_, agent)| &mut **agent)
     }
 }
 

@@ -160,6 +160,7 @@ struct Section {
     multiproc_dir: Option<Directories>,
     drain_interval: Option<Period<{ DRAIN_INTERVAL_MS.0 }, { DRAIN_INTERVAL_MS.1 }>>,
     retain: Option<Period<0, 604_800_000>>,
+    remember: Option<Period<0, 31_536_000_000>>,
     idle_after: Option<Period<1_000, 604_800_000>>,
     histogram_buckets_us: Option<Buckets>,
     max_agents: Option<Number<100_000>>,
@@ -186,6 +187,7 @@ impl From<Section> for Config {
                 .drain_interval
                 .map_or(default.drain_interval, |period| period.0),
             retain: section.retain.map_or(default.retain, |period| period.0),
+            remember: section.remember.map_or(default.remember, |period| period.0),
             idle_after: section
                 .idle_after
                 .map_or(default.idle_after, |period| period.0),

@@ -2,9 +2,10 @@
 //! without quotes.
 
 /// Keys that the Python PMDA never had: a file with one of them is meant to be TOML.
-const OUR_KEYS: [&str; 7] = [
+const OUR_KEYS: [&str; 8] = [
     "drain_interval",
     "retain",
+    "remember",
     "max_agents",
     "max_capacity",
     "max_directories",

@@ -104,6 +104,7 @@ impl Agent {
             }
             // It may be remembered for long, and its values are nobody's.
             self.windows = Windows::new(now.instant);
+            self.label_text = super::labels::Kept::default();
         }
         if self.entry.starts != starts {
             self.outdate_facts();

@@ -178,8 +178,9 @@ its return, until its file is gone or the place is needed.",
         "agents that are remembered",
         "\
 Agents that the PMDA remembers, those included that left the instance domain:
-when one of them returns, its counters go on. Up to four times max_agents in
-nixl.conf are remembered; those that were seen least recently go first.",
+when one of them returns, its counters go on. Those that left are remembered for
+a week (remember in nixl.conf), and no more than four times max_agents nor 1,024
+beyond max_agents; those that were seen least recently go first.",
     ),
     control(
         15,
