@@ -131,6 +131,8 @@ pub struct Agents {
     held_turned_away: HashSet<u32>,
     instances: HashSet<String>,
     attached: HashSet<FileId>,
+    /// Whether the last drain has found files that are to be looked at anew.
+    again: bool,
     /// When room for agents that have no record is looked for again; `None`: there was room for all.
     retry: Option<Instant>,
     /// Agents whose names are too long for a record.
@@ -160,6 +162,7 @@ impl Agents {
                 check_every: check_every(0),
                 events: Events::default(),
                 early: true,
+                for_answer: false,
                 counted: 0,
                 inquiry: RefCell::default(),
             },
@@ -193,6 +196,7 @@ impl Agents {
             held_turned_away: HashSet::new(),
             instances: HashSet::new(),
             attached: HashSet::new(),
+            again: false,
             retry: None,
             unkept: 0,
             forgetting: Forgetting::new(config.remember),
@@ -210,6 +214,12 @@ impl Agents {
     #[must_use]
     pub fn is_asking(&self) -> bool {
         self.books.inquiry.borrow().is_open()
+    }
+
+    /// Whether the last drain has found that rings are not what they were: another look finds what they are now.
+    #[must_use]
+    pub fn is_to_look_again(&self) -> bool {
+        self.again
     }
 
     /// Goes on from a state: its agents are known again, and those that were instances are.

@@ -239,6 +239,8 @@ pub fn find(cluster: u32, item: u32) -> Option<&'static Metric> {
     Some(&METRICS[at])
 }
 
+/// The clusters of the host: sums over all agents, and how many there are.
+pub const HOST: [u32; 2] = [30, 31];
 /// Cluster of what the PMDA says of itself.
 pub const CONTROL: u32 = 40;
 /// Cluster and item of the time between two drains, which can be stored to.

@@ -103,6 +103,7 @@ impl Agents {
         let end = Instant::now() + budget;
         let now = self.clock.at(now);
         self.books.check_every = check_every(self.seats.total());
+        self.books.for_answer = since.is_none();
         let pass = Pass {
             now,
             end,
@@ -140,6 +141,7 @@ impl Agents {
         found.more.clear();
         self.more = found.more;
         self.spent = found.spent;
+        self.again = !found.again.is_empty();
         for path in found.again {
             if let (Some(directory), Some(name)) = (path.parent(), path.file_name()) {
                 self.scanner.look_again(directory, name);

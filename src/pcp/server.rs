@@ -183,6 +183,11 @@ impl Server {
         };
         while !self.scan(budget.scan) && allowance.lasts() {}
         while !self.drain(budget.drain, Agents::drain) && allowance.lasts() {}
+        if self.agents.is_to_look_again() {
+            // An agent that was started anew with a ring of another size: what it has written since is in this answer.
+            self.scan(budget.scan);
+            self.drain(budget.drain, Agents::drain);
+        }
         self.control.drains += 1;
     }
 

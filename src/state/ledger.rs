@@ -43,6 +43,8 @@ pub struct Books {
     pub events: Events,
     /// Whether the first look at everything is not over.
     pub early: bool,
+    /// Whether somebody waits for what is counted.
+    pub for_answer: bool,
     /// How many events were counted since the start.
     pub counted: u64,
     /// What is asked of /proc on the way.
@@ -200,6 +202,12 @@ impl<'a> Ledger<'a> {
     #[must_use]
     pub fn is_early(&self) -> bool {
         self.books.early
+    }
+
+    /// Whether somebody waits for what is counted: to the last event.
+    #[must_use]
+    pub fn is_for_answer(&self) -> bool {
+        self.books.for_answer
     }
 
     /// The ring whose batch was counted last, while it is not known that its slots were given back.

@@ -1,7 +1,7 @@
 //! Which values a fetch gets.
 
 use super::Server;
-use crate::metrics::{self, AGENTS, CONTROL, Source, Value};
+use crate::metrics::{self, AGENTS, CONTROL, HOST, Source, Value};
 use crate::pcp::answer::Answer;
 use crate::pcp::profile::Profile;
 use crate::pcp::{self, buckets, cluster_and_item, indom, sys};
@@ -10,19 +10,23 @@ use std::cell::LazyCell;
 /// What stands for the instance of a value that is the only one (PM_IN_NULL, pmapi.h).
 const NO_INSTANCE: u32 = u32::MAX;
 
-/// Whether a metric tells of the host or of pmdanixl itself, which is counted up for an answer.
-fn is_of_host(pmid: u32) -> bool {
+/// Whether a metric tells of the host what is counted up over all agents that are known, for an answer.
+fn is_counted_up(pmid: u32) -> bool {
     let (cluster, item) = cluster_and_item(pmid);
-    metrics::find(cluster, item).is_some_and(|metric| matches!(metric.source, Source::Control(_)))
+    HOST.contains(&cluster)
+        && metrics::find(cluster, item)
+            .is_some_and(|metric| matches!(metric.source, Source::Control(_)))
 }
 
 impl Server {
     /// Answers a fetch: of each metric the values of the instances that are asked for. Where one is not known, the instance is
     /// left out. As long as another pmdanixl drains, all but `nixl.control` is to be asked for again later.
     pub fn answer(&mut self, pmids: &[u32], profile: &Profile, answer: &mut Answer) {
-        if pmids.iter().any(|&pmid| is_of_host(pmid)) && !self.is_waiting() {
-            self.control.agents = self.agents.counts();
+        if !self.is_waiting() {
             self.control.effort = self.agents.effort();
+            if pmids.iter().any(|&pmid| is_counted_up(pmid)) {
+                self.control.agents = self.agents.counts();
+            }
         }
         let all = || {
             let agents = self.instances.iter();

@@ -72,7 +72,7 @@ impl Source {
         self.more = self.pending > limit;
         // A batch that begins at 0 is the one of which it may be hard to tell whether its slots were given back in a new ring. So
         // none ends there but one of a single event, and where the ring was half full, that waits for the next drain, by which
-        // more have come.
+        // more have come; but for an answer, which has all.
         let is_cut = limit > 1 && self.ring.between(0, read_pos + limit) == 0;
         let batch = self.ring.take(limit - u64::from(is_cut), ledger.events())?;
         if batch.from != self.commit.upto {
@@ -100,7 +100,7 @@ impl Source {
         if !swapped {
             self.release(ledger)?;
         }
-        let is_busy = self.pending >= self.ring.capacity() / 2;
+        let is_busy = self.pending >= self.ring.capacity() / 2 && !ledger.is_for_answer();
         Ok(match is_cut && !is_busy {
             true => Taken::AllButOne,
             false => Taken::Some,
