@@ -6,6 +6,7 @@ mod support;
 mod world;
 
 use pmdanixl::event::EventType;
+use std::fs;
 use std::process::Command;
 use support::pdu::Link;
 use support::{Home, PMDANIXL, wait_for, writer};
@@ -16,21 +17,24 @@ const TX_BYTES: &str = "transfer.tx_bytes";
 
 /// What an answer has of the world's only agent.
 fn answer(world: &mut World) -> u64 {
-    let mut changes = Vec::new();
-    world.agents.drain(world.now, LONG, &mut changes);
-    while world.agents.is_asking() {
-        world.agents.drain(world.now, LONG, &mut changes);
-    }
+    world.answer();
     let agent = world.agents.iter().next().expect("an agent");
     agent.total(EventType::TxBytes).expect("read")
 }
 
 #[test]
 fn it_has_the_last_event_wherever_the_ring_ends_and_however_full_it_is() {
-    let mut world = World::new(|_| ());
+    // Where no store to a mapping changes the time of the file, by which it would be seen that the ring was set up anew.
+    let mut world = World::in_memory();
     let mut ring = world.ring("a");
     push(&mut ring, 1);
     world.tick(1, SECOND, LONG);
+    // The clock of files is coarse.
+    wait_for("its file is older than that clock can tell", || {
+        let changed = fs::metadata(world.path("a")).expect("there").modified();
+        let age = changed.expect("known").elapsed().unwrap_or_default();
+        (age > SECOND / 5).then_some(())
+    });
     let mut sent = 1;
     for events in [
         15,
@@ -63,10 +67,34 @@ fn it_has_the_last_event_wherever_the_ring_ends_and_however_full_it_is() {
     }
 }
 
-/// It is not known how soon each is answered: one in which the processor was busy with something else has it from the tick or not
-/// at all.
 #[test]
 fn it_has_what_an_agent_wrote_that_was_started_anew_with_a_ring_of_another_size() {
+    let mut world = World::new(|_| ());
+    let start = |world: &World, capacity| {
+        let path = world.path("a");
+        let mut ring = RingWriter::create(&path, Layout::V4, capacity).expect("a ring");
+        for _ in 0..3 {
+            push(&mut ring, 1);
+        }
+        ring
+    };
+    let _first = start(&world, 16);
+    world.tick(1, SECOND, LONG);
+    assert_eq!(answer(&mut world), 3);
+    assert!(!world.agents.is_to_look_again());
+    let mut rings = Vec::new();
+    for (round, capacity) in (2..).zip([64, 256, 16, 64]) {
+        rings.push(start(&world, capacity));
+        answer(&mut world);
+        assert!(world.agents.is_to_look_again(), "it is another ring");
+        world.agents.scan(world.now, LONG);
+        assert_eq!(answer(&mut world), 3 * round);
+        assert!(!world.agents.is_to_look_again());
+    }
+}
+
+#[test]
+fn no_answer_has_more_than_was_written_and_in_the_end_it_has_all_of_a_ring_of_another_size() {
     let home = Home::new();
     home.set("drain_interval = \"1s\"");
     let start = |round: u32| {
@@ -78,26 +106,22 @@ fn it_has_what_an_agent_wrote_that_was_started_anew_with_a_ring_of_another_size(
         }
         ring
     };
-    let _first = start(0);
+    let mut rings = vec![start(0)];
     let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
     let shown = |link: &mut Link| {
         let values = link.values(TX_BYTES).expect("an answer");
         values.get("agent").copied().unwrap_or(0)
     };
-    wait_for("it is an instance", || {
-        (shown(&mut link) == 3).then_some(())
-    });
-    let (mut at_once, mut rings) = (0, Vec::new());
-    for round in 1..=20 {
-        rings.push(start(round));
+    for round in 0..=20 {
+        if round > 0 {
+            rings.push(start(round));
+        }
         let sent = 3 * (u64::from(round) + 1);
-        at_once += u32::from(shown(&mut link) == sent);
         wait_for("all is counted", || {
             let now = shown(&mut link);
             assert!(now <= sent, "{now} of {sent}");
             (now == sent).then_some(())
         });
     }
-    assert!(at_once >= 15, "{at_once} of 20 answers had it at once");
     assert!(link.end().success());
 }

@@ -130,13 +130,19 @@ impl World {
 
     fn drain(&mut self) {
         let agents = self.agents.as_mut().expect("started");
-        // Three ticks: one may find that the ring is another one, and the next looks at it anew.
-        for _ in 0..3 {
+        // Two ticks, and an answer: one may find that the ring is another one, and the next looks at it anew.
+        for is_answer in [false, false, true] {
             self.now += 3 * SECOND;
-            agents.scan(self.now, LONG);
-            agents.drain(self.now, LONG, &mut Vec::new());
-            while agents.is_asking() {
-                agents.drain(self.now, LONG, &mut Vec::new());
+            let now = self.now;
+            agents.scan(now, LONG);
+            loop {
+                match is_answer {
+                    true => agents.drain(now, LONG, &mut Vec::new()),
+                    false => agents.drain_on(now, now, LONG, &mut Vec::new()),
+                };
+                if !agents.is_asking() {
+                    break;
+                }
             }
         }
         self.counted += self.queue.drain(..).sum::<u64>();

@@ -16,7 +16,7 @@ use support::{Home, Pmcd, example, wait_for};
 const TX_BYTES: &str = "nixl.transfer.tx_bytes";
 /// Agents that are there all the time.
 const RESIDENTS: usize = 10;
-/// What `max_agents` is set to; of four times as many the daemon keeps the totals.
+/// What `max_agents` is set to; the daemon keeps the totals of four times as many.
 const MAX_AGENTS: usize = 160;
 /// Names of those that come and go: more than the daemon keeps, so that it has to forget some.
 const NAMES: u64 = 700;

@@ -199,7 +199,7 @@ impl Agents {
             again: false,
             retry: None,
             unkept: 0,
-            forgetting: Forgetting::new(config.remember),
+            forgetting: Forgetting::new(config, 0),
             clock,
         }
     }
@@ -252,6 +252,7 @@ impl Agents {
                 changes.push(Change::Appeared(key));
             }
         }
+        self.forgetting.known(self.agents.len());
         changes
     }
 
@@ -336,6 +337,9 @@ impl Agents {
     /// Has the next drain look at all of an agent, and the next survey ask about it: it has a file that it had not.
     fn wake(&mut self, key: AgentKey) {
         self.agents.wake(key);
+        if let Some(agent) = self.agents.get_mut(key) {
+            agent.bare_since = None;
+        }
         (self.asks, self.may_wait) = (true, true);
         self.recount(key);
     }

@@ -82,13 +82,24 @@ impl World {
             self.now += interval;
             let mut changes = Vec::new();
             self.agents.scan(self.now, budget);
-            self.agents.drain(self.now, budget, &mut changes);
+            let now = self.now;
+            self.agents.drain_on(now, now, budget, &mut changes);
             // What /proc shows of a ring takes time of its own.
             while self.agents.is_asking() {
-                self.agents.drain(self.now, budget, &mut changes);
+                self.agents.drain_on(now, now, budget, &mut changes);
             }
             self.follow(changes);
         }
+    }
+
+    /// A drain for somebody who asks; no time passes.
+    pub fn answer(&mut self) {
+        let mut changes = Vec::new();
+        self.agents.drain(self.now, LONG, &mut changes);
+        while self.agents.is_asking() {
+            self.agents.drain(self.now, LONG, &mut changes);
+        }
+        self.follow(changes);
     }
 
     /// Has the agents take the configuration as it is now.

@@ -74,6 +74,8 @@ pub struct Agent {
     pub(crate) stranger: Option<Stranger>,
     /// The file that it has no place for, and that it may write to: nobody else's is taken for its.
     pub(crate) waits: Option<Waiting>,
+    /// Since when it is known to have no file, as of the last look for those that are to be forgotten.
+    pub(crate) bare_since: Option<Instant>,
     /// How many places it takes and of whose, as they were counted last.
     pub(crate) seats_counted: (Option<u32>, usize),
     /// Has the next drain fail.
@@ -105,6 +107,7 @@ impl Agent {
             store: None,
             stranger: None,
             waits: None,
+            bare_since: None,
             seats_counted: (None, 0),
             #[cfg(test)]
             fails: false,
@@ -145,6 +148,17 @@ impl Agent {
             self.ranges = *self.entry.account.ranges();
         }
         turned.then_some(shown)
+    }
+
+    /// It is to be no instance any more.
+    pub(crate) fn leave(&mut self, now: Instant) {
+        self.entry.active = false;
+        if self.facts_are_old {
+            self.set_facts(None);
+        }
+        // It may be remembered for long, and its values are nobody's.
+        self.windows = Windows::new(now);
+        self.label_text = labels::Kept::default();
     }
 
     /// Whether it is an instance whose ranges of times are others than they were: then these are its ranges from here on.

@@ -155,7 +155,7 @@ impl Agents {
         }
         self.forget_surplus(changes);
         if since.is_some() {
-            self.forget_some(now, changes);
+            self.forget_some(now.instant, changes);
         }
         in_time
     }
@@ -214,11 +214,11 @@ impl Agents {
             started = after;
             let in_time = after < end;
             let drained = (in_time && !outcome.more).then_some(now.instant);
-            *quiet = match outcome.unseen {
+            match outcome.unseen {
                 // It waits for an answer, which is not kept for it for long.
-                true => Quiet::default(),
-                false => Quiet::of(agent, &now, drained, &self.books),
-            };
+                true => *quiet = Quiet::default(),
+                false => quiet.renew(agent, &now, drained, &self.books),
+            }
             found.broken |= outcome.broken;
             self.asks |= agent.asks();
             self.may_wait |= agent.wants_facts();

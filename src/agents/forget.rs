@@ -3,10 +3,11 @@
 //! a new one, with another instance id.
 //!
 //! To forget one takes a record out of the state, a name out of pmdacache and ranges out of the instance domains. So a tick forgets
-//! a few, and an answer none but those for which others have come.
+//! a few, and an answer no more than have come since.
 
 use super::{AgentKey, Agents, Change};
-use crate::agents::agent::{Agent, Now};
+use crate::agents::agent::Agent;
+use crate::config::Config;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::{Duration, Instant};
@@ -15,8 +16,9 @@ use std::time::{Duration, Instant};
 pub(super) const REMEMBERED: usize = 1024;
 /// So many are forgotten at a time.
 const PIECE: usize = 16;
-/// How often those are looked for that left long ago, unless they are remembered for less than that.
+/// How often those are looked for that left long ago, unless they are remembered for less than that, and no more often than this.
 const PAUSE: Duration = Duration::from_secs(60);
+const LEAST_PAUSE: Duration = Duration::from_secs(1);
 
 /// An agent that may be forgotten, unless something happens to it before.
 #[derive(Clone, Copy, Debug)]
@@ -46,8 +48,11 @@ impl Candidate {
 /// Who is being forgotten.
 #[derive(Debug)]
 pub(super) struct Forgetting {
-    /// For how long those are remembered that have left.
+    /// For how long those are remembered that have left, once their files are gone. Not before they are no instances any more:
+    /// a store's agent gives its place up earlier, and its record tells what of the store is counted.
     remember: Duration,
+    /// How many were known after the last drain.
+    known: usize,
     /// Those that left before that, in no order.
     old: Vec<Candidate>,
     /// When those are looked for again; `None`: at once.
@@ -59,9 +64,11 @@ pub(super) struct Forgetting {
 }
 
 impl Forgetting {
-    pub fn new(remember: Duration) -> Self {
+    /// As the configuration has it, where so many are known.
+    pub fn new(config: &Config, known: usize) -> Self {
         Self {
-            remember,
+            remember: config.remember.max(config.retain),
+            known,
             old: Vec::new(),
             next_look: None,
             surplus: Vec::new(),
@@ -69,27 +76,31 @@ impl Forgetting {
         }
     }
 
-    /// They are remembered for so long from now on.
-    pub fn remember(&mut self, remember: Duration) {
-        *self = Self::new(remember);
+    /// So many are known: they have not come since.
+    pub fn known(&mut self, known: usize) {
+        self.known = known;
     }
 }
 
 impl Agents {
-    /// Forgets those for whom there is no room.
+    /// Makes room for those that have come since the last drain.
     pub(super) fn forget_surplus(&mut self, changes: &mut Vec<Change>) {
-        let limit = self.max_records();
-        self.forgetting.crowded |= self.agents.len() > limit;
-        while self.agents.len() > limit && self.forget_next(changes) {}
+        let (limit, known) = (self.max_records(), self.agents.len());
+        self.forgetting.crowded |= known > limit;
+        let mut came = known.saturating_sub(self.forgetting.known);
+        while came > 0 && self.agents.len() > limit && self.forget_next(changes) {
+            came -= 1;
+        }
+        self.forgetting.known = self.agents.len();
     }
 
     /// Forgets a few of those that are to be forgotten.
-    pub(super) fn forget_some(&mut self, now: Now, changes: &mut Vec<Change>) {
-        let is_due = |next: Instant| now.instant >= next;
+    pub(super) fn forget_some(&mut self, now: Instant, changes: &mut Vec<Change>) {
+        let is_due = |next: Instant| now >= next;
         // Whose file is still to be found has not left.
         if self.early.is_none() && self.forgetting.next_look.is_none_or(is_due) {
-            let pause = self.forgetting.remember.min(PAUSE);
-            self.forgetting.next_look = Some(now.instant + pause);
+            let pause = self.forgetting.remember.clamp(LEAST_PAUSE, PAUSE);
+            self.forgetting.next_look = Some(now + pause);
             self.forgetting.old = self.left_long_ago(now);
         }
         let mut left = PIECE;
@@ -109,16 +120,22 @@ impl Agents {
         if !self.forgetting.crowded {
             self.forgetting.surplus = Vec::new();
         }
+        self.forgetting.known = self.agents.len();
     }
 
-    /// Those that are no instances, have no file, and were not seen for longer than they are remembered.
-    fn left_long_ago(&self, now: Now) -> Vec<Candidate> {
+    /// Those that are no instances, and have had no file for longer than they are remembered.
+    fn left_long_ago(&mut self, now: Instant) -> Vec<Candidate> {
         let remember = self.forgetting.remember;
-        let candidates = self.agents.iter();
-        candidates
-            .filter_map(|(key, agent)| Candidate::of(key, agent))
-            .filter(|candidate| !candidate.active && now.since(candidate.last_seen) >= remember)
-            .collect()
+        let is_over = |(key, agent): (AgentKey, &mut Agent)| {
+            let Some(candidate) = Candidate::of(key, agent) else {
+                agent.bare_since = None;
+                return None;
+            };
+            let since = *agent.bare_since.get_or_insert(now);
+            let is_long_ago = now.saturating_duration_since(since) >= remember;
+            (is_long_ago && !candidate.active).then_some(candidate)
+        };
+        self.agents.iter_mut().filter_map(is_over).collect()
     }
 
     /// Forgets the next for whom there is no room; whether there was one.
@@ -254,7 +271,11 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let mut agents = agents(dir.path(), LONG, 4096);
         let names: Vec<String> = (0..100).map(|number| format!("a{number}")).collect();
-        let left = come_and_go(&mut agents, dir.path(), &names, Instant::now());
+        let mut left = come_and_go(&mut agents, dir.path(), &names, Instant::now());
+        for _ in 0..PAUSE.as_secs() {
+            left += SECOND;
+            assert_eq!(tick(&mut agents, left), [""; 0]);
+        }
         // One that has its file goes on, and one that comes back has what it had.
         let mut now = left + LONG / 2;
         ring(&dir.path().join("stays"), 5);
@@ -264,7 +285,7 @@ mod tests {
             now += SECOND;
         }
         assert_eq!(agents.agents.len(), 101);
-        now = left + LONG;
+        now = left + LONG + PAUSE;
         let mut forgotten = Vec::new();
         for _ in 0..100 {
             let some = tick(&mut agents, now);
@@ -295,6 +316,39 @@ mod tests {
             highest,
             "what nobody has is not gone through"
         );
+    }
+
+    #[test]
+    fn who_is_silent_for_long_is_remembered_for_his_time_once_his_file_is_gone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut agents = agents(dir.path(), LONG, 4096);
+        let path = dir.path().join("a");
+        ring(&path, 5);
+        let mut now = Instant::now();
+        while agents.iter().all(|agent| !agent.entry.active) {
+            now += SECOND;
+            tick(&mut agents, now);
+        }
+        while agents.iter().any(|agent| agent.entry.active) {
+            now += SECOND;
+            tick(&mut agents, now);
+        }
+        // NIXL leaves the file behind, and somebody clears it away long after.
+        now += 3 * LONG;
+        tick(&mut agents, now);
+        fs::remove_file(&path).expect("there");
+        for _ in 0..200 {
+            now += SECOND;
+            assert_eq!(tick(&mut agents, now), [""; 0]);
+        }
+        assert!(agents.iter().all(|agent| !agent.has_files()));
+        ring(&path, 7);
+        for _ in 0..10 {
+            now += SECOND;
+            tick(&mut agents, now);
+        }
+        let total = |agent: &Agent| agent.total(EventType::TxBytes);
+        assert_eq!(agents.iter().map(total).collect::<Vec<_>>(), [Some(12)]);
     }
 
     #[test]

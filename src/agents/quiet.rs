@@ -26,7 +26,13 @@ impl Quiet {
     /// As of a drain that has just been; `drained` is when that was, if it left nothing. An agent in which nothing happens is looked
     /// at as often as it is asked who has its file: what passes with time alone is found out as late as that, but for the end of
     /// one that has exited, which is known beforehand.
-    pub(super) fn of(agent: &Agent, now: &Now, drained: Option<Instant>, books: &Books) -> Self {
+    pub(super) fn renew(
+        &mut self,
+        agent: &Agent,
+        now: &Now,
+        drained: Option<Instant>,
+        books: &Books,
+    ) {
         let look = books.check_every;
         let left = match agent.entry.silent_since {
             Some(since) if agent.entry.active => {
@@ -42,24 +48,22 @@ impl Quiet {
             (until.filter(|_| agent.entry.active), store.rest())
         });
         let without = if agent.entry.active { look } else { GONE };
-        let mut quiet = Self {
-            until: now.instant.checked_add(left.min(without)),
-            drained,
-            ..Self::default()
-        };
+        self.until = now.instant.checked_add(left.min(without));
+        (self.drained, self.file) = (drained, None);
+        // Its room stays, for a tick allocates nothing.
+        self.more.clear();
         let is_settled = agent.entry.active == agent.shown && agent.stranger.is_none();
         // Of several rings not all may have had their turn.
         let is_whole = agent.sources.len() < 2 || drained.is_some();
         for (number, (until, rest)) in rings.chain(store).enumerate() {
-            let earliest = quiet.until.zip(until).map(|(one, other)| one.min(other));
-            quiet.until = earliest.filter(|_| rest.is_some());
+            let earliest = self.until.zip(until).map(|(one, other)| one.min(other));
+            self.until = earliest.filter(|_| rest.is_some());
             match number {
-                0 => quiet.file = rest,
-                _ => quiet.more.extend(rest),
+                0 => self.file = rest,
+                _ => self.more.extend(rest),
             }
         }
-        quiet.until = quiet.until.filter(|_| is_settled && is_whole);
-        quiet
+        self.until = self.until.filter(|_| is_settled && is_whole);
     }
 
     /// Whether nothing was left in it by a drain since then.

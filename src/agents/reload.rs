@@ -1,6 +1,7 @@
 //! Another configuration.
 
 use super::descriptors::Descriptors;
+use super::forget::Forgetting;
 use super::{AgentKey, Agents, Change, FIRST_LOOK};
 use crate::config::Config;
 use crate::find::directory;
@@ -20,7 +21,7 @@ impl Agents {
         let room = Descriptors::of(config);
         self.max_rings = room.rings;
         self.remove_exited_after = config.remove_exited_after;
-        self.forgetting.remember(config.remember);
+        self.forgetting = Forgetting::new(config, self.agents.len());
         self.pod_logs.clone_from(&config.pod_logs);
         let asked = std::mem::replace(&mut self.proc_facts, config.proc_facts);
         self.found.clear();
@@ -84,7 +85,7 @@ impl Agents {
                 keep
             });
             if had_files && !is_to_be_found && agent.attached().next().is_none() {
-                agent.entry.active = false;
+                agent.leave(Instant::now());
                 if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
                     // A state that is broken is given up at the next drain.
                     let _ = state.replace(record, &agent.entry);

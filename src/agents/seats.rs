@@ -320,7 +320,8 @@ impl Agents {
         }
         agent.sources = kept;
         if agent.entry.active && !agent.has_files() {
-            (agent.entry.active, agent.waits) = (false, waiting.filter(|_| is_alive));
+            agent.waits = waiting.filter(|_| is_alive);
+            agent.leave(now);
             if is_alive {
                 let (instance, owner) = (&agent.name.instance, agent.name.owner);
                 let owner = owner.map_or_else(|| "?".into(), |uid| uid.to_string());

@@ -34,9 +34,9 @@ impl Table {
     }
 
     pub fn remove(&mut self, key: AgentKey) -> Option<Agent> {
+        let agent = self.agents.try_remove(key.0)?;
         // It keeps the agent's ring mapped.
         self.wake(key);
-        let agent = self.agents.try_remove(key.0)?;
         while !self.quiet.is_empty() && !self.agents.contains(self.quiet.len() - 1) {
             self.quiet.pop();
         }

@@ -7,7 +7,6 @@ use crate::ring::source::{Drained, Source};
 use crate::state::ledger::{Books, Ledger, Lifetimes};
 use crate::state::record::Name;
 use crate::store::Found;
-use crate::totals::windows::Windows;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -99,12 +98,7 @@ impl Agent {
         age(name, &mut ledger, alive, &outcome, now, lifetimes.retain);
         outcome.broken = ledger.broken;
         if active && !self.entry.active {
-            if self.facts_are_old {
-                self.set_facts(None);
-            }
-            // It may be remembered for long, and its values are nobody's.
-            self.windows = Windows::new(now.instant);
-            self.label_text = super::labels::Kept::default();
+            self.leave(now.instant);
         }
         if self.entry.starts != starts {
             self.outdate_facts();

@@ -72,7 +72,7 @@ impl Source {
         self.more = self.pending > limit;
         // A batch that begins at 0 is the one of which it may be hard to tell whether its slots were given back in a new ring. So
         // none ends there but one of a single event, and where the ring was half full, that waits for the next drain, by which
-        // more have come; but for an answer, which has all.
+        // more have come; but for an answer, which has all, if it would be seen that the ring was set up anew.
         let is_cut = limit > 1 && self.ring.between(0, read_pos + limit) == 0;
         let batch = self.ring.take(limit - u64::from(is_cut), ledger.events())?;
         if batch.from != self.commit.upto {
@@ -80,9 +80,8 @@ impl Source {
         }
         // A restart in the midst of the copy may have left positions that fit, but not the slots that were copied first.
         let after = self.identity()?;
-        if (!ring.settled || after.changed != ring.changed)
-            && self.ring.print(batch.from, batch.upto)? != batch.print
-        {
+        let is_same = ring.settled && after.changed == ring.changed;
+        if !is_same && self.ring.print(batch.from, batch.upto)? != batch.print {
             return Err(RingFault::Restarted);
         }
         self.commit = Commit::of(&batch, ring, false);
@@ -100,8 +99,9 @@ impl Source {
         if !swapped {
             self.release(ledger)?;
         }
-        let is_busy = self.pending >= self.ring.capacity() / 2 && !ledger.is_for_answer();
-        Ok(match is_cut && !is_busy {
+        let is_busy = self.pending >= self.ring.capacity() / 2;
+        let has_time = is_busy && !(ledger.is_for_answer() && is_same);
+        Ok(match is_cut && !has_time {
             true => Taken::AllButOne,
             false => Taken::Some,
         })
