@@ -3,7 +3,7 @@
 use crate::check::silent::Users;
 use crate::config::{Config, Loaded};
 use crate::error::{ConfigError, Refusal};
-use crate::find::containers::look::{self, Said};
+use crate::find::containers::look::{self, Avoided, Said};
 use crate::find::containers::{self, process};
 use crate::find::directory::{self, Directory, Holds};
 use crate::find::discover::{self, Access, Candidate, FileFacts, FileId};
@@ -201,13 +201,13 @@ fn check_containers(
         let why = containers::without_openat2(errno);
         return verdict.problem(out, format!("containers are not looked into: {why}"));
     }
-    let found = look::begin(Vec::new(), HashSet::new()).map(|said| {
+    let found = look::begin(Vec::new(), Avoided::default()).map(|said| {
         let end = Instant::now() + PATIENCE;
         let mut at = None;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             match said.recv_timeout(left) {
-                Ok(Said::At(process)) => at = Some(process),
+                Ok(Said::At(suspect)) => at = Some(suspect.process),
                 Ok(Said::Done(found)) => return Ok(found),
                 Err(_) => return Err(at.map_or(0, |process| process.pid)),
             }

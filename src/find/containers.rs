@@ -17,7 +17,7 @@
 use crate::find::directory::Directory;
 use crate::log;
 use crate::producer::writer::Writer;
-use look::{Found, Known, Said};
+use look::{Avoided, Found, Known, Said, Suspect};
 use nix::errno::Errno;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 const CHECK: Duration = Duration::from_secs(1);
 /// A look that does not get any further for so long is given up.
 const STUCK: Duration = Duration::from_secs(30);
-/// That many times; then containers are not looked into any more.
+/// As long as so many of them wait, there is no other look.
 const MAX_STUCK: usize = 8;
 /// How long rings of a container that has ended are kept at most.
 pub const GRACE: Duration = Duration::from_secs(10);
@@ -50,7 +50,7 @@ const MAX_SAID: usize = 1024;
 #[derive(Debug)]
 struct Looking {
     said: Receiver<Said>,
-    at: Option<Writer>,
+    at: Option<Suspect>,
     /// When it last got further.
     since: Instant,
 }
@@ -62,8 +62,13 @@ pub struct Containers {
     looking: Option<Looking>,
     next_look: Instant,
     next_check: Instant,
-    avoided: HashSet<Writer>,
-    stuck: usize,
+    /// Those that have held a look up, and still run.
+    held: Vec<Suspect>,
+    /// Whether one of another user namespace has: anybody can have such processes, and nothing of them is opened anyway.
+    avoids_strangers: bool,
+    /// Looks that were given up, and still wait.
+    stuck: Vec<Receiver<Said>>,
+    /// Whether there is no openat2(2).
     off: bool,
     /// What was said of directories that are left alone, by mount namespace and path.
     said: HashSet<(u64, PathBuf)>,
@@ -99,8 +104,9 @@ impl Containers {
             looking: None,
             next_look: now,
             next_check: now,
-            avoided: HashSet::new(),
-            stuck: 0,
+            held: Vec::new(),
+            avoids_strangers: false,
+            stuck: Vec::new(),
             off: can.is_err(),
             said: HashSet::new(),
             said_hidden: false,
@@ -126,6 +132,7 @@ impl Containers {
             self.next_check = now + CHECK;
             step.checked = true;
             self.check(&mut step);
+            self.held.retain(|suspect| suspect.process.is_running());
         }
         if let Some(looking) = self.looking.take() {
             if let Some(found) = self.listen(looking, now) {
@@ -145,9 +152,13 @@ impl Containers {
 
     fn begin(&mut self, now: Instant) {
         self.next_look = now + EVERY;
+        self.stuck.retain(still_waits);
+        if self.stuck.len() >= MAX_STUCK {
+            return;
+        }
         // Those that have ended keep no name from those that come after them.
         let known = self.places.iter().map(Known::from).collect();
-        match look::begin(known, self.avoided.clone()) {
+        match look::begin(known, self.avoided()) {
             Ok(said) => {
                 self.looking = Some(Looking {
                     said,
@@ -173,21 +184,35 @@ impl Containers {
             self.looking = Some(looking);
             return None;
         }
-        self.stuck += 1;
-        self.avoided.extend(looking.at);
-        let pid = looking.at.map_or(0, |process| process.pid);
-        if self.stuck < MAX_STUCK {
-            tracing::warn!(
-                "process {pid} holds up whoever looks at it; it is not looked for telemetry again"
-            );
-        } else {
-            self.off = true;
+        self.stuck.push(looking.said);
+        self.held.extend(looking.at);
+        let pid = looking.at.map_or(0, |suspect| suspect.process.pid);
+        let others = match looking.at {
+            Some(suspect) if !suspect.is_ours => {
+                self.avoids_strangers = true;
+                "no process of another user namespace"
+            }
+            _ => "as long as it runs, no process of its mount namespace",
+        };
+        tracing::warn!(
+            "process {pid} holds up whoever looks at it; {others} is looked for telemetry again"
+        );
+        if self.stuck.len() == MAX_STUCK {
             tracing::error!(
-                "process {pid} holds up whoever looks at it, as {} did before; no new containers are looked into",
-                self.stuck - 1
+                "eight processes hold up whoever looks at them; until one ends, no new containers are looked into"
             );
         }
         None
+    }
+
+    /// Whom the next look passes over: a container that holds one up does so no second time, by another of its processes.
+    fn avoided(&self) -> Avoided {
+        let ours = self.held.iter().filter(|suspect| suspect.is_ours);
+        Avoided {
+            processes: self.held.iter().map(|suspect| suspect.process).collect(),
+            namespaces: ours.map(|suspect| suspect.mnt).collect(),
+            strangers: self.avoids_strangers,
+        }
     }
 
     /// Says once of each directory why it is left alone.
@@ -242,6 +267,17 @@ impl Containers {
             }
             !place.processes.is_empty()
         });
+    }
+}
+
+/// Whether a look that was given up has not come to its end since.
+fn still_waits(said: &Receiver<Said>) -> bool {
+    loop {
+        match said.try_recv() {
+            Ok(Said::At(_)) => {}
+            Ok(Said::Done(_)) | Err(TryRecvError::Disconnected) => return false,
+            Err(TryRecvError::Empty) => return true,
+        }
     }
 }
 
@@ -368,13 +404,20 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_holds_a_look_up_is_not_looked_at_again_and_too_many_end_it() {
+    fn a_process_that_holds_a_look_up_is_not_looked_at_again_nor_are_its_like() {
         let start = Instant::now();
         let mut containers = Containers::new(start);
+        let mut looks = Vec::new();
         for round in 0..MAX_STUCK {
             let (say, said) = std::sync::mpsc::channel();
             let pid = u32::try_from(round).expect("small");
-            say.send(Said::At(Writer { pid, start: 1 })).expect("heard");
+            let suspect = Suspect {
+                process: Writer { pid, start: 1 },
+                mnt: 100 + u64::from(pid),
+                is_ours: round != 3,
+            };
+            say.send(Said::At(suspect)).expect("heard");
+            looks.push(say);
             let looking = Looking {
                 said,
                 at: None,
@@ -388,14 +431,31 @@ mod tests {
                     .is_none()
             );
             let looking = containers.looking.take().expect("not long");
-            assert!(!containers.off);
             assert!(containers.listen(looking, start + 2 * STUCK).is_none());
             assert!(containers.looking.is_none());
-            assert!(containers.avoided.contains(&Writer { pid, start: 1 }));
+            let avoided = containers.avoided();
+            assert!(avoided.processes.contains(&suspect.process));
+            assert_eq!(avoided.namespaces.contains(&suspect.mnt), suspect.is_ours);
+            assert_eq!(avoided.strangers, round >= 3);
         }
-        assert!(containers.off);
-        containers.step(start + 3 * STUCK);
+        // As many as may wait do.
+        let mut now = start + 3 * STUCK;
+        containers.step(now);
         assert!(containers.looking.is_none());
+        // None of them runs.
+        let avoided = containers.avoided();
+        assert!(avoided.processes.is_empty() && avoided.namespaces.is_empty());
+        assert!(avoided.strangers);
+        // One that ends makes room, also by the end of its thread.
+        looks.pop();
+        now += EVERY;
+        containers.step(now);
+        assert!(containers.looking.is_some());
+        assert_eq!(containers.stuck.len(), MAX_STUCK - 1);
+        let done = Said::Done(Found::default());
+        looks[0].send(done).expect("heard");
+        containers.stuck.retain(still_waits);
+        assert_eq!(containers.stuck.len(), MAX_STUCK - 2);
     }
 
     #[test]

@@ -29,9 +29,39 @@ const INIT: u32 = 1;
 #[derive(Debug)]
 pub enum Said {
     /// It looks at this process now, which may hold it up.
-    At(Writer),
+    At(Suspect),
     /// It has come to its end.
     Done(Found),
+}
+
+/// A process that is looked at, and may hold the look up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Suspect {
+    /// Which one.
+    pub process: Writer,
+    /// Its mount namespace.
+    pub mnt: u64,
+    /// Whether its user namespace is ours.
+    pub is_ours: bool,
+}
+
+/// Whom a look passes over.
+#[derive(Clone, Debug, Default)]
+pub struct Avoided {
+    /// Processes.
+    pub processes: HashSet<Writer>,
+    /// All processes of these mount namespaces.
+    pub namespaces: HashSet<u64>,
+    /// All of other user namespaces.
+    pub strangers: bool,
+}
+
+impl Avoided {
+    fn has(&self, suspect: &Suspect) -> bool {
+        self.processes.contains(&suspect.process)
+            || self.namespaces.contains(&suspect.mnt)
+            || (self.strangers && !suspect.is_ours)
+    }
 }
 
 /// What a look has found.
@@ -67,16 +97,16 @@ impl From<&Place> for Known {
     }
 }
 
-/// Starts a look. `known` keep their names; `avoided` processes have held one up.
+/// Starts a look. `known` keep their names; `avoided` have held one up.
 ///
 /// # Errors
 /// There is no thread to be had.
-pub fn begin(known: Vec<Known>, avoided: HashSet<Writer>) -> io::Result<Receiver<Said>> {
+pub fn begin(known: Vec<Known>, avoided: Avoided) -> io::Result<Receiver<Said>> {
     let (say, said) = mpsc::channel();
     let look = move || {
         // Nobody waits any more, if that fails.
-        let found = look(&known, &avoided, |process| {
-            drop(say.send(Said::At(process)))
+        let found = look(&known, &avoided, |suspect| {
+            drop(say.send(Said::At(suspect)))
         });
         let _ = say.send(Said::Done(found));
     };
@@ -87,7 +117,7 @@ pub fn begin(known: Vec<Known>, avoided: HashSet<Writer>) -> io::Result<Receiver
 }
 
 /// Looks at all processes.
-pub fn look(known: &[Known], avoided: &HashSet<Writer>, mut at: impl FnMut(Writer)) -> Found {
+pub fn look(known: &[Known], avoided: &Avoided, mut at: impl FnMut(Suspect)) -> Found {
     let started = Instant::now();
     let mut found = Found::default();
     let mut namespaces = Namespaces::default();
@@ -97,7 +127,7 @@ pub fn look(known: &[Known], avoided: &HashSet<Writer>, mut at: impl FnMut(Write
     let mut sightings: Vec<Sighting> = Vec::new();
     let mut by_id: HashMap<FileId, usize> = HashMap::new();
     for process in processes {
-        at(process.writer);
+        at(process.suspect());
         for (directory, holds) in namespaces.told(&process) {
             let opened = match process.is_ours {
                 true => process.open(&directory),
@@ -146,10 +176,10 @@ pub fn look(known: &[Known], avoided: &HashSet<Writer>, mut at: impl FnMut(Write
 
 /// Processes of other mount namespaces that have files mapped.
 fn candidates(
-    avoided: &HashSet<Writer>,
+    avoided: &Avoided,
     namespaces: &mut Namespaces,
     hidden: &mut usize,
-    at: &mut impl FnMut(Writer),
+    at: &mut impl FnMut(Suspect),
 ) -> Vec<Process> {
     let mut found = Vec::new();
     let (Ok(mnt), Ok(user)) = (namespace("self", "mnt"), namespace("self", "user")) else {
@@ -177,12 +207,17 @@ fn candidates(
         let Ok(writer) = Writer::of(pid) else {
             continue;
         };
-        if avoided.contains(&writer) {
+        let is_ours = namespace(name, "user").is_ok_and(|its| its == user);
+        let suspect = Suspect {
+            process: writer,
+            mnt: its,
+            is_ours,
+        };
+        if avoided.has(&suspect) {
             continue;
         }
         namespaces.members.entry(its).or_default().push(writer);
-        at(writer);
-        let is_ours = namespace(name, "user").is_ok_and(|its| its == user);
+        at(suspect);
         match Process::read(writer, its, is_ours) {
             Ok(process) => found.extend(process),
             Err(err) => *hidden += usize::from(err.kind() == ErrorKind::PermissionDenied),
@@ -367,7 +402,8 @@ mod tests {
     #[test]
     fn processes_of_our_own_mount_namespace_are_not_looked_at() {
         let mut met = Vec::new();
-        let found = look(&[], &HashSet::new(), |process| met.push(process.pid));
+        let nobody = Avoided::default();
+        let found = look(&[], &nobody, |suspect| met.push(suspect.process.pid));
         assert!(!met.contains(&std::process::id()));
         assert!(found.took > Duration::ZERO);
     }
