@@ -176,19 +176,26 @@ impl Server {
         if !self.begin() {
             return;
         }
-        let allowance = if is_first {
-            Allowance::first()
-        } else {
-            Allowance::none()
-        };
-        while !self.scan(budget.scan) && allowance.lasts() {}
-        while !self.drain(budget.drain, Agents::drain) && allowance.lasts() {}
+        let first = is_first.then(Allowance::first);
+        while !self.scan(budget.scan) && first.is_some_and(|first| first.lasts()) {}
+        let mut in_time = self.drain_all(budget, first.unwrap_or_else(Allowance::answer));
         if self.agents.is_to_look_again() {
             // An agent that was started anew with a ring of another size: what it has written since is in this answer.
             self.scan(budget.scan);
-            self.drain(budget.drain, Agents::drain);
+            in_time &= self.drain_all(budget, Allowance::answer());
         }
         self.control.drains += 1;
+        self.control.drains_cut += u64::from(!in_time);
+    }
+
+    /// Counts what waits; whether that was all.
+    fn drain_all(&mut self, budget: Budget, allowance: Allowance) -> bool {
+        loop {
+            let in_time = self.drain(budget.drain, Agents::drain);
+            if in_time || !allowance.lasts() {
+                return in_time;
+            }
+        }
     }
 
     /// Whether all was looked at that was due.

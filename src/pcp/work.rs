@@ -29,8 +29,8 @@ pub const TICK: Budget = Budget {
 /// At the end, for which pmcd allows about 150 ms.
 pub const END: Budget = TICK;
 
-/// What the first look may take beyond its budget, when all that is there is new. It is counted in time that this thread has
-/// worked: on a machine that stands still for a while the first answer has what it has on any other.
+/// What an answer may take beyond its budget, as the first does, when all that is there is new. It is counted in time that this
+/// thread has worked: on a machine that stands still for a while an answer has what it has on any other.
 #[derive(Clone, Copy, Debug)]
 pub struct Allowance {
     /// When it is used up, in time worked.
@@ -45,9 +45,9 @@ impl Allowance {
         Self::of(Duration::from_millis(400), Duration::from_secs(4))
     }
 
-    /// Nothing.
-    pub fn none() -> Self {
-        Self::of(Duration::ZERO, Duration::ZERO)
+    /// That of the drain before an answer: no more than its budget, if that has not gone by while others had the processor.
+    pub fn answer() -> Self {
+        Self::of(FETCH.drain, Duration::from_millis(20))
     }
 
     fn of(work: Duration, clock: Duration) -> Self {
