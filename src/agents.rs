@@ -339,6 +339,7 @@ impl Agents {
         self.agents.wake(key);
         if let Some(agent) = self.agents.get_mut(key) {
             agent.bare_since = None;
+            agent.find_way(self.containers.as_ref());
         }
         (self.asks, self.may_wait) = (true, true);
         self.recount(key);

@@ -58,8 +58,8 @@ pub struct Agent {
     slots: Slots,
     /// Until when they are waited for.
     pub(crate) wait_until: Instant,
-    /// Its directory as it can be reached now, where only a container sees it.
-    pub(crate) reached_at: Option<PathBuf>,
+    /// The directory of the file that it shows, where only a container sees that, and how it can be reached now.
+    pub(crate) reached_at: Option<(PathBuf, PathBuf)>,
     /// Where the entry is kept; `None`: in memory only.
     pub(crate) record: Option<RecordId>,
     /// Its instance id, once it had one.

@@ -2,7 +2,7 @@
 
 use super::Agents;
 use crate::config::Config;
-use crate::find::containers::{Containers, GRACE, name};
+use crate::find::containers::{Containers, GRACE};
 use crate::find::discover::{self, FileId};
 use crate::find::scan::Scanner;
 use std::collections::HashMap;
@@ -35,10 +35,7 @@ impl Agents {
         if step.changed {
             self.scanner.set_containers(containers.to_scan());
             for agent in self.agents.values_mut() {
-                if name::container(agent.ring_directory()).is_some() {
-                    let place = containers.place(agent.ring_directory());
-                    agent.reached_at = place.map(|place| place.reached_at());
-                }
+                agent.find_way(Some(containers));
             }
         }
         for (directories, until) in [(&step.ended, Some(now + GRACE)), (&step.replaced, None)] {

@@ -131,11 +131,8 @@ impl Agents {
             ..Entry::default()
         };
         entry.account.set_bounds(&self.books.bounds);
-        let mut agent = Agent::new(name, entry, now);
-        let containers = self.containers.as_ref();
-        let place = containers.and_then(|containers| containers.place(&directory.path));
-        agent.reached_at = place.map(|place| place.reached_at());
-        let key = self.insert(agent);
+        let key = self.insert(Agent::new(name, entry, now));
+        self.wake(key);
         self.keep(key, now);
         key
     }
