@@ -59,16 +59,12 @@ impl StoreWindow {
     pub fn percentile(&self, histogram: usize, ranges: &Ranges, percent: u64) -> Option<f64> {
         let before = &self.before.front()?[histogram];
         let now = &self.now[histogram];
-        let counts: Vec<u64> = now
-            .iter()
-            .zip(before)
-            .take(ranges.count())
-            .map(|(now, before)| now.saturating_sub(*before))
-            .collect();
-        let count: u128 = counts.iter().map(|&count| u128::from(count)).sum();
+        let both = now.iter().zip(before).take(ranges.count());
+        let counts = both.map(|(now, before)| now.saturating_sub(*before));
+        let count: u128 = counts.clone().map(u128::from).sum();
         let rank = count as f64 * percent as f64 / 100.0;
         let mut below = 0_u128;
-        for (range, &count) in counts.iter().enumerate() {
+        for (range, count) in counts.enumerate() {
             let upto = below + u128::from(count);
             if count > 0 && upto as f64 >= rank {
                 let (lower, upper) = ranges.around(range);
