@@ -5,8 +5,9 @@ mod support;
 use nix::sys::stat::fstat;
 use pmdanixl::find::discover::FileFacts;
 use pmdanixl::producer::facts::{Engine, Facts};
+use pmdanixl::producer::holdups::Avoided;
 use pmdanixl::producer::presence::Presence;
-use pmdanixl::producer::survey::{Mappers, Survey};
+use pmdanixl::producer::survey::{self, Mappers};
 use pmdanixl::producer::writer::Writer;
 use pmdanixl::shm::LeaseKind;
 use std::collections::HashSet;
@@ -38,8 +39,10 @@ fn survey(files: HashSet<(u64, u32)>) -> Mappers {
 
 /// With the inodes of which it is asked only who has them mapped.
 fn survey_with(files: HashSet<(u64, u32)>, inodes: HashSet<u64>) -> Mappers {
-    let survey = Survey::begin(files, inodes, None).expect("a thread");
-    survey.wait(support::PATIENCE).expect("an answer")
+    let survey = survey::begin(files, inodes, None, Avoided::default());
+    let end = Instant::now() + support::PATIENCE;
+    let mappers = survey.expect("a thread").answer_until(end);
+    mappers.expect("it ends").expect("an answer")
 }
 
 #[test]

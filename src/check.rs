@@ -3,12 +3,13 @@
 use crate::check::silent::Users;
 use crate::config::{Config, Loaded};
 use crate::error::{ConfigError, Refusal};
-use crate::find::containers::look::{self, Avoided, Said};
+use crate::find::containers::look;
 use crate::find::containers::{self, process};
 use crate::find::directory::{self, Directory, Holds};
 use crate::find::discover::{self, Access, Candidate, FileFacts, FileId};
 use crate::find::name;
 use crate::find::scan::{self, Opened, is_starting};
+use crate::producer::holdups::{Holdups, Look};
 use crate::producer::survey::Mappers;
 use crate::producer::writer::{self, Holder};
 use crate::rights::confine::{self, OwnPlaces};
@@ -22,12 +23,8 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 pub mod silent;
-
-/// How long is waited for what containers show.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the check came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,14 +81,29 @@ pub fn run(
         writeln!(out, "warning: {warning}")?;
     }
     // Looked at before the user is changed, who may not see other users' processes.
-    let mappers = Mappers::read(&HashSet::new(), None);
-    let nixl = Users::look();
-    if let Some(Err(err)) = config
+    let mut holdups = Holdups::default();
+    let mappers = holdups.look(|avoided| {
+        Look::begin("survey", move |at| {
+            Mappers::read(&HashSet::new(), None, &avoided, at)
+        })
+    })?;
+    let nixl = holdups.look(|avoided| Look::begin("nixl", move |at| Users::look(&avoided, at)))?;
+    let (mappers, nixl) = (mappers.unwrap_or_default(), nixl.unwrap_or_default());
+    for pid in holdups.waiting() {
+        let problem = format!(
+            "process {pid} keeps its memory busy, so that it and its like cannot be looked at; end it"
+        );
+        verdict.problem(out, problem)?;
+    }
+    // Threads that wait in the kernel cannot become another user.
+    if let Some(account) = config
         .user
         .as_ref()
-        .map(|account| privilege::become_user(account, config))
+        .filter(|_| holdups.waiting().is_empty())
     {
-        verdict.problem(out, err)?;
+        if let Err(err) = privilege::become_user(account, config) {
+            verdict.problem(out, err)?;
+        }
     }
     if config.user.is_none() {
         if let Err(err) = privilege::limit_root(config) {
@@ -139,7 +151,7 @@ pub fn run(
         check_directory(directory, None, config, &mappers, &mut verdict, out)?;
     }
     if config.containers {
-        check_containers(config, &mappers, &mut verdict, out)?;
+        check_containers(config, &mappers, &mut holdups, &mut verdict, out)?;
     }
     verdict.silent = nixl.tell(&verdict.writers, &directories, config.containers, out)?;
     if left_out > 0 {
@@ -194,6 +206,7 @@ fn plural_of(count: usize, one: &str, many: &str) -> String {
 fn check_containers(
     config: &Config,
     mappers: &Mappers,
+    holdups: &mut Holdups,
     verdict: &mut Verdict,
     out: &mut impl Write,
 ) -> io::Result<()> {
@@ -201,25 +214,8 @@ fn check_containers(
         let why = containers::without_openat2(errno);
         return verdict.problem(out, format!("containers are not looked into: {why}"));
     }
-    let found = look::begin(Vec::new(), Avoided::default()).map(|said| {
-        let end = Instant::now() + PATIENCE;
-        let mut at = None;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            match said.recv_timeout(left) {
-                Ok(Said::At(suspect)) => at = Some(suspect.process),
-                Ok(Said::Done(found)) => return Ok(found),
-                Err(_) => return Err(at.map_or(0, |process| process.pid)),
-            }
-        }
-    });
-    let found = match found? {
-        Ok(found) => found,
-        Err(pid) => {
-            let problem = format!("containers: process {pid} holds up whoever looks at it");
-            return verdict.problem(out, problem);
-        }
-    };
+    let found = holdups.look(|avoided| look::begin(Vec::new(), avoided))?;
+    let found = found.unwrap_or_default();
     for place in &found.places {
         let at = place.reached_at();
         check_directory(&place.to_scan(), Some(&at), config, mappers, verdict, out)?;

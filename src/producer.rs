@@ -1,6 +1,7 @@
 //! Who writes a ring or a store: whether a process has it, which one that is, and what is known of it.
 
 pub mod facts;
+pub mod holdups;
 pub mod presence;
 pub mod survey;
 pub mod writer;

@@ -26,7 +26,7 @@ impl Agents {
         let Some(containers) = &mut self.containers else {
             return;
         };
-        let step = containers.step(now);
+        let step = containers.step(now, self.books.inquiry.get_mut().holdups());
         if let Some(took) = step.looked {
             self.surveys += 1;
             self.container_looks += 1;

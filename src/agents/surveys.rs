@@ -3,9 +3,9 @@
 use super::{Agents, Change};
 use crate::agents::agent::Agent;
 use crate::find::discover::FileId;
-use crate::log;
 use crate::producer::facts::Facts;
-use crate::producer::survey::{Mappers, Survey};
+use crate::producer::holdups::Look;
+use crate::producer::survey::{self, Mappers};
 use crate::producer::writer::Writer;
 use crate::shm::Broken;
 use std::collections::HashSet;
@@ -21,20 +21,15 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// Who uses NIXL without telemetry is looked at this often, and less often where that would take a noticeable share of the time.
 const CENSUS: Duration = Duration::from_secs(60);
 const CENSUS_REST: u32 = 200;
-/// A survey that takes longer is one that a process holds up.
-const LONG: Duration = Duration::from_secs(60);
 
 /// A survey of /proc that goes on.
 #[derive(Debug)]
 pub(super) struct Surveying {
-    survey: Survey,
+    survey: Look<Mappers>,
     /// The rings that it is for: those that are attached later were not there when the first processes were looked at.
     rings: HashSet<FileId>,
     /// Of which files it shows who has them mapped.
     inodes: HashSet<u64>,
-    began: Instant,
-    /// Whether it was said that it takes long.
-    said: bool,
 }
 
 impl Agents {
@@ -46,10 +41,14 @@ impl Agents {
         }
         let now = Instant::now();
         self.survey(now);
-        if let Some(surveying) = self.surveying.take() {
-            match surveying.survey.wait(patience) {
-                Some(mappers) => self.take(&surveying, &mappers, now),
-                None => self.surveying = Some(surveying),
+        if let Some(mut surveying) = self.surveying.take() {
+            match surveying.survey.answer_until(now + patience) {
+                Ok(Some(mappers)) => self.take(&surveying.rings, &surveying.inodes, &mappers, now),
+                Ok(None) => self.surveying = Some(surveying),
+                Err(_) => {
+                    self.ask_again(&surveying.rings);
+                    self.surveyed = Some((now, LONGEST));
+                }
             }
         }
         for (key, agent) in self.agents.iter_mut() {
@@ -68,22 +67,47 @@ impl Agents {
 
     pub(super) fn survey(&mut self, now: Instant) {
         if let Some(mut surveying) = self.surveying.take() {
-            match surveying.survey.answer() {
-                Ok(Some(mappers)) => self.take(&surveying, &mappers, now),
+            match surveying.survey.answer(now) {
+                Ok(Some(mappers)) => self.take(&surveying.rings, &surveying.inodes, &mappers, now),
                 Ok(None) => {
-                    if !surveying.said && now.duration_since(surveying.began) >= LONG {
-                        surveying.said = true;
-                        let _about = log::about(None);
-                        tracing::warn!(
-                            "/proc does not answer: a process keeps its memory busy; who writes to new rings is not known until it does"
-                        );
+                    let Surveying {
+                        survey,
+                        rings,
+                        inodes,
+                    } = surveying;
+                    let holdups = self.books.inquiry.get_mut().holdups();
+                    match holdups.go_on(survey, now) {
+                        Some(survey) => {
+                            self.surveying = Some(Surveying {
+                                survey,
+                                rings,
+                                inodes,
+                            });
+                        }
+                        // The next one begins at once, and passes over who holds it up.
+                        None => {
+                            self.ask_again(&rings);
+                            self.surveyed = None;
+                        }
                     }
-                    self.surveying = Some(surveying);
                 }
-                Err(_) => self.surveyed = Some((now, LONGEST)),
+                Err(_) => {
+                    self.ask_again(&surveying.rings);
+                    self.surveyed = Some((now, LONGEST));
+                }
             }
         } else if self.is_census_due(now) || (self.asks && self.is_survey_due(now)) {
             self.begin_survey(now);
+        }
+    }
+
+    /// Has the next survey ask about these files, of which the last one has told nothing.
+    fn ask_again(&mut self, rings: &HashSet<FileId>) {
+        self.asks = true;
+        for agent in self.agents.values_mut() {
+            if agent.attached().any(|(id, _)| rings.contains(&id)) {
+                agent.ask_again();
+            }
         }
     }
 
@@ -110,6 +134,10 @@ impl Agents {
     }
 
     fn begin_survey(&mut self, now: Instant) {
+        let Some(avoided) = self.books.inquiry.get_mut().holdups().avoided(now) else {
+            self.surveyed = Some((now, LONGEST));
+            return;
+        };
         self.asks = false;
         let (mut rings, mut files) = (HashSet::new(), HashSet::new());
         for agent in self.agents.values_mut() {
@@ -140,44 +168,49 @@ impl Agents {
         let attached = self.agents.values().flat_map(Agent::attached);
         let inodes: HashSet<u64> = attached.map(|(id, _)| id.ino).collect();
         let pod_logs = (!files.is_empty()).then(|| self.pod_logs.clone());
-        match Survey::begin(files, inodes.clone(), pod_logs) {
+        match survey::begin(files, inodes.clone(), pod_logs, avoided) {
             Ok(survey) => {
                 self.surveying = Some(Surveying {
                     survey,
                     rings,
                     inodes,
-                    began: now,
-                    said: false,
                 });
             }
             Err(err) => {
                 tracing::debug!("no thread to ask /proc with: {err}");
+                self.ask_again(&rings);
                 self.surveyed = Some((now, LONGEST));
             }
         }
     }
 
     /// Takes what a survey has shown.
-    fn take(&mut self, surveying: &Surveying, mappers: &Mappers, now: Instant) {
+    fn take(
+        &mut self,
+        rings: &HashSet<FileId>,
+        inodes: &HashSet<u64>,
+        mappers: &Mappers,
+        now: Instant,
+    ) {
         self.surveys += 1;
         self.survey_time += mappers.took;
         self.surveyed = Some((now, mappers.took));
         let files = || self.agents.values().flat_map(Agent::attached);
         // Of files that were attached meanwhile it does not show whose they are; the next one does, which is due.
-        if files().all(|(id, _)| surveying.inodes.contains(&id.ino)) || !mappers.complete {
+        if files().all(|(id, _)| inodes.contains(&id.ino)) || !mappers.complete {
             self.silent = mappers.silent(files().map(|(id, path)| (id.dev, id.ino, path)));
         }
         let (mut broken, mut woken) = (false, Vec::new());
         let (moment, lifetimes) = (self.clock.at(now), self.books.lifetimes);
         for (key, agent) in self.agents.iter_mut() {
             // What its owner is called was asked only with its files.
-            let is_asked = |(id, _)| surveying.rings.contains(&id);
+            let is_asked = |(id, _)| rings.contains(&id);
             if !agent.attached().any(is_asked) {
                 continue;
             }
             let mut asked: Option<(Option<Facts>, u32)> = None;
             for source in &mut agent.sources {
-                let is_asked = surveying.rings.contains(&source.id());
+                let is_asked = rings.contains(&source.id());
                 if is_asked {
                     source.end_survey(mappers);
                 }
@@ -187,7 +220,7 @@ impl Agents {
                 }
             }
             if let Some(store) = &mut agent.store {
-                let is_asked = surveying.rings.contains(&store.file_id());
+                let is_asked = rings.contains(&store.file_id());
                 if is_asked {
                     store.end_survey(mappers);
                 }
@@ -196,7 +229,7 @@ impl Agents {
                 }
             }
             if let Some(stranger) = &mut agent.stranger {
-                if surveying.rings.contains(&stranger.id()) {
+                if rings.contains(&stranger.id()) {
                     stranger.end_survey(mappers);
                     asked = Some((stranger.presence.facts().cloned(), stranger.facts.uid));
                 }

@@ -8,8 +8,9 @@ use crate::find::directory::Directory;
 use crate::find::discover;
 use crate::find::name;
 use crate::producer::facts::telemetry::Settings;
+use crate::producer::holdups::{At, Avoided};
 use crate::producer::survey::library::is_nixl;
-use crate::producer::writer::Stat;
+use crate::producer::writer::{Stat, Writer};
 use nix::unistd::geteuid;
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -46,13 +47,21 @@ struct User {
 }
 
 impl Users {
-    /// Looks through all processes. Reading what one has mapped may take as long as that likes.
+    /// Looks through all processes but those that are avoided. Reading what one has mapped may take as long as that likes.
     #[must_use]
-    pub fn look() -> Self {
+    pub fn look(avoided: &Avoided, at: At) -> Self {
         let mut users = Self::default();
         let ours = namespace("self", "mnt").ok();
         let all = fs::read_dir("/proc").into_iter().flatten().flatten();
         for pid in all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
+            let Ok(process) = Writer::of(pid) else {
+                continue;
+            };
+            if avoided.has(process) {
+                users.hidden += 1;
+                continue;
+            }
+            at(Some(process));
             match user_of_nixl(pid) {
                 Ok(None) => {}
                 Ok(Some(task)) => users.found.extend(User::of(pid, &task, ours)),
@@ -61,6 +70,7 @@ impl Users {
                 Err(_) => {}
             }
         }
+        at(None);
         users.found.sort_by_key(|user| user.pid);
         users
     }
@@ -213,7 +223,7 @@ mod tests {
 
     #[test]
     fn who_has_no_library_of_nixls_mapped_is_none() {
-        let users = Users::look();
+        let users = Users::look(&Avoided::default(), &mut |_| ());
         let me = std::process::id();
         assert!(users.found.iter().all(|user| user.pid != me));
         let mut out = Vec::new();

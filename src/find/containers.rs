@@ -16,19 +16,19 @@
 
 use crate::find::directory::Directory;
 use crate::log;
+use crate::producer::holdups::{Holdups, Look};
 use crate::producer::writer::Writer;
-use look::{Avoided, Found, Known, Said, Suspect};
+use look::{Found, Known};
 use nix::errno::Errno;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 pub mod look;
 pub mod name;
 mod place;
 pub mod process;
-pub use place::{MAX_PLACES, Place, Refused, Why};
+pub use place::{MAX_PLACES, MAX_PLACES_EACH, Place, Refused, Why};
 
 /// Between two looks there is so much time, ...
 const EVERY: Duration = Duration::from_secs(5);
@@ -37,37 +37,18 @@ const REST: u32 = 20;
 const LONGEST: Duration = Duration::from_secs(60);
 /// How often it is asked whether the processes still run.
 const CHECK: Duration = Duration::from_secs(1);
-/// A look that does not get any further for so long is given up.
-const STUCK: Duration = Duration::from_secs(30);
-/// As long as so many of them wait, there is no other look.
-const MAX_STUCK: usize = 8;
 /// How long rings of a container that has ended are kept at most.
 pub const GRACE: Duration = Duration::from_secs(10);
 /// Why directories are left alone is said of so many.
 const MAX_SAID: usize = 1024;
 
-/// A look that goes on.
-#[derive(Debug)]
-struct Looking {
-    said: Receiver<Said>,
-    at: Option<Suspect>,
-    /// When it last got further.
-    since: Instant,
-}
-
 /// The containers of this host.
 #[derive(Debug)]
 pub struct Containers {
     places: Vec<Place>,
-    looking: Option<Looking>,
+    looking: Option<Look<Found>>,
     next_look: Instant,
     next_check: Instant,
-    /// Those that have held a look up, and still run.
-    held: Vec<Suspect>,
-    /// Whether one of another user namespace has: anybody can have such processes, and nothing of them is opened anyway.
-    avoids_strangers: bool,
-    /// Looks that were given up, and still wait.
-    stuck: Vec<Receiver<Said>>,
     /// Whether there is no openat2(2).
     off: bool,
     /// What was said of directories that are left alone, by mount namespace and path.
@@ -104,9 +85,6 @@ impl Containers {
             looking: None,
             next_look: now,
             next_check: now,
-            held: Vec::new(),
-            avoids_strangers: false,
-            stuck: Vec::new(),
             off: can.is_err(),
             said: HashSet::new(),
             said_hidden: false,
@@ -126,16 +104,18 @@ impl Containers {
     }
 
     /// Begins a look when it is time, takes what one has found, and notices which directories have lost their processes.
-    pub fn step(&mut self, now: Instant) -> Step {
+    pub fn step(&mut self, now: Instant, holdups: &mut Holdups) -> Step {
         let mut step = Step::default();
         if now >= self.next_check {
             self.next_check = now + CHECK;
             step.checked = true;
             self.check(&mut step);
-            self.held.retain(|suspect| suspect.process.is_running());
         }
-        if let Some(looking) = self.looking.take() {
-            if let Some(found) = self.listen(looking, now) {
+        if let Some(mut looking) = self.looking.take() {
+            let answer = looking.answer(now);
+            if matches!(answer, Ok(None)) {
+                self.looking = holdups.go_on(looking, now);
+            } else if let Ok(Some(found)) = answer {
                 step.looked = Some(found.took);
                 self.next_look = now + (found.took * REST).clamp(EVERY, LONGEST);
                 self.say(&found.refused);
@@ -145,73 +125,21 @@ impl Containers {
                 self.take(found.places, &mut step);
             }
         } else if now >= self.next_look && !self.off {
-            self.begin(now);
+            self.begin(now, holdups);
         }
         step
     }
 
-    fn begin(&mut self, now: Instant) {
+    fn begin(&mut self, now: Instant, holdups: &mut Holdups) {
         self.next_look = now + EVERY;
-        self.stuck.retain(still_waits);
-        if self.stuck.len() >= MAX_STUCK {
+        let Some(avoided) = holdups.avoided(now) else {
             return;
-        }
+        };
         // Those that have ended keep no name from those that come after them.
         let known = self.places.iter().map(Known::from).collect();
-        match look::begin(known, self.avoided()) {
-            Ok(said) => {
-                self.looking = Some(Looking {
-                    said,
-                    at: None,
-                    since: now,
-                });
-            }
+        match look::begin(known, avoided) {
+            Ok(looking) => self.looking = Some(looking),
             Err(err) => tracing::debug!("no thread to look for containers with: {err}"),
-        }
-    }
-
-    /// What a look has found, if it has come to its end; otherwise it goes on, or is given up.
-    fn listen(&mut self, mut looking: Looking, now: Instant) -> Option<Found> {
-        loop {
-            match looking.said.try_recv() {
-                Ok(Said::Done(found)) => return Some(found),
-                Ok(Said::At(process)) => (looking.at, looking.since) = (Some(process), now),
-                Err(TryRecvError::Disconnected) => return None,
-                Err(TryRecvError::Empty) => break,
-            }
-        }
-        if now.saturating_duration_since(looking.since) < STUCK {
-            self.looking = Some(looking);
-            return None;
-        }
-        self.stuck.push(looking.said);
-        self.held.extend(looking.at);
-        let pid = looking.at.map_or(0, |suspect| suspect.process.pid);
-        let others = match looking.at {
-            Some(suspect) if !suspect.is_ours => {
-                self.avoids_strangers = true;
-                "no process of another user namespace"
-            }
-            _ => "as long as it runs, no process of its mount namespace",
-        };
-        tracing::warn!(
-            "process {pid} holds up whoever looks at it; {others} is looked for telemetry again"
-        );
-        if self.stuck.len() == MAX_STUCK {
-            tracing::error!(
-                "eight processes hold up whoever looks at them; until one ends, no new containers are looked into"
-            );
-        }
-        None
-    }
-
-    /// Whom the next look passes over: a container that holds one up does so no second time, by another of its processes.
-    fn avoided(&self) -> Avoided {
-        let ours = self.held.iter().filter(|suspect| suspect.is_ours);
-        Avoided {
-            processes: self.held.iter().map(|suspect| suspect.process).collect(),
-            namespaces: ours.map(|suspect| suspect.mnt).collect(),
-            strangers: self.avoids_strangers,
         }
     }
 
@@ -267,17 +195,6 @@ impl Containers {
             }
             !place.processes.is_empty()
         });
-    }
-}
-
-/// Whether a look that was given up has not come to its end since.
-fn still_waits(said: &Receiver<Said>) -> bool {
-    loop {
-        match said.try_recv() {
-            Ok(Said::At(_)) => {}
-            Ok(Said::Done(_)) | Err(TryRecvError::Disconnected) => return false,
-            Err(TryRecvError::Empty) => return true,
-        }
     }
 }
 
@@ -401,61 +318,6 @@ mod tests {
         assert!(after.len() == 1 && after != before);
         end(child);
         drop(dirs);
-    }
-
-    #[test]
-    fn a_process_that_holds_a_look_up_is_not_looked_at_again_nor_are_its_like() {
-        let start = Instant::now();
-        let mut containers = Containers::new(start);
-        let mut looks = Vec::new();
-        for round in 0..MAX_STUCK {
-            let (say, said) = std::sync::mpsc::channel();
-            let pid = u32::try_from(round).expect("small");
-            let suspect = Suspect {
-                process: Writer { pid, start: 1 },
-                mnt: 100 + u64::from(pid),
-                is_ours: round != 3,
-            };
-            say.send(Said::At(suspect)).expect("heard");
-            looks.push(say);
-            let looking = Looking {
-                said,
-                at: None,
-                since: start,
-            };
-            assert!(containers.listen(looking, start + STUCK).is_none());
-            let looking = containers.looking.take().expect("it got further");
-            assert!(
-                containers
-                    .listen(looking, start + STUCK + STUCK / 2)
-                    .is_none()
-            );
-            let looking = containers.looking.take().expect("not long");
-            assert!(containers.listen(looking, start + 2 * STUCK).is_none());
-            assert!(containers.looking.is_none());
-            let avoided = containers.avoided();
-            assert!(avoided.processes.contains(&suspect.process));
-            assert_eq!(avoided.namespaces.contains(&suspect.mnt), suspect.is_ours);
-            assert_eq!(avoided.strangers, round >= 3);
-        }
-        // As many as may wait do.
-        let mut now = start + 3 * STUCK;
-        containers.step(now);
-        assert!(containers.looking.is_none());
-        // None of them runs.
-        let avoided = containers.avoided();
-        assert!(avoided.processes.is_empty() && avoided.namespaces.is_empty());
-        assert!(avoided.strangers);
-        // One that ends makes room, also by the end of its thread.
-        looks.pop();
-        now += EVERY;
-        containers.step(now);
-        assert!(containers.looking.is_some());
-        assert_eq!(containers.stuck.len(), MAX_STUCK - 1);
-        let done = Said::Done(Found::default());
-        looks[0].send(done).expect("heard");
-        containers.stuck.retain(still_waits);
-        assert_eq!(containers.stuck.len(), MAX_STUCK - 2);
     }
 
     #[test]

@@ -325,6 +325,7 @@ impl Presence {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::producer::holdups::Avoided;
     use std::collections::HashSet;
     use std::os::fd::AsFd;
 
@@ -339,7 +340,12 @@ mod tests {
     /// All of /proc, with nothing hidden.
     fn survey(presence: &mut Presence, file: &tempfile::NamedTempFile, facts: &FileFacts) {
         presence.begin_survey(file.as_file());
-        let mut mappers = Mappers::read(&[(facts.id.ino, facts.uid)].into(), Some(&HashSet::new()));
+        let mut mappers = Mappers::read(
+            &[(facts.id.ino, facts.uid)].into(),
+            Some(&HashSet::new()),
+            &Avoided::default(),
+            &mut |_| (),
+        );
         mappers.complete = true;
         presence.end_survey(&mappers, facts, file.path());
     }

@@ -1,11 +1,13 @@
 //! Which processes have a file mapped shared and writable, as far as /proc shows them: a ring's producer does.
 //!
-//! A host may run thousands of processes, and one that does inference has thousands of mappings: that takes its time.
+//! A host may run thousands of processes, and one that does inference has thousands of mappings: that takes its time, in a thread
+//! of its own.
 
 use crate::find::containers::name;
 use crate::find::directory::names;
 use crate::producer::facts::Facts;
 use crate::producer::facts::pods::Pods;
+use crate::producer::holdups::{At, Avoided, Look};
 use crate::producer::writer::{Stat, Writer};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
@@ -17,8 +19,6 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, Receiver, RecvError, TryRecvError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 pub mod library;
@@ -74,61 +74,36 @@ pub struct Mappers {
     pub took: Duration,
 }
 
-/// A look through all processes, in a thread of its own: to read the mappings of a process waits for its memory to be free of
-/// changes, and a process of a stranger's may keep it busy for ever. Nothing is shared with that thread but its answer.
-#[derive(Debug)]
-pub struct Survey {
-    answer: Receiver<Mappers>,
-}
-
-impl Survey {
-    /// Starts to look who has one of `inodes` mapped, and to find out facts of who has one of `files`, which are among them, and
-    /// what the owners of these files, their values, are called, and the pods that have logs there.
-    ///
-    /// # Errors
-    /// There is no thread to be had.
-    pub fn begin(
-        files: HashSet<(u64, u32)>,
-        inodes: HashSet<u64>,
-        pod_logs: Option<PathBuf>,
-    ) -> io::Result<Self> {
-        let (say, answer) = mpsc::sync_channel(1);
-        let look = move || {
-            let started = Instant::now();
-            let mut mappers = Mappers::read(&files, Some(&inodes));
-            mappers.pods = pod_logs.map(|logs| Pods::read(&logs)).unwrap_or_default();
-            mappers.took = started.elapsed();
-            // Nobody waits any more, if it fails.
-            let _ = say.send(mappers);
-        };
-        thread::Builder::new().name("survey".into()).spawn(look)?;
-        Ok(Self { answer })
-    }
-
-    /// What was found, once all was looked through; `None` until then.
-    ///
-    /// # Errors
-    /// The thread has ended without an answer.
-    pub fn answer(&self) -> Result<Option<Mappers>, RecvError> {
-        match self.answer.try_recv() {
-            Ok(mappers) => Ok(Some(mappers)),
-            Err(TryRecvError::Empty) => Ok(None),
-            Err(TryRecvError::Disconnected) => Err(RecvError),
-        }
-    }
-
-    /// The same, waited for.
-    #[must_use]
-    pub fn wait(&self, time: Duration) -> Option<Mappers> {
-        self.answer.recv_timeout(time).ok()
-    }
+/// Starts to look who has one of `inodes` mapped, and to find out facts of who has one of `files`, which are among them, and what
+/// the owners of these files, their values, are called, and the pods that have logs there.
+///
+/// # Errors
+/// There is no thread to be had.
+pub fn begin(
+    files: HashSet<(u64, u32)>,
+    inodes: HashSet<u64>,
+    pod_logs: Option<PathBuf>,
+    avoided: Avoided,
+) -> io::Result<Look<Mappers>> {
+    Look::begin("survey", move |at| {
+        let started = Instant::now();
+        let mut mappers = Mappers::read(&files, Some(&inodes), &avoided, at);
+        mappers.pods = pod_logs.map(|logs| Pods::read(&logs)).unwrap_or_default();
+        mappers.took = started.elapsed();
+        mappers
+    })
 }
 
 impl Mappers {
-    /// Looks through all processes for those that have one of `inodes` mapped (`None`: any), and finds out facts of those that
-    /// have one of `files` and may be agents.
+    /// Looks through all processes but those that are `avoided` for those that have one of `inodes` mapped (`None`: any), and
+    /// finds out facts of those that have one of `files` and may be agents.
     #[must_use]
-    pub fn read(files: &HashSet<(u64, u32)>, inodes: Option<&HashSet<u64>>) -> Self {
+    pub fn read(
+        files: &HashSet<(u64, u32)>,
+        inodes: Option<&HashSet<u64>>,
+        avoided: &Avoided,
+        at: At,
+    ) -> Self {
         let proc = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let names = nix::fcntl::open("/proc", proc, Mode::empty()).and_then(|fd| names(&fd));
         let all = names.is_ok();
@@ -155,16 +130,29 @@ impl Mappers {
             ..Self::default()
         };
         for pid in pids {
-            if let Err(err) = mappers.read_process(pid, &wanted) {
+            if let Err(err) = mappers.read_process(pid, &wanted, avoided, at) {
                 mappers.miss(pid, &err);
             }
         }
+        at(None);
         mappers
     }
 
-    fn read_process(&mut self, pid: u32, wanted: &Wanted) -> io::Result<()> {
+    fn read_process(
+        &mut self,
+        pid: u32,
+        wanted: &Wanted,
+        avoided: &Avoided,
+        at: At,
+    ) -> io::Result<()> {
         let proc = format!("/proc/{pid}");
         let stat = Stat::of(pid)?;
+        if avoided.has(stat.writer(pid)) {
+            // It may have anything mapped.
+            self.complete = false;
+            return Ok(());
+        }
+        at(Some(stat.writer(pid)));
         let uid = fs::metadata(&proc)?.uid();
         let Some(shown_at) = stat.shown_at(pid) else {
             self.complete = false;
@@ -375,6 +363,10 @@ mod tests {
     use super::*;
     use crate::shm;
 
+    fn read(files: &HashSet<(u64, u32)>, inodes: Option<&HashSet<u64>>) -> Mappers {
+        Mappers::read(files, inodes, &Avoided::default(), &mut |_| ())
+    }
+
     #[test]
     fn only_writable_shared_mappings_of_files_count() {
         let line = "7f0a1c000000-7f0a1c011000 rw-s 00000000 fe:00 131203                     /var/tmp/my ring";
@@ -429,7 +421,7 @@ mod tests {
         file.as_file().set_len(4096).expect("room");
         let mapping = shm::Mapping::new(file.as_file(), 512).expect("mapped");
         let meta = file.as_file().metadata().expect("open");
-        let mappers = Mappers::read(&[(meta.ino(), meta.uid())].into(), Some(&HashSet::new()));
+        let mappers = read(&[(meta.ino(), meta.uid())].into(), Some(&HashSet::new()));
         let found = mappers.of(meta.dev(), meta.ino(), file.path());
         // A child that another test makes has it as well, until it starts its program.
         let is_ours = |mapper: &&&Mapper| mapper.process.pid == std::process::id();
@@ -439,7 +431,7 @@ mod tests {
         assert_eq!(mappers.facts(ours), None);
         drop(mapping);
         assert!(
-            Mappers::read(&HashSet::new(), None)
+            read(&HashSet::new(), None)
                 .of(meta.dev(), meta.ino(), file.path())
                 .is_empty()
         );
@@ -454,10 +446,10 @@ mod tests {
             (mapping, file.as_file().metadata().expect("open").ino())
         });
         let inodes = [asked.1].into();
-        let mappers = Mappers::read(&HashSet::new(), Some(&inodes));
+        let mappers = read(&HashSet::new(), Some(&inodes));
         let found: Vec<u64> = mappers.by_inode.keys().copied().collect();
         assert_eq!(found, [asked.1]);
-        let all = Mappers::read(&HashSet::new(), None);
+        let all = read(&HashSet::new(), None);
         assert!(
             [asked.1, other.1]
                 .iter()
@@ -487,12 +479,5 @@ mod tests {
         assert!(read_line(&mut maps, &mut line).expect("read"));
         assert_eq!(line, b"b\n");
         assert!(!read_line(&mut maps, &mut line).expect("read"));
-    }
-
-    #[test]
-    fn a_survey_answers_once() {
-        let survey = Survey::begin(HashSet::new(), HashSet::new(), None).expect("a thread");
-        assert!(survey.wait(Duration::from_secs(120)).is_some());
-        assert!(!matches!(survey.answer(), Ok(Some(_))));
     }
 }

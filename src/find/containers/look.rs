@@ -3,18 +3,17 @@
 
 use super::name::Id;
 use super::process::{self, Process, namespace};
-use super::{MAX_PLACES, Place, Refused, Why};
+use super::{MAX_PLACES, MAX_PLACES_EACH, Place, Refused, Why};
 use crate::find::directory::{Holds, Inside, names};
 use crate::find::discover::FileId;
 use crate::producer::facts::environ::Directories;
+use crate::producer::holdups::{At, Avoided, Look};
 use crate::producer::writer::Writer;
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, Receiver};
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// How many processes of a mount namespace are asked where its telemetry is written, if the one that writes does not say.
@@ -24,45 +23,6 @@ const MAX_PROCESSES: usize = 64;
 
 /// The first process.
 const INIT: u32 = 1;
-
-/// What a look says.
-#[derive(Debug)]
-pub enum Said {
-    /// It looks at this process now, which may hold it up.
-    At(Suspect),
-    /// It has come to its end.
-    Done(Found),
-}
-
-/// A process that is looked at, and may hold the look up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Suspect {
-    /// Which one.
-    pub process: Writer,
-    /// Its mount namespace.
-    pub mnt: u64,
-    /// Whether its user namespace is ours.
-    pub is_ours: bool,
-}
-
-/// Whom a look passes over.
-#[derive(Clone, Debug, Default)]
-pub struct Avoided {
-    /// Processes.
-    pub processes: HashSet<Writer>,
-    /// All processes of these mount namespaces.
-    pub namespaces: HashSet<u64>,
-    /// All of other user namespaces.
-    pub strangers: bool,
-}
-
-impl Avoided {
-    fn has(&self, suspect: &Suspect) -> bool {
-        self.processes.contains(&suspect.process)
-            || self.namespaces.contains(&suspect.mnt)
-            || (self.strangers && !suspect.is_ours)
-    }
-}
 
 /// What a look has found.
 #[derive(Debug, Default)]
@@ -101,33 +61,23 @@ impl From<&Place> for Known {
 ///
 /// # Errors
 /// There is no thread to be had.
-pub fn begin(known: Vec<Known>, avoided: Avoided) -> io::Result<Receiver<Said>> {
-    let (say, said) = mpsc::channel();
-    let look = move || {
-        // Nobody waits any more, if that fails.
-        let found = look(&known, &avoided, |suspect| {
-            drop(say.send(Said::At(suspect)))
-        });
-        let _ = say.send(Said::Done(found));
-    };
-    thread::Builder::new()
-        .name("containers".into())
-        .spawn(look)?;
-    Ok(said)
+pub fn begin(known: Vec<Known>, avoided: Avoided) -> io::Result<Look<Found>> {
+    Look::begin("containers", move |at| look(&known, &avoided, at))
 }
 
 /// Looks at all processes.
-pub fn look(known: &[Known], avoided: &Avoided, mut at: impl FnMut(Suspect)) -> Found {
+pub fn look(known: &[Known], avoided: &Avoided, at: At) -> Found {
     let started = Instant::now();
     let mut found = Found::default();
     let mut namespaces = Namespaces::default();
-    let mut processes = candidates(avoided, &mut namespaces, &mut found.hidden, &mut at);
+    let mut processes = candidates(avoided, &mut namespaces, &mut found.hidden, at);
     // In the order in which they came, so that each start names them alike.
     processes.sort_by_key(|process| (process.writer.start, process.writer.pid));
     let mut sightings: Vec<Sighting> = Vec::new();
     let mut by_id: HashMap<FileId, usize> = HashMap::new();
+    let mut by_mnt: HashMap<u64, usize> = HashMap::new();
     for process in processes {
-        at(process.suspect());
+        at(Some(process.writer));
         for (directory, holds) in namespaces.told(&process) {
             let opened = match process.is_ours {
                 true => process.open(&directory),
@@ -150,7 +100,23 @@ pub fn look(known: &[Known], avoided: &Avoided, mut at: impl FnMut(Suspect)) -> 
             };
             if let Some(&seen) = by_id.get(&inside.id()) {
                 sightings[seen].add(process.writer, holds);
-            } else if sightings.len() < MAX_PLACES {
+                continue;
+            }
+            let of_its = by_mnt.entry(process.mnt).or_default();
+            let why = match (sightings.len(), *of_its) {
+                (MAX_PLACES.., _) => Some(Why::TooMany),
+                (_, MAX_PLACES_EACH..) => Some(Why::TooManyOfIts),
+                _ => None,
+            };
+            if let Some(why) = why {
+                found.refused.push(Refused {
+                    pid: process.writer.pid,
+                    mnt: process.mnt,
+                    directory,
+                    why,
+                });
+            } else {
+                *of_its += 1;
                 by_id.insert(inside.id(), sightings.len());
                 sightings.push(Sighting {
                     process: process.clone(),
@@ -158,13 +124,6 @@ pub fn look(known: &[Known], avoided: &Avoided, mut at: impl FnMut(Suspect)) -> 
                     directory,
                     holds,
                     inside,
-                });
-            } else {
-                found.refused.push(Refused {
-                    pid: process.writer.pid,
-                    mnt: process.mnt,
-                    directory,
-                    why: Why::TooMany,
                 });
             }
         }
@@ -179,7 +138,7 @@ fn candidates(
     avoided: &Avoided,
     namespaces: &mut Namespaces,
     hidden: &mut usize,
-    at: &mut impl FnMut(Suspect),
+    at: At,
 ) -> Vec<Process> {
     let mut found = Vec::new();
     let (Ok(mnt), Ok(user)) = (namespace("self", "mnt"), namespace("self", "user")) else {
@@ -207,17 +166,12 @@ fn candidates(
         let Ok(writer) = Writer::of(pid) else {
             continue;
         };
-        let is_ours = namespace(name, "user").is_ok_and(|its| its == user);
-        let suspect = Suspect {
-            process: writer,
-            mnt: its,
-            is_ours,
-        };
-        if avoided.has(&suspect) {
+        if avoided.has(writer) {
             continue;
         }
         namespaces.members.entry(its).or_default().push(writer);
-        at(suspect);
+        at(Some(writer));
+        let is_ours = namespace(name, "user").is_ok_and(|its| its == user);
         match Process::read(writer, its, is_ours) {
             Ok(process) => found.extend(process),
             Err(err) => *hidden += usize::from(err.kind() == ErrorKind::PermissionDenied),
@@ -403,8 +357,8 @@ mod tests {
     fn processes_of_our_own_mount_namespace_are_not_looked_at() {
         let mut met = Vec::new();
         let nobody = Avoided::default();
-        let found = look(&[], &nobody, |suspect| met.push(suspect.process.pid));
-        assert!(!met.contains(&std::process::id()));
+        let found = look(&[], &nobody, &mut |process| met.extend(process));
+        assert!(met.iter().all(|process| process.pid != std::process::id()));
         assert!(found.took > Duration::ZERO);
     }
 }

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 /// How many directories are looked through at most.
 pub const MAX_PLACES: usize = 1024;
+/// How many of one mount namespace: no container's are all.
+pub const MAX_PLACES_EACH: usize = 32;
 
 /// A directory of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +66,9 @@ pub enum Why {
     /// There are enough.
     #[error("{MAX_PLACES} directories of containers are looked through already")]
     TooMany,
+    /// Its container has enough.
+    #[error("{MAX_PLACES_EACH} directories of this container are looked through already")]
+    TooManyOfIts,
 }
 
 /// A directory of a container that is left alone.

@@ -1,7 +1,6 @@
 //! One process of another mount namespace: what it has mapped, where it was told to write, and the way into its directories.
 
 use crate::find::containers::Why;
-use crate::find::containers::look::Suspect;
 use crate::find::directory::{Inside, LIST, PASS, names};
 use crate::producer::facts::cgroup::Cgroup;
 use crate::producer::facts::environ::Directories;
@@ -101,16 +100,6 @@ impl Process {
             is_ours,
             files,
         }))
-    }
-
-    /// As one that may hold up whoever looks at it.
-    #[must_use]
-    pub fn suspect(&self) -> Suspect {
-        Suspect {
-            process: self.writer,
-            mnt: self.mnt,
-            is_ours: self.is_ours,
-        }
     }
 
     /// Its control groups and its mounts; none if it is gone: another may have got its number while they were read.

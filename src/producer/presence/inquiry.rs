@@ -1,7 +1,8 @@
 //! Questions to /proc of which it depends whether a batch was counted.
 
 use crate::find::discover::{FileFacts, FileId};
-use crate::producer::survey::{Mappers, Survey};
+use crate::producer::holdups::{Holdups, Look};
+use crate::producer::survey::{self, Mappers};
 use crate::producer::writer::Writer;
 use crate::ring::commit::Commit;
 use nix::time::{ClockId, clock_gettime};
@@ -22,6 +23,8 @@ pub struct Inquiry {
     open: Option<Question>,
     /// When the next may be asked.
     next: Option<Instant>,
+    /// Who has held up this one, or another look at processes.
+    holdups: Holdups,
 }
 
 /// One that was asked.
@@ -30,7 +33,7 @@ struct Question {
     /// Who has this file mapped.
     file: FileId,
     asked: Instant,
-    survey: Survey,
+    survey: Look<Mappers>,
 }
 
 /// What is known of an answer.
@@ -56,7 +59,13 @@ impl Inquiry {
             patience,
             open: None,
             next: None,
+            holdups: Holdups::default(),
         }
+    }
+
+    /// Who has held up looks at processes.
+    pub fn holdups(&mut self) -> &mut Holdups {
+        &mut self.holdups
     }
 
     /// Whether a ring waits for an answer.
@@ -68,14 +77,24 @@ impl Inquiry {
 
     fn ask(&mut self, file: FileId) -> Answer {
         let now = Instant::now();
-        if let Some(question) = self.open.take() {
-            let answer = question.survey.answer();
+        if let Some(mut question) = self.open.take() {
+            let answer = question.survey.answer(now);
             let in_time = now.duration_since(question.asked) < self.patience;
             let is_own = question.file == file;
             match answer {
-                // /proc is not asked again before it has answered.
+                // /proc is not asked again before it has answered, or was given up.
                 Ok(None) => {
-                    self.open = Some(question);
+                    let Question {
+                        file,
+                        asked,
+                        survey,
+                    } = question;
+                    let survey = self.holdups.go_on(survey, now);
+                    self.open = survey.map(|survey| Question {
+                        file,
+                        asked,
+                        survey,
+                    });
                     return match is_own && in_time {
                         true => Answer::NotYet,
                         false => Answer::Nothing,
@@ -94,7 +113,10 @@ impl Inquiry {
         if self.next.is_some_and(|next| now < next) {
             return Answer::Nothing;
         }
-        let Ok(survey) = Survey::begin(HashSet::new(), [file.ino].into(), None) else {
+        let Some(avoided) = self.holdups.avoided(now) else {
+            return Answer::Nothing;
+        };
+        let Ok(survey) = survey::begin(HashSet::new(), [file.ino].into(), None, avoided) else {
             return Answer::Nothing;
         };
         self.open = Some(Question {
