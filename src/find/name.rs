@@ -89,7 +89,16 @@ pub fn shown(text: &OsStr) -> String {
 /// What is escaped wherever it stands, other than the escape itself.
 fn is_odd(c: char) -> bool {
     // Such as U+200B and U+202E: two names would look like one, or a line would be read backwards.
-    is_mistaken(c) || c.general_category() == GeneralCategory::Format
+    is_mistaken(c) || c.general_category() == GeneralCategory::Format || is_blank(c)
+}
+
+/// Letters and marks that are drawn as nothing, or as a blank: those of Default_Ignorable_Code_Point (DerivedCoreProperties.txt of
+/// Unicode 16) that are no format characters, the empty Braille pattern and the empty note head.
+fn is_blank(c: char) -> bool {
+    matches!(c,
+        '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{2065}'
+        | '\u{2800}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}'
+        | '\u{1d159}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// What PCP or a reader of a table takes for something else.
@@ -179,6 +188,24 @@ mod tests {
         assert_eq!(instance_name("a\u{200b}b".as_bytes()), "a%E2%80%8Bb");
         assert_eq!(instance_name("a\u{202e}b".as_bytes()), "a%E2%80%AEb");
         assert_eq!(instance_name("\u{feff}b".as_bytes()), "%EF%BB%BFb");
+        // No name has a twin that looks the same.
+        for blank in [
+            '\u{34f}',
+            '\u{115f}',
+            '\u{1160}',
+            '\u{17b4}',
+            '\u{180b}',
+            '\u{2800}',
+            '\u{3164}',
+            '\u{fe0f}',
+            '\u{ffa0}',
+            '\u{1d159}',
+            '\u{1d173}',
+            '\u{e0100}',
+        ] {
+            let name = instance_name(format!("vic{blank}").as_bytes());
+            assert!(name.starts_with("vic%") && name.is_ascii(), "{name}");
+        }
     }
 
     #[test]
