@@ -53,13 +53,26 @@ impl Cgroup {
                 service,
             } = &mut found;
             let inward = || names.iter().rev();
+            // Below his own slice a user may call groups what he likes; containers of his own are there as well.
+            let of_user = names.iter().position(is_slice_of_user);
+            let of_host = &names[..of_user.unwrap_or(names.len())];
             *container_id = container_id.take().or_else(|| inward().find_map(container));
-            *pod_uid = pod_uid.take().or_else(|| inward().find_map(pod));
-            *slurm_job_id = slurm_job_id.take().or_else(|| slurm_job(&names));
+            *pod_uid = pod_uid
+                .take()
+                .or_else(|| of_host.iter().rev().find_map(pod));
+            *slurm_job_id = slurm_job_id.take().or_else(|| slurm_job(of_host));
             *service = service.take().or_else(|| inward().find_map(unit));
         }
         found
     }
+}
+
+/// Whether it is the slice that systemd makes for a user who has logged in (`user-UID.slice`).
+fn is_slice_of_user(name: &&[u8]) -> bool {
+    let uid = name
+        .strip_prefix(b"user-")
+        .and_then(|name| name.strip_suffix(b".slice"));
+    uid.is_some_and(|uid| !uid.is_empty() && uid.iter().all(u8::is_ascii_digit))
 }
 
 /// The container whose group this is: its id, alone or behind the runtime's name. The process that looks after a container
@@ -276,6 +289,25 @@ mod tests {
         }
         let both = "0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0/libpod-{C}\n";
         assert_eq!(told(both), ["C", "-", "4711"]);
+    }
+
+    #[test]
+    fn below_his_own_slice_a_user_names_neither_a_pod_nor_a_job() {
+        let own = "0::/user.slice/user-4243.slice/user@4243.service";
+        for (sample, expected) in [
+            (
+                "/kubepods-burstable-pod{S}.slice/cri-containerd-{C}.scope",
+                ["C", "-", "-"],
+            ),
+            ("/slurm/uid_4243/job_7/step_0", ["-", "-", "-"]),
+            ("/slurmstepd.scope/job_7/step_0", ["-", "-", "-"]),
+            // Podman without root.
+            ("/user.slice/libpod-{C}.scope/container", ["C", "-", "-"]),
+        ] {
+            assert_eq!(told(&format!("{own}{sample}\n")), expected, "{sample}");
+        }
+        let hosts = "0::/kubepods.slice/kubepods-user-x.slice/kubepods-burstable-pod{S}.slice/cri-containerd-{C}.scope\n";
+        assert_eq!(told(hosts), ["C", "P", "-"]);
     }
 
     #[test]
