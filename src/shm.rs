@@ -15,7 +15,9 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering::{self, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, compiler_fence};
 
+mod heap;
 mod lock;
+pub use heap::give_back;
 pub use lock::{Lease, LeaseKind, lock};
 
 /// The file that a mapping belongs to became shorter than the mapping.

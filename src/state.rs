@@ -9,6 +9,7 @@ use crate::shm::{Broken, Mapping, lock};
 use crate::totals::slots::Slots;
 use nix::errno::Errno;
 use nix::fcntl::posix_fallocate;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -38,7 +39,7 @@ const FIRST_ENTRY_WORDS: u64 = 358;
 const MAX_LEN: u64 = 1 << 33;
 
 /// Which record is an agent's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordId(usize);
 
 /// The file, locked and mapped.
@@ -47,7 +48,8 @@ pub struct State {
     file: File,
     head: Mapping,
     chunks: Vec<Mapping>,
-    free: Vec<RecordId>,
+    /// The first is used first, so that the last chunks can become free as a whole.
+    free: BTreeSet<RecordId>,
 }
 
 /// A state that was found, and its records.
@@ -106,7 +108,7 @@ impl State {
             head: Mapping::at(&file, 0, RECORD_WORDS)?,
             file,
             chunks: Vec::new(),
-            free: Vec::new(),
+            free: BTreeSet::new(),
         };
         let (mut records, mut damaged) = (Vec::new(), 0);
         let (_, freed) = state.head(retired::read)?;
@@ -137,11 +139,11 @@ impl State {
                 }
                 match state.words(id, record::read)? {
                     Ok(Some(saved)) => records.push((id, saved)),
-                    Ok(None) => state.free.push(id),
+                    Ok(None) => drop(state.free.insert(id)),
                     Err(record::Damaged) => {
                         damaged += 1;
                         state.words(id, record::free)?;
-                        state.free.push(id);
+                        state.free.insert(id);
                     }
                 }
             }
@@ -161,8 +163,7 @@ impl State {
         }
         // From here on entries have what this version adds to them: one before it would not know.
         state.head(|words| words[1].store(FORMAT, Relaxed))?;
-        // The first record is used first.
-        state.free.reverse();
+        state.shrink()?;
         Ok(Some(Found {
             state,
             records,
@@ -220,11 +221,11 @@ impl State {
         if self.free.is_empty() {
             self.grow()?;
         }
-        let Some(&id) = self.free.last() else {
+        let Some(&id) = self.free.first() else {
             return Ok(None);
         };
         self.words(id, |words| record::create(words, name, entry))?;
-        self.free.pop();
+        self.free.pop_first();
         Ok(Some(id))
     }
 
@@ -294,8 +295,10 @@ impl State {
         self.head(|words| retired::write(words, &sums, freed))?;
         if let Some(id) = id {
             self.words(id, record::free)?;
-            self.free.push(id);
+            self.free.insert(id);
             self.head(|words| retired::write(words, &sums, None))?;
+            // That it stays as long as it was, if it cannot be made shorter, costs nothing but room.
+            let _ = self.shrink();
         }
         Ok(())
     }
@@ -315,7 +318,23 @@ impl State {
         allocate(&self.file, offset(chunk), CHUNK as u64 * RECORD_LEN)?;
         self.map(chunk)?;
         let first = chunk * CHUNK;
-        self.free.extend((first..first + CHUNK).rev().map(RecordId));
+        self.free.extend((first..first + CHUNK).map(RecordId));
+        Ok(())
+    }
+
+    /// Gives the room at the end of the file back where nothing stands; as much again stays, so that it does not grow and shrink
+    /// with each agent.
+    fn shrink(&mut self) -> io::Result<()> {
+        while let Some(last) = self.chunks.len().checked_sub(1) {
+            let start = RecordId(last * CHUNK);
+            if self.free.len() < 2 * CHUNK || self.free.range(start..).count() < CHUNK {
+                break;
+            }
+            drop(self.free.split_off(&start));
+            // Nobody is to find the file shorter than it is mapped.
+            self.chunks.pop();
+            self.file.set_len(offset(last))?;
+        }
         Ok(())
     }
 

@@ -99,6 +99,7 @@ impl Agents {
         budget: Duration,
         changes: &mut Vec<Change>,
     ) -> bool {
+        let before = changes.len();
         changes.append(&mut self.gave_up);
         let end = Instant::now() + budget;
         let now = self.clock.at(now);
@@ -157,6 +158,7 @@ impl Agents {
         if since.is_some() {
             self.forget_some(now.instant, changes);
         }
+        self.freed(&changes[before..]);
         in_time
     }
 

@@ -18,6 +18,7 @@ impl Agents {
         if now >= self.next_removal && Instant::now() < end {
             self.remove_exited(now, end);
         }
+        self.give_back(now);
     }
 
     fn remove_exited(&mut self, now: Instant, end: Instant) {

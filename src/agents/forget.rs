@@ -8,6 +8,7 @@
 use super::{AgentKey, Agents, Change};
 use crate::agents::agent::Agent;
 use crate::config::Config;
+use crate::shm;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::{Duration, Instant};
@@ -45,9 +46,16 @@ impl Candidate {
     }
 }
 
+/// Memory is given back when so many have left or were forgotten, and no more often than that.
+const MANY: usize = 64;
+const GIVE_BACK: Duration = Duration::from_secs(10);
+
 /// Who is being forgotten.
 #[derive(Debug)]
 pub(super) struct Forgetting {
+    /// How many have left or were forgotten since memory was given back, and when that was.
+    freed: usize,
+    gave_back: Option<Instant>,
     /// For how long those are remembered that have left, once their files are gone. Not before they are no instances any more:
     /// a store's agent gives its place up earlier, and its record tells what of the store is counted.
     remember: Duration,
@@ -67,6 +75,8 @@ impl Forgetting {
     /// As the configuration has it, where so many are known.
     pub fn new(config: &Config, known: usize) -> Self {
         Self {
+            freed: 0,
+            gave_back: None,
             remember: config.remember.max(config.retain),
             known,
             old: Vec::new(),
@@ -83,6 +93,25 @@ impl Forgetting {
 }
 
 impl Agents {
+    /// Gives the memory of many that have left back to the host.
+    pub(super) fn give_back(&mut self, now: Instant) {
+        let is_due = |before: Instant| now.saturating_duration_since(before) >= GIVE_BACK;
+        let Forgetting {
+            freed, gave_back, ..
+        } = &mut self.forgetting;
+        if *freed >= MANY && gave_back.is_none_or(is_due) {
+            (*freed, *gave_back) = (0, Some(now));
+            shm::give_back();
+        }
+    }
+
+    /// Notes for how many there is less to keep.
+    pub(super) fn freed(&mut self, changes: &[Change]) {
+        let is_less =
+            |change: &&Change| matches!(change, Change::Left { .. } | Change::Forgotten(_));
+        self.forgetting.freed += changes.iter().filter(is_less).count();
+    }
+
     /// Makes room for those that have come since the last drain.
     pub(super) fn forget_surplus(&mut self, changes: &mut Vec<Change>) {
         let (limit, known) = (self.max_records(), self.agents.len());
