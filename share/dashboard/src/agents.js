@@ -65,17 +65,3 @@ export function sorted(all, key, isDescending) {
         return direction * order || ALPHABETICAL.compare(a.name, b.name);
     });
 }
-
-/** The ids of the agents that did most of something over a history, most first. */
-export function top(history, names, ids, number) {
-    const totals = new Map();
-    for (const row of history.rows) {
-        for (const id of ids) {
-            const value = sum(row, names, [id]);
-            if (value > 0) {
-                totals.set(id, (totals.get(id) ?? 0) + value);
-            }
-        }
-    }
-    return [...totals].sort((a, b) => b[1] - a[1] || a[0] - b[0]).slice(0, number).map(([id]) => id);
-}

@@ -50,25 +50,13 @@ export class Heat {
         this.span = span;
         this.times = [...history.times];
         const all = ranges(names, agents);
-        const cells = history.rows.map((row) => {
-            const values = row.get(BUCKETS);
-            return all.map(({ ids }) => {
-                let total;
-                for (const id of ids) {
-                    const value = values?.get(id);
-                    if (value !== undefined) {
-                        total = (total ?? 0) + value;
-                    }
-                }
-                return total;
-            });
-        });
+        const courses = all.map(({ ids }) => history.sums([BUCKETS], ids));
         // Rows that nothing ever was in are left out at both ends.
-        const used = all.map((_, i) => cells.some((column) => column[i] > 0));
+        const used = courses.map((course) => course.some((value) => value > 0));
         const [from, to] = [Math.max(0, used.indexOf(true) - 1), used.lastIndexOf(true) + 2];
         this.rows = used.includes(true) ? all.slice(from, to) : [];
-        this.cells = cells.map((column) => column.slice(from, to));
-        this.most = Math.max(0, ...this.cells.map((column) => Math.max(0, ...column.map((value) => value ?? 0))));
+        this.cells = this.times.map((_, i) => courses.slice(from, to).map((course) => course[i]));
+        this.most = this.cells.flat().reduce((most, value) => Math.max(most, value), 0);
         this.paint();
         this.say();
     }
@@ -126,7 +114,7 @@ export class Heat {
         const at = this.times.findIndex((t) => t >= time);
         const row = Math.floor((4 + this.area.height - event.offsetY) / (this.area.height / this.rows.length));
         const value = at > 0 ? this.cells[at]?.[row] : undefined;
-        if (value === undefined) {
+        if (typeof value !== "number") {
             this.say();
         } else {
             setText(this.note, `${words(this.rows[row])}: ${count(value)} transfers/s`);
@@ -136,7 +124,7 @@ export class Heat {
     /** The same in words: where most transfers are now. */
     say() {
         const column = this.cells?.[this.cells.length - 1] ?? [];
-        const most = Math.max(0, ...column.map((value) => value ?? 0));
+        const most = Math.max(0, ...column);
         let text = "No transfers yet.";
         if (most > 0) {
             const range = words(this.rows[column.indexOf(most)]);

@@ -2,12 +2,13 @@
 
 import * as metric from "./metrics.js";
 import { remark, why } from "./advice.js";
-import { agents, filtered, top } from "./agents.js";
+import { agents, filtered } from "./agents.js";
 import { Chart } from "./chart.js";
 import { byId, element, setText } from "./dom.js";
+import { debounced } from "./debounced.js";
 import { clock, count, microseconds, writer } from "./format.js";
 import { Heat } from "./heat.js";
-import { greatest, History, one, sum } from "./history.js";
+import { History, one, sum } from "./history.js";
 import { address } from "./pmproxy.js";
 import { MOST_WITH_RANGES, Source } from "./source.js";
 import { Table } from "./table.js";
@@ -173,16 +174,17 @@ function span() {
     return Math.min(SPAN_SECONDS, Math.max(FIRST_SECONDS, times[times.length - 1] - times[0] || 0));
 }
 
-/** The sum over some agents and the lines of those that did most; of a single one, what it sent and received. */
-function draw_rates(chart, names, labels, ids) {
-    const course = (metrics, of) => history.course((row) => sum(row, metrics, of));
-    let lines = names.map((name, i) => ({ label: labels[i], values: course([name], ids) }));
+/** The sum over some agents, all if there are no `some`, and the lines of those of `ids` that did most; of a single one, what
+ *  it sent and received. */
+function draw_rates(chart, names, labels, ids, some) {
+    let lines;
     if (chosen === undefined) {
-        const most = ids.length > 1 ? top(history, names, ids, TOP) : [];
-        lines = [{ label: labels.join(" and "), values: course(names, ids) }];
-        for (const id of most) {
-            lines.push({ label: source.names.get(id) ?? `#${id}`, values: course(names, [id]) });
+        lines = [{ label: labels.join(" and "), values: history.sums(names, some) }];
+        for (const id of ids.length > 1 ? history.top(names, ids, TOP) : []) {
+            lines.push({ label: source.names.get(id) ?? `#${id}`, values: history.sums(names, [id]) });
         }
+    } else {
+        lines = names.map((name, i) => ({ label: labels[i], values: history.sums([name], ids) }));
     }
     chart.draw(span(), history.times, lines, chosen === undefined);
 }
@@ -197,26 +199,28 @@ function draw() {
     draw_tiles(row, totals);
     offer_engines(all);
     const shown = filtered(all, byId("filter").value, byId("engine").value);
-    table.draw(shown, chosen);
+    table.draw(all, shown, chosen);
     setText(byId("shown"), `${shown.length} of ${all.length} agents`);
 
     const drawn = chosen === undefined ? shown : all.filter((agent) => agent.id === chosen);
     const ids = drawn.map((agent) => agent.id);
-    const whole = shown.length === all.length ? "all agents" : `${shown.length} agents`;
+    // Of all agents the history has the sums.
+    const some = chosen === undefined && shown.length === all.length ? undefined : ids;
+    const whole = some === undefined ? "all agents" : `${shown.length} agents`;
     setText(byId("scope"), chosen === undefined ? whole : drawn[0].name);
     byId("all").hidden = chosen === undefined;
 
-    draw_rates(charts.bytes, [metric.SENT, metric.RECEIVED], ["sent", "received"], ids);
-    draw_rates(charts.transfers, [metric.WRITES, metric.READS], ["WRITE", "READ"], ids);
+    draw_rates(charts.bytes, [metric.SENT, metric.RECEIVED], ["sent", "received"], ids, some);
+    draw_rates(charts.transfers, [metric.WRITES, metric.READS], ["WRITE", "READ"], ids, some);
     const quantiles = metric.QUANTILES.map((name) => ({
         label: name,
         // A logarithmic scale has no 0.
-        values: history.course((past) => greatest(past, `${metric.TIME}.${name}`, ids) || undefined),
+        values: history.greatest(`${metric.TIME}.${name}`, some).map((value) => value || null),
     }));
     charts.times.draw(span(), history.times, quantiles, false);
     setText(byId("times-of"), ids.length > 1 ? "each of the agent that has the longest" : "");
     const losses = [["dropped events", metric.DROPPED], ["full rings found", metric.FULL]];
-    const lost = losses.map(([label, name]) => ({ label, values: history.course((past) => sum(past, [name], ids)) }));
+    const lost = losses.map(([label, name]) => ({ label, values: history.sums([name], some) }));
     charts.loss.draw(span(), history.times, lost, false);
     if (all.length > MOST_WITH_RANGES) {
         heat.without(`Drawn for up to ${MOST_WITH_RANGES} agents; here are ${all.length}.`);
@@ -237,7 +241,7 @@ byId("connect").addEventListener("submit", (event) => {
     connect(base);
 });
 byId("address").addEventListener("input", () => byId("address").setCustomValidity(""));
-byId("filter").addEventListener("input", draw);
+byId("filter").addEventListener("input", debounced(draw));
 byId("engine").addEventListener("change", draw);
 byId("interval").addEventListener("change", () => {
     if (isWaiting) {

@@ -50,40 +50,48 @@ export class Table {
         table.append(element("thead", { role: "rowgroup" }, head), this.body);
         place.append(table);
         this.agents = [];
+        this.shown = [];
     }
 
     sort(key, startsDescending) {
         this.isDescending = this.key === key ? !this.isDescending : startsDescending;
         this.key = key;
-        this.draw(this.agents, this.chosen);
+        this.draw(this.agents, this.shown, this.chosen);
     }
 
-    draw(agents, chosen) {
+    /** Draws those of all agents that are to be shown. Rows of the others are hidden: a thousand are long in the making. */
+    draw(agents, shown, chosen) {
         this.agents = agents;
+        this.shown = shown;
         this.chosen = chosen;
         COLUMNS.forEach(({ key }, i) => {
             const direction = this.isDescending ? "descending" : "ascending";
             this.heads[i].setAttribute("aria-sort", key === this.key ? direction : "none");
         });
         const ids = new Set(agents.map((agent) => agent.id));
+        const visible = new Set(shown.map((agent) => agent.id));
         for (const [id, row] of this.rows) {
+            row.hidden = !visible.has(id);
             if (!ids.has(id)) {
                 row.remove();
                 this.rows.delete(id);
             }
         }
-        sorted(agents, this.key, this.isDescending).forEach((agent, i) => {
+        let place = this.body.firstElementChild;
+        for (const agent of sorted(shown, this.key, this.isDescending)) {
             const row = this.rows.get(agent.id) ?? this.add(agent.id);
             this.fill(row, agent);
             row.classList.toggle("chosen", agent.id === chosen);
             row.querySelector("button").setAttribute("aria-pressed", String(agent.id === chosen));
             // Rows stay where they are if they can: one that has the focus keeps it.
-            if (this.body.children[i] !== row) {
+            if (row === place) {
+                place = row.nextElementSibling;
+            } else {
                 const focused = row.contains(document.activeElement) ? document.activeElement : undefined;
-                this.body.insertBefore(row, this.body.children[i] ?? null);
+                this.body.insertBefore(row, place);
                 focused?.focus();
             }
-        });
+        }
     }
 
     add(id) {
