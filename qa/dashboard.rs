@@ -227,12 +227,17 @@ fn the_page_says_what_is_wrong_and_goes_on() {
     page.until("its rate is known again", quiet);
     pmcd.becomes(&[("agent", 30 << 40)]);
 
+    let port = proxy.port();
     drop(proxy);
-    page.until(
-        "it misses pmproxy",
-        &says("Nothing answers at http://127.0.0.1:"),
-    );
+    let misses = says("Nothing answers at http://127.0.0.1:");
+    page.until("it misses pmproxy", &misses);
     assert!(page.text(advice).contains("sudo systemctl start pmproxy"));
+    let proxy = Pmproxy::start_again(&home, &pmcd, port);
+    page.until("it goes on where pmproxy is back", well);
+    page.until("its rate is known then", quiet);
+
+    drop(proxy);
+    page.until("it misses pmproxy again", &misses);
     let proxy = Pmproxy::start(&home, &pmcd);
     page.evaluate(&format!("location.hash = '#host={}'", proxy.address()));
     page.until("it goes on with another address", well);

@@ -100,6 +100,104 @@ fn rates_are_by_the_times_of_pmproxy_and_never_a_guess() {
 
 #[test]
 #[ignore = "takes Chromium: scripts/check-full dashboard"]
+fn html_and_scripts_are_text_wherever_they_come_from() {
+    let hostile = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>&lt;b&gt;";
+    let text = serde_json::Value::from(hostile).to_string();
+    let answers = pmproxy();
+    let context = format!(r#"{{"context":7,"labels":{{"hostname":{text}}}}}"#);
+    answers.to("/context", &[&context]);
+    let names = [
+        "control.version",
+        "agent.status",
+        "agent.user",
+        "agent.mode",
+    ];
+    let names = [&names[..], &["control.config_error", "transfer.tx_bytes"]].concat();
+    let sem = |name: &str| {
+        if name.ends_with("bytes") {
+            "counter"
+        } else {
+            "instant"
+        }
+    };
+    let about = |name: &str, value: &str| match value {
+        "" => format!(
+            r#"{{"name":"nixl.{name}","sem":"{}","units":{text}}}"#,
+            sem(name)
+        ),
+        _ => {
+            let instance = if name.starts_with("control") {
+                "null"
+            } else {
+                "3"
+            };
+            format!(
+                r#"{{"name":"nixl.{name}","instances":[{{"instance":{instance},"value":{value}}}]}}"#
+            )
+        }
+    };
+    let all = |value: &dyn Fn(&str) -> String| {
+        let all: Vec<_> = names.iter().map(|name| about(name, &value(name))).collect();
+        all.join(",")
+    };
+    let metrics = all(&|_| String::new());
+    let metrics = format!(r#"{{"context":7,"metrics":[{metrics}]}}"#);
+    answers.to("/metric?", &[&metrics]);
+    let instances = format!(r#"{{"instances":[{{"instance":3,"name":{text}}}]}}"#);
+    answers.to("/indom", &[&instances]);
+    let label = hostile.replace('"', "\\\\\\\"");
+    let labels = format!(
+        "nixl_agent_state{{nixl_agent=\"raw {label}\",engine=\"{label}\",local_rank=\"{label}\",instid=\"3\"}} 1\n"
+    );
+    answers.to("/metrics?", &[&labels]);
+    let fetched = |second: u32| {
+        let values = all(&|name| match name {
+            "transfer.tx_bytes" => (1000 * second).to_string(),
+            _ => text.clone(),
+        });
+        format!(r#"{{"timestamp":{second}.5,"values":[{values}]}}"#)
+    };
+    let fetched: Vec<_> = (100..1000).map(fetched).collect();
+    let fetched: Vec<_> = fetched.iter().map(String::as_str).collect();
+    answers.to("/fetch", &fetched);
+
+    let mut page = Chromium::start(1280, 900);
+    page.open(&format!("host={}", answers.address()));
+    page.until(
+        "it has a rate",
+        "document.querySelector('td.sent')?.textContent === '1.00 kB/s'",
+    );
+    let raw = format!("raw {hostile}");
+    for (place, expected) in [
+        (".name button bdi", hostile),
+        (".raw", &raw),
+        ("td.status", hostile),
+        ("td.engine", hostile),
+        ("td.rank", hostile),
+        ("td.user", hostile),
+        ("#engine option:last-child", hostile),
+    ] {
+        let shown = page.text(&format!("document.querySelector('{place}').textContent"));
+        assert_eq!(shown, expected, "{place}");
+    }
+    let has =
+        |place: &str| format!("document.querySelector('{place}').textContent.includes({text})");
+    for place in ["#connection", "#remark"] {
+        assert_eq!(page.evaluate(&has(place)), true, "{place}");
+    }
+    page.evaluate("document.querySelector('.name button').click()");
+    page.until("its name is above the charts", &has("#scope"));
+    let refused = format!(r#"{{"message":{text},"success":false}}"#);
+    answers.to("/context", &[&refused]);
+    answers.to("/fetch", &[&refused]);
+    page.until("what is wrong is told", &has("#trouble"));
+    assert_eq!(page.evaluate("document.images.length"), 0);
+    assert_eq!(page.evaluate("document.scripts.length"), 1);
+    assert_eq!(page.complaints(), [""; 0]);
+}
+
+#[test]
+#[ignore = "takes Chromium: scripts/check-full dashboard"]
 fn an_address_is_checked_and_remembered_and_who_is_no_pmproxy_is_told() {
     let answers = pmproxy();
     answers.to("/fetch", &[&fetched(7, "100.5", "1")]);

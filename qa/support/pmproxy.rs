@@ -20,7 +20,10 @@ impl Local {
     /// Starts it, by a command that is given its port.
     fn start(package: &str, command: impl FnOnce(u16) -> Command) -> Self {
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let port = free.expect("a port").port();
+        Self::start_at(free.expect("a port").port(), package, command)
+    }
+
+    fn start_at(port: u16, package: &str, command: impl FnOnce(u16) -> Command) -> Self {
         let child = command(port)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -182,16 +185,29 @@ impl Pmproxy {
     }
 
     fn start_with(home: &Home, pmcd: &Pmcd, options: &[&str]) -> Self {
+        let server = Local::start("pcp", |port| Self::command(home, pmcd, options, port));
+        Self { server }
+    }
+
+    /// Starts one where another was that has ended.
+    pub fn start_again(home: &Home, pmcd: &Pmcd, port: u16) -> Self {
+        let command = |port| Self::command(home, pmcd, &["-t"], port);
+        let server = Local::start_at(port, "pcp", command);
+        Self { server }
+    }
+
+    fn command(home: &Home, pmcd: &Pmcd, options: &[&str], port: u16) -> Command {
         let program = Path::new(&pcp("PCP_BINADM_DIR")).join("pmproxy");
         let (socket, log) = (home.path("pmproxy.socket"), home.path("pmproxy.log"));
-        let server = Local::start("pcp", |port| {
-            let mut command = pmcd.tool(program.to_str().expect("UTF-8"));
-            command.args(options);
-            command.args(["-f", "-p", &port.to_string(), "-s"]);
-            command.arg(socket).arg("-l").arg(log);
-            command
-        });
-        Self { server }
+        let mut command = pmcd.tool(program.to_str().expect("UTF-8"));
+        command.args(options);
+        command.args(["-f", "-p", &port.to_string(), "-s"]);
+        command.arg(socket).arg("-l").arg(log);
+        command
+    }
+
+    pub fn port(&self) -> u16 {
+        self.server.port
     }
 
     /// Where it answers, for a browser.
