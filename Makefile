@@ -68,7 +68,7 @@ bench:
 	@scripts/bench
 
 fleet:
-	@scripts/setup check && . scripts/env && cargo test --locked --test fleet -- --nocapture --test-threads=1
+	@scripts/fleet
 
 fleet-cost:
 	@scripts/setup check && qa/fleet-cost

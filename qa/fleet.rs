@@ -1,4 +1,5 @@
 //! Hosts on one network, each with its own pmcd, pmdanixl and pmlogger: PCP's time series over all of them (docs/fleet.md).
+//! `make fleet` shows what each query is answered, and what is on both sides of a cut.
 
 mod support;
 
@@ -24,7 +25,7 @@ fn start(network: &Network) -> [Host; 3] {
     })
 }
 
-/// Waits until a query has this many bytes as its newest values, by agent.
+/// Waits until a query has this many bytes as its newest values, by agent, and prints them.
 fn becomes(central: &Host, query: &str, expected: &[(&str, u64)]) {
     let expected: Vec<_> = expected
         .iter()
@@ -36,6 +37,22 @@ fn becomes(central: &Host, query: &str, expected: &[(&str, u64)]) {
         (last == expected).then_some(())
     });
     assert!(became.is_some(), "{query}: {last:?}");
+    println!("\n{}: {query}[samples:1]", central.name);
+    for (name, bytes) in last {
+        // A total of a host has no instance.
+        let name = if name.is_empty() { "total" } else { &name };
+        println!("    {name:10} {bytes:>10}");
+    }
+}
+
+/// Prints values by time: each as long as it stays the same.
+fn show(what: &str, values: &[(String, u64)]) {
+    println!("\n{what}");
+    for run in values.chunk_by(|(_, one), (_, next)| one == next) {
+        let ((from, value), (to, _)) = (&run[0], &run[run.len() - 1]);
+        let until = if run.len() > 1 { to } else { "" };
+        println!("    {from} {until:15} {value:>10}");
+    }
 }
 
 #[test]
@@ -71,12 +88,20 @@ fn pmseries_has_the_totals_of_each_host_label_and_of_all() {
     let machine = format!("{:032x}", 3);
     becomes(a, &of("machineid", &machine), &[("worker", 4_000_000)]);
     // The totals of a host, and of all hosts.
+    for (host, bytes) in [("a", 1_000), ("b", 320_000), ("c", 4_000_000)] {
+        let query = format!("{HOST_TX_BYTES}{{hostname==\"{host}\"}}");
+        becomes(a, &query, &[("", bytes)]);
+    }
     let expected = [("", 1_000), ("", 320_000), ("", 4_000_000)];
     becomes(a, HOST_TX_BYTES, &expected);
-    assert_eq!(a.shell(&documented("sum"), &[]).trim(), "4321000");
+    let sum = a.shell(&documented("sum"), &[]);
+    println!("\n{}    {}", documented("sum"), sum.trim());
+    assert_eq!(sum.trim(), "4321000");
     let sum = HOSTS.map(|host| format!("{HOST_TX_BYTES}{{hostname==\"{host}\"}}[samples:1]"));
-    let added = a.series(&sum.join(" + "));
-    let added: Vec<_> = added.into_values().map(|values| values[0].1).collect();
+    let sum = sum.join(" + ");
+    let added = a.series(&sum).into_values();
+    let added: Vec<_> = added.map(|values| values[0].1).collect();
+    println!("\n{sum}\n    {added:?}");
     assert_eq!(added, [4_321_000]);
 }
 
@@ -121,9 +146,14 @@ fn a_host_that_was_cut_off_has_no_hole_in_its_archive_and_its_series_is_complete
         values.reverse();
         values
     };
-    assert_eq!(in_between(&logged(&a.archive("b"), HOST_TX_BYTES)), []);
-    assert_eq!(in_between(&series()), []);
+    let of_farm = logged(&a.archive("b"), HOST_TX_BYTES);
+    show("b was cut off: the archive of the farm", &of_farm);
+    assert_eq!(in_between(&of_farm), []);
+    let before = series();
+    show(&format!("b was cut off: {query}"), &before);
+    assert_eq!(in_between(&before), []);
     let own = logged(&b.archive("b"), HOST_TX_BYTES);
+    show("b was cut off: its own archive", &own);
     let missing = in_between(&own);
     assert!(!missing.is_empty(), "{own:?}");
 
@@ -159,6 +189,7 @@ fn a_host_that_was_cut_off_has_no_hole_in_its_archive_and_its_series_is_complete
     // All of its own archive but the first sample.
     let own = logged(&from, HOST_TX_BYTES).split_off(1);
     let now = series();
+    show(&format!("completed from that: {query}"), &now);
     assert_eq!(in_between(&now), missing);
     assert!(now.starts_with(&own), "{own:?}\n{now:?}");
     // And it goes on with what the farm sees.
@@ -193,6 +224,8 @@ fn with_a_pmproxy_on_each_host_a_short_cut_leaves_no_hole_in_the_series() {
     let mut values = found.into_values().next().expect("one");
     values.reverse();
     let own = logged(&b.archive("b"), HOST_TX_BYTES);
+    show("b was cut off for a moment: its own archive", &own);
+    show(&format!("b was cut off for a moment: {query}"), &values);
     let from = own.iter().position(|value| *value == values[0]);
     let from = from.expect("the first value is in the archive too");
     assert!(own[from..].starts_with(&values), "{own:?}\n{values:?}");

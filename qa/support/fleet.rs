@@ -11,13 +11,13 @@ use std::process::{Child, Command, Stdio};
 /// The hosts; the first has the address 10.77.0.1, and so on.
 pub const HOSTS: [&str; 3] = ["a", "b", "c"];
 
-/// Whether this test can have a fleet, in a PID namespace of its own. If not, it was run there, or says why it cannot be.
+/// Whether this test can have a fleet here, in a PID namespace of its own; if not, it was run there. It leaves itself out where
+/// it cannot have one at all.
 pub fn is_possible() -> bool {
     let mut probe = Command::new("unshare");
     probe.args(["--net", "--uts", "--mount", "--pid", "--fork", "true"]);
     if !output(&mut probe).status.success() {
-        eprintln!("left out: there are no rights to make namespaces");
-        return false;
+        super::leave_out("there are no rights to make namespaces");
     }
     super::is_alone()
 }
