@@ -248,10 +248,13 @@ fn vector_has_values_for_every_panel() {
         }
     }
     for (name, bounds) in heat_maps(VECTOR) {
-        let domain = ask("indom", &[("name", &name)]).expect("an answer");
-        let instances = list(&domain["instances"]);
-        assert_eq!(bounds_of(instances), bounds, "{name}");
-        assert_eq!(instances.len(), 2 * bounds.len(), "{name}: of two agents");
+        // One agent may be there before the other.
+        let instances = wait_for(&name, || {
+            let domain = ask("indom", &[("name", &name)])?;
+            let instances = list(&domain["instances"]).to_vec();
+            (instances.len() == 2 * bounds.len()).then_some(instances)
+        });
+        assert_eq!(bounds_of(&instances), bounds, "{name}");
     }
 }
 
