@@ -11,6 +11,7 @@ use pmdanixl::totals::account::Account;
 use pmdanixl::totals::histogram::Bounds;
 use pmdanixl::totals::windows::Windows;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,6 +25,7 @@ use support::{Home, PMDANIXL, wait_for};
 type Wire = (usize, u64);
 
 const TX_BYTES: usize = EventType::TxBytes as usize;
+const RX_BYTES: usize = EventType::RxBytes as usize;
 const XFER_TIME: usize = EventType::XferTime as usize;
 const POST_TIME: usize = EventType::XferPostTime as usize;
 
@@ -196,17 +198,28 @@ fn a_ring_that_lost_events_agrees() {
 }
 
 #[test]
-fn an_allow_list_agrees() {
-    for hidden in [TX_BYTES, XFER_TIME, POST_TIME] {
-        let mut events = stream("1.2.0");
-        events.retain(|&(kind, _)| kind != hidden);
-        let expected = agree(&events);
-        let unpaired = match hidden {
-            TX_BYTES => 692,
-            XFER_TIME => 1040,
-            _ => 0,
-        };
-        assert_eq!(expected["unpaired"], unpaired);
+fn with_each_type_of_event_hidden_in_turn_nothing_is_guessed() {
+    for version in ["1.2.0", "1.5.1"] {
+        let all = stream(version);
+        let kinds: BTreeSet<_> = all.iter().map(|&(kind, _)| kind).collect();
+        assert!(
+            [TX_BYTES, RX_BYTES, XFER_TIME, POST_TIME]
+                .iter()
+                .all(|kind| kinds.contains(kind))
+        );
+        for hidden in kinds {
+            let mut events = all.clone();
+            events.retain(|&(kind, _)| kind != hidden);
+            let expected = agree(&events);
+            let halves = if [TX_BYTES, RX_BYTES, XFER_TIME].contains(&hidden) {
+                all.len() - events.len()
+            } else {
+                0
+            };
+            // Of a transfer both are there, or one is that has no other half.
+            assert_eq!(expected["unpaired"], halves, "{version} {hidden}");
+            assert_eq!(expected["paired"], 1040 - halves, "{version} {hidden}");
+        }
     }
     agree(&[]);
 }
