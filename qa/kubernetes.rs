@@ -186,6 +186,16 @@ fn the_parts_of_the_daemonset_name_each_other() {
 }
 
 #[test]
+fn the_container_may_open_what_selinux_keeps_for_other_pods() {
+    let set = of_kind("DaemonSet");
+    let rights = &set["spec"]["template"]["spec"]["containers"][0]["securityContext"];
+    assert_eq!(rights["seLinuxOptions"]["type"], "spc_t");
+    // The type stands in for no capability.
+    assert_eq!(rights["capabilities"]["drop"][0], "ALL");
+    assert!(rights["privileged"].is_null(), "{rights}");
+}
+
+#[test]
 fn the_configuration_of_the_manifest_finds_the_rings_of_pods() {
     let home = Home::new();
     let kubelet = home.path("kubelet");
