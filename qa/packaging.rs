@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::{Home, PMDANIXL, golden, leave_out, output, project, run};
+use support::{Home, PMDANIXL, golden, leave_out, output, project, run, text};
 
 /// Every directory, link and file below one, as find(1) shows it.
 fn listing(directory: &Path) -> String {
@@ -75,6 +75,43 @@ fn every_crate_has_a_licence_that_goes_with_ours() {
     run(Command::new(project("scripts/crates"))
         .arg("check")
         .arg(metadata));
+}
+
+#[test]
+fn a_package_for_another_machine_is_refused() {
+    // This machine and another one that there are packages for, as compilers call them; that one as Debian does.
+    let (here, other, debian) = match std::env::consts::ARCH {
+        "aarch64" => ("aarch64", "x86_64", "amd64"),
+        here => (here, "aarch64", "arm64"),
+    };
+    let home = Home::new();
+    let copy = sources(&home, "pmdanixl");
+    // The real one, which is not to get as far as to build something.
+    let script = "scripts/build-package";
+    fs::copy(project(script), copy.join(script)).expect("there");
+    let refused = |build: &mut Command| {
+        let said = output(build.current_dir(&copy));
+        let text = text(&said);
+        for part in [&format!("for {other}"), &format!("builds for {here}")] {
+            assert!(!said.status.success() && text.contains(part), "{text}");
+        }
+        assert!(!copy.join("target").exists(), "{text}");
+    };
+    refused(Command::new(script).env("MACHINE", other));
+    if has("dpkg-architecture") {
+        let mut build = Command::new("dpkg-architecture");
+        build.args(["--host-arch", debian, "--force", "--command"]);
+        refused(build.arg("debian/rules override_dh_auto_build"));
+    }
+    if has("rpmspec") {
+        for machine in [here, other] {
+            let mut parse = Command::new("rpmspec");
+            parse.args(["--target", machine, "--parse"]);
+            let spec = run(parse.arg(project("rpm/pmdanixl.spec")));
+            let build = format!("\nMACHINE={machine} scripts/build-package\n");
+            assert!(spec.contains(&build), "{spec}");
+        }
+    }
 }
 
 /// The project's files in a directory of their own, where its program is built by copying ours.
