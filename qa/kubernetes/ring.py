@@ -1,5 +1,5 @@
-"""ring.py FILE UID: a NIXL agent of an unprivileged container, as far as its ring (v4) goes. For each line of standard
-input, a number, there is a completed WRITE of so many bytes; it ends with its input."""
+"""ring.py FILE UID [2]: a NIXL agent of an unprivileged container, as far as its ring goes (v4, or v2). For each line of
+standard input, a number, there is a completed WRITE of so many bytes; it ends with its input."""
 
 import mmap
 import os
@@ -8,8 +8,9 @@ import sys
 
 CAPACITY = 4096
 TX_BYTES, TX_REQUESTS = 0, 2
+TRANSFER = 1
 
-file, uid = sys.argv[1], int(sys.argv[2])
+file, uid, version = sys.argv[1], int(sys.argv[2]), int((sys.argv[3:] or ["4"])[0])
 os.setgroups([])
 os.setresgid(uid, uid, uid)
 os.setresuid(uid, uid, uid)
@@ -19,9 +20,11 @@ ring = mmap.mmap(descriptor, 0)
 os.close(descriptor)
 struct.pack_into("<QQ", ring, 0, 0, 0)
 struct.pack_into("<QQ", ring, 24, CAPACITY, CAPACITY - 1)
-struct.pack_into("<ii", ring, 16, 4, 4)
+struct.pack_into("<ii", ring, 16, version, version)
 for line in sys.stdin:
     for kind, value in ((TX_BYTES, int(line)), (TX_REQUESTS, 1)):
         (position,) = struct.unpack_from("<Q", ring, 0)
-        struct.pack_into("<IIQ", ring, 40 + 16 * position, kind, 0, value)
+        # v2 has the category before the kind.
+        first, second = (TRANSFER, kind) if version == 2 else (kind, 0)
+        struct.pack_into("<IIQ", ring, 40 + 16 * position, first, second, value)
         struct.pack_into("<Q", ring, 0, (position + 1) % CAPACITY)
