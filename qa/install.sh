@@ -99,8 +99,21 @@ python_pmda() {
     in_pmda ./Install
     [ "$(pmprobe -v nixl.transfer.tx_bytes)" = "nixl.transfer.tx_bytes 1 42" ] || return 1
 }
+# As root with another umask, which is not what the files are made with.
 install_files() {
-    BINARY=$binary scripts/install-files
+    (umask 077 && BINARY=$binary scripts/install-files)
+}
+install_pmda() {
+    (umask 077 && in_pmda ./Install)
+}
+remove_pmda() {
+    (umask 077 && in_pmda ./Remove)
+}
+# What PCP runs as its own user reads our files and the name space.
+pcp_reads_it() {
+    find "$pmda/" "$PCP_PMDASADM_DIR/nixl" "$PCP_VAR_DIR/pmns/root" "$PCP_SYSCONF_DIR" "$PCP_VAR_DIR/config" "$PCP_SHARE_DIR/nixl" \
+        "$PCP_MAN_DIR/man1" \( -path '*nixl*' -o -path '*pmns*' \) \( ! -perm -o=r -o -type d ! -perm -o=x \) -print >"$work/closed"
+    [ ! -s "$work/closed" ] || { cat "$work/closed"; return 1; }
 }
 
 check "pmcd starts" start_pmcd
@@ -115,8 +128,9 @@ check "install files again" install_files
 check "pcp knows its command" cmp share/pcp/pcp-nixl "$PCP_BINADM_DIR/pcp-nixl"
 check "the page is there" cmp share/dashboard/index.html "$PCP_SHARE_DIR/nixl/dashboard.html"
 snapshot "$work/files"
-check "Install" in_pmda ./Install
+check "Install" install_pmda
 check "all names served" all_served
+check "the user pcp can read all of it" pcp_reads_it
 check "no mark is left" python_gone
 
 cp "$PCP_PMCDCONF_PATH" "$work/conf"
@@ -134,8 +148,9 @@ check "uninstall is refused while installed" sh -c '! scripts/install-files --re
 touch "$PCP_VAR_DIR/config/pmda/39.0" "$PCP_VAR_DIR/config/pmda/39.3"
 mkdir -p "$PCP_RUN_DIR/nixl"
 touch "$PCP_RUN_DIR/nixl/state"
-check "Remove" in_pmda ./Remove
+check "Remove" remove_pmda
 check "Remove ends the agent" agent_gone
+check "the user pcp can read what is left" pcp_reads_it
 snapshot "$work/now"
 check "Remove leaves nothing" same "$work/files" "$work/now"
 check "Install after Remove" in_pmda ./Install

@@ -32,9 +32,12 @@ fn layout(name: &str, agents: &str, commands: &str) {
     std::fs::write(&binary, "#!/bin/sh\n").expect("written");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&binary, mode).expect("ours");
+    // Root's umask is not what the files are made with.
     let install = || {
-        let mut install = Command::new(project("scripts/install-files"));
+        let mut install = Command::new("sh");
         install
+            .args(["-c", "umask 077; exec \"$@\"", "sh"])
+            .arg(project("scripts/install-files"))
             .env("DESTDIR", &root)
             .env("BINARY", &binary)
             .env("PCP_PMDASADM_DIR", agents)
@@ -43,6 +46,9 @@ fn layout(name: &str, agents: &str, commands: &str) {
     };
     run(&mut install());
     golden(&format!("layout.{name}"), &listing(&root));
+    let mut closed = Command::new("find");
+    closed.arg(&root).args(["-type", "d", "!", "-perm", "755"]);
+    assert_eq!(run(&mut closed), "");
     run(install().arg("--remove"));
     let mut left = Command::new("find");
     left.arg(&root).args(["!", "-type", "d"]);
