@@ -120,6 +120,19 @@ check "pmcd starts" start_pmcd
 snapshot "$work/bare"
 check "install files" install_files
 check "Remove where nothing is installed" in_pmda ./Remove
+# As if they were of a package.
+mkdir "$work/packaged"
+printf '#!/bin/sh\n[ "$2" = "%s" ] && echo "pmdanixl: $2"\n' "$PCP_PMDASADM_DIR/nixl/pmdanixl" >"$work/packaged/dpkg-query"
+chmod +x "$work/packaged/dpkg-query"
+refused_over_a_package() {
+    ! PATH="$work/packaged:$PATH" BINARY=$binary scripts/install-files "$@" 2>"$work/refused" || return 1
+    grep 'is of the package pmdanixl: remove that first' "$work/refused"
+}
+snapshot "$work/files"
+check "files over a package are refused" refused_over_a_package
+check "uninstalling those of a package is refused" refused_over_a_package --remove
+snapshot "$work/now"
+check "and nothing has changed" same "$work/files" "$work/now"
 check "uninstall files" scripts/install-files --remove
 snapshot "$work/now"
 check "uninstall leaves nothing of the first install" same "$work/bare" "$work/now"

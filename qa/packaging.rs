@@ -56,6 +56,40 @@ fn layout(name: &str, agents: &str, commands: &str) {
 }
 
 #[test]
+fn uninstall_leaves_the_python_pmda_as_it_was() {
+    let home = Home::new();
+    let root = home.path("root");
+    let python = r#"
+        cd "$1"
+        real=usr/lib/pcp/pmdas/nixl links=var/lib/pcp/pmdas/nixl
+        mkdir -p $real $links etc/pcp/nixl usr/share/man/man1
+        for file in Install Remove pmdanixl.python; do
+            echo python >$real/$file
+            ln -s /$real/$file $links/
+        done
+        echo man >usr/share/man/man1/pmdanixl.1.gz
+        echo "[pmda]" >etc/pcp/nixl/nixl.conf
+        ln -s /etc/pcp/nixl/nixl.conf $links/
+    "#;
+    fs::create_dir(&root).expect("made");
+    run(Command::new("sh").args(["-euc", python, "sh"]).arg(&root));
+    let files = || {
+        let lines = listing(&root);
+        let files = lines.lines().filter(|line| !line.ends_with('/'));
+        files.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let before = files();
+    for arguments in [[].as_slice(), &[], &["--remove"]] {
+        run(Command::new(project("scripts/install-files"))
+            .args(arguments)
+            .env("DESTDIR", &root)
+            .env("BINARY", PMDANIXL)
+            .env("PCP_PMDASADM_DIR", "/usr/lib/pcp/pmdas"));
+    }
+    assert_eq!(files(), before);
+}
+
+#[test]
 fn each_file_is_where_debian_has_it() {
     layout("debian", "/usr/lib/pcp/pmdas", "/usr/lib/pcp/bin");
 }
