@@ -318,6 +318,22 @@ print([nixl.duration(10 ** e) for e in range(0, 17, 2)])
     );
 }
 
+#[test]
+fn no_character_takes_more_places_of_a_line_than_are_counted_for_it() {
+    let script = "
+import ctypes, locale
+locale.setlocale(locale.LC_ALL, 'C.UTF-8')
+libc = ctypes.CDLL(None)
+libc.wcwidth.argtypes = [ctypes.c_wchar]
+shown = [char for char in map(chr, range(0x20, sys.maxunicode + 1)) if char.isprintable()]
+print([hex(ord(char)) for char in shown if libc.wcwidth(char) > nixl.places(char)])
+# Marks of none, one and two places; one that only some terminals have as wide, and one that only newer ones have.
+print([nixl.places(60 * char) for char in '\\u0301\\u0488\\u0903\\u302e\\u3248\\u4dc0'])
+print([len(nixl.fitted(60 * char, 21)) for char in '\\u0903\\u302e'])
+";
+    assert_eq!(python(script), "[]\n[0, 0, 60, 120, 120, 120]\n[21, 12]\n");
+}
+
 /// Runs a script that has the command as a module.
 fn python(script: &str) -> String {
     const AS_MODULE: &str = "
