@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use support::share::{archive, link, tool};
 use support::writer::{Kind, Layout, RingWriter};
-use support::{Home, Pmcd, golden, output, project, run, text, wait_for};
+use support::{Home, Pmcd, golden, output, project, run, soon, text, wait_for};
 
 const COMMAND: &str = "share/pcp/pcp-nixl";
 
@@ -136,6 +136,26 @@ fn where_lines_are_short_the_last_columns_are_left_out_but_not_the_chosen_one() 
         let width: usize = columns.parse().expect("a number");
         let widest = said.lines().skip(1).map(|line| line.chars().count()).max();
         assert!(widest < Some(width.max(22)), "{said}");
+    }
+}
+
+#[test]
+fn a_terminal_of_hardly_any_columns_is_no_reason_not_to_end() {
+    let home = Home::new();
+    let path = minutes(&home);
+    for (columns, heading) in [("1", ""), ("2", "."), ("3", ".."), ("4", "h..")] {
+        let mut narrow = of_archive(&home, &path, &["-t", "60", "-1"]);
+        let mut narrow = narrow
+            .env("COLUMNS", columns)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let ended = soon(|| narrow.try_wait().expect("our child"));
+        // It would go on after the test.
+        narrow.kill().expect("our child");
+        let said = narrow.wait_with_output().expect("our child");
+        assert!(ended.is_some(), "{columns} columns");
+        assert_eq!(text(&said).lines().next(), Some(heading));
     }
 }
 
