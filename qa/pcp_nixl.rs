@@ -354,6 +354,21 @@ print([len(nixl.fitted(60 * char, 21)) for char in '\\u0903\\u302e'])
     assert_eq!(python(script), "[]\n[0, 0, 60, 120, 120, 120]\n[21, 12]\n");
 }
 
+#[test]
+fn no_name_has_a_twin_that_looks_like_it() {
+    let script = "
+print([nixl.printable(name) for name in ('a', 'größe-日本語', 'a\\x1b[2J', 'a\\u115f', 'a\\ufe0f', 'a\\U000e0100')])
+invisible = [0x34f, 0x115f, 0x1160, 0x17b4, 0x17b5, *range(0x180b, 0x1810), 0x2800, 0x3164, *range(0xfe00, 0xfe10), 0xffa0, 0x1d159,
+    *range(0x1d173, 0x1d17b), *range(0xe0000, 0xe1000)]
+seen = {nixl.printable('a' + chr(char)) for char in invisible}
+print(len(seen) == len(invisible) and all(name.startswith('a%') and name.isascii() for name in seen))
+";
+    assert_eq!(
+        python(script),
+        "['a', 'größe-日本語', 'a%1B[2J', 'a%E1%85%9F', 'a%EF%B8%8F', 'a%F3%A0%84%80']\nTrue\n"
+    );
+}
+
 /// Runs a script that has the command as a module.
 fn python(script: &str) -> String {
     const AS_MODULE: &str = "
