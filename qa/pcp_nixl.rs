@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use support::share::{archive, link, tool};
+use support::share::{Logger, archive, link, tool};
 use support::writer::{Kind, Layout, RingWriter};
 use support::{Home, Pmcd, golden, output, project, run, soon, text, wait_for};
 
@@ -195,6 +195,53 @@ fn json_has_what_the_table_has_and_no_value_is_null() {
         (&unknown["state"], &unknown["errors"]),
         (&"unsupported".into(), &Value::Null)
     );
+}
+
+#[test]
+fn there_are_no_agents_only_where_an_archive_says_so() {
+    let home = Home::new();
+    // The host's network is logged all the time, NIXL from the third minute to the fifth.
+    let path = home.path("part");
+    archive(
+        &path,
+        60,
+        "network.interface.total.bytes eth0 0 1 2 3 4 5 6 7\nnixl.transfer.tx_bytes a - - 0 60 120 - - -\n",
+    );
+    let reports = |options: &[&str]| -> Vec<String> {
+        let said = run(&mut of_archive(&home, &path, options));
+        let reports = said.lines().map(|line| {
+            let report: Value = serde_json::from_str(line).expect("JSON");
+            let agents = report["agents"].as_array().expect("a list");
+            format!("{}: {}", report["timestamp"], agents.len())
+        });
+        reports.collect()
+    };
+    assert_eq!(
+        reports(&["-j", "-t", "30"]),
+        ["150", "180", "210", "240"].map(|time| format!("1700000{time}.0: 1"))
+    );
+    assert_eq!(reports(&["-j1", "-t", "30"]), ["1700000150.0: 1"]);
+    for options in [
+        &["-t", "10", "-T", "90"][..],
+        &["-t", "10", "-S", "5min"],
+        &["-j1", "-t", "10", "-S", "5min"],
+    ] {
+        let said = output(&mut of_archive(&home, &path, options));
+        let status = said.status.code();
+        let said = text(&said);
+        assert!(
+            status == Some(1) && said.starts_with("pcp-nixl: there are no two samples"),
+            "{said}"
+        );
+    }
+    // A real one, of a host without agents.
+    let pmcd = Pmcd::start(&home);
+    let path = home.path("none");
+    let logger = Logger::start(&pmcd, &path);
+    logger.samples(3);
+    drop(logger);
+    let said = run(&mut of_archive(&home, &path, &["-1", "-t", "0.5"]));
+    assert!(said.ends_with("\nno agents\n"), "{said}");
 }
 
 #[test]
