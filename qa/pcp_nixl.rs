@@ -491,6 +491,56 @@ fn a_screen_says_that_there_is_no_answer_and_goes_on_when_there_is_one() {
 }
 
 #[test]
+fn a_screen_goes_on_when_pmcd_is_back_unless_the_user_wants_it_later() {
+    const AWAY: &str = "  no values: pmcd does not answer";
+    let home = Home::new();
+    let _ring = RingWriter::create(&home.ring("steady"), Layout::V4, 64).expect("a ring");
+    let mut pmcd = Pmcd::start(&home);
+    pmcd.becomes(&[("steady", 0)]);
+    let [(mut soon, at_once), (mut late, later)] = [None, Some("3600")].map(|seconds| {
+        let typescript = home.path(seconds.unwrap_or("at-once"));
+        let mut script = pcp(&home, pmcd.tool("script"));
+        script.env_remove("PMCD_RECONNECT_TIMEOUT");
+        script.envs(seconds.map(|seconds| ("PMCD_RECONNECT_TIMEOUT", seconds)));
+        script.env("LINES", "10").env("TERM", "xterm");
+        script.args(["-qfec", "pcp nixl -t 0.2"]).arg(&typescript);
+        let child = script.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        (child.expect("it starts"), typescript)
+    });
+    let drawn = |typescript: &Path| std::fs::read_to_string(typescript).unwrap_or_default();
+    let misses = |typescript| drawn(typescript).matches(AWAY).count();
+    for typescript in [&at_once, &later] {
+        wait_for("the agent is shown", || {
+            drawn(typescript).contains("steady ").then_some(())
+        });
+    }
+    pmcd.kill();
+    // Of itself libpcp would try after 5 s, 10 s more, 20 s more and so on.
+    for typescript in [&at_once, &later] {
+        wait_for("it is missed", || (misses(typescript) >= 40).then_some(()));
+    }
+    pmcd.start_anew();
+    pmcd.wait_until_it_answers();
+    let before = misses(&at_once);
+    wait_for("it is shown again", || {
+        let drawn = drawn(&at_once);
+        let (_, since) = drawn.rsplit_once(AWAY)?;
+        since.contains("steady ").then_some(())
+    });
+    let missed = misses(&at_once) - before;
+    assert!(missed < 15, "{missed} times after pmcd was back");
+    let before = misses(&later);
+    wait_for("the other does not ask yet", || {
+        (misses(&later) >= before + 10).then_some(())
+    });
+    for script in [&mut soon, &mut late] {
+        let pid = i32::try_from(script.id()).expect("a pid");
+        kill(Pid::from_raw(pid), Signal::SIGTERM).expect("it runs");
+        script.wait().expect("it ends");
+    }
+}
+
+#[test]
 fn names_of_any_script_and_length_are_whole_where_nobody_says_how_wide_a_line_is() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
