@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::fmt::Write;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use support::share::{Logger, archive, link, tool};
 use support::writer::{Kind, Layout, RingWriter};
 use support::{Home, Pmcd, golden, output, project, run, soon, text, wait_for};
@@ -452,42 +452,76 @@ fn an_agent_of_pcp_s_that_does_not_answer_is_not_taken_for_none_of_nixl_s() {
     });
 }
 
+/// `pcp nixl` on a terminal of ten lines, until the value ends.
+struct Screen {
+    script: Child,
+    typescript: PathBuf,
+}
+
+impl Screen {
+    fn start(home: &Home, pmcd: &Pmcd, name: &str, retry: Option<&str>) -> Self {
+        let typescript = home.path(name);
+        let mut script = pcp(home, pmcd.tool("script"));
+        script.env("LINES", "10").env("TERM", "xterm");
+        script.env_remove("PMCD_RECONNECT_TIMEOUT");
+        script.envs(retry.map(|seconds| ("PMCD_RECONNECT_TIMEOUT", seconds)));
+        script.args(["-qfec", "pcp nixl -t 0.2"]).arg(&typescript);
+        let script = script.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        Self {
+            script: script.expect("it starts"),
+            typescript,
+        }
+    }
+
+    /// All that was drawn.
+    fn drawn(&self) -> String {
+        std::fs::read_to_string(&self.typescript).unwrap_or_default()
+    }
+
+    /// How often this was drawn.
+    fn count(&self, text: &str) -> usize {
+        self.drawn().matches(text).count()
+    }
+
+    /// Waits until what was drawn last has the agent.
+    fn shows_steady(&self) {
+        wait_for("the agent is shown", || {
+            let drawn = self.drawn();
+            let (_, last) = drawn.rsplit_once("\x1b[H\x1b[J")?;
+            last.contains("steady ").then_some(())
+        });
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        if let Ok(pid) = i32::try_from(self.script.id()) {
+            // What it runs ends with it.
+            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        }
+        let _ = self.script.wait();
+    }
+}
+
 #[test]
 fn a_screen_says_that_there_is_no_answer_and_goes_on_when_there_is_one() {
     let home = Home::new();
     let _ring = RingWriter::create(&home.ring("steady"), Layout::V4, 64).expect("a ring");
     let pmcd = Pmcd::start(&home);
     pmcd.becomes(&[("steady", 0)]);
-    let typescript = home.path("typescript");
-    let mut script = pcp(&home, pmcd.tool("script"));
-    script.env("LINES", "10").env("TERM", "xterm");
-    script
-        .args(["-qfec", "pcp nixl -t 0.2"])
-        .arg(&typescript)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null());
-    let mut script = script.spawn().expect("it starts");
-    let drawn = || std::fs::read_to_string(&typescript).unwrap_or_default();
-    wait_for("the agent is shown", || {
-        drawn().contains("steady ").then_some(())
-    });
+    let screen = Screen::start(&home, &pmcd, "typescript", None);
+    screen.shows_steady();
     let signal = |pid: u32, signal| {
         let pid = i32::try_from(pid).expect("a pid");
         kill(Pid::from_raw(pid), signal).expect("it runs");
     };
     signal(pmcd.pmda_pid(), Signal::SIGKILL);
     wait_for("it is missed", || {
-        drawn().contains("  no values: ").then_some(())
+        (screen.count("  no values: ") > 0).then_some(())
     });
     // pmcd starts agents anew that have ended.
     signal(pmcd.pid(), Signal::SIGHUP);
-    wait_for("it is shown again", || {
-        let drawn = drawn();
-        let (_, since) = drawn.rsplit_once("  no values: ")?;
-        since.contains("steady ").then_some(())
-    });
-    signal(script.id(), Signal::SIGTERM);
-    script.wait().expect("it ends");
+    screen.shows_steady();
 }
 
 #[test]
@@ -497,47 +531,26 @@ fn a_screen_goes_on_when_pmcd_is_back_unless_the_user_wants_it_later() {
     let _ring = RingWriter::create(&home.ring("steady"), Layout::V4, 64).expect("a ring");
     let mut pmcd = Pmcd::start(&home);
     pmcd.becomes(&[("steady", 0)]);
-    let [(mut soon, at_once), (mut late, later)] = [None, Some("3600")].map(|seconds| {
-        let typescript = home.path(seconds.unwrap_or("at-once"));
-        let mut script = pcp(&home, pmcd.tool("script"));
-        script.env_remove("PMCD_RECONNECT_TIMEOUT");
-        script.envs(seconds.map(|seconds| ("PMCD_RECONNECT_TIMEOUT", seconds)));
-        script.env("LINES", "10").env("TERM", "xterm");
-        script.args(["-qfec", "pcp nixl -t 0.2"]).arg(&typescript);
-        let child = script.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-        (child.expect("it starts"), typescript)
-    });
-    let drawn = |typescript: &Path| std::fs::read_to_string(typescript).unwrap_or_default();
-    let misses = |typescript| drawn(typescript).matches(AWAY).count();
-    for typescript in [&at_once, &later] {
-        wait_for("the agent is shown", || {
-            drawn(typescript).contains("steady ").then_some(())
-        });
+    let at_once = Screen::start(&home, &pmcd, "at-once", None);
+    let later = Screen::start(&home, &pmcd, "later", Some("3600"));
+    for screen in [&at_once, &later] {
+        screen.shows_steady();
     }
     pmcd.kill();
     // Of itself libpcp would try after 5 s, 10 s more, 20 s more and so on.
-    for typescript in [&at_once, &later] {
-        wait_for("it is missed", || (misses(typescript) >= 40).then_some(()));
+    for screen in [&at_once, &later] {
+        wait_for("it is missed", || (screen.count(AWAY) >= 40).then_some(()));
     }
     pmcd.start_anew();
     pmcd.wait_until_it_answers();
-    let before = misses(&at_once);
-    wait_for("it is shown again", || {
-        let drawn = drawn(&at_once);
-        let (_, since) = drawn.rsplit_once(AWAY)?;
-        since.contains("steady ").then_some(())
-    });
-    let missed = misses(&at_once) - before;
+    let before = at_once.count(AWAY);
+    at_once.shows_steady();
+    let missed = at_once.count(AWAY) - before;
     assert!(missed < 15, "{missed} times after pmcd was back");
-    let before = misses(&later);
+    let before = later.count(AWAY);
     wait_for("the other does not ask yet", || {
-        (misses(&later) >= before + 10).then_some(())
+        (later.count(AWAY) >= before + 10).then_some(())
     });
-    for script in [&mut soon, &mut late] {
-        let pid = i32::try_from(script.id()).expect("a pid");
-        kill(Pid::from_raw(pid), Signal::SIGTERM).expect("it runs");
-        script.wait().expect("it ends");
-    }
 }
 
 #[test]
