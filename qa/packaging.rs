@@ -79,7 +79,7 @@ fn uninstall_leaves_the_python_pmda_as_it_was() {
         files.map(str::to_owned).collect::<Vec<_>>()
     };
     let before = files();
-    for arguments in [[].as_slice(), &[], &["--remove"]] {
+    for arguments in [vec![], vec![], vec!["--remove"]] {
         run(Command::new(project("scripts/install-files"))
             .args(arguments)
             .env("DESTDIR", &root)
