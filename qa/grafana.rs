@@ -184,6 +184,34 @@ fn all_but_the_heat_maps_is_in_what_pmlogger_logs_without_being_told_to() {
 }
 
 #[test]
+fn the_names_to_scrape_are_all_that_the_dashboard_and_the_alerts_use() {
+    let page = text_of("docs/grafana.md");
+    let (_, names) = page.split_once("        - \"nixl").expect("the names");
+    let (names, _) = names.split_once('"').expect("their end");
+    let names = format!("nixl{names}").replace(['.', ' ', '\\', '\n'], "_");
+    let named: Vec<_> = names
+        .split(',')
+        .map(|name| name.trim_matches('_'))
+        .collect();
+    let below = |metric: &str, name: &str| {
+        let rest = metric.strip_prefix(name);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+    };
+    let mut used = names_in_promql(&text_of(RULES));
+    for target in targets(PROMETHEUS) {
+        used.extend(names_in_promql(string(&target, "expr")));
+    }
+    for metric in &used {
+        let found = named.iter().any(|name| below(metric, name));
+        assert!(found, "{metric} is not in {named:?}");
+    }
+    for name in named {
+        let found = used.iter().any(|metric| below(metric, name));
+        assert!(found, "{name} is used by nothing");
+    }
+}
+
+#[test]
 fn every_alert_for_prometheus_fires_where_it_should_and_nowhere_else() {
     let (rules, cases) = (text_of(RULES), text_of(CASES));
     let metrics = text_of("qa/golden/pminfo_dmtT.out").replace('.', "_");
