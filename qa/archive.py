@@ -37,7 +37,8 @@ UNITS = {
 # As PCP's own PMDAs have them: of the kernel's network interfaces, of InfiniBand, and of RoCE, whose counters PCP takes for
 # instantaneous values.
 OTHERS = {
-    "network.interface.total.bytes": ((60, 3, 16), "64-bit unsigned int", (60, 3), "counter", "byte"),
+    "network.interface.in.bytes": ((60, 3, 0), "64-bit unsigned int", (60, 3), "counter", "byte"),
+    "network.interface.out.bytes": ((60, 3, 8), "64-bit unsigned int", (60, 3), "counter", "byte"),
     "infiniband.port.total.bytes": ((91, 1, 12), "64-bit unsigned int", (91, 1), "counter", "byte"),
     "rocestat.hw.xmit.port_xmit_data": ((254, 2, 19), "64-bit unsigned int", (254, 0), "instant", "byte"),
     "rocestat.hw.rcv.port_rcv_data": ((254, 3, 22), "64-bit unsigned int", (254, 0), "instant", "byte"),
