@@ -382,8 +382,12 @@ fn processes_without_telemetry_are_told_when_they_are_not_just_starting() {
     rule.is_silent("nixl.agents.silent - 0 2 2 0 2 2");
     let lenient = Rule::new("no_telemetry")
         .every(300)
-        .with(&[("threshold", "2")]);
+        .with(&[("processes", "2")]);
     lenient.is_silent("nixl.agents.silent - 2 2 2 2");
+    lenient.fires(
+        "nixl.agents.silent - 2 3 3 3",
+        "NIXL in use without telemetry 3processes@host",
+    );
 }
 
 #[test]
