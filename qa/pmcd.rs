@@ -80,6 +80,40 @@ fn a_client_gets_the_instances_that_it_asks_for_and_no_others() {
 }
 
 #[test]
+fn an_agent_is_compared_with_those_of_its_engine_also_where_only_it_is_asked_for() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let metric = "nixl.latency.xfer_time.slowness";
+    // By its name the last one is another engine's.
+    let agents = [
+        ("a", 100),
+        ("b", 100),
+        ("slow", 400),
+        ("kvbm-worker-0", 9000),
+    ];
+    for (name, time) in agents {
+        let mut ring = RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring");
+        ring.push_transfer(false, 4096, time, 20);
+    }
+    wait_for("the agents are found", || {
+        (pmcd.values("nixl.transfer.tx_bytes").len() == agents.len()).then_some(())
+    });
+    let shown = text_of(pmcd.tool("pminfo"), &["-f", metric]);
+    let of = |name: &str| {
+        let line = shown.lines().find(|line| line.contains(name))?;
+        line.rsplit(' ').next()?.parse::<f64>().ok()
+    };
+    let of_slow = of("\"slow\"").expect("it has peers");
+    assert!((of_slow - 4.0).abs() < 0.2, "{shown}");
+    let of_a = of("\"a\"").expect("it has peers");
+    assert!((of_a - 0.4).abs() < 0.02, "{shown}");
+    assert_eq!(of("\"kvbm-worker-0\""), None, "{shown}");
+    let options = ["-s", "1", "-r", "-f", "1", "-i", "slow", metric];
+    let alone = text_of(pmcd.tool("pmval"), &options);
+    assert!(alone.trim_end().ends_with(" 4.0"), "{alone}");
+}
+
+#[test]
 fn rings_are_drained_while_nobody_asks() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);

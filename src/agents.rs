@@ -43,6 +43,7 @@ mod keep;
 mod look;
 mod newcomers;
 mod order;
+pub(crate) mod peers;
 mod place;
 mod quiet;
 mod reload;

@@ -55,6 +55,8 @@ pub enum Source {
     Event(EventType),
     /// What else is known of an agent: one value per agent.
     Agent(Get<Agent>),
+    /// How slow an agent is beside others: f64, one value per agent that can be compared.
+    Slowness,
     /// A histogram of an agent: u64, one value per agent and bucket.
     Buckets(Buckets),
     /// The same of times, each with all that are below: u64, one value per agent and bucket.
@@ -193,7 +195,7 @@ impl Metric {
     #[must_use]
     pub fn indom(&self) -> Option<u32> {
         match self.source {
-            Source::Event(_) | Source::Agent(_) => Some(AGENTS),
+            Source::Event(_) | Source::Agent(_) | Source::Slowness => Some(AGENTS),
             Source::Buckets(buckets) => Some(buckets.indom()),
             Source::UpTo(_) => Some(TIMES_UP_TO),
             Source::Host(_) | Source::Control(_) => None,
@@ -212,7 +214,7 @@ impl Metric {
     pub fn may_be_hidden(&self) -> bool {
         match self.source {
             Source::Event(event) | Source::Host(event) => event != EventType::EventsDropped,
-            Source::Buckets(_) | Source::UpTo(_) => true,
+            Source::Buckets(_) | Source::UpTo(_) | Source::Slowness => true,
             // Last values, what is registered, errors, and percentiles.
             Source::Agent(_) => (18..=23).contains(&self.cluster),
             Source::Control(_) => self.name == "host.errors.total",
@@ -225,6 +227,7 @@ impl Metric {
         match self.source {
             Source::Event(_) | Source::Buckets(_) | Source::UpTo(_) | Source::Host(_) => Kind::U64,
             Source::Agent(get) => get.kind(),
+            Source::Slowness => Kind::F64,
             Source::Control(get) => get.kind(),
         }
     }

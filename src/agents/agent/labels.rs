@@ -41,7 +41,8 @@ impl Agent {
         Rc::clone(&kept.insert(made).text)
     }
 
-    fn labelled_facts(&self) -> Cow<'_, Facts> {
+    /// What they are made of.
+    pub(crate) fn labelled_facts(&self) -> Cow<'_, Facts> {
         match (self.own_facts(), &self.facts) {
             (Some(facts), _) => Cow::Borrowed(facts),
             (None, Some(old)) => Cow::Owned(self.facts_of_files(None).merge(old)),

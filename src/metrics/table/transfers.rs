@@ -2,7 +2,7 @@
 
 use super::{cumulative, histogram, of_agent};
 use crate::agents::agent::{Agent, Now};
-use crate::metrics::{Buckets, Get, Metric, Semantics, Units};
+use crate::metrics::{Buckets, Get, Metric, Semantics, Source, Units};
 
 const MICROSECONDS: (Semantics, Units) = (Semantics::Instant, Units::Microsecond);
 const BANDWIDTH: (Semantics, Units) = (Semantics::Instant, Units::BytePerSecond);
@@ -166,6 +166,26 @@ own tools the other says the same, and changes less.",
         "longest time to post, last 60 s",
         |agent, _| agent.windows.post_time.max().map(as_f64)
     ),
+    Metric {
+        cluster: 21,
+        item: 8,
+        name: "latency.xfer_time.slowness",
+        source: Source::Slowness,
+        semantics: Semantics::Instant,
+        units: Units::None,
+        oneline: "median transfer time, by the mean of its peers' medians",
+        help: "\
+nixl.latency.xfer_time.p50 of the agent, divided by the mean of those of its
+peers: about 1 for each of the ranks of an engine, which do the same work, and
+far above it for one that holds up the others. Peers are the other agents of the
+host that have the same engine, pod_uid, container_id, slurm_job_id and user in
+their labels, known or not; where none but the user is known, also the same
+directory. So two engines of one kind that one user runs outside of containers
+and jobs are compared with each other, as are prefill and decode in one job. It
+says little where few transfers have completed. No value: it has no peer, or it
+or all of them have completed nothing in the last 60 seconds, or the mean of
+theirs is less than a microsecond.",
+    },
     histogram(
         (22, 0),
         "size.buckets",

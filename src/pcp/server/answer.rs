@@ -1,6 +1,7 @@
 //! Which values a fetch gets.
 
 use super::Server;
+use crate::agents::peers;
 use crate::metrics::{self, AGENTS, CONTROL, HOST, Source, Value};
 use crate::pcp::answer::Answer;
 use crate::pcp::profile::Profile;
@@ -62,6 +63,13 @@ impl Server {
                 }
                 Source::Agent(get) => {
                     (asked.iter()).for_each(|(id, agent)| push(*id, get.value(agent, &self.now)));
+                }
+                Source::Slowness => {
+                    // Who is not asked for is a peer all the same.
+                    let is_asked = profile.of(indom(self.domain, AGENTS));
+                    (peers::slowness(all()).into_iter())
+                        .filter(|&(id, _)| is_asked(id))
+                        .for_each(|(id, slowness)| push(id, Some(Value::F64(slowness))));
                 }
                 Source::Buckets(of) | Source::UpTo(of) => {
                     let is_cumulative = matches!(metric.source, Source::UpTo(_));

@@ -1,0 +1,196 @@
+//! How slow agents are beside their peers: the other agents of the same engine, in the same pod, container or job.
+
+use super::agent::Agent;
+use crate::producer::facts::Engine;
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+/// What peers have in common, as far as it is known.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Group {
+    engine: Option<Engine>,
+    pod_uid: Option<String>,
+    container_id: Option<String>,
+    slurm_job_id: Option<String>,
+    user: Option<String>,
+    /// Where nothing but that and the user is known. Else it tells nothing: ranks may have directories of their own.
+    directory: Option<PathBuf>,
+}
+
+impl Group {
+    pub(crate) fn of(agent: &Agent) -> Self {
+        let facts = agent.labelled_facts();
+        let mut group = Self {
+            engine: facts.engine,
+            pod_uid: facts.pod_uid.clone(),
+            container_id: facts.container_id.clone(),
+            slurm_job_id: facts.slurm_job_id.clone(),
+            user: agent.user().or_else(|| facts.user.clone()),
+            directory: None,
+        };
+        let places = [&group.pod_uid, &group.container_id, &group.slurm_job_id];
+        if group.engine.is_none() && places.iter().all(|place| place.is_none()) {
+            group.directory = Some(agent.shown_directory().to_owned());
+        }
+        group
+    }
+}
+
+/// The median transfer times of a group in the last minute.
+#[derive(Clone, Copy, Debug, Default)]
+struct Medians {
+    count: u32,
+    sum: f64,
+}
+
+impl Medians {
+    fn add(&mut self, median: f64) {
+        self.count += 1;
+        self.sum += median;
+    }
+
+    /// One of them, by the mean of the others; `None`: there is no other, or they are shorter than what NIXL's clock tells.
+    fn slowness(self, median: f64) -> Option<f64> {
+        let others = self.count.checked_sub(1).filter(|&others| others > 0)?;
+        let mean = (self.sum - median) / f64::from(others);
+        (mean >= 1.0).then_some(median / mean)
+    }
+}
+
+/// The median transfer time of each agent, by the mean of those of its peers; agents without transfers in the last minute are
+/// nobody's peers.
+pub(crate) fn slowness<'a>(agents: impl Iterator<Item = (u32, &'a Agent)>) -> Vec<(u32, f64)> {
+    compare(agents.filter_map(|(id, agent)| Some((id, Group::of(agent), agent.xfer_time(50)?))))
+}
+
+fn compare(agents: impl Iterator<Item = (u32, Group, f64)>) -> Vec<(u32, f64)> {
+    let mut numbers = HashMap::new();
+    let mut groups: Vec<Medians> = Vec::new();
+    let mut all = Vec::new();
+    for (id, group, median) in agents {
+        let number = *numbers.entry(group).or_insert(groups.len());
+        if number == groups.len() {
+            groups.push(Medians::default());
+        }
+        groups[number].add(median);
+        all.push((id, number, median));
+    }
+    all.into_iter()
+        .filter_map(|(id, number, median)| Some((id, groups[number].slowness(median)?)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::producer::facts::Facts;
+    use crate::state::record::{Entry, Name};
+    use std::time::Instant;
+
+    /// An agent with these facts, in that directory, of whose transfers each took so long.
+    fn agent(facts: Option<Facts>, directory: &str, time: Option<u64>) -> Agent {
+        let name = Name {
+            raw: "a".into(),
+            instance: "a".into(),
+            directory: directory.into(),
+            part: String::new(),
+            owner: None,
+        };
+        let mut agent = Agent::new(name, Entry::default(), Instant::now());
+        agent.set_facts(facts);
+        if let Some(time) = time {
+            for _ in 0..9 {
+                agent.windows.xfer_time.record(time);
+            }
+        }
+        agent
+    }
+
+    fn of(engine: Engine) -> Facts {
+        Facts {
+            engine: Some(engine),
+            user: Some("root".into()),
+            ..Facts::default()
+        }
+    }
+
+    /// Rounded, since medians are right to a few percent.
+    fn told(agents: &[Agent]) -> Vec<(u32, f64)> {
+        let told = slowness((0..).zip(agents));
+        let round = |value: f64| (value * 2.0).round() / 2.0;
+        told.into_iter()
+            .map(|(id, value)| (id, round(value)))
+            .collect()
+    }
+
+    #[test]
+    fn engines_of_different_speed_are_not_compared_and_a_slow_rank_is_beside_a_slow_engine() {
+        let rank = |engine, time| agent(Some(of(engine)), "/run/nixl", Some(time));
+        let mut agents = vec![
+            rank(Engine::Vllm, 900),
+            rank(Engine::Sglang, 9000),
+            rank(Engine::Vllm, 900),
+            rank(Engine::Sglang, 9000),
+            rank(Engine::Vllm, 900),
+        ];
+        assert_eq!(told(&agents), [0, 1, 2, 3, 4].map(|id| (id, 1.0)));
+        agents[2] = rank(Engine::Vllm, 3600);
+        let slow = told(&agents);
+        assert_eq!(slow[2], (2, 4.0), "{slow:?}");
+        assert_eq!((slow[1], slow[3]), ((1, 1.0), (3, 1.0)));
+    }
+
+    #[test]
+    fn who_has_no_peers_or_no_transfers_is_not_compared() {
+        let rank = |time| agent(Some(of(Engine::Vllm)), "/run/nixl", time);
+        assert_eq!(told(&[rank(Some(900))]), []);
+        assert_eq!(told(&[rank(Some(900)), rank(None)]), []);
+        let other = agent(Some(of(Engine::TrtLlm)), "/run/nixl", Some(5));
+        assert_eq!(told(&[rank(Some(900)), rank(None), other]), []);
+    }
+
+    #[test]
+    fn times_of_zero_are_no_measure() {
+        let rank = |time| agent(Some(of(Engine::Vllm)), "/run/nixl", Some(time));
+        assert_eq!(told(&[rank(0), rank(0)]), []);
+        // Nothing is compared with the quick one, but that one with the others.
+        assert_eq!(told(&[rank(0), rank(900)]), [(0, 0.0)]);
+    }
+
+    #[test]
+    fn a_group_is_of_one_engine_one_place_and_one_user() {
+        let group = |facts: Facts, directory| Group::of(&agent(Some(facts), directory, None));
+        let vllm = || of(Engine::Vllm);
+        // Ranks of a job may have a directory each.
+        assert_eq!(group(vllm(), "/a"), group(vllm(), "/b"));
+        let set: [fn(&mut Facts); 5] = [
+            |facts| facts.engine = Some(Engine::Kvbm),
+            |facts| facts.pod_uid = Some("2c48913c".into()),
+            |facts| facts.container_id = Some("9".repeat(64)),
+            |facts| facts.slurm_job_id = Some("4711".into()),
+            |facts| facts.user = Some("other".into()),
+        ];
+        for set in set {
+            let mut facts = vllm();
+            set(&mut facts);
+            assert_ne!(group(facts.clone(), "/a"), group(vllm(), "/a"), "{facts:?}");
+        }
+        // What a rank has for itself is no difference.
+        let own = Facts {
+            local_rank: Some("3".into()),
+            gpu: Some("3".into()),
+            ..vllm()
+        };
+        assert_eq!(group(own, "/a"), group(vllm(), "/a"));
+    }
+
+    #[test]
+    fn who_is_not_known_is_compared_within_its_directory() {
+        let stranger = |directory| agent(None, directory, Some(900));
+        let agents = [stranger("/a"), stranger("/b"), stranger("/a")];
+        assert_eq!(told(&agents), [(0, 1.0), (2, 1.0)]);
+        let known = agent(Some(Facts::default()), "/a", Some(900));
+        let agents = [stranger("/a"), stranger("/b"), known];
+        assert_eq!(told(&agents), [(0, 1.0), (2, 1.0)]);
+    }
+}
