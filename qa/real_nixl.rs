@@ -6,7 +6,7 @@ mod support;
 
 use pmdanixl::metrics::{METRICS, Source};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use support::{Home, Nixl, Pmcd, leave_out};
+use support::{Home, Nixl, Pmcd, leave_out, wait_for};
 
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -21,6 +21,11 @@ fn agree(pmcd: &Pmcd, truth: &serde_json::Value) {
         Some(("errors", status)) => truth["errors"][status].as_u64(),
         _ => truth[name.rsplit('.').next().expect("a name")].as_u64(),
     };
+    // A new agent becomes one when it is known who it is, or that is not known in a second.
+    wait_for("an instance", || {
+        let shown = pmcd.values("nixl.transfer.tx_bytes");
+        shown.contains_key(agent).then_some(())
+    });
     let mut compared = 0;
     for metric in METRICS
         .iter()
