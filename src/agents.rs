@@ -43,7 +43,7 @@ mod keep;
 mod look;
 mod newcomers;
 mod order;
-pub(crate) mod peers;
+pub mod peers;
 mod place;
 mod quiet;
 mod reload;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// What peers have in common, as far as it is known.
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Group {
+struct Group {
     engine: Option<Engine>,
     pod_uid: Option<String>,
     container_id: Option<String>,
@@ -18,7 +18,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    pub(crate) fn of(agent: &Agent) -> Self {
+    fn of(agent: &Agent) -> Self {
         let facts = agent.labelled_facts();
         let mut group = Self {
             engine: facts.engine,
@@ -59,7 +59,8 @@ impl Medians {
 
 /// The median transfer time of each agent, by the mean of those of its peers; agents without transfers in the last minute are
 /// nobody's peers.
-pub(crate) fn slowness<'a>(agents: impl Iterator<Item = (u32, &'a Agent)>) -> Vec<(u32, f64)> {
+#[must_use]
+pub fn slowness<'a>(agents: impl Iterator<Item = (u32, &'a Agent)>) -> Vec<(u32, f64)> {
     compare(agents.filter_map(|(id, agent)| Some((id, Group::of(agent), agent.xfer_time(50)?))))
 }
 
