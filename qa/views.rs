@@ -76,6 +76,10 @@ fn samples(home: &Home) -> PathBuf {
     row("agents.live", "-", &|_| 2);
     row("agents.idle", "-", &|_| 0);
     row("agents.exited", "-", &|m| m);
+    for ((agent, _), slowness) in ranks.into_iter().zip(["0.25", "4"]) {
+        let values = [slowness; 4].join(" ");
+        table += &format!("nixl.latency.xfer_time.slowness {agent} {values}\n");
+    }
     let path = home.path("archive");
     archive(&path, 60, &table);
     path
