@@ -205,7 +205,7 @@ fn there_are_no_agents_only_where_an_archive_says_so() {
     archive(
         &path,
         60,
-        "network.interface.total.bytes eth0 0 1 2 3 4 5 6 7\nnixl.transfer.tx_bytes a - - 0 60 120 - - -\n",
+        "network.interface.in.bytes eth0 0 1 2 3 4 5 6 7\nnixl.transfer.tx_bytes a - - 0 60 120 - - -\n",
     );
     let reports = |options: &[&str]| -> Vec<String> {
         let said = run(&mut of_archive(&home, &path, options));
@@ -644,7 +644,7 @@ fn where_there_is_nothing_to_be_shown_it_says_why_and_what_to_do() {
         "Usage: pcp-nixl [options]",
     );
     let other = home.path("other");
-    archive(&other, 10, "network.interface.total.bytes eth0 1 2\n");
+    archive(&other, 10, "network.interface.in.bytes eth0 1 2\n");
     refused(
         &mut of_archive(&home, &other, &[]),
         "nixl.transfer.tx_bytes: there is no such metric: the agent is not installed (pmdanixl(1)), or the archive has nothing of NIXL",
