@@ -221,7 +221,7 @@ impl Holdups {
         while let Some(avoided) = self.avoided(Instant::now()) {
             let mut look = Some(begin(avoided)?);
             while let Some(mut going) = look {
-                match going.answer_until(Instant::now() + STUCK) {
+                match going.answer_until(Instant::now() + STUCK / 10) {
                     Ok(None) => look = self.go_on(going, Instant::now()),
                     Ok(found) => return Ok(found),
                     Err(_) => return Ok(None),
