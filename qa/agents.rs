@@ -563,6 +563,27 @@ fn an_exited_ring_is_drained_before_it_makes_room_and_is_found_again_when_it_res
 }
 
 #[test]
+fn who_gives_his_place_up_keeps_no_window() {
+    let mut world = World::new(|config| (config.retain, config.max_agents) = (LONG, 1));
+    let mut old = world.ring("old");
+    assert_eq!(old.push_transfer(false, 4096, 120, 20), 4);
+    world.pass(1);
+    let longest = |world: &World| {
+        let mut agents = world.agents.iter();
+        let old = agents.find(|agent| agent.name.raw == "old");
+        old.expect("remembered").windows.xfer_time.max()
+    };
+    assert!(longest(&world).is_some());
+    drop(old);
+    world.pass(6);
+    // It has exited, and would stay for an hour.
+    push(&mut world.ring("new"), 5);
+    world.pass(3);
+    assert_eq!(world.sent(), [("new", 5)].into());
+    assert_eq!(longest(&world), None);
+}
+
+#[test]
 fn a_ring_that_is_only_held_open_makes_room_for_one_that_has_something_to_say() {
     let mut world = World::new(|config| (config.retain, config.max_agents) = (SECOND, 1));
     drop(push_to(world.ring("old"), 1));

@@ -514,6 +514,40 @@ mod tests {
     }
 
     #[test]
+    fn what_many_agents_took_is_given_back_and_nobody_who_stays_is_lost() {
+        let count = 5 * CHUNK;
+        let (_dir, path) = filled(count);
+        let len = || path.metadata().expect("there").len();
+        assert_eq!(len(), offset(5));
+        let Found {
+            mut state, records, ..
+        } = take(&path, BOOT);
+        // One in the third chunk stays, so that nothing before it can go.
+        let stays = 2 * CHUNK + 7;
+        for (number, (id, saved)) in records.iter().enumerate() {
+            if number != stays {
+                state.retire(Some(*id), &saved.entry).expect("whole");
+                assert!(state.is_whole());
+            }
+        }
+        assert_eq!(len(), offset(3));
+        // Those that come next have the first records, and the file grows again when these are used up.
+        for number in 0..3 * CHUNK {
+            let id = state.create(&name(count + number), &entry(1));
+            assert!(id.expect("room").is_some());
+        }
+        assert_eq!(len(), offset(4));
+        drop(state);
+        let found = take(&path, BOOT);
+        assert_eq!(
+            (found.set_aside, found.records.len()),
+            (None, 3 * CHUNK + 1)
+        );
+        let mut kept = found.records.iter().map(|(_, saved)| saved);
+        assert!(kept.any(|saved| saved.name == name(stays) && saved.entry == entry(1000 + stays as u64)));
+    }
+
+    #[test]
     fn an_agent_that_was_being_forgotten_at_a_kill_is_added_once() {
         let (_dir, path) = filled(2);
         let found = take(&path, BOOT);

@@ -103,12 +103,7 @@ pub fn look(known: &[Known], avoided: &Avoided, at: At) -> Found {
                 continue;
             }
             let of_its = by_mnt.entry(process.mnt).or_default();
-            let why = match (sightings.len(), *of_its) {
-                (MAX_PLACES.., _) => Some(Why::TooMany),
-                (_, MAX_PLACES_EACH..) => Some(Why::TooManyOfIts),
-                _ => None,
-            };
-            if let Some(why) = why {
+            if let Some(why) = no_place(sightings.len(), *of_its) {
                 found.refused.push(Refused {
                     pid: process.writer.pid,
                     mnt: process.mnt,
@@ -131,6 +126,15 @@ pub fn look(known: &[Known], avoided: &Avoided, at: At) -> Found {
     found.places = name(sightings, known);
     found.took = started.elapsed();
     found
+}
+
+/// Why there is no place for one more directory, of so many that have one, and so many of the same container.
+fn no_place(all: usize, of_its: usize) -> Option<Why> {
+    match (all, of_its) {
+        (MAX_PLACES.., _) => Some(Why::TooMany),
+        (_, MAX_PLACES_EACH..) => Some(Why::TooManyOfIts),
+        _ => None,
+    }
 }
 
 /// Processes of other mount namespaces that have files mapped.
@@ -334,6 +338,27 @@ mod tests {
         assert_eq!(named(new(), &[known(&a, first, 6, &[])]), [first]);
         assert_eq!(named(new(), &[known(&a, first, 6, &[ours])]), [second]);
         drop(dirs);
+    }
+
+    #[test]
+    fn no_container_takes_the_places_of_all() {
+        let (mut all, mut of_its) = (0, [0; 40]);
+        for _ in 0..MAX_PLACES {
+            for its in &mut of_its {
+                if no_place(all, *its).is_none() {
+                    (all, *its) = (all + 1, *its + 1);
+                }
+            }
+        }
+        assert_eq!(all, MAX_PLACES);
+        assert!(of_its.iter().all(|&its| its <= MAX_PLACES_EACH));
+        // One alone has its own, and no more.
+        assert_eq!(
+            no_place(MAX_PLACES_EACH, MAX_PLACES_EACH),
+            Some(Why::TooManyOfIts)
+        );
+        assert_eq!(no_place(MAX_PLACES_EACH, 0), None);
+        assert_eq!(no_place(MAX_PLACES, 0), Some(Why::TooMany));
     }
 
     #[test]
