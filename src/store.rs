@@ -219,7 +219,10 @@ impl Store {
         let histograms = values.histograms;
         match &mut self.window {
             Some(window) => window.advance(&histograms, now),
-            None => self.window = Some(StoreWindow::new(histograms, now)),
+            None => {
+                let ranges = self.description.ranges.count();
+                self.window = Some(StoreWindow::new(&histograms, ranges, now));
+            }
         }
         self.updated = Some(values.updated);
         let is_new = ledger.count_store(self.id, &self.description.ranges, values);

@@ -17,39 +17,65 @@ const WHOLE_PARTS: usize = 6;
 /// Both histograms.
 type Counts = [[u64; MAX_BUCKETS]; 2];
 
-/// What the histograms were at the ends of the last parts, the oldest first: 528 bytes each, seven at most.
+/// The ranges that a store has, of one histogram after the other: the low half of each count, since no more come in a minute.
+type Low = Box<[u32]>;
+
+/// What the histograms were at the ends of the last parts, the oldest first: seven at most, of 152 bytes with the bounds that NIXL
+/// has by itself.
 #[derive(Debug)]
 pub struct StoreWindow {
-    before: VecDeque<Counts>,
-    now: Counts,
+    before: VecDeque<Low>,
+    now: Low,
     part_ends: Instant,
 }
 
 impl StoreWindow {
-    /// Begins with what a store has counted already, which is not of the last minute.
+    /// Begins with what a store has counted already, which is not of the last minute. `ranges` is how many each histogram has.
     #[must_use]
-    pub fn new(counts: Counts, now: Instant) -> Self {
+    pub fn new(counts: &Counts, ranges: usize, now: Instant) -> Self {
+        let lists = counts.iter().flat_map(|counts| counts.iter().take(ranges));
+        let low: Low = lists.copied().map(low).collect();
         Self {
-            before: [counts].into(),
-            now: counts,
+            before: [low.clone()].into(),
+            now: low,
             part_ends: now + PART,
         }
     }
 
-    /// Tells the time, and what the histograms are by now.
+    /// Tells the time, and what the histograms are by now. If any count has gone back, which NIXL's do not, it begins anew.
     pub fn advance(&mut self, counts: &Counts, now: Instant) {
         if now >= self.part_ends {
             let parts = now.duration_since(self.part_ends).as_secs() / PART.as_secs() + 1;
             // After seven, nothing is left that could leave.
             for _ in 0..parts.min(WHOLE_PARTS as u64 + 1) {
-                self.before.push_back(self.now);
-            }
-            while self.before.len() > WHOLE_PARTS + 1 {
-                self.before.pop_front();
+                if self.before.len() <= WHOLE_PARTS {
+                    self.before.push_back(self.now.clone());
+                } else {
+                    self.before.rotate_left(1);
+                    self.before[WHOLE_PARTS].copy_from_slice(&self.now);
+                }
             }
             self.part_ends += PART * u32::try_from(parts).unwrap_or(u32::MAX);
         }
-        self.now = *counts;
+        let ranges = self.ranges();
+        let mut went_back = false;
+        for (last, counts) in self.now.chunks_mut(ranges).zip(counts) {
+            for (last, &count) in last.iter_mut().zip(counts) {
+                let count = low(count);
+                went_back |= count.wrapping_sub(*last) > u32::MAX / 2;
+                *last = count;
+            }
+        }
+        if went_back {
+            self.before
+                .iter_mut()
+                .for_each(|part| part.copy_from_slice(&self.now));
+        }
+    }
+
+    /// How many ranges each histogram has: one at least.
+    fn ranges(&self) -> usize {
+        (self.now.len() / 2).max(1)
     }
 
     /// The time that so many percent of the transfers did not exceed, by histogram; `None` without transfers. Where it lies
@@ -57,15 +83,15 @@ impl StoreWindow {
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "counts of a minute")]
     pub fn percentile(&self, histogram: usize, ranges: &Ranges, percent: u64) -> Option<f64> {
-        let before = &self.before.front()?[histogram];
-        let now = &self.now[histogram];
-        let both = now.iter().zip(before).take(ranges.count());
-        let counts = both.map(|(now, before)| now.saturating_sub(*before));
-        let count: u128 = counts.clone().map(u128::from).sum();
+        let ranges_of_it = self.ranges() * histogram..self.ranges() * (histogram + 1);
+        let before = self.before.front()?.get(ranges_of_it.clone())?;
+        let both = self.now.get(ranges_of_it)?.iter().zip(before);
+        let counts = both.map(|(now, before)| u64::from(now.wrapping_sub(*before)));
+        let count: u64 = counts.clone().sum();
         let rank = count as f64 * percent as f64 / 100.0;
-        let mut below = 0_u128;
+        let mut below = 0;
         for (range, count) in counts.enumerate() {
-            let upto = below + u128::from(count);
+            let upto = below + count;
             if count > 0 && upto as f64 >= rank {
                 let (lower, upper) = ranges.around(range);
                 let share = (rank - below as f64) / count as f64;
@@ -76,6 +102,14 @@ impl StoreWindow {
         }
         None
     }
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "it is the low half that is wanted"
+)]
+fn low(count: u64) -> u32 {
+    count as u32
 }
 
 #[cfg(test)]
@@ -95,7 +129,7 @@ mod tests {
     #[test]
     fn a_percentile_is_where_the_values_of_a_range_are_evenly_spread() {
         let now = Instant::now();
-        let mut window = StoreWindow::new(counts(&[1000, 1000]), now);
+        let mut window = StoreWindow::new(&counts(&[1000, 1000]), 4, now);
         let of = |window: &StoreWindow, percent| window.percentile(1, &ranges(), percent);
         assert_eq!(
             of(&window, 50),
@@ -120,7 +154,7 @@ mod tests {
     fn what_is_older_than_a_minute_leaves() {
         let start = Instant::now();
         let at = |second| start + Duration::from_secs(second);
-        let mut window = StoreWindow::new(counts(&[0]), start);
+        let mut window = StoreWindow::new(&counts(&[0]), 4, start);
         window.advance(&counts(&[7]), at(5));
         for second in 6..=80 {
             window.advance(&counts(&[7]), at(second));
@@ -138,9 +172,24 @@ mod tests {
     #[test]
     fn counts_of_any_size_have_percentiles() {
         let now = Instant::now();
-        let mut window = StoreWindow::new(counts(&[5, u64::MAX]), now);
-        window.advance(&counts(&[u64::MAX, 3, u64::MAX]), now);
-        let told = window.percentile(1, &ranges(), 50).expect("some");
-        assert!((0.0..=40.0).contains(&told), "{told}");
+        let mut window = StoreWindow::new(&counts(&[7, u64::MAX - 1, u64::MAX >> 32]), 4, now);
+        window.advance(&counts(&[7, u64::MAX, (u64::MAX >> 32) + 1]), now);
+        let told = [50, 75].map(|percent| window.percentile(1, &ranges(), percent));
+        assert_eq!(told, [Some(20.0), Some(30.0)]);
+    }
+
+    #[test]
+    fn counts_that_go_back_begin_anew() {
+        let now = Instant::now();
+        let mut window = StoreWindow::new(&counts(&[5, 500]), 4, now);
+        let mut at = now;
+        for second in [3, 12, 27] {
+            at = now + Duration::from_secs(second);
+            window.advance(&counts(&[5 + second, 500]), at);
+        }
+        window.advance(&counts(&[100, 3]), at);
+        assert_eq!(window.percentile(1, &ranges(), 50), None);
+        window.advance(&counts(&[100, 3, 1]), at);
+        assert_eq!(window.percentile(1, &ranges(), 50), Some(30.0));
     }
 }
