@@ -24,9 +24,9 @@ const LOOK: f64 = 3.1;
 fn limits(layout: Layout) -> (f64, f64) {
     match layout {
         // Whose events have names: to tell these apart is most of the work.
-        Layout::V1 | Layout::V2Named => (0.86, 1.18),
-        Layout::V2 | Layout::V3 => (0.55, 2.36),
-        Layout::V4 => (0.43, 2.18),
+        Layout::V1 | Layout::V2Named => (0.86, 1.15),
+        Layout::V2 | Layout::V3 => (0.55, 2.19),
+        Layout::V4 => (0.43, 2.07),
     }
 }
 
