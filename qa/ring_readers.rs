@@ -1,0 +1,476 @@
+//! What of a ring is drained that others use too, or that is not whole: other readers and drainers, positions that somebody moves,
+//! holes, full rings, and rings that wait for their turns.
+
+// By path, as in support/mod.rs, whose other parts need pmcd.
+#[path = "support/world.rs"]
+mod world;
+#[path = "support/writer.rs"]
+mod writer;
+
+use nix::fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl};
+use pmdanixl::event::EventType;
+use pmdanixl::metrics::Buckets;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use world::{LONG, SECOND, World, push};
+use writer::{Kind, Layout, RingWriter};
+
+#[test]
+fn a_restart_is_told_from_another_reader() {
+    let mut world = World::new(|_| ());
+    let mut ring = world.ring("a");
+    for _ in 0..2 {
+        (0..5).for_each(|_| push(&mut ring, 1));
+        world.pass(1);
+    }
+    let mut ring = world.ring("a");
+    push(&mut ring, 1000);
+    world.pass(1);
+    assert_eq!(world.account(), [1010, 1, 0]);
+    // Another reader takes two of three.
+    (0..3).for_each(|_| push(&mut ring, 100));
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(world.path("a"))
+        .expect("there");
+    file.write_all_at(&3_u64.to_le_bytes(), 8).expect("written");
+    world.pass(1);
+    assert_eq!(world.account(), [1110, 1, 2]);
+}
+
+/// A lock on a whole file, kept until the descriptor is closed.
+fn locked(mut options: fs::OpenOptions, path: &Path, kind: i32) -> File {
+    let file = options.read(true).open(path).expect("there");
+    let mut lock: libc::flock = whole_file();
+    lock.l_type = libc::c_short::try_from(kind).expect("small");
+    fcntl(&file, FcntlArg::F_OFD_SETLK(&lock)).expect("nobody else has it");
+    file
+}
+
+fn whole_file() -> libc::flock {
+    libc::flock {
+        l_type: 0,
+        l_whence: 0,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    }
+}
+
+#[test]
+fn a_stranger_who_may_only_read_a_ring_cannot_keep_its_reader_away() {
+    let mut world = World::new(|_| ());
+    let mut ring = world.ring("a");
+    let _lock = locked(fs::OpenOptions::new(), &world.path("a"), libc::F_RDLCK);
+    push(&mut ring, 1);
+    world.pass(1);
+    assert_eq!((world.account(), ring.pending()), ([1, 0, 0], 0));
+}
+
+#[test]
+fn a_ring_with_traffic_is_taken_over_soon_after_its_drainer_has_gone() {
+    let mut world = World::new(|_| ());
+    let mut ring = world.ring("a");
+    let mut writing = fs::OpenOptions::new();
+    writing.write(true);
+    let lock = locked(writing, &world.path("a"), libc::F_WRLCK);
+    push(&mut ring, 1);
+    world.pass(1);
+    assert_eq!(
+        (world.account(), ring.pending()),
+        ([1, 0, 0], 1),
+        "only followed"
+    );
+    drop(lock);
+    for _ in 0..12 {
+        push(&mut ring, 1);
+        world.tick(1, SECOND / 5, SECOND);
+    }
+    assert_eq!((world.account(), ring.pending()), ([13, 0, 0], 0));
+}
+
+#[test]
+fn who_locks_a_ring_and_does_not_drain_it_keeps_its_reader_away_for_seconds_only() {
+    let mut world = World::new(|_| ());
+    let mut ring = world.ring("a");
+    let mut writing = fs::OpenOptions::new();
+    writing.write(true);
+    let _lock = locked(writing, &world.path("a"), libc::F_WRLCK);
+    // As long as there is nothing to take out, nobody can tell.
+    world.pass(10);
+    (0..3).for_each(|_| push(&mut ring, 1));
+    world.pass(2);
+    assert_eq!((world.account(), ring.pending()), ([3, 0, 0], 3));
+    world.pass(4);
+    assert_eq!((world.account(), ring.pending()), ([3, 0, 0], 0));
+    (0..3).for_each(|_| push(&mut ring, 1));
+    world.pass(1);
+    assert_eq!((world.account(), ring.pending()), ([6, 0, 0], 0));
+    // It drains after all: all six, and one more.
+    push(&mut ring, 1);
+    let file = fs::OpenOptions::new().write(true).open(world.path("a"));
+    let file = file.expect("there");
+    file.write_all_at(&7_u64.to_le_bytes(), 8).expect("written");
+    world.pass(1);
+    push(&mut ring, 1);
+    world.pass(2);
+    assert_eq!((world.account(), ring.pending()), ([7, 0, 1], 1));
+}
+
+#[test]
+fn who_puts_read_pos_before_the_end_again_and_again_gets_two_batches_a_drain() {
+    let mut world = World::new(|_| ());
+    // What /proc shows is not waited for.
+    world.agents.set_patience(Duration::ZERO);
+    let mut ring = world.ring("a");
+    for _ in 0..16 {
+        push(&mut ring, 1);
+        world.pass(1);
+    }
+    let file = fs::OpenOptions::new().write(true).open(world.path("a"));
+    let (file, done) = (file.expect("there"), AtomicBool::new(false));
+    let counted = |world: &World| {
+        let agent = world.agents.iter().next().expect("an agent");
+        agent.entry.account.events
+    };
+    // Two and one before the end, and as many once more.
+    let positions = [0_u64, 13].map(u64::to_le_bytes).concat();
+    let most = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                file.write_all_at(&positions, 0).expect("written");
+            }
+        });
+        let drains = (0..50_000).map(|_| {
+            let before = counted(&world);
+            world.agents.drain(world.now, LONG, &mut Vec::new());
+            counted(&world) - before
+        });
+        let most = drains.max();
+        done.store(true, Relaxed);
+        most
+    });
+    assert!(most <= Some(4), "{most:?}");
+}
+
+#[test]
+fn a_ring_that_is_followed_and_restarted_shows_nothing_old() {
+    let mut world = World::new(|config| config.observe = true);
+    let mut ring = world.ring("a");
+    (0..6).for_each(|_| push(&mut ring, 1));
+    world.pass(1);
+    let mut ring = world.ring("a");
+    push(&mut ring, 1000);
+    world.pass(2);
+    assert_eq!((world.account(), ring.pending()), ([1006, 1, 0], 1));
+}
+
+/// Fills a ring with events of no type.
+fn fill(file: &File, slots: u64) {
+    let len = file.metadata().expect("open").len() - 40;
+    let zeros = vec![0; usize::try_from(len).expect("small")];
+    file.write_all_at(&zeros, 40).expect("written");
+    file.write_all_at(&(slots - 1).to_le_bytes(), 0)
+        .expect("written");
+}
+
+#[test]
+fn events_where_nothing_was_ever_written_are_not_read() {
+    let mut world = World::in_memory();
+    let path = world.path("sparse");
+    let mut ring = RingWriter::create(&path, Layout::V4, 1 << 36).expect("a sparse ring");
+    push(&mut ring, 1);
+    world.pass(1);
+    let file = fs::OpenOptions::new().write(true).open(&path);
+    let file = file.expect("there");
+    for position in [1_u64 << 35, (1 << 36) - 1, 1000] {
+        file.write_all_at(&position.to_le_bytes(), 0)
+            .expect("written");
+        world.pass(5);
+    }
+    let agents: Vec<_> = world.agents.iter().collect();
+    let totals = &agents[0].entry.account.totals;
+    assert_eq!((totals.get(EventType::TxBytes), totals.unknown()), (1, 0));
+    // Not a page was made for them.
+    assert!(file.metadata().expect("open").blocks() < 100);
+}
+
+#[test]
+fn a_hole_that_is_punched_into_a_ring_that_had_none_is_not_read() {
+    let mut world = World::in_memory();
+    let path = world.path("a");
+    let mut ring = RingWriter::create(&path, Layout::V4, 4096).expect("a ring");
+    // All slots are written to, and it is long enough ago that a change shows in the file's times.
+    for _ in 0..5 {
+        for _ in 0..1000 {
+            push(&mut ring, 1);
+        }
+        world.pass(1);
+    }
+    let file = fs::OpenOptions::new().write(true).open(&path);
+    let file = file.expect("there");
+    let age = || {
+        let changed = file.metadata().expect("open").modified();
+        changed.expect("a time").elapsed().unwrap_or_default()
+    };
+    while age() < Duration::from_millis(50) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    push(&mut ring, 1);
+    world.pass(1);
+    let punch = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    fallocate(&file, punch, 8 * 4096, 4 * 4096).expect("a hole");
+    let blocks = || file.metadata().expect("open").blocks();
+    let before = blocks();
+    // All slots but one.
+    file.write_all_at(&900_u64.to_le_bytes(), 0)
+        .expect("written");
+    world.pass(5);
+    assert_eq!(blocks(), before, "not a page was made");
+    // What a hole holds would be events of no bytes.
+    let agents: Vec<_> = world.agents.iter().collect();
+    assert_eq!(agents[0].entry.account.events, 5001);
+}
+
+#[test]
+fn a_position_that_moves_while_it_is_looked_at_leads_into_no_hole() {
+    let mut world = World::in_memory();
+    let path = world.path("a");
+    let mut ring = RingWriter::create(&path, Layout::V4, 1 << 20).expect("a ring");
+    push(&mut ring, 1);
+    world.pass(1);
+    let file = fs::OpenOptions::new().write(true).open(&path);
+    let file = file.expect("there");
+    let blocks = || file.metadata().expect("open").blocks();
+    let before = blocks();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                // From an event that may be there to all that were never written.
+                for (pos, word) in [(2_u64, 0), (1, 8), (1 << 19, 0)] {
+                    file.write_all_at(&pos.to_le_bytes(), word)
+                        .expect("written");
+                }
+            }
+        });
+        for _ in 0..10_000 {
+            world.pass(1);
+        }
+        done.store(true, Relaxed);
+    });
+    // The slot that is said to be the next, and the ring's last, are looked at wherever they are: a page each.
+    assert!(blocks() <= before + 2 * 8, "{} and {before}", blocks());
+}
+
+#[test]
+fn the_rings_of_one_agent_have_their_turns_as_those_of_many_have() {
+    let mut world = World::new(|_| ());
+    let slots = 1 << 16;
+    for _ in 0..20 {
+        // Unlinked and made again, while the old one is still held.
+        let path = world.path("flood");
+        std::mem::forget(RingWriter::create(&path, Layout::V1, slots).expect("a ring"));
+        let file = fs::OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .expect("there");
+        world.agents.scan(world.now, SECOND);
+        world.now += 3 * SECOND;
+        fill(&file, slots);
+        fs::remove_file(path).expect("there");
+    }
+    let budget = Duration::from_millis(2);
+    let started = Instant::now();
+    world.tick(1, SECOND, budget);
+    let took = started.elapsed();
+    let drained = |world: &World| {
+        let agents = world.agents.iter();
+        agents
+            .map(|agent| agent.entry.account.totals.unknown())
+            .sum()
+    };
+    let first: u64 = drained(&world);
+    assert!(first < 20 * slots / 2, "{took:?} for {first} events");
+    // Each tick counts a batch at least.
+    for _ in 0..20 * slots / pmdanixl::ring::BATCH {
+        world.tick(1, SECOND, budget);
+    }
+    assert_eq!(drained(&world), 20 * (slots - 1));
+}
+
+#[test]
+fn no_pair_is_made_across_what_a_full_ring_lost_wherever_its_batch_began() {
+    for before in [0, 1] {
+        for (requests, pairs) in [(14, 0), (5, 1)] {
+            let mut world = World::new(|_| ());
+            let mut ring = RingWriter::create(&world.path("a"), Layout::V4, 16).expect("a ring");
+            for _ in 0..before {
+                push(&mut ring, 1);
+                world.pass(1);
+            }
+            for _ in 0..requests {
+                assert!(ring.push(Kind::TxRequests, 1));
+            }
+            assert!(ring.push(Kind::XferTime, 10));
+            // The bytes of that transfer are lost where the ring is full, and what comes then are another's.
+            let is_full = !ring.push(Kind::TxBytes, 1 << 20);
+            assert_eq!(is_full, requests == 14);
+            world.pass(1);
+            if is_full {
+                assert!(ring.push(Kind::TxBytes, 1 << 30));
+                world.pass(1);
+            }
+            let agents: Vec<_> = world.agents.iter().collect();
+            let bandwidths =
+                (0..64).filter_map(|bucket| agents[0].bucket(Buckets::Bandwidth, bucket));
+            assert_eq!(bandwidths.sum::<u64>(), pairs, "{before} {requests}");
+        }
+    }
+}
+
+#[test]
+fn a_full_ring_that_is_followed_is_full_once_however_many_batches_it_is() {
+    let mut world = World::new(|config| config.observe = true);
+    let path = world.path("a");
+    let mut ring = RingWriter::create(&path, Layout::V4, 1 << 15).expect("a ring");
+    while ring.push(Kind::TxBytes, 1) {}
+    world.tick(9, Duration::from_millis(100), LONG);
+    let entry = |world: &World| world.agents.iter().next().expect("an agent").entry.clone();
+    let found = entry(&world);
+    assert_eq!((found.full, found.highwater), (1, (1 << 15) - 1));
+    assert_eq!(found.account.events, (1 << 15) - 1);
+    // As long as nobody drains it, it loses what comes: a rate shows that.
+    for _ in 0..3 {
+        let before = entry(&world).full;
+        world.pass(10);
+        let more = entry(&world).full - before;
+        assert!((2..=10).contains(&more), "{more} times in 10 s");
+    }
+    drop(ring);
+    world.pass(10);
+    let ended = entry(&world).full;
+    world.pass(10);
+    assert_eq!(
+        entry(&world).full,
+        ended,
+        "nobody is there to lose anything"
+    );
+}
+
+/// What this thread has worked, however busy the machine is with others.
+fn own_time() -> Duration {
+    let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
+    time.expect("Linux has it").into()
+}
+
+#[test]
+fn rings_that_hold_more_than_there_is_time_for_have_their_turns() {
+    let mut world = World::new(|_| ());
+    let slots = 1 << 16;
+    for number in 0..30 {
+        let path = world.path(&format!("flood-{number}"));
+        drop(RingWriter::create(&path, Layout::V1, slots).expect("a ring"));
+        let file = fs::OpenOptions::new()
+            .write(true)
+            .open(path)
+            .expect("there");
+        fill(&file, slots);
+    }
+    push(&mut world.ring("good"), 1);
+    world.agents.scan(world.now, SECOND);
+    let started = own_time();
+    let budget = Duration::from_millis(5);
+    let mut ticks = 0;
+    while !world
+        .agents
+        .iter()
+        .any(|agent| agent.total(EventType::TxBytes) == Some(1))
+    {
+        world.tick(1, Duration::from_millis(50), budget);
+        ticks += 1;
+    }
+    // A batch more than the budget at most, on a machine that may be slow.
+    let each = (own_time() - started) / ticks;
+    assert!(each < 20 * budget, "{each:?} for each of {ticks} ticks");
+    assert!(
+        ticks <= 31,
+        "one agent at least has its turn in each tick: {ticks}"
+    );
+}
+
+#[test]
+fn one_ring_under_two_paths_is_counted_once() {
+    let mut world = World::new(|_| ());
+    let mut again = world.config.telemetry_dir[0].clone();
+    again.path += "/../";
+    again.path += world
+        .dir
+        .path()
+        .file_name()
+        .and_then(|name| name.to_str())
+        .expect("a name");
+    world.config.telemetry_dir.push(again);
+    world.configure();
+    push(&mut world.ring("a"), 9);
+    world.pass(3);
+    assert_eq!(world.sent(), [("a", 9)].into());
+}
+
+/// Where all events are alike, a producer that has gone round leaves the bytes that were there before, as one that was started
+/// anew does; and write-back changes the times of its file.
+#[test]
+fn a_ring_of_events_that_are_all_alike_is_never_counted_twice_where_it_is_followed() {
+    for lag in 0..8 {
+        let mut world = World::new(|config| config.observe = true);
+        let mut ring = world.ring("a");
+        let mut pushed = 0;
+        push(&mut ring, 1);
+        world.pass(2);
+        let file = world.path("a");
+        for round in 0..60_u32 {
+            for _ in 0..1 + round % 5 {
+                pushed += u64::from(ring.push(Kind::TxBytes, 1));
+            }
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600 + (round & 1));
+            fs::set_permissions(&file, mode).expect("ours");
+            // As old as a settled time is.
+            std::thread::sleep(Duration::from_millis(if round % 10 == 0 { 25 } else { 0 }));
+            world.pass(1);
+            let sent = world.sent()["a"];
+            assert!(
+                sent <= 1 + pushed,
+                "{sent} of {pushed}, lag {lag}, round {round}"
+            );
+            // Another drains it, and may be behind.
+            let behind = lag.min(ring.pending());
+            let read_pos = (ring.write_pos() + 16 - behind) % 16;
+            ring.set_read_pos(read_pos);
+        }
+        let [sent, resets, _] = world.account();
+        assert!(
+            sent + 16 * resets > pushed,
+            "{sent} of {pushed}, {resets} resets"
+        );
+    }
+}
+
+#[test]
+fn a_ring_whose_positions_were_wrong_is_drained_soon_after_they_are_right() {
+    let mut world = World::in_memory();
+    let mut ring = world.ring("a");
+    push(&mut ring, 3);
+    ring.set_read_pos(1 << 40);
+    world.pass(5);
+    // Until the times of the file are old enough to tell.
+    std::thread::sleep(Duration::from_millis(60));
+    world.pass(60);
+    assert_eq!(world.sent(), [].into());
+    // Through its mapping, which leaves the times of the file as they are.
+    ring.set_read_pos(0);
+    world.pass(5);
+    assert_eq!((world.sent(), ring.pending()), ([("a", 3)].into(), 0));
+}
