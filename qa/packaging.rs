@@ -55,38 +55,94 @@ fn layout(name: &str, agents: &str, commands: &str) {
     assert_eq!(run(&mut left), "");
 }
 
-#[test]
-fn uninstall_leaves_the_python_pmda_as_it_was() {
-    let home = Home::new();
-    let root = home.path("root");
-    let python = r#"
-        cd "$1"
+/// Lets a shell do that in a root directory.
+fn in_root(root: &Path, script: &str) {
+    run(Command::new("sh")
+        .args(["-euc", &format!("cd \"$1\"\n{script}"), "sh"])
+        .arg(root));
+}
+
+/// What PCP's package brings of its Python PMDA, with the link to its configuration or, as PCP 7.2, without.
+fn bring_python(root: &Path, link: bool) {
+    in_root(
+        root,
+        r#"
         real=usr/lib/pcp/pmdas/nixl links=var/lib/pcp/pmdas/nixl
         mkdir -p $real $links etc/pcp/nixl usr/share/man/man1
         for file in Install Remove pmdanixl.python; do
+            rm -f $real/$file
             echo python >$real/$file
-            ln -s /$real/$file $links/
+            ln -sfn /$real/$file $links/$file
         done
         echo man >usr/share/man/man1/pmdanixl.1.gz
         echo "[pmda]" >etc/pcp/nixl/nixl.conf
-        ln -s /etc/pcp/nixl/nixl.conf $links/
-    "#;
-    fs::create_dir(&root).expect("made");
-    run(Command::new("sh").args(["-euc", python, "sh"]).arg(&root));
-    let files = || {
-        let lines = listing(&root);
-        let files = lines.lines().filter(|line| !line.ends_with('/'));
-        files.map(str::to_owned).collect::<Vec<_>>()
-    };
-    let before = files();
-    for arguments in [vec![], vec![], vec!["--remove"]] {
-        run(Command::new(project("scripts/install-files"))
-            .args(arguments)
-            .env("DESTDIR", &root)
-            .env("BINARY", PMDANIXL)
-            .env("PCP_PMDASADM_DIR", "/usr/lib/pcp/pmdas"));
+        "#,
+    );
+    if link {
+        in_root(
+            root,
+            "ln -s /etc/pcp/nixl/nixl.conf var/lib/pcp/pmdas/nixl/",
+        );
     }
-    assert_eq!(files(), before);
+}
+
+/// The files in a root directory.
+fn files(root: &Path) -> Vec<String> {
+    let lines = listing(root);
+    let files = lines.lines().filter(|line| !line.ends_with('/'));
+    files.map(str::to_owned).collect()
+}
+
+fn install_files(root: &Path, arguments: &[&str]) {
+    run(Command::new(project("scripts/install-files"))
+        .args(arguments)
+        .env("DESTDIR", root)
+        .env("BINARY", PMDANIXL)
+        .env("PCP_PMDASADM_DIR", "/usr/lib/pcp/pmdas"));
+}
+
+#[test]
+fn uninstall_leaves_the_python_pmda_as_it_was() {
+    let home = Home::new();
+    for link in [true, false] {
+        let root = home.path(&format!("root-{link}"));
+        fs::create_dir(&root).expect("made");
+        bring_python(&root, link);
+        let before = files(&root);
+        for arguments in [&[][..], &[], &["--remove"]] {
+            install_files(&root, arguments);
+        }
+        assert_eq!(files(&root), before, "with a link: {link}");
+    }
+}
+
+#[test]
+fn uninstall_leaves_a_python_pmda_that_came_later_and_no_link_of_ours() {
+    let home = Home::new();
+    for again in [true, false] {
+        let [root, alone] = ["root", "alone"].map(|name| home.path(&format!("{name}-{again}")));
+        for root in [&root, &alone] {
+            fs::create_dir(root).expect("made");
+        }
+        bring_python(&alone, false);
+        install_files(&root, &[]);
+        // As an upgrade of PCP does; which of two files of one name the configuration is, is not asked here.
+        bring_python(&root, false);
+        if again {
+            install_files(&root, &[]);
+        }
+        install_files(&root, &["--remove"]);
+        let of_python = |root: &Path| {
+            let mut files = files(root);
+            files.retain(|file| !file.starts_with("etc/pcp/nixl/"));
+            files
+        };
+        assert_eq!(
+            of_python(&root),
+            of_python(&alone),
+            "installed again: {again}"
+        );
+    }
 }
 
 #[test]
