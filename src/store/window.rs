@@ -42,7 +42,8 @@ impl StoreWindow {
         }
     }
 
-    /// Tells the time, and what the histograms are by now. If any count has gone back, which NIXL's do not, it begins anew.
+    /// Tells the time, and what the histograms are by now. If any count has gone back, which NIXL's do not, it begins anew; one
+    /// that went back by more than 2^31, in a store that a stranger has spoilt, is taken for transfers until they are a minute old.
     pub fn advance(&mut self, counts: &Counts, now: Instant) {
         if now >= self.part_ends {
             let parts = now.duration_since(self.part_ends).as_secs() / PART.as_secs() + 1;

@@ -177,6 +177,8 @@ pub struct Counts([u64; MAX_BUCKETS]);
 impl Counts {
     /// Words of [`Counts::words`].
     pub const WORDS: usize = MAX_BUCKETS;
+    /// The most that is added up to.
+    const MOST: u64 = u64::MAX >> 1;
 
     /// Counts that were kept.
     #[must_use]
@@ -194,7 +196,7 @@ impl Counts {
     #[inline]
     pub fn count(&mut self, bucket: usize) {
         if let Some(count) = self.0.get_mut(bucket) {
-            // One at a time nobody gets it to wrap.
+            // Not asked each time whether it is at its end: nobody gets there from MOST, one at a time.
             *count = count.wrapping_add(1);
         }
     }
@@ -211,10 +213,10 @@ impl Counts {
         self.0.iter().copied().fold(0, u64::saturating_add)
     }
 
-    /// Adds the counts of a batch.
+    /// Adds the counts of a batch, or of a store, which may be absurd: they stay at the most that there is.
     pub fn add(&mut self, batch: &Counts) {
         for (sum, &more) in self.0.iter_mut().zip(&batch.0) {
-            *sum = sum.saturating_add(more);
+            *sum = sum.saturating_add(more).min(Self::MOST);
         }
     }
 }
@@ -311,7 +313,9 @@ mod tests {
         assert_eq!((got[0], got[1], got[18], back.total()), (4, 2, 2, 8));
         assert_eq!(back.get(MAX_BUCKETS), 0);
         back.add(&Counts::from_words([u64::MAX; MAX_BUCKETS]));
-        assert_eq!(back.words(), &[u64::MAX; MAX_BUCKETS], "none goes back");
+        assert_eq!(back.words(), &[Counts::MOST; MAX_BUCKETS], "none goes back");
+        (0..1000).for_each(|_| back.count(3));
+        assert_eq!(back.get(3), Counts::MOST + 1000, "nor does it then");
     }
 
     proptest! {

@@ -284,9 +284,9 @@ were too many like them in a minute or the log is long enough.",
         Units::Count,
         "drains that were cut off",
         "\
-How often the time that a drain of all rings may take was up before all events
-were counted. The rest is counted in the next; each ring has its turn. Where
-this grows, events come faster than they can be counted.",
+How often the time that a drain of all rings and stores may take was up before
+all of them were counted. The rest is counted in the next; each has its turn.
+Where this grows, events come faster than they can be counted.",
     ),
     control(
         24,
