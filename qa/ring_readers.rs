@@ -14,7 +14,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use world::{LONG, SECOND, World, push};
 use writer::{Kind, Layout, RingWriter};
 
@@ -283,10 +283,9 @@ fn the_rings_of_one_agent_have_their_turns_as_those_of_many_have() {
         fill(&file, slots);
         fs::remove_file(path).expect("there");
     }
-    let budget = Duration::from_millis(2);
-    let started = Instant::now();
+    // No time at all: each tick counts a batch at least.
+    let budget = Duration::ZERO;
     world.tick(1, SECOND, budget);
-    let took = started.elapsed();
     let drained = |world: &World| {
         let agents = world.agents.iter();
         agents
@@ -294,8 +293,7 @@ fn the_rings_of_one_agent_have_their_turns_as_those_of_many_have() {
             .sum()
     };
     let first: u64 = drained(&world);
-    assert!(first < 20 * slots / 2, "{took:?} for {first} events");
-    // Each tick counts a batch at least.
+    assert!(0 < first && first < 20 * slots / 2, "{first} events");
     for _ in 0..20 * slots / pmdanixl::ring::BATCH {
         world.tick(1, SECOND, budget);
     }

@@ -524,8 +524,10 @@ mod tests {
         } = take(&path, BOOT);
         // One in the third chunk stays, so that nothing before it can go.
         let stays = 2 * CHUNK + 7;
+        let mut sums = Retired::default();
         for (number, (id, saved)) in records.iter().enumerate() {
             if number != stays {
+                sums.add(&saved.entry);
                 state.retire(Some(*id), &saved.entry).expect("whole");
                 assert!(state.is_whole());
             }
@@ -543,6 +545,7 @@ mod tests {
             (found.set_aside, found.records.len()),
             (None, 3 * CHUNK + 1)
         );
+        assert_eq!(found.state.retired(), Ok(sums), "what they counted stays");
         let mut kept = found.records.iter().map(|(_, saved)| saved);
         assert!(kept.any(|saved| saved.name == name(stays) && saved.entry == entry(1000 + stays as u64)));
     }
