@@ -17,6 +17,7 @@ help:
 	@echo "                    on rings and state failing in each of six ways, hostile files, 50 restarts of real NIXL"
 	@echo "make soak           agents come and go by the hundred; MINUTES=10"
 	@echo "make bench          drains, fetches, memory and processor time beside references, into docs/speed.md; QUICK=1: into target/"
+	@echo "make engines        real vLLM servers on this host's processors: figures, labels, kills (docs/testing.md); STEPS=\"pull tp2\" for some"
 	@echo "make fleet          three hosts on this one, in namespaces: archives, Redis, queries, a host that is cut off (docs/fleet.md)"
 	@echo "make fleet-cost     what a host costs in archives and in Redis, with 8, 64 and 1,000 agents (docs/fleet.md)"
 	@echo "make fuzz           the fuzz targets, a minute each (SECONDS=600: ten)"
@@ -67,6 +68,9 @@ soak:
 bench:
 	@scripts/bench
 
+engines:
+	@scripts/engines
+
 fleet:
 	@scripts/fleet
 
@@ -85,4 +89,4 @@ dashboard:
 clean:
 	@. scripts/env && cargo clean && rm -f help.dir help.pag
 
-.PHONY: help build run deb rpm release check check-full fresh check-packages matrix torture soak bench fleet fleet-cost fuzz install uninstall dashboard clean
+.PHONY: help build run deb rpm release check check-full fresh check-packages matrix torture soak bench engines fleet fleet-cost fuzz install uninstall dashboard clean

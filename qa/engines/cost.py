@@ -1,0 +1,40 @@
+"""What telemetry costs an application: requests per second with it drained, not drained, and off."""
+
+import os
+import signal
+import statistics
+
+from pair import Pair
+
+ROUNDS = 5
+REQUESTS = 30
+
+
+def cost(world, report):
+    """Two pairs, one with rings and one without telemetry; runs in turn."""
+    with_rings = world.pair()
+    without = Pair(world, writes=None, ports=(8300, 8400))
+    rates = {"drained": [], "not drained": [], "telemetry off": []}
+    try:
+        for number in range(ROUNDS):
+            for kind in rates if number % 2 == 0 else reversed(list(rates)):
+                pair = without if kind == "telemetry off" else with_rings
+                if kind == "not drained":
+                    world.pmcd.signal_pmda(signal.SIGSTOP)
+                load = pair.load(seed=10 + number)
+                try:
+                    rates[kind].append(load.run(REQUESTS))
+                finally:
+                    world.pmcd.signal_pmda(signal.SIGCONT)
+                report.say(f"run {number + 1}, {kind}: {rates[kind][-1]:.2f} requests/s ({load.text()}), load average "
+                           f"{os.getloadavg()[0]:.1f}")
+    finally:
+        without.stop()
+    medians = {kind: statistics.median(found) for kind, found in rates.items()}
+    for kind, found in rates.items():
+        report.say(f"{kind:<14} median {medians[kind]:.2f} requests/s, {min(found):.2f} to {max(found):.2f}")
+    spread = max((max(found) - min(found)) / medians[kind] for kind, found in rates.items())
+    apart = (max(medians.values()) - min(medians.values())) / medians["telemetry off"]
+    report.say(f"medians differ by {apart:.1%}, runs of one kind by up to {spread:.1%}: " +
+               ("nothing can be concluded but that a cost is below that" if apart < spread else "more than the runs do"))
+    report.check("all runs have requests that ended well", all(rate > 0 for found in rates.values() for rate in found))

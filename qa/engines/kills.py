@@ -1,0 +1,125 @@
+"""The steps in which a server is ended: what pmdanixl shows afterwards, beside what vLLM says."""
+
+import os
+import signal
+import threading
+import time
+
+import processes
+from pair import Interval
+from steps import REQUESTS, labels, sent
+from wait import until, within
+
+HELD = 8
+ERRORS = ("not_posted", "invalid_param", "backend", "not_found", "mismatch", "not_allowed", "repost_active", "unknown",
+          "not_supported", "remote_disconnect", "canceled", "no_telemetry")
+STATES = {1: "live", 2: "idle", 3: "exited"}
+
+
+def state(world, instance):
+    """The state of an agent in words."""
+    return STATES.get(world.pmcd.values("nixl.agent.state").get("nixl.agent.state", {}).get(instance))
+
+
+def exited(world, report, instance, what):
+    """Checks that an agent comes to be shown as exited."""
+    right = within(60, lambda: state(world, instance) == "exited")
+    report.check(f"{what} is shown as exited", right, state(world, instance))
+
+
+def errors(world, instances):
+    """How many errors of all kinds these agents have."""
+    names = [f"nixl.errors.{name}" for name in ERRORS]
+    values = world.pmcd.values(*names)
+    return sum(values.get(name, {}).get(instance, 0) for name in names for instance in instances)
+
+
+def sigterm(world, report):
+    """SIGTERM to a server right after its transfers: all are counted, its agent is exited."""
+    pair = world.pair()
+    interval = Interval(pair, pair.decode)
+    load = pair.load(seed=3)
+    load.run(REQUESTS)
+    report.say(f"{REQUESTS} requests: {load.text()}")
+    theirs = interval.compare(report, REQUESTS)[1]
+    before = world.pmcd.values("nixl.memory.current")["nixl.memory.current"].get(interval.instances[0])
+    start = time.monotonic()
+    pair.decode.process.send_signal(signal.SIGTERM)
+    until("the server ends", lambda: not processes.in_group(pair.decode.process.pid) or pair.decode.ended(), 120)
+    report.say(f"the API server ended after {time.monotonic() - start:.1f} s, exit code {pair.decode.process.wait()}")
+    exited(world, report, interval.instances[0], "its agent")
+    ours = pair.now(interval.instances)
+    report.check("its figures stay", all(ours[name] - interval.ours[name] == theirs[name] for name in ours))
+    after = world.pmcd.values("nixl.memory.current")["nixl.memory.current"].get(interval.instances[0])
+    report.say(f"nixl.memory.current was {before:,} and is {after:,}: vLLM {'does not deregister' if after else 'deregisters'}")
+
+
+def restart(world, report):
+    """The same command again: another agent, from 0 on; the old one stays, the totals of the host go on."""
+    pair = world.running if world.running is not None and world.kind == {} else world.pair()
+    old = set(world.pmcd.values("nixl.agent.pid").get("nixl.agent.pid", {}))
+    held = world.pmcd.value("nixl.host.transfer.rx_bytes")
+    pair.again("decode")
+    new = set(pair.agents(pair.decode))
+    report.check("the restarted server has an agent of its own", len(new) == 1 and not new & old)
+    figures = pair.decode.figures()
+    report.check("it begins at 0", pair.now(new)["transfers"] == figures["transfers"],
+                 f"{figures['transfers']} transfers since its start")
+    interval = sent(pair, report, pair.decode)
+    labels(pair, report)
+    total = world.pmcd.value("nixl.host.transfer.rx_bytes")
+    report.check("nixl.host.transfer.rx_bytes goes on", total == held + pair.now(interval.instances)["bytes"],
+                 f"{held:,}, now {total:,}")
+
+
+def worker(world, report):
+    """kill -9 of prefill's worker under load, with requests that decode has yet to fetch."""
+    pair = world.pair()
+    interval = Interval(pair, pair.decode)
+    before = errors(world, interval.instances)
+    lost, = pair.agents(pair.prefill)
+    pid = pair.agents(pair.prefill)[lost][0]
+    load = pair.load(seed=4, patience=120)
+    held = load.hold(HELD)
+    thread = threading.Thread(target=load.run, args=(10 * REQUESTS, 8))
+    thread.start()
+    until("a third of the requests are done", lambda: load.done >= REQUESTS / 3, 300)
+    os.kill(pid, signal.SIGKILL)
+    load.finish(held)
+    load.stopped.set()
+    thread.join()
+    report.say(f"kill -9 of pid {pid} after {REQUESTS // 3} requests; then {HELD} that prefill held: {load.text()}")
+    ours, theirs = interval.compare(report, 1)
+    report.check("vLLM counts failed transfers", theirs["failed"] > 0, theirs["failed"])
+    counted = errors(world, interval.instances) - before
+    report.check("NIXL reports no error of them (if it does, it was mended: change this step and docs/errors.md)",
+                 counted == 0, counted)
+    exited(world, report, lost, "prefill's agent")
+    report.check("decode's agent is not", state(world, interval.instances[0]) in ("live", "idle"),
+                 state(world, interval.instances[0]))
+    report.say(f"prefill's API server {'has ended' if pair.prefill.ended() else 'still runs'}")
+
+
+def api(world, report):
+    """kill -9 of decode's API server: its worker ends by itself or goes on, and its agent is shown as that."""
+    pair = world.pair()
+    interval = Interval(pair, pair.decode)
+    load = pair.load(seed=5)
+    load.run(REQUESTS)
+    report.say(f"{REQUESTS} requests: {load.text()}")
+    theirs = interval.compare(report, REQUESTS)[1]
+    (instance, (pid, _)), = pair.agents(pair.decode).items()
+    label = world.pmcd.pminfo("nixl.agent.pid")[1][instance]
+    pair.decode.process.kill()
+    pair.decode.process.wait()
+    start = time.monotonic()
+    if not within(60, lambda: not processes.runs(pid)):
+        report.say("the worker still runs a minute later")
+        report.check("its agent is not shown as exited", state(world, instance) in ("live", "idle"), state(world, instance))
+    else:
+        report.say(f"the worker ended by itself, {time.monotonic() - start:.1f} s later")
+        exited(world, report, instance, "its agent")
+    ours = pair.now(interval.instances)
+    report.check("its figures stay", all(ours[name] - interval.ours[name] == theirs[name] for name in ours))
+    report.check("its labels stay", world.pmcd.pminfo("nixl.agent.pid")[1].get(instance) == label,
+                 " ".join(f"{name}={label[name]}" for name in sorted(label)))

@@ -1,0 +1,123 @@
+"""A prefill and a decode server, and the comparison of their figures with those of pmdanixl."""
+
+import processes
+from load import Load
+from server import LOG_INTERVAL, Server
+from wait import Failure, until, within
+
+# pmdanixl's metrics of each figure that vLLM has, too.
+SAME = {
+    "transfers": ("nixl.transfer.rx_requests", "nixl.transfer.tx_requests"),
+    "bytes": ("nixl.transfer.rx_bytes", "nixl.transfer.tx_bytes"),
+    "transfer time": ("nixl.performance.xfer_time_us",),
+    "post time": ("nixl.performance.xfer_post_time_us",),
+}
+UNITS = {"transfers": "transfers", "bytes": "bytes", "transfer time": "sum of transfer times, us",
+         "post time": "sum of post times, us"}
+
+
+class Pair:
+    """Two servers of one kind. `writes` names what NIXL writes: rings, stores or nothing."""
+
+    def __init__(self, world, roles=("kv_both", "kv_both"), connector="NixlConnector", ranks=1, writes="rings", ports=(8100, 8200)):
+        self.world, self.roles, self.connector, self.ranks = world, roles, connector, ranks
+        self.writes, self.ports = writes, ports
+        self.directory = world.directories.get(writes)
+        self.prefill, self.decode = self.server("prefill"), self.server("decode")
+        self.ready()
+
+    def server(self, side):
+        """Starts the server of this side."""
+        index = ("prefill", "decode").index(side)
+        return Server(self.world.cache, side, self.ports[index], self.roles[index], self.connector, self.ranks,
+                      self.world.telemetry(self.writes))
+
+    def load(self, **options):
+        """Requests for this pair."""
+        return Load(self.prefill, self.decode, **options)
+
+    def ready(self):
+        """Waits for both servers, and for their first transfer. The first handshake of two servers may fail."""
+        for server in self.prefill, self.decode:
+            server.ready()
+        for seed in range(5):
+            load = self.load(seed=100 + seed, patience=180)
+            load.run(1)
+            if load.ends["ok"]:
+                return
+        raise Failure(f"no request passes through prefill and decode\n{self.decode.tail()}")
+
+    def again(self, side):
+        """Starts the server of this side once more."""
+        getattr(self, side).stop()
+        setattr(self, side, self.server(side))
+        self.ready()
+
+    def usable(self):
+        """True if both servers have all their processes."""
+        return all(not server.ended() and (self.directory is None or len(server.workers(self.directory)) == self.ranks)
+                   for server in (self.prefill, self.decode))
+
+    def stop(self):
+        """Ends both servers."""
+        for server in self.prefill, self.decode:
+            if server.process in processes.RUNNING:
+                server.stop()
+
+    def agents(self, server):
+        """The instances of a server's agents: {instance: (pid, rank by its title)}, by what its processes have mapped."""
+        return agents(self.world.pmcd, server, self.directory)
+
+    def now(self, instances):
+        """pmdanixl's figures, added up over these instances."""
+        values = self.world.pmcd.values(*(metric for metrics in SAME.values() for metric in metrics))
+        return {name: sum(values.get(metric, {}).get(instance, 0) for metric in metrics for instance in instances)
+                for name, metrics in SAME.items()}
+
+
+def agents(pmcd, server, directory):
+    """The instances of a server's agents, by the path of the file that each of its processes has mapped."""
+    paths = pmcd.values("nixl.agent.path").get("nixl.agent.path", {})
+    by_path = {path: instance for instance, path in paths.items()}
+    return {by_path.get(f"{directory}/{name}", f"no instance of {name}"): (pid, rank)
+            for pid, name, rank in server.workers(directory)}
+
+
+class Interval:
+    """vLLM's and pmdanixl's figures of one server, from now on."""
+
+    def __init__(self, pair, server):
+        self.pair, self.server = pair, server
+        self.instances = list(pair.agents(server))
+        self.ours, self.theirs = pair.now(self.instances), server.figures()
+        # vLLM's latest answer: a server that has ended gives none.
+        self.last = self.theirs
+
+    def differences(self):
+        """(pmdanixl's figures, vLLM's) since the beginning."""
+        ours, self.last = self.pair.now(self.instances), self.server.figures() or self.last
+        return ({name: ours[name] - self.ours[name] for name in ours},
+                {name: self.last[name] - self.theirs[name] for name in self.last})
+
+    def settled(self, at_least):
+        """The differences once both have so many transfers and are equal, or after a minute."""
+        def equal():
+            ours, theirs = self.differences()
+            return theirs["transfers"] >= at_least and all(ours[name] == theirs[name] for name in ours)
+
+        within(60, equal, 1)
+        return self.differences()
+
+    def compare(self, report, at_least):
+        """Rows for all figures. At least so many transfers are expected."""
+        ours, theirs = self.settled(at_least)
+        report.heads("", "pmdanixl", "vLLM", "")
+        for name in SAME:
+            report.row(UNITS[name], ours[name], theirs[name])
+        report.check(f"at least {at_least} transfers", theirs["transfers"] >= at_least, theirs["transfers"])
+        return ours, theirs
+
+
+def next_line(server, count):
+    """Waits for the line after the first `count` lines "KV Transfer metrics" in the log, and returns it."""
+    return until("a line KV Transfer metrics", lambda: server.lines()[count:], 4 * LOG_INTERVAL)[0]

@@ -1,0 +1,55 @@
+"""What a step found, as a table for the reader, and whether that is right."""
+
+
+class Report:
+    """The rows and checks of one step."""
+
+    def __init__(self, name, about):
+        self.name, self.about = name, about
+        self.failed, self.checks = [], 0
+        print(f"\n== {name}: {about}", flush=True)
+
+    def say(self, text):
+        """Prints a remark."""
+        print(f"   {text}", flush=True)
+
+    def heads(self, *heads):
+        """Begins a table of numbers by pmdanixl and by another."""
+        self.say("{:<30}{:>16}{:>16}   {}".format(*heads))
+
+    def row(self, name, ours, theirs, percent=0):
+        """Two numbers that agree, exactly or within so many percent."""
+        if ours is None or theirs is None:
+            verdict, right = "no value", False
+        elif percent:
+            apart = abs(ours - theirs) / theirs * 100 if theirs else 0 if ours == theirs else 100
+            verdict, right = f"{apart:.1f} % apart, {percent} % allowed", apart <= percent
+        else:
+            right = ours == theirs
+            verdict = "equal" if right else "DIFFERENT"
+        self.say(f"{name:<30}{number(ours):>16}{number(theirs):>16}   {verdict}{'' if right else '  FAILED'}")
+        self.count(name, right)
+
+    def check(self, what, right, found=None):
+        """Something that is right or not, with what was found."""
+        self.say(f"{'ok' if right else 'FAILED'}: {what}{'' if found is None else f': {found}'}")
+        self.count(what, right)
+
+    def count(self, what, right):
+        """Counts a check."""
+        self.checks += 1
+        if not right:
+            self.failed.append(what)
+
+    def result(self):
+        """The line of this step in the summary."""
+        if self.failed:
+            return f"FAILED: {'; '.join(self.failed)}"
+        return f"passed, {self.checks} checks"
+
+
+def number(value):
+    """A number with its thousands apart."""
+    if value is None:
+        return "-"
+    return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"

@@ -1,0 +1,148 @@
+"""The steps in which all works: figures, labels, sides."""
+
+import time
+
+import processes
+from pair import Interval, next_line
+from server import LOG_INTERVAL
+from wait import until, within
+
+REQUESTS = 60
+ERRORS = "nixl.host.errors.total"
+
+
+def sent(pair, report, active, requests=REQUESTS):
+    """Sends requests through a pair and compares the figures of the server that transfers. Returns its interval."""
+    other = pair.decode if active is pair.prefill else pair.prefill
+    interval, idle = Interval(pair, active), Interval(pair, other)
+    load = pair.load()
+    rate = load.run(requests)
+    report.say(f"{requests} requests: {load.text()}; {rate:.2f} requests/s")
+    report.check("all requests ended well", load.ends["ok"] == requests)
+    interval.compare(report, requests * pair.ranks)
+    ours, theirs = idle.differences()
+    report.check(f"no transfer is shown of {other.side}, by vLLM neither", not any(ours.values()) and not theirs["transfers"])
+    return interval
+
+
+def sides(pair, report, active, kind):
+    """Checks which metrics have values: transfers on the active side and of this kind only, memory on both."""
+    names = ("nixl.transfer.rx_requests", "nixl.transfer.tx_requests", "nixl.memory.registered")
+    values = pair.world.pmcd.values(*names)
+    for server in pair.prefill, pair.decode:
+        got = {name.rpartition(".")[2]: sum(values[name].get(instance, 0) for instance in pair.agents(server)) for name in names}
+        wanted = {f"{one}_requests": server is active and one == kind for one in ("rx", "tx")}
+        right = all((got[name] > 0) == busy for name, busy in wanted.items()) and got["registered"] > 0
+        report.check(f"{server.side} has {kind + ' and ' if server is active else ''}registered memory, nothing else", right,
+                     ", ".join(f"{name} {value:,}" for name, value in got.items()))
+
+
+def labels(pair, report):
+    """Checks the labels of all agents of a pair against its command lines and its processes, and prints them."""
+    values, found = pair.world.pmcd.pminfo("nixl.agent.pid", "nixl.agent.command")
+    for server in pair.prefill, pair.decode:
+        for instance, (pid, rank) in pair.agents(server).items():
+            label = found.get(instance, {})
+            wanted = {"engine": "vllm", "role": {"kv_producer": "prefill", "kv_consumer": "decode"}.get(server.role, "both"),
+                      "port": str(server.port), "rank": rank, "source": "store" if pair.writes == "stores" else "ring"}
+            got = {name: label.get(name) for name in wanted}
+            report.say(f"{server.side}, pid {pid}: {instance}: " + " ".join(f"{name}={label[name]}" for name in sorted(label)))
+            report.check(f"labels of {server.side} pid {pid}", got == wanted, "all of them right" if got == wanted else
+                         f"{got}, not {wanted}")
+            title = "VLLM::Worker" + (f"_{rank}" if rank else "")
+            shown = [values.get(f"nixl.agent.{name}", {}).get(instance) for name in ("pid", "command")]
+            report.check("nixl.agent.pid and .command are those of the worker", shown == [pid, title], shown)
+        report.check(f"{server.side} has {server.ranks} agents", len(pair.agents(server)) == server.ranks)
+
+
+def silent(pair, report):
+    """Checks that no process of a pair counts as one that uses NIXL without telemetry."""
+    own = {pid for server in (pair.prefill, pair.decode) for pid in processes.descendants(server.process.pid)}
+    listed = pair.world.pmcd.silent()
+    report.check("pmdanixl --check lists no process of the servers as one without telemetry", not own & listed,
+                 f"{len(own & listed)} of {len(own)}")
+    if listed - own:
+        report.say(f"nixl.agents.silent is not looked at: {len(listed - own)} other processes of this host use NIXL")
+    else:
+        # A process scan comes once a minute.
+        right = within(150, lambda: pair.world.pmcd.value("nixl.agents.silent") == 0, 5)
+        report.check("nixl.agents.silent is 0", right, pair.world.pmcd.value("nixl.agents.silent"))
+
+
+def percentile(pair, report):
+    """Compares the 90th percentile of transfer times with that of vLLM's log, over the same transfers."""
+    server, name = pair.decode, "nixl.latency.xfer_time.p90"
+    instance, = pair.agents(server)
+    for _ in range(3):
+        load = pair.load(seed=2)
+        # A transfer, so that the interval of vLLM's log that ends next has a line.
+        lines = len(server.lines())
+        load.run(1)
+        next_line(server, lines)
+        beat = time.monotonic()
+        held = load.hold(REQUESTS)
+        # The window of pmdanixl and the interval of vLLM's log are to have the transfers of these requests, no others.
+        until("the window of the percentiles is empty", lambda: instance not in pair.world.pmcd.values(name).get(name, {}), 120)
+        time.sleep(LOG_INTERVAL - (time.monotonic() - beat) % LOG_INTERVAL + 1)
+        lines = len(server.lines())
+        load.finish(held)
+        line = next_line(server, lines)
+        if line["Num successful transfers"] == REQUESTS:
+            ours = pair.world.pmcd.values(name, "nixl.latency.post_time.p90")
+            report.heads(f"of {REQUESTS} transfers", "pmdanixl", "vLLM", "")
+            for metric, title in ((name, "xfer"), ("nixl.latency.post_time.p90", "post")):
+                report.row(f"P90 of {title} times, us", ours.get(metric, {}).get(instance), line[f"P90 {title} time (ms)"] * 1e3, 5)
+            return
+        report.say(f"vLLM's log has these transfers in more than one line, the first with {line['Num successful transfers']:.0f}:"
+                   " once more")
+    report.check("the transfers fit into one interval of vLLM's log", False)
+
+
+def pull(world, report):
+    """Two servers that are both, decode reads."""
+    pair = world.pair()
+    sent(pair, report, pair.decode)
+    sides(pair, report, pair.decode, "rx")
+    labels(pair, report)
+    silent(pair, report)
+    percentile(pair, report)
+    report.check("no error is counted", world.pmcd.value(ERRORS) == 0)
+
+
+def roles(world, report):
+    """A producer and a consumer, decode reads."""
+    pair = world.pair(roles=("kv_producer", "kv_consumer"))
+    sent(pair, report, pair.decode)
+    sides(pair, report, pair.decode, "rx")
+    labels(pair, report)
+
+
+def ranks(world, report):
+    """Two ranks on each side."""
+    pair = world.pair(ranks=2)
+    interval = sent(pair, report, pair.decode)
+    shown = world.pmcd.values("nixl.transfer.rx_requests")["nixl.transfer.rx_requests"]
+    report.say("transfers by rank: " + ", ".join(f"{rank} {shown.get(instance, 0)}"
+                                                 for instance, (_, rank) in pair.agents(pair.decode).items()))
+    report.check("each rank has the same number of transfers", len({shown.get(one) for one in interval.instances}) == 1)
+    sides(pair, report, pair.decode, "rx")
+    labels(pair, report)
+    silent(pair, report)
+
+
+def stores(world, report):
+    """Stores in place of rings."""
+    pair = world.pair(writes="stores")
+    sent(pair, report, pair.decode)
+    sides(pair, report, pair.decode, "rx")
+    labels(pair, report)
+    silent(pair, report)
+
+
+def push(world, report):
+    """The push connector, prefill writes."""
+    pair = world.pair(roles=("kv_producer", "kv_consumer"), connector="NixlPushConnector")
+    # Few: vLLM stops for a minute at a time.
+    sent(pair, report, pair.prefill, REQUESTS // 3)
+    sides(pair, report, pair.prefill, "tx")
+    labels(pair, report)

@@ -1,0 +1,88 @@
+"""A private pmcd with pmdanixl, and what pminfo says of it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+
+import processes
+from wait import Failure, until
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+INSTANCE = re.compile(r'    inst \[\d+ or "(.*)"\] (value|labels) (.*)$')
+
+
+class Pmcd:
+    """A pmcd of its own in `directory`, with the PMDA `binary` that reads `rings` and `stores`."""
+
+    def __init__(self, directory, binary, rings, stores):
+        self.binary = binary
+        self.directory = directory
+        self.conf = directory + ".conf"
+        with open(self.conf, "w", encoding="utf-8") as file:
+            file.write(f'[nixl]\ntelemetry_dir = "{rings}"\nmultiproc_dir = "{stores}"\nretain = "1day"\n')
+        self.log = open(directory + ".log", "w", encoding="utf-8")
+        self.process = processes.start(
+            [os.path.join(TOP, "qa/private-pmcd"), directory, "--pmda", binary, "--conf", self.conf], self.log, os.environ)
+        env = os.path.join(directory, "env")
+        until("the environment of pmcd", lambda: os.path.exists(env) or self.process.poll() is not None, 120)
+        if not os.path.exists(env):
+            raise Failure(f"pmcd could not be set up: see {self.log.name}")
+        output = subprocess.check_output(["sh", "-c", '. "$0" && env -0', env], text=True)
+        self.env = dict(line.split("=", 1) for line in output.split("\0") if "=" in line)
+        subprocess.run([self.env["PCP_BINADM_DIR"] + "/pmcd_wait", "-t", "120"], env=self.env, check=True)
+
+    def pminfo(self, *names):
+        """(values, labels): the values of these metrics by metric and instance ("" if it has none), the labels by instance."""
+        output = subprocess.run(["pminfo", "-f", "-l", *names], env=self.env, text=True, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, check=False).stdout
+        values, labels, metric = {}, {}, None
+        for line in output.splitlines():
+            match = INSTANCE.match(line)
+            if match and match[2] == "labels":
+                labels[match[1]] = json.loads(match[3])
+            elif match:
+                values[metric][match[1]] = plain(match[3])
+            elif line.startswith("    value "):
+                values[metric][""] = plain(line[len("    value "):])
+            elif re.fullmatch(r"nixl[a-z0-9_.]+", line):
+                metric = line
+                values[metric] = {}
+        return values, labels
+
+    def values(self, *names):
+        """The values of these metrics, by metric and instance."""
+        return self.pminfo(*names)[0]
+
+    def value(self, name):
+        """The value of a metric without instances; None if it has none."""
+        return self.values(name).get(name, {}).get("")
+
+    def silent(self):
+        """The processes that `pmdanixl --check` lists as those that use NIXL without telemetry."""
+        output = subprocess.run([self.binary, "--check", "-c", self.conf], env=self.env, text=True, stdout=subprocess.PIPE,
+                                check=False).stdout
+        _, _, listed = output.partition("without telemetry here:\n")
+        return {int(pid) for pid in re.findall(r"^  pid (\d+) ", listed, re.M)}
+
+    def signal_pmda(self, number):
+        """Sends a signal to pmdanixl."""
+        for pid in processes.descendants(self.process.pid):
+            if processes.read(pid, "comm").strip() == "pmdanixl":
+                os.kill(pid, number)
+
+    def stop(self):
+        """Ends pmcd, and with it the PMDA."""
+        self.signal_pmda(signal.SIGCONT)
+        processes.end(self.process)
+
+
+def plain(text):
+    """A value as pminfo prints it, as a number or a text."""
+    if text.startswith('"'):
+        return text[1:-1]
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
