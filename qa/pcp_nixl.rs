@@ -118,6 +118,203 @@ fn an_archive_is_shown_report_by_report_within_eighty_columns() {
     golden("pcp_nixl.out", &shown);
 }
 
+/// Two minutes of two servers of two ranks each, of an agent that has only a local rank, and of one without labels.
+fn servers(home: &Home) -> PathBuf {
+    let mut table = String::new();
+    for (number, uuid, labels) in [
+        (1, "b3a1", "engine=vllm role=prefill port=8100 rank=TP10"),
+        (
+            2,
+            "0c57",
+            "engine=vllm role=decode port=8200 rank=TP1 local_rank=1",
+        ),
+        (
+            3,
+            "77d0",
+            "engine=vllm role=prefill port=8100 rank=TP2 local_rank=2",
+        ),
+        (
+            4,
+            "4fa1",
+            "engine=vllm role=decode port=8200 rank=TP0 local_rank=0",
+        ),
+        (5, "e09b", "engine=sglang local_rank=3"),
+        (6, "9a53", ""),
+    ] {
+        let name = format!("{uuid}c2de-0b6e-4d0e-9a53-77d0c6a1{uuid}");
+        let mut line = |line: String| writeln!(table, "{line}").expect("a string");
+        line(format!("nixl.agent.state {name} 1 1"));
+        line(format!(
+            "nixl.agent.command {name} VLLM::Worker VLLM::Worker"
+        ));
+        line(format!(
+            "nixl.transfer.tx_bytes {name} 0 {}",
+            number * 60_000
+        ));
+        line(format!("nixl.transfer.tx_requests {name} 0 600"));
+        line(format!("nixl.ring.full {name} 0 {number}"));
+        if !labels.is_empty() {
+            line(format!("label {name} {labels}"));
+        }
+    }
+    let path = home.path("servers");
+    archive(&path, 60, &table);
+    path
+}
+
+#[test]
+fn servers_and_ranks_of_uuids_are_told_apart_within_eighty_columns() {
+    let home = Home::new();
+    let path = servers(&home);
+    let mut shown = String::new();
+    for (columns, options) in [
+        ("80", &["-t", "60"][..]),
+        ("80", &["-t", "60", "-k", "bytes"]),
+        ("80", &["-t", "60", "-k", "bw"]),
+        ("120", &["-t", "60", "-k", "server"]),
+        ("40", &["-t", "60"]),
+    ] {
+        let mut command = of_archive(&home, &path, options);
+        let said = run(command.env("COLUMNS", columns));
+        let width = columns.parse().expect("a number");
+        assert!(said.lines().all(|line| line.len() < width), "{said}");
+        let options = options.join(" ");
+        write!(shown, "$ COLUMNS={columns} pcp nixl {options}\n{said}\n").expect("a string");
+    }
+    golden("pcp_nixl_servers.out", &shown);
+}
+
+#[test]
+fn json_has_the_labels_and_the_command_of_each_agent() {
+    let home = Home::new();
+    let path = servers(&home);
+    let fields = |path: &Path, at: usize| {
+        let said = run(&mut of_archive(&home, path, &["-t", "60", "-1j"]));
+        let report: Value = serde_json::from_str(&said).expect("JSON");
+        let agent = &report["agents"][at];
+        ["engine", "role", "port", "pod", "rank", "command"].map(|field| agent[field].clone())
+    };
+    let text = Value::from;
+    let none = Value::Null;
+    let command = text("VLLM::Worker");
+    let [local, labelled, unlabelled] = [0, 1, 5].map(|at| fields(&path, at));
+    assert_eq!(
+        labelled,
+        [
+            text("vllm"),
+            text("decode"),
+            text("8200"),
+            none.clone(),
+            text("TP0"),
+            command.clone()
+        ]
+    );
+    let of_local = [
+        text("sglang"),
+        none.clone(),
+        none.clone(),
+        none.clone(),
+        text("3"),
+        command.clone(),
+    ];
+    assert_eq!(local, of_local);
+    assert_eq!(unlabelled[..5], [const { Value::Null }; 5]);
+    // Archives that were written before the labels and the metric were there.
+    assert_eq!(fields(&minutes(&home), 0), [const { Value::Null }; 6]);
+}
+
+#[test]
+fn short_screen_keeps_the_busiest_agents_in_the_order_of_servers() {
+    let script = "
+class Source(object):
+    host, is_archive = 'host', False
+    def names(self):
+        return {inst: 'agent-%d' % inst for inst in range(8)}
+    def labels(self, sample):
+        return {inst: {'engine': 'vllm', 'rank': 'TP%d' % (7 - inst)} for inst in range(6)}
+    def clock(self, timestamp):
+        return '', ''
+# Most bytes: 7, 1, 3. Silent: 0 has exited, 2 is live, 4 has just come.
+states = {0: 3, 1: 1, 2: 1, 3: 1, 4: 1, 5: 3, 6: 3, 7: 1}
+sent = {0: 0, 1: 50, 2: 0, 3: 10, 4: 1, 5: 0, 6: 0, 7: 90}
+def sample(time, *new):
+    sums = {inst: rate * time for inst, rate in sent.items() if inst not in new}
+    return nixl.Sample(time, {'state': states, 'tx_bytes': sums})
+samples = [sample(1, 4), sample(2)]
+for key in ('server', 'name'):
+    report = nixl.Report(Source(), *samples, key=key)
+    for height in (8, 4):
+        print([line.split()[0] for line in report.lines(80, height)[2:]])
+";
+    assert_eq!(
+        python(script),
+        "['agent-4', 'agent-3', 'agent-2', 'agent-1', 'agent-7', '...']
+['agent-7', '...']
+['agent-0', 'agent-1', 'agent-2', 'agent-3', 'agent-4', '...']
+['agent-0', '...']
+"
+    );
+}
+
+#[test]
+fn labels_are_read_once_for_each_set_of_instances_and_are_printable() {
+    let script = "
+import types
+class Context(object):
+    asked, answer = 0, {1: {'engine': 'a\\x1b[2J', 'port': 8100, 'rank': 'TP0'}}
+    def pmGetInstancesLabels(self, indom):
+        self.asked += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+source = nixl.Source.__new__(nixl.Source)
+source.context, source.metrics = Context(), [(None, None, 0)]
+source.labelled, source.known_labels, source.labels_until = None, {}, float('-inf')
+nixl.pmapi.get_indom = lambda desc: desc
+def labels(time, *insts):
+    return source.labels(nixl.Sample(time, {'tx_bytes': dict.fromkeys(insts, 0)})), source.context.asked
+print(*labels(1, 1))
+print(*labels(2, 1))
+source.context.answer = {1: {}, 2: {'rank': 'TP1'}}
+print(*labels(3, 1, 2))
+print(*labels(32.9, 1, 2))
+print(*labels(33, 1, 2))
+# Without an answer, it asks again, and what it knows of the agents that are there stays.
+source.context.answer = nixl.pmapi.pmErr(-12386)
+print(*labels(34, 2))
+print(*labels(35, 2))
+print(nixl.server_of(source.known_labels[2]), nixl.server_of({}), nixl.server_of({'port': '80'}))
+";
+    assert_eq!(
+        python(script),
+        "{1: {'engine': 'a%1B[2J', 'port': '8100', 'rank': 'TP0'}} 1
+{1: {'engine': 'a%1B[2J', 'port': '8100', 'rank': 'TP0'}} 1
+{1: {}, 2: {'rank': 'TP1'}} 2
+{1: {}, 2: {'rank': 'TP1'}} 2
+{1: {}, 2: {'rank': 'TP1'}} 3
+{2: {'rank': 'TP1'}} 4
+{2: {'rank': 'TP1'}} 5
+TP1 None :80
+"
+    );
+}
+
+#[test]
+fn help_explains_the_columns_and_names_the_manual_page() {
+    let home = Home::new();
+    let said = output(pcp(&home, tool("pcp")).args(["nixl", "--help"]));
+    let said = text(&said);
+    for part in [
+        "pcp-nixl(1)",
+        "\n  SERVER  engine, role:port and rank",
+        "\n  BW      median bandwidth of single transfers in the last minute, bytes/s\n",
+        "\n  DROP    events that NIXL dropped before they reached the ring\n",
+        "\n  FULL    how often the ring was full: telemetry may have been lost\n",
+    ] {
+        assert!(said.contains(part), "{part:?}: {said}");
+    }
+}
+
 #[test]
 fn where_lines_are_short_the_last_columns_are_left_out_but_not_the_chosen_one() {
     let home = Home::new();
@@ -363,6 +560,8 @@ fn one_that_leaves_between_its_values_and_the_names_is_left_out() {
 class Source(object):
     def names(self):
         return {1: 'stays'}
+    def labels(self, sample):
+        return {}
 samples = [nixl.Sample(time, {'tx_bytes': {1: 10 * time, 2: time}}) for time in (1, 2)]
 report = nixl.Report(Source(), *samples, key='tx_rate')
 print([(agent['name'], agent['tx_rate']) for agent in report.agents])

@@ -172,7 +172,7 @@ fn html_and_scripts_are_text_wherever_they_come_from() {
         (".name button bdi", hostile),
         (".raw", &raw),
         ("td.status", hostile),
-        ("td.engine", hostile),
+        ("td.server", hostile),
         ("td.rank", hostile),
         ("td.user", hostile),
         ("#engine option:last-child", hostile),
@@ -254,5 +254,97 @@ fn an_address_is_checked_and_remembered_and_who_is_no_pmproxy_is_told() {
     page.until("there are no metrics", about);
     let advice = page.text("document.querySelector('#trouble').innerText");
     assert!(advice.contains("sudo ./Install"), "{advice}");
+    assert_eq!(page.complaints(), [""; 0]);
+}
+
+#[test]
+#[ignore = "takes Chromium: scripts/check-full dashboard"]
+fn servers_and_ranks_are_told_apart_where_names_are_uuids() {
+    let agents = [
+        (1, "prefill", 8100, "TP1"),
+        (2, "decode", 8200, "TP0"),
+        (3, "prefill", 8100, "TP0"),
+        (4, "decode", 8200, "TP1"),
+    ];
+    let uuid = |id: u32| format!("{id}fa1c2de-0b6e-4d0e-9a53-77d0c6a1f00{id}");
+    let every = |one: &dyn Fn(u32) -> String, between: &str| -> String {
+        let all = agents.map(|(id, ..)| one(id));
+        all.join(between)
+    };
+    let answers = pmproxy();
+    let names = [
+        ("control.version", "discrete", "none"),
+        ("agent.status", "instant", "none"),
+        ("transfer.tx_bytes", "counter", "byte"),
+        ("transfer.tx_requests", "counter", "count"),
+    ];
+    let metrics = names.map(|(name, sem, units)| {
+        format!(r#"{{"name":"nixl.{name}","sem":"{sem}","units":"{units}"}}"#)
+    });
+    answers.to(
+        "/metric?",
+        &[&format!(r#"{{"metrics":[{}]}}"#, metrics.join(","))],
+    );
+    let instances = every(
+        &|id| format!(r#"{{"instance":{id},"name":"{}"}}"#, uuid(id)),
+        ",",
+    );
+    answers.to("/indom", &[&format!(r#"{{"instances":[{instances}]}}"#)]);
+    let labels = agents.map(|(id, role, port, rank)| {
+        format!("nixl_agent_state{{engine=\"vllm\",role=\"{role}\",port=\"{port}\",rank=\"{rank}\",instid=\"{id}\"}} 1\n")
+    });
+    answers.to("/metrics?", &[&labels.concat()]);
+    let fetched = |second: u32| {
+        let metric = |name: &str, value: &dyn Fn(u32) -> String| {
+            let values = every(
+                &|id| format!(r#"{{"instance":{id},"value":{}}}"#, value(id)),
+                ",",
+            );
+            format!(r#"{{"name":"nixl.{name}","instances":[{values}]}}"#)
+        };
+        let version =
+            r#"{"name":"nixl.control.version","instances":[{"instance":null,"value":"9"}]}"#;
+        let values = [
+            version.to_owned(),
+            metric("agent.status", &|_| "\"live\"".into()),
+            metric("transfer.tx_bytes", &|id| (second * id * 1000).to_string()),
+            metric("transfer.tx_requests", &|id| (second * id).to_string()),
+        ];
+        format!(
+            r#"{{"timestamp":{second}.5,"values":[{}]}}"#,
+            values.join(",")
+        )
+    };
+    let fetched: Vec<_> = (100..1000).map(fetched).collect();
+    let fetched: Vec<_> = fetched.iter().map(String::as_str).collect();
+    answers.to("/fetch", &fetched);
+
+    let mut page = Chromium::start(1280, 1000);
+    page.open(&format!("host={}", answers.address()));
+    page.until(
+        "it has lines",
+        "document.querySelectorAll('#chart-bytes li').length === 5",
+    );
+    let texts = |place: &str| {
+        format!("[...document.querySelectorAll('{place}')].map((one) => one.textContent).join()")
+    };
+    assert_eq!(
+        page.text(&texts("td.server, td.rank")),
+        "vllm decode:8200,TP0,vllm decode:8200,TP1,vllm prefill:8100,TP0,vllm prefill:8100,TP1"
+    );
+    // The one that does most is the first.
+    assert_eq!(
+        page.text(&texts("#chart-bytes li bdi")),
+        "sent and received,vllm decode:8200 TP1,vllm prefill:8100 TP0,vllm decode:8200 TP0,vllm prefill:8100 TP1"
+    );
+    for width in [1280, 390] {
+        page.resize(width, 1000);
+        let is_cut = "[...document.querySelectorAll('td.server')].some((one) => one.scrollWidth > one.clientWidth)";
+        page.until("servers are whole", &format!("!{is_cut}"));
+        page.until(
+            "nothing scrolls sideways",
+            "document.documentElement.scrollWidth <= innerWidth",
+        );
+    }
     assert_eq!(page.complaints(), [""; 0]);
 }

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { filtered, sorted } from "../../share/dashboard/src/agents.js";
+import { agents, filtered, sorted, titles } from "../../share/dashboard/src/agents.js";
 import { debounced } from "../../share/dashboard/src/debounced.js";
 import * as format from "../../share/dashboard/src/format.js";
 import { ranges } from "../../share/dashboard/src/heat.js";
@@ -83,8 +83,59 @@ test("agents are sorted as people count and those without a value come last eith
     assert.equal(agents[0].name, "a-10", "what was given stays as it is");
 });
 
+/** The rows of made-up agents; each has an id, a name, labels, and the rate of its transfers. */
+function rows(...made) {
+    const by = (value) => new Map(made.map((one) => [one.id, value(one)]));
+    const labels = by(({ labels }) => new Map(Object.entries(labels)));
+    const totals = new Map([[metric.STATUS, by(() => "live")], ["nixl.agent.command", by(({ command }) => command)]]);
+    return agents(new Map([[metric.WRITES, by(({ rate }) => rate)]]), totals, by(({ name }) => name), labels);
+}
+
+test("ranks of one server stand together and agents without labels are last by what they do", () => {
+    const vllm = (role, port, rank) => ({ engine: "vllm", role, port, rank });
+    const all = rows(
+        { id: 1, name: "u1", rate: 1, labels: {} },
+        { id: 2, name: "u2", rate: 9, labels: vllm("prefill", "8100", "TP10") },
+        { id: 3, name: "u3", rate: 1, labels: vllm("decode", "8200", "TP1") },
+        { id: 4, name: "u4", rate: 2, labels: vllm("prefill", "8100", "TP2") },
+        { id: 5, name: "u5", rate: 8, labels: {} },
+        { id: 6, name: "u6", rate: 1, labels: vllm("decode", "8200", "TP0") },
+        { id: 7, name: "u7", rate: 7, labels: { engine: "sglang", local_rank: "3" } },
+    );
+    const ids = (isDescending) => sorted(all, "server", isDescending).map(({ id }) => id);
+    assert.deepEqual(ids(false), [7, 6, 3, 4, 2, 5, 1]);
+    assert.deepEqual(ids(true), [2, 4, 3, 6, 7, 5, 1]);
+    assert.deepEqual(all.map(({ server }) => server).slice(0, 3), ["", "vllm prefill:8100", "vllm decode:8200"]);
+    assert.equal(all[6].rank, "3", "the local rank where no rank is known");
+    assert.deepEqual(rows({ id: 1, name: "a", labels: { port: "80" } }).map(({ server }) => server), [":80"]);
+});
+
+test("a legend has server and rank, and the name where two agents have the same ones or none", () => {
+    const rank = (rank) => ({ engine: "vllm", role: "decode", port: "8200", rank });
+    const all = rows(
+        { id: 1, name: "u1", labels: rank("TP0") },
+        { id: 2, name: "u2", labels: rank("TP1") },
+        { id: 3, name: "u3", labels: rank("TP1") },
+        { id: 4, name: "u4", labels: {} },
+        { id: 5, name: "u5", labels: { engine: "kvbm" } },
+    );
+    const expected = ["vllm decode:8200 TP0", "vllm decode:8200 TP1 u2", "vllm decode:8200 TP1 u3", "u4", "kvbm"];
+    assert.deepEqual([...titles(all).values()], expected);
+});
+
+test("agents are found by server, rank and command", () => {
+    const labels = { engine: "vllm", role: "decode", port: "8200", rank: "TP0" };
+    const all = rows({ id: 1, name: "uuid", command: "VLLM::Worker_TP0", labels }, { id: 2, name: "other", labels: {} });
+    for (const text of ["decode", ":8200", "8200 tp0", "vllm::worker"]) {
+        assert.deepEqual(filtered(all, text, "").map(({ id }) => id), [1], text);
+    }
+    assert.equal(filtered(all, "prefill", "").length, 0);
+});
+
 test("agents are found by name, user, state and pid, and by engine", () => {
-    const agent = { name: "Worker-1", raw: "uuid", user: "ann", status: "live", engine: "vllm", pid: 77 };
+    const agent = {
+        name: "Worker-1", raw: "uuid", user: "ann", status: "live", engine: "vllm", server: "vllm", rank: "", command: "", pid: 77,
+    };
     const has = (text, engine) => filtered([agent], text, engine).length === 1;
     for (const text of ["", " worker ", "UUID", "ann", "live", "vllm", "pid 77"]) {
         assert.ok(has(text, ""), text);

@@ -3,6 +3,22 @@
 import * as metric from "./metrics.js";
 import { one, sum } from "./history.js";
 
+/** The server that an agent's labels name, for example "vllm decode:8200"; "" without any of them. */
+function server(label) {
+    const port = label.get("port");
+    const place = (label.get("role") ?? "") + (port ? `:${port}` : "");
+    return [label.get("engine"), place].filter((part) => part).join(" ");
+}
+
+/** The text that names an agent in a legend: server and rank where no other agent has the same ones, else with its name. */
+export function titles(all) {
+    const places = all.map(({ server, rank }) => (server === "" ? "" : `${server} ${rank}`.trim()));
+    const counts = new Map();
+    places.forEach((place) => counts.set(place, (counts.get(place) ?? 0) + 1));
+    const title = (place, name) => (place === "" ? name : counts.get(place) === 1 ? place : `${place} ${name}`);
+    return new Map(all.map(({ id, name }, i) => [id, title(places[i], name)]));
+}
+
 /** One row for each instance of the agents' domain. `row` has rates and values, `totals` what was fetched. */
 export function agents(row, totals, names, labels) {
     const found = [];
@@ -18,10 +34,15 @@ export function agents(row, totals, names, labels) {
             raw: label.get("nixl_agent") ?? name,
             status: String(status),
             engine: label.get("engine") ?? "",
-            rank: label.get("local_rank") ?? "",
+            role: label.get("role") ?? "",
+            port: label.get("port") ?? "",
+            pod: label.get("pod") ?? "",
+            server: server(label),
+            rank: label.get("rank") || (label.get("local_rank") ?? ""),
             user: String(text("nixl.agent.user") ?? ""),
             mode: String(text("nixl.agent.mode") ?? ""),
             pid: text("nixl.agent.pid"),
+            command: String(text("nixl.agent.command") ?? ""),
             idle: text("nixl.agent.idle_time"),
             sent: one(row, metric.SENT, id),
             received: one(row, metric.RECEIVED, id),
@@ -41,27 +62,36 @@ export function agents(row, totals, names, labels) {
     return found;
 }
 
-/** Those whose name, user, state, rank or pid has the text in it, and that are of the engine; "" is of any. */
+/** Agents with the text in the name, user, state, server, rank, command or pid. Only those of the engine, unless that is "". */
 export function filtered(all, text, engine) {
     const wanted = text.trim().toLowerCase();
     return all.filter((agent) => {
-        const words = [agent.name, agent.raw, agent.user, agent.status, agent.engine, `pid ${agent.pid ?? ""}`];
+        const words = [agent.name, agent.raw, agent.user, agent.status, `${agent.server} ${agent.rank}`, agent.command, `pid ${agent.pid ?? ""}`];
         return (engine === "" || agent.engine === engine) && words.some((word) => word.toLowerCase().includes(wanted));
     });
 }
 
 const ALPHABETICAL = new Intl.Collator(undefined, { numeric: true });
 
-/** In the order of one of their values; those without one come last whichever way it goes. */
+/** What puts the ranks of one server together. */
+const BY_SERVER = ["engine", "role", "port", "pod", "rank"];
+
+/** In the order of one of their values, or of the servers; those without one come last whichever way it goes. */
 export function sorted(all, key, isDescending) {
     const direction = isDescending ? -1 : 1;
     const nothing = (value) => value === undefined || value === "";
+    const compare = (a, b) => {
+        if (key === "server") {
+            // Agents without a server are in the order of what they do.
+            const order = BY_SERVER.map((part) => ALPHABETICAL.compare(a[part] ?? "", b[part] ?? "")).find((one) => one !== 0);
+            return order ?? direction * ((b.transfers ?? -1) - (a.transfers ?? -1));
+        }
+        return typeof a[key] === "number" && typeof b[key] === "number" ? a[key] - b[key] : ALPHABETICAL.compare(a[key] ?? "", b[key] ?? "");
+    };
     return [...all].sort((a, b) => {
         if (nothing(a[key]) !== nothing(b[key])) {
             return nothing(a[key]) ? 1 : -1;
         }
-        const both = typeof a[key] === "number" && typeof b[key] === "number";
-        const order = both ? a[key] - b[key] : ALPHABETICAL.compare(a[key] ?? "", b[key] ?? "");
-        return direction * order || ALPHABETICAL.compare(a.name, b.name);
+        return direction * compare(a, b) || ALPHABETICAL.compare(a.name, b.name);
     });
 }

@@ -2,7 +2,7 @@
 
 import * as metric from "./metrics.js";
 import { remark, why } from "./advice.js";
-import { agents, filtered } from "./agents.js";
+import { agents, filtered, titles } from "./agents.js";
 import { Chart } from "./chart.js";
 import { byId, element, setText } from "./dom.js";
 import { debounced } from "./debounced.js";
@@ -174,14 +174,14 @@ function span() {
     return Math.min(SPAN_SECONDS, Math.max(FIRST_SECONDS, times[times.length - 1] - times[0] || 0));
 }
 
-/** The sum over some agents, all if there are no `some`, and the lines of those of `ids` that did most; of a single one, what
- *  it sent and received. */
-function draw_rates(chart, names, labels, ids, some) {
+/** The sum over some agents, all if there are no `some`, and the lines of those of `ids` that did most, by their `titles`; of a
+ *  single one, what it sent and received. */
+function draw_rates(chart, names, labels, ids, some, titles) {
     let lines;
     if (chosen === undefined) {
         lines = [{ label: labels.join(" and "), values: history.sums(names, some) }];
         for (const id of ids.length > 1 ? history.top(names, ids, TOP) : []) {
-            lines.push({ label: source.names.get(id) ?? `#${id}`, values: history.sums(names, [id]) });
+            lines.push({ label: titles.get(id), values: history.sums(names, [id]) });
         }
     } else {
         lines = names.map((name, i) => ({ label: labels[i], values: history.sums([name], ids) }));
@@ -207,11 +207,13 @@ function draw() {
     // Of all agents the history has the sums.
     const some = chosen === undefined && shown.length === all.length ? undefined : ids;
     const whole = some === undefined ? "all agents" : `${shown.length} agents`;
-    setText(byId("scope"), chosen === undefined ? whole : drawn[0].name);
+    const words = ({ name, server, rank }) => [name, server, rank].filter((word) => word !== "").join(" ");
+    setText(byId("scope"), chosen === undefined ? whole : words(drawn[0]));
     byId("all").hidden = chosen === undefined;
 
-    draw_rates(charts.bytes, [metric.SENT, metric.RECEIVED], ["sent", "received"], ids, some);
-    draw_rates(charts.transfers, [metric.WRITES, metric.READS], ["WRITE", "READ"], ids, some);
+    const titled = titles(all);
+    draw_rates(charts.bytes, [metric.SENT, metric.RECEIVED], ["sent", "received"], ids, some, titled);
+    draw_rates(charts.transfers, [metric.WRITES, metric.READS], ["WRITE", "READ"], ids, some, titled);
     const quantiles = metric.QUANTILES.map((name) => ({
         label: name,
         // A logarithmic scale has no 0.

@@ -41,6 +41,7 @@ export const ALL = [
     "nixl.agent.mode",
     "nixl.agent.user",
     "nixl.agent.pid",
+    "nixl.agent.command",
     "nixl.agent.idle_time",
     ...DRAWN,
     HIGHWATER,

@@ -9,9 +9,9 @@ const plain = (value) => (value === undefined || value === "" ? "–" : String(v
 
 const COLUMNS = [
     { key: "name", label: "Agent" },
-    { key: "status", label: "State" },
-    { key: "engine", label: "Engine", write: plain },
+    { key: "server", label: "Server", write: plain, about: "engine, role and HTTP port of the server, from the agent's labels" },
     { key: "rank", label: "Rank", write: plain },
+    { key: "status", label: "State" },
     { key: "user", label: "User", write: plain },
     { key: "sent", label: "Sent", write: perSecond(bytes), about: "bytes of WRITE transfers per second" },
     { key: "received", label: "Received", write: perSecond(bytes), about: "bytes of READ transfers per second" },
@@ -32,8 +32,8 @@ export class Table {
     /** `choose` is called with the id of an agent that is picked. */
     constructor(place, choose) {
         this.choose = choose;
-        this.key = "transfers";
-        this.isDescending = true;
+        this.key = "server";
+        this.isDescending = false;
         this.rows = new Map();
         this.body = element("tbody", { role: "rowgroup" });
         const head = element("tr", { role: "row" });
@@ -105,7 +105,7 @@ export class Table {
         const pick = element("button", { type: "button" }, element("bdi"));
         pick.addEventListener("click", () => this.choose(id));
         row.children[0].append(pick, element("bdi", { class: "raw" }));
-        row.children[1].append(element("span", { class: "dot", "aria-hidden": "true" }), element("span"));
+        row.querySelector(".status").append(element("span", { class: "dot", "aria-hidden": "true" }), element("span"));
         row.querySelector(".ring").append(element("span"), element("meter", METER));
         this.rows.set(id, row);
         return row;
@@ -119,7 +119,7 @@ export class Table {
         });
         setName(row.querySelector(".name bdi"), agent.name);
         setName(row.querySelector(".raw"), agent.raw === agent.name ? "" : agent.raw);
-        row.children[0].title = agent.pid === undefined ? "" : `process ${agent.pid}`;
+        row.children[0].title = agent.pid === undefined ? "" : `process ${agent.pid}  ${agent.command}`.trim();
         row.dataset.status = agent.status;
         setText(row.querySelector(".status span:last-child"), agent.status);
         const idle = agent.status === "idle" ? `nothing reported for ${duration(agent.idle)}` : "";
