@@ -2,16 +2,23 @@
 """archive.py ARCHIVE SECONDS: writes a PCP archive of the table on standard input, with samples so many seconds apart.
 
 A line is a metric, an instance (or - for a metric without instances), and a value for each sample (or - for none). What a
-metric of this PMDA is like is read from qa/golden/pminfo_dmtT.out, which a test compares with the PMDA itself. It takes the
+metric of this PMDA is like is read from qa/golden/pminfo_dmtT.out, which a test compares with the PMDA itself. A line that
+begins with `label` has an instance and NAME=VALUE pairs, which are its labels from the first sample on. It takes the
 distribution's Python, the only one with PCP's modules.
 """
 
 import pathlib
 import re
+import struct
 import sys
 
 import cpmapi
 from pcp import pmapi, pmi
+
+# TYPE_LABEL_V2 of libpcp.
+LABEL_RECORD = 3
+# The instance domain of the agents.
+AGENTS = (39, 0)
 
 TYPES = {
     "32-bit unsigned int": cpmapi.PM_TYPE_U32,
@@ -59,15 +66,40 @@ def ours():
         yield name, (tuple(map(int, pmid)), kind, indom, semantics, units)
 
 
+def merge_labels(path):
+    """Merges the label records of an archive into one. libpcp_import 6.0 writes one for each instance, as pmlogger never does,
+    and libpcp reads one of each time."""
+    meta = pathlib.Path(f"{path}.meta")
+    data, others, heads, sets, at = meta.read_bytes(), [], [], [], 0
+    while at < len(data):
+        length, kind = struct.unpack_from(">ii", data, at)
+        record = data[at : at + length]
+        if kind == LABEL_RECORD:
+            # Length, kind, time, type of label, domain, number of sets; the sets; the length.
+            heads.append(record[4:24])
+            sets.append(record[28:-4])
+        else:
+            others.append(record)
+        at += length
+    length = struct.pack(">i", 32 + sum(map(len, sets)))
+    merged = length + heads[0] + struct.pack(">i", len(sets)) + b"".join(sets) + length
+    meta.write_bytes(b"".join(others) + merged)
+    # Its positions are wrong now. libpcp does without.
+    pathlib.Path(f"{path}.index").unlink()
+
+
 def main():
     path, seconds = sys.argv[1], float(sys.argv[2])
     known = dict(ours()) | OTHERS
     log = pmi.pmiLogImport(path)
     log.pmiSetHostname("host")
     log.pmiSetTimezone("UTC")
-    metrics, instances, rows = set(), {}, []
+    metrics, instances, rows, labels = set(), {}, [], []
     for line in filter(None, map(str.strip, sys.stdin)):
         metric, instance, *values = line.split()
+        if metric == "label":
+            labels += [(instance, *pair.split("=", 1)) for pair in values]
+            continue
         pmid, kind, indom, semantics, units = known[metric]
         number = log.pmiInDom(*indom) if indom else cpmapi.PM_INDOM_NULL
         if metric not in metrics:
@@ -79,6 +111,9 @@ def main():
             ids[instance] = len(ids)
             log.pmiAddInstance(number, instance, ids[instance])
         rows.append((metric, instance if indom else None, values))
+    agents = log.pmiInDom(*AGENTS)
+    for instance, name, value in labels:
+        log.pmiPutLabel(cpmapi.PM_LABEL_INSTANCES, agents, instances[agents][instance], name, value)
     samples = {len(values) for _, _, values in rows}
     if len(samples) != 1:
         sys.exit(f"archive.py: rows of different lengths: {sorted(samples)}")
@@ -88,6 +123,8 @@ def main():
                 log.pmiPutValue(metric, instance, values[sample])
         log.pmiWrite(int(1_700_000_000 + sample * seconds), 0)
     log.pmiEnd()
+    if labels:
+        merge_labels(path)
 
 
 main()

@@ -1,4 +1,4 @@
-//! The program by itself: its options, `--check`, and what it needs.
+//! The program by itself: its options, `--check`, and what it needs, such as room on a tmpfs.
 
 mod support;
 
@@ -6,12 +6,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use support::pdu::Link;
 use support::writer::{Kind, Layout, RingWriter};
-use support::{Home, PMDANIXL, needs_root, run, wait_for};
+use support::{Home, PMDANIXL, is_alone, needs_root, run, wait_for};
 
 #[test]
 fn check_tells_rings_their_writers_and_what_stops_it() {
@@ -66,6 +68,127 @@ fn check_tells_rings_their_writers_and_what_stops_it() {
             && output.contains("  ucx_shm_posix_2529def: refused: no ring: "),
         "{output}"
     );
+}
+
+#[test]
+fn check_tells_nixls_lock_rings_without_events_and_rejected_links() {
+    needs_root();
+    let home = Home::new();
+    // NIXL makes it beside its stores.
+    fs::write(home.ring("nixl-owner.127.0.0.1:19090.lock"), "").expect("written");
+    drop(RingWriter::create(&home.ring("unused"), Layout::V4, 16).expect("a ring"));
+    let mut used = RingWriter::create(&home.ring("used"), Layout::V4, 16).expect("a ring");
+    used.push(Kind::TxBytes, 1);
+    drop(used);
+    let (status, output) = home.check();
+    for line in [
+        "  nixl-owner.127.0.0.1:19090.lock: a lock file of NIXL's, not a ring or a store\n",
+        "  unused: ring v4, 16 events, 0 pending, never had an event, no writer seen: not an instance before its first event\n",
+        "  used: ring v4, 16 events, 1 pending, no writer seen\n",
+        "2 rings, 0 files refused, 0 problems",
+    ] {
+        assert!(status == 0 && output.contains(line), "{line}\n{output}");
+    }
+    // A link in a directory that all users may write to.
+    fs::create_dir(home.path("open")).expect("made");
+    let all = PermissionsExt::from_mode(0o1777);
+    fs::set_permissions(home.path("open"), all).expect("ours");
+    symlink(home.dir(), home.path("open/link")).expect("made");
+    for (path, begin) in [
+        ("open/link/rings", "  problem: "),
+        ("open/link/*", "note: "),
+    ] {
+        let path = home.path(path);
+        home.configure(&format!("[nixl]\ntelemetry_dir = {path:?}\n"));
+        let (status, output) = home.check();
+        let why = "a symbolic link that others than root could change is on the way; configure where it leads\n";
+        let is_told = |line: &str| line.starts_with(begin) && line.ends_with(why);
+        assert!(
+            status == 1 && output.split_inclusive('\n').any(is_told),
+            "{output}"
+        );
+    }
+}
+
+#[test]
+fn check_finds_the_daemon_and_says_where_it_differs() {
+    needs_root();
+    let home = Home::new();
+    let check = |conf: &Path, variables: &[(&str, &Path)]| {
+        let mut check = Command::new(PMDANIXL);
+        check.env("PCP_RUN_DIR", home.path("run"));
+        check.envs(variables.iter().copied());
+        support::text(&support::output(check.args(["--check", "-c"]).arg(conf)))
+    };
+    assert!(check(&home.conf(), &[]).contains("daemon: not running\n"));
+    let rings = home.rings();
+    let wrapper = home.path("pmdanixl");
+    script(
+        &wrapper,
+        &format!("export NIXL_TELEMETRY_DIR={}", rings.display()),
+        "",
+    );
+    let dbpmda = home.start_dbpmda(&wrapper);
+    let pid = wait_for("the daemon is found", || {
+        let said = check(&home.conf(), &[]);
+        let line = said
+            .lines()
+            .find_map(|line| line.strip_prefix("daemon: pid "));
+        line?.split_once(", ")?.0.parse::<u32>().ok()
+    });
+    let comm = fs::read_to_string(format!("/proc/{pid}/comm")).expect("it runs");
+    assert_eq!(comm, "pmdanixl\n");
+    let said = check(&home.conf(), &[]);
+    let differs = format!(
+        "daemon: pid {pid}, which goes by another configuration\n\
+         warning: pmcd's environment gives the daemon NIXL_TELEMETRY_DIR={}, which it takes in place of telemetry_dir",
+        rings.display()
+    );
+    assert!(said.contains(&differs), "{said}");
+    let ours = [("NIXL_TELEMETRY_DIR", &*rings)];
+    let said = check(&home.conf(), &ours);
+    let same = format!("daemon: pid {pid}, which goes by the same configuration\n");
+    assert!(said.contains(&same), "{said}");
+    let other = home.path("other.conf");
+    fs::copy(home.conf(), &other).expect("copied");
+    let said = check(&other, &ours);
+    let (its, ours) = (home.conf(), other.display());
+    let its = its.display();
+    let file =
+        format!("warning: the daemon reads {its}, and this check {ours}: give it -c {its}\n");
+    assert!(said.contains(&file), "{said}");
+    // Another user may not see which process it is.
+    fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
+    let mut check = Command::new("setpriv");
+    check.args(["--reuid=65534", "--clear-groups", PMDANIXL, "--check", "-c"]);
+    check.arg(home.conf()).env("PCP_RUN_DIR", home.path("run"));
+    let said = support::text(&support::output(&mut check));
+    let hidden = said
+        .lines()
+        .find(|line| line.starts_with("daemon: not known: "));
+    assert!(
+        hidden.is_some_and(|line| line.ends_with("; run as root")),
+        "{said}"
+    );
+    support::quit(dbpmda);
+}
+
+#[test]
+fn directory_that_moves_away_and_comes_back_is_logged_each_time() {
+    let home = Home::new();
+    let dbpmda = home.start_dbpmda(Path::new(PMDANIXL));
+    let count = |what: &str| home.log().matches(what).count();
+    let rings = home.rings().display().to_string();
+    let gone = format!("{rings}: cannot be looked through: ENOENT");
+    let back = format!("{rings}: can be looked through again");
+    wait_for("it runs", || home.log().contains("version ").then_some(()));
+    for round in 1..=2 {
+        fs::rename(home.rings(), home.path("away")).expect("moved");
+        wait_for("that is logged", || (count(&gone) == round).then_some(()));
+        fs::rename(home.path("away"), home.rings()).expect("moved");
+        wait_for("that is logged", || (count(&back) == round).then_some(()));
+    }
+    support::quit(dbpmda);
 }
 
 #[test]
@@ -216,4 +339,102 @@ fn a_log_that_cannot_be_written_costs_nothing_but_its_lines() {
     script(&wrapper, "", "-l - 2>/dev/full");
     let answer = home.dbpmda_with(&wrapper, "fetch nixl.transfer.tx_bytes\nstore nixl.control.version \"1\"\nfetch nixl.transfer.tx_bytes");
     assert_eq!(answer.matches("value 77").count(), 2, "{answer}");
+}
+
+/// A tmpfs, in a mount namespace that only this test has (`is_alone`).
+struct Tmpfs(PathBuf);
+
+impl Tmpfs {
+    fn mount(path: &Path, size: &str) -> Self {
+        let options = format!("size={size},mode=1777");
+        let options = ["-t", "tmpfs", "-o", &options, "nixl"];
+        run(Command::new("mount").args(options).arg(path));
+        Self(path.to_owned())
+    }
+
+    /// Writes so many times 64 KiB, a whole number of pages of any machine; `None`: until no room is left.
+    fn fill(&self, chunks: Option<usize>) -> PathBuf {
+        let path = self.0.join("fill");
+        let mut file = fs::File::create(&path).expect("made");
+        for _ in 0..chunks.unwrap_or(usize::MAX) {
+            match file.write_all(&[1; 1 << 16]) {
+                Err(err) if err.kind() == ErrorKind::StorageFull && chunks.is_none() => break,
+                written => written.expect("room"),
+            }
+        }
+        path
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        run(Command::new("umount").arg("--lazy").arg(&self.0));
+    }
+}
+
+#[test]
+fn check_warns_once_of_a_tmpfs_that_is_over_90_percent_full() {
+    needs_root();
+    if !is_alone() {
+        return;
+    }
+    let home = Home::new();
+    let tmpfs = Tmpfs::mount(&home.rings(), "6400k");
+    let dirs = ["a", "b"].map(|name| home.ring(name));
+    dirs.iter()
+        .for_each(|dir| fs::create_dir(dir).expect("made"));
+    home.configure(&format!("[nixl]\ntelemetry_dir = {dirs:?}\n"));
+    let warning = format!(
+        "warning: the tmpfs {0} is more than 90 % full: 589824 of 6553600 bytes are free. SIGBUS kills an application \
+         that finds no room for its ring or store; remove files there, or enlarge it: mount -o remount,size=SIZE {0}\n",
+        home.rings().display()
+    );
+    for (chunks, warnings) in [(90, 0), (91, 1)] {
+        tmpfs.fill(Some(chunks));
+        let (status, output) = home.check();
+        assert_eq!(
+            (
+                status,
+                output.matches("warning: ").count(),
+                output.contains(&warning)
+            ),
+            (0, warnings, warnings > 0),
+            "{output}"
+        );
+    }
+    drop(tmpfs);
+    let unlimited = Tmpfs::mount(&home.rings(), "0");
+    home.set("");
+    unlimited.fill(Some(1));
+    assert!(!home.check().1.contains("warning: "), "{}", home.check().1);
+}
+
+#[test]
+fn empty_header_on_a_full_tmpfs_has_its_space_as_a_cause() {
+    needs_root();
+    if !is_alone() {
+        return;
+    }
+    let home = Home::new();
+    let tmpfs = Tmpfs::mount(&home.rings(), "256k");
+    // What NIXL leaves that finds no room for its header.
+    let ring = fs::File::create(home.ring("agent")).expect("made");
+    ring.set_len(40 + 4096 * 16).expect("a hole");
+    let fill = tmpfs.fill(None);
+    let full = "or SIGBUS killed it because its tmpfs has no room for it (0 of 262144 bytes are free): remove files there, or enlarge it\n";
+    let output = home.check().1;
+    assert!(
+        output.contains("  agent: refused: header is not written: ") && output.contains(full),
+        "{output}"
+    );
+    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    wait_for("the daemon logs it", || {
+        link.fetch(&["control.version"]).expect("an answer");
+        home.log().contains(full).then_some(())
+    });
+    fs::remove_file(fill).expect("there");
+    let output = home.check().1;
+    let other = "header is not written: its agent is starting, or NIXL_TELEMETRY_BUFFER_SIZE is not a power of two\n";
+    assert!(output.contains(other), "{output}");
+    assert!(link.end().success());
 }

@@ -66,8 +66,7 @@ impl<'a> Archive<'a> {
     /// As qa/archive.py takes it.
     fn table(&self) -> String {
         let mut rows = BTreeSet::new();
-        let raw = self.samples.iter().flatten();
-        for (metric, values) in raw.filter(|(name, _)| !name.starts_with("nixl.derived.")) {
+        for (metric, values) in self.samples.iter().flatten() {
             let is_number = |value: &String| value.parse::<f64>().is_ok();
             let values = values.iter().filter(|(_, value)| is_number(value));
             rows.extend(values.map(|(instance, _)| (metric, instance)));
@@ -102,7 +101,7 @@ impl<'a> Archive<'a> {
             "csv",
             "-P",
             "9",
-            "nixl.derived",
+            "nixl_derived",
         ]);
         let shown = run(&mut pmrep);
         let mut lines = shown.lines().map(|line| line.split(','));
@@ -110,7 +109,7 @@ impl<'a> Archive<'a> {
         let rows = lines.map(|line| {
             let cells = header.iter().zip(line).skip(1);
             let values = cells.filter_map(|(name, value)| {
-                let name = name.trim_matches('"').strip_prefix("nixl.derived.")?;
+                let name = name.trim_matches('"').strip_prefix("nixl_derived.")?;
                 let name = name.strip_suffix(AGENT)?.strip_suffix('-')?;
                 Some((name.to_owned(), value.parse().ok()?))
             });
@@ -131,11 +130,12 @@ fn within(share: f64, name: &str, found: f64, expected: f64) {
 fn every_definition_is_taken_and_has_its_help() {
     let home = Home::new();
     let pmcd = pmcd(&home);
-    let shown = run(pmcd.tool("pminfo").args(["-dtT", "nixl.derived"]));
+    let shown = run(pmcd.tool("pminfo").args(["-dtT", "nixl_derived"]));
     golden("derived_dtT.out", &shown);
     let text = std::fs::read_to_string(project(FILE)).expect("there");
     let names = text.lines().filter_map(|line| line.split_once(" = "));
-    let defined = names.filter(|(name, _)| name.starts_with("nixl.") && !name.contains('('));
+    let defined =
+        names.filter(|(name, _)| name.starts_with("nixl_derived.") && !name.contains('('));
     let defined: Vec<&str> = defined.map(|(name, _)| name).collect();
     assert!(defined.len() >= 14, "{defined:?}");
     for name in defined {
@@ -150,7 +150,7 @@ fn who_has_no_nixl_metrics_is_told_nothing_of_them() {
     // The same definitions, of metrics that this pmcd does not have.
     let text = std::fs::read_to_string(project(FILE)).expect("there");
     let other = home.path("other.conf");
-    std::fs::write(&other, text.replace("nixl.", "nixm.")).expect("written");
+    std::fs::write(&other, text.replace("nixl", "nixm")).expect("written");
     let mut pminfo = pmcd.tool("pminfo");
     pminfo.env("PCP_DERIVED_CONFIG", other);
     let shown = run(pminfo.args(["-f", "pmcd.numagents"]));
@@ -193,9 +193,9 @@ fn the_figures_of_an_interval_are_those_of_its_events() {
         // What is lost to the digits of figures and times that are shown.
         within(1e-5, name, figures[name], expected);
     }
-    // Of the five transfers of the last minute only the longest is as long as 90 percent.
-    within(0.05, "P90", figures["vllm.p90_xfer_time"], 3.0);
-    within(0.05, "P90", figures["vllm.p90_post_time"], 0.3);
+    // numpy.percentile([1, 1, 1, 1, 3], 90)
+    within(0.05, "P90", figures["vllm.p90_xfer_time"], 2.2);
+    within(0.05, "P90", figures["vllm.p90_post_time"], 0.22);
     for (name, figure) in &intervals[1] {
         if name != "peers.silence" {
             assert_eq!(*figure > 0.0, name.contains("p90"), "{name}: {figure}");

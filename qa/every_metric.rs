@@ -47,19 +47,22 @@ const ELSEWHERE: [(&str, &str, &str); 6] = [
     ),
 ];
 
-/// A process that uses NIXL and writes nothing.
+/// A process that has a NIXL backend loaded and writes nothing.
 struct Silent(Child);
 
 impl Silent {
-    fn start(library: &Path) -> Self {
+    fn start(directory: &Path) -> Self {
         let script = "import mmap, sys\n\
-                      file = open(sys.argv[1], 'r+b')\n\
-                      mapped = mmap.mmap(file.fileno(), 0)\n\
+                      files = [open(name, 'r+b') for name in sys.argv[1:]]\n\
+                      mapped = [mmap.mmap(file.fileno(), 0) for file in files]\n\
                       print('ready', flush=True)\n\
                       sys.stdin.read()\n";
-        fs::write(library, [0; 4096]).expect("written");
+        let libraries = ["libnixl.so", "libplugin_UCX.so"].map(|name| directory.join(name));
+        for library in &libraries {
+            fs::write(library, [0; 4096]).expect("written");
+        }
         let mut command = Command::new("/usr/bin/python3");
-        command.args(["-c", script]).arg(library);
+        command.args(["-c", script]).args(&libraries);
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = child.expect("Python starts");
         let mut said = BufReader::new(child.stdout.take().expect("piped"));
@@ -121,10 +124,11 @@ fn every_metric_is_set_by_something_and_read_by_a_test() {
         fs::create_dir_all(more.join(name.to_string())).expect("made");
     }
     let configuration = format!(
-        "[nixl]\ntelemetry_dir = [{:?}, \"{}/*\"]\nmax_directories = 2\nmax_agents = 6\n\
+        "[nixl]\ntelemetry_dir = [{:?}, \"{}/*\", {:?}]\nmax_directories = 2\nmax_agents = 6\n\
          drain_interval = \"1s\"\nidle_after = \"1s\"\n",
         home.rings(),
-        more.display()
+        more.display(),
+        home.path("absent")
     );
     home.configure(&configuration);
     let mut agent = ring(&home, "agent");
@@ -137,7 +141,7 @@ fn every_metric_is_set_by_something_and_read_by_a_test() {
         .expect("written");
     fs::write(home.ring("rubbish"), [7; 4096]).expect("written");
     ring(&home, "exited").push(Kind::TxBytes, 1);
-    let _silent = Silent::start(&home.path("libnixl.so"));
+    let _silent = Silent::start(home.dir());
     let pmcd = Pmcd::start(&home);
     wait_for("pmdanixl serves", || {
         (pmcd.count("nixl.control.version") == 1).then_some(())

@@ -1,10 +1,12 @@
 //! What a survey of /proc tells of the process that writes a ring, and how long that is known.
 
 mod support;
+#[path = "support/titled.rs"]
+mod titled;
 
 use nix::sys::stat::fstat;
 use pmdanixl::find::discover::FileFacts;
-use pmdanixl::producer::facts::{Engine, Facts};
+use pmdanixl::producer::facts::{Engine, Facts, Role};
 use pmdanixl::producer::holdups::Avoided;
 use pmdanixl::producer::presence::Presence;
 use pmdanixl::producer::survey::{self, Mappers};
@@ -17,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 use support::{example, wait_for};
+use titled::Titled;
 
 /// Starts an agent that writes until it is killed, as a worker of vLLM that a launcher gave a rank.
 fn agent(dir: &Path) -> Child {
@@ -75,7 +78,7 @@ fn facts_come_with_the_writer_and_stay_until_another_is_started() {
     assert!(!format!("{facts:?}").contains("secret"));
     // Of which container it is, if any, this process is as well.
     let own = Writer::of(std::process::id()).expect("this one");
-    let own = Facts::of_process(own).expect("it runs");
+    let own = Facts::of_process(own, &mut |_| false).expect("it runs");
     assert_eq!(facts.container_id, own.container_id);
 
     // One that was for other files tells who writes, and takes nothing away.
@@ -126,11 +129,84 @@ fn the_gpus_of_a_process_are_those_whose_device_files_it_has_open() {
         .stdin(Stdio::null())
         .spawn()
         .expect("it starts");
-    let facts = || Facts::of_process(Writer::of(child.id()).ok()?);
+    let facts = || Facts::of_process(Writer::of(child.id()).ok()?, &mut |_| false);
     let gpu = wait_for("it has all of them open", || {
         facts()?.gpu.filter(|gpu| gpu.contains(','))
     });
     assert_eq!(gpu, "3,10");
     child.kill().expect("it runs");
     child.wait().expect("our child");
+}
+
+#[test]
+fn ancestor_is_announced_before_it_is_read() {
+    support::needs_root();
+    let dir = tempfile::tempdir().expect("a directory");
+    let ring = dir.path().join("ring");
+    std::fs::write(&ring, [0; 4096]).expect("written");
+    let job = [("SLURM_JOB_ID", "4711")];
+    let arguments = ["serve", "m", "--port", "8100"];
+    let server = Titled::start(dir.path(), &arguments, &job, std::slice::from_ref(&ring), 0);
+    let [vllm, core, worker] = *server.pids() else {
+        panic!("{:?}", server.pids());
+    };
+    let [vllm, core, worker] = [vllm, core, worker].map(|pid| Writer::of(pid).expect("it runs"));
+    // A scan that waits for one of the two waits for the process that it has announced last.
+    let file = FileFacts::new(&fstat(File::open(&ring).expect("ours")).expect("open"));
+    let mut announced = Vec::new();
+    let mappers = Mappers::read(
+        &[(file.id.ino, file.uid)].into(),
+        Some(&HashSet::new()),
+        &Avoided::default(),
+        &mut |process| announced.extend(process),
+    );
+    let facts = mappers.facts(worker).expect("it has the ring");
+    assert_eq!(
+        (facts.port, facts.rank.as_deref()),
+        (Some(8100), Some("TP0"))
+    );
+    let found = announced.windows(3).find(|all| all[0] == worker);
+    assert!(
+        found.is_some_and(|all| all[1..] == [core, vllm]),
+        "{announced:?}"
+    );
+
+    // One that must not be read hides those beyond it.
+    for (forbidden, role_and_job) in [(core, 0), (vllm, 1)] {
+        let mut asked = Vec::new();
+        let facts = Facts::of_process(worker, &mut |ancestor| {
+            asked.push(ancestor);
+            ancestor != forbidden
+        });
+        let facts = facts.expect("it runs");
+        assert_eq!((facts.port, facts.slurm_job_id), (None, None));
+        assert_eq!(asked[role_and_job], forbidden);
+        assert_eq!(asked.len(), role_and_job + 1);
+        assert_eq!(facts.rank.as_deref(), Some("TP0"));
+    }
+}
+
+#[test]
+fn ancestor_of_another_user_is_not_read() {
+    support::needs_root();
+    let dir = tempfile::tempdir().expect("a directory");
+    let job = [("SLURM_JOB_ID", "4711"), ("LOCAL_RANK", "0")];
+    let arguments = ["serve", "m", "--kv_transfer_config.kv_role", "kv_producer"];
+    let told = |uid| {
+        let server = Titled::start(dir.path(), &arguments, &job, &[PathBuf::new()], uid);
+        let worker = Writer::of(server.pids()[2]).expect("it runs");
+        let mut asked = 0;
+        let facts = Facts::of_process(worker, &mut |_| {
+            asked += 1;
+            true
+        });
+        (facts.expect("it runs"), asked)
+    };
+    let (facts, asked) = told(0);
+    assert_eq!((facts.role, facts.port), (Some(Role::Prefill), Some(8000)));
+    assert_eq!(facts.slurm_job_id.as_deref(), Some("4711"));
+    assert_eq!((facts.local_rank, asked), (None, 2));
+    let (facts, asked) = told(65534);
+    assert_eq!((facts.role, facts.slurm_job_id, asked), (None, None, 0));
+    assert_eq!(facts.command.as_deref(), Some("VLLM::Worker_TP0"));
 }

@@ -15,8 +15,8 @@ bandwidth     counts per bucket of byte/s per transfer, and p10, p50, p90
 paired        how many transfers had both their time and their bytes; unpaired: how many of either stood alone
 vllm          the figures of vLLM's "KV Transfer metrics" line that a ring can give; MB is 2^20 bytes there
 
-A percentile is the smallest value that at least so many percent of the values do not exceed. Buckets are not cumulative,
-their upper bounds are inclusive, and the last holds what lies above all bounds.
+A percentile is interpolated as numpy.percentile does by default. Buckets are not cumulative, their upper bounds are inclusive,
+and the last holds what lies above all bounds.
 """
 
 import json
@@ -48,12 +48,13 @@ def histogram(values, bounds):
 
 
 def percentile(values, percent):
-    """The smallest of the values that at least so many percent do not exceed; none of none."""
+    """Between the two values next to the position; none of none."""
+    if not values:
+        return None
     ordered = sorted(values)
-    for count, value in enumerate(ordered, 1):
-        if count * 100 >= percent * len(ordered):
-            return value
-    return None
+    place, rest = divmod((len(ordered) - 1) * percent, 100)
+    lower, upper = ordered[place], ordered[min(place + 1, len(ordered) - 1)]
+    return lower + (upper - lower) * rest / 100
 
 
 def percentiles(values, *percents):
@@ -78,14 +79,7 @@ def vllm(values):
         return sum(numbers) / len(numbers) / unit if numbers else None
 
     def p90(numbers):
-        """As numpy.percentile has it: between the two values that are next to the place."""
-        if not numbers:
-            return None
-        ordered = sorted(numbers)
-        place = 0.9 * (len(ordered) - 1)
-        lower, share = ordered[int(place)], place % 1
-        upper = ordered[min(int(place) + 1, len(ordered) - 1)]
-        return (lower + (upper - lower) * share) / 1000
+        return percentile(numbers, 90) / 1000 if numbers else None
 
     moved = values[0] + values[1]
     seconds = sum(values[TIME]) / 1e6

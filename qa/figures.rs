@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use support::kill::kill_process;
 use support::pdu::Link;
 use support::writer::{Layout, RingWriter};
-use support::{Home, PMDANIXL, wait_for};
+use support::{Home, Nixl, PMDANIXL, run, wait_for};
 
 /// Type and value of an event, as on the wire.
 type Wire = (usize, u64);
@@ -172,6 +172,71 @@ fn whole(version: &str) {
     assert_eq!(expected["unpaired"], 0, "{version}");
     assert_eq!(expected["paired"], 1040, "{version}");
     assert_eq!(expected["errors"]["total"], 17, "{version}");
+}
+
+/// Times in microseconds of which a few are far longer than the others, as a Pareto distribution has them.
+fn heavy_tailed(count: usize, seed: u64) -> Vec<u64> {
+    let mut state = seed;
+    let mut next = || {
+        // Knuth's MMIX generator.
+        state = state.wrapping_mul(6_364_136_223_846_793_005);
+        state = state.wrapping_add(1_442_695_040_888_963_407);
+        let least = 900_u64 << state.leading_zeros().min(30);
+        least + (state >> 16) % least
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// What numpy makes of lists of values: the percentiles of each.
+fn numpy(lists: &[Vec<u64>], percents: &[u64]) -> Vec<Vec<f64>> {
+    const PROGRAM: &str = "import json, numpy, sys\n\
+        lists, percents = json.load(open(sys.argv[1]))\n\
+        print(json.dumps([list(numpy.percentile(values, percents)) for values in lists]))";
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    fs::write(&file, json!([lists, percents]).to_string()).expect("written");
+    let python = Nixl::new("1.5.1", file.path()).python();
+    let said = run(Command::new(python).args(["-c", PROGRAM]).arg(file.path()));
+    serde_json::from_str(&said).expect("JSON")
+}
+
+#[test]
+fn percentiles_of_heavy_tailed_times_are_numpys() {
+    const PERCENTS: [u64; 4] = [10, 50, 90, 99];
+    let mut lists = vec![
+        // Sixteen transfers of which two were slow, far apart from each other and from the rest.
+        [vec![1000; 14], vec![900_000, 7_500_000]].concat(),
+    ];
+    for count in [1, 2, 5, 16, 100, 10_000] {
+        lists.extend((1..=20).map(|seed| heavy_tailed(count, seed)));
+    }
+    let exact = numpy(&lists, &PERCENTS);
+    assert_eq!(exact.len(), lists.len());
+    for (values, exact) in lists.iter().zip(exact) {
+        let events: Vec<_> = values.iter().map(|&value| (XFER_TIME, value)).collect();
+        let (_, windows) = account(&events);
+        for (percent, exact) in PERCENTS.into_iter().zip(exact) {
+            let told = windows.xfer_time.percentile(percent);
+            let what = format!("p{percent} of {} values", values.len());
+            assert_near(&what, told, &json!(exact));
+        }
+    }
+}
+
+/// The other tests compare with qa/figures.py.
+#[test]
+fn percentiles_of_figures_py_are_numpys() {
+    let lists = [1, 2, 5, 16, 100].map(|count| heavy_tailed(count, 7));
+    for (values, exact) in lists.iter().zip(numpy(&lists, &[50, 90, 99])) {
+        let events: Vec<_> = values.iter().map(|&value| (XFER_TIME, value)).collect();
+        let plain = &figures(&events)["latency"]["xfer_time"];
+        for (name, exact) in ["p50", "p90", "p99"].into_iter().zip(exact) {
+            let told = plain[name].as_f64().expect("a number");
+            assert!(
+                (told - exact).abs() <= 1e-9 * exact,
+                "{name}: {told} for {exact}"
+            );
+        }
+    }
 }
 
 #[test]

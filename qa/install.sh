@@ -39,7 +39,7 @@ all_served() {
     [ "$(wc -l <"$work/probe")" = 20 ] || { cat "$work/probe"; return 1; }
     ! awk '$2 < 0' "$work/probe" | grep . || return 1
     pminfo -t nixl.transfer.tx_bytes | grep '\[.\+\]' >/dev/null || { echo "no help text"; return 1; }
-    pminfo -d nixl.derived.mean.size | grep 'byte / count' >/dev/null || { echo "no derived metrics"; return 1; }
+    pminfo -d nixl_derived.mean.size | grep 'byte / count' >/dev/null || { echo "no derived metrics"; return 1; }
     tools_know_it || return 1
     line=$(printf 'nixl\t39\tpipe\tbinary \t\t%s -d 39' "$pmda/pmdanixl")
     [ "$(sed -n '/^[[:space:]]*nixl/s/ *$//p' "$PCP_PMCDCONF_PATH")" = "$line" ] || { cat "$PCP_PMCDCONF_PATH"; return 1; }

@@ -1,6 +1,8 @@
 //! Who an agent is, in the labels of its instances: from the first moment on, over a restart of all, and for Prometheus.
 
 mod support;
+#[path = "support/titled.rs"]
+mod titled;
 #[path = "support/world.rs"]
 #[allow(clippy::duplicate_mod, reason = "it stands on its own elsewhere")]
 mod world;
@@ -23,7 +25,8 @@ use support::pdu::Link;
 use support::pmproxy::Pmproxy;
 use support::sample::Sample;
 use support::writer::{self, Kind, Layout, RingWriter};
-use support::{Home, PMDANIXL, Pmcd, TX_BYTES, example, wait_for};
+use support::{Home, PMDANIXL, Pmcd, TX_BYTES, example, run, wait_for};
+use titled::Titled;
 use world::{LONG, World};
 
 const SECRET: &str = "hf-Zq7wXr2Lk9";
@@ -51,7 +54,7 @@ fn own_user() -> String {
 fn expected(labels: &[(&str, &str)]) -> Map<String, Value> {
     let own = Writer::of(std::process::id())
         .ok()
-        .and_then(Facts::of_process);
+        .and_then(|own| Facts::of_process(own, &mut |_| false));
     let own = own.expect("this process runs");
     let of_all = [
         ("source", Some("ring".to_owned())),
@@ -147,10 +150,20 @@ fn labels_are_right_when_an_instance_is_seen_first() {
         assert_eq!(first_labels(&pmcd, &name), expected(&labels));
     }
     // A title that a process gave itself; a name that tells more; and one of which nothing is known.
-    for (name, title, engine) in [
-        ("scheduler", "sglang::scheduler_TP1", Some("sglang")),
-        ("kvbm-worker-3", "VLLM::Worker_TP0", Some("kvbm")),
-        ("just \"one\"", "python3", None),
+    for (name, title, engine, rank) in [
+        (
+            "scheduler",
+            "sglang::scheduler_TP1",
+            Some("sglang"),
+            Some("TP1"),
+        ),
+        (
+            "kvbm-worker-3",
+            "VLLM::Worker_TP0",
+            Some("kvbm"),
+            Some("TP0"),
+        ),
+        ("just \"one\"", "python3", None, None),
     ] {
         let mut command = Command::new(example("producer"));
         command
@@ -160,6 +173,7 @@ fn labels_are_right_when_an_instance_is_seen_first() {
         agents.push(Sample::start_as(command, &home.rings(), name, A_FEW));
         let mut labels = vec![("nixl_agent", name), ("user", &*user)];
         labels.extend(engine.map(|engine| ("engine", engine)));
+        labels.extend(rank.map(|rank| ("rank", rank)));
         let instance = name.replace('"', "%22").replace(' ', "%20");
         assert_eq!(first_labels(&pmcd, &instance), expected(&labels));
     }
@@ -192,6 +206,7 @@ fn an_agent_is_no_instance_before_it_is_known_who_it_is() {
             ("nixl_agent", &*name),
             ("user", &user),
             ("engine", "vllm"),
+            ("rank", &format!("TP{rank}")),
             ("local_rank", &rank.to_string()),
             ("slurm_job_id", "4711"),
         ];
@@ -250,6 +265,7 @@ fn labels_outlive_the_agent_and_a_kill_of_all() {
         ("nixl_agent", "agent"),
         ("user", &user),
         ("engine", "vllm"),
+        ("rank", "TP5"),
         ("local_rank", "5"),
         ("slurm_job_id", "4711"),
     ]);
@@ -612,6 +628,61 @@ fn a_title_that_a_process_gives_itself_takes_no_label_away() {
     });
     drop(process.stdin.take());
     process.wait().expect("it ends");
+}
+
+#[test]
+fn titled_workers_get_rank_role_port_and_job_labels() {
+    let home = Home::new();
+    let secret = ("HF_TOKEN", SECRET);
+    // The server's, not the workers'.
+    let of_server = [("LOCAL_RANK", "0"), ("CUDA_VISIBLE_DEVICES", "0,1"), secret];
+    let start = |port: &str, role: &str, job: &str, names: &[&str]| {
+        let rings = names.iter().map(|name| {
+            let ring = RingWriter::create(&home.ring(name), Layout::V4, 16);
+            ring.expect("a ring").push(Kind::TxBytes, 1);
+            home.ring(name)
+        });
+        let rings: Vec<_> = rings.collect();
+        let transfer = format!(r#"{{"kv_connector": "NixlConnector", "kv_role": "{role}"}}"#);
+        let arguments = ["serve", "m", "--port", port, "--api-key", SECRET];
+        let arguments = [&arguments[..], &["--kv-transfer-config", &transfer]].concat();
+        let variables = [&of_server[..], &[("SLURM_JOB_ID", job)]].concat();
+        Titled::start(&home.path("."), &arguments, &variables, &rings, 0)
+    };
+    let _servers = [
+        start("8100", "kv_producer", "4711", &["uuid-a", "uuid-b"]),
+        start("8200", "kv_consumer", "4712", &["uuid-c"]),
+    ];
+    let pmcd = Pmcd::start(&home);
+    let user = own_user();
+    for (name, rank, role, port, job) in [
+        ("uuid-a", "TP0", "prefill", "8100", "4711"),
+        ("uuid-b", "TP1", "prefill", "8100", "4711"),
+        ("uuid-c", "TP0", "decode", "8200", "4712"),
+    ] {
+        let labels = [
+            ("nixl_agent", name),
+            ("user", &*user),
+            ("engine", "vllm"),
+            ("rank", rank),
+            ("role", role),
+            ("port", port),
+            ("slurm_job_id", job),
+        ];
+        assert_eq!(first_labels(&pmcd, name), expected(&labels));
+    }
+    let shown = run(pmcd.tool("pminfo").args(["-f", "nixl.agent.command"]));
+    for (instance, command) in [
+        ("uuid-a", "VLLM::Worker_TP0"),
+        ("uuid-b", "VLLM::Worker_TP1"),
+        ("uuid-c", "VLLM::Worker_TP0"),
+    ] {
+        let line = format!("or \"{instance}\"] value \"{command}\"");
+        assert!(shown.contains(&line), "{shown}");
+    }
+    for (path, bytes) in contents(&home.path(".")) {
+        assert!(!holds(&bytes, SECRET), "{path}");
+    }
 }
 
 #[test]

@@ -352,19 +352,16 @@ fn the_debian_package_has_its_files_scripts_and_dependencies() {
     }
     let home = Home::new();
     let copy = sources(&home, "pmdanixl");
-    let made = home.path("made");
-    fs::create_dir(&made).expect("made");
-    run(Command::new("debian/rules")
-        .arg("binary")
-        .current_dir(&copy)
-        .env("DEB_RULES_REQUIRES_ROOT", "no")
-        .env("DEB_BUILD_OPTIONS", "noautodbgsym")
-        .env("PACKAGES", &made));
-    let packages = fs::read_dir(&made).expect("there");
-    let package = packages
-        .map(|entry| entry.expect("there").path())
-        .find(|path| path.extension().is_some_and(|kind| kind == "deb"));
-    let package = package.expect("a package");
+    let made = output(
+        Command::new("scripts/deb")
+            .current_dir(&copy)
+            .env("DEB_BUILD_OPTIONS", "noautodbgsym"),
+    );
+    let progress = String::from_utf8_lossy(&made.stderr);
+    assert!(made.status.success(), "{progress}");
+    assert!(progress.contains("override_dh_auto_build"), "{progress}");
+    let package = String::from_utf8(made.stdout).expect("UTF-8");
+    let package = copy.join(package.strip_suffix('\n').expect("a line"));
     let ask = |what: &str| run(Command::new("dpkg-deb").arg(what).arg(&package));
     let listed = ask("--contents");
     let mut contents: Vec<String> = listed

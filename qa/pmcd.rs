@@ -3,6 +3,7 @@
 mod support;
 
 use std::process::Command;
+use support::share::{DERIVED, Logger, link};
 use support::writer::{Kind, Layout, RingWriter};
 use support::{Home, Pmcd, TX_BYTES, golden, needs_root, output, run, text, wait_for};
 
@@ -153,6 +154,30 @@ fn an_answer_counts_what_was_pushed_just_before_the_question() {
             10 * pushed
         );
     }
+}
+
+#[test]
+fn missing_directories_are_counted_until_they_exist() {
+    let home = Home::new();
+    let (there, later) = (home.rings(), home.path("later"));
+    let pattern = home.path("pods").join("*/nixl");
+    home.configure(&format!(
+        "[nixl]\ntelemetry_dir = [{there:?}, {pattern:?}]\nmultiproc_dir = [{later:?}]\n"
+    ));
+    let pmcd = Pmcd::start(&home);
+    let is = |watched, missing| {
+        wait_for("the directories are counted", || {
+            let of = |name: &str| pmcd.values(&format!("nixl.control.directories.{name}"))[""];
+            (of("watched") == watched && of("missing") == missing).then_some(())
+        });
+    };
+    is(1, 2);
+    std::fs::create_dir(&later).expect("made");
+    is(2, 1);
+    std::fs::create_dir_all(home.path("pods/one/nixl")).expect("made");
+    is(3, 0);
+    std::fs::remove_dir(&later).expect("there");
+    is(2, 1);
 }
 
 #[test]
@@ -322,4 +347,50 @@ fn pmlogger_archives_what_the_producer_wrote() {
     }
     pmlogger.kill().expect("our child");
     pmlogger.wait().expect("our child");
+}
+
+#[test]
+fn pmlogger_of_nixl_outlives_agents_and_a_restart_of_pmcd() {
+    // At 100 kB/s, what derived metrics below nixl cost, pmlogger writes this much in a fraction of a second.
+    const MAX_LOG_BYTES: usize = 16 << 10;
+    let home = Home::new();
+    home.set("retain = \"0s\"");
+    let mut pmcd = Pmcd::start(&home);
+    link(DERIVED, &pmcd.path("var/config/derived/nixl.conf"));
+    let derived = text_of(pmcd.tool("pminfo"), &["nixl_derived"]);
+    assert!(derived.lines().count() > 10, "{derived}");
+    let mut stays = RingWriter::create(&home.ring("stays"), Layout::V4, 64).expect("a ring");
+    assert!(stays.push(Kind::TxBytes, 1));
+    pmcd.becomes(&[("stays", 1)]);
+    let archive = home.path("archive");
+    let line = "log mandatory on 2 seconds { nixl }\n";
+    let pmlogger = Logger::start_configured(pmcd.tool("pmlogger"), &archive, line);
+    pmlogger.samples(1);
+    for name in ["first", "second", "third"] {
+        let mut ring = RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring");
+        assert_eq!(ring.push_transfer(false, 10, 40, 4), 4);
+        pmcd.becomes(&[(name, 10), ("stays", 1)]);
+        pmlogger.samples(1);
+        drop(ring);
+        std::fs::remove_file(home.ring(name)).expect("there");
+        pmcd.becomes(&[("stays", 1)]);
+        pmlogger.samples(1);
+    }
+    pmcd.terminate();
+    pmcd.start_anew();
+    pmcd.wait_until_it_answers();
+    assert!(stays.push(Kind::TxBytes, 100));
+    wait_for("pmlogger archives what came after the restart", || {
+        let dumped = output(pmcd.tool("pmdumplog").arg(&archive).arg(TX_BYTES));
+        text(&dumped)
+            .contains("or \"stays\"] value 101")
+            .then_some(())
+    });
+    let log = std::fs::read_to_string(archive.with_extension("log")).expect("written");
+    let start: String = log.chars().take(4096).collect();
+    assert!(
+        !log.contains("check_inst") && log.len() < MAX_LOG_BYTES,
+        "{} bytes: {start}",
+        log.len()
+    );
 }

@@ -17,7 +17,7 @@ fn all_rules_are_off_until_they_are_switched_on() {
     }
     let enabled = run(pmieconf(&home).args(["rules", "enabled"]));
     assert!(!enabled.contains("nixl."), "{enabled}");
-    assert_eq!(files_in(RULES).len(), 11);
+    assert_eq!(files_in(RULES).len(), 12);
 }
 
 #[test]
@@ -453,6 +453,22 @@ fn processes_without_telemetry_are_told_when_they_are_not_just_starting() {
     lenient.fires(
         "nixl.agents.silent - 2 3 3 3",
         "NIXL in use without telemetry 3processes@host",
+    );
+}
+
+#[test]
+fn missing_directory_is_reported_after_three_samples() {
+    let rule = Rule::new("directory_missing");
+    rule.fires(
+        "nixl.control.directories.missing 0 1 1 1",
+        "NIXL telemetry directory is missing 1directories@host",
+    );
+    rule.is_silent("nixl.control.directories.missing 0 1 1 0 1 1");
+    let lenient = Rule::new("directory_missing").with(&[("threshold", "1")]);
+    lenient.is_silent("nixl.control.directories.missing 0 1 1 1 1");
+    lenient.fires(
+        "nixl.control.directories.missing 1 1 2 2 2",
+        "NIXL telemetry directory is missing 2directories@host",
     );
 }
 

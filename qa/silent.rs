@@ -1,5 +1,5 @@
-//! Processes that use NIXL and whose telemetry is not found: `pmdanixl --check` names them, with what is missing (real NIXL), and
-//! `nixl.agents.silent` counts them.
+//! Processes that have a NIXL backend loaded and whose telemetry is not found: `pmdanixl --check` names them, with what is missing
+//! (real NIXL), and `nixl.agents.silent` counts them.
 
 mod support;
 #[path = "support/world.rs"]
@@ -7,58 +7,91 @@ mod support;
 mod world;
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use support::writer::{self, Layout, RingWriter};
 use support::{Home, Nixl, Pmcd, project, sees_all_processes, wait_for};
 use world::{LONG, World};
 
-/// NIXL with an agent that lives until its standard input is closed.
-struct Agent(Child);
+/// Has imported NIXL 1.5.1.
+const IMPORT: &str = "import sys\n\
+    sys.dont_write_bytecode = True; sys.path.insert(0, sys.argv[1])\n\
+    import workload\n\
+    api, _ = workload.load_api()\n";
+/// Has made an agent.
+const AGENT: &str = "agent = api.nixl_agent('quiet', api.nixl_agent_config(backends=['UCX']))\n";
+/// Has written a title over its command line and NUL bytes over the beginning of its environment, as setproctitle does.
+const TITLE: &str = "import ctypes\n\
+    stat = open('/proc/self/stat').read().rsplit(') ')[1].split()\n\
+    args, args_end, env, env_end = (int(number) for number in stat[45:49])\n\
+    ctypes.memset(args, 0, args_end - args)\n\
+    ctypes.memmove(args, b'VLLM::Worker_TP0', 16)\n\
+    ctypes.memset(env, 0, min(200, env_end - env))\n";
+/// Lives until its standard input is closed.
+const LIVE: &str = "import os\n\
+    print('ready', os.getpid(), flush=True)\n\
+    sys.stdin.read()\n";
+
+/// A process that lives until its standard input is closed.
+struct Agent {
+    child: Child,
+    pid: u32,
+}
 
 impl Agent {
-    /// Starts it with these variables and no others of NIXL's, and waits until it is there.
+    /// Starts an agent of real NIXL with these variables and no others of NIXL's.
     fn start(home: &Home, variables: &[(&str, &str)]) -> Self {
-        let script = "import sys\n\
-                      sys.dont_write_bytecode = True; sys.path.insert(0, sys.argv[1])\n\
-                      import workload\n\
-                      api, _ = workload.load_api()\n\
-                      agent = api.nixl_agent('quiet', api.nixl_agent_config(backends=['UCX']))\n\
-                      print('ready', flush=True)\n\
-                      sys.stdin.read()\n";
-        let mut command = Command::new(Nixl::new("1.5.1", &home.rings()).python());
-        command.args(["-c", script]).arg(project("qa/nixl"));
+        let python = Nixl::new("1.5.1", &home.rings()).python();
+        let mut command = Command::new(python);
+        command.args(["-c", &[IMPORT, AGENT, LIVE].concat()]);
+        Self::run(home, command, variables)
+    }
+
+    /// Runs a command that gets the path of the workload, and waits until it is ready.
+    fn run(home: &Home, mut command: Command, variables: &[(&str, &str)]) -> Self {
+        command.arg(project("qa/nixl"));
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("NIXL_TELEMETRY")) {
             command.env_remove(name);
         }
         command.env("UCX_POSIX_DIR", home.dir());
         command.envs(variables.iter().copied());
+        Self::ready(command)
+    }
+
+    /// Starts a command, and waits until it says that it is ready.
+    fn ready(mut command: Command) -> Self {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut agent = Self(child.expect("Python starts"));
-        let said = BufReader::new(agent.0.stdout.take().expect("piped"));
+        let mut child = child.expect("it starts");
+        let said = BufReader::new(child.stdout.take().expect("piped"));
         let mut lines = said.lines().map_while(Result::ok);
-        assert!(lines.any(|line| line == "ready"), "NIXL makes an agent");
-        agent
+        let pid = lines.find_map(|line| line.strip_prefix("ready ")?.parse().ok());
+        let pid = pid.expect("it is ready");
+        Self { child, pid }
     }
 
     /// What `--check` says of it.
     fn told(&self, said: &str) -> Option<String> {
-        let pid = format!("  pid {} (", self.0.id());
-        let line = said.lines().find(|line| line.starts_with(&pid));
-        line.and_then(|line| Some(line.split_once(" user ")?.1.split_once(": ")?.1.to_owned()))
+        told(self.pid, said)
     }
 }
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        let _ = self.0.wait();
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
     }
 }
 
+/// What `--check` says of a process.
+fn told(pid: u32, said: &str) -> Option<String> {
+    let pid = format!("  pid {pid} (");
+    let line = said.lines().find(|line| line.starts_with(&pid));
+    line.and_then(|line| Some(line.split_once(" user ")?.1.split_once(": ")?.1.to_owned()))
+}
+
 #[test]
-fn check_names_who_uses_nixl_without_telemetry_here_and_what_is_missing() {
+fn check_names_agents_without_telemetry_here_and_what_is_missing() {
     let home = Home::new();
     let other = home.path("other");
     std::fs::create_dir(&other).expect("made");
@@ -105,30 +138,111 @@ fn check_names_who_uses_nixl_without_telemetry_here_and_what_is_missing() {
 }
 
 #[test]
+fn check_leaves_out_importers_and_names_children_of_agents() {
+    let home = Home::new();
+    let here = home.rings().display().to_string();
+    let on = [
+        ("NIXL_TELEMETRY_ENABLE", "y"),
+        ("NIXL_TELEMETRY_DIR", &*here),
+    ];
+    let python = Nixl::new("1.5.1", &home.rings()).python();
+    let mut command = Command::new(&python);
+    command.args(["-c", &[IMPORT, LIVE].concat()]);
+    let importer = Agent::run(&home, command, &[]);
+    // A child has the backend mapped that its parent has loaded, and the parent's ring as well.
+    let forks = "import os, signal\n\
+                 child = os.fork()\n\
+                 if not child: signal.pause()\n\
+                 import atexit; atexit.register(os.kill, child, signal.SIGKILL)\n\
+                 open(sys.argv[2], 'w').write(str(child))\n";
+    let noted = home.path("child");
+    let start = |variables: &[(&str, &str)]| {
+        let mut command = Command::new("/bin/sh");
+        // The file's name comes behind that of the workload.
+        command.args(["-c", "exec \"$0\" -c \"$1\" \"$3\" \"$2\""]);
+        command
+            .arg(&python)
+            .arg([IMPORT, AGENT, forks, LIVE].concat());
+        command.arg(&noted);
+        let agent = Agent::run(&home, command, variables);
+        let child = std::fs::read_to_string(&noted).expect("written");
+        (agent, child.parse::<u32>().expect("a pid"))
+    };
+    let (silent, child_of_silent) = start(&[]);
+    let (seen, child_of_seen) = start(&on);
+    let (status, said) = home.check();
+    assert_eq!(status, 0, "{said}");
+    assert_eq!(importer.told(&said), None, "it has no backend: {said}");
+    assert!(silent.told(&said).is_some(), "{said}");
+    assert!(told(child_of_silent, &said).is_some(), "{said}");
+    assert_eq!(seen.told(&said), None, "{said}");
+    assert_eq!(told(child_of_seen, &said), None, "{said}");
+}
+
+#[test]
+fn check_shows_the_ancestors_environment_where_a_title_hides_it() {
+    let home = Home::new();
+    let other = home.path("other");
+    std::fs::create_dir(&other).expect("made");
+    let there = other.display().to_string();
+    let python = Nixl::new("1.5.1", &home.rings()).python();
+    // Not the shell's last command, which it would become.
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "\"$0\" -c \"$1\" \"$2\"; exit"]);
+    command
+        .arg(python)
+        .arg([IMPORT, AGENT, TITLE, LIVE].concat());
+    let agent = Agent::run(&home, command, &[("NIXL_TELEMETRY_DIR", &there)]);
+    let shell = agent.child.id();
+    let environ = std::fs::read(format!("/proc/{}/environ", agent.pid)).expect("ours");
+    assert!(environ.starts_with(&[0; 100]), "it is overwritten");
+    let (status, said) = home.check();
+    assert_eq!(status, 0, "{said}");
+    let told = agent.told(&said).expect("it is told");
+    let (hidden, advice) = told.split_once("): ").expect("an ancestor");
+    assert!(
+        hidden.starts_with("its environment cannot be read, since the process has written a title over it; by that of its ancestor"),
+        "{told}"
+    );
+    assert!(hidden.ends_with(&format!(" pid {shell} (sh")), "{told}");
+    // vLLM needs no more than the directory with this NIXL.
+    assert_eq!(
+        advice,
+        format!(
+            "NIXL_TELEMETRY_DIR is {there:?}, which is not looked through: add it to telemetry_dir in nixl.conf"
+        )
+    );
+}
+
+/// Files that are mapped as NIXL's libraries are.
+fn libraries(path: impl Fn(&str) -> PathBuf) -> [PathBuf; 2] {
+    ["libnixl.so", "libplugin_UCX.so"].map(|name| {
+        let path = path(name);
+        std::fs::write(&path, [0; 4096]).expect("written");
+        path
+    })
+}
+
+#[test]
 fn check_finds_a_process_whose_first_thread_has_ended() {
     let home = Home::new();
-    let library = home.path("libnixl.so");
-    std::fs::write(&library, [0; 4096]).expect("written");
+    let libraries = libraries(|name| home.path(name));
     drop(RingWriter::create(&home.ring("headless"), Layout::V4, 64).expect("a ring"));
-    let script = "import ctypes, mmap, sys, threading\n\
+    let script = "import ctypes, mmap, os, sys, threading\n\
                   files = [open(name, 'r+b') for name in sys.argv[1:]]\n\
                   mapped = [mmap.mmap(file.fileno(), 0) for file in files]\n\
                   threading.Thread(target=sys.stdin.read).start()\n\
-                  print('ready', flush=True)\n\
+                  print('ready', os.getpid(), flush=True)\n\
                   ctypes.CDLL(None).pthread_exit(None)\n";
     let mut command = Command::new("/usr/bin/python3");
-    command.args(["-c", script]).arg(&library);
+    command.args(["-c", script]).args(&libraries);
     // More than there is in the environment of most.
     for name in ["A_1", "A_2", "A_3"] {
         command.env(name, "x".repeat(100 << 10));
     }
     command.env("NIXL_TELEMETRY_ENABLE", "n");
-    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-    let mut process = Agent(child.expect("Python starts"));
-    let mut line = String::new();
-    let mut said = BufReader::new(process.0.stdout.take().expect("piped"));
-    said.read_line(&mut line).expect("it says that it is there");
-    let pid = process.0.id();
+    let process = Agent::ready(command);
+    let pid = process.pid;
     wait_for("its first thread ends", || {
         let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
         maps.is_empty().then_some(())
@@ -141,11 +255,10 @@ fn check_finds_a_process_whose_first_thread_has_ended() {
     let mut command = Command::new("/usr/bin/python3");
     command
         .args(["-c", script])
-        .arg(&library)
+        .args(&libraries)
         .arg(home.ring("headless"));
-    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-    let process = Agent(child.expect("Python starts"));
-    let pid = process.0.id();
+    let process = Agent::ready(command);
+    let pid = process.pid;
     wait_for("its first thread ends", || {
         let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
         maps.is_empty().then_some(())
@@ -164,43 +277,43 @@ fn port() -> u16 {
 
 /// A process that has these files mapped.
 fn mapper(files: &[&Path]) -> Agent {
-    let script = "import mmap, sys\n\
+    let script = "import mmap, os, sys\n\
                   files = [open(name, 'r+b') for name in sys.argv[1:]]\n\
                   mapped = [mmap.mmap(file.fileno(), 0) for file in files]\n\
-                  print('ready', flush=True)\n\
+                  print('ready', os.getpid(), flush=True)\n\
                   sys.stdin.read()\n";
     let mut command = Command::new("/usr/bin/python3");
     command.args(["-c", script]).args(files);
-    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-    let mut process = Agent(child.expect("Python starts"));
-    let mut said = BufReader::new(process.0.stdout.take().expect("piped"));
-    said.read_line(&mut String::new()).expect("it is ready");
-    process
+    Agent::ready(command)
 }
 
 #[test]
-fn who_uses_nixl_and_has_no_file_that_is_read_is_counted_once_a_minute() {
+fn processes_with_a_backend_and_no_file_of_ours_are_counted() {
     let mut world = World::new(|config| config.proc_facts = true);
-    let library = world.path("libnixl.so");
-    std::fs::write(&library, [0; 4096]).expect("written");
+    let [core, plugin] = libraries(|name| world.path(name));
     drop(world.ring("heard"));
     let ring = world.path("heard");
-    let [silent, heard] = [&[&*library][..], &[&*library, &*ring]].map(mapper);
+    let files = [
+        &[&*core][..],
+        &[&*core, &*plugin],
+        &[&*core, &*plugin, &*ring],
+    ];
+    let [importer, silent, heard] = files.map(mapper);
     let mut look = |seconds| {
         world.now += Duration::from_secs(seconds);
         world.tick(1, Duration::ZERO, LONG);
         world.agents.tidy(world.now, Instant::now() + LONG);
         let found = world.agents.silent()?;
-        let is_found = |agent: &Agent| found.iter().any(|user| user.pid == agent.0.id());
-        Some([is_found(&silent), is_found(&heard)])
+        let is_found = |agent: &Agent| found.iter().any(|user| user.pid == agent.pid);
+        Some([is_found(&importer), is_found(&silent), is_found(&heard)])
     };
     if !sees_all_processes() {
         // Nobody knows whether there are others.
         (0..200).for_each(|_| assert_eq!(look(61), None));
         return;
     }
-    wait_for("who has only the library is found", || {
-        (look(61) == Some([true, false])).then_some(())
+    wait_for("the process with a backend alone is found", || {
+        (look(61) == Some([false, true, false])).then_some(())
     });
     // None comes in between: a look through all processes takes its time.
     let surveys = world.agents.effort().surveys;
@@ -209,7 +322,7 @@ fn who_uses_nixl_and_has_no_file_that_is_read_is_counted_once_a_minute() {
         world.agents.tidy(world.now, Instant::now() + LONG);
     }
     assert!(world.agents.effort().surveys <= surveys + 1);
-    let gone = silent.0.id();
+    let gone = silent.pid;
     drop(silent);
     wait_for("who has ended is not counted", || {
         world.now += Duration::from_secs(61);
@@ -222,9 +335,8 @@ fn who_uses_nixl_and_has_no_file_that_is_read_is_counted_once_a_minute() {
 #[test]
 fn how_many_they_are_is_a_value_where_all_processes_can_be_seen() {
     let home = Home::new();
-    let library = home.path("libnixl.so");
-    std::fs::write(&library, [0; 4096]).expect("written");
-    let _process = mapper(&[&library]);
+    let [core, plugin] = libraries(|name| home.path(name));
+    let _process = mapper(&[&core, &plugin]);
     let pmcd = Pmcd::start(&home);
     let value = || pmcd.values("nixl.agents.silent").remove("");
     if sees_all_processes() {

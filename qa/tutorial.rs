@@ -135,6 +135,7 @@ fn names_below<'a>(text: &'a str, top: &str) -> Vec<&'a str> {
 fn each_metric_that_the_tutorial_names_exists() {
     let tutorial = text_of(TUTORIAL);
     let mut names = names_below(&tutorial, "nixl");
+    names.extend(names_below(&tutorial, "nixl_derived"));
     names.retain(|name| *name != "nixl.straggler" && *name != "nixl.png");
     assert!(names.len() > 5, "{names:?}");
     for name in names {

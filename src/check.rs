@@ -1,21 +1,22 @@
 //! `pmdanixl --check`: what would be done with each file, without pmcd and without consuming anything.
 
+use crate::check::daemon::Daemon;
 use crate::check::silent::Users;
+use crate::config::pcpconf::PcpConf;
 use crate::config::{Config, Loaded};
 use crate::error::{ConfigError, Refusal};
 use crate::find::containers::look;
 use crate::find::containers::{self, process};
 use crate::find::directory::{self, Directory, Holds};
-use crate::find::discover::{self, Access, Candidate, FileFacts, FileId};
+use crate::find::discover::{self, FileFacts, FileId};
 use crate::find::name;
 use crate::find::scan::{self, Opened, is_starting};
 use crate::producer::holdups::{Holdups, Look};
 use crate::producer::survey::Mappers;
-use crate::producer::writer::{self, Holder};
 use crate::rights::confine::{self, OwnPlaces};
 use crate::rights::privilege;
-use crate::shm::LeaseKind;
 use crate::store;
+use nix::errno::Errno;
 use nix::unistd::geteuid;
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -24,6 +25,11 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+mod absent;
+mod daemon;
+mod file;
+mod full;
+mod release;
 pub mod silent;
 
 /// What the check came to.
@@ -62,6 +68,7 @@ pub fn run(
     path: &Path,
     loaded: Result<&Loaded, &ConfigError>,
     own: &OwnPlaces,
+    conf: &PcpConf,
     out: &mut impl Write,
 ) -> io::Result<Verdict> {
     let mut verdict = Verdict::default();
@@ -89,6 +96,10 @@ pub fn run(
     })?;
     let nixl = holdups.look(|avoided| Look::begin("nixl", move |at| Users::look(&avoided, at)))?;
     let (mappers, nixl) = (mappers.unwrap_or_default(), nixl.unwrap_or_default());
+    let daemon = Daemon::find(&conf.state(), &mappers, &mut holdups)?;
+    for line in daemon.lines(path, config, conf) {
+        writeln!(out, "{line}")?;
+    }
     for pid in holdups.waiting() {
         let problem = format!(
             "process {pid} keeps its memory busy, so that it and its like cannot be looked at; end it"
@@ -132,7 +143,9 @@ pub fn run(
     )?;
     for pattern in config.telemetry_dir.iter().chain(&config.multiproc_dir) {
         if directory::matches_nothing(pattern) {
-            writeln!(out, "note: {} matches no directory", pattern.path)?;
+            let why = directory::cannot_expand(pattern).map(directory::why_not);
+            let why = why.map_or(String::new(), |why| format!(": {why}"));
+            writeln!(out, "note: {} matches no directory{why}", pattern.path)?;
         }
     }
     let found = directory::expand(&config.places());
@@ -150,8 +163,12 @@ pub fn run(
     for directory in &directories {
         check_directory(directory, None, config, &mappers, &mut verdict, out)?;
     }
+    full::warn(&directories, out)?;
     if config.containers {
         check_containers(config, &mappers, &mut holdups, &mut verdict, out)?;
+    }
+    if verdict.rings + verdict.stores == 0 {
+        writeln!(out, "note: {}", absent::advice(config, path))?;
     }
     verdict.silent = nixl.tell(&verdict.writers, &directories, config.containers, out)?;
     if left_out > 0 {
@@ -257,10 +274,11 @@ fn check_directory(
         Err(errno) => {
             verdict.problems += 1;
             let why = directory::why_not(errno);
-            return writeln!(
-                out,
-                "  problem: cannot be looked through: {why}; make it, or correct telemetry_dir"
-            );
+            let remedy = match errno {
+                Errno::ENOENT => "; make it, or correct telemetry_dir",
+                _ => "",
+            };
+            return writeln!(out, "  problem: cannot be looked through: {why}{remedy}");
         }
     };
     for name in names {
@@ -269,10 +287,18 @@ fn check_directory(
             Ok(opened) => {
                 let path = directory.path.join(&name);
                 let said = match &opened {
-                    Opened::Ring(candidate) => describe(candidate, &path, mappers, verdict),
-                    Opened::Store(candidate) => describe_store(candidate, &path, mappers, verdict),
+                    Opened::Ring(candidate) => file::describe(candidate, &path, mappers, verdict),
+                    Opened::Store(candidate) => {
+                        file::describe_store(candidate, &path, mappers, verdict)
+                    }
                 };
                 writeln!(out, "  {shown}: {said}")?;
+            }
+            Err((Some(facts), _)) if facts.is_file() && store::is_owner_lock(&name, facts.size) => {
+                writeln!(
+                    out,
+                    "  {shown}: a lock file of NIXL's, not a ring or a store"
+                )?;
             }
             Err((facts, refusal)) => {
                 verdict.refused += 1;
@@ -307,107 +333,10 @@ fn look(
 fn is_problem(facts: Option<&FileFacts>, refusal: &Refusal) -> bool {
     let is_silent = match refusal {
         Refusal::NoReadAccess { .. } => true,
-        Refusal::Uninitialised => facts.is_some_and(|facts| !is_starting(facts, refusal)),
+        Refusal::Uninitialised { .. } => facts.is_some_and(|facts| !is_starting(facts, refusal)),
         _ => refusal.is_unsupported(),
     };
     is_silent && refusal.concerns_a_ring()
-}
-
-/// `store of agent "worker", 18 bounds, local rank 0, written by pid 4242 (python3) user dynamo`.
-fn describe_store(
-    candidate: &store::Candidate,
-    path: &Path,
-    mappers: &Mappers,
-    verdict: &mut Verdict,
-) -> String {
-    let store::Candidate {
-        file,
-        facts,
-        description,
-    } = candidate;
-    if !verdict.seen.insert(facts.id) {
-        return "the same store by another path".into();
-    }
-    let bounds = description.ranges.count() - 1;
-    let mut text = format!("store of agent {:?}, {bounds} bounds", description.agent);
-    if !description.rank.is_empty() {
-        text.push_str(&format!(", local rank {:?}", description.rank));
-    }
-    let writers = writers(facts, path, mappers, verdict);
-    let held = writer::holder(file, LeaseKind::NoWriter);
-    match held {
-        _ if !writers.is_empty() => text.push_str(&writers),
-        Holder::Nobody => text.push_str(", its agent has exited"),
-        Holder::Somebody => text.push_str(", its agent lives, but /proc does not show it"),
-        Holder::Unknown => text.push_str(", no writer seen"),
-    }
-    verdict.stores += 1;
-    verdict.wanted += usize::from(held != Holder::Nobody);
-    text
-}
-
-/// `, written by pid 4242 (python3) user dynamo`, for each process that has the file mapped.
-fn writers(facts: &FileFacts, path: &Path, mappers: &Mappers, verdict: &mut Verdict) -> String {
-    let writers = mappers.of(facts.id.dev, facts.id.ino, path).into_iter();
-    let writers = writers.filter(|mapper| mapper.command != "pmdanixl");
-    writers.fold(String::new(), |text, writer| {
-        let user = discover::user_name(writer.uid);
-        let command = name::shown(OsStr::new(&writer.command));
-        let pid = writer.process.pid;
-        verdict.writers.insert(pid);
-        format!("{text}, written by pid {pid} ({command}) user {user}")
-    })
-}
-
-/// `ring v4, 4096 events, 12 pending, written by pid 4242 (python3) user dynamo`.
-fn describe(
-    candidate: &Candidate,
-    path: &Path,
-    mappers: &Mappers,
-    verdict: &mut Verdict,
-) -> String {
-    let Candidate {
-        facts,
-        header,
-        layout,
-        ..
-    } = candidate;
-    if !verdict.seen.insert(facts.id) {
-        return "the same ring by another path".into();
-    }
-    let mut text = format!(
-        "ring {}, {} events, {} pending",
-        layout.name(),
-        header.capacity,
-        header.pending()
-    );
-    let (ours, writers): (Vec<_>, Vec<_>) = mappers
-        .of(facts.id.dev, facts.id.ino, path)
-        .into_iter()
-        .partition(|mapper| mapper.command == "pmdanixl");
-    text.push_str(&self::writers(facts, path, mappers, verdict));
-    if writers.is_empty() {
-        text.push_str(", no writer seen");
-    }
-    if writers.len() > 1 {
-        text.push_str(": more than one writer spoils a ring");
-    }
-    for reader in ours {
-        text.push_str(&format!(", drained by pid {}", reader.process.pid));
-    }
-    match candidate.access {
-        Access::Write => {}
-        Access::Asked => text.push_str(", only followed"),
-        Access::Denied(errno) => {
-            verdict.problems += 1;
-            text.push_str(&format!(
-                ", may not be written to ({errno}) and is only followed; run as root or as the user of its agent"
-            ));
-        }
-    }
-    verdict.rings += 1;
-    verdict.wanted += usize::from(header.pending() > 0 || !writers.is_empty());
-    text
 }
 
 #[cfg(test)]
@@ -421,8 +350,8 @@ mod tests {
         let mut old = young;
         old.changed = (1, 0);
         for (refusal, facts, expected) in [
-            (Refusal::Uninitialised, &young, false),
-            (Refusal::Uninitialised, &old, true),
+            (Refusal::Uninitialised { full: None }, &young, false),
+            (Refusal::Uninitialised { full: None }, &old, true),
             (Refusal::Blank { size: 4096 }, &old, false),
             (
                 Refusal::Unsupported {

@@ -26,8 +26,8 @@ const LONGEST: u64 = 1 << 20;
 pub const DRAIN_INTERVAL_MS: (u64, u64) = (1, 1_000);
 
 /// The variables by which NIXL itself is told where it writes.
-const TELEMETRY_DIR: &str = "NIXL_TELEMETRY_DIR";
-const MULTIPROC_DIR: &str = "NIXL_TELEMETRY_MULTIPROC_DIR";
+pub(crate) const TELEMETRY_DIR: &str = "NIXL_TELEMETRY_DIR";
+pub(crate) const MULTIPROC_DIR: &str = "NIXL_TELEMETRY_MULTIPROC_DIR";
 
 /// What an operator can set.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! What can go wrong, typed by its fate: a file that is left alone, a ring that must be looked at anew, a configuration
 //! that is not taken.
 
+use crate::find::space::Space;
 use nix::errno::Errno;
 use std::path::PathBuf;
 
@@ -34,10 +35,11 @@ pub enum Refusal {
         size: u64,
     },
     /// The version, which a producer stores last, is still 0.
-    #[error(
-        "header is not written: its agent is starting, or NIXL_TELEMETRY_BUFFER_SIZE is no power of two"
-    )]
-    Uninitialised,
+    #[error("header is not written: {}", causes(*.full))]
+    Uninitialised {
+        /// Space of the file's tmpfs, if the file does not fit into what is free there.
+        full: Option<Space>,
+    },
     /// The version is 0, and no ring has this size: a segment that another library has left, say.
     #[error("no ring: it has no version, and {size} bytes are not 40 and a whole number of slots")]
     Blank {
@@ -224,7 +226,7 @@ impl Refusal {
             Refusal::NoReadAccess { ring_size, .. } | Refusal::Links { ring_size, .. } => {
                 *ring_size
             }
-            Refusal::Uninitialised
+            Refusal::Uninitialised { .. }
             | Refusal::Unsupported { .. }
             | Refusal::StoreSize { .. }
             | Refusal::Schema { .. }
@@ -260,6 +262,20 @@ impl Refusal {
                 | Refusal::Positions { .. }
                 | Refusal::Hole { .. } | Refusal::TooMany { .. } | Refusal::Newcomers | Refusal::Io { .. }
         )
+    }
+}
+
+/// Causes of an unwritten header, in words.
+fn causes(full: Option<Space>) -> String {
+    let [starting, size] = [
+        "its agent is starting",
+        "NIXL_TELEMETRY_BUFFER_SIZE is not a power of two",
+    ];
+    match full {
+        None => format!("{starting}, or {size}"),
+        Some(space) => format!(
+            "{starting}, {size}, or SIGBUS killed it because its tmpfs has no room for it ({space}): remove files there, or enlarge it"
+        ),
     }
 }
 

@@ -12,6 +12,7 @@ use pmdanixl::pcp::buckets::BucketIndoms;
 use pmdanixl::pcp::daemon;
 use pmdanixl::pcp::ffi::Pmda;
 use pmdanixl::pcp::instances::AgentInstances;
+use pmdanixl::pcp::log_file;
 use pmdanixl::pcp::server::{Indoms, Places, Server};
 use pmdanixl::rights::confine::OwnPlaces;
 use pmdanixl::rights::privilege::NotAllowed;
@@ -61,7 +62,13 @@ fn run_check(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     let source = ConfigSource::new(options, &conf);
     let own = own_places(&conf, &source);
     let loaded = source.read();
-    let verdict = check::run(&source.path, loaded.as_ref(), &own, &mut stdout().lock())?;
+    let verdict = check::run(
+        &source.path,
+        loaded.as_ref(),
+        &own,
+        &conf,
+        &mut stdout().lock(),
+    )?;
     Ok(ExitCode::from(u8::from(verdict.problems > 0)))
 }
 
@@ -82,7 +89,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let standard = options.standard.clone();
     pmda.options(standard)
         .map_err(|status| format!("command line: {status}; see pmdanixl --help"))?;
-    pmda.open_log();
+    log_file::open(&mut pmda);
     // pmcd waits 3 s for this, so nothing that could take long comes before it.
     pmda.connect().map_err(|status| {
         format!("cannot connect to pmcd: {status}; pmcd starts this program, see pmdanixl(1)")

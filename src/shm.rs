@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, compiler_fence};
 mod heap;
 mod lock;
 pub use heap::give_back;
-pub use lock::{Lease, LeaseKind, lock};
+pub use lock::{Lease, LeaseKind, is_locked, lock};
 
 /// The file that a mapping belongs to became shorter than the mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 mod format;
 mod seen;
 mod window;
-pub use format::{Description, LEN, SCHEMA, Values, check_schema, is_store_name};
+pub use format::{Description, LEN, SCHEMA, Values, check_schema, is_owner_lock, is_store_name};
 use format::{Head, WORDS};
 pub use seen::{News, Seen, StoreId};
 use window::StoreWindow;

@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::Error;
-use crate::options::Options;
-use crate::stop::Stop;
-use crate::truth::Truth;
-use crate::writer::{Kind, RingWriter};
+use super::Error;
+use super::options::Options;
+use super::stop::Stop;
+use super::truth::Truth;
+use super::writer::{Kind, RingWriter};
 
 /// Transfers between two looks at the signals when nothing else paces them.
 const UNPACED: u64 = 1024;

@@ -44,7 +44,8 @@ enum Error {
     Output(#[source] io::Error),
 }
 
-fn main() -> ExitCode {
+/// Writes the rings that the command line describes.
+pub fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(err) => {

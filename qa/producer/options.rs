@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lexopt::{Arg, Error, Parser, ValueExt};
 
-use crate::writer::Layout;
+use super::writer::Layout;
 
 /// The text of `--help`.
 pub const HELP: &str = "\

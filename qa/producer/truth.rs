@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::writer::Kind;
+use super::writer::Kind;
 
 /// Fields of the JSON that are the sum of one kind of event.
 const SUMS: [(&str, Kind); 8] = [

@@ -638,12 +638,18 @@ impl Nixl {
 
     /// The workload with these options.
     pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = self.program("workload.py");
+        command.args(args);
+        command
+    }
+
+    /// A program of qa/nixl.
+    pub fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.python());
         // UCX makes segments in /dev/shm, which stay there if it is killed before it has unlinked them.
         let segments = self.dir.parent().expect("a directory of the test's");
         command
-            .arg(project("qa/nixl/workload.py"))
-            .args(args)
+            .arg(project("qa/nixl").join(name))
             .env("UCX_POSIX_DIR", segments)
             .env("NIXL_TELEMETRY_ENABLE", "y")
             .env("NIXL_TELEMETRY_DIR", &self.dir)

@@ -64,7 +64,7 @@ pub fn archive(path: &Path, seconds: u32, table: &str) {
 pub fn names_in(text: &str) -> Vec<&str> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
     let words = text.split(|c| !is_name(c));
-    let names = words.filter(|word| word.starts_with("nixl."));
+    let names = words.filter(|word| word.starts_with("nixl.") || word.starts_with("nixl_derived."));
     names.map(|name| name.trim_end_matches('.')).collect()
 }
 
@@ -99,12 +99,17 @@ impl Logger {
     }
 
     /// The same by a command that comes to run pmlogger, with more options perhaps.
-    pub fn start_as(mut pmlogger: Command, archive: &Path) -> Self {
+    pub fn start_as(pmlogger: Command, archive: &Path) -> Self {
+        Self::start_configured(pmlogger, archive, "log mandatory on 1 sec { nixl }\n")
+    }
+
+    /// Starts a pmlogger with this configuration. Its log is beside the archive and ends in `.log`.
+    pub fn start_configured(mut pmlogger: Command, archive: &Path, configuration: &str) -> Self {
         let (config, log) = (
             archive.with_extension("conf"),
             archive.with_extension("log"),
         );
-        fs::write(&config, "log mandatory on 1 sec { nixl }\n").expect("written");
+        fs::write(&config, configuration).expect("written");
         pmlogger.arg("-c").arg(config).arg("-l").arg(log);
         let child = pmlogger.arg(archive).spawn();
         Self {

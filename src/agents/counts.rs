@@ -38,7 +38,7 @@ impl Agents {
     /// What there is to be done, and was done since the start.
     #[must_use]
     pub fn effort(&self) -> Effort {
-        let (directories, left_out) = self.scanner.directories();
+        let (directories, left_out, missing) = self.scanner.directories();
         Effort {
             events: self.books.counted,
             rings: number(self.attached.len()),
@@ -48,6 +48,7 @@ impl Agents {
             refused_places: self.refused_places,
             directories: number(directories),
             left_out,
+            missing: number(missing),
             remembered: number(self.scanner.remembered()),
             surveys: self.surveys,
             container_looks: self.container_looks,

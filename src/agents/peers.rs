@@ -1,7 +1,7 @@
-//! How slow agents are beside their peers: the other agents of the same engine, in the same pod, container or job.
+//! How slow agents are beside their peers: the other agents of the same engine, role and port, in the same pod, container or job.
 
 use super::agent::Agent;
-use crate::producer::facts::Engine;
+use crate::producer::facts::{Engine, Role};
 use std::collections::HashMap;
 use std::path::PathBuf;
 
@@ -9,6 +9,8 @@ use std::path::PathBuf;
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Group {
     engine: Option<Engine>,
+    role: Option<Role>,
+    port: Option<u16>,
     pod_uid: Option<String>,
     container_id: Option<String>,
     slurm_job_id: Option<String>,
@@ -22,6 +24,8 @@ impl Group {
         let facts = agent.labelled_facts();
         let mut group = Self {
             engine: facts.engine,
+            role: facts.role,
+            port: facts.port,
             pod_uid: facts.pod_uid.clone(),
             container_id: facts.container_id.clone(),
             slurm_job_id: facts.slurm_job_id.clone(),
@@ -142,6 +146,27 @@ mod tests {
     }
 
     #[test]
+    fn two_servers_of_one_user_are_two_groups() {
+        let rank = |role, port, time| {
+            let facts = Facts {
+                role: Some(role),
+                port: Some(port),
+                ..of(Engine::Vllm)
+            };
+            agent(Some(facts), "/run/nixl", Some(time))
+        };
+        let agents = [
+            rank(Role::Prefill, 8100, 900),
+            rank(Role::Decode, 8200, 9000),
+            rank(Role::Prefill, 8100, 900),
+            rank(Role::Decode, 8200, 9000),
+            // A third one of the first one's role.
+            rank(Role::Prefill, 8300, 3600),
+        ];
+        assert_eq!(told(&agents), [0, 1, 2, 3].map(|id| (id, 1.0)));
+    }
+
+    #[test]
     fn who_has_no_peers_or_no_transfers_is_not_compared() {
         let rank = |time| agent(Some(of(Engine::Vllm)), "/run/nixl", time);
         assert_eq!(told(&[rank(Some(900))]), []);
@@ -164,8 +189,10 @@ mod tests {
         let vllm = || of(Engine::Vllm);
         // Ranks of a job may have a directory each.
         assert_eq!(group(vllm(), "/a"), group(vllm(), "/b"));
-        let set: [fn(&mut Facts); 5] = [
+        let set: [fn(&mut Facts); 7] = [
             |facts| facts.engine = Some(Engine::Kvbm),
+            |facts| facts.role = Some(Role::Decode),
+            |facts| facts.port = Some(8100),
             |facts| facts.pod_uid = Some("2c48913c".into()),
             |facts| facts.container_id = Some("9".repeat(64)),
             |facts| facts.slurm_job_id = Some("4711".into()),
@@ -180,6 +207,8 @@ mod tests {
         let own = Facts {
             local_rank: Some("3".into()),
             gpu: Some("3".into()),
+            rank: Some("TP3".into()),
+            command: Some("VLLM::Worker_TP3".into()),
             ..vllm()
         };
         assert_eq!(group(own, "/a"), group(vllm(), "/a"));

@@ -1,15 +1,20 @@
-//! Processes that use NIXL and whose telemetry is not found: why an operator sees nothing. For `--check`.
+//! Processes that can transfer data by NIXL and whose telemetry is not found: why an operator sees nothing. For `--check`.
 //!
-//! A process uses NIXL if it has libnixl mapped, as all of NIXL's packages and engines come with it. One that has made no agent
-//! yet, or only loads the library, cannot be told from one whose telemetry is off; its environment says which is more likely.
+//! Such a process has a NIXL backend loaded ([`crate::producer::survey::library`]). One whose agent has ended, or a child that
+//! was forked after a backend was loaded, cannot be told from one whose telemetry is off; the environment says which is more
+//! likely.
 
+use crate::check::release;
 use crate::find::containers::process::namespace;
 use crate::find::directory::Directory;
 use crate::find::discover;
 use crate::find::name;
-use crate::producer::facts::telemetry::Settings;
+use crate::producer::ancestors::Ancestors;
+use crate::producer::facts::command::CommandLine;
+use crate::producer::facts::engine::Engine;
+use crate::producer::facts::telemetry::{Enable, Settings};
 use crate::producer::holdups::{At, Avoided};
-use crate::producer::survey::library::is_nixl;
+use crate::producer::survey::library::Libraries;
 use crate::producer::writer::{Stat, Writer};
 use nix::unistd::geteuid;
 use std::collections::HashSet;
@@ -20,12 +25,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// What is read of a command line, in bytes: enough to know a process by.
-const COMMAND: u64 = 100;
+/// What is read of a command line, in bytes: the engine is named within.
+const COMMAND: u64 = 4096;
 /// What goes by of an environment, in bytes: more than a process can be started with (execve(2)).
 const ENVIRON: u64 = 8 << 20;
+/// The first release of NIXL, major and minor, that writes telemetry by `capture_telemetry` alone (tried: 1.3.2 does not, 1.4.0
+/// does).
+const CAPTURES: (u32, u32) = (1, 4);
 
-/// Processes that use NIXL, as far as /proc may be read.
+/// Processes that have a NIXL backend loaded, as far as /proc may be read.
 #[derive(Debug, Default)]
 pub struct Users {
     found: Vec<User>,
@@ -33,17 +41,36 @@ pub struct Users {
     hidden: usize,
 }
 
-/// A process that uses NIXL.
+/// A process that has a NIXL backend loaded.
 #[derive(Debug)]
 struct User {
     pid: u32,
     uid: u32,
-    /// Its command line, or the beginning of it.
+    /// The process as ps(1) shows it, without arguments.
     command: String,
-    /// What its environment was when it was started; `None`: that may not be read.
-    settings: Option<Settings>,
+    environment: Environment,
+    enable: Enable,
     /// Whether it sees other file systems than this process.
     is_elsewhere: bool,
+}
+
+/// The environment that a process was started with.
+#[derive(Debug)]
+enum Environment {
+    /// It may not be read.
+    Hidden,
+    /// It can be read.
+    Intact(Settings),
+    /// A title has been written over it.
+    Overwritten(Option<Ancestor>),
+}
+
+/// The nearest ancestor of the same user whose environment can be read.
+#[derive(Debug)]
+struct Ancestor {
+    pid: u32,
+    command: String,
+    settings: Settings,
 }
 
 impl Users {
@@ -62,9 +89,19 @@ impl Users {
                 continue;
             }
             at(Some(process));
-            match user_of_nixl(pid) {
-                Ok(None) => {}
-                Ok(Some(task)) => users.found.extend(User::of(pid, &task, ours)),
+            match libraries(pid) {
+                Ok(Some((task, libraries))) if libraries.has_backend() => {
+                    let mut user = User::of(pid, &task, &libraries, ours);
+                    if let Some(User {
+                        environment: Environment::Overwritten(ancestor),
+                        ..
+                    }) = &mut user
+                    {
+                        *ancestor = Ancestor::of(process, avoided, at);
+                    }
+                    users.found.extend(user);
+                }
+                Ok(_) => {}
                 Err(err) if err.kind() == io::ErrorKind::PermissionDenied => users.hidden += 1,
                 // It has ended.
                 Err(_) => {}
@@ -118,37 +155,46 @@ impl Users {
 
 impl User {
     /// `None`: it has ended.
-    fn of(pid: u32, task: &str, ours: Option<u64>) -> Option<Self> {
-        let uid = fs::metadata(format!("/proc/{pid}")).ok()?.uid();
-        let open = |file: &str| File::open(format!("{task}/{file}"));
-        let read = |file: &str| {
-            let mut text = Vec::new();
-            open(file)?.take(COMMAND).read_to_end(&mut text)?;
-            io::Result::Ok(text)
+    fn of(pid: u32, task: &str, libraries: &Libraries, ours: Option<u64>) -> Option<Self> {
+        let is_elsewhere = namespace(task.trim_start_matches("/proc/"), "mnt").ok() != ours;
+        let (command, engine) = command(task).ok()?;
+        // Another mount namespace has other files at the path.
+        let core = libraries.core().filter(|_| !is_elsewhere);
+        let enable = match core.and_then(release::of_library) {
+            _ if engine != Some(Engine::Vllm) => Enable::Needed,
+            None => Enable::NeededBefore14,
+            Some(release) if release < CAPTURES => Enable::Needed,
+            Some(_) => Enable::NotNeeded,
         };
-        let command = match command_line(&read("cmdline").ok()?) {
-            // It has overwritten that with nothing.
-            empty if empty.is_empty() => command_line(read("comm").ok()?.trim_ascii_end()),
-            command => command,
-        };
-        let settings = open("environ").and_then(|file| Settings::read(file.take(ENVIRON)));
         Some(Self {
             pid,
-            uid,
+            uid: fs::metadata(format!("/proc/{pid}")).ok()?.uid(),
             command,
-            settings: settings.ok(),
-            is_elsewhere: namespace(task.trim_start_matches("/proc/"), "mnt").ok() != ours,
+            environment: match settings(task) {
+                Ok(settings) if settings.is_overwritten() => Environment::Overwritten(None),
+                Ok(settings) => Environment::Intact(settings),
+                Err(_) => Environment::Hidden,
+            },
+            enable,
+            is_elsewhere,
         })
     }
 
     fn why(&self, directories: &[Directory], containers: bool) -> String {
-        let Some(settings) = &self.settings else {
-            return format!("its environment may not be read{}", as_root());
-        };
-        if settings.is_overwritten() {
-            return "it has given itself a title, which hides its environment: see that of its parent".into();
+        match &self.environment {
+            Environment::Hidden => format!("its environment may not be read{}", as_root()),
+            Environment::Intact(settings) => self.advice(settings, directories, containers),
+            Environment::Overwritten(None) => "its environment cannot be read, since the process has written a title over it, and no ancestor of the same user has one: see what it was started with".into(),
+            Environment::Overwritten(Some(ancestor)) => {
+                let Ancestor { pid, command, settings } = ancestor;
+                let advice = self.advice(settings, directories, containers);
+                format!("its environment cannot be read, since the process has written a title over it; by that of its ancestor pid {pid} ({command}): {advice}")
+            }
         }
-        let mut faults = settings.faults(|path, stores| {
+    }
+
+    fn advice(&self, settings: &Settings, directories: &[Directory], containers: bool) -> String {
+        let mut faults = settings.faults(self.enable, |path, stores| {
             // What a container calls a directory says nothing of the host's.
             let known = |directory: &Directory| {
                 let holds = directory.holds;
@@ -163,15 +209,57 @@ impl User {
             );
         }
         if faults.is_empty() {
-            return "its environment is as it should be: it has made no agent yet, or NIXL's own log says why it has no telemetry"
+            return "the environment is as it should be: the agent has ended, the process was forked from one that has an agent, or NIXL's own log says why it has no telemetry"
                 .into();
         }
         faults.join("; ")
     }
 }
 
+impl Ancestor {
+    /// `None`: there is none. Reading an environment may take as long as the process likes.
+    fn of(process: Writer, avoided: &Avoided, at: At) -> Option<Self> {
+        let mut ancestors = Ancestors::of(process)?.filter(|ancestor| !avoided.has(*ancestor));
+        ancestors.find_map(|ancestor| {
+            at(Some(ancestor));
+            let task = Stat::of(ancestor.pid).ok()?.shown_at(ancestor.pid)?;
+            let settings = settings(&task).ok()?;
+            let command = command(&task).ok()?.0;
+            let is_intact = !settings.is_overwritten() && ancestor.is_running();
+            is_intact.then_some(Self {
+                pid: ancestor.pid,
+                command,
+                settings,
+            })
+        })
+    }
+}
+
+/// The environment of a process, as far as it concerns NIXL.
+fn settings(task: &str) -> io::Result<Settings> {
+    Settings::read(File::open(format!("{task}/environ"))?.take(ENVIRON))
+}
+
+/// A process as ps(1) shows it, without arguments, since these can hold secrets; and the engine that its command line names.
+fn command(task: &str) -> io::Result<(String, Option<Engine>)> {
+    let read = |file: &str| {
+        let mut text = Vec::new();
+        let file = File::open(format!("{task}/{file}"))?;
+        file.take(COMMAND).read_to_end(&mut text)?;
+        io::Result::Ok(text)
+    };
+    let line = read("cmdline")?;
+    let shown = CommandLine::parse(&line).and_then(|line| line.shown());
+    let shown = match shown {
+        Some(shown) => shown,
+        // The process has overwritten its command line with nothing.
+        None => name::shown(OsStr::from_bytes(read("comm")?.trim_ascii_end())),
+    };
+    Ok((shown, Engine::of_command_line(&line)))
+}
+
 /// What helps where something may not be looked at, unless that is so already.
-fn as_root() -> &'static str {
+pub fn as_root() -> &'static str {
     if geteuid().is_root() {
         ""
     } else {
@@ -186,29 +274,18 @@ fn is_same(one: &Path, other: &Path) -> bool {
     one == other || other.is_absolute() && place(one).is_some_and(|one| place(other) == Some(one))
 }
 
-/// Where /proc shows a process that has a library of NIXL's mapped; `None`: it has none.
-fn user_of_nixl(pid: u32) -> io::Result<Option<String>> {
+/// Where /proc shows what a process has, and the libraries of NIXL that it has mapped; `None`: it shows nothing.
+fn libraries(pid: u32) -> io::Result<Option<(String, Libraries)>> {
     let Some(shown_at) = Stat::of(pid)?.shown_at(pid) else {
         return Ok(None);
     };
     let mut maps = BufReader::new(File::open(format!("{shown_at}/maps"))?);
-    let mut line = Vec::new();
+    let (mut line, mut libraries) = (Vec::new(), Libraries::default());
     while maps.read_until(b'\n', &mut line)? > 0 {
-        if is_nixl(&line) {
-            return Ok(Some(shown_at));
-        }
+        libraries.note(&line);
         line.clear();
     }
-    Ok(None)
-}
-
-/// A command line as it can be shown on a terminal.
-fn command_line(command: &[u8]) -> String {
-    let words = command
-        .split(|&byte| byte == 0)
-        .filter(|word| !word.is_empty());
-    let words = words.map(|word| name::shown(OsStr::from_bytes(word)));
-    words.collect::<Vec<_>>().join(" ")
+    Ok(Some((shown_at, libraries)))
 }
 
 #[cfg(test)]
@@ -216,13 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_line_is_shown_without_control_characters() {
-        assert_eq!(command_line(b"python3\0-m\0vllm\0"), "python3 -m vllm");
-        assert_eq!(command_line(b"a\x1b[31m\0b"), "\"a\\u{1b}[31m\" b");
-    }
-
-    #[test]
-    fn who_has_no_library_of_nixls_mapped_is_none() {
+    fn process_without_a_backend_is_not_found() {
         let users = Users::look(&Avoided::default(), &mut |_| ());
         let me = std::process::id();
         assert!(users.found.iter().all(|user| user.pid != me));

@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// An option: all that is known of it, for the parser, `--help` and the test of the manual page.
 #[derive(Clone, Copy, Debug)]
@@ -111,6 +111,17 @@ pub struct Options {
 /// # Errors
 /// An option that there is not, or one whose value is missing or wrong.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Options, lexopt::Error> {
+    parse_in(Path::new(""), args)
+}
+
+/// Reads the command line of a process with this working directory, the program's name first; "" is that of this process.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_in(
+    directory: &Path,
+    args: impl IntoIterator<Item = OsString>,
+) -> Result<Options, lexopt::Error> {
     use lexopt::prelude::*;
     let mut options = Options {
         standard: vec![c"pmdanixl".into()],
@@ -131,7 +142,9 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Options, lexopt
             None => None,
         };
         match (option.meaning, value) {
-            (Meaning::Config, Some(value)) => options.config = Some(absolute(value)?),
+            (Meaning::Config, Some(value)) => {
+                options.config = Some(absolute(&directory.join(value))?);
+            }
             (Meaning::Username, Some(value)) => options.username = Some(value.string()?),
             (Meaning::Check, _) => options.check = true,
             (Meaning::Version, _) => options.version = true,
@@ -150,9 +163,9 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Options, lexopt
 }
 
 /// The file as seen from where we are now; messages name it so.
-fn absolute(path: OsString) -> Result<PathBuf, lexopt::Error> {
+fn absolute(path: &Path) -> Result<PathBuf, lexopt::Error> {
     let failed = |err| lexopt::Error::Custom(format!("{path:?}: {err}").into());
-    std::path::absolute(&path).map_err(failed)
+    std::path::absolute(path).map_err(failed)
 }
 
 /// Hands an option on to pmdaGetOpt(3), by its short name.
@@ -196,6 +209,18 @@ mod tests {
         );
         assert!(options.debug && !options.check);
         assert!(!parsed("pmdanixl -D libpmda").expect("good").debug);
+    }
+
+    #[test]
+    fn relative_file_is_below_the_working_directory() {
+        let config = |directory: &str, file: &str| {
+            let line = ["pmdanixl", "-c", file].map(OsString::from);
+            parse_in(Path::new(directory), line).expect("good").config
+        };
+        assert_eq!(config("/etc", "./a/b"), Some("/etc/a/b".into()));
+        assert_eq!(config("/etc", "/a"), Some("/a".into()));
+        let here = std::path::absolute("a").expect("a working directory");
+        assert_eq!(config("", "a"), Some(here));
     }
 
     #[test]

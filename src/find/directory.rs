@@ -187,6 +187,12 @@ pub fn matches_nothing(pattern: &DirectoryPattern) -> bool {
     .is_empty()
 }
 
+/// Why the part of a pattern before its first wildcard cannot be opened; `None` if it can.
+#[must_use]
+pub fn cannot_expand(pattern: &DirectoryPattern) -> Option<Errno> {
+    walk::pass(&base(pattern)).err()
+}
+
 /// What of a configured path is written out: all of it, or a pattern's components before the first with a wildcard.
 #[must_use]
 pub fn base(pattern: &DirectoryPattern) -> PathBuf {

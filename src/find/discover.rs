@@ -4,6 +4,7 @@
 //! written to one that has not.
 
 use crate::error::Refusal;
+use crate::find::space::Space;
 use crate::find::unlocked;
 use crate::ring::layout::{HEADER_LEN, Header, Layout};
 use crate::ring::sparse::Written;
@@ -45,6 +46,12 @@ pub struct FileFacts {
 }
 
 impl FileFacts {
+    /// True if it is a regular file.
+    #[must_use]
+    pub fn is_file(&self) -> bool {
+        self.kind == SFlag::S_IFREG
+    }
+
     /// The facts in what stat(2) filled in.
     #[must_use]
     #[allow(
@@ -193,7 +200,9 @@ pub fn open(
 ) -> Result<Candidate, Refusal> {
     check_facts(facts, terms.owners.as_deref())?;
     let read_only = open_to_read(directory, name, facts, Layout::fits_any(facts.size))?;
-    terms.check(&read_header(&read_only)?, facts.size)?;
+    terms
+        .check(&read_header(&read_only)?, facts.size)
+        .map_err(|refusal| with_space(refusal, &read_only, facts.size))?;
     let (mut file, mut access) = (read_only, Access::Asked);
     if !terms.observe {
         let writable = open_same(directory, name, facts, OFlag::O_RDWR, |errno| Refusal::Io {
@@ -226,6 +235,17 @@ pub fn open(
         layout,
         access,
     })
+}
+
+/// Adds to the refusal of an unwritten header that the file does not fit into its tmpfs. The header was read: fstatfs(2) has
+/// answered for this file before.
+fn with_space(refusal: Refusal, file: &File, size: u64) -> Refusal {
+    match refusal {
+        Refusal::Uninitialised { .. } => Refusal::Uninitialised {
+            full: Space::of_tmpfs(file).filter(|space| space.free < size),
+        },
+        refusal => refusal,
+    }
 }
 
 /// Opens a file to look at it. `may_be_one`: whether it is known, from its name or its size, that it matters if it cannot be.

@@ -213,10 +213,11 @@ impl Scanner {
         self.watch.remembered()
     }
 
-    /// How many directories are looked through, and how many there is no place for.
+    /// Number of directories that are open, of those for which there is no place, and of those that are missing.
     #[must_use]
-    pub fn directories(&self) -> (usize, u32) {
-        (self.watch.len(), self.watch.left_out())
+    pub fn directories(&self) -> (usize, u32, usize) {
+        let open = self.watch.iter().filter(|watched| watched.fd().is_some());
+        (open.count(), self.watch.left_out(), self.watch.missing())
     }
 
     /// Whether the last look came to its end in time.
@@ -268,7 +269,9 @@ fn halfway(end: Instant) -> Instant {
 pub fn is_starting(facts: &FileFacts, refusal: &Refusal) -> bool {
     match refusal {
         // Also of a size that no ring of today has: a later NIXL may be starting.
-        Refusal::Uninitialised | Refusal::Blank { .. } => is_younger_than(facts.changed, STARTING),
+        Refusal::Uninitialised { .. } | Refusal::Blank { .. } => {
+            is_younger_than(facts.changed, STARTING)
+        }
         // It gets its size right after it was made.
         Refusal::Size { size: 0 } => is_younger_than(facts.changed, 2 * COARSE),
         _ => false,
@@ -375,9 +378,22 @@ mod tests {
         facts.changed = (1, 0);
         for look in 0..3 {
             assert_eq!(watched.refused.knows(&facts, 1), look > 0);
-            let new = watched.refuse("zeros".as_ref(), &facts, Refusal::Uninitialised);
+            let new = watched.refuse(
+                "zeros".as_ref(),
+                &facts,
+                Refusal::Uninitialised { full: None },
+            );
             assert_eq!(new, look == 0);
         }
+    }
+
+    #[test]
+    fn lock_of_nixls_is_neither_found_nor_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::write(dir.path().join("nixl-owner.[::1]:9090.lock"), "").expect("written");
+        let mut scanner = scanner(dir.path());
+        assert_eq!(open_all(&mut scanner, 1), (0, 0));
+        assert_eq!(scanner.refusals(), 0);
     }
 
     #[test]
@@ -510,7 +526,7 @@ mod tests {
                 },
                 false,
             ),
-            (Refusal::Uninitialised, false),
+            (Refusal::Uninitialised { full: None }, false),
         ] {
             refused.refuse(&path, "agent".as_ref(), &aged, refusal, 1);
             assert_eq!(refused.skips(aged.id, "agent".as_ref(), 2), skips);

@@ -76,6 +76,8 @@ pub struct Effort {
     pub directories: u32,
     /// Directories that patterns match and that there is no place for.
     pub left_out: u32,
+    /// Configured directories that do not exist or cannot be read.
+    pub missing: u32,
     /// Files that were refused and are remembered.
     pub remembered: u32,
     /// Looks through /proc that were finished.

@@ -7,9 +7,11 @@
 use super::callbacks;
 use super::sys;
 use crate::metrics::{INDOMS, Kind, METRICS, Semantics, Units};
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::fmt;
 use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::ptr;
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::Relaxed;
@@ -132,6 +134,23 @@ impl Pmda {
     pub fn domain(&self) -> u32 {
         // SAFETY: the interface lives for ever and is only changed by the library's calls, none of which runs now.
         u32::try_from(unsafe { (*self.interface).domain }).unwrap_or_default()
+    }
+
+    /// The log file of the command line; `None` if that is `-`, standard error as it is.
+    #[must_use]
+    pub fn log_path(&self) -> Option<PathBuf> {
+        // SAFETY: the interface lives for ever, and nothing else refers to it during this statement.
+        let interface = unsafe { &*self.interface };
+        // SAFETY: all variants of the union begin with this pointer.
+        let extension = unsafe { interface.version.any.ext };
+        // SAFETY: pmdaDaemon has set it up, and it lives as long as the interface.
+        let name = unsafe { (*extension).e_logfile };
+        if name.is_null() {
+            return None;
+        }
+        // SAFETY: a string of the library's own, which only another -l would replace.
+        let name = unsafe { CStr::from_ptr(name) }.to_bytes();
+        (name != b"-").then(|| OsStr::from_bytes(name).into())
     }
 
     /// pmdaOpenLog(3): standard error goes to the log file from now on.

@@ -9,6 +9,7 @@ mod current;
 pub mod daemon;
 pub mod ffi;
 pub mod instances;
+pub mod log_file;
 pub mod profile;
 pub mod server;
 mod sys;

@@ -6,30 +6,35 @@
 //! stranger's process.
 
 pub mod cgroup;
+pub mod command;
 pub mod engine;
 pub mod environ;
 pub mod gpu;
+mod inherited;
 pub mod kubelet;
 pub mod names;
 pub mod pods;
+pub mod server;
 pub mod telemetry;
 
 pub use engine::Engine;
+pub use server::Role;
 
 use crate::producer::writer::{Stat, Writer};
 use crate::store::Description;
 use cgroup::Cgroup;
+use command::{CommandLine, MAX_CMDLINE};
 use environ::Environ;
+use inherited::Asked;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use server::Server;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// What is read of a process's command line, in bytes; what tells its engine stands at the beginning.
-const CMDLINE: u64 = 32 << 10;
 /// What is read of its control groups, in bytes; under cgroup v1 there are about 13 lines with a path each.
 const CGROUP: u64 = 64 << 10;
 /// What goes by of its environment, in bytes.
@@ -63,6 +68,40 @@ pub struct Facts {
     pub gpu: Option<String>,
     /// A decimal number.
     pub slurm_job_id: Option<String>,
+    /// Which of the engine's ranks the process is, from its title: `TP0`, `DP1_TP0`.
+    pub rank: Option<String>,
+    /// What the engine's server does in disaggregated inference.
+    pub role: Option<Role>,
+    /// HTTP port of the engine's server.
+    pub port: Option<u16>,
+    /// The process as ps(1) shows it, without arguments; not a label.
+    pub command: Option<String>,
+}
+
+/// What is read of a process's memory, which can block.
+#[derive(Debug, Default)]
+struct Sources {
+    cmdline: Vec<u8>,
+    environ: Environ,
+}
+
+impl Sources {
+    /// Reads them where /proc shows the process; what may not be read is empty.
+    fn read(shown_at: &str) -> Self {
+        let open = |file| File::open(format!("{shown_at}/{file}"));
+        let environ = open("environ").and_then(|file| Environ::read(file.take(ENVIRON)));
+        Self {
+            cmdline: content(open("cmdline"), MAX_CMDLINE),
+            environ: environ.unwrap_or_default(),
+        }
+    }
+}
+
+/// The first bytes of a file; none if it cannot be read.
+fn content(file: io::Result<File>, limit: u64) -> Vec<u8> {
+    let mut content = Vec::new();
+    let read = file.and_then(|file| file.take(limit).read_to_end(&mut content));
+    read.map(|_| content).unwrap_or_default()
 }
 
 impl Facts {
@@ -92,20 +131,31 @@ impl Facts {
     }
 
     /// What /proc tells of a process, as far as it may be read; `None` if that process is gone, and what was read may be
-    /// another's that got its id. May wait for as long as the process likes.
+    /// another's that got its id. Blocks for as long as the process likes. Where the process has overwritten what it was started
+    /// with, its ancestors are read; each only if `may_read` returns true, since that blocks as well.
     #[must_use]
-    pub fn of_process(process: Writer) -> Option<Self> {
+    pub fn of_process(process: Writer, may_read: &mut dyn FnMut(Writer) -> bool) -> Option<Self> {
         let shown_at = Stat::of(process.pid).ok()?.shown_at(process.pid)?;
-        let open = |file: &str| File::open(format!("{shown_at}/{file}"));
-        let read = |file: &str, limit: u64| -> io::Result<Vec<u8>> {
-            let mut content = Vec::new();
-            open(file)?.take(limit).read_to_end(&mut content)?;
-            Ok(content)
+        let Sources { cmdline, environ } = Sources::read(&shown_at);
+        let cgroup = File::open(format!("{shown_at}/cgroup"));
+        let cgroup = Cgroup::parse(&content(cgroup, CGROUP));
+        // The environment says which GPUs are its own; it may have others open, to see what there is.
+        let gpu = environ.gpu.clone();
+        let gpu = gpu.or_else(|| gpu::of_open_files(&shown_at));
+        let line = CommandLine::parse(&cmdline);
+        let line = line.as_ref();
+        let is_overwritten = environ.is_overwritten(line.is_some_and(CommandLine::is_title));
+        let engine = line.and_then(Engine::of);
+        let server = line.and_then(|line| Server::of(line, &environ));
+        // The groups are the system's; an environment is passed on to whatever is started from a job.
+        let slurm_job_id = cgroup.slurm_job_id.or(environ.slurm_job_id);
+        let asked = Asked {
+            job: slurm_job_id.is_none() && is_overwritten,
+            server: line.is_some() && server.is_none(),
+            engine,
         };
-        let cmdline = read("cmdline", CMDLINE).unwrap_or_default();
-        let cgroup = Cgroup::parse(&read("cgroup", CGROUP).unwrap_or_default());
-        let environ = open("environ").and_then(|file| Environ::read(file.take(ENVIRON)));
-        let environ = environ.unwrap_or_default();
+        let inherited = inherited::ask(process, asked, may_read);
+        let server = server.or(inherited.server).unwrap_or_default();
         let facts = Self {
             user: None,
             local_rank: environ.local_rank,
@@ -115,11 +165,13 @@ impl Facts {
             pod_uid: cgroup.pod_uid,
             pod: None,
             namespace: None,
-            engine: Engine::of_command_line(&cmdline),
-            // What it was given says which are its own; it may have others open, to see what there is.
-            gpu: environ.gpu.or_else(|| gpu::of_open_files(&shown_at)),
-            // The groups are the system's; an environment is passed on to whatever is started from a job.
-            slurm_job_id: cgroup.slurm_job_id.or(environ.slurm_job_id),
+            engine,
+            gpu,
+            slurm_job_id: slurm_job_id.or(inherited.slurm_job_id),
+            rank: line.and_then(CommandLine::rank),
+            role: server.role,
+            port: server.port,
+            command: line.and_then(CommandLine::shown),
         };
         Writer::of(process.pid)
             .is_ok_and(|now| now == process)
@@ -143,6 +195,10 @@ impl Facts {
             engine: self.engine.or(weaker.engine),
             gpu: or(self.gpu, &weaker.gpu),
             slurm_job_id: or(self.slurm_job_id, &weaker.slurm_job_id),
+            rank: or(self.rank, &weaker.rank),
+            role: self.role.or(weaker.role),
+            port: self.port.or(weaker.port),
+            command: or(self.command, &weaker.command),
         }
     }
 
@@ -152,6 +208,7 @@ impl Facts {
     pub fn labels(&self, raw_name: &OsStr, source: &str) -> Value {
         let raw_name = raw_name.to_string_lossy();
         let instance = self.agent_instance.map(|instance| instance.to_string());
+        let port = self.port.map(|port| port.to_string());
         let labels = [
             ("nixl_agent", Some(&*raw_name)),
             ("source", Some(source)),
@@ -166,6 +223,9 @@ impl Facts {
             ("engine", self.engine.map(Engine::name)),
             ("gpu", self.gpu.as_deref()),
             ("slurm_job_id", self.slurm_job_id.as_deref()),
+            ("rank", self.rank.as_deref()),
+            ("role", self.role.map(Role::name)),
+            ("port", port.as_deref()),
         ];
         let known = labels
             .into_iter()
@@ -204,6 +264,10 @@ mod tests {
             engine: Some(Engine::Vllm),
             gpu: Some("0,3".into()),
             slurm_job_id: Some("4711".into()),
+            rank: Some("DP1_TP3".into()),
+            role: Some(Role::Prefill),
+            port: Some(8100),
+            command: Some("VLLM::Worker_DP1_TP3".into()),
         }
     }
 
@@ -246,7 +310,7 @@ mod tests {
         let end = Instant::now() + Duration::from_secs(120);
         // While the kernel sets its program up, its environment is empty.
         let facts = loop {
-            let facts = Facts::of_process(writer).expect("it runs");
+            let facts = Facts::of_process(writer, &mut |_| true).expect("it runs");
             if facts.local_rank.is_some() || Instant::now() > end {
                 break facts;
             }
@@ -267,10 +331,10 @@ mod tests {
             start: writer.start - 1,
             ..writer
         };
-        assert_eq!(Facts::of_process(earlier), None);
+        assert_eq!(Facts::of_process(earlier, &mut |_| true), None);
         child.kill().expect("it runs");
         child.wait().expect("our child");
-        assert_eq!(Facts::of_process(writer), None);
+        assert_eq!(Facts::of_process(writer, &mut |_| true), None);
     }
 
     #[test]
@@ -304,6 +368,7 @@ mod tests {
                 "nixl_agent": "a", "source": "ring", "user": "dynamo", "local_rank": "3", "agent_instance": "1",
                 "nixl_hostname": "node-1", "container_id": "9".repeat(64),
                 "pod_uid": POD, "pod": "vllm-0", "namespace": "inference", "engine": "vllm", "gpu": "0,3", "slurm_job_id": "4711",
+                "rank": "DP1_TP3", "role": "prefill", "port": "8100",
             })
         );
     }

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 pub mod library;
 mod locks;
-use library::is_nixl;
+use library::Libraries;
 use locks::Locks;
 
 /// What /proc/self/ns/pid is a link to in the namespace that all processes of the host are seen from (PROC_PID_INIT_INO of
@@ -64,7 +64,7 @@ pub struct Mappers {
     users: HashMap<u32, String>,
     /// What pods are called.
     pub pods: Pods,
-    /// The processes that use NIXL, but for those of this program.
+    /// Processes that have a NIXL backend loaded, without those of this program.
     nixl: Vec<Writer>,
     /// Who has locked a store; `None`: not all of it is shown.
     locks: Option<Locks>,
@@ -118,7 +118,7 @@ impl Mappers {
             files: files.iter().map(|(ino, _)| *ino).collect(),
         };
         let users: HashSet<u32> = files.iter().map(|(_, uid)| *uid).collect();
-        let host = fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link == Path::new(HOST));
+        let host = sees_host();
         let mut mappers = Self {
             // Where processes are hidden (hidepid), so is the first.
             complete: all && host && pids.contains(&INIT),
@@ -169,7 +169,7 @@ impl Mappers {
             }
         });
         let (mut maps, mut line) = (BufReader::new(maps), Vec::new());
-        let (mut has_file, mut uses_nixl) = (false, false);
+        let (mut has_file, mut libraries) = (false, Libraries::default());
         let mut places: HashMap<u64, HashSet<String>> = HashMap::new();
         // A process may end at any point; what was read of it until then may stay.
         while read_line(&mut maps, &mut line)? {
@@ -187,13 +187,21 @@ impl Mappers {
                     }
                 }
             }
-            uses_nixl = uses_nixl || is_nixl(&line);
+            libraries.note(&line);
         }
-        if uses_nixl && mapper.is_agent() {
+        if libraries.has_backend() && mapper.is_agent() {
             self.nixl.push(mapper.process);
         }
         if has_file && mapper.is_agent() {
-            if let Some(facts) = Facts::of_process(mapper.process) {
+            // An ancestor that blocks is what the scan waits for then.
+            let mut may_read = |ancestor| {
+                let may_read = !avoided.has(ancestor);
+                if may_read {
+                    at(Some(ancestor));
+                }
+                may_read
+            };
+            if let Some(facts) = Facts::of_process(mapper.process, &mut may_read) {
                 self.facts.insert(mapper.process, facts);
             }
         }
@@ -270,8 +278,8 @@ impl Mappers {
         known.any(|(_, mapper)| mapper.is_agent())
     }
 
-    /// The processes that use NIXL and have none of these files mapped, each by its device, inode and path; `None`: not all
-    /// processes were seen.
+    /// The processes that have a NIXL backend loaded and none of these files mapped, each file by its device, inode and path;
+    /// `None`: not all processes were seen.
     #[must_use]
     pub fn silent<'a>(
         &self,
@@ -294,6 +302,12 @@ impl Mappers {
         }
         has_room
     }
+}
+
+/// True if all processes of the host can be seen, as far as the process namespace decides that.
+#[must_use]
+pub fn sees_host() -> bool {
+    fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link == Path::new(HOST))
 }
 
 /// What is looked for.

@@ -82,6 +82,8 @@ impl Writer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
     state: u8,
+    /// Process id of the parent; 0 if the parent is outside of this PID namespace.
+    parent: u32,
     threads: u64,
     start: u64,
 }
@@ -94,7 +96,7 @@ impl Stat {
         Self::parse(&line[..len]).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Fields 3, 20 and 22. The second, the command in brackets, may hold anything.
+    /// Fields 3, 4, 20 and 22. The second, the command in brackets, may hold anything.
     fn parse(stat: &[u8]) -> Option<Self> {
         let close = stat.iter().rposition(|&byte| byte == b')')?;
         let rest = std::str::from_utf8(&stat[close + 1..]).ok()?;
@@ -102,7 +104,8 @@ impl Stat {
         let mut fields = rest.split_ascii_whitespace();
         Some(Self {
             state: *fields.next()?.as_bytes().first()?,
-            threads: fields.nth(16)?.parse().ok()?,
+            parent: fields.next()?.parse().ok()?,
+            threads: fields.nth(15)?.parse().ok()?,
             start: fields.nth(1)?.parse().ok()?,
         })
     }
@@ -113,6 +116,11 @@ impl Stat {
             pid,
             start: self.start,
         }
+    }
+
+    /// Process id of the parent; 0 if the parent is outside of this PID namespace.
+    pub(crate) fn parent(&self) -> u32 {
+        self.parent
     }
 
     /// Whether no thread of it is left.
@@ -184,6 +192,7 @@ mod tests {
         let stat = b"7 (a) R (b) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 100 9\n";
         let stat = Stat::parse(stat).expect("a process");
         assert_eq!((stat.start, stat.threads, stat.state), (4242, 1, b'S'));
+        assert_eq!(stat.parent(), 1);
         let cut = b"7 (a) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 x 1";
         for other in [&b""[..], b"7 (a", b"7 (a) S 1", cut] {
             assert_eq!(Stat::parse(other), None);

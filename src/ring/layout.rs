@@ -92,7 +92,7 @@ impl Header {
         if version == 0 || expected_version == 0 {
             // The producer clears both at first and stores them last, one after the other.
             return Err(if Layout::has_whole_slots(size) {
-                Refusal::Uninitialised
+                Refusal::Uninitialised { full: None }
             } else {
                 Refusal::Blank { size }
             });
@@ -341,13 +341,22 @@ mod tests {
             change(&mut wrong);
             wrong.check(size).expect_err("a wrong header")
         };
-        assert_eq!(refusal(|h| h.version = 0), Refusal::Uninitialised);
-        assert_eq!(refusal(|h| h.expected_version = 0), Refusal::Uninitialised);
+        assert_eq!(
+            refusal(|h| h.version = 0),
+            Refusal::Uninitialised { full: None }
+        );
+        assert_eq!(
+            refusal(|h| h.expected_version = 0),
+            Refusal::Uninitialised { full: None }
+        );
         let blank = Header::from_words([0; HEADER_WORDS]);
         // 1,000 slots are what NIXL leaves; what UCX leaves in /dev/shm is of whole pages.
         for layout in Layout::ALL {
             let size = layout.file_len(1000).expect("small");
-            assert_eq!(blank.check(size), Err(Refusal::Uninitialised));
+            assert_eq!(
+                blank.check(size),
+                Err(Refusal::Uninitialised { full: None })
+            );
         }
         for size in [4096, 5 * 4096, 519 * 4096, 100] {
             assert_eq!(blank.check(size), Err(Refusal::Blank { size }));

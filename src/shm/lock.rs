@@ -62,6 +62,14 @@ fn lease_call(file: &File, command: c_int, kind: c_int) -> io::Result<c_int> {
     }
 }
 
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "small constants, which C has as int"
+)]
+const WRITE: libc::c_short = libc::F_WRLCK as libc::c_short;
+#[allow(clippy::cast_possible_truncation, reason = "as above")]
+const START: libc::c_short = libc::SEEK_SET as libc::c_short;
+
 /// Locks a file that is open for writing, until its last descriptor is closed: `false` while another process has the lock.
 ///
 /// An open file description lock (fcntl(2)) for writing, which it takes the right to write the file to have. A lock for
@@ -69,26 +77,33 @@ fn lease_call(file: &File, command: c_int, kind: c_int) -> io::Result<c_int> {
 ///
 /// # Errors
 /// What fcntl(2) says; ENOLCK and others where the file system has no locks.
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "small constants, which C has as int"
-)]
 pub fn lock(file: &File) -> io::Result<bool> {
-    let whole = libc::flock {
-        l_type: libc::F_WRLCK as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
+    let whole = whole();
+    match fcntl(file, FcntlArg::F_OFD_SETLK(&whole)) {
+        Ok(_) => Ok(true),
+        Err(Errno::EAGAIN | Errno::EACCES) => Ok(!is_locked(file)?),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// True while another open file description has the lock that [`lock`] takes. It may be open for reading only.
+///
+/// # Errors
+/// What fcntl(2) says.
+pub fn is_locked(file: &File) -> io::Result<bool> {
+    let mut found = whole();
+    fcntl(file, FcntlArg::F_OFD_GETLK(&mut found))?;
+    Ok(found.l_type == WRITE)
+}
+
+/// A lock for writing of the whole file.
+fn whole() -> libc::flock {
+    libc::flock {
+        l_type: WRITE,
+        l_whence: START,
         l_start: 0,
         l_len: 0,
         l_pid: 0,
-    };
-    match fcntl(file, FcntlArg::F_OFD_SETLK(&whole)) {
-        Ok(_) => Ok(true),
-        Err(Errno::EAGAIN | Errno::EACCES) => {
-            let mut found = whole;
-            fcntl(file, FcntlArg::F_OFD_GETLK(&mut found))?;
-            Ok(found.l_type != libc::F_WRLCK as libc::c_short)
-        }
-        Err(errno) => Err(errno.into()),
     }
 }
 

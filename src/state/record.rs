@@ -271,6 +271,7 @@ pub struct Damaged;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::producer::facts::{Engine, Role, command, gpu};
     use crate::ring::commit::Commit;
 
     fn record() -> Vec<AtomicU64> {
@@ -330,6 +331,28 @@ mod tests {
         set_facts(&words, Some(&facts));
         let saved = read(&words).expect("whole").expect("in use");
         assert_eq!((saved.id, saved.facts), (Some(7), Some(facts.clone())));
+        // The longest that hosts have; those of the version before lack the last four.
+        let text = |len| Some("x".repeat(len));
+        let most = Facts {
+            user: text(256),
+            local_rank: text(63),
+            agent_instance: Some(u64::MAX),
+            nixl_hostname: text(127),
+            container_id: text(64),
+            pod_uid: text(36),
+            pod: text(253),
+            namespace: text(63),
+            engine: Some(Engine::LmCache),
+            gpu: text(gpu::MAX_LIST),
+            slurm_job_id: text(10),
+            rank: text(command::MAX_RANK),
+            role: Some(Role::Prefill),
+            port: Some(u16::MAX),
+            command: text(command::MAX_SHOWN),
+        };
+        set_facts(&words, Some(&most));
+        let saved = read(&words).expect("whole").expect("in use");
+        assert_eq!(saved.facts, Some(most));
         let much = Facts {
             user: Some("x".repeat(5000)),
             ..Facts::default()
@@ -342,6 +365,24 @@ mod tests {
         }
         free(&words);
         assert_eq!(read(&words), Ok(None));
+    }
+
+    #[test]
+    fn facts_of_the_version_before_are_read() {
+        let words = record();
+        create(&words, &name(), &Entry::default());
+        let text =
+            br#"{"user":"root","local_rank":"3","agent_instance":null,"engine":"Vllm","gpu":null}"#;
+        put_text(&words[FACTS..], text);
+        words[FACTS_LENGTH].store(text.len() as u64, Release);
+        let expected = Facts {
+            user: Some("root".into()),
+            local_rank: Some("3".into()),
+            engine: Some(Engine::Vllm),
+            ..Facts::default()
+        };
+        let saved = read(&words).expect("whole").expect("in use");
+        assert_eq!(saved.facts, Some(expected));
     }
 
     #[test]

@@ -91,6 +91,14 @@ pub fn is_store_name(name: &OsStr) -> bool {
     }
 }
 
+/// True for `nixl-owner.127.0.0.1:19090.lock`: an empty file that NIXL locks beside stores, for the process that serves them
+/// over HTTP.
+#[must_use]
+pub fn is_owner_lock(name: &OsStr, size: u64) -> bool {
+    let rest = name.as_bytes().strip_prefix(b"nixl-owner.");
+    size == 0 && rest.is_some_and(|rest| rest.ends_with(b".lock"))
+}
+
 /// Looks at the first two words: whether it is a store, and of the schema that this build reads.
 ///
 /// # Errors
@@ -342,6 +350,20 @@ pub(crate) mod tests {
             [-1.0, 1.0],
         ] {
             assert!(parse(&store("a", "", &bounds)).is_err(), "{bounds:?}");
+        }
+    }
+
+    #[test]
+    fn owner_lock_is_an_empty_file_of_that_name() {
+        for (name, size, expected) in [
+            ("nixl-owner.127.0.0.1:19090.lock", 0, true),
+            ("nixl-owner.[::1]:9090.lock", 0, true),
+            ("nixl-owner.127.0.0.1:19090.lock", 168, false),
+            ("nixl-owner.lock2", 0, false),
+            ("nixl.1.2.3.mmap", 0, false),
+            ("owner.1.lock", 0, false),
+        ] {
+            assert_eq!(is_owner_lock(OsStr::new(name), size), expected, "{name}");
         }
     }
 

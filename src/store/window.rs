@@ -1,11 +1,11 @@
 //! Percentiles of a store's transfers of the last minute, as far as its histograms tell.
 //!
 //! As in [`crate::totals::window`], time is cut into parts of 10 s, and what is between 60 and 70 s old leaves. A store has no single
-//! values: within a range they are taken for evenly spread, as Prometheus's `histogram_quantile` does, so that a percentile is no
-//! more exact than the bounds are.
+//! values: within a range they are taken for evenly spread, so that a percentile is no more exact than the bounds are.
 
 use crate::totals::histogram::MAX_BUCKETS;
 use crate::totals::ranges::Ranges;
+use crate::totals::scale::Rank;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -79,30 +79,34 @@ impl StoreWindow {
         (self.now.len() / 2).max(1)
     }
 
-    /// The time that so many percent of the transfers did not exceed, by histogram; `None` without transfers. Where it lies
-    /// above the last bound, it is that bound.
+    /// A percentile of the times of the transfers, by histogram, interpolated as [`Rank`] does; `None` without transfers. A
+    /// transfer above the last bound counts as that bound.
     #[must_use]
-    #[allow(clippy::cast_precision_loss, reason = "counts of a minute")]
     pub fn percentile(&self, histogram: usize, ranges: &Ranges, percent: u64) -> Option<f64> {
         let ranges_of_it = self.ranges() * histogram..self.ranges() * (histogram + 1);
         let before = self.before.front()?.get(ranges_of_it.clone())?;
         let both = self.now.get(ranges_of_it)?.iter().zip(before);
         let counts = both.map(|(now, before)| u64::from(now.wrapping_sub(*before)));
-        let count: u64 = counts.clone().sum();
-        let rank = count as f64 * percent as f64 / 100.0;
-        let mut below = 0;
-        for (range, count) in counts.enumerate() {
-            let upto = below + count;
-            if count > 0 && upto as f64 >= rank {
-                let (lower, upper) = ranges.around(range);
-                let share = (rank - below as f64) / count as f64;
-                // As Prometheus has it: of the slowest it is known only that they are slower than the last bound.
-                return Some(upper.map_or(lower, |upper| lower + (upper - lower) * share));
-            }
-            below = upto;
-        }
-        None
+        let rank = Rank::new(counts.clone().sum(), percent)?;
+        let lower = value(counts.clone(), ranges, rank.lower)?;
+        let upper = value(counts, ranges, rank.upper)?;
+        Some(rank.between(lower, upper))
     }
+}
+
+/// The value at an index of the sorted values, where those of each range are evenly spread within it.
+#[allow(clippy::cast_precision_loss, reason = "counts of a minute")]
+fn value(counts: impl Iterator<Item = u64>, ranges: &Ranges, index: u64) -> Option<f64> {
+    let mut below = 0;
+    for (range, count) in counts.enumerate() {
+        if index < below + count {
+            let (lower, upper) = ranges.around(range);
+            let share = ((index - below) as f64 + 0.5) / count as f64;
+            return Some(upper.map_or(lower, |upper| lower + (upper - lower) * share));
+        }
+        below += count;
+    }
+    None
 }
 
 #[allow(
@@ -138,17 +142,17 @@ mod tests {
             "what was there before does not count"
         );
         window.advance(&counts(&[1000, 1010, 10]), now);
-        let told = [
-            of(&window, 25),
-            of(&window, 50),
-            of(&window, 90),
-            of(&window, 100),
-        ];
-        assert_eq!(told, [Some(15.0), Some(20.0), Some(36.0), Some(40.0)]);
+        let told = [0, 50, 90, 100].map(|percent| of(&window, percent));
+        // numpy.percentile([10.5, 11.5, ... 19.5, 21, 23, ... 39], percent)
+        let near = |(told, exact): (&Option<f64>, f64)| {
+            told.is_some_and(|told| (told - exact).abs() < 1e-9)
+        };
+        let exact = [10.5, 20.25, 35.2, 39.0];
+        assert!(told.iter().zip(exact).all(near), "{told:?}");
         assert_eq!(window.percentile(0, &ranges(), 50), None);
         window.advance(&counts(&[1000, 1010, 10, 20]), now);
-        assert_eq!(of(&window, 50), Some(40.0));
-        assert_eq!(of(&window, 51), Some(40.0), "no less than that");
+        assert_eq!(of(&window, 50), Some(39.5));
+        assert_eq!(of(&window, 52), Some(40.0), "no less than that");
     }
 
     #[test]
@@ -176,7 +180,7 @@ mod tests {
         let mut window = StoreWindow::new(&counts(&[7, u64::MAX - 1, u64::MAX >> 32]), 4, now);
         window.advance(&counts(&[7, u64::MAX, (u64::MAX >> 32) + 1]), now);
         let told = [50, 75].map(|percent| window.percentile(1, &ranges(), percent));
-        assert_eq!(told, [Some(20.0), Some(30.0)]);
+        assert_eq!(told, [Some(22.5), Some(26.25)]);
     }
 
     #[test]

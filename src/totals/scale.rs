@@ -56,9 +56,63 @@ pub fn middle(step: usize) -> f64 {
     (lowest(step) as f64 + highest(step) as f64) / 2.0
 }
 
+/// Position of a percentile among sorted values, as the default method (`linear`) of `numpy.percentile` defines it: between the
+/// values that are next to `(count - 1) * percent / 100`, counted from 0. vLLM computes its percentiles with numpy.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rank {
+    /// Index of the value at or below the position.
+    pub lower: u64,
+    /// Index of the value at or above the position.
+    pub upper: u64,
+    /// Distance of the position from `lower`, 0 to less than 1.
+    share: f64,
+}
+
+impl Rank {
+    /// Returns the position of a percentile, at most the 100th, among `count` values; `None` without values.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss, reason = "it is below 100")]
+    pub fn new(count: u64, percent: u64) -> Option<Self> {
+        let place = count.checked_sub(1)? * percent.min(100);
+        Some(Self {
+            lower: place / 100,
+            upper: place.div_ceil(100),
+            share: (place % 100) as f64 / 100.0,
+        })
+    }
+
+    /// Interpolates between the values at `lower` and at `upper`.
+    #[must_use]
+    pub fn between(self, lower: f64, upper: f64) -> f64 {
+        lower + (upper - lower) * self.share
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rank_of_a_percentile_is_numpys() {
+        // numpy.percentile(range(count), percent), which is the position.
+        for (count, percent, position) in [
+            (1, 90, 0.0),
+            (2, 50, 0.5),
+            (2, 90, 0.9),
+            (5, 0, 0.0),
+            (5, 50, 2.0),
+            (16, 90, 13.5),
+            (16, 99, 14.85),
+            (16, 100, 15.0),
+            (10_001, 99, 9900.0),
+        ] {
+            let rank = Rank::new(count, percent).expect("there are values");
+            let told = rank.between(rank.lower as f64, rank.upper as f64);
+            assert!((told - position).abs() < 1e-9, "{told} for {position}");
+            assert!(rank.upper < count && rank.upper - rank.lower <= 1);
+        }
+        assert_eq!(Rank::new(0, 50), None);
+    }
 
     #[test]
     fn every_value_lies_on_its_step_and_near_its_middle() {

@@ -1,7 +1,9 @@
 //! What strangers call their processes, groups, variables and files: `/proc/PID/{cgroup,cmdline,environ}` and agents' names.
 
 use pmdanixl::producer::facts::cgroup::Cgroup;
+use pmdanixl::producer::facts::command::{CommandLine, MAX_RANK, MAX_SHOWN};
 use pmdanixl::producer::facts::environ::Environ;
+use pmdanixl::producer::facts::server::Server;
 use pmdanixl::producer::facts::{Engine, Facts, kubelet, names};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -29,7 +31,18 @@ pub fn run(input: &[u8]) {
     }
     // What stands in front changes nothing, wherever reads end.
     let more = [b"SECRET=".as_slice(), &[b'x'; 4090], b"\0", input].concat();
-    assert_eq!(Environ::read(&*more).ok().as_ref(), Some(&environ));
+    let known = |environ: &Environ| {
+        let Environ {
+            local_rank,
+            slurm_job_id,
+            gpu,
+            ..
+        } = environ.clone();
+        let of_server = (environ.lmcache_role, environ.system_port);
+        (local_rank, slurm_job_id, gpu, of_server)
+    };
+    let behind = Environ::read(&*more).expect("memory can be read");
+    assert_eq!(known(&behind), known(&environ));
 
     // Arguments of a program do not say what it is.
     for program in ["bash", "python3\0ask.py", "python3\0-c\0pass", "python3\0-"] {
@@ -37,7 +50,24 @@ pub fn run(input: &[u8]) {
         assert_eq!(Engine::of_command_line(&line), None, "{line:?}");
     }
 
+    let line = CommandLine::parse(input);
+    let server = line.as_ref().and_then(|line| Server::of(line, &environ));
+    let server = server.unwrap_or_default();
+    assert_ne!(server.port, Some(0));
+    let rank = line.as_ref().and_then(CommandLine::rank);
+    if let Some(rank) = &rank {
+        assert!(rank.len() <= MAX_RANK && occurs(&format!("_{rank}"), input));
+    }
+    let command = line.as_ref().and_then(CommandLine::shown);
+    if let Some(command) = &command {
+        assert!(command.len() <= MAX_SHOWN && !command.contains(char::is_control));
+    }
+
     let facts = Facts {
+        rank,
+        role: server.role,
+        port: server.port,
+        command,
         local_rank: environ.local_rank,
         container_id: cgroup.container_id,
         slurm_job_id: cgroup.slurm_job_id,

@@ -49,6 +49,9 @@ pub struct Expansion {
     /// Names that were gone through in the directories of each user but root.
     names: HashMap<u32, usize>,
     most_names: usize,
+    /// True if the current pattern has matched no directory yet; false for a path without wildcards.
+    is_unmatched: bool,
+    unmatched: u32,
 }
 
 /// A directory on the way, and the names in it that are still to be followed.
@@ -81,7 +84,15 @@ impl Expansion {
             met: HashSet::new(),
             names: HashMap::new(),
             most_names: MOST_NAMES,
+            is_unmatched: false,
+            unmatched: 0,
         }
+    }
+
+    /// Number of patterns that matched no directory, of those that are finished.
+    #[must_use]
+    pub fn unmatched(&self) -> u32 {
+        self.unmatched
     }
 
     /// Goes on to the next directory, until `end`.
@@ -119,6 +130,7 @@ impl Expansion {
                 }
                 continue;
             }
+            self.is_unmatched = false;
             let owner = fstat(&fd).map(|stat| FileFacts::new(&stat).uid);
             let (Some(found), Ok(owner)) = (self.found(path), owner) else {
                 continue;
@@ -129,6 +141,7 @@ impl Expansion {
 
     /// Begins with the next pattern; the directory, if it is written out; `None`: there is no more.
     fn begin(&mut self) -> Option<Option<Directory>> {
+        self.unmatched += u32::from(std::mem::take(&mut self.is_unmatched));
         let pattern = self.left.next()?;
         let DirectoryPattern {
             path,
@@ -146,6 +159,7 @@ impl Expansion {
         let Some(first) = self.components.first() else {
             return Some(self.found(self.base.clone()));
         };
+        self.is_unmatched = true;
         if let Ok(fd) = walk::pass(&self.base) {
             self.levels.extend(Level::new(fd, self.base.clone(), first));
         }

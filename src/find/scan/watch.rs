@@ -26,6 +26,8 @@ pub struct Watch {
     passing: Option<Passing>,
     /// How many there was no place for in the last pass.
     left_out: u32,
+    /// Patterns that matched no directory in the last pass.
+    unmatched: u32,
     room: Room,
 }
 
@@ -50,6 +52,7 @@ impl Watch {
             pass: 0,
             passing: None,
             left_out: 0,
+            unmatched: 0,
             room: Room::default(),
         }
     }
@@ -94,6 +97,15 @@ impl Watch {
         self.left_out
     }
 
+    /// Configured directories that could not be opened in the last pass, and patterns that matched none.
+    pub fn missing(&self) -> usize {
+        let closed = self.all.iter().filter(|watched| {
+            let is_configured = !watched.directory.is_in_container();
+            is_configured && watched.fd().is_none()
+        });
+        closed.count() + self.unmatched as usize
+    }
+
     /// Whether a pass has begun and not ended.
     pub fn is_passing(&self) -> bool {
         self.passing.is_some()
@@ -124,6 +136,7 @@ impl Watch {
                 Step::Done => match passing.inside.next() {
                     Some(directory) => drop(self.meet(directory, None, now)),
                     None => {
+                        self.unmatched = passing.expansion.unmatched();
                         self.end_pass(passing.left_out);
                         return Some(passing.took + started.elapsed());
                     }
@@ -331,6 +344,36 @@ mod tests {
             let found = watch.at(&path).expect("it is watched");
             assert_eq!(found.directory.path, path);
         }
+    }
+
+    #[test]
+    fn directories_that_cannot_be_opened_and_patterns_without_a_match_are_missing() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (mut places, mut watch) = (places(dir.path(), 10), Watch::new(10));
+        places.stores.push(DirectoryPattern {
+            path: format!("{}/stores", dir.path().display()),
+            label: None,
+            literal: true,
+        });
+        let missing = |watch: &mut Watch, time| {
+            pass(watch, &places, time);
+            (watch.missing(), watch.len() - watch.missing())
+        };
+        // One is written out, and is known even while it is not there.
+        pass(&mut watch, &places, LONG);
+        assert_eq!((watch.missing(), watch.len()), (2, 1));
+        for number in 0..40 {
+            make(dir.path(), &format!("pod-{number:02}"), 1000);
+        }
+        assert_eq!(missing(&mut watch, Duration::ZERO), (1, 10));
+        fs::write(dir.path().join("stores"), "not a directory").expect("written");
+        assert_eq!(missing(&mut watch, LONG), (1, 10));
+        fs::remove_file(dir.path().join("stores")).expect("there");
+        fs::create_dir(dir.path().join("stores")).expect("made");
+        assert_eq!(missing(&mut watch, LONG), (0, 11));
+        fs::remove_dir_all(dir.path()).expect("there");
+        pass(&mut watch, &places, LONG);
+        assert_eq!((watch.missing(), watch.len()), (2, 1));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::error::Refusal;
 use crate::find::directory::{self, Directory};
 use crate::find::discover::{self, FileFacts, FileId};
 use crate::log;
+use crate::store::is_owner_lock;
 use nix::dir::{Dir, OwningIter};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -28,6 +29,9 @@ const CHUNK: usize = 256;
 const PATROL: usize = 64;
 /// ... within so many passes: half an hour.
 const ROUND: usize = 1000;
+
+/// State of a directory that no pass has opened yet.
+const NOT_OPENED: Errno = Errno::UnknownErrno;
 
 /// A directory between two looks, or in the midst of one.
 #[derive(Debug)]
@@ -77,7 +81,7 @@ impl Watched {
             directory,
             owner,
             met: 0,
-            open: Err(Errno::UnknownErrno),
+            open: Err(NOT_OPENED),
             id: FileId::default(),
             modified: None,
             not_before: now,
@@ -97,13 +101,18 @@ impl Watched {
     pub fn reopen(&mut self) {
         let open = self.directory.open();
         let _about = self.directory.is_matched().then(|| log::about(None));
-        if let (Err(errno), path) = (&open, self.directory.path.display()) {
-            if self.open.as_ref().err() != Some(errno) {
+        let path = self.directory.path.display();
+        match (&open, &self.open) {
+            (Err(errno), before) if before.as_ref().err() != Some(errno) => {
                 let why = directory::why_not(*errno);
                 tracing::warn!(
                     "{path}: cannot be looked through: {why}; no agent is found there until it can"
                 );
             }
+            (Ok(_), Err(before)) if *before != NOT_OPENED => {
+                tracing::info!("{path}: can be looked through again");
+            }
+            _ => {}
         }
         self.open = open;
         let id = self.stat().map(|facts| facts.id).unwrap_or_default();
@@ -368,7 +377,9 @@ impl Watched {
         attached: &HashSet<FileId>,
         found: &mut Vec<Found>,
     ) {
-        if !attached.contains(&facts.id) && !self.refused.knows(&facts, self.look) {
+        let is_known = attached.contains(&facts.id) || self.refused.knows(&facts, self.look);
+        let is_lock = facts.is_file() && is_owner_lock(&name, facts.size);
+        if !is_known && !is_lock {
             found.push(Found {
                 directory: self.directory.clone(),
                 name,

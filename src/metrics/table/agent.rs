@@ -163,6 +163,19 @@ U+FFFD, and control characters as \\n or \\u{1b}. In a container it is where thi
 host reaches it, below /proc. No value: its store is gone.",
     ),
     of_agent(
+        (16, 11),
+        "agent.command",
+        Get::Text(|agent, _| agent.labelled_facts().command.clone()),
+        FACT,
+        "process that writes the ring or store, as ps(1) has it",
+        "\
+The title that the process gave itself (VLLM::Worker_TP0), up to the first
+blank; of one without, the file name of its program, and behind a Python
+interpreter also that of the script or -m and the module. Arguments are left
+out, since they can hold secrets. Control characters are shown as \\n or
+\\u{1b}; it ends after 96 bytes. No value: /proc does not show the process.",
+    ),
+    of_agent(
         (17, 0),
         "ring.capacity",
         Get::U64(|agent, _| agent.capacity()),

@@ -251,7 +251,8 @@ and counts again then. Where this grows, raise max_agents in nixl.conf.",
         "directories that are looked through",
         "\
 Directories that telemetry_dir and multiproc_dir name, and those that their
-patterns match: of these at most max_directories.",
+patterns match: of these at most max_directories. Those that cannot be read are
+in nixl.control.directories.missing instead.",
     ),
     control(
         21,
@@ -323,5 +324,19 @@ looked at anew each time.",
 How often the processes of this host were looked through for containers whose
 telemetry directories only they see (containers = true in nixl.conf). Each is in
 nixl.control.surveys and nixl.control.survey_time as well.",
+    ),
+    control(
+        27,
+        "control.directories.missing",
+        Get::U32(|control, _| Some(control.effort.missing)),
+        Semantics::Instant,
+        Units::Count,
+        "configured directories that are missing or unreadable",
+        "\
+Directories of telemetry_dir and multiproc_dir that do not exist or cannot be
+read now, and patterns that match no directory. No agent is found there. Above
+0: a path is misspelt, a volume is not mounted, or the user of the PMDA may not
+read it; pmdanixl --check says which. A directory that the first agent makes is
+missing until then.",
     ),
 ];

@@ -300,11 +300,12 @@ and nothing was reported for retain.",
         |control, _| control.agents.silent,
         "processes that use NIXL without telemetry here",
         "\
-Processes that have a file called libnixl* mapped, each child of one as well,
-and none of the files that are read here: of those whose telemetry is switched
-off or goes elsewhere, and of those that have not made an agent yet, nothing is
-seen. pmdanixl --check names them, with the variables that are missing. Looked
-at once a minute; no value where not all processes of the host can be seen
-(proc_facts = false, a PID namespace, a user without the rights).",
+Processes that have a NIXL backend loaded (libplugin_*.so mapped) and write no
+ring or store that is read here: their telemetry is off or goes elsewhere. A
+process that only imports NIXL does not count. A process whose agents have ended
+does, and so does each child that was forked from a counted process.
+pmdanixl --check names them with what is missing. Counted once a minute; no
+value where not all processes of the host can be seen (proc_facts = false, a PID
+namespace, a user without the rights).",
     ),
 ];

@@ -111,7 +111,7 @@ software before the transfer runs.",
         "calls on transfers that were never posted",
         "\
 Events with status NIXL_ERR_NOT_POSTED: the state of a transfer was asked for
-that had not been started.",
+that had not been started. NIXL 0.10.1 to 1.5.1 never write this event.",
     ),
     error(
         1,
@@ -166,7 +166,7 @@ with this configuration.",
         "transfers posted again while active",
         "\
 Events with status NIXL_ERR_REPOST_ACTIVE: a transfer was started again before
-it had completed.",
+it had completed. NIXL 0.10.1 to 1.5.1 never write this event.",
     ),
     error(
         7,
@@ -184,7 +184,7 @@ events that pmdanixl does not know.",
         "calls that are not supported",
         "\
 Events with status NIXL_ERR_NOT_SUPPORTED: the backend does not support what was
-asked for.",
+asked for. NIXL 0.10.1 to 1.5.1 never write this event.",
     ),
     error(
         9,
@@ -192,8 +192,10 @@ asked for.",
         EventType::RemoteDisconnect,
         "transfers that lost the remote agent",
         "\
-Events with status NIXL_ERR_REMOTE_DISCONNECT: the remote agent went away. A
-peer that died under load shows here first.",
+Events with status NIXL_ERR_REMOTE_DISCONNECT: the remote agent went away. NIXL
+0.10.1 to 1.5.1 return this status to the application and never write the event,
+so that the value stays 0 even if a peer is killed. Use the engine's own counter
+instead, such as vllm:nixl_num_failed_transfers of vLLM. See docs/errors.md.",
     ),
     error(
         10,
@@ -202,7 +204,7 @@ peer that died under load shows here first.",
         "canceled transfers",
         "\
 Events with status NIXL_ERR_CANCELED: a transfer was canceled before it
-completed.",
+completed. NIXL 1.1.0 to 1.5.1 never write this event.",
     ),
     error(
         11,
@@ -211,6 +213,7 @@ completed.",
         "telemetry asked for but not collected",
         "\
 Events with status NIXL_ERR_NO_TELEMETRY: an application asked NIXL for the
-telemetry of a transfer that was not collected.",
+telemetry of a transfer that was not collected. NIXL returns this status only
+where telemetry is off, and so never writes this event.",
     ),
 ];

@@ -19,15 +19,15 @@ macro_rules! quantile {
             concat!(
                 $what,
                 "\n\
-Over the transfers that completed in the last 60 seconds, and up to 10 seconds
-more, since the window moves in steps of 10 seconds, without those that waited
-in a ring that was older when it was found. A maximum is exact, the rest is
-right to 5 percent. There is no value while none has completed. Such figures of
-several agents or times must not be averaged: add up the buckets for that. An
-agent with a prometheus_mp store has no single transfers: percentiles of its
-times are interpolated in its buckets, as by histogram_quantile of Prometheus,
-so that they are no more exact than the bounds, and there is no maximum, the
-last bound where they lie above it, and none of bandwidth."
+Over the transfers that completed in the last 60 to 70 seconds (the window moves
+in steps of 10 seconds), without those that waited in a ring that was older when
+it was found. A percentile is interpolated as numpy.percentile does, which vLLM
+uses, and right to 5 percent; a maximum is exact. There is no value while none
+has completed. Never average such figures of several agents or times: add up the
+buckets. An agent with a prometheus_mp store has no single transfers: they are
+taken as evenly spread in each bucket, so that percentiles of its times are no
+more exact than the bounds, the last bound where they lie above it, and there is
+no maximum, and none of bandwidth."
             ),
         )
     };
@@ -178,13 +178,13 @@ own tools the other says the same, and changes less.",
 nixl.latency.xfer_time.p50 of the agent, divided by the mean of those of its
 peers: about 1 for each of the ranks of an engine, which do the same work, and
 far above it for one that holds up the others. Peers are the other agents of the
-host that have the same engine, pod_uid, container_id, slurm_job_id and user in
-their labels, known or not; where none but the user is known, also the same
-directory. So two engines of one kind that one user runs outside of containers
-and jobs are compared with each other, as are prefill and decode in one job. It
-says little where few transfers have completed. No value: it has no peer, or it
-or all of them have completed nothing in the last 60 seconds, or the mean of
-theirs is less than a microsecond.",
+host that have the same engine, role, port, pod_uid, container_id, slurm_job_id
+and user in their labels, known or not; where no engine, pod, container or job
+is known, also the same directory. Two servers of one engine and user are
+compared with each other only where neither role nor port is known. It says
+little where few transfers have completed. No value: it has no peer, or it or
+all of them have completed nothing in the last 60 seconds, or the mean of theirs
+is less than a microsecond.",
     },
     histogram(
         (22, 0),

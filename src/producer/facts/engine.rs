@@ -10,6 +10,7 @@
 //! A title that another engine gives as well tells nothing: `ray::RayWorkerWrapper` is vLLM's, TensorRT-LLM's and LMDeploy's. So does
 //! `python -c`, which is how Python starts the children of all of them; those that make agents give themselves titles.
 
+use super::command::{CommandLine, Program, last};
 use serde::{Deserialize, Serialize};
 
 /// An inference engine, or a part of one that makes agents of its own.
@@ -58,93 +59,41 @@ impl Engine {
     /// The engine that a process with this command line is part of.
     #[must_use]
     pub fn of_command_line(cmdline: &[u8]) -> Option<Self> {
-        let mut words = cmdline.split(|&byte| byte == 0);
-        let first = words.next()?;
-        if first.starts_with(b"VLLM::") {
-            Some(Self::Vllm)
-        } else if first.starts_with(b"sglang::") {
-            Some(Self::Sglang)
-        } else if is_python(last(first)) {
-            run_by_python(words)
-        } else {
-            of_program(first)
+        Self::of(&CommandLine::parse(cmdline)?)
+    }
+
+    /// The engine that a process is part of, from its command line in parts.
+    #[must_use]
+    pub fn of(line: &CommandLine) -> Option<Self> {
+        match line.program {
+            Program::Title(title) if title.starts_with(b"VLLM::") => Some(Self::Vllm),
+            Program::Title(title) if title.starts_with(b"sglang::") => Some(Self::Sglang),
+            Program::Title(_) | Program::Code => None,
+            Program::Module(_) => of_module(&line.module()?),
+            Program::File(path) => of_file(last(path)).or_else(|| of_module(&line.module()?)),
         }
     }
 }
 
-/// The last name of a path.
-fn last(path: &[u8]) -> &[u8] {
-    path.rsplit(|&byte| byte == b'/').next().unwrap_or_default()
-}
-
-/// `python`, `python3`, `python3.12`, and builds of it with a letter behind (`python3.13t`).
-fn is_python(program: &[u8]) -> bool {
-    program.strip_prefix(b"python").is_some_and(|version| {
-        let version = version.strip_suffix(b"t").unwrap_or(version);
-        version
-            .iter()
-            .all(|&byte| byte.is_ascii_digit() || byte == b'.')
-    })
-}
-
-/// The engine whose module or script an interpreter was given; the words are those behind its own name.
-fn run_by_python<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> Option<Engine> {
-    while let Some(word) = words.next() {
-        let options = match word {
-            // The program comes from standard input, and what follows are its arguments.
-            b"-" => return None,
-            b"--" => return of_program(words.next()?),
-            b"--check-hash-based-pycs" => {
-                words.next();
-                continue;
-            }
-            [b'-', b'-', ..] => continue,
-            [b'-', options @ ..] => options,
-            script => return of_program(script),
-        };
-        // Letters stand together (`-um`), and what one takes may stand right behind it.
-        for (at, option) in options.iter().enumerate() {
-            let behind = options.get(at + 1..).filter(|rest| !rest.is_empty());
-            match option {
-                b'm' => return of_module(behind.or_else(|| words.next())?),
-                b'c' => return None,
-                b'W' | b'X' => {
-                    behind.or_else(|| words.next());
-                    break;
-                }
-                _ => {}
-            }
-        }
-    }
-    None
-}
-
-/// The engine of a Python module.
-fn of_module(module: &[u8]) -> Option<Engine> {
-    of_package(module.split(|&byte| byte == b'.'))
-}
-
-/// The engine of a program or script.
-fn of_program(path: &[u8]) -> Option<Engine> {
-    match last(path) {
+/// The engine of a program or a script with this file name.
+fn of_file(name: &[u8]) -> Option<Engine> {
+    match name {
         // lmcache_vllm is vLLM with LMCache in it.
-        b"vllm" | b"lmcache_vllm" => return Some(Engine::Vllm),
-        b"sglang" => return Some(Engine::Sglang),
+        b"vllm" | b"lmcache_vllm" => Some(Engine::Vllm),
+        b"sglang" => Some(Engine::Sglang),
         b"lmcache"
         | b"lmcache_controller"
         | b"lmcache_experimental_server"
         | b"lmcache_server"
-        | b"lmcache_v0_server" => return Some(Engine::LmCache),
-        name if name.starts_with(b"trtllm-") => return Some(Engine::TrtLlm),
-        _ => {}
+        | b"lmcache_v0_server" => Some(Engine::LmCache),
+        name if name.starts_with(b"trtllm-") => Some(Engine::TrtLlm),
+        _ => None,
     }
-    let mut names = path.split(|&byte| byte == b'/');
-    names.find(|name| matches!(*name, b"site-packages" | b"dist-packages"))?;
-    of_package(names)
 }
 
-/// The engine of a Python package, which is the first of these names; Dynamo has one in it for each engine that it runs.
-fn of_package<'a>(mut names: impl Iterator<Item = &'a [u8]>) -> Option<Engine> {
+/// The engine of a Python module. Dynamo has a package for each engine that it runs.
+fn of_module(module: &[u8]) -> Option<Engine> {
+    let mut names = module.split(|&byte| byte == b'.');
     match names.next()? {
         b"vllm" | b"lmcache_vllm" => Some(Engine::Vllm),
         b"sglang" => Some(Engine::Sglang),

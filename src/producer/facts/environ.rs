@@ -8,15 +8,19 @@
 //! | `LOCAL_RANK` | torchrun; NIXL's own exporter takes the rank from it, unless NIXL_TELEMETRY_RANK_ENV names another variable | local_rank |
 //! | `SLURM_JOB_ID` | Slurm | slurm_job_id |
 //! | `CUDA_VISIBLE_DEVICES` | who starts a process for some of a host's GPUs | gpu |
+//! | `LMCACHE_PD_ROLE`, `LMCACHE_NIXL_ROLE` | the configuration of LMCache | role |
+//! | `DYN_SYSTEM_PORT` | the launcher of a Dynamo worker | port |
 //!
 //! NIXL_TELEMETRY_RANK_ENV is not followed: the process would choose what is read. SLURM_LOCALID is no rank of an agent: all
 //! workers of an engine that Slurm starts as one task have the same. The environment is as the process was started with; one
-//! that gave itself a title (vLLM's and SGLang's workers) has overwritten it, and tells nothing here.
+//! that gave itself a title (vLLM's and SGLang's workers) has overwritten it, and tells nothing here; `inherited` asks
+//! the process that started it.
 //!
 //! Where containers are looked into, [`Directories`] takes two more: NIXL_TELEMETRY_DIR and NIXL_TELEMETRY_MULTIPROC_DIR, where
 //! NIXL itself was told to write.
 
 use super::cgroup::MAX_JOB;
+use super::server::{Role, port};
 use super::{gpu, number};
 use std::ffi::OsStr;
 use std::hint::black_box;
@@ -27,6 +31,18 @@ use std::path::PathBuf;
 const LOCAL_RANK: &[u8] = b"LOCAL_RANK=";
 const SLURM_JOB_ID: &[u8] = b"SLURM_JOB_ID=";
 const GPUS: &[u8] = b"CUDA_VISIBLE_DEVICES=";
+const LMCACHE_ROLE: &[u8] = b"LMCACHE_PD_ROLE=";
+const LMCACHE_OLD_ROLE: &[u8] = b"LMCACHE_NIXL_ROLE=";
+const SYSTEM_PORT: &[u8] = b"DYN_SYSTEM_PORT=";
+/// All of them.
+const NAMES: [&[u8]; 6] = [
+    LOCAL_RANK,
+    SLURM_JOB_ID,
+    GPUS,
+    LMCACHE_ROLE,
+    LMCACHE_OLD_ROLE,
+    SYSTEM_PORT,
+];
 /// So much of a variable is looked at: the longest name and value that are taken, and one byte that shows that a value is longer.
 const HEAD: usize = GPUS.len() + gpu::MAX_LIST + 1;
 /// Bytes that are read at a time.
@@ -49,6 +65,14 @@ pub struct Environ {
     pub slurm_job_id: Option<String>,
     /// The GPUs that it may use, as [`gpu::of_list`] takes them.
     pub gpu: Option<String>,
+    /// What LMCache was told to do.
+    pub lmcache_role: Option<Role>,
+    /// The HTTP port of a Dynamo worker's status.
+    pub system_port: Option<u16>,
+    /// True if it begins with a NUL, as one does that a shorter title was written over.
+    is_blank: bool,
+    /// Variables in all, the empty ones apart.
+    count: usize,
 }
 
 /// The first value of each variable, as getenv(3) finds it; `Some(None)` if it is not one that is taken.
@@ -57,6 +81,11 @@ struct First {
     local_rank: Option<Option<String>>,
     slurm_job_id: Option<Option<String>>,
     gpu: Option<Option<String>>,
+    lmcache_role: Option<Option<Role>>,
+    lmcache_old_role: Option<Option<Role>>,
+    system_port: Option<Option<u16>>,
+    is_blank: Option<bool>,
+    count: usize,
 }
 
 impl Environ {
@@ -68,7 +97,7 @@ impl Environ {
         let mut first = First::default();
         // Of all others no more is looked at than tells that they are others.
         let is_ours = |head: &[u8]| {
-            let mut names = [LOCAL_RANK, SLURM_JOB_ID, GPUS].into_iter();
+            let mut names = NAMES.into_iter();
             names.any(|name| head.starts_with(name) || name.starts_with(head))
         };
         variables(environ, &mut [0; HEAD], is_ours, |one| first.note(one))?;
@@ -76,7 +105,18 @@ impl Environ {
             local_rank: first.local_rank.flatten(),
             slurm_job_id: first.slurm_job_id.flatten(),
             gpu: first.gpu.flatten(),
+            lmcache_role: first.lmcache_role.or(first.lmcache_old_role).flatten(),
+            system_port: first.system_port.flatten(),
+            is_blank: first.is_blank.unwrap_or(false),
+            count: first.count,
         })
+    }
+
+    /// True if a title was written over it: one shorter than the command line leaves NULs, a longer one ends in it. A process
+    /// can also have been started without any variable.
+    #[must_use]
+    pub fn is_overwritten(&self, has_title: bool) -> bool {
+        self.is_blank || (has_title && self.count <= 1)
     }
 }
 
@@ -184,6 +224,8 @@ fn scan(
 impl First {
     /// A variable, or the beginning of one whose value is too long to be taken.
     fn note(&mut self, variable: &[u8]) {
+        self.is_blank.get_or_insert(variable.is_empty());
+        self.count += usize::from(!variable.is_empty());
         if let Some(value) = variable.strip_prefix(LOCAL_RANK) {
             self.local_rank.get_or_insert(number(value, MAX_RANK));
         } else if let Some(value) = variable.strip_prefix(SLURM_JOB_ID) {
@@ -191,6 +233,14 @@ impl First {
             self.slurm_job_id.get_or_insert(job);
         } else if let Some(value) = variable.strip_prefix(GPUS) {
             self.gpu.get_or_insert_with(|| gpu::of_list(value));
+        } else if let Some(value) = variable.strip_prefix(LMCACHE_ROLE) {
+            let role = Role::of_lmcache(value);
+            self.lmcache_role.get_or_insert(role);
+        } else if let Some(value) = variable.strip_prefix(LMCACHE_OLD_ROLE) {
+            let role = Role::of_lmcache(value);
+            self.lmcache_old_role.get_or_insert(role);
+        } else if let Some(value) = variable.strip_prefix(SYSTEM_PORT) {
+            self.system_port.get_or_insert_with(|| port(value));
         }
     }
 }
@@ -307,6 +357,21 @@ mod tests {
             Some("1")
         );
         assert_eq!(told(b"LOCAL_RANK=x\0LOCAL_RANK=2\0").0, None);
+    }
+
+    #[test]
+    fn environment_under_a_title_is_told_from_an_empty_one() {
+        for (environ, without_title, with_title) in [
+            (&b"\0\0\0\0\0\0"[..], true, true),
+            (b"ker_TP0\0\0\0\0", false, true),
+            (b"", false, true),
+            (b"HOME=/\0PATH=/bin\0", false, false),
+            (b"HOME=/\0\0PATH=/bin\0", false, false),
+        ] {
+            let environ = Environ::read(environ).expect("memory can be read");
+            let told = [false, true].map(|title| environ.is_overwritten(title));
+            assert_eq!(told, [without_title, with_title], "{environ:?}");
+        }
     }
 
     fn directories(environ: &[u8]) -> (Option<String>, Option<String>) {

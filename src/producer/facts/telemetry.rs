@@ -1,9 +1,10 @@
 //! What the environment of a process tells NIXL about telemetry, and what of that keeps it from being seen.
 //!
-//! Read for `--check` only. As [`super::environ`] does, it looks at the first bytes of these four variables and keeps nothing of
-//! others.
+//! Read for `--check` only. As [`super::environ`] does, it looks at the first bytes of these four variables, and of the one that
+//! comes first, and keeps nothing of others.
 
 use super::environ::{MAX_DIRECTORY, variables};
+use std::cell::Cell;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -20,8 +21,19 @@ const HEAD: usize = 32 + MAX_DIRECTORY;
 pub struct Settings {
     /// In the order of `NAMES`; `None`: not set.
     values: [Option<String>; 4],
-    /// How many variables there are in all. A process that has given itself a title has one, that is none.
-    count: usize,
+    /// True if a title has been written over the beginning of the environment.
+    is_overwritten: bool,
+}
+
+/// Whether an agent needs NIXL_TELEMETRY_ENABLE to write telemetry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enable {
+    /// The variable is needed.
+    Needed,
+    /// The agent is vLLM's, and the release of NIXL is not known.
+    NeededBefore14,
+    /// The agent is vLLM's, which switches telemetry on (`capture_telemetry`), and NIXL 1.4 or later writes it then.
+    NotNeeded,
 }
 
 impl Settings {
@@ -30,13 +42,16 @@ impl Settings {
     /// # Errors
     /// They cannot be read.
     pub fn read(environ: impl Read) -> io::Result<Self> {
-        let (mut values, mut count) = (<[Option<String>; 4]>::default(), 0);
+        let mut values = <[Option<String>; 4]>::default();
+        let (is_first, mut is_overwritten) = (Cell::new(true), false);
+        // All of the first variable is shown, to see whether it is one.
         let is_ours = |head: &[u8]| {
             let mut names = NAMES.iter().map(|name| name.as_bytes());
-            names.any(|name| name.starts_with(head) || head.starts_with(name))
+            is_first.get() || names.any(|name| name.starts_with(head) || head.starts_with(name))
         };
         variables(environ, &mut [0; HEAD], is_ours, |variable| {
-            count += usize::from(!variable.is_empty());
+            let is_title = is_first.take() && !variable.contains(&b'=');
+            is_overwritten |= is_title || variable.is_empty();
             for (name, value) in NAMES.iter().zip(&mut values) {
                 let rest = variable.strip_prefix(name.as_bytes());
                 if let Some(rest) = rest.and_then(|rest| rest.strip_prefix(b"=")) {
@@ -44,13 +59,23 @@ impl Settings {
                 }
             }
         })?;
-        Ok(Self { values, count })
+        Ok(Self {
+            values,
+            is_overwritten,
+        })
     }
 
-    /// Whether the process has overwritten them, as vLLM's and SGLang's workers do with their titles: then they tell nothing.
+    /// True if the process has given itself a title, as vLLM's and SGLang's workers do: setproctitle(3) writes it over the
+    /// command line and the environment, and NUL bytes behind it. What is left of the environment tells nothing.
     #[must_use]
     pub fn is_overwritten(&self) -> bool {
-        self.count == 1 && self.values.iter().all(Option::is_none)
+        self.is_overwritten
+    }
+
+    /// NIXL_TELEMETRY_DIR and NIXL_TELEMETRY_MULTIPROC_DIR; an empty one is as unset.
+    #[must_use]
+    pub fn directories(&self) -> [Option<&str>; 2] {
+        [RINGS, STORES].map(|name| self.get(name).filter(|value| !value.is_empty()))
     }
 
     fn get(&self, name: &str) -> Option<&str> {
@@ -61,9 +86,17 @@ impl Settings {
     /// What is to be changed for its telemetry to be found: nothing, as far as the environment tells, or one thing or more.
     /// `is_looked_through` says of a directory whether it is, for rings or (`true`) for stores.
     #[must_use]
-    pub fn faults(&self, is_looked_through: impl Fn(&Path, bool) -> bool) -> Vec<String> {
+    pub fn faults(
+        &self,
+        enable: Enable,
+        is_looked_through: impl Fn(&Path, bool) -> bool,
+    ) -> Vec<String> {
         let mut faults = Vec::new();
         match self.get(ENABLE) {
+            None if enable == Enable::NotNeeded => {}
+            None if enable == Enable::NeededBefore14 => faults.push(format!(
+                "{ENABLE} is not set: set it to y, which NIXL before 1.4 needs"
+            )),
             None => faults.push(format!("{ENABLE} is not set: set it to y")),
             Some(value) if !is_yes(value) => {
                 faults.push(format!("{ENABLE} is {value:?}: set it to y"));
@@ -108,10 +141,31 @@ mod tests {
     use super::*;
 
     fn faults(environ: &[u8]) -> Vec<String> {
+        faults_if(Enable::Needed, environ)
+    }
+
+    fn faults_if(enable: Enable, environ: &[u8]) -> Vec<String> {
         let settings = Settings::read(environ).expect("memory can be read");
-        settings.faults(|directory, stores| {
+        settings.faults(enable, |directory, stores| {
             directory == Path::new(if stores { "/run/mp" } else { "/run/nixl" })
         })
+    }
+
+    #[test]
+    fn enable_is_asked_for_only_where_nixl_needs_it() {
+        let directory = b"NIXL_TELEMETRY_DIR=/run/nixl\0";
+        assert_eq!(faults_if(Enable::NotNeeded, directory), [""; 0]);
+        assert_eq!(
+            faults_if(Enable::NeededBefore14, directory),
+            ["NIXL_TELEMETRY_ENABLE is not set: set it to y, which NIXL before 1.4 needs"]
+        );
+        let vetoed = b"NIXL_TELEMETRY_ENABLE=n\0NIXL_TELEMETRY_DIR=/run/nixl\0";
+        for enable in [Enable::NotNeeded, Enable::NeededBefore14, Enable::Needed] {
+            assert_eq!(
+                faults_if(enable, vetoed),
+                ["NIXL_TELEMETRY_ENABLE is \"n\": set it to y"]
+            );
+        }
     }
 
     #[test]
@@ -168,15 +222,27 @@ mod tests {
     }
 
     #[test]
-    fn a_title_in_place_of_the_environment_is_told_from_one() {
+    fn environment_with_a_title_written_over_it_is_overwritten() {
         for (environ, expected) in [
             (&b"VLLM::Worker_TP0\0\0\0\0\0"[..], true),
+            (b"\0\0\0\0OME=/root\0NIXL_TELEMETRY_ENABLE=y\0", true),
+            (b"Worker_TP0\0\0\0ME=/root\0PATH=/bin\0", true),
+            (b"Worker_TP0\0HOME=/root\0PATH=/bin\0", true),
+            (b"HOME=/\0\0\0NIXL_TELEMETRY_ENABLE=y\0", true),
             (b"", false),
             (b"NIXL_TELEMETRY_ENABLE=y\0", false),
+            (b"HOME=/\0", false),
             (b"HOME=/\0PATH=/bin\0", false),
         ] {
             let settings = Settings::read(environ).expect("read");
             assert_eq!(settings.is_overwritten(), expected, "{environ:?}");
         }
+    }
+
+    #[test]
+    fn directories_that_are_empty_are_unset() {
+        let environ = &b"NIXL_TELEMETRY_DIR=/a\0NIXL_TELEMETRY_MULTIPROC_DIR=\0"[..];
+        let settings = Settings::read(environ).expect("read");
+        assert_eq!(settings.directories(), [Some("/a"), None]);
     }
 }

@@ -1,28 +1,90 @@
-//! How a process is told that uses NIXL: it has libnixl mapped, as all of NIXL's packages and of the engines come with it.
+//! Libraries of NIXL among the mappings of a process: which process can transfer data.
+//!
+//! A process counts once a NIXL backend is mapped (`libplugin_UCX.so`). libnixl alone says little: vLLM's API server and
+//! EngineCore import NIXL and make no agent. What /proc/PID/maps shows, by NIXL's wheels:
+//!
+//! | after | 0.10.1 and 1.0.1 | 1.1.0 to 1.5.1 |
+//! | --- | --- | --- |
+//! | `import nixl` | libnixl*.so | libnixl*.so |
+//! | an agent without a backend | all of libplugin_*.so | libnixl*.so |
+//! | an agent with the default backend | all of libplugin_*.so | libplugin_UCX.so |
+//! | `create_backend("POSIX")` | all of libplugin_*.so | libplugin_POSIX.so as well |
+//! | the end of the agent | no change | no change |
+//!
+//! A child that is forked after that has the same mappings. A build that links its backends statically
+//! (`-Dstatic_plugins`) maps no plugin, and is not seen.
 
-/// Whether a line of /proc/PID/maps names libnixl: `libnixl.so`, `libnixl_build.so`, `libnixl-4f1c.so.1` and so on.
-#[must_use]
-pub fn is_nixl(line: &[u8]) -> bool {
-    const NAME: &[u8] = b"/libnixl";
-    let path = line.trim_ascii_end();
-    // Of most lines no more than the end is looked at, and there are many.
-    let Some(slash) = path.iter().rposition(|&byte| byte == b'/') else {
-        return false;
-    };
-    let rest = path[slash..].strip_prefix(NAME);
-    rest.is_some_and(|rest| {
-        matches!(rest.first(), Some(b'.' | b'_' | b'-'))
-            && rest.windows(3).any(|part| part == b".so")
-    })
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// What of NIXL a process has mapped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Libraries {
+    /// Path of libnixl as the process sees it.
+    core: Option<PathBuf>,
+    has_plugin: bool,
+}
+
+impl Libraries {
+    /// Notes a line of /proc/PID/maps.
+    pub fn note(&mut self, line: &[u8]) {
+        // Of most lines no more than the end is looked at, and there are thousands.
+        let path = line.trim_ascii_end();
+        let Some(slash) = path.iter().rposition(|&byte| byte == b'/') else {
+            return;
+        };
+        let name = &path[slash + 1..];
+        if is_plugin(name) {
+            self.has_plugin = true;
+        } else if self.core.is_none() && is_core(name) {
+            let start = path.iter().position(|&byte| byte == b'/').unwrap_or(slash);
+            self.core = Some(OsStr::from_bytes(&path[start..]).into());
+        }
+    }
+
+    /// True if a NIXL backend is loaded.
+    #[must_use]
+    pub fn has_backend(&self) -> bool {
+        self.has_plugin && self.core.is_some()
+    }
+
+    /// Path of libnixl as the process sees it.
+    #[must_use]
+    pub fn core(&self) -> Option<&Path> {
+        self.core.as_deref()
+    }
+}
+
+/// True for `libnixl.so`, `libnixl_build.so`, `libnixl-4f1c.so.1` and so on. Every plugin needs one of them.
+fn is_core(name: &[u8]) -> bool {
+    let rest = name.strip_prefix(b"libnixl");
+    rest.is_some_and(|rest| matches!(rest.first(), Some(b'.' | b'_' | b'-')) && is_library(rest))
+}
+
+/// True for `libplugin_UCX.so` and the like.
+fn is_plugin(name: &[u8]) -> bool {
+    name.strip_prefix(b"libplugin_").is_some_and(is_library)
+}
+
+fn is_library(name: &[u8]) -> bool {
+    name.windows(3).any(|part| part == b".so")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn libraries(paths: &[&str]) -> Libraries {
+        let mut libraries = Libraries::default();
+        for path in paths {
+            libraries.note(format!("7f00-7f10 r-xp 00001000 fe:01 4711   {path}\n").as_bytes());
+        }
+        libraries
+    }
+
     #[test]
-    fn libraries_of_nixls_are_told_from_others() {
-        let line = |path: &str| format!("7f00-7f10 r-xp 00001000 fe:01 4711   {path}\n");
+    fn core_library_of_nixl_is_told_from_others() {
         for (path, expected) in [
             ("/opt/nixl/lib/libnixl.so", true),
             ("/venv/.nixl_cu12.mesonpy.libs/libnixl_build.so", true),
@@ -33,7 +95,27 @@ mod tests {
             ("libnixl.so", false),
             ("", false),
         ] {
-            assert_eq!(is_nixl(line(path).as_bytes()), expected, "{path}");
+            let core = libraries(&[path]);
+            assert_eq!(core.core().is_some(), expected, "{path}");
+            assert!(!core.has_backend());
         }
+    }
+
+    #[test]
+    fn backend_needs_a_plugin_and_libnixl() {
+        let core = "/my venv/.nixl_cu12.mesonpy.libs/libnixl.so";
+        let plugin = "/my venv/nixl_cu12.libs/nixl/libplugin_UCX.so";
+        for (paths, expected) in [
+            (&[core, plugin][..], true),
+            (&[plugin, core], true),
+            (&[core], false),
+            (&[plugin], false),
+            (&[core, "/lib/libplugin_UCX.py"], false),
+            (&[core, "/lib/libplugin.so"], false),
+            (&[core, "/lib/libtelemetry_exporter_prometheus.so"], false),
+        ] {
+            assert_eq!(libraries(paths).has_backend(), expected, "{paths:?}");
+        }
+        assert_eq!(libraries(&[plugin, core]).core(), Some(Path::new(core)));
     }
 }

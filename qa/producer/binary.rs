@@ -1,0 +1,8 @@
+//! The sample producer for `make run`. The example of that name takes all crates of the tests, such as criterion.
+
+#[path = "main.rs"]
+mod producer;
+
+fn main() -> std::process::ExitCode {
+    producer::main()
+}

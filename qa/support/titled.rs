@@ -1,0 +1,94 @@
+//! A server of an engine as vLLM is one: it forks its core, and that its workers; both give themselves titles.
+#![allow(dead_code)] // each test binary uses a part of it
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// Overwrites arguments and environment as the package setproctitle does: the title, and NULs up to the end of both.
+const SCRIPT: &str = "
+import ctypes, mmap, os, sys
+
+def set_title(title):
+    # The fields behind the name, of which the first is the third (proc_pid_stat(5)).
+    stat = open('/proc/self/stat').read().rsplit(')', 1)[1].split()
+    arg_start, arg_end, env_start, env_end = (int(stat[field - 3]) for field in range(48, 52))
+    ctypes.memset(env_start, 0, env_end - env_start)
+    ctypes.memset(arg_start, 0, arg_end - arg_start)
+    ctypes.memmove(arg_start, title, len(title))
+
+def say():
+    os.write(1, b'%d\\n' % os.getpid())
+
+rings, uid = os.environ['RINGS'].split(':'), int(os.environ['WORKER_UID'])
+say()
+if os.fork() == 0:
+    set_title(b'VLLM::EngineCore')
+    say()
+    for rank, ring in enumerate(rings):
+        if os.fork() == 0:
+            os.setuid(uid)
+            set_title(b'VLLM::Worker_TP%d' % rank)
+            if ring:
+                with open(ring, 'r+b') as file:
+                    memory = mmap.mmap(file.fileno(), 0)
+            say()
+            break
+# Until the test ends.
+sys.stdin.read()
+";
+
+/// Its processes end with the value.
+pub struct Titled {
+    server: Child,
+    pids: Vec<u32>,
+}
+
+impl Titled {
+    /// Starts `vllm` with these arguments and variables, with a worker for each ring, which has it mapped when this returns; an
+    /// empty path stands for none. The workers have this user id.
+    pub fn start(
+        dir: &Path,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+        rings: &[PathBuf],
+        uid: u32,
+    ) -> Self {
+        let script = dir.join("vllm");
+        std::fs::write(&script, SCRIPT).expect("written");
+        let paths: Vec<&str> = rings
+            .iter()
+            .map(|ring| ring.to_str().expect("UTF-8"))
+            .collect();
+        let server = Command::new("/usr/bin/python3")
+            .arg(script)
+            .args(arguments)
+            .envs(variables.iter().copied())
+            .env("RINGS", paths.join(":"))
+            .env("WORKER_UID", uid.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut server = server.expect("Python starts");
+        let said = BufReader::new(server.stdout.take().expect("piped"));
+        let pids: Vec<u32> = said
+            .lines()
+            .take(2 + rings.len())
+            .map(|line| line.expect("it runs").parse().expect("a pid"))
+            .collect();
+        assert_eq!(pids.len(), 2 + rings.len(), "Python has failed");
+        Self { server, pids }
+    }
+
+    /// Process ids: the server, its core, and the workers in any order.
+    pub fn pids(&self) -> &[u32] {
+        &self.pids
+    }
+}
+
+impl Drop for Titled {
+    fn drop(&mut self) {
+        drop(self.server.stdin.take());
+        let _ = self.server.wait();
+    }
+}

@@ -1,0 +1,76 @@
+//! `--check`: what to set if there is no ring and no store.
+
+use crate::config::{Config, MULTIPROC_DIR, TELEMETRY_DIR};
+use std::path::Path;
+
+/// Directory that the documentation recommends: in memory, unlike the default.
+const RECOMMENDED: &str = "/dev/shm/nixl";
+
+/// Returns what to set in the configuration file, if its directory is the default, and in the environment of the applications.
+#[must_use]
+pub fn advice(config: &Config, path: &Path) -> String {
+    let is_default = config.telemetry_dir == Config::default().telemetry_dir;
+    let has_rings = !is_default && !config.telemetry_dir.is_empty();
+    let only_stores = !has_rings && !config.multiproc_dir.is_empty();
+    let (exporter, variable, patterns) = match only_stores {
+        true => ("prometheus_mp", MULTIPROC_DIR, &config.multiproc_dir),
+        false => ("BUFFER", TELEMETRY_DIR, &config.telemetry_dir),
+    };
+    let is_unset = is_default && !only_stores;
+    let in_file = match is_unset {
+        true => format!(
+            "set telemetry_dir = \"{RECOMMENDED}\" in {} and make that directory, and ",
+            path.display()
+        ),
+        false => String::new(),
+    };
+    let named = patterns.iter().find(|pattern| pattern.literal);
+    let directory = match named {
+        _ if is_unset => RECOMMENDED,
+        Some(pattern) => &pattern.path,
+        None => "(a directory that the configuration matches)",
+    };
+    format!(
+        "no ring or store is found: {in_file}start the applications with NIXL_TELEMETRY_ENABLE=y, NIXL_TELEMETRY_EXPORTER={exporter} and {variable}={directory}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::DirectoryPattern;
+
+    fn directory(path: &str) -> Vec<DirectoryPattern> {
+        vec![DirectoryPattern {
+            path: path.into(),
+            label: None,
+            literal: !path.contains('*'),
+        }]
+    }
+
+    #[test]
+    fn advice_names_file_and_variables_by_configuration() {
+        let mut config = Config::default();
+        let advice = |config: &Config| advice(config, Path::new("/etc/nixl.conf"));
+        assert_eq!(
+            advice(&config),
+            "no ring or store is found: set telemetry_dir = \"/dev/shm/nixl\" in /etc/nixl.conf and make that directory, \
+             and start the applications with NIXL_TELEMETRY_ENABLE=y, NIXL_TELEMETRY_EXPORTER=BUFFER and \
+             NIXL_TELEMETRY_DIR=/dev/shm/nixl"
+        );
+        config.multiproc_dir = directory("/run/stores");
+        config.telemetry_dir = directory("/run/nixl");
+        assert_eq!(
+            advice(&config),
+            "no ring or store is found: start the applications with NIXL_TELEMETRY_ENABLE=y, \
+             NIXL_TELEMETRY_EXPORTER=BUFFER and NIXL_TELEMETRY_DIR=/run/nixl"
+        );
+        config.telemetry_dir = directory("/pods/*/nixl");
+        assert!(advice(&config).ends_with("=(a directory that the configuration matches)"));
+        config.telemetry_dir = Config::default().telemetry_dir;
+        assert!(
+            advice(&config)
+                .ends_with("=prometheus_mp and NIXL_TELEMETRY_MULTIPROC_DIR=/run/stores")
+        );
+    }
+}

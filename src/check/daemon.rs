@@ -1,0 +1,258 @@
+//! The running daemon, found by its state file, and where its configuration differs from that of `--check`.
+
+use crate::check::silent::as_root;
+use crate::config::options;
+use crate::config::pcpconf::PcpConf;
+use crate::config::{Config, Environment, MULTIPROC_DIR, TELEMETRY_DIR};
+use crate::find::name;
+use crate::producer::ancestors;
+use crate::producer::facts::telemetry::Settings;
+use crate::producer::holdups::{At, Holdups, Look};
+use crate::producer::survey::{Mapper, Mappers};
+use crate::producer::writer::Writer;
+use crate::shm;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Bytes that are read of the command line and of the environment: more than a process can be started with (execve(2)).
+const MAX_TEXT: u64 = 8 << 20;
+
+/// The daemon that keeps its totals in this host's state file.
+#[derive(Debug)]
+pub enum Daemon {
+    /// It does not run.
+    Absent,
+    /// It cannot be told whether it runs, or which process it is; the reason.
+    Unknown(String),
+    /// It runs.
+    Running {
+        /// Process id.
+        pid: u32,
+        /// What decides about its configuration.
+        setup: io::Result<Setup>,
+    },
+}
+
+/// What decides about the configuration of a daemon, beside the file itself.
+#[derive(Debug)]
+pub struct Setup {
+    /// The file that `-c` names.
+    config: Option<PathBuf>,
+    /// The user that `-U` names.
+    username: Option<String>,
+    /// NIXL_TELEMETRY_DIR and NIXL_TELEMETRY_MULTIPROC_DIR of its environment.
+    directories: [Option<String>; 2],
+}
+
+impl Daemon {
+    /// Finds it among the processes that have a file mapped.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub fn find(state: &Path, mappers: &Mappers, holdups: &mut Holdups) -> io::Result<Self> {
+        let meta = match fs::metadata(state) {
+            Ok(meta) => meta,
+            Err(err) if err.kind() == ErrorKind::NotFound => return Ok(Self::Absent),
+            Err(err) => return Ok(Self::Unknown(unreadable(state, &err))),
+        };
+        // Any user can give a process this name and map a file of this path and number in a mount namespace of its own.
+        let is_daemon = |mapper: &&Mapper| {
+            let owner = ancestors::uid(mapper.process.pid);
+            mapper.command == "pmdanixl" && (owner == Some(0) || owner == Some(meta.uid()))
+        };
+        let mut mappers = mappers.of(meta.dev(), meta.ino(), state).into_iter();
+        let Some(found) = mappers.find(is_daemon) else {
+            return Ok(
+                match File::open(state).and_then(|file| shm::is_locked(&file)) {
+                    Ok(false) => Self::Absent,
+                    Ok(true) => Self::Unknown(format!(
+                        "one has locked {}, and /proc does not show its process{}",
+                        state.display(),
+                        as_root()
+                    )),
+                    Err(err) => Self::Unknown(unreadable(state, &err)),
+                },
+            );
+        };
+        let process = found.process;
+        let setup = holdups.look(|avoided| {
+            Look::begin("daemon", move |at| match avoided.has(process) {
+                true => Err(ErrorKind::TimedOut.into()),
+                false => Setup::read(process, at),
+            })
+        })?;
+        Ok(Self::Running {
+            pid: process.pid,
+            setup: setup.unwrap_or_else(|| Err(ErrorKind::TimedOut.into())),
+        })
+    }
+
+    /// What `--check` says of it, a line each: first whether it runs, then where it differs. `path` and `config` are what
+    /// `--check` goes by.
+    #[must_use]
+    pub fn lines(&self, path: &Path, config: &Config, conf: &PcpConf) -> Vec<String> {
+        match self {
+            Self::Absent => vec!["daemon: not running".into()],
+            Self::Unknown(why) => vec![format!("daemon: not known: {why}")],
+            Self::Running {
+                pid,
+                setup: Err(err),
+            } => vec![format!(
+                "daemon: pid {pid}; its command line and environment may not be read ({err}){}, so its configuration may differ",
+                as_root()
+            )],
+            Self::Running {
+                pid,
+                setup: Ok(setup),
+            } => {
+                let default = conf.nixl_conf();
+                let ours = Environment::read();
+                let differences = setup.differences(path, &default, config, &ours);
+                let first = match differences.is_empty() {
+                    true => format!("daemon: pid {pid}, which goes by the same configuration"),
+                    false => format!("daemon: pid {pid}, which goes by another configuration"),
+                };
+                let warnings = differences
+                    .into_iter()
+                    .map(|line| format!("warning: {line}"));
+                [first].into_iter().chain(warnings).collect()
+            }
+        }
+    }
+}
+
+impl Setup {
+    fn read(process: Writer, at: At) -> io::Result<Self> {
+        at(Some(process));
+        let proc = format!("/proc/{}", process.pid);
+        let open =
+            |file: &str| io::Result::Ok(File::open(format!("{proc}/{file}"))?.take(MAX_TEXT));
+        let settings = Settings::read(open("environ")?)?;
+        let mut line = Vec::new();
+        open("cmdline")?.read_to_end(&mut line)?;
+        let words = line.strip_suffix(b"\0").unwrap_or(&line);
+        let words = words.split(|&byte| byte == 0);
+        let words = words.map(|word| OsString::from(OsStr::from_bytes(word)));
+        let options = options::parse_in(&fs::read_link(format!("{proc}/cwd"))?, words);
+        let options = options.map_err(io::Error::other)?;
+        if !process.is_running() {
+            return Err(ErrorKind::NotFound.into());
+        }
+        Ok(Self {
+            config: options.config,
+            username: options.username,
+            directories: settings.directories().map(|value| value.map(str::to_owned)),
+        })
+    }
+
+    /// Where it differs, each with what to do about it.
+    fn differences(
+        &self,
+        path: &Path,
+        default: &Path,
+        config: &Config,
+        ours: &Environment,
+    ) -> Vec<String> {
+        let mut found = Vec::new();
+        let its = self.config.as_deref().unwrap_or(default);
+        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        if real(its) != real(path) {
+            let (its, path) = (name::shown(its.as_os_str()), path.display());
+            found.push(format!(
+                "the daemon reads {its}, and this check {path}: give it -c {its}"
+            ));
+        }
+        let ours = [&ours.telemetry_dir, &ours.multiproc_dir];
+        let names = [
+            (TELEMETRY_DIR, "telemetry_dir"),
+            (MULTIPROC_DIR, "multiproc_dir"),
+        ];
+        for (((variable, key), its), ours) in names.into_iter().zip(&self.directories).zip(ours) {
+            let ours = ours.as_deref().filter(|value| !value.is_empty());
+            match (its.as_deref().map(OsStr::new), ours) {
+                (its, ours) if its == ours => {}
+                (Some(its), _) => {
+                    let its = name::shown(its);
+                    found.push(format!(
+                        "pmcd's environment gives the daemon {variable}={its}, which it takes in place of {key}: give it to this check, or remove it there and restart pmcd"
+                    ));
+                }
+                (None, ours) => {
+                    let ours = name::shown(ours.unwrap_or_default());
+                    found.push(format!(
+                        "the environment gives this check {variable}={ours} in place of {key}, and the daemon does not have it: unset it"
+                    ));
+                }
+            }
+        }
+        let user = config.user.as_ref().map(|account| &account.name);
+        if let Some(its) = self.username.as_ref().filter(|its| Some(*its) != user) {
+            let its = name::shown(OsStr::new(its));
+            found.push(format!(
+                "the daemon runs with -U {its}: give it to this check"
+            ));
+        }
+        found
+    }
+}
+
+fn unreadable(path: &Path, err: &io::Error) -> String {
+    format!("{} may not be read ({err}){}", path.display(), as_root())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setup(config: Option<&str>, rings: Option<&str>, username: Option<&str>) -> Setup {
+        Setup {
+            config: config.map(PathBuf::from),
+            username: username.map(str::to_owned),
+            directories: [rings.map(str::to_owned), None],
+        }
+    }
+
+    fn differences(setup: &Setup, rings: Option<&str>) -> Vec<String> {
+        let ours = Environment {
+            telemetry_dir: rings.map(OsString::from),
+            // Empty is as unset.
+            multiproc_dir: Some(OsString::new()),
+        };
+        let [path, default] = ["/none/a.conf", "/none/nixl.conf"].map(Path::new);
+        setup.differences(path, default, &Config::default(), &ours)
+    }
+
+    #[test]
+    fn each_difference_is_named_with_its_remedy() {
+        let same = setup(Some("/none/a.conf"), Some("/rings"), None);
+        assert_eq!(differences(&same, Some("/rings")), [""; 0]);
+        for (setup, rings, expected) in [
+            (
+                setup(None, None, None),
+                None,
+                "the daemon reads /none/nixl.conf, and this check /none/a.conf: give it -c /none/nixl.conf",
+            ),
+            (
+                same,
+                Some("/other"),
+                "pmcd's environment gives the daemon NIXL_TELEMETRY_DIR=/rings, which it takes in place of telemetry_dir: give it to this check, or remove it there and restart pmcd",
+            ),
+            (
+                setup(Some("/none/a.conf"), None, None),
+                Some("/other"),
+                "the environment gives this check NIXL_TELEMETRY_DIR=/other in place of telemetry_dir, and the daemon does not have it: unset it",
+            ),
+            (
+                setup(Some("/none/a.conf"), None, Some("pcp")),
+                None,
+                "the daemon runs with -U pcp: give it to this check",
+            ),
+        ] {
+            assert_eq!(differences(&setup, rings), [expected]);
+        }
+    }
+}

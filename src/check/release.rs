@@ -1,0 +1,69 @@
+//! Release of NIXL that a process has loaded: by the Python package that its libnixl is part of.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+
+/// Names that are read of a directory of Python packages: some thousands are usual.
+const MAX_NAMES: usize = 1 << 16;
+
+/// First two numbers of the release that a libnixl belongs to; `None` where no package beside it says so.
+///
+/// A wheel has libnixl in `site-packages/.nixl_cu12.mesonpy.libs` or `site-packages/nixl_cu12.libs`, and its release in the
+/// name of `site-packages/nixl_cu12-1.5.1.dist-info`.
+#[must_use]
+pub fn of_library(library: &Path) -> Option<(u32, u32)> {
+    let is_packages = |dir: &&Path| {
+        let name = dir.file_name().and_then(OsStr::to_str);
+        matches!(name, Some("site-packages" | "dist-packages"))
+    };
+    let packages = library.ancestors().find(is_packages)?;
+    let directory = library.strip_prefix(packages).ok()?.iter().next()?;
+    let package = directory
+        .to_str()?
+        .trim_start_matches('.')
+        .split('.')
+        .next()?;
+    let mut names = fs::read_dir(packages).ok()?.take(MAX_NAMES).flatten();
+    names.find_map(|entry| release(entry.file_name().to_str()?, package))
+}
+
+/// `(1, 5)` for `nixl_cu12-1.5.1.dist-info` and `nixl_cu12`.
+fn release(name: &str, package: &str) -> Option<(u32, u32)> {
+    let version = name.strip_prefix(package)?.strip_prefix('-')?;
+    let mut numbers = version.strip_suffix(".dist-info")?.split('.');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn release_is_that_of_the_package_of_the_library() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let packages = dir.path().join("lib/python3.12/site-packages");
+        for name in [
+            "nixl_cu12-1.5.1.dist-info",
+            "nixl_cu13-1.3.2.dist-info",
+            "nixl_cu14-2.dist-info",
+            "nixl-0.10.1.dist-info",
+        ] {
+            fs::create_dir_all(packages.join(name)).expect("made");
+        }
+        for (library, expected) in [
+            (".nixl_cu12.mesonpy.libs/libnixl.so", Some((1, 5))),
+            ("nixl_cu12.libs/libnixl-4f1c.so", Some((1, 5))),
+            (".nixl_cu13.mesonpy.libs/libnixl.so", Some((1, 3))),
+            (".nixl_cu14.mesonpy.libs/libnixl.so", None),
+            (".nixl_cu1.mesonpy.libs/libnixl.so", None),
+        ] {
+            assert_eq!(of_library(&packages.join(library)), expected, "{library}");
+        }
+        assert_eq!(of_library(&dir.path().join("lib/libnixl.so")), None);
+        assert_eq!(
+            of_library(Path::new("/none/site-packages/nixl/libnixl.so")),
+            None
+        );
+    }
+}
