@@ -13,7 +13,7 @@ REQUESTS = 30
 def cost(world, report):
     """Two pairs, one with rings and one without telemetry; runs in turn."""
     with_rings = world.pair()
-    without = Pair(world, writes=None, ports=(8300, 8400))
+    without = Pair(world, writes=None)
     rates = {"drained": [], "not drained": [], "telemetry off": []}
     try:
         for number in range(ROUNDS):

@@ -34,14 +34,18 @@ def errors(world, instances):
     return sum(values.get(name, {}).get(instance, 0) for name in names for instance in instances)
 
 
+def after_load(pair, report, seed):
+    """Sends requests and compares the figures of decode. Returns its interval and vLLM's figures."""
+    interval, load = Interval(pair, pair.decode), pair.load(seed=seed)
+    load.run(REQUESTS)
+    report.say(f"{REQUESTS} requests: {load.text()}")
+    return interval, interval.compare(report, REQUESTS)[1]
+
+
 def sigterm(world, report):
     """SIGTERM to a server right after its transfers: all are counted, its agent is exited."""
     pair = world.pair()
-    interval = Interval(pair, pair.decode)
-    load = pair.load(seed=3)
-    load.run(REQUESTS)
-    report.say(f"{REQUESTS} requests: {load.text()}")
-    theirs = interval.compare(report, REQUESTS)[1]
+    interval, theirs = after_load(pair, report, seed=3)
     before = world.pmcd.values("nixl.memory.current")["nixl.memory.current"].get(interval.instances[0])
     start = time.monotonic()
     pair.decode.process.send_signal(signal.SIGTERM)
@@ -103,11 +107,7 @@ def worker(world, report):
 def api(world, report):
     """kill -9 of decode's API server: its worker ends by itself or goes on, and its agent is shown as that."""
     pair = world.pair()
-    interval = Interval(pair, pair.decode)
-    load = pair.load(seed=5)
-    load.run(REQUESTS)
-    report.say(f"{REQUESTS} requests: {load.text()}")
-    theirs = interval.compare(report, REQUESTS)[1]
+    interval, theirs = after_load(pair, report, seed=5)
     (instance, (pid, _)), = pair.agents(pair.decode).items()
     label = world.pmcd.pminfo("nixl.agent.pid")[1][instance]
     pair.decode.process.kill()

@@ -32,9 +32,10 @@ def lmcache(world, report):
     """The sender's transfers and bytes, as LMCache's channel did them."""
     world.no_pair()
     os.makedirs(os.path.join(world.cache, "logs"), exist_ok=True)
-    receiver = start(world, "receiver")
+    port = str(processes.free_ports(1))
+    receiver = start(world, "receiver", port)
     line(receiver)
-    sender = start(world, "sender", str(WRITES))
+    sender = start(world, "sender", port, str(WRITES))
     line(sender)
     told = json.loads(line(sender))
 

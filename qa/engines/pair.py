@@ -19,9 +19,11 @@ UNITS = {"transfers": "transfers", "bytes": "bytes", "transfer time": "sum of tr
 class Pair:
     """Two servers of one kind. `writes` names what NIXL writes: rings, stores or nothing."""
 
-    def __init__(self, world, roles=("kv_both", "kv_both"), connector="NixlConnector", ranks=1, writes="rings", ports=(8100, 8200)):
+    def __init__(self, world, roles=("kv_both", "kv_both"), connector="NixlConnector", ranks=1, writes="rings"):
         self.world, self.roles, self.connector, self.ranks = world, roles, connector, ranks
-        self.writes, self.ports = writes, ports
+        self.writes = writes
+        # One for the API, one for the side channel of each rank.
+        self.ports = [processes.free_ports(1 + ranks) for _ in roles]
         self.directory = world.directories.get(writes)
         self.prefill, self.decode = self.server("prefill"), self.server("decode")
         self.ready()

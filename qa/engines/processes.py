@@ -1,7 +1,9 @@
 """Processes of this run: starting, finding and ending them. Each started process leads a session of its own."""
 
 import os
+import random
 import signal
+import socket
 import subprocess
 import time
 
@@ -14,6 +16,22 @@ def start(command, log, env, cwd=None, stdin=subprocess.DEVNULL, stdout=None):
                                start_new_session=True)
     RUNNING.append(process)
     return process
+
+
+def free_ports(count):
+    """The first of so many consecutive TCP ports that are free on loopback, below the range the kernel gives out by itself."""
+    while True:
+        first = random.randrange(16000, 30000)
+        sockets = []
+        try:
+            for port in range(first, first + count):
+                sockets.append(socket.create_server(("127.0.0.1", port)))
+            return first
+        except OSError:
+            continue
+        finally:
+            for one in sockets:
+                one.close()
 
 
 def in_group(group):

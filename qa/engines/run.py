@@ -62,7 +62,7 @@ class World:
         if writes == "stores":
             return {"NIXL_TELEMETRY_ENABLE": "y", "NIXL_TELEMETRY_EXPORTER": "prometheus_mp",
                     "NIXL_TELEMETRY_MULTIPROC_DIR": self.directories["stores"], "NIXL_TELEMETRY_PROMETHEUS_LOCAL": "y",
-                    "NIXL_TELEMETRY_PROMETHEUS_PORT": "19191"}
+                    "NIXL_TELEMETRY_PROMETHEUS_PORT": str(processes.free_ports(1))}
         return {}
 
     def pair(self, **kind):

@@ -37,7 +37,7 @@ class Server:
         self.log_path = os.path.join(cache, "logs", f"{side}-{port}-{time.time_ns() // 1000000}.log")
         venv = os.path.join(cache, "venv", "bin")
         env = {name: value for name, value in os.environ.items() if not name.startswith(("NIXL_", "VLLM_", "UCX_"))}
-        env.update(SETTINGS, VLLM_NIXL_SIDE_CHANNEL_PORT=str(port + 1000), VLLM_LOG_STATS_INTERVAL=str(LOG_INTERVAL))
+        env.update(SETTINGS, VLLM_NIXL_SIDE_CHANNEL_PORT=str(port + 1), VLLM_LOG_STATS_INTERVAL=str(LOG_INTERVAL))
         env["PATH"] = venv + os.pathsep + env["PATH"]
         env.update(variables or {})
         transfer = {"kv_connector": connector, "kv_role": role, "kv_buffer_device": "cpu",
