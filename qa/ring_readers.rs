@@ -88,32 +88,6 @@ fn a_ring_with_traffic_is_taken_over_soon_after_its_drainer_has_gone() {
 }
 
 #[test]
-fn who_locks_a_ring_and_does_not_drain_it_keeps_its_reader_away_for_seconds_only() {
-    let mut world = World::new(|_| ());
-    let mut ring = world.ring("a");
-    let _lock = locked(&world.path("a"), libc::F_WRLCK);
-    // As long as there is nothing to take out, nobody can tell.
-    world.pass(10);
-    (0..3).for_each(|_| push(&mut ring, 1));
-    world.pass(2);
-    assert_eq!((world.account(), ring.pending()), ([3, 0, 0], 3));
-    world.pass(4);
-    assert_eq!((world.account(), ring.pending()), ([3, 0, 0], 0));
-    (0..3).for_each(|_| push(&mut ring, 1));
-    world.pass(1);
-    assert_eq!((world.account(), ring.pending()), ([6, 0, 0], 0));
-    // It drains after all: all six, and one more.
-    push(&mut ring, 1);
-    let file = fs::OpenOptions::new().write(true).open(world.path("a"));
-    let file = file.expect("there");
-    file.write_all_at(&7_u64.to_le_bytes(), 8).expect("written");
-    world.pass(1);
-    push(&mut ring, 1);
-    world.pass(2);
-    assert_eq!((world.account(), ring.pending()), ([7, 0, 1], 1));
-}
-
-#[test]
 fn who_puts_read_pos_before_the_end_again_and_again_gets_two_batches_a_drain() {
     let mut world = World::new(|_| ());
     // What /proc shows is not waited for.

@@ -2,7 +2,6 @@
 
 use crate::error::{Refusal, RingFault};
 use crate::find::discover::{Access, Candidate, FileFacts, FileId};
-use crate::log;
 use crate::producer::presence::{Presence, Seen};
 use crate::producer::survey::Mappers;
 use crate::producer::writer::Holder;
@@ -24,10 +23,6 @@ pub mod counting;
 
 /// How often a ring that another process drains is tried for its lock.
 const TRY: Duration = Duration::from_secs(1);
-/// After how long it is no longer taken for drained, while nothing is taken out that waits: several times as long as the longest
-/// that a pmdanixl can be told to wait between two drains.
-const LEFT_ALONE: Duration = Duration::from_secs(5);
-
 /// How often one that is full, and that another should drain, is counted as full.
 const FULL_AGAIN: Duration = Duration::from_secs(1);
 
@@ -61,10 +56,6 @@ pub struct Source {
     written: Written,
     /// When the lock was tried for the last time.
     last_try: Instant,
-    /// Where the position of whoever has locked it is, while events wait there, and since when.
-    stands: Option<(u64, Instant)>,
-    /// Whether it is drained although another has locked it.
-    unlocked: bool,
     stays: bool,
 }
 
@@ -159,8 +150,6 @@ impl Source {
             aged: None,
             gaps,
             last_try: now,
-            stands: None,
-            unlocked: false,
             stays: false,
         })
     }
@@ -221,17 +210,12 @@ impl Source {
     /// Counts the events that wait.
     pub fn drain(&mut self, now: Instant, ledger: &mut Ledger) -> Drained {
         if self.mode == Mode::Locked {
-            self.take_over(now);
+            self.try_lock(now);
         }
-        let foreign_reads = ledger.entry.foreign_reads;
         let found = match self.mode {
             Mode::Drain => self.consume(ledger),
             Mode::Locked | Mode::Observe(_) => self.follow(ledger),
         };
-        if self.unlocked && ledger.entry.foreign_reads != foreign_reads {
-            // It takes something out again.
-            (self.mode, self.unlocked, self.stands) = (Mode::Locked, false, None);
-        }
         match found {
             Ok(true) => {
                 self.presence.saw_events(now);
@@ -251,35 +235,13 @@ impl Source {
         }
     }
 
-    /// Drains it from now on, if nobody else has locked it any more, or whoever has does not drain it: whoever may write to a ring
-    /// may lock it, so that a lock by itself keeps nobody away.
-    fn take_over(&mut self, now: Instant) {
+    /// Drains the ring from now on if the process that had locked it has gone. Tries once a second.
+    fn try_lock(&mut self, now: Instant) {
         if now.duration_since(self.last_try) >= TRY {
             self.last_try = now;
             if let Ok(true) = shm::lock(&self.file) {
                 self.mode = Mode::Drain;
-                return;
             }
-        }
-        let positions = self.ring.positions().ok();
-        let waits = positions.filter(|(read_pos, write_pos)| read_pos != write_pos);
-        let since = match (waits, self.stands) {
-            (Some((read_pos, _)), Some((pos, since))) if read_pos == pos => since,
-            (Some((read_pos, _)), _) => {
-                self.stands = Some((read_pos, now));
-                return;
-            }
-            (None, _) => {
-                self.stands = None;
-                return;
-            }
-        };
-        if now.duration_since(since) >= LEFT_ALONE {
-            let (path, seconds) = (log::shown(&self.path), LEFT_ALONE.as_secs());
-            tracing::warn!(
-                "{path}: who has locked it has taken nothing out for {seconds} s; it is drained all the same"
-            );
-            (self.mode, self.unlocked) = (Mode::Drain, true);
         }
     }
 
