@@ -4,9 +4,9 @@ use super::quiet::Quiet;
 use super::{AgentKey, Agents, Change};
 use crate::agents::agent::{Agent, Now};
 use crate::error::Refusal;
-use crate::event::Totals;
 use crate::log;
 use crate::producer::presence::check_every;
+use crate::state::State;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -196,10 +196,9 @@ impl Agents {
                 continue;
             }
             let _about = log::about(owner);
-            let before = (self.books.host.clone(), agent.entry.account.totals.clone());
             let drained = catch_unwind(AssertUnwindSafe(|| agent.drain(now, end, &mut self.books)));
             let Ok(outcome) = drained else {
-                self.set_apart(key, before);
+                self.set_apart(key);
                 changes.extend(self.turn(key, now.instant));
                 self.recount(key);
                 self.next_served = place + 1;
@@ -239,9 +238,9 @@ impl Agents {
     }
 
     /// Lets the files of an agent go over which pmdanixl has failed, until they change: a defect of ours costs no other agent
-    /// anything. What the agent has counted is what the state file says; `before` are the sums of the host and its own, as they
-    /// were before.
-    fn set_apart(&mut self, key: AgentKey, before: (Totals, Totals)) {
+    /// anything. What the agent has counted is what the state file says, and the host's totals are added up again. Without a state
+    /// file both stay as the failure left them.
+    fn set_apart(&mut self, key: AgentKey) {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
@@ -249,10 +248,6 @@ impl Agents {
         if let Some(entry) = kept.and_then(|(state, record)| state.entry(record)) {
             agent.entry = entry;
         }
-        let (mut host, own) = before;
-        host.take_away(&own);
-        host.add(&agent.entry.account.totals);
-        self.books.host = host;
         let rings = std::mem::take(&mut agent.sources).into_iter();
         let mut files: Vec<_> = rings
             .map(|ring| (ring.id(), ring.path().to_owned(), ring.current_facts()))
@@ -272,6 +267,12 @@ impl Agents {
             }
         }
         self.agents.wake(key);
+        if let Some(Ok(retired)) = self.books.state.as_ref().map(State::retired) {
+            self.books.host = retired.totals;
+            for agent in self.agents.values_mut() {
+                self.books.host.add(&agent.entry.account.totals);
+            }
+        }
     }
 }
 
@@ -288,7 +289,9 @@ mod tests {
     use super::*;
     use crate::config::{Config, DirectoryPattern};
     use crate::event::EventType;
+    use crate::state::StateFile;
     use std::fs;
+    use std::path::Path;
 
     /// A ring of two slots, v4, with so many bytes sent in its first.
     fn ring(bytes: u64) -> Vec<u8> {
@@ -296,21 +299,48 @@ mod tests {
         words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
-    #[test]
-    fn a_failure_over_one_agent_costs_no_other_anything() {
-        let dir = tempfile::tempdir().expect("a directory");
-        for name in ["a", "bad", "c"] {
-            fs::write(dir.path().join(name), ring(5)).expect("written");
+    /// The agents in a directory with these rings of 5 bytes sent.
+    fn agents_of(dir: &Path, names: &[&str]) -> Agents {
+        for name in names {
+            fs::write(dir.join(name), ring(5)).expect("written");
         }
-        let mut agents = Agents::new(&Config {
+        Agents::new(&Config {
             telemetry_dir: vec![DirectoryPattern {
-                path: dir.path().to_str().expect("UTF-8").into(),
+                path: dir.to_str().expect("UTF-8").into(),
                 label: None,
                 literal: true,
             }],
             proc_facts: false,
             ..Config::default()
-        });
+        })
+    }
+
+    #[test]
+    fn failure_after_a_commit_leaves_host_totals_right() {
+        let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+        let mut agents = agents_of(dirs[0].path(), &["a", "bad"]);
+        let file = StateFile::open(&dirs[1].path().join("nixl/state")).expect("ours");
+        let found = State::take(&file, [1, 2]).expect("readable");
+        agents.restore(found.expect("nobody else has it").state, Vec::new());
+        let long = Duration::from_secs(3600);
+        let (now, mut changes) = (Instant::now(), Vec::new());
+        agents.scan(now, long);
+        agents.drain(now, long, &mut changes);
+        assert_eq!(agents.host_total(EventType::TxBytes), 10);
+        for agent in agents.agents.values_mut() {
+            agent.fails = agent.name.instance == "bad";
+        }
+        agents.drain(now + Duration::from_secs(60), long, &mut changes);
+        let sent = agents.iter().map(|agent| agent.total(EventType::TxBytes));
+        assert_eq!(sent.collect::<Vec<_>>(), [Some(5), Some(10)]);
+        assert_eq!(agents.host_total(EventType::TxBytes), 15);
+        assert_eq!(agents.scanner().refused(), 1);
+    }
+
+    #[test]
+    fn a_failure_over_one_agent_costs_no_other_anything() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut agents = agents_of(dir.path(), &["a", "bad", "c"]);
         let long = Duration::from_secs(3600);
         let (mut now, mut changes) = (Instant::now(), Vec::new());
         agents.scan(now, long);
