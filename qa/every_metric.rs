@@ -15,7 +15,7 @@ use support::writer::{Kind, Layout, RingWriter};
 use support::{Home, Pmcd, needs_root, output, project, run, sees_all_processes, wait_for};
 
 /// What is set elsewhere: the metric, the test's file, and what stands in it.
-const ELSEWHERE: [(&str, &str, &str); 6] = [
+const ELSEWHERE: [(&str, &str, &str); 5] = [
     // Where /proc may not be asked.
     (
         "agents.unknown",
@@ -24,11 +24,6 @@ const ELSEWHERE: [(&str, &str, &str); 6] = [
     ),
     // Nothing but 0 is ever shown of it.
     ("control.reload", "pmstore.rs", "nixl.control.reload"),
-    (
-        "control.container_looks",
-        "containers.rs",
-        "nixl.control.container_looks",
-    ),
     // How fast a machine is decides whether it happens: in long tests.
     (
         "control.cut.drains",

@@ -77,7 +77,6 @@ fn the_manual_page_names_every_metric_and_configuration_key() {
         "observe",
         "remove_exited_after",
         "proc_facts",
-        "containers",
     ] {
         assert!(
             page.contains(&format!(".B {key}\n")),

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use support::writer::{self, Layout, RingWriter};
-use support::{Home, Nixl, Pmcd, project, sees_all_processes, wait_for};
+use support::{Home, Nixl, Pmcd, needs_root, project, sees_all_processes, wait_for};
 use world::{LONG, World};
 
 /// Has imported NIXL 1.5.1.
@@ -211,6 +211,35 @@ fn check_shows_the_ancestors_environment_where_a_title_hides_it() {
         format!(
             "NIXL_TELEMETRY_DIR is {there:?}, which is not looked through: add it to telemetry_dir in nixl.conf"
         )
+    );
+}
+
+#[test]
+fn check_names_agent_whose_directory_only_its_container_sees() {
+    needs_root();
+    let home = Home::new();
+    let inside = home.path("inside");
+    std::fs::create_dir(&inside).expect("made");
+    let inside = inside.display().to_string();
+    home.set(&format!("multiproc_dir = {inside:?}"));
+    let python = Nixl::new("1.5.1", &home.rings()).python();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c"]);
+    command.arg("mount -t tmpfs nixl \"$NIXL_TELEMETRY_DIR\"; exec \"$0\" -c \"$1\" \"$2\"");
+    command.arg(python).arg([IMPORT, AGENT, LIVE].concat());
+    let variables = [
+        ("NIXL_TELEMETRY_ENABLE", "y"),
+        ("NIXL_TELEMETRY_DIR", &*inside),
+    ];
+    let agent = Agent::run(&home, command, &variables);
+    let (status, said) = home.check();
+    assert_eq!(status, 0, "{said}");
+    assert_eq!(
+        agent.told(&said).as_deref(),
+        Some(
+            "it is in a container: share a directory of telemetry_dir with it (a volume, docker run --ipc=host)"
+        ),
+        "{said}"
     );
 }
 

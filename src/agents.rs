@@ -1,7 +1,6 @@
 //! The NIXL agents of this host.
 //!
-//! `look` and `stores` find their files, `containers` those that only a container sees, `place` says whose they are, and `order`
-//! which comes first;
+//! `look` and `stores` find their files, `place` says whose they are, and `order` which comes first;
 //! `drain` counts their events, and `quiet` says whom it passes over; `keep` keeps what is known of them in the state file,
 //! `surveys` finds out who they are, `exited` removes what they have left, `forget` says whom nobody remembers any more, and
 //! `counts` how many they are and what is done for them. `reload` takes another configuration.
@@ -9,7 +8,6 @@
 use crate::agents::agent::{Agent, Now};
 use crate::config::Config;
 use crate::event::{EventType, Events, Totals};
-use crate::find::containers::Containers;
 use crate::find::discover::FileId;
 use crate::find::scan::{Found, Scanner};
 use crate::producer::presence::{Inquiry, check_every};
@@ -33,7 +31,6 @@ use std::time::{Duration, Instant};
 use table::Table;
 
 pub mod agent;
-mod containers;
 mod counts;
 mod descriptors;
 mod drain;
@@ -94,10 +91,6 @@ pub struct Agents {
     next_removal: Instant,
     proc_facts: bool,
     pod_logs: PathBuf,
-    /// `None`: containers are not looked into.
-    containers: Option<Containers>,
-    /// Rings of containers that have ended, and until when they are kept at most.
-    leaving: HashMap<FileId, Option<Instant>>,
     surveying: Option<surveys::Surveying>,
     /// Whether a survey could tell more of somebody, as of the last drain.
     asks: bool,
@@ -107,9 +100,8 @@ pub struct Agents {
     surveyed: Option<(Instant, Duration)>,
     /// Who uses NIXL without telemetry; `None`: that is not known.
     silent: Option<Vec<Writer>>,
-    /// Surveys that were finished, those of them that looked for containers, and the time that all of them took.
+    /// Surveys that were finished, and the time that all of them took.
     surveys: u64,
-    container_looks: u64,
     survey_time: Duration,
     /// Whose turn it is: its place in the table.
     next_served: usize,
@@ -173,15 +165,12 @@ impl Agents {
             next_removal: now,
             proc_facts: config.proc_facts,
             pod_logs: config.pod_logs.clone(),
-            containers: config.containers.then(|| Containers::new(now)),
-            leaving: HashMap::new(),
             surveying: None,
             asks: false,
             may_wait: false,
             surveyed: None,
             silent: None,
             surveys: 0,
-            container_looks: 0,
             survey_time: Duration::ZERO,
             next_served: 0,
             more: Vec::new(),
@@ -340,7 +329,6 @@ impl Agents {
         self.agents.wake(key);
         if let Some(agent) = self.agents.get_mut(key) {
             agent.bare_since = None;
-            agent.find_way(self.containers.as_ref());
         }
         (self.asks, self.may_wait) = (true, true);
         self.recount(key);

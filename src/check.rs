@@ -5,8 +5,6 @@ use crate::check::silent::Users;
 use crate::config::pcpconf::PcpConf;
 use crate::config::{Config, Loaded};
 use crate::error::{ConfigError, Refusal};
-use crate::find::containers::look;
-use crate::find::containers::{self, process};
 use crate::find::directory::{self, Directory, Holds};
 use crate::find::discover::{self, FileFacts, FileId};
 use crate::find::name;
@@ -157,20 +155,17 @@ pub fn run(
     let directories = named.into_iter().chain(matched);
     let directories: Vec<Directory> = directories.map(|(directory, _)| directory).collect();
     let left_out = all - directories.len();
-    if directories.is_empty() && !config.containers {
+    if directories.is_empty() {
         verdict.problem(out, "telemetry_dir and multiproc_dir match no directory")?;
     }
     for directory in &directories {
-        check_directory(directory, None, config, &mappers, &mut verdict, out)?;
+        check_directory(directory, config, &mappers, &mut verdict, out)?;
     }
     full::warn(&directories, out)?;
-    if config.containers {
-        check_containers(config, &mappers, &mut holdups, &mut verdict, out)?;
-    }
     if verdict.rings + verdict.stores == 0 {
         writeln!(out, "note: {}", absent::advice(config, path))?;
     }
-    verdict.silent = nixl.tell(&verdict.writers, &directories, config.containers, out)?;
+    verdict.silent = nixl.tell(&verdict.writers, &directories, out)?;
     if left_out > 0 {
         let problem = format!(
             "patterns match {left_out} directories more than max_directories, which is {}",
@@ -192,7 +187,7 @@ pub fn run(
         (verdict.problems, "problem"),
     ]
     .map(plural);
-    let stores = match config.multiproc_dir.is_empty() && !config.containers {
+    let stores = match config.multiproc_dir.is_empty() {
         true => String::new(),
         false => format!("{stores}, "),
     };
@@ -219,53 +214,14 @@ fn plural_of(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// The directories that only containers see.
-fn check_containers(
-    config: &Config,
-    mappers: &Mappers,
-    holdups: &mut Holdups,
-    verdict: &mut Verdict,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    if let Err(errno) = process::can_open_beneath() {
-        let why = containers::without_openat2(errno);
-        return verdict.problem(out, format!("containers are not looked into: {why}"));
-    }
-    let found = holdups.look(|avoided| look::begin(Vec::new(), avoided))?;
-    let found = found.unwrap_or_default();
-    for place in &found.places {
-        let at = place.reached_at();
-        check_directory(&place.to_scan(), Some(&at), config, mappers, verdict, out)?;
-    }
-    for refused in &found.refused {
-        writeln!(out, "note: {refused}")?;
-    }
-    if found.hidden > 0 {
-        writeln!(out, "note: {}", containers::hidden(found.hidden))?;
-    }
-    if found.places.is_empty() {
-        writeln!(
-            out,
-            "note: no process of another mount namespace has telemetry open"
-        )?;
-    }
-    Ok(())
-}
-
-/// `at` is where a directory can be reached that only a container sees.
 fn check_directory(
     directory: &Directory,
-    at: Option<&Path>,
     config: &Config,
     mappers: &Mappers,
     verdict: &mut Verdict,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let path = directory.path.display();
-    match at {
-        Some(at) => writeln!(out, "directory {path} ({})", at.display())?,
-        None => writeln!(out, "directory {path}")?,
-    }
+    writeln!(out, "directory {}", directory.path.display())?;
     let listed = directory
         .open()
         .and_then(|fd| Ok((directory::names(&fd)?, fd)));

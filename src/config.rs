@@ -62,8 +62,6 @@ pub struct Config {
     pub remove_exited_after: Option<Duration>,
     /// Whether /proc is asked who writes to a ring.
     pub proc_facts: bool,
-    /// Whether directories are looked through as well that only a container sees; needs `proc_facts`.
-    pub containers: bool,
     /// Where the kubelet has the logs of pods, by which pods have their names.
     pub pod_logs: PathBuf,
 }
@@ -123,7 +121,6 @@ impl Default for Config {
             observe: false,
             remove_exited_after: None,
             proc_facts: true,
-            containers: false,
             pod_logs: pods::LOGS.into(),
         }
     }
@@ -305,11 +302,28 @@ mod tests {
     }
 
     #[test]
+    fn removed_key_is_accepted_with_a_warning() {
+        let read = |text: &str| parse(Path::new("nixl.conf"), text).expect("a good configuration");
+        let loaded = read("[nixl]\nretain = \"1min\"\ncontainers = true\n");
+        assert_eq!(loaded.config.retain, Duration::from_secs(60));
+        let [warning] = &loaded.warnings[..] else {
+            panic!("{:?}", loaded.warnings);
+        };
+        assert!(
+            warning.starts_with(
+                "nixl.conf:3: containers: ignored: directories inside containers are not read"
+            ),
+            "{warning}"
+        );
+        assert!(read("[nixl]\ncontainers = false\n").warnings.is_empty());
+    }
+
+    #[test]
     fn every_key_is_taken() {
         let config = ok(
             "[nixl]\nuser = \"root\"\ntelemetry_dir = \"/dev/shm/nixl\"\nmultiproc_dir = [\"/mp\"]\ndrain_interval = \"20ms\"\n\
                          retain = \"1h 30min\"\nremember = \"30days\"\nmax_agents = 7\nmax_capacity = 1024\nowners = [\"root\", 4242]\nobserve = true\n\
-                         remove_exited_after = \"1day\"\nproc_facts = false\ncontainers = false\nidle_after = \"90s\"\n\
+                         remove_exited_after = \"1day\"\nproc_facts = false\nidle_after = \"90s\"\n\
                          histogram_buckets_us = [1, 20, 300]\npod_logs = \"/host/logs//\"\n",
         );
         assert_eq!(
@@ -339,9 +353,6 @@ mod tests {
             (Some(Duration::from_secs(86_400)), false)
         );
         assert_eq!(config.pod_logs, Path::new("/host/logs"));
-        assert!(!config.containers && ok("[nixl]\ncontainers = true\n").containers);
-        let only_inside = ok("[nixl]\ntelemetry_dir = []\ncontainers = true\n");
-        assert!(only_inside.telemetry_dir.is_empty());
     }
 
     #[test]
@@ -436,10 +447,6 @@ mod tests {
             (
                 "[nixl]\ntelemetry_dir = []\n",
                 "nixl.conf:2: telemetry_dir: an empty list finds no agent unless",
-            ),
-            (
-                "[nixl]\nproc_facts = false\n\n containers = true\n",
-                "nixl.conf:4: containers: true needs proc_facts = true; set that, or containers = false",
             ),
             (
                 "[nixl]\ncontainers = \"yes\"\n",

@@ -6,7 +6,7 @@
 //! tells who writes a file. [`config`] and [`rights`] come before all of it; [`check`] looks at the same files without taking
 //! anything. That is the way of the data; modules on it know each other where a step needs both its ends: a ring counts into its
 //! agent's account ([`state::ledger`]) before it gives slots back. [`error`], [`event`], [`log`] and [`shm`] are leaves. One thread
-//! does it all; only what may hang, a look through /proc ([`producer::survey`], [`find::containers`]) and a disk ([`ids::kept`]), has
+//! does it all; only what may hang, a look through /proc ([`producer::survey`]) and a disk ([`ids::kept`]), has
 //! one of its own.
 
 pub mod agents;

@@ -18,7 +18,6 @@ pub mod pdu;
 #[path = "writer.rs"]
 pub mod writer;
 
-pub mod container;
 pub mod drain;
 pub mod endpoint;
 pub mod fleet;

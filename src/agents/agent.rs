@@ -58,8 +58,6 @@ pub struct Agent {
     slots: Slots,
     /// Until when they are waited for.
     pub(crate) wait_until: Instant,
-    /// The directory of the file that it shows, where only a container sees that, and how it can be reached now.
-    pub(crate) reached_at: Option<(PathBuf, PathBuf)>,
     /// Where the entry is kept; `None`: in memory only.
     pub(crate) record: Option<RecordId>,
     /// Its instance id, once it had one.
@@ -99,7 +97,6 @@ impl Agent {
             ranges: Ranges::default(),
             slots: Slots::default(),
             wait_until: now,
-            reached_at: None,
             record: None,
             id: None,
             sources: Vec::new(),

@@ -51,7 +51,6 @@ impl Agents {
             missing: number(missing),
             remembered: number(self.scanner.remembered()),
             surveys: self.surveys,
-            container_looks: self.container_looks,
             survey_time: self.survey_time,
         }
     }

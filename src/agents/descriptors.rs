@@ -1,7 +1,6 @@
 //! What the descriptors that the process may have are for: rings, directories, and a reserve for everything else.
 
 use crate::config::Config;
-use crate::find::containers::MAX_PLACES;
 use crate::find::directory::Places;
 use nix::sys::resource::{Resource, getrlimit};
 
@@ -37,13 +36,12 @@ impl Descriptors {
         let room = limit.saturating_sub(SPARE);
         let patterns = config.telemetry_dir.iter().chain(&config.multiproc_dir);
         let (named, matched): (Vec<_>, Vec<_>) = patterns.partition(|pattern| pattern.literal);
-        // Neither takes more than a quarter.
-        let part = |wanted: usize, is_wanted| if is_wanted { wanted.min(room / 4) } else { 0 };
-        let directories = part(config.max_directories, !matched.is_empty());
-        // Each stands open twice: as it was found, and as it is looked through.
-        let containers = part(2 * MAX_PLACES, config.containers);
-        // Each directory stands open, and is listed.
-        let rings = room.saturating_sub(2 * (named.len() + directories) + containers);
+        // Twice a quarter at most: each directory stands open, and is listed.
+        let directories = match matched.is_empty() {
+            true => 0,
+            false => config.max_directories.min(room / 4),
+        };
+        let rings = room.saturating_sub(2 * (named.len() + directories));
         Self {
             rings: config.max_agents.min(rings.max(1)),
             directories,
@@ -65,7 +63,7 @@ mod tests {
     use crate::config::DirectoryPattern;
 
     #[test]
-    fn directories_and_containers_leave_a_quarter_of_the_descriptors_to_rings() {
+    fn directories_leave_half_of_the_descriptors_to_rings() {
         let mut config = Config::default();
         let of = |limit, config: &Config| {
             let Descriptors { rings, directories } = Descriptors::within(limit, config);
@@ -80,8 +78,6 @@ mod tests {
         });
         assert_eq!(of(1 << 20, &config), (4096, 1024));
         assert_eq!(of(1024, &config), (1024 - 64 - 2 - 480, 240));
-        config.containers = true;
-        assert_eq!(of(1024, &config), (1024 - 64 - 2 - 720, 240));
         assert_eq!(of(10, &config), (1, 0));
     }
 }

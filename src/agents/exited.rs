@@ -13,7 +13,6 @@ impl Agents {
     pub fn tidy(&mut self, now: Instant, end: Instant) {
         if self.proc_facts {
             self.survey(now);
-            self.look_into_containers(now);
         }
         if now >= self.next_removal && Instant::now() < end {
             self.remove_exited(now, end);

@@ -195,7 +195,8 @@ impl Agents {
         let how = match source.mode() {
             Mode::Drain => String::new(),
             Mode::Locked => {
-                "; another process has locked it, so it is only followed for as long as that drains it".into()
+                "; another process has locked it, so it is only followed until that lock ends"
+                    .into()
             }
             Mode::Observe(Access::Denied(errno)) => {
                 format!("; it may not be written to ({errno}), so it is only followed")

@@ -7,7 +7,6 @@ use crate::config::Config;
 use crate::find::directory;
 use crate::ring::source::Mode;
 use crate::store::Store;
-use std::path::Path;
 use std::time::Instant;
 
 impl Agents {
@@ -29,30 +28,23 @@ impl Agents {
         self.books.early = true;
         let places = room.limit(config.places());
         self.scanner.configure(places, config.terms());
-        self.configure_containers(config);
-        let inside = |directory: &Path| {
-            let containers = self.containers.as_ref();
-            containers.is_some_and(|containers| containers.place(directory).is_some())
-        };
         let keys: Vec<AgentKey> = self.agents.iter().map(|(key, _)| key).collect();
         for (key, agent) in self.agents.iter_mut() {
             let had_files = agent.attached().next().is_some();
             let mut is_to_be_found = false;
             let is_configured =
-                directory::is_configured(&config.telemetry_dir, agent.ring_directory())
-                    || inside(agent.ring_directory());
+                directory::is_configured(&config.telemetry_dir, agent.ring_directory());
             let dirs = [&config.telemetry_dir, &config.multiproc_dir];
             agent.stranger = agent.stranger.take().filter(|_| {
                 let mut dirs = dirs.into_iter();
                 let directory = &agent.name.directory;
-                dirs.any(|dirs| directory::is_configured(dirs, directory)) || inside(directory)
+                dirs.any(|dirs| directory::is_configured(dirs, directory))
             });
             let is_kept = |store: &Store| {
                 let directory = store.path().parent().unwrap_or(store.path());
                 let owners = config.owners.as_ref();
                 let is_configured = directory::is_configured(&config.multiproc_dir, directory);
-                (is_configured || inside(directory))
-                    && owners.is_none_or(|owners| owners.contains(&store.uid()))
+                is_configured && owners.is_none_or(|owners| owners.contains(&store.uid()))
             };
             if let Some(store) = agent.store.take_if(|store| !is_kept(store)) {
                 self.attached.remove(&store.file_id());

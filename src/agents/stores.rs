@@ -9,7 +9,6 @@ use super::seats::Need;
 use super::{AgentKey, Agents, Place};
 use crate::agents::agent::{Agent, Waiting};
 use crate::error::Refusal;
-use crate::find::containers::name::container;
 use crate::find::directory::Directory;
 use crate::find::name;
 use crate::find::scan::Found;
@@ -19,7 +18,6 @@ use crate::shm::Broken;
 use crate::store::{Candidate, Description, Seen, Store, Values};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// What makes the agent of a store another one than that of a ring of the same name in the same directory, or of another store:
@@ -44,11 +42,6 @@ fn number(part: &str) -> usize {
 /// A local rank as it is kept; never 0.
 fn rank_hash(rank: &OsStr) -> u64 {
     name::hash(rank.as_bytes()).max(1)
-}
-
-/// Within what an agent's rings and stores may be in different directories: its pod, or its container; `None`: the host.
-fn scope(directory: &Path) -> Option<String> {
-    kubelet::pod_uid(directory).or_else(|| container(directory).map(str::to_owned))
 }
 
 /// How many agents of one name are asked whether they are free for a store.
@@ -212,7 +205,7 @@ impl Agents {
         store: &Store,
         now: Instant,
     ) -> Option<AgentKey> {
-        let scope = scope(&directory.path);
+        let pod = kubelet::pod_uid(&directory.path);
         let rank_hash = rank_hash(&store.description.rank);
         let (mut of_stores, mut of_rings) = (Vec::new(), Vec::new());
         for &key in same {
@@ -226,7 +219,7 @@ impl Agents {
             } else if agent.name.part.is_empty() {
                 // It wrote a ring, and maybe stores after that.
                 let is_rank = [0, rank_hash].contains(&agent.entry.store_rank);
-                if is_rank && self::scope(&agent.name.directory) == scope {
+                if is_rank && kubelet::pod_uid(&agent.name.directory) == pod {
                     of_rings.push(key);
                 }
             }
@@ -339,7 +332,7 @@ impl Agents {
         if self.known_at(&place).is_some() {
             return;
         }
-        let scope = scope(&directory.path);
+        let pod = kubelet::pod_uid(&directory.path);
         let mut fitting = Vec::new();
         for key in self.named(raw) {
             let Some(agent) = self.agents.get_mut(key) else {
@@ -356,7 +349,7 @@ impl Agents {
                 fitting = vec![key];
                 break;
             }
-            let is_same_scope = self::scope(&agent.name.directory) == scope;
+            let is_same_scope = kubelet::pod_uid(&agent.name.directory) == pod;
             let is_same = is_same_scope && agent.is_of(found.facts.uid);
             // As with a store, not all are asked.
             if is_a_stores
@@ -398,25 +391,6 @@ impl Agent {
         match &self.store {
             Some(store) => Facts::of_store(&store.description).merge(&facts),
             None => facts,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_agent_changes_its_exporter_within_its_pod_its_container_or_the_host() {
-        const POD: &str = "2c48913c-b29f-11e7-9350-020968147796";
-        let scope = |directory: &str| scope(Path::new(directory));
-        let volume = format!("/var/lib/kubelet/pods/{POD}/volumes/kubernetes.io~empty-dir");
-        assert_eq!(scope(&format!("{volume}/a")), scope(&format!("{volume}/b")));
-        assert_eq!(scope("container:x/run/a"), scope("container:x/run/b"));
-        assert_eq!(scope("/run/a"), scope("/dev/shm"));
-        let all = ["container:x/a", "container:y/a", "/a", &volume].map(scope);
-        for (at, one) in all.iter().enumerate() {
-            assert!(!all[at + 1..].contains(one), "{one:?}");
         }
     }
 }

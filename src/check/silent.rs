@@ -5,7 +5,6 @@
 //! likely.
 
 use crate::check::release;
-use crate::find::containers::process::namespace;
 use crate::find::directory::Directory;
 use crate::find::discover;
 use crate::find::name;
@@ -15,6 +14,7 @@ use crate::producer::facts::engine::Engine;
 use crate::producer::facts::telemetry::{Enable, Settings};
 use crate::producer::holdups::{At, Avoided};
 use crate::producer::survey::library::Libraries;
+use crate::producer::writer::namespace;
 use crate::producer::writer::{Stat, Writer};
 use nix::unistd::geteuid;
 use std::collections::HashSet;
@@ -120,7 +120,6 @@ impl Users {
         &self,
         writers: &HashSet<u32>,
         directories: &[Directory],
-        containers: bool,
         out: &mut impl Write,
     ) -> io::Result<usize> {
         let silent = self.found.iter();
@@ -130,7 +129,7 @@ impl Users {
         }
         for user in &silent {
             let name = discover::user_name(user.uid);
-            let why = user.why(directories, containers);
+            let why = user.why(directories);
             writeln!(
                 out,
                 "  pid {} ({}) user {name}: {why}",
@@ -180,20 +179,20 @@ impl User {
         })
     }
 
-    fn why(&self, directories: &[Directory], containers: bool) -> String {
+    fn why(&self, directories: &[Directory]) -> String {
         match &self.environment {
             Environment::Hidden => format!("its environment may not be read{}", as_root()),
-            Environment::Intact(settings) => self.advice(settings, directories, containers),
+            Environment::Intact(settings) => self.advice(settings, directories),
             Environment::Overwritten(None) => "its environment cannot be read, since the process has written a title over it, and no ancestor of the same user has one: see what it was started with".into(),
             Environment::Overwritten(Some(ancestor)) => {
                 let Ancestor { pid, command, settings } = ancestor;
-                let advice = self.advice(settings, directories, containers);
+                let advice = self.advice(settings, directories);
                 format!("its environment cannot be read, since the process has written a title over it; by that of its ancestor pid {pid} ({command}): {advice}")
             }
         }
     }
 
-    fn advice(&self, settings: &Settings, directories: &[Directory], containers: bool) -> String {
+    fn advice(&self, settings: &Settings, directories: &[Directory]) -> String {
         let mut faults = settings.faults(self.enable, |path, stores| {
             // What a container calls a directory says nothing of the host's.
             let known = |directory: &Directory| {
@@ -202,11 +201,8 @@ impl User {
             };
             self.is_elsewhere || directories.iter().any(known)
         });
-        if self.is_elsewhere && !containers {
-            faults.push(
-                "it is in a container: give it a volume of a directory that is looked through, or set containers = true"
-                    .into(),
-            );
+        if self.is_elsewhere {
+            faults.push("it is in a container: share a directory of telemetry_dir with it (a volume, docker run --ipc=host)".into());
         }
         if faults.is_empty() {
             return "the environment is as it should be: the agent has ended, the process was forked from one that has an agent, or NIXL's own log says why it has no telemetry"
@@ -299,6 +295,6 @@ mod tests {
         assert!(users.found.iter().all(|user| user.pid != me));
         let mut out = Vec::new();
         let all = users.found.iter().map(|user| user.pid).collect();
-        assert_eq!(users.tell(&all, &[], false, &mut out).expect("written"), 0);
+        assert_eq!(users.tell(&all, &[], &mut out).expect("written"), 0);
     }
 }

@@ -14,16 +14,17 @@ use std::path::Path;
 pub fn parse(path: &Path, text: &str) -> Result<Loaded, ConfigError> {
     match toml::from_str::<File>(text) {
         Ok(file) => {
-            let config = Config::from(file.nixl.unwrap_or_default());
-            if config.containers && !config.proc_facts {
-                return Err(needs_proc(path, text));
-            }
-            let names_none = config.telemetry_dir.is_empty() && config.multiproc_dir.is_empty();
-            if names_none && !config.containers {
+            let section = file.nixl.unwrap_or_default();
+            let asks_for_containers = section.containers == Some(true);
+            let config = Config::from(section);
+            if config.telemetry_dir.is_empty() && config.multiproc_dir.is_empty() {
                 return Err(finds_nothing(path, text));
             }
             Ok(Loaded {
                 config,
+                warnings: Vec::from_iter(
+                    asks_for_containers.then(|| containers_are_gone(path, text)),
+                ),
                 ..Loaded::default()
             })
         }
@@ -46,14 +47,16 @@ fn finds_nothing(path: &Path, text: &str) -> ConfigError {
     )
 }
 
-/// Containers are found by what /proc shows of their processes.
-fn needs_proc(path: &Path, text: &str) -> ConfigError {
+/// What `containers = true` of 0.1.0 did not leave to the administrator.
+fn containers_are_gone(path: &Path, text: &str) -> String {
     at_key(
         path,
         text,
         "containers",
-        "true needs proc_facts = true; set that, or containers = false",
+        "ignored: directories inside containers are not read any more; share the telemetry directory with the host (a volume, \
+         docker run --ipc=host, hostPath) and name it in telemetry_dir",
     )
+    .to_string()
 }
 
 /// What is wrong with a key that is taken by itself.
@@ -170,6 +173,7 @@ struct Section {
     observe: Option<bool>,
     remove_exited_after: Option<Period<0, 31_536_000_000>>,
     proc_facts: Option<bool>,
+    /// Of 0.1.0.
     containers: Option<bool>,
     pod_logs: Option<Place>,
 }
@@ -209,7 +213,6 @@ impl From<Section> for Config {
             observe: section.observe.unwrap_or(default.observe),
             remove_exited_after: section.remove_exited_after.map(|period| period.0),
             proc_facts: section.proc_facts.unwrap_or(default.proc_facts),
-            containers: section.containers.unwrap_or(default.containers),
             pod_logs: section.pod_logs.map_or(default.pod_logs, |place| place.0),
         }
     }

@@ -64,7 +64,7 @@ pub fn announce(loaded: &Result<Loaded, ConfigError>) {
         Ok(loaded) => {
             loaded.log();
             let config = &loaded.config;
-            let mut places: Vec<String> = [
+            let places: Vec<String> = [
                 ("rings", &config.telemetry_dir),
                 ("stores", &config.multiproc_dir),
             ]
@@ -75,9 +75,6 @@ pub fn announce(loaded: &Result<Loaded, ConfigError>) {
                 format!("{what} in {}", paths.join(", "))
             })
             .collect();
-            if config.containers {
-                places.push("what only containers see".into());
-            }
             tracing::info!(
                 "version {} looks for {}",
                 env!("CARGO_PKG_VERSION"),

@@ -3,8 +3,6 @@
 //! A path that is written out is the administrator's, and symbolic links in it are followed where nobody else can have made or
 //! changed them (`walk`). From the first component with a wildcard on, a stranger may own what is there (a container its
 //! volume), so that no link is followed, neither when the pattern is matched nor when the directory is opened.
-//!
-//! Those that only a container sees ([`crate::find::containers`]) come open.
 
 use crate::config::DirectoryPattern;
 use glob::{MatchOptions, Pattern};
@@ -19,10 +17,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 mod expansion;
-mod inside;
 mod walk;
 pub use expansion::{Expansion, Step};
-pub use inside::Inside;
 
 /// For what is done without a limit of time.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -88,38 +84,13 @@ pub struct Directory {
     pub holds: Holds,
     /// How much of the path is the administrator's; links are not followed below it.
     base: PathBuf,
-    /// What stands open of one that only a container sees.
-    inside: Option<Inside>,
 }
 
 impl Directory {
-    /// One that only a container sees, under the name that it is known by.
-    #[must_use]
-    pub fn in_container(
-        path: PathBuf,
-        label: Option<String>,
-        holds: Holds,
-        inside: Inside,
-    ) -> Self {
-        Self {
-            base: path.clone(),
-            path,
-            label,
-            holds,
-            inside: Some(inside),
-        }
-    }
-
-    /// Whether only a container sees it.
-    #[must_use]
-    pub fn is_in_container(&self) -> bool {
-        self.inside.is_some()
-    }
-
-    /// Whether others may have made it: a pattern matched it, or a container has it.
+    /// True if a pattern matched it, so that another user may have made it.
     #[must_use]
     pub fn is_matched(&self) -> bool {
-        self.is_in_container() || self.base != self.path
+        self.base != self.path
     }
 
     /// Opens the directory.
@@ -128,10 +99,6 @@ impl Directory {
     /// What open(2) says; ENOTDIR or ELOOP where a link stands in a place that a pattern matched, or one that others could change
     /// stands before that.
     pub fn open(&self) -> nix::Result<OwnedFd> {
-        if let Some(inside) = &self.inside {
-            // What stands there now is found out by who opened it.
-            return inside.open();
-        }
         let rest = self.path.strip_prefix(&self.base).unwrap_or(Path::new(""));
         let Some((parent, name)) = rest.parent().zip(rest.file_name()) else {
             return walk::open(&self.base);

@@ -73,8 +73,6 @@ pub fn open(
 pub struct Scanner {
     places: Places,
     terms: Terms,
-    /// Directories that only containers see.
-    inside: Vec<Directory>,
     watch: Watch,
     /// Whose turn it is.
     next: usize,
@@ -91,7 +89,6 @@ impl Scanner {
             watch: Watch::new(places.most),
             places,
             terms,
-            inside: Vec::new(),
             next: 0,
             next_pass: Instant::now(),
             done: true,
@@ -113,13 +110,6 @@ impl Scanner {
                 .retain_reasons(|refusal| !is_by_configuration(refusal));
         }
         self.hurry();
-    }
-
-    /// Takes other directories that only containers see; the next [`Scanner::scan`] lets go of those that it had.
-    pub fn set_containers(&mut self, inside: Vec<Directory>) {
-        self.inside = inside;
-        self.watch.configure(self.places.most);
-        self.next_pass = Instant::now();
     }
 
     /// Refusals since the start, each file and reason once.
@@ -229,8 +219,7 @@ impl Scanner {
     /// Looks through what is due until `end`, and goes on from there the next time. `attached` are the rings that have an agent.
     pub fn scan(&mut self, now: Instant, end: Instant, attached: &HashSet<FileId>) -> Vec<Found> {
         if now >= self.next_pass && !self.watch.is_passing() {
-            self.watch
-                .begin_pass(self.places.clone(), self.inside.clone());
+            self.watch.begin_pass(self.places.clone());
         }
         if self.watch.is_passing() {
             // The other half is for what is in them.

@@ -82,8 +82,6 @@ pub struct Effort {
     pub remembered: u32,
     /// Looks through /proc that were finished.
     pub surveys: u64,
-    /// Those of them that looked for containers.
-    pub container_looks: u64,
     /// Time that all of them took.
     pub survey_time: Duration,
 }

@@ -5,8 +5,8 @@
 //! given up, and the next ones leave that process and its like alone for a while: nobody's processes keep others from being seen.
 
 use super::writer::Writer;
-use crate::find::containers::process::namespace;
 use crate::log;
+use crate::producer::writer::namespace;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;

@@ -3,7 +3,6 @@
 //! A host may run thousands of processes, and one that does inference has thousands of mappings: that takes its time, in a thread
 //! of its own.
 
-use crate::find::containers::name;
 use crate::find::directory::names;
 use crate::producer::facts::Facts;
 use crate::producer::facts::pods::Pods;
@@ -236,7 +235,7 @@ impl Mappers {
         let is_on = |place: &str| place.split(' ').next() == Some(device.as_str());
         let is_at = |place: &str| {
             let name = place.split_once(' ').map_or("", |(_, name)| name);
-            name::is_seen_as(path, name)
+            path == Path::new(name)
         };
         // Two containers may have a file of the same number at the same path.
         let by_device = known.iter().any(|(place, _)| is_on(place));

@@ -37,6 +37,17 @@ fn is_on_overlay(file: &File) -> bool {
     fstatfs(file).is_ok_and(|stat| stat.filesystem_type() == OVERLAYFS_SUPER_MAGIC)
 }
 
+/// The inode number of a namespace of a process: `process` is its id or "self", `kind` a name in /proc/PID/ns.
+///
+/// # Errors
+/// The process has ended, or may not be looked at.
+pub fn namespace(process: &str, kind: &str) -> io::Result<u64> {
+    let link = fs::read_link(format!("/proc/{process}/ns/{kind}"))?;
+    let number = link.to_str().and_then(|link| link.split_once(":["));
+    let number = number.and_then(|(_, number)| number.strip_suffix(']')?.parse().ok());
+    number.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
 /// A process, told from a later one of the same id by its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Writer {

@@ -90,8 +90,7 @@ fn needed_by_root(config: &Config) -> Vec<Capability> {
 
 /// What the kernel asks for (capabilities(7)): DAC_OVERRIDE to open another user's ring for writing, DAC_READ_SEARCH to look
 /// at it, LEASE to ask who else has it open, SYS_PTRACE to see what other users' processes have mapped, FOWNER to remove
-/// another user's file from a directory like /tmp. To look into containers takes no more: for `/proc/PID/root` SYS_PTRACE, for
-/// `/proc/PID/environ` also one of the first two.
+/// another user's file from a directory like /tmp.
 fn needed(uid: u32, config: &Config) -> Vec<Capability> {
     let own_only = config
         .owners
@@ -119,7 +118,7 @@ fn needed(uid: u32, config: &Config) -> Vec<Capability> {
 
 /// Whether there may be rings to write to: stores are only read.
 fn drains(config: &Config) -> bool {
-    !config.observe && (!config.telemetry_dir.is_empty() || config.containers)
+    !config.observe && !config.telemetry_dir.is_empty()
 }
 
 /// Whether a configuration needs rights that were given up by another one.
@@ -257,26 +256,8 @@ mod tests {
             needs(|config| (config.observe, config.remove_exited_after) = (true, hour)),
             "DAC_READ_SEARCH LEASE SYS_PTRACE"
         );
-        assert_eq!(
-            needs(|config| config.containers = true),
-            "DAC_OVERRIDE LEASE SYS_PTRACE"
-        );
-        assert_eq!(
-            needs(|config| (config.containers, config.observe) = (true, true)),
-            "DAC_READ_SEARCH LEASE SYS_PTRACE"
-        );
-        assert_eq!(
-            needs(|config| (config.containers, config.owners) = (true, Some(vec![4242]))),
-            "",
-            "a user may look at what is his own"
-        );
         let only_stores = |config: &mut Config| config.telemetry_dir.clear();
         assert_eq!(needs(only_stores), "DAC_READ_SEARCH LEASE SYS_PTRACE");
-        let and_containers = |config: &mut Config| {
-            config.telemetry_dir.clear();
-            config.containers = true;
-        };
-        assert_eq!(needs(and_containers), "DAC_OVERRIDE LEASE SYS_PTRACE");
         assert_eq!(needs(|config| config.owners = Some(vec![4242])), "");
         assert_eq!(
             needs(|config| config.owners = Some(vec![4242, 0])),

@@ -2,7 +2,6 @@
 
 use super::{Agent, Life, Now};
 use crate::event::EventType;
-use crate::find::containers::{Containers, name};
 use crate::metrics::Buckets;
 use crate::ring::source::{Mode, Source};
 use crate::store::{SCHEMA, Store};
@@ -28,12 +27,9 @@ impl Agent {
     pub fn path(&self) -> Option<PathBuf> {
         let of_ring = || {
             let is_ring = self.name.part.is_empty() || self.ring_directory.is_some();
-            is_ring.then(|| self.way_to(self.ring_directory()).join(&self.name.raw))
+            is_ring.then(|| self.ring_directory().join(&self.name.raw))
         };
-        let store = self.store.as_ref().map(|store| {
-            let name = store.path().file_name().unwrap_or_default();
-            self.way_to(self.shown_directory()).join(name)
-        });
+        let store = self.store.as_ref().map(|store| store.path().to_owned());
         store.or_else(of_ring)
     }
 
@@ -42,22 +38,6 @@ impl Agent {
         match &self.store {
             Some(store) => store.path().parent().unwrap_or(store.path()),
             None => self.ring_directory(),
-        }
-    }
-
-    /// Finds out how that can be reached.
-    pub(crate) fn find_way(&mut self, containers: Option<&Containers>) {
-        let directory = self.shown_directory();
-        let place = containers
-            .filter(|_| name::container(directory).is_some())
-            .and_then(|containers| containers.place(directory));
-        self.reached_at = place.map(|place| (directory.to_owned(), place.reached_at()));
-    }
-
-    fn way_to<'a>(&'a self, directory: &'a Path) -> &'a Path {
-        match &self.reached_at {
-            Some((of, at)) if of == directory => at,
-            _ => directory,
         }
     }
 
@@ -198,30 +178,5 @@ impl Agent {
     #[must_use]
     pub fn idle_time(&self, now: &Now) -> u64 {
         u64::try_from(self.idle(now).as_millis()).unwrap_or(u64::MAX)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::state::record::{Entry, Name};
-    use std::time::Instant;
-
-    #[test]
-    fn the_way_into_a_container_is_that_of_the_directory_that_is_shown() {
-        let name = Name {
-            raw: "a".into(),
-            instance: "a".into(),
-            directory: "container:x/run/a".into(),
-            part: Default::default(),
-            owner: None,
-        };
-        let mut agent = Agent::new(name, Entry::default(), Instant::now());
-        let way = ("container:x/run/a".into(), "/proc/7/root/run/a".into());
-        agent.reached_at = Some(way);
-        assert_eq!(agent.path(), Some("/proc/7/root/run/a/a".into()));
-        // It went over to rings in another one, to which no way is known yet.
-        agent.ring_directory = Some("container:x/run/b".into());
-        assert_eq!(agent.path(), Some("container:x/run/b/a".into()));
     }
 }

@@ -178,7 +178,6 @@ impl Expansion {
             label: self.label.clone(),
             holds,
             base: self.base.clone(),
-            inside: None,
         })
     }
 }

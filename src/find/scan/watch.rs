@@ -35,7 +35,6 @@ pub struct Watch {
 #[derive(Debug)]
 struct Passing {
     expansion: Expansion,
-    inside: std::vec::IntoIter<Directory>,
     /// What it took until now.
     took: Duration,
     left_out: u32,
@@ -99,10 +98,7 @@ impl Watch {
 
     /// Configured directories that could not be opened in the last pass, and patterns that matched none.
     pub fn missing(&self) -> usize {
-        let closed = self.all.iter().filter(|watched| {
-            let is_configured = !watched.directory.is_in_container();
-            is_configured && watched.fd().is_none()
-        });
+        let closed = self.all.iter().filter(|watched| watched.fd().is_none());
         closed.count() + self.unmatched as usize
     }
 
@@ -111,12 +107,11 @@ impl Watch {
         self.passing.is_some()
     }
 
-    /// Begins a pass: all are opened afresh, those of containers last.
-    pub fn begin_pass(&mut self, places: Places, inside: Vec<Directory>) {
+    /// Begins a pass: all are opened afresh.
+    pub fn begin_pass(&mut self, places: Places) {
         self.pass += 1;
         self.passing = Some(Passing {
             expansion: Expansion::new(places),
-            inside: inside.into_iter(),
             took: Duration::ZERO,
             left_out: 0,
         });
@@ -133,14 +128,11 @@ impl Watch {
                     passing.left_out += u32::from(!is_taken);
                 }
                 Step::NotYet => break,
-                Step::Done => match passing.inside.next() {
-                    Some(directory) => drop(self.meet(directory, None, now)),
-                    None => {
-                        self.unmatched = passing.expansion.unmatched();
-                        self.end_pass(passing.left_out);
-                        return Some(passing.took + started.elapsed());
-                    }
-                },
+                Step::Done => {
+                    self.unmatched = passing.expansion.unmatched();
+                    self.end_pass(passing.left_out);
+                    return Some(passing.took + started.elapsed());
+                }
             }
             if number % LOOK_AT_CLOCK == 0 && Instant::now() >= end {
                 break;
@@ -188,19 +180,7 @@ impl Watch {
         };
         watched.reopen();
         watched.met = pass;
-        if directory.is_in_container() && self.is_hosts(&directory.path) {
-            self.remove(&directory.path);
-        }
         true
-    }
-
-    /// Whether it is a volume of the host's, which is looked through where that sees it.
-    fn is_hosts(&self, path: &Path) -> bool {
-        let Some(watched) = self.at(path) else {
-            return false;
-        };
-        let mut others = self.all.iter().filter(|other| other.met == self.pass);
-        others.any(|other| other.directory.path != path && watched.is_same_as(other))
     }
 
     /// Whether there is a place for one more of this user's, after one was made if need be.
@@ -311,7 +291,7 @@ mod tests {
 
     /// A whole pass, with so much time for each step.
     fn pass(watch: &mut Watch, places: &Places, time: Duration) -> usize {
-        watch.begin_pass(places.clone(), Vec::new());
+        watch.begin_pass(places.clone());
         let now = Instant::now();
         let steps = (1..).find(|_| watch.go_on(now, Instant::now() + time).is_some());
         steps.expect("it comes to an end")

@@ -122,13 +122,6 @@ impl Watched {
         }
     }
 
-    /// Whether another is the same directory by another path, and what is looked for here is looked for there.
-    pub fn is_same_as(&self, other: &Watched) -> bool {
-        let (held, holds) = (self.directory.holds, other.directory.holds);
-        let is_held = (holds.rings || !held.rings) && (holds.stores || !held.stores);
-        self.id == other.id && self.open.is_ok() && is_held
-    }
-
     /// Files that are still to be looked at again.
     #[cfg(test)]
     pub fn waiting(&self) -> usize {

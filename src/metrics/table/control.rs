@@ -313,18 +313,7 @@ Files in the telemetry directories that were refused and are not looked at again
 before they change. No more than 131072 are remembered; what more there are is
 looked at anew each time.",
     ),
-    control(
-        26,
-        "control.container_looks",
-        Get::U64(|control, _| Some(control.effort.container_looks)),
-        Semantics::Counter,
-        Units::Count,
-        "looks for containers in /proc",
-        "\
-How often the processes of this host were looked through for containers whose
-telemetry directories only they see (containers = true in nixl.conf). Each is in
-nixl.control.surveys and nixl.control.survey_time as well.",
-    ),
+    // 26 is retired: control.container_looks of 0.1.0.
     control(
         27,
         "control.directories.missing",

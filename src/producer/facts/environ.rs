@@ -15,18 +15,12 @@
 //! workers of an engine that Slurm starts as one task have the same. The environment is as the process was started with; one
 //! that gave itself a title (vLLM's and SGLang's workers) has overwritten it, and tells nothing here; `inherited` asks
 //! the process that started it.
-//!
-//! Where containers are looked into, [`Directories`] takes two more: NIXL_TELEMETRY_DIR and NIXL_TELEMETRY_MULTIPROC_DIR, where
-//! NIXL itself was told to write.
 
 use super::cgroup::MAX_JOB;
 use super::server::{Role, port};
 use super::{gpu, number};
-use std::ffi::OsStr;
 use std::hint::black_box;
 use std::io::{self, Read};
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 
 const LOCAL_RANK: &[u8] = b"LOCAL_RANK=";
 const SLURM_JOB_ID: &[u8] = b"SLURM_JOB_ID=";
@@ -47,12 +41,6 @@ const NAMES: [&[u8]; 6] = [
 const HEAD: usize = GPUS.len() + gpu::MAX_LIST + 1;
 /// Bytes that are read at a time.
 const CHUNK: usize = 4096;
-/// The longest directory that is taken, in bytes: with what stands before it, it has room in the state file.
-pub const MAX_DIRECTORY: usize = 800;
-const RING_DIR: &[u8] = b"NIXL_TELEMETRY_DIR=";
-const STORE_DIR: &[u8] = b"NIXL_TELEMETRY_MULTIPROC_DIR=";
-/// The longest of these variables, and one byte that shows that it is longer.
-const DIRECTORY_HEAD: usize = STORE_DIR.len() + MAX_DIRECTORY + 1;
 /// The highest rank that is taken for one.
 const MAX_RANK: u64 = 65_535;
 
@@ -118,59 +106,6 @@ impl Environ {
     pub fn is_overwritten(&self, has_title: bool) -> bool {
         self.is_blank || (has_title && self.count <= 1)
     }
-}
-
-/// Where a process was told to write its telemetry, as it sees it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Directories {
-    /// NIXL_TELEMETRY_DIR.
-    pub rings: Option<PathBuf>,
-    /// NIXL_TELEMETRY_MULTIPROC_DIR.
-    pub stores: Option<PathBuf>,
-}
-
-impl Directories {
-    /// Reads variables, each ended by a NUL. Of a directory that is there twice the first counts; one that is not absolute, that
-    /// is longer than [`MAX_DIRECTORY`] or that holds control characters is none.
-    ///
-    /// # Errors
-    /// They cannot be read.
-    pub fn read(environ: impl Read) -> io::Result<Self> {
-        let (mut rings, mut stores) = (None, None);
-        let is_ours = |head: &[u8]| {
-            let begins = |name: &[u8]| head.starts_with(name) || name.starts_with(head);
-            begins(RING_DIR) || begins(STORE_DIR)
-        };
-        variables(environ, &mut [0; DIRECTORY_HEAD], is_ours, |variable| {
-            if let Some(value) = variable.strip_prefix(RING_DIR) {
-                rings.get_or_insert(directory(value));
-            } else if let Some(value) = variable.strip_prefix(STORE_DIR) {
-                stores.get_or_insert(directory(value));
-            }
-        })?;
-        Ok(Self {
-            rings: rings.flatten(),
-            stores: stores.flatten(),
-        })
-    }
-
-    /// Whether it was told none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.rings.is_none() && self.stores.is_none()
-    }
-}
-
-/// A directory as it is taken, without slashes that mean nothing.
-fn directory(value: &[u8]) -> Option<PathBuf> {
-    let is_taken = value.starts_with(b"/")
-        && value.len() <= MAX_DIRECTORY
-        && !value.iter().any(u8::is_ascii_control);
-    is_taken.then(|| {
-        PathBuf::from(OsStr::from_bytes(value))
-            .components()
-            .collect()
-    })
 }
 
 /// Shows the first bytes of each variable that is ended, as many as `head` holds, and of those that are not wanted, seen by how
@@ -371,42 +306,6 @@ mod tests {
             let environ = Environ::read(environ).expect("memory can be read");
             let told = [false, true].map(|title| environ.is_overwritten(title));
             assert_eq!(told, [without_title, with_title], "{environ:?}");
-        }
-    }
-
-    fn directories(environ: &[u8]) -> (Option<String>, Option<String>) {
-        let Directories { rings, stores } = Directories::read(environ).expect("memory can be read");
-        let text = |path: PathBuf| path.to_str().expect("UTF-8").to_owned();
-        (rings.map(text), stores.map(text))
-    }
-
-    #[test]
-    fn where_telemetry_is_written_is_found_among_other_variables() {
-        let environ = b"HF_TOKEN=hf_secret\0NIXL_TELEMETRY_DIR=/tmp//nixl/\0NIXL_TELEMETRY_MULTIPROC_DIR=/mp\0\
-                        NIXL_TELEMETRY_DIR=/later\0";
-        let both = (Some("/tmp/nixl".into()), Some("/mp".into()));
-        assert_eq!(directories(environ), both);
-        let longest = format!("/{}", "x".repeat(MAX_DIRECTORY - 1));
-        let secret = "s".repeat(3 * CHUNK);
-        let environ = format!("SECRET={secret}\0NIXL_TELEMETRY_DIR={longest}\0");
-        assert_eq!(directories(environ.as_bytes()), (Some(longest), None));
-    }
-
-    #[test]
-    fn what_is_no_absolute_path_of_its_length_is_no_directory() {
-        let long = format!("NIXL_TELEMETRY_DIR=/{}\0", "x".repeat(MAX_DIRECTORY));
-        for environ in [
-            long.as_str(),
-            "NIXL_TELEMETRY_DIR=\0",
-            "NIXL_TELEMETRY_DIR=tmp/nixl\0",
-            "NIXL_TELEMETRY_DIR=/tmp/a\nb\0",
-            "NIXL_TELEMETRY_DIR=x\0NIXL_TELEMETRY_DIR=/later\0",
-            "MY_NIXL_TELEMETRY_DIR=/tmp\0NIXL_TELEMETRY_DIRS=/tmp\0nixl_telemetry_dir=/tmp\0",
-            "NIXL_TELEMETRY_DIR\0NIXL_TELEMETRY_\0",
-            // It may go on.
-            "NIXL_TELEMETRY_DIR=/tmp",
-        ] {
-            assert_eq!(directories(environ.as_bytes()), (None, None), "{environ}");
         }
     }
 

@@ -5,7 +5,6 @@
 //! put that elsewhere (`/var/snap/microk8s/common/var/lib/kubelet`, `/var/lib/k0s/kubelet`), and a container that watches the
 //! host has it below a mount, so that only the last name of the root directory counts.
 
-use crate::find::containers::name;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -13,14 +12,10 @@ use std::path::Path;
 /// Where the dashes of a UUID are.
 const DASHES: [usize; 4] = [8, 13, 18, 23];
 
-/// The UID of the pod whose volume a directory is, or is in, or of the container that sees it. The outermost one counts: what is
-/// below a volume, or in a container, is the container's, which may call directories what it likes.
+/// The UID of the pod whose volume a directory is, or is in. The outermost one counts: what is below a volume is the container's,
+/// which may call directories what it likes.
 #[must_use]
 pub fn pod_uid(directory: &Path) -> Option<String> {
-    if let Some(container) = name::container(directory) {
-        let pod = container.split([':', '+']).next()?;
-        return uid(pod.as_bytes());
-    }
     let names: Vec<&[u8]> = directory.iter().map(OsStr::as_bytes).collect();
     names.windows(4).find_map(|names| match names {
         [b"kubelet", b"pods", uid, b"volumes" | b"volume-subpaths"] => self::uid(uid),
@@ -78,16 +73,6 @@ mod tests {
         let directory =
             format!("/var/lib/kubelet/pods/{UID}/volumes/x/y/kubelet/pods/{other}/volumes/x");
         assert_eq!(pod_uid(Path::new(&directory)).as_deref(), Some(UID));
-        let inside = |id: &str| format!("container:{id}/kubelet/pods/{other}/volumes/x");
-        for (id, expected) in [
-            (UID.to_owned(), Some(UID)),
-            (format!("{UID}:engine"), Some(UID)),
-            (format!("{UID}+mnt-4026532281"), Some(UID)),
-            ("mnt-4026532281".to_owned(), None),
-        ] {
-            let found = pod_uid(Path::new(&inside(&id)));
-            assert_eq!(found.as_deref(), expected, "{id}");
-        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Read for `--check` only. As [`super::environ`] does, it looks at the first bytes of these four variables, and of the one that
 //! comes first, and keeps nothing of others.
 
-use super::environ::{MAX_DIRECTORY, variables};
+use super::environ::variables;
 use std::cell::Cell;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ const EXPORTER: &str = "NIXL_TELEMETRY_EXPORTER";
 const RINGS: &str = "NIXL_TELEMETRY_DIR";
 const STORES: &str = "NIXL_TELEMETRY_MULTIPROC_DIR";
 const NAMES: [&str; 4] = [ENABLE, EXPORTER, RINGS, STORES];
-/// A name, an equals sign, and a value of which the rest is cut.
-const HEAD: usize = 32 + MAX_DIRECTORY;
+/// Bytes of a variable that are kept: its name, an equals sign, and a value that is cut where it is longer.
+const HEAD: usize = 832;
 
 /// The values that NIXL finds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
