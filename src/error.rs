@@ -147,15 +147,13 @@ pub enum Refusal {
         /// Capacity in the header.
         capacity: u64,
     },
-    /// The file is a hole where the header says that events are.
+    /// A sparse file with fewer allocated blocks than its pending events take.
     #[error(
-        "positions read={read_pos} write={write_pos}, but nothing was ever written between them"
+        "{pending} events are pending, but the file has fewer allocated blocks than these take; remove it, its agent makes another at its next start"
     )]
-    Hole {
-        /// Consumer's position.
-        read_pos: u64,
-        /// Producer's position.
-        write_pos: u64,
+    Sparse {
+        /// Events between the positions.
+        pending: u64,
     },
     /// The name led to another file than the one that was checked.
     #[error("was replaced while it was looked at")]
@@ -238,7 +236,7 @@ impl Refusal {
             | Refusal::Length { .. }
             | Refusal::Mask { .. }
             | Refusal::Positions { .. }
-            | Refusal::Hole { .. }
+            | Refusal::Sparse { .. }
             | Refusal::TooMany { .. }
             | Refusal::Newcomers
             | Refusal::Failed
@@ -260,7 +258,7 @@ impl Refusal {
             Refusal::Replaced
                 // What is written through a mapping need not change the times of the file.
                 | Refusal::Positions { .. }
-                | Refusal::Hole { .. } | Refusal::TooMany { .. } | Refusal::Newcomers | Refusal::Io { .. }
+                | Refusal::Sparse { .. } | Refusal::TooMany { .. } | Refusal::Newcomers | Refusal::Io { .. }
         )
     }
 }
@@ -295,9 +293,9 @@ pub enum RingFault {
         /// Our capacity.
         capacity: u64,
     },
-    /// The file is a hole where events should be.
-    #[error("says that it has events where nothing was ever written")]
-    Hole,
+    /// The file has fewer allocated blocks than its pending events take.
+    #[error("has fewer allocated blocks than its pending events take")]
+    Sparse,
     /// A position moved backwards while slots were copied: the producer started anew.
     #[error("was restarted while it was read")]
     Restarted,

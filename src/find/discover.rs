@@ -7,7 +7,7 @@ use crate::error::Refusal;
 use crate::find::space::Space;
 use crate::find::unlocked;
 use crate::ring::layout::{HEADER_LEN, Header, Layout};
-use crate::ring::sparse::Written;
+use crate::ring::sparse;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
@@ -221,12 +221,9 @@ pub fn open(
     // Once more, from the descriptor that will be mapped.
     let header = read_header(&file)?;
     let layout = terms.check(&header, facts.size)?;
-    let (read_pos, write_pos) = (header.read_pos, header.write_pos);
-    if !Written::new(layout, header.capacity).covers(&file, read_pos, write_pos, None) {
-        return Err(Refusal::Hole {
-            read_pos,
-            write_pos,
-        });
+    if !sparse::has_room_for(&file, layout, header.pending()) {
+        let pending = header.pending();
+        return Err(Refusal::Sparse { pending });
     }
     Ok(Candidate {
         file,
@@ -284,23 +281,6 @@ pub fn born(meta: &Metadata) -> (i64, i64) {
     born.map_or((0, 0), |time| {
         let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
         (seconds, time.subsec_nanos().into())
-    })
-}
-
-/// Opens a file of which nothing is read: one whose version is not known, to ask the kernel who has it.
-///
-/// # Errors
-/// Why it cannot be opened.
-pub fn open_to_watch(
-    directory: &OwnedFd,
-    name: &OsStr,
-    facts: &FileFacts,
-) -> Result<File, Refusal> {
-    open_same(directory, name, facts, OFlag::O_RDONLY, |errno| {
-        Refusal::Io {
-            what: "opened",
-            errno,
-        }
     })
 }
 

@@ -12,27 +12,16 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What can be found out of a file's holes without its lock, by where it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holes {
-    /// In memory: to read a hole by read(2) shows zeros and takes no page.
-    Pages,
-    /// What stat(2) says that it has is no less than what was ever written: no file system that compresses.
-    Blocks,
-    /// Nothing.
-    Unknown,
+/// True if stat(2) counts every written block of the file: its file system is not known to compress or to share blocks.
+#[must_use]
+pub fn counts_blocks(file: &File) -> bool {
+    let counting = [TMPFS_MAGIC, EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC];
+    fstatfs(file).is_ok_and(|found| counting.contains(&found.filesystem_type()))
 }
 
-impl Holes {
-    /// Those of this file.
-    #[must_use]
-    pub fn of(file: &File) -> Self {
-        match fstatfs(file).map(|found| found.filesystem_type()) {
-            Ok(TMPFS_MAGIC) => Self::Pages,
-            Ok(kind) if [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC].contains(&kind) => Self::Blocks,
-            _ => Self::Unknown,
-        }
-    }
+/// True if the file is on tmpfs: read(2) shows a hole as zeros and allocates no page.
+fn is_in_memory(file: &File) -> bool {
+    fstatfs(file).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC)
 }
 
 /// Reads the first bytes of a file.
@@ -40,7 +29,7 @@ impl Holes {
 /// # Errors
 /// What mmap(2) or read(2) says; UnexpectedEof where the file is shorter.
 pub fn read_start(file: &File, bytes: &mut [u8]) -> io::Result<()> {
-    if Holes::of(file) == Holes::Pages {
+    if is_in_memory(file) {
         return file.read_exact_at(bytes, 0);
     }
     if file.metadata()?.len() < bytes.len() as u64 {
@@ -62,7 +51,7 @@ mod tests {
     /// Files on the file system of temporary files, and in memory.
     fn files() -> [File; 2] {
         let in_memory = tempfile::tempfile_in("/dev/shm").expect("a file in memory");
-        assert_eq!(Holes::of(&in_memory), Holes::Pages);
+        assert!(is_in_memory(&in_memory));
         [tempfile::tempfile().expect("a temporary file"), in_memory]
     }
 

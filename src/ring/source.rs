@@ -7,7 +7,6 @@ use crate::producer::survey::Mappers;
 use crate::producer::writer::Holder;
 use crate::ring::commit::{Commit, Identity};
 use crate::ring::gaps::Gaps;
-use crate::ring::sparse::Written;
 use crate::ring::{BATCH, Ring};
 use crate::shm::{self, Rest};
 use crate::state::ledger::Ledger;
@@ -53,7 +52,6 @@ pub struct Source {
     /// Where events may be missing.
     gaps: Gaps,
     /// Which slots can be read.
-    written: Written,
     /// When the lock was tried for the last time.
     last_try: Instant,
     stays: bool,
@@ -136,7 +134,6 @@ impl Source {
         }
         Ok(Self {
             presence: Presence::new(&file, &facts, shm::LeaseKind::Alone, now),
-            written: Written::new(layout, ring.capacity()),
             ring,
             file,
             facts,

@@ -237,7 +237,7 @@ impl World {
             RingFault::Reformatted => assert!(other),
             RingFault::Positions { .. } => assert!(outside),
             RingFault::Restarted => panic!("nobody writes meanwhile"),
-            RingFault::Hole | RingFault::Unseen => {
+            RingFault::Sparse | RingFault::Unseen => {
                 panic!("a source looks at its file, a ring does not")
             }
         }

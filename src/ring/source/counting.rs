@@ -5,7 +5,7 @@ use crate::agents::agent::Life;
 use crate::error::RingFault;
 use crate::producer::presence::{self, Told};
 use crate::ring::commit::{Commit, Fate, Identity, Sight};
-use crate::ring::{BATCH, Ring};
+use crate::ring::{BATCH, Ring, sparse};
 use crate::state::ledger::Ledger;
 use crate::totals::window;
 use std::cell::Cell;
@@ -62,12 +62,12 @@ impl Source {
         }
         // Before the slots are copied: a restart from here on changes it.
         let mut ring = self.identity()?;
-        self.check_written(read_pos, write_pos, &ring)?;
+        self.check_allocated(self.pending)?;
         // Only at the start of a ring is a restart told by the writer.
         if read_pos == 0 {
             ring.writer = self.presence.writer();
         }
-        // No more than was looked at: what has come since may lie in a hole.
+        // Not more than was checked: later events may lie in a hole.
         let limit = self.pending.min(BATCH);
         self.more = self.pending > limit;
         // A batch that begins at 0 is the one of which it may be hard to tell whether its slots were given back in a new ring. So
@@ -266,8 +266,8 @@ impl Source {
             self.renew_at(0, ring, ledger)?;
         }
         let from = self.commit.upto;
-        self.check_written(from, write_pos, &ring)?;
         let new = self.ring.between(from, write_pos);
+        self.check_allocated(new)?;
         let limit = new.min(BATCH);
         self.more = new > limit;
         let batch = self.ring.follow(from, limit, ledger.events())?;
@@ -342,15 +342,11 @@ impl Source {
         Ok(())
     }
 
-    fn check_written(
-        &mut self,
-        from: u64,
-        write_pos: u64,
-        ring: &Identity,
-    ) -> Result<(), RingFault> {
-        let changed = ring.settled.then_some(ring.changed);
-        let is_written = self.written.covers(&self.file, from, write_pos, changed);
-        is_written.then_some(()).ok_or(RingFault::Hole)
+    fn check_allocated(&self, pending: u64) -> Result<(), RingFault> {
+        match sparse::has_room_for(&self.file, self.ring.layout(), pending) {
+            true => Ok(()),
+            false => Err(RingFault::Sparse),
+        }
     }
 
     fn identity(&self) -> Result<Identity, RingFault> {
