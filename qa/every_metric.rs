@@ -15,7 +15,7 @@ use support::writer::{Kind, Layout, RingWriter};
 use support::{Home, Pmcd, needs_root, output, project, run, sees_all_processes, wait_for};
 
 /// What is set elsewhere: the metric, the test's file, and what stands in it.
-const ELSEWHERE: [(&str, &str, &str); 5] = [
+const ELSEWHERE: [(&str, &str, &str); 3] = [
     // Where /proc may not be asked.
     (
         "agents.unknown",
@@ -29,16 +29,6 @@ const ELSEWHERE: [(&str, &str, &str); 5] = [
         "control.cut.drains",
         "hostile_directory.rs",
         "\"control.cut.drains\"",
-    ),
-    (
-        "control.cut.scans",
-        "many_files.rs",
-        "\"control.cut.scans\"",
-    ),
-    (
-        "control.log.left_out",
-        "strangers.rs",
-        "nixl.control.log.left_out",
     ),
 ];
 

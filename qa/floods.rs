@@ -121,7 +121,7 @@ fn names_that_come_and_go_cost_neither_places_nor_files_nor_a_victims_total() {
     wait_for("more have come than are remembered", || {
         let instances = link.instances().expect("an answer");
         assert!(instances.len() <= 20, "{instances:?}");
-        let known = control(&mut link, "agents.known");
+        let known = link.figures(&home).agents;
         assert!(known <= 80, "{known}");
         let last = instances
             .values()
@@ -232,7 +232,7 @@ fn living_stores_leave_room_for_others_and_each_byte_counts_once() {
     let each = stores.times();
     wait_for("all that are shown are counted to their end", || {
         let values = link.values(TX_BYTES).expect("an answer");
-        let known = control(&mut link, "agents.known");
+        let known = link.figures(&home).agents;
         let host = link.values("host.transfer.tx_bytes").expect("an answer")[""];
         // Each store is one agent, whatever happened to it.
         assert!(
@@ -259,7 +259,7 @@ fn files_that_are_rewritten_all_the_time_hide_no_new_agent() {
         sends(&mut link, &mut victim, &name, 1, 200);
     }
     wait_for("what is met is remembered", || {
-        (control(&mut link, "files.known") >= 5_000).then_some(())
+        (link.figures(&home).rejected >= 5_000).then_some(())
     });
     let mut own: Vec<Duration> = (0..101)
         .map(|_| timed(&mut link, TX_BYTES).1.own())

@@ -336,7 +336,7 @@ fn torment(seed: u64, time: Duration, soon: Option<Duration>) {
         let all = (used.mappings, used.descriptors);
         (all == (before.mappings + rings, before.descriptors + rings)).then_some(used)
     });
-    let known = link.values("control.agents.known").expect("an answer")[""];
+    let known = link.figures(&home).agents;
     println!("{instances} instances, {known} remembered: {tormented:?}, then {after:?}");
     assert!(
         tormented.memory.max(after.memory) < may_have(instances, known),

@@ -73,8 +73,6 @@ fn each_of_100_000_unrelated_files_costs_one_stat_and_is_not_opened() {
     let (calls, passes) = trace.counts(directory.path());
     let most = FILES + AGAIN * (passes + 1);
     assert!((FILES..most).contains(&calls), "{calls} in {passes} passes");
-    let cut = link.fetch(&["control.cut.scans"]).expect("an answer");
-    assert!(cut[0][&u32::MAX] > 0, "not all of them in one tick");
     assert!(link.end().success());
     let text = fs::read_to_string(&trace.0).expect("text");
     let opened = text

@@ -117,7 +117,6 @@ fn what_is_only_read_gives_way_to_what_is_written() {
     let script = "exec 3< old-0 4< old-1; echo open; cat";
     let mut reads = Stranger::start(&home, "sh", &["-ec", script]);
     reads.says("open\n");
-    assert_eq!(pmcd.values("nixl.control.rings")[""], 2, "for their return");
     let _new = ring(&home, VICTIM, "new");
     pmcd.becomes(&[("new", 1)]);
 }
@@ -188,7 +187,6 @@ fn what_is_said_of_a_strangers_files_keeps_nothing_else_out_of_the_log() {
     assert!((1..=2 * 60).contains(&about_files), "{about_files}\n{log}");
     assert!(lines("are not logged in this minute") >= 1, "{log}");
     assert_eq!(own, 40, "{log}");
-    assert!(pmcd.values("nixl.control.log.left_out")[""] >= 302 - 120);
     let longest = log.lines().map(str::len).max();
     assert!(longest < Some(700), "{longest:?}");
 }

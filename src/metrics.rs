@@ -430,7 +430,7 @@ mod tests {
             "host.ring.dropped",
             "host.ring.full",
             "agents.live",
-            "control.drains",
+            "control.cut.drains",
         ] {
             assert!(!hidden(name), "{name}");
         }

@@ -60,6 +60,42 @@ pub struct Link {
     pub sender: u32,
 }
 
+/// What a line of figures in the debug log says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figures {
+    /// Events that were counted since the start.
+    pub events: u64,
+    /// Rings and stores that are attached.
+    pub attached: u64,
+    /// Agents that are remembered.
+    pub agents: u64,
+    /// Rejected files that are remembered.
+    pub rejected: u64,
+}
+
+impl Figures {
+    /// The lines of figures in a log.
+    pub fn lines(log: &str) -> impl Iterator<Item = &str> {
+        log.lines()
+            .filter(|line| line.contains("Debug: since the start: "))
+    }
+
+    /// Reads one of these lines.
+    pub fn read(line: &str) -> Self {
+        let before = |what: &str| {
+            let (number, _) = line.split_once(what).expect(what);
+            let (_, number) = number.rsplit_once(' ').expect(what);
+            number.parse().expect("a number")
+        };
+        Self {
+            events: before(" events"),
+            attached: before(" files attached"),
+            agents: before(" agents"),
+            rejected: before(" rejected files"),
+        }
+    }
+}
+
 impl Link {
     /// Starts a program as the home's agent and does what pmcd does before its first request.
     ///
@@ -265,6 +301,22 @@ impl Link {
             (name, value)
         });
         Ok(named.collect())
+    }
+
+    /// The figures that the daemon writes to its debug log when debug messages are switched on, as root.
+    pub fn figures(&mut self, home: &Home) -> Figures {
+        let lines = || Figures::lines(&home.log()).count();
+        let before = lines();
+        let set = |value| [("control.debug", Sent::Numbers(vec![value]))];
+        self.be_user(0)
+            .and_then(|()| self.store(&set(1)))
+            .expect("set");
+        super::wait_for("the figures are logged", || {
+            (lines() > before).then_some(())
+        });
+        self.store(&set(0)).expect("set");
+        let log = home.log();
+        Figures::read(Figures::lines(&log).last().expect("logged"))
     }
 
     /// Whether it has ended by itself, and how.

@@ -1,9 +1,10 @@
 //! What the agent says of itself: the `nixl.control` metrics.
 
+use crate::log;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use nix::unistd::{SysconfVar, sysconf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Counts and settings of the agent itself.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +33,47 @@ pub struct Control {
     pub loads: u32,
     /// Why the configuration was not taken the last time; empty if it was.
     pub config_error: String,
+    /// When the figures were last written to the debug log; `None`: the next tick writes them.
+    pub figures_logged: Option<Instant>,
+}
+
+/// Time between two lines of figures in the debug log.
+const FIGURES_EVERY: Duration = Duration::from_secs(60);
+
+impl Control {
+    /// True once a minute, and when debug messages were just switched on.
+    pub fn are_figures_due(&mut self, now: Instant) -> bool {
+        let is_due = self
+            .figures_logged
+            .is_none_or(|logged| now.saturating_duration_since(logged) >= FIGURES_EVERY);
+        if is_due {
+            self.figures_logged = Some(now);
+        }
+        is_due
+    }
+
+    /// What was done since the start and what it took, for the debug log.
+    #[must_use]
+    pub fn figures(&self) -> String {
+        let effort = &self.effort;
+        format!(
+            "since the start: {} events in {} drains, which took {} ms ({} were cut off); scans of directories took {} ms \
+             ({} were cut off); {} scans of /proc took {} ms; {} files attached, {} agents and {} rejected files remembered, \
+             {} log lines left out",
+            effort.events,
+            self.drains,
+            milliseconds(self.drain_time),
+            self.drains_cut,
+            milliseconds(self.scan_time),
+            self.scans_cut,
+            effort.surveys,
+            milliseconds(effort.survey_time),
+            effort.rings,
+            effort.known,
+            effort.remembered,
+            log::left_out(),
+        )
+    }
 }
 
 /// How many agents there are of each kind.
@@ -43,7 +85,7 @@ pub struct AgentCounts {
     pub idle: u32,
     /// [`Life::Exited`](crate::agents::agent::Life::Exited), of those that are instances.
     pub exited: u32,
-    /// [`Life::Unsupported`](crate::agents::agent::Life::Unsupported).
+    /// Rings and stores of a version that this build does not read.
     pub unsupported: u32,
     /// Rings that are refused.
     pub refused: u32,

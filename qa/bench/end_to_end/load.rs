@@ -75,7 +75,7 @@ fn unrelated(extent: Extent) -> Table {
     let mut table = Table::new(
         "Unrelated files beside the rings",
         "files | ms to look at all, once | us per file | % of a processor afterwards",
-        "The time is nixl.control.scan_time. Afterwards their names are read every 10 seconds, in case the directory's times do not tell.",
+        "The time is processor time (nixl.control.cpu_time) until all were looked at. Afterwards their names are read every 10 seconds, in case the directory's times do not tell.",
     );
     for files in [0, files] {
         let home = Home::new();
@@ -86,7 +86,7 @@ fn unrelated(extent: Extent) -> Table {
         wait_for("all were looked at", || {
             (sum(&mut link, "control.files.refused") >= files).then_some(())
         });
-        let spent = sum(&mut link, "control.scan_time");
+        let spent = sum(&mut link, "control.cpu_time");
         let share = processor::share(link.pid(), time);
         table.row([
             files.to_string(),

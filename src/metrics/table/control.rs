@@ -1,8 +1,11 @@
 //! Cluster 40: the PMDA itself.
+//!
+//! Items of 0.1.0 that are retired: 2 drains, 3 drain_time, 4 scan_time, 10 events, 13 rings, 14 agents.known, 15 surveys,
+//! 16 survey_time, 22 log.left_out, 24 cut.scans, 25 files.known, 26 container_looks. The debug log has these figures.
 
 use super::control;
 use crate::log;
-use crate::metrics::control::{self as own, microseconds, milliseconds};
+use crate::metrics::control::{self as own, milliseconds};
 use crate::metrics::{Get, Metric, Semantics, Units};
 
 pub(super) const ROWS: &[Metric] = &[
@@ -27,38 +30,6 @@ All rings are drained this often, whether anyone asks for values or not, and
 once more before each answer. Set by drain_interval in nixl.conf. A value from 1
 to 1000 that is stored to it (as root, over the local socket) holds from then on
 until the configuration is read again (nixl.control.reload).",
-    ),
-    control(
-        2,
-        "control.drains",
-        Get::U64(|control, _| Some(control.drains)),
-        Semantics::Counter,
-        Units::Count,
-        "drains of all rings",
-        "\
-How often all rings were drained since the start: once in each drain_interval,
-and before each answer. One that was cut short (nixl.control.cut.drains) goes on
-with the next.",
-    ),
-    control(
-        3,
-        "control.drain_time",
-        Get::U64(|control, _| Some(microseconds(control.drain_time))),
-        Semantics::Counter,
-        Units::Microsecond,
-        "time spent draining rings",
-        "\
-Elapsed time spent draining rings since the start, looking for their writers
-included. Its rate is the share of the time that the agent is busy with it.",
-    ),
-    control(
-        4,
-        "control.scan_time",
-        Get::U64(|control, _| Some(microseconds(control.scan_time))),
-        Semantics::Counter,
-        Units::Microsecond,
-        "time spent looking for rings",
-        "Elapsed time spent looking through the telemetry directories since the start.",
     ),
     control(
         5,
@@ -93,9 +64,10 @@ counters begin at zero then. The log says why.",
         Units::None,
         "whether debug messages are logged",
         "\
-1 if everything is logged, each refused file with its reason included, and
-without a limit; 0 if not. Storing 1 or 0 to it (as root, over the local socket)
-switches it until the PMDA ends; it starts with what -D appl0 says.",
+1 if everything is logged without a limit: each refused file with its reason,
+and once a minute what drains, scans of directories and of /proc cost; 0 if not.
+Storing 1 or 0 to it (as root, over the local socket) switches it until the PMDA
+ends; it starts with what -D appl0 says.",
     ),
     control(
         8,
@@ -123,18 +95,6 @@ empty if nothing was. If it was wrong at the start, no directory is looked
 through until a good one is read (nixl.control.reload).",
     ),
     control(
-        10,
-        "control.events",
-        Get::U64(|control, _| Some(control.effort.events)),
-        Semantics::Counter,
-        Units::Count,
-        "events that were counted, of all agents",
-        "\
-Events of all types that were counted since the start of the PMDA, those that
-its state file has from before not included. The rate of nixl.control.drain_time
-divided by that of this one is what an event costs.",
-    ),
-    control(
         11,
         "control.cpu_time",
         Get::U64(|_, _| own::cpu_time()),
@@ -156,55 +116,6 @@ mode, all of its threads included (getrusage(2)).",
 Memory that the PMDA occupies (resident, in /proc/self/statm). The pages of
 mapped rings and of the state file that it has touched are among it, though they
 belong to these files. No value where there is no /proc.",
-    ),
-    control(
-        13,
-        "control.rings",
-        Get::U32(|control, _| Some(control.effort.rings)),
-        Semantics::Instant,
-        Units::Count,
-        "rings that are attached",
-        "\
-Rings that are open, drained or only followed. Each takes a descriptor and one
-of max_agents in nixl.conf. That of an agent that has exited is kept open for
-its return, until its file is gone or the place is needed.",
-    ),
-    control(
-        14,
-        "control.agents.known",
-        Get::U32(|control, _| Some(control.effort.known)),
-        Semantics::Instant,
-        Units::Count,
-        "agents that are remembered",
-        "\
-Agents that the PMDA remembers, those included that left the instance domain:
-when one of them returns, its counters go on. Those that left are remembered for
-a week (remember in nixl.conf), and no more than four times max_agents nor 1,024
-beyond max_agents; those that were seen least recently go first.",
-    ),
-    control(
-        15,
-        "control.surveys",
-        Get::U64(|control, _| Some(control.effort.surveys)),
-        Semantics::Counter,
-        Units::Count,
-        "looks through /proc",
-        "\
-How often the processes of this host were looked through, to find out who writes
-to a ring. It is done when a ring or somebody who has one open is not known yet,
-for nixl.agents.silent once a minute, and never with proc_facts = false.",
-    ),
-    control(
-        16,
-        "control.survey_time",
-        Get::U64(|control, _| Some(microseconds(control.effort.survey_time))),
-        Semantics::Counter,
-        Units::Microsecond,
-        "time spent looking through /proc",
-        "\
-Elapsed time that was spent looking through the processes of this host since the
-start, in a thread of its own. An answer waits for it for 3 ms at most, and only
-while an agent is new.",
     ),
     control(
         17,
@@ -267,17 +178,6 @@ more than max_directories in nixl.conf. Those of a user who has fewer than his
 share are looked through first.",
     ),
     control(
-        22,
-        "control.log.left_out",
-        Get::U64(|_, _| Some(log::left_out())),
-        Semantics::Counter,
-        Units::Count,
-        "lines that were not logged",
-        "\
-Lines that were kept out of the log since the start of the PMDA, because there
-were too many like them in a minute or the log is long enough.",
-    ),
-    control(
         23,
         "control.cut.drains",
         Get::U64(|control, _| Some(control.drains_cut)),
@@ -289,31 +189,6 @@ How often the time that a drain of all rings and stores may take was up before
 all of them were counted. The rest is counted in the next; each has its turn.
 Where this grows, events come faster than they can be counted.",
     ),
-    control(
-        24,
-        "control.cut.scans",
-        Get::U64(|control, _| Some(control.scans_cut)),
-        Semantics::Counter,
-        Units::Count,
-        "looks for rings that were cut off",
-        "\
-How often the time that looking for rings may take was up before all files were
-looked at. The next look goes on from there. Where this grows all the time, the
-telemetry directories hold very many files that are no rings.",
-    ),
-    control(
-        25,
-        "control.files.known",
-        Get::U32(|control, _| Some(control.effort.remembered)),
-        Semantics::Instant,
-        Units::Count,
-        "refused files that are remembered",
-        "\
-Files in the telemetry directories that were refused and are not looked at again
-before they change. No more than 131072 are remembered; what more there are is
-looked at anew each time.",
-    ),
-    // 26 is retired: control.container_looks of 0.1.0.
     control(
         27,
         "control.directories.missing",

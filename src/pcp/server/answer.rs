@@ -59,7 +59,7 @@ impl Server {
             match metric.source {
                 Source::Event(event) => {
                     (asked.iter())
-                        .for_each(|(id, agent)| push(*id, agent.total(event).map(Value::U64)));
+                        .for_each(|(id, agent)| push(*id, Some(Value::U64(agent.total(event)))));
                 }
                 Source::Agent(get) => {
                     (asked.iter()).for_each(|(id, agent)| push(*id, get.value(agent, &self.now)));

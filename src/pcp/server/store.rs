@@ -109,6 +109,7 @@ impl Server {
                 }
                 Order::Debug(debug) => {
                     log::set_debug(debug);
+                    self.control.figures_logged = None;
                     let shown = if debug { "on" } else { "off" };
                     tracing::info!("debug messages are {shown}");
                 }

@@ -2,6 +2,7 @@
 
 use super::Server;
 use crate::agents::Agents;
+use crate::log;
 use crate::pcp::work::{FETCH, PIECE, TICK, Work};
 use std::time::Instant;
 
@@ -52,6 +53,10 @@ impl Server {
                 Work::Tidy => {
                     self.agents.tidy(now, until);
                     self.look_after_state(now);
+                    if log::is_debug() && self.control.are_figures_due(now) {
+                        self.control.effort = self.agents.effort();
+                        tracing::debug!("{}", self.control.figures());
+                    }
                     if self.ids.is_due() {
                         Work::Save
                     } else {
