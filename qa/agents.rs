@@ -146,7 +146,7 @@ fn who_has_a_silent_agents_file_keeps_it_for_twice_retain_where_nobody_knows_who
     world.pass(1);
     assert_eq!((world.instances.len(), state(&world)), (1, Life::Live));
     let total = |agent: &Agent| agent.total(EventType::TxBytes);
-    assert_eq!(world.agents.iter().next().map(total), Some(Some(9)));
+    assert_eq!(world.agents.iter().next().map(total), Some(9));
 }
 
 #[test]

@@ -19,7 +19,7 @@ const TX_BYTES: &str = "transfer.tx_bytes";
 fn answer(world: &mut World) -> u64 {
     world.answer();
     let agent = world.agents.iter().next().expect("an agent");
-    agent.total(EventType::TxBytes).expect("read")
+    agent.total(EventType::TxBytes)
 }
 
 #[test]

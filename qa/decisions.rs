@@ -88,7 +88,7 @@ impl Daemon {
         let agent = all.next().expect("one agent");
         let entry = &agent.entry;
         [
-            agent.total(EventType::TxBytes).expect("read"),
+            agent.total(EventType::TxBytes),
             entry.resets,
             entry.foreign_reads,
         ]

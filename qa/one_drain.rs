@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!(
             "{} {} {} {}",
             agent.name.instance,
-            agent.total(EventType::TxBytes).expect("read"),
+            agent.total(EventType::TxBytes),
             agent.entry.resets,
             agent.entry.foreign_reads
         );

@@ -73,7 +73,7 @@ fn minutes(home: &Home) -> PathBuf {
         row("ring.dropped", &|_| 123_456 * (number - 1));
         row("ring.full", &|_| number);
     }
-    row("agent.state", "unsupported", 0, 4, &|_| 4);
+    row("agent.state", "unknown", 0, 4, &|_| 0);
     let path = home.path("archive");
     archive(&path, 60, &table);
     path
@@ -376,12 +376,12 @@ fn json_has_what_the_table_has_and_no_value_is_null() {
             .collect()
     };
     assert_eq!(reports.len(), 3);
-    assert_eq!(names(&reports[0])[1..], ["leaves", "stays", "unsupported"]);
+    assert_eq!(names(&reports[0])[1..], ["leaves", "stays", "unknown"]);
     assert_eq!(
         names(&reports[1])[1..],
-        ["comes", "leaves", "stays", "unsupported"]
+        ["comes", "leaves", "stays", "unknown"]
     );
-    assert_eq!(names(&reports[2])[1..], ["comes", "stays", "unsupported"]);
+    assert_eq!(names(&reports[2])[1..], ["comes", "stays", "unknown"]);
     let [came, after] = [&reports[1]["agents"][1], &reports[2]["agents"][1]];
     assert_eq!(came["tx_bytes_per_second"], Value::Null, "it has just come");
     assert_eq!(after["tx_bytes_per_second"], 1_234_567.0 * 4.0);
@@ -390,7 +390,7 @@ fn json_has_what_the_table_has_and_no_value_is_null() {
     let unknown = &reports[2]["agents"][3];
     assert_eq!(
         (&unknown["state"], &unknown["errors"]),
-        (&"unsupported".into(), &Value::Null)
+        (&"unknown".into(), &Value::Null)
     );
 }
 

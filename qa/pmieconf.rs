@@ -425,11 +425,11 @@ fn tcp_in_place_of_roce_is_told() {
 }
 
 #[test]
-fn an_agent_of_an_unsupported_version_is_told() {
+fn unsupported_file_is_reported() {
     let rule = Rule::new("unsupported").every(300);
     rule.fires(
         "nixl.agents.unsupported - 0 0 2 2",
-        "NIXL agent of an unsupported version 2agents@host",
+        "NIXL telemetry of an unsupported version 2files@host",
     );
     rule.is_silent("nixl.agents.unsupported - 0 0 0 0");
     let lenient = Rule::new("unsupported")
@@ -507,7 +507,7 @@ fn rules_fire_on_what_pmlogger_has_written_of_agents_in_trouble() {
         ("remote_disconnect", "NIXL agent lost a remote agent "),
         (
             "unsupported",
-            "NIXL agent of an unsupported version 1agents@",
+            "NIXL telemetry of an unsupported version 1files@",
         ),
     ] {
         let rule = Rule::new(name).with(&[("delta", "\"1 sec\"")]);

@@ -49,9 +49,7 @@ fn pass(agents: &mut Agents, now: &Instant) {
 
 fn sent(agents: &Agents) -> u64 {
     let agents = agents.iter().filter(|agent| agent.name.raw == "agent");
-    agents
-        .filter_map(|agent| agent.total(EventType::TxBytes))
-        .sum()
+    agents.map(|agent| agent.total(EventType::TxBytes)).sum()
 }
 
 fn names(dir: &Path) -> Vec<String> {

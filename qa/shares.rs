@@ -9,7 +9,7 @@ mod writer;
 use pmdanixl::event::EventType;
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{FileExt, chown};
+use std::os::unix::fs::chown;
 use std::time::Duration;
 use world::{SECOND, World};
 use writer::{Kind, Layout, RingWriter};
@@ -294,38 +294,6 @@ fn one_that_says_nothing_keeps_out_no_other_of_the_same_user() {
     let now = shown(&world);
     assert!(now.contains_key("new"), "{now:?}");
     drop((held, idle));
-}
-
-#[test]
-fn rings_that_are_not_read_make_room_at_once() {
-    if !is_root() {
-        return;
-    }
-    let mut world = World::new(|config| config.max_agents = 200);
-    let mut unread = Vec::new();
-    for number in 0..200 {
-        let path = world.path(&format!("unread-{number:03}"));
-        unread.push(RingWriter::create(&path, Layout::V4, 16).expect("a ring"));
-        let file = fs::OpenOptions::new().write(true).open(&path);
-        // Of a version that is still to come.
-        let versions = ((9_u64 << 32) | 9).to_le_bytes();
-        file.expect("there")
-            .write_all_at(&versions, 16)
-            .expect("written");
-        chown(&path, Some(GREEDY), None).expect("root may");
-    }
-    world.pass(5);
-    assert_eq!(world.agents.effort().taken, 200);
-    let _victim = Sender::start(&world, VICTIM, "victim");
-    world.pass(4);
-    let mut all = world.agents.iter();
-    let victim = all.find(|agent| agent.name.instance == "victim");
-    assert_eq!(
-        victim.and_then(|agent| agent.total(EventType::TxBytes)),
-        Some(1)
-    );
-    let gave_up = world.agents.iter().filter(|agent| !agent.entry.active);
-    assert_eq!(gave_up.count(), 1, "no more than it takes");
 }
 
 /// More than there is time for, of one user, and behind that one ring of another's.

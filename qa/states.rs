@@ -17,7 +17,6 @@ const UNKNOWN: &str = "0";
 const LIVE: &str = "1";
 const IDLE: &str = "2";
 const EXITED: &str = "3";
-const UNSUPPORTED: &str = "4";
 
 const STATE: &str = "nixl.agent.state";
 const SECOND: Duration = Duration::from_secs(1);
@@ -106,7 +105,6 @@ fn one_that_exits_is_killed_hangs_goes_on_or_is_unknown_has_its_state() {
     for name in ["exits", "killed", "stays", "hangs"] {
         becomes(&pmcd, name, LIVE);
     }
-    becomes(&pmcd, "future", UNSUPPORTED);
     let user = User::from_uid(Uid::current()).expect("asked");
     let user = user.expect("this one").name;
     for (name, process) in [("exits", &exits), ("hangs", &hangs)] {
@@ -169,7 +167,6 @@ fn one_that_exits_is_killed_hangs_goes_on_or_is_unknown_has_its_state() {
     );
     hangs.signal(Signal::SIGCONT);
     becomes(&pmcd, "hangs", LIVE);
-    assert_eq!(states(&pmcd)["future"], UNSUPPORTED);
     drop((stays, future));
 }
 
@@ -257,46 +254,34 @@ fn one_that_restarts_in_place_is_live_with_two_starts_and_its_totals_go_on() {
 }
 
 #[test]
-fn one_of_an_unknown_version_is_shown_as_such_until_it_ends_and_counts_nothing() {
+fn ring_of_unknown_version_is_counted_and_no_instance() {
     let home = Home::new();
-    home.set("retain = \"1s\"");
     let pmcd = Pmcd::start(&home);
     let future = future_ring(&home, "future");
-    let shown = becomes(&pmcd, "future", UNSUPPORTED);
-    let facts = said(&shown, "future");
-    assert_eq!(facts["status"], "unsupported");
-    assert_eq!((facts["wire_version"], facts["source"]), ("5", "ring"));
-    assert_eq!(facts.get("mode"), None, "nothing is done with its events");
-    assert_eq!(facts["path"], home.ring("future").to_str().expect("UTF-8"));
-    let pid = wait_for("its writer is known", || {
-        let shown = pmcd.shown(&["nixl.agent.pid"]);
-        shown["nixl.agent.pid"].get("future").cloned()
-    });
-    assert_eq!(pid, std::process::id().to_string());
-    for metric in [TX_BYTES, "nixl.transfer.rx_requests", "nixl.errors.backend"] {
+    become_counts(&pmcd, &[("unsupported", 1)]);
+    assert!(states(&pmcd).is_empty());
+    for metric in [TX_BYTES, "nixl.agent.wire_version", "nixl.ring.capacity"] {
         assert!(pmcd.values(metric).is_empty(), "{metric}");
     }
-    assert!(pmcd.values("nixl.ring.capacity").is_empty());
-    assert_eq!(counts(&pmcd), expected_counts(&[("unsupported", 1)]));
-    // It stays as long as its writer does, also for longer than retain.
-    let known = Instant::now();
-    while known.elapsed() < 2 * SECOND {
-        assert_eq!(states(&pmcd)["future"], UNSUPPORTED);
-    }
-    drop(future);
-    let ended = Instant::now();
-    wait_for("it leaves when retain has passed", || {
-        states(&pmcd).is_empty().then_some(())
+    let path = home.ring("future");
+    let named = format!("{path:?}: refused: ring version 5");
+    wait_for("the log names it", || {
+        pmcd.log().contains(&named).then_some(())
     });
-    assert!(ended.elapsed() >= SECOND, "retain is a second");
-    // The file is there still; and its agent may come back with a version that is known.
-    assert_eq!(counts(&pmcd), expected_counts(&[]));
-    let mut known = RingWriter::create(&home.ring("future"), Layout::V4, 64).expect("a ring");
+    assert_eq!(pmcd.log().matches(&named).count(), 1);
+    // The next process of the agent writes a version that is supported.
+    drop(future);
+    let mut known = RingWriter::create(&path, Layout::V4, 64).expect("a ring");
     known.push(Kind::TxBytes, 7);
-    let shown = becomes(&pmcd, "future", LIVE);
-    assert_eq!(said(&shown, "future")["wire_version"], "4");
+    becomes(&pmcd, "future", LIVE);
     pmcd.becomes(&[("future", 7)]);
-    assert_eq!(counts(&pmcd), expected_counts(&[("live", 1)]));
+    become_counts(&pmcd, &[("live", 1)]);
+    // It is replaced by one that is not: what was counted stays, and the file is counted.
+    drop(known);
+    let future = future_ring(&home, "future");
+    become_counts(&pmcd, &[("exited", 1), ("unsupported", 1)]);
+    assert_eq!(pmcd.values(TX_BYTES)["future"], 7);
+    drop(future);
 }
 
 #[test]

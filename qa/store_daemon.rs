@@ -6,7 +6,7 @@ mod store_writer;
 mod support;
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Mutex;
@@ -191,38 +191,26 @@ fn a_writers_end_in_each_way_is_seen_and_its_last_values_stay() {
 }
 
 #[test]
-fn a_store_of_another_schema_is_shown_as_unsupported() {
+fn stores_of_another_schema_are_counted_and_no_instances() {
     let home = home("");
     let pmcd = Pmcd::start(&home);
-    let mut files = Vec::new();
-    for (number, len) in [16, 17, 6800, 123_456].into_iter().enumerate() {
+    let sizes = [16, 17, 6800, 123_456];
+    for (number, len) in sizes.into_iter().enumerate() {
         let mut bytes = Who::named("later").bytes();
         bytes[8] = 2;
         bytes.resize(len, 7);
-        let name = format!("nixl.4242.17.{number}.mmap");
-        let path = stores(&home).join(&name);
+        let path = stores(&home).join(format!("nixl.4242.17.{number}.mmap"));
         fs::write(&path, bytes).expect("room");
-        let file = OpenOptions::new().read(true).write(true).open(&path);
-        let file = file.expect("there");
-        // As its agent has it, which is no bystander.
-        let map = memmap2::MmapOptions::new().len(len).map_raw(&file);
-        files.push((name, (file, map.expect("mapped"))));
     }
-    for (name, _) in &files {
-        wait_for_status(&pmcd, name, "unsupported");
-    }
-    let number = u64::try_from(files.len()).expect("few");
-    assert_eq!(pmcd.values("nixl.agents.unsupported")[""], number);
-    assert_eq!(pmcd.values("nixl.agent.wire_version")[&files[0].0], 2);
-    assert!(pmcd.values(TX_BYTES).is_empty(), "nothing is known of them");
-    let name = files[0].0.clone();
-    drop(files);
-    wait_for("without a writer it is none", || {
-        (status(&pmcd)
-            .get(&name)
-            .is_none_or(|status| status == "exited"))
-        .then_some(())
+    wait_for("all are counted", || {
+        (pmcd.values("nixl.agents.unsupported")[""] == sizes.len() as u64).then_some(())
     });
+    assert!(status(&pmcd).is_empty());
+    assert!(pmcd.values(TX_BYTES).is_empty());
+    assert_eq!(
+        pmcd.log().matches("refused: store schema 2").count(),
+        sizes.len()
+    );
 }
 
 /// So many agents at a time, each with a new file, and what they have left behind.

@@ -134,7 +134,7 @@ fn an_agents_end_is_seen_and_its_last_values_stay_for_retain_though_its_file_goe
         assert_eq!(agent.state, Life::Exited);
         assert_eq!(agent.entry.account.errors(), 7);
         assert_eq!(agent.entry.account.xfer_time.get(1), 1);
-        assert_eq!(agent.total(EventType::XferTime), Some(15));
+        assert_eq!(agent.total(EventType::XferTime), 15);
     };
     check(&world);
     std::fs::remove_file(path).expect("there");
@@ -344,7 +344,7 @@ fn an_agent_that_starts_with_other_bounds_has_those_and_its_totals() {
         assert_eq!(account.ranges().count(), bounds.len() + 1);
         let transfers = account.xfer_time.words().iter().sum::<u64>();
         assert_eq!(transfers, if bounds == [7.0] && time == 20 { 2 } else { 1 });
-        assert_eq!(world.agent("a").total(EventType::XferTime), Some(time));
+        assert_eq!(world.agent("a").total(EventType::XferTime), time);
         world.restart();
     }
 }

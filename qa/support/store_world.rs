@@ -197,7 +197,7 @@ impl World {
 
     /// The instances with what they have sent.
     pub fn sent(&self) -> BTreeMap<String, u64> {
-        let sent = |agent: &Agent| agent.total(EventType::TxBytes).expect("read");
+        let sent = |agent: &Agent| agent.total(EventType::TxBytes);
         let all = self.shown();
         all.map(|agent| (agent.name.instance.clone(), sent(agent)))
             .collect()

@@ -124,7 +124,7 @@ impl World {
         let agent = self.agents.iter().next().expect("an agent");
         let entry = &agent.entry;
         [
-            agent.total(EventType::TxBytes).expect("read"),
+            agent.total(EventType::TxBytes),
             entry.resets,
             entry.foreign_reads,
         ]
@@ -140,7 +140,7 @@ impl World {
             .map(|agent| {
                 (
                     agent.name.instance.as_str(),
-                    agent.total(EventType::TxBytes).expect("read"),
+                    agent.total(EventType::TxBytes),
                 )
             })
             .collect()

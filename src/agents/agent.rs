@@ -23,13 +23,11 @@ mod drain;
 mod labels;
 mod life;
 mod now;
-mod stranger;
 mod view;
 mod waiting;
 pub use drain::Outcome;
 pub use life::Life;
 pub use now::Now;
-pub(crate) use stranger::{Stranger, Version};
 pub(crate) use waiting::Waiting;
 
 /// A NIXL agent: what writes, or wrote, rings of one name in one directory, or stores.
@@ -68,8 +66,6 @@ pub struct Agent {
     pub(crate) ring_directory: Option<PathBuf>,
     /// The store that it has, or had until it left.
     pub(crate) store: Option<Store>,
-    /// Its ring or store, where that is of a version that this build does not read.
-    pub(crate) stranger: Option<Stranger>,
     /// The file that it has no place for, and that it may write to: nobody else's is taken for its.
     pub(crate) waits: Option<Waiting>,
     /// Since when it is known to have no file, as of the last look for those that are to be forgotten.
@@ -102,7 +98,6 @@ impl Agent {
             sources: Vec::new(),
             ring_directory: None,
             store: None,
-            stranger: None,
             waits: None,
             bare_since: None,
             seats_counted: (None, 0),
@@ -119,21 +114,14 @@ impl Agent {
             .iter()
             .map(|source| &source.presence)
             .chain(store);
-        files.any(Presence::asks) || self.stranger.as_ref().is_some_and(Stranger::asks)
+        files.any(Presence::asks)
     }
 
     /// Has the next survey of /proc ask about all its files.
     pub(crate) fn ask_again(&mut self) {
         let store = self.store.as_mut().map(|store| &mut store.presence);
-        let stranger = self
-            .stranger
-            .as_mut()
-            .map(|stranger| &mut stranger.presence);
         let rings = self.sources.iter_mut().map(|source| &mut source.presence);
-        rings
-            .chain(store)
-            .chain(stranger)
-            .for_each(Presence::ask_again);
+        rings.chain(store).for_each(Presence::ask_again);
     }
 
     /// Whether it is to be an instance now that was none, or is to be none any more: then it is from here on.
@@ -235,7 +223,7 @@ impl Agent {
         self.store.is_some() || !self.sources.is_empty()
     }
 
-    /// The files that are read, or watched, for it.
+    /// The attached files.
     pub(crate) fn attached(&self) -> impl Iterator<Item = (FileId, &Path)> {
         let rings = self
             .sources
@@ -245,11 +233,7 @@ impl Agent {
             .store
             .iter()
             .map(|store| (store.file_id(), store.path()));
-        let stranger = self
-            .stranger
-            .iter()
-            .map(|stranger| (stranger.id(), stranger.path()));
-        rings.chain(store).chain(stranger)
+        rings.chain(store)
     }
 
     /// Where its rings are.
@@ -262,8 +246,7 @@ impl Agent {
     /// Whether, asked now, certainly nobody writes to any file of it, so that what comes under its name may be its.
     pub(crate) fn is_free(&mut self, now: Instant, scanner: &Scanner) -> bool {
         self.waits.take_if(|waiting| waiting.is_gone(scanner));
-        self.stranger.is_none()
-            && self.waits.is_none()
+        self.waits.is_none()
             && self
                 .store
                 .as_mut()

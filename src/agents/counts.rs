@@ -15,6 +15,7 @@ impl Agents {
                 .map(|&error| self.books.host.get(error))
                 .fold(0, u64::saturating_add),
             full: self.books.forgotten_full,
+            unsupported: number(self.scanner.unsupported()),
             refused: number(self.scanner.refused()),
             silent: self.silent().map(|silent| number(silent.len())),
             ..AgentCounts::default()
@@ -29,7 +30,6 @@ impl Agents {
                 Life::Idle => counts.idle += 1,
                 Life::Exited => counts.exited += 1,
                 Life::Unknown => counts.unknown += 1,
-                Life::Unsupported => counts.unsupported += 1,
             }
         }
         counts

@@ -256,7 +256,6 @@ impl Agents {
             let facts = Some(store.facts());
             files.push((store.file_id(), store.path().to_owned(), facts));
         }
-        agent.stranger = None;
         for (id, path, facts) in files {
             self.attached.remove(&id);
             if let (Some(facts), Some(directory), Some(name)) =
@@ -332,7 +331,7 @@ mod tests {
         }
         agents.drain(now + Duration::from_secs(60), long, &mut changes);
         let sent = agents.iter().map(|agent| agent.total(EventType::TxBytes));
-        assert_eq!(sent.collect::<Vec<_>>(), [Some(5), Some(10)]);
+        assert_eq!(sent.collect::<Vec<_>>(), [5, 10]);
         assert_eq!(agents.host_total(EventType::TxBytes), 15);
         assert_eq!(agents.scanner().refused(), 1);
     }
@@ -351,7 +350,7 @@ mod tests {
         let sent = |agents: &Agents, name: &str| {
             let mut all = agents.iter();
             let agent = all.find(|agent| agent.name.instance == name);
-            agent.and_then(|agent| agent.total(EventType::TxBytes))
+            agent.map(|agent| agent.total(EventType::TxBytes))
         };
         let all = |agents: &Agents| ["a", "bad", "c"].map(|name| sent(agents, name));
         assert_eq!(all(&agents), [Some(5), Some(0), Some(5)]);

@@ -2,10 +2,9 @@
 
 use super::seats::Need;
 use super::{Agents, Place};
-use crate::agents::agent::{Stranger, Version};
 use crate::agents::removal;
 use crate::error::Refusal;
-use crate::find::discover::{self, Access, Candidate};
+use crate::find::discover::{Access, Candidate};
 use crate::find::scan::{Found, Opened};
 use crate::log;
 use crate::producer::writer;
@@ -59,15 +58,8 @@ impl Agents {
 
     fn look_at(&mut self, mut found: Found, now: Instant) {
         let _about = log::about(Some(found.facts.uid));
-        let opened = match self.scanner.open(&mut found) {
-            Ok(opened) => opened,
-            Err(Refusal::Unsupported { version, .. }) => {
-                return self.watch(&found, Version::Ring(version), now);
-            }
-            Err(Refusal::Schema { schema }) => {
-                return self.watch(&found, Version::Store(schema), now);
-            }
-            Err(_) => return,
+        let Ok(opened) = self.scanner.open(&mut found) else {
+            return;
         };
         // The name may have been given to another file since it was found, and that may have an agent.
         if self.attached.contains(&found.facts.id) {
@@ -93,50 +85,6 @@ impl Agents {
         }
     }
 
-    /// A ring of a version that is not read: its agent is shown as such while somebody has it.
-    fn watch(&mut self, found: &Found, version: Version, now: Instant) {
-        let place = Place::of_ring(&found.directory.path, &found.name, found.facts.uid);
-        let key = self.known_at(&place);
-        let known = key.and_then(|key| self.agents.get_mut(key)?.stranger.as_mut());
-        if let Some(stranger) = known.filter(|stranger| stranger.id() == found.facts.id) {
-            // A second descriptor would be taken for somebody who has it.
-            (stranger.facts, stranger.version) = (found.facts, version);
-            return;
-        }
-        let opened = self
-            .scanner
-            .directory(&found.directory.path)
-            .map(|fd| discover::open_to_watch(fd, &found.name, &found.facts));
-        let Some(Ok(file)) = opened else {
-            return;
-        };
-        let path = found.directory.path.join(&found.name);
-        let stranger = Stranger::new(file, found.facts, path, version, now);
-        // One that nobody has is no agent, and none takes the place of one that can be read.
-        if !stranger.is_held() || self.is_full() {
-            return;
-        }
-        if key.is_none()
-            && !self
-                .newcomers
-                .admit(found.facts.uid, self.max_records(), now)
-        {
-            return;
-        }
-        let key = self.agent_at(&found.directory, place, now);
-        if let Some(agent) = self.agents.get_mut(key) {
-            let kept = agent.started(self.clock.at(now).stamp, self.books.state.as_ref());
-            if self.proc_facts {
-                agent.wait_until = now + PATIENCE;
-            }
-            agent.stranger = Some(stranger);
-            if kept == Err(Broken) {
-                self.give_state_up();
-            }
-            self.wake(key);
-        }
-    }
-
     pub(super) fn set_aside(&mut self, found: &Found, refusal: Refusal) {
         self.scanner
             .set_aside(&found.directory.path, &found.name, &found.facts, refusal);
@@ -156,7 +104,7 @@ impl Agents {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
-        (agent.stranger, agent.waits) = (None, None);
+        agent.waits = None;
         let commit = source.commit();
         if agent
             .entry

@@ -34,12 +34,6 @@ impl Agents {
             let mut is_to_be_found = false;
             let is_configured =
                 directory::is_configured(&config.telemetry_dir, agent.ring_directory());
-            let dirs = [&config.telemetry_dir, &config.multiproc_dir];
-            agent.stranger = agent.stranger.take().filter(|_| {
-                let mut dirs = dirs.into_iter();
-                let directory = &agent.name.directory;
-                dirs.any(|dirs| directory::is_configured(dirs, directory))
-            });
             let is_kept = |store: &Store| {
                 let directory = store.path().parent().unwrap_or(store.path());
                 let owners = config.owners.as_ref();

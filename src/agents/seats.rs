@@ -90,8 +90,6 @@ impl Seats {
 /// How little is lost when an agent gives its place up; the least comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Loss {
-    /// It is not read anyway: of an unknown version.
-    Unread,
     /// It is no instance any more, only watched for its return.
     Left,
     /// It is an instance for a while yet, with nobody who writes.
@@ -105,8 +103,6 @@ impl Loss {
     fn of(agent: &Agent, all_found: bool) -> Option<Self> {
         if agent.seats() == 0 {
             None
-        } else if agent.stranger.is_some() {
-            Some(Self::Unread)
         } else if !agent.entry.active {
             Some(Self::Left)
         } else if agent.entry.silent_since.is_some() || (all_found && agent.files() == 0) {
@@ -221,7 +217,7 @@ impl Agents {
         let may_go = |agent: &Agent, loss: Loss| {
             let count = self.seats.of(agent.name.owner);
             match loss {
-                Loss::Unread | Loss::Left => true,
+                Loss::Left => true,
                 Loss::Exited => agent.name.owner == owner || count > share,
                 Loss::Alive => has_less && count > share && count == most,
             }
@@ -238,11 +234,7 @@ impl Agents {
                     Loss::Alive => (entry.last_event, Reverse(entry.first_seen)),
                     _ => (entry.last_seen, Reverse(0)),
                 };
-                let is_unread = loss != Loss::Unread;
-                Some((
-                    (loss == Loss::Alive, is_unread, Reverse(count), loss, when),
-                    key,
-                ))
+                Some(((loss == Loss::Alive, Reverse(count), loss, when), key))
             })
             .collect();
         candidates.sort_unstable();
@@ -282,10 +274,6 @@ impl Agents {
             return;
         };
         let _about = log::about(agent.name.owner);
-        agent.stranger = None;
-        if loss == Loss::Unread && agent.has_files() {
-            return;
-        }
         let is_alive = loss == Loss::Alive;
         // What became of a batch in flight is found out first.
         let commit = agent.entry.commit;

@@ -300,7 +300,7 @@ impl Agents {
             description.instance,
             log::shown(store.path())
         );
-        (agent.stranger, agent.waits) = (None, None);
+        agent.waits = None;
         if self.proc_facts && !store.presence.is_abandoned() {
             agent.wait_until = now + PATIENCE;
         }

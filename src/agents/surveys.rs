@@ -155,11 +155,6 @@ impl Agents {
                 rings.insert(store.file_id());
                 files.insert((store.file_id().ino, store.uid()));
             }
-            if let Some(stranger) = agent.stranger.as_mut().filter(|stranger| stranger.asks()) {
-                stranger.begin_survey();
-                rings.insert(stranger.id());
-                files.insert((stranger.id().ino, stranger.facts.uid));
-            }
         }
         if rings.is_empty() && !self.is_census_due(now) {
             return;
@@ -226,12 +221,6 @@ impl Agents {
                 }
                 if is_asked || store.presence.facts().is_some() {
                     asked = Some((store.presence.facts().cloned(), store.uid()));
-                }
-            }
-            if let Some(stranger) = &mut agent.stranger {
-                if rings.contains(&stranger.id()) {
-                    stranger.end_survey(mappers);
-                    asked = Some((stranger.presence.facts().cloned(), stranger.facts.uid));
                 }
             }
             let Some((of_process, uid)) = asked else {

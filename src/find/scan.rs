@@ -125,6 +125,13 @@ impl Scanner {
         watched.map(|watched| watched.refused.rings()).sum()
     }
 
+    /// Number of rings and stores of a version that this build does not read.
+    #[must_use]
+    pub fn unsupported(&self) -> usize {
+        let watched = self.watch.iter();
+        watched.map(|watched| watched.refused.unsupported()).sum()
+    }
+
     /// Looks everywhere at the next [`Scanner::scan`].
     fn hurry(&mut self) {
         self.next_pass = Instant::now();

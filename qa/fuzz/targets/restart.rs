@@ -56,7 +56,7 @@ pub fn run(input: &[u8]) {
     }
     if unspoilt {
         let agent = agents.iter().next().expect("the agent");
-        assert_eq!(agent.total(EventType::TxBytes), Some(pushed));
+        assert_eq!(agent.total(EventType::TxBytes), pushed);
         assert_eq!((agent.entry.resets, agent.entry.foreign_reads), (0, 0));
     }
     // Started once more, it knows the same.

@@ -1,8 +1,7 @@
 //! Counts what waits in an agent's rings and its store, and finds out whether it lives.
 
-use super::{Agent, Life, Now, Stranger};
+use super::{Agent, Life, Now};
 use crate::find::discover::FileId;
-use crate::producer::presence::Seen;
 use crate::ring::source::{Drained, Source};
 use crate::state::ledger::{Books, Ledger, Lifetimes};
 use crate::state::record::Name;
@@ -81,26 +80,8 @@ impl Agent {
                 }
             }
         }
-        if let Some(stranger) = &mut self.stranger {
-            match stranger.check(now.instant, ledger.check_every()) {
-                Seen::Held => alive = true,
-                Seen::Silent => {}
-                Seen::Gone => self.stranger = None,
-            }
-        }
         let lifetimes = ledger.lifetimes();
         let active = ledger.entry.active;
-        // A file of its own for each start: what has left does not come back.
-        if !active
-            && self
-                .stranger
-                .as_ref()
-                .is_some_and(|stranger| !stranger.is_held())
-        {
-            outcome
-                .gone
-                .extend(self.stranger.take().map(|stranger| stranger.id()));
-        }
         age(name, &mut ledger, alive, &outcome, now, lifetimes.retain);
         outcome.broken = ledger.broken;
         if active && !self.entry.active {
@@ -126,12 +107,8 @@ impl Agent {
         let lives = lives.map(|presence| presence.life(lately));
         let life = lives.max_by_key(|life| life.rank());
         let life = life.unwrap_or(Life::Exited);
-        let stranger = self.stranger.as_ref();
         match life {
             Life::Live if self.idle(now) >= lifetimes.idle_after => Life::Idle,
-            Life::Unknown | Life::Exited if stranger.is_some_and(Stranger::is_held) => {
-                Life::Unsupported
-            }
             life => life,
         }
     }

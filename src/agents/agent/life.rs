@@ -13,8 +13,6 @@ pub enum Life {
     Idle = 2,
     /// Nobody has it, or only who reads it.
     Exited = 3,
-    /// It is of a version that this build does not read.
-    Unsupported = 4,
 }
 
 impl Life {
@@ -23,7 +21,6 @@ impl Life {
     pub fn text(self) -> &'static str {
         match self {
             Life::Exited => "exited",
-            Life::Unsupported => "unsupported",
             Life::Unknown => "unknown",
             Life::Idle => "idle",
             Life::Live => "live",
@@ -35,10 +32,9 @@ impl Life {
     pub fn rank(self) -> u32 {
         match self {
             Life::Exited => 0,
-            Life::Unsupported => 1,
-            Life::Unknown => 2,
-            Life::Idle => 3,
-            Life::Live => 4,
+            Life::Unknown => 1,
+            Life::Idle => 2,
+            Life::Live => 3,
         }
     }
 }

@@ -12,14 +12,10 @@ use std::time::Duration;
 const TELLS_DROPS: u64 = 4;
 
 impl Agent {
-    /// Sum of all values of one event type since the agent was first seen; `None`: it is of a version that is not read, and was
-    /// never of another.
+    /// Sum of all values of one event type since the agent was first seen.
     #[must_use]
-    pub fn total(&self, event: EventType) -> Option<u64> {
-        let account = &self.entry.account;
-        let had_store = self.entry.store.is_some() || self.entry.store_retired > 0;
-        let is_known = self.stranger.is_none() || account.events > 0 || had_store;
-        is_known.then(|| account.totals.get(event))
+    pub fn total(&self, event: EventType) -> u64 {
+        self.entry.account.totals.get(event)
     }
 
     /// The file of its store, or else of its ring; `None`: it had a store, which is let go.
@@ -103,10 +99,9 @@ impl Agent {
     /// Where its values come from.
     #[must_use]
     pub fn source_kind(&self) -> Option<&'static str> {
-        match (&self.store, &self.stranger) {
-            (Some(_), _) => Some("store"),
-            (None, Some(stranger)) => Some(stranger.version.kind()),
-            (None, None) => self.ring().map(|_| "ring"),
+        match &self.store {
+            Some(_) => Some("store"),
+            None => self.ring().map(|_| "ring"),
         }
     }
 
@@ -119,9 +114,8 @@ impl Agent {
             let lives = self.state != Life::Exited;
             return known.or_else(|| said().filter(|_| lives));
         }
-        let rings = self.sources.iter().rev().map(|source| &source.presence);
-        let mut all = rings.chain(self.stranger.iter().map(|stranger| &stranger.presence));
-        all.find_map(|presence| Some(presence.known_writer()?.pid))
+        let mut rings = self.sources.iter().rev();
+        rings.find_map(|source| Some(source.presence.known_writer()?.pid))
     }
 
     /// The owner of its ring.
@@ -129,8 +123,7 @@ impl Agent {
     pub fn user(&self) -> Option<String> {
         let store = self.store.as_ref().map(Store::uid);
         let ring = || self.ring().map(Source::uid);
-        let stranger = || Some(self.stranger.as_ref()?.facts.uid);
-        let uid = store.or_else(ring).or_else(stranger)?;
+        let uid = store.or_else(ring)?;
         let name = self.facts.as_ref().and_then(|facts| facts.user.clone());
         Some(name.unwrap_or_else(|| uid.to_string()))
     }
@@ -141,8 +134,7 @@ impl Agent {
         if self.store.is_some() {
             return Some(SCHEMA);
         }
-        let stranger = || Some(self.stranger.as_ref()?.version.number());
-        self.ring().map(Source::version).or_else(stranger)
+        self.ring().map(Source::version)
     }
 
     /// Slots of its ring.
@@ -160,7 +152,7 @@ impl Agent {
     /// Events that it dropped; `None` where its version does not tell.
     #[must_use]
     pub fn dropped(&self) -> Option<u64> {
-        let dropped = self.total(EventType::EventsDropped)?;
+        let dropped = self.total(EventType::EventsDropped);
         // The version is in both halves.
         let of_commit = || Some(self.entry.commit?.ring.versions >> 32);
         let version = self.ring().map(|ring| ring.version().into());

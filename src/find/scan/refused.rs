@@ -74,8 +74,10 @@ pub struct RefusedFiles {
     passing: BTreeSet<FileId>,
     /// Those of agents that are starting: their headers may come at any moment.
     starting: BTreeSet<FileId>,
-    /// Rings that are refused, but for those of a version that this build does not read.
+    /// Rejected rings of a version that this build reads.
     rings: BTreeSet<FileId>,
+    /// Rings and stores of a version that this build does not read.
+    unsupported: BTreeSet<FileId>,
     sweep: Option<Sweep>,
 }
 
@@ -137,7 +139,9 @@ impl RefusedFiles {
         if starting {
             self.starting.insert(facts.id);
         }
-        if refusal.concerns_a_ring() && !refusal.is_unsupported() && !starting {
+        if refusal.is_unsupported() {
+            self.unsupported.insert(facts.id);
+        } else if refusal.concerns_a_ring() && !starting {
             self.rings.insert(facts.id);
         }
         // The clock of change times is coarse: what comes in the same tick as the look leaves no trace. It may have been as long
@@ -185,6 +189,7 @@ impl RefusedFiles {
         self.passing.remove(&id);
         self.starting.remove(&id);
         self.rings.remove(&id);
+        self.unsupported.remove(&id);
         let removed = self.files.remove(&id);
         self.room.give_back(usize::from(removed.is_some()));
         removed
@@ -232,7 +237,12 @@ impl RefusedFiles {
         self.files.retain(|_, refused| keep(refused));
         self.room.give_back(before - self.files.len());
         let files = &self.files;
-        for set in [&mut self.passing, &mut self.starting, &mut self.rings] {
+        for set in [
+            &mut self.passing,
+            &mut self.starting,
+            &mut self.rings,
+            &mut self.unsupported,
+        ] {
             set.retain(|id| files.contains_key(id));
         }
     }
@@ -264,9 +274,14 @@ impl RefusedFiles {
         self.files.len()
     }
 
-    /// How many are rings that this build could read.
+    /// Number of rejected rings of a version that this build reads.
     pub fn rings(&self) -> usize {
         self.rings.len()
+    }
+
+    /// Number of rings and stores of a version that this build does not read.
+    pub fn unsupported(&self) -> usize {
+        self.unsupported.len()
     }
 }
 

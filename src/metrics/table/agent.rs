@@ -36,19 +36,17 @@ pub(super) const ROWS: &[Metric] = &[
         "agent.state",
         Get::U32(|agent, _| Some(agent.state as u32)),
         (Semantics::Instant, Units::None),
-        "0 unknown, 1 live, 2 idle, 3 exited, 4 unsupported",
+        "0 unknown, 1 live, 2 idle, 3 exited",
         "\
-0 unknown      nobody tells who has the ring or store, and nothing was
-               reported for retain; the agent leaves after retain more.
-1 live         a process has the ring, or has the store open for writing.
-2 idle         likewise, but it has reported nothing for idle_after (60
-               seconds). That is evidence of silence, not of a hang: NIXL
-               reports a transfer when it is complete, so that an agent
-               without work looks as one whose transfers are stuck does.
-3 exited       nobody has it, or only somebody who reads it; the agent leaves
-               the instance domain after retain.
-4 unsupported  its ring has a version, or its store a schema, that this
-               pmdanixl does not know; its counters stand still.
+0 unknown  nobody tells who has the ring or store, and nothing was
+           reported for retain; the agent leaves after retain more.
+1 live     a process has the ring, or has the store open for writing.
+2 idle     likewise, but it has reported nothing for idle_after (60
+           seconds). That is evidence of silence, not of a hang: NIXL
+           reports a transfer when it is complete, so that an agent
+           without work looks as one whose transfers are stuck does.
+3 exited   nobody has it, or only somebody who reads it; the agent leaves
+           the instance domain after retain.
 nixl.agent.status has the same in words. It is found out once a second, where
 more than 200 files are open less often.",
     ),
@@ -58,7 +56,7 @@ more than 200 files are open less often.",
         Get::Text(|agent, _| Some(agent.state.text().into())),
         (Semantics::Instant, Units::None),
         "nixl.agent.state in words",
-        "unknown, live, idle, exited or unsupported; nixl.agent.state explains them.",
+        "unknown, live, idle or exited; nixl.agent.state explains them.",
     ),
     of_agent(
         (16, 2),

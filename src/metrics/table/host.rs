@@ -268,12 +268,11 @@ instances until retain (10 minutes) has passed.",
         3,
         "agents.unsupported",
         |control, _| Some(control.agents.unsupported),
-        "agents of a NIXL version that is not supported",
+        "files of a NIXL version that is not supported",
         "\
-Agents whose nixl.agent.state is 4: a process has a ring or a store of a version
-which this pmdanixl does not know. It is left alone; the log and
-pmdanixl --check name it. A newer pmdanixl is needed. Files of such a version
-that nobody has are not counted.",
+Rings and stores whose header has a version that this pmdanixl does not know.
+They are neither read nor changed. The log and pmdanixl --check name each.
+Install a newer pmdanixl, or remove files that no process uses any more.",
     ),
     agents(
         4,
