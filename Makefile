@@ -20,6 +20,8 @@ help:
 	@echo "make engines        real vLLM servers on this host's processors: figures, labels, kills (docs/testing.md); STEPS=\"pull tp2\" for some"
 	@echo "make fleet          three hosts on this one, in namespaces: archives, Redis, queries, a host that is cut off (docs/fleet.md)"
 	@echo "make fleet-cost     what a host costs in archives and in Redis, with 8, 64 and 1,000 agents (docs/fleet.md)"
+	@echo "make loc            lines of code in src by module, without unit tests, comments and blank lines"
+	@echo "make against        whether this build shows what an earlier one shows of the same load; BASE=COMMIT, as root"
 	@echo "make fuzz           the fuzz targets, a minute each (SECONDS=600: ten)"
 	@echo "make dashboard      make share/dashboard/index.html anew of its sources; takes npm"
 	@echo "make clean          remove what was built"
@@ -73,6 +75,12 @@ engines:
 
 fleet:
 	@scripts/fleet
+
+loc:
+	@scripts/loc
+
+against:
+	@scripts/setup check && . scripts/env && qa/against/run $(if $(BASE),--base $(BASE))
 
 fleet-cost:
 	@scripts/setup check && qa/fleet-cost
