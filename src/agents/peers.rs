@@ -1,4 +1,6 @@
-//! How slow agents are beside their peers: the other agents of the same engine, role and port, in the same pod, container or job.
+//! How slow agents are beside their peers: the other agents of the same engine and role, in the same pod, container or job.
+//!
+//! The port is no part of that: a server often has one rank, and its peers are the servers of its role at other ports.
 
 use super::agent::Agent;
 use crate::producer::facts::{Engine, Role};
@@ -10,7 +12,6 @@ use std::path::PathBuf;
 struct Group {
     engine: Option<Engine>,
     role: Option<Role>,
-    port: Option<u16>,
     pod_uid: Option<String>,
     container_id: Option<String>,
     slurm_job_id: Option<String>,
@@ -25,7 +26,6 @@ impl Group {
         let mut group = Self {
             engine: facts.engine,
             role: facts.role,
-            port: facts.port,
             pod_uid: facts.pod_uid.clone(),
             container_id: facts.container_id.clone(),
             slurm_job_id: facts.slurm_job_id.clone(),
@@ -145,25 +145,33 @@ mod tests {
         assert_eq!((slow[1], slow[3]), ((1, 1.0), (3, 1.0)));
     }
 
-    #[test]
-    fn two_servers_of_one_user_are_two_groups() {
-        let rank = |role, port, time| {
-            let facts = Facts {
-                role: Some(role),
-                port: Some(port),
-                ..of(Engine::Vllm)
-            };
-            agent(Some(facts), "/run/nixl", Some(time))
+    fn server(role: Role, port: u16, time: u64) -> Agent {
+        let facts = Facts {
+            role: Some(role),
+            port: Some(port),
+            ..of(Engine::Vllm)
         };
+        agent(Some(facts), "/run/nixl", Some(time))
+    }
+
+    #[test]
+    fn servers_of_different_roles_are_not_compared() {
         let agents = [
-            rank(Role::Prefill, 8100, 900),
-            rank(Role::Decode, 8200, 9000),
-            rank(Role::Prefill, 8100, 900),
-            rank(Role::Decode, 8200, 9000),
-            // A third one of the first one's role.
-            rank(Role::Prefill, 8300, 3600),
+            server(Role::Prefill, 8100, 900),
+            server(Role::Decode, 8200, 9000),
+            server(Role::Prefill, 8100, 900),
+            server(Role::Decode, 8200, 9000),
         ];
         assert_eq!(told(&agents), [0, 1, 2, 3].map(|id| (id, 1.0)));
+    }
+
+    #[test]
+    fn servers_of_one_rank_that_differ_by_port_are_peers() {
+        let agents = [
+            server(Role::Decode, 8200, 900),
+            server(Role::Decode, 8201, 3600),
+        ];
+        assert_eq!(told(&agents), [(0, 0.5), (1, 4.0)]);
     }
 
     #[test]
@@ -189,10 +197,9 @@ mod tests {
         let vllm = || of(Engine::Vllm);
         // Ranks of a job may have a directory each.
         assert_eq!(group(vllm(), "/a"), group(vllm(), "/b"));
-        let set: [fn(&mut Facts); 7] = [
+        let set: [fn(&mut Facts); 6] = [
             |facts| facts.engine = Some(Engine::Kvbm),
             |facts| facts.role = Some(Role::Decode),
-            |facts| facts.port = Some(8100),
             |facts| facts.pod_uid = Some("2c48913c".into()),
             |facts| facts.container_id = Some("9".repeat(64)),
             |facts| facts.slurm_job_id = Some("4711".into()),
@@ -208,6 +215,7 @@ mod tests {
             local_rank: Some("3".into()),
             gpu: Some("3".into()),
             rank: Some("TP3".into()),
+            port: Some(8103),
             command: Some("VLLM::Worker_TP3".into()),
             ..vllm()
         };

@@ -178,13 +178,13 @@ own tools the other says the same, and changes less.",
 nixl.latency.xfer_time.p50 of the agent, divided by the mean of those of its
 peers: about 1 for each of the ranks of an engine, which do the same work, and
 far above it for one that holds up the others. Peers are the other agents of the
-host that have the same engine, role, port, pod_uid, container_id, slurm_job_id
-and user in their labels, known or not; where no engine, pod, container or job
-is known, also the same directory. Two servers of one engine and user are
-compared with each other only where neither role nor port is known. It says
-little where few transfers have completed. No value: it has no peer, or it or
-all of them have completed nothing in the last 60 seconds, or the mean of theirs
-is less than a microsecond.",
+host that have the same engine, role, pod_uid, container_id, slurm_job_id and
+user in their labels, known or not; where no engine, pod, container or job is
+known, also the same directory. Servers that differ by their port only are
+peers; two servers of one engine and user whose roles are not known are, too. It
+says little where few transfers have completed. No value: it has no peer, or it
+or all of them have completed nothing in the last 60 seconds, or the mean of
+theirs is less than a microsecond.",
     },
     histogram(
         (22, 0),
