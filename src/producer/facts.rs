@@ -79,20 +79,21 @@ pub struct Facts {
 }
 
 /// What is read of a process's memory, which can block.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Sources {
     cmdline: Vec<u8>,
-    environ: Environ,
+    /// `None`: it cannot be read.
+    environ: Option<Environ>,
 }
 
 impl Sources {
-    /// Reads them where /proc shows the process; what may not be read is empty.
+    /// Reads them where /proc shows the process; a command line that cannot be read is empty.
     fn read(shown_at: &str) -> Self {
         let open = |file| File::open(format!("{shown_at}/{file}"));
         let environ = open("environ").and_then(|file| Environ::read(file.take(ENVIRON)));
         Self {
             cmdline: content(open("cmdline"), MAX_CMDLINE),
-            environ: environ.unwrap_or_default(),
+            environ: environ.ok(),
         }
     }
 }
@@ -139,12 +140,15 @@ impl Facts {
         let Sources { cmdline, environ } = Sources::read(&shown_at);
         let cgroup = File::open(format!("{shown_at}/cgroup"));
         let cgroup = Cgroup::parse(&content(cgroup, CGROUP));
+        let is_overwritten = environ
+            .as_ref()
+            .is_none_or(|environ| environ.is_overwritten);
+        let environ = environ.unwrap_or_default();
         // The environment says which GPUs are its own; it may have others open, to see what there is.
         let gpu = environ.gpu.clone();
         let gpu = gpu.or_else(|| gpu::of_open_files(&shown_at));
         let line = CommandLine::parse(&cmdline);
         let line = line.as_ref();
-        let is_overwritten = environ.is_overwritten(line.is_some_and(CommandLine::is_title));
         let engine = line.and_then(Engine::of);
         let server = line.and_then(|line| Server::of(line, &environ));
         // The groups are the system's; an environment is passed on to whatever is started from a job.
@@ -165,7 +169,7 @@ impl Facts {
             pod_uid: cgroup.pod_uid,
             pod: None,
             namespace: None,
-            engine,
+            engine: engine.or(inherited.engine),
             gpu,
             slurm_job_id: slurm_job_id.or(inherited.slurm_job_id),
             rank: line.and_then(CommandLine::rank),

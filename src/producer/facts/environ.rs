@@ -57,10 +57,8 @@ pub struct Environ {
     pub lmcache_role: Option<Role>,
     /// The HTTP port of a Dynamo worker's status.
     pub system_port: Option<u16>,
-    /// True if it begins with a NUL, as one does that a shorter title was written over.
-    is_blank: bool,
-    /// Variables in all, the empty ones apart.
-    count: usize,
+    /// True if a title was written over it; what is left tells nothing ([`variables`]).
+    pub is_overwritten: bool,
 }
 
 /// The first value of each variable, as getenv(3) finds it; `Some(None)` if it is not one that is taken.
@@ -72,8 +70,6 @@ struct First {
     lmcache_role: Option<Option<Role>>,
     lmcache_old_role: Option<Option<Role>>,
     system_port: Option<Option<u16>>,
-    is_blank: Option<bool>,
-    count: usize,
 }
 
 impl Environ {
@@ -88,34 +84,29 @@ impl Environ {
             let mut names = NAMES.into_iter();
             names.any(|name| head.starts_with(name) || name.starts_with(head))
         };
-        variables(environ, &mut [0; HEAD], is_ours, |one| first.note(one))?;
+        let is_overwritten = variables(environ, &mut [0; HEAD], is_ours, |one| first.note(one))?;
         Ok(Self {
             local_rank: first.local_rank.flatten(),
             slurm_job_id: first.slurm_job_id.flatten(),
             gpu: first.gpu.flatten(),
             lmcache_role: first.lmcache_role.or(first.lmcache_old_role).flatten(),
             system_port: first.system_port.flatten(),
-            is_blank: first.is_blank.unwrap_or(false),
-            count: first.count,
+            is_overwritten,
         })
-    }
-
-    /// True if a title was written over it: one shorter than the command line leaves NULs, a longer one ends in it. A process
-    /// can also have been started without any variable.
-    #[must_use]
-    pub fn is_overwritten(&self, has_title: bool) -> bool {
-        self.is_blank || (has_title && self.count <= 1)
     }
 }
 
 /// Shows the first bytes of each variable that is ended, as many as `head` holds, and of those that are not wanted, seen by how
 /// they begin, only that beginning. What went by is wiped.
+///
+/// Returns true if a title was written over the environment. A title shorter than the command line leaves NULs at the beginning
+/// of the environment, and a longer one ends there: in both cases no equals sign comes before the first NUL.
 pub(super) fn variables(
     mut environ: impl Read,
     head: &mut [u8],
     is_wanted: impl Fn(&[u8]) -> bool,
     show: impl FnMut(&[u8]),
-) -> io::Result<()> {
+) -> io::Result<bool> {
     let mut chunk = [0; CHUNK];
     let read = scan(&mut environ, &mut chunk, head, is_wanted, show);
     chunk.fill(0);
@@ -131,8 +122,9 @@ fn scan(
     head: &mut [u8],
     is_wanted: impl Fn(&[u8]) -> bool,
     mut show: impl FnMut(&[u8]),
-) -> io::Result<()> {
+) -> io::Result<bool> {
     let (mut len, mut wanted) = (0, true);
+    let (mut is_first, mut is_overwritten) = (true, false);
     loop {
         let read = match environ.read(chunk) {
             Ok(read) => read,
@@ -141,9 +133,13 @@ fn scan(
         };
         if read == 0 {
             // What has no end may be cut.
-            return Ok(());
+            return Ok(is_overwritten);
         }
         for &byte in chunk.iter().take(read) {
+            if is_first {
+                is_overwritten = byte != b'=';
+                is_first = is_overwritten && byte != 0;
+            }
             if byte == 0 {
                 show(head.get(..len).unwrap_or_default());
                 (len, wanted) = (0, true);
@@ -159,8 +155,6 @@ fn scan(
 impl First {
     /// A variable, or the beginning of one whose value is too long to be taken.
     fn note(&mut self, variable: &[u8]) {
-        self.is_blank.get_or_insert(variable.is_empty());
-        self.count += usize::from(!variable.is_empty());
         if let Some(value) = variable.strip_prefix(LOCAL_RANK) {
             self.local_rank.get_or_insert(number(value, MAX_RANK));
         } else if let Some(value) = variable.strip_prefix(SLURM_JOB_ID) {
@@ -295,17 +289,21 @@ mod tests {
     }
 
     #[test]
-    fn environment_under_a_title_is_told_from_an_empty_one() {
-        for (environ, without_title, with_title) in [
-            (&b"\0\0\0\0\0\0"[..], true, true),
-            (b"ker_TP0\0\0\0\0", false, true),
-            (b"", false, true),
-            (b"HOME=/\0PATH=/bin\0", false, false),
-            (b"HOME=/\0\0PATH=/bin\0", false, false),
+    fn environment_with_a_title_written_over_it_is_overwritten() {
+        for (environ, expected) in [
+            (&b"\0\0\0\0\0\0"[..], true),
+            (b"ker_TP0\0\0\0\0", true),
+            (b"Worker_TP0\0HOME=/root\0PATH=/bin\0", true),
+            (b"\0\0\0OME=/root\0NIXL_TELEMETRY_ENABLE=y\0", true),
+            // As long as both.
+            (b"ker_TP0", true),
+            (b"", false),
+            (b"HOME=/", false),
+            (b"HOME=/\0", false),
+            (b"HOME=/\0\0PATH=/bin\0", false),
         ] {
             let environ = Environ::read(environ).expect("memory can be read");
-            let told = [false, true].map(|title| environ.is_overwritten(title));
-            assert_eq!(told, [without_title, with_title], "{environ:?}");
+            assert_eq!(environ.is_overwritten, expected, "{environ:?}");
         }
     }
 
