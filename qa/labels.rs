@@ -646,7 +646,10 @@ fn titled_workers_get_rank_role_port_and_job_labels() {
         let transfer = format!(r#"{{"kv_connector": "NixlConnector", "kv_role": "{role}"}}"#);
         let arguments = ["serve", "m", "--port", port, "--api-key", SECRET];
         let arguments = [&arguments[..], &["--kv-transfer-config", &transfer]].concat();
-        let variables = [&of_server[..], &[("SLURM_JOB_ID", job)]].concat();
+        // Titles that do not name the engine.
+        let prefix = ("VLLM_PROCESS_NAME_PREFIX", "decode-a");
+        let prefix = (role == "kv_consumer").then_some(prefix);
+        let variables = [&of_server[..], &[("SLURM_JOB_ID", job)], prefix.as_slice()].concat();
         Titled::start(&home.path("."), &arguments, &variables, &rings, 0)
     };
     let _servers = [
@@ -675,7 +678,7 @@ fn titled_workers_get_rank_role_port_and_job_labels() {
     for (instance, command) in [
         ("uuid-a", "VLLM::Worker_TP0"),
         ("uuid-b", "VLLM::Worker_TP1"),
-        ("uuid-c", "VLLM::Worker_TP0"),
+        ("uuid-c", "decode-a::Worker_TP0"),
     ] {
         let line = format!("or \"{instance}\"] value \"{command}\"");
         assert!(shown.contains(&line), "{shown}");

@@ -215,6 +215,43 @@ fn check_shows_the_ancestors_environment_where_a_title_hides_it() {
 }
 
 #[test]
+fn check_knows_vllm_by_its_server_where_titles_have_another_prefix() {
+    let home = Home::new();
+    let libraries = libraries(|name| home.path(name));
+    let title = TITLE.replace("b'VLLM::Worker_TP0', 16", "b'prefill-a::Worker_TP0', 22");
+    let title = title.lines().map(|line| format!("    {line}\n"));
+    let script = [
+        "import mmap, os, sys\n\
+         files = [open(name, 'r+b') for name in sys.argv[2:]]\n\
+         mapped = [mmap.mmap(file.fileno(), 0) for file in files]\n\
+         worker = os.fork()\n\
+         if not worker:\n",
+        &title.collect::<String>(),
+        "    print('ready', os.getpid(), flush=True)\n",
+        "sys.stdin.read()\n",
+        "if worker: os.waitpid(worker, 0)\n",
+    ];
+    let server = home.path("vllm");
+    std::fs::write(&server, script.concat()).expect("written");
+    let mut command = Command::new("/usr/bin/python3");
+    command.arg(&server).arg("serve").args(&libraries);
+    command.env_remove("NIXL_TELEMETRY_ENABLE");
+    command.env("NIXL_TELEMETRY_DIR", home.rings());
+    let worker = Agent::ready(command);
+    let said = home.check().1;
+    let line = format!("  pid {} (prefill-a::Worker_TP0) ", worker.pid);
+    assert!(said.contains(&line), "{said}");
+    let told = worker.told(&said).expect("it is told");
+    // What is told of vLLM alone.
+    assert!(
+        told.ends_with(
+            "NIXL_TELEMETRY_ENABLE is not set: set it to y, which NIXL before 1.4 needs"
+        ),
+        "{told}"
+    );
+}
+
+#[test]
 fn check_names_agent_whose_directory_only_its_container_sees() {
     needs_root();
     let home = Home::new();

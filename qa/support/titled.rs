@@ -20,15 +20,17 @@ def set_title(title):
 def say():
     os.write(1, b'%d\\n' % os.getpid())
 
+# As vLLM has it.
+prefix = os.environ.get('VLLM_PROCESS_NAME_PREFIX', 'VLLM').encode()
 rings, uid = os.environ['RINGS'].split(':'), int(os.environ['WORKER_UID'])
 say()
 if os.fork() == 0:
-    set_title(b'VLLM::EngineCore')
+    set_title(prefix + b'::EngineCore')
     say()
     for rank, ring in enumerate(rings):
         if os.fork() == 0:
             os.setuid(uid)
-            set_title(b'VLLM::Worker_TP%d' % rank)
+            set_title(prefix + b'::Worker_TP%d' % rank)
             if ring:
                 with open(ring, 'r+b') as file:
                     memory = mmap.mmap(file.fileno(), 0)

@@ -14,8 +14,7 @@ use crate::producer::facts::engine::Engine;
 use crate::producer::facts::telemetry::{Enable, Settings};
 use crate::producer::holdups::{At, Avoided};
 use crate::producer::survey::library::Libraries;
-use crate::producer::writer::namespace;
-use crate::producer::writer::{Stat, Writer};
+use crate::producer::writer::{Stat, Writer, namespace};
 use nix::unistd::geteuid;
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -70,6 +69,8 @@ enum Environment {
 struct Ancestor {
     pid: u32,
     command: String,
+    /// The engine that the command line of this ancestor or of a nearer one names.
+    engine: Option<Engine>,
     settings: Settings,
 }
 
@@ -91,14 +92,8 @@ impl Users {
             at(Some(process));
             match libraries(pid) {
                 Ok(Some((task, libraries))) if libraries.has_backend() => {
-                    let mut user = User::of(pid, &task, &libraries, ours);
-                    if let Some(User {
-                        environment: Environment::Overwritten(ancestor),
-                        ..
-                    }) = &mut user
-                    {
-                        *ancestor = Ancestor::of(process, avoided, at);
-                    }
+                    let ancestor = || Ancestor::of(process, avoided, at);
+                    let user = User::of(pid, &task, &libraries, ours, ancestor);
                     users.found.extend(user);
                 }
                 Ok(_) => {}
@@ -153,10 +148,26 @@ impl Users {
 }
 
 impl User {
-    /// `None`: it has ended.
-    fn of(pid: u32, task: &str, libraries: &Libraries, ours: Option<u64>) -> Option<Self> {
+    /// `None`: the process has ended. `ancestor` is asked if a title has been written over its environment.
+    fn of(
+        pid: u32,
+        task: &str,
+        libraries: &Libraries,
+        ours: Option<u64>,
+        ancestor: impl FnOnce() -> Option<Ancestor>,
+    ) -> Option<Self> {
         let is_elsewhere = namespace(task.trim_start_matches("/proc/"), "mnt").ok() != ours;
         let (command, engine) = command(task).ok()?;
+        let environment = match settings(task) {
+            Ok(settings) if settings.is_overwritten() => Environment::Overwritten(ancestor()),
+            Ok(settings) => Environment::Intact(settings),
+            Err(_) => Environment::Hidden,
+        };
+        // The prefix of vLLM's titles can be chosen (VLLM_PROCESS_NAME_PREFIX), and then they do not name the engine.
+        let engine = engine.or(match &environment {
+            Environment::Overwritten(Some(ancestor)) => ancestor.engine,
+            _ => None,
+        });
         // Another mount namespace has other files at the path.
         let core = libraries.core().filter(|_| !is_elsewhere);
         let enable = match core.and_then(release::of_library) {
@@ -169,11 +180,7 @@ impl User {
             pid,
             uid: fs::metadata(format!("/proc/{pid}")).ok()?.uid(),
             command,
-            environment: match settings(task) {
-                Ok(settings) if settings.is_overwritten() => Environment::Overwritten(None),
-                Ok(settings) => Environment::Intact(settings),
-                Err(_) => Environment::Hidden,
-            },
+            environment,
             enable,
             is_elsewhere,
         })
@@ -185,7 +192,7 @@ impl User {
             Environment::Intact(settings) => self.advice(settings, directories),
             Environment::Overwritten(None) => "its environment cannot be read, since the process has written a title over it, and no ancestor of the same user has one: see what it was started with".into(),
             Environment::Overwritten(Some(ancestor)) => {
-                let Ancestor { pid, command, settings } = ancestor;
+                let Ancestor { pid, command, settings, .. } = ancestor;
                 let advice = self.advice(settings, directories);
                 format!("its environment cannot be read, since the process has written a title over it; by that of its ancestor pid {pid} ({command}): {advice}")
             }
@@ -213,18 +220,23 @@ impl User {
 }
 
 impl Ancestor {
-    /// `None`: there is none. Reading an environment may take as long as the process likes.
+    /// `None`: no ancestor has an environment that can be read. To read one takes as long as the process likes.
     fn of(process: Writer, avoided: &Avoided, at: At) -> Option<Self> {
         let mut ancestors = Ancestors::of(process)?.filter(|ancestor| !avoided.has(*ancestor));
+        let mut nearest = None;
         ancestors.find_map(|ancestor| {
             at(Some(ancestor));
             let task = Stat::of(ancestor.pid).ok()?.shown_at(ancestor.pid)?;
             let settings = settings(&task).ok()?;
-            let command = command(&task).ok()?.0;
-            let is_intact = !settings.is_overwritten() && ancestor.is_running();
-            is_intact.then_some(Self {
+            let (command, engine) = command(&task).ok()?;
+            if !ancestor.is_running() {
+                return None;
+            }
+            nearest = nearest.or(engine);
+            (!settings.is_overwritten()).then_some(Self {
                 pid: ancestor.pid,
                 command,
+                engine: nearest,
                 settings,
             })
         })
