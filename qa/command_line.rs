@@ -120,7 +120,10 @@ fn check_finds_the_daemon_and_says_where_it_differs() {
         check.envs(variables.iter().copied());
         support::text(&support::output(check.args(["--check", "-c"]).arg(conf)))
     };
-    assert!(check(&home.conf(), &[]).contains("daemon: not running\n"));
+    let state = home.path("run/nixl/state");
+    let unknown = format!("daemon: not known: {} does not exist: ", state.display());
+    let said = check(&home.conf(), &[]);
+    assert!(said.contains(&unknown), "{said}");
     let rings = home.rings();
     let wrapper = home.path("pmdanixl");
     script(
@@ -140,29 +143,43 @@ fn check_finds_the_daemon_and_says_where_it_differs() {
     assert_eq!(comm, "pmdanixl\n");
     let said = check(&home.conf(), &[]);
     let differs = format!(
-        "daemon: pid {pid}, which goes by another configuration\n\
+        "daemon: pid {pid}, started with another configuration\n\
          warning: pmcd's environment gives the daemon NIXL_TELEMETRY_DIR={}, which it takes in place of telemetry_dir",
         rings.display()
     );
     assert!(said.contains(&differs), "{said}");
-    let ours = [("NIXL_TELEMETRY_DIR", &*rings)];
-    let said = check(&home.conf(), &ours);
-    let same = format!("daemon: pid {pid}, which goes by the same configuration\n");
+    let ours_set = [("NIXL_TELEMETRY_DIR", &*rings)];
+    let said = check(&home.conf(), &ours_set);
+    let same = format!(
+        "daemon: pid {pid}, started with the same configuration file, environment and user\n"
+    );
     assert!(said.contains(&same), "{said}");
+    let outdated = "has changed since the daemon was started. If the daemon has not read it again, make it: pmstore nixl.control.reload 1\n";
+    assert!(!said.contains(outdated), "{said}");
     let other = home.path("other.conf");
     fs::copy(home.conf(), &other).expect("copied");
-    let said = check(&other, &ours);
+    let said = check(&other, &ours_set);
     let (its, ours) = (home.conf(), other.display());
     let its = its.display();
     let file =
         format!("warning: the daemon reads {its}, and this check {ours}: give it -c {its}\n");
     assert!(said.contains(&file), "{said}");
+    // The file has a mistake, which the daemon has not seen.
+    let right = fs::read_to_string(home.conf()).expect("there");
+    home.set("retain = 5");
+    let said = check(&home.conf(), &ours_set);
+    let wrong = said.find("problem: ").expect("it is told");
+    let found = said.find(&same).expect("it is told");
+    assert!(wrong < found && said[found..].contains(outdated), "{said}");
+    home.configure(&right);
     // Another user may not see which process it is.
     fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
-    let mut check = Command::new("setpriv");
-    check.args(["--reuid=65534", "--clear-groups", PMDANIXL, "--check", "-c"]);
-    check.arg(home.conf()).env("PCP_RUN_DIR", home.path("run"));
-    let said = support::text(&support::output(&mut check));
+    let mut as_other = Command::new("setpriv");
+    as_other.args(["--reuid=65534", "--clear-groups", PMDANIXL, "--check", "-c"]);
+    as_other
+        .arg(home.conf())
+        .env("PCP_RUN_DIR", home.path("run"));
+    let said = support::text(&support::output(&mut as_other));
     let hidden = said
         .lines()
         .find(|line| line.starts_with("daemon: not known: "));
@@ -171,6 +188,54 @@ fn check_finds_the_daemon_and_says_where_it_differs() {
         "{said}"
     );
     support::quit(dbpmda);
+    assert!(check(&home.conf(), &[]).contains("daemon: not running\n"));
+}
+
+/// A process of a user that calls itself pmdanixl and has a file mapped for writing; it ends with its standard input.
+fn pretender(uid: &str, file: &Path) -> Child {
+    let script = "import ctypes, mmap, sys\n\
+                  file = open(sys.argv[1], 'r+b')\n\
+                  mapped = mmap.mmap(file.fileno(), 0)\n\
+                  ctypes.CDLL(None).prctl(15, b'pmdanixl', 0, 0, 0)\n\
+                  print('ready', flush=True)\n\
+                  sys.stdin.read()\n";
+    let mut child = Command::new("setpriv")
+        .args(["--reuid", uid, "--clear-groups", "/usr/bin/python3", "-c"])
+        .args([script.as_ref(), file.as_os_str()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut line = String::new();
+    let said = child.stdout.as_mut().expect("piped");
+    BufReader::new(said).read_line(&mut line).expect("text");
+    assert_eq!(line, "ready\n");
+    child
+}
+
+#[test]
+fn another_users_process_is_not_taken_for_the_daemon() {
+    needs_root();
+    let home = Home::new();
+    let state = home.path("run/nixl/state");
+    fs::create_dir_all(home.path("run/nixl")).expect("made");
+    fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
+    fs::write(&state, [0; 4096]).expect("written");
+    fs::set_permissions(&state, PermissionsExt::from_mode(0o666)).expect("ours");
+    for (uid, is_believed) in [("65534", false), ("0", true)] {
+        let mut child = pretender(uid, &state);
+        let mut check = Command::new(PMDANIXL);
+        check.args(["--check", "-c"]).arg(home.conf());
+        check.env("PCP_RUN_DIR", home.path("run"));
+        let said = support::text(&support::output(&mut check));
+        let daemon = match is_believed {
+            true => format!("daemon: pid {}", child.id()),
+            false => "daemon: not running\n".into(),
+        };
+        assert!(said.contains(&daemon), "{uid}: {said}");
+        drop(child.stdin.take());
+        child.wait().expect("our child");
+    }
 }
 
 #[test]

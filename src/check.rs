@@ -70,34 +70,36 @@ pub fn run(
     out: &mut impl Write,
 ) -> io::Result<Verdict> {
     let mut verdict = Verdict::default();
-    let loaded = match loaded {
-        Ok(loaded) => loaded,
-        Err(err) => {
-            verdict.problem(out, err)?;
-            return Ok(verdict);
+    match loaded {
+        Ok(loaded) => {
+            writeln!(out, "configuration: {}", path.display())?;
+            for note in &loaded.notes {
+                writeln!(out, "note: {note}")?;
+            }
+            for warning in &loaded.warnings {
+                writeln!(out, "warning: {warning}")?;
+            }
         }
-    };
-    let config = &loaded.config;
-    writeln!(out, "configuration: {}", path.display())?;
-    for note in &loaded.notes {
-        writeln!(out, "note: {note}")?;
+        Err(err) => verdict.problem(out, err)?,
     }
-    for warning in &loaded.warnings {
-        writeln!(out, "warning: {warning}")?;
-    }
-    // Looked at before the user is changed, who may not see other users' processes.
+    let config = loaded.map(|loaded| &loaded.config).ok();
+    // Before the user is changed to one that may not see other users' processes.
     let mut holdups = Holdups::default();
     let mappers = holdups.look(|avoided| {
         Look::begin("survey", move |at| {
             Mappers::read(&HashSet::new(), None, &avoided, at)
         })
     })?;
-    let nixl = holdups.look(|avoided| Look::begin("nixl", move |at| Users::look(&avoided, at)))?;
-    let (mappers, nixl) = (mappers.unwrap_or_default(), nixl.unwrap_or_default());
+    let mappers = mappers.unwrap_or_default();
     let daemon = Daemon::find(&conf.state(), &mappers, &mut holdups)?;
     for line in daemon.lines(path, config, conf) {
         writeln!(out, "{line}")?;
     }
+    let Some(config) = config else {
+        return Ok(verdict);
+    };
+    let nixl = holdups.look(|avoided| Look::begin("nixl", move |at| Users::look(&avoided, at)))?;
+    let nixl = nixl.unwrap_or_default();
     for pid in holdups.waiting() {
         let problem = format!(
             "process {pid} keeps its memory busy, so that it and its like cannot be looked at; end it"

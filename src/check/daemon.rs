@@ -1,4 +1,4 @@
-//! The running daemon, found by its state file, and where its configuration differs from that of `--check`.
+//! The running daemon, found by its state file, and the differences between its configuration and that of `--check`.
 
 use crate::check::silent::as_root;
 use crate::config::options;
@@ -11,52 +11,61 @@ use crate::producer::holdups::{At, Holdups, Look};
 use crate::producer::survey::{Mapper, Mappers};
 use crate::producer::writer::Writer;
 use crate::shm;
+use nix::time::{ClockId, clock_gettime};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-/// Bytes that are read of the command line and of the environment: more than a process can be started with (execve(2)).
+/// Bytes that are read of a command line and of an environment: more than a process can be started with (execve(2)).
 const MAX_TEXT: u64 = 8 << 20;
 
 /// The daemon that keeps its totals in this host's state file.
 #[derive(Debug)]
 pub enum Daemon {
-    /// It does not run.
+    /// No daemon runs.
     Absent,
-    /// It cannot be told whether it runs, or which process it is; the reason.
+    /// It is not known whether a daemon runs, or which process it is; the reason.
     Unknown(String),
-    /// It runs.
+    /// A daemon runs.
     Running {
         /// Process id.
         pid: u32,
-        /// What decides about its configuration.
+        /// What the process was started with, or why that is not known.
         setup: io::Result<Setup>,
     },
 }
 
-/// What decides about the configuration of a daemon, beside the file itself.
+/// What a daemon was started with, as far as it decides about its configuration.
 #[derive(Debug)]
 pub struct Setup {
     /// The file that `-c` names.
     config: Option<PathBuf>,
     /// The user that `-U` names.
     username: Option<String>,
-    /// NIXL_TELEMETRY_DIR and NIXL_TELEMETRY_MULTIPROC_DIR of its environment.
+    /// NIXL_TELEMETRY_DIR and NIXL_TELEMETRY_MULTIPROC_DIR of the environment.
     directories: [Option<String>; 2],
+    /// Time of the start, since the epoch.
+    started: Duration,
 }
 
 impl Daemon {
-    /// Finds it among the processes that have a file mapped.
+    /// Finds the daemon among the processes that have a file mapped.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// No thread can be started.
     pub fn find(state: &Path, mappers: &Mappers, holdups: &mut Holdups) -> io::Result<Self> {
         let meta = match fs::metadata(state) {
             Ok(meta) => meta,
-            Err(err) if err.kind() == ErrorKind::NotFound => return Ok(Self::Absent),
+            Err(err) if err.kind() == ErrorKind::NotFound => {
+                return Ok(Self::Unknown(format!(
+                    "{} does not exist: no daemon was started since the last boot, or the daemon cannot make this file, which its log says",
+                    state.display()
+                )));
+            }
             Err(err) => return Ok(Self::Unknown(unreadable(state, &err))),
         };
         // Any user can give a process this name and map a file of this path and number in a mount namespace of its own.
@@ -91,10 +100,10 @@ impl Daemon {
         })
     }
 
-    /// What `--check` says of it, a line each: first whether it runs, then where it differs. `path` and `config` are what
-    /// `--check` goes by.
+    /// Returns the lines that `--check` prints: first whether a daemon runs, then a warning for each difference. `path` and
+    /// `config` are those of `--check`; `None`: the file has a mistake.
     #[must_use]
-    pub fn lines(&self, path: &Path, config: &Config, conf: &PcpConf) -> Vec<String> {
+    pub fn lines(&self, path: &Path, config: Option<&Config>, conf: &PcpConf) -> Vec<String> {
         match self {
             Self::Absent => vec!["daemon: not running".into()],
             Self::Unknown(why) => vec![format!("daemon: not known: {why}")],
@@ -112,13 +121,15 @@ impl Daemon {
                 let default = conf.nixl_conf();
                 let ours = Environment::read();
                 let differences = setup.differences(path, &default, config, &ours);
-                let first = match differences.is_empty() {
-                    true => format!("daemon: pid {pid}, which goes by the same configuration"),
-                    false => format!("daemon: pid {pid}, which goes by another configuration"),
+                let with = match differences.is_empty() {
+                    true => "the same configuration file, environment and user",
+                    false => "another configuration",
                 };
                 let warnings = differences
                     .into_iter()
+                    .chain(setup.outdated(&default))
                     .map(|line| format!("warning: {line}"));
+                let first = format!("daemon: pid {pid}, started with {with}");
                 [first].into_iter().chain(warnings).collect()
             }
         }
@@ -146,19 +157,40 @@ impl Setup {
             config: options.config,
             username: options.username,
             directories: settings.directories().map(|value| value.map(str::to_owned)),
+            started: started(process)?,
         })
     }
 
-    /// Where it differs, each with what to do about it.
+    /// The configuration file of the daemon.
+    fn file<'a>(&'a self, default: &'a Path) -> &'a Path {
+        self.config.as_deref().unwrap_or(default)
+    }
+
+    /// Returns a warning if the configuration file has changed since the start. It is not known whether the daemon has read the
+    /// file again.
+    fn outdated(&self, default: &Path) -> Option<String> {
+        let file = self.file(default);
+        let meta = fs::metadata(file).ok()?;
+        let seconds = u64::try_from(meta.ctime()).ok()?;
+        let changed = Duration::new(seconds, u32::try_from(meta.ctime_nsec()).ok()?);
+        (changed > self.started).then(|| {
+            format!(
+                "{} has changed since the daemon was started. If the daemon has not read it again, make it: pmstore nixl.control.reload 1",
+                name::shown(file.as_os_str())
+            )
+        })
+    }
+
+    /// Returns a line for each difference, with its remedy.
     fn differences(
         &self,
         path: &Path,
         default: &Path,
-        config: &Config,
+        config: Option<&Config>,
         ours: &Environment,
     ) -> Vec<String> {
         let mut found = Vec::new();
-        let its = self.config.as_deref().unwrap_or(default);
+        let its = self.file(default);
         let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
         if real(its) != real(path) {
             let (its, path) = (name::shown(its.as_os_str()), path.display());
@@ -189,8 +221,13 @@ impl Setup {
                 }
             }
         }
-        let user = config.user.as_ref().map(|account| &account.name);
-        if let Some(its) = self.username.as_ref().filter(|its| Some(*its) != user) {
+        let is_other = |its: &&String| {
+            config.is_some_and(|config| {
+                let user = config.user.as_ref();
+                user.is_none_or(|account| account.name != **its)
+            })
+        };
+        if let Some(its) = self.username.as_ref().filter(is_other) {
             let its = name::shown(OsStr::new(its));
             found.push(format!(
                 "the daemon runs with -U {its}: give it to this check"
@@ -198,6 +235,15 @@ impl Setup {
         }
         found
     }
+}
+
+/// Returns when a process was started, since the epoch, to 10 ms.
+fn started(process: Writer) -> io::Result<Duration> {
+    let clocks = [ClockId::CLOCK_REALTIME, ClockId::CLOCK_BOOTTIME];
+    let [now, since_boot] = clocks.map(clock_gettime);
+    let boot = Duration::from(now?).saturating_sub(Duration::from(since_boot?));
+    // The start is rounded down.
+    Ok(boot + process.started() + Duration::from_millis(10))
 }
 
 fn unreadable(path: &Path, err: &io::Error) -> String {
@@ -213,6 +259,7 @@ mod tests {
             config: config.map(PathBuf::from),
             username: username.map(str::to_owned),
             directories: [rings.map(str::to_owned), None],
+            started: Duration::ZERO,
         }
     }
 
@@ -223,7 +270,7 @@ mod tests {
             multiproc_dir: Some(OsString::new()),
         };
         let [path, default] = ["/none/a.conf", "/none/nixl.conf"].map(Path::new);
-        setup.differences(path, default, &Config::default(), &ours)
+        setup.differences(path, default, Some(&Config::default()), &ours)
     }
 
     #[test]
@@ -254,5 +301,17 @@ mod tests {
         ] {
             assert_eq!(differences(&setup, rings), [expected]);
         }
+    }
+
+    #[test]
+    fn file_that_changed_after_the_start_is_told() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let mut setup = setup(file.path().to_str(), None, None);
+        let told = setup.outdated(Path::new("/none")).expect("it is later");
+        assert!(told.contains("pmstore nixl.control.reload 1"), "{told}");
+        setup.started = Duration::from_secs(u32::MAX.into());
+        assert_eq!(setup.outdated(Path::new("/none")), None);
+        setup.config = None;
+        assert_eq!(setup.outdated(Path::new("/none")), None);
     }
 }
