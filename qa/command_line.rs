@@ -257,6 +257,33 @@ fn directory_that_moves_away_and_comes_back_is_logged_each_time() {
 }
 
 #[test]
+fn pattern_behind_a_rejected_link_is_logged_with_the_reason() {
+    needs_root();
+    let home = Home::new();
+    let open = home.path("open");
+    fs::create_dir(&open).expect("made");
+    // All users may change a link here.
+    fs::set_permissions(&open, PermissionsExt::from_mode(0o1777)).expect("ours");
+    symlink(home.dir(), open.join("link")).expect("made");
+    let pattern = open.join("link/*").display().to_string();
+    home.configure(&format!("[nixl]\ntelemetry_dir = {pattern:?}\n"));
+    let dbpmda = home.start_dbpmda(Path::new(PMDANIXL));
+    let why = format!(
+        "{pattern}: matches no directory: a symbolic link that others than root could change is on the way; configure where it leads"
+    );
+    let count = || home.log().matches(&why).count();
+    wait_for("it is logged", || (count() == 1).then_some(()));
+    // Each time anew, and once.
+    fs::rename(&open, home.path("away")).expect("moved");
+    let gone = format!("{pattern}: matches no directory: ENOENT");
+    wait_for("it is logged", || home.log().contains(&gone).then_some(()));
+    fs::rename(home.path("away"), &open).expect("moved");
+    wait_for("it is logged again", || (count() == 2).then_some(()));
+    support::quit(dbpmda);
+    assert_eq!(count(), 2);
+}
+
+#[test]
 fn check_as_another_user_says_what_it_may_and_which_rings_it_can_only_follow() {
     needs_root();
     let home = Home::new();

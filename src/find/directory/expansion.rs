@@ -7,6 +7,7 @@ use crate::config::DirectoryPattern;
 use crate::find::discover::FileFacts;
 use glob::Pattern;
 use nix::dir::{Dir, OwningIter, Type};
+use nix::errno::Errno;
 use nix::sys::stat::{Mode, fstat};
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -52,6 +53,7 @@ pub struct Expansion {
     /// True if the current pattern has matched no directory yet; false for a path without wildcards.
     is_unmatched: bool,
     unmatched: u32,
+    closed: Vec<(String, Errno)>,
 }
 
 /// A directory on the way, and the names in it that are still to be followed.
@@ -86,7 +88,14 @@ impl Expansion {
             most_names: MOST_NAMES,
             is_unmatched: false,
             unmatched: 0,
+            closed: Vec::new(),
         }
+    }
+
+    /// Patterns whose part before the first wildcard cannot be opened, of those that are finished, and why.
+    #[must_use]
+    pub fn closed(&self) -> &[(String, Errno)] {
+        &self.closed
     }
 
     /// Number of patterns that matched no directory, of those that are finished.
@@ -160,8 +169,12 @@ impl Expansion {
             return Some(self.found(self.base.clone()));
         };
         self.is_unmatched = true;
-        if let Ok(fd) = walk::pass(&self.base) {
-            self.levels.extend(Level::new(fd, self.base.clone(), first));
+        match walk::pass(&self.base) {
+            Ok(fd) => {
+                let level = Level::new(fd, self.base.clone(), first);
+                self.levels.extend(level);
+            }
+            Err(errno) => self.closed.push((path, errno)),
         }
         Some(None)
     }

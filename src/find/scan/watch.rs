@@ -2,8 +2,9 @@
 
 use super::refused::Room;
 use super::watched::Watched;
-use crate::find::directory::{Directory, Expansion, Places, Step};
+use crate::find::directory::{self, Directory, Expansion, Places, Step};
 use crate::log;
+use nix::errno::Errno;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -28,6 +29,8 @@ pub struct Watch {
     left_out: u32,
     /// Patterns that matched no directory in the last pass.
     unmatched: u32,
+    /// Patterns that could not be looked through in the last pass, and why.
+    closed: Vec<(String, Errno)>,
     room: Room,
 }
 
@@ -52,6 +55,7 @@ impl Watch {
             passing: None,
             left_out: 0,
             unmatched: 0,
+            closed: Vec::new(),
             room: Room::default(),
         }
     }
@@ -130,6 +134,7 @@ impl Watch {
                 Step::NotYet => break,
                 Step::Done => {
                     self.unmatched = passing.expansion.unmatched();
+                    self.note_closed(passing.expansion.closed());
                     self.end_pass(passing.left_out);
                     return Some(passing.took + started.elapsed());
                 }
@@ -141,6 +146,17 @@ impl Watch {
         passing.took += started.elapsed();
         self.passing = Some(passing);
         None
+    }
+
+    /// Logs the patterns that could be looked through before, or not for another reason.
+    fn note_closed(&mut self, closed: &[(String, Errno)]) {
+        for one in closed.iter().filter(|one| !self.closed.contains(one)) {
+            let (pattern, why) = (&one.0, directory::why_not(one.1));
+            tracing::warn!(
+                "{pattern}: matches no directory: {why}; no agent is found there until that is changed"
+            );
+        }
+        self.closed = closed.to_vec();
     }
 
     /// Whether there is a place for a directory, which then is open.
