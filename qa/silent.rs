@@ -335,6 +335,55 @@ fn check_finds_a_process_whose_first_thread_has_ended() {
     assert!(ring.is_some_and(is_its), "{said}");
 }
 
+#[test]
+fn check_shows_no_arguments_and_no_other_variables() {
+    const SECRET: &str = "hf-Zq7wXr2Lk9";
+    let home = Home::new();
+    let libraries = libraries(|name| home.path(name));
+    let script = "import mmap, os, sys\n\
+                  files = [open(name, 'r+b') for name in sys.argv[2:]]\n\
+                  mapped = [mmap.mmap(file.fileno(), 0) for file in files]\n\
+                  print('ready', os.getpid(), flush=True)\n\
+                  sys.stdin.read()\n";
+    let program = home.path("serve.py");
+    std::fs::write(&program, script).expect("written");
+    let start = |variables: &[(&str, &str)]| {
+        let mut command = Command::new("/usr/bin/python3");
+        command.arg(&program).arg(SECRET).args(&libraries);
+        command.env("HF_TOKEN", SECRET).env("SECRET", SECRET);
+        command.envs(variables.iter().copied());
+        Agent::ready(command)
+    };
+    // What is told of an environment is the four variables.
+    let plain = start(&[]);
+    let elsewhere = start(&[("NIXL_TELEMETRY_DIR", "/none/such")]);
+    // Its ancestor's is told.
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "\"$0\" -c \"$1\" \"$2\" \"$3\" \"$4\"; exit"]);
+    command.arg("/usr/bin/python3");
+    let (maps, lives) = script.split_at(script.find("print(").expect("there"));
+    command.arg(maps.to_owned() + TITLE + lives);
+    command.arg(SECRET).args(&libraries);
+    let titled = Agent::ready({
+        command.env("HF_TOKEN", SECRET);
+        command
+    });
+    let said = home.check().1;
+    for process in [&plain, &elsewhere, &titled] {
+        assert!(process.told(&said).is_some(), "{said}");
+    }
+    let line = format!("  pid {} (python3 serve.py) user ", plain.pid);
+    assert!(said.contains(&line), "{said}");
+    let told = elsewhere.told(&said).expect("it is told");
+    assert!(told.contains("/none/such"), "{told}");
+    let told = titled.told(&said).expect("it is told");
+    assert!(told.contains("by that of its ancestor"), "{told}");
+    assert!(
+        !said.contains(SECRET) && !said.contains("HF_TOKEN"),
+        "{said}"
+    );
+}
+
 /// One that is free now; the test has a network of its own, as far as it may.
 fn port() -> u16 {
     let free = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");

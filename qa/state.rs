@@ -490,3 +490,17 @@ fn log_of_a_living_daemon_is_appended_to_and_not_replaced() {
     assert_eq!(kept, before);
     assert_eq!(lines_of(&home.log(), waiting), 0, "{}", home.log());
 }
+
+#[test]
+fn directory_named_as_the_previous_log_is_reported_in_the_new_one() {
+    let home = home();
+    fs::write(home.path("nixl.log"), "of a run before\n").expect("written");
+    fs::create_dir(home.path("nixl.log.prev")).expect("made");
+    home.dbpmda(FETCH);
+    let log = home.log();
+    let told = log.lines().any(|line| {
+        line.contains("Warning: log before: cannot be kept as ") && line.contains("nixl.log.prev")
+    });
+    assert!(told && log.contains("Info: version "), "{log}");
+    assert!(home.path("nixl.log.prev").is_dir());
+}

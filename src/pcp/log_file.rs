@@ -7,10 +7,10 @@ use super::ffi::Pmda;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::ffi::{c_int, c_short};
 use std::fs::{self, File, OpenOptions};
-use std::io::stderr;
+use std::io::{self, stderr};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Bytes of a log up to which a second daemon appends to it. Each run writes at most 16 MiB.
 const MAX_SHARED: u64 = 64 << 20;
@@ -30,8 +30,12 @@ pub fn open(pmda: &mut Pmda) {
             return;
         }
     }
-    keep_previous(&path);
+    let kept = keep_previous(&path);
     pmda.open_log();
+    // Standard error was pmcd's before.
+    if let Err((name, err)) = kept {
+        tracing::warn!("log before: cannot be kept as {name:?} ({err}); remove what is there");
+    }
     if let Some(file) = opened(&path) {
         // A second daemon may write to this file too: each line goes to its end.
         let _ = fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND));
@@ -94,14 +98,77 @@ fn lock(kind: c_int, start: libc::off_t, len: libc::off_t) -> libc::flock {
 }
 
 /// Keeps the log of the run before. PCP 6 removes the file when it opens a log; PCP 7 renames it to the same name.
-fn keep_previous(path: &Path) {
+///
+/// Returns the name that the log cannot be kept as, and the reason.
+fn keep_previous(path: &Path) -> Result<(), (PathBuf, io::Error)> {
+    if !path.exists() {
+        return Ok(());
+    }
     let mut name = path.as_os_str().to_owned();
     name.push(".prev");
-    if path.exists() {
-        let _ = fs::remove_file(&name);
-        // A second name rather than another one: PCP 7 removes `*.prev` before it renames the log.
-        if let Err(err) = fs::hard_link(path, &name) {
-            tracing::warn!("log before: cannot be kept as {name:?} ({err})");
+    let _ = fs::remove_file(&name);
+    // A second name rather than another one: PCP 7 removes `*.prev` before it renames the log.
+    fs::hard_link(path, &name).map_err(|err| (name.into(), err))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A log in a directory of its own, opened as a second process does.
+    fn log() -> (tempfile::TempDir, PathBuf, impl Fn() -> File) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("nixl.log");
+        fs::write(&path, "a line\n").expect("written");
+        let open = {
+            let path = path.clone();
+            move || {
+                OpenOptions::new()
+                    .read(true)
+                    .append(true)
+                    .open(&path)
+                    .expect("there")
+            }
+        };
+        (dir, path, open)
+    }
+
+    #[test]
+    fn only_a_write_lock_marks_a_log_as_used() {
+        let (_dir, path, open) = log();
+        assert!(in_use(&path).is_none());
+        // Locks that a user can have who may only read the file.
+        let reader = File::open(&path).expect("there");
+        let read_lock = lock(libc::F_RDLCK, 0, 0);
+        fcntl(&reader, FcntlArg::F_OFD_SETLK(&read_lock)).expect("locked");
+        reader.lock_shared().expect("locked");
+        assert!(in_use(&path).is_none());
+        drop(reader);
+        let (first, second) = (open(), open());
+        hold(&first);
+        assert!(in_use(&path).is_some());
+        // A log of this length is replaced all the same.
+        second.set_len(MAX_SHARED).expect("sparse");
+        assert!(in_use(&path).is_none());
+        second.set_len(0).expect("shorter");
+        drop(first);
+        assert!(in_use(&path).is_none());
+    }
+
+    #[test]
+    fn previous_log_is_kept_unless_a_directory_has_its_name() {
+        let (dir, path, _) = log();
+        let previous = dir.path().join("nixl.log.prev");
+        for _ in 0..2 {
+            keep_previous(&path).expect("kept");
+            assert_eq!(fs::read_to_string(&previous).expect("there"), "a line\n");
         }
+        fs::remove_file(&previous).expect("there");
+        fs::create_dir(&previous).expect("made");
+        let (name, err) = keep_previous(&path).expect_err("a directory is in the way");
+        assert_eq!((name, err.kind()), (previous, io::ErrorKind::AlreadyExists));
+        assert_eq!(fs::read_to_string(&path).expect("there"), "a line\n");
+        fs::remove_file(&path).expect("there");
+        assert!(keep_previous(&path).is_ok(), "there was no run before");
     }
 }
