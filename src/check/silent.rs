@@ -299,14 +299,36 @@ fn libraries(pid: u32) -> io::Result<Option<(String, Libraries)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shm::Mapping;
 
     #[test]
-    fn process_without_a_backend_is_not_found() {
-        let users = Users::look(&Avoided::default(), &mut |_| ());
+    fn process_is_found_once_a_backend_is_mapped() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let map = |name: &str| {
+            let file = File::create_new(dir.path().join(name)).expect("made");
+            file.set_len(4096).expect("room");
+            let file = File::open(dir.path().join(name)).expect("there");
+            Mapping::read_only(&file, 1).expect("mapped")
+        };
         let me = std::process::id();
-        assert!(users.found.iter().all(|user| user.pid != me));
-        let mut out = Vec::new();
-        let all = users.found.iter().map(|user| user.pid).collect();
-        assert_eq!(users.tell(&all, &[], &mut out).expect("written"), 0);
+        let look = || {
+            let mut users = Users::look(&Avoided::default(), &mut |_| ());
+            users.found.retain(|user| user.pid == me);
+            users.hidden = 0;
+            users
+        };
+        let _core = map("libnixl.so");
+        assert_eq!(look().found.len(), 0);
+        let _plugin = map("libplugin_UCX.so");
+        let users = look();
+        let tell = |writers: &HashSet<u32>| {
+            let mut out = Vec::new();
+            let count = users.tell(writers, &[], &mut out).expect("written");
+            (count, String::from_utf8(out).expect("text"))
+        };
+        let (count, said) = tell(&HashSet::new());
+        assert_eq!(count, 1);
+        assert!(said.contains(&format!("  pid {me} (")), "{said}");
+        assert_eq!(tell(&[me].into()), (0, String::new()));
     }
 }
