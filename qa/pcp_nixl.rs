@@ -337,6 +337,24 @@ fn where_lines_are_short_the_last_columns_are_left_out_but_not_the_chosen_one() 
 }
 
 #[test]
+fn server_column_is_left_out_where_a_line_has_no_room_for_it() {
+    let home = Home::new();
+    let path = servers(&home);
+    for (columns, head) in [
+        ("20", "AGENT           STATE"),
+        ("28", "AGENT           STATE"),
+        ("29", "AGENT    SERVER        STATE"),
+    ] {
+        let mut narrow = of_archive(&home, &path, &["-t", "60", "-1"]);
+        let said = run(narrow.env("COLUMNS", columns));
+        assert!(said.contains(&format!("\n{head}")), "{columns}: {said}");
+        let width: usize = columns.parse().expect("a number");
+        let widest = said.lines().map(|line| line.chars().count()).max();
+        assert!(widest < Some(width.max(22)), "{columns}: {said}");
+    }
+}
+
+#[test]
 fn a_terminal_of_hardly_any_columns_is_no_reason_not_to_end() {
     let home = Home::new();
     let path = minutes(&home);
