@@ -210,3 +210,19 @@ fn ancestor_of_another_user_is_not_read() {
     assert_eq!((facts.role, facts.slurm_job_id, asked), (None, None, 0));
     assert_eq!(facts.command.as_deref(), Some("VLLM::Worker_TP0"));
 }
+
+#[test]
+fn option_behind_a_long_argument_is_read() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let long = "x".repeat(100_000);
+    let arguments = ["serve", "m", "--chat-template", &long, "--port", "08105"];
+    let uid = nix::unistd::Uid::current().as_raw();
+    let server = Titled::start(dir.path(), &arguments, &[], &[PathBuf::new()], uid);
+    let worker = Writer::of(server.pids()[2]).expect("it runs");
+    let facts = Facts::of_process(worker, &mut |_| true).expect("it runs");
+    assert_eq!(
+        (facts.port, facts.rank.as_deref()),
+        (Some(8105), Some("TP0"))
+    );
+    assert_eq!(facts.engine, Some(Engine::Vllm));
+}

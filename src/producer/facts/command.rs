@@ -14,8 +14,8 @@
 //!
 //! `VLLM` is only the default of VLLM_PROCESS_NAME_PREFIX. Ray's titles (`ray::RayWorkerWrapper.execute_method`) have no rank.
 
-/// Bytes that are read of a command line.
-pub const MAX_CMDLINE: u64 = 32 << 10;
+/// Bytes that are read of a command line. One argument can have 128 KiB (MAX_ARG_STRLEN of execve(2)): vLLM takes JSON.
+pub const MAX_CMDLINE: u64 = 256 << 10;
 /// The longest text of [`CommandLine::shown`], in bytes.
 pub const MAX_SHOWN: usize = 96;
 /// The longest rank, in bytes.
@@ -55,12 +55,15 @@ impl<'a> CommandLine<'a> {
         // Behind the last NUL: nothing, or a word that is cut.
         let rest = words.pop()?;
         let is_whole = rest.is_empty() && (cmdline.len() as u64) < MAX_CMDLINE;
-        if words.is_empty() {
+        // A title that is longer than the command line was, and so has no NUL behind it.
+        let is_unended = words.is_empty();
+        if is_unended {
             words.push(rest);
         }
         let (&first, arguments) = words.split_first()?;
-        let is_padded = arguments.iter().all(|word| word.is_empty())
-            && (!arguments.is_empty() || !rest.is_empty());
+        let is_followed_by_nuls =
+            !arguments.is_empty() && arguments.iter().all(|word| word.is_empty());
+        let is_padded = is_unended || (is_followed_by_nuls && rest.is_empty());
         let is_alone = arguments.is_empty() && first.contains(&b' ');
         let mut line = Self {
             interpreter: None,
@@ -125,8 +128,8 @@ impl<'a> CommandLine<'a> {
             .then_some(text)
     }
 
-    /// The process as ps(1) shows it, without arguments, since these can hold secrets: its title up to the first blank, or the
-    /// file name of its program, with a Python script's or module's name behind the interpreter's. Control characters are
+    /// Title or program of the process, without arguments, since these can hold secrets: the title up to the first blank, or the
+    /// file name of the program, with a Python script's or module's name behind the interpreter's. Control characters are
     /// escaped, and the text ends after [`MAX_SHOWN`] bytes.
     #[must_use]
     pub fn shown(&self) -> Option<String> {
@@ -341,8 +344,12 @@ mod tests {
         assert!(!cut.is_whole);
         let whole = CommandLine::parse(b"vllm\0serve\0--port\x0081\0").expect("words");
         assert!(whole.is_whole && whole.arguments.len() == 3);
-        let mut long = b"vllm\0serve\0".repeat(5000);
+        let mut long = b"vllm\0serve\0".repeat(30_000);
         long.truncate(usize::try_from(MAX_CMDLINE).expect("small"));
         assert!(!CommandLine::parse(&long).expect("words").is_whole);
+        // A first argument that is cut is no title.
+        let cut = CommandLine::parse(b"serve\0{\"a\": ").expect("words");
+        assert_eq!(cut.program, Program::File(b"serve"));
+        assert!(cut.arguments.is_empty() && !cut.is_whole);
     }
 }

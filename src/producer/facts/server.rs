@@ -1,4 +1,4 @@
-//! The role and the HTTP port of an engine's server, from its command line and a few variables.
+//! Role and HTTP port of an engine's server, from its command line and a few variables.
 //!
 //! | program | role | port |
 //! | --- | --- | --- |
@@ -11,23 +11,22 @@
 //! vLLM takes underscores for hyphens in names up to a dot, and `--kv-transfer-config.kv_role VALUE`, which replaces what was
 //! given as JSON (vllm/utils/argparse_utils.py). argparse takes the beginning of a name for the name. The last of several
 //! values counts. A role or a port in a configuration file is not read. The default of a port is told only where none was
-//! given, and nothing on the command line can give one another way. The only HTTP port of a Dynamo worker is that of its
-//! status server.
+//! given, and no other option can give one. The only HTTP port of a Dynamo worker is that of its status server.
 
 use super::command::{CommandLine, Program, last};
 use super::environ::Environ;
 use super::{Engine, number};
 use serde::{Deserialize, Serialize};
 
-/// What a server of disaggregated inference does.
+/// Part of a server in disaggregated inference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// It computes the KV cache of prompts, and others read it.
+    /// The server computes the KV cache of prompts, and other servers read it.
     Prefill,
-    /// It generates tokens from a KV cache that another server computed.
+    /// The server generates tokens from a KV cache that another server computed.
     Decode,
-    /// It does both, or its connector can do either.
+    /// The server does both, or its connector can do either.
     Both,
 }
 
@@ -86,16 +85,16 @@ impl Role {
     }
 }
 
-/// What all ranks of an engine's server share.
+/// Facts that all ranks of an engine's server share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Server {
-    /// What it does.
+    /// Part in disaggregated inference.
     pub role: Option<Role>,
-    /// Its HTTP port.
+    /// HTTP port.
     pub port: Option<u16>,
 }
 
-/// The programs that have command lines of their own.
+/// Servers by the form of their command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Vllm,
@@ -124,7 +123,7 @@ impl Server {
                 narrowest([mode, options.kv_role(), environ.lmcache_role])
             }
         };
-        // Where one of these is given, it may be another one, or none.
+        // With one of these options the port may be another one, or there is none.
         let (default, others): (_, &[&str]) = match kind {
             Kind::Vllm => (8000, &["config", "headless", "uds"]),
             Kind::Sglang => (30_000, &["config"]),
@@ -142,10 +141,10 @@ impl Server {
     }
 }
 
-/// A port but 0, which has the kernel choose one.
+/// A port but 0, which has the kernel choose one. Zeros may stand before it, as for Python's int().
 pub(super) fn port(text: &[u8]) -> Option<u16> {
-    let port = number(text, u16::MAX.into())?.parse().ok()?;
-    (port != 0).then_some(port)
+    let zeros = text.iter().take_while(|&&byte| byte == b'0').count();
+    number(text.get(zeros..)?, u16::MAX.into())?.parse().ok()
 }
 
 /// The first role that is prefill or decode, otherwise the first: a connector for both serves either.
@@ -212,7 +211,7 @@ impl<'a> Options<'a> {
         })
     }
 
-    /// The options that argparse takes for this one: its name, or the beginning of it.
+    /// The options that argparse takes for this one: its name, or the beginning of that.
     fn named(&self, name: &str) -> impl Iterator<Item = (Option<&'a [u8]>, Option<&'a [u8]>)> {
         let name = name.as_bytes();
         let is_meant = move |given: &[u8]| given.len() > 1 && name.starts_with(given);
@@ -366,6 +365,9 @@ mod tests {
             ("vllm serve m --port", None),
             ("vllm serve m --port x", None),
             ("vllm serve m --port 0", None),
+            ("vllm serve m --port 000", None),
+            ("vllm serve m --port 08105", Some(8105)),
+            ("vllm serve m --port 0x1f", None),
             ("vllm serve m --port 65536", None),
             // A client's is another server's.
             ("vllm bench serve --port 8100", None),
