@@ -12,7 +12,8 @@ use crate::store;
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// `store of agent "worker", 18 bounds, local rank 0, written by pid 4242 (python3) user dynamo`.
+/// Returns the line of a store and counts it: `store of agent "worker", 18 bounds, local rank 0, written by pid 4242 (python3) user
+/// dynamo`.
 pub fn describe_store(
     candidate: &store::Candidate,
     path: &Path,
@@ -37,7 +38,7 @@ pub fn describe_store(
     match held {
         _ if !writers.is_empty() => text.push_str(&writers),
         Holder::Nobody => text.push_str(", its agent has exited"),
-        Holder::Somebody => text.push_str(", its agent lives, but /proc does not show it"),
+        Holder::Somebody => text.push_str(", its agent runs, but /proc does not show the process"),
         Holder::Unknown => text.push_str(", no writer seen"),
     }
     verdict.stores += 1;
@@ -45,7 +46,7 @@ pub fn describe_store(
     text
 }
 
-/// `, written by pid 4242 (python3) user dynamo`, for each process that has the file mapped.
+/// Returns `, written by pid 4242 (python3) user dynamo` for each process that has the file mapped, the PMDA apart.
 fn writers(facts: &FileFacts, path: &Path, mappers: &Mappers, verdict: &mut Verdict) -> String {
     let writers = mappers.of(facts.id.dev, facts.id.ino, path).into_iter();
     let writers = writers.filter(|mapper| mapper.command != "pmdanixl");
@@ -58,7 +59,7 @@ fn writers(facts: &FileFacts, path: &Path, mappers: &Mappers, verdict: &mut Verd
     })
 }
 
-/// `ring v4, 4096 events, 12 pending, written by pid 4242 (python3) user dynamo`.
+/// Returns the line of a ring and counts it: `ring v4, 4096 events, 12 pending, written by pid 4242 (python3) user dynamo`.
 pub fn describe(
     candidate: &Candidate,
     path: &Path,
@@ -96,7 +97,7 @@ pub fn describe(
         }
     }
     if writers.len() > 1 {
-        text.push_str(": more than one writer spoils a ring");
+        text.push_str(": several processes must not write to one ring");
     }
     for reader in ours {
         text.push_str(&format!(", drained by pid {}", reader.process.pid));
@@ -116,7 +117,7 @@ pub fn describe(
     text
 }
 
-/// True if no slot of a ring was ever written.
+/// True if no event was ever written to a ring.
 fn is_unused(candidate: &Candidate) -> bool {
     let Candidate {
         file,

@@ -45,11 +45,11 @@ pub struct Users {
 struct User {
     pid: u32,
     uid: u32,
-    /// The process as ps(1) shows it, without arguments.
+    /// Title or program, without arguments.
     command: String,
     environment: Environment,
     enable: Enable,
-    /// Whether it sees other file systems than this process.
+    /// True if the process is in another mount namespace than this one.
     is_elsewhere: bool,
 }
 
@@ -248,7 +248,7 @@ fn settings(task: &str) -> io::Result<Settings> {
     Settings::read(File::open(format!("{task}/environ"))?.take(ENVIRON))
 }
 
-/// A process as ps(1) shows it, without arguments, since these can hold secrets; and the engine that its command line names.
+/// Title or program of a process, without arguments, since these can hold secrets; and the engine that its command line names.
 fn command(task: &str) -> io::Result<(String, Option<Engine>)> {
     let read = |file: &str| {
         let mut text = Vec::new();

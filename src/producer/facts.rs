@@ -74,7 +74,7 @@ pub struct Facts {
     pub role: Option<Role>,
     /// HTTP port of the engine's server.
     pub port: Option<u16>,
-    /// The process as ps(1) shows it, without arguments; not a label.
+    /// Title or program of the process, without arguments; not a label.
     pub command: Option<String>,
 }
 
