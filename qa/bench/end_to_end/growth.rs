@@ -17,7 +17,7 @@ fn agents(extent: Extent) -> Table {
     let mut table = Table::new(
         "Growth with agents",
         "agents | ns per agent, nothing to drain | ns per agent, 63 events each",
-        "One drain of all; the median of many. Its clock stands still, so that nobody is asked whether he still has a ring. The \
+        "One drain of all; the median of many. Its clock stands still, so that liveness of agents is not checked. The \
          exponents are those from 100 agents on.",
     );
     let sizes = extent.of(&[1, 10, 100, 1000, 10_000][..], &[1, 10, 100, 1000][..]);

@@ -146,8 +146,8 @@ pub fn measure(extent: Extent, plot: &mut Plot) -> Vec<Table> {
     let mut idle = Table::new(
         "Processor, idle",
         "agents | % of a processor | at most",
-        "Live agents that do nothing, and nobody who fetches; where there is a target, when they have been silent for so long that \
-         /proc is asked who has their rings.",
+        "Live agents without events, and no client that fetches. Where there is a limit, they have been silent for so long that \
+         /proc is read to find the processes that have their rings.",
     );
     let mut starts = Table::new(
         "From start to first value",

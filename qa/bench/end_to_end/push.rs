@@ -24,11 +24,11 @@ const INTERVAL: Duration = Duration::from_millis(1);
 pub fn measure(extent: Extent) -> Table {
     let mut table = Table::new(
         "What the application pays",
-        "slots | pmdanixl / NIXL's reader | pmdanixl / nobody | ns per push, drained by pmdanixl | by NIXL's reader | by nobody",
+        "slots | pmdanixl / NIXL's reader | pmdanixl / not drained | ns per push, drained by pmdanixl | by NIXL's reader | not drained",
         "Blocks of 64 pushes as fast as they go, each an event of format v4, while there is room for them: the median of rounds in \
-         turn. Where nobody drains, the ring is declared empty when it is full; else the producer waits, and that is not \
+         turn. Without a reader, the ring is declared empty when it is full; else the producer waits, and that is not \
          counted. Both readers drain every millisecond, 50 times as often as the daemon does by itself; NIXL's is the loop that \
-         pops, in a thread. What a reader has loaded the producer's processor has to get back, whoever reads.",
+         pops, in a thread. Any reader loads cache lines that the producer's processor then has to get back.",
     );
     let (rounds, blocks) = extent.of((41, 20_000), (5, 2000));
     for capacity in [1 << 12, 1 << 16] {

@@ -52,7 +52,7 @@ impl Table {
 pub fn write(extent: Extent, tables: &[Table], plot: &Plot) {
     let (page, image) = places(extent);
     let mut text = String::from(
-        "# Speed\n\nFor those who judge what pmdanixl costs. `make bench` writes this page. A ratio below 1 is in favour of \
+        "# Speed\n\nFor reviewers of what pmdanixl costs. `make bench` writes this page. A ratio below 1 is in favour of \
          pmdanixl. Columns \"at most\" are the limits that the project sets itself; figures above them are not good enough \
          yet.\n\n",
     );
