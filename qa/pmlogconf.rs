@@ -76,7 +76,7 @@ fn the_primary_pmlogger_has_the_summary_and_with_one_switch_the_detail() {
     let summary = metrics_of(&pmcd, "summary");
     assert_eq!(logged(&pmcd, &log(&pmcd, &home, &config)), summary);
 
-    // As the README has it; what PCP's scripts do later leaves the switch where it is.
+    // As docs/tools.md has it; what PCP's scripts do later leaves the switch where it is.
     let text = fs::read_to_string(&config).expect("written");
     let text = text.replace("#+ nixl/detail:n:", "#+ nixl/detail:y:");
     fs::write(&config, text).expect("written");
