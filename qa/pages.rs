@@ -244,7 +244,7 @@ fn metrics_that_the_pages_name_exist() {
     }
 }
 
-/// All sources of the daemon, with string literals in one line each.
+/// All sources of the daemon, with string literals in one line each, and its scripts.
 fn sources() -> String {
     fn add(directory: &str, text: &mut String) {
         for name in files_in(directory) {
@@ -257,6 +257,8 @@ fn sources() -> String {
     }
     let mut text = String::new();
     add("src", &mut text);
+    text.push_str(&text_of("Install"));
+    text.push_str(&text_of("Upgrade"));
     let mut lines = text.split("\\\n");
     let mut joined = lines.next().unwrap_or_default().to_owned();
     lines.for_each(|line| joined.push_str(line.trim_start()));
