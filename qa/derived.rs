@@ -209,16 +209,14 @@ fn the_figures_of_an_interval_are_those_of_its_events() {
 }
 
 #[test]
-fn the_manual_page_s_example_adds_up_ranges_as_prometheus_does() {
-    let page = std::fs::read_to_string(project("pmdanixl.1")).expect("there");
-    let from = page.find("my.within_25us =").expect("the example");
-    let example = page[from..].lines().take_while(|line| *line != ".in");
-    let example: String = example
-        .map(|line| line.trim().replace("\\-", "-"))
-        .collect();
+fn the_example_of_metrics_md_adds_up_buckets() {
+    let page = std::fs::read_to_string(project("docs/metrics.md")).expect("there");
+    let mut lines = page.lines();
+    let example = lines.find(|line| line.starts_with("my.within_25us = "));
+    let example = example.expect("the example");
     let home = Home::new();
     let definition = home.path("my.conf");
-    std::fs::write(&definition, example + "\n").expect("written");
+    std::fs::write(&definition, format!("{example}\n")).expect("written");
     let pmcd = Pmcd::start(&home);
     let mut ring = ring(&home, &pmcd);
     for time in [0, 10, 11, 25, 26, 1000, u64::MAX] {

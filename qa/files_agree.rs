@@ -1,7 +1,8 @@
 //! The files that PCP reads, and what people read, say what the metric table says.
 
 use pmdanixl::metrics::render;
-use pmdanixl::metrics::{DOMAIN, METRICS, ROOT};
+use pmdanixl::metrics::{DOMAIN, INDOMS, Kind, METRICS, ROOT, Semantics, Units};
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 fn project(file: &str) -> PathBuf {
@@ -54,33 +55,75 @@ fn the_manual_page_has_every_option() {
     }
 }
 
-#[test]
-fn the_manual_page_names_every_metric_and_configuration_key() {
-    let page = std::fs::read_to_string(project("pmdanixl.1")).expect("pmdanixl.1");
-    for metric in METRICS {
-        let name = format!("{ROOT}.{}", metric.name);
-        assert!(page.contains(&name), "pmdanixl.1 does not name {name}");
-    }
-    for key in [
-        "user",
-        "telemetry_dir",
-        "multiproc_dir",
-        "drain_interval",
-        "retain",
-        "remember",
-        "idle_after",
-        "histogram_buckets_us",
-        "max_agents",
-        "max_capacity",
-        "max_directories",
-        "owners",
-        "observe",
-        "remove_exited_after",
-        "proc_facts",
-    ] {
-        assert!(
-            page.contains(&format!(".B {key}\n")),
-            "pmdanixl.1 does not describe {key}"
+/// The reference in docs/metrics.md: a table for each instance domain, then one for metrics with one value.
+fn reference() -> String {
+    let mut text = String::new();
+    let domains = INDOMS
+        .iter()
+        .map(|indom| (Some(indom.serial), indom.oneline));
+    for (serial, oneline) in domains.chain([(None, "one value for the host")]) {
+        let of = serial.map_or(String::new(), |serial| {
+            format!("instance domain {DOMAIN}.{serial}: ")
+        });
+        let _ = write!(
+            text,
+            "\n### {of}{oneline}\n\n| metric | PMID | type | semantics | units | |\n| --- | --- | --- | --- | --- | --- |\n"
         );
+        for metric in METRICS.iter().filter(|metric| metric.indom() == serial) {
+            let kind = match metric.kind() {
+                Kind::U32 => "u32",
+                Kind::U64 => "u64",
+                Kind::F64 => "double",
+                Kind::Text => "string",
+            };
+            let semantics = match metric.semantics {
+                Semantics::Counter => "counter",
+                Semantics::Instant => "instant",
+                Semantics::Discrete => "discrete",
+            };
+            let units = match metric.units {
+                Units::None => "",
+                Units::Byte => "byte",
+                Units::Count => "count",
+                Units::Microsecond => "microsec",
+                Units::Millisecond => "millisec",
+                Units::Second => "sec",
+                Units::BytePerSecond => "byte / sec",
+            };
+            let _ = writeln!(
+                text,
+                "| `{ROOT}.{}` | {DOMAIN}.{}.{} | {kind} | {semantics} | {units} | {} |",
+                metric.name, metric.cluster, metric.item, metric.oneline
+            );
+        }
     }
+    text
+}
+
+#[test]
+fn metrics_md_ends_with_the_tables_metrics() {
+    const MARK: &str = "not edited by hand from here on. -->\n";
+    let page = std::fs::read_to_string(project("docs/metrics.md")).expect("docs/metrics.md");
+    let (by_hand, _) = page.split_once(MARK).expect(MARK);
+    agrees(
+        "docs/metrics.md",
+        &format!("{by_hand}{MARK}{}", reference()),
+    );
+}
+
+#[test]
+fn nixl_conf_5_describes_every_key() {
+    let page = std::fs::read_to_string(project("nixl.conf.5")).expect("nixl.conf.5");
+    let conf = std::fs::read_to_string(project("nixl.conf")).expect("nixl.conf");
+    // `#: key = value` for each key, which the tests of the configuration compare with what is read.
+    let keys = conf
+        .lines()
+        .filter_map(|line| line.strip_prefix("#: ")?.split_once(" = "));
+    let mut count = 0;
+    for (key, _) in keys {
+        let entry = format!("\n.TP\n.B {key}\n");
+        assert!(page.contains(&entry), "nixl.conf.5 does not describe {key}");
+        count += 1;
+    }
+    assert!(count > 10, "nixl.conf names {count} keys");
 }
