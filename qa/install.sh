@@ -78,7 +78,7 @@ agent_gone() {
 # of other domains, and the lock of the name space.
 snapshot() {
     {
-        find /etc/pcp "$PCP_VAR_DIR" "$PCP_LOG_DIR" "$PCP_RUN_DIR" "$PCP_PMDASADM_DIR" "$PCP_BINADM_DIR" "$PCP_MAN_DIR/man1" \
+        find /etc/pcp "$PCP_VAR_DIR" "$PCP_LOG_DIR" "$PCP_RUN_DIR" "$PCP_PMDASADM_DIR" "$PCP_BINADM_DIR" "$PCP_MAN_DIR/man1" "$PCP_MAN_DIR/man5" \
             "$PCP_SHARE_DIR" "$PCP_TMPFILE_DIR" -printf '%y %p -> %l\n' |
             grep -v -e 'pmcd\.conf\.prev' -e 'pmcd/[^/]*\.log' -e 'config/pmda/[0-9]' -e 'pmns/root\.lock'
         ls "$PCP_LOG_DIR/pmcd/nixl.log"* "$PCP_VAR_DIR/config/pmda/39."* 2>/dev/null || true
@@ -112,7 +112,7 @@ remove_pmda() {
 # What PCP runs as its own user reads our files and the name space.
 pcp_reads_it() {
     find "$pmda/" "$PCP_PMDASADM_DIR/nixl" "$PCP_VAR_DIR/pmns/root" "$PCP_SYSCONF_DIR" "$PCP_VAR_DIR/config" "$PCP_SHARE_DIR/nixl" \
-        "$PCP_MAN_DIR/man1" \( -path '*nixl*' -o -path '*pmns*' \) \( ! -perm -o=r -o -type d ! -perm -o=x \) -print >"$work/closed"
+        "$PCP_MAN_DIR/man1" "$PCP_MAN_DIR/man5" \( -path '*nixl*' -o -path '*pmns*' \) \( ! -perm -o=r -o -type d ! -perm -o=x \) -print >"$work/closed"
     [ ! -s "$work/closed" ] || { cat "$work/closed"; return 1; }
 }
 
