@@ -8,7 +8,7 @@ help:
 	@echo "make uninstall      undo that; run Remove there first"
 	@echo "make deb            the Debian package, in target/packages (docs/packages.md); make rpm: the RPM package"
 	@echo "make release        both, the tarball with all crates, a bill of materials and checksums"
-	@echo "make check          format, lints, documentation and all tests but those of qa/long: a quarter of an hour at most"
+	@echo "make check          format, lints, documentation and all tests but those of qa/long: 6 to 12 minutes"
 	@echo "make check-full     what takes too long for check: a fresh Debian 12, Rust $$(sed -n 's/^rust-version = //p' Cargo.toml)"
 	@echo "make fresh          make check and make run on a Debian 12 without a toolchain; takes root"
 	@echo "make check-packages the packages in fresh roots: installed, used, upgraded, removed; SUITES=sid for one of them"
