@@ -349,9 +349,9 @@ none.",
         BYTES,
         "bytes registered now",
         "\
-nixl.memory.registered less nixl.memory.deregistered since the agent was last
-started. One that grows without end tells of a leak. Events that were lost make
-it wrong until the next start.",
+Bytes registered less bytes deregistered since the agent was last started:
+nixl.memory.registered and .deregistered count from before that. A value that
+grows without end shows a leak. Lost events make it wrong until the next start.",
     ),
     of_agent(
         (19, 1),

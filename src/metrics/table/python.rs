@@ -62,8 +62,8 @@ an inference engine is commonly many transfers.",
         "bytes registered for transfers",
         "\
 Bytes of memory that the agent has registered with NIXL since it was first
-seen, added up over all registration calls. What is registered now is this less
-nixl.memory.deregistered.",
+seen, added up over all registration calls; it never falls. What is registered
+now is nixl.memory.current.",
     ),
     event(
         1,
