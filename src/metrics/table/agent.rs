@@ -165,7 +165,7 @@ host reaches it, below /proc. No value: its store is gone.",
         "agent.command",
         Get::Text(|agent, _| agent.labelled_facts().command.clone()),
         FACT,
-        "title or program, without arguments, of the process that writes",
+        "title or program of the writing process, without arguments",
         "\
 The title that the process gave itself (VLLM::Worker_TP0), up to the first
 blank; of one without, the file name of its program, and behind a Python
