@@ -57,7 +57,7 @@ pub struct Environ {
     pub lmcache_role: Option<Role>,
     /// The HTTP port of a Dynamo worker's status.
     pub system_port: Option<u16>,
-    /// True if a title was written over it; what is left tells nothing ([`variables`]).
+    /// True if a title was written over it; what is left tells nothing (`variables`).
     pub is_overwritten: bool,
 }
 
