@@ -6,9 +6,10 @@ mod world;
 #[path = "support/writer.rs"]
 mod writer;
 
-use pmdanixl::agents::agent::{Agent, Life};
+use pmdanixl::agents::agent::Agent;
 use pmdanixl::event::EventType;
-use pmdanixl::metrics::Buckets;
+use pmdanixl::producer::life::Life;
+use pmdanixl::totals::Buckets;
 use std::fs::{self, File};
 use std::time::Duration;
 use world::{LONG, SECOND, World, push, push_to};

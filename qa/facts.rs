@@ -5,7 +5,7 @@ mod support;
 mod titled;
 
 use nix::sys::stat::fstat;
-use pmdanixl::find::discover::FileFacts;
+use pmdanixl::base::file::FileFacts;
 use pmdanixl::producer::facts::{Engine, Facts, Role};
 use pmdanixl::producer::holdups::Avoided;
 use pmdanixl::producer::presence::Presence;

@@ -6,7 +6,7 @@
 mod support;
 
 use pmdanixl::event::{Event, EventType, Events};
-use pmdanixl::metrics::Buckets;
+use pmdanixl::totals::Buckets;
 use pmdanixl::totals::account::Account;
 use pmdanixl::totals::histogram::Bounds;
 use pmdanixl::totals::windows::Windows;

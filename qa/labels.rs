@@ -8,8 +8,8 @@ mod titled;
 mod world;
 
 use nix::unistd::{Uid, User};
-use pmdanixl::agents::agent::Life;
 use pmdanixl::producer::facts::Facts;
+use pmdanixl::producer::life::Life;
 use pmdanixl::producer::writer::Writer;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;

@@ -6,8 +6,8 @@ mod world;
 #[path = "support/writer.rs"]
 mod writer;
 
-use pmdanixl::agents::agent::Life;
 use pmdanixl::event::EventType;
+use pmdanixl::producer::life::Life;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;

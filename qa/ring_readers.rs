@@ -9,7 +9,7 @@ mod writer;
 
 use nix::fcntl::{FcntlArg, fcntl};
 use pmdanixl::event::EventType;
-use pmdanixl::metrics::Buckets;
+use pmdanixl::totals::Buckets;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;

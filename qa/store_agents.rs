@@ -5,7 +5,7 @@
 #[path = "support/store_world.rs"]
 mod store_world;
 
-use pmdanixl::agents::agent::Life;
+use pmdanixl::producer::life::Life;
 use store_world::writer::Kind;
 use store_world::{StoreWriter, Who, World};
 

@@ -3,10 +3,10 @@
 #[path = "support/store_world.rs"]
 mod store_world;
 
-use pmdanixl::agents::agent::Life;
 use pmdanixl::config::DirectoryPattern;
 use pmdanixl::event::EventType;
-use pmdanixl::metrics::Buckets;
+use pmdanixl::producer::life::Life;
+use pmdanixl::totals::Buckets;
 use std::time::{Duration, Instant};
 use store_world::{Kind, Layout, RingWriter, StoreWriter, Who, World, XFER_TIME, store_writer};
 

@@ -5,8 +5,8 @@
 #[path = "support/store_world.rs"]
 mod store_world;
 
-use pmdanixl::agents::agent::Life;
 use pmdanixl::event::EventType;
+use pmdanixl::producer::life::Life;
 use store_world::store_writer::{BACKEND, XFER_TIME};
 use store_world::{Who, World};
 

@@ -5,10 +5,11 @@
 //! `surveys` finds out who they are, `exited` removes what they have left, `forget` says whom nobody remembers any more, and
 //! `counts` how many they are and what is done for them. `reload` takes another configuration.
 
-use crate::agents::agent::{Agent, Now};
+use crate::agents::agent::Agent;
+use crate::base::clock::Now;
+use crate::base::file::FileId;
 use crate::config::Config;
 use crate::event::{EventType, Events, Totals};
-use crate::find::discover::FileId;
 use crate::find::scan::{Found, Scanner};
 use crate::producer::presence::{Inquiry, check_every};
 use crate::producer::writer::Writer;
@@ -31,7 +32,7 @@ use std::time::{Duration, Instant};
 use table::Table;
 
 pub mod agent;
-mod counts;
+pub mod counts;
 mod descriptors;
 mod drain;
 mod exited;

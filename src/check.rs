@@ -1,19 +1,19 @@
 //! `pmdanixl --check`: what would be done with each file, without pmcd and without consuming anything.
 
+use crate::base::file::{FileFacts, FileId};
 use crate::check::daemon::Daemon;
 use crate::check::silent::Users;
 use crate::config::pcpconf::PcpConf;
 use crate::config::{Config, Loaded};
 use crate::error::{ConfigError, Refusal};
 use crate::find::directory::{self, Directory, Holds};
-use crate::find::discover::{self, FileFacts, FileId};
-use crate::find::name;
 use crate::find::scan::{self, Opened, is_starting};
+use crate::find::{discover, name};
 use crate::producer::holdups::{Holdups, Look};
 use crate::producer::survey::Mappers;
 use crate::rights::confine::{self, OwnPlaces};
 use crate::rights::privilege;
-use crate::store;
+use crate::{base, store};
 use nix::errno::Errno;
 use nix::unistd::geteuid;
 use std::collections::HashSet;
@@ -226,7 +226,7 @@ fn check_directory(
     writeln!(out, "directory {}", directory.path.display())?;
     let listed = directory
         .open()
-        .and_then(|fd| Ok((directory::names(&fd)?, fd)));
+        .and_then(|fd| Ok((base::file::names(&fd)?, fd)));
     let (names, fd) = match listed {
         Ok(listed) => listed,
         Err(errno) => {
@@ -274,7 +274,7 @@ fn look(
     holds: Holds,
     config: &Config,
 ) -> Result<Opened, (Option<FileFacts>, Refusal)> {
-    let facts = discover::facts(directory, name).map_err(|errno| {
+    let facts = base::file::facts(directory, name).map_err(|errno| {
         (
             None,
             Refusal::Io {

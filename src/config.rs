@@ -1,10 +1,6 @@
 //! The configuration file: TOML, `$PCP_SYSCONF_DIR/nixl/nixl.conf`; and the INI file of PCP's Python PMDA of the same name.
 
 use crate::error::ConfigError;
-use crate::find::directory::{MAX_DIRECTORIES, Places};
-use crate::find::discover::{MAX_CAPACITY, Terms};
-use crate::producer::facts::pods;
-use crate::state::ledger::Lifetimes;
 use crate::totals::histogram::Bounds;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
@@ -28,6 +24,9 @@ pub const DRAIN_INTERVAL_MS: (u64, u64) = (1, 1_000);
 /// The variables by which NIXL itself is told where it writes.
 pub(crate) const TELEMETRY_DIR: &str = "NIXL_TELEMETRY_DIR";
 pub(crate) const MULTIPROC_DIR: &str = "NIXL_TELEMETRY_MULTIPROC_DIR";
+
+/// Where the kubelet has the logs of pods, unless `pod_logs` says otherwise.
+const POD_LOGS: &str = "/var/log/pods";
 
 /// What an operator can set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,9 +120,67 @@ impl Default for Config {
             observe: false,
             remove_exited_after: None,
             proc_facts: true,
-            pod_logs: pods::LOGS.into(),
+            pod_logs: POD_LOGS.into(),
         }
     }
+}
+
+/// The configured directories, by what is looked for in them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Where rings are looked for (NIXL_TELEMETRY_DIR).
+    pub rings: Vec<DirectoryPattern>,
+    /// Where stores are looked for (NIXL_TELEMETRY_MULTIPROC_DIR).
+    pub stores: Vec<DirectoryPattern>,
+    /// How many there are at most that patterns match.
+    pub most: usize,
+}
+
+/// The same, where nothing else is wanted.
+pub const MAX_DIRECTORIES: usize = 1024;
+
+impl Default for Places {
+    fn default() -> Self {
+        Self {
+            rings: Vec::new(),
+            stores: Vec::new(),
+            most: MAX_DIRECTORIES,
+        }
+    }
+}
+
+/// What of the configuration decides about a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// User ids whose files are taken; `None`: everybody's.
+    pub owners: Option<Vec<u32>>,
+    /// Whether rings are only followed.
+    pub observe: bool,
+    /// Slots that a ring has at most.
+    pub max_capacity: u64,
+}
+
+/// Slots that a ring has at most, where nothing else is wanted: a thousand times NIXL's default, and 64 MiB of the newest layout. A
+/// stranger's file can say that it has any number, and be a hole.
+pub const MAX_CAPACITY: u64 = 1 << 22;
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self {
+            owners: None,
+            observe: false,
+            max_capacity: MAX_CAPACITY,
+        }
+    }
+}
+
+/// How long silence may last.
+#[derive(Clone, Copy, Debug)]
+pub struct Lifetimes {
+    /// How long an agent stays an instance after it has exited.
+    pub retain: Duration,
+    /// After how long without an event it is idle.
+    pub idle_after: Duration,
 }
 
 /// A user account, looked up when the configuration is read.

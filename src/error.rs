@@ -1,7 +1,7 @@
 //! What can go wrong, typed by its fate: a file that is left alone, a ring that must be looked at anew, a configuration
 //! that is not taken.
 
-use crate::find::space::Space;
+use crate::base::tmpfs::Space;
 use nix::errno::Errno;
 use std::path::PathBuf;
 

@@ -4,5 +4,3 @@ pub mod directory;
 pub mod discover;
 pub mod name;
 pub mod scan;
-pub mod space;
-pub mod unlocked;

@@ -1,15 +1,33 @@
 //! pmdanixl, the Performance Co-Pilot agent (PMDA) for the telemetry of NVIDIA NIXL.
 //!
-//! Data goes one way: a NIXL agent writes [`event`]s into a ring in shared memory ([`shm`]); [`find`] finds the file, [`ring`] (or
-//! [`store`]) takes out what it holds, [`agents`] adds it to the agent's [`totals`], [`state`] keeps these for after the next
-//! start, [`metrics`] says what of it is a value, [`ids`] which instance id an agent has, and `pcp` answers pmcd. [`producer`]
-//! tells who writes a file. [`config`] and [`rights`] come before all of it; [`check`] looks at the same files without taking
-//! anything. That is the way of the data; modules on it know each other where a step needs both its ends: a ring counts into its
-//! agent's account ([`state::ledger`]) before it gives slots back. [`error`], [`event`], [`log`] and [`shm`] are leaves. One thread
-//! does it all; only what may hang, a look through /proc ([`producer::survey`]) and a disk ([`ids::kept`]), has
-//! one of its own.
+//! Modules in their order: each imports only modules above it. `qa/imports.rs` checks that, and lists what is still to be done.
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | [`base`] | leaves: file identity, clocks, words of the state file |
+//! | [`log`] | log in PCP's format, with limits |
+//! | [`error`] | typed errors with the numbers in them |
+//! | [`event`] | NIXL's event types, and sums by type |
+//! | [`shm`] | mappings, SIGBUS guard, leases and locks; `unsafe` code |
+//! | [`totals`] | what events add up to: histograms, pairing of bytes and times, the window of the last minute |
+//! | [`config`] | command line, configuration file, PCP's own settings |
+//! | [`producer`] | processes that write a file, and what /proc tells of them; worker thread |
+//! | [`ring`] | NIXL's ring in shared memory, and its consumer |
+//! | [`store`] | files of NIXL's `prometheus_mp` exporter |
+//! | [`find`] | directories that are scanned, candidates in them, rejections |
+//! | [`rights`] | user, capabilities, Landlock |
+//! | [`state`] | the state file, which makes totals survive a kill |
+//! | [`ids`] | instance ids that survive a boot; worker thread |
+//! | [`agents`] | agents by name, and one tick: scan, drain, publish |
+//! | [`metrics`] | the metric table |
+//! | [`check`] | `--check` |
+//! | [`pcp`] | libpcp_pmda: callbacks, results, instance domains, the event loop |
+//!
+//! Data goes from `ring` or `store` into the totals of an agent (`agents`), from there to `state` and, at a fetch, through
+//! `metrics` to `pcp`. Three threads: the event loop, the process scan (`producer`) and the writer of the id file (`ids`).
 
 pub mod agents;
+pub mod base;
 pub mod check;
 pub mod config;
 pub mod error;

@@ -3,9 +3,11 @@
 //! Registration, values, `pmns`, `help` and the manual page's list come from there. Clusters 0 to 3 are those of PCP's own
 //! Python PMDA, to the letter (PCP `src/pmdas/nixl`); ours begin at 16. Items are never renumbered.
 
-use crate::agents::agent::{Agent, Now};
+use crate::agents::agent::Agent;
+use crate::base::clock::Now;
 use crate::event::EventType;
 use crate::metrics::control::Control;
+use crate::totals::Buckets;
 
 pub mod control;
 pub mod render;
@@ -109,28 +111,13 @@ impl<T> Get<T> {
     }
 }
 
-/// The histograms of an agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Buckets {
-    /// Of the time from start to completion of transfers, microseconds.
-    XferTime,
-    /// Of the time to post transfers, microseconds.
-    PostTime,
-    /// Of the bytes of transfers.
-    Size,
-    /// Of bytes per second of transfers.
-    Bandwidth,
-}
-
-impl Buckets {
-    /// Serial number of its instance domain.
-    #[must_use]
-    pub fn indom(self) -> u32 {
-        match self {
-            Buckets::XferTime | Buckets::PostTime => LATENCIES,
-            Buckets::Size => SIZES,
-            Buckets::Bandwidth => BANDWIDTHS,
-        }
+/// Serial number of the instance domain of a histogram.
+#[must_use]
+pub fn indom_of(buckets: Buckets) -> u32 {
+    match buckets {
+        Buckets::XferTime | Buckets::PostTime => LATENCIES,
+        Buckets::Size => SIZES,
+        Buckets::Bandwidth => BANDWIDTHS,
     }
 }
 
@@ -196,7 +183,7 @@ impl Metric {
     pub fn indom(&self) -> Option<u32> {
         match self.source {
             Source::Event(_) | Source::Agent(_) | Source::Slowness => Some(AGENTS),
-            Source::Buckets(buckets) => Some(buckets.indom()),
+            Source::Buckets(buckets) => Some(indom_of(buckets)),
             Source::UpTo(_) => Some(TIMES_UP_TO),
             Source::Host(_) | Source::Control(_) => None,
         }

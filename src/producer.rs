@@ -3,6 +3,7 @@
 pub mod ancestors;
 pub mod facts;
 pub mod holdups;
+pub mod life;
 pub mod presence;
 pub mod survey;
 pub mod writer;

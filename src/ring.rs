@@ -13,6 +13,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
 
+pub mod candidate;
 pub mod commit;
 pub mod gaps;
 pub mod layout;

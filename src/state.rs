@@ -20,7 +20,6 @@ mod file;
 pub mod ledger;
 pub mod record;
 mod retired;
-pub mod words;
 pub use file::StateFile;
 pub use retired::Retired;
 

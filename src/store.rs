@@ -1,14 +1,16 @@
 //! One attached store of NIXL's prometheus_mp: it is read and never written, its values are taken as they are, and nothing is
 //! consumed, so that any number of readers may do the same.
 
+use crate::base::file::{self, FileFacts, FileId};
+use crate::config::Terms;
 use crate::error::Refusal;
-use crate::find::discover::{self, FileFacts, FileId, Terms};
-use crate::find::unlocked;
+use crate::find::discover;
 use crate::producer::presence::{Presence, Seen as Sight};
 use crate::producer::survey::Mappers;
 use crate::producer::writer::Holder;
-use crate::shm::{Broken, LeaseKind, Mapping, Rest};
+use crate::shm::{Broken, LeaseKind, Mapping, Rest, unlocked};
 use crate::state::ledger::Ledger;
+use crate::totals::values::Values;
 use nix::errno::Errno;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -21,9 +23,9 @@ use std::time::{Duration, Instant};
 mod format;
 mod seen;
 mod window;
-pub use format::{Description, LEN, SCHEMA, Values, check_schema, is_owner_lock, is_store_name};
+pub use format::{Description, LEN, SCHEMA, check_schema, is_owner_lock, is_store_name};
 use format::{Head, WORDS};
-pub use seen::{News, Seen, StoreId};
+pub use seen::{Seen, StoreId};
 use window::StoreWindow;
 
 /// A file that is a store, open for reading, and what it says of its agent.
@@ -139,7 +141,7 @@ impl Store {
             }
         };
         let mapping = Mapping::read_only(&file, WORDS).map_err(io("mapped"))?;
-        let born = discover::born(&file.metadata().map_err(io("looked at"))?);
+        let born = file::born(&file.metadata().map_err(io("looked at"))?);
         let head = mapping.look(Head::of).map_err(|_| Refusal::Replaced)?;
         Ok(Self {
             presence: Presence::new(&file, &facts, LeaseKind::NoWriter, now),
@@ -202,7 +204,7 @@ impl Store {
     /// # Errors
     /// The file has lost its second page or more, or says that it is another one's.
     pub fn values(&self) -> Result<Values, Broken> {
-        let read = |words: &[_]| (Values::read(words), Head::of(words));
+        let read = |words: &[_]| (format::read_values(words), Head::of(words));
         let (values, head) = self.mapping.look(read)?;
         if head == self.head {
             Ok(values)
@@ -287,8 +289,7 @@ impl Store {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use std::os::unix::fs::FileExt;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{FileExt, symlink};
 
     const NAME: &str = "nixl.4242.17.0.mmap";
 
@@ -304,7 +305,7 @@ pub(crate) mod tests {
         change(&path);
         let fd = File::open(dir.path()).expect("there").into();
         let name = OsStr::new(NAME);
-        let facts = discover::facts(&fd, name).expect("there");
+        let facts = file::facts(&fd, name).expect("there");
         open(&fd, name, &facts, &Terms::default())
     }
 
@@ -367,7 +368,7 @@ pub(crate) mod tests {
             std::fs::write(&path, format::tests::store("a", "0", &[1.0])).expect("written");
             let fd = File::open(dir.path()).expect("there").into();
             let name = OsStr::new(NAME);
-            let facts = discover::facts(&fd, name).expect("there");
+            let facts = file::facts(&fd, name).expect("there");
             let candidate = open(&fd, name, &facts, &Terms::default()).expect("a store");
             let store = Store::attach(candidate, path.clone(), Instant::now()).expect("mapped");
             assert_eq!(store.values().expect("whole").updated, 5);

@@ -7,5 +7,19 @@ pub mod pairing;
 pub mod ranges;
 pub mod scale;
 pub mod slots;
+pub mod values;
 pub mod window;
 pub mod windows;
+
+/// The histograms of an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Buckets {
+    /// Of the time from start to completion of transfers, microseconds.
+    XferTime,
+    /// Of the time to post transfers, microseconds.
+    PostTime,
+    /// Of the bytes of transfers.
+    Size,
+    /// Of bytes per second of transfers.
+    Bandwidth,
+}

@@ -6,10 +6,11 @@ pub mod store_writer;
 #[path = "writer.rs"]
 pub mod writer;
 
-use pmdanixl::agents::agent::{Agent, Life};
+use pmdanixl::agents::agent::Agent;
 use pmdanixl::agents::{AgentKey, Agents, Change};
 use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::event::EventType;
+use pmdanixl::producer::life::Life;
 use pmdanixl::state::{State, StateFile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

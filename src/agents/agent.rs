@@ -1,10 +1,12 @@
 //! One NIXL agent: its rings, what is known of it, and whether it is an instance.
 
 use crate::agents::removal::{self, Removal};
-use crate::find::discover::FileId;
+use crate::base::clock::Now;
+use crate::base::file::FileId;
 use crate::find::scan::Scanner;
 use crate::log;
 use crate::producer::facts::Facts;
+use crate::producer::life::Life;
 use crate::producer::presence::Presence;
 use crate::ring::source::Source;
 use crate::shm::Broken;
@@ -21,13 +23,9 @@ use std::time::{Duration, Instant};
 
 mod drain;
 mod labels;
-mod life;
-mod now;
 mod view;
 mod waiting;
 pub use drain::Outcome;
-pub use life::Life;
-pub use now::Now;
 pub(crate) use waiting::Waiting;
 
 /// A NIXL agent: what writes, or wrote, rings of one name in one directory, or stores.

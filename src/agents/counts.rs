@@ -1,9 +1,61 @@
 //! How many agents there are, and what is done for them.
 
 use super::Agents;
-use crate::agents::agent::Life;
 use crate::event::EventType;
-use crate::metrics::control::{AgentCounts, Effort};
+use crate::producer::life::Life;
+use std::time::Duration;
+
+/// How many agents there are of each kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AgentCounts {
+    /// [`Life::Live`].
+    pub live: u32,
+    /// [`Life::Idle`].
+    pub idle: u32,
+    /// [`Life::Exited`], of those that are instances.
+    pub exited: u32,
+    /// Rings and stores of a version that this build does not read.
+    pub unsupported: u32,
+    /// Rings that are refused.
+    pub refused: u32,
+    /// [`Life::Unknown`].
+    pub unknown: u32,
+    /// Processes that use NIXL and write nothing that is read here; `None`: not all processes can be seen.
+    pub silent: Option<u32>,
+    /// Errors of all agents that ever were, of all kinds.
+    pub errors: u64,
+    /// How often the rings of all agents that ever were, were found full.
+    pub full: u64,
+}
+
+/// What the agent has to do, and has done since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Effort {
+    /// Events that were counted, of all types.
+    pub events: u64,
+    /// Rings that are attached.
+    pub rings: u32,
+    /// Agents that are known, instances or not.
+    pub known: u32,
+    /// Places for agents.
+    pub places: u32,
+    /// Those that are taken.
+    pub taken: u32,
+    /// How often there was none for a file.
+    pub refused_places: u64,
+    /// Directories that are looked through.
+    pub directories: u32,
+    /// Directories that patterns match and that there is no place for.
+    pub left_out: u32,
+    /// Configured directories that do not exist or cannot be read.
+    pub missing: u32,
+    /// Files that were refused and are remembered.
+    pub remembered: u32,
+    /// Looks through /proc that were finished.
+    pub surveys: u64,
+    /// Time that all of them took.
+    pub survey_time: Duration,
+}
 
 impl Agents {
     /// How many agents there are of each kind.

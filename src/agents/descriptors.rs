@@ -1,7 +1,6 @@
 //! What the descriptors that the process may have are for: rings, directories, and a reserve for everything else.
 
-use crate::config::Config;
-use crate::find::directory::Places;
+use crate::config::{Config, Places};
 use nix::sys::resource::{Resource, getrlimit};
 
 /// Those that are neither for rings nor for directories: pmcd, the log, the state, and what is opened for a moment.

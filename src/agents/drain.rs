@@ -2,7 +2,8 @@
 
 use super::quiet::Quiet;
 use super::{AgentKey, Agents, Change};
-use crate::agents::agent::{Agent, Now};
+use crate::agents::agent::Agent;
+use crate::base::clock::Now;
 use crate::error::Refusal;
 use crate::log;
 use crate::producer::presence::check_every;

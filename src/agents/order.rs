@@ -1,7 +1,7 @@
 //! In which order files that were found are looked at: which agent a store or a ring belongs to depends on what was there before.
 
 use super::{AgentKey, Agents, Place};
-use crate::find::discover::FileId;
+use crate::base::file::FileId;
 use crate::find::scan::Found;
 use crate::store::is_store_name;
 use std::collections::HashSet;

@@ -1,6 +1,7 @@
 //! Which agents a drain passes over: those in which nothing happens, as it is with almost all, almost always.
 
-use crate::agents::agent::{Agent, Now};
+use crate::agents::agent::Agent;
+use crate::base::clock::Now;
 use crate::shm::Rest;
 use crate::state::ledger::Books;
 use std::time::{Duration, Instant};

@@ -5,7 +5,7 @@
 //! before keeps the lease from being had, and one that opens it waits for it: then the file is moved back, and it goes on as if
 //! nothing had been. Only a file that nobody has, and that is empty, is removed.
 
-use crate::find::discover;
+use crate::base::file;
 use crate::ring::source::Source;
 use crate::shm::{Lease, LeaseKind};
 use crate::state::ledger::Ledger;
@@ -45,8 +45,7 @@ pub fn remove(directory: &OwnedFd, source: &mut Source, ledger: &mut Ledger) -> 
     let Some(name) = source.path().file_name().map(OsStr::to_owned) else {
         return Removal::Left;
     };
-    let is_it =
-        |name: &OsStr| discover::facts(directory, name).map(|facts| facts.id == source.id());
+    let is_it = |name: &OsStr| file::facts(directory, name).map(|facts| facts.id == source.id());
     if is_it(&name) != Ok(true) {
         return Removal::Left;
     }

@@ -15,7 +15,8 @@ use crate::find::scan::Found;
 use crate::log;
 use crate::producer::facts::{Facts, kubelet};
 use crate::shm::Broken;
-use crate::store::{Candidate, Description, Seen, Store, Values};
+use crate::store::{Candidate, Description, Seen, Store};
+use crate::totals::values::Values;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
@@ -389,7 +390,7 @@ impl Agent {
         };
         let facts = Facts::of_file(user, &self.name.raw, directory);
         match &self.store {
-            Some(store) => Facts::of_store(&store.description).merge(&facts),
+            Some(store) => store.description.facts().merge(&facts),
             None => facts,
         }
     }

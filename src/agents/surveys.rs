@@ -2,7 +2,7 @@
 
 use super::{Agents, Change};
 use crate::agents::agent::Agent;
-use crate::find::discover::FileId;
+use crate::base::file::FileId;
 use crate::producer::facts::Facts;
 use crate::producer::holdups::Look;
 use crate::producer::survey::{self, Mappers};

@@ -1,13 +1,13 @@
 //! What `--check` says of a file that is a ring or a store.
 
 use super::Verdict;
-use crate::find::discover::{self, Access, Candidate, FileFacts};
-use crate::find::name;
-use crate::find::unlocked;
+use crate::base::file::FileFacts;
+use crate::find::{discover, name};
 use crate::producer::survey::Mappers;
 use crate::producer::writer::{self, Holder};
+use crate::ring::candidate::{Access, Candidate};
 use crate::ring::layout::HEADER_LEN;
-use crate::shm::LeaseKind;
+use crate::shm::{LeaseKind, unlocked};
 use crate::store;
 use std::ffi::OsStr;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! `--check`: telemetry directories on a tmpfs that is nearly full. The kernel kills the next agent there with SIGBUS.
 
+use crate::base::tmpfs::Space;
 use crate::find::directory::Directory;
-use crate::find::space::Space;
 use nix::libc::dev_t;
 use nix::sys::stat::{fstat, makedev, stat};
 use std::collections::HashSet;

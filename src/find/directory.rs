@@ -4,13 +4,13 @@
 //! changed them (`walk`). From the first component with a wildcard on, a stranger may own what is there (a container its
 //! volume), so that no link is followed, neither when the pattern is matched nor when the directory is opened.
 
-use crate::config::DirectoryPattern;
+use crate::base::file::LIST;
+use crate::config::{DirectoryPattern, Places};
 use glob::{MatchOptions, Pattern};
-use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -23,11 +23,6 @@ pub use expansion::{Expansion, Step};
 /// For what is done without a limit of time.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// To list a directory.
-pub const LIST: OFlag = OFlag::O_RDONLY
-    .union(OFlag::O_DIRECTORY)
-    .union(OFlag::O_CLOEXEC)
-    .union(OFlag::O_NONBLOCK);
 /// To go through a directory, which needs no right to list it.
 pub const PASS: OFlag = OFlag::O_PATH
     .union(OFlag::O_DIRECTORY)
@@ -39,30 +34,6 @@ const AS_A_SHELL: MatchOptions = MatchOptions {
     require_literal_separator: true,
     require_literal_leading_dot: true,
 };
-
-/// The configured directories, by what is looked for in them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Places {
-    /// Where rings are looked for (NIXL_TELEMETRY_DIR).
-    pub rings: Vec<DirectoryPattern>,
-    /// Where stores are looked for (NIXL_TELEMETRY_MULTIPROC_DIR).
-    pub stores: Vec<DirectoryPattern>,
-    /// How many there are at most that patterns match.
-    pub most: usize,
-}
-
-/// The same, where nothing else is wanted.
-pub const MAX_DIRECTORIES: usize = 1024;
-
-impl Default for Places {
-    fn default() -> Self {
-        Self {
-            rings: Vec::new(),
-            stores: Vec::new(),
-            most: MAX_DIRECTORIES,
-        }
-    }
-}
 
 /// What is looked for in a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -187,23 +158,6 @@ fn is_wild(component: &OsStr) -> bool {
 
 fn open_below(directory: &OwnedFd, name: &OsStr, flags: OFlag) -> nix::Result<OwnedFd> {
     openat(directory, name, flags | OFlag::O_NOFOLLOW, Mode::empty())
-}
-
-/// The names in an open directory, `.` and `..` left out, sorted so that every scan goes the same way.
-///
-/// # Errors
-/// What readdir(3) says.
-pub fn names(directory: &OwnedFd) -> nix::Result<Vec<OsString>> {
-    let mut dir = Dir::openat(directory, ".", LIST, Mode::empty())?;
-    let mut names = Vec::new();
-    for entry in dir.iter() {
-        let name = entry?.file_name().to_bytes().to_vec();
-        if name != b"." && name != b".." {
-            names.push(OsString::from(OsStr::from_bytes(&name)));
-        }
-    }
-    names.sort_unstable();
-    Ok(names)
 }
 
 #[cfg(test)]

@@ -3,148 +3,32 @@
 //! The directories may be world-writable, so every file is a stranger's until it has passed all checks, and nothing is
 //! written to one that has not.
 
+use crate::base::file::FileFacts;
+use crate::base::tmpfs::Space;
+use crate::config::Terms;
 use crate::error::Refusal;
-use crate::find::space::Space;
-use crate::find::unlocked;
+use crate::ring::candidate::{Access, Candidate};
 use crate::ring::layout::{HEADER_LEN, Header, Layout};
 use crate::ring::sparse;
+use crate::shm::unlocked;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, openat};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::{Mode, SFlag, fstat};
 use nix::unistd::{Uid, User};
 use std::ffi::OsStr;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::SystemTime;
 
-/// Which file it is, whatever its names: device and inode.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FileId {
-    /// Device number.
-    pub dev: u64,
-    /// Inode number.
-    pub ino: u64,
-}
-
-/// What stat(2) tells of a file, as far as it matters here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileFacts {
-    /// Which file it is.
-    pub id: FileId,
-    /// Bytes.
-    pub size: u64,
-    /// Owner's user id.
-    pub uid: u32,
-    /// Names that the file has.
-    pub links: u64,
-    /// Type, as in `st_mode`.
-    kind: SFlag,
-    /// When data or attributes last changed: seconds and nanoseconds.
-    pub changed: (i64, i64),
-    /// When data last changed: seconds and nanoseconds.
-    pub modified: (i64, i64),
-}
-
-impl FileFacts {
-    /// True if it is a regular file.
-    #[must_use]
-    pub fn is_file(&self) -> bool {
-        self.kind == SFlag::S_IFREG
+fn check_header(terms: &Terms, header: &Header, size: u64) -> Result<Layout, Refusal> {
+    let layout = header.check(size)?;
+    let (capacity, max_capacity) = (header.capacity, terms.max_capacity);
+    if capacity > max_capacity {
+        return Err(Refusal::TooLarge {
+            capacity,
+            max_capacity,
+        });
     }
-
-    /// The facts in what stat(2) filled in.
-    #[must_use]
-    #[allow(
-        clippy::useless_conversion,
-        reason = "the types of some fields differ between architectures"
-    )]
-    pub fn new(stat: &FileStat) -> Self {
-        Self {
-            id: FileId {
-                dev: stat.st_dev,
-                ino: stat.st_ino,
-            },
-            size: u64::try_from(stat.st_size).unwrap_or_default(),
-            uid: stat.st_uid,
-            links: u64::from(stat.st_nlink),
-            kind: SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT,
-            changed: (stat.st_ctime, stat.st_ctime_nsec),
-            modified: (stat.st_mtime, stat.st_mtime_nsec),
-        }
-    }
-}
-
-/// A file that is a ring, open for writing, and what it was when it was checked.
-#[derive(Debug)]
-pub struct Candidate {
-    /// Open for reading and writing.
-    pub file: File,
-    /// What stat(2) said.
-    pub facts: FileFacts,
-    /// The header, checked.
-    pub header: Header,
-    /// What it says.
-    pub layout: Layout,
-    /// Whether it may be drained.
-    pub access: Access,
-}
-
-/// Whether a ring may be drained, which is to write to it, or only followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// It is open for writing.
-    Write,
-    /// It is to be followed only (`observe` in the configuration).
-    Asked,
-    /// It may not be written to.
-    Denied(Errno),
-}
-
-/// What of the configuration decides about a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Terms {
-    /// User ids whose files are taken; `None`: everybody's.
-    pub owners: Option<Vec<u32>>,
-    /// Whether rings are only followed.
-    pub observe: bool,
-    /// Slots that a ring has at most.
-    pub max_capacity: u64,
-}
-
-/// Slots that a ring has at most, where nothing else is wanted: a thousand times NIXL's default, and 64 MiB of the newest layout. A
-/// stranger's file can say that it has any number, and be a hole.
-pub const MAX_CAPACITY: u64 = 1 << 22;
-
-impl Default for Terms {
-    fn default() -> Self {
-        Self {
-            owners: None,
-            observe: false,
-            max_capacity: MAX_CAPACITY,
-        }
-    }
-}
-
-impl Terms {
-    fn check(&self, header: &Header, size: u64) -> Result<Layout, Refusal> {
-        let layout = header.check(size)?;
-        let (capacity, max_capacity) = (header.capacity, self.max_capacity);
-        if capacity > max_capacity {
-            return Err(Refusal::TooLarge {
-                capacity,
-                max_capacity,
-            });
-        }
-        Ok(layout)
-    }
-}
-
-/// What stat(2) tells of a name in an open directory; a symbolic link is not followed.
-///
-/// # Errors
-/// What fstatat(2) says; ENOENT where the file is gone again.
-pub fn facts(directory: &OwnedFd, name: &OsStr) -> nix::Result<FileFacts> {
-    fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW).map(|stat| FileFacts::new(&stat))
+    Ok(layout)
 }
 
 /// Checks all that can be known of a ring without opening the file.
@@ -200,8 +84,7 @@ pub fn open(
 ) -> Result<Candidate, Refusal> {
     check_facts(facts, terms.owners.as_deref())?;
     let read_only = open_to_read(directory, name, facts, Layout::fits_any(facts.size))?;
-    terms
-        .check(&read_header(&read_only)?, facts.size)
+    check_header(terms, &read_header(&read_only)?, facts.size)
         .map_err(|refusal| with_space(refusal, &read_only, facts.size))?;
     let (mut file, mut access) = (read_only, Access::Asked);
     if !terms.observe {
@@ -220,7 +103,7 @@ pub fn open(
     }
     // Once more, from the descriptor that will be mapped.
     let header = read_header(&file)?;
-    let layout = terms.check(&header, facts.size)?;
+    let layout = check_header(terms, &header, facts.size)?;
     if !sparse::has_room_for(&file, layout, header.pending()) {
         let pending = header.pending();
         return Err(Refusal::Sparse { pending });
@@ -271,17 +154,6 @@ pub fn open_to_read(
             },
         },
     )
-}
-
-/// When a file was made: seconds and nanoseconds; zeros where the file system does not tell.
-#[must_use]
-pub fn born(meta: &Metadata) -> (i64, i64) {
-    let born = meta.created().ok();
-    let born = born.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
-    born.map_or((0, 0), |time| {
-        let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
-        (seconds, time.subsec_nanos().into())
-    })
 }
 
 /// Opens a file and makes sure that it is the one that was looked at.
@@ -345,6 +217,8 @@ pub fn user_name(uid: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::file;
+    use crate::config::MAX_CAPACITY;
     use nix::fcntl::open as open_directory;
     use std::os::unix::fs::FileExt;
 
@@ -361,7 +235,7 @@ mod tests {
             file.write_all_at(&bytes, 0).expect("written");
             file.set_len(40 + 16 * capacity).expect("sparse");
             let name = OsStr::new("huge");
-            let facts = facts(&directory, name).expect("there");
+            let facts = file::facts(&directory, name).expect("there");
             let terms = Terms {
                 max_capacity,
                 ..Terms::default()

@@ -1,14 +1,17 @@
 //! Looks through the telemetry directories and says which rings are new and which files are refused.
 
+use crate::base::file::{self, COARSE, FileFacts, FileId, is_younger_than};
+use crate::config::{Places, Terms};
 use crate::error::Refusal;
-use crate::find::directory::{Directory, Holds, Places};
-use crate::find::discover::{self, Candidate, FileFacts, FileId, Terms};
+use crate::find::directory::{Directory, Holds};
+use crate::find::discover;
+use crate::ring::candidate::Candidate;
 use crate::store;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use watch::Watch;
 
 mod refused;
@@ -21,8 +24,6 @@ const PASS: Duration = Duration::from_secs(2);
 /// Where that takes long, it is left alone this many times as long, but not longer than an agent may be late.
 const REST: u32 = 20;
 const LONGEST_REST: Duration = Duration::from_secs(5);
-/// More than a tick of the clock that file times are taken from (10 ms at most).
-pub(crate) const COARSE: Duration = Duration::from_millis(20);
 /// How long a file whose header is empty may still belong to an agent that is starting.
 const STARTING: Duration = Duration::from_secs(10);
 
@@ -164,7 +165,7 @@ impl Scanner {
         let fd = fd.ok_or(Refusal::Replaced)?;
         let ago = found.when.elapsed();
         if ago >= COARSE && is_younger_than(found.facts.changed, COARSE + ago) {
-            found.facts = discover::facts(fd, &found.name).map_err(|_| Refusal::Replaced)?;
+            found.facts = file::facts(fd, &found.name).map_err(|_| Refusal::Replaced)?;
         }
         let holds = found.directory.holds;
         let opened = open(fd, &found.name, &found.facts, holds, &self.terms);
@@ -272,19 +273,6 @@ pub fn is_starting(facts: &FileFacts, refusal: &Refusal) -> bool {
         Refusal::Size { size: 0 } => is_younger_than(facts.changed, 2 * COARSE),
         _ => false,
     }
-}
-
-/// Whether a time of a file (seconds and nanoseconds) is less than an age ago, or still to come.
-pub(crate) fn is_younger_than((seconds, nanoseconds): (i64, i64), age: Duration) -> bool {
-    let Ok((seconds, nanoseconds)) =
-        u64::try_from(seconds).and_then(|s| Ok((s, u32::try_from(nanoseconds)?)))
-    else {
-        return false;
-    };
-    let time = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds);
-    SystemTime::now()
-        .duration_since(time)
-        .map_or(true, |past| past < age)
 }
 
 #[cfg(test)]

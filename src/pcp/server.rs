@@ -4,8 +4,8 @@
 use super::buckets::BucketIndoms;
 use super::instances::AgentInstances;
 use super::work::{Allowance, Budget, END, FETCH, REVEAL, Work};
-use crate::agents::agent::Now;
 use crate::agents::{Agents, Change};
+use crate::base::clock::Now;
 use crate::config::{Config, Loaded};
 use crate::error::ConfigError;
 use crate::ids::kept::{self, KeptIds};

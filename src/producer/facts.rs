@@ -21,7 +21,6 @@ pub use engine::Engine;
 pub use server::Role;
 
 use crate::producer::writer::{Stat, Writer};
-use crate::store::Description;
 use cgroup::Cgroup;
 use command::{CommandLine, MAX_CMDLINE};
 use environ::Environ;
@@ -113,20 +112,6 @@ impl Facts {
             user: user.filter(|user| user.len() <= USER).map(str::to_owned),
             pod_uid: kubelet::pod_uid(directory),
             engine: names::engine(name.as_bytes()),
-            ..Self::default()
-        }
-    }
-
-    /// What a store tells of its agent.
-    #[must_use]
-    pub fn of_store(store: &Description) -> Self {
-        let text = |text: &OsStr| {
-            Some(text.to_string_lossy().into_owned()).filter(|text| !text.is_empty())
-        };
-        Self {
-            local_rank: text(&store.rank),
-            agent_instance: Some(store.instance),
-            nixl_hostname: text(&store.host),
             ..Self::default()
         }
     }

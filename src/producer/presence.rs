@@ -1,8 +1,8 @@
 //! Whether somebody still writes to a file, and who: to a ring or a store.
 
-use crate::agents::agent::Life;
-use crate::find::discover::FileFacts;
+use crate::base::file::FileFacts;
 use crate::producer::facts::Facts;
+use crate::producer::life::Life;
 use crate::producer::survey::Mappers;
 use crate::producer::writer::{self, Holder, Writer};
 use crate::shm::LeaseKind;
@@ -387,7 +387,7 @@ mod tests {
         assert_eq!(presence.check(file.as_file(), now, CHECK), Seen::Silent);
         assert!(!presence.is_abandoned() && presence.abandoned_for(now).is_none());
         // An agent that starts makes it as long as its ring is.
-        std::thread::sleep(crate::find::scan::COARSE);
+        std::thread::sleep(crate::base::file::COARSE);
         file.as_file().set_len(8192).expect("room");
         assert_eq!(
             presence.check(file.as_file(), now + 2 * CHECK, CHECK),

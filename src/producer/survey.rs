@@ -3,7 +3,7 @@
 //! A host may run thousands of processes, and one that does inference has thousands of mappings: that takes its time, in a thread
 //! of its own.
 
-use crate::find::directory::names;
+use crate::base::file::names;
 use crate::producer::facts::Facts;
 use crate::producer::facts::pods::Pods;
 use crate::producer::holdups::{At, Avoided, Look};

@@ -4,8 +4,7 @@
 //! compare-and-swap of `read_pos`. Where that fails, or the daemon was killed in between, [`Commit::judge`] decides, so that
 //! nothing is counted twice and nothing is lost.
 
-use crate::find::discover::{self, FileId};
-use crate::find::scan::{COARSE, is_younger_than};
+use crate::base::file::{self, COARSE, FileId, is_younger_than};
 use crate::producer::writer::Writer;
 use crate::ring::{Batch, Print, Ring, Slot};
 use std::fs::File;
@@ -257,7 +256,7 @@ impl Identity {
                 dev: meta.dev(),
                 ino: meta.ino(),
             },
-            born: discover::born(&meta),
+            born: file::born(&meta),
             changed: (meta.ctime(), meta.ctime_nsec()),
             settled: !is_younger_than((meta.ctime(), meta.ctime_nsec()), COARSE),
             versions: ring.versions(),

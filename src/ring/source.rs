@@ -1,10 +1,11 @@
 //! One attached ring: its mapping, its file, and whether somebody still writes to it.
 
+use crate::base::file::{FileFacts, FileId};
 use crate::error::{Refusal, RingFault};
-use crate::find::discover::{Access, Candidate, FileFacts, FileId};
 use crate::producer::presence::{Presence, Seen};
 use crate::producer::survey::Mappers;
 use crate::producer::writer::Holder;
+use crate::ring::candidate::{Access, Candidate};
 use crate::ring::commit::{Commit, Identity};
 use crate::ring::gaps::Gaps;
 use crate::ring::{BATCH, Ring};

@@ -2,8 +2,8 @@
 //!
 //! A sparse file can be larger than all memory. Reading a hole through a mapping makes tmpfs allocate pages for it.
 
-use crate::find::unlocked;
 use crate::ring::layout::Layout;
+use crate::shm::unlocked;
 use nix::sys::stat::fstat;
 use std::fs::File;
 

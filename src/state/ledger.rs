@@ -1,28 +1,21 @@
 //! One agent's account while its rings are drained: what is counted is in the state file before any slot is given back.
 
-use crate::agents::agent::Now;
+use crate::base::clock::Now;
+use crate::base::file::FileId;
+use crate::config::Lifetimes;
 use crate::event::{Events, Totals};
-use crate::find::discover::FileId;
 use crate::producer::presence::Inquiry;
 use crate::ring::commit::Commit;
 use crate::shm::Broken;
 use crate::state::record::Entry;
 use crate::state::{RecordId, State};
-use crate::store::{News, Seen, StoreId, Values};
+use crate::store::{Seen, StoreId};
 use crate::totals::histogram::Bounds;
 use crate::totals::ranges::Ranges;
+use crate::totals::values::{News, Values};
 use crate::totals::windows::Windows;
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
-
-/// How long silence may last.
-#[derive(Clone, Copy, Debug)]
-pub struct Lifetimes {
-    /// How long an agent stays an instance after it has exited.
-    pub retain: Duration,
-    /// After how long without an event it is idle.
-    pub idle_after: Duration,
-}
 
 /// What the accounts of all agents have in common.
 #[derive(Debug)]

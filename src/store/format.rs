@@ -6,10 +6,12 @@
 
 use crate::error::Refusal;
 use crate::event::EventType;
+use crate::producer::facts::Facts;
 use crate::ring::layout::halves;
 use crate::ring::protocol::Load;
 use crate::totals::histogram::{MAX_BOUNDS, MAX_BUCKETS};
 use crate::totals::ranges::Ranges;
+use crate::totals::values::Values;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -65,19 +67,6 @@ pub struct Description {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head([u64; 5]);
 
-/// All values of a store. None of them is of the same moment as another.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Values {
-    /// When the last flush with events ended, or the store was made: nanoseconds of CLOCK_MONOTONIC.
-    pub updated: u64,
-    /// Running totals by event type.
-    pub counters: [u64; EventType::COUNT],
-    /// Value of the last event by type. NIXL fills it for the types that its gauges show.
-    pub last: [u64; EventType::COUNT],
-    /// Transfers by range, of the two types in `TIMES`, not cumulative.
-    pub histograms: [[u64; MAX_BUCKETS]; 2],
-}
-
 /// Whether a file is called as NIXL calls its stores: `nixl.PID.RUN.INSTANCE.mmap`, all three decimal numbers. What NIXL has
 /// not finished yet is called otherwise (`*.staging`), or nothing at all.
 #[must_use]
@@ -119,6 +108,20 @@ pub fn check_schema(words: [u64; 2]) -> Result<(), Refusal> {
 }
 
 impl Description {
+    /// What the store tells of its agent.
+    #[must_use]
+    pub fn facts(&self) -> Facts {
+        let text = |text: &OsStr| {
+            Some(text.to_string_lossy().into_owned()).filter(|text| !text.is_empty())
+        };
+        Facts {
+            local_rank: text(&self.rank),
+            agent_instance: Some(self.instance),
+            nixl_hostname: text(&self.host),
+            ..Facts::default()
+        }
+    }
+
     /// What a whole file says.
     ///
     /// # Errors
@@ -201,35 +204,25 @@ impl Head {
     }
 }
 
-impl Values {
-    /// Without any.
-    pub const NONE: Self = Self {
-        updated: 0,
-        counters: [0; EventType::COUNT],
-        last: [0; EventType::COUNT],
-        histograms: [[0; MAX_BUCKETS]; 2],
-    };
-
-    /// Copies the values out of a store's words.
-    #[must_use]
-    pub fn read(words: &[impl Load]) -> Self {
-        let mut values = Self::NONE;
-        // The time is written last, and so it is read first: values that come after it are no older.
-        values.updated = words[UPDATED].load(Relaxed);
-        // Memory that is mapped for reading only has no stronger load; pairs with NIXL's store of the time.
-        fence(Acquire);
-        copy(&mut values.counters, &words[COUNTERS..]);
-        copy(&mut values.last, &words[LAST..]);
-        // The last page, so that a file that was cut short is noticed: what is left of its page would be zeros.
-        let _ = words[WORDS - 1].load(Relaxed);
-        for (histogram, kind) in values.histograms.iter_mut().zip(TIMES) {
-            copy(
-                histogram,
-                &words[HISTOGRAMS + kind as usize * MAX_BUCKETS..],
-            );
-        }
-        values
+/// Copies the values out of a store's words.
+#[must_use]
+pub fn read_values(words: &[impl Load]) -> Values {
+    let mut values = Values::NONE;
+    // The time is written last, and so it is read first: values that come after it are no older.
+    values.updated = words[UPDATED].load(Relaxed);
+    // Memory that is mapped for reading only has no stronger load; pairs with NIXL's store of the time.
+    fence(Acquire);
+    copy(&mut values.counters, &words[COUNTERS..]);
+    copy(&mut values.last, &words[LAST..]);
+    // The last page, so that a file that was cut short is noticed: what is left of its page would be zeros.
+    let _ = words[WORDS - 1].load(Relaxed);
+    for (histogram, kind) in values.histograms.iter_mut().zip(TIMES) {
+        copy(
+            histogram,
+            &words[HISTOGRAMS + kind as usize * MAX_BUCKETS..],
+        );
     }
+    values
 }
 
 fn copy(to: &mut [u64], from: &[impl Load]) {
@@ -296,7 +289,7 @@ pub(crate) mod tests {
             .chunks_exact(8)
             .map(|word| AtomicU64::new(u64::from_le_bytes(word.try_into().expect("a word"))))
             .collect();
-        let values = Values::read(&words);
+        let values = read_values(&words);
         // Offsets of the format, in bytes: 752, 920 and 1088, where each word holds its place.
         assert_eq!(
             (values.updated, values.counters[0], values.counters[20]),

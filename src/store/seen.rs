@@ -1,10 +1,10 @@
 //! What was last read of a store: it outlives the daemon, so that a store goes on from there and no value counts twice.
 
-use super::format::Values;
+use crate::base::file::FileId;
+use crate::base::words::{Reader, Writer};
 use crate::event::EventType;
-use crate::find::discover::FileId;
-use crate::state::words::{Reader, Writer};
 use crate::totals::histogram::MAX_BUCKETS;
+use crate::totals::values::{News, Values};
 
 /// Which store it is. Its name is never used twice, and no more is its file while somebody has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,23 +26,6 @@ pub struct Seen {
     pub id: StoreId,
     /// Its values then; `None`: it was not looked at yet.
     pub values: Option<Values>,
-}
-
-/// What came since.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct News {
-    /// By event type.
-    pub counters: [u64; EventType::COUNT],
-    /// By range, of both histograms.
-    pub histograms: [[u64; MAX_BUCKETS]; 2],
-}
-
-impl News {
-    /// Nothing came.
-    pub const NONE: Self = Self {
-        counters: [0; EventType::COUNT],
-        histograms: [[0; MAX_BUCKETS]; 2],
-    };
 }
 
 impl Seen {

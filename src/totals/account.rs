@@ -1,14 +1,14 @@
 //! What the events of one agent come to.
 
+use crate::base::words::{Reader, Writer};
 use crate::event::{Event, EventType, Events, Totals};
-use crate::metrics::Buckets;
-use crate::state::words::{Reader, Writer};
-use crate::store::{News, Values};
+use crate::totals::Buckets;
 use crate::totals::carry::Carried;
 use crate::totals::histogram::{Bounds, Counts};
 use crate::totals::pairing::Pairing;
 use crate::totals::ranges::Ranges;
 use crate::totals::scale::Scaled;
+use crate::totals::values::{News, Values};
 use crate::totals::windows::Windows;
 
 /// Types of which the last value is kept: the first four that carry bytes or counts of them, and the times.

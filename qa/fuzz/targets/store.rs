@@ -4,9 +4,9 @@
 use super::state::take;
 use super::{Input, assert_instance_name, assert_one_line};
 use pmdanixl::agents::Agents;
-use pmdanixl::config::{Config, DirectoryPattern};
+use pmdanixl::base::file;
+use pmdanixl::config::{Config, DirectoryPattern, Terms};
 use pmdanixl::event::EventType;
-use pmdanixl::find::discover::{self, Terms};
 use pmdanixl::shm::guard_against_sigbus;
 use pmdanixl::store;
 use std::ffi::OsStr;
@@ -236,7 +236,7 @@ impl World {
             .expect("there")
             .into();
         let name = OsStr::new(NAME);
-        let facts = discover::facts(&directory, name).expect("there");
+        let facts = file::facts(&directory, name).expect("there");
         let opened = store::open(&directory, name, &facts, &Terms::default());
         if let Err(refusal) = &opened {
             assert_one_line(&refusal.to_string());

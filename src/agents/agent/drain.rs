@@ -1,9 +1,11 @@
 //! Counts what waits in an agent's rings and its store, and finds out whether it lives.
 
-use super::{Agent, Life, Now};
-use crate::find::discover::FileId;
+use super::{Agent, Now};
+use crate::base::file::FileId;
+use crate::config::Lifetimes;
+use crate::producer::life::Life;
 use crate::ring::source::{Drained, Source};
-use crate::state::ledger::{Books, Ledger, Lifetimes};
+use crate::state::ledger::{Books, Ledger};
 use crate::state::record::Name;
 use crate::store::Found;
 use std::path::PathBuf;

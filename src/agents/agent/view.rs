@@ -1,10 +1,11 @@
 //! What the metrics ask of an agent.
 
-use super::{Agent, Life, Now};
+use super::{Agent, Now};
 use crate::event::EventType;
-use crate::metrics::Buckets;
+use crate::producer::life::Life;
 use crate::ring::source::{Mode, Source};
 use crate::store::{SCHEMA, Store};
+use crate::totals::Buckets;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

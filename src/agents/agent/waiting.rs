@@ -1,6 +1,6 @@
 //! The file of an agent that lives and has no place.
 
-use crate::find::discover::{self, FileId};
+use crate::base::file::{self, FileId};
 use crate::find::scan::Scanner;
 use nix::errno::Errno;
 use std::path::{Path, PathBuf};
@@ -27,11 +27,11 @@ impl Waiting {
             return false;
         };
         // What cannot be reached now may be there.
-        scanner.directory(directory).is_some_and(|directory| {
-            match discover::facts(directory, name) {
+        scanner
+            .directory(directory)
+            .is_some_and(|directory| match file::facts(directory, name) {
                 Ok(facts) => facts.id != self.id,
                 Err(errno) => errno == Errno::ENOENT,
-            }
-        })
+            })
     }
 }

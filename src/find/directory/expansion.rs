@@ -1,10 +1,11 @@
 //! Finds the directories that are configured, some at a time: a stranger may own what a pattern looks through, and make as many
 //! as he likes.
 
-use super::{AS_A_SHELL, Directory, Holds, LIST, PASS, Places};
-use super::{is_configured, is_wild, open_below, split, walk};
+use super::{
+    AS_A_SHELL, Directory, Holds, PASS, Places, is_configured, is_wild, open_below, split, walk,
+};
+use crate::base::file::{FileFacts, LIST};
 use crate::config::DirectoryPattern;
-use crate::find::discover::FileFacts;
 use glob::Pattern;
 use nix::dir::{Dir, OwningIter, Type};
 use nix::errno::Errno;

@@ -1,7 +1,8 @@
 //! The way to a directory that the configuration names, component by component: who may put a link there could lead root to any
 //! other directory, and have the rings in it emptied.
 
-use super::{LIST, PASS};
+use super::PASS;
+use crate::base::file::LIST;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};

@@ -1,8 +1,8 @@
 //! The files of a directory that were refused, so that none is looked at again for nothing.
 
-use super::{COARSE, is_starting, is_younger_than};
+use super::is_starting;
+use crate::base::file::{COARSE, FileFacts, FileId, is_younger_than};
 use crate::error::Refusal;
-use crate::find::discover::{FileFacts, FileId};
 use crate::log;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -288,7 +288,7 @@ impl RefusedFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::find::discover;
+    use crate::base::file;
     use nix::fcntl::{OFlag, open};
     use nix::sys::stat::Mode;
 
@@ -297,7 +297,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::write(dir.path().join("x"), "no ring").expect("written");
         let fd = open(dir.path(), OFlag::O_DIRECTORY, Mode::empty()).expect("there");
-        let mut facts = discover::facts(&fd, "x".as_ref()).expect("there");
+        let mut facts = file::facts(&fd, "x".as_ref()).expect("there");
         let room = Room::default();
         room.0.set(FOR_RINGS + 3);
         let (mut one, mut other) = (
@@ -330,7 +330,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::write(dir.path().join("x"), "no ring").expect("written");
         let fd = open(dir.path(), OFlag::O_DIRECTORY, Mode::empty()).expect("there");
-        let mut facts = discover::facts(&fd, "x".as_ref()).expect("there");
+        let mut facts = file::facts(&fd, "x".as_ref()).expect("there");
         let room = Room::default();
         let mut files = RefusedFiles::new(room.clone());
         let count = 3 * CHUNK;

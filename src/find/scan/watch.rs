@@ -2,7 +2,8 @@
 
 use super::refused::Room;
 use super::watched::Watched;
-use crate::find::directory::{self, Directory, Expansion, Places, Step};
+use crate::config::Places;
+use crate::find::directory::{self, Directory, Expansion, Step};
 use crate::log;
 use nix::errno::Errno;
 use std::collections::HashMap;

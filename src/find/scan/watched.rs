@@ -2,10 +2,10 @@
 //! nothing.
 
 use super::refused::{RefusedFiles, Room};
-use super::{COARSE, Found, LONGEST_REST, PASS, REST, is_younger_than};
+use super::{Found, LONGEST_REST, PASS, REST};
+use crate::base::file::{self, COARSE, FileFacts, FileId, is_younger_than};
 use crate::error::Refusal;
 use crate::find::directory::{self, Directory};
-use crate::find::discover::{self, FileFacts, FileId};
 use crate::log;
 use crate::store::is_owner_lock;
 use nix::dir::{Dir, OwningIter};
@@ -194,7 +194,7 @@ impl Watched {
         found: &mut Vec<Found>,
     ) -> bool {
         for name in std::mem::take(&mut self.named) {
-            let facts = self.fd().map(|fd| discover::facts(fd, &name));
+            let facts = self.fd().map(|fd| file::facts(fd, &name));
             if let Some(Ok(facts)) = facts {
                 self.meet(name, facts, attached, found);
             }
@@ -251,7 +251,7 @@ impl Watched {
             return;
         };
         let name = name.to_owned();
-        match discover::facts(fd, &name) {
+        match file::facts(fd, &name) {
             Ok(facts) => {
                 if facts.id != id {
                     self.refused.remove(id);
@@ -350,7 +350,7 @@ impl Watched {
                 continue;
             }
             let Ok(fd) = &self.open else { return false };
-            match discover::facts(fd, &name) {
+            match file::facts(fd, &name) {
                 Ok(facts) => self.meet(name, facts, attached, found),
                 // Gone again since.
                 Err(Errno::ENOENT) => {}

@@ -22,7 +22,7 @@ fn shown(path: &Path) -> String {
 const fn last(
     item: u32,
     name: &'static str,
-    value: fn(&Agent, &crate::agents::agent::Now) -> Option<u64>,
+    value: fn(&Agent, &crate::base::clock::Now) -> Option<u64>,
     units: (Semantics, Units),
     oneline: &'static str,
     help: &'static str,

@@ -33,7 +33,7 @@ or restart, nor when pmdanixl is started again while it can keep its state
 const fn of_host(
     item: u32,
     name: &'static str,
-    value: fn(&Control, &crate::agents::agent::Now) -> Option<u64>,
+    value: fn(&Control, &crate::base::clock::Now) -> Option<u64>,
     oneline: &'static str,
     help: &'static str,
 ) -> Metric {
@@ -53,7 +53,7 @@ const fn of_host(
 const fn agents(
     item: u32,
     name: &'static str,
-    value: fn(&Control, &crate::agents::agent::Now) -> Option<u32>,
+    value: fn(&Control, &crate::base::clock::Now) -> Option<u32>,
     oneline: &'static str,
     help: &'static str,
 ) -> Metric {

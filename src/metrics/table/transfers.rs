@@ -1,8 +1,10 @@
 //! Clusters 20 to 23: how transfers are distributed, by their time, size and bandwidth.
 
 use super::{cumulative, histogram, of_agent};
-use crate::agents::agent::{Agent, Now};
-use crate::metrics::{Buckets, Get, Metric, Semantics, Source, Units};
+use crate::agents::agent::Agent;
+use crate::base::clock::Now;
+use crate::metrics::{Get, Metric, Semantics, Source, Units};
+use crate::totals::Buckets;
 
 const MICROSECONDS: (Semantics, Units) = (Semantics::Instant, Units::Microsecond);
 const BANDWIDTH: (Semantics, Units) = (Semantics::Instant, Units::BytePerSecond);

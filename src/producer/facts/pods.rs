@@ -5,15 +5,13 @@
 //! underscore (RFC 1123).
 
 use super::{Facts, kubelet};
-use crate::find::directory::names;
+use crate::base::file::names;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// Where the kubelet has them unless it is told otherwise.
-pub const LOGS: &str = "/var/log/pods";
 /// How many are looked at; a node has some hundreds at most, and the kubelet removes those of pods that are gone.
 const MOST: usize = 1 << 14;
 /// The longest namespace and the longest name, in bytes.

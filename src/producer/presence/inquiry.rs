@@ -1,6 +1,6 @@
 //! Questions to /proc of which it depends whether a batch was counted.
 
-use crate::find::discover::{FileFacts, FileId};
+use crate::base::file::{FileFacts, FileId};
 use crate::producer::holdups::{Holdups, Look};
 use crate::producer::survey::{self, Mappers};
 use crate::producer::writer::Writer;

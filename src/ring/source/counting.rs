@@ -1,8 +1,8 @@
 //! How the events of a ring are counted: each once, whatever its producer, other readers and kills of this process do meanwhile.
 
 use super::{FULL_AGAIN, Mode, Source};
-use crate::agents::agent::Life;
 use crate::error::RingFault;
+use crate::producer::life::Life;
 use crate::producer::presence::{self, Told};
 use crate::ring::commit::{Commit, Fate, Identity, Sight};
 use crate::ring::{BATCH, Ring, sparse};

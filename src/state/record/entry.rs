@@ -1,11 +1,11 @@
 //! What changes of an agent, and its words in a record.
 
-use crate::find::discover::FileId;
+use crate::base::file::FileId;
+use crate::base::words::{Reader, Writer as WordWriter};
 use crate::producer::writer::Writer;
 use crate::ring::Print;
 use crate::ring::commit::{Commit, Identity};
 use crate::ring::layout::MAX_SLOT_WORDS;
-use crate::state::words::{Reader, Writer as WordWriter};
 use crate::store::{Seen, StoreId};
 use crate::totals::account::Account;
 

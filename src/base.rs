@@ -1,0 +1,6 @@
+//! Leaves that all other modules may use.
+
+pub mod clock;
+pub mod file;
+pub mod tmpfs;
+pub mod words;
