@@ -2,43 +2,40 @@
 //! holes, full rings, and rings that wait for their turns.
 
 // By path, as in support/mod.rs, whose other parts need pmcd.
-#[path = "support/world.rs"]
-mod world;
-#[path = "support/writer.rs"]
-mod writer;
+#[path = "support/kit/mod.rs"]
+mod kit;
 
+use kit::layers::BATCH;
+use kit::writer::{Kind, Layout, RingWriter};
+use kit::{Core, LONG, SECOND, push};
 use nix::fcntl::{FcntlArg, fcntl};
-use pmdanixl::event::EventType;
-use pmdanixl::totals::Buckets;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
-use world::{LONG, SECOND, World, push};
-use writer::{Kind, Layout, RingWriter};
 
 #[test]
 fn a_restart_is_told_from_another_reader() {
-    let mut world = World::new(|_| ());
-    let mut ring = world.ring("a");
+    let mut core = Core::new("");
+    let mut ring = core.ring("a");
     for _ in 0..2 {
         (0..5).for_each(|_| push(&mut ring, 1));
-        world.pass(1);
+        core.run(1);
     }
-    let mut ring = world.ring("a");
+    let mut ring = core.ring("a");
     push(&mut ring, 1000);
-    world.pass(1);
-    assert_eq!(world.account(), [1010, 1, 0]);
+    core.run(1);
+    assert_eq!(core.only(), [1010, 1, 0]);
     // Another reader takes two of three.
     (0..3).for_each(|_| push(&mut ring, 100));
     let file = fs::OpenOptions::new()
         .write(true)
-        .open(world.path("a"))
+        .open(core.path("a"))
         .expect("there");
     file.write_all_at(&3_u64.to_le_bytes(), 8).expect("written");
-    world.pass(1);
-    assert_eq!(world.account(), [1110, 1, 2]);
+    core.run(1);
+    assert_eq!(core.only(), [1110, 1, 2]);
 }
 
 /// A lock on a whole file, kept until the descriptor is closed.
@@ -59,50 +56,47 @@ fn locked(path: &Path, kind: i32) -> File {
 
 #[test]
 fn a_stranger_who_may_only_read_a_ring_cannot_keep_its_reader_away() {
-    let mut world = World::new(|_| ());
-    let mut ring = world.ring("a");
-    let _lock = locked(&world.path("a"), libc::F_RDLCK);
+    let mut core = Core::new("");
+    let mut ring = core.ring("a");
+    let _lock = locked(&core.path("a"), libc::F_RDLCK);
     push(&mut ring, 1);
-    world.pass(1);
-    assert_eq!((world.account(), ring.pending()), ([1, 0, 0], 0));
+    core.run(1);
+    assert_eq!((core.only(), ring.pending()), ([1, 0, 0], 0));
 }
 
 #[test]
 fn a_ring_with_traffic_is_taken_over_soon_after_its_drainer_has_gone() {
-    let mut world = World::new(|_| ());
-    let mut ring = world.ring("a");
-    let lock = locked(&world.path("a"), libc::F_WRLCK);
+    let mut core = Core::new("");
+    let mut ring = core.ring("a");
+    let lock = locked(&core.path("a"), libc::F_WRLCK);
     push(&mut ring, 1);
-    world.pass(1);
+    core.run(1);
     assert_eq!(
-        (world.account(), ring.pending()),
+        (core.only(), ring.pending()),
         ([1, 0, 0], 1),
         "only followed"
     );
     drop(lock);
     for _ in 0..12 {
         push(&mut ring, 1);
-        world.tick(1, SECOND / 5, SECOND);
+        core.tick(1, SECOND / 5, SECOND);
     }
-    assert_eq!((world.account(), ring.pending()), ([13, 0, 0], 0));
+    assert_eq!((core.only(), ring.pending()), ([13, 0, 0], 0));
 }
 
 #[test]
 fn who_puts_read_pos_before_the_end_again_and_again_gets_two_batches_a_drain() {
-    let mut world = World::new(|_| ());
+    let mut core = Core::new("");
     // What /proc shows is not waited for.
-    world.agents.set_patience(Duration::ZERO);
-    let mut ring = world.ring("a");
+    core.set_patience(Duration::ZERO);
+    let mut ring = core.ring("a");
     for _ in 0..16 {
         push(&mut ring, 1);
-        world.pass(1);
+        core.run(1);
     }
-    let file = fs::OpenOptions::new().write(true).open(world.path("a"));
+    let file = fs::OpenOptions::new().write(true).open(core.path("a"));
     let (file, done) = (file.expect("there"), AtomicBool::new(false));
-    let counted = |world: &World| {
-        let agent = world.agents.iter().next().expect("an agent");
-        agent.entry.account.events
-    };
+    let counted = |core: &Core| core.all("ring.events")["a"];
     // Two and one before the end, and as many once more.
     let positions = [0_u64, 13].map(u64::to_le_bytes).concat();
     let most = std::thread::scope(|scope| {
@@ -112,9 +106,9 @@ fn who_puts_read_pos_before_the_end_again_and_again_gets_two_batches_a_drain() {
             }
         });
         let drains = (0..50_000).map(|_| {
-            let before = counted(&world);
-            world.agents.drain(world.now, LONG, &mut Vec::new());
-            counted(&world) - before
+            let before = counted(&core);
+            core.drain();
+            counted(&core) - before
         });
         let most = drains.max();
         done.store(true, Relaxed);
@@ -125,14 +119,14 @@ fn who_puts_read_pos_before_the_end_again_and_again_gets_two_batches_a_drain() {
 
 #[test]
 fn a_ring_that_is_followed_and_restarted_shows_nothing_old() {
-    let mut world = World::new(|config| config.observe = true);
-    let mut ring = world.ring("a");
+    let mut core = Core::new("observe = true");
+    let mut ring = core.ring("a");
     (0..6).for_each(|_| push(&mut ring, 1));
-    world.pass(1);
-    let mut ring = world.ring("a");
+    core.run(1);
+    let mut ring = core.ring("a");
     push(&mut ring, 1000);
-    world.pass(2);
-    assert_eq!((world.account(), ring.pending()), ([1006, 1, 0], 1));
+    core.run(2);
+    assert_eq!((core.only(), ring.pending()), ([1006, 1, 0], 1));
 }
 
 /// Fills a ring with events of no type.
@@ -146,32 +140,31 @@ fn fill(file: &File, slots: u64) {
 
 #[test]
 fn events_where_nothing_was_ever_written_are_not_read() {
-    let mut world = World::in_memory();
-    let path = world.path("sparse");
+    let mut core = Core::in_memory("");
+    let path = core.path("sparse");
     let mut ring = RingWriter::create(&path, Layout::V4, 1 << 36).expect("a sparse ring");
     push(&mut ring, 1);
-    world.pass(1);
+    core.run(1);
     let file = fs::OpenOptions::new().write(true).open(&path);
     let file = file.expect("there");
     for position in [1_u64 << 35, (1 << 36) - 1, 1000] {
         file.write_all_at(&position.to_le_bytes(), 0)
             .expect("written");
-        world.pass(5);
+        core.run(5);
     }
-    let agents: Vec<_> = world.agents.iter().collect();
-    let totals = &agents[0].entry.account.totals;
-    assert_eq!((totals.get(EventType::TxBytes), totals.unknown()), (1, 0));
+    assert_eq!(core.sent(), [("sparse", 1)].into());
+    assert_eq!(core.value("ring.unknown", "sparse"), 0);
     // Not a page was made for them.
     assert!(file.metadata().expect("open").blocks() < 100);
 }
 
 #[test]
 fn a_position_that_moves_while_it_is_looked_at_leads_into_no_hole() {
-    let mut world = World::in_memory();
-    let path = world.path("a");
+    let mut core = Core::in_memory("");
+    let path = core.path("a");
     let mut ring = RingWriter::create(&path, Layout::V4, 1 << 20).expect("a ring");
     push(&mut ring, 1);
-    world.pass(1);
+    core.run(1);
     let file = fs::OpenOptions::new().write(true).open(&path);
     let file = file.expect("there");
     let blocks = || file.metadata().expect("open").blocks();
@@ -188,7 +181,7 @@ fn a_position_that_moves_while_it_is_looked_at_leads_into_no_hole() {
             }
         });
         for _ in 0..10_000 {
-            world.pass(1);
+            core.run(1);
         }
         done.store(true, Relaxed);
     });
@@ -198,46 +191,40 @@ fn a_position_that_moves_while_it_is_looked_at_leads_into_no_hole() {
 
 #[test]
 fn the_rings_of_one_agent_have_their_turns_as_those_of_many_have() {
-    let mut world = World::new(|_| ());
+    let mut core = Core::new("");
     let slots = 1 << 16;
     for _ in 0..20 {
         // Unlinked and made again, while the old one is still held.
-        let path = world.path("flood");
+        let path = core.path("flood");
         std::mem::forget(RingWriter::create(&path, Layout::V1, slots).expect("a ring"));
         let file = fs::OpenOptions::new()
             .write(true)
             .open(&path)
             .expect("there");
-        world.agents.scan(world.now, SECOND);
-        world.now += 3 * SECOND;
+        core.scan();
+        core.advance(3 * SECOND);
         fill(&file, slots);
         fs::remove_file(path).expect("there");
     }
     // No time at all: each tick counts a batch, of one ring, and no more.
-    world.tick(1, SECOND, Duration::ZERO);
-    let drained = |world: &World| {
-        let agents = world.agents.iter();
-        agents
-            .map(|agent| agent.entry.account.totals.unknown())
-            .sum()
-    };
-    let first: u64 = drained(&world);
-    assert_eq!(first, pmdanixl::ring::BATCH);
-    for _ in 0..20 * slots / pmdanixl::ring::BATCH {
-        world.tick(1, SECOND, Duration::ZERO);
+    core.tick(1, SECOND, Duration::ZERO);
+    let drained = |core: &Core| core.all("ring.unknown").values().sum::<u64>();
+    assert_eq!(drained(&core), BATCH);
+    for _ in 0..20 * slots / BATCH {
+        core.tick(1, SECOND, Duration::ZERO);
     }
-    assert_eq!(drained(&world), 20 * (slots - 1));
+    assert_eq!(drained(&core), 20 * (slots - 1));
 }
 
 #[test]
 fn no_pair_is_made_across_what_a_full_ring_lost_wherever_its_batch_began() {
     for before in [0, 1] {
         for (requests, pairs) in [(14, 0), (5, 1)] {
-            let mut world = World::new(|_| ());
-            let mut ring = RingWriter::create(&world.path("a"), Layout::V4, 16).expect("a ring");
+            let mut core = Core::new("");
+            let mut ring = RingWriter::create(&core.path("a"), Layout::V4, 16).expect("a ring");
             for _ in 0..before {
                 push(&mut ring, 1);
-                world.pass(1);
+                core.run(1);
             }
             for _ in 0..requests {
                 assert!(ring.push(Kind::TxRequests, 1));
@@ -246,46 +233,41 @@ fn no_pair_is_made_across_what_a_full_ring_lost_wherever_its_batch_began() {
             // The bytes of that transfer are lost where the ring is full, and what comes then are another's.
             let is_full = !ring.push(Kind::TxBytes, 1 << 20);
             assert_eq!(is_full, requests == 14);
-            world.pass(1);
+            core.run(1);
             if is_full {
                 assert!(ring.push(Kind::TxBytes, 1 << 30));
-                world.pass(1);
+                core.run(1);
             }
-            let agents: Vec<_> = world.agents.iter().collect();
-            let bandwidths =
-                (0..64).filter_map(|bucket| agents[0].bucket(Buckets::Bandwidth, bucket));
-            assert_eq!(bandwidths.sum::<u64>(), pairs, "{before} {requests}");
+            let bandwidths = core.transfers("bandwidth.buckets", "a");
+            assert_eq!(bandwidths, pairs, "{before} {requests}");
         }
     }
 }
 
 #[test]
 fn a_full_ring_that_is_followed_is_full_once_however_many_batches_it_is() {
-    let mut world = World::new(|config| config.observe = true);
-    let path = world.path("a");
+    let mut core = Core::new("observe = true");
+    let path = core.path("a");
     let mut ring = RingWriter::create(&path, Layout::V4, 1 << 15).expect("a ring");
     while ring.push(Kind::TxBytes, 1) {}
-    world.tick(9, Duration::from_millis(100), LONG);
-    let entry = |world: &World| world.agents.iter().next().expect("an agent").entry.clone();
-    let found = entry(&world);
-    assert_eq!((found.full, found.highwater), (1, (1 << 15) - 1));
-    assert_eq!(found.account.events, (1 << 15) - 1);
+    core.tick(9, Duration::from_millis(100), LONG);
+    let full = |core: &Core| core.value("ring.full", "a");
+    assert_eq!(full(&core), 1);
+    for metric in ["ring.highwater", "ring.events"] {
+        assert_eq!(core.value(metric, "a"), (1 << 15) - 1, "{metric}");
+    }
     // As long as nobody drains it, it loses what comes: a rate shows that.
     for _ in 0..3 {
-        let before = entry(&world).full;
-        world.pass(10);
-        let more = entry(&world).full - before;
+        let before = full(&core);
+        core.run(10);
+        let more = full(&core) - before;
         assert!((2..=10).contains(&more), "{more} times in 10 s");
     }
     drop(ring);
-    world.pass(10);
-    let ended = entry(&world).full;
-    world.pass(10);
-    assert_eq!(
-        entry(&world).full,
-        ended,
-        "nobody is there to lose anything"
-    );
+    core.run(10);
+    let ended = full(&core);
+    core.run(10);
+    assert_eq!(full(&core), ended, "nobody is there to lose anything");
 }
 
 /// What this thread has worked, however busy the machine is with others.
@@ -296,10 +278,10 @@ fn own_time() -> Duration {
 
 #[test]
 fn rings_that_hold_more_than_there_is_time_for_have_their_turns() {
-    let mut world = World::new(|_| ());
+    let mut core = Core::new("");
     let slots = 1 << 16;
     for number in 0..30 {
-        let path = world.path(&format!("flood-{number}"));
+        let path = core.path(&format!("flood-{number}"));
         drop(RingWriter::create(&path, Layout::V1, slots).expect("a ring"));
         let file = fs::OpenOptions::new()
             .write(true)
@@ -307,17 +289,17 @@ fn rings_that_hold_more_than_there_is_time_for_have_their_turns() {
             .expect("there");
         fill(&file, slots);
     }
-    push(&mut world.ring("good"), 1);
-    world.agents.scan(world.now, SECOND);
+    push(&mut core.ring("good"), 1);
+    core.scan();
     let started = own_time();
     let budget = Duration::from_millis(5);
     let mut ticks = 0;
-    while !world
-        .agents
-        .iter()
-        .any(|agent| agent.total(EventType::TxBytes) == 1)
+    while !core
+        .all("transfer.tx_bytes")
+        .values()
+        .any(|&sent| sent == 1)
     {
-        world.tick(1, Duration::from_millis(50), budget);
+        core.tick(1, Duration::from_millis(50), budget);
         ticks += 1;
     }
     // A batch more than the budget at most, on a machine that may be slow.
@@ -331,20 +313,13 @@ fn rings_that_hold_more_than_there_is_time_for_have_their_turns() {
 
 #[test]
 fn one_ring_under_two_paths_is_counted_once() {
-    let mut world = World::new(|_| ());
-    let mut again = world.config.telemetry_dir[0].clone();
-    again.path += "/../";
-    again.path += world
-        .dir
-        .path()
-        .file_name()
-        .and_then(|name| name.to_str())
-        .expect("a name");
-    world.config.telemetry_dir.push(again);
-    world.configure();
-    push(&mut world.ring("a"), 9);
-    world.pass(3);
-    assert_eq!(world.sent(), [("a", 9)].into());
+    let mut core = Core::new("");
+    let rings = core.rings();
+    let again = rings.join("../rings");
+    core.configure(&format!("telemetry_dir = [{rings:?}, {again:?}]"));
+    push(&mut core.ring("a"), 9);
+    core.run(3);
+    assert_eq!(core.sent(), [("a", 9)].into());
 }
 
 /// Where all events are alike, a producer that has gone round leaves the bytes that were there before, as one that was started
@@ -352,12 +327,12 @@ fn one_ring_under_two_paths_is_counted_once() {
 #[test]
 fn a_ring_of_events_that_are_all_alike_is_never_counted_twice_where_it_is_followed() {
     for lag in 0..8 {
-        let mut world = World::new(|config| config.observe = true);
-        let mut ring = world.ring("a");
+        let mut core = Core::new("observe = true");
+        let mut ring = core.ring("a");
         let mut pushed = 0;
         push(&mut ring, 1);
-        world.pass(2);
-        let file = world.path("a");
+        core.run(2);
+        let file = core.path("a");
         for round in 0..60_u32 {
             for _ in 0..1 + round % 5 {
                 pushed += u64::from(ring.push(Kind::TxBytes, 1));
@@ -366,8 +341,8 @@ fn a_ring_of_events_that_are_all_alike_is_never_counted_twice_where_it_is_follow
             fs::set_permissions(&file, mode).expect("ours");
             // As old as a settled time is.
             std::thread::sleep(Duration::from_millis(if round % 10 == 0 { 25 } else { 0 }));
-            world.pass(1);
-            let sent = world.sent()["a"];
+            core.run(1);
+            let sent = core.sent()["a"];
             assert!(
                 sent <= 1 + pushed,
                 "{sent} of {pushed}, lag {lag}, round {round}"
@@ -377,7 +352,7 @@ fn a_ring_of_events_that_are_all_alike_is_never_counted_twice_where_it_is_follow
             let read_pos = (ring.write_pos() + 16 - behind) % 16;
             ring.set_read_pos(read_pos);
         }
-        let [sent, resets, _] = world.account();
+        let [sent, resets, _] = core.only();
         assert!(
             sent + 16 * resets > pushed,
             "{sent} of {pushed}, {resets} resets"
@@ -387,17 +362,17 @@ fn a_ring_of_events_that_are_all_alike_is_never_counted_twice_where_it_is_follow
 
 #[test]
 fn a_ring_whose_positions_were_wrong_is_drained_soon_after_they_are_right() {
-    let mut world = World::in_memory();
-    let mut ring = world.ring("a");
+    let mut core = Core::in_memory("");
+    let mut ring = core.ring("a");
     push(&mut ring, 3);
     ring.set_read_pos(1 << 40);
-    world.pass(5);
+    core.run(5);
     // Until the times of the file are old enough to tell.
     std::thread::sleep(Duration::from_millis(60));
-    world.pass(60);
-    assert_eq!(world.sent(), [].into());
+    core.run(60);
+    assert_eq!(core.sent(), [].into());
     // Through its mapping, which leaves the times of the file as they are.
     ring.set_read_pos(0);
-    world.pass(5);
-    assert_eq!((world.sent(), ring.pending()), ([("a", 3)].into(), 0));
+    core.run(5);
+    assert_eq!((core.sent(), ring.pending()), ([("a", 3)].into(), 0));
 }

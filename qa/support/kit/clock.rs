@@ -1,0 +1,108 @@
+//! The test clock, and what the daemon does in a tick, for an answer and between them.
+
+use super::{Core, LONG, Running, SECOND};
+use std::time::{Duration, Instant};
+
+impl Core {
+    /// The time of the test clock.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Moves the test clock on; the daemon does nothing.
+    pub fn advance(&mut self, time: Duration) {
+        self.now += time;
+    }
+
+    /// Runs for so many seconds, with a tick in each.
+    pub fn run(&mut self, seconds: u32) {
+        self.tick(seconds, SECOND, LONG);
+    }
+
+    /// Runs for so many seconds, with fifty ticks in each that scan one or two files each.
+    pub fn run_in_pieces(&mut self, seconds: u32) {
+        for _ in 0..seconds {
+            self.advance(SECOND);
+            for _ in 0..50 {
+                self.scan_within(Duration::ZERO);
+                self.drain();
+            }
+        }
+    }
+
+    /// Ticks so often at an interval. The budget is that of the scan, and that of the drain.
+    pub fn tick(&mut self, ticks: u32, interval: Duration, budget: Duration) {
+        for _ in 0..ticks {
+            self.advance(interval);
+            self.scan_within(budget);
+            self.drain_since(self.now, budget);
+            // What /proc shows of a ring takes time of its own.
+            while self.agents().is_asking() {
+                self.drain_since(self.now, budget);
+            }
+        }
+    }
+
+    /// Looks for files.
+    pub fn scan(&mut self) {
+        self.scan_within(LONG);
+    }
+
+    /// Looks for files for as long as the budget says.
+    pub fn scan_within(&mut self, budget: Duration) {
+        self.ahead = self.now.saturating_duration_since(Instant::now());
+        let now = self.now;
+        self.running_mut().agents.scan(now, budget);
+    }
+
+    /// Drains as for an answer, once, whatever waits for /proc.
+    pub fn drain(&mut self) {
+        self.drain_only();
+        self.publish(Vec::new());
+    }
+
+    /// Drains as [`Core::drain`] does, and leaves the instances as they are until the next operation.
+    pub fn drain_only(&mut self) {
+        let now = self.now;
+        let Running {
+            agents, changes, ..
+        } = self.running_mut();
+        agents.drain(now, LONG, changes);
+    }
+
+    /// Goes on with the drain of a tick that began then; true if nothing was left for the next tick.
+    pub fn drain_since(&mut self, began: Instant, budget: Duration) -> bool {
+        let (now, mut changes) = (self.now, Vec::new());
+        let agents = &mut self.running_mut().agents;
+        let is_all = agents.drain_on(began, now, budget, &mut changes);
+        self.publish(changes);
+        is_all
+    }
+
+    /// Drains before an answer; the test clock stands still.
+    pub fn answer(&mut self) {
+        self.drain();
+        while self.agents().is_asking() {
+            self.drain();
+        }
+    }
+
+    /// True if the last drain found rings that the next scan has to attach again.
+    pub fn wants_scan(&self) -> bool {
+        self.agents().is_to_look_again()
+    }
+
+    /// Asks /proc about processes, and removes the rings of agents that have exited, where it is time.
+    pub fn tidy(&mut self) {
+        let now = self.now;
+        let agents = &mut self.running_mut().agents;
+        agents.tidy(now, Instant::now() + LONG);
+    }
+
+    /// Waits for what /proc shows of new agents, as before an answer.
+    pub fn reveal(&mut self) {
+        let mut changes = Vec::new();
+        self.running_mut().agents.reveal(LONG, &mut changes);
+        self.publish(changes);
+    }
+}

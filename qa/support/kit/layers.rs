@@ -1,0 +1,29 @@
+//! Facts of single layers that tests of the whole daemon need.
+#![allow(unused_imports)] // each test binary uses a part of it
+
+use pmdanixl::producer::facts::Facts;
+use pmdanixl::producer::writer::Writer;
+use pmdanixl::ring::source::counting::SWAPPED;
+use pmdanixl::state::record::RECORD_WORDS;
+use std::sync::atomic::Ordering;
+
+pub use pmdanixl::event::MAX_VALUE;
+pub use pmdanixl::find::name::is_instance_name;
+pub use pmdanixl::ring::BATCH;
+pub use pmdanixl::state::boot_id;
+
+/// Bytes of a record of the state file, and of its header.
+pub const RECORD: usize = 8 * RECORD_WORDS;
+
+/// Container id and pod UID of this process, as the labels of its children have them.
+pub fn own_container() -> [Option<String>; 2] {
+    let own = Writer::of(std::process::id()).ok();
+    let own = own.and_then(|own| Facts::of_process(own, &mut |_| false));
+    let own = own.expect("this process runs");
+    [own.container_id, own.pod_uid]
+}
+
+/// Has drains of this process release slots before they count the events, which is wrong: a check must find it.
+pub fn count_after_release(is_swapped: bool) {
+    SWAPPED.store(is_swapped, Ordering::Relaxed);
+}

@@ -1,0 +1,324 @@
+//! The test kit: the daemon without pmcd, in the process of the test, on directories and a clock of the test's own.
+//!
+//! The only place in `qa` that names the types of `src` that a daemon is made of. Tests of one layer name that layer.
+#![allow(dead_code)] // each test binary uses a part of it
+
+pub mod clock;
+pub mod layers;
+#[path = "../memory.rs"]
+pub mod memory;
+pub mod stats;
+#[path = "../store_writer.rs"]
+pub mod store_writer;
+pub mod values;
+// By path, so that its own module is looked for beside it, as it is for the sample producer.
+#[path = "../writer.rs"]
+pub mod writer;
+
+use pmdanixl::agents::agent::Agent;
+use pmdanixl::agents::{AgentKey, Agents, Change};
+use pmdanixl::config::{self, Config};
+use pmdanixl::ids::Ids;
+use pmdanixl::shm::guard_against_sigbus;
+use pmdanixl::state::{self, State, StateFile};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use store_writer::{StoreWriter, TX_BYTES, Who};
+use tempfile::TempDir;
+use writer::{Kind, Layout, RingWriter};
+
+/// A budget that no machine uses up.
+pub const LONG: Duration = Duration::from_secs(3600);
+pub const SECOND: Duration = Duration::from_secs(1);
+
+/// A daemon without pmcd. It runs from the start, and ends with the value as by SIGKILL.
+#[derive(Debug)]
+pub struct Core {
+    home: Home,
+    /// Keys of nixl.conf, one a line.
+    settings: String,
+    /// How long a ring may wait for /proc; `None`: as long as the daemon lets it.
+    patience: Option<Duration>,
+    /// The test clock. It moves only when the test says so.
+    now: Instant,
+    /// How far the test clock was ahead of the machine's at the last tick.
+    ahead: Duration,
+    /// `None`: killed.
+    running: Option<Running>,
+    /// Names of agents that were forgotten, in that order.
+    pub forgotten: Vec<String>,
+}
+
+/// Where a daemon's files are.
+#[derive(Debug)]
+struct Home {
+    rings: PathBuf,
+    /// `None`: no stores are looked for.
+    stores: Option<PathBuf>,
+    state: PathBuf,
+    /// Removed with the value.
+    dir: Option<TempDir>,
+}
+
+/// What a kill takes away.
+#[derive(Debug)]
+struct Running {
+    agents: Agents,
+    ids: Ids,
+    /// The instances, and their ids; `None`: it was withdrawn before it had one.
+    instances: BTreeMap<AgentKey, Option<u32>>,
+    /// What changed since the instances were last brought up to date.
+    changes: Vec<Change>,
+}
+
+impl Core {
+    /// Starts a daemon on directories for rings and stores, with these keys of nixl.conf, one a line. Directories are
+    /// those of the test, and processes are not asked for, unless the settings say otherwise.
+    pub fn new(settings: &str) -> Self {
+        Self::inside(tempfile::tempdir().expect("a directory"), settings)
+    }
+
+    /// Starts a daemon on a file system in memory, where reading a hole through a mapping fills it.
+    pub fn in_memory(settings: &str) -> Self {
+        // Larger rings than are accepted by default.
+        let settings = format!("max_capacity = {}\n{settings}", 1_u64 << 36);
+        Self::inside(memory::in_memory(), &settings)
+    }
+
+    /// Starts a daemon on a directory of rings and a state file that are there before and after it.
+    pub fn on(rings: &Path, state: &Path, settings: &str) -> Self {
+        let home = Home {
+            rings: rings.to_owned(),
+            stores: None,
+            state: state.to_owned(),
+            dir: None,
+        };
+        Self::started(home, settings, None)
+    }
+
+    fn inside(dir: TempDir, settings: &str) -> Self {
+        let [rings, stores] = ["rings", "stores"].map(|name| dir.path().join(name));
+        for path in [&rings, &stores] {
+            fs::create_dir(path).expect("made");
+        }
+        let home = Home {
+            rings,
+            stores: Some(stores),
+            state: dir.path().join("nixl/state"),
+            dir: Some(dir),
+        };
+        Self::started(home, settings, Some(LONG))
+    }
+
+    fn started(home: Home, settings: &str, patience: Option<Duration>) -> Self {
+        guard_against_sigbus().expect("a handler");
+        let mut core = Self {
+            home,
+            settings: settings.to_owned(),
+            patience,
+            now: Instant::now(),
+            ahead: Duration::ZERO,
+            running: None,
+            forgotten: Vec::new(),
+        };
+        core.start();
+        core
+    }
+
+    /// Restarts with rings and stores in one directory, that of the stores.
+    pub fn in_one_directory(mut self) -> Self {
+        self.home.rings = self.stores();
+        self.restart();
+        self
+    }
+
+    /// The directory of rings.
+    pub fn rings(&self) -> PathBuf {
+        self.home.rings.clone()
+    }
+
+    /// The directory of stores.
+    pub fn stores(&self) -> PathBuf {
+        self.home.stores.clone().expect("it has one")
+    }
+
+    /// A file in the directory of rings.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.home.rings.join(name)
+    }
+
+    /// Starts the agent of that name with a ring of 16 slots, in place where its file is there.
+    pub fn ring(&self, name: &str) -> RingWriter {
+        self.ring_of(name, 16)
+    }
+
+    /// Starts the agent of that name with a ring of so many slots.
+    pub fn ring_of(&self, name: &str, slots: u64) -> RingWriter {
+        RingWriter::create(&self.path(name), Layout::V4, slots).expect("a ring")
+    }
+
+    /// Starts an agent with a new store.
+    pub fn store(&self, who: &Who) -> StoreWriter {
+        StoreWriter::create(&self.stores(), who).expect("a store")
+    }
+
+    /// Sends bytes from the agent of a store, at the time of the test clock.
+    pub fn send(&self, store: &StoreWriter, bytes: u64) {
+        store.count(TX_BYTES, bytes);
+        let ahead = u64::try_from(self.ahead.as_nanos()).expect("short");
+        store.flush_at(store_writer::monotonic() + ahead);
+    }
+
+    fn config(&self) -> Config {
+        let mut text = "[nixl]\n".to_owned();
+        let mut default = |key: &str, value: String| {
+            let is_set = |line: &str| line.split('=').next().is_some_and(|set| set.trim() == key);
+            if !self.settings.lines().any(is_set) {
+                writeln!(text, "{key} = {value}").expect("memory");
+            }
+        };
+        default("telemetry_dir", format!("{:?}", self.home.rings));
+        if let Some(stores) = &self.home.stores {
+            default("multiproc_dir", format!("{stores:?}"));
+        }
+        // All of /proc in each of the seconds, which pass fast here, would take most of the time.
+        default("proc_facts", "false".into());
+        text += &self.settings;
+        let loaded = config::parse(Path::new("nixl.conf"), &text);
+        loaded.unwrap_or_else(|err| panic!("{err}: {text}")).config
+    }
+
+    /// Reloads with these keys of nixl.conf instead of those before.
+    pub fn configure(&mut self, settings: &str) {
+        settings.clone_into(&mut self.settings);
+        let config = self.config();
+        let changes = self.running_mut().agents.configure(&config);
+        self.publish(changes);
+    }
+
+    /// Sets the keys of nixl.conf that the next start reads.
+    pub fn set(&mut self, settings: &str) {
+        settings.clone_into(&mut self.settings);
+    }
+
+    /// Lets rings wait so long for what /proc shows.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.patience = Some(patience);
+        self.running_mut().agents.set_patience(patience);
+    }
+
+    /// Kills the daemon, which does nothing more.
+    pub fn kill(&mut self) {
+        self.running = None;
+    }
+
+    /// Starts the daemon with the state file that the last one left.
+    pub fn start(&mut self) {
+        let file = StateFile::open(&self.home.state).expect("ours");
+        let boot = state::boot_id().expect("of this boot");
+        let found = State::take(&file, boot).expect("readable");
+        let found = found.expect("nothing else has the state file locked");
+        assert_eq!(found.set_aside, None);
+        let mut agents = Agents::new(&self.config());
+        if let Some(patience) = self.patience {
+            agents.set_patience(patience);
+        }
+        // What is new begins now, however long the test took to come here.
+        self.now = self.now.max(Instant::now());
+        let changes = agents.restore(found.state, found.records);
+        let ids = Ids::new(&agents.ids(), agents.next_id(), 0);
+        agents.set_next_id(ids.next());
+        self.running = Some(Running {
+            agents,
+            ids,
+            instances: BTreeMap::new(),
+            changes: Vec::new(),
+        });
+        self.publish(changes);
+    }
+
+    /// Kills the daemon and starts it again.
+    pub fn restart(&mut self) {
+        self.kill();
+        self.start();
+    }
+
+    fn agents(&self) -> &Agents {
+        &self.running.as_ref().expect("it runs").agents
+    }
+
+    fn running_mut(&mut self) -> &mut Running {
+        self.running.as_mut().expect("it runs")
+    }
+
+    /// Brings the instances up to date, and gives new ones their ids.
+    fn publish(&mut self, changes: Vec<Change>) {
+        let running = self.running.as_mut().expect("it runs");
+        let mut all = std::mem::take(&mut running.changes);
+        all.extend(changes);
+        for change in all {
+            match change {
+                Change::Appeared(key) => {
+                    let id = running.number(key);
+                    let before = running.instances.insert(key, id);
+                    assert_eq!(before, None, "{key:?} twice");
+                }
+                Change::Ranges(key) => {
+                    let id = running.number(key);
+                    let before = running.instances.insert(key, id);
+                    assert!(before.is_some(), "{key:?} is no instance");
+                }
+                Change::Left { key, .. } => {
+                    let before = running.instances.remove(&key);
+                    assert!(before.is_some(), "{key:?} is no instance");
+                }
+                Change::Forgotten(name) => {
+                    running.ids.forget(&name);
+                    self.forgotten.push(name);
+                }
+            }
+        }
+    }
+}
+
+impl Running {
+    /// Gives an agent an instance id, unless it has one that its buckets fit; the id. `None`: the agent is not known any more.
+    fn number(&mut self, key: AgentKey) -> Option<u32> {
+        let agent = self.agents.get(key)?;
+        let name = agent.name.instance.clone();
+        let mut had = agent.id();
+        if !agent.slots().fits(agent.ranges()) {
+            self.ids.forget(&name);
+            had = None;
+        }
+        let id = had.or_else(|| self.ids.give(&name, 0));
+        let id = id.expect("an id is left");
+        self.agents.set_next_id(self.ids.next());
+        self.agents.set_id(key, id);
+        Some(id)
+    }
+
+    fn instance(&self, name: &str) -> Option<(u32, &Agent)> {
+        let mut all = self.instances();
+        all.find(|(_, agent)| agent.name.instance == name)
+    }
+
+    fn instances(&self) -> impl Iterator<Item = (u32, &Agent)> {
+        let all = self.instances.iter();
+        all.filter_map(|(&key, &id)| Some((id?, self.agents.get(key)?)))
+    }
+}
+
+/// Writes one event of so many bytes.
+pub fn push(ring: &mut RingWriter, value: u64) {
+    assert!(ring.push(Kind::TxBytes, value));
+}
+
+/// Writes one event of so many bytes to a new ring.
+pub fn push_to(mut ring: RingWriter, value: u64) -> RingWriter {
+    push(&mut ring, value);
+    ring
+}

@@ -1,0 +1,86 @@
+//! What the totals of one agent make of events, without a ring.
+
+use pmdanixl::event::{Event, EventType, Events};
+use pmdanixl::metrics::Buckets;
+use pmdanixl::totals::account::Account;
+use pmdanixl::totals::histogram::Bounds;
+use pmdanixl::totals::windows::Windows;
+use std::time::{Duration, Instant};
+
+/// Totals, histograms and last values of an agent, and the percentiles of its last minute.
+pub struct Stats {
+    account: Account,
+    windows: Windows,
+}
+
+impl Stats {
+    /// Counts events, type and value as on the wire, that come over a minute.
+    pub fn of(events: &[(usize, u64)]) -> Self {
+        let start = Instant::now();
+        let (mut account, mut windows) = (Account::default(), Windows::new(start));
+        let bounds = Bounds::latency();
+        for (number, &(kind, value)) in (0..).zip(events) {
+            let after =
+                Duration::from_secs(60) * number / u32::try_from(events.len()).expect("few");
+            windows.advance(start + after);
+            let event = Event::new(EventType::ALL.get(kind).copied(), value);
+            account.count(&Events::of(&[event]), &[], Some(&bounds), 0, &mut windows);
+        }
+        account.cut();
+        Self { account, windows }
+    }
+
+    pub fn total(&self, event: EventType) -> u64 {
+        self.account.totals.get(event)
+    }
+
+    pub fn last(&self, event: EventType) -> Option<u64> {
+        self.account.last(event)
+    }
+
+    pub fn events(&self) -> u64 {
+        self.account.events
+    }
+
+    /// Events of unknown types.
+    pub fn unknown(&self) -> u64 {
+        self.account.totals.unknown()
+    }
+
+    pub fn errors(&self) -> u64 {
+        self.account.errors()
+    }
+
+    /// Halves of transfers whose other half is missing.
+    pub fn unpaired(&self) -> u64 {
+        self.account.pairing.unpaired()
+    }
+
+    /// Transfers that have a bandwidth.
+    pub fn paired(&self) -> u64 {
+        self.account.bandwidth.words().iter().sum()
+    }
+
+    pub fn bucket(&self, of: Buckets, bucket: usize) -> u64 {
+        self.account.bucket(of, bucket)
+    }
+
+    /// A percentile of the last minute, in microseconds or bytes per second; of sizes there are none.
+    pub fn percentile(&self, of: Buckets, percent: u64) -> Option<f64> {
+        match of {
+            Buckets::XferTime => self.windows.xfer_time.percentile(percent),
+            Buckets::PostTime => self.windows.post_time.percentile(percent),
+            Buckets::Bandwidth => self.windows.bandwidth.percentile(percent),
+            Buckets::Size => None,
+        }
+    }
+
+    /// The longest time of the last minute, in microseconds.
+    pub fn longest(&self, of: Buckets) -> Option<u64> {
+        match of {
+            Buckets::XferTime => self.windows.xfer_time.max(),
+            Buckets::PostTime => self.windows.post_time.max(),
+            Buckets::Size | Buckets::Bandwidth => None,
+        }
+    }
+}

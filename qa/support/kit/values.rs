@@ -1,0 +1,265 @@
+//! What a daemon answers: values by metric and instance name, read through the metric table, and labels.
+
+use super::{Core, Running};
+use pmdanixl::agents::agent::{Agent, Now};
+use pmdanixl::agents::peers;
+use pmdanixl::metrics::control::Control;
+use pmdanixl::metrics::{self, METRICS, Metric, Source};
+use pmdanixl::totals::account::{BANDWIDTH, SIZE};
+use pmdanixl::totals::ranges::Ranges;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+
+/// Numbers by instance name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Values(BTreeMap<String, u64>);
+
+impl Values {
+    pub fn into_keys(self) -> impl Iterator<Item = String> {
+        self.0.into_keys()
+    }
+}
+
+impl Deref for Values {
+    type Target = BTreeMap<String, u64>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for Values {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+impl<const COUNT: usize> From<[(&str, u64); COUNT]> for Values {
+    fn from(values: [(&str, u64); COUNT]) -> Self {
+        let values = values.into_iter();
+        Self(
+            values
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect(),
+        )
+    }
+}
+
+/// The metric of that name (`nixl.` left out).
+fn metric(name: &str) -> &'static Metric {
+    let metric = METRICS.iter().find(|metric| metric.name == name);
+    metric.unwrap_or_else(|| panic!("no metric {name}"))
+}
+
+fn number(metric: &str, value: metrics::Value) -> u64 {
+    match value {
+        metrics::Value::U32(value) => value.into(),
+        metrics::Value::U64(value) => value,
+        other => panic!("{metric} is {other:?}, not a whole number"),
+    }
+}
+
+impl Core {
+    fn running(&self) -> &Running {
+        self.running.as_ref().expect("it runs")
+    }
+
+    fn moment(&self) -> Now {
+        Now::read().at(self.now)
+    }
+
+    fn of_agent(&self, metric: &Metric, agent: &Agent) -> Option<metrics::Value> {
+        match metric.source {
+            Source::Event(event) => Some(metrics::Value::U64(agent.total(event))),
+            Source::Agent(get) => get.value(agent, &self.moment()),
+            Source::Slowness => {
+                let all = peers::slowness(self.running().instances());
+                let mut own = all.into_iter().filter(|&(id, _)| agent.id() == Some(id));
+                own.next()
+                    .map(|(_, slowness)| metrics::Value::F64(slowness))
+            }
+            Source::Buckets(_) | Source::UpTo(_) | Source::Host(_) | Source::Control(_) => {
+                panic!("{} has no value of an agent", metric.name)
+            }
+        }
+    }
+
+    fn instance(&self, name: &str) -> &Agent {
+        let found = self.running().instance(name);
+        found
+            .unwrap_or_else(|| panic!("{name} is none of {:?}", self.instances()))
+            .1
+    }
+
+    /// The value of an instance, of whatever type; `None`: it has none.
+    pub fn get(&self, name: &str, instance: &str) -> Option<metrics::Value> {
+        self.of_agent(metric(name), self.instance(instance))
+    }
+
+    /// The whole number that is an instance's value.
+    pub fn value(&self, name: &str, instance: &str) -> u64 {
+        let value = self.get(name, instance);
+        number(
+            name,
+            value.unwrap_or_else(|| panic!("{name} of {instance} has no value")),
+        )
+    }
+
+    /// The text that is an instance's value; `None`: it has none.
+    pub fn text(&self, name: &str, instance: &str) -> Option<String> {
+        self.get(name, instance).map(|value| match value {
+            metrics::Value::Text(text) => text,
+            other => panic!("{name} is {other:?}, not a text"),
+        })
+    }
+
+    /// The whole numbers of all instances that have one.
+    pub fn values(&self, name: &str) -> Values {
+        let of = metric(name);
+        let values = self.running().instances().filter_map(|(_, agent)| {
+            let value = number(name, self.of_agent(of, agent)?);
+            Some((agent.name.instance.clone(), value))
+        });
+        Values(values.collect())
+    }
+
+    /// The value that an agent would have as an instance, which it need not be; `None`: it has none.
+    pub fn remembered(&self, name: &str, agent: &str) -> Option<metrics::Value> {
+        let mut all = self.agents().iter();
+        let found = all.find(|known| known.name.instance == agent);
+        let found = found.unwrap_or_else(|| panic!("{agent} is not known"));
+        self.of_agent(metric(name), found)
+    }
+
+    /// The whole numbers of all agents that are known, instances or not.
+    pub fn all(&self, name: &str) -> Values {
+        let of = metric(name);
+        let values = self.agents().iter().filter_map(|agent| {
+            let value = number(name, self.of_agent(of, agent)?);
+            Some((agent.name.instance.clone(), value))
+        });
+        Values(values.collect())
+    }
+
+    /// The value of a metric that has one for the host, or for the daemon.
+    pub fn host(&self, name: &str) -> u64 {
+        let value = match metric(name).source {
+            Source::Host(event) => Some(metrics::Value::U64(self.agents().host_total(event))),
+            Source::Control(get) => get.value(&self.control(), &self.moment()),
+            _ => panic!("{name} has values of agents"),
+        };
+        number(name, value.unwrap_or_else(|| panic!("{name} has no value")))
+    }
+
+    fn control(&self) -> Control {
+        let agents = self.agents();
+        Control {
+            agents: agents.counts(),
+            effort: agents.effort(),
+            files_refused: agents.scanner().refusals(),
+            persistent: agents.is_persistent(),
+            ..Control::default()
+        }
+    }
+
+    /// The buckets of an instance: what their names end in, and their counts. Without those that have no value.
+    pub fn buckets(&self, name: &str, instance: &str) -> Vec<(String, u64)> {
+        let (metric, agent) = (metric(name), self.instance(instance));
+        let ranges = match metric.indom() {
+            Some(metrics::SIZES) => Ranges::of(&SIZE),
+            Some(metrics::BANDWIDTHS) => Ranges::of(&BANDWIDTH),
+            _ => *agent.ranges(),
+        };
+        let mut below = 0;
+        let buckets = (0..ranges.count()).filter_map(|bucket| match metric.source {
+            Source::Buckets(of) => Some((ranges.suffix(bucket), agent.bucket(of, bucket)?)),
+            Source::UpTo(of) => {
+                below = agent.bucket_up_to(of, bucket, below)?;
+                Some((ranges.up_to(bucket), below))
+            }
+            _ => panic!("{name} is no histogram"),
+        });
+        buckets.collect()
+    }
+
+    /// How many transfers the buckets of an instance count.
+    pub fn transfers(&self, name: &str, instance: &str) -> u64 {
+        let buckets = self.buckets(name, instance).into_iter();
+        buckets.map(|(_, count)| count).sum()
+    }
+
+    /// Bytes that each instance has sent.
+    pub fn sent(&self) -> Values {
+        self.values("transfer.tx_bytes")
+    }
+
+    /// Compares the instances, and the bytes that each has sent, with these.
+    #[track_caller]
+    pub fn assert_sent<const COUNT: usize>(&self, expected: [(&str, u64); COUNT]) {
+        assert_eq!(self.sent(), expected.into());
+    }
+
+    /// Bytes that all agents of the host have sent.
+    pub fn host_sent(&self) -> u64 {
+        self.host("host.transfer.tx_bytes")
+    }
+
+    /// Bytes sent, resets and foreign reads of the only agent that is known.
+    pub fn only(&self) -> [u64; 3] {
+        ["transfer.tx_bytes", "ring.resets", "ring.foreign_reads"].map(|name| {
+            let all = self.all(name);
+            assert_eq!(all.len(), 1, "{all:?}");
+            all.values().sum()
+        })
+    }
+
+    /// `live`, `idle`, `exited` or `unknown`.
+    pub fn status(&self, instance: &str) -> String {
+        self.text("agent.status", instance).expect("it has one")
+    }
+
+    /// The instances and their ids.
+    pub fn instances(&self) -> BTreeMap<String, u32> {
+        let all = self.running().instances();
+        all.map(|(id, agent)| (agent.name.instance.clone(), id))
+            .collect()
+    }
+
+    /// The labels of an instance.
+    pub fn labels(&self, instance: &str) -> Map<String, Value> {
+        let text = self.instance(instance).label_text();
+        serde_json::from_str(&text).expect("an object")
+    }
+
+    /// Transfers of the last minute whose bandwidth an agent's percentiles are made of.
+    pub fn bandwidths(&self, instance: &str) -> u64 {
+        self.instance(instance).windows.bandwidth.count()
+    }
+
+    /// Agents that are known, instances or not.
+    pub fn known(&self) -> u32 {
+        self.agents().effort().known
+    }
+
+    /// Files that are attached.
+    pub fn attached(&self) -> u32 {
+        self.agents().effort().rings
+    }
+
+    /// True if all totals go on after a restart.
+    pub fn is_persistent(&self) -> bool {
+        self.agents().is_persistent()
+    }
+
+    /// Finished process scans.
+    pub fn process_scans(&self) -> u64 {
+        self.agents().effort().surveys
+    }
+
+    /// Pids of processes with libnixl mapped that write no file that is read here; `None`: not all processes can be seen.
+    pub fn silent(&self) -> Option<Vec<u32>> {
+        let silent = self.agents().silent()?.iter();
+        Some(silent.map(|process| process.pid).collect())
+    }
+}
