@@ -2,19 +2,17 @@
 
 #[path = "support/held.rs"]
 mod held;
-#[path = "support/world.rs"]
-mod world;
-#[path = "support/writer.rs"]
-mod writer;
+#[path = "support/kit/mod.rs"]
+mod kit;
 
 use held::Held;
+use kit::writer::{Kind, Layout, RingWriter};
+use kit::{Core, push};
 use std::fs::{self, File};
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-use world::{LONG, SECOND, World, push};
-use writer::{Kind, Layout, RingWriter};
+use std::time::Duration;
 
 /// After how long a file is let go in any case, so that the test ends where the daemon waits for it.
 const MOST: Duration = Duration::from_secs(60);
@@ -59,19 +57,14 @@ fn is_possible() -> bool {
     is_possible
 }
 
-fn ring(world: &World, name: &str) -> RingWriter {
-    RingWriter::create(&world.path(name), Layout::V4, SLOTS).expect("a ring")
+fn ring(core: &Core, name: &str) -> RingWriter {
+    RingWriter::create(&core.path(name), Layout::V4, SLOTS).expect("a ring")
 }
 
 /// On the file system of temporary files, and in memory.
-fn worlds() -> [World; 2] {
-    let after = Some(3 * SECOND);
-    let disk = World::new(|config| config.remove_exited_after = after);
-    let mut memory = World::in_memory();
-    memory.config.remove_exited_after = after;
-    let changes = memory.agents.configure(&memory.config);
-    assert!(changes.is_empty());
-    [disk, memory]
+fn cores() -> [Core; 2] {
+    let settings = "remove_exited_after = \"3s\"";
+    [Core::new(settings), Core::in_memory(settings)]
 }
 
 #[test]
@@ -79,20 +72,20 @@ fn rings_that_are_being_written_to_without_an_end_are_found_and_drained() {
     if !is_possible() {
         return;
     }
-    for mut world in worlds() {
-        let mut before = ring(&world, "before");
+    for mut core in cores() {
+        let mut before = ring(&core, "before");
         push(&mut before, 1);
-        world.pass(1);
-        let first = Holder::of(&world.path("before"));
-        let mut new = ring(&world, "new");
+        core.run(1);
+        let first = Holder::of(&core.path("before"));
+        let mut new = ring(&core, "new");
         push(&mut new, 10);
-        let second = Holder::of(&world.path("new"));
+        let second = Holder::of(&core.path("new"));
         push(&mut before, 2);
-        world.pass(3);
+        core.run(3);
         push(&mut before, 4);
         push(&mut new, 20);
-        world.pass(3);
-        assert_eq!(world.sent(), [("before", 7), ("new", 30)].into());
+        core.run(3);
+        assert_eq!(core.sent(), [("before", 7), ("new", 30)].into());
         assert_eq!((before.pending(), new.pending()), (0, 0));
         assert!(first.end() && second.end());
     }
@@ -103,20 +96,15 @@ fn a_file_that_is_to_be_removed_and_is_written_to_without_an_end_stays() {
     if !is_possible() {
         return;
     }
-    for mut world in worlds() {
-        assert!(ring(&world, "a").push(Kind::TxBytes, 1));
-        world.pass(10);
-        let holder = Holder::of(&world.path("a"));
-        world.agents.tidy(world.now, Instant::now() + LONG);
+    for mut core in cores() {
+        assert!(ring(&core, "a").push(Kind::TxBytes, 1));
+        core.run(10);
+        let holder = Holder::of(&core.path("a"));
+        core.tidy();
         assert!(holder.end());
-        assert!(world.path("a").exists());
-        world.pass(10);
-        world.agents.tidy(world.now, Instant::now() + LONG);
-        assert!(
-            fs::read_dir(world.dir.path())
-                .expect("there")
-                .next()
-                .is_none()
-        );
+        assert!(core.path("a").exists());
+        core.run(10);
+        core.tidy();
+        assert!(fs::read_dir(core.rings()).expect("there").next().is_none());
     }
 }

@@ -1,55 +1,37 @@
 //! Rings of agents that have exited are removed, and no agent that starts meanwhile loses an event by it.
 
+// By path, as in support/mod.rs, whose other parts need pmcd.
+#[path = "support/kit/mod.rs"]
+mod kit;
 #[path = "support/patience.rs"]
 mod patience;
-#[path = "support/writer.rs"]
-mod writer;
 
+use kit::writer::{Kind, Layout, RingWriter};
+use kit::{Core, SECOND};
 use patience::PATIENCE;
-use pmdanixl::agents::Agents;
-use pmdanixl::config::{Config, DirectoryPattern};
-use pmdanixl::event::EventType;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use writer::{Kind, Layout, RingWriter};
 
-const SECOND: Duration = Duration::from_secs(1);
-/// For what is not about time: no machine takes so long.
-const LONG: Duration = Duration::from_secs(3600);
-
-fn config(dir: &Path, after: Option<Duration>) -> Config {
-    Config {
-        telemetry_dir: vec![DirectoryPattern {
-            path: dir.to_str().expect("UTF-8").into(),
-            label: None,
-            literal: true,
-        }],
-        remove_exited_after: after,
-        // All of /proc in each of the seconds, which pass fast here, would take most of the time.
-        proc_facts: false,
-        ..Config::default()
+/// Runs for so many seconds.
+fn run(core: &mut Core, seconds: u32) {
+    for _ in 0..seconds {
+        core.advance(SECOND);
+        pass(core);
     }
 }
 
-/// One second of the daemon's life.
-fn tick(agents: &mut Agents, now: &mut Instant) {
-    *now += SECOND;
-    pass(agents, now);
+fn pass(core: &mut Core) {
+    core.scan();
+    core.drain();
+    core.tidy();
 }
 
-fn pass(agents: &mut Agents, now: &Instant) {
-    let mut changes = Vec::new();
-    agents.scan(*now, LONG);
-    agents.drain(*now, LONG, &mut changes);
-    agents.tidy(*now, Instant::now() + LONG);
-}
-
-fn sent(agents: &Agents) -> u64 {
-    let agents = agents.iter().filter(|agent| agent.name.raw == "agent");
-    agents.map(|agent| agent.total(EventType::TxBytes)).sum()
+/// Bytes that the agent has sent.
+fn sent(core: &Core) -> u64 {
+    core.all("transfer.tx_bytes")["agent"]
 }
 
 fn names(dir: &Path) -> Vec<String> {
@@ -64,69 +46,59 @@ fn names(dir: &Path) -> Vec<String> {
 
 #[test]
 fn only_drained_rings_that_nobody_has_are_removed_and_only_when_it_is_asked_for() {
-    for after in [None, Some(5 * SECOND)] {
-        let dir = tempfile::tempdir().expect("a directory");
-        let mut agents = Agents::new(&config(dir.path(), after));
-        let mut now = Instant::now();
+    for (settings, removes) in [("", false), ("remove_exited_after = \"5s\"", true)] {
+        let mut core = Core::new(settings);
+        let dir = core.rings();
         let ring = |name: &str| {
-            let mut ring = RingWriter::create(&dir.path().join(name), Layout::V4, 16);
+            let mut ring = RingWriter::create(&dir.join(name), Layout::V4, 16);
             let ring = ring.as_mut().expect("a ring");
             assert!(ring.push(Kind::TxBytes, 7));
         };
         ring("agent");
         ring("read");
-        fs::write(dir.path().join("notes"), "no ring").expect("written");
-        fs::write(dir.path().join("zeros"), [0; 168]).expect("written");
-        let live = RingWriter::create(&dir.path().join("live"), Layout::V4, 16).expect("a ring");
-        let tail = fs::File::open(dir.path().join("read")).expect("there");
-        (0..4).for_each(|_| tick(&mut agents, &mut now));
-        assert_eq!(names(dir.path()).len(), 5, "it is not time");
-        (0..9).for_each(|_| tick(&mut agents, &mut now));
+        fs::write(dir.join("notes"), "no ring").expect("written");
+        fs::write(dir.join("zeros"), [0; 168]).expect("written");
+        let live = RingWriter::create(&dir.join("live"), Layout::V4, 16).expect("a ring");
+        let tail = fs::File::open(dir.join("read")).expect("there");
+        run(&mut core, 4);
+        assert_eq!(names(&dir).len(), 5, "it is not time");
+        run(&mut core, 9);
         let mut left = vec!["agent", "live", "notes", "read", "zeros"];
-        left.retain(|&name| after.is_none() || name != "agent");
-        assert_eq!(names(dir.path()), left);
-        assert_eq!(sent(&agents), 7, "what it counted stays");
+        left.retain(|&name| !removes || name != "agent");
+        assert_eq!(names(&dir), left);
+        assert_eq!(sent(&core), 7, "what it counted stays");
         drop((tail, live));
-        (0..9).for_each(|_| tick(&mut agents, &mut now));
-        left.retain(|&name| after.is_none() || !["read", "live"].contains(&name));
-        assert_eq!(names(dir.path()), left);
+        run(&mut core, 9);
+        left.retain(|&name| !removes || !["read", "live"].contains(&name));
+        assert_eq!(names(&dir), left);
     }
 }
 
 #[test]
 fn what_a_kill_in_the_midst_of_a_removal_leaves_is_the_agents_and_nobody_elses() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut agents = Agents::new(&config(dir.path(), None));
-    let mut now = Instant::now();
-    let path = dir.path().join("agent");
+    let mut core = Core::new("");
+    let dir = core.rings();
+    let path = dir.join("agent");
     let mut ring = RingWriter::create(&path, Layout::V4, 16).expect("a ring");
     assert!(ring.push(Kind::TxBytes, 1));
-    tick(&mut agents, &mut now);
+    run(&mut core, 1);
     // As it is after a kill between the move and the end: the agent has come back in between, under its name.
-    fs::rename(&path, dir.path().join(".pmdanixl-agent")).expect("there");
-    let nowhere = Config {
-        telemetry_dir: Vec::new(),
-        ..Config::default()
-    };
-    agents.configure(&nowhere);
+    fs::rename(&path, dir.join(".pmdanixl-agent")).expect("there");
+    core.configure("telemetry_dir = []");
     let mut new = RingWriter::create(&path, Layout::V4, 16).expect("a ring");
     assert!(ring.push(Kind::TxBytes, 10) && new.push(Kind::TxBytes, 100));
     // Somebody would like to add to the agent's counts.
-    let foreign = dir.path().join(".pmdanixl-other");
+    let foreign = dir.join(".pmdanixl-other");
     let mut foreign = RingWriter::create(&foreign, Layout::V4, 16).expect("a ring");
     assert!(foreign.push(Kind::TxBytes, 1000));
-    agents.configure(&config(dir.path(), Some(SECOND)));
-    (0..3).for_each(|_| tick(&mut agents, &mut now));
-    assert_eq!(sent(&agents), 111);
-    let mut instances: Vec<&str> = agents
-        .iter()
-        .map(|agent| agent.name.instance.as_str())
-        .collect();
-    instances.sort_unstable();
-    assert_eq!(instances, [".pmdanixl-other", "agent"]);
+    core.configure("remove_exited_after = \"1s\"");
+    run(&mut core, 3);
+    assert_eq!(sent(&core), 111);
+    let all = core.all("transfer.tx_bytes");
+    assert_eq!(all, [(".pmdanixl-other", 1000), ("agent", 111)].into());
     drop(ring);
-    (0..5).for_each(|_| tick(&mut agents, &mut now));
-    assert_eq!(names(dir.path()), [".pmdanixl-other", "agent"]);
+    run(&mut core, 5);
+    assert_eq!(names(&dir), [".pmdanixl-other", "agent"]);
 }
 
 /// Runs a test once more in a process that ignores SIGIO, as the daemon does: the kernel sends it when somebody waits for a
@@ -187,10 +159,9 @@ fn ten_thousand_agents_that_start_while_their_file_is_removed_lose_no_event() {
     if !ignores_sigio("ten_thousand_agents_that_start_while_their_file_is_removed_lose_no_event") {
         return;
     }
-    let dir = tempfile::tempdir().expect("a directory");
-    let path = dir.path().join("agent");
-    let mut agents = Agents::new(&config(dir.path(), Some(Duration::ZERO)));
-    let mut now = Instant::now();
+    let mut core = Core::new("remove_exited_after = \"0s\"");
+    let dir = core.rings();
+    let path = dir.join("agent");
     let (done, took, starts) = (
         AtomicBool::new(false),
         AtomicU64::new(0),
@@ -207,18 +178,18 @@ fn ten_thousand_agents_that_start_while_their_file_is_removed_lose_no_event() {
             // An agent that is about to open the file, and cannot be seen by anybody, takes no seconds for that, however busy the
             // machine is: in one, a removed ring is let go.
             if !starts.load(Ordering::Acquire) {
-                now += SECOND;
+                core.advance(SECOND);
             }
-            pass(&mut agents, &now);
+            pass(&mut core);
             let elapsed = u64::try_from(started.elapsed().as_nanos()).unwrap_or(0);
             took.store(elapsed.min(10_000_000), Ordering::Relaxed);
         }
         let sent = writer.join().expect("caught");
-        sent.unwrap_or_else(|_| panic!("each ring is drained: {agents:#?}"))
+        sent.unwrap_or_else(|_| panic!("each ring is drained: {core:#?}"))
     });
-    (0..5).for_each(|_| tick(&mut agents, &mut now));
-    assert_eq!(sent(&agents), truth);
-    assert!(names(dir.path()).is_empty(), "{:?}", names(dir.path()));
+    run(&mut core, 5);
+    assert_eq!(sent(&core), truth);
+    assert!(names(&dir).is_empty(), "{:?}", names(&dir));
     println!("{new} of 10000 starts met no file");
     assert!(new > 0 && new < 10_000, "no races: {new}");
 }
