@@ -1,12 +1,14 @@
 //! Living agents whose stores give their places to others: nothing of them is lost or counted twice, for as long as they wait.
 
 // By path, as in support/mod.rs, whose other parts need pmcd.
-#[path = "support/store_world.rs"]
-mod store_world;
+#[path = "support/kit/mod.rs"]
+mod kit;
 
+use kit::Core;
+use kit::store_writer::{StoreWriter, Who};
+use kit::writer::{Kind, RingWriter};
 use std::fs;
 use std::os::unix::fs::chown;
-use store_world::{Kind, RingWriter, SECOND, StoreWriter, Who, World};
 
 const GREEDY: u32 = 1001;
 const VICTIM: u32 = 1000;
@@ -20,15 +22,15 @@ fn is_root() -> bool {
     is_root
 }
 
-fn greedy(world: &World, who: &Who) -> StoreWriter {
-    let store = world.store(who);
+fn greedy(core: &Core, who: &Who) -> StoreWriter {
+    let store = core.store(who);
     chown(store.path(), Some(GREEDY), None).expect("root may");
     store
 }
 
-fn victim(world: &World, name: &str) -> RingWriter {
-    let mut ring = world.ring(name);
-    chown(world.rings().join(name), Some(VICTIM), None).expect("root may");
+fn victim(core: &Core, name: &str) -> RingWriter {
+    let mut ring = core.ring(name);
+    chown(core.rings().join(name), Some(VICTIM), None).expect("root may");
     assert!(ring.push(Kind::TxBytes, 1));
     ring
 }
@@ -39,50 +41,48 @@ fn living_stores_of_the_greediest_make_room_and_go_on_where_they_were() {
         return;
     }
     for restarts in [false, true] {
-        let mut world = World::with(|config| {
-            (config.max_agents, config.retain) = (4, 10 * SECOND);
-        });
+        let mut core = Core::new("max_agents = 4\nretain = \"10s\"");
         let stores: Vec<_> = (0..4)
-            .map(|number| greedy(&world, &Who::named(format!("greedy-{number}"))))
+            .map(|number| greedy(&core, &Who::named(format!("greedy-{number}"))))
             .collect();
-        stores.iter().for_each(|store| world.send(store, 100));
-        world.pass(3);
-        assert_eq!(world.sent().len(), 4);
+        stores.iter().for_each(|store| core.send(store, 100));
+        core.run(3);
+        assert_eq!(core.sent().len(), 4);
         let rings: Vec<_> = (0..2)
-            .map(|number| victim(&world, &format!("victim-{number}")))
+            .map(|number| victim(&core, &format!("victim-{number}")))
             .collect();
-        world.pass(5);
-        let now = world.sent();
+        core.run(5);
+        let now = core.sent();
         assert_eq!(
             now.keys().filter(|name| name.starts_with("victim")).count(),
             2,
             "{now:?}"
         );
         assert_eq!(now.len(), 4, "no more than there are places for: {now:?}");
-        assert_eq!(world.host(), 4 * 100 + 2);
+        assert_eq!(core.host_sent(), 4 * 100 + 2);
         // Meanwhile they go on, and others of their names come, which are none of those that wait.
-        stores.iter().for_each(|store| world.send(store, 7));
+        stores.iter().for_each(|store| core.send(store, 7));
         if restarts {
-            world.restart();
+            core.restart();
         }
-        world.pass(3);
-        let shown = world.sent();
+        core.run(3);
+        let shown = core.sent();
         let names = (0..4).map(|number| format!("greedy-{number}"));
         let waiting: Vec<_> = names.filter(|name| !shown.contains_key(name)).collect();
         assert_eq!(waiting.len(), 2);
         let same: Vec<_> = waiting
             .iter()
-            .flat_map(|name| [1, 2, 3].map(|pid| greedy(&world, &Who::named(name).pid(pid))))
+            .flat_map(|name| [1, 2, 3].map(|pid| greedy(&core, &Who::named(name).pid(pid))))
             .collect();
-        same.iter().for_each(|store| world.send(store, 1 << 20));
-        world.pass(5);
+        same.iter().for_each(|store| core.send(store, 1 << 20));
+        core.run(5);
         drop(rings);
         for number in 0..2 {
-            fs::remove_file(world.rings().join(format!("victim-{number}"))).expect("there");
+            fs::remove_file(core.rings().join(format!("victim-{number}"))).expect("there");
         }
         // Those that have exited are shown for a while yet.
-        world.pass_in_pieces(100);
-        let now = world.sent();
+        core.run_in_pieces(100);
+        let now = core.sent();
         for number in 0..4 {
             let name = format!("greedy-{number}");
             assert!(now.get(&name).is_none_or(|sent| *sent == 107), "{now:?}");
@@ -93,7 +93,7 @@ fn living_stores_of_the_greediest_make_room_and_go_on_where_they_were() {
         assert_eq!(other + back, 4, "{now:?}");
         // What waits was counted up to then, or to the end of its last turn.
         let waiting = 4 - back;
-        let host = world.host() - 2 - other * (1 << 20) - back * 107;
+        let host = core.host_sent() - 2 - other * (1 << 20) - back * 107;
         assert!(
             host == waiting * 100 || host == waiting * 107,
             "{host} of {waiting}"
@@ -108,20 +108,18 @@ fn who_waited_for_a_place_and_begins_again_is_who_he_was() {
         return;
     }
     for (removes, says_more) in [(false, false), (false, true), (true, false)] {
-        let mut world = World::with(|config| {
-            (config.max_agents, config.retain) = (4, 10 * SECOND);
-        });
+        let mut core = Core::new("max_agents = 4\nretain = \"10s\"");
         let mut stores: Vec<_> = (0..4)
-            .map(|number| Some(greedy(&world, &Who::named(format!("greedy-{number}")))))
+            .map(|number| Some(greedy(&core, &Who::named(format!("greedy-{number}")))))
             .collect();
         let living = stores.iter().flatten();
-        living.for_each(|store| world.send(store, 100));
-        world.pass(3);
+        living.for_each(|store| core.send(store, 100));
+        core.run(3);
         let rings: Vec<_> = (0..2)
-            .map(|number| victim(&world, &format!("victim-{number}")))
+            .map(|number| victim(&core, &format!("victim-{number}")))
             .collect();
-        world.pass(5);
-        let shown = world.sent();
+        core.run(5);
+        let shown = core.sent();
         let waiting: Vec<_> = (0..4)
             .filter(|number| !shown.contains_key(&format!("greedy-{number}")))
             .collect();
@@ -131,29 +129,29 @@ fn who_waited_for_a_place_and_begins_again_is_who_he_was() {
             let name = format!("greedy-{number}");
             let store = stores[number].take().expect("alive");
             if says_more {
-                world.send(&store, more);
+                core.send(&store, more);
             }
             if removes {
                 fs::remove_file(store.path()).expect("there");
             }
             drop(store);
-            world.pass(5);
-            let store = greedy(&world, &Who::named(name).pid(4242));
-            world.send(&store, 1000);
+            core.run(5);
+            let store = greedy(&core, &Who::named(name).pid(4242));
+            core.send(&store, 1000);
             stores[number] = Some(store);
         }
-        world.pass(5);
+        core.run(5);
         drop(rings);
         for number in 0..2 {
-            fs::remove_file(world.rings().join(format!("victim-{number}"))).expect("there");
+            fs::remove_file(core.rings().join(format!("victim-{number}"))).expect("there");
         }
-        world.pass_in_pieces(60);
-        let now = world.sent();
+        core.run_in_pieces(60);
+        let now = core.sent();
         assert!(!now.keys().any(|name| name.contains('@')), "{now:?}");
         for number in &waiting {
             let name = format!("greedy-{number}");
             assert_eq!(now.get(&name), Some(&(1100 + more)), "{now:?}");
         }
-        assert_eq!(world.host(), 4 * 100 + 2 * (1000 + more) + 2);
+        assert_eq!(core.host_sent(), 4 * 100 + 2 * (1000 + more) + 2);
     }
 }
