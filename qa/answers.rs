@@ -1,37 +1,32 @@
 //! What an answer holds: all that was written before it was asked for.
 
 mod support;
-#[allow(clippy::duplicate_mod, reason = "support has it as well")]
-#[path = "support/world.rs"]
-mod world;
 
-use pmdanixl::event::EventType;
 use std::fs;
 use std::process::Command;
+use support::kit::writer::{Kind, Layout, RingWriter};
+use support::kit::{Core, LONG, SECOND, push};
 use support::pdu::Link;
-use support::{Home, PMDANIXL, wait_for, writer};
-use world::{LONG, SECOND, World, push};
-use writer::{Kind, Layout, RingWriter};
+use support::{Home, PMDANIXL, wait_for};
 
 const TX_BYTES: &str = "transfer.tx_bytes";
 
-/// What an answer has of the world's only agent.
-fn answer(world: &mut World) -> u64 {
-    world.answer();
-    let agent = world.agents.iter().next().expect("an agent");
-    agent.total(EventType::TxBytes)
+/// What an answer has of the core's only agent.
+fn answer(core: &mut Core) -> u64 {
+    core.answer();
+    core.all("transfer.tx_bytes")["a"]
 }
 
 #[test]
 fn it_has_the_last_event_wherever_the_ring_ends_and_however_full_it_is() {
     // Where no store to a mapping changes the time of the file, by which it would be seen that the ring was set up anew.
-    let mut world = World::in_memory();
-    let mut ring = world.ring("a");
+    let mut core = Core::in_memory("");
+    let mut ring = core.ring("a");
     push(&mut ring, 1);
-    world.tick(1, SECOND, LONG);
+    core.tick(1, SECOND, LONG);
     // The clock of files is coarse.
     wait_for("its file is older than that clock can tell", || {
-        let changed = fs::metadata(world.path("a")).expect("there").modified();
+        let changed = fs::metadata(core.path("a")).expect("there").modified();
         let age = changed.expect("known").elapsed().unwrap_or_default();
         (age > SECOND / 5).then_some(())
     });
@@ -62,34 +57,34 @@ fn it_has_the_last_event_wherever_the_ring_ends_and_however_full_it_is() {
             }
             sent += events;
             let at = ring.write_pos();
-            assert_eq!(answer(&mut world), sent, "{events} events up to slot {at}");
+            assert_eq!(answer(&mut core), sent, "{events} events up to slot {at}");
         }
     }
 }
 
 #[test]
 fn it_has_what_an_agent_wrote_that_was_started_anew_with_a_ring_of_another_size() {
-    let mut world = World::new(|_| ());
-    let start = |world: &World, capacity| {
-        let path = world.path("a");
+    let mut core = Core::new("");
+    let start = |core: &Core, capacity| {
+        let path = core.path("a");
         let mut ring = RingWriter::create(&path, Layout::V4, capacity).expect("a ring");
         for _ in 0..3 {
             push(&mut ring, 1);
         }
         ring
     };
-    let _first = start(&world, 16);
-    world.tick(1, SECOND, LONG);
-    assert_eq!(answer(&mut world), 3);
-    assert!(!world.agents.is_to_look_again());
+    let _first = start(&core, 16);
+    core.tick(1, SECOND, LONG);
+    assert_eq!(answer(&mut core), 3);
+    assert!(!core.wants_scan());
     let mut rings = Vec::new();
     for (round, capacity) in (2..).zip([64, 256, 16, 64]) {
-        rings.push(start(&world, capacity));
-        answer(&mut world);
-        assert!(world.agents.is_to_look_again(), "it is another ring");
-        world.agents.scan(world.now, LONG);
-        assert_eq!(answer(&mut world), 3 * round);
-        assert!(!world.agents.is_to_look_again());
+        rings.push(start(&core, capacity));
+        answer(&mut core);
+        assert!(core.wants_scan(), "it is another ring");
+        core.scan();
+        assert_eq!(answer(&mut core), 3 * round);
+        assert!(!core.wants_scan());
     }
 }
 

@@ -3,14 +3,8 @@
 mod support;
 #[path = "support/titled.rs"]
 mod titled;
-#[path = "support/world.rs"]
-#[allow(clippy::duplicate_mod, reason = "it stands on its own elsewhere")]
-mod world;
 
 use nix::unistd::{Uid, User};
-use pmdanixl::producer::facts::Facts;
-use pmdanixl::producer::life::Life;
-use pmdanixl::producer::writer::Writer;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,13 +15,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use support::kill::{kill_process, wait_for_orphans};
+use support::kit::layers::own_container;
+use support::kit::{Core, LONG, push_to};
 use support::pdu::Link;
 use support::pmproxy::Pmproxy;
 use support::sample::Sample;
-use support::writer::{self, Kind, Layout, RingWriter};
+use support::writer::{Kind, Layout, RingWriter};
 use support::{Home, PMDANIXL, Pmcd, TX_BYTES, example, run, wait_for};
 use titled::Titled;
-use world::{LONG, World};
 
 const SECRET: &str = "hf-Zq7wXr2Lk9";
 /// A few transfers, and then it lives on.
@@ -52,14 +47,11 @@ fn own_user() -> String {
 
 /// The labels that an agent must have: those given, and what this process has as its child has it.
 fn expected(labels: &[(&str, &str)]) -> Map<String, Value> {
-    let own = Writer::of(std::process::id())
-        .ok()
-        .and_then(|own| Facts::of_process(own, &mut |_| false));
-    let own = own.expect("this process runs");
+    let [container_id, pod_uid] = own_container();
     let of_all = [
         ("source", Some("ring".to_owned())),
-        ("container_id", own.container_id),
-        ("pod_uid", own.pod_uid),
+        ("container_id", container_id),
+        ("pod_uid", pod_uid),
     ];
     let of_all = of_all
         .into_iter()
@@ -194,8 +186,8 @@ fn labels_are_right_when_an_instance_is_seen_first() {
 
 #[test]
 fn an_agent_is_no_instance_before_it_is_known_who_it_is() {
-    let mut world = World::new(|config| config.proc_facts = true);
-    let rings = world.dir.path().to_owned();
+    let mut core = Core::new("proc_facts = true");
+    let rings = core.rings();
     let user = own_user();
     let names = [0, 1, 2, 3].map(|rank| (rank, format!("5c0d7a1e-vllm-{rank}")));
     let mut right = BTreeMap::new();
@@ -216,13 +208,11 @@ fn an_agent_is_no_instance_before_it_is_known_who_it_is() {
     // Its patience passes while the test ticks, so that whoever holds the machine up holds both up.
     let mut seen = BTreeMap::new();
     wait_for("all are instances", || {
-        world.tick(1, Duration::from_millis(2), LONG);
-        world.agents.tidy(world.now, Instant::now() + LONG);
-        for &key in &world.instances {
-            let agent = world.agents.get(key).expect("an instance");
-            let labels = agent.labels().as_object().cloned();
-            seen.entry(agent.name.instance.clone())
-                .or_insert_with(|| labels.expect("an object"));
+        core.tick(1, Duration::from_millis(2), LONG);
+        core.tidy();
+        for name in core.instances().into_keys() {
+            let labels = core.labels(&name);
+            seen.entry(name).or_insert(labels);
         }
         (seen.len() == right.len()).then_some(())
     });
@@ -231,26 +221,24 @@ fn an_agent_is_no_instance_before_it_is_known_who_it_is() {
 
 #[test]
 fn an_agent_that_has_written_nothing_yet_is_live_from_the_first_answer_on() {
-    let mut world = World::new(|config| config.proc_facts = true);
-    let rings = world.dir.path().to_owned();
+    let mut core = Core::new("proc_facts = true");
+    let rings = core.rings();
     let command = Command::new(example("producer"));
     // The first transfer is due in months.
     let agent = Sample::start_as(command, &rings, "agent", "--rate 0.0000001");
     wait_for("it has its ring", || {
         let maps = fs::read_to_string(format!("/proc/{}/maps", agent.pid())).expect("it runs");
-        let ring = world.path("agent");
+        let ring = core.path("agent");
         maps.contains(ring.to_str()?).then_some(())
     });
-    let mut changes = Vec::new();
     wait_for("it is an instance", || {
-        world.now += Duration::from_millis(2);
-        world.agents.scan(world.now, LONG);
-        world.agents.drain(world.now, LONG, &mut changes);
-        world.agents.reveal(LONG, &mut changes);
-        (!changes.is_empty()).then_some(())
+        core.advance(Duration::from_millis(2));
+        core.scan();
+        core.drain();
+        core.reveal();
+        (!core.instances().is_empty()).then_some(())
     });
-    let agent = world.agents.iter().next().expect("it is known");
-    assert_eq!(agent.state, Life::Live);
+    assert_eq!(core.status("agent"), "live");
 }
 
 #[test]
@@ -499,24 +487,25 @@ fn a_scrape_by_prometheus_has_the_labels_and_the_values_of_a_histogram() {
 
 #[test]
 fn a_look_for_others_takes_no_label_away() {
-    let mut world = World::new(|config| config.proc_facts = true);
+    let mut core = Core::new("proc_facts = true");
     // It is never silent, so that /proc is not asked about it again.
-    let rings = world.dir.path().to_owned();
+    let rings = core.rings();
     let mut command = Command::new(example("producer"));
     command.args(["--capacity", "64"]);
     let _agent = Sample::start_as(command, &rings, "agent", "--rate 0");
     let mut look = |seconds| {
-        world.now += Duration::from_secs(seconds);
-        world.agents.scan(world.now, LONG);
-        world.agents.drain(world.now, LONG, &mut Vec::new());
-        world.agents.tidy(world.now, Instant::now() + LONG);
-        let labels = world.agents.iter().next().map(|agent| agent.labels());
-        (labels, world.agents.effort().surveys)
+        core.advance(Duration::from_secs(seconds));
+        core.scan();
+        core.drain();
+        core.tidy();
+        let is_instance = core.instances().contains_key("agent");
+        let labels = is_instance.then(|| core.labels("agent"));
+        (labels, core.process_scans())
     };
     let user = own_user();
-    let has_user = |labels: &Option<Value>| {
+    let has_user = |labels: &Option<Map<String, Value>>| {
         let labels = labels.as_ref();
-        labels.is_some_and(|labels| labels["user"].as_str() == Some(&user))
+        labels.is_some_and(|labels| labels.get("user").is_some_and(|name| *name == *user))
     };
     let (_, surveys) = wait_for("it is known whose it is", || {
         Some(look(1)).filter(|(labels, _)| has_user(labels))
@@ -531,8 +520,8 @@ fn a_look_for_others_takes_no_label_away() {
 
 #[test]
 fn an_agent_that_is_started_anew_keeps_its_labels_until_it_has_its_own() {
-    let mut world = World::new(|config| config.proc_facts = true);
-    let rings = world.dir.path().to_owned();
+    let mut core = Core::new("proc_facts = true");
+    let rings = core.rings();
     let user = own_user();
     let start = |rank| {
         let mut command = worker(example("producer"), rank);
@@ -540,11 +529,12 @@ fn an_agent_that_is_started_anew_keeps_its_labels_until_it_has_its_own() {
         Sample::start_as(command, &rings, "5c0d7a1e-vllm-0", A_FEW)
     };
     let mut look = || {
-        world.tick(1, Duration::from_millis(2), LONG);
-        world.agents.tidy(world.now, Instant::now() + LONG);
-        let agent = world.agents.get(*world.instances.first()?)?;
-        let labels = agent.labels().as_object().cloned();
-        Some((labels.expect("an object"), agent.user(), agent.entry.starts))
+        core.tick(1, Duration::from_millis(2), LONG);
+        core.tidy();
+        let instance = core.instances().into_keys().next()?;
+        let starts = core.value("agent.starts", &instance);
+        let owner = core.text("agent.user", &instance);
+        Some((core.labels(&instance), owner, starts))
     };
     let before = start(1);
     let (first, owner, starts) = wait_for("it is an instance", &mut look);
@@ -586,10 +576,10 @@ sys.stdin.readline()
 
 #[test]
 fn a_title_that_a_process_gives_itself_takes_no_label_away() {
-    let mut world = World::new(|config| config.proc_facts = true);
-    drop(world::push_to(world.ring("agent"), 1));
+    let mut core = Core::new("proc_facts = true");
+    drop(push_to(core.ring("agent"), 1));
     let mut process = Command::new("/usr/bin/python3");
-    process.args(["-c", TITLED]).arg(world.path("agent"));
+    process.args(["-c", TITLED]).arg(core.path("agent"));
     process
         .env("LOCAL_RANK", "7")
         .env("CUDA_VISIBLE_DEVICES", "5");
@@ -603,10 +593,11 @@ fn a_title_that_a_process_gives_itself_takes_no_label_away() {
     };
     says("ready");
     let mut look = |seconds: u64| {
-        world.tick(1, Duration::from_millis(seconds * 1000 + 5), LONG);
-        world.agents.tidy(world.now, Instant::now() + LONG);
-        let agent = world.agents.iter().next().expect("an agent");
-        agent.labels().as_object().cloned().expect("an object")
+        core.tick(1, Duration::from_millis(seconds * 1000 + 5), LONG);
+        core.tidy();
+        let is_instance = core.instances().contains_key("agent");
+        let labels = is_instance.then(|| core.labels("agent"));
+        labels.unwrap_or_default()
     };
     let has = |labels: &Map<String, Value>, name: &str, value: &str| {
         labels.get(name).is_some_and(|label| label == value)
@@ -690,22 +681,21 @@ fn titled_workers_get_rank_role_port_and_job_labels() {
 
 #[test]
 fn what_proc_tells_goes_and_comes_with_the_configuration_also_of_a_busy_agent() {
-    let mut world = World::new(|config| config.proc_facts = true);
-    let rings = world.dir.path().to_owned();
+    let mut core = Core::new("proc_facts = true");
+    let rings = core.rings();
     let mut command = worker(example("producer"), 3);
     command.arg0("VLLM::Worker_TP3");
     let _agent = Sample::start_as(command, &rings, "agent", "--rate 100");
-    let has_rank = |world: &mut World| {
-        world.tick(1, Duration::from_millis(2), LONG);
-        world.agents.tidy(world.now, Instant::now() + LONG);
-        let agent = world.agents.iter().next();
-        agent.is_some_and(|agent| agent.labels().get("local_rank").is_some())
+    let has_rank = |core: &mut Core| {
+        core.tick(1, Duration::from_millis(2), LONG);
+        core.tidy();
+        let is_instance = core.instances().contains_key("agent");
+        is_instance && core.labels("agent").contains_key("local_rank")
     };
     for told in [true, false, true] {
-        world.config.proc_facts = told;
-        world.configure();
+        core.configure(&format!("proc_facts = {told}"));
         wait_for("its labels are those that are told", || {
-            (has_rank(&mut world) == told).then_some(())
+            (has_rank(&mut core) == told).then_some(())
         });
     }
 }

@@ -2,17 +2,14 @@
 //! (real NIXL), and `nixl.agents.silent` counts them.
 
 mod support;
-#[path = "support/world.rs"]
-#[allow(clippy::duplicate_mod, reason = "it stands on its own elsewhere")]
-mod world;
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-use support::writer::{self, Layout, RingWriter};
+use std::time::Duration;
+use support::kit::{Core, LONG};
+use support::writer::{Layout, RingWriter};
 use support::{Home, Nixl, Pmcd, needs_root, project, sees_all_processes, wait_for};
-use world::{LONG, World};
 
 /// Has imported NIXL 1.5.1.
 const IMPORT: &str = "import sys\n\
@@ -404,22 +401,22 @@ fn mapper(files: &[&Path]) -> Agent {
 
 #[test]
 fn processes_with_a_backend_and_no_file_of_ours_are_counted() {
-    let mut world = World::new(|config| config.proc_facts = true);
-    let [core, plugin] = libraries(|name| world.path(name));
-    drop(world.ring("heard"));
-    let ring = world.path("heard");
+    let mut core = Core::new("proc_facts = true");
+    let [nixl, plugin] = libraries(|name| core.path(name));
+    drop(core.ring("heard"));
+    let ring = core.path("heard");
     let files = [
-        &[&*core][..],
-        &[&*core, &*plugin],
-        &[&*core, &*plugin, &*ring],
+        &[&*nixl][..],
+        &[&*nixl, &*plugin],
+        &[&*nixl, &*plugin, &*ring],
     ];
     let [importer, silent, heard] = files.map(mapper);
     let mut look = |seconds| {
-        world.now += Duration::from_secs(seconds);
-        world.tick(1, Duration::ZERO, LONG);
-        world.agents.tidy(world.now, Instant::now() + LONG);
-        let found = world.agents.silent()?;
-        let is_found = |agent: &Agent| found.iter().any(|user| user.pid == agent.pid);
+        core.advance(Duration::from_secs(seconds));
+        core.tick(1, Duration::ZERO, LONG);
+        core.tidy();
+        let found = core.silent()?;
+        let is_found = |agent: &Agent| found.contains(&agent.pid);
         Some([is_found(&importer), is_found(&silent), is_found(&heard)])
     };
     if !sees_all_processes() {
@@ -431,19 +428,18 @@ fn processes_with_a_backend_and_no_file_of_ours_are_counted() {
         (look(61) == Some([false, true, false])).then_some(())
     });
     // None comes in between: a look through all processes takes its time.
-    let surveys = world.agents.effort().surveys;
+    let surveys = core.process_scans();
     for _ in 0..50 {
-        world.now += Duration::from_secs(1);
-        world.agents.tidy(world.now, Instant::now() + LONG);
+        core.advance(Duration::from_secs(1));
+        core.tidy();
     }
-    assert!(world.agents.effort().surveys <= surveys + 1);
+    assert!(core.process_scans() <= surveys + 1);
     let gone = silent.pid;
     drop(silent);
     wait_for("who has ended is not counted", || {
-        world.now += Duration::from_secs(61);
-        world.agents.tidy(world.now, Instant::now() + LONG);
-        let found = world.agents.silent()?;
-        found.iter().all(|user| user.pid != gone).then_some(())
+        core.advance(Duration::from_secs(61));
+        core.tidy();
+        (!core.silent()?.contains(&gone)).then_some(())
     });
 }
 

@@ -1,8 +1,6 @@
 //! Stores of NIXL's `prometheus_mp` behind a real pmcd: the daemon is killed while they are written, they are of a schema that is
 //! not read, or come and go by the hundred. qa/prometheus_mp.rs has real NIXL's.
 
-#[path = "support/store_writer.rs"]
-mod store_writer;
 mod support;
 
 use std::collections::BTreeMap;
@@ -13,8 +11,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
-use store_writer::{BACKEND, StoreWriter, TX_BYTES as TX, TX_REQUESTS, Who, XFER_TIME};
 use support::kill::{Dice, kill_process};
+use support::kit::layers::is_instance_name;
+use support::kit::store_writer::{
+    self, BACKEND, StoreWriter, TX_BYTES as TX, TX_REQUESTS, Who, XFER_TIME,
+};
 use support::measure::Use;
 use support::pdu::Link;
 use support::{Home, PMDANIXL, Pmcd, TX_BYTES, wait_for};
@@ -302,10 +303,7 @@ fn whatever_a_store_calls_its_agent_pcp_shows_it() {
     });
     assert_eq!(labels["plain"]["local_rank"], "0");
     for (instance, labels) in &labels {
-        assert!(
-            pmdanixl::find::name::is_instance_name(instance),
-            "{instance:?}"
-        );
+        assert!(is_instance_name(instance), "{instance:?}");
         for label in ["nixl_agent", "local_rank", "nixl_hostname"] {
             assert!(!labels[label].as_str().expect("a text").is_empty());
         }

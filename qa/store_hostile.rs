@@ -5,8 +5,6 @@
 
 #[path = "support/hostile_stores.rs"]
 mod hostile_stores;
-#[path = "support/store_writer.rs"]
-mod store_writer;
 mod support;
 
 use hostile_stores::Hostile;
@@ -15,7 +13,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use store_writer::{StoreWriter, TX_BYTES as TX, Who};
+use support::kit::store_writer::{StoreWriter, TX_BYTES as TX, Who};
 use support::measure::{Took, Use, timed};
 use support::pdu::Link;
 use support::{Home, PATIENCE, PMDANIXL, in_memory, wait_for};

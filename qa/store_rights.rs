@@ -1,7 +1,5 @@
 //! Whose stores are read, with what rights, and what is known of their agents where rights or processes are out of reach.
 
-#[path = "support/store_writer.rs"]
-mod store_writer;
 mod support;
 
 use std::collections::BTreeMap;
@@ -11,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
-use store_writer::{StoreWriter, TX_BYTES as TX, Who};
+use support::kit::store_writer::{StoreWriter, TX_BYTES as TX, Who};
 use support::pdu::Link;
 use support::writer::{Kind, Layout, RingWriter};
 use support::{Home, PMDANIXL, Pmcd, TX_BYTES, wait_for};

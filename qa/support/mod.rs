@@ -11,17 +11,14 @@ use std::time::Instant;
 use tempfile::TempDir;
 
 pub mod measure;
-pub mod memory;
 pub mod patience;
 pub mod pdu;
-// By path, so that its own module is looked for beside it, as it is for the sample producer.
-#[path = "writer.rs"]
-pub mod writer;
 
 pub mod drain;
 pub mod endpoint;
 pub mod fleet;
 pub mod kill;
+pub mod kit;
 pub mod life;
 pub mod numbers;
 pub mod pmproxy;
@@ -34,7 +31,7 @@ pub mod show;
 pub mod stranger;
 
 #[allow(unused_imports)] // each test binary uses a part of it
-pub use memory::in_memory;
+pub use kit::{memory, memory::in_memory, writer};
 #[allow(unused_imports)] // as above
 pub use patience::{PATIENCE, soon, wait_for};
 

@@ -13,8 +13,6 @@ mod push;
 mod report;
 #[path = "../rings.rs"]
 mod rings;
-#[path = "../../support/store_writer.rs"]
-mod store_writer;
 mod stores;
 #[path = "../../support/mod.rs"]
 mod support;

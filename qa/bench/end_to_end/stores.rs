@@ -2,7 +2,7 @@
 
 use super::latency::LAST_OLD_CLUSTER;
 use super::report::Table;
-use super::store_writer::{StoreWriter, TX_BYTES, TX_REQUESTS, Who, XFER_TIME};
+use super::support::kit::store_writer::{StoreWriter, TX_BYTES, TX_REQUESTS, Who, XFER_TIME};
 use super::support::measure::Use;
 use super::support::pdu::Link;
 use super::support::writer::{Layout, RingWriter};

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 pub use pmdanixl::event::MAX_VALUE;
 pub use pmdanixl::find::name::is_instance_name;
 pub use pmdanixl::ring::BATCH;
+pub use pmdanixl::shm::{Lease, LeaseKind, lock};
 pub use pmdanixl::state::boot_id;
 
 /// Bytes of a record of the state file, and of its header.
