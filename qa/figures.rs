@@ -1,22 +1,19 @@
-//! What the account of an agent, and the daemon, make of real NIXL's events, against qa/figures.py, which computes it apart from them.
+//! What the stats of an agent, and the daemon, make of real NIXL's events, against qa/figures.py, which computes it apart from them.
 //!
 //! The streams in qa/streams were recorded from real rings (qa/nixl/capture). They are taken whole, and as what a full ring, an
 //! allow-list or an unknown NIXL would leave of them.
 
 mod support;
 
-use pmdanixl::event::{Event, EventType, Events};
-use pmdanixl::totals::Buckets;
-use pmdanixl::totals::account::Account;
-use pmdanixl::totals::histogram::Bounds;
-use pmdanixl::totals::windows::Windows;
+use pmdanixl::event::EventType;
+use pmdanixl::metrics::Buckets;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 use support::kill::kill_process;
+use support::kit::stats::Stats;
 use support::pdu::Link;
 use support::writer::{Layout, RingWriter};
 use support::{Home, Nixl, PMDANIXL, run, wait_for};
@@ -62,21 +59,6 @@ fn figures(events: &[Wire]) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// What the account of an agent makes of events that come over a minute.
-fn account(events: &[Wire]) -> (Account, Windows) {
-    let start = Instant::now();
-    let (mut account, mut windows) = (Account::default(), Windows::new(start));
-    let bounds = Bounds::latency();
-    for (number, &(kind, value)) in (0..).zip(events) {
-        let after = Duration::from_secs(60) * number / u32::try_from(events.len()).expect("few");
-        windows.advance(start + after);
-        let event = Event::new(EventType::ALL.get(kind).copied(), value);
-        account.count(&Events::of(&[event]), &[], Some(&bounds), 0, &mut windows);
-    }
-    account.cut();
-    (account, windows)
-}
-
 /// Within 5 %, and no value where there is none.
 fn assert_near(what: &str, told: Option<f64>, exact: &Value) {
     match (told, exact.as_f64()) {
@@ -90,43 +72,43 @@ fn assert_near(what: &str, told: Option<f64>, exact: &Value) {
     }
 }
 
-/// Compares all that an account says, to the unit.
+/// Compares all stats, to the unit.
 fn agree(events: &[Wire]) -> Value {
     let expected = figures(events);
-    let (account, windows) = account(events);
+    let stats = Stats::of(events);
     let sums = expected["totals"].as_object().expect("by name");
     assert_eq!(sums.len(), EventType::COUNT);
     for (event, name) in EventType::ALL.into_iter().zip(NAMES) {
-        assert_eq!(json!(account.totals.get(event)), sums[name], "{name}");
-        if let Some(last) = account.last(event) {
+        assert_eq!(json!(stats.total(event)), sums[name], "{name}");
+        if let Some(last) = stats.last(event) {
             assert_eq!(json!(last), expected["last"][name], "{name}");
         }
     }
-    assert_eq!(json!(account.events), expected["events"]);
-    assert_eq!(json!(account.totals.unknown()), expected["unknown"]);
-    assert_eq!(json!(account.errors()), expected["errors"]["total"]);
-    assert_eq!(json!(account.pairing.unpaired()), expected["unpaired"]);
-    let pairs: u64 = account.bandwidth.words().iter().sum();
-    assert_eq!(json!(pairs), expected["paired"]);
+    assert_eq!(json!(stats.events()), expected["events"]);
+    assert_eq!(json!(stats.unknown()), expected["unknown"]);
+    assert_eq!(json!(stats.errors()), expected["errors"]["total"]);
+    assert_eq!(json!(stats.unpaired()), expected["unpaired"]);
+    assert_eq!(json!(stats.paired()), expected["paired"]);
     for (of, figures) in histograms(&expected) {
         let expected = figures["buckets"].as_array().expect("a list");
-        let told = (0..expected.len()).map(|bucket| account.bucket(of, bucket));
+        let told = (0..expected.len()).map(|bucket| stats.bucket(of, bucket));
         assert_eq!(json!(told.collect::<Vec<_>>()), json!(expected), "{of:?}");
     }
-    for (name, window) in [
-        ("xfer_time", &windows.xfer_time),
-        ("post_time", &windows.post_time),
+    for (name, of) in [
+        ("xfer_time", Buckets::XferTime),
+        ("post_time", Buckets::PostTime),
     ] {
         let figures = &expected["latency"][name];
         for percent in [50, 90, 99] {
             let exact = &figures[format!("p{percent}")];
-            assert_near(name, window.percentile(percent), exact);
+            assert_near(name, stats.percentile(of, percent), exact);
         }
-        assert_eq!(json!(window.max()), figures["max"]);
+        assert_eq!(json!(stats.longest(of)), figures["max"]);
     }
     for percent in [10, 50, 90] {
         let exact = &expected["bandwidth"][format!("p{percent}")];
-        assert_near("bandwidth", windows.bandwidth.percentile(percent), exact);
+        let told = stats.percentile(Buckets::Bandwidth, percent);
+        assert_near("bandwidth", told, exact);
     }
     expected
 }
@@ -213,9 +195,9 @@ fn percentiles_of_heavy_tailed_times_are_numpys() {
     assert_eq!(exact.len(), lists.len());
     for (values, exact) in lists.iter().zip(exact) {
         let events: Vec<_> = values.iter().map(|&value| (XFER_TIME, value)).collect();
-        let (_, windows) = account(&events);
+        let stats = Stats::of(&events);
         for (percent, exact) in PERCENTS.into_iter().zip(exact) {
-            let told = windows.xfer_time.percentile(percent);
+            let told = stats.percentile(Buckets::XferTime, percent);
             let what = format!("p{percent} of {} values", values.len());
             assert_near(&what, told, &json!(exact));
         }
