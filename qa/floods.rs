@@ -168,7 +168,7 @@ fn who_takes_a_victims_name_changes_no_value_of_the_victims() {
     assert_eq!((values["victim"], values["victim@uid4243"]), (1_200, 0));
     assert_eq!(taken.times(), 511);
     // Nor does what can be, however much it comes to.
-    let most = pmdanixl::event::MAX_VALUE;
+    let most = support::kit::layers::MAX_VALUE;
     let _taken = Stranger::does(&home, &["take", "victim", &most.to_string()]);
     becomes(&mut link, "victim@uid4243", u64::MAX);
     becomes(&mut link, "victim", 1_200);

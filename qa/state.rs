@@ -8,6 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 use support::kill::kill_process;
+use support::kit::layers;
 use support::pdu::Link;
 use support::writer::{Kind, Layout, RingWriter};
 use support::{
@@ -16,7 +17,7 @@ use support::{
 
 const FETCH: &str = "fetch nixl.transfer.tx_bytes";
 /// Bytes of a record of the state file, and of its header.
-const RECORD: u64 = 8 * pmdanixl::state::record::RECORD_WORDS as u64;
+const RECORD: u64 = layers::RECORD as u64;
 const PERSISTENT: &str = "fetch nixl.control.state.persistent";
 
 /// A home where the first answer has all agents: nobody is asked who they are.
@@ -110,7 +111,7 @@ fn the_state_of_a_version_before_this_one_goes_on() {
         .stdin(packed)
         .output();
     let mut bytes = unpacked.expect("gzip is there").stdout;
-    let boot = pmdanixl::state::boot_id().expect("of this boot");
+    let boot = layers::boot_id().expect("of this boot");
     bytes[16..32].copy_from_slice(&boot.map(u64::to_le_bytes).concat());
     fs::create_dir_all(home.path("run/nixl")).expect("made");
     fs::write(state(&home), &bytes).expect("written");

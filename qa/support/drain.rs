@@ -1,6 +1,7 @@
 //! A drain that another process traces, instruction by instruction (qa/one_drain.rs), and what the next start makes of it.
 #![allow(dead_code)] // each test binary uses a part of it
 
+use super::kit::layers::RECORD;
 use super::memory::in_memory;
 use super::writer::{Kind, Layout, RingWriter};
 use nix::sys::ptrace;
@@ -177,9 +178,6 @@ impl<'a> Bench<'a> {
         }
     }
 }
-
-/// Bytes of a record, and of the header before the first.
-const RECORD: usize = 8 * pmdanixl::state::record::RECORD_WORDS;
 
 /// What of shared memory a drain may change: the ring, and the state's header with the first record.
 #[derive(Clone, PartialEq, Eq)]
