@@ -1,10 +1,10 @@
 //! What a hostile user can do to files while somebody reads them.
 
 use crate::files::{self, Variant};
-use crate::writer::{Layout, RingWriter};
+use crate::kit::layers::{Lease, LeaseKind, lock};
+use crate::kit::writer::{Layout, RingWriter};
 use fastrand::Rng;
 use nix::fcntl::{AT_FDCWD, FallocateFlags, RenameFlags, fallocate, renameat2};
-use pmdanixl::shm::{Lease, LeaseKind, lock};
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, Permissions};

@@ -1,6 +1,6 @@
 //! What a file in a telemetry directory can be: a ring, nearly a ring, or anything else.
 
-use crate::writer::{Kind, Layout};
+use crate::kit::writer::{Kind, Layout};
 use fastrand::Rng;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use std::ffi::OsString;

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 mod changes;
 mod files;
-#[path = "../support/writer.rs"]
-mod writer;
+#[path = "../support/kit/mod.rs"]
+mod kit;
 
 /// Changes between two pauses, so that there is something left of the machine for whoever is tormented.
 const BURST: usize = 10;
