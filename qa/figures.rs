@@ -6,7 +6,7 @@
 mod support;
 
 use pmdanixl::event::EventType;
-use pmdanixl::metrics::Buckets;
+use pmdanixl::totals::Buckets;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;

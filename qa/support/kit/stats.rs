@@ -1,7 +1,7 @@
 //! What the totals of one agent make of events, without a ring.
 
 use pmdanixl::event::{Event, EventType, Events};
-use pmdanixl::metrics::Buckets;
+use pmdanixl::totals::Buckets;
 use pmdanixl::totals::account::Account;
 use pmdanixl::totals::histogram::Bounds;
 use pmdanixl::totals::windows::Windows;

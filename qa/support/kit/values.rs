@@ -1,8 +1,9 @@
 //! What a daemon answers: values by metric and instance name, read through the metric table, and labels.
 
 use super::{Core, Running};
-use pmdanixl::agents::agent::{Agent, Now};
+use pmdanixl::agents::agent::Agent;
 use pmdanixl::agents::peers;
+use pmdanixl::base::clock::Now;
 use pmdanixl::metrics::control::Control;
 use pmdanixl::metrics::{self, METRICS, Metric, Source};
 use pmdanixl::totals::account::{BANDWIDTH, SIZE};
