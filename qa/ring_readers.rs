@@ -65,6 +65,31 @@ fn a_stranger_who_may_only_read_a_ring_cannot_keep_its_reader_away() {
 }
 
 #[test]
+fn lock_is_taken_when_a_read_lock_has_gone() {
+    let (mut one, state) = (Core::new(""), tempfile::tempdir().expect("a directory"));
+    let mut ring = one.ring("a");
+    let lock = locked(&one.path("a"), libc::F_RDLCK);
+    push(&mut ring, 1);
+    one.run(1);
+    // A second daemon cannot know of the first while no process can have the lock.
+    let mut other = Core::on(&one.rings(), &state.path().join("state"), "");
+    other.run(1);
+    drop(lock);
+    one.run(2);
+    other.run(2);
+    let mode = |core: &Core| core.text("agent.mode", "a").expect("known");
+    assert_eq!([mode(&one), mode(&other)], ["drain", "observe"]);
+    push(&mut ring, 10);
+    other.run(1);
+    assert_eq!(ring.pending(), 1, "only followed");
+    one.run(1);
+    assert_eq!(
+        (ring.pending(), one.value("transfer.tx_bytes", "a")),
+        (0, 11)
+    );
+}
+
+#[test]
 fn a_ring_with_traffic_is_taken_over_soon_after_its_drainer_has_gone() {
     let mut core = Core::new("");
     let mut ring = core.ring("a");

@@ -52,8 +52,9 @@ pub struct Source {
     aged: Option<u64>,
     /// Where events may be missing.
     gaps: Gaps,
-    /// Which slots can be read.
-    /// When the lock was tried for the last time.
+    /// True if the lock is to be tried again: another process has it, or a lock for reading is in the way.
+    wants_lock: bool,
+    /// When the lock was tried last.
     last_try: Instant,
     stays: bool,
 }
@@ -86,6 +87,20 @@ pub enum Drained {
     Broken(RingFault),
 }
 
+/// Locks the file of a ring. Returns what is done with its events, and true if the lock is to be tried again: a ring that another
+/// process has locked for writing is followed. While another user's lock for reading is in the way, no process has the lock, and
+/// the ring is drained.
+fn lock(file: &File) -> (Mode, bool) {
+    match shm::lock(file) {
+        // Where there are no locks, a second daemon cannot be recognised.
+        Ok(true) | Err(_) => (Mode::Drain, false),
+        Ok(false) => match shm::is_locked(file) {
+            Ok(true) => (Mode::Locked, true),
+            _ => (Mode::Drain, true),
+        },
+    }
+}
+
 impl Source {
     /// Maps a candidate and locks it. `before` is the last batch that was counted of the agent's rings, before now or before
     /// the daemon was started: if it is of this ring, what became of it is decided at the next drain.
@@ -116,13 +131,9 @@ impl Source {
         };
         let ring = Ring::map(&file, &header, layout, look).map_err(io("mapped"))?;
         let identity = Identity::of(&file, &ring).map_err(io("looked at"))?;
-        let mode = match access {
-            Access::Write => match shm::lock(&file) {
-                // Where there are no locks, a second pmdanixl cannot be told.
-                Ok(true) | Err(_) => Mode::Drain,
-                Ok(false) => Mode::Locked,
-            },
-            access => Mode::Observe(access),
+        let (mode, wants_lock) = match access {
+            Access::Write => lock(&file),
+            access => (Mode::Observe(access), false),
         };
         let commit = match before {
             Some(before) if before.ring.is_same_file(&identity) => *before,
@@ -147,6 +158,7 @@ impl Source {
             full: None,
             aged: None,
             gaps,
+            wants_lock,
             last_try: now,
             stays: false,
         })
@@ -207,7 +219,7 @@ impl Source {
 
     /// Counts the events that wait.
     pub fn drain(&mut self, now: Instant, ledger: &mut Ledger) -> Drained {
-        if self.mode == Mode::Locked {
+        if self.wants_lock {
             self.try_lock(now);
         }
         let found = match self.mode {
@@ -233,13 +245,11 @@ impl Source {
         }
     }
 
-    /// Drains the ring from now on if the process that had locked it has gone. Tries once a second.
+    /// Tries to get the lock, once a second.
     fn try_lock(&mut self, now: Instant) {
         if now.duration_since(self.last_try) >= TRY {
             self.last_try = now;
-            if let Ok(true) = shm::lock(&self.file) {
-                self.mode = Mode::Drain;
-            }
+            (self.mode, self.wants_lock) = lock(&self.file);
         }
     }
 

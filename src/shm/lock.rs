@@ -70,10 +70,10 @@ const WRITE: libc::c_short = libc::F_WRLCK as libc::c_short;
 #[allow(clippy::cast_possible_truncation, reason = "as above")]
 const START: libc::c_short = libc::SEEK_SET as libc::c_short;
 
-/// Locks a file that is open for writing, until its last descriptor is closed: `false` while another process has the lock.
+/// Locks a file that is open for writing, until its last descriptor is closed. Returns false while another process has a lock.
 ///
-/// An open file description lock (fcntl(2)) for writing, which it takes the right to write the file to have. A lock for
-/// reading, which a stranger can have who may only read the file, keeps nobody away: it counts as none.
+/// The lock is an open file description lock for writing (fcntl(2)), which takes the right to write the file. Another user's lock
+/// for reading keeps it from being taken; [`is_locked`] tells that from the lock of another daemon.
 ///
 /// # Errors
 /// What fcntl(2) says; ENOLCK and others where the file system has no locks.
@@ -81,7 +81,7 @@ pub fn lock(file: &File) -> io::Result<bool> {
     let whole = whole();
     match fcntl(file, FcntlArg::F_OFD_SETLK(&whole)) {
         Ok(_) => Ok(true),
-        Err(Errno::EAGAIN | Errno::EACCES) => Ok(!is_locked(file)?),
+        Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
         Err(errno) => Err(errno.into()),
     }
 }
