@@ -102,13 +102,7 @@ impl Scanner {
         (self.places, self.terms) = (places, terms);
         self.watch.configure(self.places.most);
         for watched in self.watch.iter_mut() {
-            // What was refused for its owner or its size, or taken in spite of it, is looked at anew.
-            let is_by_configuration = |refusal: &Refusal| {
-                matches!(refusal, Refusal::Owner { .. } | Refusal::TooLarge { .. })
-            };
-            watched
-                .refused
-                .retain_reasons(|refusal| !is_by_configuration(refusal));
+            watched.refused.clear();
         }
         self.hurry();
     }

@@ -227,24 +227,10 @@ impl RefusedFiles {
         false
     }
 
-    /// Forgets the files whose refusal is none any more, as far as can be told without looking.
-    pub fn retain_reasons(&mut self, keep: impl Fn(&Refusal) -> bool) {
-        self.retain(|refused| keep(&refused.refusal));
-    }
-
-    fn retain(&mut self, keep: impl Fn(&Refused) -> bool) {
-        let before = self.files.len();
-        self.files.retain(|_, refused| keep(refused));
-        self.room.give_back(before - self.files.len());
-        let files = &self.files;
-        for set in [
-            &mut self.passing,
-            &mut self.starting,
-            &mut self.rings,
-            &mut self.unsupported,
-        ] {
-            set.retain(|id| files.contains_key(id));
-        }
+    /// Forgets all files.
+    pub fn clear(&mut self) {
+        let empty = Self::new(self.room.clone());
+        drop(std::mem::replace(self, empty));
     }
 
     /// The next file behind one in the order of their numbers; the first behind the last.
