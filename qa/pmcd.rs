@@ -174,6 +174,9 @@ fn missing_directories_are_counted_until_they_exist() {
     is(1, 2);
     std::fs::create_dir(&later).expect("made");
     is(2, 1);
+    // A node without a pod that uses NIXL is in order.
+    std::fs::create_dir(home.path("pods")).expect("made");
+    is(2, 0);
     std::fs::create_dir_all(home.path("pods/one/nixl")).expect("made");
     is(3, 0);
     std::fs::remove_dir(&later).expect("there");

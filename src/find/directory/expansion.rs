@@ -51,9 +51,6 @@ pub struct Expansion {
     /// Names that were gone through in the directories of each user but root.
     names: HashMap<u32, usize>,
     most_names: usize,
-    /// True if the current pattern has matched no directory yet; false for a path without wildcards.
-    is_unmatched: bool,
-    unmatched: u32,
     closed: Vec<(String, Errno)>,
 }
 
@@ -87,8 +84,6 @@ impl Expansion {
             met: HashSet::new(),
             names: HashMap::new(),
             most_names: MOST_NAMES,
-            is_unmatched: false,
-            unmatched: 0,
             closed: Vec::new(),
         }
     }
@@ -97,12 +92,6 @@ impl Expansion {
     #[must_use]
     pub fn closed(&self) -> &[(String, Errno)] {
         &self.closed
-    }
-
-    /// Number of patterns that matched no directory, of those that are finished.
-    #[must_use]
-    pub fn unmatched(&self) -> u32 {
-        self.unmatched
     }
 
     /// Goes on to the next directory, until `end`.
@@ -140,7 +129,6 @@ impl Expansion {
                 }
                 continue;
             }
-            self.is_unmatched = false;
             let owner = fstat(&fd).map(|stat| FileFacts::new(&stat).uid);
             let (Some(found), Ok(owner)) = (self.found(path), owner) else {
                 continue;
@@ -151,7 +139,6 @@ impl Expansion {
 
     /// Begins with the next pattern; the directory, if it is written out; `None`: there is no more.
     fn begin(&mut self) -> Option<Option<Directory>> {
-        self.unmatched += u32::from(std::mem::take(&mut self.is_unmatched));
         let pattern = self.left.next()?;
         let DirectoryPattern {
             path,
@@ -169,7 +156,6 @@ impl Expansion {
         let Some(first) = self.components.first() else {
             return Some(self.found(self.base.clone()));
         };
-        self.is_unmatched = true;
         match walk::pass(&self.base) {
             Ok(fd) => {
                 let level = Level::new(fd, self.base.clone(), first);

@@ -28,8 +28,6 @@ pub struct Watch {
     passing: Option<Passing>,
     /// How many there was no place for in the last pass.
     left_out: u32,
-    /// Patterns that matched no directory in the last pass.
-    unmatched: u32,
     /// Patterns that could not be looked through in the last pass, and why.
     closed: Vec<(String, Errno)>,
     room: Room,
@@ -55,7 +53,6 @@ impl Watch {
             pass: 0,
             passing: None,
             left_out: 0,
-            unmatched: 0,
             closed: Vec::new(),
             room: Room::default(),
         }
@@ -101,10 +98,11 @@ impl Watch {
         self.left_out
     }
 
-    /// Configured directories that could not be opened in the last pass, and patterns that matched none.
+    /// Number of configured directories that could not be opened in the last pass, and of patterns whose directories before the first
+    /// wildcard could not.
     pub fn missing(&self) -> usize {
         let closed = self.all.iter().filter(|watched| watched.fd().is_none());
-        closed.count() + self.unmatched as usize
+        closed.count() + self.closed.len()
     }
 
     /// Whether a pass has begun and not ended.
@@ -134,7 +132,6 @@ impl Watch {
                 }
                 Step::NotYet => break,
                 Step::Done => {
-                    self.unmatched = passing.expansion.unmatched();
                     self.note_closed(passing.expansion.closed());
                     self.end_pass(passing.left_out);
                     return Some(passing.took + started.elapsed());
@@ -344,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_that_cannot_be_opened_and_patterns_without_a_match_are_missing() {
+    fn directories_and_bases_of_patterns_that_are_not_there_are_missing() {
         let dir = tempfile::tempdir().expect("a directory");
         let (mut places, mut watch) = (places(dir.path(), 10), Watch::new(10));
         places.stores.push(DirectoryPattern {
@@ -358,7 +355,7 @@ mod tests {
         };
         // One is written out, and is known even while it is not there.
         pass(&mut watch, &places, LONG);
-        assert_eq!((watch.missing(), watch.len()), (2, 1));
+        assert_eq!((watch.missing(), watch.len()), (1, 1));
         for number in 0..40 {
             make(dir.path(), &format!("pod-{number:02}"), 1000);
         }

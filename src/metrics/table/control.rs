@@ -198,9 +198,9 @@ Where this grows, events come faster than they can be counted.",
         "configured directories that are missing or unreadable",
         "\
 Directories of telemetry_dir and multiproc_dir that do not exist or cannot be
-read now, and patterns that match no directory. No agent is found there. Above
-0: a path is misspelt, a volume is not mounted, or the user of the PMDA may not
-read it; pmdanixl --check says which. A directory that the first agent makes is
-missing until then.",
+read now, and patterns of which that is true before the first wildcard. No agent
+is found there. Above 0: a path is misspelt, a volume is not mounted, or the
+user of the PMDA may not read it; pmdanixl --check says which. A directory that
+the first agent makes is missing until then.",
     ),
 ];
