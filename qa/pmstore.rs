@@ -307,6 +307,31 @@ fn debug_options_start_the_switch_and_a_store_ends_it() {
 }
 
 #[test]
+fn check_warns_of_a_changed_file_until_the_daemon_has_read_it() {
+    let home = Home::new();
+    let mut link = linked(&home, &[]);
+    link.be_user(0).expect("sent");
+    // The first answer comes from a daemon with a state file.
+    control(&mut link);
+    let check = || {
+        let mut check = Command::new(PMDANIXL);
+        check.env("PCP_RUN_DIR", home.path("run"));
+        text(&output(check.args(["--check", "-c"]).arg(home.conf())))
+    };
+    let outdated = "has changed since the daemon read it";
+    let said = check();
+    assert!(said.contains("daemon: pid ") && !said.contains(outdated), "{said}");
+    home.set("retain = \"1m\"");
+    let said = check();
+    assert!(said.contains(outdated), "{said}");
+    link.store(&[("control.reload", Sent::Numbers(vec![1]))])
+        .expect("the file is right");
+    let said = check();
+    assert!(said.contains("daemon: pid ") && !said.contains(outdated), "{said}");
+    assert!(link.end().success());
+}
+
+#[test]
 fn the_agent_says_what_it_does_and_costs() {
     let home = Home::new();
     home.set("retain = \"0s\"");

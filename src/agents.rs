@@ -283,6 +283,14 @@ impl Agents {
         }
     }
 
+    /// Notes in the state file when the configuration was last read, in time since the epoch.
+    pub fn set_config_read(&mut self, when: Duration) {
+        let state = self.books.state.as_ref();
+        if state.is_some_and(|state| state.set_config_read(when) == Err(Broken)) {
+            self.give_state_up();
+        }
+    }
+
     /// Notes the instance id that an agent has, and gives the ranges that it has now their numbers: before anybody sees them.
     pub fn set_id(&mut self, key: AgentKey, id: u32) {
         let Some(agent) = self.agents.get_mut(key) else {

@@ -15,13 +15,14 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 mod file;
 pub mod ledger;
 pub mod record;
 mod retired;
 pub use file::StateFile;
-pub use retired::Retired;
+pub use retired::{Retired, config_read};
 
 /// Bytes of the header and of a record alike: three pages.
 const RECORD_LEN: u64 = 8 * RECORD_WORDS as u64;
@@ -207,6 +208,14 @@ impl State {
     /// The file became shorter.
     pub fn set_next_id(&self, next: u32) -> Result<(), Broken> {
         self.head(|words| retired::set_next_id(words, next))
+    }
+
+    /// Notes when the configuration was last read, in time since the epoch.
+    ///
+    /// # Errors
+    /// The file became shorter.
+    pub fn set_config_read(&self, when: Duration) -> Result<(), Broken> {
+        self.head(|words| retired::set_config_read(words, when))
     }
 
     /// A record for a new agent; `None`: its names have no room in one.

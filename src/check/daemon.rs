@@ -11,6 +11,7 @@ use crate::producer::holdups::{At, Holdups, Look};
 use crate::producer::survey::{Mapper, Mappers};
 use crate::producer::writer::Writer;
 use crate::shm;
+use crate::state;
 use nix::time::{ClockId, clock_gettime};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -48,8 +49,8 @@ pub struct Setup {
     username: Option<String>,
     /// NIXL_TELEMETRY_DIR and NIXL_TELEMETRY_MULTIPROC_DIR of the environment.
     directories: [Option<String>; 2],
-    /// Time of the start, since the epoch.
-    started: Duration,
+    /// When the daemon last read its configuration, or was started, if the state file does not say: in time since the epoch.
+    config_read: Duration,
 }
 
 impl Daemon {
@@ -94,9 +95,14 @@ impl Daemon {
                 false => Setup::read(process, at),
             })
         })?;
+        let mut setup = setup.unwrap_or_else(|| Err(ErrorKind::TimedOut.into()));
+        if let Ok(setup) = &mut setup {
+            let noted = File::open(state).and_then(|file| state::config_read(&file));
+            setup.config_read = setup.config_read.max(noted.unwrap_or_default());
+        }
         Ok(Self::Running {
             pid: process.pid,
-            setup: setup.unwrap_or_else(|| Err(ErrorKind::TimedOut.into())),
+            setup,
         })
     }
 
@@ -157,7 +163,7 @@ impl Setup {
             config: options.config,
             username: options.username,
             directories: settings.directories().map(|value| value.map(str::to_owned)),
-            started: started(process)?,
+            config_read: started(process)?,
         })
     }
 
@@ -166,16 +172,15 @@ impl Setup {
         self.config.as_deref().unwrap_or(default)
     }
 
-    /// Returns a warning if the configuration file has changed since the start. It is not known whether the daemon has read the
-    /// file again.
+    /// Returns a warning if the configuration file has changed since the daemon read it.
     fn outdated(&self, default: &Path) -> Option<String> {
         let file = self.file(default);
         let meta = fs::metadata(file).ok()?;
         let seconds = u64::try_from(meta.ctime()).ok()?;
         let changed = Duration::new(seconds, u32::try_from(meta.ctime_nsec()).ok()?);
-        (changed > self.started).then(|| {
+        (changed > self.config_read).then(|| {
             format!(
-                "{} has changed since the daemon was started. If the daemon has not read it again, make it: pmstore nixl.control.reload 1",
+                "{} has changed since the daemon read it; have the daemon read it again: pmstore nixl.control.reload 1",
                 name::shown(file.as_os_str())
             )
         })
@@ -259,7 +264,7 @@ mod tests {
             config: config.map(PathBuf::from),
             username: username.map(str::to_owned),
             directories: [rings.map(str::to_owned), None],
-            started: Duration::ZERO,
+            config_read: Duration::ZERO,
         }
     }
 
@@ -304,12 +309,12 @@ mod tests {
     }
 
     #[test]
-    fn file_that_changed_after_the_start_is_told() {
+    fn file_that_changed_after_it_was_read_is_told() {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
         let mut setup = setup(file.path().to_str(), None, None);
         let told = setup.outdated(Path::new("/none")).expect("it is later");
         assert!(told.contains("pmstore nixl.control.reload 1"), "{told}");
-        setup.started = Duration::from_secs(u32::MAX.into());
+        setup.config_read = Duration::from_secs(u32::MAX.into());
         assert_eq!(setup.outdated(Path::new("/none")), None);
         setup.config = None;
         assert_eq!(setup.outdated(Path::new("/none")), None);

@@ -34,6 +34,8 @@ pub struct Control {
     pub loads: u32,
     /// Why the configuration was not taken the last time; empty if it was.
     pub config_error: String,
+    /// When the configuration was last read, in time since the epoch; `None`: it had a mistake.
+    pub config_read: Option<Duration>,
     /// When the figures were last written to the debug log; `None`: the next tick writes them.
     pub figures_logged: Option<Instant>,
 }

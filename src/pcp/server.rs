@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 mod answer;
 mod domain;
@@ -90,6 +90,11 @@ enum Phase {
     Serving,
 }
 
+/// The time since the epoch.
+fn since_epoch() -> Duration {
+    SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
+}
+
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         f.debug_struct("Server")
@@ -133,6 +138,7 @@ impl Server {
             control: Control {
                 drain_interval: config.drain_interval,
                 loads: u32::from(loaded.is_ok()),
+                config_read: loaded.is_ok().then(since_epoch),
                 config_error: loaded
                     .as_ref()
                     .err()

@@ -6,8 +6,12 @@
 
 use crate::event::Totals;
 use crate::state::record::{Entry, HIGHEST_ID};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Duration;
 
 /// What agents that are forgotten have counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,6 +39,8 @@ const FREED: usize = Totals::WORDS;
 const FULL: usize = FREED + 1;
 /// The next instance id.
 const NEXT_ID: usize = 80;
+/// When the configuration was last read: nanoseconds since the epoch.
+const CONFIG_READ: usize = 81;
 const _: () = assert!(ENTRIES[0] + FULL < ENTRIES[1] && ENTRIES[1] + FULL < NEXT_ID);
 
 /// More than any instance id that was given; 0 where that was never noted, or makes no sense.
@@ -48,6 +54,22 @@ pub fn next_id(words: &[AtomicU64]) -> u32 {
 /// Notes it.
 pub fn set_next_id(words: &[AtomicU64], next: u32) {
     words[NEXT_ID].store(u64::from(next), Relaxed);
+}
+
+/// Notes when the configuration was last read, in time since the epoch.
+pub fn set_config_read(words: &[AtomicU64], when: Duration) {
+    let nanoseconds = u64::try_from(when.as_nanos()).unwrap_or(u64::MAX);
+    words[CONFIG_READ].store(nanoseconds, Relaxed);
+}
+
+/// When the configuration was last read, in time since the epoch, as a state file says that another process has.
+///
+/// # Errors
+/// What read(2) says.
+pub fn config_read(file: &File) -> io::Result<Duration> {
+    let mut word = [0; 8];
+    file.read_exact_at(&mut word, 8 * CONFIG_READ as u64)?;
+    Ok(Duration::from_nanos(u64::from_ne_bytes(word)))
 }
 
 /// The sums, and the record that is still to be freed.

@@ -57,6 +57,9 @@ impl Server {
         let next = self.agents.next_id();
         self.ids.begin(&self.agents.ids(), next);
         self.agents.set_next_id(self.ids.next());
+        if let Some(when) = self.control.config_read {
+            self.agents.set_config_read(when);
+        }
         self.follow(changes);
         true
     }

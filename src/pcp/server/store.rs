@@ -1,6 +1,6 @@
 //! What clients store: settings of `nixl.control` that change at run time, and the configuration read again.
 
-use super::Server;
+use super::{Server, since_epoch};
 use crate::config::{Config, DRAIN_INTERVAL_MS};
 use crate::log;
 use crate::metrics;
@@ -120,6 +120,7 @@ impl Server {
     }
 
     fn reload(&mut self) -> Result<(), StoreRefusal> {
+        let when = since_epoch();
         let loaded = (self.read_config)().map_err(|err| self.not_taken(&err))?;
         loaded.log();
         let config = loaded.config;
@@ -140,6 +141,8 @@ impl Server {
         self.control.drain_interval = config.drain_interval;
         self.control.config_error.clear();
         self.control.loads += 1;
+        self.control.config_read = Some(when);
+        self.agents.set_config_read(when);
         tracing::info!("configuration read again");
         Ok(())
     }
