@@ -5,8 +5,10 @@
 
 pub mod clock;
 pub mod layers;
+pub mod log;
 #[path = "../memory.rs"]
 pub mod memory;
+pub mod snapshot;
 pub mod stats;
 #[path = "../store_writer.rs"]
 pub mod store_writer;
@@ -18,6 +20,7 @@ pub mod writer;
 use pmdanixl::agents::agent::Agent;
 use pmdanixl::agents::{AgentKey, Agents, Change};
 use pmdanixl::config::{self, Config};
+use pmdanixl::error::ConfigError;
 use pmdanixl::ids::Ids;
 use pmdanixl::shm::guard_against_sigbus;
 use pmdanixl::state::{self, State, StateFile};
@@ -172,11 +175,27 @@ impl Core {
         store.flush_at(store_writer::monotonic() + ahead);
     }
 
+    /// Ends a flush of a store at the time of the test clock, whatever the machine's is.
+    pub fn flush(&self, store: &StoreWriter) {
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).expect("short");
+        // In this order, so that the time is not after that of the test clock.
+        let (stamp, read) = (store_writer::monotonic(), Instant::now());
+        let ahead = nanoseconds(self.now.saturating_duration_since(read));
+        let behind = nanoseconds(read.saturating_duration_since(self.now));
+        store.flush_at(stamp + ahead - behind);
+    }
+
     fn config(&self) -> Config {
+        let parsed = self.parsed(&self.settings);
+        parsed.unwrap_or_else(|err| panic!("{err}: {}", self.settings))
+    }
+
+    /// What keys of nixl.conf come to.
+    fn parsed(&self, settings: &str) -> Result<Config, ConfigError> {
         let mut text = "[nixl]\n".to_owned();
         let mut default = |key: &str, value: String| {
             let is_set = |line: &str| line.split('=').next().is_some_and(|set| set.trim() == key);
-            if !self.settings.lines().any(is_set) {
+            if !settings.lines().any(is_set) {
                 writeln!(text, "{key} = {value}").expect("memory");
             }
         };
@@ -186,9 +205,18 @@ impl Core {
         }
         // All of /proc in each of the seconds, which pass fast here, would take most of the time.
         default("proc_facts", "false".into());
-        text += &self.settings;
-        let loaded = config::parse(Path::new("nixl.conf"), &text);
-        loaded.unwrap_or_else(|err| panic!("{err}: {text}")).config
+        text += settings;
+        let loaded = config::parse(Path::new("nixl.conf"), &text)?;
+        Ok(loaded.config)
+    }
+
+    /// Reloads with these keys of nixl.conf if they can be taken; why they cannot.
+    pub fn try_configure(&mut self, settings: &str) -> Option<String> {
+        let error = self.parsed(settings).err();
+        if error.is_none() {
+            self.configure(settings);
+        }
+        error.map(|error| error.to_string())
     }
 
     /// Reloads with these keys of nixl.conf instead of those before.

@@ -62,7 +62,7 @@ fn number(metric: &str, value: metrics::Value) -> u64 {
 }
 
 impl Core {
-    fn running(&self) -> &Running {
+    pub(super) fn running(&self) -> &Running {
         self.running.as_ref().expect("it runs")
     }
 
@@ -70,7 +70,7 @@ impl Core {
         Now::read().at(self.now)
     }
 
-    fn of_agent(&self, metric: &Metric, agent: &Agent) -> Option<metrics::Value> {
+    pub(super) fn of_agent(&self, metric: &Metric, agent: &Agent) -> Option<metrics::Value> {
         match metric.source {
             Source::Event(event) => Some(metrics::Value::U64(agent.total(event))),
             Source::Agent(get) => get.value(agent, &self.moment()),
@@ -145,12 +145,16 @@ impl Core {
 
     /// The value of a metric that has one for the host, or for the daemon.
     pub fn host(&self, name: &str) -> u64 {
-        let value = match metric(name).source {
+        let value = self.of_host(metric(name));
+        number(name, value.unwrap_or_else(|| panic!("{name} has no value")))
+    }
+
+    pub(super) fn of_host(&self, metric: &Metric) -> Option<metrics::Value> {
+        match metric.source {
             Source::Host(event) => Some(metrics::Value::U64(self.agents().host_total(event))),
             Source::Control(get) => get.value(&self.control(), &self.moment()),
-            _ => panic!("{name} has values of agents"),
-        };
-        number(name, value.unwrap_or_else(|| panic!("{name} has no value")))
+            _ => panic!("{} has values of agents", metric.name),
+        }
     }
 
     fn control(&self) -> Control {

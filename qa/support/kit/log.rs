@@ -1,0 +1,58 @@
+//! The log of a daemon in the process of a test: the lines that the thread of the test causes.
+
+use super::Core;
+use std::cell::RefCell;
+use std::io;
+use std::sync::Once;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+thread_local! {
+    static LINES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Appends to the lines of the thread that logs.
+struct Lines;
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        LINES.with_borrow_mut(|lines| lines.extend_from_slice(bytes));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Collects from here on what this thread logs.
+pub fn collect() {
+    // One for the process: a callsite remembers whether it is logged for all threads.
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        let lines = fmt::layer().with_writer(|| Lines).with_ansi(false);
+        tracing_subscriber::registry()
+            .with(LevelFilter::INFO)
+            .with(lines.with_target(false).without_time())
+            .init();
+    });
+    LINES.take();
+}
+
+impl Core {
+    /// Removes the lines that were logged so far, and returns them: level and message, with `DIR` for the directory of the test.
+    pub fn take_log(&self) -> Vec<String> {
+        let lines = String::from_utf8(LINES.take()).expect("UTF-8");
+        let lines = lines.lines().map(|line| self.normalised(line.trim()));
+        lines.collect()
+    }
+
+    /// A text with `DIR` for the directory of the test.
+    pub fn normalised(&self, text: &str) -> String {
+        let dir = self.home.dir.as_ref().expect("a directory of its own");
+        let dir = dir.path().to_str().expect("UTF-8");
+        text.replace(dir, "DIR")
+    }
+}

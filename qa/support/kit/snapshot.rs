@@ -1,0 +1,107 @@
+//! All values that the load determines, as text.
+
+use super::Core;
+use pmdanixl::agents::agent::Agent;
+use pmdanixl::metrics::{METRICS, Metric, Source, Value};
+use std::collections::BTreeMap;
+
+/// Metrics whose values depend on the clock, the machine, the user or the process of the test, and those that the part of the
+/// daemon that talks to pmcd sets.
+const LEFT_OUT: [&str; 14] = [
+    "agent.first_seen",
+    "agent.idle_time",
+    "agent.pid",
+    "agent.user",
+    "agents.silent",
+    "control.config_error",
+    "control.cpu_time",
+    "control.cut.drains",
+    "control.debug",
+    "control.drain_interval",
+    "control.memory",
+    "control.reload",
+    "control.version",
+    "errors.last_time",
+];
+
+/// Values by metric name. A metric without a value is not there.
+pub type Row = BTreeMap<&'static str, String>;
+
+/// What a daemon answers at one moment.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    /// Instance id and values of each instance. The labels are the value of `labels`.
+    pub instances: BTreeMap<String, (u32, Row)>,
+    /// Values that are not of agents.
+    pub host: Row,
+}
+
+impl Snapshot {
+    /// The metrics that an agent may have.
+    pub fn of_agents() -> impl Iterator<Item = &'static str> {
+        let of_agents = metrics().filter(|metric| metric.indom().is_some());
+        of_agents.map(|metric| metric.name)
+    }
+}
+
+fn text(value: Value) -> String {
+    match value {
+        Value::U32(value) => value.to_string(),
+        Value::U64(value) => value.to_string(),
+        Value::F64(value) => value.to_string(),
+        Value::Text(text) => text,
+    }
+}
+
+fn metrics() -> impl Iterator<Item = &'static Metric> {
+    METRICS
+        .iter()
+        .filter(|metric| !LEFT_OUT.contains(&metric.name))
+}
+
+impl Core {
+    /// All values of all instances and of the host.
+    pub fn snapshot(&self) -> Snapshot {
+        let instances = self.running().instances();
+        let instances = instances.map(|(id, agent)| {
+            let name = &agent.name.instance;
+            (name.clone(), (id, self.row(name, agent)))
+        });
+        let host = metrics().filter(|metric| metric.indom().is_none());
+        let host = host.filter_map(|metric| Some((metric.name, text(self.of_host(metric)?))));
+        Snapshot {
+            instances: instances.collect(),
+            host: host.collect(),
+        }
+    }
+
+    fn row(&self, name: &str, agent: &Agent) -> Row {
+        let of_agents = metrics().filter(|metric| metric.indom().is_some());
+        let values = of_agents.filter_map(|metric| {
+            let value = match metric.source {
+                Source::Buckets(_) | Source::UpTo(_) => self.counted(metric, name),
+                _ => self.of_agent(metric, agent).map(text),
+            };
+            Some((metric.name, self.normalised(&value?)))
+        });
+        let mut row: Row = values.collect();
+        row.insert("labels", self.normalised(&agent.label_text()));
+        row
+    }
+
+    /// The buckets that counted something: what their names end in, and their counts. `None`: no bucket has a value.
+    fn counted(&self, metric: &Metric, name: &str) -> Option<String> {
+        let buckets = self.buckets(metric.name, name);
+        if buckets.is_empty() {
+            return None;
+        }
+        let counted = buckets.iter().filter(|(_, count)| *count > 0);
+        let counted: Vec<_> = counted
+            .map(|(bucket, count)| format!("{bucket}: {count}"))
+            .collect();
+        Some(match &counted[..] {
+            [] => "0".into(),
+            some => some.join(", "),
+        })
+    }
+}
