@@ -6,8 +6,9 @@ use pmdanixl::metrics::{METRICS, Metric, Source, Value};
 use std::collections::BTreeMap;
 
 /// Metrics whose values depend on the clock, the machine, the user or the process of the test, and those that the part of the
-/// daemon that talks to pmcd sets.
-const LEFT_OUT: [&str; 14] = [
+/// daemon that talks to pmcd sets. How often a file is tried again while all places are taken depends on how coarse the times of
+/// files are.
+const LEFT_OUT: [&str; 15] = [
     "agent.first_seen",
     "agent.idle_time",
     "agent.pid",
@@ -19,6 +20,7 @@ const LEFT_OUT: [&str; 14] = [
     "control.debug",
     "control.drain_interval",
     "control.memory",
+    "control.places.refused",
     "control.reload",
     "control.version",
     "errors.last_time",
@@ -54,9 +56,8 @@ fn text(value: Value) -> String {
 }
 
 fn metrics() -> impl Iterator<Item = &'static Metric> {
-    METRICS
-        .iter()
-        .filter(|metric| !LEFT_OUT.contains(&metric.name))
+    let all = METRICS.iter();
+    all.filter(|metric| !LEFT_OUT.contains(&metric.name))
 }
 
 impl Core {
@@ -89,13 +90,22 @@ impl Core {
         row
     }
 
-    /// The buckets that counted something: what their names end in, and their counts. `None`: no bucket has a value.
+    /// The buckets that counted something: what their names end in, and their counts. Of a cumulative histogram those that
+    /// count more than the one before. `None`: no bucket has a value.
     fn counted(&self, metric: &Metric, name: &str) -> Option<String> {
         let buckets = self.buckets(metric.name, name);
         if buckets.is_empty() {
             return None;
         }
-        let counted = buckets.iter().filter(|(_, count)| *count > 0);
+        let is_sum = matches!(metric.source, Source::UpTo(_));
+        let mut below = 0;
+        let counted = buckets.into_iter().filter(|&(_, count)| {
+            let is_shown = count > below;
+            if is_sum {
+                below = count;
+            }
+            is_shown
+        });
         let counted: Vec<_> = counted
             .map(|(bucket, count)| format!("{bucket}: {count}"))
             .collect();
