@@ -453,24 +453,20 @@ fn totals_and_ids_survive_kills() {
     let pending = first.read_pos();
     send(&mut first, 1000, 20);
     replay.step("a transfer");
-    replay.core.kill();
-    // As if the batch had been committed, and its slots not released.
-    first.set_read_pos(pending);
+    replay.core.kill_before_release(&first, pending);
     replay.core.start();
     replay.step("it was killed before it released the batch");
     let pending = first.read_pos();
     send(&mut first, 1000, 20);
     replay.step("a transfer");
-    replay.core.kill();
-    first.set_read_pos(pending);
+    replay.core.kill_before_release(&first, pending);
     send(&mut first, 1000, 20);
     replay.core.start();
     replay.step("it was killed before the release, and one more transfer came");
     let pending = first.read_pos();
     send(&mut first, 1000, 20);
     replay.step("a transfer");
-    replay.core.kill();
-    first.set_read_pos(pending);
+    replay.core.kill_before_release(&first, pending);
     drop(first);
     let mut first = ring(&replay.core.path("a"), Layout::V4, 64);
     send(&mut first, 1000, 20);

@@ -27,6 +27,7 @@ use pmdanixl::state::{self, State, StateFile};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use store_writer::{StoreWriter, TX_BYTES, Who};
@@ -241,6 +242,18 @@ impl Core {
     /// Kills the daemon, which does nothing more.
     pub fn kill(&mut self) {
         self.running = None;
+    }
+
+    /// Kills the daemon as it has committed the last batch of its first agent, and not yet released the slots of this ring from
+    /// a position on.
+    pub fn kill_before_release(&mut self, ring: &RingWriter, from: u64) {
+        self.kill();
+        ring.set_read_pos(from);
+        // The word of the record that names the generation (src/state/record.rs).
+        let state = fs::File::options().write(true).open(&self.home.state);
+        let at = layers::RECORD + 8 * 4;
+        let written = state.and_then(|file| file.write_all_at(&u64::MAX.to_ne_bytes(), at as u64));
+        written.expect("ours");
     }
 
     /// Starts the daemon with the state file that the last one left.
