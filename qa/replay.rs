@@ -1,7 +1,11 @@
 //! Replays: what the daemon answers and logs, step by step, compared with `qa/golden/replay`.
 //!
 //! A golden file has a paragraph for each step: its title, then what changed since the step before. `+` is an instance that
-//! came, with its values below; `-` is one that went. Values of 0 of a new instance, and of the host at the start, are not shown. The steps are driven by the test clock alone. Files appear one at a time, since a directory has no order.
+//! appeared, with its values below; `-` is one that left. Values of 0 of a new instance, and of the host at the start, are not
+//! shown; metrics that a new instance has no value of are listed. `log:` is a line of the log. The test clock alone drives the
+//! steps. Files appear one at a time, since a directory has no order.
+//!
+//! `BLESS=1 cargo test --test replay` writes the files. A commit that changes one says why.
 
 mod support;
 
@@ -27,7 +31,7 @@ struct Replay {
     core: Core,
     text: String,
     /// A metric of the host whose values depend on how coarse the times of files are.
-    left_out: Option<&'static str>,
+    hidden: Option<&'static str>,
     shown: Snapshot,
 }
 
@@ -39,7 +43,7 @@ impl Replay {
         let mut replay = Self {
             core,
             text: String::new(),
-            left_out: None,
+            hidden: None,
             shown: Snapshot::default(),
         };
         replay.shown.host = replay.core.snapshot().host;
@@ -53,9 +57,9 @@ impl Replay {
     }
 
     /// Shows no more values of a metric of the host.
-    fn leave_out(&mut self, metric: &'static str) {
+    fn hide(&mut self, metric: &'static str) {
         self.shown.host.remove(metric);
-        self.left_out = Some(metric);
+        self.hidden = Some(metric);
     }
 
     /// Lets two seconds pass and shows what changed.
@@ -69,7 +73,7 @@ impl Replay {
         let separator = if self.text.is_empty() { "" } else { "\n" };
         self.line(&format!("{separator}== {title} ({seconds} s)"));
         let mut now = self.core.snapshot();
-        now.host.retain(|metric, _| self.left_out != Some(*metric));
+        now.host.retain(|metric, _| self.hidden != Some(*metric));
         let before = std::mem::replace(&mut self.shown, now);
         self.show_instances(&before);
         let changes = changes(&before.host, &self.shown.host);
@@ -80,8 +84,7 @@ impl Replay {
     }
 
     fn show_instances(&mut self, before: &Snapshot) {
-        let gone: Vec<_> = before.instances.iter().collect();
-        for (name, (id, _)) in gone {
+        for (name, (id, _)) in &before.instances {
             let now = self.shown.instances.get(name);
             if now.is_none_or(|(now, _)| now != id) {
                 self.line(&format!("- {name} (id {id})"));
@@ -344,7 +347,7 @@ fn agents_exit_and_return() {
 fn stores_follow_rings_and_rings_follow_stores() {
     let mut replay = Replay::new("retain = \"30s\"");
     // The file of an agent that has exited is looked at again only some time later.
-    replay.leave_out("control.files.refused");
+    replay.hide("control.files.refused");
     let store = replay.store(&Who::named("kv").rank("3"), 1);
     replay.step("a store of rank 3 appears");
     replay.send(&store, &[(TX_BYTES, 1000), (XFER_TIME, 15), (BACKEND, 2)]);
