@@ -105,8 +105,10 @@ impl Presence {
         }
     }
 
-    /// There were events, so that somebody wrote.
+    /// There were events, so that a process wrote. If none had the file before, a process scan is to find it: while events keep
+    /// coming the kernel is not asked.
     pub fn saw_events(&mut self, now: Instant) {
+        self.asks |= self.holder == Holder::Nobody;
         (self.last_event, self.last_check) = (now, now);
         self.holder = Holder::Somebody;
         (self.bystanders, self.nobody_since) = (false, None);
@@ -357,6 +359,20 @@ mod tests {
         let writer = Writer::of(process.id()).expect("it runs");
         (presence.writer, presence.bystanders) = (Some(writer), false);
         (process, writer)
+    }
+
+    #[test]
+    fn events_of_a_file_that_no_process_had_ask_for_the_writer() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let facts = FileFacts::new(&fstat(file.as_file()).expect("open"));
+        let now = Instant::now();
+        let mut presence = Presence::new(file.as_file(), &facts, LeaseKind::Alone, now);
+        assert!(presence.is_abandoned() && !presence.asks());
+        presence.saw_events(now);
+        assert!(presence.is_held() && presence.asks());
+        presence.begin_survey(file.as_file());
+        presence.saw_events(now);
+        assert!(!presence.asks(), "once");
     }
 
     #[test]
