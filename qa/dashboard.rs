@@ -13,6 +13,8 @@ mod chromium;
 mod look;
 #[path = "dashboard/made_up.rs"]
 mod made_up;
+#[path = "support/titled.rs"]
+mod titled;
 
 use chromium::Chromium;
 use std::os::unix::process::CommandExt;

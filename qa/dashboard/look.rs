@@ -3,9 +3,9 @@
 use crate::chromium::Chromium;
 use crate::support::pmproxy::Pmproxy;
 use crate::support::sample::Sample;
-use crate::support::{Home, Pmcd, example, project, wait_for};
-use std::os::unix::process::CommandExt;
-use std::process::Command;
+use crate::support::writer::{Layout, RingWriter};
+use crate::support::{Home, Pmcd, project, wait_for};
+use crate::titled::Titled;
 use std::time::Duration;
 
 /// How far two colours of the style sheet are apart, as WCAG 2 reckons.
@@ -26,21 +26,36 @@ fn it_can_be_read_and_used_in_light_and_dark_wide_and_narrow_and_without_a_mouse
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let proxy = Pmproxy::start(&home, &pmcd);
-    let mut ranks = Vec::new();
-    for rank in 0..4 {
-        let mut worker = Command::new(example("producer"));
-        worker.arg0(format!("VLLM::Worker_TP{rank}"));
-        worker.env("LOCAL_RANK", rank.to_string());
-        let name = format!("4fa1c2de-0b6e-4d0e-9a53-77d0c6a1f00{rank}");
-        let options = format!("--vary --rate {} --seed {rank}", 60 + 30 * rank);
-        ranks.push(Sample::start_as(worker, &home.rings(), &name, &options));
-    }
+    let server = |port: &str, role: &str, pause: &str| {
+        let rings =
+            [0, 1].map(|rank| home.ring(format!("4fa1c2de-0b6e-4d0e-9a53-77d0c6a1{port}{rank}")));
+        for ring in &rings {
+            RingWriter::create(ring, Layout::V4, 4096).expect("a ring");
+        }
+        let transfer = format!(r#"{{"kv_connector": "NixlConnector", "kv_role": "{role}"}}"#);
+        let arguments = [
+            "serve",
+            "m",
+            "--port",
+            port,
+            "--kv-transfer-config",
+            &transfer,
+        ];
+        Titled::start(&home.path("."), &arguments, &[("PAUSE", pause)], &rings, 0)
+    };
+    let _servers = [
+        server("8100", "kv_producer", "0.01"),
+        server("8200", "kv_consumer", "0.015"),
+    ];
     let options = "--vary --rate 40 --burst 20 --capacity 64 --on-full drop --errors 9";
     let _small = Sample::start(&home, "kvbm-worker-0", options);
     let mut page = Chromium::start(1280, 1330);
     page.open(&format!("host={}", proxy.address()));
     let all = "document.querySelectorAll('td.server').length === 5 && document.querySelectorAll('#chart-bytes li').length === 6";
     page.until("all are drawn", all);
+    let told_apart = "[...document.querySelectorAll('td.server, td.rank')].map((one) => one.textContent).slice(-8).join() === \
+        'vllm decode:8200,TP0,vllm decode:8200,TP1,vllm prefill:8100,TP0,vllm prefill:8100,TP1'";
+    page.until("servers and ranks are told apart", told_apart);
 
     // PICTURES=1 makes those of the documentation, when there is something to see in the charts.
     let pictures = std::env::var_os("PICTURES").is_some();

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 /// Overwrites arguments and environment as the package setproctitle does: the title, and NULs up to the end of both.
 const SCRIPT: &str = "
-import ctypes, mmap, os, sys
+import ctypes, mmap, os, random, select, struct, sys
 
 def set_title(title):
     # The fields behind the name, of which the first is the third (proc_pid_stat(5)).
@@ -19,6 +19,15 @@ def set_title(title):
 
 def say():
     os.write(1, b'%d\\n' % os.getpid())
+
+# A completed transfer, into a ring of the last layout.
+def push(ring):
+    bytes, way = random.randrange(1 << 20, 16 << 20), random.randrange(2)
+    for kind, value in ((7, 40), (6, bytes >> 12), (way, bytes), (2 + way, 1)):
+        position, = struct.unpack_from('<Q', ring, 0)
+        capacity, = struct.unpack_from('<Q', ring, 24)
+        struct.pack_into('<IIQ', ring, 40 + 16 * position, kind, 0, value)
+        struct.pack_into('<Q', ring, 0, (position + 1) % capacity)
 
 # As vLLM has it.
 prefix = os.environ.get('VLLM_PROCESS_NAME_PREFIX', 'VLLM').encode()
@@ -35,6 +44,9 @@ if os.fork() == 0:
                 with open(ring, 'r+b') as file:
                     memory = mmap.mmap(file.fileno(), 0)
             say()
+            pause = float(os.environ.get('PAUSE', 0)) * (1 + rank)
+            while pause and not select.select([0], [], [], pause)[0]:
+                push(memory)
             break
 # Until the test ends.
 sys.stdin.read()
@@ -48,7 +60,8 @@ pub struct Titled {
 
 impl Titled {
     /// Starts `vllm` with these arguments and variables, with a worker for each ring, which has it mapped when this returns; an
-    /// empty path stands for none. The workers have this user id.
+    /// empty path stands for none. The workers have this user id. With `PAUSE`, in seconds, among the variables they complete
+    /// transfers that far apart, a worker of a higher rank fewer.
     pub fn start(
         dir: &Path,
         arguments: &[&str],
