@@ -320,14 +320,20 @@ fn check_warns_of_a_changed_file_until_the_daemon_has_read_it() {
     };
     let outdated = "has changed since the daemon read it";
     let said = check();
-    assert!(said.contains("daemon: pid ") && !said.contains(outdated), "{said}");
+    assert!(
+        said.contains("daemon: pid ") && !said.contains(outdated),
+        "{said}"
+    );
     home.set("retain = \"1m\"");
     let said = check();
     assert!(said.contains(outdated), "{said}");
     link.store(&[("control.reload", Sent::Numbers(vec![1]))])
         .expect("the file is right");
     let said = check();
-    assert!(said.contains("daemon: pid ") && !said.contains(outdated), "{said}");
+    assert!(
+        said.contains("daemon: pid ") && !said.contains(outdated),
+        "{said}"
+    );
     assert!(link.end().success());
 }
 
