@@ -38,7 +38,7 @@ struct Replay {
 impl Replay {
     fn new(settings: &str) -> Self {
         log::collect();
-        let mut core = Core::new(settings);
+        let mut core = Core::new(&limited(settings));
         core.advance(AHEAD);
         let mut replay = Self {
             core,
@@ -118,7 +118,7 @@ impl Replay {
 
     /// Reloads with these settings.
     fn reload(&mut self, settings: &str, title: &str) {
-        let error = self.core.try_configure(settings);
+        let error = self.core.try_configure(&limited(settings));
         self.step(title);
         if let Some(error) = error {
             self.line(&format!("rejected: {error}"));
@@ -145,6 +145,14 @@ impl Replay {
     /// Compares all with a golden file.
     fn end(self, file: &str) {
         golden(&format!("replay/{file}.out"), &self.text);
+    }
+}
+
+/// Settings with as many agents as there are descriptors for on any machine.
+fn limited(settings: &str) -> String {
+    match settings.contains("max_agents") {
+        true => settings.to_owned(),
+        false => format!("{settings}\nmax_agents = 64"),
     }
 }
 
