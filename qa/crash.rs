@@ -91,6 +91,8 @@ impl Drainer for Daemon<'_> {
                 _ => {}
             }
         }
+        let missing = metrics.iter().find(|name| !values.contains_key(*name));
+        assert_eq!(missing, None, "{shown}{}", self.home.log());
         values
     }
 }
