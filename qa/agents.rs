@@ -390,3 +390,19 @@ fn a_ring_that_is_too_large_is_taken_when_more_is_allowed() {
     core.run(5);
     assert_eq!(core.sent(), [("a", 5)].into());
 }
+
+/// What is written through a mapping changes neither size nor times of a file on tmpfs, and elsewhere only now and then.
+#[test]
+fn a_reload_checks_a_rejected_file_again() {
+    let mut core = Core::new("");
+    let mut ring = core.ring("a");
+    push(&mut ring, 5);
+    let sound = fs::read(core.path("a")).expect("there");
+    ring.restore(&[0xff; 40]);
+    core.run(5);
+    assert_eq!(core.sent(), [].into());
+    ring.restore(&sound);
+    core.configure("");
+    core.run(1);
+    assert_eq!(core.sent(), [("a", 5)].into());
+}
