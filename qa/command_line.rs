@@ -221,20 +221,27 @@ fn another_users_process_is_not_taken_for_the_daemon() {
     fs::create_dir_all(home.path("run/nixl")).expect("made");
     fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
     fs::write(&state, [0; 4096]).expect("written");
-    fs::set_permissions(&state, PermissionsExt::from_mode(0o666)).expect("ours");
-    for (uid, is_believed) in [("65534", false), ("0", true)] {
-        let mut child = pretender(uid, &state);
+    drop(RingWriter::create(&home.ring("agent"), Layout::V4, 16).expect("a ring"));
+    let users = [
+        ("65534", "daemon: not running\n", "written by"),
+        ("0", "daemon: pid", "drained by"),
+    ];
+    for (uid, daemon, does) in users {
+        let mut children = [&state, &home.ring("agent")].map(|file| {
+            fs::set_permissions(file, PermissionsExt::from_mode(0o666)).expect("ours");
+            pretender(uid, file)
+        });
         let mut check = Command::new(PMDANIXL);
         check.args(["--check", "-c"]).arg(home.conf());
         check.env("PCP_RUN_DIR", home.path("run"));
         let said = support::text(&support::output(&mut check));
-        let daemon = match is_believed {
-            true => format!("daemon: pid {}", child.id()),
-            false => "daemon: not running\n".into(),
-        };
-        assert!(said.contains(&daemon), "{uid}: {said}");
-        drop(child.stdin.take());
-        child.wait().expect("our child");
+        assert!(said.contains(daemon), "{uid}: {said}");
+        let line = format!("{does} pid {}", children[1].id());
+        assert!(said.contains(&line), "{uid}: {line} in {said}");
+        for child in &mut children {
+            drop(child.stdin.take());
+            child.wait().expect("our child");
+        }
     }
 }
 

@@ -49,6 +49,8 @@ pub struct Verdict {
     seen: HashSet<FileId>,
     /// The processes that write the rings and stores.
     writers: HashSet<u32>,
+    /// The user as whom the daemon is to run, if it is another one than its starter.
+    user: Option<u32>,
 }
 
 impl Verdict {
@@ -83,6 +85,7 @@ pub fn run(
         Err(err) => verdict.problem(out, err)?,
     }
     let config = loaded.map(|loaded| &loaded.config).ok();
+    verdict.user = config.and_then(|config| Some(config.user.as_ref()?.uid));
     // Before the user is changed to one that may not see other users' processes.
     let mut holdups = Holdups::default();
     let mappers = holdups.look(|avoided| {

@@ -5,7 +5,6 @@ use crate::config::options;
 use crate::config::pcpconf::PcpConf;
 use crate::config::{Config, Environment, MULTIPROC_DIR, TELEMETRY_DIR};
 use crate::find::name;
-use crate::producer::ancestors;
 use crate::producer::facts::telemetry::Settings;
 use crate::producer::holdups::{At, Holdups, Look};
 use crate::producer::survey::{Mapper, Mappers};
@@ -70,10 +69,7 @@ impl Daemon {
             Err(err) => return Ok(Self::Unknown(unreadable(state, &err))),
         };
         // Any user can give a process this name and map a file of this path and number in a mount namespace of its own.
-        let is_daemon = |mapper: &&Mapper| {
-            let owner = ancestors::uid(mapper.process.pid);
-            mapper.command == "pmdanixl" && (owner == Some(0) || owner == Some(meta.uid()))
-        };
+        let is_daemon = |mapper: &&Mapper| mapper.is_pmdanixl(Some(meta.uid()));
         let mut mappers = mappers.of(meta.dev(), meta.ino(), state).into_iter();
         let Some(found) = mappers.find(is_daemon) else {
             return Ok(

@@ -49,7 +49,7 @@ pub fn describe_store(
 /// Returns `, written by pid 4242 (python3) user dynamo` for each process that has the file mapped, the PMDA apart.
 fn writers(facts: &FileFacts, path: &Path, mappers: &Mappers, verdict: &mut Verdict) -> String {
     let writers = mappers.of(facts.id.dev, facts.id.ino, path).into_iter();
-    let writers = writers.filter(|mapper| mapper.command != "pmdanixl");
+    let writers = writers.filter(|mapper| !mapper.is_pmdanixl(verdict.user));
     writers.fold(String::new(), |text, writer| {
         let user = discover::user_name(writer.uid);
         let command = name::shown(OsStr::new(&writer.command));
@@ -84,7 +84,7 @@ pub fn describe(
     let (ours, writers): (Vec<_>, Vec<_>) = mappers
         .of(facts.id.dev, facts.id.ino, path)
         .into_iter()
-        .partition(|mapper| mapper.command == "pmdanixl");
+        .partition(|mapper| mapper.is_pmdanixl(verdict.user));
     let is_unused = header.pending() == 0 && is_unused(candidate);
     if is_unused {
         text.push_str(", never had an event");

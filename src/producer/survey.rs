@@ -4,19 +4,19 @@
 //! of its own.
 
 use crate::base::file::names;
+use crate::producer::ancestors;
 use crate::producer::facts::Facts;
 use crate::producer::facts::pods::Pods;
 use crate::producer::holdups::{At, Avoided, Look};
 use crate::producer::writer::{Stat, Writer};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
-use nix::unistd::{Uid, User};
+use nix::unistd::{Uid, User, geteuid};
 use std::cell::LazyCell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,8 @@ use locks::Locks;
 const HOST: &str = "pid:[4026531836]";
 /// The first process.
 const INIT: u32 = 1;
+/// No user has this id (chown(2): -1 means no change).
+const NO_USER: u32 = u32::MAX;
 
 // Any user may have as many mappings as he likes, of files with names of any length.
 
@@ -47,7 +49,7 @@ const MOST_LOCKS: u64 = 16 << 20;
 pub struct Mapper {
     /// Which process.
     pub process: Writer,
-    /// User id.
+    /// Real user id.
     pub uid: u32,
     /// What it is called (`/proc/PID/comm`).
     pub command: String,
@@ -152,7 +154,6 @@ impl Mappers {
             return Ok(());
         }
         at(Some(stat.writer(pid)));
-        let uid = fs::metadata(&proc)?.uid();
         let Some(shown_at) = stat.shown_at(pid) else {
             self.complete = false;
             return Ok(());
@@ -163,7 +164,7 @@ impl Mappers {
             let command = fs::read(format!("{proc}/comm")).unwrap_or_default();
             Mapper {
                 process: stat.writer(pid),
-                uid,
+                uid: ancestors::uid(pid).unwrap_or(NO_USER),
                 command: String::from_utf8_lossy(&command).trim_end().to_owned(),
             }
         });
@@ -342,11 +343,18 @@ fn locks() -> Option<String> {
 }
 
 impl Mapper {
-    /// Whether it may be an agent: neither this process nor another pmdanixl, which only reads. (An agent that calls itself
-    /// pmdanixl is not seen.)
+    /// Whether it may be an agent: neither this process nor another pmdanixl, which only reads.
     #[must_use]
     pub fn is_agent(&self) -> bool {
-        self.process.pid != std::process::id() && self.command != "pmdanixl"
+        self.process.pid != std::process::id() && !self.is_pmdanixl(None)
+    }
+
+    /// Whether it is pmdanixl. Since any user can give a process this name, it must be a process of root, of this process's
+    /// user or of `user`, as whom the daemon runs.
+    #[must_use]
+    pub fn is_pmdanixl(&self, user: Option<u32>) -> bool {
+        let users = [Some(0), Some(geteuid().as_raw()), user];
+        self.command == "pmdanixl" && users.contains(&Some(self.uid))
     }
 }
 
@@ -375,6 +383,7 @@ pub fn shared_mapping(line: &[u8]) -> Option<(String, u64)> {
 mod tests {
     use super::*;
     use crate::shm;
+    use std::os::unix::fs::MetadataExt;
 
     fn read(files: &HashSet<(u64, u32)>, inodes: Option<&HashSet<u64>>) -> Mappers {
         Mappers::read(files, inodes, &Avoided::default(), &mut |_| ())
