@@ -58,14 +58,15 @@ check-packages:
 
 torture:
 	@scripts/setup check && . scripts/env && KILLS=2000 TORTURE=1 HOSTILE_SECONDS=300 RESTARTS=50 cargo test --locked \
-		--test crash --test single_step --test every_instruction --test hostile_directory --test nixl_restarts --test faults
+		--test ring --test state --test security -- \
+		crash:: single_step:: every_instruction:: hostile_directory:: nixl_restarts:: faults::
 
 fuzz:
 	@scripts/fuzz $(or $(SECONDS),60)
 
 MINUTES ?= 10
 soak:
-	@scripts/setup check && . scripts/env && MINUTES=$(MINUTES) cargo test --locked --test soak -- --nocapture
+	@scripts/setup check && . scripts/env && MINUTES=$(MINUTES) cargo test --locked --test agents soak:: -- --nocapture
 
 bench:
 	@scripts/bench

@@ -1,6 +1,6 @@
 //! Who torments a directory of stores: what a hostile user can do to files while somebody reads them.
 
-use crate::support::kit::store_writer::{FIRST_BOUND, LEN, Who};
+use super::kit::store_writer::{FIRST_BOUND, LEN, Who};
 use fastrand::Rng;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::sys::stat::{Mode, SFlag, mknod};

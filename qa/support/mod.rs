@@ -17,6 +17,8 @@ pub mod pdu;
 pub mod drain;
 pub mod endpoint;
 pub mod fleet;
+pub mod held;
+pub mod hostile_stores;
 pub mod kill;
 pub mod kit;
 pub mod life;
@@ -29,6 +31,7 @@ pub mod shape;
 pub mod share;
 pub mod show;
 pub mod stranger;
+pub mod titled;
 
 #[allow(unused_imports)] // each test binary uses a part of it
 pub use kit::{memory, memory::in_memory, writer};

@@ -1,6 +1,6 @@
 //! What consumer and producer owe each other, on the words of a ring: the consumer's loads, and its one store.
 //!
-//! It is written for any kind of word, so that `qa/loom_ring.rs` can run these very lines in every order that the memory model
+//! It is written for any kind of word, so that `qa/ring/loom_ring.rs` can run these very lines in every order that the memory model
 //! allows.
 
 use super::print::{self, Print, Printer, Slot};

@@ -1,6 +1,6 @@
 //! What is fuzzed, a file for each: `run` gives an input to the real code and says by a panic what must not be.
 //!
-//! The fuzzer calls these (`make fuzz`), and `cargo test --test fuzz_corpus` does so with every input in `qa/fuzz/corpus`.
+//! The fuzzer calls these (`make fuzz`), and `qa/run fuzz_corpus` does so with every input in `qa/fuzz/corpus`.
 
 pub mod cache_file;
 pub mod config;
@@ -15,7 +15,7 @@ pub mod state;
 pub mod store;
 
 #[path = "../../support/wire.rs"]
-#[allow(dead_code)] // a part of it is used here
+#[allow(dead_code, clippy::duplicate_mod)] // a part of it is used here; the test kit has it, too
 mod wire;
 
 /// An input, taken from its front; zeros when there is no more of it.

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Gives slots back before their events are counted: the wrong order, by which the crash harness shows that it would notice
-/// (qa/single_step.rs). Without debug assertions it does nothing.
+/// (qa/ring/single_step.rs). Without debug assertions it does nothing.
 pub static SWAPPED: AtomicBool = AtomicBool::new(false);
 
 /// What a batch has taken of what waited.

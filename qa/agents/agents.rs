@@ -1,0 +1,404 @@
+//! When an agent is an instance, and what becomes of its totals: over time that the tests set, without pmcd.
+
+use crate::support::kit::writer::{Layout, RingWriter};
+use crate::support::kit::{self, Core, SECOND, push, push_to};
+use pmdanixl::metrics::Value;
+use std::fs::{self, File};
+use std::time::Duration;
+
+#[test]
+fn an_exited_agent_stays_for_retain_and_goes_on_with_its_totals_when_it_returns() {
+    let mut core = Core::new("retain = \"10s\"");
+    let mut ring = core.ring("a");
+    push(&mut ring, 1);
+    core.run(60);
+    assert_eq!(core.sent(), [("a", 1)].into(), "a silent agent is alive");
+    push(&mut ring, 2);
+    drop(ring);
+    core.run(9);
+    assert_eq!(core.sent(), [("a", 3)].into());
+    core.run(5);
+    assert_eq!(core.sent(), [].into());
+    core.run(1000);
+    let mut ring = core.ring("a");
+    push(&mut ring, 4);
+    core.run(3);
+    assert_eq!(core.sent(), [("a", 7)].into());
+}
+
+#[test]
+fn what_waited_in_a_ring_that_is_found_late_is_in_no_percentile() {
+    for (observe, after, found) in [(false, 0, true), (false, 120, false), (true, 120, false)] {
+        let mut core = Core::new(&format!("observe = {observe}"));
+        let mut ring = RingWriter::create(&core.path("a"), Layout::V4, 1 << 14).expect("a ring");
+        // More than a batch.
+        for _ in 0..2000 {
+            assert_eq!(ring.push_transfer(false, 4096, 120, 20), 4);
+        }
+        core.advance(after * SECOND);
+        core.run(1);
+        let told = |core: &Core| {
+            (
+                core.transfers("latency.xfer_time.buckets", "a"),
+                core.get("latency.xfer_time.p50", "a").is_some(),
+                core.bandwidths("a"),
+            )
+        };
+        let all = u64::from(found) * 2000;
+        assert_eq!(told(&core), (2000, found, all), "{observe}, {after} s");
+        assert_eq!(ring.push_transfer(false, 4096, 240, 20), 4);
+        core.run(1);
+        assert_eq!(told(&core), (2001, true, all + 1));
+    }
+}
+
+#[test]
+fn an_agent_that_is_only_remembered_keeps_no_window() {
+    // With none, it may go before it was ever shown.
+    for retain in ["0s", "1s"] {
+        let mut core = Core::new(&format!("retain = {retain:?}"));
+        let mut ring = core.ring("a");
+        assert_eq!(ring.push_transfer(false, 4096, 120, 20), 4);
+        core.run(1);
+        let longest = |core: &Core| core.remembered("latency.xfer_time.max", "a");
+        assert_eq!(longest(&core), Some(Value::F64(120.0)));
+        drop(ring);
+        core.run(5);
+        assert_eq!(core.sent(), [].into());
+        assert_eq!(longest(&core), None, "{retain:?}");
+    }
+}
+
+#[test]
+fn whoever_opens_the_file_of_an_exited_agent_does_not_bring_it_back() {
+    let mut core = Core::new("retain = \"2s\"");
+    let ring = core.ring("a");
+    core.run(3);
+    assert_eq!(core.sent(), [("a", 0)].into());
+    drop(ring);
+    core.run(6);
+    assert_eq!(core.sent(), [].into());
+    let reader = File::open(core.path("a")).expect("there");
+    core.run(60);
+    assert_eq!(core.sent(), [].into());
+    drop(reader);
+    push(&mut core.ring("a"), 5);
+    core.run(3);
+    assert_eq!(core.sent(), [("a", 5)].into());
+}
+
+#[test]
+fn an_agent_that_restarts_with_the_same_bytes_in_the_same_place_loses_none() {
+    let mut core = Core::new("");
+    for turn in 1..=5 {
+        // As in a loop of crashes: its first event is the registration of its memory.
+        push(&mut core.ring("a"), 100);
+        core.run(1);
+        assert_eq!(core.only(), [100 * turn, turn - 1, 0]);
+    }
+}
+
+#[test]
+fn a_restart_after_a_batch_that_went_round_is_a_restart() {
+    let mut core = Core::new("");
+    let mut ring = core.ring("a");
+    for count in [14, 5] {
+        (0..count).for_each(|_| push(&mut ring, 1));
+        core.run(1);
+    }
+    let mut ring = core.ring("a");
+    (0..4).for_each(|_| push(&mut ring, 1));
+    core.run(1);
+    assert_eq!(core.only(), [23, 1, 0]);
+}
+
+#[test]
+fn who_has_a_silent_agents_file_keeps_it_for_twice_retain_where_nobody_knows_who_it_is() {
+    let mut core = Core::new("retain = \"100s\"");
+    let mut ring = core.ring("a");
+    push(&mut ring, 7);
+    let seen = |core: &Core| (core.instances().len(), core.status("a"));
+    core.run(90);
+    assert_eq!(seen(&core), (1, "idle".into()));
+    core.run(20);
+    assert_eq!(seen(&core), (1, "unknown".into()));
+    core.run(80);
+    assert_eq!(core.instances().len(), 1);
+    core.run(20);
+    assert!(
+        core.instances().is_empty(),
+        "a backup would keep it for good"
+    );
+    push(&mut ring, 2);
+    core.run(1);
+    assert_eq!(seen(&core), (1, "live".into()));
+    core.assert_sent([("a", 9)]);
+}
+
+#[test]
+fn an_agent_that_returns_is_not_taken_for_the_one_before() {
+    let mut core = Core::new("retain = \"1s\"");
+    drop(push_to(core.ring("a"), 1));
+    core.run(5);
+    assert_eq!(core.sent(), [].into());
+    fs::remove_file(core.path("a")).expect("there");
+    core.run(5);
+    let again = push_to(core.ring("a"), 2);
+    core.run(1);
+    assert_eq!(core.value("agent.starts", "a"), 2);
+    assert_eq!(
+        core.labels("a").get("user"),
+        None,
+        "its process is not known"
+    );
+    assert_eq!(core.status("a"), "live", "and not idle since it was away");
+    drop(again);
+}
+
+#[test]
+fn an_exited_agent_does_not_stay_longer_when_its_ring_is_looked_at_anew() {
+    let mut core = Core::new("retain = \"10s\"");
+    drop(push_to(core.ring("a"), 1));
+    core.run(6);
+    assert_eq!(core.sent(), [("a", 1)].into());
+    // The ring is let go and attached again, as at a restart of the daemon.
+    core.configure("retain = \"10s\"\ntelemetry_dir = []");
+    core.configure("retain = \"10s\"");
+    core.run(6);
+    assert_eq!(core.sent(), [].into());
+}
+
+#[test]
+fn a_file_that_an_exited_agent_left_empty_is_no_instance_and_one_with_events_is() {
+    let mut core = Core::new("");
+    drop(core.ring("empty"));
+    push(&mut core.ring("full"), 3);
+    core.run(3);
+    assert_eq!(core.sent(), [("full", 3)].into());
+}
+
+#[test]
+fn an_exited_ring_is_drained_before_it_makes_room_and_is_found_again_when_it_restarts() {
+    let mut core = Core::new("retain = \"1s\"\nmax_agents = 1");
+    let mut old = core.ring("old");
+    push(&mut old, 1);
+    core.run(2);
+    drop(old);
+    core.run(6);
+    assert_eq!(core.sent(), [].into());
+    // An event that came after the last drain: a restart that has not been seen yet.
+    let mut old = core.ring("old");
+    push(&mut old, 10);
+    let mut new = core.ring("new");
+    push(&mut new, 5);
+    core.run(3);
+    assert_eq!(core.sent(), [("old", 11)].into(), "one that speaks stays");
+    drop(old);
+    core.run(6);
+    assert_eq!(core.sent(), [("new", 5)].into());
+    drop(new);
+    core.run(6);
+    push(&mut core.ring("old"), 100);
+    core.run(2);
+    assert_eq!(core.sent(), [("old", 111)].into());
+}
+
+#[test]
+fn who_gives_his_place_up_keeps_no_window() {
+    let mut core = Core::new("retain = \"1h\"\nmax_agents = 1");
+    let mut old = core.ring("old");
+    assert_eq!(old.push_transfer(false, 4096, 120, 20), 4);
+    core.run(1);
+    let longest = |core: &Core| core.remembered("latency.xfer_time.max", "old");
+    assert!(longest(&core).is_some());
+    drop(old);
+    core.run(6);
+    // It has exited, and would stay for an hour.
+    push(&mut core.ring("new"), 5);
+    core.run(3);
+    assert_eq!(core.sent(), [("new", 5)].into());
+    assert_eq!(longest(&core), None);
+}
+
+#[test]
+fn a_ring_that_is_only_held_open_makes_room_for_one_that_has_something_to_say() {
+    let mut core = Core::new("retain = \"1s\"\nmax_agents = 1");
+    drop(push_to(core.ring("old"), 1));
+    core.run(4);
+    assert_eq!(core.sent(), [].into());
+    let reader = File::open(core.path("old")).expect("there");
+    // Nobody knows whether it will.
+    let mut new = core.ring("new");
+    core.run(6);
+    assert_eq!((core.sent(), core.attached()), ([].into(), 1));
+    push(&mut new, 5);
+    core.run(6);
+    assert_eq!((core.sent(), new.pending()), ([("new", 5)].into(), 0));
+    // Who only looks brings nobody back.
+    core.run(6);
+    assert_eq!(core.sent(), [("new", 5)].into());
+    drop(reader);
+}
+
+#[test]
+fn a_ring_that_holds_events_makes_no_room_though_its_writer_is_gone() {
+    let mut core = Core::new("retain = \"1s\"\nmax_agents = 1");
+    drop(push_to(core.ring("old"), 1));
+    core.run(4);
+    drop(push_to(core.ring("old"), 10));
+    push(&mut core.ring("new"), 5);
+    core.run(1);
+    assert_eq!(core.sent(), [("old", 11)].into());
+}
+
+#[test]
+fn a_header_that_comes_after_its_file_is_seen_at_the_next_tick() {
+    let tick = Duration::from_millis(50);
+    let mut core = Core::new("");
+    fs::write(core.path("slow"), [0; 40 + 16 * 16]).expect("written");
+    // Long enough for the directory's own time to be told from later ones.
+    std::thread::sleep(tick);
+    core.tick(1, tick, SECOND);
+    push(&mut core.ring("slow"), 3);
+    core.tick(2, tick, SECOND);
+    assert_eq!(core.sent(), [("slow", 3)].into());
+}
+
+#[test]
+fn a_ring_that_is_set_up_anew_with_another_size_is_seen_at_the_next_ticks() {
+    let tick = Duration::from_millis(50);
+    let mut core = Core::new("");
+    push(&mut core.ring("a"), 1);
+    core.tick(3, tick, SECOND);
+    let path = core.path("a");
+    let mut larger = RingWriter::create(&path, Layout::V4, 64).expect("a ring");
+    push(&mut larger, 2);
+    core.tick(3, tick, SECOND);
+    assert_eq!(core.sent(), [("a", 3)].into());
+}
+
+#[test]
+fn a_ring_that_is_set_up_anew_with_another_layout_of_the_same_version_is_read_as_that() {
+    let mut core = Core::new("");
+    let path = core.path("a");
+    let ring = |layout| RingWriter::create(&path, layout, 16).expect("a ring");
+    let _v2 = push_to(ring(Layout::V2), 1);
+    core.run(1);
+    let _named = push_to(ring(Layout::V2Named), 10);
+    core.run(3);
+    assert_eq!(core.only(), [11, 1, 0]);
+}
+
+#[test]
+fn agents_that_come_and_go_for_ever_are_not_all_remembered() {
+    let mut core = Core::new("max_agents = 2");
+    for number in 0..40 {
+        let name = format!("agent-{number:02}");
+        push(&mut core.ring(&name), 1);
+        core.run(3);
+        fs::remove_file(core.path(&name)).expect("there");
+        core.run(3);
+    }
+    let kept = core.known();
+    assert_eq!(kept, 8, "four times max_agents");
+    assert!(core.forgotten.len() == 32 && core.forgotten.contains(&"agent-31".into()));
+    assert_eq!(core.sent(), [("agent-38", 1), ("agent-39", 1)].into());
+    // What is forgotten begins anew.
+    push(&mut core.ring("agent-00"), 7);
+    core.run(3);
+    assert_eq!(core.sent()["agent-00"], 7);
+}
+
+#[test]
+fn rings_that_the_configuration_leaves_out_are_let_go_with_their_agent() {
+    let mut core = Core::new("retain = \"1s\"");
+    let mut ring = core.ring("a");
+    push(&mut ring, 1);
+    core.run(2);
+    core.configure("retain = \"1s\"\nowners = [4242]");
+    // Not one that has exited, which a rule may tell of.
+    assert!(core.instances().is_empty());
+    push(&mut ring, 1);
+    core.run(5);
+    assert_eq!((core.sent(), ring.pending()), ([].into(), 1));
+    core.configure("retain = \"1s\"");
+    core.run(3);
+    assert_eq!((core.sent(), ring.pending()), ([("a", 2)].into(), 0));
+}
+
+/// In a directory that all may write to, a stranger takes the name of an agent whose file is gone.
+#[test]
+fn a_strangers_ring_of_an_agents_name_is_another_agent() {
+    if !nix::unistd::geteuid().is_root() {
+        return println!("left out: it takes root to give a file to others");
+    }
+    let mut core = Core::new("retain = \"10s\"");
+    let give = |core: &Core, uid| {
+        std::os::unix::fs::chown(core.path("worker"), Some(uid), None).expect("root may");
+    };
+    let mut ring = core.ring("worker");
+    give(&core, 1000);
+    push(&mut ring, 1000);
+    core.run(2);
+    assert_eq!(core.sent(), [("worker", 1000)].into());
+    drop(ring);
+    fs::remove_file(core.path("worker")).expect("there");
+    core.run(20);
+    assert_eq!(core.sent(), [].into());
+    let mut ring = RingWriter::create(&core.path("worker"), Layout::V4, 512).expect("a ring");
+    give(&core, 1001);
+    // What one event cannot be is not believed; and what many come to stays at the most that there is.
+    push(&mut ring, u64::MAX - 400);
+    let most = kit::layers::MAX_VALUE;
+    for _ in 0..256 {
+        push(&mut ring, most);
+    }
+    core.run(2);
+    assert_eq!(core.sent(), [("worker@uid1001", 256 * most)].into());
+    for _ in 0..256 {
+        push(&mut ring, most);
+    }
+    core.run(2);
+    assert_eq!(core.sent(), [("worker@uid1001", u64::MAX)].into());
+    // Both go on as what they were, also after a restart of the daemon.
+    for turn in 1..=2 {
+        drop(ring);
+        fs::remove_file(core.path("worker")).expect("there");
+        core.run(20);
+        ring = core.ring("worker");
+        give(&core, 1000);
+        push(&mut ring, 7);
+        core.run(2);
+        assert_eq!(core.sent(), [("worker", 1000 + 7 * turn)].into());
+    }
+    let host = core.host_sent();
+    assert_eq!(host, u64::MAX, "sums stay at the most");
+}
+
+#[test]
+fn a_ring_that_is_too_large_is_taken_when_more_is_allowed() {
+    let mut core = Core::new("max_capacity = 8");
+    let mut ring = core.ring("a");
+    push(&mut ring, 5);
+    core.run(5);
+    assert_eq!(core.sent(), [].into());
+    core.configure("max_capacity = 16");
+    core.run(5);
+    assert_eq!(core.sent(), [("a", 5)].into());
+}
+
+/// What is written through a mapping changes neither size nor times of a file on tmpfs, and elsewhere only now and then.
+#[test]
+fn a_reload_checks_a_rejected_file_again() {
+    let mut core = Core::new("");
+    let mut ring = core.ring("a");
+    push(&mut ring, 5);
+    let sound = fs::read(core.path("a")).expect("there");
+    ring.restore(&[0xff; 40]);
+    core.run(5);
+    assert_eq!(core.sent(), [].into());
+    ring.restore(&sound);
+    core.configure("");
+    core.run(1);
+    assert_eq!(core.sent(), [("a", 5)].into());
+}

@@ -1,0 +1,175 @@
+//! A thousand agents come and go, while the agent is killed now and then: what the host has sent never goes back, and what is
+//! kept of those that have gone does not grow.
+
+use crate::support::kill::{Dice, kill_process, wait_for_orphans};
+use crate::support::writer::{Layout, RingWriter};
+use crate::support::{Home, Pmcd, TX_BYTES, output, wait_for};
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+/// At once; all are a thousand.
+const WAVE: usize = 100;
+const WAVES: usize = 10;
+const MAX_AGENTS: usize = 128;
+/// Agents whose names and totals are remembered.
+const REMEMBERED: usize = 4 * MAX_AGENTS;
+/// What the host has sent.
+const HOST: &str = "nixl.host.transfer.tx_bytes";
+
+/// An agent's name as vLLM gives them.
+fn uuid(dice: &mut Dice) -> String {
+    let mut part = |digits: u32| {
+        let number = dice.below(1 << 16);
+        format!("{number:0width$x}", width = digits as usize)
+    };
+    let parts = [8, 4, 4, 4, 12].map(&mut part);
+    parts.join("-")
+}
+
+/// Writes an event, and says how many bytes it told of.
+fn push(ring: &mut RingWriter, dice: &mut Dice) -> u64 {
+    let bytes = 1 + dice.below(100_000);
+    let fitted = ring.push_transfer(false, bytes, 1 + dice.below(1000), 1);
+    assert_eq!(fitted, 4, "the ring has room");
+    bytes
+}
+
+fn wait_until_drained(rings: &[RingWriter]) {
+    wait_for("all of it is drained", || {
+        rings.iter().all(|ring| ring.pending() == 0).then_some(())
+    });
+}
+
+/// What the host has sent; `None`: no pmcd answers, or its agent is not ready.
+fn host_sent(pminfo: &mut Command) -> Option<u64> {
+    let said = output(pminfo);
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    said.lines()
+        .find_map(|line| line.trim().strip_prefix("value ")?.parse().ok())
+}
+
+/// The names that pmdaCache's file has.
+fn cached(pmcd: &Pmcd) -> Vec<String> {
+    let text = fs::read_to_string(pmcd.path("var/config/pmda/39.0")).unwrap_or_default();
+    let lines = text.lines().skip(1);
+    lines
+        .map(|line| line.splitn(3, ' ').nth(2).expect("a name").to_owned())
+        // The line that says which ids may have been given is none's.
+        .filter(|name| name != "%")
+        .collect()
+}
+
+/// Reads what the host has sent, again and again, until it is told to stop; how often there was a value, and the last one.
+fn never_goes_back(mut pminfo: Command, stop: &AtomicBool) -> (u64, u64) {
+    let (mut reads, mut last) = (0, 0);
+    while !stop.load(Ordering::Relaxed) {
+        if let Some(sent) = host_sent(&mut pminfo) {
+            assert!(sent >= last, "{HOST} went back from {last} to {sent}");
+            (reads, last) = (reads + 1, sent);
+        }
+    }
+    (reads, last)
+}
+
+#[test]
+fn a_thousand_agents_come_and_go_and_nothing_goes_back_or_grows() {
+    let home = Home::new();
+    home.set(&format!("retain = \"0s\"\nmax_agents = {MAX_AGENTS}"));
+    let mut dice = Dice::new(4);
+    let ring = |name: &str| RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring");
+    let mut stay: Vec<_> = (0..3)
+        .map(|number| ring(&format!("stays-{number}")))
+        .collect();
+    let mut pmcd = Pmcd::start(&home);
+    let pminfo = || {
+        let mut pminfo = pmcd.tool("pminfo");
+        pminfo.args(["-f", HOST]);
+        pminfo
+    };
+    let (reader, mut pminfo) = (pminfo(), pminfo());
+    let stop = AtomicBool::new(false);
+    let (mut sent, mut came) = (0, BTreeSet::new());
+    let mut largest = 0;
+    let (reads, last) = thread::scope(|scope| {
+        let reader = scope.spawn(|| never_goes_back(reader, &stop));
+        // Also after a failure here.
+        let _stopped = Stop(&stop);
+        for wave in 0..WAVES {
+            let names: Vec<_> = (0..WAVE).map(|_| uuid(&mut dice)).collect();
+            let mut rings: Vec<_> = names.iter().map(|name| ring(name)).collect();
+            for ring in rings.iter_mut().chain(&mut stay) {
+                sent += push(ring, &mut dice);
+            }
+            if wave % 3 == 1 {
+                // In the midst of it, and pmcd with it, which would wait a minute before it starts another.
+                dice.wait(std::time::Duration::from_millis(100));
+                kill_process(pmcd.pmda_pid());
+                pmcd.kill();
+                wait_for_orphans(&pmcd.path("log"));
+                pmcd.start_anew();
+                pmcd.wait_until_it_answers();
+            }
+            wait_until_drained(&rings);
+            // Some start anew before they go, on the same file.
+            for (ring, name) in rings.iter_mut().zip(&names).step_by(5) {
+                *ring = RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring");
+                sent += push(ring, &mut dice);
+            }
+            wait_until_drained(&rings);
+            drop(rings);
+            // NIXL leaves the files behind; somebody may clear them away.
+            for name in names.iter().step_by(2) {
+                fs::remove_file(home.ring(name)).expect("there");
+            }
+            came.extend(names);
+            largest = largest.max(cached(&pmcd).len());
+        }
+        wait_for("all of it is counted", || {
+            (host_sent(&mut pminfo) == Some(sent)).then_some(())
+        });
+        stop.store(true, Ordering::Relaxed);
+        reader.join().expect("it never went back")
+    });
+    assert_eq!((came.len(), last <= sent), (WAVE * WAVES, true));
+    assert!(reads > 20, "{reads}");
+    // The domains of the buckets go with that of the agents.
+    for (metric, buckets) in [
+        (TX_BYTES, 1),
+        ("nixl.latency.xfer_time.buckets", 19),
+        ("nixl.latency.xfer_time.bucket", 19),
+        ("nixl.size.buckets", 13),
+        ("nixl.bandwidth.buckets", 21),
+    ] {
+        wait_for("those that live are left", || {
+            let names: BTreeSet<_> = pmcd.values(metric).into_keys().collect();
+            let of_living = names.iter().all(|name| name.starts_with("stays-"));
+            (of_living && names.len() == 3 * buckets).then_some(())
+        });
+    }
+    assert_eq!(host_sent(&mut pminfo), Some(sent), "exactly");
+    // Of all these names the file has no more than are remembered, and those that live.
+    let lines = wait_for("the ids are saved", || {
+        let cached = cached(&pmcd);
+        let lives = |name: &String| name.starts_with("stays-");
+        (cached.iter().filter(|name| lives(name)).count() == 3).then_some(cached.len())
+    });
+    let largest = largest.max(lines);
+    assert!(largest <= REMEMBERED, "{largest}");
+    assert!(
+        largest > REMEMBERED / 2,
+        "there was something to forget: {largest}"
+    );
+    assert_eq!(pmcd.values("nixl.control.state.persistent")[""], 1);
+}
+
+/// Ends the reader.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,422 @@
+//! What the stats of an agent, and the daemon, make of real NIXL's events, against qa/figures.py, which computes it apart from them.
+//!
+//! The streams in qa/streams were recorded from real rings (qa/nixl/capture). They are taken whole, and as what a full ring, an
+//! allow-list or an unknown NIXL would leave of them.
+
+use crate::support::kill::kill_process;
+use crate::support::kit::stats::Stats;
+use crate::support::pdu::Link;
+use crate::support::writer::{Layout, RingWriter};
+use crate::support::{Home, Nixl, PMDANIXL, run, wait_for};
+use pmdanixl::event::EventType;
+use pmdanixl::totals::Buckets;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Type and value of an event, as on the wire.
+type Wire = (usize, u64);
+
+const TX_BYTES: usize = EventType::TxBytes as usize;
+const RX_BYTES: usize = EventType::RxBytes as usize;
+const XFER_TIME: usize = EventType::XferTime as usize;
+const POST_TIME: usize = EventType::XferPostTime as usize;
+
+fn qa(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("qa").join(name)
+}
+
+/// The events of a recorded stream.
+fn stream(version: &str) -> Vec<Wire> {
+    let text = fs::read_to_string(qa(&format!("streams/nixl-{version}.txt"))).expect("recorded");
+    let event = |line: &str| {
+        let (kind, value) = line.split_once(' ')?;
+        Some((kind.parse().ok()?, value.parse().ok()?))
+    };
+    text.lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| event(line).expect(line))
+        .collect()
+}
+
+/// What qa/figures.py makes of events.
+fn figures(events: &[Wire]) -> Value {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let lines = events.iter().map(|(kind, value)| format!("{kind} {value}"));
+    let lines = lines.collect::<Vec<_>>().join("\n");
+    fs::write(&file, lines).expect("written");
+    let output = Command::new("python3")
+        .arg(qa("figures.py"))
+        .arg(file.path())
+        .output()
+        .expect("python3 runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// Within 5 %, and no value where there is none.
+fn assert_near(what: &str, told: Option<f64>, exact: &Value) {
+    match (told, exact.as_f64()) {
+        (Some(told), Some(exact)) => {
+            assert!(
+                (told - exact).abs() <= 0.05 * exact,
+                "{what}: {told} for {exact}"
+            );
+        }
+        (told, exact) => assert_eq!(told, exact, "{what}"),
+    }
+}
+
+/// Compares all stats, to the unit.
+fn agree(events: &[Wire]) -> Value {
+    let expected = figures(events);
+    let stats = Stats::of(events);
+    let sums = expected["totals"].as_object().expect("by name");
+    assert_eq!(sums.len(), EventType::COUNT);
+    for (event, name) in EventType::ALL.into_iter().zip(NAMES) {
+        assert_eq!(json!(stats.total(event)), sums[name], "{name}");
+        if let Some(last) = stats.last(event) {
+            assert_eq!(json!(last), expected["last"][name], "{name}");
+        }
+    }
+    assert_eq!(json!(stats.events()), expected["events"]);
+    assert_eq!(json!(stats.unknown()), expected["unknown"]);
+    assert_eq!(json!(stats.errors()), expected["errors"]["total"]);
+    assert_eq!(json!(stats.unpaired()), expected["unpaired"]);
+    assert_eq!(json!(stats.paired()), expected["paired"]);
+    for (of, figures) in histograms(&expected) {
+        let expected = figures["buckets"].as_array().expect("a list");
+        let told = (0..expected.len()).map(|bucket| stats.bucket(of, bucket));
+        assert_eq!(json!(told.collect::<Vec<_>>()), json!(expected), "{of:?}");
+    }
+    for (name, of) in [
+        ("xfer_time", Buckets::XferTime),
+        ("post_time", Buckets::PostTime),
+    ] {
+        let figures = &expected["latency"][name];
+        for percent in [50, 90, 99] {
+            let exact = &figures[format!("p{percent}")];
+            assert_near(name, stats.percentile(of, percent), exact);
+        }
+        assert_eq!(json!(stats.longest(of)), figures["max"]);
+    }
+    for percent in [10, 50, 90] {
+        let exact = &expected["bandwidth"][format!("p{percent}")];
+        let told = stats.percentile(Buckets::Bandwidth, percent);
+        assert_near("bandwidth", told, exact);
+    }
+    expected
+}
+
+/// The histograms, and where qa/figures.py has them.
+fn histograms(figures: &Value) -> [(Buckets, &Value); 4] {
+    [
+        (Buckets::XferTime, &figures["latency"]["xfer_time"]),
+        (Buckets::PostTime, &figures["latency"]["post_time"]),
+        (Buckets::Size, &figures["size"]),
+        (Buckets::Bandwidth, &figures["bandwidth"]),
+    ]
+}
+
+/// What qa/figures.py calls the event types, in the order of their numbers.
+const NAMES: [&str; EventType::COUNT] = [
+    "tx_bytes",
+    "rx_bytes",
+    "tx_requests",
+    "rx_requests",
+    "registered",
+    "deregistered",
+    "xfer_time",
+    "post_time",
+    "not_posted",
+    "invalid_param",
+    "backend",
+    "not_found",
+    "mismatch",
+    "not_allowed",
+    "repost_active",
+    "unknown",
+    "not_supported",
+    "remote_disconnect",
+    "canceled",
+    "no_telemetry",
+    "dropped",
+];
+
+/// All that a version's stream has to show.
+fn whole(version: &str) {
+    let expected = agree(&stream(version));
+    assert_eq!(expected["unpaired"], 0, "{version}");
+    assert_eq!(expected["paired"], 1040, "{version}");
+    assert_eq!(expected["errors"]["total"], 17, "{version}");
+}
+
+/// Times in microseconds of which a few are far longer than the others, as a Pareto distribution has them.
+fn heavy_tailed(count: usize, seed: u64) -> Vec<u64> {
+    let mut state = seed;
+    let mut next = || {
+        // Knuth's MMIX generator.
+        state = state.wrapping_mul(6_364_136_223_846_793_005);
+        state = state.wrapping_add(1_442_695_040_888_963_407);
+        let least = 900_u64 << state.leading_zeros().min(30);
+        least + (state >> 16) % least
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// What numpy makes of lists of values: the percentiles of each.
+fn numpy(lists: &[Vec<u64>], percents: &[u64]) -> Vec<Vec<f64>> {
+    const PROGRAM: &str = "import json, numpy, sys\n\
+        lists, percents = json.load(open(sys.argv[1]))\n\
+        print(json.dumps([list(numpy.percentile(values, percents)) for values in lists]))";
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    fs::write(&file, json!([lists, percents]).to_string()).expect("written");
+    let python = Nixl::new("1.5.1", file.path()).python();
+    let said = run(Command::new(python).args(["-c", PROGRAM]).arg(file.path()));
+    serde_json::from_str(&said).expect("JSON")
+}
+
+#[test]
+fn percentiles_of_heavy_tailed_times_are_numpys() {
+    const PERCENTS: [u64; 4] = [10, 50, 90, 99];
+    let mut lists = vec![
+        // Sixteen transfers of which two were slow, far apart from each other and from the rest.
+        [vec![1000; 14], vec![900_000, 7_500_000]].concat(),
+    ];
+    for count in [1, 2, 5, 16, 100, 10_000] {
+        lists.extend((1..=20).map(|seed| heavy_tailed(count, seed)));
+    }
+    let exact = numpy(&lists, &PERCENTS);
+    assert_eq!(exact.len(), lists.len());
+    for (values, exact) in lists.iter().zip(exact) {
+        let events: Vec<_> = values.iter().map(|&value| (XFER_TIME, value)).collect();
+        let stats = Stats::of(&events);
+        for (percent, exact) in PERCENTS.into_iter().zip(exact) {
+            let told = stats.percentile(Buckets::XferTime, percent);
+            let what = format!("p{percent} of {} values", values.len());
+            assert_near(&what, told, &json!(exact));
+        }
+    }
+}
+
+/// The other tests compare with qa/figures.py.
+#[test]
+fn percentiles_of_figures_py_are_numpys() {
+    let lists = [1, 2, 5, 16, 100].map(|count| heavy_tailed(count, 7));
+    for (values, exact) in lists.iter().zip(numpy(&lists, &[50, 90, 99])) {
+        let events: Vec<_> = values.iter().map(|&value| (XFER_TIME, value)).collect();
+        let plain = &figures(&events)["latency"]["xfer_time"];
+        for (name, exact) in ["p50", "p90", "p99"].into_iter().zip(exact) {
+            let told = plain[name].as_f64().expect("a number");
+            assert!(
+                (told - exact).abs() <= 1e-9 * exact,
+                "{name}: {told} for {exact}"
+            );
+        }
+    }
+}
+
+#[test]
+fn nixl_1_2_0_agrees() {
+    whole("1.2.0");
+}
+
+#[test]
+fn nixl_1_5_1_agrees() {
+    whole("1.5.1");
+}
+
+#[test]
+fn a_ring_that_lost_events_agrees() {
+    for every in [2, 3, 7, 50] {
+        let mut events = stream("1.5.1");
+        let mut number = 0;
+        events.retain(|_| {
+            number += 1;
+            number % every != 0
+        });
+        assert_ne!(agree(&events)["unpaired"], 0);
+    }
+}
+
+#[test]
+fn with_each_type_of_event_hidden_in_turn_nothing_is_guessed() {
+    for version in ["1.2.0", "1.5.1"] {
+        let all = stream(version);
+        let kinds: BTreeSet<_> = all.iter().map(|&(kind, _)| kind).collect();
+        assert!(
+            [TX_BYTES, RX_BYTES, XFER_TIME, POST_TIME]
+                .iter()
+                .all(|kind| kinds.contains(kind))
+        );
+        for hidden in kinds {
+            let mut events = all.clone();
+            events.retain(|&(kind, _)| kind != hidden);
+            let expected = agree(&events);
+            let halves = if [TX_BYTES, RX_BYTES, XFER_TIME].contains(&hidden) {
+                all.len() - events.len()
+            } else {
+                0
+            };
+            // Of a transfer both are there, or one is that has no other half.
+            assert_eq!(expected["unpaired"], halves, "{version} {hidden}");
+            assert_eq!(expected["paired"], 1040 - halves, "{version} {hidden}");
+        }
+    }
+    agree(&[]);
+}
+
+#[test]
+fn unknown_events_agree() {
+    let mut events = stream("1.5.1");
+    for at in (0..events.len()).step_by(11) {
+        events.insert(at, (21 + at % 90, 1 << 50));
+    }
+    let expected = agree(&events);
+    assert_ne!(expected["unknown"], 0);
+    assert_ne!(expected["unpaired"], 0);
+}
+
+/// Metrics whose values are the same to the unit, and where qa/figures.py has them.
+const EXACT: [(&str, &str); 23] = [
+    ("transfer.tx_bytes", "/totals/tx_bytes"),
+    ("transfer.rx_bytes", "/totals/rx_bytes"),
+    ("transfer.tx_requests", "/totals/tx_requests"),
+    ("transfer.rx_requests", "/totals/rx_requests"),
+    ("memory.registered", "/totals/registered"),
+    ("memory.deregistered", "/totals/deregistered"),
+    ("performance.xfer_time_us", "/totals/xfer_time"),
+    ("performance.xfer_post_time_us", "/totals/post_time"),
+    ("errors.not_found", "/totals/not_found"),
+    ("errors.total", "/errors/total"),
+    ("ring.events", "/events"),
+    ("ring.unknown", "/unknown"),
+    ("bandwidth.unpaired", "/unpaired"),
+    ("last.tx_bytes", "/last/tx_bytes"),
+    ("last.rx_bytes", "/last/rx_bytes"),
+    ("last.registered", "/last/registered"),
+    ("last.deregistered", "/last/deregistered"),
+    ("last.xfer_time", "/last/xfer_time"),
+    ("last.xfer_post_time", "/last/post_time"),
+    ("host.transfer.tx_bytes", "/totals/tx_bytes"),
+    ("host.transfer.rx_bytes", "/totals/rx_bytes"),
+    ("host.errors.not_found", "/totals/not_found"),
+    ("host.performance.xfer_time_us", "/totals/xfer_time"),
+];
+
+const NEAR: [(&str, &str); 9] = [
+    ("latency.xfer_time.p50", "/latency/xfer_time/p50"),
+    ("latency.xfer_time.p90", "/latency/xfer_time/p90"),
+    ("latency.xfer_time.p99", "/latency/xfer_time/p99"),
+    ("latency.post_time.p50", "/latency/post_time/p50"),
+    ("latency.post_time.p90", "/latency/post_time/p90"),
+    ("latency.post_time.p99", "/latency/post_time/p99"),
+    ("bandwidth.p10", "/bandwidth/p10"),
+    ("bandwidth.p50", "/bandwidth/p50"),
+    ("bandwidth.p90", "/bandwidth/p90"),
+];
+
+/// In the order of [`histograms`].
+const BUCKETS: [&str; 4] = [
+    "latency.xfer_time.buckets",
+    "latency.post_time.buckets",
+    "size.buckets",
+    "bandwidth.buckets",
+];
+
+/// The daemon, with a recorded stream in a real ring.
+fn through_the_daemon(version: &str, layout: Layout) {
+    let events = stream(version);
+    let expected = figures(&events);
+    let home = Home::new();
+    home.set("");
+    // It is never full: what may be missing would be unpaired.
+    let mut ring = RingWriter::create(&home.ring("agent"), layout, 8192).expect("a ring");
+    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    for &(kind, value) in &events {
+        let kind = u32::try_from(kind).expect("small");
+        assert!(ring.push_raw(kind, value), "it has room for all");
+    }
+    let count = expected["events"].as_u64().expect("a number");
+    wait_for("all are counted", || {
+        let values = link.fetch(&["ring.events"]).expect("an answer").remove(0);
+        (values.into_values().sum::<u64>() == count).then_some(())
+    });
+    let mut value = |name: &str| {
+        let values = link.fetch(&[name]).expect("an answer").remove(0);
+        assert!(values.len() <= 1, "{name}: {values:?}");
+        values.into_values().next()
+    };
+    for (name, place) in EXACT {
+        let exact = expected.pointer(place).expect(place);
+        assert_eq!(json!(value(name)), *exact, "{name}");
+    }
+    for (name, place) in NEAR {
+        let told = value(name).map(f64::from_bits);
+        assert_near(name, told, expected.pointer(place).expect(place));
+    }
+    for (name, of) in ["xfer_time", "post_time"].map(|name| (name, &expected["latency"][name])) {
+        let told = value(&format!("latency.{name}.max")).map(f64::from_bits);
+        assert_eq!(told, of["max"].as_f64(), "{name}");
+    }
+    let told = told(&mut link, &BUCKETS);
+    for ((name, told), (_, figures)) in BUCKETS.into_iter().zip(told).zip(histograms(&expected)) {
+        assert_eq!(json!(told), figures["buckets"], "{name}");
+    }
+    assert!(link.end().success());
+}
+
+/// What the daemon says of its only agent, and of the host.
+fn told(link: &mut Link, names: &[&str]) -> Vec<Vec<u64>> {
+    let told = link.fetch(names).expect("an answer").into_iter();
+    told.map(|values| values.into_values().collect()).collect()
+}
+
+#[test]
+fn daemons_that_are_killed_again_and_again_agree_in_all_but_percentiles() {
+    let events = stream("1.5.1");
+    let expected = figures(&events);
+    let home = Home::new();
+    home.set("");
+    let mut ring = RingWriter::create(&home.ring("agent"), Layout::V4, 8192).expect("a ring");
+    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    // In the midst of transfers as well.
+    let part = events.len() / 6 + 1;
+    let mut count = 0;
+    for part in events.chunks(part) {
+        for &(kind, value) in part {
+            assert!(ring.push_raw(u32::try_from(kind).expect("small"), value));
+        }
+        count += part.len() as u64;
+        wait_for("all are counted", || {
+            (told(&mut link, &["ring.events"])[0].iter().sum::<u64>() == count).then_some(())
+        });
+        kill_process(link.pid());
+        link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    }
+    for (name, place) in EXACT {
+        let exact = expected.pointer(place).expect(place);
+        wait_for("it goes on", || {
+            let told = told(&mut link, &[name]).remove(0);
+            (!told.is_empty()).then(|| assert_eq!(json!(told), json!([exact]), "{name}"))
+        });
+    }
+    let told = told(&mut link, &BUCKETS);
+    for ((name, told), (_, figures)) in BUCKETS.into_iter().zip(told).zip(histograms(&expected)) {
+        assert_eq!(json!(told), figures["buckets"], "{name}");
+    }
+    assert!(link.end().success());
+}
+
+#[test]
+fn a_daemon_that_drains_what_nixl_1_5_1_wrote_agrees() {
+    through_the_daemon("1.5.1", Layout::V4);
+}
+
+#[test]
+fn a_daemon_that_drains_what_nixl_1_2_0_wrote_agrees() {
+    through_the_daemon("1.2.0", Layout::V2);
+}

@@ -1,0 +1,168 @@
+//! A drain passes over agents in which nothing happens. What happens all the same is seen at the next one.
+
+use crate::support::kit::writer::{Layout, RingWriter};
+use crate::support::kit::{Core, LONG, SECOND, push};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+const TICK: Duration = Duration::from_millis(50);
+
+/// An agent that has sent 7 bytes and is passed over.
+fn quiet() -> (Core, RingWriter) {
+    let mut core = Core::new("");
+    let mut ring = core.ring("a");
+    push(&mut ring, 7);
+    core.run(2);
+    core.tick(3, TICK, SECOND);
+    assert_eq!(core.only(), [7, 0, 0]);
+    (core, ring)
+}
+
+fn file(core: &Core) -> File {
+    let mut options = OpenOptions::new();
+    options.write(true).open(core.path("a")).expect("there")
+}
+
+#[test]
+fn events_are_counted_at_the_next_tick() {
+    let (mut core, mut ring) = quiet();
+    for turn in 1..40_u32 {
+        push(&mut ring, 1);
+        core.tick(1, TICK, SECOND);
+        assert_eq!(core.only(), [7 + u64::from(turn), 0, 0]);
+        core.tick(turn % 3, TICK, SECOND);
+    }
+}
+
+#[test]
+fn a_restart_in_place_is_counted_at_the_next_tick() {
+    let (mut core, _old) = quiet();
+    push(&mut core.ring("a"), 5);
+    core.tick(1, TICK, SECOND);
+    assert_eq!(core.only(), [12, 1, 0]);
+}
+
+#[test]
+fn so_is_one_without_an_event() {
+    let (mut core, _old) = quiet();
+    let _new = core.ring("a");
+    core.tick(1, TICK, SECOND);
+    assert_eq!(core.only(), [7, 1, 0]);
+}
+
+#[test]
+fn a_restart_with_another_size_or_layout_is_counted_at_the_next_ticks() {
+    for (layout, capacity) in [
+        (Layout::V4, 64),
+        (Layout::V4, 8),
+        (Layout::V3, 16),
+        (Layout::V1, 16),
+    ] {
+        let (mut core, _old) = quiet();
+        let mut new = RingWriter::create(&core.path("a"), layout, capacity).expect("a ring");
+        push(&mut new, 5);
+        core.tick(3, TICK, SECOND);
+        assert_eq!(core.only()[0], 12, "{layout:?}, {capacity}");
+    }
+}
+
+#[test]
+fn what_another_reader_takes_is_noticed_at_the_next_tick() {
+    let (mut core, mut ring) = quiet();
+    push(&mut ring, 1);
+    push(&mut ring, 2);
+    file(&core)
+        .write_all_at(&3_u64.to_le_bytes(), 8)
+        .expect("written");
+    core.tick(1, TICK, SECOND);
+    assert_eq!(core.only(), [7, 0, 2]);
+}
+
+#[test]
+fn the_end_of_its_writer_is_found_out_within_a_second() {
+    let (mut core, ring) = quiet();
+    assert_ne!(core.status("a"), "exited");
+    drop(ring);
+    core.tick(21, TICK, SECOND);
+    assert_eq!(core.status("a"), "exited");
+    // And its return.
+    push(&mut core.ring("a"), 5);
+    core.tick(2, TICK, SECOND);
+    assert_eq!(core.only(), [12, 1, 0]);
+}
+
+#[test]
+fn a_ring_whose_directory_is_not_looked_at_any_more_is_not_held() {
+    let (mut core, mut ring) = quiet();
+    core.configure("telemetry_dir = []");
+    push(&mut ring, 1);
+    core.tick(1, TICK, SECOND);
+    let mapped = std::fs::read_to_string("/proc/self/maps").expect("there");
+    let path = core.path("a");
+    let maps = mapped
+        .lines()
+        .filter(|line| line.ends_with(&*path.to_string_lossy()));
+    // That of its writer, which is this process too.
+    assert_eq!((maps.count(), ring.pending()), (1, 1));
+}
+
+#[test]
+fn a_drain_that_goes_on_gives_no_second_turn_to_those_that_had_nothing_more() {
+    let mut core = Core::new("");
+    let (mut one, mut other) = (core.ring("a"), core.ring("b"));
+    push(&mut one, 1);
+    push(&mut other, 1);
+    core.run(2);
+    let began = core.now() + TICK;
+    let drain = |core: &mut Core, began| {
+        core.advance(TICK);
+        assert!(core.drain_since(began, LONG));
+        core.host_sent()
+    };
+    push(&mut one, 10);
+    assert_eq!(drain(&mut core, began), 12);
+    push(&mut one, 100);
+    push(&mut other, 100);
+    let after = drain(&mut core, began);
+    assert_eq!(after, 112, "one had its turn, the other was passed over");
+    // One that holds more than is taken at a time has as many turns as that takes.
+    let mut full = RingWriter::create(&core.path("full"), Layout::V4, 1 << 14).expect("a ring");
+    push(&mut full, 1);
+    core.run(2);
+    let before = core.host_sent();
+    let began = core.now() + TICK;
+    for _ in 0..10_000 {
+        push(&mut full, 1);
+    }
+    assert_eq!(drain(&mut core, began), before + 10_000);
+    // The next drain, and an answer, leave nobody out.
+    push(&mut one, 1000);
+    core.tick(1, TICK, SECOND);
+    push(&mut other, 1000);
+    let began = core.now() + TICK;
+    assert_eq!(drain(&mut core, began), before + 10_000 + 2000);
+}
+
+#[test]
+fn a_full_ring_is_counted_at_one_tick_also_where_a_batch_would_end_at_its_end() {
+    const CAPACITY: u64 = 1 << 14;
+    let mut core = Core::new("");
+    let mut ring = RingWriter::create(&core.path("a"), Layout::V4, CAPACITY).expect("a ring");
+    core.run(2);
+    // Three quarters of a round: the first batch of what comes then is up to the end.
+    for quarter in 1..=3 {
+        (0..CAPACITY / 4).for_each(|_| push(&mut ring, 1));
+        core.tick(1, TICK, LONG);
+        assert_eq!(core.only()[0], quarter * CAPACITY / 4);
+    }
+    for most in [CAPACITY / 3, CAPACITY - 1] {
+        let before = core.only()[0];
+        (0..most).for_each(|_| push(&mut ring, 1));
+        core.tick(1, TICK, LONG);
+        assert_eq!(core.only()[0], before + most);
+        // To where it was.
+        (0..CAPACITY - most).for_each(|_| push(&mut ring, 1));
+        core.tick(2, TICK, LONG);
+    }
+}

@@ -1,0 +1,189 @@
+//! Rings of agents that have exited are removed, and no agent that starts meanwhile loses an event by it.
+
+use crate::support::PATIENCE;
+use crate::support::kit::writer::{Kind, Layout, RingWriter};
+use crate::support::kit::{Core, SECOND};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Runs for so many seconds.
+fn run(core: &mut Core, seconds: u32) {
+    for _ in 0..seconds {
+        core.advance(SECOND);
+        pass(core);
+    }
+}
+
+fn pass(core: &mut Core) {
+    core.scan();
+    core.drain();
+    core.tidy();
+}
+
+/// Bytes that the agent has sent.
+fn sent(core: &Core) -> u64 {
+    core.all("transfer.tx_bytes")["agent"]
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).expect("there");
+    let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("listed").file_name();
+    let mut names: Vec<String> = entries
+        .map(|entry| name(entry).to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn only_drained_rings_that_nobody_has_are_removed_and_only_when_it_is_asked_for() {
+    for (settings, removes) in [("", false), ("remove_exited_after = \"5s\"", true)] {
+        let mut core = Core::new(settings);
+        let dir = core.rings();
+        let ring = |name: &str| {
+            let mut ring = RingWriter::create(&dir.join(name), Layout::V4, 16);
+            let ring = ring.as_mut().expect("a ring");
+            assert!(ring.push(Kind::TxBytes, 7));
+        };
+        ring("agent");
+        ring("read");
+        fs::write(dir.join("notes"), "no ring").expect("written");
+        fs::write(dir.join("zeros"), [0; 168]).expect("written");
+        let live = RingWriter::create(&dir.join("live"), Layout::V4, 16).expect("a ring");
+        let tail = fs::File::open(dir.join("read")).expect("there");
+        run(&mut core, 4);
+        assert_eq!(names(&dir).len(), 5, "it is not time");
+        run(&mut core, 9);
+        let mut left = vec!["agent", "live", "notes", "read", "zeros"];
+        left.retain(|&name| !removes || name != "agent");
+        assert_eq!(names(&dir), left);
+        assert_eq!(sent(&core), 7, "what it counted stays");
+        drop((tail, live));
+        run(&mut core, 9);
+        left.retain(|&name| !removes || !["read", "live"].contains(&name));
+        assert_eq!(names(&dir), left);
+    }
+}
+
+#[test]
+fn what_a_kill_in_the_midst_of_a_removal_leaves_is_the_agents_and_nobody_elses() {
+    let mut core = Core::new("");
+    let dir = core.rings();
+    let path = dir.join("agent");
+    let mut ring = RingWriter::create(&path, Layout::V4, 16).expect("a ring");
+    assert!(ring.push(Kind::TxBytes, 1));
+    run(&mut core, 1);
+    // As it is after a kill between the move and the end: the agent has come back in between, under its name.
+    fs::rename(&path, dir.join(".pmdanixl-agent")).expect("there");
+    core.configure("telemetry_dir = []");
+    let mut new = RingWriter::create(&path, Layout::V4, 16).expect("a ring");
+    assert!(ring.push(Kind::TxBytes, 10) && new.push(Kind::TxBytes, 100));
+    // Somebody would like to add to the agent's counts.
+    let foreign = dir.join(".pmdanixl-other");
+    let mut foreign = RingWriter::create(&foreign, Layout::V4, 16).expect("a ring");
+    assert!(foreign.push(Kind::TxBytes, 1000));
+    core.configure("remove_exited_after = \"1s\"");
+    run(&mut core, 3);
+    assert_eq!(sent(&core), 111);
+    let all = core.all("transfer.tx_bytes");
+    assert_eq!(all, [(".pmdanixl-other", 1000), ("agent", 111)].into());
+    drop(ring);
+    run(&mut core, 5);
+    assert_eq!(names(&dir), [".pmdanixl-other", "agent"]);
+}
+
+/// Runs a test once more in a process that ignores SIGIO, as the daemon does: the kernel sends it when somebody waits for a
+/// lease. `true`: this is that process.
+fn ignores_sigio(test: &str) -> bool {
+    if std::env::var_os("IGNORES_SIGIO").is_some() {
+        return true;
+    }
+    let status = Command::new("env")
+        .arg("--ignore-signal=IO")
+        .arg("IGNORES_SIGIO=1")
+        .arg(std::env::current_exe().expect("this test"))
+        .args(["--exact", test, "--nocapture"])
+        .status()
+        .expect("coreutils");
+    assert!(status.success(), "{status}");
+    false
+}
+
+/// Writes and ends, again and again, under one name: in place or in a new file, as it comes. How much it sent, and how often
+/// there was no file.
+fn restarts(path: &Path, races: u64, pass: &AtomicU64, starts: &AtomicBool) -> (u64, u64) {
+    let (mut sent, mut new) = (0, 0);
+    for race in 0..races {
+        new += u64::from(!path.exists());
+        starts.store(true, Ordering::Release);
+        let mut ring = RingWriter::create(path, Layout::V4, 16).expect("a ring");
+        starts.store(false, Ordering::Release);
+        for _ in 0..=race % 3 {
+            assert!(ring.push(Kind::TxBytes, race + 1));
+            sent += race + 1;
+        }
+        let end = Instant::now() + PATIENCE;
+        // An agent that ends before its ring is drained loses the rest at its next start, by NIXL's own doing.
+        while ring.pending() > 0 {
+            assert!(
+                Instant::now() < end,
+                "nobody drains the ring of race {race}, from {} to {}",
+                ring.read_pos(),
+                ring.write_pos()
+            );
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        drop(ring);
+        // The next start is anywhere in the daemon's next passes, of which it takes two to find that nobody has the file.
+        let passes = 5 * pass.load(Ordering::Relaxed) + 1;
+        let pause = race.wrapping_mul(0x9e37_79b9_7f4a_7c15) % passes;
+        let until = Instant::now() + Duration::from_nanos(pause);
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
+    }
+    (sent, new)
+}
+
+#[test]
+fn ten_thousand_agents_that_start_while_their_file_is_removed_lose_no_event() {
+    if !ignores_sigio("ten_thousand_agents_that_start_while_their_file_is_removed_lose_no_event") {
+        return;
+    }
+    let mut core = Core::new("remove_exited_after = \"0s\"");
+    let dir = core.rings();
+    let path = dir.join("agent");
+    let (done, took, starts) = (
+        AtomicBool::new(false),
+        AtomicU64::new(0),
+        AtomicBool::new(false),
+    );
+    let (truth, new) = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let sent = std::panic::catch_unwind(|| restarts(&path, 10_000, &took, &starts));
+            done.store(true, Ordering::Release);
+            sent
+        });
+        while !done.load(Ordering::Acquire) {
+            let started = Instant::now();
+            // An agent that is about to open the file, and cannot be seen by anybody, takes no seconds for that, however busy the
+            // machine is: in one, a removed ring is let go.
+            if !starts.load(Ordering::Acquire) {
+                core.advance(SECOND);
+            }
+            pass(&mut core);
+            let elapsed = u64::try_from(started.elapsed().as_nanos()).unwrap_or(0);
+            took.store(elapsed.min(10_000_000), Ordering::Relaxed);
+        }
+        let sent = writer.join().expect("caught");
+        sent.unwrap_or_else(|_| panic!("each ring is drained: {core:#?}"))
+    });
+    run(&mut core, 5);
+    assert_eq!(sent(&core), truth);
+    assert!(names(&dir).is_empty(), "{:?}", names(&dir));
+    println!("{new} of 10000 starts met no file");
+    assert!(new > 0 && new < 10_000, "no races: {new}");
+}

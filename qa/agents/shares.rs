@@ -1,0 +1,306 @@
+//! What is there for all users is not for one alone: places for agents, and records of those that have left.
+
+use crate::support::kit::Core;
+use crate::support::kit::values::Values;
+use crate::support::kit::writer::{Kind, Layout, RingWriter};
+use std::fs;
+use std::os::unix::fs::chown;
+use std::time::Duration;
+
+const GREEDY: u32 = 1001;
+const VICTIM: u32 = 1000;
+
+/// Whoever writes a ring, and what it has written.
+struct Sender {
+    name: String,
+    ring: RingWriter,
+    sent: u64,
+}
+
+impl Sender {
+    fn start(core: &Core, uid: u32, name: &str) -> Self {
+        let path = core.path(name);
+        let ring = RingWriter::create(&path, Layout::V4, 16).expect("a ring");
+        chown(&path, Some(uid), None).expect("root may");
+        let name = name.to_owned();
+        let mut sender = Self {
+            name,
+            ring,
+            sent: 0,
+        };
+        sender.send();
+        sender
+    }
+
+    /// So many, `name-00` and so on.
+    fn several(core: &Core, uid: u32, name: &str, count: usize) -> Vec<Self> {
+        let names = (0..count).map(|number| format!("{name}-{number:02}"));
+        names.map(|name| Self::start(core, uid, &name)).collect()
+    }
+
+    /// One event, if there is room: nobody may drain it at the moment.
+    fn send(&mut self) {
+        self.sent += u64::from(self.ring.push(Kind::TxBytes, 1));
+    }
+
+    /// What was taken out of its ring.
+    fn taken(&self) -> u64 {
+        self.sent - self.ring.pending()
+    }
+
+    /// It exits and takes its file with it.
+    fn leave(self, core: &Core) {
+        fs::remove_file(core.path(&self.name)).expect("there");
+    }
+}
+
+/// Files are given to others.
+fn is_root() -> bool {
+    let is_root = nix::unistd::geteuid().is_root();
+    if !is_root {
+        println!("left out: it takes root to give a file to others");
+    }
+    is_root
+}
+
+fn of(shown: &Values, who: &str) -> usize {
+    shown.keys().filter(|name| name.starts_with(who)).count()
+}
+
+#[test]
+fn who_has_less_than_his_share_gets_a_place_of_who_has_most_and_no_more() {
+    if !is_root() {
+        return;
+    }
+    let mut core = Core::new("max_agents = 6");
+    let mut all = Sender::several(&core, GREEDY, "greedy", 9);
+    core.run(5);
+    assert_eq!(of(&core.sent(), "greedy"), 6);
+    all.extend(Sender::several(&core, VICTIM, "victim", 5));
+    for _ in 0..20 {
+        all.iter_mut().for_each(Sender::send);
+        core.run(1);
+        let shown = core.sent();
+        assert!(shown.len() <= 6, "{shown:?}");
+    }
+    let now = core.sent();
+    assert_eq!((of(&now, "greedy"), of(&now, "victim")), (3, 3), "{now:?}");
+    // Who was let go comes back with all that it had, when there is room.
+    core.configure("max_agents = 6\nretain = \"0s\"");
+    let (greedy, victims): (Vec<_>, _) = all.into_iter().partition(|sender| {
+        let name = &sender.name;
+        name.starts_with("greedy")
+    });
+    let from_victims: u64 = victims.iter().map(Sender::taken).sum();
+    victims.into_iter().for_each(|sender| sender.leave(&core));
+    core.run(20);
+    let now = core.sent();
+    assert_eq!(of(&now, "greedy"), 6, "{now:?}");
+    for sender in greedy
+        .iter()
+        .filter(|sender| now.contains_key(&sender.name))
+    {
+        assert_eq!(now[&sender.name], sender.sent, "{}", sender.name);
+    }
+    let from_greedy: u64 = greedy.iter().map(Sender::taken).sum();
+    let host = core.host_sent();
+    assert_eq!(host, from_greedy + from_victims, "exact, over all");
+}
+
+#[test]
+fn those_of_the_greediest_that_have_exited_make_room_first_and_nobody_elses() {
+    if !is_root() {
+        return;
+    }
+    let mut core = Core::new("max_agents = 5\nretain = \"1000s\"");
+    let mut greedy = Sender::several(&core, GREEDY, "greedy", 4);
+    let gone = Sender::start(&core, VICTIM, "victim-gone");
+    core.run(3);
+    // Neither lives any more, and both are to be seen for long.
+    drop(gone);
+    drop(greedy.remove(1));
+    core.run(5);
+    assert_eq!(core.sent().len(), 5);
+    let _new = Sender::start(&core, VICTIM, "victim-new");
+    core.run(5);
+    let now: Vec<_> = core.sent().into_keys().collect();
+    let expected = [
+        "greedy-00",
+        "greedy-02",
+        "greedy-03",
+        "victim-gone",
+        "victim-new",
+    ];
+    assert_eq!(now, expected);
+    // He who has most makes room for himself only at his own cost.
+    let _more = Sender::several(&core, GREEDY, "greedy-more", 3);
+    core.run(10);
+    let now: Vec<_> = core.sent().into_keys().collect();
+    assert_eq!(now, expected);
+    greedy.remove(0);
+    core.run(10);
+    let now = core.sent();
+    assert!(!now.contains_key("greedy-00") && of(&now, "greedy") == 3 && of(&now, "victim") == 2);
+}
+
+#[test]
+fn names_that_come_and_go_are_never_more_instances_than_there_are_places() {
+    if !is_root() {
+        return;
+    }
+    let mut core = Core::new("max_agents = 4\nretain = \"1000s\"");
+    let mut victim = Sender::start(&core, VICTIM, "victim");
+    for number in 0..100 {
+        let sender = Sender::start(&core, GREEDY, &format!("churn-{number:03}"));
+        core.run(2);
+        sender.leave(&core);
+        victim.send();
+        core.run(1);
+        let now = core.sent();
+        assert!(now.len() <= 4 && now["victim"] == victim.sent, "{now:?}");
+    }
+    let newest = core.sent().contains_key("churn-099");
+    assert!(newest, "who comes is seen, at the cost of the oldest");
+    assert!(core.known() <= 16, "four times max_agents");
+}
+
+#[test]
+fn strangers_names_do_not_cost_an_agent_that_has_left_its_totals() {
+    if !is_root() {
+        return;
+    }
+    let mut core = Core::new("max_agents = 4\nretain = \"0s\"");
+    let mut victim = Sender::start(&core, VICTIM, "victim");
+    (0..6).for_each(|_| victim.send());
+    core.run(3);
+    victim.leave(&core);
+    core.run(3);
+    for number in 0..100 {
+        let sender = Sender::start(&core, GREEDY, &format!("churn-{number:03}"));
+        core.run(3);
+        sender.leave(&core);
+        core.run(2);
+    }
+    assert!(core.forgotten.len() > 80, "{:?}", core.forgotten);
+    assert!(!core.forgotten.contains(&"victim".to_owned()));
+    let _victim = Sender::start(&core, VICTIM, "victim");
+    core.run(3);
+    assert_eq!(core.sent()["victim"], 7 + 1);
+}
+
+#[test]
+fn rings_that_are_unlinked_and_held_take_nobody_elses_place() {
+    if !is_root() {
+        return;
+    }
+    let mut core = Core::new("max_agents = 6");
+    let mut held = Vec::new();
+    for _ in 0..12 {
+        let sender = Sender::start(&core, GREEDY, "greedy");
+        core.run(2);
+        held.push(sender);
+        fs::remove_file(core.path("greedy")).expect("there");
+        core.run(1);
+    }
+    assert!(core.attached() <= 6);
+    let _new = Sender::several(&core, VICTIM, "victim", 3);
+    for _ in 0..5 {
+        held.iter_mut().for_each(Sender::send);
+        core.run(1);
+    }
+    let now = core.sent();
+    assert_eq!(of(&now, "victim"), 3, "{now:?}");
+    assert!(core.attached() <= 6);
+}
+
+/// Files of agents that have exited long ago, all of them held open by a reader.
+#[test]
+fn what_nobody_writes_keeps_out_neither_who_has_less_nor_who_speaks() {
+    if !is_root() {
+        return;
+    }
+    let mut core = Core::new("max_agents = 80");
+    let old: Vec<_> = (0..70).map(|number| format!("old-{number:02}")).collect();
+    for name in &old {
+        let path = core.path(name);
+        drop(RingWriter::create(&path, Layout::V4, 16).expect("a ring"));
+        chown(&path, Some(GREEDY), None).expect("root may");
+    }
+    core.run(5);
+    let mut greedy = Sender::several(&core, GREEDY, "greedy", 10);
+    core.run(5);
+    let held: Vec<_> = old
+        .iter()
+        .map(|name| fs::File::open(core.path(name)).expect("there"))
+        .collect();
+    // One that says nothing, in front of one that does.
+    let idle = RingWriter::create(&core.path("a-idle"), Layout::V4, 16).expect("a ring");
+    chown(core.path("a-idle"), Some(VICTIM), None).expect("root may");
+    let _victim = Sender::start(&core, VICTIM, "victim");
+    for _ in 0..10 {
+        greedy.iter_mut().for_each(Sender::send);
+        core.run(2);
+    }
+    let now = core.sent();
+    assert!(
+        now.contains_key("a-idle") && now.contains_key("victim"),
+        "{now:?}"
+    );
+    drop((held, idle));
+}
+
+#[test]
+fn one_that_says_nothing_keeps_out_no_other_of_the_same_user() {
+    if !is_root() {
+        return;
+    }
+    let mut core = Core::new("max_agents = 2\nretain = \"1s\"");
+    let old = Sender::several(&core, VICTIM, "old", 2);
+    core.run(3);
+    drop(old);
+    core.run(5);
+    let names = ["old-00", "old-01"];
+    let held = names.map(|name| fs::File::open(core.path(name)).expect("there"));
+    let idle = RingWriter::create(&core.path("a-idle"), Layout::V4, 16).expect("a ring");
+    chown(core.path("a-idle"), Some(VICTIM), None).expect("root may");
+    core.run(2);
+    let _new = Sender::start(&core, VICTIM, "new");
+    core.run(10);
+    let now = core.sent();
+    assert!(now.contains_key("new"), "{now:?}");
+    drop((held, idle));
+}
+
+/// More than there is time for, of one user, and behind that one ring of another's.
+#[test]
+fn one_users_events_do_not_take_the_time_that_is_for_anothers() {
+    if !is_root() {
+        return;
+    }
+    let mut core = Core::new("");
+    let mut greedy: Vec<_> = (0..300)
+        .map(|number| {
+            let path = core.path(&format!("greedy-{number:03}"));
+            let ring = RingWriter::create(&path, Layout::V1, 1 << 13).expect("a ring");
+            chown(&path, Some(GREEDY), None).expect("root may");
+            ring
+        })
+        .collect();
+    core.run(3);
+    let mut victim = Sender::start(&core, VICTIM, "victim");
+    core.run(3);
+    for ring in &mut greedy {
+        while ring.push(Kind::RxBytes, 1) {}
+    }
+    victim.send();
+    let mut ticks = 0;
+    while victim.taken() < 2 {
+        core.tick(1, Duration::from_millis(50), Duration::from_millis(4));
+        ticks += 1;
+        assert!(ticks < 1000);
+    }
+    // Each has its turn before any has it twice: without shares all of them come first.
+    let served = greedy.iter().filter(|ring| ring.pending() < (1 << 13) - 1);
+    let served = served.count();
+    assert!(served < 290, "{served} of 300 had their turn before it");
+}

@@ -1,0 +1,120 @@
+//! What an answer holds: all that was written before it was asked for.
+
+use crate::support::kit::writer::{Kind, Layout, RingWriter};
+use crate::support::kit::{Core, LONG, SECOND, push};
+use crate::support::pdu::Link;
+use crate::support::{Home, PMDANIXL, wait_for};
+use std::fs;
+use std::process::Command;
+
+const TX_BYTES: &str = "transfer.tx_bytes";
+
+/// What an answer has of the core's only agent.
+fn answer(core: &mut Core) -> u64 {
+    core.answer();
+    core.all("transfer.tx_bytes")["a"]
+}
+
+#[test]
+fn it_has_the_last_event_wherever_the_ring_ends_and_however_full_it_is() {
+    // Where no store to a mapping changes the time of the file, by which it would be seen that the ring was set up anew.
+    let mut core = Core::in_memory("");
+    let mut ring = core.ring("a");
+    push(&mut ring, 1);
+    core.tick(1, SECOND, LONG);
+    // The clock of files is coarse.
+    wait_for("its file is older than that clock can tell", || {
+        let changed = fs::metadata(core.path("a")).expect("there").modified();
+        let age = changed.expect("known").elapsed().unwrap_or_default();
+        (age > SECOND / 5).then_some(())
+    });
+    let mut sent = 1;
+    for events in [
+        15,
+        8,
+        9,
+        7,
+        1,
+        2,
+        14,
+        13,
+        12,
+        11,
+        10,
+        6,
+        5,
+        4,
+        3,
+        15,
+        15,
+        16 - 2,
+    ] {
+        for _ in 0..4 {
+            for _ in 0..events {
+                assert!(ring.push(Kind::TxBytes, 1));
+            }
+            sent += events;
+            let at = ring.write_pos();
+            assert_eq!(answer(&mut core), sent, "{events} events up to slot {at}");
+        }
+    }
+}
+
+#[test]
+fn it_has_what_an_agent_wrote_that_was_started_anew_with_a_ring_of_another_size() {
+    let mut core = Core::new("");
+    let start = |core: &Core, capacity| {
+        let path = core.path("a");
+        let mut ring = RingWriter::create(&path, Layout::V4, capacity).expect("a ring");
+        for _ in 0..3 {
+            push(&mut ring, 1);
+        }
+        ring
+    };
+    let _first = start(&core, 16);
+    core.tick(1, SECOND, LONG);
+    assert_eq!(answer(&mut core), 3);
+    assert!(!core.wants_scan());
+    let mut rings = Vec::new();
+    for (round, capacity) in (2..).zip([64, 256, 16, 64]) {
+        rings.push(start(&core, capacity));
+        answer(&mut core);
+        assert!(core.wants_scan(), "it is another ring");
+        core.scan();
+        assert_eq!(answer(&mut core), 3 * round);
+        assert!(!core.wants_scan());
+    }
+}
+
+#[test]
+fn no_answer_has_more_than_was_written_and_in_the_end_it_has_all_of_a_ring_of_another_size() {
+    let home = Home::new();
+    home.set("drain_interval = \"1s\"");
+    let start = |round: u32| {
+        let capacity = [16, 64, 256][round as usize % 3];
+        let path = home.ring("agent");
+        let mut ring = RingWriter::create(&path, Layout::V4, capacity).expect("a ring");
+        for _ in 0..3 {
+            push(&mut ring, 1);
+        }
+        ring
+    };
+    let mut rings = vec![start(0)];
+    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    let shown = |link: &mut Link| {
+        let values = link.values(TX_BYTES).expect("an answer");
+        values.get("agent").copied().unwrap_or(0)
+    };
+    for round in 0..=20 {
+        if round > 0 {
+            rings.push(start(round));
+        }
+        let sent = 3 * (u64::from(round) + 1);
+        wait_for("all is counted", || {
+            let now = shown(&mut link);
+            assert!(now <= sent, "{now} of {sent}");
+            (now == sent).then_some(())
+        });
+    }
+    assert!(link.end().success());
+}

@@ -1,0 +1,537 @@
+//! The program by itself: its options, `--check`, and what it needs, such as room on a tmpfs.
+
+use crate::support::pdu::Link;
+use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::{self, Home, PMDANIXL, is_alone, needs_root, run, wait_for};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+#[test]
+fn check_tells_rings_their_writers_and_what_stops_it() {
+    needs_root();
+    let home = Home::new();
+    let mut writer = RingWriter::create(&home.ring("agent"), Layout::V2, 4096).expect("a ring");
+    (0..12).for_each(|_| assert!(writer.push(Kind::TxBytes, 1)));
+    let me = Command::new("id").arg("-un").output().expect("id").stdout;
+    let me = String::from_utf8_lossy(&me).trim().to_owned();
+    let (status, output) = home.check();
+    let line = format!(
+        "  agent: ring v2, 4096 events, 12 pending, written by pid {} (",
+        std::process::id()
+    );
+    assert!(
+        status == 0 && output.contains(&line) && output.contains(&format!(" user {me}\n")),
+        "{status}\n{output}"
+    );
+    assert_eq!(writer.pending(), 12, "nothing is consumed");
+    drop(writer);
+    assert!(
+        home.check()
+            .1
+            .contains("  agent: ring v2, 4096 events, 12 pending, no writer seen\n")
+    );
+
+    home.configure("[nixl]\ntelemetry_dir = \"/none/such\"\n");
+    let (status, output) = home.check();
+    assert!(
+        status == 1 && output.contains("problem: cannot be looked through: ENOENT"),
+        "{output}"
+    );
+    home.configure("[nixl]\nretain = 5\n");
+    let (status, output) = home.check();
+    assert!(
+        status == 1 && output.contains("problem: ") && output.contains("nixl.conf:2: retain: "),
+        "{output}"
+    );
+    // The Python PMDA's format, and beside the rings what UCX leaves there when it is killed: both are no problem.
+    let segment = home.ring("ucx_shm_posix_2529def");
+    fs::write(segment, [0; 4096]).expect("written");
+    let rings = home.rings();
+    home.configure(&format!(
+        "[nixl]\nuser = root\ntelemetry_dir = {}\n",
+        rings.display()
+    ));
+    let (status, output) = home.check();
+    assert!(
+        status == 0
+            && output.contains("warning: ")
+            && output.contains(&format!("telemetry_dir = {rings:?}"))
+            && output.contains("  ucx_shm_posix_2529def: refused: no ring: "),
+        "{output}"
+    );
+}
+
+#[test]
+fn check_tells_nixls_lock_rings_without_events_and_rejected_links() {
+    needs_root();
+    let home = Home::new();
+    // NIXL makes it beside its stores.
+    fs::write(home.ring("nixl-owner.127.0.0.1:19090.lock"), "").expect("written");
+    drop(RingWriter::create(&home.ring("unused"), Layout::V4, 16).expect("a ring"));
+    let mut used = RingWriter::create(&home.ring("used"), Layout::V4, 16).expect("a ring");
+    used.push(Kind::TxBytes, 1);
+    drop(used);
+    let (status, output) = home.check();
+    for line in [
+        "  nixl-owner.127.0.0.1:19090.lock: a lock file of NIXL's, not a ring or a store\n",
+        "  unused: ring v4, 16 events, 0 pending, never had an event, no writer seen: not an instance before its first event\n",
+        "  used: ring v4, 16 events, 1 pending, no writer seen\n",
+        "2 rings, 0 files refused, 0 problems",
+    ] {
+        assert!(status == 0 && output.contains(line), "{line}\n{output}");
+    }
+    // A link in a directory that all users may write to.
+    fs::create_dir(home.path("open")).expect("made");
+    let all = PermissionsExt::from_mode(0o1777);
+    fs::set_permissions(home.path("open"), all).expect("ours");
+    symlink(home.dir(), home.path("open/link")).expect("made");
+    for (path, begin) in [
+        ("open/link/rings", "  problem: "),
+        ("open/link/*", "note: "),
+    ] {
+        let path = home.path(path);
+        home.configure(&format!("[nixl]\ntelemetry_dir = {path:?}\n"));
+        let (status, output) = home.check();
+        let why = "a symbolic link that others than root could change is on the way; configure where it leads\n";
+        let is_told = |line: &str| line.starts_with(begin) && line.ends_with(why);
+        assert!(
+            status == 1 && output.split_inclusive('\n').any(is_told),
+            "{output}"
+        );
+    }
+}
+
+#[test]
+fn check_finds_the_daemon_and_says_where_it_differs() {
+    needs_root();
+    let home = Home::new();
+    let check = |conf: &Path, variables: &[(&str, &Path)]| {
+        let mut check = Command::new(PMDANIXL);
+        check.env("PCP_RUN_DIR", home.path("run"));
+        check.envs(variables.iter().copied());
+        support::text(&support::output(check.args(["--check", "-c"]).arg(conf)))
+    };
+    let state = home.path("run/nixl/state");
+    let unknown = format!("daemon: not known: {} does not exist: ", state.display());
+    let said = check(&home.conf(), &[]);
+    assert!(said.contains(&unknown), "{said}");
+    let rings = home.rings();
+    let wrapper = home.path("pmdanixl");
+    script(
+        &wrapper,
+        &format!("export NIXL_TELEMETRY_DIR={}", rings.display()),
+        "",
+    );
+    let dbpmda = home.start_dbpmda(&wrapper);
+    let pid = wait_for("the daemon is found", || {
+        let said = check(&home.conf(), &[]);
+        let line = said
+            .lines()
+            .find_map(|line| line.strip_prefix("daemon: pid "));
+        line?.split_once(", ")?.0.parse::<u32>().ok()
+    });
+    let comm = fs::read_to_string(format!("/proc/{pid}/comm")).expect("it runs");
+    assert_eq!(comm, "pmdanixl\n");
+    let said = check(&home.conf(), &[]);
+    let differs = format!(
+        "daemon: pid {pid}, started with another configuration\n\
+         warning: pmcd's environment gives the daemon NIXL_TELEMETRY_DIR={}, which it takes in place of telemetry_dir",
+        rings.display()
+    );
+    assert!(said.contains(&differs), "{said}");
+    let ours_set = [("NIXL_TELEMETRY_DIR", &*rings)];
+    let said = check(&home.conf(), &ours_set);
+    let same = format!(
+        "daemon: pid {pid}, started with the same configuration file, environment and user\n"
+    );
+    assert!(said.contains(&same), "{said}");
+    let outdated = "has changed since the daemon read it; have the daemon read it again: pmstore nixl.control.reload 1\n";
+    assert!(!said.contains(outdated), "{said}");
+    let other = home.path("other.conf");
+    fs::copy(home.conf(), &other).expect("copied");
+    let said = check(&other, &ours_set);
+    let (its, ours) = (home.conf(), other.display());
+    let its = its.display();
+    let file =
+        format!("warning: the daemon reads {its}, and this check {ours}: give it -c {its}\n");
+    assert!(said.contains(&file), "{said}");
+    // The file has a mistake, which the daemon has not seen.
+    let right = fs::read_to_string(home.conf()).expect("there");
+    home.set("retain = 5");
+    let said = check(&home.conf(), &ours_set);
+    let wrong = said.find("problem: ").expect("it is told");
+    let found = said.find(&same).expect("it is told");
+    assert!(wrong < found && said[found..].contains(outdated), "{said}");
+    home.configure(&right);
+    // Another user may not see which process it is.
+    fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
+    let mut as_other = Command::new("setpriv");
+    as_other.args(["--reuid=65534", "--clear-groups", PMDANIXL, "--check", "-c"]);
+    as_other
+        .arg(home.conf())
+        .env("PCP_RUN_DIR", home.path("run"));
+    let said = support::text(&support::output(&mut as_other));
+    let hidden = said
+        .lines()
+        .find(|line| line.starts_with("daemon: not known: "));
+    assert!(
+        hidden.is_some_and(|line| line.ends_with("; run as root")),
+        "{said}"
+    );
+    support::quit(dbpmda);
+    assert!(check(&home.conf(), &[]).contains("daemon: not running\n"));
+}
+
+/// A process of a user that calls itself pmdanixl and has a file mapped for writing; it ends with its standard input.
+fn pretender(uid: &str, file: &Path) -> Child {
+    let script = "import ctypes, mmap, sys\n\
+                  file = open(sys.argv[1], 'r+b')\n\
+                  mapped = mmap.mmap(file.fileno(), 0)\n\
+                  ctypes.CDLL(None).prctl(15, b'pmdanixl', 0, 0, 0)\n\
+                  print('ready', flush=True)\n\
+                  sys.stdin.read()\n";
+    let mut child = Command::new("setpriv")
+        .args(["--reuid", uid, "--clear-groups", "/usr/bin/python3", "-c"])
+        .args([script.as_ref(), file.as_os_str()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut line = String::new();
+    let said = child.stdout.as_mut().expect("piped");
+    BufReader::new(said).read_line(&mut line).expect("text");
+    assert_eq!(line, "ready\n");
+    child
+}
+
+#[test]
+fn another_users_process_is_not_taken_for_the_daemon() {
+    needs_root();
+    let home = Home::new();
+    let state = home.path("run/nixl/state");
+    fs::create_dir_all(home.path("run/nixl")).expect("made");
+    fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
+    fs::write(&state, [0; 4096]).expect("written");
+    drop(RingWriter::create(&home.ring("agent"), Layout::V4, 16).expect("a ring"));
+    let users = [
+        ("65534", "daemon: not running\n", "written by"),
+        ("0", "daemon: pid", "drained by"),
+    ];
+    for (uid, daemon, does) in users {
+        let mut children = [&state, &home.ring("agent")].map(|file| {
+            fs::set_permissions(file, PermissionsExt::from_mode(0o666)).expect("ours");
+            pretender(uid, file)
+        });
+        let mut check = Command::new(PMDANIXL);
+        check.args(["--check", "-c"]).arg(home.conf());
+        check.env("PCP_RUN_DIR", home.path("run"));
+        let said = support::text(&support::output(&mut check));
+        assert!(said.contains(daemon), "{uid}: {said}");
+        let line = format!("{does} pid {}", children[1].id());
+        assert!(said.contains(&line), "{uid}: {line} in {said}");
+        for child in &mut children {
+            drop(child.stdin.take());
+            child.wait().expect("our child");
+        }
+    }
+}
+
+#[test]
+fn directory_that_moves_away_and_comes_back_is_logged_each_time() {
+    let home = Home::new();
+    let dbpmda = home.start_dbpmda(Path::new(PMDANIXL));
+    let count = |what: &str| home.log().matches(what).count();
+    let rings = home.rings().display().to_string();
+    let gone = format!("{rings}: cannot be looked through: ENOENT");
+    let back = format!("{rings}: can be looked through again");
+    wait_for("it runs", || home.log().contains("version ").then_some(()));
+    for round in 1..=2 {
+        fs::rename(home.rings(), home.path("away")).expect("moved");
+        wait_for("that is logged", || (count(&gone) == round).then_some(()));
+        fs::rename(home.path("away"), home.rings()).expect("moved");
+        wait_for("that is logged", || (count(&back) == round).then_some(()));
+    }
+    support::quit(dbpmda);
+}
+
+#[test]
+fn pattern_behind_a_rejected_link_is_logged_with_the_reason() {
+    needs_root();
+    let home = Home::new();
+    let open = home.path("open");
+    fs::create_dir(&open).expect("made");
+    // All users may change a link here.
+    fs::set_permissions(&open, PermissionsExt::from_mode(0o1777)).expect("ours");
+    symlink(home.dir(), open.join("link")).expect("made");
+    let pattern = open.join("link/*").display().to_string();
+    home.configure(&format!("[nixl]\ntelemetry_dir = {pattern:?}\n"));
+    let dbpmda = home.start_dbpmda(Path::new(PMDANIXL));
+    let why = format!(
+        "{pattern}: matches no directory: a symbolic link that others than root could change is on the way; configure where it leads"
+    );
+    let count = || home.log().matches(&why).count();
+    wait_for("it is logged", || (count() == 1).then_some(()));
+    // Each time anew, and once.
+    fs::rename(&open, home.path("away")).expect("moved");
+    let gone = format!("{pattern}: matches no directory: ENOENT");
+    wait_for("it is logged", || home.log().contains(&gone).then_some(()));
+    fs::rename(home.path("away"), &open).expect("moved");
+    wait_for("it is logged again", || (count() == 2).then_some(()));
+    support::quit(dbpmda);
+    assert_eq!(count(), 2);
+}
+
+#[test]
+fn check_as_another_user_says_what_it_may_and_which_rings_it_can_only_follow() {
+    needs_root();
+    let home = Home::new();
+    fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
+    let _ring = RingWriter::create(&home.ring("roots"), Layout::V4, 16).expect("a ring");
+    home.set("user = \"nobody\"");
+    let (status, output) = home.check();
+    assert!(
+        status == 0
+            && output
+                .contains("as user: nobody with CAP_DAC_OVERRIDE, CAP_LEASE, CAP_SYS_PTRACE\n"),
+        "{output}"
+    );
+    // Without root there is nothing to keep.
+    let mut check = Command::new("setpriv");
+    check.args(["--reuid=65534", "--clear-groups", PMDANIXL, "--check", "-c"]);
+    let output = support::output(check.arg(home.conf()));
+    let said = support::text(&output);
+    assert!(
+        !output.status.success() && said.contains("as user: nobody with no capabilities\n"),
+        "{said}"
+    );
+    let line = "may not be written to (EACCES: Permission denied) and is only followed; run as root or as the user of";
+    assert!(said.contains(line), "{said}");
+}
+
+#[test]
+fn a_wrong_option_is_answered_with_the_usage() {
+    let output = Command::new(PMDANIXL)
+        .arg(OsString::from("--chek"))
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success()
+            && said.contains("invalid option '--chek'")
+            && said.contains("Usage: pmdanixl")
+    );
+    assert!(run(Command::new(PMDANIXL).arg("--version")).starts_with("pmdanixl "));
+    assert!(run(Command::new(PMDANIXL).arg("--help")).contains("--check"));
+}
+
+#[test]
+fn the_binary_needs_libpcp_pmda_and_no_libpcp() {
+    let shown = run(Command::new("readelf").args(["-d", PMDANIXL]));
+    let needed: Vec<&str> = shown
+        .lines()
+        .filter(|line| line.contains("(NEEDED)"))
+        .filter_map(|line| line.split_once('[')?.1.strip_suffix(']'))
+        .collect();
+    assert!(needed.contains(&"libpcp_pmda.so.3"), "{needed:?}");
+    let allowed = [
+        "libpcp_pmda.so.3",
+        "libc.so.6",
+        "libm.so.6",
+        "libgcc_s.so.1",
+    ];
+    for library in needed {
+        assert!(
+            allowed.contains(&library) || library.starts_with("ld-linux"),
+            "{library} is needed"
+        );
+    }
+}
+
+#[test]
+fn it_can_be_ended_while_it_waits_for_pmcd() {
+    let home = Home::new();
+    let socket = home.path("socket");
+    let mut child = Command::new(PMDANIXL)
+        .arg("-u")
+        .arg(&socket)
+        .arg("-c")
+        .arg(home.conf())
+        .arg("-l")
+        .arg(home.path("nixl.log"))
+        .stdin(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    wait_for("it waits", || socket.exists().then_some(()));
+    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
+    kill(pid, Signal::SIGTERM).expect("it runs");
+    let status = wait_for("its end", || child.try_wait().expect("our child"));
+    assert_eq!(status.signal(), Some(Signal::SIGTERM as i32));
+}
+
+#[test]
+fn without_pmcd_it_drains_nothing_and_says_so() {
+    let home = Home::new();
+    let mut ring = RingWriter::create(&home.ring("agent"), Layout::V4, 16).expect("a ring");
+    ring.push(Kind::TxBytes, 1);
+    let output = Command::new(PMDANIXL)
+        .args(["-l", "-", "-c"])
+        .arg(home.conf())
+        .stdin(Stdio::null())
+        .output()
+        .expect("it runs");
+    let said = support::text(&output);
+    assert!(
+        !output.status.success() && said.contains("cannot connect to pmcd"),
+        "{said}"
+    );
+    assert_eq!(ring.pending(), 1);
+}
+
+#[test]
+fn a_live_agent_is_found_though_descriptors_are_few_and_dead_rings_many() {
+    let home = Home::new();
+    // The first answer is to have the agent.
+    home.set("proc_facts = false");
+    for number in 0..60 {
+        let path = home.ring(format!("dead-{number}"));
+        drop(RingWriter::create(&path, Layout::V4, 16).expect("a ring"));
+    }
+    let mut ring = RingWriter::create(&home.ring("live"), Layout::V4, 16).expect("a ring");
+    ring.push(Kind::TxBytes, 77);
+    let wrapper = home.path("pmdanixl");
+    script(&wrapper, "ulimit -n 90", "");
+    let answer = home.dbpmda_with(&wrapper, "fetch nixl.transfer.tx_bytes");
+    assert!(answer.contains("value 77"), "{answer}\n{}", home.log());
+    assert!(
+        home.log()
+            .contains("max_agents is 4096, but only 90 files may be open"),
+        "{}",
+        home.log()
+    );
+}
+
+/// A program that starts pmdanixl after a command of the shell, with a redirection.
+fn script(path: &Path, before: &str, behind: &str) {
+    let text = format!("#!/bin/sh\n{before}\nexec \"{PMDANIXL}\" \"$@\" {behind}\n");
+    fs::write(path, text).expect("written");
+    fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("ours");
+}
+
+#[test]
+fn a_log_that_cannot_be_written_costs_nothing_but_its_lines() {
+    let home = Home::new();
+    // The first answer is to have the agent.
+    home.set("proc_facts = false");
+    let mut ring = RingWriter::create(&home.ring("agent"), Layout::V4, 16).expect("a ring");
+    ring.push(Kind::TxBytes, 77);
+    // As on a full disk: each write fails with ENOSPC.
+    let wrapper = home.path("pmdanixl");
+    script(&wrapper, "", "-l - 2>/dev/full");
+    let answer = home.dbpmda_with(&wrapper, "fetch nixl.transfer.tx_bytes\nstore nixl.control.version \"1\"\nfetch nixl.transfer.tx_bytes");
+    assert_eq!(answer.matches("value 77").count(), 2, "{answer}");
+}
+
+/// A tmpfs, in a mount namespace that only this test has (`is_alone`).
+struct Tmpfs(PathBuf);
+
+impl Tmpfs {
+    fn mount(path: &Path, size: &str) -> Self {
+        let options = format!("size={size},mode=1777");
+        let options = ["-t", "tmpfs", "-o", &options, "nixl"];
+        run(Command::new("mount").args(options).arg(path));
+        Self(path.to_owned())
+    }
+
+    /// Writes so many times 64 KiB, a whole number of pages of any machine; `None`: until no room is left.
+    fn fill(&self, chunks: Option<usize>) -> PathBuf {
+        let path = self.0.join("fill");
+        let mut file = fs::File::create(&path).expect("made");
+        for _ in 0..chunks.unwrap_or(usize::MAX) {
+            match file.write_all(&[1; 1 << 16]) {
+                Err(err) if err.kind() == ErrorKind::StorageFull && chunks.is_none() => break,
+                written => written.expect("room"),
+            }
+        }
+        path
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        run(Command::new("umount").arg("--lazy").arg(&self.0));
+    }
+}
+
+#[test]
+fn check_warns_once_of_a_tmpfs_that_is_over_90_percent_full() {
+    needs_root();
+    if !is_alone() {
+        return;
+    }
+    let home = Home::new();
+    let tmpfs = Tmpfs::mount(&home.rings(), "6400k");
+    let dirs = ["a", "b"].map(|name| home.ring(name));
+    dirs.iter()
+        .for_each(|dir| fs::create_dir(dir).expect("made"));
+    home.configure(&format!("[nixl]\ntelemetry_dir = {dirs:?}\n"));
+    let warning = format!(
+        "warning: the tmpfs {0} is more than 90 % full: 589824 of 6553600 bytes are free. SIGBUS kills an application \
+         that finds no room for its ring or store; remove files there, or enlarge it: mount -o remount,size=SIZE {0}\n",
+        home.rings().display()
+    );
+    for (chunks, warnings) in [(90, 0), (91, 1)] {
+        tmpfs.fill(Some(chunks));
+        let (status, output) = home.check();
+        assert_eq!(
+            (
+                status,
+                output.matches("warning: ").count(),
+                output.contains(&warning)
+            ),
+            (0, warnings, warnings > 0),
+            "{output}"
+        );
+    }
+    drop(tmpfs);
+    let unlimited = Tmpfs::mount(&home.rings(), "0");
+    home.set("");
+    unlimited.fill(Some(1));
+    assert!(!home.check().1.contains("warning: "), "{}", home.check().1);
+}
+
+#[test]
+fn empty_header_on_a_full_tmpfs_has_its_space_as_a_cause() {
+    needs_root();
+    if !is_alone() {
+        return;
+    }
+    let home = Home::new();
+    let tmpfs = Tmpfs::mount(&home.rings(), "256k");
+    // What NIXL leaves that finds no room for its header.
+    let ring = fs::File::create(home.ring("agent")).expect("made");
+    ring.set_len(40 + 4096 * 16).expect("a hole");
+    let fill = tmpfs.fill(None);
+    let full = "or SIGBUS killed it because its tmpfs has no room for it (0 of 262144 bytes are free): remove files there, or enlarge it\n";
+    let output = home.check().1;
+    assert!(
+        output.contains("  agent: refused: header is not written: ") && output.contains(full),
+        "{output}"
+    );
+    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    wait_for("the daemon logs it", || {
+        link.fetch(&["control.version"]).expect("an answer");
+        home.log().contains(full).then_some(())
+    });
+    fs::remove_file(fill).expect("there");
+    let output = home.check().1;
+    let other = "header is not written: its agent is starting, or NIXL_TELEMETRY_BUFFER_SIZE is not a power of two\n";
+    assert!(output.contains(other), "{output}");
+    assert!(link.end().success());
+}

@@ -1,0 +1,259 @@
+//! The agent under dbpmda(1), PCP's own debugger for agents: every request, compared with checked-in output.
+
+use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::{self, Home, PMDANIXL, golden, needs_root};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::mpsc;
+
+/// Two agents with known events; the writers stay alive as long as the test wants. Nobody is asked who they are, so that all
+/// that is said of them is the same everywhere.
+fn two_agents(home: &Home) -> [RingWriter; 2] {
+    home.set("proc_facts = false");
+    let mut first = RingWriter::create(&home.ring("decode-0"), Layout::V4, 64).expect("a ring");
+    let mut second = RingWriter::create(&home.ring("prefill 1"), Layout::V1, 64).expect("a ring");
+    for (number, kind) in (1..).zip(Kind::ALL) {
+        first.push(kind, number);
+        if kind != Kind::EventsDropped {
+            second.push(kind, 1000 * number);
+        }
+    }
+    [first, second]
+}
+
+fn all_pmids() -> String {
+    let pmids = pmdanixl::metrics::METRICS
+        .iter()
+        .map(|metric| format!("39.{}.{}", metric.cluster, metric.item));
+    pmids.collect::<Vec<_>>().join("\n")
+}
+
+/// The metrics of a cluster.
+fn pmids_of(cluster: u32) -> Vec<String> {
+    let prefix = format!("39.{cluster}.");
+    let pmids = all_pmids();
+    let of = pmids.lines().filter(|pmid| pmid.starts_with(&prefix));
+    of.map(str::to_owned).collect()
+}
+
+/// An agent with transfers of known sizes and times, and with errors.
+fn busy_agent(home: &Home) -> RingWriter {
+    home.set("proc_facts = false");
+    let mut ring = RingWriter::create(&home.ring("decode-0"), Layout::V4, 128).expect("a ring");
+    ring.push(Kind::MemoryRegistered, 1 << 30);
+    for (read, bytes, xfer_us, post_us) in [
+        (false, 4096, 8, 2),
+        (false, 65_536, 120, 20),
+        (true, 65_536, 130, 21),
+        (true, 1 << 24, 2400, 300),
+        (false, 1 << 34, 20_000_000, 26),
+    ] {
+        assert_eq!(ring.push_transfer(read, bytes, xfer_us, post_us), 4);
+    }
+    for (kind, value) in [
+        (Kind::MemoryDeregistered, 1 << 20),
+        (Kind::Backend, 1),
+        (Kind::RemoteDisconnect, 1),
+        (Kind::EventsDropped, 17),
+    ] {
+        assert!(ring.push(kind, value));
+    }
+    assert!(ring.push_raw(99, 1));
+    ring
+}
+
+/// Without what is another number each time.
+fn masked(output: &str) -> String {
+    let changing = [
+        "nixl.agent.first_seen",
+        "nixl.agent.idle_time",
+        "nixl.errors.last_time",
+    ];
+    let (mut masked, mut changes) = (String::new(), false);
+    for line in output.lines() {
+        let is_metric = line.starts_with("  39.");
+        changes = if is_metric {
+            changing.iter().any(|name| line.contains(name))
+        } else {
+            changes
+        };
+        match line.split_once(" value ") {
+            Some((start, _)) if changes => masked += &format!("{start} value MASKED"),
+            _ => masked += line,
+        }
+        masked.push('\n');
+    }
+    masked
+}
+
+fn each(command: &str) -> String {
+    let mut script = String::new();
+    for pmid in all_pmids().lines() {
+        script += &format!("{command} {pmid}\n");
+    }
+    script
+}
+
+#[test]
+fn desc() {
+    golden("dbpmda_desc.out", &Home::new().dbpmda(&each("desc")));
+}
+
+#[test]
+fn text() {
+    let indoms = (0..=4).map(|indom| format!("text indom 39.{indom}\n"));
+    let script = each("text") + &indoms.collect::<String>();
+    golden("dbpmda_text.out", &Home::new().dbpmda(&script));
+}
+
+#[test]
+fn instance() {
+    let home = Home::new();
+    let _writers = two_agents(&home);
+    let script = "instance 39.0\ninstance 39.0 0\ninstance 39.0 \"prefill%201\"\ninstance 39.0 7\ninstance 39.0 \"none\"\ninstance 39.5";
+    golden("dbpmda_instance.out", &home.dbpmda(script));
+}
+
+#[test]
+fn fetch() {
+    let home = Home::new();
+    let _writers = two_agents(&home);
+    let counters = (0..=3).flat_map(pmids_of).collect::<Vec<_>>().join(" ");
+    let script = format!(
+        "getdesc on\nfetch {counters}\nfetch 39.31.3 39.40.0 39.40.1 39.40.5 39.40.8 39.40.9"
+    );
+    golden("dbpmda_fetch.out", &home.dbpmda(&script));
+}
+
+#[test]
+fn fetch_of_what_is_known_of_an_agent_and_of_all() {
+    needs_root();
+    let home = Home::new();
+    let _writer = busy_agent(&home);
+    let fetch = |cluster| format!("fetch {}\n", pmids_of(cluster).join(" "));
+    let clusters = [16, 17, 18, 19, 20, 21, 22, 23, 30, 31].map(fetch);
+    // The drain that found them is not the last one before the fetch.
+    let script = format!("getdesc on\nwait 1\n{}", clusters.concat());
+    golden("dbpmda_fetch_agent.out", &masked(&home.dbpmda(&script)));
+}
+
+#[test]
+fn buckets() {
+    let home = Home::new();
+    let _writer = busy_agent(&home);
+    let mut script = "getdesc on\n".to_owned();
+    for (indom, instance) in [
+        (1, "decode-0::10-25"),
+        (2, "decode-0::8589934592-inf"),
+        (3, "decode-0::0-1000000"),
+        (4, "decode-0::le-25"),
+    ] {
+        script += &format!(
+            "instance 39.{indom}\ninstance 39.{indom} 1\ninstance 39.{indom} \"{instance}\"\n\
+             instance 39.{indom} 21\ninstance 39.{indom} 64\ninstance 39.{indom} \"decode-0\"\n\
+             label indom 39.{indom}\nlabel instances 39.{indom}\n"
+        );
+    }
+    // The profile of one domain is none of another's.
+    script += "profile 39.1 none\nprofile 39.1 add 4\nprofile 39.1 add 63\nfetch 39.20.0 39.20.1\nfetch 39.22.0\n";
+    script += "profile 39.2 none\nfetch 39.22.0\nfetch 39.20.4 39.22.1 39.23.5 39.24.0\nstore 39.20.0 \"1\"\n";
+    // Each with all below it, also where those are not asked for.
+    script += "fetch 39.20.2 39.20.3\nprofile 39.4 none\nprofile 39.4 add 18\nfetch 39.20.2\n";
+    golden("dbpmda_buckets.out", &home.dbpmda(&script));
+}
+
+#[test]
+fn label() {
+    let home = Home::new();
+    let script = "label context\nlabel indom 39.0\nlabel cluster 39.0\nlabel item 39.0.0";
+    let of_all = home.dbpmda(script);
+    let home = Home::new();
+    let _writers = two_agents(&home);
+    let _odd = RingWriter::create(&home.ring("a \"b\" \\ \t é"), Layout::V3, 8).expect("a ring");
+    golden(
+        "dbpmda_label.out",
+        &(of_all + &home.dbpmda("label instances 39.0")),
+    );
+}
+
+#[test]
+fn profile() {
+    let home = Home::new();
+    let _writers = two_agents(&home);
+    let script = "getdesc on\nprofile 39.0 none\nfetch 39.0.0\nprofile 39.0 add 1\nfetch 39.0.0\nprofile 39.0 all\nprofile 39.0 delete 1\nfetch 39.0.0";
+    golden("dbpmda_profile.out", &home.dbpmda(script));
+}
+
+#[test]
+fn bad_requests() {
+    let home = Home::new();
+    let _writers = two_agents(&home);
+    let script = "desc 39.0.4\nfetch 39.0.4\nfetch 39.99.0\ntext 39.0.4\ntext indom 39.7\nlabel instances 39.7\n\
+                  store 39.0.0 \"1\"\nstore 39.40.8 \"1\"\ngetdesc on\nfetch 39.0.0";
+    golden("dbpmda_bad.out", &home.dbpmda(script));
+}
+
+#[test]
+fn no_memory_error_in_any_request() {
+    let home = Home::new();
+    let _writers = two_agents(&home);
+    // valgrind does not know the system calls of Landlock.
+    home.set("");
+    // Of leaks only the definite ones: what libpcp_pmda keeps for ever can be reached.
+    let wrapper = home.path("wrapper");
+    let errors = home.path("valgrind");
+    std::fs::create_dir(&errors).expect("made");
+    let script = format!(
+        "#!/bin/sh\nexec valgrind --quiet --leak-check=full --errors-for-leak-kinds=definite \\\n    \
+         --show-leak-kinds=definite --suppressions=\"{}\" --log-file={}/%p \"{PMDANIXL}\" \"$@\"\n",
+        support::project("qa/valgrind.supp").display(),
+        errors.display()
+    );
+    std::fs::write(&wrapper, script).expect("written");
+    std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).expect("ours");
+    let script = format!(
+        "getdesc on\n{}{}text indom 39.0\ninstance 39.0\ninstance 39.0 7\nfetch {}\nlabel instances 39.0\n\
+         profile 39.0 none\nfetch 39.0.0\nfetch 39.0.9\nstore 39.40.8 \"1\"\nfetch 39.0.0",
+        each("desc"),
+        each("text"),
+        all_pmids().replace('\n', " ")
+    );
+    // An agent is an instance when it is known who it is: asked for until then. dbpmda keeps back what it prints until that is
+    // a block, so that more has to be asked meanwhile.
+    let mut dbpmda = home.start_dbpmda(&wrapper);
+    let mut input = dbpmda.stdin.take().expect("piped");
+    let output = BufReader::new(dbpmda.stdout.take().expect("piped"));
+    let (told, said) = mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let mut lines = output.lines().map_while(Result::ok);
+        lines.try_for_each(|line| told.send(line)).is_ok()
+    });
+    writeln!(input, "getdesc on").expect("dbpmda reads");
+    support::wait_for("the agent answers under valgrind", || {
+        writeln!(input, "fetch 39.0.0").expect("dbpmda reads");
+        let mut lines = said.try_iter();
+        lines.any(|line| line.contains("value 1000")).then_some(())
+    });
+    writeln!(input, "{script}\nquit").expect("dbpmda reads");
+    drop(input);
+    let last = said.iter().last();
+    assert!(last.is_some_and(|line| line.contains("quit")), "it ended");
+    assert!(reader.join().expect("no panic"), "all was read");
+    dbpmda.wait().expect("our child");
+    support::wait_for("the agent ends by itself", || {
+        home.log()
+            .contains("pmcd has closed the connection")
+            .then_some(())
+    });
+    home.wait_for_the_end_of_the_log();
+    for log in std::fs::read_dir(&errors).expect("there") {
+        let log = log.expect("there").path();
+        let found = std::fs::read_to_string(&log).expect("valgrind's log");
+        // It says so where it does not know a system call (openat2), which fails then.
+        let errors: Vec<&str> = found
+            .lines()
+            .filter(|line| !line.starts_with("--"))
+            .collect();
+        assert!(errors.is_empty(), "valgrind found errors: {errors:#?}");
+    }
+}

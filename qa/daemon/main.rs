@@ -1,0 +1,13 @@
+//! The daemon as PCP sees it: requests, answers, command line, rights, start and end.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod answers;
+mod command_line;
+mod dbpmda;
+mod every_metric;
+mod lifecycle;
+mod pmcd;
+mod pmstore;
+mod privilege;

@@ -1,0 +1,410 @@
+//! What root can change at run time, and nobody else; and what the agent says that it costs.
+
+use crate::support::pdu::{Figures, Link, Sent};
+use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::{Home, PMDANIXL, Pmcd, needs_root, output, run, text, wait_for};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use pmdanixl::metrics::{DEBUG, DRAIN_INTERVAL, METRICS, RELOAD};
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const INTERVAL: &str = "nixl.control.drain_interval";
+const SWITCH: &str = "nixl.control.debug";
+const READ_AGAIN: &str = "nixl.control.reload";
+
+/// Statuses of PCP's (pmapi.h).
+const CONV: &str = "status -12362";
+const PERMISSION: &str = "status -12387";
+const BADSTORE: &str = "status -12400";
+const PMID: &str = "status -12358";
+
+fn value(pmcd: &Pmcd, metric: &str) -> u64 {
+    pmcd.values(metric)[""]
+}
+
+fn store(pmcd: &Pmcd, metric: &str, value: &str) {
+    run(pmcd.tool("pmstore").args([metric, value]));
+}
+
+/// What pmstore says of a store that is refused.
+fn refused(mut pmstore: Command, metric: &str, value: &str) -> String {
+    let refused = output(pmstore.args([metric, value]));
+    let said = text(&refused);
+    assert!(!refused.status.success(), "{metric} {value}: {said}");
+    said
+}
+
+/// How often a ring is emptied in a second in which no client asks for values. Each event follows as soon as the ring is empty.
+fn drains_in_a_second(ring: &mut RingWriter) -> u64 {
+    let (end, mut drains) = (Instant::now() + Duration::from_secs(1), 0);
+    while Instant::now() < end {
+        if ring.pending() == 0 {
+            assert!(ring.push(Kind::TxBytes, 1));
+            drains += 1;
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    drains
+}
+
+#[test]
+fn a_store_to_the_interval_holds_at_once_and_until_a_reload() {
+    let home = Home::new();
+    home.set("drain_interval = \"1s\"");
+    let mut ring = RingWriter::create(&home.ring("agent"), Layout::V4, 64).expect("a ring");
+    let pmcd = Pmcd::start(&home);
+    pmcd.becomes(&[("agent", 0)]);
+    assert_eq!(value(&pmcd, INTERVAL), 1000);
+    let slow = drains_in_a_second(&mut ring);
+    assert!(slow <= 12, "{slow} drains in a second");
+    store(&pmcd, INTERVAL, "5");
+    assert_eq!(value(&pmcd, INTERVAL), 5);
+    wait_for("it drains often", || {
+        (drains_in_a_second(&mut ring) >= 40).then_some(())
+    });
+    assert!(
+        pmcd.log().contains("Info: drains every 5 ms"),
+        "{}",
+        pmcd.log()
+    );
+    store(&pmcd, READ_AGAIN, "1");
+    assert_eq!(value(&pmcd, INTERVAL), 1000);
+    assert_eq!(value(&pmcd, READ_AGAIN), 2);
+    let slow = drains_in_a_second(&mut ring);
+    assert!(slow <= 12, "{slow} drains in a second");
+}
+
+#[test]
+fn debug_messages_come_and_go_with_a_store() {
+    needs_root();
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let refusals = || value(&pmcd, "nixl.control.files.refused");
+    let refuse = |name: &str| {
+        let before = refusals();
+        fs::write(home.ring(name), "no ring").expect("written");
+        wait_for("the file is refused", || {
+            (refusals() > before).then_some(())
+        });
+        let said = format!("{name}\": refused");
+        pmcd.log()
+            .lines()
+            .any(|line| line.contains("Debug: ") && line.contains(&said))
+    };
+    assert_eq!(value(&pmcd, SWITCH), 0);
+    assert!(!refuse("before"), "{}", pmcd.log());
+    store(&pmcd, SWITCH, "1");
+    assert_eq!(value(&pmcd, SWITCH), 1);
+    assert!(refuse("meanwhile"), "{}", pmcd.log());
+    store(&pmcd, SWITCH, "0");
+    assert_eq!(value(&pmcd, SWITCH), 0);
+    assert!(!refuse("after"), "{}", pmcd.log());
+}
+
+#[test]
+fn only_root_on_the_local_socket_can_store() {
+    needs_root();
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    // As delivered, pmcd refuses stores by TCP itself. Here it lets all through, and the agent is who refuses.
+    let conf = pmcd.path("etc/pmcd.conf");
+    let lines = fs::read_to_string(&conf).expect("there");
+    let (agents, _) = lines.split_once("[access]").expect("access rules");
+    fs::write(&conf, format!("{agents}[access]\nallow \"*\" : all;\n")).expect("written");
+    let pid = i32::try_from(pmcd.pid()).expect("a pid");
+    kill(Pid::from_raw(pid), Signal::SIGHUP).expect("it runs");
+    store(&pmcd, SWITCH, "1");
+    let asked = || {
+        pmcd.log()
+            .matches("a store is refused: the client is not root")
+            .count()
+    };
+    let by_tcp = || {
+        let mut pmstore = pmcd.tool("pmstore");
+        pmstore.args(["-h", "localhost"]);
+        pmstore
+    };
+    wait_for("pmcd has read its access rules", || {
+        let _ = refused(by_tcp(), READ_AGAIN, "1");
+        (asked() > 0).then_some(())
+    });
+    for metric in [INTERVAL, SWITCH, READ_AGAIN] {
+        let before = value(&pmcd, metric);
+        for (who, pmstore) in [
+            ("another user", pmcd.tool_as(65_534, "pmstore")),
+            ("root by TCP", by_tcp()),
+        ] {
+            let before = asked();
+            let said = refused(pmstore, metric, "0");
+            assert!(said.contains("No permission"), "{metric}, {who}: {said}");
+            assert_eq!(asked(), before + 1, "{metric}, {who}: the agent was asked");
+        }
+        assert_eq!(value(&pmcd, metric), before, "{metric}");
+    }
+    // What another user may not, root still may.
+    store(&pmcd, READ_AGAIN, "0");
+    assert_eq!(value(&pmcd, READ_AGAIN), 2);
+}
+
+#[test]
+fn values_out_of_range_and_other_metrics_are_refused() {
+    needs_root();
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    for (metric, values) in [
+        (INTERVAL, ["0", "1001", "4294967295"]),
+        (SWITCH, ["2", "50", "4294967295"]),
+    ] {
+        let before = value(&pmcd, metric);
+        for out in values {
+            let said = refused(pmcd.tool("pmstore"), metric, out);
+            assert!(
+                said.contains("Bad input to pmstore"),
+                "{metric} {out}: {said}"
+            );
+        }
+        assert_eq!(value(&pmcd, metric), before);
+    }
+    for other in [
+        "nixl.control.version",
+        "nixl.control.places.taken",
+        "nixl.control.memory",
+    ] {
+        let said = refused(pmcd.tool("pmstore"), other, "1");
+        assert!(said.contains("No permission"), "{other}: {said}");
+    }
+    for bound in ["1", "1000"] {
+        store(&pmcd, INTERVAL, bound);
+        assert_eq!(value(&pmcd, INTERVAL).to_string(), bound);
+    }
+}
+
+fn linked(home: &Home, args: &[&str]) -> Link {
+    let mut command = Command::new(PMDANIXL);
+    command.args(args);
+    Link::start(home, command).expect("it starts")
+}
+
+fn control(link: &mut Link) -> Vec<u64> {
+    let names = ["control.drain_interval", "control.debug", "control.reload"];
+    let values = link.fetch(&names).expect("values");
+    values.into_iter().map(|of| of[&u32::MAX]).collect()
+}
+
+#[test]
+fn no_value_several_and_one_of_another_type_change_nothing() {
+    let home = Home::new();
+    let mut link = linked(&home, &[]);
+    link.be_user(0).expect("sent");
+    let before = control(&mut link);
+    let one = |number| Sent::Numbers(vec![number]);
+    let cases = [
+        (Sent::Numbers(vec![]), BADSTORE),
+        (Sent::Numbers(vec![1, 1]), BADSTORE),
+        // PM_TYPE_U64, PM_TYPE_DOUBLE, PM_TYPE_STRING, and a PM_TYPE_U32 that is not in place.
+        (Sent::Block(3, vec![0, 1]), CONV),
+        (Sent::Block(5, vec![0x3ff0_0000, 0]), CONV),
+        (Sent::Block(6, vec![u32::from_be_bytes(*b"1\0\0\0")]), CONV),
+        (Sent::Block(1, vec![1]), CONV),
+    ];
+    for name in ["control.drain_interval", "control.debug", "control.reload"] {
+        for (sent, expected) in &cases {
+            let refused = link.store(&[(name, sent.clone())]).expect_err("refused");
+            assert_eq!(refused.to_string(), *expected, "{name}: {sent:?}");
+        }
+    }
+    // One that is refused keeps those before it from being done.
+    for (second, sent, expected) in [
+        ("control.debug", one(2), BADSTORE),
+        ("control.version", one(2), PERMISSION),
+    ] {
+        let stores = [("control.drain_interval", one(7)), (second, sent)];
+        let refused = link.store(&stores).expect_err("refused");
+        assert_eq!(refused.to_string(), expected, "{second}");
+    }
+    let nowhere = link.store_pmids(&[((39 << 22) | 999, one(1))]);
+    assert_eq!(nowhere.expect_err("refused").to_string(), PMID);
+    assert_eq!(control(&mut link), before);
+    let stores = [
+        ("control.drain_interval", one(7)),
+        ("control.debug", one(1)),
+    ];
+    link.store(&stores).expect("taken");
+    assert_eq!(control(&mut link), [7, 1, 1]);
+}
+
+#[test]
+fn nothing_else_can_be_stored_to_even_by_root() {
+    let home = Home::new();
+    let mut link = linked(&home, &[]);
+    link.be_user(0).expect("sent");
+    for metric in METRICS {
+        if [DRAIN_INTERVAL, DEBUG, RELOAD].contains(&(metric.cluster, metric.item)) {
+            continue;
+        }
+        let refused = link.store(&[(metric.name, Sent::Numbers(vec![1]))]);
+        let refused = refused.expect_err("refused").to_string();
+        assert_eq!(refused, PERMISSION, "{}", metric.name);
+    }
+}
+
+#[test]
+fn a_client_whose_user_is_not_known_or_not_root_is_refused() {
+    let home = Home::new();
+    let mut link = linked(&home, &[]);
+    let store = |link: &mut Link| {
+        let done = link.store(&[("control.debug", Sent::Numbers(vec![1]))]);
+        done.map_err(|err| err.to_string())
+    };
+    assert_eq!(store(&mut link), Err(PERMISSION.into()));
+    link.be_user(1000).expect("sent");
+    assert_eq!(store(&mut link), Err(PERMISSION.into()));
+    assert_eq!(control(&mut link)[1], 0);
+    link.be_user(0).expect("sent");
+    assert_eq!(store(&mut link), Ok(()));
+    assert_eq!(control(&mut link)[1], 1);
+}
+
+#[test]
+fn a_store_is_its_senders_and_not_that_of_who_asked_last() {
+    let home = Home::new();
+    let mut link = linked(&home, &[]);
+    let (root, user) = (1, 2);
+    for (sender, uid) in [(root, 0), (user, 1000)] {
+        link.sender = sender;
+        link.be_user(uid).expect("sent");
+    }
+    let name = "control.debug";
+    for (asks, fetches, stores, expected) in [
+        (root, user, user, Err(PERMISSION.to_owned())),
+        (root, root, user, Err(PERMISSION.to_owned())),
+        (user, root, root, Ok(())),
+        (user, user, root, Ok(())),
+    ] {
+        link.sender = asks;
+        link.describe(name).expect("an answer");
+        link.sender = fetches;
+        link.fetch(&[name]).expect("an answer");
+        link.sender = stores;
+        let stored = link.store(&[(name, Sent::Numbers(vec![1]))]);
+        assert_eq!(stored.map_err(|err| err.to_string()), expected);
+    }
+}
+
+#[test]
+fn debug_options_start_the_switch_and_a_store_ends_it() {
+    let home = Home::new();
+    let mut link = linked(&home, &["-D", "appl0"]);
+    assert_eq!(control(&mut link)[1], 1);
+    link.be_user(0).expect("sent");
+    link.store(&[("control.debug", Sent::Numbers(vec![0]))])
+        .expect("taken");
+    assert_eq!(control(&mut link)[1], 0);
+}
+
+#[test]
+fn check_warns_of_a_changed_file_until_the_daemon_has_read_it() {
+    let home = Home::new();
+    let mut link = linked(&home, &[]);
+    link.be_user(0).expect("sent");
+    // The first answer comes from a daemon with a state file.
+    control(&mut link);
+    let check = || {
+        let mut check = Command::new(PMDANIXL);
+        check.env("PCP_RUN_DIR", home.path("run"));
+        text(&output(check.args(["--check", "-c"]).arg(home.conf())))
+    };
+    let outdated = "has changed since the daemon read it";
+    let said = check();
+    assert!(
+        said.contains("daemon: pid ") && !said.contains(outdated),
+        "{said}"
+    );
+    home.set("retain = \"1m\"");
+    let said = check();
+    assert!(said.contains(outdated), "{said}");
+    link.store(&[("control.reload", Sent::Numbers(vec![1]))])
+        .expect("the file is right");
+    let said = check();
+    assert!(
+        said.contains("daemon: pid ") && !said.contains(outdated),
+        "{said}"
+    );
+    assert!(link.end().success());
+}
+
+#[test]
+fn the_agent_says_what_it_does_and_costs() {
+    let home = Home::new();
+    home.set("retain = \"0s\"");
+    let pmcd = Pmcd::start(&home);
+    let of = |name: &str| value(&pmcd, &format!("nixl.control.{name}"));
+    let mut rings = ["one", "two"]
+        .map(|name| RingWriter::create(&home.ring(name), Layout::V4, 1024).expect("a ring"));
+    for ring in &mut rings {
+        for _ in 0..300 {
+            assert!(ring.push(Kind::TxBytes, 1));
+        }
+    }
+    pmcd.becomes(&[("one", 300), ("two", 300)]);
+    let mut lines = 0;
+    let mut figures = || {
+        store(&pmcd, SWITCH, "1");
+        let figures = wait_for("the figures are logged", || {
+            let log = pmcd.log();
+            let figures = Figures::lines(&log).nth(lines);
+            figures.map(Figures::read)
+        });
+        store(&pmcd, SWITCH, "0");
+        lines += 1;
+        figures
+    };
+    let expected = Figures {
+        events: 600,
+        attached: 2,
+        agents: 2,
+        rejected: 0,
+    };
+    assert_eq!(figures(), expected);
+    // The processor time and the memory that the kernel tells others.
+    let pid = pmcd.pmda_pid();
+    let ticks = || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+        let (_, after) = stat.rsplit_once(") ").expect("a command");
+        let numbers = after.split(' ').skip(11).take(2);
+        numbers
+            .map(|number| number.parse::<u64>().expect("a number"))
+            .sum::<u64>()
+    };
+    // A tick is 10 ms, and one may be on its way in each of the two modes.
+    let (low, said, high) = (10_000 * ticks(), of("cpu_time"), 10_000 * ticks());
+    assert!(
+        (low.saturating_sub(20_000)..=high + 20_000).contains(&said),
+        "{low} {said} {high}"
+    );
+    let statm = fs::read_to_string(format!("/proc/{pid}/statm")).expect("it runs");
+    let pages: u64 = statm
+        .split(' ')
+        .nth(1)
+        .expect("resident")
+        .parse()
+        .expect("a number");
+    let page = run(Command::new("getconf").arg("PAGESIZE"));
+    let page: u64 = page.trim().parse().expect("a number");
+    let (said, seen) = (of("memory"), pages * page);
+    assert!(said.abs_diff(seen) <= seen / 10, "{said} and {seen} bytes");
+    // An agent that leaves is remembered, and its ring let go with its file.
+    let [one, two] = rings;
+    drop(one);
+    fs::remove_file(home.ring("one")).expect("there");
+    wait_for("its ring is let go", || {
+        let expected = Figures {
+            attached: 1,
+            ..expected
+        };
+        (figures() == expected).then_some(())
+    });
+    drop(two);
+}

@@ -1,0 +1,267 @@
+//! With a user configured, the agent has the rights that its work takes, and no others.
+
+use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::{self, Home, Pmcd, TX_BYTES, example, needs_root, run, wait_for};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+fn ring(home: &Home, name: &str) -> RingWriter {
+    RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring")
+}
+
+/// Effective and permitted capabilities of a process, and whether it can get no more.
+fn rights(pid: u32) -> (String, String, String) {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.expect(name).trim().to_owned()
+    };
+    (field("CapEff:"), field("CapPrm:"), field("NoNewPrivs:"))
+}
+
+/// A home that another user can look into, with a ring of theirs and one of root's, of one event each.
+fn shared_home(settings: &str) -> (Home, RingWriter, RingWriter) {
+    let home = Home::new();
+    fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
+    home.set(settings);
+    let (mut theirs, mut roots) = (ring(&home, "theirs"), ring(&home, "roots"));
+    std::os::unix::fs::chown(home.ring("theirs"), Some(65_534), Some(65_534)).expect("root");
+    theirs.push(Kind::TxBytes, 1);
+    roots.push(Kind::TxBytes, 2);
+    (home, theirs, roots)
+}
+
+const DAC_OVERRIDE: u64 = 1 << 1;
+const DAC_READ_SEARCH: u64 = 1 << 2;
+const LEASE: u64 = 1 << 28;
+const SYS_PTRACE: u64 = 1 << 19;
+const FOWNER: u64 = 1 << 3;
+
+/// What [`rights`] says of a process that has these for good and no more.
+fn kept(capabilities: u64) -> (String, String, String) {
+    let mask = format!("{capabilities:016x}");
+    (mask.clone(), mask, "1".into())
+}
+
+#[test]
+fn as_another_user_it_keeps_three_capabilities_and_each_does_its_work() {
+    needs_root();
+    let (home, theirs, roots) = shared_home("user = \"nobody\"\nretain = \"1s\"");
+    let pmcd = Pmcd::start(&home);
+    // DAC_OVERRIDE: root's ring, too, is drained.
+    pmcd.becomes(&[("roots", 2), ("theirs", 1)]);
+    assert_eq!((theirs.pending(), roots.pending()), (0, 0));
+    let log = pmcd.log();
+    let expected = "runs as user nobody with CAP_DAC_OVERRIDE, CAP_LEASE, CAP_SYS_PTRACE";
+    assert!(log.contains(expected), "{log}");
+    let pid = pmcd.pmda_pid();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    assert!(
+        status.contains("Uid:\t65534\t65534\t65534\t65534"),
+        "{status}"
+    );
+    assert_eq!(rights(pid), kept(DAC_OVERRIDE | LEASE | SYS_PTRACE));
+    let cache = pmcd.path("var/config/pmda/39.0");
+    wait_for("the ids are saved", || {
+        fs::read_to_string(&cache)
+            .ok()
+            .filter(|text| text.contains("theirs"))
+    });
+    assert_eq!(pmcd.values("nixl.control.state.persistent")[""], 1);
+    // LEASE: that agents of others have exited.
+    drop((theirs, roots));
+    pmcd.becomes(&[]);
+    // SYS_PTRACE: that who still has the file of one only reads it.
+    let mut agent = Command::new(example("producer"))
+        .arg("--dir")
+        .arg(home.rings())
+        .args("--name roots --transfers 1 --read-every 0 --size 40 --linger 600".split(' '))
+        .spawn()
+        .expect("it starts");
+    let tail = wait_for("it is counted", || {
+        let values = pmcd.values(TX_BYTES);
+        (values == BTreeMap::from([("roots".into(), 42)]))
+            .then(|| fs::File::open(home.ring("roots")).expect("there"))
+    });
+    agent.kill().expect("it runs");
+    agent.wait().expect("our child");
+    // In a PID namespace of its own nobody can tell whether it is one outside that writes.
+    let tail = Some(tail).filter(|_| support::sees_all_processes());
+    pmcd.becomes(&[]);
+    drop(tail);
+}
+
+#[test]
+fn without_facts_of_other_processes_it_is_locked_into_its_directories() {
+    needs_root();
+    let (home, theirs, roots) = shared_home("user = \"nobody\"\nproc_facts = false");
+    let (code, said) = home.check();
+    assert_eq!(code, 0, "{said}");
+    let expected = "as user: nobody with CAP_DAC_OVERRIDE, CAP_LEASE, locked in by Landlock\n";
+    assert!(said.contains(expected), "{said}");
+    let pmcd = Pmcd::start(&home);
+    pmcd.becomes(&[("roots", 2), ("theirs", 1)]);
+    assert_eq!((theirs.pending(), roots.pending()), (0, 0));
+    assert_eq!(rights(pmcd.pmda_pid()), kept(DAC_OVERRIDE | LEASE));
+    assert!(pmcd.log().contains("is locked in by Landlock"));
+    assert_eq!(pmcd.values("nixl.control.state.persistent")[""], 1);
+    // Where it was not to look at the start it cannot, whoever it is told by; what it could it still can.
+    let outside = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(outside.path(), PermissionsExt::from_mode(0o755)).expect("ours");
+    let mut ring = RingWriter::create(&outside.path().join("outside"), Layout::V4, 16);
+    ring.as_mut().expect("a ring").push(Kind::TxBytes, 9);
+    let directories = format!(
+        "user = \"nobody\"\nproc_facts = false\ntelemetry_dir = [{:?}, {:?}]",
+        home.rings(),
+        outside.path()
+    );
+    reload(&pmcd, &directories);
+    let log = wait_for("it says that it cannot look there", || {
+        let log = pmcd.log();
+        log.contains("cannot be looked through: EACCES")
+            .then_some(log)
+    });
+    assert!(
+        log.contains("asks for rights that were given up at the start"),
+        "{log}"
+    );
+    pmcd.becomes(&[("roots", 2), ("theirs", 1)]);
+}
+
+/// Tells a running agent other settings.
+fn reload(pmcd: &Pmcd, settings: &str) {
+    let text = format!("[nixl]\n{settings}\n");
+    fs::write(pmcd.path("etc/nixl/nixl.conf"), text).expect("written");
+    run(pmcd.tool("pmstore").args(["nixl.control.reload", "1"]));
+}
+
+#[test]
+fn the_rings_of_others_are_removed_with_the_right_to_that_only() {
+    needs_root();
+    for right in [true, false] {
+        let settings = |home: &Home, more: &str| {
+            format!(
+                "telemetry_dir = {:?}\nuser = \"nobody\"\n{more}",
+                home.rings()
+            )
+        };
+        let remove = "remove_exited_after = \"0s\"";
+        let (home, theirs, roots) = shared_home("");
+        // As /tmp is: only a file's owner may remove it.
+        fs::set_permissions(home.rings(), PermissionsExt::from_mode(0o1777)).expect("ours");
+        home.set(&format!(
+            "user = \"nobody\"\n{}",
+            if right { remove } else { "" }
+        ));
+        let pmcd = Pmcd::start(&home);
+        pmcd.becomes(&[("roots", 2), ("theirs", 1)]);
+        let fowner = if right { FOWNER } else { 0 };
+        assert_eq!(
+            rights(pmcd.pmda_pid()),
+            kept(DAC_OVERRIDE | LEASE | SYS_PTRACE | fowner)
+        );
+        drop((theirs, roots));
+        if !right {
+            reload(&pmcd, &settings(&home, remove));
+        }
+        wait_for("what it may remove is removed", || {
+            let left = fs::read_dir(home.rings()).expect("there").count();
+            let refused = pmcd.log().contains("roots\" cannot be removed: EPERM");
+            (left == usize::from(!right) && refused != right).then_some(())
+        });
+        assert_eq!(home.ring("roots").exists(), !right);
+        pmcd.becomes(&[("roots", 2), ("theirs", 1)]);
+    }
+}
+
+#[test]
+fn where_owners_is_that_user_alone_it_has_no_capability_at_all() {
+    needs_root();
+    let (home, theirs, roots) = shared_home("user = \"nobody\"\nowners = [\"nobody\"]");
+    let pmcd = Pmcd::start(&home);
+    pmcd.becomes(&[("theirs", 1)]);
+    assert_eq!((theirs.pending(), roots.pending()), (0, 1));
+    assert_eq!(rights(pmcd.pmda_pid()), kept(0));
+    assert!(
+        pmcd.log()
+            .contains("runs as user nobody with no capabilities")
+    );
+}
+
+#[test]
+fn where_it_only_observes_it_may_look_at_everything_and_write_to_nothing() {
+    needs_root();
+    let (home, mut theirs, mut roots) = shared_home("user = \"nobody\"\nobserve = true");
+    fs::set_permissions(home.ring("roots"), PermissionsExt::from_mode(0o600)).expect("ours");
+    let pmcd = Pmcd::start(&home);
+    pmcd.becomes(&[("roots", 2), ("theirs", 1)]);
+    assert_eq!(
+        rights(pmcd.pmda_pid()),
+        kept(DAC_READ_SEARCH | LEASE | SYS_PTRACE)
+    );
+    theirs.push(Kind::TxBytes, 10);
+    roots.push(Kind::TxBytes, 20);
+    pmcd.becomes(&[("roots", 22), ("theirs", 11)]);
+    assert_eq!(
+        (theirs.pending(), roots.pending()),
+        (2, 2),
+        "nothing is taken"
+    );
+    // Full, it takes no more: a lower bound.
+    while theirs.push(Kind::TxBytes, 1) {}
+    pmcd.becomes(&[("roots", 22), ("theirs", 11 + 61)]);
+    // Told to drain, it goes on from there and counts nothing twice.
+    reload(
+        &pmcd,
+        &format!("telemetry_dir = {:?}\nuser = \"nobody\"", home.rings()),
+    );
+    pmcd.becomes(&[("roots", 22), ("theirs", 11 + 61)]);
+    wait_for("its own ring is drained", || {
+        (theirs.pending() == 0).then_some(())
+    });
+    theirs.push(Kind::TxBytes, 100);
+    pmcd.becomes(&[("roots", 22), ("theirs", 11 + 61 + 100)]);
+    assert_eq!(
+        roots.pending(),
+        2,
+        "for root's it lacks the rights, which were dropped for good"
+    );
+}
+
+#[test]
+fn root_too_keeps_what_its_work_takes_and_no_more() {
+    needs_root();
+    for (settings, more) in [
+        ("retain = \"0s\"", SYS_PTRACE),
+        (
+            "retain = \"0s\"\nremove_exited_after = \"0s\"",
+            SYS_PTRACE | FOWNER,
+        ),
+        ("retain = \"0s\"\nproc_facts = false", 0),
+    ] {
+        let (home, theirs, roots) = shared_home(settings);
+        let pmcd = Pmcd::start(&home);
+        pmcd.becomes(&[("roots", 2), ("theirs", 1)]);
+        assert_eq!(rights(pmcd.pmda_pid()), kept(DAC_OVERRIDE | LEASE | more));
+        assert!(
+            pmcd.log()
+                .contains("runs as the user that started it, with CAP_DAC_OVERRIDE")
+        );
+        // What it may, it can: it asks for leases, writes PCP's files, and removes what it is to remove.
+        drop((theirs, roots));
+        wait_for("they have left", || {
+            pmcd.values(TX_BYTES).is_empty().then_some(())
+        });
+        let removes = settings.contains("remove_exited_after");
+        wait_for("what is to be removed is", || {
+            (home.ring("theirs").exists() != removes).then_some(())
+        });
+        let ids = pmcd.path("var/config/pmda/39.0");
+        wait_for("ids are kept", || {
+            let text = fs::read_to_string(&ids).ok()?;
+            text.contains(" theirs\n").then_some(())
+        });
+    }
+}

@@ -1,0 +1,129 @@
+//! The files that PCP reads, and what people read, say what the metric table says.
+
+use pmdanixl::metrics::render;
+use pmdanixl::metrics::{DOMAIN, INDOMS, Kind, METRICS, ROOT, Semantics, Units};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+fn project(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(file)
+}
+
+/// Compares a checked-in file with what it should be; `BLESS=1` writes it.
+fn agrees(file: &str, expected: &str) {
+    let path = project(file);
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, expected).expect("the project's directory can be written to");
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == expected,
+        "{file} is stale: run `BLESS=1 cargo test --test packaging files_agree::`"
+    );
+}
+
+#[test]
+fn pmns_is_what_the_table_gives() {
+    agrees("pmns", &render::pmns());
+}
+
+#[test]
+fn help_is_what_the_table_gives() {
+    agrees("help", &render::help());
+}
+
+#[test]
+fn domain_h_has_the_tables_domain() {
+    let text = std::fs::read_to_string(project("domain.h")).expect("domain.h");
+    let domain = text
+        .lines()
+        .find_map(|line| line.strip_prefix("#define NIXL "));
+    assert_eq!(domain.map(str::trim), Some(DOMAIN.to_string().as_str()));
+}
+
+#[test]
+fn the_manual_page_has_every_option() {
+    let page = std::fs::read_to_string(project("pmdanixl.1")).expect("pmdanixl.1");
+    for option in pmdanixl::config::options::OPTIONS {
+        // `\f3\-c\f1 \f2file\f1, \f3\-\-config\f1=\f2file\f1`: bold names, and a value in italics.
+        let short = option.short.map(|short| format!("\\f3\\-{short}\\f1"));
+        let end = option.value.map_or("", |_| "=\\f2");
+        let long = format!("\\f3\\-\\-{}\\f1{end}", option.long);
+        for name in short.into_iter().chain([long]) {
+            assert!(page.contains(&name), "pmdanixl.1 does not have {name}");
+        }
+    }
+}
+
+/// The reference in docs/metrics.md: a table for each instance domain, then one for metrics with one value.
+fn reference() -> String {
+    let mut text = String::new();
+    let domains = INDOMS
+        .iter()
+        .map(|indom| (Some(indom.serial), indom.oneline));
+    for (serial, oneline) in domains.chain([(None, "one value for the host")]) {
+        let of = serial.map_or(String::new(), |serial| {
+            format!("instance domain {DOMAIN}.{serial}: ")
+        });
+        let _ = write!(
+            text,
+            "\n### {of}{oneline}\n\n| metric | PMID | type | semantics | units | |\n| --- | --- | --- | --- | --- | --- |\n"
+        );
+        for metric in METRICS.iter().filter(|metric| metric.indom() == serial) {
+            let kind = match metric.kind() {
+                Kind::U32 => "u32",
+                Kind::U64 => "u64",
+                Kind::F64 => "double",
+                Kind::Text => "string",
+            };
+            let semantics = match metric.semantics {
+                Semantics::Counter => "counter",
+                Semantics::Instant => "instant",
+                Semantics::Discrete => "discrete",
+            };
+            let units = match metric.units {
+                Units::None => "",
+                Units::Byte => "byte",
+                Units::Count => "count",
+                Units::Microsecond => "microsec",
+                Units::Millisecond => "millisec",
+                Units::Second => "sec",
+                Units::BytePerSecond => "byte / sec",
+            };
+            let _ = writeln!(
+                text,
+                "| `{ROOT}.{}` | {DOMAIN}.{}.{} | {kind} | {semantics} | {units} | {} |",
+                metric.name, metric.cluster, metric.item, metric.oneline
+            );
+        }
+    }
+    text
+}
+
+#[test]
+fn metrics_md_ends_with_the_tables_metrics() {
+    const MARK: &str = "not edited by hand from here on. -->\n";
+    let page = std::fs::read_to_string(project("docs/metrics.md")).expect("docs/metrics.md");
+    let (by_hand, _) = page.split_once(MARK).expect(MARK);
+    agrees(
+        "docs/metrics.md",
+        &format!("{by_hand}{MARK}{}", reference()),
+    );
+}
+
+#[test]
+fn nixl_conf_5_describes_every_key() {
+    let page = std::fs::read_to_string(project("nixl.conf.5")).expect("nixl.conf.5");
+    let conf = std::fs::read_to_string(project("nixl.conf")).expect("nixl.conf");
+    // `#: key = value` for each key, which the tests of the configuration compare with what is read.
+    let keys = conf
+        .lines()
+        .filter_map(|line| line.strip_prefix("#: ")?.split_once(" = "));
+    let mut count = 0;
+    for (key, _) in keys {
+        let entry = format!("\n.TP\n.B {key}\n");
+        assert!(page.contains(&entry), "nixl.conf.5 does not describe {key}");
+        count += 1;
+    }
+    assert!(count > 10, "nixl.conf names {count} keys");
+}

@@ -1,0 +1,18 @@
+//! Install, Remove, Install again and Upgrade, in namespaces of their own: `qa/install.sh` does it and says what it found.
+
+use crate::support::{PMDANIXL, output, project, text};
+use std::process::Command;
+
+#[test]
+fn install_remove_and_upgrade_do_all_they_should_and_leave_nothing() {
+    let output = output(Command::new(project("qa/install.sh")).arg(PMDANIXL));
+    let said = text(&output);
+    match output.status.code() {
+        // Said by the script, with what is missing.
+        Some(77) => println!("left out: {}", said.trim()),
+        status => assert!(
+            status == Some(0) && said.contains("ok "),
+            "{status:?}\n{said}"
+        ),
+    }
+}

@@ -1,0 +1,18 @@
+//! Installation, packages, and files of the project that must agree.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod files_agree;
+mod imports;
+
+#[cfg(feature = "pcp")]
+mod guard;
+#[cfg(feature = "pcp")]
+mod install;
+#[cfg(feature = "pcp")]
+mod kubernetes;
+#[cfg(feature = "pcp")]
+mod packaging;
+#[cfg(feature = "pcp")]
+mod pages;

@@ -1,0 +1,224 @@
+//! What a survey of /proc tells of the process that writes a ring, and how long that is known.
+
+use crate::support::titled::Titled;
+use crate::support::{self, example, wait_for};
+use nix::sys::stat::fstat;
+use pmdanixl::base::file::FileFacts;
+use pmdanixl::producer::facts::{Engine, Facts, Role};
+use pmdanixl::producer::holdups::Avoided;
+use pmdanixl::producer::presence::Presence;
+use pmdanixl::producer::survey::{self, Mappers};
+use pmdanixl::producer::writer::Writer;
+use pmdanixl::shm::LeaseKind;
+use std::collections::HashSet;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+/// Starts an agent that writes until it is killed, as a worker of vLLM that a launcher gave a rank.
+fn agent(dir: &Path) -> Child {
+    Command::new(example("producer"))
+        .arg0("VLLM::Worker_TP3")
+        .arg("--dir")
+        .arg(dir)
+        .args(["--name", "agent", "--capacity", "64", "--on-full", "drop"])
+        .env("LOCAL_RANK", "3")
+        .env("HF_TOKEN", "secret")
+        .env_remove("SLURM_JOB_ID")
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("it starts")
+}
+
+fn survey(files: HashSet<(u64, u32)>) -> Mappers {
+    survey_with(files, HashSet::new())
+}
+
+/// With the inodes of which it is asked only who has them mapped.
+fn survey_with(files: HashSet<(u64, u32)>, inodes: HashSet<u64>) -> Mappers {
+    let survey = survey::begin(files, inodes, None, Avoided::default());
+    let end = Instant::now() + support::PATIENCE;
+    let mappers = survey.expect("a thread").answer_until(end);
+    mappers.expect("it ends").expect("an answer")
+}
+
+#[test]
+fn facts_come_with_the_writer_and_stay_until_another_is_started() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path: PathBuf = dir.path().join("agent");
+    let mut agent = agent(dir.path());
+    let writer = Writer::of(agent.id()).expect("it runs");
+    let file = wait_for("a ring", || File::open(&path).ok());
+    // It is mapped after it was made.
+    let file_facts = wait_for("its writer", || {
+        let facts = FileFacts::new(&fstat(&file).expect("open"));
+        let mappers = survey([(facts.id.ino, facts.uid)].into());
+        mappers.facts(writer).map(|_| facts)
+    });
+    let mut presence = Presence::new(&file, &file_facts, LeaseKind::Alone, Instant::now());
+    assert_eq!(presence.facts(), None);
+
+    presence.begin_survey(&file);
+    presence.end_survey(
+        &survey([(file_facts.id.ino, file_facts.uid)].into()),
+        &file_facts,
+        &path,
+    );
+    assert_eq!(presence.writer(), Some(writer));
+    let facts = presence.facts().cloned().expect("they were asked for");
+    assert_eq!(facts.engine, Some(Engine::Vllm));
+    assert_eq!(facts.local_rank.as_deref(), Some("3"));
+    assert_eq!(facts.user, None, "the file's, not the process's");
+    assert!(!format!("{facts:?}").contains("secret"));
+    // Of which container it is, if any, this process is as well.
+    let own = Writer::of(std::process::id()).expect("this one");
+    let own = Facts::of_process(own, &mut |_| false).expect("it runs");
+    assert_eq!(facts.container_id, own.container_id);
+
+    // One that was for other files tells who writes, and takes nothing away.
+    presence.begin_survey(&file);
+    let only_writers = survey_with(HashSet::new(), [file_facts.id.ino].into());
+    presence.end_survey(&only_writers, &file_facts, &path);
+    assert_eq!(presence.writer(), Some(writer));
+    assert_eq!(presence.facts(), Some(&facts));
+
+    agent.kill().expect("it runs");
+    agent.wait().expect("our child");
+    presence.begin_survey(&file);
+    presence.end_survey(
+        &survey([(file_facts.id.ino, file_facts.uid)].into()),
+        &file_facts,
+        &path,
+    );
+    assert_eq!(presence.writer(), None);
+    assert_eq!(presence.facts(), Some(&facts), "what it was");
+    presence.renewed();
+    assert_eq!(presence.facts(), None, "it may be another now");
+}
+
+#[test]
+fn nobody_is_looked_at_who_has_none_of_the_files() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut agent = agent(dir.path());
+    let writer = Writer::of(agent.id()).expect("it runs");
+    let file = wait_for("a ring", || File::open(dir.path().join("agent")).ok());
+    let ino = FileFacts::new(&fstat(&file).expect("open")).id.ino;
+    wait_for("its writer", || {
+        survey([(ino, 0)].into()).facts(writer).map(drop)
+    });
+    assert_eq!(survey([(ino + 1, 0)].into()).facts(writer), None);
+    agent.kill().expect("it runs");
+    agent.wait().expect("our child");
+}
+
+#[test]
+fn the_gpus_of_a_process_are_those_whose_device_files_it_has_open() {
+    support::needs_root();
+    // A /dev of its own, of which nobody else sees anything.
+    let script = "mount -t tmpfs tmpfs /dev && touch /dev/nvidia10 /dev/nvidia3 /dev/nvidiactl && \
+                  exec sleep 600 3</dev/nvidia10 4</dev/nvidia3 5</dev/nvidiactl 6</dev/nvidia3";
+    let mut child = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script])
+        .env_remove("CUDA_VISIBLE_DEVICES")
+        .stdin(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let facts = || Facts::of_process(Writer::of(child.id()).ok()?, &mut |_| false);
+    let gpu = wait_for("it has all of them open", || {
+        facts()?.gpu.filter(|gpu| gpu.contains(','))
+    });
+    assert_eq!(gpu, "3,10");
+    child.kill().expect("it runs");
+    child.wait().expect("our child");
+}
+
+#[test]
+fn ancestor_is_announced_before_it_is_read() {
+    support::needs_root();
+    let dir = tempfile::tempdir().expect("a directory");
+    let ring = dir.path().join("ring");
+    std::fs::write(&ring, [0; 4096]).expect("written");
+    let job = [("SLURM_JOB_ID", "4711")];
+    let arguments = ["serve", "m", "--port", "8100"];
+    let server = Titled::start(dir.path(), &arguments, &job, std::slice::from_ref(&ring), 0);
+    let [vllm, core, worker] = *server.pids() else {
+        panic!("{:?}", server.pids());
+    };
+    let [vllm, core, worker] = [vllm, core, worker].map(|pid| Writer::of(pid).expect("it runs"));
+    // A scan that waits for one of the two waits for the process that it has announced last.
+    let file = FileFacts::new(&fstat(File::open(&ring).expect("ours")).expect("open"));
+    let mut announced = Vec::new();
+    let mappers = Mappers::read(
+        &[(file.id.ino, file.uid)].into(),
+        Some(&HashSet::new()),
+        &Avoided::default(),
+        &mut |process| announced.extend(process),
+    );
+    let facts = mappers.facts(worker).expect("it has the ring");
+    assert_eq!(
+        (facts.port, facts.rank.as_deref()),
+        (Some(8100), Some("TP0"))
+    );
+    let found = announced.windows(3).find(|all| all[0] == worker);
+    assert!(
+        found.is_some_and(|all| all[1..] == [core, vllm]),
+        "{announced:?}"
+    );
+
+    // One that must not be read hides those beyond it.
+    for (forbidden, role_and_job) in [(core, 0), (vllm, 1)] {
+        let mut asked = Vec::new();
+        let facts = Facts::of_process(worker, &mut |ancestor| {
+            asked.push(ancestor);
+            ancestor != forbidden
+        });
+        let facts = facts.expect("it runs");
+        assert_eq!((facts.port, facts.slurm_job_id), (None, None));
+        assert_eq!(asked[role_and_job], forbidden);
+        assert_eq!(asked.len(), role_and_job + 1);
+        assert_eq!(facts.rank.as_deref(), Some("TP0"));
+    }
+}
+
+#[test]
+fn ancestor_of_another_user_is_not_read() {
+    support::needs_root();
+    let dir = tempfile::tempdir().expect("a directory");
+    let job = [("SLURM_JOB_ID", "4711"), ("LOCAL_RANK", "0")];
+    let arguments = ["serve", "m", "--kv_transfer_config.kv_role", "kv_producer"];
+    let told = |uid| {
+        let server = Titled::start(dir.path(), &arguments, &job, &[PathBuf::new()], uid);
+        let worker = Writer::of(server.pids()[2]).expect("it runs");
+        let mut asked = 0;
+        let facts = Facts::of_process(worker, &mut |_| {
+            asked += 1;
+            true
+        });
+        (facts.expect("it runs"), asked)
+    };
+    let (facts, asked) = told(0);
+    assert_eq!((facts.role, facts.port), (Some(Role::Prefill), Some(8000)));
+    assert_eq!(facts.slurm_job_id.as_deref(), Some("4711"));
+    assert_eq!((facts.local_rank, asked), (None, 2));
+    let (facts, asked) = told(65534);
+    assert_eq!((facts.role, facts.slurm_job_id, asked), (None, None, 0));
+    assert_eq!(facts.command.as_deref(), Some("VLLM::Worker_TP0"));
+}
+
+#[test]
+fn option_behind_a_long_argument_is_read() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let long = "x".repeat(100_000);
+    let arguments = ["serve", "m", "--chat-template", &long, "--port", "08105"];
+    let uid = nix::unistd::Uid::current().as_raw();
+    let server = Titled::start(dir.path(), &arguments, &[], &[PathBuf::new()], uid);
+    let worker = Writer::of(server.pids()[2]).expect("it runs");
+    let facts = Facts::of_process(worker, &mut |_| true).expect("it runs");
+    assert_eq!(
+        (facts.port, facts.rank.as_deref()),
+        (Some(8105), Some("TP0"))
+    );
+    assert_eq!(facts.engine, Some(Engine::Vllm));
+}

@@ -1,0 +1,457 @@
+//! Processes that have a NIXL backend loaded and whose telemetry is not found: `pmdanixl --check` names them, with what is missing
+//! (real NIXL), and `nixl.agents.silent` counts them.
+
+use crate::support::kit::{Core, LONG};
+use crate::support::writer::{Layout, RingWriter};
+use crate::support::{Home, Nixl, Pmcd, needs_root, project, sees_all_processes, wait_for};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Has imported NIXL 1.5.1.
+const IMPORT: &str = "import sys\n\
+    sys.dont_write_bytecode = True; sys.path.insert(0, sys.argv[1])\n\
+    import workload\n\
+    api, _ = workload.load_api()\n";
+/// Has made an agent.
+const AGENT: &str = "agent = api.nixl_agent('quiet', api.nixl_agent_config(backends=['UCX']))\n";
+/// Has written a title over its command line and NUL bytes over the beginning of its environment, as setproctitle does.
+const TITLE: &str = "import ctypes\n\
+    stat = open('/proc/self/stat').read().rsplit(') ')[1].split()\n\
+    args, args_end, env, env_end = (int(number) for number in stat[45:49])\n\
+    ctypes.memset(args, 0, args_end - args)\n\
+    ctypes.memmove(args, b'VLLM::Worker_TP0', 16)\n\
+    ctypes.memset(env, 0, min(200, env_end - env))\n";
+/// Lives until its standard input is closed.
+const LIVE: &str = "import os\n\
+    print('ready', os.getpid(), flush=True)\n\
+    sys.stdin.read()\n";
+
+/// A process that lives until its standard input is closed.
+struct Agent {
+    child: Child,
+    pid: u32,
+}
+
+impl Agent {
+    /// Starts an agent of real NIXL with these variables and no others of NIXL's.
+    fn start(home: &Home, variables: &[(&str, &str)]) -> Self {
+        let python = Nixl::new("1.5.1", &home.rings()).python();
+        let mut command = Command::new(python);
+        command.args(["-c", &[IMPORT, AGENT, LIVE].concat()]);
+        Self::run(home, command, variables)
+    }
+
+    /// Runs a command that gets the path of the workload, and waits until it is ready.
+    fn run(home: &Home, mut command: Command, variables: &[(&str, &str)]) -> Self {
+        command.arg(project("qa/nixl"));
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("NIXL_TELEMETRY")) {
+            command.env_remove(name);
+        }
+        command.env("UCX_POSIX_DIR", home.dir());
+        command.envs(variables.iter().copied());
+        Self::ready(command)
+    }
+
+    /// Starts a command, and waits until it says that it is ready.
+    fn ready(mut command: Command) -> Self {
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = child.expect("it starts");
+        let said = BufReader::new(child.stdout.take().expect("piped"));
+        let mut lines = said.lines().map_while(Result::ok);
+        let pid = lines.find_map(|line| line.strip_prefix("ready ")?.parse().ok());
+        let pid = pid.expect("it is ready");
+        Self { child, pid }
+    }
+
+    /// What `--check` says of it.
+    fn told(&self, said: &str) -> Option<String> {
+        told(self.pid, said)
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// What `--check` says of a process.
+fn told(pid: u32, said: &str) -> Option<String> {
+    let pid = format!("  pid {pid} (");
+    let line = said.lines().find(|line| line.starts_with(&pid));
+    line.and_then(|line| Some(line.split_once(" user ")?.1.split_once(": ")?.1.to_owned()))
+}
+
+#[test]
+fn check_names_agents_without_telemetry_here_and_what_is_missing() {
+    let home = Home::new();
+    let other = home.path("other");
+    std::fs::create_dir(&other).expect("made");
+    let [here, there] = [home.rings(), other].map(|path| path.display().to_string());
+    let on = ("NIXL_TELEMETRY_ENABLE", "y");
+    let off = Agent::start(&home, &[]);
+    let elsewhere = Agent::start(&home, &[on, ("NIXL_TELEMETRY_DIR", &there)]);
+    let exported = Agent::start(
+        &home,
+        &[
+            on,
+            ("NIXL_TELEMETRY_DIR", &here),
+            ("NIXL_TELEMETRY_EXPORTER", "prometheus"),
+            ("NIXL_TELEMETRY_PROMETHEUS_LOCAL", "y"),
+            ("NIXL_TELEMETRY_PROMETHEUS_PORT", &port().to_string()),
+        ],
+    );
+    let seen = Agent::start(&home, &[on, ("NIXL_TELEMETRY_DIR", &here)]);
+    let (status, said) = home.check();
+    assert_eq!(status, 0, "{said}");
+    let told = |agent: &Agent| {
+        agent
+            .told(&said)
+            .unwrap_or_else(|| panic!("it is told: {said}"))
+    };
+    assert_eq!(
+        told(&off),
+        "NIXL_TELEMETRY_ENABLE is not set: set it to y; NIXL_TELEMETRY_DIR is not set: set it to a directory of telemetry_dir"
+    );
+    assert_eq!(
+        told(&elsewhere),
+        format!(
+            "NIXL_TELEMETRY_DIR is {there:?}, which is not looked through: add it to telemetry_dir in nixl.conf"
+        )
+    );
+    let why = told(&exported);
+    assert!(
+        why.starts_with("NIXL_TELEMETRY_EXPORTER is \"prometheus\": set it to BUFFER"),
+        "{why}"
+    );
+    assert_eq!(seen.told(&said), None, "its ring is found: {said}");
+    assert!(said.contains("  quiet: ring v4, 4096 events, "), "{said}");
+    assert!(said.contains("processes without telemetry\n"), "{said}");
+}
+
+#[test]
+fn check_leaves_out_importers_and_names_children_of_agents() {
+    let home = Home::new();
+    let here = home.rings().display().to_string();
+    let on = [
+        ("NIXL_TELEMETRY_ENABLE", "y"),
+        ("NIXL_TELEMETRY_DIR", &*here),
+    ];
+    let python = Nixl::new("1.5.1", &home.rings()).python();
+    let mut command = Command::new(&python);
+    command.args(["-c", &[IMPORT, LIVE].concat()]);
+    let importer = Agent::run(&home, command, &[]);
+    // A child has the backend mapped that its parent has loaded, and the parent's ring as well.
+    let forks = "import os, signal\n\
+                 child = os.fork()\n\
+                 if not child: signal.pause()\n\
+                 import atexit; atexit.register(os.kill, child, signal.SIGKILL)\n\
+                 open(sys.argv[2], 'w').write(str(child))\n";
+    let noted = home.path("child");
+    let start = |variables: &[(&str, &str)]| {
+        let mut command = Command::new("/bin/sh");
+        // The file's name comes behind that of the workload.
+        command.args(["-c", "exec \"$0\" -c \"$1\" \"$3\" \"$2\""]);
+        command
+            .arg(&python)
+            .arg([IMPORT, AGENT, forks, LIVE].concat());
+        command.arg(&noted);
+        let agent = Agent::run(&home, command, variables);
+        let child = std::fs::read_to_string(&noted).expect("written");
+        (agent, child.parse::<u32>().expect("a pid"))
+    };
+    let (silent, child_of_silent) = start(&[]);
+    let (seen, child_of_seen) = start(&on);
+    let (status, said) = home.check();
+    assert_eq!(status, 0, "{said}");
+    assert_eq!(importer.told(&said), None, "it has no backend: {said}");
+    assert!(silent.told(&said).is_some(), "{said}");
+    assert!(told(child_of_silent, &said).is_some(), "{said}");
+    assert_eq!(seen.told(&said), None, "{said}");
+    assert_eq!(told(child_of_seen, &said), None, "{said}");
+}
+
+#[test]
+fn check_shows_the_ancestors_environment_where_a_title_hides_it() {
+    let home = Home::new();
+    let other = home.path("other");
+    std::fs::create_dir(&other).expect("made");
+    let there = other.display().to_string();
+    let python = Nixl::new("1.5.1", &home.rings()).python();
+    // Not the shell's last command, which it would become.
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "\"$0\" -c \"$1\" \"$2\"; exit"]);
+    command
+        .arg(python)
+        .arg([IMPORT, AGENT, TITLE, LIVE].concat());
+    let agent = Agent::run(&home, command, &[("NIXL_TELEMETRY_DIR", &there)]);
+    let shell = agent.child.id();
+    let environ = std::fs::read(format!("/proc/{}/environ", agent.pid)).expect("ours");
+    assert!(environ.starts_with(&[0; 100]), "it is overwritten");
+    let (status, said) = home.check();
+    assert_eq!(status, 0, "{said}");
+    let told = agent.told(&said).expect("it is told");
+    let (hidden, advice) = told.split_once("): ").expect("an ancestor");
+    assert!(
+        hidden.starts_with("its environment cannot be read, since the process has written a title over it; by that of its ancestor"),
+        "{told}"
+    );
+    assert!(hidden.ends_with(&format!(" pid {shell} (sh")), "{told}");
+    // vLLM needs no more than the directory with this NIXL.
+    assert_eq!(
+        advice,
+        format!(
+            "NIXL_TELEMETRY_DIR is {there:?}, which is not looked through: add it to telemetry_dir in nixl.conf"
+        )
+    );
+}
+
+#[test]
+fn check_knows_vllm_by_its_server_where_titles_have_another_prefix() {
+    let home = Home::new();
+    let libraries = libraries(|name| home.path(name));
+    let title = TITLE.replace("b'VLLM::Worker_TP0', 16", "b'prefill-a::Worker_TP0', 22");
+    let title = title.lines().map(|line| format!("    {line}\n"));
+    let script = [
+        "import mmap, os, sys\n\
+         files = [open(name, 'r+b') for name in sys.argv[2:]]\n\
+         mapped = [mmap.mmap(file.fileno(), 0) for file in files]\n\
+         worker = os.fork()\n\
+         if not worker:\n",
+        &title.collect::<String>(),
+        "    print('ready', os.getpid(), flush=True)\n",
+        "sys.stdin.read()\n",
+        "if worker: os.waitpid(worker, 0)\n",
+    ];
+    let server = home.path("vllm");
+    std::fs::write(&server, script.concat()).expect("written");
+    let mut command = Command::new("/usr/bin/python3");
+    command.arg(&server).arg("serve").args(&libraries);
+    command.env_remove("NIXL_TELEMETRY_ENABLE");
+    command.env("NIXL_TELEMETRY_DIR", home.rings());
+    let worker = Agent::ready(command);
+    let said = home.check().1;
+    let line = format!("  pid {} (prefill-a::Worker_TP0) ", worker.pid);
+    assert!(said.contains(&line), "{said}");
+    let told = worker.told(&said).expect("it is told");
+    // What is told of vLLM alone.
+    assert!(
+        told.ends_with(
+            "NIXL_TELEMETRY_ENABLE is not set: set it to y, which NIXL before 1.4 needs"
+        ),
+        "{told}"
+    );
+}
+
+#[test]
+fn check_names_agent_whose_directory_only_its_container_sees() {
+    needs_root();
+    let home = Home::new();
+    let inside = home.path("inside");
+    std::fs::create_dir(&inside).expect("made");
+    let inside = inside.display().to_string();
+    home.set(&format!("multiproc_dir = {inside:?}"));
+    let python = Nixl::new("1.5.1", &home.rings()).python();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c"]);
+    command.arg("mount -t tmpfs nixl \"$NIXL_TELEMETRY_DIR\"; exec \"$0\" -c \"$1\" \"$2\"");
+    command.arg(python).arg([IMPORT, AGENT, LIVE].concat());
+    let variables = [
+        ("NIXL_TELEMETRY_ENABLE", "y"),
+        ("NIXL_TELEMETRY_DIR", &*inside),
+    ];
+    let agent = Agent::run(&home, command, &variables);
+    let (status, said) = home.check();
+    assert_eq!(status, 0, "{said}");
+    assert_eq!(
+        agent.told(&said).as_deref(),
+        Some(
+            "it is in a container: share a directory of telemetry_dir with it (a volume, docker run --ipc=host)"
+        ),
+        "{said}"
+    );
+}
+
+/// Files that are mapped as NIXL's libraries are.
+fn libraries(path: impl Fn(&str) -> PathBuf) -> [PathBuf; 2] {
+    ["libnixl.so", "libplugin_UCX.so"].map(|name| {
+        let path = path(name);
+        std::fs::write(&path, [0; 4096]).expect("written");
+        path
+    })
+}
+
+#[test]
+fn check_finds_a_process_whose_first_thread_has_ended() {
+    let home = Home::new();
+    let libraries = libraries(|name| home.path(name));
+    drop(RingWriter::create(&home.ring("headless"), Layout::V4, 64).expect("a ring"));
+    let script = "import ctypes, mmap, os, sys, threading\n\
+                  files = [open(name, 'r+b') for name in sys.argv[1:]]\n\
+                  mapped = [mmap.mmap(file.fileno(), 0) for file in files]\n\
+                  threading.Thread(target=sys.stdin.read).start()\n\
+                  print('ready', os.getpid(), flush=True)\n\
+                  ctypes.CDLL(None).pthread_exit(None)\n";
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", script]).args(&libraries);
+    // More than there is in the environment of most.
+    for name in ["A_1", "A_2", "A_3"] {
+        command.env(name, "x".repeat(100 << 10));
+    }
+    command.env("NIXL_TELEMETRY_ENABLE", "n");
+    let process = Agent::ready(command);
+    let pid = process.pid;
+    wait_for("its first thread ends", || {
+        let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
+        maps.is_empty().then_some(())
+    });
+    let (_, said) = home.check();
+    let told = process.told(&said);
+    let why = "NIXL_TELEMETRY_ENABLE is \"n\": set it to y";
+    assert!(told.is_some_and(|told| told.starts_with(why)), "{said}");
+    // One that has a ring is seen to have it.
+    let mut command = Command::new("/usr/bin/python3");
+    command
+        .args(["-c", script])
+        .args(&libraries)
+        .arg(home.ring("headless"));
+    let process = Agent::ready(command);
+    let pid = process.pid;
+    wait_for("its first thread ends", || {
+        let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
+        maps.is_empty().then_some(())
+    });
+    let (_, said) = home.check();
+    let ring = said.lines().find(|line| line.contains("headless: ring"));
+    let is_its = |line: &str| line.contains(&format!("pid {pid} "));
+    assert!(ring.is_some_and(is_its), "{said}");
+}
+
+#[test]
+fn check_shows_no_arguments_and_no_other_variables() {
+    const SECRET: &str = "hf-Zq7wXr2Lk9";
+    let home = Home::new();
+    let libraries = libraries(|name| home.path(name));
+    let script = "import mmap, os, sys\n\
+                  files = [open(name, 'r+b') for name in sys.argv[2:]]\n\
+                  mapped = [mmap.mmap(file.fileno(), 0) for file in files]\n\
+                  print('ready', os.getpid(), flush=True)\n\
+                  sys.stdin.read()\n";
+    let program = home.path("serve.py");
+    std::fs::write(&program, script).expect("written");
+    let start = |variables: &[(&str, &str)]| {
+        let mut command = Command::new("/usr/bin/python3");
+        command.arg(&program).arg(SECRET).args(&libraries);
+        command.env("HF_TOKEN", SECRET).env("SECRET", SECRET);
+        command.envs(variables.iter().copied());
+        Agent::ready(command)
+    };
+    // What is told of an environment is the four variables.
+    let plain = start(&[]);
+    let elsewhere = start(&[("NIXL_TELEMETRY_DIR", "/none/such")]);
+    // Its ancestor's is told.
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "\"$0\" -c \"$1\" \"$2\" \"$3\" \"$4\"; exit"]);
+    command.arg("/usr/bin/python3");
+    let (maps, lives) = script.split_at(script.find("print(").expect("there"));
+    command.arg(maps.to_owned() + TITLE + lives);
+    command.arg(SECRET).args(&libraries);
+    let titled = Agent::ready({
+        command.env("HF_TOKEN", SECRET);
+        command
+    });
+    let said = home.check().1;
+    for process in [&plain, &elsewhere, &titled] {
+        assert!(process.told(&said).is_some(), "{said}");
+    }
+    let line = format!("  pid {} (python3 serve.py) user ", plain.pid);
+    assert!(said.contains(&line), "{said}");
+    let told = elsewhere.told(&said).expect("it is told");
+    assert!(told.contains("/none/such"), "{told}");
+    let told = titled.told(&said).expect("it is told");
+    assert!(told.contains("by that of its ancestor"), "{told}");
+    assert!(
+        !said.contains(SECRET) && !said.contains("HF_TOKEN"),
+        "{said}"
+    );
+}
+
+/// One that is free now; the test has a network of its own, as far as it may.
+fn port() -> u16 {
+    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    free.local_addr().expect("bound").port()
+}
+
+/// A process that has these files mapped.
+fn mapper(files: &[&Path]) -> Agent {
+    let script = "import mmap, os, sys\n\
+                  files = [open(name, 'r+b') for name in sys.argv[1:]]\n\
+                  mapped = [mmap.mmap(file.fileno(), 0) for file in files]\n\
+                  print('ready', os.getpid(), flush=True)\n\
+                  sys.stdin.read()\n";
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", script]).args(files);
+    Agent::ready(command)
+}
+
+#[test]
+fn processes_with_a_backend_and_no_file_of_ours_are_counted() {
+    let mut core = Core::new("proc_facts = true");
+    let [nixl, plugin] = libraries(|name| core.path(name));
+    drop(core.ring("heard"));
+    let ring = core.path("heard");
+    let files = [
+        &[&*nixl][..],
+        &[&*nixl, &*plugin],
+        &[&*nixl, &*plugin, &*ring],
+    ];
+    let [importer, silent, heard] = files.map(mapper);
+    let mut look = |seconds| {
+        core.advance(Duration::from_secs(seconds));
+        core.tick(1, Duration::ZERO, LONG);
+        core.tidy();
+        let found = core.silent()?;
+        let is_found = |agent: &Agent| found.contains(&agent.pid);
+        Some([is_found(&importer), is_found(&silent), is_found(&heard)])
+    };
+    if !sees_all_processes() {
+        // Nobody knows whether there are others.
+        (0..200).for_each(|_| assert_eq!(look(61), None));
+        return;
+    }
+    wait_for("the process with a backend alone is found", || {
+        (look(61) == Some([false, true, false])).then_some(())
+    });
+    // None comes in between: a look through all processes takes its time.
+    let surveys = core.process_scans();
+    for _ in 0..50 {
+        core.advance(Duration::from_secs(1));
+        core.tidy();
+    }
+    assert!(core.process_scans() <= surveys + 1);
+    let gone = silent.pid;
+    drop(silent);
+    wait_for("who has ended is not counted", || {
+        core.advance(Duration::from_secs(61));
+        core.tidy();
+        (!core.silent()?.contains(&gone)).then_some(())
+    });
+}
+
+#[test]
+fn how_many_they_are_is_a_value_where_all_processes_can_be_seen() {
+    let home = Home::new();
+    let [core, plugin] = libraries(|name| home.path(name));
+    let _process = mapper(&[&core, &plugin]);
+    let pmcd = Pmcd::start(&home);
+    let value = || pmcd.values("nixl.agents.silent").remove("");
+    if sees_all_processes() {
+        let silent = wait_for("they are counted", value);
+        assert!(silent >= 1, "{silent}");
+    }
+    pmcd.configure(&home, "proc_facts = false");
+    assert_eq!(value(), None, "nobody is looked at");
+}

@@ -1,0 +1,347 @@
+//! Whether an agent lives, as nixl.agent.state says it, for each way in which one can end, hang or be another than expected.
+
+use crate::support::sample::Sample;
+use crate::support::show::Shown;
+use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::{self, Home, Pmcd, TX_BYTES, wait_for};
+use nix::sys::signal::Signal;
+use nix::unistd::{Uid, User};
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+const UNKNOWN: &str = "0";
+const LIVE: &str = "1";
+const IDLE: &str = "2";
+const EXITED: &str = "3";
+
+const STATE: &str = "nixl.agent.state";
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Transfers of 100 bytes, all WRITEs, until it is ended.
+const STEADY: &str = "--rate 50 --size 100 --read-every 0";
+
+/// Waits until an agent has a state; all that is said of agents then.
+fn becomes(pmcd: &Pmcd, name: &str, state: &str) -> Shown {
+    wait_for(&format!("{name} has state {state}"), || {
+        let shown = pmcd.shown(&["nixl.agent"]);
+        // Until there is an agent, the metric has no values.
+        let found = shown.get(STATE)?.get(name)?;
+        (found == state).then_some(shown)
+    })
+}
+
+/// Waits until there are so many agents of each kind.
+fn become_counts(pmcd: &Pmcd, expected: &[(&str, u64)]) {
+    let expected = expected_counts(expected);
+    wait_for(&format!("{expected:?}"), || {
+        (counts(pmcd) == expected).then_some(())
+    });
+}
+
+/// The states of all agents.
+fn states(pmcd: &Pmcd) -> BTreeMap<String, String> {
+    pmcd.shown(&[STATE]).remove(STATE).expect("a metric")
+}
+
+/// How many agents there are of each kind that has any.
+fn counts(pmcd: &Pmcd) -> BTreeMap<String, u64> {
+    let shown = pmcd.shown(&["nixl.agents"]);
+    let counts = shown.into_iter().filter_map(|(metric, values)| {
+        let kind = metric.trim_start_matches("nixl.agents.").to_owned();
+        // Those that use NIXL without telemetry are processes, and may be anybody's.
+        let value = values.get("").filter(|_| kind != "silent")?;
+        Some((kind, value.parse().expect("a number")))
+    });
+    counts.filter(|(_, count)| *count > 0).collect()
+}
+
+fn expected_counts(counts: &[(&str, u64)]) -> BTreeMap<String, u64> {
+    let counts = counts.iter();
+    counts
+        .map(|(kind, count)| ((*kind).to_owned(), *count))
+        .collect()
+}
+
+/// What is said of one agent, by the last name of the metric.
+fn said<'a>(shown: &'a Shown, name: &str) -> BTreeMap<&'a str, &'a str> {
+    let values = shown.iter().filter_map(|(metric, values)| {
+        let last = metric.rsplit('.').next()?;
+        Some((last, values.get(name)?.as_str()))
+    });
+    values.collect()
+}
+
+fn seconds() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.expect("after 1970").as_secs()
+}
+
+/// A ring of a version that is to come, mapped and open as its writer has it.
+fn future_ring(home: &Home, name: &str) -> RingWriter {
+    let made = home.path("made");
+    let ring = RingWriter::create(&made, Layout::V4, 64).expect("a ring");
+    let file = OpenOptions::new().write(true).open(&made).expect("there");
+    let versions = [5_u32.to_le_bytes(), 5_u32.to_le_bytes()].concat();
+    file.write_all_at(&versions, 16).expect("written");
+    fs::rename(made, home.ring(name)).expect("moved");
+    ring
+}
+
+#[test]
+fn one_that_exits_is_killed_hangs_goes_on_or_is_unknown_has_its_state() {
+    let home = Home::new();
+    // Longer than a machine holds its processes up.
+    home.set("idle_after = \"10s\"");
+    let pmcd = Pmcd::start(&home);
+    let before = seconds();
+    let started = Instant::now();
+    let start = |name| Sample::start(&home, name, STEADY);
+    let [exits, killed, stays, hangs] = ["exits", "killed", "stays", "hangs"].map(start);
+    let future = future_ring(&home, "future");
+    for name in ["exits", "killed", "stays", "hangs"] {
+        becomes(&pmcd, name, LIVE);
+    }
+    let user = User::from_uid(Uid::current()).expect("asked");
+    let user = user.expect("this one").name;
+    for (name, process) in [("exits", &exits), ("hangs", &hangs)] {
+        let (pid, path) = (process.pid().to_string(), home.ring(name));
+        let expected = BTreeMap::from([
+            ("status", "live"),
+            ("mode", "drain"),
+            ("source", "ring"),
+            ("pid", &*pid),
+            ("user", &*user),
+            ("wire_version", "4"),
+            ("starts", "1"),
+            ("path", path.to_str().expect("UTF-8")),
+        ]);
+        // Of which process it is, /proc says when it can.
+        let mut facts = wait_for("all is known of it", || {
+            let shown = pmcd.shown(&["nixl.agent"]);
+            let facts = said(&shown, name).into_iter();
+            let facts = facts.map(|(fact, value)| (fact.to_owned(), value.to_owned()));
+            let facts: BTreeMap<_, _> = facts.collect();
+            let is_right =
+                |(fact, value): (&&str, &&str)| facts.get(*fact).map(|v| &**v) == Some(*value);
+            expected.iter().all(is_right).then_some(facts)
+        });
+        let mut number = |fact: &str| -> u64 {
+            let value = facts.remove(fact).expect("there");
+            value.parse().expect("a number")
+        };
+        let (first_seen, idle_time) = (number("first_seen"), number("idle_time"));
+        assert!((before..=seconds()).contains(&first_seen), "{first_seen}");
+        assert!(
+            u128::from(idle_time) <= started.elapsed().as_millis(),
+            "{idle_time}"
+        );
+    }
+    become_counts(&pmcd, &[("live", 4), ("unsupported", 1)]);
+
+    exits.end();
+    let shown = becomes(&pmcd, "exits", EXITED);
+    let facts = said(&shown, "exits");
+    assert_eq!((facts["status"], facts.get("pid")), ("exited", None));
+    killed.kill();
+    becomes(&pmcd, "killed", EXITED);
+
+    // A hang: it has its ring, and says nothing. That it has exited is never said.
+    hangs.signal(Signal::SIGSTOP);
+    let shown = wait_for("it is called idle", || {
+        let shown = pmcd.shown(&["nixl.agent"]);
+        let state = &*shown[STATE]["hangs"];
+        assert!([LIVE, IDLE].contains(&state), "{state}");
+        (state == IDLE).then_some(shown)
+    });
+    let facts = said(&shown, "hangs");
+    let idle_time: u64 = facts["idle_time"].parse().expect("milliseconds");
+    assert!(idle_time >= 10_000, "{idle_time}");
+    assert_eq!(facts["pid"], hangs.pid().to_string());
+    become_counts(
+        &pmcd,
+        &[("live", 1), ("idle", 1), ("exited", 2), ("unsupported", 1)],
+    );
+    hangs.signal(Signal::SIGCONT);
+    becomes(&pmcd, "hangs", LIVE);
+    drop((stays, future));
+}
+
+#[test]
+fn an_end_and_a_hang_show_within_two_seconds() {
+    /// The longest that a state may take to show, after what it tells of.
+    const IN_TIME: Duration = Duration::from_secs(2);
+    let home = Home::new();
+    home.set("idle_after = \"1s\"");
+    let pmcd = Pmcd::start(&home);
+    let start = |name| Sample::start(&home, name, STEADY);
+    let [exits, killed, hangs] = ["exits", "killed", "hangs"].map(start);
+    for name in ["exits", "killed", "hangs"] {
+        becomes(&pmcd, name, LIVE);
+    }
+    let within = |name: &str, state: &str, time: Duration, end: &mut dyn FnMut()| {
+        let asked = Instant::now();
+        end();
+        becomes(&pmcd, name, state);
+        let took = asked.elapsed();
+        assert!(took < time, "{name}: {took:?}\n{}", pmcd.log());
+    };
+    let (mut exits, mut killed) = (Some(exits), Some(killed));
+    within("exits", EXITED, IN_TIME, &mut || {
+        drop(exits.take().map(Sample::end))
+    });
+    within("killed", EXITED, IN_TIME, &mut || {
+        killed.take().into_iter().for_each(Sample::kill)
+    });
+    within("hangs", IDLE, SECOND + IN_TIME, &mut || {
+        hangs.signal(Signal::SIGSTOP)
+    });
+    within("hangs", LIVE, IN_TIME, &mut || {
+        hangs.signal(Signal::SIGCONT)
+    });
+}
+
+#[test]
+fn one_that_restarts_in_place_is_live_with_two_starts_and_its_totals_go_on() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let bytes = || {
+        let values = pmcd.values(TX_BYTES);
+        values.get("agent").copied().unwrap_or_default()
+    };
+    let first = Sample::start(&home, "agent", STEADY);
+    becomes(&pmcd, "agent", LIVE);
+    // One that has never said anything leaves a ring by which its next start cannot be told.
+    wait_for("it speaks", || (bytes() > 0).then_some(()));
+    let first = first.end()["tx_bytes"].as_u64().expect("a number");
+    wait_for("all of the first is counted", || {
+        (bytes() == first).then_some(())
+    });
+    let shown = pmcd.shown(&["nixl.agent", "nixl.ring.resets"]);
+    let before = said(&shown, "agent");
+    assert_eq!((before["starts"], before["resets"]), ("1", "0"));
+
+    let again = Sample::start(&home, "agent", STEADY);
+    let pid = again.pid().to_string();
+    let metrics = ["nixl.agent", "nixl.ring.resets", TX_BYTES];
+    let shown = wait_for("the second start is seen", || {
+        let shown = pmcd.shown(&metrics);
+        let now = said(&shown, "agent");
+        let sent: u64 = now["tx_bytes"].parse().expect("a number");
+        assert!(sent >= first, "{sent} after {first}");
+        (now["starts"] == "2" && now["state"] == LIVE && now.get("pid") == Some(&&*pid))
+            .then_some(shown)
+    });
+    let now = said(&shown, "agent");
+    assert_eq!(now["resets"], "1");
+    assert_eq!(now["first_seen"], before["first_seen"]);
+    // It is killed, and starts once more in one go. One that had said nothing would leave no trace in the ring.
+    wait_for("it speaks again", || (bytes() > first).then_some(()));
+    again.kill();
+    let between = bytes();
+    let last = Sample::start(&home, "agent", STEADY);
+    wait_for("the third start is seen", || {
+        let shown = pmcd.shown(&metrics);
+        (said(&shown, "agent")["starts"] == "3").then_some(())
+    });
+    let last = last.end()["tx_bytes"].as_u64().expect("a number");
+    wait_for("all of the last is counted", || {
+        (bytes() == between + last).then_some(())
+    });
+}
+
+#[test]
+fn ring_of_unknown_version_is_counted_and_no_instance() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let future = future_ring(&home, "future");
+    become_counts(&pmcd, &[("unsupported", 1)]);
+    assert!(states(&pmcd).is_empty());
+    for metric in [TX_BYTES, "nixl.agent.wire_version", "nixl.ring.capacity"] {
+        assert!(pmcd.values(metric).is_empty(), "{metric}");
+    }
+    let path = home.ring("future");
+    let named = format!("{path:?}: refused: ring version 5");
+    wait_for("the log names it", || {
+        pmcd.log().contains(&named).then_some(())
+    });
+    assert_eq!(pmcd.log().matches(&named).count(), 1);
+    // The next process of the agent writes a version that is supported.
+    drop(future);
+    let mut known = RingWriter::create(&path, Layout::V4, 64).expect("a ring");
+    known.push(Kind::TxBytes, 7);
+    becomes(&pmcd, "future", LIVE);
+    pmcd.becomes(&[("future", 7)]);
+    become_counts(&pmcd, &[("live", 1)]);
+    // It is replaced by one that is not: what was counted stays, and the file is counted.
+    drop(known);
+    let future = future_ring(&home, "future");
+    become_counts(&pmcd, &[("exited", 1), ("unsupported", 1)]);
+    assert_eq!(pmcd.values(TX_BYTES)["future"], 7);
+    drop(future);
+}
+
+#[test]
+fn where_only_a_reader_is_left_it_has_exited_or_without_proc_it_is_not_known() {
+    for proc_facts in [true, false] {
+        // In a PID namespace of its own nobody can tell whether it is one outside that writes.
+        let is_told = proc_facts && support::sees_all_processes();
+        let (state, kind) = match is_told {
+            true => (EXITED, "exited"),
+            false => (UNKNOWN, "unknown"),
+        };
+        let home = Home::new();
+        // How long one that has exited is shown, and how long one may be silent before it is not known whether it has.
+        let retain = |time: &str| format!("proc_facts = {proc_facts}\nretain = \"{time}\"");
+        home.set(&retain(if is_told { "1h" } else { "3s" }));
+        let pmcd = Pmcd::start(&home);
+        let agent = Sample::start(&home, "agent", STEADY);
+        let pid = agent.pid().to_string();
+        let shown = wait_for("it lives, and /proc says who it is", || {
+            let shown = pmcd.shown(&["nixl.agent"]);
+            let facts = said(&shown, "agent");
+            let lives = facts.get("state") == Some(&LIVE);
+            (lives && facts.get("pid") == proc_facts.then_some(&&*pid)).then_some(shown)
+        });
+        assert_eq!(said(&shown, "agent")["status"], "live");
+        wait_for("it has said something", || {
+            (pmcd.values("nixl.ring.events")["agent"] > 0).then_some(())
+        });
+        let reader = File::open(home.ring("agent")).expect("there");
+        agent.kill();
+        let shown = becomes(&pmcd, "agent", state);
+        let facts = said(&shown, "agent");
+        assert_eq!((facts["status"], facts.get("pid")), (kind, None));
+        if !is_told {
+            // It may be silent as well as gone, for as long as one that is gone would be kept.
+            let idle_time: u64 = facts["idle_time"].parse().expect("milliseconds");
+            assert!(idle_time >= 3000, "{idle_time}");
+        }
+        drop(reader);
+        pmcd.configure(&home, &retain("1s"));
+        wait_for("it leaves", || {
+            let states = states(&pmcd);
+            let now = states.get("agent").map(String::as_str);
+            assert!([None, Some(state), Some(EXITED)].contains(&now), "{now:?}");
+            now.is_none().then_some(())
+        });
+        become_counts(&pmcd, &[]);
+    }
+}
+
+#[test]
+fn one_that_is_only_followed_says_so() {
+    let home = Home::new();
+    home.set("observe = true\nidle_after = \"1s\"");
+    let pmcd = Pmcd::start(&home);
+    let agent = Sample::start(&home, "agent", "--transfers 5 --size 8 --linger 60");
+    let shown = becomes(&pmcd, "agent", IDLE);
+    let facts = said(&shown, "agent");
+    assert_eq!((facts["mode"], facts["source"]), ("observe", "ring"));
+    assert_eq!(facts["pid"], agent.pid().to_string());
+    assert_eq!(pmcd.values("nixl.ring.pending")["agent"], 20);
+    agent.kill();
+    let shown = becomes(&pmcd, "agent", EXITED);
+    assert_eq!(said(&shown, "agent")["mode"], "observe");
+}

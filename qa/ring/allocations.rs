@@ -1,0 +1,106 @@
+//! A tick in which agents neither come nor go takes no memory: looking for new files and draining all rings, between the times when
+//! directories are read anew (every two seconds) and when it is asked who writes (every second, of /proc).
+#![allow(unsafe_code)] // an allocator is unsafe by its signature; this one hands all on to the system's
+
+#[path = "../bench/rings.rs"]
+mod rings;
+
+use crate::support::writer;
+use rings::{Host, Layout};
+use std::alloc::{GlobalAlloc, Layout as Size, System};
+use std::backtrace::Backtrace;
+use std::cell::{Cell, RefCell};
+
+/// Counts what a thread asks for while it is watched.
+struct Counting;
+
+thread_local! {
+    static WATCHED: Cell<bool> = const { Cell::new(false) };
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+    static FIRST: RefCell<Option<Backtrace>> = const { RefCell::new(None) };
+}
+
+impl Counting {
+    fn count() {
+        // Not where the thread is ending.
+        let watched = WATCHED.try_with(|watched| watched.replace(false));
+        if watched != Ok(true) {
+            return;
+        }
+        if COUNT.replace(COUNT.get() + 1) == 0 {
+            FIRST.set(Some(Backtrace::force_capture()));
+        }
+        WATCHED.set(true);
+    }
+}
+
+// SAFETY: every call goes to the system's allocator with the arguments that came, and what it gives is given back as it is.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, size: Size) -> *mut u8 {
+        Self::count();
+        // SAFETY: the caller's promises are those that the system's wants.
+        unsafe { System.alloc(size) }
+    }
+
+    unsafe fn realloc(&self, old: *mut u8, size: Size, new: usize) -> *mut u8 {
+        Self::count();
+        // SAFETY: as above; what is given out here comes from the system's.
+        unsafe { System.realloc(old, size, new) }
+    }
+
+    unsafe fn dealloc(&self, old: *mut u8, size: Size) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(old, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// How many times memory was asked for, and where first.
+fn allocations(work: impl FnOnce()) -> (u64, String) {
+    COUNT.set(0);
+    WATCHED.set(true);
+    work();
+    WATCHED.set(false);
+    let first = FIRST.take().map(|first| first.to_string());
+    (COUNT.get(), first.unwrap_or_default())
+}
+
+/// Ticks of agents that write, and of agents that are silent.
+fn steady(layout: Layout, capacity: u64, agents: usize) {
+    let mut host = Host::new(layout, capacity, agents);
+    // Buffers grow to what they need.
+    for _ in 0..3 {
+        host.refill();
+        host.tick();
+    }
+    for busy in [true, false] {
+        for tick in 0..100 {
+            if busy {
+                host.refill();
+            }
+            let (count, first) = allocations(|| host.tick());
+            assert_eq!(count, 0, "{layout:?}, busy: {busy}, tick {tick}: {first}");
+        }
+    }
+}
+
+#[test]
+fn a_tick_of_agents_that_neither_come_nor_go_takes_no_memory() {
+    for layout in Layout::ALL {
+        steady(layout, 64, 100);
+    }
+}
+
+#[test]
+fn nor_does_one_that_finds_full_rings() {
+    steady(Layout::V4, 1 << 16, 2);
+}
+
+#[test]
+fn what_is_taken_is_counted() {
+    let (count, first) = allocations(|| drop(std::hint::black_box(vec![1_u8])));
+    assert_eq!(count, 1);
+    assert!(first.contains("what_is_taken_is_counted"), "{first}");
+}

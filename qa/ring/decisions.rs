@@ -1,0 +1,407 @@
+//! What is done where a ring's `read_pos` is not where it was left: each case, in a running daemon and after a restart.
+
+use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::{PATIENCE, example};
+use pmdanixl::agents::Agents;
+use pmdanixl::config::{Config, DirectoryPattern};
+use pmdanixl::event::EventType;
+use pmdanixl::producer::writer::Writer;
+use pmdanixl::shm;
+use pmdanixl::state::record::Saved;
+use pmdanixl::state::{self, RecordId, State, StateFile};
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// For what is not about time: no machine takes so long.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// A daemon without pmcd: rings, state, and what it has counted.
+struct Daemon {
+    dir: tempfile::TempDir,
+    agents: Option<Agents>,
+}
+
+impl Daemon {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::create_dir(dir.path().join("rings")).expect("made");
+        let mut daemon = Self { dir, agents: None };
+        daemon.start(|_| ());
+        daemon
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("rings/agent")
+    }
+
+    /// Starts, with what the state file says, in which a test may change something.
+    fn start(&mut self, change: impl Fn(&mut Saved)) {
+        self.start_as(false, change);
+    }
+
+    /// The same; `observe` is as in the configuration.
+    fn start_as(&mut self, observe: bool, change: impl Fn(&mut Saved)) {
+        self.agents = None;
+        let config = Config {
+            telemetry_dir: vec![DirectoryPattern {
+                path: self
+                    .dir
+                    .path()
+                    .join("rings")
+                    .to_str()
+                    .expect("UTF-8")
+                    .into(),
+                label: None,
+                literal: true,
+            }],
+            observe,
+            ..Config::default()
+        };
+        let file = StateFile::open(&self.dir.path().join("nixl/state")).expect("a state file");
+        let taken = State::take(&file, state::boot_id().expect("/proc")).expect("taken");
+        let taken = taken.expect("nobody else has it");
+        let mut records: Vec<(RecordId, Saved)> = taken.records;
+        records.iter_mut().for_each(|(_, saved)| change(saved));
+        let mut agents = Agents::new(&config);
+        agents.set_patience(PATIENCE);
+        agents.restore(taken.state, records);
+        self.agents = Some(agents);
+    }
+
+    /// Looks and drains, twice after /proc has answered: the second time settles what the first one found out. Bytes, resets
+    /// and foreign reads.
+    fn drain(&mut self) -> [u64; 3] {
+        let agents = self.agents.as_mut().expect("it was started");
+        let mut left = 2;
+        while left > 0 {
+            agents.scan(Instant::now(), LONG);
+            agents.drain(Instant::now(), LONG, &mut Vec::new());
+            left = if agents.is_asking() { 2 } else { left - 1 };
+        }
+        let mut all = agents.iter();
+        let agent = all.next().expect("one agent");
+        let entry = &agent.entry;
+        [
+            agent.total(EventType::TxBytes),
+            entry.resets,
+            entry.foreign_reads,
+        ]
+    }
+
+    /// Puts `read_pos` somewhere, as another reader does.
+    fn set_read_pos(&self, position: u64) {
+        let file = OpenOptions::new().write(true).open(self.path());
+        let file = file.expect("there");
+        file.write_all_at(&position.to_le_bytes(), 8)
+            .expect("written");
+    }
+}
+
+fn push(ring: &mut RingWriter, values: &[u64]) {
+    for &value in values {
+        assert!(ring.push(Kind::TxBytes, value));
+    }
+}
+
+/// A kill between counting a batch and giving its slots back: the state says so, and the ring is as it was before.
+fn killed(saved: &mut Saved) {
+    let commit = saved.entry.commit.as_mut().expect("a batch");
+    commit.released = false;
+}
+
+/// What is left to decide when a daemon has counted `[4, 10)` of a ring and left the rest to whoever comes: a ring of 16, the
+/// batch's values powers of ten, so that what is counted twice or not at all shows.
+fn counted(layout: Layout) -> (Daemon, RingWriter) {
+    let mut daemon = Daemon::new();
+    let mut ring = RingWriter::create(&daemon.path(), layout, 16).expect("a ring");
+    push(&mut ring, &[0, 0, 0, 0]);
+    daemon.drain();
+    push(&mut ring, &[1, 10, 100, 1000, 10_000, 100_000]);
+    assert_eq!(daemon.drain(), [111_111, 0, 0]);
+    (daemon, ring)
+}
+
+#[test]
+fn after_a_kill_each_place_of_read_pos_has_its_meaning() {
+    for layout in Layout::ALL {
+        // Where read_pos is, and what comes of it with one more event of a million behind the batch.
+        for (read_pos, expected) in [
+            (10, [1_111_111, 0, 0]),
+            (4, [1_111_111, 0, 0]),
+            (7, [1_111_111, 0, 3]),
+        ] {
+            let (mut daemon, mut ring) = counted(layout);
+            push(&mut ring, &[1_000_000]);
+            daemon.set_read_pos(read_pos);
+            daemon.start(killed);
+            assert_eq!(daemon.drain(), expected, "{layout:?} {read_pos}");
+            assert_eq!((ring.read_pos(), ring.pending()), (11, 0));
+        }
+        // Another reader took two that were never seen, and left one.
+        let (mut daemon, mut ring) = counted(layout);
+        push(&mut ring, &[7, 7, 1_000_000]);
+        daemon.set_read_pos(12);
+        daemon.start(killed);
+        assert_eq!(daemon.drain(), [1_111_111, 0, 2], "{layout:?}");
+        // A new ring of the same size, whatever its position is.
+        let (mut daemon, _old) = counted(layout);
+        let mut ring = RingWriter::create(&daemon.path(), layout, 16).expect("a ring");
+        push(&mut ring, &[1_000_000]);
+        daemon.start(killed);
+        assert_eq!(daemon.drain(), [1_111_111, 1, 0], "{layout:?}");
+    }
+}
+
+#[test]
+fn in_a_running_daemon_each_place_of_read_pos_has_its_meaning() {
+    for layout in Layout::ALL {
+        // All done.
+        let (mut daemon, mut ring) = counted(layout);
+        push(&mut ring, &[1_000_000]);
+        assert_eq!(daemon.drain(), [1_111_111, 0, 0]);
+        // Another reader took two that were never seen, and left one.
+        let (mut daemon, mut ring) = counted(layout);
+        push(&mut ring, &[7, 7, 1_000_000]);
+        daemon.set_read_pos(12);
+        assert_eq!(daemon.drain(), [1_111_111, 0, 2], "{layout:?}");
+        // A new ring of the same size, of another, and of another version.
+        for (layout, slots) in [(layout, 16), (layout, 8), (layout, 64), (other(layout), 16)] {
+            let (mut daemon, _old) = counted(layout);
+            let mut ring = RingWriter::create(&daemon.path(), layout, slots).expect("a ring");
+            push(&mut ring, &[1_000_000]);
+            // Looked at anew as soon as the directory has had its rest.
+            let end = Instant::now() + PATIENCE;
+            while daemon.drain() != [1_111_111, 1, 0] {
+                assert!(
+                    Instant::now() < end,
+                    "{layout:?} {slots} {:?}",
+                    daemon.drain()
+                );
+            }
+        }
+    }
+}
+
+fn other(layout: Layout) -> Layout {
+    if layout == Layout::V4 {
+        Layout::V3
+    } else {
+        Layout::V4
+    }
+}
+
+/// An agent in a process of its own, which is killed with the value.
+struct Agent(Child);
+
+impl Agent {
+    /// It has pushed one transfer, the same each time, and stays.
+    fn start(daemon: &Daemon) -> Self {
+        let mut child = Command::new(example("producer"))
+            .arg("--dir")
+            .arg(daemon.dir.path().join("rings"))
+            .args("--name agent --layout v2 --capacity 16 --transfers 1 --read-every 0".split(' '))
+            .args("--size 1000 --linger 600 --full-timeout 120".split(' '))
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut line = String::new();
+        let said = child.stdout.take().expect("piped");
+        let agent = Self(child);
+        BufReader::new(said)
+            .read_line(&mut line)
+            .expect("its truth");
+        assert!(line.contains("tx_bytes"), "{line}");
+        agent
+    }
+
+    fn process(&self) -> Writer {
+        Writer::of(self.0.id()).expect("it runs")
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn the_same_bytes_at_the_start_of_a_v2_ring_are_told_by_the_process_that_wrote_them() {
+    // Counted from a ring that was at its start, and killed before the slots were given back; then the agent, too, is started
+    // anew, or is not.
+    for (restarted, known, expected) in [
+        (false, true, [1000, 0, 0]),
+        (false, false, [1000, 0, 0]),
+        (true, true, [2000, 1, 0]),
+        // That all who write have started since is proof as well.
+        (true, false, [2000, 1, 0]),
+    ] {
+        let mut daemon = Daemon::new();
+        let mut writer = Agent::start(&daemon);
+        assert_eq!(daemon.drain(), [1000, 0, 0]);
+        let process = writer.process();
+        if restarted {
+            // The kernel tells starts in steps of 10 ms.
+            std::thread::sleep(Duration::from_millis(20));
+            drop(writer);
+            writer = Agent::start(&daemon);
+        } else {
+            daemon.set_read_pos(0);
+        }
+        daemon.start(|saved| {
+            killed(saved);
+            let commit = saved.entry.commit.as_mut().expect("a batch");
+            assert_eq!((commit.from, commit.upto), (0, 4));
+            commit.ring.writer = known.then_some(process);
+        });
+        assert_eq!(daemon.drain(), expected, "{restarted} {known}");
+        drop(writer);
+    }
+}
+
+#[test]
+fn a_batch_of_which_a_kill_left_open_what_became_of_it_counts_once_where_the_ring_is_only_followed_then()
+ {
+    // Where read_pos is after the kill, and what comes of it with an event of a million behind the batch.
+    for (read_pos, foreign_reads) in [(10, 0), (4, 0), (7, 0), (12, 2)] {
+        for locked in [false, true] {
+            let (mut daemon, mut ring) = counted(Layout::V4);
+            let more: &[u64] = if read_pos == 12 { &[7, 7] } else { &[] };
+            push(&mut ring, more);
+            push(&mut ring, &[1_000_000]);
+            daemon.set_read_pos(read_pos);
+            // It is let go, so that another process can have it.
+            daemon.agents = None;
+            let drainer = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(daemon.path());
+            let drainer = drainer.expect("there");
+            if locked {
+                assert!(shm::lock(&drainer).expect("it can be locked"));
+            }
+            daemon.start_as(!locked, killed);
+            for _ in 0..2 {
+                assert_eq!(
+                    daemon.drain(),
+                    [1_111_111, 0, foreign_reads],
+                    "{read_pos} {locked}"
+                );
+                assert_eq!(ring.read_pos(), read_pos, "it is not ours to move");
+                // And none of it after the next start.
+                daemon.start_as(!locked, |_| ());
+            }
+            daemon.agents = None;
+            drop(drainer);
+            push(&mut ring, &[10_000_000]);
+            daemon.start(|_| ());
+            assert_eq!(daemon.drain(), [11_111_111, 0, foreign_reads]);
+            assert_eq!(ring.pending(), 0);
+        }
+    }
+    // The producer was started anew and, in the new ring, the slots were given back.
+    let mut daemon = Daemon::new();
+    let mut ring = RingWriter::create(&daemon.path(), Layout::V4, 16).expect("a ring");
+    push(&mut ring, &[1, 10]);
+    assert_eq!(daemon.drain(), [11, 0, 0]);
+    let mut ring = RingWriter::create(&daemon.path(), Layout::V4, 16).expect("a ring");
+    push(&mut ring, &[100, 1000, 10_000]);
+    daemon.set_read_pos(2);
+    daemon.start_as(true, killed);
+    assert_eq!(daemon.drain(), [11_111, 1, 0]);
+    assert_eq!(ring.read_pos(), 2);
+}
+
+#[test]
+fn what_became_of_one_rings_batch_is_found_out_before_another_of_its_agent_is_drained() {
+    // Killed in the midst of a removal's last drain: the ring has its private name, its last batch was not given back, and the
+    // agent has made another.
+    for is_met_first in [true, false] {
+        let (mut daemon, old) = counted(Layout::V4);
+        daemon.set_read_pos(4);
+        drop(old);
+        let private = daemon.dir.path().join("rings/.pmdanixl-agent");
+        fs::rename(daemon.path(), &private).expect("renamed");
+        let mut new = RingWriter::create(&daemon.path(), Layout::V4, 16).expect("a ring");
+        push(&mut new, &[1_000_000]);
+        let elsewhere = daemon.dir.path().join("elsewhere");
+        if !is_met_first {
+            fs::rename(&private, &elsewhere).expect("renamed");
+        }
+        daemon.start(killed);
+        if !is_met_first {
+            // The new ring is met before the old one, and both before the first drain: a directory that changes twice within
+            // what its clock can tell may be read once more only after a while.
+            let agents = daemon.agents.as_mut().expect("it was started");
+            agents.scan(Instant::now(), LONG);
+            fs::rename(&elsewhere, &private).expect("renamed");
+            let end = Instant::now() + PATIENCE;
+            while agents.effort().rings < 2 {
+                assert!(Instant::now() < end, "the old ring is never met");
+                agents.scan(Instant::now(), LONG);
+            }
+        }
+        let end = Instant::now() + PATIENCE;
+        while daemon.drain()[0] != 1_111_111 {
+            assert!(Instant::now() < end, "{is_met_first} {:?}", daemon.drain());
+        }
+        assert_eq!(new.pending(), 0);
+        let agents = daemon.agents.as_ref().expect("it was started");
+        assert_eq!(agents.iter().count(), 1, "{is_met_first}");
+        assert_eq!(agents.host_total(EventType::TxBytes), 1_111_111);
+    }
+}
+
+/// A ring of equal events that has gone round: `[4, 10)` was counted last, 26 bytes in all.
+fn steady() -> (Daemon, RingWriter) {
+    let mut daemon = Daemon::new();
+    let mut ring = RingWriter::create(&daemon.path(), Layout::V4, 16).expect("a ring");
+    for events in [10, 10, 6] {
+        push(&mut ring, &vec![1; events]);
+        daemon.drain();
+    }
+    assert_eq!(daemon.drain(), [26, 0, 0]);
+    (daemon, ring)
+}
+
+#[test]
+fn a_producer_that_writes_the_bytes_of_its_last_round_is_the_same_where_it_is_followed() {
+    for observe in [false, true] {
+        let (mut daemon, mut ring) = steady();
+        daemon.set_read_pos(4);
+        push(&mut ring, &[1]);
+        daemon.start_as(observe, killed);
+        assert_eq!(daemon.drain(), [27, 0, 0], "{observe}");
+    }
+    // Nobody drains it, and the file's time moves before each event, as where its pages are written back.
+    let (mut daemon, mut ring) = steady();
+    daemon.start_as(true, |_| ());
+    assert_eq!(daemon.drain(), [26, 0, 0]);
+    for all in 27..32 {
+        daemon.set_read_pos(10);
+        push(&mut ring, &[1]);
+        assert_eq!(daemon.drain(), [all, 0, 0]);
+    }
+    daemon.start(|_| ());
+    assert_eq!(daemon.drain(), [31, 0, 0], "and where it is drained then");
+    assert_eq!(ring.pending(), 0);
+}
+
+#[test]
+fn a_producer_that_is_started_anew_where_it_is_followed_is_told_by_what_it_writes() {
+    // Before the batch, over it, and behind it.
+    for count in [2, 8, 12] {
+        let (mut daemon, _old) = counted(Layout::V4);
+        daemon.start_as(true, |_| ());
+        assert_eq!(daemon.drain(), [111_111, 0, 0]);
+        let mut ring = RingWriter::create(&daemon.path(), Layout::V4, 16).expect("a ring");
+        push(&mut ring, &vec![1_000_000; count]);
+        let expected = 111_111 + 1_000_000 * count as u64;
+        assert_eq!(daemon.drain(), [expected, 1, 0], "{count}");
+    }
+}

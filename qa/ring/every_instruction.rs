@@ -1,0 +1,164 @@
+//! A drain is killed after any of its stores, or its ring is set up anew before any of them: the next start has every event
+//! once. Each kill is a real one, of a run of its own, which takes long; qa/ring/single_step.rs looks at all moments of one
+//! run.
+//!
+//! Another process sees nothing of a drain but what it stores in the ring and in the state file, so that a kill after each of
+//! these stores stands for a kill after each instruction; every thousandth instruction is one more.
+
+use crate::support::drain::{Bench, Meanwhile, NEW, Traced};
+use crate::support::example;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What the next start makes of a drain that was killed, and what is right.
+fn after_kill(mut bench: Bench, drain: Traced, meanwhile: Meanwhile) -> ([u64; 3], [u64; 3]) {
+    drop(drain);
+    bench.pass(meanwhile);
+    (bench.finish(), [bench.pushed, 0, 0])
+}
+
+#[test]
+fn a_kill_after_any_instruction_of_a_drain_leaves_every_event_counted_once() {
+    let program = example("one_drain");
+    for (before, meanwhile) in [
+        (0, Meanwhile::Nothing),
+        (0, Meanwhile::Touched),
+        (5, Meanwhile::Touched),
+        (14, Meanwhile::Filled),
+        (16, Meanwhile::Filled),
+    ] {
+        let mut stores = 0;
+        loop {
+            let bench = Bench::new(&program, before);
+            let drain = bench.stopped();
+            let ended = drain.stores(&bench, stores).is_none();
+            let (found, right) = after_kill(bench, drain, meanwhile);
+            assert_eq!(
+                found, right,
+                "{before} events, killed after store {stores}, {meanwhile:?}"
+            );
+            if ended {
+                break;
+            }
+            stores += 1;
+        }
+        assert!(
+            stores > 5,
+            "a drain writes its record and a position: {stores} stores"
+        );
+        // From its first instruction to its last, and somewhat more, since runs are not quite alike.
+        let all = {
+            let bench = Bench::new(&program, before);
+            let drain = bench.stopped();
+            (0..).take_while(|_| drain.step()).count() + 100
+        };
+        let every = 1000;
+        in_parallel(0..all / every, |turn| {
+            let steps = turn * every;
+            let bench = Bench::new(&program, before);
+            let drain = bench.stopped();
+            let _ = drain.steps(steps);
+            let (found, right) = after_kill(bench, drain, meanwhile);
+            assert_eq!(
+                found, right,
+                "{before} events, killed after {steps} steps, {meanwhile:?}"
+            );
+        });
+    }
+}
+
+/// Each of the turns, as many at a time as there are processors.
+fn in_parallel(turns: std::ops::Range<usize>, run: impl Fn(usize) + Sync) {
+    let next = AtomicUsize::new(turns.start);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            // A traced process is its thread's.
+            scope.spawn(|| {
+                loop {
+                    let turn = next.fetch_add(1, Ordering::Relaxed);
+                    if turn >= turns.end {
+                        break;
+                    }
+                    run(turn);
+                }
+            });
+        }
+    });
+}
+
+/// Whether the events before and the new ones were counted once, and those of the batch all or none: what a restarted agent
+/// leaves unread is lost.
+fn is_right([bytes, resets, foreign]: [u64; 3], before: u64, events: u64) -> bool {
+    let (new, rest) = (bytes / NEW, bytes % NEW);
+    let batch = rest / 1000;
+    new == events
+        && rest % 1000 == before
+        && [0, 111].contains(&batch)
+        && resets <= 1
+        && foreign == 0
+}
+
+#[test]
+fn a_ring_that_is_set_up_anew_at_any_moment_of_a_drain_is_counted_once_killed_or_not() {
+    let program = example("one_drain");
+    let mut turns = 0;
+    for before in [0, 14, 16] {
+        for events in [0, 4] {
+            for restart in 0.. {
+                let mut bench = Bench::new(&program, before);
+                let drain = bench.stopped();
+                let Some(steps) = drain.stores(&bench, restart) else {
+                    break;
+                };
+                // Then once without a kill, and killed at a moment that differs from turn to turn.
+                for kill in [None, Some(turns % 7 * 60)] {
+                    let mut bench = Bench::new(&program, before);
+                    let drain = bench.stopped();
+                    // Right behind a store, and right before the next one, as far as runs are alike.
+                    if drain.stores(&bench, restart).is_none() {
+                        break;
+                    }
+                    bench.restart(events);
+                    match kill {
+                        None => while drain.step() {},
+                        Some(more) => {
+                            let _ = drain.steps(more);
+                        }
+                    }
+                    drop(drain);
+                    let found = bench.finish();
+                    assert!(
+                        is_right(found, before, events),
+                        "{found:?}: {before} events, restarted after store {restart} with {events}, killed after {kill:?}"
+                    );
+                    turns += 1;
+                }
+                // In the midst of the instructions before that store.
+                bench.restart(events);
+                drop(drain);
+                let found = bench.finish();
+                assert!(
+                    is_right(found, before, events),
+                    "{found:?} {before} {restart} {steps}"
+                );
+            }
+            // While slots are copied, before anything is stored.
+            for steps in (0..6000).step_by(500) {
+                let mut bench = Bench::new(&program, before);
+                let drain = bench.stopped();
+                if !drain.steps(steps) {
+                    break;
+                }
+                bench.restart(events);
+                while drain.step() {}
+                drop(drain);
+                let found = bench.finish();
+                assert!(
+                    is_right(found, before, events),
+                    "{found:?}: {before} events, restarted after {steps} steps with {events}"
+                );
+            }
+        }
+    }
+    assert!(turns > 100, "{turns}");
+}

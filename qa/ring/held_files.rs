@@ -1,0 +1,105 @@
+//! Files whose writers have the kernel lock them for as long as they like: nobody but they themselves waits.
+
+use crate::support::held::Held;
+use crate::support::kit::writer::{Kind, Layout, RingWriter};
+use crate::support::kit::{Core, push};
+use std::fs::{self, File};
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// After how long a file is let go in any case, so that the test ends where the daemon waits for it.
+const MOST: Duration = Duration::from_secs(60);
+const SLOTS: u64 = 16;
+
+/// Somebody who has a file locked until he is told to let go.
+struct Holder {
+    end: Sender<()>,
+    holding: JoinHandle<()>,
+}
+
+impl Holder {
+    /// Of a ring, by a write to its last slot.
+    fn of(path: &Path) -> Self {
+        let file = File::options().write(true).open(path).expect("there");
+        let (end, ended) = channel();
+        let held = Held::begin(file, 40 + 16 * (SLOTS - 1)).expect("memory that is not there");
+        let holding = std::thread::spawn(move || {
+            let _ = ended.recv_timeout(MOST);
+            assert!(held.lasts());
+        });
+        Self { end, holding }
+    }
+
+    /// Lets go; whether he had it until then.
+    fn end(self) -> bool {
+        let had = !self.holding.is_finished();
+        // Where he has let go, he listens no more.
+        let _ = self.end.send(());
+        self.holding.join().expect("it lasted");
+        had
+    }
+}
+
+/// Whether there is memory that is not there, which is root's to have.
+fn is_possible() -> bool {
+    let file = tempfile::tempfile().expect("a temporary file");
+    let is_possible = Held::begin(file, 0).is_ok();
+    if !is_possible {
+        println!("left out: no userfaultfd(2) here");
+    }
+    is_possible
+}
+
+fn ring(core: &Core, name: &str) -> RingWriter {
+    RingWriter::create(&core.path(name), Layout::V4, SLOTS).expect("a ring")
+}
+
+/// On the file system of temporary files, and in memory.
+fn cores() -> [Core; 2] {
+    let settings = "remove_exited_after = \"3s\"";
+    [Core::new(settings), Core::in_memory(settings)]
+}
+
+#[test]
+fn rings_that_are_being_written_to_without_an_end_are_found_and_drained() {
+    if !is_possible() {
+        return;
+    }
+    for mut core in cores() {
+        let mut before = ring(&core, "before");
+        push(&mut before, 1);
+        core.run(1);
+        let first = Holder::of(&core.path("before"));
+        let mut new = ring(&core, "new");
+        push(&mut new, 10);
+        let second = Holder::of(&core.path("new"));
+        push(&mut before, 2);
+        core.run(3);
+        push(&mut before, 4);
+        push(&mut new, 20);
+        core.run(3);
+        assert_eq!(core.sent(), [("before", 7), ("new", 30)].into());
+        assert_eq!((before.pending(), new.pending()), (0, 0));
+        assert!(first.end() && second.end());
+    }
+}
+
+#[test]
+fn a_file_that_is_to_be_removed_and_is_written_to_without_an_end_stays() {
+    if !is_possible() {
+        return;
+    }
+    for mut core in cores() {
+        assert!(ring(&core, "a").push(Kind::TxBytes, 1));
+        core.run(10);
+        let holder = Holder::of(&core.path("a"));
+        core.tidy();
+        assert!(holder.end());
+        assert!(core.path("a").exists());
+        core.run(10);
+        core.tidy();
+        assert!(fs::read_dir(core.rings()).expect("there").next().is_none());
+    }
+}

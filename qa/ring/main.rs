@@ -1,0 +1,26 @@
+//! Rings: the protocol, what is read of them and when, restarts of producers, and real NIXL's.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod allocations;
+mod held_files;
+mod loom_ring;
+mod model;
+mod ring_readers;
+mod writers;
+
+#[cfg(feature = "pcp")]
+mod decisions;
+#[cfg(feature = "pcp")]
+mod every_instruction;
+#[cfg(feature = "pcp")]
+mod nixl_restarts;
+#[cfg(feature = "pcp")]
+mod real_nixl;
+#[cfg(feature = "pcp")]
+mod restarts;
+#[cfg(feature = "pcp")]
+mod sample_producer;
+#[cfg(feature = "pcp")]
+mod single_step;

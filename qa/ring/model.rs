@@ -1,0 +1,243 @@
+//! Any sequence of what can happen to a ring, against a queue that says what must have been counted.
+
+use crate::support::writer::{Kind, Layout, RingWriter};
+use pmdanixl::agents::Agents;
+use pmdanixl::config::{Config, DirectoryPattern};
+use pmdanixl::event::EventType;
+use pmdanixl::state::record::Saved;
+use pmdanixl::state::{RecordId, State, StateFile};
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// For what is not about time: no machine takes so long.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// What can happen.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// The agent writes so many events of this value, as far as they fit.
+    Push(u64, u64),
+    /// The daemon looks and drains.
+    Drain,
+    /// The daemon is killed, and started again.
+    Kill,
+    /// The daemon is killed between counting its last batch and giving the slots back, another reader takes so many of them, and
+    /// it is started again.
+    KillInFlight(u64),
+    /// The agent is started anew on the same file, with a ring of this layout and size.
+    Reset(Layout, u64),
+    /// Another reader takes so many events.
+    Foreign(u64),
+    /// The file is removed, and the agent started anew.
+    Replace,
+    /// The change time of the file moves.
+    Touch,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let layouts = [
+        Layout::V4,
+        Layout::V4,
+        Layout::V1,
+        Layout::V2,
+        Layout::V2Named,
+    ];
+    let layout = prop::sample::select(layouts.to_vec());
+    prop_oneof![
+        // Few values, so that a restarted agent often writes the same bytes in the same place.
+        6 => (1..20_u64, 1..3_u64).prop_map(|(count, value)| Step::Push(count, value)),
+        6 => Just(Step::Drain),
+        2 => Just(Step::Kill),
+        2 => (0..4_u64).prop_map(Step::KillInFlight),
+        2 => (layout, prop::sample::select(vec![8, 8, 16])).prop_map(|(layout, size)| Step::Reset(layout, size)),
+        2 => (1..8_u64).prop_map(Step::Foreign),
+        1 => Just(Step::Replace),
+        1 => Just(Step::Touch),
+    ]
+}
+
+/// The daemon, the agent, and what is right.
+struct World {
+    dir: tempfile::TempDir,
+    config: Config,
+    agents: Option<Agents>,
+    now: Instant,
+    ring: RingWriter,
+    /// What waits in the ring.
+    queue: VecDeque<u64>,
+    counted: u64,
+    foreign: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::create_dir(dir.path().join("rings")).expect("made");
+        let path = dir.path().join("rings");
+        let config = Config {
+            telemetry_dir: vec![DirectoryPattern {
+                path: path.to_str().expect("UTF-8").into(),
+                label: None,
+                literal: true,
+            }],
+            ..Config::default()
+        };
+        let mut world = Self {
+            ring: RingWriter::create(&path.join("agent"), Layout::V4, 8).expect("a ring"),
+            dir,
+            config,
+            agents: None,
+            now: Instant::now(),
+            queue: VecDeque::new(),
+            counted: 0,
+            foreign: 0,
+        };
+        world.start();
+        world
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("rings/agent")
+    }
+
+    fn start(&mut self) {
+        self.start_after(|_, _| ());
+    }
+
+    /// Starts it after what a kill has left of the state was made to be so.
+    fn start_after(&mut self, change: impl FnOnce(&State, &mut [(RecordId, Saved)])) {
+        // The one before holds the lock.
+        self.agents = None;
+        let path = self.dir.path().join("nixl/state");
+        let file = StateFile::open(&path).expect("a state");
+        let found = State::take(&file, [1, 2]).expect("readable");
+        let mut found = found.expect("nobody has it");
+        change(&found.state, &mut found.records);
+        let mut agents = Agents::new(&self.config);
+        agents.set_patience(LONG);
+        agents.restore(found.state, found.records);
+        self.agents = Some(agents);
+    }
+
+    fn drain(&mut self) {
+        let agents = self.agents.as_mut().expect("started");
+        // Two ticks, and an answer: one may find that the ring is another one, and the next looks at it anew.
+        for is_answer in [false, false, true] {
+            self.now += 3 * SECOND;
+            let now = self.now;
+            agents.scan(now, LONG);
+            loop {
+                match is_answer {
+                    true => agents.drain(now, LONG, &mut Vec::new()),
+                    false => agents.drain_on(now, now, LONG, &mut Vec::new()),
+                };
+                if !agents.is_asking() {
+                    break;
+                }
+            }
+        }
+        self.counted += self.queue.drain(..).sum::<u64>();
+    }
+
+    fn apply(&mut self, step: Step) {
+        match step {
+            Step::Push(count, value) => {
+                for _ in 0..count {
+                    if self.ring.push(Kind::TxBytes, value) {
+                        self.queue.push_back(value);
+                    }
+                }
+            }
+            Step::Drain => self.drain(),
+            Step::Kill => self.start(),
+            Step::KillInFlight(taken) => {
+                self.drain();
+                let (ring, path, mut foreign) = (&self.ring, self.path(), 0);
+                let (read_pos, mask) = (ring.read_pos(), ring.capacity() - 1);
+                let back = |state: &State, records: &mut [(RecordId, Saved)]| {
+                    for (record, saved) in records {
+                        let commit = saved.entry.commit.as_mut();
+                        // Nothing was counted of a ring that has begun since.
+                        let Some(commit) = commit
+                            .filter(|commit| commit.from != commit.upto && commit.upto == read_pos)
+                        else {
+                            continue;
+                        };
+                        commit.released = false;
+                        foreign = taken.min(commit.upto.wrapping_sub(commit.from) & mask);
+                        let mut pos = (commit.from + foreign) & mask;
+                        if pos == 0 && pos != commit.upto {
+                            // Where a restart puts it: it is taken for one.
+                            (pos, foreign) = (commit.from, 0);
+                        }
+                        let file = OpenOptions::new().write(true).open(&path).expect("there");
+                        file.write_all_at(&pos.to_le_bytes(), 8).expect("written");
+                        state.replace(*record, &saved.entry).expect("whole");
+                    }
+                };
+                self.start_after(back);
+                self.foreign += foreign;
+            }
+            Step::Reset(layout, size) => {
+                self.ring = RingWriter::create(&self.path(), layout, size).expect("a ring");
+                self.queue.clear();
+            }
+            Step::Foreign(count) => {
+                let count = count.min(self.queue.len() as u64);
+                let pos = (self.ring.read_pos() + count) & (self.ring.capacity() - 1);
+                let file = OpenOptions::new()
+                    .write(true)
+                    .open(self.path())
+                    .expect("there");
+                file.write_all_at(&pos.to_le_bytes(), 8).expect("written");
+                self.queue.drain(..usize::try_from(count).expect("small"));
+                self.foreign += count;
+            }
+            Step::Replace => {
+                // What the old one holds is still drained, if it was attached.
+                self.drain();
+                fs::remove_file(self.path()).expect("there");
+                self.ring = RingWriter::create(&self.path(), Layout::V4, 8).expect("a ring");
+            }
+            Step::Touch => {
+                let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+                fs::set_permissions(self.path(), mode).expect("ours");
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 400,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn what_is_counted_is_what_was_written_and_neither_lost_by_a_restart_nor_taken_by_another(
+        steps in prop::collection::vec(step(), 1..40)
+    ) {
+        let mut world = World::new();
+        for (at, step) in steps.iter().enumerate() {
+            world.apply(*step);
+            if !world.queue.is_empty() {
+                continue;
+            }
+            world.drain();
+            let agents = world.agents.as_ref().expect("started");
+            let agent = agents.iter().next().expect("the agent");
+            prop_assert_eq!(agent.total(EventType::TxBytes), world.counted, "after step {}: {:?}", at, step);
+        }
+        world.drain();
+        let agents = world.agents.as_ref().expect("started");
+        let agent = agents.iter().next().expect("the agent");
+        prop_assert_eq!(agent.total(EventType::TxBytes), world.counted);
+        prop_assert!(agent.entry.foreign_reads <= world.foreign);
+    }
+}

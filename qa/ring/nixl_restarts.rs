@@ -1,0 +1,272 @@
+//! Real NIXL agents that are started anew in place, cut short, or two of one name, while others go on.
+//!
+//! `RESTARTS=50` takes so many restarts, and all versions.
+
+use crate::support::life::event_metrics;
+use crate::support::serve::Server;
+use crate::support::{Home, Nixl, Pmcd, Values, wait_for};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::os::unix::process::ExitStatusExt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+const NEWEST: &str = "1.5.1";
+const RESETS: &str = "nixl.ring.resets";
+const REQUESTS: &str = "nixl.transfer.tx_requests";
+
+/// They use both processors of a small machine, so that they take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn restarts() -> usize {
+    let restarts = std::env::var("RESTARTS").ok();
+    restarts.map_or(6, |restarts| {
+        restarts.parse().expect("RESTARTS is a number")
+    })
+}
+
+/// What an agent's telemetry must add up to, by metric.
+fn sums(truth: &Value) -> BTreeMap<String, u64> {
+    let sums = event_metrics().into_iter().map(|metric| {
+        let name = metric.rsplit('.').next().expect("a name").to_owned();
+        let known = truth[&name].as_u64().or(truth["errors"][&name].as_u64());
+        let sum = known.unwrap_or_else(|| panic!("no {name} in {truth}"));
+        (metric, sum)
+    });
+    sums.collect()
+}
+
+/// What runs beside the test: a daemon, and two agents that it must not lose an event of.
+struct Bench {
+    steady: Server,
+    pmcd: Pmcd,
+    pmda: u32,
+    home: Home,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let home = Home::new();
+        let pmcd = Pmcd::start(&home);
+        let mut steady = Nixl::new(NEWEST, &home.rings()).serve();
+        steady.start("--prefix steady --until-signal --rate 200 --drain-timeout 30");
+        Self {
+            pmda: pmcd.pmda_pid(),
+            home,
+            pmcd,
+            steady,
+        }
+    }
+
+    fn serve(&self, version: &'static str) -> Server {
+        Nixl::new(version, &self.home.rings()).serve()
+    }
+
+    /// The sums of an agent's events.
+    fn counted(&self, agent: &str) -> BTreeMap<String, u64> {
+        of(&self.pmcd.all_values(), agent)
+    }
+
+    /// The sums of an agent of which nobody is there to write, once nothing more comes.
+    fn settled(&self, agent: &str) -> BTreeMap<String, u64> {
+        let mut last = self.counted(agent);
+        wait_for("nothing more comes", || {
+            std::thread::sleep(Duration::from_millis(200));
+            let now = self.counted(agent);
+            let same = now == last;
+            last = now.clone();
+            same.then_some(now)
+        })
+    }
+
+    /// Starts an agent that was there before once more, and finds what it does in the counters.
+    fn goes_on(&self, agent: &str, server: &mut Server, options: &str) {
+        let before = self.settled(agent);
+        let [truth, _] = server.run(options);
+        let after = self.counted(agent);
+        for (metric, sum) in sums(&truth) {
+            assert_eq!(after[&metric] - before[&metric], sum, "{metric}: {truth}");
+        }
+    }
+
+    /// The agents that were there all the time have every event counted, by the process that was there at the start.
+    fn finish(mut self) {
+        let pid = Pid::from_raw(i32::try_from(self.steady.pid()).expect("a pid"));
+        kill(pid, Signal::SIGTERM).expect("it runs");
+        let agents = self.steady.done().expect("it says what it did");
+        let values = self.pmcd.all_values();
+        for truth in agents {
+            assert_eq!(truth["flushed"], true, "{truth}");
+            assert_eq!(truth["drained"], true, "{truth}");
+            let agent = truth["agent"].as_str().expect("a name");
+            assert_eq!(of(&values, agent), sums(&truth), "{truth}");
+        }
+        assert!(values[REQUESTS]["steady-A"] > 100, "it was under load");
+        assert_eq!(self.pmcd.pmda_pid(), self.pmda, "the same process");
+    }
+}
+
+fn of(values: &Values, agent: &str) -> BTreeMap<String, u64> {
+    let sums = event_metrics().into_iter().map(|metric| {
+        let sum = values.get(&metric).and_then(|values| values.get(agent));
+        (metric, sum.copied().unwrap_or_default())
+    });
+    sums.collect()
+}
+
+#[test]
+fn an_agent_started_anew_with_other_sizes_and_versions_has_every_event_counted() {
+    let _turn = turn();
+    let bench = Bench::new();
+    let (some, all) = (
+        ["1.5.1", "1.3.2", "0.10.1"],
+        ["1.5.1", "1.3.2", "0.10.1", "1.4.1", "1.2.0", "1.1.0"],
+    );
+    let versions = if restarts() > 6 { &all[..] } else { &some[..] };
+    // Smaller, larger, and the same.
+    let sizes = [4096, 2048, 65_536, 65_536, 4096];
+    let mut servers: BTreeMap<&str, Server> = BTreeMap::new();
+    let mut expected: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
+    for start in 0..=restarts() {
+        // Each version at least twice in a row; the process of one stays for its next turn.
+        let version = versions[start / 2 % versions.len()];
+        let server = servers
+            .entry(version)
+            .or_insert_with(|| bench.serve(version));
+        let size = sizes[start % sizes.len()];
+        let (rounds, errors) = (start % 3, start % 4);
+        let options = format!(
+            "--prefix again --transfers 200 --rate 500 --memory-rounds {rounds} --errors {errors} --buffer-size {size}"
+        );
+        // In each third turn the agents end with their process, which is killed.
+        let agents = if start % 3 == 2 {
+            let agents = server.run(&format!("{options} --linger 60"));
+            servers.remove(version).expect("it is there").kill();
+            agents
+        } else {
+            server.run(&options)
+        };
+        let values = bench.pmcd.all_values();
+        for truth in &agents {
+            let agent = truth["agent"].as_str().expect("a name");
+            let sums = sums(truth);
+            let expected = expected.entry(agent.to_owned()).or_default();
+            for (metric, sum) in sums {
+                *expected.entry(metric).or_default() += sum;
+            }
+            assert_eq!(
+                &of(&values, agent),
+                expected,
+                "start {start}: NIXL {version}, {size} events: {truth}"
+            );
+            assert_eq!(
+                values[RESETS][agent], start as u64,
+                "NIXL {version}, {size} events"
+            );
+            assert_eq!(values["nixl.ring.foreign_reads"][agent], 0);
+        }
+    }
+    drop(servers);
+    bench.finish();
+}
+
+/// How often the daemon has let go of an agent's ring.
+fn let_go(bench: &Bench, agent: &str) -> usize {
+    let line = format!("agent {agent}: its ring ");
+    bench.pmcd.log().matches(&line).count()
+}
+
+#[test]
+fn a_ring_cut_short_under_a_live_agent_costs_nobody_else_anything() {
+    let _turn = turn();
+    let bench = Bench::new();
+    let mut next = bench.serve(NEWEST);
+    let lengths = [0, 30_000, 4096, 40, 8, 65_536];
+    for &length in lengths.iter().cycle().take(restarts() / 3) {
+        let mut victim = bench.serve(NEWEST);
+        let before = bench.counted("victim-A")[REQUESTS];
+        let before_that = let_go(&bench, "victim-A");
+        victim.start("--prefix victim --until-signal --rate 2000 --buffer-size 4096");
+        wait_for("its transfers are counted", || {
+            (bench.counted("victim-A")[REQUESTS] > before + 50).then_some(())
+        });
+        let ring = OpenOptions::new()
+            .write(true)
+            .open(bench.home.ring("victim-A"));
+        ring.and_then(|ring| ring.set_len(length))
+            .expect("it is there");
+        // Whichever comes to what is not there any more: that is the agent's end, and no more than a ring for the daemon.
+        // An agent whose ring is not drained does not come to it.
+        let noticed = || let_go(&bench, "victim-A") > before_that;
+        let ended = wait_for("somebody comes to the end of the file", || {
+            let ended = victim.ended();
+            (ended.is_some() || noticed()).then_some(ended)
+        });
+        if let Some(ended) = ended {
+            let signal = ended.signal();
+            assert_eq!(signal, Some(Signal::SIGBUS as i32), "{length}: {ended}");
+        }
+        drop(victim);
+        bench.goes_on(
+            "victim-A",
+            &mut next,
+            "--prefix victim --transfers 200 --rate 500 --buffer-size 4096",
+        );
+    }
+    bench.finish();
+}
+
+#[test]
+fn two_agents_of_one_name_spoil_their_own_ring_and_no_other() {
+    let _turn = turn();
+    let bench = Bench::new();
+    let twins = [
+        [(NEWEST, 4096), (NEWEST, 4096)],
+        [(NEWEST, 4096), ("0.10.1", 2048)],
+        [("1.3.2", 65_536), (NEWEST, 2048)],
+    ];
+    for &twins in twins.iter().cycle().take(1 + restarts() / 12) {
+        let mut both = twins.map(|(version, size)| {
+            let mut server = bench.serve(version);
+            server.start(&format!(
+                "--prefix twin --until-signal --rate 500 --buffer-size {size}"
+            ));
+            server
+        });
+        // They may well die of each other.
+        both.iter_mut().for_each(|server| {
+            wait_for("it has the ring", || {
+                (server.ended().is_some() || server.has_mapped("twin-A")).then_some(())
+            });
+        });
+        let mut before = bench.counted("twin-A");
+        for _ in 0..40 {
+            let now = bench.counted("twin-A");
+            for (metric, sum) in &now {
+                // Slots of one layout that are read as another's add up to anything, and then a sum wraps.
+                let same_slots = twins.iter().all(|(version, _)| *version != "0.10.1");
+                let last = before[metric];
+                assert!(
+                    *sum >= last || !same_slots,
+                    "{metric} went back from {last} to {sum}: {twins:?}"
+                );
+            }
+            before = now;
+        }
+        drop(both);
+        let mut next = bench.serve(NEWEST);
+        bench.goes_on(
+            "twin-A",
+            &mut next,
+            "--prefix twin --transfers 200 --rate 500 --buffer-size 4096",
+        );
+    }
+    bench.finish();
+}

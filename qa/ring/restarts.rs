@@ -1,0 +1,62 @@
+//! Agents that are started anew in place while their ring stands at its start, where its positions do not tell that.
+
+use crate::support::kit::{Core, LONG};
+use crate::support::sample::Sample;
+use crate::support::{example, needs_root, wait_for};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+fn start(rings: &Path, options: &str) -> Sample {
+    let mut command = Command::new(example("producer"));
+    command.args(["--capacity", "16"]);
+    Sample::start_as(command, rings, "agent", options)
+}
+
+/// Bytes sent, starts and resets of the agent after a tick, if it is an instance. The clock is that of the processes, whose
+/// starts are compared with it.
+fn tick(core: &mut Core) -> Option<[u64; 3]> {
+    std::thread::sleep(Duration::from_millis(5));
+    let passed = Instant::now().saturating_duration_since(core.now());
+    core.tick(1, passed, LONG);
+    core.tidy();
+    let names = ["transfer.tx_bytes", "agent.starts", "ring.resets"];
+    let is_instance = core.instances().contains_key("agent");
+    is_instance.then(|| names.map(|name| core.value(name, "agent")))
+}
+
+#[test]
+fn a_start_is_counted_though_the_ring_went_round_to_its_start() {
+    needs_root();
+    let mut core = Core::new("");
+    let rings = core.rings();
+    // 16 events: the positions are those of the beginning.
+    let options =
+        "--register 1000 --errors 2 --transfers 3 --rate 0 --read-every 0 --size 100 --linger 600";
+    let first = start(&rings, options);
+    wait_for("all is counted", || {
+        (tick(&mut core) == Some([300, 1, 0])).then_some(())
+    });
+    first.kill();
+    let _second = start(&rings, "--rate 0.001");
+    wait_for("the second start is seen", || {
+        (tick(&mut core) == Some([300, 2, 1])).then_some(())
+    });
+}
+
+#[test]
+fn one_that_is_started_anew_is_there_before_its_first_event() {
+    needs_root();
+    let mut core = Core::new("retain = \"1s\"");
+    let rings = core.rings();
+    let options = "--rate 0.001";
+    for start in 1..=3 {
+        let agent = self::start(&rings, options);
+        wait_for("it is an instance", || {
+            let [_, starts, _] = tick(&mut core)?;
+            (starts == start).then_some(())
+        });
+        agent.kill();
+        wait_for("it has left", || tick(&mut core).is_none().then_some(()));
+    }
+}

@@ -1,0 +1,399 @@
+//! What of a ring is drained that others use too, or that is not whole: other readers and drainers, positions that somebody moves,
+//! holes, full rings, and rings that wait for their turns.
+
+use crate::support::kit::layers::BATCH;
+use crate::support::kit::writer::{Kind, Layout, RingWriter};
+use crate::support::kit::{Core, LONG, SECOND, push};
+use nix::fcntl::{FcntlArg, fcntl};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+#[test]
+fn a_restart_is_told_from_another_reader() {
+    let mut core = Core::new("");
+    let mut ring = core.ring("a");
+    for _ in 0..2 {
+        (0..5).for_each(|_| push(&mut ring, 1));
+        core.run(1);
+    }
+    let mut ring = core.ring("a");
+    push(&mut ring, 1000);
+    core.run(1);
+    assert_eq!(core.only(), [1010, 1, 0]);
+    // Another reader takes two of three.
+    (0..3).for_each(|_| push(&mut ring, 100));
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(core.path("a"))
+        .expect("there");
+    file.write_all_at(&3_u64.to_le_bytes(), 8).expect("written");
+    core.run(1);
+    assert_eq!(core.only(), [1110, 1, 2]);
+}
+
+/// A lock on a whole file, kept until the descriptor is closed.
+fn locked(path: &Path, kind: i32) -> File {
+    let mut options = fs::OpenOptions::new();
+    options.read(true).write(kind == libc::F_WRLCK);
+    let file = options.open(path).expect("there");
+    let lock = libc::flock {
+        l_type: libc::c_short::try_from(kind).expect("small"),
+        l_whence: 0,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    fcntl(&file, FcntlArg::F_OFD_SETLK(&lock)).expect("nobody else has it");
+    file
+}
+
+#[test]
+fn a_stranger_who_may_only_read_a_ring_cannot_keep_its_reader_away() {
+    let mut core = Core::new("");
+    let mut ring = core.ring("a");
+    let _lock = locked(&core.path("a"), libc::F_RDLCK);
+    push(&mut ring, 1);
+    core.run(1);
+    assert_eq!((core.only(), ring.pending()), ([1, 0, 0], 0));
+}
+
+#[test]
+fn lock_is_taken_when_a_read_lock_has_gone() {
+    let (mut one, state) = (Core::new(""), tempfile::tempdir().expect("a directory"));
+    let mut ring = one.ring("a");
+    let lock = locked(&one.path("a"), libc::F_RDLCK);
+    push(&mut ring, 1);
+    one.run(1);
+    // A second daemon cannot know of the first while no process can have the lock.
+    let mut other = Core::on(&one.rings(), &state.path().join("state"), "");
+    other.run(1);
+    drop(lock);
+    one.run(2);
+    other.run(2);
+    let mode = |core: &Core| core.text("agent.mode", "a").expect("known");
+    assert_eq!([mode(&one), mode(&other)], ["drain", "observe"]);
+    push(&mut ring, 10);
+    other.run(1);
+    assert_eq!(ring.pending(), 1, "only followed");
+    one.run(1);
+    assert_eq!(
+        (ring.pending(), one.value("transfer.tx_bytes", "a")),
+        (0, 11)
+    );
+}
+
+#[test]
+fn a_ring_with_traffic_is_taken_over_soon_after_its_drainer_has_gone() {
+    let mut core = Core::new("");
+    let mut ring = core.ring("a");
+    let lock = locked(&core.path("a"), libc::F_WRLCK);
+    push(&mut ring, 1);
+    core.run(1);
+    assert_eq!(
+        (core.only(), ring.pending()),
+        ([1, 0, 0], 1),
+        "only followed"
+    );
+    drop(lock);
+    for _ in 0..12 {
+        push(&mut ring, 1);
+        core.tick(1, SECOND / 5, SECOND);
+    }
+    assert_eq!((core.only(), ring.pending()), ([13, 0, 0], 0));
+}
+
+#[test]
+fn who_puts_read_pos_before_the_end_again_and_again_gets_two_batches_a_drain() {
+    let mut core = Core::new("");
+    // What /proc shows is not waited for.
+    core.set_patience(Duration::ZERO);
+    let mut ring = core.ring("a");
+    for _ in 0..16 {
+        push(&mut ring, 1);
+        core.run(1);
+    }
+    let file = fs::OpenOptions::new().write(true).open(core.path("a"));
+    let (file, done) = (file.expect("there"), AtomicBool::new(false));
+    let counted = |core: &Core| core.all("ring.events")["a"];
+    // Two and one before the end, and as many once more.
+    let positions = [0_u64, 13].map(u64::to_le_bytes).concat();
+    let most = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                file.write_all_at(&positions, 0).expect("written");
+            }
+        });
+        let drains = (0..50_000).map(|_| {
+            let before = counted(&core);
+            core.drain();
+            counted(&core) - before
+        });
+        let most = drains.max();
+        done.store(true, Relaxed);
+        most
+    });
+    assert!(most <= Some(4), "{most:?}");
+}
+
+#[test]
+fn a_ring_that_is_followed_and_restarted_shows_nothing_old() {
+    let mut core = Core::new("observe = true");
+    let mut ring = core.ring("a");
+    (0..6).for_each(|_| push(&mut ring, 1));
+    core.run(1);
+    let mut ring = core.ring("a");
+    push(&mut ring, 1000);
+    core.run(2);
+    assert_eq!((core.only(), ring.pending()), ([1006, 1, 0], 1));
+}
+
+/// Fills a ring with events of no type.
+fn fill(file: &File, slots: u64) {
+    let len = file.metadata().expect("open").len() - 40;
+    let zeros = vec![0; usize::try_from(len).expect("small")];
+    file.write_all_at(&zeros, 40).expect("written");
+    file.write_all_at(&(slots - 1).to_le_bytes(), 0)
+        .expect("written");
+}
+
+#[test]
+fn events_where_nothing_was_ever_written_are_not_read() {
+    let mut core = Core::in_memory("");
+    let path = core.path("sparse");
+    let mut ring = RingWriter::create(&path, Layout::V4, 1 << 36).expect("a sparse ring");
+    push(&mut ring, 1);
+    core.run(1);
+    let file = fs::OpenOptions::new().write(true).open(&path);
+    let file = file.expect("there");
+    for position in [1_u64 << 35, (1 << 36) - 1, 1000] {
+        file.write_all_at(&position.to_le_bytes(), 0)
+            .expect("written");
+        core.run(5);
+    }
+    assert_eq!(core.sent(), [("sparse", 1)].into());
+    assert_eq!(core.value("ring.unknown", "sparse"), 0);
+    // Not a page was made for them.
+    assert!(file.metadata().expect("open").blocks() < 100);
+}
+
+#[test]
+fn a_position_that_moves_while_it_is_looked_at_leads_into_no_hole() {
+    let mut core = Core::in_memory("");
+    let path = core.path("a");
+    let mut ring = RingWriter::create(&path, Layout::V4, 1 << 20).expect("a ring");
+    push(&mut ring, 1);
+    core.run(1);
+    let file = fs::OpenOptions::new().write(true).open(&path);
+    let file = file.expect("there");
+    let blocks = || file.metadata().expect("open").blocks();
+    let before = blocks();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                // From an event that may be there to all that were never written.
+                for (pos, word) in [(2_u64, 0), (1, 8), (1 << 19, 0)] {
+                    file.write_all_at(&pos.to_le_bytes(), word)
+                        .expect("written");
+                }
+            }
+        });
+        for _ in 0..10_000 {
+            core.run(1);
+        }
+        done.store(true, Relaxed);
+    });
+    // The slot that is said to be the next, and the ring's last, are looked at wherever they are: a page each.
+    assert!(blocks() <= before + 2 * 8, "{} and {before}", blocks());
+}
+
+#[test]
+fn the_rings_of_one_agent_have_their_turns_as_those_of_many_have() {
+    let mut core = Core::new("");
+    let slots = 1 << 16;
+    for _ in 0..20 {
+        // Unlinked and made again, while the old one is still held.
+        let path = core.path("flood");
+        std::mem::forget(RingWriter::create(&path, Layout::V1, slots).expect("a ring"));
+        let file = fs::OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .expect("there");
+        core.scan();
+        core.advance(3 * SECOND);
+        fill(&file, slots);
+        fs::remove_file(path).expect("there");
+    }
+    // No time at all: each tick counts a batch, of one ring, and no more.
+    core.tick(1, SECOND, Duration::ZERO);
+    let drained = |core: &Core| core.all("ring.unknown").values().sum::<u64>();
+    assert_eq!(drained(&core), BATCH);
+    for _ in 0..20 * slots / BATCH {
+        core.tick(1, SECOND, Duration::ZERO);
+    }
+    assert_eq!(drained(&core), 20 * (slots - 1));
+}
+
+#[test]
+fn no_pair_is_made_across_what_a_full_ring_lost_wherever_its_batch_began() {
+    for before in [0, 1] {
+        for (requests, pairs) in [(14, 0), (5, 1)] {
+            let mut core = Core::new("");
+            let mut ring = RingWriter::create(&core.path("a"), Layout::V4, 16).expect("a ring");
+            for _ in 0..before {
+                push(&mut ring, 1);
+                core.run(1);
+            }
+            for _ in 0..requests {
+                assert!(ring.push(Kind::TxRequests, 1));
+            }
+            assert!(ring.push(Kind::XferTime, 10));
+            // The bytes of that transfer are lost where the ring is full, and what comes then are another's.
+            let is_full = !ring.push(Kind::TxBytes, 1 << 20);
+            assert_eq!(is_full, requests == 14);
+            core.run(1);
+            if is_full {
+                assert!(ring.push(Kind::TxBytes, 1 << 30));
+                core.run(1);
+            }
+            let bandwidths = core.transfers("bandwidth.buckets", "a");
+            assert_eq!(bandwidths, pairs, "{before} {requests}");
+        }
+    }
+}
+
+#[test]
+fn a_full_ring_that_is_followed_is_full_once_however_many_batches_it_is() {
+    let mut core = Core::new("observe = true");
+    let path = core.path("a");
+    let mut ring = RingWriter::create(&path, Layout::V4, 1 << 15).expect("a ring");
+    while ring.push(Kind::TxBytes, 1) {}
+    core.tick(9, Duration::from_millis(100), LONG);
+    let full = |core: &Core| core.value("ring.full", "a");
+    assert_eq!(full(&core), 1);
+    for metric in ["ring.highwater", "ring.events"] {
+        assert_eq!(core.value(metric, "a"), (1 << 15) - 1, "{metric}");
+    }
+    // As long as nobody drains it, it loses what comes: a rate shows that.
+    for _ in 0..3 {
+        let before = full(&core);
+        core.run(10);
+        let more = full(&core) - before;
+        assert!((2..=10).contains(&more), "{more} times in 10 s");
+    }
+    drop(ring);
+    core.run(10);
+    let ended = full(&core);
+    core.run(10);
+    assert_eq!(full(&core), ended, "nobody is there to lose anything");
+}
+
+/// What this thread has worked, however busy the machine is with others.
+fn own_time() -> Duration {
+    let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
+    time.expect("Linux has it").into()
+}
+
+#[test]
+fn rings_that_hold_more_than_there_is_time_for_have_their_turns() {
+    let mut core = Core::new("");
+    let slots = 1 << 16;
+    for number in 0..30 {
+        let path = core.path(&format!("flood-{number}"));
+        drop(RingWriter::create(&path, Layout::V1, slots).expect("a ring"));
+        let file = fs::OpenOptions::new()
+            .write(true)
+            .open(path)
+            .expect("there");
+        fill(&file, slots);
+    }
+    push(&mut core.ring("good"), 1);
+    core.scan();
+    let started = own_time();
+    let budget = Duration::from_millis(5);
+    let mut ticks = 0;
+    while !core
+        .all("transfer.tx_bytes")
+        .values()
+        .any(|&sent| sent == 1)
+    {
+        core.tick(1, Duration::from_millis(50), budget);
+        ticks += 1;
+    }
+    // A batch more than the budget at most, on a machine that may be slow.
+    let each = (own_time() - started) / ticks;
+    assert!(each < 20 * budget, "{each:?} for each of {ticks} ticks");
+    assert!(
+        ticks <= 31,
+        "one agent at least has its turn in each tick: {ticks}"
+    );
+}
+
+#[test]
+fn one_ring_under_two_paths_is_counted_once() {
+    let mut core = Core::new("");
+    let rings = core.rings();
+    let again = rings.join("../rings");
+    core.configure(&format!("telemetry_dir = [{rings:?}, {again:?}]"));
+    push(&mut core.ring("a"), 9);
+    core.run(3);
+    assert_eq!(core.sent(), [("a", 9)].into());
+}
+
+/// Where all events are alike, a producer that has gone round leaves the bytes that were there before, as one that was started
+/// anew does; and write-back changes the times of its file.
+#[test]
+fn a_ring_of_events_that_are_all_alike_is_never_counted_twice_where_it_is_followed() {
+    for lag in 0..8 {
+        let mut core = Core::new("observe = true");
+        let mut ring = core.ring("a");
+        let mut pushed = 0;
+        push(&mut ring, 1);
+        core.run(2);
+        let file = core.path("a");
+        for round in 0..60_u32 {
+            for _ in 0..1 + round % 5 {
+                pushed += u64::from(ring.push(Kind::TxBytes, 1));
+            }
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600 + (round & 1));
+            fs::set_permissions(&file, mode).expect("ours");
+            // As old as a settled time is.
+            std::thread::sleep(Duration::from_millis(if round % 10 == 0 { 25 } else { 0 }));
+            core.run(1);
+            let sent = core.sent()["a"];
+            assert!(
+                sent <= 1 + pushed,
+                "{sent} of {pushed}, lag {lag}, round {round}"
+            );
+            // Another drains it, and may be behind.
+            let behind = lag.min(ring.pending());
+            let read_pos = (ring.write_pos() + 16 - behind) % 16;
+            ring.set_read_pos(read_pos);
+        }
+        let [sent, resets, _] = core.only();
+        assert!(
+            sent + 16 * resets > pushed,
+            "{sent} of {pushed}, {resets} resets"
+        );
+    }
+}
+
+#[test]
+fn a_ring_whose_positions_were_wrong_is_drained_soon_after_they_are_right() {
+    let mut core = Core::in_memory("");
+    let mut ring = core.ring("a");
+    push(&mut ring, 3);
+    ring.set_read_pos(1 << 40);
+    core.run(5);
+    // Until the times of the file are old enough to tell.
+    std::thread::sleep(Duration::from_millis(60));
+    core.run(60);
+    assert_eq!(core.sent(), [].into());
+    // Through its mapping, which leaves the times of the file as they are.
+    ring.set_read_pos(0);
+    core.run(5);
+    assert_eq!((core.sent(), ring.pending()), ([("a", 3)].into(), 0));
+}

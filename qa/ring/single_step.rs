@@ -1,0 +1,298 @@
+//! Wherever a drain is killed, the next start has every event once: a drain is single-stepped, and the restart's decision is
+//! run on each state that shared memory was in on the way.
+//!
+//! Another process sees nothing of a drain but what it stores in the ring and in the state file, so that those states stand for
+//! a kill after each instruction. qa/ring/every_instruction.rs kills for real.
+
+use crate::support::drain::{Bench, Contents, Meanwhile, NEW};
+use crate::support::writer::Layout;
+use crate::support::{example, leave_out};
+
+/// A moment of a drain at which shared memory changed.
+struct Moment {
+    /// The instruction, from the drain's first on, and what it changed.
+    name: String,
+    contents: Contents,
+}
+
+/// All of a drain, in a mode of qa/one_drain.rs, from what was before it to its end; and its instructions.
+fn moments(bench: &Bench, mode: &str) -> (Vec<Moment>, usize) {
+    let drain = bench.stopped_as(mode);
+    let files = bench.files();
+    let mut moments = vec![Moment {
+        name: "the beginning".into(),
+        contents: Contents::read(&files),
+    }];
+    let mut steps = 0;
+    while drain.step() {
+        steps += 1;
+        let contents = Contents::read(&files);
+        let before = &moments.last().expect("the beginning").contents;
+        if contents != *before {
+            let name = format!("instruction {steps} changes {}", contents.changed(before));
+            moments.push(Moment { name, contents });
+        }
+    }
+    (moments, steps)
+}
+
+/// What comes of a kill at a moment of a drain, when another one follows.
+#[derive(Debug)]
+struct Outcome {
+    moment: String,
+    /// Bytes, resets and foreign reads.
+    found: [u64; 3],
+    /// The bytes that were pushed.
+    pushed: u64,
+}
+
+/// What comes of a kill at each moment of a drain; and how many instructions it took.
+fn after_each(bench: &mut Bench, meanwhile: Meanwhile, mode: &str) -> (Vec<Outcome>, usize) {
+    let pushed = bench.pushed;
+    let (moments, steps) = moments(bench, mode);
+    assert!(
+        steps > 1000 && moments.len() > 5,
+        "a drain writes its record and a position: {} changes in {steps} steps",
+        moments.len()
+    );
+    let mut found = Vec::new();
+    for moment in moments {
+        bench.restore(&moment.contents);
+        bench.pushed = pushed;
+        bench.pass(meanwhile);
+        found.push(Outcome {
+            moment: moment.name,
+            found: bench.finish(),
+            pushed: bench.pushed,
+        });
+    }
+    (found, steps)
+}
+
+/// The moments after which a kill costs or doubles events.
+fn wrong(bench: &mut Bench, meanwhile: Meanwhile, mode: &str) -> (Vec<Outcome>, usize) {
+    let (mut outcomes, steps) = after_each(bench, meanwhile, mode);
+    outcomes.retain(|outcome| outcome.found != [outcome.pushed, 0, 0]);
+    (outcomes, steps)
+}
+
+/// That of all layouts, for `TORTURE`, or of the newest and the oldest, whose slots are the longest.
+fn layouts() -> Vec<Layout> {
+    match torture() {
+        true => Layout::ALL.to_vec(),
+        false => vec![Layout::V4, Layout::V1],
+    }
+}
+
+fn torture() -> bool {
+    std::env::var_os("TORTURE").is_some()
+}
+
+fn every_event_once(before: u64, meanwhile: Meanwhile) {
+    let program = example("one_drain");
+    for layout in layouts() {
+        let mut bench = Bench::of(&program, layout, before);
+        let (wrong, steps) = wrong(&mut bench, meanwhile, "step");
+        assert!(
+            wrong.is_empty(),
+            "{layout:?}, {before} events before, {meanwhile:?}, of {steps} instructions: {wrong:#?}"
+        );
+    }
+}
+
+#[test]
+fn a_kill_after_any_instruction_at_the_start_of_a_ring() {
+    every_event_once(0, Meanwhile::Nothing);
+    every_event_once(0, Meanwhile::Touched);
+}
+
+#[test]
+fn a_kill_after_any_instruction_in_the_midst_of_a_ring() {
+    every_event_once(5, Meanwhile::Nothing);
+    every_event_once(5, Meanwhile::Touched);
+}
+
+#[test]
+fn a_kill_after_any_instruction_where_a_ring_begins_anew_and_is_filled_meanwhile() {
+    every_event_once(14, Meanwhile::Filled);
+    every_event_once(16, Meanwhile::Filled);
+}
+
+/// What a kill may have left of a batch that was counted, from 5 to 8 of the ring, and what comes of it.
+#[derive(Clone, Copy, Debug)]
+enum Left {
+    /// All is done but for the note of that.
+    Released,
+    /// Its slots are not given back.
+    Unreleased,
+    /// Another reader took one event of it.
+    Between,
+    /// Another reader took an event behind it, of two.
+    Behind,
+    /// The agent was started anew in place, and has sent two events.
+    NewRing,
+    /// The same, of a batch from 0 to 3, and its slots were given back in the new ring.
+    NewRingReleased,
+}
+
+impl Left {
+    const ALL: [Self; 6] = [
+        Self::Released,
+        Self::Unreleased,
+        Self::Between,
+        Self::Behind,
+        Self::NewRing,
+        Self::NewRingReleased,
+    ];
+
+    /// How many events there were before the batch.
+    fn before(self) -> u64 {
+        match self {
+            Self::NewRingReleased => 0,
+            _ => 5,
+        }
+    }
+
+    /// Leaves it so; bytes, resets and foreign reads that are right.
+    fn leave(self, bench: &mut Bench) -> [u64; 3] {
+        bench.finish();
+        let counted = bench.pushed;
+        match self {
+            Self::Released | Self::Unreleased | Self::Between => bench.push(NEW),
+            Self::Behind => (0..2).for_each(|_| bench.push(NEW)),
+            Self::NewRing | Self::NewRingReleased => bench.restart(2),
+        }
+        let all = bench.pushed;
+        match self {
+            Self::Released => bench.leave_at(8),
+            Self::Unreleased => bench.leave_at(5),
+            Self::Between => bench.leave_at(6),
+            Self::Behind => bench.leave_at(9),
+            Self::NewRing => bench.leave_at(0),
+            Self::NewRingReleased => bench.leave_at(3),
+        }
+        match self {
+            Self::Released | Self::Unreleased => [all, 0, 0],
+            Self::Between => [all, 0, 1],
+            Self::Behind => [counted + NEW, 0, 1],
+            Self::NewRing | Self::NewRingReleased => [all, 1, 0],
+        }
+    }
+}
+
+/// A start that finds out what the one before has left is killed in the midst of that as well.
+#[test]
+fn a_kill_after_any_instruction_of_the_start_that_decides_what_became_of_a_batch() {
+    let program = example("one_drain");
+    for layout in layouts() {
+        for left in Left::ALL {
+            let mut bench = Bench::of(&program, layout, left.before());
+            let [bytes, resets, foreign] = left.leave(&mut bench);
+            let (outcomes, steps) = after_each(&mut bench, Meanwhile::Nothing, "step");
+            let last = outcomes.last().expect("there are some");
+            let right = [bytes, resets, foreign];
+            assert_eq!(last.found, right, "{layout:?} {left:?}, without a kill");
+            for Outcome { moment, found, .. } in outcomes {
+                // That somebody else took events is told once the position is right: a kill in between loses the note of it, and
+                // no event.
+                let is_right = found[..2] == right[..2] && found[2] <= foreign;
+                assert!(
+                    is_right,
+                    "{layout:?} {left:?}, {moment} of {steps}: {found:?}, and {right:?} is right"
+                );
+            }
+        }
+    }
+}
+
+/// What comes between a batch that is counted and the swap that gives its slots back.
+#[derive(Clone, Copy, Debug)]
+enum Between {
+    /// Another reader takes one of its events, of three.
+    OneTaken,
+    /// Another reader takes all of them.
+    AllTaken,
+    /// Another reader takes all of them, and one of two that came since.
+    MoreTaken,
+    /// The agent is started anew in place, and sends two events.
+    Restart,
+}
+
+/// Has a drain count its batch, and then, before it goes on to its end, this come; what the next start finds.
+fn interrupted(bench: &mut Bench, between: Between, from: u64) -> [u64; 3] {
+    let [ring, state] = bench.files();
+    let words = || {
+        let generation = Contents::generation(&state);
+        (generation, Contents::read_pos(&ring))
+    };
+    // How often the record is written before the slots are given back.
+    let beginning = Contents::read(&bench.files());
+    let drain = bench.stopped_as("step");
+    let (start, mut counted) = (words(), 0);
+    while drain.step() && words().1 == start.1 {
+        counted = words().0.wrapping_sub(start.0);
+    }
+    drop(drain);
+    bench.restore(&beginning);
+    let drain = bench.stopped_as("step");
+    while words().0.wrapping_sub(start.0) < counted {
+        assert!(drain.step(), "it counts as often as before");
+    }
+    assert_eq!(words().1, from, "not given back");
+    match between {
+        Between::OneTaken => bench.take_up_to(from + 1),
+        Between::AllTaken => bench.take_up_to(from + 3),
+        Between::MoreTaken => {
+            (0..2).for_each(|_| bench.push(NEW));
+            bench.take_up_to(from + 4);
+        }
+        Between::Restart => bench.restart(2),
+    }
+    while drain.step() {}
+    drop(drain);
+    bench.finish()
+}
+
+#[test]
+fn what_comes_before_the_slots_are_given_back_is_noticed_by_the_drain_itself() {
+    let program = example("one_drain");
+    // It is the same for all of them.
+    let layouts = layouts().into_iter();
+    for layout in layouts.filter(|layout| *layout == Layout::V4 || torture()) {
+        for from in [0, 5] {
+            for between in [
+                Between::OneTaken,
+                Between::AllTaken,
+                Between::MoreTaken,
+                Between::Restart,
+            ] {
+                let mut bench = Bench::of(&program, layout, from);
+                let found = interrupted(&mut bench, between, from);
+                let all = bench.pushed;
+                let right = match between {
+                    Between::OneTaken => [all, 0, 1],
+                    Between::AllTaken => [all, 0, 0],
+                    Between::MoreTaken => [all - NEW, 0, 1],
+                    Between::Restart => [all, 1, 0],
+                };
+                assert_eq!(found, right, "{layout:?} {between:?} {from}");
+            }
+        }
+    }
+}
+
+#[test]
+fn slots_that_are_given_back_before_they_are_counted_are_found_out_and_named() {
+    if !cfg!(debug_assertions) {
+        leave_out("the steps can only be swapped with debug assertions");
+    }
+    let program = example("one_drain");
+    let mut bench = Bench::new(&program, 5);
+    let (wrong, _) = wrong(&mut bench, Meanwhile::Nothing, "swapped");
+    let first = wrong.first().expect("it is found out");
+    assert!(
+        first.moment.ends_with("changes the ring's read position"),
+        "{wrong:#?}"
+    );
+    assert_eq!(first.found[0], 5, "the batch is lost");
+}

@@ -1,0 +1,377 @@
+//! What another user of the host makes much of, as that user: it costs him, and nobody else.
+
+use crate::support::measure::timed;
+use crate::support::pdu::Link;
+use crate::support::stranger::{Stranger, VICTIM, open_to_all, ring, shared_home, shell};
+use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::{self, Home, PMDANIXL, Pmcd, is_alone, run, wait_for};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const TX_BYTES: &str = "transfer.tx_bytes";
+
+/// The agent behind a pipe, for a shared home.
+fn serve(home: &Home) -> Link {
+    Link::start(home, Command::new(PMDANIXL)).expect("it starts")
+}
+
+/// One of its values that have no instances.
+fn control(link: &mut Link, name: &str) -> u64 {
+    link.values(&format!("control.{name}")).expect("an answer")[""]
+}
+
+fn becomes(link: &mut Link, name: &str, expected: u64) {
+    wait_for(&format!("{name} is {expected}"), || {
+        let values = link.values(TX_BYTES).expect("an answer");
+        let shown = values.get(name).copied().unwrap_or(0);
+        assert!(shown <= expected, "{name}: {shown} of {expected}");
+        (shown == expected).then_some(())
+    });
+}
+
+/// Sends as many events as a ring of 64 slots holds, as soon as there is room; none is lost, and none counted twice.
+fn sends(link: &mut Link, victim: &mut RingWriter, name: &str, before: u64, events: u64) {
+    for _ in 0..events {
+        wait_for("there is room", || {
+            let sent = victim.push(Kind::TxBytes, 1);
+            if !sent {
+                link.fetch(&[TX_BYTES]).expect("an answer");
+            }
+            sent.then_some(())
+        });
+    }
+    becomes(link, name, before + events);
+}
+
+/// 4 KiB on disk, or none, that say that they are 2^36 events: whoever reads them reads for ever, and fills a tmpfs.
+#[test]
+fn a_ring_that_claims_2_to_the_36_events_is_refused_and_stays_a_hole() {
+    let home = shared_home();
+    // The header of an empty ring, with other positions and another size.
+    shell(
+        &home,
+        "{ printf '\\377\\377\\377\\377\\17\\0\\0\\0'; head -c 8 /dev/zero
+           printf '\\4\\0\\0\\0\\4\\0\\0\\0'
+           printf '\\0\\0\\0\\0\\20\\0\\0\\0' ; printf '\\377\\377\\377\\377\\17\\0\\0\\0'; } > sparse
+         truncate -s $((40 + (1 << 36) * 16)) sparse",
+    );
+    let before = fs::metadata(home.ring("sparse")).expect("there").blocks();
+    let _victim = ring(&home, VICTIM, "victim");
+    let mut link = serve(&home);
+    becomes(&mut link, "victim", 1);
+    wait_for("it is refused", || {
+        (control(&mut link, "files.refused") == 1).then_some(())
+    });
+    let log = home.log();
+    assert!(
+        log.contains("/sparse\": refused: ") && log.contains("max_capacity"),
+        "{log}"
+    );
+    let after = fs::metadata(home.ring("sparse")).expect("there").blocks();
+    assert_eq!(after, before, "none of it was filled");
+    assert!(link.end().success());
+}
+
+/// Write positions that move cost their owner nothing, and their reader 1,024 events each.
+#[test]
+fn rings_that_a_stranger_keeps_full_cost_no_other_an_event_and_no_answer_its_time() {
+    let home = shared_home();
+    let mut victim = ring(&home, VICTIM, "victim");
+    let mut link = serve(&home);
+    becomes(&mut link, "victim", 1);
+    let flood = Stranger::does(&home, &["flood", "400", "4096"]);
+    wait_for("all of them are agents", || {
+        let instances = link.instances().expect("an answer");
+        (instances.len() == 401).then_some(())
+    });
+    sends(&mut link, &mut victim, "victim", 1, 5_000);
+    let mut own: Vec<Duration> = (0..101)
+        .map(|_| timed(&mut link, TX_BYTES).1.own())
+        .collect();
+    own.sort();
+    // Processor time, of the answer in the middle: 2 ms. It was 170 to 1,000 where all was read that there was.
+    assert!(own[50] < Duration::from_millis(50), "{own:?}");
+    sends(&mut link, &mut victim, "victim", 5_001, 1_000);
+    let least = flood.times();
+    assert!(least > 0, "each ring has its turn");
+    assert!(link.end().success());
+}
+
+#[test]
+fn names_that_come_and_go_cost_neither_places_nor_files_nor_a_victims_total() {
+    let home = shared_home();
+    home.set("max_agents = 20\nretain = \"0s\"\ndrain_interval = \"20ms\"");
+    let mut victim = ring(&home, VICTIM, "victim");
+    let mut link = serve(&home);
+    sends(&mut link, &mut victim, "victim", 1, 6);
+    let before = link.instances().expect("an answer");
+    let old = before.iter().find(|(_, name)| *name == "victim");
+    let old = *old.expect("it is shown").0;
+    drop(victim);
+    fs::remove_file(home.ring("victim")).expect("there");
+    // Those whose files are still there when they are looked for are instances; most are gone before.
+    let churn = Stranger::does(&home, &["churn"]);
+    wait_for("more have come than are remembered", || {
+        let instances = link.instances().expect("an answer");
+        assert!(instances.len() <= 20, "{instances:?}");
+        let known = link.figures(&home).agents;
+        assert!(known <= 80, "{known}");
+        let last = instances
+            .values()
+            .filter_map(|name| name.strip_prefix("churn-")?.parse().ok());
+        (last.max() > Some(100)).then_some(())
+    });
+    assert!(churn.times() > 100);
+    let _victim = ring(&home, VICTIM, "victim");
+    let (new, shown) = wait_for("the victim is back", || {
+        let instances = link.instances().expect("an answer");
+        let new = *instances.iter().find(|(_, name)| *name == "victim")?.0;
+        let shown = *link.values(TX_BYTES).expect("an answer").get("victim")?;
+        (shown == 1 || shown >= 8).then_some((new, shown))
+    });
+    assert_eq!((new, shown), (old, 8), "its total, under its id");
+    assert!(link.end().success());
+    let sizes = |path: &Path| -> u64 {
+        let files = fs::read_dir(path).expect("there");
+        files
+            .map(|file| file.expect("there").metadata().expect("there").len())
+            .sum()
+    };
+    let ids = sizes(&home.path("var/config/pmda"));
+    assert!(ids < 64 * 1024, "{ids} bytes of names");
+}
+
+/// Where there is no sticky bit, anybody can remove a victim's file and have one of that name.
+#[test]
+fn who_takes_a_victims_name_changes_no_value_of_the_victims() {
+    let home = shared_home();
+    let mut victim = ring(&home, VICTIM, "victim");
+    let mut link = serve(&home);
+    sends(&mut link, &mut victim, "victim", 1, 999);
+    // What one event cannot be is not believed.
+    let absurd = u64::MAX - 399;
+    let taken = Stranger::does(&home, &["take", "victim", &absurd.to_string()]);
+    wait_for("the stranger's ring is drained", || {
+        let values = link.values("ring.unknown").expect("an answer");
+        (*values.get("victim@uid4243")? == 511).then_some(())
+    });
+    // The victim's own is still mapped, and still read.
+    sends(&mut link, &mut victim, "victim", 1_000, 200);
+    let values = link.values(TX_BYTES).expect("an answer");
+    assert_eq!((values["victim"], values["victim@uid4243"]), (1_200, 0));
+    assert_eq!(taken.times(), 511);
+    // Nor does what can be, however much it comes to.
+    let most = support::kit::layers::MAX_VALUE;
+    let _taken = Stranger::does(&home, &["take", "victim", &most.to_string()]);
+    becomes(&mut link, "victim@uid4243", u64::MAX);
+    becomes(&mut link, "victim", 1_200);
+    assert!(link.end().success());
+}
+
+#[test]
+fn thousands_of_rings_at_once_are_all_served_and_so_is_who_comes_last() {
+    let home = shared_home();
+    let rings = Stranger::does(&home, &["rings", "4096"]);
+    let mut link = serve(&home);
+    wait_for("all are agents", || {
+        let values = link.values("transfer.rx_bytes").expect("an answer");
+        (values.len() == 4096 && values.values().all(|value| *value == 1)).then_some(())
+    });
+    let mut victim = ring(&home, VICTIM, "victim");
+    sends(&mut link, &mut victim, "victim", 1, 500);
+    let values = link.values("transfer.rx_bytes").expect("an answer");
+    assert!(values.len() <= 4096, "{} agents", values.len());
+    assert_eq!(rings.times(), 4096);
+    assert!(link.end().success());
+}
+
+/// Stores that are written to all the time, more than there are places for, also over a kill of the daemon.
+#[test]
+fn living_stores_leave_room_for_others_and_each_byte_counts_once() {
+    let home = shared_home();
+    home.set(&format!(
+        "multiproc_dir = {:?}\nmax_agents = 8\nretain = \"0s\"",
+        home.rings()
+    ));
+    let stores = Stranger::does(&home, &["stores", "30"]);
+    let mut link = serve(&home);
+    wait_for("all places are taken", || {
+        (control(&mut link, "places.taken") == 8).then_some(())
+    });
+    let mut victims: Vec<RingWriter> = (0..4)
+        .map(|number| ring(&home, VICTIM, &format!("victim-{number}")))
+        .collect();
+    for (number, victim) in victims.iter_mut().enumerate() {
+        sends(&mut link, victim, &format!("victim-{number}"), 1, 100);
+    }
+    let pid = i32::try_from(link.pid()).expect("a pid");
+    kill(Pid::from_raw(pid), Signal::SIGKILL).expect("ours");
+    drop(link);
+    let mut link = serve(&home);
+    for (number, victim) in victims.iter_mut().enumerate() {
+        sends(&mut link, victim, &format!("victim-{number}"), 101, 100);
+    }
+    // Where the victims' places were, others' stores are, which go on where they were.
+    drop(victims);
+    for number in 0..4 {
+        fs::remove_file(home.ring(format!("victim-{number}"))).expect("there");
+    }
+    wait_for("the victims have left", || {
+        let values = link.values(TX_BYTES).expect("an answer");
+        let stores = values.keys().filter(|name| name.starts_with("store-"));
+        assert!(values.len() <= 8, "{values:?}");
+        (stores.count() == 8).then_some(())
+    });
+    let each = stores.times();
+    wait_for("all that are shown are counted to their end", || {
+        let values = link.values(TX_BYTES).expect("an answer");
+        let known = link.figures(&home).agents;
+        let host = link.values("host.transfer.tx_bytes").expect("an answer")[""];
+        // Each store is one agent, whatever happened to it.
+        assert!(
+            known <= 34 && !values.keys().any(|name| name.contains('@')),
+            "{values:?}"
+        );
+        assert!(
+            host <= 4 * 201 + (known - 4) * each,
+            "{host} of {known} times {each}"
+        );
+        values.values().all(|value| *value == each).then_some(())
+    });
+    assert!(link.end().success());
+}
+
+#[test]
+fn files_that_are_rewritten_all_the_time_hide_no_new_agent() {
+    let home = shared_home();
+    let rewritten = Stranger::does(&home, &["rewrite", "5000"]);
+    let mut link = serve(&home);
+    for number in 0..2 {
+        let name = format!("victim-{number}");
+        let mut victim = ring(&home, VICTIM, &name);
+        sends(&mut link, &mut victim, &name, 1, 200);
+    }
+    wait_for("what is met is remembered", || {
+        (link.figures(&home).rejected >= 5_000).then_some(())
+    });
+    let mut own: Vec<Duration> = (0..101)
+        .map(|_| timed(&mut link, TX_BYTES).1.own())
+        .collect();
+    own.sort();
+    // Processor time, of the answer in the middle. It was 500 to 4,200 where an answer looked at 100,000 files.
+    assert!(own[50] < Duration::from_millis(50), "{own:?}");
+    assert!(rewritten.times() > 1);
+    assert!(link.end().success());
+}
+
+/// Log, state and instance ids are on a file system that a stranger fills to the last byte.
+#[test]
+fn a_stranger_who_fills_the_disk_costs_no_value() {
+    if !is_alone() {
+        return;
+    }
+    let home = shared_home();
+    let disk = home.path("disk");
+    fs::create_dir(&disk).expect("made");
+    let tmpfs = ["-t", "tmpfs", "-o", "size=8m,mode=1777", "stranger"];
+    run(Command::new("mount").args(tmpfs).arg(&disk));
+    let mut victim = ring(&home, VICTIM, "victim");
+    let pmcd = Pmcd::start_with(&home, "disk/pcp", |_| ());
+    pmcd.becomes(&[("victim", 1)]);
+    shell(
+        &home,
+        "cat /dev/zero > ../disk/fill 2> /dev/null || true; test -s ../disk/fill",
+    );
+    let log = pmcd.log();
+    // Agents come, lines are written, totals grow.
+    let mut others = Vec::new();
+    for number in 0..20 {
+        others.push(ring(&home, VICTIM, &format!("other-{number:02}")));
+        pmcd.configure(
+            &home,
+            &format!("user = \"{}\"", ["root", "nobody"][number % 2]),
+        );
+        assert!(victim.push(Kind::TxBytes, 1));
+    }
+    wait_for("all is shown", || {
+        let values = pmcd.values("nixl.transfer.tx_bytes");
+        (values.len() == 21 && values["victim"] == 21).then_some(())
+    });
+    let pmda = pmcd.pmda_pid();
+    assert!(pmcd.log().len() < log.len() + 8192, "there is no room");
+    shell(&home, "rm ../disk/fill");
+    // With room, all is said and kept again.
+    pmcd.configure(&home, "user = \"nobody\"");
+    wait_for("it is logged", || {
+        (pmcd.log().len() > log.len()).then_some(())
+    });
+    assert!(victim.push(Kind::TxBytes, 1));
+    wait_for("the last one is shown, too", || {
+        let values = pmcd.values("nixl.transfer.tx_bytes");
+        (values["victim"] == 22).then_some(())
+    });
+    assert_eq!(pmcd.pmda_pid(), pmda);
+    drop(others);
+    pmcd.stop();
+    let old = home.path("disk/pcp");
+    let pmcd = Pmcd::start_with(&home, "disk/again", |dir| {
+        fs::create_dir_all(dir.join("run")).expect("made");
+        fs::rename(old.join("run/nixl"), dir.join("run/nixl")).expect("there");
+    });
+    wait_for("the totals were kept", || {
+        let values = pmcd.values("nixl.transfer.tx_bytes");
+        (values.get("victim") == Some(&22)).then_some(())
+    });
+    pmcd.stop();
+    run(Command::new("umount").arg(&disk));
+}
+
+/// In a directory that all may write to, a stranger puts a link in the place of the telemetry directory, or of one on the way.
+#[test]
+fn a_strangers_link_leads_to_no_ring_that_is_not_his() {
+    let home = shared_home();
+    let (shared, private) = (home.path("shared"), home.path("private"));
+    for directory in [&shared, &private, &private.join("nixl")] {
+        fs::create_dir(directory).expect("made");
+    }
+    open_to_all(&shared, 0o777);
+    let ring = |path: &Path| {
+        let mut ring = RingWriter::create(path, Layout::V4, 64).expect("a ring");
+        assert!(ring.push(Kind::TxBytes, 5));
+        ring
+    };
+    let rings = [
+        ring(&private.join("agent")),
+        ring(&private.join("nixl/agent")),
+    ];
+    let why = "cannot be looked through: a symbolic link that others than root could change is on the way";
+    shell(
+        &home,
+        "cd .. && ln -s ../private shared/nixl && ln -s ../private shared/way",
+    );
+    for link in ["shared/nixl", "shared/way/nixl"] {
+        let path = home.path(link);
+        home.configure(&format!(
+            "[nixl]\nproc_facts = false\ntelemetry_dir = {path:?}\n"
+        ));
+        let shown = home.dbpmda("fetch nixl.transfer.tx_bytes");
+        assert!(shown.contains("No values returned!"), "{link}: {shown}");
+        assert!(home.log().contains(why), "{link}: {}", home.log());
+        let (status, said) = home.check();
+        assert!(status == 1 && said.contains(why), "{link}: {said}");
+        let pending: Vec<u64> = rings.iter().map(RingWriter::pending).collect();
+        assert_eq!(pending, [1, 1], "{link}: nothing was taken out");
+    }
+    // Root's own link, where nobody else can change it, is followed.
+    open_to_all(&shared, 0o755);
+    for link in ["nixl", "way"] {
+        std::os::unix::fs::lchown(shared.join(link), Some(0), Some(0)).expect("root may");
+    }
+    let shown = home.dbpmda("fetch nixl.transfer.tx_bytes");
+    assert!(shown.contains("value 5"), "{shown}");
+}

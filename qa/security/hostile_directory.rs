@@ -1,0 +1,423 @@
+//! A directory in which a hostile user makes, spoils and swaps thousands of files while the agent reads them: the agent goes
+//! on, in time, and the agents beside them stay right to the last event.
+//!
+//! `HOSTILE_SECONDS` is how long each seed torments it, `HOSTILE_SEED` the only seed to be tried.
+
+use crate::support::measure::{Took, Use, timed};
+use crate::support::pdu::Link;
+use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::{Home, PATIENCE, PMDANIXL, example, in_memory, wait_for};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+const FILES: usize = 2000;
+/// No answer may take longer, where that is measured.
+const IN_TIME: Duration = Duration::from_millis(50);
+/// What was sent is shown within this, where that is measured.
+const SOON: Duration = Duration::from_secs(3);
+
+/// KiB that it may have of its own: for itself, for each agent that is an instance, whose windows take the most where its
+/// values are noise (src/totals/window.rs), and for each that it remembers.
+fn may_have(instances: usize, known: u64) -> u64 {
+    6 * 1024 + 64 * instances as u64 + 6 * known
+}
+
+/// All that the program that torments it has in store.
+const DONE: [&str; 33] = [
+    "FIFO",
+    "all ones",
+    "all zeros",
+    "change the mode",
+    "change the owner",
+    "device",
+    "directory",
+    "exchange with another",
+    "flood",
+    "hard link",
+    "lengthen",
+    "lock",
+    "make a hard link",
+    "mixed versions",
+    "mode 000",
+    "move positions",
+    "noise",
+    "odd header",
+    "punch a hole",
+    "remove",
+    "remove a hard link",
+    "rename over another",
+    "restart in place",
+    "ring",
+    "shorten",
+    "socket",
+    "sparse ring",
+    "spoil the header",
+    "symbolic link",
+    "take a lease",
+    "truncate to nothing",
+    "truncated ring",
+    "up and down",
+];
+
+const TX_BYTES: &str = "transfer.tx_bytes";
+
+fn setting(variable: &str) -> Option<u64> {
+    let value = std::env::var(variable).ok()?;
+    Some(
+        value
+            .parse()
+            .unwrap_or_else(|_| panic!("{variable} is a number")),
+    )
+}
+
+/// The program that torments the directory. Ends with the value.
+struct Hostile {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: ChildStdout,
+}
+
+impl Hostile {
+    fn start(directory: &Path, seed: u64) -> Self {
+        let mut child = Command::new(example("hostile"))
+            .arg(directory)
+            .args([seed.to_string(), FILES.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it was built");
+        Self {
+            input: child.stdin.take(),
+            output: child.stdout.take().expect("piped"),
+            child,
+        }
+    }
+
+    /// Ends it; how often it did what.
+    fn end(mut self) -> BTreeMap<String, u64> {
+        self.input = None;
+        let mut said = String::new();
+        self.output.read_to_string(&mut said).expect("text");
+        assert!(self.child.wait().expect("our child").success());
+        let counts = said.lines().filter_map(|line| line.rsplit_once(' '));
+        counts
+            .map(|(what, times)| (what.to_owned(), times.parse().expect("a number")))
+            .collect()
+    }
+}
+
+impl Drop for Hostile {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An agent that does nothing wrong, and what it has sent.
+struct Healthy {
+    name: String,
+    ring: RingWriter,
+    sent: u64,
+    shown: u64,
+    /// Since when there is something that is not shown, and how long it may be so.
+    since: Option<Instant>,
+    soon: Duration,
+}
+
+impl Healthy {
+    fn new(directory: &Path, layout: Layout, soon: Duration) -> Self {
+        let name = format!("healthy-{}", layout.name());
+        let ring = RingWriter::create(&directory.join(&name), layout, 512).expect("a ring");
+        Self {
+            name,
+            ring,
+            sent: 0,
+            shown: 0,
+            since: None,
+            soon,
+        }
+    }
+
+    fn push(&mut self, value: u64) {
+        if self.ring.push(Kind::TxBytes, value) {
+            self.sent += value;
+        }
+    }
+
+    /// What is shown is what was sent, if not at once, then soon; never more, and never less than before.
+    fn check(&mut self, values: &BTreeMap<u32, u64>, id: u32) {
+        let shown = values.get(&id).copied().unwrap_or(0);
+        let name = &self.name;
+        assert!(shown <= self.sent, "{name}: {shown} of {} shown", self.sent);
+        assert!(shown >= self.shown, "{name}: {shown} after {}", self.shown);
+        self.shown = shown;
+        if shown == self.sent {
+            self.since = None;
+        } else {
+            let since = *self.since.get_or_insert_with(Instant::now);
+            assert!(
+                since.elapsed() < self.soon,
+                "{name}: {shown} of {}",
+                self.sent
+            );
+        }
+    }
+}
+
+/// The sample producer: two more agents, which restart now and then. Ends with the value.
+struct Sample(Option<Child>);
+
+impl Sample {
+    fn start(directory: &Path) -> Self {
+        let options = "--name sample --agents 2 --rate 1000 --capacity 1024 --restart-every 700 --vary --full-timeout 60";
+        let producer = Command::new(example("producer"))
+            .arg("--dir")
+            .arg(directory)
+            .args(options.split(' '))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn();
+        Self(Some(producer.expect("it was built")))
+    }
+
+    /// Ends it; the bytes that each of its agents sent.
+    fn end(mut self) -> BTreeMap<String, u64> {
+        let producer = self.0.take().expect("until here");
+        let pid = Pid::from_raw(i32::try_from(producer.id()).expect("a pid"));
+        kill(pid, Signal::SIGTERM).expect("it runs");
+        let output = producer.wait_with_output().expect("our child");
+        assert!(output.status.success());
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let agents = said.lines().map(|line| {
+            let agent: serde_json::Value = serde_json::from_str(line).expect("JSON");
+            let name = agent["agent"].as_str().expect("a name").to_owned();
+            (name, agent["tx_bytes"].as_u64().expect("a sum"))
+        });
+        agents.collect()
+    }
+}
+
+impl Drop for Sample {
+    fn drop(&mut self) {
+        if let Some(producer) = &mut self.0 {
+            let _ = producer.kill();
+            let _ = producer.wait();
+        }
+    }
+}
+
+/// The instance ids of the healthy agents.
+fn ids(link: &mut Link, healthy: &[Healthy]) -> Vec<u32> {
+    wait_for("the healthy agents are instances", || {
+        let names = link.instances().expect("an answer");
+        let id = |name: &str| Some(*names.iter().find(|(_, found)| *found == name)?.0);
+        let ids: Vec<u32> = healthy.iter().filter_map(|agent| id(&agent.name)).collect();
+        (ids.len() == healthy.len()).then_some(ids)
+    })
+}
+
+/// Pushes to the healthy agents and looks at what is shown of them, for some time; how long the answers took, and the most
+/// agents that one had.
+fn watch(link: &mut Link, healthy: &mut [Healthy], time: Duration) -> (Vec<Took>, usize) {
+    let ids = ids(link, healthy);
+    let (mut all, mut value, mut most) = (Vec::new(), 0, 0);
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        for agent in healthy.iter_mut() {
+            value = value % 100_000 + 7;
+            agent.push(value);
+        }
+        let (values, took) = timed(link, TX_BYTES);
+        for (agent, id) in healthy.iter_mut().zip(&ids) {
+            agent.check(&values, *id);
+        }
+        all.push(took);
+        most = most.max(values.len());
+        std::thread::sleep(Duration::from_millis(3));
+    }
+    (all, most)
+}
+
+/// The answers were in time: all of which it is certain how long they took, and nearly all of the rest.
+fn judge(all: &[Took]) {
+    let certain: Vec<&Took> = all.iter().filter(|took| took.is_certain()).collect();
+    let late = all.iter().filter(|took| took.own() >= IN_TIME).count();
+    let mut walls: Vec<Duration> = all.iter().map(|took| took.wall).collect();
+    walls.sort();
+    println!(
+        "{} answers, half of them within {:?}, {} of them measured without a doubt; the longest of those: {:?}",
+        all.len(),
+        walls[all.len() / 2],
+        certain.len(),
+        certain.iter().max_by_key(|took| took.own())
+    );
+    if let Some(took) = certain.iter().find(|took| took.own() >= IN_TIME) {
+        panic!("{took:?}, and {late} of {} like it", all.len());
+    }
+    assert!(late <= all.len() / 100, "{late} of {} were late", all.len());
+}
+
+/// The values of these agents, when nothing waits any more.
+fn settled(link: &mut Link, expected: &BTreeMap<String, u64>) {
+    wait_for("all is counted, once", || {
+        let values = link.values(TX_BYTES).expect("an answer");
+        let mut shown = values
+            .into_iter()
+            .filter(|(name, _)| expected.contains_key(name));
+        shown
+            .all(|(name, value)| {
+                assert!(
+                    value <= expected[&name],
+                    "{name}: {value} of {}",
+                    expected[&name]
+                );
+                value == expected[&name]
+            })
+            .then_some(())
+    });
+}
+
+/// Torments it for some time; whether it does all in time is looked at where `soon` says how soon.
+fn torment(seed: u64, time: Duration, soon: Option<Duration>) {
+    println!("HOSTILE_SEED={seed}");
+    let began = Instant::now();
+    let home = Home::new();
+    let directory = in_memory();
+    let directory = directory.path();
+    home.configure(&format!(
+        "[nixl]\ntelemetry_dir = {directory:?}\nretain = \"1s\"\n"
+    ));
+    let limit = soon.unwrap_or(PATIENCE);
+    let mut healthy = Layout::ALL.map(|layout| Healthy::new(directory, layout, limit));
+    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    let before = wait_for("the healthy rings are attached", || {
+        ids(&mut link, &healthy);
+        Some(Use::of(&link, directory)).filter(|used| used.mappings == healthy.len())
+    });
+    let hostile = Hostile::start(directory, seed);
+    let sample = Sample::start(directory);
+    let (all, instances) = watch(&mut link, &mut healthy, time);
+    let tormented = Use::of(&link, directory);
+    let done = hostile.end();
+    println!("{} changes, then {tormented:?}", done.values().sum::<u64>());
+    for what in DONE {
+        assert!(done.contains_key(what), "{what} is in {done:?}");
+    }
+    if soon.is_some() {
+        judge(&all);
+    }
+    let mut expected = sample.end();
+    expected.extend(healthy.iter().map(|agent| (agent.name.clone(), agent.sent)));
+    settled(&mut link, &expected);
+    // With the files go the agents, and all that they took.
+    for entry in fs::read_dir(directory).expect("there") {
+        let path = entry.expect("there").path();
+        let name = path.file_name().expect("a name").to_string_lossy();
+        if !expected.contains_key(name.as_ref()) {
+            fs::remove_file(&path)
+                .or_else(|_| fs::remove_dir(&path))
+                .expect("removed");
+        }
+    }
+    let rings = expected.len() - healthy.len();
+    let after = wait_for("the others are let go", || {
+        let used = Use::of(&link, directory);
+        // A look through /proc has one of its own for a moment.
+        let all = (used.mappings, used.descriptors);
+        (all == (before.mappings + rings, before.descriptors + rings)).then_some(used)
+    });
+    let known = link.figures(&home).agents;
+    println!("{instances} instances, {known} remembered: {tormented:?}, then {after:?}");
+    assert!(
+        tormented.memory.max(after.memory) < may_have(instances, known),
+        "{instances} instances, {known} known: {tormented:?} {after:?}"
+    );
+    wait_for("the others are no instances any more", || {
+        let names = link.instances().expect("an answer");
+        names
+            .values()
+            .all(|name| expected.contains_key(name))
+            .then_some(())
+    });
+    settled(&mut link, &expected);
+    assert!(link.end().success());
+    let (log, minutes) = (home.log(), began.elapsed().as_secs() / 60 + 2);
+    let lines = u64::try_from(log.lines().count()).expect("few");
+    assert!(
+        lines < 150 * minutes && !log.contains(" Error: "),
+        "{lines} lines\n{log}"
+    );
+    // Nor does the next one make anything else of it.
+    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    settled(&mut link, &expected);
+    assert!(link.end().success());
+}
+
+/// Each test has the machine for itself, as far as that is for this program to say.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[test]
+fn hostile_files_cost_neither_the_agent_nor_the_agents_beside_them_anything() {
+    let _turn = turn();
+    let time = Duration::from_secs(setting("HOSTILE_SECONDS").unwrap_or(7));
+    let seeds = match setting("HOSTILE_SEED") {
+        Some(seed) => vec![seed],
+        None => vec![1, fastrand::u64(..)],
+    };
+    for seed in seeds {
+        torment(seed, time, Some(SOON));
+    }
+}
+
+/// The same without looking at the clock, and the same changes each time.
+#[test]
+fn the_agents_beside_hostile_files_stay_right_to_the_last_event() {
+    let _turn = turn();
+    torment(1, Duration::from_secs(5), None);
+}
+
+#[test]
+fn answers_are_in_time_though_more_events_wait_than_there_is_time_for() {
+    let _turn = turn();
+    let home = Home::new();
+    let slots = 1 << 16;
+    let rings = [(); 8].map(|()| {
+        let number = fs::read_dir(home.rings()).expect("there").count();
+        let path = home.ring(format!("flood-{number}"));
+        drop(RingWriter::create(&path, Layout::V1, slots).expect("a ring"));
+        let ring = OpenOptions::new().read(true).write(true).open(path);
+        let ring = ring.expect("there");
+        let len = usize::try_from(slots * Layout::V1.slot_size()).expect("small");
+        ring.write_all_at(&vec![1; len], 40).expect("room");
+        ring
+    });
+    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    link.fetch(&[TX_BYTES]).expect("all that was there is new");
+    let mut all = Vec::new();
+    for _ in 0..300 {
+        for ring in &rings {
+            // Full again, wherever its reader is.
+            let mut word = [0; 8];
+            ring.read_exact_at(&mut word, 8).expect("a header");
+            let last = u64::from_le_bytes(word).wrapping_sub(1) % slots;
+            ring.write_all_at(&last.to_le_bytes(), 0).expect("room");
+        }
+        all.push(timed(&mut link, TX_BYTES).1);
+    }
+    judge(&all);
+    let cut = link.fetch(&["control.cut.drains"]).expect("an answer");
+    assert!(cut[0][&u32::MAX] > 0, "more waited than there was time for");
+    assert!(link.end().success());
+}

@@ -1,0 +1,359 @@
+//! What else may lie in a telemetry directory: names that PCP would mistake, and files that are no rings. Each is refused
+//! for its own reason and left as it was, and the agents beside it stay right.
+
+use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::{Home, Pmcd, needs_root, wait_for};
+use nix::sys::stat::{Mode, SFlag, mknod};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+const TX_BYTES: &str = "nixl.transfer.tx_bytes";
+
+/// A v4 ring of 8 events with one field of its header changed: word, and what to write there.
+fn ring_but(path: &Path, word: usize, value: u64) {
+    drop(RingWriter::create(path, Layout::V4, 8).expect("a ring"));
+    let mut bytes = fs::read(path).expect("there");
+    bytes[8 * word..8 * word + 8].copy_from_slice(&value.to_le_bytes());
+    fs::write(path, bytes).expect("written");
+}
+
+fn both_versions(version: u64) -> u64 {
+    (version << 32) | version
+}
+
+/// Fills a directory with one file of each kind; the name, and the reason that it is refused for.
+fn hostile(dir: &Path) -> Vec<(&'static str, &'static str)> {
+    let at = |name: &str| dir.join(name);
+    mknod(
+        &at("fifo"),
+        SFlag::S_IFIFO,
+        Mode::S_IRUSR | Mode::S_IWUSR,
+        0,
+    )
+    .expect("a FIFO");
+    // The device of /dev/full: whoever opens and reads it notices.
+    mknod(
+        &at("device"),
+        SFlag::S_IFCHR,
+        Mode::S_IRUSR | Mode::S_IWUSR,
+        nix::sys::stat::makedev(1, 7),
+    )
+    .expect("root");
+    fs::create_dir(at("directory")).expect("made");
+    drop(RingWriter::create(&dir.join("../elsewhere"), Layout::V4, 8).expect("a ring"));
+    std::os::unix::fs::symlink("../elsewhere", at("symlink")).expect("made");
+    drop(RingWriter::create(&dir.join("../twice"), Layout::V4, 8).expect("a ring"));
+    fs::hard_link(dir.join("../twice"), at("hardlink")).expect("made");
+    fs::write(at("empty"), "").expect("written");
+    fs::write(at("zeros"), [0; 168]).expect("written");
+    fs::write(at("blank"), [0; 4096]).expect("written");
+    fs::write(at("odd-size"), [7; 169]).expect("written");
+    ring_but(&at("capacity"), 3, 1000);
+    ring_but(&at("capacity-zero"), 3, 0);
+    ring_but(&at("capacity-huge"), 3, 1 << 63);
+    ring_but(&at("mask"), 4, 0);
+    ring_but(&at("write-pos"), 0, 8);
+    ring_but(&at("read-pos"), 1, u64::MAX);
+    ring_but(&at("version-5"), 2, both_versions(5));
+    ring_but(&at("version-negative"), 2, both_versions(0xffff_ffff));
+    ring_but(&at("versions-differ"), 2, (3 << 32) | 4);
+    drop(RingWriter::create(&at("pos-in-a-hole"), Layout::V4, 4096).expect("a ring"));
+    let sparse = fs::OpenOptions::new().write(true).open(at("pos-in-a-hole"));
+    let sparse = sparse.expect("there");
+    sparse
+        .write_all_at(&4000_u64.to_le_bytes(), 0)
+        .expect("written");
+    // A v4 ring that says it is v1: the size does not fit.
+    ring_but(&at("size"), 2, both_versions(1));
+    let mut notes = b"notes of a man".to_vec();
+    notes.resize(16, b' ');
+    notes.extend([2, 0, 0, 0]);
+    notes.resize(168, b'n');
+    fs::write(at("text"), notes).expect("written");
+    vec![
+        ("fifo", "is a FIFO, not a regular file"),
+        ("device", "is a character device, not a regular file"),
+        ("directory", "is a directory, not a regular file"),
+        ("symlink", "is a symbolic link, not a regular file"),
+        (
+            "hardlink",
+            "has 2 hard links, and a ring or a store has one; remove the others",
+        ),
+        ("empty", "0 bytes are no ring"),
+        ("zeros", "header is not written"),
+        ("blank", "no ring: it has no version, and 4096 bytes"),
+        ("odd-size", "169 bytes are no ring"),
+        ("capacity", "capacity 1000 is not a power of two"),
+        ("capacity-zero", "capacity 0 is not a power of two"),
+        (
+            "capacity-huge",
+            "168 bytes do not fit version 4 with 9223372036854775808 events",
+        ),
+        ("mask", "mask 0 does not belong to capacity 8"),
+        (
+            "write-pos",
+            "positions read=0 write=8 lie outside capacity 8",
+        ),
+        (
+            "read-pos",
+            "positions read=18446744073709551615 write=0 lie outside capacity 8",
+        ),
+        (
+            "pos-in-a-hole",
+            "4000 events are pending, but the file has fewer allocated blocks than these take",
+        ),
+        (
+            "version-5",
+            "ring version 5 is not supported; this build reads 1 to 4: upgrade pmdanixl",
+        ),
+        ("version-negative", "no ring: version -1"),
+        (
+            "versions-differ",
+            "no ring: version 4 and expected version 3 differ",
+        ),
+        ("size", "168 bytes do not fit version 1 with 8 events"),
+        ("text", "no ring: version 2 and expected version"),
+    ]
+}
+
+/// Name, bytes and times of all regular files below a directory.
+fn contents(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, std::time::SystemTime)> {
+    let files = fs::read_dir(dir)
+        .expect("there")
+        .map(|entry| entry.expect("there").path());
+    let regular = files.filter(|path| path.symlink_metadata().expect("there").is_file());
+    regular
+        .map(|path| {
+            let modified = path
+                .metadata()
+                .and_then(|meta| meta.modified())
+                .expect("there");
+            (path.clone(), (fs::read(path).expect("there"), modified))
+        })
+        .collect()
+}
+
+#[test]
+fn check_gives_every_file_its_reason_and_changes_none() {
+    needs_root();
+    let home = Home::new();
+    let expected = hostile(&home.rings());
+    let (before, outside) = (contents(&home.rings()), contents(&home.path(".")));
+    let (status, output) = home.check();
+    assert_eq!(
+        status, 1,
+        "an agent of an unknown version is a problem:\n{output}"
+    );
+    for (name, reason) in &expected {
+        let line = format!("  {name}: refused: {reason}");
+        assert!(
+            output.lines().any(|shown| shown.starts_with(&line)),
+            "no line {line:?} in\n{output}"
+        );
+    }
+    assert!(
+        output.contains(&format!(
+            "0 rings, {} files refused, 1 problem",
+            expected.len()
+        )),
+        "{output}"
+    );
+    assert!(
+        contents(&home.rings()) == before && contents(&home.path(".")) == outside,
+        "a file was changed"
+    );
+}
+
+#[test]
+fn the_agent_leaves_hostile_files_alone_and_goes_on() {
+    needs_root();
+    let home = Home::new();
+    let expected = hostile(&home.rings());
+    let (before, outside) = (contents(&home.rings()), contents(&home.path(".")));
+    let mut healthy = RingWriter::create(&home.ring("healthy"), Layout::V4, 64).expect("a ring");
+    healthy.push(Kind::TxBytes, 1);
+    let pmcd = Pmcd::start(&home);
+    pmcd.becomes(&[("healthy", 1)]);
+    let unsupported = pmcd.values("nixl.agents.unsupported")[""];
+    assert_eq!(unsupported, 1, "one has a later version");
+    // Files that are touched and renamed are looked at again, to the same effect.
+    for turn in 2..4 {
+        fs::rename(home.ring("mask"), home.ring("mask-moved")).expect("there");
+        fs::rename(home.ring("mask-moved"), home.ring("mask")).expect("there");
+        healthy.push(Kind::TxBytes, 1);
+        assert_eq!(pmcd.values(TX_BYTES)["healthy"], turn);
+    }
+    // All but the two files of zeros, whose agents may be starting.
+    assert!(pmcd.values("nixl.control.files.refused")[""] >= expected.len() as u64 - 2);
+    let log = pmcd.log();
+    for (name, reason) in expected {
+        // What may be a ring is worth a line, the rest is not.
+        let logged = log.contains(&format!("/{name}\": refused: {reason}"));
+        let is_ring = ["capacity", "hardlink", "mask", "pos", "version-5", "size"]
+            .iter()
+            .any(|part| name.contains(part))
+            && name != "odd-size";
+        assert_eq!(logged, is_ring, "{name}\n{log}");
+    }
+    assert_eq!(
+        log.matches("/mask\": refused").count(),
+        1,
+        "one line for each file and reason:\n{log}"
+    );
+    drop(healthy);
+    let mut after = contents(&home.rings());
+    after.remove(&home.ring("healthy"));
+    assert!(after == before, "a refused file was changed");
+    assert!(
+        contents(&home.path("."))
+            .iter()
+            .all(|(path, file)| path.ends_with("nixl.log") || outside.get(path) == Some(file))
+    );
+}
+
+#[test]
+fn a_file_that_is_finished_later_is_taken_then() {
+    let home = Home::new();
+    fs::write(home.ring("slow"), "").expect("written");
+    let pmcd = Pmcd::start(&home);
+    assert!(pmcd.values(TX_BYTES).is_empty());
+    // The size comes first, the header later, and nothing else changes in the directory.
+    fs::OpenOptions::new()
+        .write(true)
+        .open(home.ring("slow"))
+        .expect("there")
+        .set_len(40 + 64 * 16)
+        .expect("room");
+    let found = wait_for("the file of zeros is looked at", || {
+        Some(home.check().1).filter(|text| text.contains("header is not written"))
+    });
+    assert!(found.contains("slow"));
+    let mut ring = RingWriter::create(&home.ring("slow"), Layout::V4, 64).expect("a ring");
+    ring.push(Kind::TxBytes, 8);
+    wait_for("the agent is found", || {
+        pmcd.values(TX_BYTES)
+            .get("slow")
+            .filter(|&&value| value == 8)
+            .copied()
+    });
+}
+
+#[test]
+fn odd_names_are_separate_instances_and_change_no_other() {
+    let home = Home::new();
+    let long = "L".repeat(255);
+    let names: [(&OsStr, &str); 9] = [
+        (OsStr::new("worker"), "worker"),
+        (OsStr::new("worker 1"), "worker%201"),
+        (OsStr::new("worker 2"), "worker%202"),
+        (OsStr::new("[x]"), "%5Bx]"),
+        (OsStr::new("a\tb"), "a%09b"),
+        (OsStr::new(&long), ""),
+        (OsStr::from_bytes(b"\xff\xfe"), "%FF%FE"),
+        (OsStr::new("%FF%FE"), "%25FF%25FE"),
+        (OsStr::new("new\nline"), "new%0Aline"),
+    ];
+    let mut writers = Vec::new();
+    let mut expected = BTreeMap::new();
+    for (value, (raw, instance)) in (1..).zip(names) {
+        let mut writer = RingWriter::create(&home.ring(raw), Layout::V4, 16).expect("a ring");
+        writer.push(Kind::TxBytes, value);
+        writers.push(writer);
+        let cut = format!("{}~", "L".repeat(183));
+        expected.insert(
+            if instance.is_empty() {
+                cut
+            } else {
+                instance.to_owned()
+            },
+            value,
+        );
+    }
+    let pmcd = Pmcd::start(&home);
+    let shown = |values: BTreeMap<String, u64>| -> BTreeMap<String, u64> {
+        values
+            .into_iter()
+            .map(|(name, value)| {
+                (
+                    name.split_inclusive('~')
+                        .next()
+                        .unwrap_or_default()
+                        .to_owned(),
+                    value,
+                )
+            })
+            .collect()
+    };
+    // Once it is known who they are.
+    wait_for("all are instances", || {
+        (pmcd.values(TX_BYTES).len() == expected.len()).then_some(())
+    });
+    assert_eq!(shown(pmcd.values(TX_BYTES)), expected);
+    let instances = pmcd.values(TX_BYTES);
+    // Each of them moves alone.
+    for (value, writer) in (1..).zip(&mut writers) {
+        writer.push(Kind::TxBytes, 100);
+        let now = pmcd.values(TX_BYTES);
+        for (name, before) in &instances {
+            let moved = if *before <= value { 100 } else { 0 };
+            assert_eq!(now[name], before + moved, "{name}");
+        }
+    }
+    // The ids come back from their file.
+    let cache = pmcd.path("var/config/pmda/39.0");
+    wait_for("the ids are saved", || {
+        let saved = fs::read_to_string(&cache).ok()?;
+        let has = |name: &String| {
+            saved
+                .lines()
+                .any(|line| line.ends_with(&format!(" {name}")))
+        };
+        instances.keys().all(has).then_some(())
+    });
+}
+
+#[test]
+fn owners_keeps_to_the_files_of_the_listed_users() {
+    needs_root();
+    let home = Home::new();
+    let (mut ours, mut theirs) = (
+        RingWriter::create(&home.ring("ours"), Layout::V4, 16).expect("a ring"),
+        RingWriter::create(&home.ring("theirs"), Layout::V4, 16).expect("a ring"),
+    );
+    std::os::unix::fs::chown(home.ring("theirs"), Some(4242), None).expect("root");
+    ours.push(Kind::TxBytes, 1);
+    theirs.push(Kind::TxBytes, 1);
+    home.set("owners = [4242]");
+    let pmcd = Pmcd::start(&home);
+    pmcd.becomes(&[("theirs", 1)]);
+    assert_eq!(ours.pending(), 1);
+}
+
+#[test]
+fn max_agents_bounds_the_rings_and_makes_room_for_the_living() {
+    let home = Home::new();
+    home.set("max_agents = 2\nretain = \"0s\"");
+    let mut writers: Vec<RingWriter> = ["a", "b", "c"]
+        .map(|name| RingWriter::create(&home.ring(name), Layout::V4, 16).expect("a ring"))
+        .into();
+    writers
+        .iter_mut()
+        .for_each(|writer| assert!(writer.push(Kind::TxBytes, 1)));
+    let pmcd = Pmcd::start(&home);
+    pmcd.becomes(&[("a", 1), ("b", 1)]);
+    assert!(
+        pmcd.log()
+            .contains("/c\": refused: all 2 places are taken; raise max_agents"),
+        "{}",
+        pmcd.log()
+    );
+    drop(writers.remove(0));
+    wait_for("the third takes the first one's place", || {
+        let values = pmcd.values(TX_BYTES);
+        (values.keys().collect::<Vec<_>>() == ["b", "c"]).then_some(())
+    });
+}

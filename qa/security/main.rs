@@ -1,0 +1,17 @@
+//! Other users of the host, and hostile files.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod fuzz_corpus;
+
+#[cfg(feature = "pcp")]
+mod floods;
+#[cfg(feature = "pcp")]
+mod hostile_directory;
+#[cfg(feature = "pcp")]
+mod hostile_files;
+#[cfg(feature = "pcp")]
+mod many_files;
+#[cfg(feature = "pcp")]
+mod strangers;

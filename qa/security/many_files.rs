@@ -1,0 +1,137 @@
+//! 100,000 unrelated files beside the rings: each costs one stat(2), once, however long they lie there and whatever comes
+//! beside them.
+
+use crate::support::pdu::Link;
+use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::{Home, PMDANIXL, in_memory, wait_for};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use tempfile::TempDir;
+
+const FILES: usize = 100_000;
+/// Of all names, those that may be looked at again each time that the directories are opened afresh.
+const AGAIN: usize = 100;
+
+const TX_BYTES: &str = "transfer.tx_bytes";
+
+/// A home whose directory holds that many files.
+fn crowded() -> (Home, TempDir) {
+    let (home, directory) = (Home::new(), in_memory());
+    for file in 0..FILES {
+        File::create(directory.path().join(format!("junk-{file}"))).expect("room");
+    }
+    home.configure(&format!(
+        "[nixl]\ntelemetry_dir = {:?}\ndrain_interval = \"1ms\"\n",
+        directory.path()
+    ));
+    (home, directory)
+}
+
+/// What strace(1) says of the calls that name a file.
+struct Trace(PathBuf);
+
+impl Trace {
+    const OPTIONS: [&str; 5] = ["-f", "-qq", "-s", "64", "--trace=%file"];
+
+    /// Calls that name an unrelated file, and how often the directory was opened by its name.
+    fn counts(&self, directory: &Path) -> (usize, usize) {
+        let trace = fs::read(&self.0).unwrap_or_default();
+        let trace = String::from_utf8_lossy(&trace);
+        let opened = format!("\"{}\"", directory.display());
+        (
+            trace.matches("\"junk-").count(),
+            trace.matches(&opened).count(),
+        )
+    }
+
+    /// Waits until the directory was opened so many times more; calls that name an unrelated file until then.
+    fn passes(&self, directory: &Path, passes: usize) -> usize {
+        let (_, before) = self.counts(directory);
+        wait_for("the next looks at the directory", || {
+            let (calls, now) = self.counts(directory);
+            (now >= before + passes).then_some(calls)
+        })
+    }
+}
+
+#[test]
+fn each_of_100_000_unrelated_files_costs_one_stat_and_is_not_opened() {
+    let (home, directory) = crowded();
+    let trace = Trace(home.path("trace"));
+    let mut traced = Command::new("strace");
+    traced.args(["-D", "--seccomp-bpf"]).args(Trace::OPTIONS);
+    traced.arg("-o").arg(&trace.0).arg(PMDANIXL);
+    let mut link = Link::start(&home, traced).expect("it starts");
+    wait_for("all were looked at", || {
+        let refused = link.fetch(&["control.files.refused"]).expect("an answer");
+        (refused[0][&u32::MAX] >= FILES as u64).then_some(())
+    });
+    trace.passes(directory.path(), 1);
+    let (calls, passes) = trace.counts(directory.path());
+    let most = FILES + AGAIN * (passes + 1);
+    assert!((FILES..most).contains(&calls), "{calls} in {passes} passes");
+    assert!(link.end().success());
+    let text = fs::read_to_string(&trace.0).expect("text");
+    let opened = text
+        .lines()
+        .find(|line| line.contains("open") && line.contains("\"junk-"));
+    assert_eq!(opened, None);
+}
+
+/// strace(1) of a process that runs already. Ends with the value.
+struct Attached(Child);
+
+impl Attached {
+    fn new(pid: u32, trace: &Trace) -> Self {
+        let tracer = Command::new("strace")
+            .args(Trace::OPTIONS)
+            .arg("-o")
+            .arg(&trace.0)
+            .args(["-p", &pid.to_string()])
+            .stderr(Stdio::null())
+            .spawn();
+        Self(tracer.expect("strace is installed: scripts/setup check"))
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn neither_time_nor_a_new_ring_costs_a_second_look_at_100_000_unrelated_files() {
+    let (home, directory) = crowded();
+    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    wait_for("all were looked at", || {
+        let refused = link.fetch(&["control.files.refused"]).expect("an answer");
+        (refused[0][&u32::MAX] >= FILES as u64).then_some(())
+    });
+    let trace = Trace(home.path("trace"));
+    let tracer = Attached::new(link.pid(), &trace);
+    // Nothing changes for longer than the first look made it rest.
+    let before = trace.passes(directory.path(), 5);
+    assert!(before <= 5 * AGAIN, "{before}");
+    let path = directory.path().join("agent");
+    let mut ring = RingWriter::create(&path, Layout::V4, 64).expect("a ring");
+    ring.push(Kind::TxBytes, 7);
+    File::create(directory.path().join("junk-more")).expect("room");
+    wait_for("the agent is found", || {
+        let values = link.values(TX_BYTES).expect("an answer");
+        (values.get("agent") == Some(&7)).then_some(())
+    });
+    let (after, passes) = trace.counts(directory.path());
+    assert!(
+        after <= before + AGAIN * (passes + 1),
+        "{before}, then {after}"
+    );
+    let text = fs::read_to_string(&trace.0).expect("text");
+    // An empty file may be one that an agent is about to give its size: it is looked at in each tick while it is that young.
+    let met = text.matches("\"junk-more\"").count();
+    assert!((1..=AGAIN).contains(&met), "{met} looks at the new file");
+    drop(tracer);
+    assert!(link.end().success());
+}

@@ -1,0 +1,212 @@
+//! What another user of the host does in a directory that all may write to, as that user: where it leads, and who gives way.
+
+use crate::support::stranger::{Stranger, VICTIM, open_to_all, ring, shared_home, shell};
+use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::{Pmcd, TX_BYTES, output, run, text, wait_for};
+use std::fs;
+use std::os::unix::fs::chown;
+use std::process::Command;
+
+#[test]
+fn a_lock_that_a_stranger_has_on_a_ring_keeps_it_from_nobody() {
+    let home = shared_home();
+    let mut victim = ring(&home, VICTIM, "victim");
+    let lock = Stranger::start(
+        &home,
+        "flock",
+        &["--exclusive", "victim", "sh", "-c", "echo locked; cat"],
+    );
+    let inode =
+        std::os::unix::fs::MetadataExt::ino(&fs::metadata(home.ring("victim")).expect("there"));
+    wait_for("it is locked", || {
+        let locks = fs::read_to_string("/proc/locks").ok()?;
+        let mut lines = locks.lines();
+        let is_it = |line: &str| line.contains("FLOCK") && line.contains(&format!(":{inode} "));
+        lines.any(is_it).then_some(())
+    });
+    let pmcd = Pmcd::start(&home);
+    pmcd.becomes(&[("victim", 1)]);
+    assert_eq!(pmcd.values("nixl.ring.foreign_reads")["victim"], 0);
+    assert!(victim.push(Kind::TxBytes, 1));
+    pmcd.becomes(&[("victim", 2)]);
+    assert_eq!(victim.pending(), 0, "it is drained, not followed");
+    assert_eq!(lock.end(), "locked\n");
+}
+
+/// The name that was looked at is another file when it is opened, or was when it was looked at.
+#[test]
+fn names_that_are_exchanged_all_the_time_lead_nowhere_else() {
+    let home = shared_home();
+    let private = home.path("private");
+    fs::create_dir(&private).expect("made");
+    let mut secret = RingWriter::create(&private.join("secret"), Layout::V4, 64).expect("a ring");
+    assert!(secret.push(Kind::TxBytes, 9));
+    let before = fs::read(private.join("secret")).expect("there");
+    let mut victim = ring(&home, VICTIM, "victim");
+    let pmcd = Pmcd::start(&home);
+    pmcd.becomes(&[("victim", 1)]);
+    let link = private.join("secret");
+    shell(
+        &home,
+        &format!(
+            "ln -s {} link; ln -s {} way; mkfifo fifo; mkdir directory; : > file",
+            link.display(),
+            private.display()
+        ),
+    );
+    let pairs = [["victim", "link"], ["fifo", "way"], ["directory", "file"]];
+    let exchanging = pairs.map(|[a, b]| Stranger::does(&home, &["exchange", a, b]));
+    let mut sent = 1;
+    for _ in 0..200 {
+        sent += u64::from(victim.push(Kind::TxBytes, 1));
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        assert!(!pmcd.values(TX_BYTES).contains_key("secret"));
+    }
+    for stranger in exchanging {
+        let times = stranger.times();
+        assert!(times > 100, "{times}");
+    }
+    wait_for("all that was sent is counted", || {
+        let values = pmcd.values(TX_BYTES);
+        (values.get("victim") == Some(&sent)).then_some(())
+    });
+    assert_eq!(fs::read(private.join("secret")).expect("there"), before);
+    assert_eq!(pmcd.values(TX_BYTES).len(), 1);
+}
+
+#[test]
+fn a_strangers_rings_leave_room_for_others() {
+    let home = shared_home();
+    home.set("max_agents = 20\nproc_facts = false");
+    drop(RingWriter::create(&home.path("template"), Layout::V4, 16).expect("a ring"));
+    open_to_all(&home.path("template"), 0o644);
+    // Each is held open by one process.
+    let script =
+        "for i in $(seq 100 160); do cp ../template taken-$i; done; exec tail -q -f taken-*";
+    let _holds = Stranger::start(&home, "sh", &["-ec", script]);
+    wait_for("they are all there", || {
+        home.ring("taken-160").exists().then_some(())
+    });
+    let pmcd = Pmcd::start(&home);
+    let _victims: Vec<RingWriter> = (0..3)
+        .map(|number| ring(&home, VICTIM, &format!("victim-{number}")))
+        .collect();
+    wait_for("others have their places", || {
+        let values = pmcd.values(TX_BYTES);
+        let victims = values
+            .iter()
+            .filter(|(name, _)| name.starts_with("victim-"));
+        (victims.filter(|(_, value)| **value == 1).count() == 3).then_some(())
+    });
+    assert!(pmcd.values("nixl.control.places.taken")[""] <= 20);
+    assert_eq!(pmcd.values("nixl.control.places.max")[""], 20);
+}
+
+/// As a backup would: whoever has a file open keeps the place of an agent that has exited from nobody.
+#[test]
+fn what_is_only_read_gives_way_to_what_is_written() {
+    let home = shared_home();
+    home.set("max_agents = 2\nretain = \"1s\"");
+    let exited = ["old-0", "old-1"].map(|name| ring(&home, VICTIM, name));
+    let pmcd = Pmcd::start(&home);
+    pmcd.becomes(&[("old-0", 1), ("old-1", 1)]);
+    drop(exited);
+    pmcd.becomes(&[]);
+    let script = "exec 3< old-0 4< old-1; echo open; cat";
+    let mut reads = Stranger::start(&home, "sh", &["-ec", script]);
+    reads.says("open\n");
+    let _new = ring(&home, VICTIM, "new");
+    pmcd.becomes(&[("new", 1)]);
+}
+
+#[test]
+fn a_strangers_directories_leave_room_for_others() {
+    let home = shared_home();
+    let pods = home.path("pods");
+    fs::create_dir(&pods).expect("made");
+    open_to_all(&pods, 0o777);
+    shell(
+        &home,
+        "cd ../pods; for i in $(seq 1000 1300); do mkdir -p pod-$i/nixl; done",
+    );
+    let own = pods.join("victim/nixl");
+    fs::create_dir_all(&own).expect("made");
+    for path in [pods.join("victim"), own.clone()] {
+        chown(path, Some(VICTIM), None).expect("root may");
+    }
+    let mut ring = RingWriter::create(&own.join("agent"), Layout::V4, 64).expect("a ring");
+    chown(own.join("agent"), Some(VICTIM), None).expect("root may");
+    assert!(ring.push(Kind::TxBytes, 5));
+    home.configure(&format!(
+        "[nixl]\nmax_directories = 16\nproc_facts = false\ntelemetry_dir = \"{}/*/nixl\"\n",
+        pods.display()
+    ));
+    let pmcd = Pmcd::start(&home);
+    pmcd.becomes(&[("agent", 5)]);
+    let watched = || pmcd.values("nixl.control.directories.watched")[""];
+    let left_out = || pmcd.values("nixl.control.directories.left_out")[""];
+    wait_for("all were met", || (left_out() == 301 - 15).then_some(()));
+    assert_eq!(watched(), 16);
+    let open = fs::read_dir(format!("/proc/{}/fd", pmcd.pmda_pid())).expect("root may");
+    assert!(
+        open.count() < 16 + 64,
+        "a descriptor for each that is watched"
+    );
+    let (status, said) = home.check();
+    let expected = "patterns match 286 directories more than max_directories, which is 16";
+    assert!(status == 1 && said.contains(expected), "{said}");
+}
+
+#[test]
+fn what_is_said_of_a_strangers_files_keeps_nothing_else_out_of_the_log() {
+    let home = shared_home();
+    // The size of a ring, and nothing in it that one has; a long name of what is shown as several characters each.
+    let name = "\u{200b}".repeat(70);
+    shell(
+        &home,
+        &format!(
+            "for i in $(seq 100 400); do head -c 168 /dev/zero | tr '\\0' '\\4' > bad-$i; printf '\\4\\0\\0\\0\\4\\0\\0\\0\\3' | dd of=bad-$i bs=1 seek=16 conv=notrunc status=none; done; cp bad-100 {name}"
+        ),
+    );
+    let pmcd = Pmcd::start(&home);
+    wait_for("all are refused", || {
+        let refused = pmcd.values("nixl.control.files.refused")[""];
+        (refused >= 302).then_some(())
+    });
+    // Of what root has to know all is said.
+    for number in 0..40 {
+        let user = ["root", "nobody"][number % 2];
+        pmcd.configure(&home, &format!("user = {user:?}"));
+    }
+    let log = pmcd.log();
+    let lines = |what: &str| log.lines().filter(|line| line.contains(what)).count();
+    let (about_files, own) = (lines(": refused: "), lines("user: a change takes effect"));
+    // As many as in a minute, and the first of the next.
+    assert!((1..=2 * 60).contains(&about_files), "{about_files}\n{log}");
+    assert!(lines("are not logged in this minute") >= 1, "{log}");
+    assert_eq!(own, 40, "{log}");
+    let longest = log.lines().map(str::len).max();
+    assert!(longest < Some(700), "{longest:?}");
+}
+
+#[test]
+fn a_configuration_that_is_a_fifo_or_endless_is_not_taken_and_holds_nothing_up() {
+    let home = shared_home();
+    let mut victim = ring(&home, VICTIM, "victim");
+    let pmcd = Pmcd::start(&home);
+    pmcd.becomes(&[("victim", 1)]);
+    let conf = pmcd.path("etc/nixl/nixl.conf");
+    for (sent, make) in [(2, "mkfifo"), (3, "head -c 2000000 /dev/zero >")] {
+        fs::remove_file(&conf).expect("there");
+        let script = format!("{make} {}", conf.display());
+        run(Command::new("sh").args(["-ec", &script]));
+        let stored = output(pmcd.tool("pmstore").args(["nixl.control.reload", "1"]));
+        assert!(text(&stored).contains("Bad input to pmstore"), "{stored:?}");
+        let why = run(pmcd
+            .tool("pminfo")
+            .args(["-f", "nixl.control.config_error"]));
+        assert!(why.contains("nixl.conf: "), "{why}");
+        assert!(victim.push(Kind::TxBytes, 1));
+        pmcd.becomes(&[("victim", sent)]);
+    }
+}

@@ -1,0 +1,293 @@
+//! The daemon, pmcd and the agents are killed in the midst of their work: nothing is lost, and nothing is counted twice.
+//!
+//! `KILLS=N` sets how often, in each test.
+
+use crate::support::kill::{Dice, kill_process, wait_for_orphans};
+use crate::support::life::{Mortal, event_metrics};
+use crate::support::{Home, PMDANIXL, Pmcd, Values, agent_of, example, quit, text, wait_for};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const TX_BYTES: &str = "nixl.transfer.tx_bytes";
+
+fn kills() -> u64 {
+    let kills = std::env::var("KILLS").ok();
+    kills.map_or(50, |kills| kills.parse().expect("KILLS is a number"))
+}
+
+/// What drains, and can be killed.
+trait Drainer {
+    /// A kill up to so long after the start finds it before its first drain or at any point of a later one.
+    const LONGEST: Duration;
+    /// Starts it, if it does not run.
+    fn start(&mut self);
+    /// Kills it.
+    fn kill(&mut self);
+    /// Starts it, if it does not run, and has all rings drained, then says what it has counted.
+    fn read(&mut self) -> Values;
+}
+
+/// A daemon that dbpmda starts; it is the daemon that is killed.
+struct Daemon<'a> {
+    home: &'a Home,
+    dbpmda: Option<Child>,
+}
+
+impl<'a> Daemon<'a> {
+    fn new(home: &'a Home) -> Self {
+        Self { home, dbpmda: None }
+    }
+}
+
+impl Drainer for Daemon<'_> {
+    const LONGEST: Duration = Duration::from_millis(100);
+
+    fn start(&mut self) {
+        let start = || self.home.start_dbpmda(Path::new(PMDANIXL));
+        self.dbpmda.get_or_insert_with(start);
+    }
+
+    fn kill(&mut self) {
+        let mut dbpmda = self.dbpmda.take().expect("it runs");
+        kill_process(agent_of(dbpmda.id()));
+        drop(dbpmda.stdin.take());
+        dbpmda.wait().expect("dbpmda ends");
+    }
+
+    fn read(&mut self) -> Values {
+        if let Some(dbpmda) = self.dbpmda.take() {
+            quit(dbpmda);
+        }
+        let metrics = [
+            &event_metrics()[..],
+            &["nixl.ring.resets".into(), "nixl.ring.foreign_reads".into()],
+        ]
+        .concat();
+        let shown = self
+            .home
+            .dbpmda(&format!("instance 39.0\nfetch {}", metrics.join(" ")));
+        let (mut names, mut values, mut metric) = (BTreeMap::new(), Values::new(), String::new());
+        for line in shown.lines() {
+            match line.split_whitespace().collect::<Vec<_>>()[..] {
+                // `[  0] inst: 7 name: "agent"`, `39.0.0 (nixl.transfer.tx_bytes): numval: 1 ...`, `inst [7 or ???] value 42`.
+                ["[", _, "inst:", id, "name:", name] => {
+                    names.insert(id.to_owned(), name.trim_matches('"').to_owned());
+                }
+                [_, name, "numval:", ..] => {
+                    metric = name.trim_matches(['(', ')', ':']).to_owned();
+                    values.insert(metric.clone(), BTreeMap::new());
+                }
+                ["inst", id, "or", "???]", "value", value] => {
+                    let name = names[id.trim_start_matches('[')].clone();
+                    let values = values.get_mut(&metric).expect("it comes after its metric");
+                    values.insert(name, value.parse().expect("a number"));
+                }
+                _ => {}
+            }
+        }
+        let missing = metrics.iter().find(|name| !values.contains_key(*name));
+        assert_eq!(missing, None, "{shown}{}", self.home.log());
+        values
+    }
+}
+
+/// A pmcd and the daemon that it starts; it is pmcd that is killed.
+struct Whole<'a> {
+    home: &'a Home,
+    pmcd: Pmcd,
+    runs: bool,
+}
+
+impl<'a> Whole<'a> {
+    fn new(home: &'a Home) -> Self {
+        Self {
+            home,
+            pmcd: Pmcd::start(home),
+            runs: true,
+        }
+    }
+}
+
+impl Drainer for Whole<'_> {
+    const LONGEST: Duration = Duration::from_millis(150);
+
+    fn start(&mut self) {
+        if !self.runs {
+            self.pmcd.start_anew();
+            self.runs = true;
+        }
+    }
+
+    fn kill(&mut self) {
+        self.pmcd.kill();
+        self.runs = false;
+    }
+
+    fn read(&mut self) -> Values {
+        self.start();
+        self.pmcd.wait_until_it_answers();
+        // One of those that lost their pmcd may still have the state, to drain a last time.
+        wait_for("one of the daemons drains", || {
+            let values = self.pmcd.all_values();
+            (!values.is_empty()).then_some(values)
+        })
+    }
+}
+
+impl Drop for Whole<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.start();
+            self.pmcd.wait_until_it_answers();
+            self.pmcd.terminate();
+            wait_for_orphans(&self.home.path("pcp"));
+        }
+    }
+}
+
+/// The sample producer with these options, writing into the home's directory.
+fn start_producer(home: &Home) -> Child {
+    let options = "--name fast --agents 3 --capacity 1024 --rate 0 --full-timeout 120";
+    Command::new(example("producer"))
+        .arg("--dir")
+        .arg(home.rings())
+        .args(options.split(' '))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it was built")
+}
+
+/// Ends a producer; the bytes sent of the events that it wrote, by agent.
+fn truth(producer: Child) -> BTreeMap<String, u64> {
+    let pid = Pid::from_raw(i32::try_from(producer.id()).expect("a pid"));
+    kill(pid, Signal::SIGTERM).expect("it runs");
+    let output = producer.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{}", text(&output));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let agents = said.lines().map(|line| {
+        serde_json::from_str::<serde_json::Value>(line)
+            .unwrap_or_else(|err| panic!("{err}: {line}"))
+    });
+    agents
+        .map(|agent| {
+            let name = agent["agent"].as_str().expect("a name").to_owned();
+            (name, agent["tx_bytes"].as_u64().expect("a sum"))
+        })
+        .collect()
+}
+
+/// What drains is killed while a producer writes as fast as it can.
+fn kill_the_drainer<D: Drainer>(home: &Home, mut drainer: D) {
+    let (producer, mut dice) = (start_producer(home), Dice::new(1));
+    for _ in 0..kills() {
+        drainer.start();
+        dice.wait(D::LONGEST);
+        drainer.kill();
+    }
+    // One that stays, so that the producer can write its last events.
+    drainer.start();
+    let truth = truth(producer);
+    assert_eq!(drainer.read()[TX_BYTES], truth);
+}
+
+/// What drains is killed, and so is the agent, one after the other.
+fn kill_both<D: Drainer>(home: &Home, mut drainer: D) {
+    let (mut mortal, mut dice) = (Mortal::new(home.ring("mortal")), Dice::new(2));
+    for turn in 1..=kills() {
+        // Whichever comes first.
+        if dice.coin() {
+            drainer.start();
+        }
+        mortal.start(&mut dice);
+        drainer.start();
+        dice.wait(D::LONGEST);
+        if dice.coin() {
+            drainer.kill();
+            dice.wait(Duration::from_millis(2));
+            mortal.kill();
+        } else {
+            mortal.kill();
+            if dice.coin() {
+                mortal.wait_until_drained();
+            }
+            dice.wait(Duration::from_millis(2));
+            drainer.kill();
+        }
+        mortal.bury();
+        if mortal.is_to_be_checked() || turn == kills() {
+            drainer.start();
+            mortal.wait_until_drained();
+            mortal.check(&drainer.read());
+        }
+    }
+    mortal.conclude(kills());
+}
+
+#[test]
+fn a_daemon_killed_at_any_moment_loses_nothing_and_counts_nothing_twice() {
+    let home = Home::new();
+    kill_the_drainer(&home, Daemon::new(&home));
+}
+
+#[test]
+fn a_pmcd_killed_at_any_moment_loses_nothing_and_counts_nothing_twice() {
+    let home = Home::new();
+    kill_the_drainer(&home, Whole::new(&home));
+}
+
+#[test]
+fn an_agent_killed_and_started_in_place_loses_only_what_its_restart_wipes() {
+    let home = Home::new();
+    // So that many drains meet a restart.
+    home.set("drain_interval = \"1ms\"");
+    let (mut whole, mut dice) = (Whole::new(&home), Dice::new(3));
+    let mut mortal = Mortal::new(home.ring("mortal"));
+    for turn in 1..=kills() {
+        mortal.start(&mut dice);
+        dice.wait(Duration::from_millis(60));
+        mortal.kill();
+        if dice.coin() {
+            mortal.wait_until_drained();
+        }
+        mortal.bury();
+        if mortal.is_to_be_checked() || turn == kills() {
+            mortal.wait_until_drained();
+            mortal.check(&whole.read());
+        }
+    }
+    mortal.conclude(kills());
+}
+
+#[test]
+fn a_daemon_and_an_agent_killed_lose_only_what_a_restart_wipes() {
+    let home = Home::new();
+    home.set("drain_interval = \"2ms\"");
+    kill_both(&home, Daemon::new(&home));
+}
+
+#[test]
+fn a_pmcd_and_an_agent_killed_lose_only_what_a_restart_wipes() {
+    let home = Home::new();
+    home.set("drain_interval = \"2ms\"");
+    kill_both(&home, Whole::new(&home));
+}
+
+/// The same bytes in the same place: only the positions and the times tell one life from the next.
+#[test]
+fn an_agent_that_crashes_in_a_loop_has_each_event_of_each_life_counted() {
+    let home = Home::new();
+    let (mut whole, mut dice) = (Whole::new(&home), Dice::new(4));
+    let mut truth = 0;
+    for _ in 0..kills() {
+        let count = dice.below(200);
+        Mortal::write_and_die(&home.ring("loop"), count);
+        truth += count * (count + 1) / 2;
+    }
+    let counted = whole.read()[TX_BYTES]["loop"];
+    assert_eq!(counted, truth);
+}

@@ -1,0 +1,296 @@
+//! What happens to the agent while a system call of its fails.
+
+use super::trace::{self, Call};
+use crate::support::pdu::Link;
+use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::{Home, PATIENCE, PMDANIXL};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::{Duration, Instant, SystemTime};
+
+const TX_BYTES: &str = "transfer.tx_bytes";
+/// Ids that names have which no agent has.
+const TAKEN: [u32; 3] = [0, 1, 7];
+const PERSISTENT: &str = "control.state.persistent";
+
+/// How things are before the agent is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Before {
+    /// It has a state, and goes on with it.
+    Kept,
+    /// There is no state. It becomes another user, and removes what exited agents leave.
+    Nothing,
+    /// What is in the place of its state is none.
+    Rubbish,
+}
+
+impl Before {
+    pub const ALL: [Self; 3] = [Self::Kept, Self::Nothing, Self::Rubbish];
+}
+
+/// A system call that fails once.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    pub call: String,
+    /// The how manieth, from 1.
+    pub when: usize,
+    pub error: &'static str,
+}
+
+/// A home, and what its agents have sent.
+pub struct Scene {
+    home: Home,
+    before: Before,
+}
+
+/// Agents by name: what they have sent in all, and before the faulty agent was started.
+#[derive(Default)]
+struct Sent {
+    all: BTreeMap<String, u64>,
+    before: BTreeMap<String, u64>,
+}
+
+impl Sent {
+    fn push(&mut self, name: &str, ring: &mut RingWriter, value: u64) {
+        assert!(ring.push(Kind::TxBytes, value), "{name} is full");
+        *self.all.entry(name.to_owned()).or_default() += value;
+    }
+
+    /// Whether this is what was sent; where totals are not kept, what was sent before may be missing.
+    fn is_right(&self, shown: &BTreeMap<String, u64>, persistent: bool) -> bool {
+        self.all.iter().all(|(name, &sent)| {
+            let old = self.before.get(name).copied().unwrap_or_default();
+            let Some(&shown) = shown.get(name) else {
+                return false;
+            };
+            shown == sent || (!persistent && shown == sent - old)
+        })
+    }
+
+    /// Whether nothing is counted twice.
+    fn is_bound(&self, shown: &BTreeMap<String, u64>) -> bool {
+        shown.iter().all(|(name, shown)| {
+            let sent = self.all.get(name).copied().unwrap_or_default();
+            *shown <= sent
+        })
+    }
+}
+
+fn until<T>(what: &str, mut condition: impl FnMut() -> Result<T, String>) -> Result<T, String> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match condition() {
+            Ok(found) => return Ok(found),
+            Err(why) if Instant::now() >= end => return Err(format!("{what}: {why}")),
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+fn drained(ring: &RingWriter) -> Result<(), String> {
+    until("a drain", || match ring.pending() {
+        0 => Ok(()),
+        pending => Err(format!("{pending} events wait")),
+    })
+}
+
+impl Scene {
+    pub fn new(before: Before) -> Self {
+        let home = Home::new();
+        let more = match before {
+            Before::Nothing => "user = \"nobody\"\nremove_exited_after = \"0s\"",
+            Before::Kept | Before::Rubbish => "",
+        };
+        home.set(&format!(
+            "drain_interval = \"20ms\"\nretain = \"1h\"\n{more}"
+        ));
+        // Names that had ids, a minute ago, and more that were given.
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let seen = now.expect("after 1970").as_secs() - 60;
+        let lines: String = TAKEN.map(|id| format!("{id} {seen} name-{id}\n")).concat();
+        let file = home.path("var/config/pmda/39.0");
+        fs::create_dir_all(file.parent().expect("a directory")).expect("made");
+        fs::write(file, format!("2 0 2147483647\n{lines}")).expect("written");
+        // For the other user.
+        fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
+        Self { home, before }
+    }
+
+    pub fn log(&self) -> String {
+        self.home.log()
+    }
+
+    /// The system calls that were traced in the run: all, or those that have the name of the one that was to fail.
+    pub fn calls(&self) -> Vec<Call> {
+        let trace = fs::read(self.home.path("trace")).unwrap_or_default();
+        trace::calls(&String::from_utf8_lossy(&trace))
+    }
+
+    fn ring(&self, name: &str, layout: Layout, capacity: u64) -> RingWriter {
+        RingWriter::create(&self.home.ring(name), layout, capacity).expect("a ring")
+    }
+
+    /// Agents come, send, restart in place and exit, a ring is truncated, another unlinked, and then the agent is started
+    /// once more, without the fault.
+    ///
+    /// # Errors
+    /// What was wrong.
+    pub fn run(&self, fault: Option<&Fault>) -> Result<(), String> {
+        let mut sent = Sent::default();
+        let mut steady = self.ring("steady", Layout::V4, 64);
+        let mut cut = self.ring("cut", Layout::V3, 4096);
+        let mut restarts = self.ring("restarts", Layout::V2, 64);
+        let mut gone = self.ring("gone", Layout::V1, 64);
+        if self.before == Before::Kept {
+            for (name, ring) in [("steady", &mut steady), ("restarts", &mut restarts)] {
+                sent.push(name, ring, 1);
+            }
+            let mut link = self.start(Command::new(PMDANIXL))?;
+            self.all_right(&mut link, &sent)?;
+            self.end(link)?;
+            sent.before = sent.all.clone();
+        }
+        if self.before == Before::Rubbish {
+            fs::create_dir_all(self.home.path("run/nixl")).expect("made");
+            fs::write(self.home.path("run/nixl/state"), "rubbish").expect("written");
+        }
+        fs::write(self.home.ring("notes"), "no ring").expect("written");
+        let rings = [&mut steady, &mut cut, &mut restarts, &mut gone];
+        for (name, ring) in ["steady", "cut", "restarts", "gone"].into_iter().zip(rings) {
+            sent.push(name, ring, 10);
+        }
+        let mut link = self.start(self.traced(fault))?;
+        for ring in [&steady, &cut, &restarts, &gone] {
+            drained(ring)?;
+        }
+        // Truncated, unlinked, restarted, new, and gone on.
+        drop((cut, gone));
+        fs::write(self.home.ring("cut"), "").expect("there");
+        fs::remove_file(self.home.ring("gone")).expect("there");
+        let mut restarts = self.ring("restarts", Layout::V4, 256);
+        sent.push("restarts", &mut restarts, 100);
+        let mut late = self.ring("late", Layout::V2Named, 16);
+        sent.push("late", &mut late, 100);
+        sent.push("steady", &mut steady, 100);
+        self.all_right(&mut link, &sent)?;
+        // A new file, which is met at the next tick.
+        fs::remove_file(self.home.ring("cut")).expect("there");
+        let mut cut = self.ring("cut", Layout::V4, 64);
+        sent.push("cut", &mut cut, 100);
+        let persistent = self.all_right(&mut link, &sent)?;
+        let ids = self.ids(&mut link)?;
+        if self.before == Before::Nothing {
+            drop(late);
+            until("the ring of an exited agent is removed", || {
+                let failed = fault.is_some() && self.calls().iter().any(|call| call.injected);
+                if failed || !self.home.ring("late").exists() {
+                    Ok(())
+                } else {
+                    Err("it is there".into())
+                }
+            })?;
+        }
+        self.end(link)?;
+        self.check_log(persistent)?;
+        // Nor does the next one count anything twice, or lose what was said to be kept.
+        sent.push("steady", &mut steady, 1000);
+        let mut link = self.start(Command::new(PMDANIXL))?;
+        let right = until("what the next one says", || {
+            let shown = link.values(TX_BYTES).map_err(|err| err.to_string())?;
+            let kept = sent.is_right(&shown, true);
+            if (kept || !persistent) && sent.is_bound(&shown) {
+                Ok(())
+            } else {
+                Err(format!(
+                    "{shown:?} of {:?}, persistent: {persistent}",
+                    sent.all
+                ))
+            }
+        });
+        right?;
+        let again = self.ids(&mut link)?;
+        for (id, name) in &again {
+            let before = ids.iter().find(|(_, before)| *before == name);
+            let moved = before.is_some_and(|(before, _)| before != id);
+            if ids.get(id).is_some_and(|before| before != name) || moved {
+                return Err(format!("{name} has the id {id} now; before it was {ids:?}"));
+            }
+        }
+        self.end(link)
+    }
+
+    /// Who has which instance id; none of those that names had before all this, which no agent has.
+    fn ids(&self, link: &mut Link) -> Result<BTreeMap<u32, String>, String> {
+        let ids = link.instances().map_err(|err| err.to_string())?;
+        match ids.iter().find(|(id, _)| TAKEN.contains(id)) {
+            Some((id, name)) => Err(format!("{name} has the id {id}, which was another's")),
+            None => Ok(ids),
+        }
+    }
+
+    fn start(&self, command: Command) -> Result<Link, String> {
+        Link::start(&self.home, command).map_err(|err| format!("it does not start: {err}"))
+    }
+
+    /// Waits until what is shown is right; whether the totals are kept.
+    fn all_right(&self, link: &mut Link, sent: &Sent) -> Result<bool, String> {
+        until("what is shown", || {
+            let shown = link.values(TX_BYTES).map_err(|err| err.to_string())?;
+            let persistent = link.fetch(&[PERSISTENT]).map_err(|err| err.to_string())?;
+            let persistent = persistent[0].get(&u32::MAX) == Some(&1);
+            if sent.is_right(&shown, persistent) {
+                Ok(persistent)
+            } else {
+                Err(format!(
+                    "{shown:?} of {:?}, persistent: {persistent}",
+                    sent.all
+                ))
+            }
+        })
+    }
+
+    fn end(&self, link: Link) -> Result<(), String> {
+        match link.end() {
+            status if status.success() => Ok(()),
+            status => Err(format!("it ended: {status}")),
+        }
+    }
+
+    /// One line for what went wrong, and one for what becomes of the totals.
+    fn check_log(&self, persistent: bool) -> Result<(), String> {
+        let log = self.home.log();
+        let mut lines: BTreeMap<&str, u32> = BTreeMap::new();
+        for line in log
+            .lines()
+            .filter_map(|line| line.split_once("): ").or(line.split_once(") ")))
+        {
+            *lines.entry(line.1).or_default() += 1;
+        }
+        let lost =
+            log.matches("totals begin at zero").count() + log.matches("are not kept").count();
+        if log.contains("internal error") {
+            Err("it panicked".into())
+        } else if let Some(line) = lines.iter().find(|(_, times)| **times > 2) {
+            Err(format!("it says {line:?} times"))
+        } else if !persistent && lost != 1 {
+            Err(format!("{lost} lines say that totals are lost"))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The agent under strace(1), which its process is not a child of.
+    fn traced(&self, fault: Option<&Fault>) -> Command {
+        let mut command = Command::new("strace");
+        command.args(["-D", "-f", "-qq", "-y", "-o"]);
+        command.arg(self.home.path("trace"));
+        if let Some(Fault { call, when, error }) = fault {
+            command.args(["--seccomp-bpf".into(), format!("--trace={call}")]);
+            command.arg(format!("--inject={call}:error={error}:when={when}"));
+        }
+        command.arg(PMDANIXL);
+        command
+    }
+}

@@ -1,0 +1,269 @@
+//! Instance ids where their file cannot be read or written: none is lost, and none is given to a second name.
+
+use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::{Home, Pmcd, TX_BYTES, needs_root, run, wait_for};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+
+const FILE: &str = "var/config/pmda/39.0";
+const STATE: &str = "run/nixl/state";
+
+/// An agent that has sent a byte.
+fn agent(home: &Home, name: &str) -> RingWriter {
+    let mut ring = RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring");
+    assert!(ring.push(Kind::TxBytes, 1));
+    ring
+}
+
+/// The ids of these agents, when they are all there.
+fn ids<const N: usize>(pmcd: &Pmcd, names: [&str; N]) -> [u32; N] {
+    wait_for("all are instances", || {
+        let shown = run(pmcd.tool("pminfo").args(["-f", TX_BYTES]));
+        // inst [7 or "a"] value 1
+        let ids = shown.lines().filter_map(|line| {
+            let (id, rest) = line.split_once("inst [")?.1.split_once(" or \"")?;
+            Some((rest.split_once('"')?.0.to_owned(), id.parse().ok()?))
+        });
+        let ids: BTreeMap<String, u32> = ids.collect();
+        let ids: Vec<u32> = names
+            .iter()
+            .filter_map(|name| ids.get(*name).copied())
+            .collect();
+        ids.try_into().ok()
+    })
+}
+
+fn now() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.expect("after 1970").as_secs()
+}
+
+fn start(home: &Home, name: &str, file: impl FnOnce(&std::path::Path)) -> Pmcd {
+    Pmcd::start_with(home, name, |dir| {
+        fs::create_dir_all(dir.join("var/config/pmda")).expect("made");
+        file(&dir.join(FILE));
+    })
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_left_alone_and_read_when_it_can_be() {
+    needs_root();
+    let home = Home::new();
+    let _a = agent(&home, "a");
+    let text = format!("2 0 2147483647\n0 {0} x\n5 {0} y\n70 {0} z\n", now() - 60);
+    let kept = home.path("kept");
+    fs::write(&kept, &text).expect("written");
+    // Where the file is, somebody has put a link to it.
+    let pmcd = start(&home, "pcp", |file| symlink(&kept, file).expect("made"));
+    let [first] = ids(&pmcd, ["a"]);
+    let file = pmcd.path(FILE);
+    wait_for("it is said", || {
+        let said = "it is no regular file of one name; remove it; until it can be read";
+        pmcd.log().contains(said).then_some(())
+    });
+    assert_eq!(fs::read_to_string(&kept).expect("there"), text);
+    fs::remove_file(&file).expect("there");
+    fs::write(&file, &text).expect("written");
+    // What it says is asked for before the next id is given, a second after it was tried for the last time.
+    wait_for("what was read is saved with what has come", || {
+        let text = fs::read_to_string(&file).ok()?;
+        text.contains(" a\n").then_some(())
+    });
+    let _others = ["x", "y", "z", "new"].map(|name| agent(&home, name));
+    let [a, x, y, z, new] = ids(&pmcd, ["a", "x", "y", "z", "new"]);
+    assert_eq!((a, x, y, z), (first, 0, 5, 70));
+    assert!(new > 70 && new != a, "{new}");
+    assert!(pmcd.log().matches("until it can be read").count() == 1);
+}
+
+#[test]
+fn what_cannot_be_written_is_written_when_it_can_be() {
+    needs_root();
+    let home = Home::new();
+    let _a = agent(&home, "a");
+    let text = format!("2 0 2147483647\n3 {0} x\n5 {0} y\n70 {0} z\n", now() - 60);
+    let pmcd = start(&home, "pcp", |file| {
+        fs::write(file, &text).expect("written");
+        // What stands in the way of a new one.
+        fs::create_dir(file.with_extension("0.new")).expect("made");
+    });
+    let [a] = ids(&pmcd, ["a"]);
+    assert!(a > 70, "{a}");
+    let file = pmcd.path(FILE);
+    wait_for("it is said", || {
+        pmcd.log().contains("until it can be written").then_some(())
+    });
+    assert_eq!(fs::read_to_string(&file).expect("there"), text, "as it was");
+    fs::remove_dir(file.with_extension("0.new")).expect("empty");
+    let _y = agent(&home, "y");
+    assert_eq!(ids(&pmcd, ["a", "y"]), [a, 5]);
+    let text = wait_for("all is saved", || {
+        let text = fs::read_to_string(&file).ok()?;
+        text.contains(" a\n").then_some(text)
+    });
+    assert!(
+        text.contains(&format!("{a} ")) && text.contains(" z\n"),
+        "{text}"
+    );
+    wait_for("it is said", || {
+        let is_said = pmcd.log().contains("instance ids are saved again");
+        is_said.then_some(())
+    });
+    assert!(pmcd.log().matches("until it can be written").count() == 1);
+}
+
+#[test]
+fn a_host_that_stops_right_after_an_agent_came_gives_its_id_to_nobody_else() {
+    needs_root();
+    let home = Home::new();
+    let _a = agent(&home, "a");
+    let pmcd = start(&home, "pcp", |_| ());
+    let [a] = ids(&pmcd, ["a"]);
+    let saved = wait_for("it is saved", || {
+        let text = fs::read_to_string(pmcd.path(FILE)).ok()?;
+        text.contains(" a\n").then_some(text)
+    });
+    // What comes from here on is not in what the disk has.
+    let names: Vec<String> = (0..20).map(|number| format!("late-{number}")).collect();
+    let _late: Vec<_> = names.iter().map(|name| agent(&home, name)).collect();
+    let late: [&str; 20] = std::array::from_fn(|at| names[at].as_str());
+    let given = ids(&pmcd, late);
+    pmcd.stop();
+    let _new = agent(&home, "new");
+    let again = start(&home, "again", |file| {
+        fs::write(file, saved).expect("written")
+    });
+    let [same, new] = ids(&again, ["a", "new"]);
+    assert_eq!(same, a);
+    assert!(!given.contains(&new), "{new} was one of {given:?}");
+}
+
+#[test]
+fn a_file_that_says_that_all_are_given_costs_no_agent_its_place_and_it_is_said() {
+    needs_root();
+    let home = Home::new();
+    let _agents = ["a", "b"].map(|name| agent(&home, name));
+    let text = format!("2 0 2147483647\n0 {0} x\n33554431 {0} z\n", now() - 60);
+    let pmcd = start(&home, "pcp", |file| {
+        fs::write(file, text).expect("written");
+    });
+    let mut given = ids(&pmcd, ["a", "b"]);
+    given.sort_unstable();
+    assert_eq!(given, [1, 2], "0 is known to be x's");
+    let said = "no instance id is left, or the file is damaged";
+    assert!(pmcd.log().matches(said).count() == 1);
+}
+
+/// Ids, names and counts of the ranges of a's transfers, as `pminfo -f` shows them.
+fn ranges(pmcd: &Pmcd, metric: &str) -> BTreeMap<u32, (String, u64)> {
+    let shown = run(pmcd.tool("pminfo").args(["-f", metric]));
+    let instance = |line: &str| {
+        // inst [7 or "a::0-10"] value 1
+        let (id, rest) = line.split_once("inst [")?.1.split_once(" or \"")?;
+        let (name, value) = rest.split_once("\"] value ")?;
+        Some((id.parse().ok()?, (name.to_owned(), value.parse().ok()?)))
+    };
+    shown.lines().filter_map(instance).collect()
+}
+
+#[test]
+fn other_bounds_give_no_id_a_second_name_and_no_count_goes_back() {
+    needs_root();
+    let home = Home::new();
+    let set = |bounds: &str| home.set(&format!("histogram_buckets_us = {bounds}"));
+    set("[10, 100, 1000]");
+    let mut pmcd = Pmcd::start(&home);
+    let mut ring = agent(&home, "a");
+    let [id] = ids(&pmcd, ["a"]);
+    let metrics = ["buckets", "bucket"].map(|metric| format!("nixl.latency.xfer_time.{metric}"));
+    let mut known: [BTreeMap<u32, (String, u64)>; 2] = Default::default();
+    let mut look = |pmcd: &Pmcd, ring: &mut RingWriter| {
+        for time in [5, 70, 700, 7000] {
+            assert!(ring.push(Kind::XferTime, time));
+        }
+        for (metric, known) in metrics.iter().zip(&mut known) {
+            let now = ranges(pmcd, metric);
+            for (id, (name, _)) in known.iter() {
+                let again = now.iter().find(|(_, other)| other.0 == *name);
+                assert!(
+                    again.is_none_or(|(again, _)| again == id),
+                    "{metric}: {name}"
+                );
+            }
+            // A range that was gone meanwhile begins anew.
+            known.retain(|id, _| now.contains_key(id));
+            for (id, (name, count)) in now {
+                let (first, before) = known.entry(id).or_insert_with(|| (name.clone(), 0));
+                assert_eq!(*first, name, "{metric}: {id}");
+                assert!(count >= *before, "{metric}: {name}: {before}, then {count}");
+                *before = count;
+            }
+        }
+        let [counts, sums] = &known;
+        (counts.clone(), sums.clone())
+    };
+    let name = |suffix: &str| format!("a::{suffix}");
+    look(&pmcd, &mut ring);
+    for (bounds, all) in [
+        ("[10, 50, 100]", 8),
+        ("[100]", 12),
+        ("[10, 100, 1000]", 16),
+        ("[50, 1000]", 20),
+    ] {
+        set(bounds);
+        pmcd.reload(&home);
+        let (_, sums) = look(&pmcd, &mut ring);
+        let found = sums.values().find(|(found, _)| *found == name("le-inf"));
+        assert_eq!(found, Some(&(name("le-inf"), all)));
+        let labels = run(pmcd.tool("pminfo").args(["-l", &metrics[1]]));
+        assert_eq!(labels.matches("\"le\":\"+Inf\"").count(), 1, "{labels}");
+    }
+    // As the daemon begins again, it knows which ids were given.
+    set("[10, 50, 1000]");
+    pmcd.terminate();
+    let state = pmcd.path(STATE);
+    let pmcd = Pmcd::start_with(&home, "again", |dir| {
+        let again = dir.join(STATE);
+        fs::create_dir_all(again.parent().expect("one")).expect("made");
+        fs::copy(state, again).expect("copied");
+    });
+    assert_eq!(ids(&pmcd, ["a"]), [id]);
+    let (counts, _) = look(&pmcd, &mut ring);
+    let had: Vec<u32> = counts.keys().map(|inst| inst % 64).collect();
+    assert_eq!(
+        had,
+        [11, 13, 14, 15],
+        "1000-inf, 50-1000, and two that begin anew"
+    );
+}
+
+#[test]
+fn an_agent_that_has_had_too_many_ranges_gets_another_id_and_its_totals_stay() {
+    needs_root();
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let mut ring = agent(&home, "a");
+    let _b = agent(&home, "b");
+    let [mut id, other] = ids(&pmcd, ["a", "b"]);
+    let metric = "nixl.latency.xfer_time.buckets";
+    let mut had = BTreeMap::new();
+    for round in 1..=4_u32 {
+        let bounds: Vec<u32> = (0..30).map(|bound| 1000 * round + bound).collect();
+        pmcd.configure(&home, &format!("histogram_buckets_us = {bounds:?}"));
+        assert!(ring.push(Kind::TxBytes, 1));
+        let [now, same] = ids(&pmcd, ["a", "b"]);
+        // 19 ranges at first, and 31 in each round.
+        let [another, nothing_left] = [now != id, round % 2 == 0];
+        assert_eq!(another, nothing_left, "round {round}: {id}, then {now}");
+        assert!(!another || now > other && same != other);
+        id = now;
+        assert_eq!(pmcd.values(TX_BYTES)["a"], u64::from(round) + 1);
+        let ranges = ranges(&pmcd, metric);
+        assert_eq!(ranges.len(), 2 * 31);
+        for (inst, (name, _)) in ranges {
+            let known = had.entry(inst).or_insert_with(|| name.clone());
+            assert_eq!(*known, name, "{inst}");
+        }
+    }
+}

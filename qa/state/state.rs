@@ -1,0 +1,505 @@
+//! What outlives the daemon, and that there is one of it.
+
+use crate::support::kill::kill_process;
+use crate::support::kit::layers;
+use crate::support::pdu::Link;
+use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::{
+    Home, PMDANIXL, Pmcd, TX_BYTES, agent_of, ends, needs_root, project, quit, run, wait_for,
+};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+const FETCH: &str = "fetch nixl.transfer.tx_bytes";
+/// Bytes of a record of the state file, and of its header.
+const RECORD: u64 = layers::RECORD as u64;
+const PERSISTENT: &str = "fetch nixl.control.state.persistent";
+
+/// A home where the first answer has all agents: nobody is asked who they are.
+fn home() -> Home {
+    let home = Home::new();
+    home.set("proc_facts = false");
+    home
+}
+
+fn ring(home: &Home, name: &str) -> RingWriter {
+    RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring")
+}
+
+fn state(home: &Home) -> std::path::PathBuf {
+    home.path("run/nixl/state")
+}
+
+#[test]
+fn totals_ids_and_instances_go_on_after_an_end_and_after_a_kill() {
+    let home = home();
+    let (mut a, mut b) = (ring(&home, "a"), ring(&home, "b"));
+    b.push(Kind::TxBytes, 7);
+    assert!(home.dbpmda(FETCH).contains("value 7"));
+    // b keeps its id, though a comes before it and all that pmdaCache kept is gone.
+    a.push(Kind::TxBytes, 100);
+    b.push(Kind::TxBytes, 7);
+    let dbpmda = home.start_dbpmda(Path::new(PMDANIXL));
+    wait_for("both are drained", || {
+        (a.pending() + b.pending() == 0).then_some(())
+    });
+    let agent = agent_of(dbpmda.id());
+    kill_process(agent);
+    // Until then it has the state.
+    ends(agent);
+    drop(dbpmda);
+    fs::remove_file(home.path("var/config/pmda/39.0")).expect("there");
+    let shown = home.dbpmda(&format!("instance 39.0\n{FETCH}\n{PERSISTENT}"));
+    for line in [
+        "inst: 0 name: \"a\"",
+        "inst: 1 name: \"b\"",
+        "[0 or ???] value 100",
+        "[1 or ???] value 14",
+    ] {
+        assert!(shown.contains(line), "{line} in\n{shown}");
+    }
+    assert!(
+        shown.contains("state.persistent): numval: 1 valfmt: 0 vlist[]:\n   value 1"),
+        "{shown}"
+    );
+    // An agent that has exited and whose file is gone is still an instance, with its last value.
+    drop(a);
+    fs::remove_file(home.ring("a")).expect("there");
+    let shown = home.dbpmda(FETCH);
+    assert!(shown.contains("[0 or ???] value 100"), "{shown}");
+}
+
+#[test]
+fn a_state_that_cannot_be_used_is_kept_aside_and_said_once() {
+    let home = home();
+    let mut agent = ring(&home, "agent");
+    agent.push(Kind::TxBytes, 5);
+    assert!(home.dbpmda(FETCH).contains("value 5"));
+    fs::write(state(&home), "rubbish").expect("written");
+    agent.push(Kind::TxBytes, 2);
+    let shown = home.dbpmda(&format!("{FETCH}\n{PERSISTENT}"));
+    assert!(
+        shown.contains("value 2") && shown.contains("value 1"),
+        "{shown}"
+    );
+    assert_eq!(
+        home.log()
+            .matches("7 bytes are no state; all totals begin anew; it is kept as *.bad")
+            .count(),
+        1,
+        "{}",
+        home.log()
+    );
+    assert_eq!(
+        fs::read(home.path("run/nixl/state.bad")).expect("kept"),
+        b"rubbish"
+    );
+}
+
+#[test]
+fn the_state_of_a_version_before_this_one_goes_on() {
+    // Written by format 3 with entries of 358 words, on a little-endian machine, and killed beside two living agents.
+    let home = home();
+    let packed = fs::File::open(project("qa/golden/state-3-358.gz")).expect("checked in");
+    let unpacked = std::process::Command::new("gzip")
+        .arg("-dc")
+        .stdin(packed)
+        .output();
+    let mut bytes = unpacked.expect("gzip is there").stdout;
+    let boot = layers::boot_id().expect("of this boot");
+    bytes[16..32].copy_from_slice(&boot.map(u64::to_le_bytes).concat());
+    fs::create_dir_all(home.path("run/nixl")).expect("made");
+    fs::write(state(&home), &bytes).expect("written");
+    let shown = home.dbpmda(&format!(
+        "instance 39.0\n{FETCH}\nfetch nixl.memory.current\nfetch nixl.latency.xfer_time.buckets\n{PERSISTENT}"
+    ));
+    for line in [
+        "inst: 0 name: \"decode\"",
+        "inst: 1 name: \"prefill%201\"",
+        "[0 or ???] value 4096",
+        "[1 or ???] value 8192",
+        "[1 or ???] value 2147483648",
+        "state.persistent): numval: 1 valfmt: 0 vlist[]:\n   value 1",
+    ] {
+        assert!(shown.contains(line), "{line} in\n{shown}\n{}", home.log());
+    }
+    assert!(!home.log().contains("begin anew"), "{}", home.log());
+    // From here on it is of this version.
+    let now = fs::read(state(&home)).expect("there");
+    let format = |bytes: &[u8]| u64::from_le_bytes(bytes[8..16].try_into().expect("8 bytes"));
+    assert!(format(&now) >= format(&bytes));
+}
+
+#[test]
+fn an_instance_id_is_not_given_again_after_its_agent_was_forgotten() {
+    let home = Home::new();
+    home.set("proc_facts = false\nmax_agents = 1");
+    // Of four agents that are remembered, the one that was not seen for longest is forgotten for the fifth.
+    for name in ["a", "b", "c", "d", "e", "f"] {
+        let mut agent = ring(&home, name);
+        agent.push(Kind::TxBytes, 5);
+        let shown = home.dbpmda(&format!("instance 39.0\n{FETCH}"));
+        assert!(shown.contains(&format!("name: \"{name}\"")), "{shown}");
+        drop(agent);
+        fs::remove_file(home.ring(name)).expect("there");
+    }
+    // Nothing is left of the highest id but that it was given.
+    fs::remove_file(state(&home)).expect("there");
+    let ids = home.path("var/config/pmda/39.0");
+    let kept: String = fs::read_to_string(&ids)
+        .expect("there")
+        .lines()
+        .filter(|line| !line.ends_with(" f"))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    fs::write(&ids, kept + "5 1 %\n").expect("written");
+    let _agent = ring(&home, "new");
+    let shown = home.dbpmda("instance 39.0");
+    assert!(shown.contains("inst: 6 name: \"new\""), "{shown}");
+}
+
+#[test]
+fn a_state_that_was_cut_short_while_nothing_ran_costs_only_what_is_not_there() {
+    let home = Home::new();
+    home.set("proc_facts = false");
+    let mut agent = ring(&home, "a");
+    agent.push(Kind::TxBytes, 5);
+    let shown = home.dbpmda(FETCH);
+    assert!(shown.contains("value 5"), "{shown}");
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(state(&home))
+        .expect("there");
+    let len = file.metadata().expect("open").len();
+    file.set_len(len - 1).expect("ours");
+    agent.push(Kind::TxBytes, 2);
+    let shown = home.dbpmda(FETCH);
+    assert!(shown.contains("value 7"), "{shown}\n{}", home.log());
+    let said =
+        "it was cut short, and agents whose records are not whole begin anew; it is kept as *.bad";
+    assert!(home.log().contains(said), "{}", home.log());
+}
+
+#[test]
+fn a_file_that_may_not_grow_ends_nobody() {
+    let home = Home::new();
+    home.set("proc_facts = false");
+    let mut agent = ring(&home, "a");
+    agent.push(Kind::TxBytes, 5);
+    let wrapper = home.path("limited");
+    let text = format!(
+        "#!/bin/sh\nulimit -f 64\nexec {:?} \"$@\"\n",
+        env!("CARGO_BIN_EXE_pmdanixl")
+    );
+    fs::write(&wrapper, text).expect("written");
+    fs::set_permissions(
+        &wrapper,
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .expect("ours");
+    let shown = home.dbpmda_with(&wrapper, FETCH);
+    assert!(shown.contains("value 5"), "{shown}\n{}", home.log());
+}
+
+#[test]
+fn without_a_place_for_its_state_it_serves_all_the_same() {
+    needs_root();
+    for (what, spoil) in [
+        ("no directory", "rmdir run"),
+        ("a file in its place", "rmdir run; touch run"),
+        ("a full disk", "mount -t tmpfs -o size=16k tmpfs run"),
+        ("a read-only disk", "mount -t tmpfs -o ro tmpfs run"),
+    ] {
+        let home = home();
+        home.dbpmda(FETCH);
+        fs::remove_dir_all(home.path("run/nixl")).expect("there");
+        let mut agent = ring(&home, "agent");
+        agent.push(Kind::TxBytes, 5);
+        // Mounts in a namespace of its own.
+        let wrapper = home.path("pmdanixl");
+        let text = format!(
+            "#!/bin/sh\nset -e\nexec unshare --mount sh -e -c 'cd {}; {spoil}; cd /; exec \"{PMDANIXL}\" \"$@\"' sh \"$@\"\n",
+            home.path("").display()
+        );
+        fs::write(&wrapper, text).expect("written");
+        run(std::process::Command::new("chmod").arg("755").arg(&wrapper));
+        let shown = home.dbpmda_with(&wrapper, &format!("{FETCH}\n{PERSISTENT}"));
+        assert!(
+            shown.contains("value 5") && shown.contains("value 0"),
+            "{what}\n{shown}\n{}",
+            home.log()
+        );
+        assert!(home.log().contains("Warning: "), "{what}\n{}", home.log());
+    }
+}
+
+#[test]
+fn a_second_daemon_answers_again_later_and_takes_over_when_the_first_ends() {
+    let home = home();
+    let mut agent = ring(&home, "agent");
+    agent.push(Kind::TxBytes, 1);
+    let first = home.start_dbpmda(Path::new(PMDANIXL));
+    wait_for("the first drains", || (agent.pending() == 0).then_some(()));
+    let shown = home.dbpmda(&format!(
+        "{FETCH}\ninstance 39.0\nfetch nixl.control.version nixl.transfer.rx_bytes\n{PERSISTENT}"
+    ));
+    // Each value of an agent's, and no error for its instances: pmlogger ends itself over that.
+    assert_eq!(shown.matches("Try again").count(), 2, "{shown}");
+    assert!(!shown.contains("value 1"), "{shown}");
+    assert!(
+        shown.contains(concat!("value \"", env!("CARGO_PKG_VERSION"), "\"")),
+        "{shown}"
+    );
+    fs::remove_file(home.path("nixl.log")).expect("there");
+    let second = home.start_dbpmda(Path::new(PMDANIXL));
+    wait_for("the second waits", || {
+        home.log().contains("another pmdanixl holds").then_some(())
+    });
+    let pid = Pid::from_raw(i32::try_from(agent_of(first.id())).expect("a pid"));
+    kill(pid, Signal::SIGKILL).expect("it runs");
+    agent.push(Kind::TxBytes, 10);
+    wait_for("the second drains", || (agent.pending() == 0).then_some(()));
+    assert!(
+        home.log().contains("the other pmdanixl has ended"),
+        "{}",
+        home.log()
+    );
+    drop(first);
+    quit(second);
+    assert!(home.dbpmda(FETCH).contains("value 11"));
+}
+
+#[test]
+fn a_ring_that_another_pmdanixl_drains_is_followed_and_then_taken_over() {
+    let (home, other) = (home(), home());
+    other.configure(&format!("[nixl]\ntelemetry_dir = {:?}\n", home.rings()));
+    let mut agent = ring(&home, "agent");
+    agent.push(Kind::TxBytes, 1);
+    let drains = home.start_dbpmda(Path::new(PMDANIXL));
+    wait_for("the first drains", || (agent.pending() == 0).then_some(()));
+    let follows = other.start_dbpmda(Path::new(PMDANIXL));
+    wait_for("the second follows", || {
+        let said = "another process has locked it, so it is only followed";
+        other.log().contains(said).then_some(())
+    });
+    let mut sent = 0;
+    for value in 1..=200 {
+        while !agent.push(Kind::TxBytes, value) {
+            std::thread::yield_now();
+        }
+        sent += value;
+    }
+    wait_for("the first drains", || (agent.pending() == 0).then_some(()));
+    quit(drains);
+    agent.push(Kind::TxBytes, 1000);
+    wait_for("the second drains", || (agent.pending() == 0).then_some(()));
+    quit(follows);
+    let shown = other.dbpmda(&format!(
+        "{FETCH}\nfetch nixl.ring.resets\nfetch nixl.ring.foreign_reads"
+    ));
+    // Lower where the ring went round unseen; never higher, and never without the last.
+    let values: Vec<u64> = shown
+        .lines()
+        .filter_map(|line| line.split_once("] value "))
+        .map(|(_, value)| value.parse().expect("a number"))
+        .collect();
+    assert_eq!(values.len(), 3, "{shown}");
+    assert!(values[0] >= 1000 && values[0] <= sent + 1000, "{shown}");
+    assert_eq!(
+        home.dbpmda(FETCH)
+            .matches(&format!("value {}", sent + 1))
+            .count(),
+        1
+    );
+}
+
+#[test]
+fn a_state_that_is_removed_or_cut_short_is_made_anew_with_all_that_is_known() {
+    needs_root();
+    for (what, len) in [
+        ("was removed or replaced", None),
+        ("was truncated", Some(0)),
+        // The header is left, which has what forgotten agents have sent; and the first records, among them the one in use.
+        ("was truncated", Some(RECORD)),
+        ("was truncated", Some(33 * RECORD)),
+    ] {
+        let home = Home::new();
+        home.set("max_agents = 1\nretain = \"0s\"");
+        let mut pmcd = Pmcd::start(&home);
+        // The first one is forgotten, but for what it has sent.
+        let before: &[&str] = match len {
+            None | Some(RECORD) => &["a", "b", "c", "d", "e"],
+            _ => &[],
+        };
+        for name in before {
+            ring(&home, name).push(Kind::TxBytes, 100);
+            pmcd.becomes(&[(name, 100)]);
+            fs::remove_file(home.ring(name)).expect("there");
+        }
+        let mut agent = ring(&home, "agent");
+        agent.push(Kind::TxBytes, 5);
+        pmcd.becomes(&[("agent", 5)]);
+        let id = |pmcd: &Pmcd| run(pmcd.tool("pminfo").args(["-f", TX_BYTES]));
+        let shown = id(&pmcd);
+        let state = pmcd.path("run/nixl/state");
+        match len {
+            None => fs::remove_dir_all(state.parent().expect("a directory")).expect("there"),
+            Some(len) => {
+                let file = fs::OpenOptions::new().write(true).open(state);
+                file.and_then(|file| file.set_len(len)).expect("there");
+            }
+        }
+        // Truncated, it is met by the next write.
+        agent.push(Kind::TxBytes, 5);
+        wait_for(what, || pmcd.log().contains(what).then_some(()));
+        wait_for("another is made", || {
+            let is_made = pmcd.log().contains("all that is known is kept there now");
+            is_made.then_some(())
+        });
+        agent.push(Kind::TxBytes, 5);
+        pmcd.becomes(&[("agent", 15)]);
+        kill_process(pmcd.pmda_pid());
+        pmcd.kill();
+        pmcd.start_anew();
+        pmcd.wait_until_it_answers();
+        agent.push(Kind::TxBytes, 5);
+        pmcd.becomes(&[("agent", 20)]);
+        let after = id(&pmcd);
+        assert_eq!(shown.replace("value 5", "value 20"), after, "{what}");
+        let host = pmcd.values("nixl.host.transfer.tx_bytes");
+        let sent = 20 + 100 * before.len() as u64;
+        assert_eq!(host.values().sum::<u64>(), sent, "{what} {host:?}");
+    }
+}
+
+#[test]
+fn a_transfer_that_a_full_ring_cut_in_two_is_paired_with_no_other_after_a_restart() {
+    for kill in [false, true] {
+        let home = Home::new();
+        let mut ring = RingWriter::create(&home.ring("a"), Layout::V4, 16).expect("a ring");
+        for _ in 0..14 {
+            assert!(ring.push(Kind::TxRequests, 1));
+        }
+        assert!(ring.push(Kind::XferTime, 7));
+        // There is no room for its bytes.
+        assert!(!ring.push(Kind::TxBytes, 1));
+        let unpaired = |events: u64| {
+            let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+            let found = wait_for("all is counted", || {
+                let values = link.fetch(&["ring.events", "bandwidth.unpaired"]).ok()?;
+                let [counted, unpaired] = [0, 1].map(|at| values[at].values().next().copied());
+                (counted == Some(events)).then_some(unpaired)
+            });
+            if kill {
+                let pid = link.pid();
+                self::kill(
+                    Pid::from_raw(pid.try_into().expect("a pid")),
+                    Signal::SIGKILL,
+                )
+                .expect("it runs");
+            }
+            link.end();
+            found
+        };
+        assert_eq!(unpaired(15), Some(0));
+        // Of another transfer.
+        assert!(ring.push(Kind::TxBytes, 9_000_000));
+        assert_eq!(unpaired(16), Some(2), "killed: {kill}");
+    }
+}
+
+/// Lines of a log that a process has written.
+fn lines_of(log: &str, pid: u32) -> usize {
+    log.matches(&format!("pmdanixl({pid})")).count()
+}
+
+#[test]
+fn log_of_a_killed_daemon_is_kept_as_prev() {
+    let home = home();
+    let dbpmda = home.start_dbpmda(Path::new(PMDANIXL));
+    let killed = agent_of(dbpmda.id());
+    wait_for("its first line", || {
+        (lines_of(&home.log(), killed) > 0).then_some(())
+    });
+    kill_process(killed);
+    ends(killed);
+    drop(dbpmda);
+    let before = home.log();
+    home.dbpmda(FETCH);
+    let kept = fs::read_to_string(home.path("nixl.log.prev")).expect("kept");
+    assert_eq!(kept, before);
+    assert_eq!(lines_of(&home.log(), killed), 0, "{}", home.log());
+}
+
+#[test]
+fn log_of_a_living_daemon_is_appended_to_and_not_replaced() {
+    let home = home();
+    let _agent = ring(&home, "agent");
+    let first = home.start_dbpmda(Path::new(PMDANIXL));
+    let pid = agent_of(first.id());
+    wait_for("it drains", || {
+        home.log().contains("agent agent: ring v4").then_some(())
+    });
+    // Started by hand, in the directory of the log.
+    let by_hand = Command::new(PMDANIXL)
+        .arg("-c")
+        .arg(home.conf())
+        .current_dir(home.dir())
+        .stdin(std::process::Stdio::null())
+        .output()
+        .expect("it runs");
+    assert!(!by_hand.status.success());
+    assert!(
+        home.log().contains("cannot connect to pmcd"),
+        "{}",
+        home.log()
+    );
+    // Another pmcd's, which waits for the end of the first.
+    let second = home.start_dbpmda(Path::new(PMDANIXL));
+    let waiting = agent_of(second.id());
+    wait_for("it has its first line", || {
+        home.log()
+            .contains(&format!(
+                "pmdanixl({waiting}) Info: version {}",
+                env!("CARGO_PKG_VERSION")
+            ))
+            .then_some(())
+    });
+    let log = home.log();
+    assert!(
+        log.contains(&format!("pmdanixl({pid}) Info: agent agent: ring v4")),
+        "{log}"
+    );
+    assert!(!home.path("nixl.log.prev").exists(), "{log}");
+    // The first goes on behind these lines.
+    quit(first);
+    wait_for("the first has ended and the second drains", || {
+        let log = home.log();
+        let end = log.find("Log finished")?;
+        let drains = format!("pmdanixl({waiting}) Info: agent agent: ring v4");
+        (log.contains(&drains) && log[..end].contains("cannot connect")).then_some(())
+    });
+    quit(second);
+    let before = home.log();
+    home.dbpmda(FETCH);
+    let kept = fs::read_to_string(home.path("nixl.log.prev")).expect("kept");
+    assert_eq!(kept, before);
+    assert_eq!(lines_of(&home.log(), waiting), 0, "{}", home.log());
+}
+
+#[test]
+fn directory_named_as_the_previous_log_is_reported_in_the_new_one() {
+    let home = home();
+    fs::write(home.path("nixl.log"), "of a run before\n").expect("written");
+    fs::create_dir(home.path("nixl.log.prev")).expect("made");
+    home.dbpmda(FETCH);
+    let log = home.log();
+    let told = log.lines().any(|line| {
+        line.contains("Warning: log before: cannot be kept as ") && line.contains("nixl.log.prev")
+    });
+    assert!(told && log.contains("Info: version "), "{log}");
+    assert!(home.path("nixl.log.prev").is_dir());
+}

@@ -1,0 +1,20 @@
+//! Stores of NIXL's `prometheus_mp`.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod store_agents;
+mod store_handover;
+mod store_restarts;
+mod store_shares;
+
+#[cfg(feature = "pcp")]
+mod nixl_exporters;
+#[cfg(feature = "pcp")]
+mod prometheus_mp;
+#[cfg(feature = "pcp")]
+mod store_daemon;
+#[cfg(feature = "pcp")]
+mod store_hostile;
+#[cfg(feature = "pcp")]
+mod store_rights;

@@ -1,0 +1,106 @@
+//! Real NIXL agents that change their exporter from start to start, between rings and stores, while pmdanixl is killed and
+//! started anew: one instance, with all that they ever did.
+
+use crate::support::endpoint::Stores;
+use crate::support::kill::{kill_process, wait_for_orphans};
+use crate::support::life::event_metrics;
+use crate::support::serve::Server;
+use crate::support::{Home, Nixl, Pmcd, TX_BYTES, Values, run, wait_for};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// They use both processors of a small machine, so that they take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Adds what an agent did to what is expected of its instance.
+fn expect(expected: &mut Values, did: &Value) {
+    let agent = did["agent"].as_str().expect("a name");
+    for metric in event_metrics() {
+        let name = metric.rsplit('.').next().expect("a name");
+        // Drops are of the ring.
+        let known = did[name].as_u64().or(did["errors"][name].as_u64());
+        if let Some(known) = known {
+            let instances = expected.entry(metric).or_default();
+            *instances.entry(agent.to_owned()).or_default() += known;
+        }
+    }
+}
+
+/// Kills pmdanixl, and has pmcd start it anew.
+fn kill_pmdanixl(pmcd: &mut Pmcd) {
+    kill_process(pmcd.pmda_pid());
+    // It would wait a minute before it starts another.
+    pmcd.kill();
+    wait_for_orphans(&pmcd.path("log"));
+    pmcd.start_anew();
+    pmcd.wait_until_it_answers();
+}
+
+/// Agents that write rings into a directory at one start, and stores beside or elsewhere at the next.
+fn change(rings: impl Fn(&Home) -> std::path::PathBuf) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let home = Home::new();
+    let stores = Stores::new(&home, "");
+    let (rings, directory) = (rings(&home), home.path("stores"));
+    home.configure(&format!(
+        "[nixl]\ntelemetry_dir = {rings:?}\nmultiproc_dir = {directory:?}\n"
+    ));
+    let start = |turn: usize, directory: &Path| -> Server {
+        match turn % 2 {
+            0 => Nixl::new("1.5.1", directory).serve(),
+            _ => stores.process(&[("LOCAL_RANK", "2")]),
+        }
+    };
+    let mut pmcd = Pmcd::start(&home);
+    let (mut expected, mut ids) = (Values::new(), BTreeMap::new());
+    for turn in 0..6 {
+        let mut process = start(turn, &rings);
+        // Before its agents begin, while they live, and after their end.
+        if turn % 3 == 0 {
+            kill_pmdanixl(&mut pmcd);
+        }
+        process.start("--prefix kv --transfers 40 --errors 2 --read-every 3 --keep");
+        let did = process.done().expect("it goes on");
+        did.iter().for_each(|did| expect(&mut expected, did));
+        if turn % 3 == 1 {
+            kill_pmdanixl(&mut pmcd);
+        }
+        let said = format!("turn {turn}");
+        let agree = |pmcd: &Pmcd| {
+            wait_for(&format!("all is counted in {said}"), || {
+                let shown = pmcd.all_values();
+                let mut metrics = expected.iter();
+                metrics
+                    .all(|(metric, values)| shown.get(metric) == Some(values))
+                    .then_some(())
+            });
+        };
+        agree(&pmcd);
+        let kind = ["ring", "store"][turn % 2];
+        wait_for(&format!("both have a {kind}"), || {
+            let labels = pmcd.labels(TX_BYTES);
+            let mut both = labels.values();
+            both.all(|labels| labels["source"] == kind).then_some(())
+        });
+        let now = run(pmcd.tool("pmprobe").args(["-I", TX_BYTES]));
+        let before = ids.entry("ids").or_insert_with(|| now.clone());
+        assert_eq!((&now, &*said), (&*before, &*said));
+        drop(process);
+        if turn % 3 == 2 {
+            kill_pmdanixl(&mut pmcd);
+        }
+        agree(&pmcd);
+    }
+}
+
+#[test]
+fn agents_that_change_their_exporter_go_on_where_rings_and_stores_lie_in_one_directory() {
+    change(|home| home.path("stores"));
+}
+
+#[test]
+fn agents_that_change_their_exporter_go_on_where_rings_and_stores_lie_apart() {
+    change(Home::rings);
+}

@@ -1,0 +1,417 @@
+//! Real NIXL with `prometheus_mp` stores: what NIXL's own endpoint says, PCP says too, and neither is in the other's way.
+//!
+//! The endpoint is the truth here, and it is itself compared with what the workload did. Tests that load the machine take
+//! turns.
+
+use crate::support::endpoint::Stores;
+use crate::support::numbers::{Numbers, Who, is_what_it_did, lies_between, numbers, same};
+use crate::support::serve::Server;
+use crate::support::show::Shown;
+use crate::support::{Home, PATIENCE, Pmcd, TX_BYTES, wait_for};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+const STATUS: &str = "nixl.agent.status";
+
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until PCP knows the agents that NIXL publishes, and no other.
+fn wait_until_known(stores: &Stores, pmcd: &Pmcd) {
+    let expected: Vec<Who> = stores.numbers().into_keys().collect();
+    let mut found = Vec::new();
+    let end = Instant::now() + PATIENCE;
+    while found != expected {
+        assert!(
+            Instant::now() < end,
+            "PCP knows {found:#?}, not {expected:#?}\n{}",
+            pmcd.log()
+        );
+        found = pmcd.numbers().into_keys().collect();
+    }
+}
+
+/// Compares all numbers of all agents, which are idle.
+fn agree(stores: &Stores, pmcd: &Pmcd, agents: usize) -> Numbers {
+    let published = stores.numbers();
+    assert_eq!(published.len(), agents, "{published:#?}");
+    same(&published, &pmcd.numbers());
+    published
+}
+
+/// What is said of one agent, by the last name of the metric.
+fn facts(shown: &Shown, instance: &str) -> BTreeMap<String, String> {
+    let values = shown.iter().filter_map(|(metric, values)| {
+        let last = metric.rsplit('.').next()?.to_owned();
+        Some((last, values.get(instance)?.clone()))
+    });
+    values.collect()
+}
+
+#[test]
+fn a_text_of_nixls_becomes_the_numbers_in_it() {
+    let text = r#"# HELP exposer_scrapes_total Number of times metrics were scraped
+exposer_scrapes_total 7
+exposer_request_latencies{quantile="0.5"} Nan
+# TYPE agent_tx_bytes_total counter
+agent_tx_bytes_total{hostname="h",agent_name="a\"b\\c d,e=f}",pid="7",agent_instance="1",local_rank="r\nx"} 2162688
+agent_xfer_time_us_count{hostname="h",agent_name="two",pid="8",agent_instance="0"} 9
+agent_xfer_time_us_bucket{hostname="h",agent_name="two",pid="8",agent_instance="0",le="0.5"} 2
+agent_xfer_time_us_bucket{hostname="h",agent_name="two",pid="8",agent_instance="0",le="1000000"} 8
+agent_xfer_time_us_bucket{hostname="h",agent_name="two",pid="8",agent_instance="0",le="+Inf"} 9
+agent_errors_total{hostname="h",agent_name="two",pid="8",agent_instance="0",status="not_found"} 3
+"#;
+    let who = |name: &str, instance: &str, rank: &str, pid: &str| Who {
+        name: name.to_owned(),
+        instance: instance.to_owned(),
+        rank: rank.to_owned(),
+        host: "h".to_owned(),
+        pid: pid.to_owned(),
+    };
+    let series = |series: &[(&str, u64)]| {
+        let series = series
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), *value));
+        series.collect::<BTreeMap<_, _>>()
+    };
+    let expected = Numbers::from([
+        (
+            who(r#"a"b\c d,e=f}"#, "1", "r\nx", "7"),
+            series(&[("agent_tx_bytes_total", 2_162_688)]),
+        ),
+        (
+            who("two", "0", "", "8"),
+            series(&[
+                ("agent_xfer_time_us_count", 9),
+                ("agent_xfer_time_us 0.5", 2),
+                ("agent_xfer_time_us 1000000", 6),
+                ("agent_xfer_time_us inf", 1),
+                ("agent_errors_total not_found", 3),
+            ]),
+        ),
+    ]);
+    assert_eq!(numbers(text), expected);
+}
+
+#[test]
+fn every_number_of_the_endpoint_is_the_same_in_pcp() {
+    let _turn = turn();
+    let home = Home::new();
+    let stores = Stores::new(&home, "");
+    let pmcd = Pmcd::start(&home);
+    // Agents of the same names in each process: two have a rank, and one has none.
+    let ranks = ["0", "1", ""];
+    let mut processes = ranks.map(|rank| match rank {
+        "" => stores.process(&[]),
+        rank => stores.process(&[("LOCAL_RANK", rank)]),
+    });
+    let rounds = [
+        "--transfers 300 --size 8192 --memory-rounds 3 --errors 2 --keep",
+        "--transfers 200 --memory-rounds 1 --errors 1 --read-every 2 --keep",
+    ];
+    for (round, work) in rounds.into_iter().enumerate() {
+        for (process, rank) in processes.iter_mut().zip(ranks) {
+            for prefix in ["kv", "weights"] {
+                process.start(&format!("--prefix {prefix} {work}"));
+                let did = process.done().expect("it goes on");
+                let published = stores.numbers();
+                did.iter()
+                    .for_each(|did| is_what_it_did(&published, did, rank));
+            }
+        }
+        if round == 0 {
+            wait_until_known(&stores, &pmcd);
+        }
+        let published = agree(&stores, &pmcd, 12);
+        for (who, series) in &published {
+            // 9 counters, 6 gauges, 12 errors, and two histograms of 19 ranges with their sums and counts.
+            assert_eq!(series.len(), 9 + 6 + 12 + 2 * (19 + 2), "{who:?}");
+        }
+    }
+    let labels = pmcd.labels(TX_BYTES);
+    let shown = pmcd.shown(&["nixl.agent"]);
+    for (instance, labels) in &labels {
+        assert_eq!(labels["source"], "store", "{instance}");
+        let facts = facts(&shown, instance);
+        for (fact, value) in [("source", "store"), ("mode", "read"), ("status", "live")] {
+            assert_eq!(
+                facts.get(fact).map(String::as_str),
+                Some(value),
+                "{instance}: {fact}"
+            );
+        }
+        let path = &facts["path"];
+        let of_pid = format!("/nixl.{}.", facts["pid"]);
+        assert!(
+            path.contains(&of_pid) && path.ends_with(".mmap"),
+            "{instance}: {path}"
+        );
+    }
+    assert_eq!(labels.len(), 12, "{labels:?}");
+}
+
+/// How often the time was up before all stores were looked at.
+fn cuts(pmcd: &Pmcd) -> String {
+    const CUTS: &str = "nixl.control.cut.drains";
+    let mut shown = pmcd.shown(&[CUTS]);
+    let mut values = shown.remove(CUTS).expect("a metric").into_values();
+    values.next().expect("a value")
+}
+
+#[test]
+fn under_load_each_value_lies_between_those_of_a_scrape_before_and_one_after() {
+    let _turn = turn();
+    let home = Home::new();
+    let stores = Stores::new(&home, "");
+    let pmcd = Pmcd::start(&home);
+    let mut processes = ["0", "1"].map(|rank| stores.process(&[("LOCAL_RANK", rank)]));
+    for process in &mut processes {
+        for prefix in ["kv", "weights"] {
+            process.start(&format!("--prefix {prefix} --transfers 10 --keep"));
+            process.done().expect("it goes on");
+        }
+    }
+    wait_until_known(&stores, &pmcd);
+    agree(&stores, &pmcd, 8);
+    // A machine that stands still for the length of a load sees nothing move in it: then there is another one.
+    let (end, mut moved, mut skipped) = (Instant::now() + PATIENCE, 0, 0);
+    while moved < 30 {
+        assert!(
+            Instant::now() < end,
+            "{moved} values moved; {skipped} answers had no time for all stores"
+        );
+        for process in &mut processes {
+            process.start(
+                "--prefix kv --transfers 1500 --rate 1500 --size 4096 --memory-rounds 20 --keep",
+            );
+        }
+        for _ in 0..3 {
+            let cut = cuts(&pmcd);
+            let before = stores.numbers();
+            let shown = pmcd.numbers();
+            let after = stores.numbers();
+            // Where there was no time to look at all stores, what it has of some is older, as it says.
+            if cuts(&pmcd) == cut {
+                moved += lies_between(&before, &shown, &after);
+            } else {
+                skipped += 1;
+            }
+        }
+        for process in &mut processes {
+            for did in process.done().expect("it goes on") {
+                assert_eq!(did["flushed"], true, "{did}");
+            }
+        }
+    }
+    agree(&stores, &pmcd, 8);
+}
+
+/// Each in a process of its own, all in one directory: as many bounds as NIXL allows, one, some that are no whole numbers, and
+/// those that NIXL has by itself.
+#[test]
+fn agents_with_bounds_of_their_own_have_these_in_pcp() {
+    let _turn = turn();
+    let home = Home::new();
+    let stores = Stores::new(&home, "");
+    let most: Vec<String> = (1..=32).map(|bound| (bound * 7).to_string()).collect();
+    let bounds = [
+        most.join(","),
+        "20".into(),
+        "0.5,7.25,1000".into(),
+        String::new(),
+    ];
+    let mut processes = Vec::new();
+    for (bounds, prefix) in bounds.iter().zip(["most", "one", "parts", "default"]) {
+        let mut process = stores.process(&[("NIXL_TELEMETRY_HISTOGRAM_BUCKETS_US", bounds)]);
+        process.start(&format!("--prefix {prefix} --transfers 300 --keep"));
+        let did = process.done().expect("it goes on");
+        let published = stores.numbers();
+        did.iter()
+            .for_each(|did| is_what_it_did(&published, did, ""));
+        processes.push(process);
+    }
+    let pmcd = Pmcd::start(&home);
+    wait_until_known(&stores, &pmcd);
+    let published = agree(&stores, &pmcd, 8);
+    for (prefix, ranges) in [("most", 33), ("one", 2), ("parts", 4), ("default", 19)] {
+        let initiator = published
+            .iter()
+            .find(|(who, _)| who.name == format!("{prefix}-A"));
+        let (_, series) = initiator.expect("it is published");
+        let found = series
+            .keys()
+            .filter(|name| name.starts_with("agent_xfer_time_us "));
+        assert_eq!(found.count(), ranges, "{prefix}");
+    }
+}
+
+#[test]
+fn what_nixl_publishes_is_the_same_with_and_without_pcp() {
+    let _turn = turn();
+    let home = Home::new();
+    let stores = Stores::new(&home, "");
+    let mut process = stores.process(&[("LOCAL_RANK", "0")]);
+    let mut other = stores.process(&[("LOCAL_RANK", "1")]);
+    for process in [&mut process, &mut other] {
+        process.start("--prefix kv --transfers 100 --errors 1 --keep");
+        process.done().expect("it goes on");
+    }
+    let (text, files) = (stores.text(), stores.files());
+    let unchanged = |when: &str| {
+        assert_eq!(stores.text(), text, "{when}");
+        assert_eq!(stores.files(), files, "{when}");
+    };
+    unchanged("without PCP");
+    let pmcd = Pmcd::start(&home);
+    wait_until_known(&stores, &pmcd);
+    // Over several checks of whether the agents live.
+    let end = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < end {
+        pmcd.numbers();
+        unchanged("while PCP reads");
+    }
+    pmcd.stop();
+    unchanged("after PCP");
+}
+
+/// The same, of agents that may have no process any more, so that PCP may have no pid of them.
+fn without_pids(numbers: Numbers) -> Numbers {
+    let numbers = numbers.into_iter().map(|(mut who, series)| {
+        who.pid.clear();
+        (who, series)
+    });
+    numbers.collect()
+}
+
+/// How many agents PCP says have exited.
+fn exits(pmcd: &Pmcd) -> usize {
+    let shown = pmcd.shown(&[STATUS]);
+    let statuses = shown[STATUS].values();
+    statuses.filter(|status| *status == "exited").count()
+}
+
+fn wait_for_two_exits(pmcd: &Pmcd) {
+    wait_for("PCP says that two have exited", || {
+        (exits(pmcd) == 2).then_some(())
+    });
+}
+
+/// Their process is no sign of that, and neither is their store, which stays.
+#[test]
+fn agents_that_end_in_a_process_that_goes_on_have_exited() {
+    let _turn = turn();
+    let home = Home::new();
+    let stores = Stores::new(&home, "");
+    let pmcd = Pmcd::start(&home);
+    let mut process = stores.process(&[]);
+    for work in ["--prefix stays --keep", "--prefix ends --keep"] {
+        process.start(work);
+        process.done().expect("it goes on");
+    }
+    wait_until_known(&stores, &pmcd);
+    assert_eq!(exits(&pmcd), 0);
+    process.start("--prefix ends --transfers 30");
+    process.done().expect("it goes on");
+    // NIXL publishes all of them for its 30 seconds: at once, however long it takes until PCP has seen it.
+    let published = without_pids(stores.numbers());
+    assert_eq!(published.len(), 4, "{published:#?}");
+    wait_for_two_exits(&pmcd);
+    same(&published, &without_pids(pmcd.numbers()));
+    let status = pmcd.shown(&[STATUS]).remove(STATUS).expect("a metric");
+    for (instance, labels) in pmcd.labels(TX_BYTES) {
+        let name = labels["nixl_agent"].as_str().expect("text");
+        let expected = if name.starts_with("ends") {
+            "exited"
+        } else {
+            "live"
+        };
+        assert_eq!(status[&instance], expected, "{name}");
+    }
+}
+
+/// How long NIXL's collector publishes what an agent wrote last, after it has ended.
+const REAPED_AFTER: Duration = Duration::from_secs(30);
+
+/// Compares what PCP has of the two agents of a process that was killed, by its rank, with their last numbers.
+fn exited(pmcd: &Pmcd, last: &Numbers, rank: &str) {
+    let of_rank = |numbers: Numbers| {
+        let of_rank = numbers.into_iter().filter(|(who, _)| who.rank == rank);
+        without_pids(of_rank.collect())
+    };
+    let last = of_rank(last.clone());
+    assert_eq!(last.len(), 2, "{last:#?}");
+    same(&last, &of_rank(pmcd.numbers()));
+    assert_eq!(exits(pmcd), 2);
+}
+
+/// The instances that PCP has of a killed process's agents.
+fn instances(pmcd: &Pmcd, rank: &str) -> usize {
+    let labels = pmcd.labels(TX_BYTES);
+    labels
+        .values()
+        .filter(|labels| labels["local_rank"] == rank)
+        .count()
+}
+
+#[test]
+fn a_killed_agents_store_is_reaped_by_nixl_in_its_time_and_pcp_has_its_last_values_until_retain() {
+    let home = Home::new();
+    let stores = Stores::new(&home, "retain = \"40s\"");
+    let pmcd = Pmcd::start(&home);
+    // The first one serves the endpoint.
+    let start = |rank: &str| -> Server {
+        let mut process = stores.process(&[("LOCAL_RANK", rank)]);
+        process.start("--prefix kv --transfers 50 --keep");
+        process.done().expect("it goes on");
+        process
+    };
+    let (owner, mut killed) = (start("0"), start("1"));
+    wait_until_known(&stores, &pmcd);
+    let pid = killed.pid();
+    // Its target writes nothing after this: its store may go before that of the initiator.
+    let works = Instant::now();
+    killed.start("--prefix kv --transfers 50 --errors 1 --memory-rounds 1 --keep");
+    killed.done().expect("it goes on");
+    let last = agree(&stores, &pmcd, 4);
+    killed.kill();
+    let dead = Instant::now();
+    wait_for_two_exits(&pmcd);
+    exited(&pmcd, &last, "1");
+    same(&stores.numbers(), &last);
+    let initiator = |numbers: &Numbers| {
+        let name = |who: &Who| who.name == "kv-A" && who.pid == pid.to_string();
+        numbers.keys().any(name)
+    };
+    // PCP goes on asking all the while, whether the agents live among other things.
+    while initiator(&stores.numbers()) {
+        let waited = dead.elapsed();
+        assert!(waited < REAPED_AFTER + Duration::from_secs(5), "{waited:?}");
+        assert_eq!(instances(&pmcd, "1"), 2, "after {waited:?}");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    assert!(works.elapsed() >= REAPED_AFTER, "{:?}", works.elapsed());
+    let of_it = format!("nixl.{pid}.");
+    let left = stores
+        .files()
+        .into_iter()
+        .filter(|name| name.starts_with(&of_it));
+    assert_eq!(left.count(), 0, "its stores are gone");
+    exited(&pmcd, &last, "1");
+    assert_eq!(stores.numbers().len(), 2, "the other process's are not");
+    wait_for("they leave after retain", || {
+        (instances(&pmcd, "1") == 0).then_some(())
+    });
+    let waited = dead.elapsed();
+    assert!(waited >= Duration::from_secs(39), "{waited:?}");
+    assert_eq!(instances(&pmcd, "0"), 2);
+    // With the process that serves it the endpoint ends, and PCP goes on.
+    let last = agree(&stores, &pmcd, 2);
+    owner.kill();
+    wait_for_two_exits(&pmcd);
+    assert!(stores.get().is_none());
+    exited(&pmcd, &last, "0");
+}

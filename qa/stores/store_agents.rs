@@ -1,0 +1,346 @@
+//! Agents with stores of NIXL's `prometheus_mp`: whose instance each store is, over any order of starts and ends, and that each
+//! value counts once. Without pmcd; qa/stores/store_daemon.rs does it with.
+
+use crate::support::kit::layers::is_instance_name;
+use crate::support::kit::store_writer::{StoreWriter, Who};
+use crate::support::kit::values::Values;
+use crate::support::kit::writer::Kind;
+use crate::support::kit::{self, Core};
+
+/// Has an agent change its exporter at each step, with pmdanixl killed at the points that the bits of `kills` name: before the
+/// agent's end, after it, and after its next start.
+fn change_exporters(mut core: Core, kills: u32) {
+    let (mut ring, mut store) = (None, None);
+    let (mut sent, mut step) = (0, 0);
+    let mut may_kill = |core: &mut Core| {
+        if kills & (1 << (step % 6)) != 0 {
+            core.restart();
+        }
+        step += 1;
+    };
+    for turn in 0..6 {
+        may_kill(&mut core);
+        (ring, store) = (None, None);
+        core.run(if turn % 3 == 0 { 3 } else { 0 });
+        may_kill(&mut core);
+        let bytes = 1 << turn;
+        sent += bytes;
+        let kind = if turn % 2 == 0 {
+            assert!(ring.insert(core.ring("a")).push(Kind::TxBytes, bytes));
+            "ring"
+        } else {
+            core.send(store.insert(core.store(&Who::named("a").rank("3"))), bytes);
+            "store"
+        };
+        may_kill(&mut core);
+        core.run(5);
+        let said = format!("turn {turn}, kills {kills:06b}");
+        assert_eq!(core.sent(), [("a", sent)].into(), "{said}");
+        assert_eq!(
+            core.text("agent.source", "a").as_deref(),
+            Some(kind),
+            "{said}"
+        );
+        assert_eq!(core.labels("a")["source"], kind, "{said}");
+        assert_eq!(core.status("a"), "live", "{said}");
+        assert_eq!(core.host_sent(), sent, "{said}");
+    }
+    drop((ring, store));
+}
+
+#[test]
+fn an_agent_that_changes_its_exporter_goes_on_in_one_directory() {
+    for kills in 0..64 {
+        change_exporters(Core::new("").in_one_directory(), kills);
+    }
+}
+
+#[test]
+fn an_agent_that_changes_its_exporter_goes_on_in_two_directories() {
+    for kills in 0..64 {
+        change_exporters(Core::new(""), kills);
+    }
+}
+
+#[test]
+fn an_agent_that_began_with_a_store_goes_on_with_a_ring_and_a_store_again() {
+    for kill in [false, true] {
+        let mut core = Core::new("");
+        let store = core.store(&Who::named("a"));
+        core.send(&store, 1);
+        core.run(3);
+        drop(store);
+        let mut ring = core.ring("a");
+        assert!(ring.push(Kind::TxBytes, 2));
+        if kill {
+            core.restart();
+        }
+        core.run(3);
+        core.assert_sent([("a", 3)]);
+        assert_eq!(core.text("agent.source", "a").as_deref(), Some("ring"));
+        drop(ring);
+        let store = core.store(&Who::named("a"));
+        core.send(&store, 4);
+        if kill {
+            core.restart();
+        }
+        core.run(3);
+        core.assert_sent([("a", 7)]);
+        assert_eq!(core.text("agent.source", "a").as_deref(), Some("store"));
+    }
+}
+
+#[test]
+fn agents_of_one_name_are_instances_of_their_own_whatever_order_they_start_in() {
+    let mut core = Core::new("");
+    let ranks = ["0", "1", "2"];
+    let mut expected = Values::default();
+    for (turn, order) in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1]]
+        .iter()
+        .enumerate()
+    {
+        let stores = order.map(|at| {
+            let store = core.store(&Who::named("kv").rank(ranks[at]));
+            core.send(&store, 1 << (8 * at));
+            if turn != 2 {
+                core.run(1);
+            }
+            store
+        });
+        core.run(2);
+        if turn % 2 == 1 {
+            core.restart();
+            core.run(2);
+        }
+        for (at, name) in ["kv", "kv@1", "kv@2"].into_iter().enumerate() {
+            *expected.entry(name.to_owned()).or_insert(0) += 1 << (8 * at);
+        }
+        assert_eq!(core.sent(), expected, "turn {turn}");
+        for (rank, name) in ["kv", "kv@1", "kv@2"].into_iter().enumerate() {
+            assert_eq!(core.labels(name)["local_rank"], ranks[rank]);
+        }
+        drop(stores);
+        if turn == 1 {
+            core.run(2);
+        }
+    }
+}
+
+#[test]
+fn agents_of_one_name_without_a_rank_are_instances_of_their_own() {
+    let mut core = Core::new("");
+    let mut stores: Vec<StoreWriter> = (0..3).map(|_| core.store(&Who::named("kv"))).collect();
+    for (store, bytes) in stores.iter().zip([1, 10, 100]) {
+        core.send(store, bytes);
+    }
+    core.run(2);
+    let names: Vec<String> = core.sent().into_keys().collect();
+    assert_eq!((names.len(), &*names[0]), (3, "kv"));
+    assert!(
+        names[1..].iter().all(|name| name.starts_with("kv@")),
+        "{names:?}"
+    );
+    let before = core.sent();
+    // The one in the middle is started again, and pmdanixl with it.
+    for kill in [false, true] {
+        drop(stores.remove(1));
+        stores.insert(1, core.store(&Who::named("kv")));
+        if kill {
+            core.restart();
+        }
+        core.send(&stores[1], 1000);
+        core.run(2);
+    }
+    let mut after = core.sent();
+    let ten = before.iter().find(|(_, sent)| **sent == 10);
+    *after
+        .get_mut(ten.expect("it is there").0)
+        .expect("the same") -= 2000;
+    assert_eq!(after, before);
+}
+
+/// As an agent's child that has a ring where its parent, which has exited, had one.
+#[test]
+fn a_ring_that_comes_back_while_another_process_has_a_store_of_that_name_counts_nothing_twice() {
+    for remove in [false, true] {
+        let mut core = Core::new("");
+        let mut ring = core.ring("a");
+        assert!(ring.push(Kind::TxBytes, 1));
+        core.run(2);
+        drop(ring);
+        let store = core.store(&Who::named("a"));
+        core.send(&store, 10);
+        core.run(2);
+        core.assert_sent([("a", 11)]);
+        if remove {
+            std::fs::remove_file(core.rings().join("a")).expect("there");
+            core.run(3);
+        }
+        let mut ring = core.ring("a");
+        assert!(ring.push(Kind::TxBytes, 100));
+        core.run(3);
+        core.send(&store, 1000);
+        core.run(3);
+        for _ in 0..3 {
+            assert_eq!(core.host_sent(), 1111, "{:?}", core.sent());
+            core.restart();
+            core.run(3);
+        }
+    }
+}
+
+#[test]
+fn what_a_rank_holds_makes_no_instance_name_that_pcp_mistakes() {
+    use std::os::unix::ffi::OsStrExt;
+    let mut core = Core::new("");
+    let ranks: [&[u8]; 8] = [
+        b"0 1",
+        b"\n",
+        b"a\"b",
+        b"../..",
+        &[0xff; 63],
+        &[b' '; 63],
+        b"::",
+        "\u{85}".as_bytes(),
+    ];
+    let mut stores = Vec::new();
+    for rank in std::iter::once(&b""[..]).chain(ranks) {
+        let who = Who::named("kv").rank(std::ffi::OsStr::from_bytes(rank));
+        let store = core.store(&who);
+        core.send(&store, 1);
+        stores.push(store);
+    }
+    core.run(2);
+    for restart in [false, true] {
+        if restart {
+            core.restart();
+            core.run(2);
+        }
+        let sent = core.sent();
+        assert_eq!(sent.len(), stores.len(), "{sent:?}");
+        for name in sent.keys() {
+            assert!(is_instance_name(name), "{name:?}");
+        }
+        assert!(sent.contains_key("kv@0%201"), "{sent:?}");
+        assert!(core.is_persistent(), "all of them are kept");
+    }
+}
+
+#[test]
+fn of_ranks_that_had_a_ring_before_each_goes_on_as_itself() {
+    let mut core = Core::new("");
+    assert!(core.ring("kv").push(Kind::TxBytes, 1));
+    core.run(2);
+    let start = |core: &Core, rank: &str| {
+        let store = core.store(&Who::named("kv").rank(rank));
+        core.send(&store, 10);
+        store
+    };
+    for restart in [false, true, false, true] {
+        let zero = start(&core, "0");
+        core.run(2);
+        let one = start(&core, "1");
+        core.run(2);
+        drop((zero, one));
+        if restart {
+            core.restart();
+        }
+        // In the other order.
+        let one = start(&core, "1");
+        core.run(2);
+        let zero = start(&core, "0");
+        core.run(2);
+        drop((zero, one));
+    }
+    core.assert_sent([("kv", 81), ("kv@1", 80)]);
+}
+
+#[test]
+fn a_store_that_there_is_no_room_for_has_its_turn_when_there_is() {
+    let mut core = Core::new("max_agents = 2\nretain = \"5s\"");
+    let start = |core: &Core, name: &str| {
+        let store = core.store(&Who::named(name));
+        core.send(&store, 1);
+        store
+    };
+    let (one, _two) = (start(&core, "one"), start(&core, "two"));
+    core.run(3);
+    let _three = start(&core, "three");
+    core.run(3);
+    core.assert_sent([("one", 1), ("two", 1)]);
+    drop(one);
+    core.run(20);
+    core.assert_sent([("three", 1), ("two", 1)]);
+    core.restart();
+    core.run(20);
+    core.assert_sent([("three", 1), ("two", 1)]);
+    assert_eq!(core.host_sent(), 3);
+}
+
+/// A store of another user's: only root can make one.
+fn of_user(core: &Core, uid: u32, rank: &str) -> StoreWriter {
+    let store = core.store(&Who::named("kv").rank(rank));
+    std::os::unix::fs::chown(store.path(), Some(uid), Some(uid)).expect("root may");
+    store
+}
+
+fn is_root() -> bool {
+    let is_root = nix::unistd::geteuid().is_root();
+    if !is_root {
+        eprintln!("skipped: only root can make another user's files");
+    }
+    is_root
+}
+
+#[test]
+fn a_strangers_store_of_the_same_name_and_rank_adds_nothing_to_another_users_agent() {
+    if !is_root() {
+        return;
+    }
+    for restart in [false, true] {
+        let mut core = Core::new("");
+        let store = of_user(&core, 1001, "0");
+        core.send(&store, 10);
+        core.run(3);
+        drop(store);
+        core.run(3);
+        let theirs = of_user(&core, 1002, "0");
+        core.send(&theirs, 100);
+        core.run(3);
+        if restart {
+            core.restart();
+            core.run(3);
+        }
+        core.assert_sent([("kv", 10), ("kv@uid1002", 100)]);
+        // Their own go on, in whatever order they start.
+        drop(theirs);
+        core.run(3);
+        let theirs = of_user(&core, 1002, "0");
+        core.send(&theirs, 1);
+        core.run(3);
+        let store = of_user(&core, 1001, "0");
+        core.send(&store, 2);
+        core.run(3);
+        core.assert_sent([("kv", 12), ("kv@uid1002", 101)]);
+        assert_eq!(core.host_sent(), 113);
+    }
+}
+
+#[test]
+fn when_a_stranger_s_store_ended_says_nothing_of_another_user_s() {
+    if !is_root() {
+        return;
+    }
+    let mut core = Core::new("");
+    let store = of_user(&core, 1001, "0");
+    core.send(&store, 10);
+    core.run(3);
+    drop(store);
+    core.run(3);
+    // It ended before the other's did, and is found after that.
+    let theirs = of_user(&core, 1002, "0");
+    theirs.count(kit::store_writer::TX_BYTES, 100);
+    drop(theirs);
+    core.run(3);
+    core.assert_sent([("kv", 10), ("kv@uid1002", 100)]);
+}

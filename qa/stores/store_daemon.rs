@@ -1,0 +1,312 @@
+//! Stores of NIXL's `prometheus_mp` behind a real pmcd: the daemon is killed while they are written, they are of a schema that is
+//! not read, or come and go by the hundred. qa/stores/prometheus_mp.rs has real NIXL's.
+
+use crate::support::kill::{Dice, kill_process};
+use crate::support::kit::layers::is_instance_name;
+use crate::support::kit::store_writer::{
+    self, BACKEND, StoreWriter, TX_BYTES as TX, TX_REQUESTS, Who, XFER_TIME,
+};
+use crate::support::measure::Use;
+use crate::support::pdu::Link;
+use crate::support::{Home, PMDANIXL, Pmcd, TX_BYTES, wait_for};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+fn stores(home: &Home) -> PathBuf {
+    home.path("stores")
+}
+
+/// Rings and stores in directories of their own, with these settings.
+fn home(settings: &str) -> Home {
+    let home = Home::new();
+    fs::create_dir(stores(&home)).expect("made");
+    home.set(&format!("multiproc_dir = {:?}\n{settings}", stores(&home)));
+    home
+}
+
+/// `nixl.agent.state`.
+const EXITED: u64 = 3;
+
+fn start(home: &Home) -> Link {
+    Link::start(home, Command::new(PMDANIXL)).expect("it starts")
+}
+
+fn store(home: &Home, who: &Who) -> StoreWriter {
+    StoreWriter::create(&stores(home), who).expect("a store")
+}
+
+fn status(pmcd: &Pmcd) -> BTreeMap<String, String> {
+    let mut shown = pmcd.shown(&["nixl.agent.status"]);
+    shown.remove("nixl.agent.status").expect("a metric")
+}
+
+fn wait_for_status(pmcd: &Pmcd, instance: &str, expected: &str) {
+    wait_for(&format!("{instance} is {expected}"), || {
+        (status(pmcd).get(instance)? == expected).then_some(())
+    });
+}
+
+#[test]
+fn a_daemon_killed_at_any_moment_counts_each_value_of_a_store_once() {
+    let home = home("drain_interval = \"2ms\"");
+    let (done, turn) = (AtomicBool::new(false), Mutex::new(()));
+    let mut dice = Dice::new(5);
+    let truth = thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            // A life of each agent after the other, as fast as it can.
+            let (mut bytes, mut errors, mut transfers) = (0, 0, 0);
+            let mut life = store(&home, &Who::named("fast").rank("0"));
+            let mut turns: u64 = 0;
+            while !done.load(Ordering::Relaxed) {
+                turns += 1;
+                life.count(TX, turns % 1000);
+                life.count(TX_REQUESTS, 1);
+                life.count(XFER_TIME, turns % 50);
+                bytes += turns % 1000;
+                transfers += 1;
+                if turns % 16 == 0 {
+                    life.count(BACKEND, 1);
+                    life.flush_at(store_writer::monotonic());
+                    errors += 1;
+                }
+                if turns % 400_000 == 0 {
+                    life.flush_at(store_writer::monotonic());
+                    // A child that is being started has the old store open as well, until it is another program.
+                    let _turn = turn.lock().expect("no panic");
+                    drop(life);
+                    life = store(&home, &Who::named("fast").rank("0"));
+                }
+                if turns % 64 == 0 {
+                    thread::sleep(Duration::from_micros(50));
+                }
+            }
+            life.flush_at(store_writer::monotonic());
+            (life, bytes, errors, transfers)
+        });
+        for _ in 0..30 {
+            let link = {
+                let _turn = turn.lock().expect("no panic");
+                start(&home)
+            };
+            dice.wait(Duration::from_millis(200));
+            kill_process(link.pid());
+        }
+        done.store(true, Ordering::Relaxed);
+        writer.join().expect("it ends")
+    });
+    let (life, bytes, errors, transfers) = truth;
+    let check = |expected: [u64; 5]| {
+        let mut link = start(&home);
+        let mut last = [0; 5];
+        for _ in 0..300 {
+            let values = link.fetch(&[
+                "transfer.tx_bytes",
+                "transfer.tx_requests",
+                "errors.backend",
+                "latency.xfer_time.buckets",
+                "host.transfer.tx_bytes",
+            ]);
+            let values = values.expect("an answer");
+            last = std::array::from_fn(|at| values[at].values().sum());
+            if last == expected {
+                break;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(last, expected);
+        let instances = link.instances().expect("an answer");
+        assert_eq!(instances.len(), 1, "{instances:?}");
+        link
+    };
+    let mut expected = [bytes, transfers, errors, transfers, bytes];
+    assert!(check(expected).end().success());
+    // It ends while nobody looks, and its file stays.
+    life.add(TX, 7);
+    drop(life);
+    expected[0] += 7;
+    expected[4] += 7;
+    for killed in [false, true, false, true] {
+        let mut link = check(expected);
+        let state = link.fetch(&["agent.state"]).expect("an answer");
+        assert!(state[0].values().all(|state| *state == EXITED), "{state:?}");
+        if killed {
+            kill_process(link.pid());
+        } else {
+            assert!(link.end().success());
+        }
+    }
+}
+
+#[test]
+fn a_writers_end_in_each_way_is_seen_and_its_last_values_stay() {
+    let home = home("");
+    let pmcd = Pmcd::start(&home);
+    let [ends, owner, stays] = ["ends", "owner", "stays"].map(|name| {
+        let store = store(&home, &Who::named(name).rank("5"));
+        store.add(TX, 1);
+        store
+    });
+    pmcd.becomes(&[("ends", 1), ("owner", 1), ("stays", 1)]);
+    for name in ["ends", "owner", "stays"] {
+        wait_for_status(&pmcd, name, "live");
+    }
+    assert_eq!(
+        pmcd.values("nixl.agent.pid")["ends"],
+        u64::from(std::process::id())
+    );
+    let (path, last) = (owner.path().to_owned(), 1 << 40);
+    ends.add(TX, last);
+    drop(ends);
+    // NIXL's collector takes the file away as well.
+    owner.add(TX, last);
+    drop(owner);
+    fs::remove_file(path).expect("there");
+    for name in ["ends", "owner"] {
+        wait_for_status(&pmcd, name, "exited");
+    }
+    assert_eq!(status(&pmcd)["stays"], "live");
+    pmcd.becomes(&[("ends", last + 1), ("owner", last + 1), ("stays", 1)]);
+    let labels = pmcd.labels(TX_BYTES);
+    for (label, expected) in [
+        ("local_rank", "5"),
+        ("nixl_hostname", "node-1"),
+        ("source", "store"),
+    ] {
+        assert_eq!(labels["ends"][label], expected, "{:?}", labels["ends"]);
+    }
+    let none = format!("multiproc_dir = {:?}\nretain = \"0s\"", stores(&home));
+    pmcd.configure(&home, &none);
+    pmcd.becomes(&[("stays", 1)]);
+    drop(stays);
+}
+
+#[test]
+fn stores_of_another_schema_are_counted_and_no_instances() {
+    let home = home("");
+    let pmcd = Pmcd::start(&home);
+    let sizes = [16, 17, 6800, 123_456];
+    for (number, len) in sizes.into_iter().enumerate() {
+        let mut bytes = Who::named("later").bytes();
+        bytes[8] = 2;
+        bytes.resize(len, 7);
+        let path = stores(&home).join(format!("nixl.4242.17.{number}.mmap"));
+        fs::write(&path, bytes).expect("room");
+    }
+    wait_for("all are counted", || {
+        (pmcd.values("nixl.agents.unsupported")[""] == sizes.len() as u64).then_some(())
+    });
+    assert!(status(&pmcd).is_empty());
+    assert!(pmcd.values(TX_BYTES).is_empty());
+    assert_eq!(
+        pmcd.log().matches("refused: store schema 2").count(),
+        sizes.len()
+    );
+}
+
+/// So many agents at a time, each with a new file, and what they have left behind.
+#[test]
+fn three_hundred_stores_come_and_go_and_nothing_grows() {
+    const WAVE: usize = 25;
+    let home = home("retain = \"0s\"\nmax_agents = 32");
+    let mut link = start(&home);
+    let (mut sent, mut uses, mut largest) = (0, Vec::new(), 0);
+    for wave in 0..12 {
+        let all: Vec<StoreWriter> = (0..WAVE)
+            .map(|number| store(&home, &Who::named(format!("{wave}-{number}"))))
+            .collect();
+        for store in &all {
+            store.add(TX, 1 + wave);
+            sent += 1 + wave;
+        }
+        let names = wait_for("all are instances", || {
+            let values = link.values("transfer.tx_bytes").expect("an answer");
+            let sum: u64 = values.values().sum();
+            (values.len() == WAVE && sum == WAVE as u64 * (1 + wave)).then_some(values)
+        });
+        let ids = link.instances().expect("an answer");
+        largest = ids.keys().copied().max().unwrap_or(0).max(largest);
+        uses.push(Use::of(&link, &stores(&home)));
+        drop(all);
+        wait_for("they leave", || {
+            link.instances()
+                .expect("an answer")
+                .is_empty()
+                .then_some(())
+        });
+        // NIXL's collector takes away what it has published for long enough.
+        if wave % 2 == 0 {
+            let files = fs::read_dir(stores(&home)).expect("there").flatten();
+            files.for_each(|file| fs::remove_file(file.path()).expect("there"));
+        }
+        drop(names);
+    }
+    let host = link.fetch(&["host.transfer.tx_bytes"]).expect("an answer");
+    assert_eq!(host[0][&u32::MAX], sent);
+    // From where as many are remembered as ever are.
+    let (first, last) = (&uses[6], &uses[11]);
+    assert!(last.memory <= first.memory + 512, "{uses:?}");
+    for used in &uses {
+        assert_eq!(used.mappings, WAVE, "{uses:?}");
+        assert!(used.descriptors <= first.descriptors + 2, "{uses:?}");
+    }
+    let bound = u32::try_from(4 * 32 + WAVE).expect("few");
+    assert!(largest <= 8 * bound, "ids are used again: {largest}");
+    let after = Use::of(&link, &stores(&home));
+    assert_eq!(after.mappings, 0, "{after:?}");
+    assert!(link.end().success());
+    // The dead ones that are still there are not counted again.
+    let mut link = start(&home);
+    thread::sleep(Duration::from_millis(500));
+    let host = link.fetch(&["host.transfer.tx_bytes"]).expect("an answer");
+    assert_eq!(host[0][&u32::MAX], sent);
+    assert!(link.instances().expect("an answer").is_empty());
+    assert!(link.end().success());
+}
+
+#[test]
+fn whatever_a_store_calls_its_agent_pcp_shows_it() {
+    use std::os::unix::ffi::OsStrExt;
+    let home = home("");
+    let pmcd = Pmcd::start(&home);
+    let texts: [&[u8]; 4] = [
+        &[0xff; 300],
+        b"x\ny\"z\\ \x1b[2J",
+        b"../../etc",
+        "\u{85}\u{2028}".as_bytes(),
+    ];
+    let mut all = vec![store(&home, &Who::named("plain").rank("0"))];
+    for text in texts {
+        let text = std::ffi::OsStr::from_bytes(text);
+        let mut who = Who::named(text).rank(text);
+        who.host = text.as_bytes().to_vec();
+        all.push(store(&home, &who));
+        // As NIXL cuts long names: two that live are told apart.
+        all.push(store(&home, &who));
+    }
+    for store in &all {
+        store.add(TX, 1);
+    }
+    let labels = wait_for("all are instances, with labels", || {
+        let labels = pmcd.labels(TX_BYTES);
+        (pmcd.values(TX_BYTES).len() == all.len() && labels.len() == all.len()).then_some(labels)
+    });
+    assert_eq!(labels["plain"]["local_rank"], "0");
+    for (instance, labels) in &labels {
+        assert!(is_instance_name(instance), "{instance:?}");
+        for label in ["nixl_agent", "local_rank", "nixl_hostname"] {
+            assert!(!labels[label].as_str().expect("a text").is_empty());
+        }
+    }
+    let quoted = "x\ny\"z\\ \u{1b}[2J";
+    let found = labels
+        .values()
+        .filter(|labels| labels["nixl_agent"] == quoted);
+    assert_eq!(found.count(), 2, "{labels:?}");
+    assert_eq!(pmcd.values("nixl.control.state.persistent")[""], 1);
+}

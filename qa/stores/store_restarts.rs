@@ -1,0 +1,340 @@
+//! What stores of NIXL's `prometheus_mp` come to where pmdanixl or their agents end: each value counts once, and stays for as
+//! long as it is to. Without pmcd; qa/stores/store_daemon.rs has one.
+
+use crate::support::kit::Core;
+use crate::support::kit::store_writer::{self, BACKEND, TX_BYTES, Who, XFER_TIME};
+
+/// pmdanixl comes back to one that it knows, and to another that began meanwhile and that its directory shows first.
+#[test]
+fn a_store_that_began_meanwhile_takes_no_living_agents_place() {
+    for order in 0..8 {
+        let mut core = Core::new("");
+        let first = core.store(&Who::named("kv"));
+        let second = core.store(&Who::named("kv"));
+        core.send(&first, 1);
+        core.send(&second, 10);
+        core.run(2);
+        let before = core.sent();
+        core.kill();
+        core.send(&first, 1);
+        drop(second);
+        let new: Vec<_> = (0..=order)
+            .map(|_| {
+                // Its name comes before the others'.
+                let store = core.store(&Who::named("kv").pid(1));
+                core.send(&store, 100);
+                store
+            })
+            .collect();
+        // Its file has changed last.
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(first.path(), mode).expect("ours");
+        core.start();
+        core.run(3);
+        let sent: u64 = core.sent().values().sum();
+        assert_eq!(
+            (sent, core.host_sent()),
+            (12 + 100 * (order + 1), sent),
+            "{:?}",
+            core.sent()
+        );
+        let mut sent = core.sent();
+        let of_first = before
+            .iter()
+            .find(|(_, sent)| **sent == 1)
+            .expect("it is there")
+            .0;
+        assert_eq!(sent.remove(of_first), Some(2));
+        drop(new);
+    }
+}
+
+#[test]
+fn what_begins_and_ends_while_pmdanixl_is_down_counts_once_in_any_number() {
+    let mut core = Core::new("");
+    let mut sent = 0;
+    for round in 0..4 {
+        // As in a crash loop, beside another rank that lives.
+        let other = core.store(&Who::named("kv").rank("1"));
+        core.send(&other, 1 << 30);
+        sent += 1 << 30;
+        core.run(2);
+        core.kill();
+        for life in 0..20 {
+            // Names tell nothing of the order; times of files do, as coarse as they are.
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            let who = Who::named("kv").rank("0").pid(life * 7919 % 1000);
+            let store = core.store(&who);
+            core.send(&store, 1 << life);
+            sent += 1 << life;
+        }
+        core.send(&other, 1 << 30);
+        sent += 1 << 30;
+        drop(other);
+        core.start();
+        core.run(3);
+        assert_eq!(core.host_sent(), sent, "round {round}: {:?}", core.sent());
+        // The files stay.
+        for _ in 0..3 {
+            core.restart();
+            core.run(3);
+            assert_eq!(core.host_sent(), sent, "round {round}: {:?}", core.sent());
+        }
+    }
+    assert_eq!(core.sent().len(), 2, "{:?}", core.sent());
+}
+
+#[test]
+fn what_ended_longer_ago_than_retain_does_not_count() {
+    let mut core = Core::new("retain = \"10s\"");
+    core.kill();
+    let store = core.store(&Who::named("old"));
+    store.count(TX_BYTES, 1);
+    store.flush_at(store_writer::monotonic().saturating_sub(11_000_000_000));
+    drop(store);
+    let store = core.store(&Who::named("new"));
+    core.send(&store, 2);
+    drop(store);
+    core.start();
+    core.run(3);
+    core.assert_sent([("new", 2)]);
+    assert_eq!(core.status("new"), "exited");
+    core.run(12);
+    core.assert_sent([]);
+    core.restart();
+    core.run(3);
+    core.assert_sent([]);
+    assert_eq!(core.host_sent(), 2);
+}
+
+#[test]
+fn an_agents_end_is_seen_and_its_last_values_stay_for_retain_though_its_file_goes() {
+    let mut core = Core::new("retain = \"40s\"");
+    let store = core.store(&Who::named("a"));
+    core.send(&store, 1);
+    core.run(3);
+    assert_eq!(core.status("a"), "live");
+    core.run(61);
+    assert_eq!(core.status("a"), "idle");
+    store.count(BACKEND, 7);
+    store.count(XFER_TIME, 15);
+    core.send(&store, 2);
+    let path = store.path().to_owned();
+    drop(store);
+    core.run(2);
+    let check = |core: &Core| {
+        core.assert_sent([("a", 3)]);
+        assert_eq!(core.status("a"), "exited");
+        assert_eq!(core.value("errors.total", "a"), 7);
+        assert_eq!(core.buckets("latency.xfer_time.buckets", "a")[1].1, 1);
+        assert_eq!(core.value("performance.xfer_time_us", "a"), 15);
+    };
+    check(&core);
+    std::fs::remove_file(path).expect("there");
+    core.run(20);
+    check(&core);
+    core.restart();
+    core.run(10);
+    check(&core);
+    core.run(20);
+    core.assert_sent([]);
+}
+
+#[test]
+fn a_state_brings_the_bounds_of_a_store_back_at_once() {
+    let mut core = Core::new("");
+    let store = core.store(&Who::named("a").bounds(&[0.5, 7.25]));
+    store.count(XFER_TIME, 7);
+    core.send(&store, 1);
+    core.run(2);
+    core.restart();
+    // Before the first look, and after it.
+    for seconds in [0, 3] {
+        core.run(seconds);
+        let buckets = core.buckets("latency.xfer_time.buckets", "a");
+        let expected = [("0-0.5", 0), ("0.5-7.25", 1), ("7.25-inf", 0)];
+        assert_eq!(
+            buckets,
+            expected.map(|(bounds, count)| (bounds.into(), count))
+        );
+    }
+}
+
+/// As where the agent's user has no CAP_LEASE: the kernel does not say who has another user's file.
+#[test]
+fn where_the_kernel_does_not_tell_an_agent_is_live_by_its_last_update_and_never_exited() {
+    let mut core = Core::new("retain = \"100s\"");
+    let store = core.store(&Who::named("a"));
+    // Only an owner may ask without the right to it.
+    std::os::unix::fs::chown(store.path(), Some(1001), Some(1001)).expect("root");
+    caps::drop(None, caps::CapSet::Effective, caps::Capability::CAP_LEASE).expect("root has it");
+    core.send(&store, 1);
+    core.run(3);
+    assert_eq!(core.status("a"), "live");
+    core.run(70);
+    assert_eq!(core.status("a"), "idle", "nothing came for a while");
+    core.run(40);
+    assert_eq!(core.status("a"), "unknown");
+    core.run(100);
+    // It may be dead, and it does not come back for nothing.
+    for _ in 0..400 {
+        core.run(1);
+        core.assert_sent([]);
+    }
+    core.send(&store, 2);
+    core.run(2);
+    core.assert_sent([("a", 3)]);
+    assert_eq!(core.status("a"), "live");
+    // Without its file nobody can find it again.
+    std::fs::remove_file(store.path()).expect("there");
+    drop(store);
+    core.run(300);
+    core.assert_sent([]);
+    assert_eq!((core.host_sent(), core.attached()), (3, 0));
+}
+
+/// The first look at a large directory takes many ticks, and what it shows first is as it happens.
+#[test]
+fn while_not_everything_was_looked_at_no_new_store_takes_a_known_agents_place() {
+    for known_pid in [1, 999_999] {
+        let mut core = Core::new("");
+        let known = core.store(&Who::named("kv").pid(known_pid));
+        core.send(&known, 1);
+        core.run(2);
+        core.kill();
+        for number in 0..3000 {
+            let path = core.stores().join(format!("nixl.{number}.x"));
+            std::fs::write(path, "none").expect("room");
+        }
+        let new: Vec<_> = (0..20)
+            .map(|number| {
+                let store = core.store(&Who::named("kv").pid(100 + number));
+                core.send(&store, 100);
+                store
+            })
+            .collect();
+        core.start();
+        let mut ticks = 0;
+        while core.sent().len() < 21 {
+            core.scan_within(std::time::Duration::from_micros(20));
+            core.drain();
+            ticks += 1;
+            assert_eq!(core.sent().get("kv"), Some(&1), "{:?}", core.sent());
+            assert!(ticks < 20_000, "{:?}", core.sent());
+        }
+        assert!(ticks > 5, "{ticks}: it was looked at in pieces");
+        assert_eq!(core.host_sent(), 2001);
+        drop(new);
+    }
+}
+
+#[test]
+fn a_store_that_says_it_is_of_the_future_keeps_no_other_from_being_counted() {
+    let mut core = Core::new("");
+    let store = core.store(&Who::named("kv"));
+    core.send(&store, 1);
+    store.flush_at(u64::MAX);
+    core.run(2);
+    drop(store);
+    // It takes the agent's place, so that the one before is known by its time alone.
+    let store = core.store(&Who::named("kv"));
+    core.send(&store, 10);
+    core.run(2);
+    core.kill();
+    drop(store);
+    let store = core.store(&Who::named("kv"));
+    core.send(&store, 100);
+    drop(store);
+    core.start();
+    core.run(3);
+    core.assert_sent([("kv", 111)]);
+}
+
+/// The counters of a flush come before its time: a look may fall between the two.
+#[test]
+fn a_time_that_comes_after_the_values_makes_them_count_no_second_time() {
+    for killed in [false, true] {
+        let mut core = Core::new("");
+        let store = core.store(&Who::named("kv"));
+        core.send(&store, 1);
+        core.run(2);
+        store.count(TX_BYTES, 10);
+        core.run(2);
+        if killed {
+            core.kill();
+        }
+        core.send(&store, 0);
+        drop(store);
+        if killed {
+            core.start();
+        }
+        core.run(2);
+        let _store = core.store(&Who::named("kv"));
+        core.run(2);
+        for _ in 0..3 {
+            core.assert_sent([("kv", 11)]);
+            core.restart();
+            core.run(3);
+        }
+    }
+}
+
+#[test]
+fn without_retain_what_came_last_still_counts() {
+    let mut core = Core::new("retain = \"0s\"");
+    let store = core.store(&Who::named("a"));
+    core.send(&store, 1);
+    core.run(2);
+    core.kill();
+    core.send(&store, 2);
+    drop(store);
+    for _ in 0..3 {
+        core.start();
+        core.run(3);
+        assert_eq!((core.host_sent(), core.sent().len()), (3, 0));
+        core.kill();
+    }
+}
+
+#[test]
+fn a_directory_that_is_left_out_for_a_while_counts_nothing_twice() {
+    let mut core = Core::new("");
+    let (stays, ends) = (core.store(&Who::named("kv")), core.store(&Who::named("kv")));
+    core.send(&stays, 1);
+    core.send(&ends, 10);
+    core.run(2);
+    let names: Vec<String> = core.sent().into_keys().collect();
+    core.configure("multiproc_dir = []");
+    core.run(3);
+    core.send(&stays, 100);
+    core.send(&ends, 1000);
+    drop(ends);
+    // Before the others, by its name.
+    let new = core.store(&Who::named("kv").pid(1));
+    core.send(&new, 10_000);
+    core.run(3);
+    assert_eq!(core.host_sent(), 11);
+    core.configure("");
+    core.run(5);
+    assert_eq!(core.host_sent(), 11_111, "{:?}", core.sent());
+    assert!(core.sent().into_keys().eq(names), "{:?}", core.sent());
+}
+
+#[test]
+fn an_agent_that_starts_with_other_bounds_has_those_and_its_totals() {
+    let mut core = Core::new("");
+    let mut time = 0;
+    for bounds in [&[1.0, 20.0][..], &[0.5, 3.0, 20.0], &[7.0], &[7.0]] {
+        let store = core.store(&Who::named("a").bounds(bounds));
+        store.count(XFER_TIME, 5);
+        core.send(&store, 1);
+        time += 5;
+        core.run(2);
+        let buckets = core.buckets("latency.xfer_time.buckets", "a");
+        assert_eq!(buckets.len(), bounds.len() + 1);
+        let transfers = core.transfers("latency.xfer_time.buckets", "a");
+        assert_eq!(transfers, if bounds == [7.0] && time == 20 { 2 } else { 1 });
+        assert_eq!(core.value("performance.xfer_time_us", "a"), time);
+        core.restart();
+    }
+}

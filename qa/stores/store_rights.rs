@@ -1,0 +1,223 @@
+//! Whose stores are read, with what rights, and what is known of their agents where rights or processes are out of reach.
+
+use crate::support::kit::store_writer::{StoreWriter, TX_BYTES as TX, Who};
+use crate::support::pdu::Link;
+use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::{Home, PMDANIXL, Pmcd, TX_BYTES, wait_for};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+fn stores(home: &Home) -> PathBuf {
+    home.path("stores")
+}
+
+/// Rings and stores in directories of their own, with these settings.
+fn home(settings: &str) -> Home {
+    let home = Home::new();
+    fs::create_dir(stores(&home)).expect("made");
+    home.set(&format!("multiproc_dir = {:?}\n{settings}", stores(&home)));
+    home
+}
+
+fn store(home: &Home, who: &Who) -> StoreWriter {
+    StoreWriter::create(&stores(home), who).expect("a store")
+}
+
+fn ring(home: &Home, name: &str) -> RingWriter {
+    RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring")
+}
+
+fn status(pmcd: &Pmcd) -> BTreeMap<String, String> {
+    let mut shown = pmcd.shown(&["nixl.agent.status"]);
+    shown.remove("nixl.agent.status").expect("a metric")
+}
+
+fn wait_for_status(pmcd: &Pmcd, instance: &str, expected: &str) {
+    wait_for(&format!("{instance} is {expected}"), || {
+        (status(pmcd).get(instance)? == expected).then_some(())
+    });
+}
+
+/// A ring and a store of each of three users, of one event each, and a daemon that is to be another.
+fn three_users(settings: &str, rings: bool) -> (Home, Vec<StoreWriter>, Vec<RingWriter>) {
+    let home = home("");
+    for path in [home.path("."), stores(&home)] {
+        fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("ours");
+    }
+    if rings {
+        home.set(&format!("multiproc_dir = {:?}\n{settings}", stores(&home)));
+    } else {
+        home.configure(&format!(
+            "[nixl]\ntelemetry_dir = []\nmultiproc_dir = {:?}\n{settings}\n",
+            stores(&home)
+        ));
+    }
+    let (mut all, mut all_rings) = (Vec::new(), Vec::new());
+    for uid in [1001, 1002, 0] {
+        let made = store(&home, &Who::named(format!("store-{uid}")));
+        chown(made.path(), Some(uid), Some(uid)).expect("root");
+        made.add(TX, u64::from(uid) + 1);
+        all.push(made);
+        if rings {
+            let name = format!("ring-{uid}");
+            let mut made = ring(&home, &name);
+            fs::set_permissions(home.ring(&name), PermissionsExt::from_mode(0o600)).expect("ours");
+            chown(home.ring(&name), Some(uid), Some(uid)).expect("root");
+            assert!(made.push(Kind::TxBytes, u64::from(uid) + 1));
+            all_rings.push(made);
+        }
+    }
+    (home, all, all_rings)
+}
+
+const STORES: [(&str, u64); 3] = [("store-0", 1), ("store-1001", 1002), ("store-1002", 1003)];
+
+/// Effective capabilities of the agent.
+fn capabilities(pmcd: &Pmcd) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", pmcd.pmda_pid())).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    u64::from_str_radix(line.expect("a line").trim(), 16).expect("a mask")
+}
+
+const DAC_OVERRIDE: u64 = 1 << 1;
+const DAC_READ_SEARCH: u64 = 1 << 2;
+const LEASE: u64 = 1 << 28;
+const SYS_PTRACE: u64 = 1 << 19;
+
+#[test]
+fn stores_and_rings_of_three_users_are_read_as_another_user() {
+    let (home, stores, rings) = three_users("user = \"nobody\"", true);
+    let pmcd = Pmcd::start(&home);
+    let ring = [("ring-0", 1), ("ring-1001", 1002), ("ring-1002", 1003)];
+    pmcd.becomes(&[&ring[..], &STORES[..]].concat());
+    assert_eq!(capabilities(&pmcd), DAC_OVERRIDE | LEASE | SYS_PTRACE);
+    assert!(rings.iter().all(|ring| ring.pending() == 0), "drained");
+    let shown = pmcd.shown(&["nixl.agent.user", "nixl.agent.source"]);
+    assert_eq!(shown["nixl.agent.source"]["store-1001"], "store");
+    assert_eq!(shown["nixl.agent.source"]["ring-1001"], "ring");
+    assert_eq!(shown["nixl.agent.user"]["store-0"], "root");
+    assert_eq!(shown["nixl.agent.user"]["store-1002"], "1002");
+    drop(stores);
+    for (name, _) in STORES {
+        wait_for_status(&pmcd, name, "exited");
+    }
+}
+
+#[test]
+fn where_there_are_only_stores_it_may_write_to_nothing() {
+    let (home, stores, _) = three_users("user = \"nobody\"", false);
+    let pmcd = Pmcd::start(&home);
+    pmcd.becomes(&STORES);
+    assert_eq!(capabilities(&pmcd), DAC_READ_SEARCH | LEASE | SYS_PTRACE);
+    wait_for("its process is known", || {
+        (pmcd.values("nixl.agent.pid").get("store-1001")? == &u64::from(std::process::id()))
+            .then_some(())
+    });
+    drop(stores);
+    for (name, _) in STORES {
+        wait_for_status(&pmcd, name, "exited");
+    }
+}
+
+#[test]
+fn locked_into_its_directories_it_reads_stores() {
+    let (home, stores, _) = three_users("user = \"nobody\"\nproc_facts = false", false);
+    let pmcd = Pmcd::start(&home);
+    pmcd.becomes(&STORES);
+    assert!(
+        pmcd.log().contains("is locked in by Landlock"),
+        "{}",
+        pmcd.log()
+    );
+    assert_eq!(capabilities(&pmcd), DAC_READ_SEARCH | LEASE);
+    // Also one that comes later.
+    let later = store(&home, &Who::named("later").rank("9"));
+    chown(later.path(), Some(1001), Some(1001)).expect("root");
+    later.add(TX, 5);
+    pmcd.becomes(&[&[("later", 5)][..], &STORES[..]].concat());
+    assert_eq!(pmcd.labels(TX_BYTES)["later"]["local_rank"], "9");
+    drop((stores, later));
+    wait_for_status(&pmcd, "later", "exited");
+}
+
+#[test]
+fn owners_are_whose_stores_and_rings_are_read() {
+    let (home, _stores, rings) = three_users("owners = [1001]", true);
+    let pmcd = Pmcd::start(&home);
+    pmcd.becomes(&[("ring-1001", 1002), ("store-1001", 1002)]);
+    let waiting: Vec<u64> = rings.iter().map(RingWriter::pending).collect();
+    assert_eq!(waiting, [0, 1, 1]);
+}
+
+/// `nixl.agent.state`.
+const LIVE: u64 = 1;
+const EXITED: u64 = 3;
+
+/// The agent under a program that takes something from it, and a store of another user's.
+fn under(program: &str, arguments: &str, settings: &str) -> (Home, Link, StoreWriter) {
+    let home = home(settings);
+    let made = store(&home, &Who::named("a").pid(4242));
+    chown(made.path(), Some(1001), Some(1001)).expect("root");
+    made.add(TX, 1);
+    let mut command = Command::new(program);
+    command.args(arguments.split(' ')).arg(PMDANIXL);
+    let mut link = Link::start(&home, command).expect("it starts");
+    wait_for("its value is there", || {
+        let values = link.values("transfer.tx_bytes").expect("an answer");
+        (values == BTreeMap::from([("a".into(), 1)])).then_some(())
+    });
+    (home, link, made)
+}
+
+fn state(link: &mut Link) -> Option<u64> {
+    let values = link.values("agent.state").expect("an answer");
+    values.get("a").copied()
+}
+
+/// The states that it has until `end`, one after the other.
+fn states(link: &mut Link, end: Instant) -> Vec<Option<u64>> {
+    let mut states = Vec::new();
+    while Instant::now() < end {
+        let now = state(link);
+        if states.last() != Some(&now) {
+            states.push(now);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    states
+}
+
+#[test]
+fn without_the_right_to_ask_the_kernel_an_agent_is_live_by_its_last_update_and_never_exited() {
+    let settings = "proc_facts = false\nretain = \"3s\"";
+    let (_home, mut link, store) = under("setpriv", "--bounding-set=-lease", settings);
+    assert_eq!(state(&mut link), Some(LIVE));
+    store.add(TX, 1);
+    drop(store);
+    let told = states(&mut link, Instant::now() + Duration::from_secs(6));
+    assert_eq!(told, [Some(LIVE), Some(0)], "unknown in the end");
+    assert!(link.end().success());
+}
+
+/// As in a pod without hostPID: the agents' processes are not in its /proc, which it sees all of.
+#[test]
+fn an_agent_whose_process_it_cannot_see_is_live_until_it_has_exited() {
+    let (_home, mut link, store) = under("unshare", "--pid --fork --mount-proc --kill-child", "");
+    let told = states(&mut link, Instant::now() + Duration::from_secs(6));
+    assert_eq!(told, [Some(LIVE)], "the kernel says that it is written to");
+    let pid = link.values("agent.pid").expect("an answer");
+    assert_eq!(pid["a"], 4242, "what the store says");
+    store.add(TX, 1);
+    drop(store);
+    wait_for("its end is seen", || {
+        (state(&mut link) == Some(EXITED)).then_some(())
+    });
+    let values = link.values("transfer.tx_bytes").expect("an answer");
+    assert_eq!(values["a"], 2);
+    assert!(link.end().success());
+}

@@ -1,0 +1,372 @@
+// The page's modules without a browser: node --test qa/tools/dashboard/units.mjs, as qa/tools/dashboard.rs runs it.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { agents, filtered, sorted, titles } from "../../../share/dashboard/src/agents.js";
+import { debounced } from "../../../share/dashboard/src/debounced.js";
+import * as format from "../../../share/dashboard/src/format.js";
+import { ranges } from "../../../share/dashboard/src/heat.js";
+import { History, one, rates, sum } from "../../../share/dashboard/src/history.js";
+import * as metric from "../../../share/dashboard/src/metrics.js";
+import { address, labelsIn, timeOf } from "../../../share/dashboard/src/pmproxy.js";
+import { Source } from "../../../share/dashboard/src/source.js";
+
+const always = () => true;
+const never = () => false;
+
+/** A history of what is no counter: values of one metric, by instance, a second each. */
+function history_of(rows, span = 600) {
+    const history = new History(span);
+    rows.forEach((row, i) => history.take({ time: i + 1, values: new Map([["m", new Map(row)]]) }, never, always));
+    return history;
+}
+
+test("a rate takes two numbers that do not go back, and some time", () => {
+    const before = new Map([[1, 100], [2, 100], [3, 100], [4, "100"], [5, 100]]);
+    const now = new Map([[1, 300], [2, 100], [3, 99], [4, 300], [5, "300"], [6, 300]]);
+    assert.deepEqual([...rates(before, now, 2)], [[1, 100], [2, 0]]);
+    for (const seconds of [0, -1, NaN, undefined]) {
+        assert.equal(rates(before, now, seconds).size, 0);
+    }
+    assert.equal(rates(undefined, now, 1).size, 0);
+    assert.equal(rates(before, undefined, 1).size, 0);
+});
+
+test("the time of an answer has nanoseconds without leading zeros", () => {
+    assert.equal(timeOf('{"context":7,"timestamp":5.42,"values":[]}'), 5.000000042);
+    assert.equal(timeOf('{"timestamp": 5.500000000}'), 5.5);
+    assert.equal(timeOf('\n {"timestamp":5}'), 5);
+    for (const none of ["", "{}", '{"values":[{"timestamp":5.5}]}', '{"timestamp":"5.5"}', '"timestamp":5']) {
+        assert.equal(timeOf(none), undefined, none);
+    }
+});
+
+test("labels are those of the metric's own lines and no value passes for one", () => {
+    const text = [
+        "# HELP m about m",
+        'm{a="1",instid="7",nixl_agent="plain"} 1',
+        'm{nixl_agent="x\\",instid=\\"9",instid="8"} 1',
+        'm{nixl_agent="tab\\\\tand \\\\xc3\\\\xa9",instid="3"} 1',
+        'm_more{instid="4"} 1',
+        'm{instid="no number"} 1',
+        'm{nixl_agent="no instance"} 1',
+    ];
+    const found = labelsIn(text.join("\n"), "m");
+    assert.deepEqual([...found.keys()], [7, 8, 3]);
+    assert.equal(found.get(7).get("nixl_agent"), "plain");
+    assert.equal(found.get(8).get("nixl_agent"), 'x",instid="9');
+    assert.equal(found.get(3).size, 2);
+});
+
+test("numbers have the units of their metrics", () => {
+    const { brief, bytes, count, duration, microseconds, writer } = format;
+    assert.deepEqual([0, 9999, 10_000, 1.5, 999_960, undefined].map(count), ["0", "9999", "10.0 k", "1.50", "1.00 M", "–"]);
+    assert.deepEqual([0, 999, 1000, 123_456_789, "1"].map(bytes), ["0 B", "999 B", "1.00 kB", "123 MB", "–"]);
+    assert.deepEqual([5, 12_340, 5e9].map(microseconds), ["5.00 µs", "12.3 ms", "5000 s"]);
+    assert.deepEqual([0, 119_000, 120_000, 7_200_000, 172_800_000].map(duration), ["now", "119 s", "2 min", "2 h", "2 days"]);
+    assert.deepEqual(["5.00 µs", "12.50 ms", "100 B"].map(brief), ["5 µs", "12.5 ms", "100 B"]);
+    assert.equal(writer({ units: "byte", isCounter: true })(2000), "2.00 kB/s");
+    assert.equal(writer({ units: "byte", isCounter: true })(undefined), "–");
+    assert.equal(writer({ units: "microsec", isCounter: false })(2000), "2.00 ms");
+    assert.equal(writer({ units: "constructor", isCounter: false })(3), "3 constructor");
+    assert.equal(format.clock(3_661), "01:01:01");
+});
+
+test("agents are sorted as people count and those without a value come last either way", () => {
+    const agents = ["a-10", "a-9", "b", "c"].map((name, i) => ({ name, sent: [5, 5, undefined, 7][i], rank: ["10", "9", "", "x"][i] }));
+    const names = (key, isDescending) => sorted(agents, key, isDescending).map(({ name }) => name).join(" ");
+    assert.equal(names("name", false), "a-9 a-10 b c");
+    assert.equal(names("name", true), "c b a-10 a-9");
+    assert.equal(names("sent", true), "c a-9 a-10 b");
+    assert.equal(names("sent", false), "a-9 a-10 c b");
+    assert.equal(names("rank", false), "a-9 a-10 c b");
+    assert.equal(agents[0].name, "a-10", "what was given stays as it is");
+});
+
+/** The rows of made-up agents; each has an id, a name, labels, and the rate of its transfers. */
+function rows(...made) {
+    const by = (value) => new Map(made.map((one) => [one.id, value(one)]));
+    const labels = by(({ labels }) => new Map(Object.entries(labels)));
+    const totals = new Map([[metric.STATUS, by(() => "live")], ["nixl.agent.command", by(({ command }) => command)]]);
+    return agents(new Map([[metric.WRITES, by(({ rate }) => rate)]]), totals, by(({ name }) => name), labels);
+}
+
+test("ranks of one server stand together and agents without labels are last by what they do", () => {
+    const vllm = (role, port, rank) => ({ engine: "vllm", role, port, rank });
+    const all = rows(
+        { id: 1, name: "u1", rate: 1, labels: {} },
+        { id: 2, name: "u2", rate: 9, labels: vllm("prefill", "8100", "TP10") },
+        { id: 3, name: "u3", rate: 1, labels: vllm("decode", "8200", "TP1") },
+        { id: 4, name: "u4", rate: 2, labels: vllm("prefill", "8100", "TP2") },
+        { id: 5, name: "u5", rate: 8, labels: {} },
+        { id: 6, name: "u6", rate: 1, labels: vllm("decode", "8200", "TP0") },
+        { id: 7, name: "u7", rate: 7, labels: { engine: "sglang", local_rank: "3" } },
+    );
+    const ids = (isDescending) => sorted(all, "server", isDescending).map(({ id }) => id);
+    assert.deepEqual(ids(false), [7, 6, 3, 4, 2, 5, 1]);
+    assert.deepEqual(ids(true), [2, 4, 3, 6, 7, 5, 1]);
+    assert.deepEqual(all.map(({ server }) => server).slice(0, 3), ["", "vllm prefill:8100", "vllm decode:8200"]);
+    assert.equal(all[6].rank, "3", "the local rank where no rank is known");
+    assert.deepEqual(rows({ id: 1, name: "a", labels: { port: "80" } }).map(({ server }) => server), [":80"]);
+});
+
+test("a legend has server and rank, and the name where two agents have the same ones or none", () => {
+    const rank = (rank) => ({ engine: "vllm", role: "decode", port: "8200", rank });
+    const all = rows(
+        { id: 1, name: "u1", labels: rank("TP0") },
+        { id: 2, name: "u2", labels: rank("TP1") },
+        { id: 3, name: "u3", labels: rank("TP1") },
+        { id: 4, name: "u4", labels: {} },
+        { id: 5, name: "u5", labels: { engine: "kvbm" } },
+    );
+    const expected = ["vllm decode:8200 TP0", "vllm decode:8200 TP1 u2", "vllm decode:8200 TP1 u3", "u4", "kvbm"];
+    assert.deepEqual([...titles(all).values()], expected);
+});
+
+test("agents are found by server, rank and command", () => {
+    const labels = { engine: "vllm", role: "decode", port: "8200", rank: "TP0" };
+    const all = rows({ id: 1, name: "uuid", command: "VLLM::Worker_TP0", labels }, { id: 2, name: "other", labels: {} });
+    for (const text of ["decode", ":8200", "8200 tp0", "vllm::worker"]) {
+        assert.deepEqual(filtered(all, text, "").map(({ id }) => id), [1], text);
+    }
+    assert.equal(filtered(all, "prefill", "").length, 0);
+});
+
+test("agents are found by name, user, state and pid, and by engine", () => {
+    const agent = {
+        name: "Worker-1", raw: "uuid", user: "ann", status: "live", engine: "vllm", server: "vllm", rank: "", command: "", pid: 77,
+    };
+    const has = (text, engine) => filtered([agent], text, engine).length === 1;
+    for (const text of ["", " worker ", "UUID", "ann", "live", "vllm", "pid 77"]) {
+        assert.ok(has(text, ""), text);
+    }
+    assert.ok(has("", "vllm") && !has("", "sglang") && !has("worker-2", ""));
+});
+
+test("ranges of times are in order and have the instances of the agents asked for", () => {
+    const names = new Map([[1, "a::100-inf"], [2, "a::0-5"], [3, "b::0-5"], [4, "x::y::0-5"], [5, "a::5-100"], [6, "a"]]);
+    const found = ranges(names, new Set(["a", "x::y"]));
+    assert.deepEqual(found.map(({ low, high, ids }) => [low, high, ids]), [[0, 5, [2, 4]], [5, 100, [5]], [100, Infinity, [1]]]);
+});
+
+test("an address is made whole, and is that of a web server", () => {
+    assert.equal(address(" node1 "), "http://node1:44322");
+    assert.equal(address("http://node1:80/"), "http://node1");
+    assert.equal(address("https://node1/page#x"), "https://node1");
+    for (const none of ["javascript:alert(1)", "ftp://node1", "http://", ""]) {
+        assert.equal(address(none), undefined, none);
+    }
+});
+
+test("sums are of all instances or of some, and nothing is not 0", () => {
+    const history = history_of([[[1, 1], [2, 2]], [[2, 4], [9, 8]], [], [[1, "text"], [3, 0]]]);
+    assert.deepEqual(history.sums(["m"]), [3, 12, null, 0]);
+    assert.deepEqual(history.sums(["m"], [9, 2]), [2, 12, null, null]);
+    assert.deepEqual(history.sums(["m", "m"], [1]), [2, null, null, null]);
+    assert.deepEqual(history.sums(["other", "m"]), [3, 12, null, 0]);
+    assert.deepEqual(history.sums(["other"]), [null, null, null, null]);
+    assert.deepEqual(history.greatest("m"), [2, 8, null, 0]);
+    assert.deepEqual(history.greatest("m", [1, 2]), [2, 4, null, null]);
+    assert.deepEqual(history.sums(["m"], []), [null, null, null, null]);
+});
+
+test("a counter's course are its rates, which a gap and a clock that is set back interrupt", () => {
+    const history = new History(600);
+    const take = (time, value) => history.take({ time, values: new Map([["c", new Map([[1, value]])]]) }, always, always);
+    take(1, 100);
+    assert.equal(one(take(3, 300), "c", 1), 100);
+    history.gap();
+    history.gap();
+    take(4, 900);
+    take(5, 950);
+    assert.deepEqual(history.times, [1, 3, 3.001, 4, 5]);
+    assert.deepEqual(history.sums(["c"]), [null, 100, null, null, 50]);
+    take(2, 1000);
+    assert.deepEqual(history.times, [2]);
+    assert.deepEqual(history.top(["c"], [1], 5), [], "nothing is left of what was before");
+});
+
+test("those that did most are of the span of the history only", () => {
+    const history = history_of([[[1, 100], [2, 1]], [[2, 60]], [[2, 60], [3, 30]], [[2, 0.1], [3, 30]]], 2);
+    assert.equal(history.rows.length, 3);
+    assert.deepEqual(history.top(["m"], [1, 2, 3], 5), [2, 3], "the row with the first is gone");
+    assert.deepEqual(history.top(["m"], [1, 3], 5), [3], "of those asked for");
+    assert.deepEqual(history.top(["m", "m"], [1, 2, 3], 1), [2]);
+    assert.deepEqual([...history.totals.get("m").keys()].sort(), [2, 3], "and nothing is kept of it");
+});
+
+const AGENTS = 1000;
+const SAMPLES = 600;
+const NAMES = ["sent", "received", "p99"];
+
+/** A thousand agents over ten minutes and one more, a sample each second; what agent i does in a sample is i a second. */
+function filled() {
+    const history = new History(SAMPLES);
+    for (let time = 1; time <= SAMPLES + 60; time += 1) {
+        const values = new Map(NAMES.map((name) => [name, new Map()]));
+        for (let id = 0; id < AGENTS; id += 1) {
+            NAMES.forEach((name) => values.get(name).set(id, name === "p99" ? id : id * time));
+        }
+        history.take({ time, values: values.set("other", new Map([[0, 1]])) }, (name) => name !== "p99", (name) => NAMES.includes(name));
+    }
+    return history;
+}
+
+test("a history of a thousand agents has ten minutes in four bytes a value", () => {
+    const history = filled();
+    assert.equal(history.times.length, SAMPLES + 1);
+    assert.equal(history.rows.length, SAMPLES + 1);
+    const columns = history.rows.flatMap((row) => [...row.values()]);
+    const size = (arrays) => [...new Set(arrays.map(({ buffer }) => buffer))].reduce((bytes, buffer) => bytes + buffer.byteLength, 0);
+    assert.equal(size(columns.map(({ values }) => values)), 4 * NAMES.length * AGENTS * (SAMPLES + 1));
+    assert.equal(size(columns.map(({ ids }) => ids)), 4 * AGENTS, "the ids are there once");
+    assert.deepEqual([...history.totals].map(([, totals]) => totals.size), NAMES.map(() => AGENTS - 1), "0 does nothing");
+});
+
+test("what is drawn of all of a thousand agents is not added up again", () => {
+    const history = filled();
+    // Counts what is read of the single agents' values.
+    let reads = 0;
+    for (const one of history.rows.flatMap((row) => [...row.values()])) {
+        const get = (values, key) => {
+            reads += /^\d+$/.test(String(key)) ? 1 : 0;
+            return values[key];
+        };
+        one.values = new Proxy(one.values, { get });
+    }
+    const reads_of = (action) => {
+        reads = 0;
+        const result = action();
+        return [reads, result];
+    };
+    const every = (course, value) => assert.ok(course.length === SAMPLES + 1 && course.every((one) => one === value), String(course[0]));
+    const total = (AGENTS * (AGENTS - 1)) / 2;
+    const ids = [...Array(AGENTS).keys()];
+
+    let [number, course] = reads_of(() => history.sums(["sent", "received"]));
+    every(course, 2 * total);
+    assert.equal(number, 0);
+    [number, course] = reads_of(() => history.greatest("p99"));
+    every(course, AGENTS - 1);
+    assert.equal(number, 0);
+    let most;
+    [number, most] = reads_of(() => history.top(["sent", "received"], ids, 5));
+    assert.deepEqual(most, [999, 998, 997, 996, 995]);
+    assert.equal(number, 0);
+    [number, course] = reads_of(() => history.sums(["sent", "received"], [7]));
+    every(course, 14);
+    assert.equal(number, 2 * (SAMPLES + 1), "of one agent its own");
+    [number, course] = reads_of(() => history.sums(["sent"], ids.slice(1)));
+    every(course, total);
+    assert.equal(number, (AGENTS - 1) * (SAMPLES + 1), "of some each once");
+    [number, course] = reads_of(() => history.greatest("p99", [5, 3]));
+    every(course, 5);
+    assert.equal(number, 2 * (SAMPLES + 1));
+});
+
+test("many keys are one drawing", (context) => {
+    // A clock that goes on when it is told to.
+    const { setTimeout, clearTimeout } = globalThis;
+    context.after(() => Object.assign(globalThis, { setTimeout, clearTimeout }));
+    let now = 0;
+    let timers = [];
+    globalThis.setTimeout = (action, after) => {
+        const timer = { action, at: now + after };
+        timers.push(timer);
+        return timer;
+    };
+    globalThis.clearTimeout = (timer) => {
+        timers = timers.filter((one) => one !== timer);
+    };
+    const pass = (milliseconds) => {
+        now += milliseconds;
+        const due = timers.filter(({ at }) => at <= now);
+        timers = timers.filter(({ at }) => at > now);
+        due.forEach(({ action }) => action());
+    };
+
+    let drawn = 0;
+    const draw = debounced(() => (drawn += 1));
+    for (let key = 0; key < 20; key += 1) {
+        draw();
+        pass(50);
+    }
+    assert.equal(drawn, 0);
+    pass(1000);
+    assert.equal(drawn, 1);
+    draw();
+    pass(1000);
+    assert.equal(drawn, 2);
+});
+
+/** A pmproxy with one agent, which has sent so many bytes; it is away while `context` is undefined. */
+function pmproxy() {
+    const proxy = { context: 7, time: 100, bytes: 0, opened: 0 };
+    const answer = (url) => {
+        const { pathname } = new URL(url);
+        const what = pathname.split("/").pop();
+        if (what === "context") {
+            proxy.opened += 1;
+            return { context: proxy.context, labels: { hostname: "node1" } };
+        }
+        if (!pathname.includes(`/${proxy.context}/`)) {
+            return { message: "unknown context identifier", success: false };
+        }
+        const values = [[metric.VERSION, null, "9"], [metric.STATUS, 3, "live"], [metric.SENT, 3, proxy.bytes]];
+        return {
+            metric: { metrics: values.map(([name]) => ({ name, sem: name === metric.SENT ? "counter" : "instant", units: "byte" })) },
+            fetch: {
+                timestamp: proxy.time,
+                values: values.map(([name, instance, value]) => ({ name, instances: [{ instance, value }] })),
+            },
+            indom: { instances: [{ instance: 3, name: "agent" }] },
+            metrics: {},
+        }[what];
+    };
+    globalThis.fetch = async (url) => {
+        if (proxy.context === undefined) {
+            throw new TypeError("Failed to fetch");
+        }
+        const text = JSON.stringify(answer(url));
+        return { status: 200, text: async () => text };
+    };
+    return proxy;
+}
+
+test("a pmproxy that goes away and comes back is asked anew, and no rate is of the time between", async () => {
+    const proxy = pmproxy();
+    const source = new Source("http://node1:44322");
+    const history = new History(600);
+    const shown = [];
+    const ask = async (time, bytes) => {
+        Object.assign(proxy, { time, bytes });
+        try {
+            const answer = await source.next();
+            if (answer.isNew) {
+                history.gap();
+            }
+            const row = history.take(answer, (name) => source.isCounter(name), always);
+            shown.push(sum(row, [metric.SENT], [3]));
+        } catch (trouble) {
+            history.gap();
+            shown.push(trouble.kind);
+        }
+    };
+    await ask(100, 0);
+    await ask(101, 10);
+    proxy.context = undefined;
+    await ask(102, 20);
+    await ask(103, 30);
+    // It is back, with other contexts.
+    proxy.context = 8;
+    await ask(104, 1000);
+    await ask(105, 1020);
+    // It was started anew so soon that nobody missed it.
+    proxy.context = 9;
+    await ask(106, 5000);
+    await ask(107, 5030);
+    assert.deepEqual(shown, [undefined, 10, "unreachable", "unreachable", undefined, 20, undefined, 30]);
+    assert.equal(proxy.opened, 3);
+    assert.deepEqual(history.sums([metric.SENT]), [null, 10, null, null, 20, null, null, 30]);
+    assert.equal(source.names.get(3), "agent");
+});

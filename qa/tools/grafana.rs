@@ -1,0 +1,450 @@
+//! The dashboards of share/grafana: each of their expressions is asked of a real pmproxy as the data source asks it, of one
+//! with a real key server and archives, and of a real Prometheus, and has an answer.
+
+use crate::support::pmproxy::{Local, Pmproxy};
+use crate::support::sample::Sample;
+use crate::support::share::{Logger, is_metric, names_in, text_of};
+use crate::support::writer::{Layout, RingWriter};
+use crate::support::{Home, Pmcd, project, run, soon, wait_for};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::process::Command;
+
+const VECTOR: &str = "share/grafana/nixl-vector.json";
+const VALKEY: &str = "share/grafana/nixl-valkey.json";
+const PROMETHEUS: &str = "share/grafana/nixl-prometheus.json";
+
+/// Alerts for Prometheus, and cases for promtool(1).
+const RULES: &str = "share/prometheus/nixl.rules.yml";
+const CASES: &str = "qa/prometheus/rules.yml";
+
+/// Two agents, with all that a dashboard shows: errors, memory, and transfers of many sizes and times.
+const BUSY: &str = "--rate 100 --vary --errors 50 --register 1048576";
+
+fn agents(home: &Home) -> [Sample; 2] {
+    ["agent-A", "agent-B"].map(|name| Sample::start(home, name, BUSY))
+}
+
+/// The elements of a list.
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn string<'a>(object: &'a Value, key: &str) -> &'a str {
+    object[key]
+        .as_str()
+        .unwrap_or_else(|| panic!("{key} of {object}"))
+}
+
+/// The panels of a dashboard that show something.
+fn panels(file: &str) -> Vec<Value> {
+    let dashboard: Value = serde_json::from_str(&text_of(file)).expect(file);
+    let panels: Vec<_> = list(&dashboard["panels"]).to_vec();
+    let shown = panels.into_iter().filter(|panel| panel["type"] != "row");
+    shown.collect()
+}
+
+/// The targets of all panels.
+fn targets(file: &str) -> Vec<Value> {
+    let panels = panels(file);
+    let targets: Vec<_> = panels
+        .iter()
+        .flat_map(|panel| list(&panel["targets"]))
+        .collect();
+    assert!(targets.len() > 30, "{file}");
+    targets.into_iter().cloned().collect()
+}
+
+/// The expressions of its heat maps, and the bounds that each has rows of.
+fn heat_maps(file: &str) -> Vec<(String, BTreeSet<String>)> {
+    let mut found = Vec::new();
+    for panel in panels(file)
+        .iter()
+        .filter(|panel| panel["type"] == "heatmap")
+    {
+        let [target] = list(&panel["targets"]) else {
+            panic!("{panel} has one target")
+        };
+        assert!(!string(target, "legendFormat").is_empty(), "{target}");
+        let transformations = list(&panel["transformations"]);
+        if let Some(first) = transformations.first() {
+            assert_eq!(target["legendFormat"], "$instance");
+            assert_eq!(first["id"], "renameByRegex");
+            let regex = string(&first["options"], "regex");
+            assert_eq!(regex, "^.*::[0-9]+-([0-9]+|inf)$", "as bounds_of");
+        }
+        let sums = transformations
+            .iter()
+            .filter(|one| one["id"] == "calculateField");
+        let bounds = sums.map(|sum| {
+            let summed = &sum["options"]["reduce"]["include"];
+            assert_eq!(list(summed).len(), 1, "{sum}");
+            summed[0].as_str().expect("a bound").to_owned()
+        });
+        found.push((string(target, "expr").to_owned(), bounds.collect()));
+    }
+    assert_eq!(found.len(), 4, "{file}");
+    found
+}
+
+/// The upper bounds in the names of these instances, as the dashboards take them from there.
+fn bounds_of(instances: &[Value]) -> BTreeSet<String> {
+    let bound = |instance: &Value| {
+        let (_, range) = string(instance, "name").rsplit_once("::")?;
+        Some(range.split_once('-')?.1.to_owned())
+    };
+    let bounds = instances.iter().map(bound);
+    bounds.collect::<Option<_>>().expect("agent::low-high")
+}
+
+#[test]
+fn the_dashboards_are_those_that_the_generator_writes() {
+    let home = Home::new();
+    let mut generator = Command::new("/usr/bin/python3");
+    run(generator
+        .arg(project("share/grafana/generate"))
+        .arg("--out")
+        .arg(home.path("")));
+    for file in [VECTOR, VALKEY, PROMETHEUS] {
+        let name = file.rsplit('/').next().expect("a name");
+        let made = fs::read_to_string(home.path(name)).expect("written");
+        assert!(
+            made == text_of(file),
+            "{file}: share/grafana/generate writes it"
+        );
+    }
+}
+
+#[test]
+fn the_rows_of_a_heat_map_follow_the_configured_bounds() {
+    let home = Home::new();
+    home.set("histogram_buckets_us = [5, 1_000, 70000]");
+    let mut generator = Command::new("/usr/bin/python3");
+    run(generator
+        .arg(project("share/grafana/generate"))
+        .arg("--conf")
+        .arg(home.conf())
+        .arg("--out")
+        .arg(home.path("")));
+    let file = home.path("nixl-vector.json");
+    let (expression, bounds) = heat_maps(file.to_str().expect("UTF-8")).remove(0);
+    assert_eq!(expression, "nixl.latency.xfer_time.buckets");
+    assert!(
+        bounds.iter().eq(["1000", "5", "70000", "inf"]),
+        "{bounds:?}"
+    );
+}
+
+#[test]
+fn every_name_is_a_metric_and_all_dashboards_have_the_same() {
+    let mut all = Vec::new();
+    for file in [VECTOR, VALKEY] {
+        let targets = targets(file);
+        let table = |target: &&Value| target["format"] != "metrics_table";
+        let expressions = targets.iter().filter(table);
+        let expressions = expressions.map(|target| string(target, "expr"));
+        let names: Vec<_> = expressions.flat_map(names_in).map(str::to_owned).collect();
+        for name in &names {
+            assert!(is_metric(name), "{file}: {name}");
+        }
+        all.push(names);
+    }
+    let scraped: Vec<_> = targets(PROMETHEUS)
+        .iter()
+        .flat_map(|target| names_in_promql(string(target, "expr")))
+        .collect();
+    assert_eq!(all[0], all[1]);
+    let underscores: Vec<_> = all[0].iter().map(|name| name.replace('.', "_")).collect();
+    assert_eq!(underscores, scraped);
+}
+
+#[test]
+fn all_but_the_heat_maps_is_in_what_pmlogger_logs_without_being_told_to() {
+    let group = |group| text_of(&format!("share/pmlogconf/nixl/{group}"));
+    let (summary, detail) = (group("summary"), group("detail"));
+    let has = |group: &str, name: &str| {
+        names_in(group).iter().any(|logged| {
+            let rest = name.strip_prefix(logged);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
+    };
+    for target in targets(VALKEY) {
+        for name in names_in(string(&target, "expr")) {
+            let group = if name.ends_with(".buckets") {
+                &detail
+            } else {
+                &summary
+            };
+            assert!(has(group, name), "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_names_to_scrape_are_all_that_the_dashboard_and_the_alerts_use() {
+    let page = text_of("docs/grafana.md");
+    let (_, names) = page.split_once("        - \"nixl").expect("the names");
+    let (names, _) = names.split_once('"').expect("their end");
+    let names = format!("nixl{names}").replace(['.', ' ', '\\', '\n'], "_");
+    let named: Vec<_> = names
+        .split(',')
+        .map(|name| name.trim_matches('_'))
+        .collect();
+    let below = |metric: &str, name: &str| {
+        let rest = metric.strip_prefix(name);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+    };
+    let mut used = names_in_promql(&text_of(RULES));
+    for target in targets(PROMETHEUS) {
+        used.extend(names_in_promql(string(&target, "expr")));
+    }
+    for metric in &used {
+        let found = named.iter().any(|name| below(metric, name));
+        assert!(found, "{metric} is not in {named:?}");
+    }
+    for name in named {
+        let found = used.iter().any(|metric| below(metric, name));
+        assert!(found, "{name} is used by nothing");
+    }
+}
+
+#[test]
+fn every_alert_for_prometheus_fires_where_it_should_and_nowhere_else() {
+    let (rules, cases) = (text_of(RULES), text_of(CASES));
+    let metrics = text_of("qa/golden/pminfo_dmtT.out").replace('.', "_");
+    for name in names_in_promql(&rules) {
+        let line = format!("\n{name} PMID: ");
+        assert!(metrics.contains(&line), "{name}");
+    }
+    let alerts = rules
+        .lines()
+        .filter_map(|line| line.split_once("- alert: "));
+    let alerts: Vec<_> = alerts.map(|(_, alert)| alert).collect();
+    assert_eq!(alerts.len(), 8);
+    for alert in alerts {
+        let case = format!("alertname: {alert}\n");
+        assert!(cases.contains(&case), "{alert} has a case");
+    }
+    let promtool = |arguments: [&str; 2], file| {
+        let mut promtool = Command::new("promtool");
+        run(promtool.args(arguments).arg(project(file)));
+    };
+    promtool(["check", "rules"], RULES);
+    promtool(["test", "rules"], CASES);
+}
+
+fn names_in_promql(text: &str) -> Vec<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && !"_:".contains(c));
+    let names = words.filter(|word| word.starts_with("nixl_") && *word != "nixl_agent");
+    names.map(str::to_owned).collect()
+}
+
+#[test]
+fn vector_has_values_for_every_panel() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let _agents = agents(&home);
+    let proxy = Pmproxy::start(&home, &pmcd);
+    let hostspec = [("hostspec", "local:"), ("polltimeout", "60")];
+    let context = wait_for("pmproxy connects", || {
+        proxy.json("/pmapi/context", &hostspec)?["context"].as_u64()
+    });
+    let ask = |what: &str, parameters: &[(&str, &str)]| {
+        let path = format!("/pmapi/{context}/{what}");
+        proxy.json(&path, parameters)
+    };
+    for target in targets(VECTOR) {
+        let name = string(&target, "expr");
+        // All are plain names, which the data source does not have pmproxy derive.
+        assert!(is_metric(name) && names_in(name) == [name], "{name}");
+        let known = ask("metric", &[("names", name)]).expect("an answer");
+        let metric = &known["metrics"][0];
+        assert_eq!(metric["name"], name, "{known}");
+        // What else can a rate be made of?
+        let seen = wait_for(name, || {
+            let answer = ask("fetch", &[("names", name)])?;
+            let values = list(&answer["values"]).first()?;
+            let instances = list(&values["instances"]).to_vec();
+            (!instances.is_empty()).then_some(instances)
+        });
+        if string(&target, "legendFormat").contains("$instance") {
+            assert!(metric["indom"].is_string(), "{name}: {metric}");
+            assert!(seen.iter().all(|one| one["instance"].is_u64()), "{name}");
+        }
+    }
+    for (name, bounds) in heat_maps(VECTOR) {
+        // One agent may be there before the other.
+        let instances = wait_for(&name, || {
+            let domain = ask("indom", &[("name", &name)])?;
+            let instances = list(&domain["instances"]).to_vec();
+            (instances.len() == 2 * bounds.len()).then_some(instances)
+        });
+        assert_eq!(bounds_of(&instances), bounds, "{name}");
+    }
+}
+
+#[test]
+fn valkey_has_values_for_every_panel() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let _agents = agents(&home);
+    let archives = std::path::Path::new(pmcd.env("PCP_ARCHIVE_DIR")).join("node");
+    fs::create_dir(&archives).expect("made");
+    let archive = archives.join("now");
+    let _logger = Logger::start(&pmcd, &archive);
+    // What begins while pmproxy runs it may miss.
+    wait_for("the archive has values", || {
+        let volume = fs::metadata(archive.with_extension("0")).ok()?;
+        (volume.len() > 100_000).then_some(())
+    });
+    // Now and then pmproxy 6.0.3 takes a metric in without its labels, for good: then it has another try, with nothing stored.
+    let missing = (0..3).map_while(|_| {
+        let keys = Local::key_server(&home);
+        let proxy = Pmproxy::start_with_keys(&home, &pmcd, &keys);
+        // Who asks pmproxy 6.0.3 for labels before it has any is told for good that there are none.
+        wait_for("pmproxy has taken values in", || {
+            (keys.count("pcp:values:series:*")? > 0).then_some(())
+        });
+        missing_in(&proxy)
+    });
+    let missing: Vec<String> = missing.collect();
+    assert!(missing.len() < 3, "{missing:?}");
+}
+
+/// The first of all panels that has no values, if there is one.
+fn missing_in(proxy: &Pmproxy) -> Option<String> {
+    let ask = |what: &str, parameters: &[(&str, &str)]| {
+        proxy.json(&format!("/series/{what}"), parameters)
+    };
+    // What its variable offers.
+    let host = wait_for("the archive is found", || {
+        let hosts = ask("labels", &[("names", "hostname")])?;
+        Some(hosts["hostname"][0].as_str()?.to_owned())
+    });
+    let has_rate = |expression: &str| {
+        let found = ask("query", &[("expr", expression)])?;
+        let [series] = list(&found) else { return None };
+        let times = [
+            ("series", series.as_str()?),
+            ("start", "-60second"),
+            ("finish", "now"),
+        ];
+        let values = ask("values", &times)?;
+        let times = list(&values)
+            .iter()
+            .map(|value| value["timestamp"].to_string());
+        let times: BTreeSet<_> = times.collect();
+        (times.len() >= 2).then_some(())
+    };
+    for target in targets(VALKEY) {
+        let expression = string(&target, "expr").replace("$host", &host);
+        if soon(|| has_rate(&expression)).is_none() {
+            return Some(expression);
+        }
+    }
+    for (expression, bounds) in heat_maps(VALKEY) {
+        let expression = expression.replace("$host", &host);
+        let has_bounds = || {
+            let series = ask("query", &[("expr", &expression)])?;
+            let instances = ask("instances", &[("series", series[0].as_str()?)])?;
+            let instances = list(&instances);
+            (instances.len() == 2 * bounds.len() && bounds_of(instances) == bounds).then_some(())
+        };
+        if soon(has_bounds).is_none() {
+            return Some(expression);
+        }
+    }
+    None
+}
+
+#[test]
+fn prometheus_has_values_for_every_panel() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let _agents = agents(&home);
+    let proxy = Pmproxy::start(&home, &pmcd);
+    let server = Local::prometheus(&home, &proxy);
+    let query = |expression: &str| {
+        let answer = server.json("/api/v1/query", &[("query", expression)])?;
+        assert_eq!(answer["status"], "success", "{expression}: {answer}");
+        Some(list(&answer["data"]["result"]).to_vec())
+    };
+    // What its variables offer.
+    let host = wait_for("Prometheus scrapes pmproxy", || {
+        let result = query("nixl_agents_live")?;
+        Some(string(&result.first()?["metric"], "hostname").to_owned())
+    });
+    let as_grafana_asks = |expression: &str| {
+        let expression = expression.replace("$host", &host);
+        let expression = expression.replace("$agent", "agent-A|agent-B");
+        expression.replace("$__rate_interval", "10s")
+    };
+    for target in targets(PROMETHEUS) {
+        let expression = as_grafana_asks(string(&target, "expr"));
+        let agents = expression.contains("nixl_agent=~");
+        wait_for(&expression, || {
+            let result = query(&expression)?;
+            let enough = result.len() >= if agents { 2 } else { 1 };
+            enough.then_some(())
+        });
+    }
+    for ((expression, rows), (_, bounds)) in
+        heat_maps(PROMETHEUS).into_iter().zip(heat_maps(VECTOR))
+    {
+        assert!(rows.is_empty(), "Prometheus itself adds agents up");
+        let expression = as_grafana_asks(&expression);
+        let found = query(&expression).expect("an answer");
+        let bound = |row: &Value| string(&row["metric"], "upper_bound").replace("+Inf", "inf");
+        let found: Vec<_> = found.iter().map(bound).collect();
+        assert_eq!(found.len(), bounds.len(), "{expression}: {found:?}");
+        assert!(
+            found.iter().all(|bound| bounds.contains(bound)),
+            "{found:?}"
+        );
+    }
+}
+
+#[test]
+fn histogram_quantile_of_prometheus_is_in_the_range_of_each_agents_transfers() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let mut rings = [("fast", 30), ("slow", 3000)].map(|(name, time)| {
+        let ring = RingWriter::create(&home.ring(name), Layout::V4, 4096).expect("a ring");
+        (ring, time)
+    });
+    let proxy = Pmproxy::start(&home, &pmcd);
+    let server = Local::prometheus(&home, &proxy);
+    let mut quantiles = |expression: &str| {
+        for (ring, time) in &mut rings {
+            // Some are slower, and none is in the last range.
+            ring.push_transfer(true, 4096, *time, 5);
+            ring.push_transfer(true, 4096, *time + 5, 5);
+        }
+        let answer = server.json("/api/v1/query", &[("query", expression)])?;
+        assert_eq!(answer["status"], "success", "{expression}: {answer}");
+        let found = list(&answer["data"]["result"]).iter().filter_map(|row| {
+            let value: f64 = row["value"][1].as_str()?.parse().ok()?;
+            let name = row["metric"]["nixl_agent"].as_str().unwrap_or_default();
+            value.is_finite().then(|| (name.to_owned(), value))
+        });
+        Some(found.collect::<BTreeMap<String, f64>>())
+    };
+    // As the documentation has it, but of a shorter time.
+    let page = text_of("docs/grafana.md");
+    let of_each = page
+        .lines()
+        .find(|line| line.starts_with("histogram_quantile(") && line.contains("instname"));
+    let of_each = of_each.expect("there").replace("[5m]", "[10s]");
+    let found = wait_for("quantiles of both", || {
+        let found = quantiles(&of_each)?;
+        (found.len() == 2).then_some(found)
+    });
+    for (name, lower, upper) in [("fast", 25.0, 50.0), ("slow", 2500.0, 5000.0)] {
+        assert!(found[name] > lower && found[name] <= upper, "{found:?}");
+    }
+    // Of all together the faster half is of the one.
+    let of_all = "histogram_quantile(0.25, sum by (le) (rate(nixl_latency_xfer_time_bucket[10s])))";
+    let found = wait_for("a quantile of all", || quantiles(of_all)?.get("").copied());
+    assert!(found > 25.0 && found <= 50.0, "{found}");
+}

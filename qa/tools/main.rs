@@ -1,0 +1,15 @@
+//! What PCP's tools, Grafana, Prometheus and a browser show.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod dashboard;
+mod derived;
+mod fleet;
+mod grafana;
+mod pcp_nixl;
+mod pmchart;
+mod pmieconf;
+mod pmlogconf;
+mod tutorial;
+mod views;

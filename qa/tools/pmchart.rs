@@ -1,0 +1,275 @@
+//! The views of share/pmchart: what is in them, and what pmchart draws of them, without a screen.
+
+use crate::support::share::{files_in, is_metric, link, names_in, text_of, tool};
+use crate::support::{Home, output, project, run, text, wait_for};
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+const VIEWS: &str = "share/pmchart";
+/// What the charts are drawn from: docs/tutorial.md tells of it.
+const ARCHIVE: &str = "docs/tutorial/node1";
+const HEAD: &str = "#kmchart\nversion 1\n";
+
+/// pmchart without a screen, with no settings of the user's.
+fn pmchart(home: &Home) -> Command {
+    let mut pmchart = tool("timeout");
+    pmchart
+        .args(["120", "pmchart", "-z", "-a"])
+        .arg(project(ARCHIVE))
+        .env("QT_QPA_PLATFORM", "offscreen")
+        .env("XDG_RUNTIME_DIR", home.runtime_dir())
+        .env("HOME", home.path(""));
+    pmchart
+}
+
+/// Runs pmchart to its end, and ends pmtime, which it starts and does not wait for: that writes to its home as it ends, if it
+/// does.
+fn show(home: &Home, pmchart: &mut Command) -> String {
+    let said = output(pmchart);
+    assert!(said.status.success(), "{pmchart:?}\n{}", text(&said));
+    let of_home = format!("HOME={}", home.path("").display()).into_bytes();
+    wait_for("pmtime has ended", || {
+        let processes = fs::read_dir("/proc").expect("mounted").flatten();
+        let mut left = processes.filter_map(|process| {
+            let environ = fs::read(process.path().join("environ")).ok()?;
+            let is_ours = environ.split(|&byte| byte == 0).any(|line| line == of_home);
+            is_ours.then(|| process.file_name().to_str()?.parse().ok())?
+        });
+        left.all(|pid| kill(Pid::from_raw(pid), Signal::SIGKILL) == Err(Errno::ESRCH))
+            .then_some(())
+    });
+    text(&said)
+}
+
+/// The charts of a view, each as a view of its own: without a screen, pmchart 6.0 fits only the last chart's scale to what it
+/// draws.
+fn charts(view: &str) -> Vec<String> {
+    let view = text_of(&format!("{VIEWS}/{view}"));
+    let charts = view.split("\nchart ").skip(1);
+    charts.map(|chart| format!("{HEAD}chart {chart}")).collect()
+}
+
+/// Has pmchart draw a chart into a file, in the format that its name ends with.
+fn draw(home: &Home, chart: &str, image: &Path) {
+    let view = home.path("view");
+    fs::write(&view, chart).expect("written");
+    let mut pmchart = pmchart(home);
+    pmchart.args(["-t", "1", "-O", "-5", "-s", "235", "-v", "235"]);
+    pmchart.args(["-W", "-g", "760x330", "-c"]).arg(view);
+    show(home, pmchart.arg("-o").arg(image));
+}
+
+/// A picture, in the order of lines.
+struct Picture {
+    width: usize,
+    height: usize,
+    pixels: Vec<[u8; 3]>,
+}
+
+impl Picture {
+    /// Takes it from the format PPM.
+    fn parse(ppm: &[u8]) -> Self {
+        let mut head = ppm.splitn(4, |&byte| byte == b'\n' || byte == b' ');
+        assert_eq!(head.next(), Some(&b"P6"[..]));
+        let mut number = || {
+            let field = std::str::from_utf8(head.next()?).ok()?;
+            field.parse::<usize>().ok()
+        };
+        let (width, height) = (number().expect("a width"), number().expect("a height"));
+        let bytes = &ppm[ppm.len() - 3 * width * height..];
+        let pixels = bytes.chunks_exact(3).map(|rgb| [rgb[0], rgb[1], rgb[2]]);
+        Self {
+            width,
+            height,
+            pixels: pixels.collect(),
+        }
+    }
+
+    /// What pmchart draws of a chart.
+    fn drawn(home: &Home, chart: &str) -> Self {
+        let image = home.path("image.ppm");
+        let _ = fs::remove_file(&image);
+        draw(home, chart, &image);
+        Self::parse(&fs::read(image).expect("pmchart writes it"))
+    }
+
+    /// What is in a PNG file.
+    fn read(picture: &Path) -> Self {
+        let mut python = Command::new("/usr/bin/python3");
+        let python = python.arg(project("qa/pixels.py")).arg(picture);
+        let read = output(python);
+        assert!(read.status.success(), "{}", text(&read));
+        Self::parse(&read.stdout)
+    }
+
+    /// The columns between the axes, in that share of the picture from the top: half of it is the upper two thirds of what is
+    /// between the axes.
+    fn columns(&self, percent: usize) -> impl Iterator<Item = (usize, BTreeSet<[u8; 3]>)> {
+        // Below the title; right of the scale.
+        let rows = self.height / 8..self.height * percent / 100;
+        let columns = self.width / 10..self.width * 97 / 100;
+        columns.map(move |column| {
+            let colours = rows
+                .clone()
+                .map(|row| self.pixels[row * self.width + column]);
+            (column, colours.collect())
+        })
+    }
+
+    /// The colours in them.
+    fn colours(&self, percent: usize) -> BTreeSet<[u8; 3]> {
+        let columns = self.columns(percent);
+        columns.flat_map(|(_, colours)| colours).collect()
+    }
+
+    /// From which column on and up to which each rank is in them.
+    fn spans(&self, percent: usize) -> BTreeMap<usize, (usize, usize)> {
+        let mut spans = BTreeMap::new();
+        for (column, colours) in self.columns(percent) {
+            for rank in ranks_in(&colours) {
+                spans.entry(rank).or_insert((column, column)).1 = column;
+            }
+        }
+        spans
+    }
+}
+
+/// Which of the four ranks has its colour there: pmchart gives them yellow, blue, red and green.
+fn ranks_in(colours: &BTreeSet<[u8; 3]>) -> Vec<usize> {
+    let ranks = [[255, 255, 0], [0, 0, 255], [255, 0, 0], [0, 128, 0]];
+    // Lines are mixed with what is behind them: a colour counts that is near.
+    let is_there = |wanted: [u8; 3]| {
+        let is_near =
+            |colour: &[u8; 3]| (0..3).all(|part| colour[part].abs_diff(wanted[part]) < 70);
+        colours.iter().any(is_near)
+    };
+    (0..4).filter(|&rank| is_there(ranks[rank])).collect()
+}
+
+#[test]
+fn pmchart_takes_each_view_by_its_name() {
+    let home = Home::new();
+    link(VIEWS, &home.path(".pcp/pmchart"));
+    for view in files_in(VIEWS) {
+        let mut pmchart = pmchart(&home);
+        let said = show(&home, pmchart.args(["-C", "-c", &view]));
+        assert!(
+            !said.contains("Error") && !said.contains("pmchart:"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn each_metric_of_a_view_exists_and_is_in_the_summary() {
+    let summary = text_of("share/pmlogconf/nixl/summary");
+    let logged = |name: &str| {
+        let mut groups = summary.lines().filter_map(|line| line.strip_prefix('\t'));
+        groups.any(|group| name == group || name.starts_with(&format!("{group}.")))
+    };
+    for view in files_in(VIEWS) {
+        let text = text_of(&format!("{VIEWS}/{view}"));
+        let names = names_in(&text);
+        assert!(names.len() >= 5, "{view}: {names:?}");
+        for name in names {
+            assert!(is_metric(name) && logged(name), "{view}: {name}");
+        }
+    }
+}
+
+/// The chart of a view that has these words in its title.
+fn chart_of(view: &str, title: &str) -> String {
+    let mut charts = charts(view).into_iter();
+    let found = charts.find(|chart| chart.contains(title));
+    found.unwrap_or_else(|| panic!("{view}: {title}"))
+}
+
+/// Which ranks of the recording it shows, so far down.
+fn ranks_of(home: &Home, view: &str, title: &str, percent: usize) -> Vec<usize> {
+    let picture = Picture::drawn(home, &chart_of(view, title));
+    ranks_in(&picture.colours(percent))
+}
+
+#[test]
+fn the_throughput_of_all_four_ranks_is_drawn() {
+    let home = Home::new();
+    assert_eq!(ranks_of(&home, "NIXL", "bytes sent", 60), [0, 1, 2, 3]);
+    // Nothing was received.
+    let nothing: [usize; 0] = [];
+    assert_eq!(ranks_of(&home, "NIXL", "bytes received", 60), nothing);
+}
+
+#[test]
+fn the_slow_ranks_stand_out_in_the_charts_of_latency() {
+    let home = Home::new();
+    assert_eq!(ranks_of(&home, "NIXL-latency", "median", 50), [1, 2]);
+    assert_eq!(ranks_of(&home, "NIXL-latency", "times to post", 50), [1]);
+}
+
+#[test]
+fn the_rank_whose_ring_was_full_is_the_one_in_the_charts_of_loss() {
+    let home = Home::new();
+    assert_eq!(ranks_of(&home, "NIXL-loss", "most events", 50), [3]);
+    assert_eq!(ranks_of(&home, "NIXL-loss", "found full", 50), [3]);
+}
+
+#[test]
+fn each_view_has_five_charts_that_pmchart_draws() {
+    let home = Home::new();
+    for view in files_in(VIEWS) {
+        let charts = charts(&view);
+        assert_eq!(charts.len(), 5, "{view}");
+        for chart in charts {
+            // With the legend, which has a colour for each value that there is, if only 0.
+            let colours = Picture::drawn(&home, &chart).colours(100);
+            let by_agent = chart.contains("%i");
+            let ranks = ranks_in(&colours);
+            assert!(!by_agent || ranks == [0, 1, 2, 3], "{ranks:?} in {chart}");
+            assert!(colours.len() > 20, "{} in {chart}", colours.len());
+        }
+    }
+}
+
+#[test]
+fn the_pictures_of_the_documentation_are_what_pmchart_draws() {
+    let home = Home::new();
+    for (view, title, picture, percent) in [
+        ("NIXL", "bytes sent", "pmchart-nixl.png", 60),
+        ("NIXL-latency", "median", "pmchart-latency.png", 50),
+        ("NIXL-loss", "most events", "pmchart-loss.png", 50),
+    ] {
+        let chart = chart_of(view, title);
+        let picture = project("docs/images").join(picture);
+        // PICTURES=1 makes them anew; pmchart compresses nothing.
+        if std::env::var_os("PICTURES").is_some() {
+            let file = home.path("picture.png");
+            draw(&home, &chart, &file);
+            let mut pngquant = Command::new("pngquant");
+            run(pngquant
+                .args(["--force", "--output"])
+                .args([&picture, &file]));
+        }
+        let (drawn, shown) = (Picture::drawn(&home, &chart), Picture::read(&picture));
+        // The menu above, which other fonts make higher or lower, is not in it.
+        assert_eq!(drawn.width, shown.width, "{title}");
+        assert!(
+            drawn.height.abs_diff(shown.height) < 40,
+            "{title}: {}, {}",
+            drawn.height,
+            shown.height
+        );
+        // Fonts also move what is between the axes, by less than this.
+        let near = drawn.width / 20;
+        let (now, then) = (drawn.spans(percent), shown.spans(percent));
+        let are_near = now.len() == then.len()
+            && now.iter().zip(&then).all(|((rank, now), (other, then))| {
+                rank == other && now.0.abs_diff(then.0) < near && now.1.abs_diff(then.1) < near
+            });
+        assert!(are_near, "{title}: {now:?}, and in the picture {then:?}");
+    }
+}

@@ -1,0 +1,172 @@
+//! The groups of share/pmlogconf: what PCP's own pmlogconf makes of them, and what pmlogger writes then.
+
+use crate::support::share::{DERIVED, files_in, link, names_in, text_of};
+use crate::support::writer::{Layout, RingWriter};
+use crate::support::{Home, Pmcd, TX_BYTES, output, pcp, project, run, text, wait_for};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const GROUPS: &str = "share/pmlogconf/nixl";
+/// What there is to store into rather than to look at, and what says once more what the groups have.
+const LEFT_OUT: [&str; 4] = [
+    "nixl.control.debug",
+    "nixl.control.reload",
+    "nixl.latency.xfer_time.bucket",
+    "nixl.latency.post_time.bucket",
+];
+
+/// A pmcd whose tools have the groups where PCP looks for them, with an agent that has transferred.
+fn pmcd(home: &Home) -> (Pmcd, RingWriter) {
+    let pmcd = Pmcd::start(home);
+    link(GROUPS, &pmcd.path("var/config/pmlogconf/nixl"));
+    let mut ring = RingWriter::create(&home.ring("worker"), Layout::V4, 64).expect("a ring");
+    assert_eq!(ring.push_transfer(false, 4096, 100, 10), 4);
+    wait_for("the agent is found", || {
+        pmcd.values(TX_BYTES).get("worker").copied()
+    });
+    (pmcd, ring)
+}
+
+/// Has pmlogconf make a configuration, or bring one up to date, as PCP's scripts do at each start of pmlogger; the lines on
+/// our groups: name, switch and interval.
+fn configure(pmcd: &Pmcd, config: &Path) -> Vec<String> {
+    run(pmcd.tool("pmlogconf").args(["-c", "-q", "-r"]).arg(config));
+    let text = fs::read_to_string(config).expect("written");
+    let lines = text.lines().filter_map(|line| line.strip_prefix("#+ "));
+    let ours = lines.filter(|line| line.starts_with("nixl/"));
+    ours.map(|line| line.trim_end_matches(':').to_owned())
+        .collect()
+}
+
+/// The metrics that a group stands for.
+fn metrics_of(pmcd: &Pmcd, group: &str) -> BTreeSet<String> {
+    let file = text_of(&format!("{GROUPS}/{group}"));
+    let names = file.lines().filter_map(|line| line.strip_prefix('\t'));
+    let shown = run(pmcd.tool("pminfo").args(names));
+    shown.lines().map(|line| line.trim().to_owned()).collect()
+}
+
+/// Has pmlogger write three samples by that configuration.
+fn log(pmcd: &Pmcd, home: &Home, config: &Path) -> PathBuf {
+    let archive = home.path("archive");
+    let mut pmlogger = pmcd.tool("pmlogger");
+    pmlogger.arg("-c").arg(config);
+    pmlogger.arg("-l").arg(home.path("pmlogger.log"));
+    run(pmlogger.args(["-t", "1sec", "-s", "3"]).arg(&archive));
+    archive
+}
+
+/// Our metrics in an archive.
+fn logged(pmcd: &Pmcd, archive: &Path) -> BTreeSet<String> {
+    let mut pminfo = pmcd.tool("pminfo");
+    let shown = run(pminfo.arg("-a").arg(archive).arg("nixl"));
+    shown.lines().map(|line| line.trim().to_owned()).collect()
+}
+
+#[test]
+fn the_primary_pmlogger_has_the_summary_and_with_one_switch_the_detail() {
+    let home = Home::new();
+    let (pmcd, _ring) = pmcd(&home);
+    let config = home.path("pmlogger.conf");
+    let groups = configure(&pmcd, &config);
+    assert_eq!(groups, ["nixl/detail:n:default", "nixl/summary:y:default"]);
+    let summary = metrics_of(&pmcd, "summary");
+    assert_eq!(logged(&pmcd, &log(&pmcd, &home, &config)), summary);
+
+    // As docs/tools.md has it; what PCP's scripts do later leaves the switch where it is.
+    let text = fs::read_to_string(&config).expect("written");
+    let text = text.replace("#+ nixl/detail:n:", "#+ nixl/detail:y:");
+    fs::write(&config, text).expect("written");
+    for _ in 0..2 {
+        let groups = configure(&pmcd, &config);
+        assert_eq!(groups, ["nixl/detail:y:default", "nixl/summary:y:default"]);
+    }
+    let home = Home::new();
+    let detail = metrics_of(&pmcd, "detail");
+    let written = logged(&pmcd, &log(&pmcd, &home, &config));
+    assert_eq!(written, summary.union(&detail).cloned().collect());
+}
+
+#[test]
+fn a_pmlogger_that_was_there_before_gets_the_summary_too() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let other = "#pmlogconf-setup 2.0\nident pmcd\nprobe pmcd.version exists ? include : exclude\n\tpmcd.version\n";
+    fs::create_dir_all(pmcd.path("var/config/pmlogconf/tools")).expect("made");
+    fs::write(pmcd.path("var/config/pmlogconf/tools/pcp"), other).expect("written");
+    let config = home.path("pmlogger.conf");
+    assert!(configure(&pmcd, &config).is_empty());
+    link(GROUPS, &pmcd.path("var/config/pmlogconf/nixl"));
+    let groups = configure(&pmcd, &config);
+    assert_eq!(groups, ["nixl/detail:n:default", "nixl/summary:y:default"]);
+}
+
+#[test]
+fn where_pmcd_has_no_nixl_nothing_is_added() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    // The same groups, of metrics that this pmcd does not have.
+    let place = pmcd.path("var/config/pmlogconf/nixl");
+    fs::create_dir_all(&place).expect("made");
+    for group in files_in(GROUPS) {
+        let text = text_of(&format!("{GROUPS}/{group}")).replace("nixl.", "nixm.");
+        fs::write(place.join(group), text).expect("written");
+    }
+    let config = home.path("pmlogger.conf");
+    configure(&pmcd, &config);
+    let text = fs::read_to_string(&config).expect("written");
+    assert!(!text.contains("nixm."), "{text}");
+}
+
+#[test]
+fn each_metric_is_in_one_group() {
+    let home = Home::new();
+    let (pmcd, _ring) = pmcd(&home);
+    let (summary, detail) = (metrics_of(&pmcd, "summary"), metrics_of(&pmcd, "detail"));
+    let twice: Vec<_> = summary.intersection(&detail).collect();
+    assert!(twice.is_empty(), "{twice:?}");
+    let all = run(pmcd.tool("pminfo").arg("nixl"));
+    let all: BTreeSet<String> = all.lines().map(str::to_owned).collect();
+    let mut found: BTreeSet<String> = summary.union(&detail).cloned().collect();
+    found.extend(LEFT_OUT.map(str::to_owned));
+    assert_eq!(found, all);
+}
+
+#[test]
+fn the_summary_is_enough_for_all_derived_metrics_and_all_rules() {
+    let home = Home::new();
+    let (pmcd, _ring) = pmcd(&home);
+    let config = home.path("pmlogger.conf");
+    configure(&pmcd, &config);
+    let archive = log(&pmcd, &home, &config);
+    let mut pminfo = pmcd.tool("pminfo");
+    pminfo.env("PCP_DERIVED_CONFIG", project(DERIVED));
+    let described = run(pminfo.arg("-d").arg("-a").arg(&archive).arg("nixl_derived"));
+    for name in names_in(&text_of(DERIVED)) {
+        if name.starts_with("nixl_derived.") && text_of(DERIVED).contains(&format!("\n{name} = ")) {
+            assert!(
+                described.contains(&format!("\n{name}\n    Data Type")),
+                "{name}\n{described}"
+            );
+        }
+    }
+    let global = format!("{}/config/pmieconf/global", pcp("PCP_VAR_DIR"));
+    let rules = project("share/pmieconf/nixl");
+    let mut pmieconf = pmcd.tool("pmieconf");
+    pmieconf
+        .arg("-r")
+        .arg(format!("{}:{global}", rules.display()));
+    run(pmieconf
+        .arg("-f")
+        .arg(home.path("pmie.conf"))
+        .args(["enable", "nixl"]));
+    let mut pmie = pmcd.tool("pmie");
+    pmie.env("PCP_DERIVED_CONFIG", project(DERIVED));
+    pmie.arg("-C").arg("-a").arg(&archive);
+    let checked = output(pmie.arg("-c").arg(home.path("pmie.conf")));
+    let said = text(&checked);
+    let missing = said.lines().filter(|line| !names_in(line).is_empty());
+    let missing: Vec<_> = missing.collect();
+    assert!(checked.status.success() && missing.is_empty(), "{said}");
+}

@@ -1,0 +1,184 @@
+//! What PCP's own viewers show of NIXL: the views of share/pmrep, the plugins of share/dstat, the meters of share/htop.
+
+use crate::support::share::{archive, is_metric, link, names_in, text_of, tool};
+use crate::support::writer::{Layout, RingWriter};
+use crate::support::{Home, Pmcd, golden, output, project, run, text, wait_for};
+use pmdanixl::event::EventType;
+use pmdanixl::metrics::{METRICS, Source};
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const VIEWS: &str = "share/pmrep/nixl.conf";
+const PLUGINS: &str = "share/dstat/nixl";
+const METERS: &str = "share/htop/meters/nixl";
+
+/// Two ranks of an engine, named as vLLM names its agents, and what each has done by each of four minutes; the second is
+/// slow, has errors, and has lost events.
+fn samples(home: &Home) -> PathBuf {
+    let mut table = String::new();
+    let ranks = [
+        ("4fa1c2de-0b6e-4d0e-9a53-77d0c6a1f001", 1),
+        ("4fa1c2de-0b6e-4d0e-9a53-77d0c6a1f002", 4),
+    ];
+    let mut row = |metric: &str, agent: &str, value: &dyn Fn(u64) -> u64| {
+        let values: Vec<_> = (0..4).map(|minute| value(minute).to_string()).collect();
+        writeln!(table, "nixl.{metric} {agent} {}", values.join(" ")).expect("a string");
+    };
+    for (agent, slow) in ranks {
+        let trouble = slow - 1;
+        row("agent.state", agent, &|_| 1);
+        row("agent.idle_time", agent, &|_| 0);
+        row("transfer.tx_requests", agent, &|m| m * 600);
+        row("transfer.rx_requests", agent, &|m| m * 1200);
+        row("transfer.tx_bytes", agent, &|m| (m * 600) << 20);
+        row("transfer.rx_bytes", agent, &|m| (m * 1200) << 20);
+        row("performance.xfer_time_us", agent, &|m| {
+            m * 1800 * 1500 * slow
+        });
+        row("performance.xfer_post_time_us", agent, &|m| m * 1800 * 20);
+        row("errors.total", agent, &|m| m * 60 * trouble);
+        row("memory.current", agent, &|_| 3 << 30);
+        for (name, time) in [("p50", 1400), ("p90", 2000), ("p99", 2500), ("max", 9000)] {
+            row(&format!("latency.xfer_time.{name}"), agent, &|_| {
+                time * slow
+            });
+            row(&format!("latency.post_time.{name}"), agent, &|_| time / 100);
+        }
+        row("ring.events", agent, &|m| m * 7200);
+        row("ring.capacity", agent, &|_| 4096);
+        row("ring.highwater", agent, &|_| {
+            if trouble > 0 { 4095 } else { 900 }
+        });
+        row("ring.full", agent, &|m| m * trouble);
+        row("ring.dropped", agent, &|m| m * 100 * trouble);
+        row("ring.unknown", agent, &|_| 0);
+        row("ring.resets", agent, &|_| trouble);
+        row("ring.foreign_reads", agent, &|_| 0);
+    }
+    row("host.transfer.tx_requests", "-", &|m| m * 1200);
+    row("host.transfer.rx_requests", "-", &|m| m * 2400);
+    row("host.transfer.tx_bytes", "-", &|m| (m * 1200) << 20);
+    row("host.transfer.rx_bytes", "-", &|m| (m * 2400) << 20);
+    row("host.ring.dropped", "-", &|m| m * 300);
+    for error in EventType::errors() {
+        let name = METRICS.iter().find_map(|metric| match metric.source {
+            Source::Host(event) if event == *error => Some(metric.name),
+            _ => None,
+        });
+        let is_backend = *error == EventType::Backend;
+        row(name.expect("each"), "-", &|m| {
+            m * 180 * u64::from(is_backend)
+        });
+    }
+    row("agents.live", "-", &|_| 2);
+    row("agents.idle", "-", &|_| 0);
+    row("agents.exited", "-", &|m| m);
+    for ((agent, _), slowness) in ranks.into_iter().zip(["0.25", "4"]) {
+        let values = [slowness; 4].join(" ");
+        table += &format!("nixl.latency.xfer_time.slowness {agent} {values}\n");
+    }
+    let path = home.path("archive");
+    archive(&path, 60, &table);
+    path
+}
+
+#[test]
+fn each_view_of_pmrep_shows_what_happened() {
+    let home = Home::new();
+    let path = samples(&home);
+    let mut shown = String::new();
+    for view in ["nixl", "nixl-latency", "nixl-loss", "nixl-vllm"] {
+        let mut pmrep = tool("pmrep");
+        pmrep.arg("-c").arg(project(VIEWS)).arg("-z");
+        pmrep.args(["-t", "60", "-a"]).arg(&path);
+        let output = run(pmrep.arg(format!(":{view}")));
+        writeln!(shown, "$ pmrep :{view}\n{output}").expect("a string");
+    }
+    golden("pmrep_views.out", &shown);
+}
+
+/// A home directory in which dstat and htop look for these.
+fn user(home: &Home) -> PathBuf {
+    let user = home.path("user");
+    link(PLUGINS, &user.join(".pcp/dstat/nixl"));
+    link(METERS, &user.join(".config/htop/meters/nixl"));
+    user
+}
+
+#[test]
+fn each_plugin_of_dstat_shows_what_happened() {
+    let home = Home::new();
+    let path = samples(&home);
+    let plugins = text_of(PLUGINS);
+    let plugins = plugins.lines().filter_map(|line| {
+        let name = line.strip_prefix('[')?.strip_suffix(']')?;
+        Some(format!("--{name}"))
+    });
+    let mut dstat = tool("pcp");
+    dstat.env("HOME", user(&home)).arg("-a").arg(&path);
+    dstat.args(["dstat", "--nocolor"]).args(plugins);
+    let shown = output(dstat.args(["60", "3"]));
+    // At the end of an archive dstat says so by a status of its own.
+    assert!(shown.stderr.is_empty(), "{}", text(&shown));
+    golden("dstat.out", &String::from_utf8_lossy(&shown.stdout));
+}
+
+/// What htop draws within so many seconds on a terminal, without what moves the cursor.
+fn htop(pmcd: &Pmcd, user: &Path, seconds: u32) -> String {
+    let mut script = pmcd.tool("script");
+    let command = format!("timeout --foreground {seconds} pcp htop");
+    script.args(["-qc", &command]).arg(user.join("typescript"));
+    let drawn = output(script.env("HOME", user).env("TERM", "xterm"));
+    let drawn = text(&drawn);
+    let mut parts = drawn.split('\x1b');
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        plain.push(' ');
+        plain.push_str(
+            part.split_once(|c: char| c.is_ascii_alphabetic())
+                .map_or("", |(_, rest)| rest),
+        );
+    }
+    plain.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn htop_has_both_meters() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let _ring = RingWriter::create(&home.ring("worker"), Layout::V4, 64).expect("a ring");
+    wait_for("the agent is found", || {
+        (pmcd.values("nixl.agents.live").get("") == Some(&1)).then_some(())
+    });
+    let user = user(&home);
+    let settings = "config_reader_min_version=3\nfields=0 48\nheader_layout=one_100\n\
+        column_meters_0=Dynamic(nixl) Dynamic(nixlagents)\ncolumn_meter_modes_0=2 2\n";
+    fs::write(user.join(".config/htop/htoprc"), settings).expect("written");
+    let expected = ["NIXL/s: sent: 0", "NIXL agents: live: 1 idle: 0"];
+    let mut drawn = String::new();
+    // On a busy machine it takes longer to start.
+    for seconds in [4, 8, 16] {
+        drawn = htop(&pmcd, &user, seconds);
+        if expected.iter().all(|part| drawn.contains(part)) {
+            return;
+        }
+    }
+    panic!("{drawn}");
+}
+
+#[test]
+fn all_that_is_shown_exists() {
+    for file in [VIEWS, PLUGINS, METERS] {
+        let text = text_of(file);
+        let settings = text.lines().filter(|line| !line.starts_with('#'));
+        let settings = settings.collect::<Vec<_>>().join("\n");
+        let names = names_in(&settings);
+        assert!(!names.is_empty(), "{file}");
+        for name in names {
+            // What a formula computes has a name of its own.
+            let is_formula = name.starts_with("nixl.view.");
+            assert!(is_metric(name) || is_formula, "{file}: {name}");
+        }
+    }
+}
