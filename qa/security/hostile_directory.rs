@@ -87,7 +87,8 @@ struct Hostile {
 
 impl Hostile {
     fn start(directory: &Path, seed: u64) -> Self {
-        let mut child = Command::new(example("hostile"))
+        let mut child = Command::new(example("stranger"))
+            .arg("torment")
             .arg(directory)
             .args([seed.to_string(), FILES.to_string()])
             .stdin(Stdio::piped())

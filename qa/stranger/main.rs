@@ -7,22 +7,26 @@
 //! - `rewrite FILES`: writes to as many files that are no rings, again and again.
 //! - `rings NUMBER`: as many rings, with an event each, all at once.
 //! - `stores NUMBER`: as many stores, which count a byte more all the time; says how many bytes each has counted.
+//! - `torment DIRECTORY SEED FILES`: fills a directory with so many hostile files, and goes on changing them; says first how often
+//!   it did each thing.
 //! - `take NAME VALUE`: removes another's ring, and has one of its name, full of events of that value.
 
+use kit::store_writer::{StoreWriter, TX_BYTES, Who};
+use kit::writer::{Kind, Layout, RingWriter};
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+use nix::sys::signal::{SigSet, Signal};
 use std::error::Error;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Duration;
-use store_writer::{StoreWriter, TX_BYTES, Who};
-use writer::{Kind, Layout, RingWriter};
 
-#[path = "../support/store_writer.rs"]
-mod store_writer;
-#[path = "../support/writer.rs"]
-mod writer;
+mod changes;
+mod files;
+#[path = "../support/kit/mod.rs"]
+mod kit;
+mod torment;
 
 /// Between two turns, so that there is something left of the machine for whoever looks on.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -35,6 +39,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    // Sent when a file is opened on which there is a lease.
+    SigSet::from(Signal::SIGIO).thread_block()?;
     let input = Input::new();
     let times = match words[..] {
         ["exchange", first, second] => exchange(&input, first, second)?,
@@ -43,6 +49,9 @@ fn main() -> Result<()> {
         ["rewrite", files] => rewrite(&input, files.parse()?)?,
         ["stores", number] => stores(&input, number.parse()?)?,
         ["rings", number] => rings(&input, number.parse()?)?,
+        ["torment", directory, seed, files] => {
+            torment::torment(&input, Path::new(directory), seed.parse()?, files.parse()?)?
+        }
         ["take", name, value] => take(&input, Path::new(name), value.parse()?)?,
         _ => return Err("what it can do stands at the top of its source".into()),
     };
