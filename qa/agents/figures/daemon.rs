@@ -1,0 +1,150 @@
+//! The same figures through a daemon and its answers.
+
+use super::{assert_near, figures, histograms, stream};
+use crate::support::kill::kill_process;
+use crate::support::pdu::Link;
+use crate::support::writer::{Layout, RingWriter};
+use crate::support::{Home, PMDANIXL, wait_for};
+use serde_json::json;
+use std::process::Command;
+
+/// Metrics whose values are the same to the unit, and where qa/figures.py has them.
+const EXACT: [(&str, &str); 23] = [
+    ("transfer.tx_bytes", "/totals/tx_bytes"),
+    ("transfer.rx_bytes", "/totals/rx_bytes"),
+    ("transfer.tx_requests", "/totals/tx_requests"),
+    ("transfer.rx_requests", "/totals/rx_requests"),
+    ("memory.registered", "/totals/registered"),
+    ("memory.deregistered", "/totals/deregistered"),
+    ("performance.xfer_time_us", "/totals/xfer_time"),
+    ("performance.xfer_post_time_us", "/totals/post_time"),
+    ("errors.not_found", "/totals/not_found"),
+    ("errors.total", "/errors/total"),
+    ("ring.events", "/events"),
+    ("ring.unknown", "/unknown"),
+    ("bandwidth.unpaired", "/unpaired"),
+    ("last.tx_bytes", "/last/tx_bytes"),
+    ("last.rx_bytes", "/last/rx_bytes"),
+    ("last.registered", "/last/registered"),
+    ("last.deregistered", "/last/deregistered"),
+    ("last.xfer_time", "/last/xfer_time"),
+    ("last.xfer_post_time", "/last/post_time"),
+    ("host.transfer.tx_bytes", "/totals/tx_bytes"),
+    ("host.transfer.rx_bytes", "/totals/rx_bytes"),
+    ("host.errors.not_found", "/totals/not_found"),
+    ("host.performance.xfer_time_us", "/totals/xfer_time"),
+];
+
+const NEAR: [(&str, &str); 9] = [
+    ("latency.xfer_time.p50", "/latency/xfer_time/p50"),
+    ("latency.xfer_time.p90", "/latency/xfer_time/p90"),
+    ("latency.xfer_time.p99", "/latency/xfer_time/p99"),
+    ("latency.post_time.p50", "/latency/post_time/p50"),
+    ("latency.post_time.p90", "/latency/post_time/p90"),
+    ("latency.post_time.p99", "/latency/post_time/p99"),
+    ("bandwidth.p10", "/bandwidth/p10"),
+    ("bandwidth.p50", "/bandwidth/p50"),
+    ("bandwidth.p90", "/bandwidth/p90"),
+];
+
+/// In the order of [`histograms`].
+const BUCKETS: [&str; 4] = [
+    "latency.xfer_time.buckets",
+    "latency.post_time.buckets",
+    "size.buckets",
+    "bandwidth.buckets",
+];
+
+/// The daemon, with a recorded stream in a real ring.
+fn through_the_daemon(version: &str, layout: Layout) {
+    let events = stream(version);
+    let expected = figures(&events);
+    let home = Home::new();
+    home.set("");
+    // It is never full: what may be missing would be unpaired.
+    let mut ring = RingWriter::create(&home.ring("agent"), layout, 8192).expect("a ring");
+    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    for &(kind, value) in &events {
+        let kind = u32::try_from(kind).expect("small");
+        assert!(ring.push_raw(kind, value), "it has room for all");
+    }
+    let count = expected["events"].as_u64().expect("a number");
+    wait_for("all are counted", || {
+        let values = link.fetch(&["ring.events"]).expect("an answer").remove(0);
+        (values.into_values().sum::<u64>() == count).then_some(())
+    });
+    let mut value = |name: &str| {
+        let values = link.fetch(&[name]).expect("an answer").remove(0);
+        assert!(values.len() <= 1, "{name}: {values:?}");
+        values.into_values().next()
+    };
+    for (name, place) in EXACT {
+        let exact = expected.pointer(place).expect(place);
+        assert_eq!(json!(value(name)), *exact, "{name}");
+    }
+    for (name, place) in NEAR {
+        let told = value(name).map(f64::from_bits);
+        assert_near(name, told, expected.pointer(place).expect(place));
+    }
+    for (name, of) in ["xfer_time", "post_time"].map(|name| (name, &expected["latency"][name])) {
+        let told = value(&format!("latency.{name}.max")).map(f64::from_bits);
+        assert_eq!(told, of["max"].as_f64(), "{name}");
+    }
+    let told = told(&mut link, &BUCKETS);
+    for ((name, told), (_, figures)) in BUCKETS.into_iter().zip(told).zip(histograms(&expected)) {
+        assert_eq!(json!(told), figures["buckets"], "{name}");
+    }
+    assert!(link.end().success());
+}
+
+/// What the daemon says of its only agent, and of the host.
+fn told(link: &mut Link, names: &[&str]) -> Vec<Vec<u64>> {
+    let told = link.fetch(names).expect("an answer").into_iter();
+    told.map(|values| values.into_values().collect()).collect()
+}
+
+#[test]
+fn daemons_that_are_killed_again_and_again_agree_in_all_but_percentiles() {
+    let events = stream("1.5.1");
+    let expected = figures(&events);
+    let home = Home::new();
+    home.set("");
+    let mut ring = RingWriter::create(&home.ring("agent"), Layout::V4, 8192).expect("a ring");
+    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    // In the midst of transfers as well.
+    let part = events.len() / 6 + 1;
+    let mut count = 0;
+    for part in events.chunks(part) {
+        for &(kind, value) in part {
+            assert!(ring.push_raw(u32::try_from(kind).expect("small"), value));
+        }
+        count += part.len() as u64;
+        wait_for("all are counted", || {
+            (told(&mut link, &["ring.events"])[0].iter().sum::<u64>() == count).then_some(())
+        });
+        kill_process(link.pid());
+        link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    }
+    for (name, place) in EXACT {
+        let exact = expected.pointer(place).expect(place);
+        wait_for("it goes on", || {
+            let told = told(&mut link, &[name]).remove(0);
+            (!told.is_empty()).then(|| assert_eq!(json!(told), json!([exact]), "{name}"))
+        });
+    }
+    let told = told(&mut link, &BUCKETS);
+    for ((name, told), (_, figures)) in BUCKETS.into_iter().zip(told).zip(histograms(&expected)) {
+        assert_eq!(json!(told), figures["buckets"], "{name}");
+    }
+    assert!(link.end().success());
+}
+
+#[test]
+fn a_daemon_that_drains_what_nixl_1_5_1_wrote_agrees() {
+    through_the_daemon("1.5.1", Layout::V4);
+}
+
+#[test]
+fn a_daemon_that_drains_what_nixl_1_2_0_wrote_agrees() {
+    through_the_daemon("1.2.0", Layout::V2);
+}
