@@ -1,0 +1,167 @@
+//! pmStore requests as PDUs: their values, and the users who send them.
+
+use super::PERMISSION;
+use crate::support::pdu::{Link, Sent};
+use crate::support::{Home, PMDANIXL, output, text};
+use pmdanixl::metrics::{DEBUG, DRAIN_INTERVAL, METRICS, RELOAD};
+use std::process::Command;
+
+/// Statuses of PCP's (pmapi.h).
+const CONV: &str = "status -12362";
+
+const BADSTORE: &str = "status -12400";
+const PMID: &str = "status -12358";
+
+fn linked(home: &Home, args: &[&str]) -> Link {
+    let mut command = Command::new(PMDANIXL);
+    command.args(args);
+    Link::start(home, command).expect("it starts")
+}
+
+fn control(link: &mut Link) -> Vec<u64> {
+    let names = ["control.drain_interval", "control.debug", "control.reload"];
+    let values = link.fetch(&names).expect("values");
+    values.into_iter().map(|of| of[&u32::MAX]).collect()
+}
+
+#[test]
+fn no_value_several_and_one_of_another_type_change_nothing() {
+    let home = Home::new();
+    let mut link = linked(&home, &[]);
+    link.be_user(0).expect("sent");
+    let before = control(&mut link);
+    let one = |number| Sent::Numbers(vec![number]);
+    let cases = [
+        (Sent::Numbers(vec![]), BADSTORE),
+        (Sent::Numbers(vec![1, 1]), BADSTORE),
+        // PM_TYPE_U64, PM_TYPE_DOUBLE, PM_TYPE_STRING, and a PM_TYPE_U32 that is not in place.
+        (Sent::Block(3, vec![0, 1]), CONV),
+        (Sent::Block(5, vec![0x3ff0_0000, 0]), CONV),
+        (Sent::Block(6, vec![u32::from_be_bytes(*b"1\0\0\0")]), CONV),
+        (Sent::Block(1, vec![1]), CONV),
+    ];
+    for name in ["control.drain_interval", "control.debug", "control.reload"] {
+        for (sent, expected) in &cases {
+            let refused = link.store(&[(name, sent.clone())]).expect_err("refused");
+            assert_eq!(refused.to_string(), *expected, "{name}: {sent:?}");
+        }
+    }
+    // One that is refused keeps those before it from being done.
+    for (second, sent, expected) in [
+        ("control.debug", one(2), BADSTORE),
+        ("control.version", one(2), PERMISSION),
+    ] {
+        let stores = [("control.drain_interval", one(7)), (second, sent)];
+        let refused = link.store(&stores).expect_err("refused");
+        assert_eq!(refused.to_string(), expected, "{second}");
+    }
+    let nowhere = link.store_pmids(&[((39 << 22) | 999, one(1))]);
+    assert_eq!(nowhere.expect_err("refused").to_string(), PMID);
+    assert_eq!(control(&mut link), before);
+    let stores = [
+        ("control.drain_interval", one(7)),
+        ("control.debug", one(1)),
+    ];
+    link.store(&stores).expect("taken");
+    assert_eq!(control(&mut link), [7, 1, 1]);
+}
+
+#[test]
+fn nothing_else_can_be_stored_to_even_by_root() {
+    let home = Home::new();
+    let mut link = linked(&home, &[]);
+    link.be_user(0).expect("sent");
+    for metric in METRICS {
+        if [DRAIN_INTERVAL, DEBUG, RELOAD].contains(&(metric.cluster, metric.item)) {
+            continue;
+        }
+        let refused = link.store(&[(metric.name, Sent::Numbers(vec![1]))]);
+        let refused = refused.expect_err("refused").to_string();
+        assert_eq!(refused, PERMISSION, "{}", metric.name);
+    }
+}
+
+#[test]
+fn a_client_whose_user_is_not_known_or_not_root_is_refused() {
+    let home = Home::new();
+    let mut link = linked(&home, &[]);
+    let store = |link: &mut Link| {
+        let done = link.store(&[("control.debug", Sent::Numbers(vec![1]))]);
+        done.map_err(|err| err.to_string())
+    };
+    assert_eq!(store(&mut link), Err(PERMISSION.into()));
+    link.be_user(1000).expect("sent");
+    assert_eq!(store(&mut link), Err(PERMISSION.into()));
+    assert_eq!(control(&mut link)[1], 0);
+    link.be_user(0).expect("sent");
+    assert_eq!(store(&mut link), Ok(()));
+    assert_eq!(control(&mut link)[1], 1);
+}
+
+#[test]
+fn a_store_is_its_senders_and_not_that_of_who_asked_last() {
+    let home = Home::new();
+    let mut link = linked(&home, &[]);
+    let (root, user) = (1, 2);
+    for (sender, uid) in [(root, 0), (user, 1000)] {
+        link.sender = sender;
+        link.be_user(uid).expect("sent");
+    }
+    let name = "control.debug";
+    for (asks, fetches, stores, expected) in [
+        (root, user, user, Err(PERMISSION.to_owned())),
+        (root, root, user, Err(PERMISSION.to_owned())),
+        (user, root, root, Ok(())),
+        (user, user, root, Ok(())),
+    ] {
+        link.sender = asks;
+        link.describe(name).expect("an answer");
+        link.sender = fetches;
+        link.fetch(&[name]).expect("an answer");
+        link.sender = stores;
+        let stored = link.store(&[(name, Sent::Numbers(vec![1]))]);
+        assert_eq!(stored.map_err(|err| err.to_string()), expected);
+    }
+}
+
+#[test]
+fn debug_options_start_the_switch_and_a_store_ends_it() {
+    let home = Home::new();
+    let mut link = linked(&home, &["-D", "appl0"]);
+    assert_eq!(control(&mut link)[1], 1);
+    link.be_user(0).expect("sent");
+    link.store(&[("control.debug", Sent::Numbers(vec![0]))])
+        .expect("taken");
+    assert_eq!(control(&mut link)[1], 0);
+}
+
+#[test]
+fn check_warns_of_a_changed_file_until_the_daemon_has_read_it() {
+    let home = Home::new();
+    let mut link = linked(&home, &[]);
+    link.be_user(0).expect("sent");
+    // The first answer comes from a daemon with a state file.
+    control(&mut link);
+    let check = || {
+        let mut check = Command::new(PMDANIXL);
+        check.env("PCP_RUN_DIR", home.path("run"));
+        text(&output(check.args(["--check", "-c"]).arg(home.conf())))
+    };
+    let outdated = "has changed since the daemon read it";
+    let said = check();
+    assert!(
+        said.contains("daemon: pid ") && !said.contains(outdated),
+        "{said}"
+    );
+    home.set("retain = \"1m\"");
+    let said = check();
+    assert!(said.contains(outdated), "{said}");
+    link.store(&[("control.reload", Sent::Numbers(vec![1]))])
+        .expect("the file is right");
+    let said = check();
+    assert!(
+        said.contains("daemon: pid ") && !said.contains(outdated),
+        "{said}"
+    );
+    assert!(link.end().success());
+}
