@@ -1,0 +1,166 @@
+//! Labels over restarts, later process scans and changes of the configuration.
+
+use super::{A_FEW, expected, own_labels, own_user, worker};
+use crate::support::kill::{kill_process, wait_for_orphans};
+use crate::support::kit::{Core, LONG};
+use crate::support::sample::Sample;
+use crate::support::{Home, Pmcd, TX_BYTES, example, wait_for};
+use serde_json::{Map, Value};
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+#[test]
+fn labels_outlive_the_agent_and_a_kill_of_all() {
+    let home = Home::new();
+    let mut pmcd = Pmcd::start(&home);
+    let mut command = worker(example("producer"), 5);
+    command.arg0("VLLM::Worker_TP5");
+    let agent = Sample::start_as(command, &home.rings(), "agent", A_FEW);
+    let user = own_user();
+    let right = expected(&[
+        ("nixl_agent", "agent"),
+        ("user", &user),
+        ("engine", "vllm"),
+        ("rank", "TP5"),
+        ("local_rank", "5"),
+        ("slurm_job_id", "4711"),
+    ]);
+    wait_for("it is known who it is, and all is counted", || {
+        let labels = pmcd.labels(TX_BYTES).remove("agent").map(own_labels);
+        let is_known = labels.as_ref() == Some(&right);
+        (is_known && pmcd.values(TX_BYTES)["agent"] == 30 * 3000).then_some(())
+    });
+    for agent in [Some(agent), None] {
+        let pmda = pmcd.pmda_pid();
+        kill_process(pmda);
+        pmcd.kill();
+        wait_for_orphans(&pmcd.path("log"));
+        // The second time nobody can be asked any more who that was.
+        drop(agent);
+        pmcd.start_anew();
+        pmcd.wait_until_it_answers();
+        assert_ne!(pmcd.pmda_pid(), pmda);
+        let first = pmcd.labels(TX_BYTES).remove("agent").map(own_labels);
+        assert_eq!(first.as_ref(), Some(&right), "in the first answer");
+        assert_eq!(pmcd.values(TX_BYTES)["agent"], 30 * 3000);
+    }
+}
+
+#[test]
+fn a_look_for_others_takes_no_label_away() {
+    let mut core = Core::new("proc_facts = true");
+    // It is never silent, so that /proc is not asked about it again.
+    let rings = core.rings();
+    let mut command = Command::new(example("producer"));
+    command.args(["--capacity", "64"]);
+    let _agent = Sample::start_as(command, &rings, "agent", "--rate 0");
+    let mut look = |seconds| {
+        core.advance(Duration::from_secs(seconds));
+        core.scan();
+        core.drain();
+        core.tidy();
+        let is_instance = core.instances().contains_key("agent");
+        let labels = is_instance.then(|| core.labels("agent"));
+        (labels, core.process_scans())
+    };
+    let user = own_user();
+    let has_user = |labels: &Option<Map<String, Value>>| {
+        let labels = labels.as_ref();
+        labels.is_some_and(|labels| labels.get("user").is_some_and(|name| *name == *user))
+    };
+    let (_, surveys) = wait_for("it is known whose it is", || {
+        Some(look(1)).filter(|(labels, _)| has_user(labels))
+    });
+    // Once a minute, for those that use NIXL without telemetry.
+    wait_for("two more looks", || {
+        let (labels, now) = look(61);
+        assert!(has_user(&labels), "{labels:?}");
+        (now >= surveys + 2).then_some(())
+    });
+}
+
+#[test]
+fn an_agent_that_is_started_anew_keeps_its_labels_until_it_has_its_own() {
+    let mut core = Core::new("proc_facts = true");
+    let rings = core.rings();
+    let user = own_user();
+    let start = |rank| {
+        let mut command = worker(example("producer"), rank);
+        command.arg0(format!("VLLM::Worker_TP{rank}"));
+        Sample::start_as(command, &rings, "5c0d7a1e-vllm-0", A_FEW)
+    };
+    let mut look = || {
+        core.tick(1, Duration::from_millis(2), LONG);
+        core.tidy();
+        let instance = core.instances().into_keys().next()?;
+        let starts = core.value("agent.starts", &instance);
+        let owner = core.text("agent.user", &instance);
+        Some((core.labels(&instance), owner, starts))
+    };
+    let before = start(1);
+    let (first, owner, starts) = wait_for("it is an instance", &mut look);
+    assert_eq!(
+        (&first["local_rank"], owner.as_deref()),
+        (&"1".into(), Some(&*user))
+    );
+    before.kill();
+    let _after = start(2);
+    wait_for("the second one's labels are there", || {
+        let (labels, owner, now) = look().expect("it stays an instance");
+        for name in ["nixl_agent", "user", "engine", "slurm_job_id"] {
+            assert_eq!(labels.get(name), first.get(name), "{name}");
+        }
+        assert_eq!(owner.as_deref(), Some(&*user));
+        (now > starts && labels["local_rank"] == "2").then_some(())
+    });
+}
+
+#[test]
+fn what_proc_tells_goes_and_comes_with_the_configuration_also_of_a_busy_agent() {
+    let mut core = Core::new("proc_facts = true");
+    let rings = core.rings();
+    let mut command = worker(example("producer"), 3);
+    command.arg0("VLLM::Worker_TP3");
+    let _agent = Sample::start_as(command, &rings, "agent", "--rate 100");
+    let has_rank = |core: &mut Core| {
+        core.tick(1, Duration::from_millis(2), LONG);
+        core.tidy();
+        let is_instance = core.instances().contains_key("agent");
+        is_instance && core.labels("agent").contains_key("local_rank")
+    };
+    for told in [true, false, true] {
+        core.configure(&format!("proc_facts = {told}"));
+        wait_for("its labels are those that are told", || {
+            (has_rank(&mut core) == told).then_some(())
+        });
+    }
+}
+
+#[test]
+fn what_proc_told_is_not_told_any_more_after_a_restart_either() {
+    let home = Home::new();
+    let mut pmcd = Pmcd::start(&home);
+    let mut command = worker(example("producer"), 3);
+    command.arg0("VLLM::Worker_TP3");
+    let _agent = Sample::start_as(command, &home.rings(), "agent", A_FEW);
+    let becomes = |pmcd: &Pmcd, told: bool| {
+        wait_for("its labels are those that are told", || {
+            let labels = pmcd.labels(TX_BYTES);
+            let agent = labels.get("agent")?;
+            (agent.contains_key("slurm_job_id") == told).then_some(())
+        });
+    };
+    becomes(&pmcd, true);
+    pmcd.configure(&home, "proc_facts = false");
+    becomes(&pmcd, false);
+    pmcd.terminate();
+    let state = pmcd.path("run/nixl/state");
+    let pmcd = Pmcd::start_with(&home, "again", |dir| {
+        fs::create_dir_all(dir.join("run/nixl")).expect("made");
+        fs::copy(state, dir.join("run/nixl/state")).expect("copied");
+    });
+    let labels = pmcd.labels(TX_BYTES);
+    assert!(!labels["agent"].contains_key("slurm_job_id"), "{labels:?}");
+}
