@@ -1,0 +1,79 @@
+//! `nixl.agents.silent`: the number of processes without telemetry.
+
+use super::{Agent, libraries};
+use crate::support::kit::{Core, LONG};
+use crate::support::{Home, Pmcd, sees_all_processes, wait_for};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// A process that has these files mapped.
+fn mapper(files: &[&Path]) -> Agent {
+    let script = "import mmap, os, sys\n\
+                  files = [open(name, 'r+b') for name in sys.argv[1:]]\n\
+                  mapped = [mmap.mmap(file.fileno(), 0) for file in files]\n\
+                  print('ready', os.getpid(), flush=True)\n\
+                  sys.stdin.read()\n";
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", script]).args(files);
+    Agent::ready(command)
+}
+
+#[test]
+fn processes_with_a_backend_and_no_file_of_ours_are_counted() {
+    let mut core = Core::new("proc_facts = true");
+    let [nixl, plugin] = libraries(|name| core.path(name));
+    drop(core.ring("heard"));
+    let ring = core.path("heard");
+    let files = [
+        &[&*nixl][..],
+        &[&*nixl, &*plugin],
+        &[&*nixl, &*plugin, &*ring],
+    ];
+    let [importer, silent, heard] = files.map(mapper);
+    let mut look = |seconds| {
+        core.advance(Duration::from_secs(seconds));
+        core.tick(1, Duration::ZERO, LONG);
+        core.tidy();
+        let found = core.silent()?;
+        let is_found = |agent: &Agent| found.contains(&agent.pid);
+        Some([is_found(&importer), is_found(&silent), is_found(&heard)])
+    };
+    if !sees_all_processes() {
+        // Nobody knows whether there are others.
+        (0..200).for_each(|_| assert_eq!(look(61), None));
+        return;
+    }
+    wait_for("the process with a backend alone is found", || {
+        (look(61) == Some([false, true, false])).then_some(())
+    });
+    // None comes in between: a look through all processes takes its time.
+    let surveys = core.process_scans();
+    for _ in 0..50 {
+        core.advance(Duration::from_secs(1));
+        core.tidy();
+    }
+    assert!(core.process_scans() <= surveys + 1);
+    let gone = silent.pid;
+    drop(silent);
+    wait_for("who has ended is not counted", || {
+        core.advance(Duration::from_secs(61));
+        core.tidy();
+        (!core.silent()?.contains(&gone)).then_some(())
+    });
+}
+
+#[test]
+fn how_many_they_are_is_a_value_where_all_processes_can_be_seen() {
+    let home = Home::new();
+    let [core, plugin] = libraries(|name| home.path(name));
+    let _process = mapper(&[&core, &plugin]);
+    let pmcd = Pmcd::start(&home);
+    let value = || pmcd.values("nixl.agents.silent").remove("");
+    if sees_all_processes() {
+        let silent = wait_for("they are counted", value);
+        assert!(silent >= 1, "{silent}");
+    }
+    pmcd.configure(&home, "proc_facts = false");
+    assert_eq!(value(), None, "nobody is looked at");
+}
