@@ -1,0 +1,108 @@
+//! Rings that are only followed.
+
+use super::{Daemon, counted, killed, push};
+use crate::support::writer::{Layout, RingWriter};
+use pmdanixl::shm;
+use std::fs::OpenOptions;
+
+#[test]
+fn a_batch_of_which_a_kill_left_open_what_became_of_it_counts_once_where_the_ring_is_only_followed_then()
+ {
+    // Where read_pos is after the kill, and what comes of it with an event of a million behind the batch.
+    for (read_pos, foreign_reads) in [(10, 0), (4, 0), (7, 0), (12, 2)] {
+        for locked in [false, true] {
+            let (mut daemon, mut ring) = counted(Layout::V4);
+            let more: &[u64] = if read_pos == 12 { &[7, 7] } else { &[] };
+            push(&mut ring, more);
+            push(&mut ring, &[1_000_000]);
+            daemon.set_read_pos(read_pos);
+            // It is let go, so that another process can have it.
+            daemon.agents = None;
+            let drainer = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(daemon.path());
+            let drainer = drainer.expect("there");
+            if locked {
+                assert!(shm::lock(&drainer).expect("it can be locked"));
+            }
+            daemon.start_as(!locked, killed);
+            for _ in 0..2 {
+                assert_eq!(
+                    daemon.drain(),
+                    [1_111_111, 0, foreign_reads],
+                    "{read_pos} {locked}"
+                );
+                assert_eq!(ring.read_pos(), read_pos, "it is not ours to move");
+                // And none of it after the next start.
+                daemon.start_as(!locked, |_| ());
+            }
+            daemon.agents = None;
+            drop(drainer);
+            push(&mut ring, &[10_000_000]);
+            daemon.start(|_| ());
+            assert_eq!(daemon.drain(), [11_111_111, 0, foreign_reads]);
+            assert_eq!(ring.pending(), 0);
+        }
+    }
+    // The producer was started anew and, in the new ring, the slots were given back.
+    let mut daemon = Daemon::new();
+    let mut ring = RingWriter::create(&daemon.path(), Layout::V4, 16).expect("a ring");
+    push(&mut ring, &[1, 10]);
+    assert_eq!(daemon.drain(), [11, 0, 0]);
+    let mut ring = RingWriter::create(&daemon.path(), Layout::V4, 16).expect("a ring");
+    push(&mut ring, &[100, 1000, 10_000]);
+    daemon.set_read_pos(2);
+    daemon.start_as(true, killed);
+    assert_eq!(daemon.drain(), [11_111, 1, 0]);
+    assert_eq!(ring.read_pos(), 2);
+}
+
+/// A ring of equal events that has gone round: `[4, 10)` was counted last, 26 bytes in all.
+fn steady() -> (Daemon, RingWriter) {
+    let mut daemon = Daemon::new();
+    let mut ring = RingWriter::create(&daemon.path(), Layout::V4, 16).expect("a ring");
+    for events in [10, 10, 6] {
+        push(&mut ring, &vec![1; events]);
+        daemon.drain();
+    }
+    assert_eq!(daemon.drain(), [26, 0, 0]);
+    (daemon, ring)
+}
+
+#[test]
+fn a_producer_that_writes_the_bytes_of_its_last_round_is_the_same_where_it_is_followed() {
+    for observe in [false, true] {
+        let (mut daemon, mut ring) = steady();
+        daemon.set_read_pos(4);
+        push(&mut ring, &[1]);
+        daemon.start_as(observe, killed);
+        assert_eq!(daemon.drain(), [27, 0, 0], "{observe}");
+    }
+    // Nobody drains it, and the file's time moves before each event, as where its pages are written back.
+    let (mut daemon, mut ring) = steady();
+    daemon.start_as(true, |_| ());
+    assert_eq!(daemon.drain(), [26, 0, 0]);
+    for all in 27..32 {
+        daemon.set_read_pos(10);
+        push(&mut ring, &[1]);
+        assert_eq!(daemon.drain(), [all, 0, 0]);
+    }
+    daemon.start(|_| ());
+    assert_eq!(daemon.drain(), [31, 0, 0], "and where it is drained then");
+    assert_eq!(ring.pending(), 0);
+}
+
+#[test]
+fn a_producer_that_is_started_anew_where_it_is_followed_is_told_by_what_it_writes() {
+    // Before the batch, over it, and behind it.
+    for count in [2, 8, 12] {
+        let (mut daemon, _old) = counted(Layout::V4);
+        daemon.start_as(true, |_| ());
+        assert_eq!(daemon.drain(), [111_111, 0, 0]);
+        let mut ring = RingWriter::create(&daemon.path(), Layout::V4, 16).expect("a ring");
+        push(&mut ring, &vec![1_000_000; count]);
+        let expected = 111_111 + 1_000_000 * count as u64;
+        assert_eq!(daemon.drain(), [expected, 1, 0], "{count}");
+    }
+}
