@@ -3,6 +3,8 @@
 //!
 //! `HOSTILE_SECONDS` is how long each seed torments it, `HOSTILE_SEED` the only seed to be tried.
 
+mod backlog;
+
 use crate::support::measure::{Took, Use, timed};
 use crate::support::pdu::Link;
 use crate::support::writer::{Kind, Layout, RingWriter};
@@ -10,9 +12,8 @@ use crate::support::{Home, PATIENCE, PMDANIXL, example, in_memory, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
+use std::fs::{self};
 use std::io::Read;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -387,38 +388,4 @@ fn hostile_files_cost_neither_the_agent_nor_the_agents_beside_them_anything() {
 fn the_agents_beside_hostile_files_stay_right_to_the_last_event() {
     let _turn = turn();
     torment(1, Duration::from_secs(5), None);
-}
-
-#[test]
-fn answers_are_in_time_though_more_events_wait_than_there_is_time_for() {
-    let _turn = turn();
-    let home = Home::new();
-    let slots = 1 << 16;
-    let rings = [(); 8].map(|()| {
-        let number = fs::read_dir(home.rings()).expect("there").count();
-        let path = home.ring(format!("flood-{number}"));
-        drop(RingWriter::create(&path, Layout::V1, slots).expect("a ring"));
-        let ring = OpenOptions::new().read(true).write(true).open(path);
-        let ring = ring.expect("there");
-        let len = usize::try_from(slots * Layout::V1.slot_size()).expect("small");
-        ring.write_all_at(&vec![1; len], 40).expect("room");
-        ring
-    });
-    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
-    link.fetch(&[TX_BYTES]).expect("all that was there is new");
-    let mut all = Vec::new();
-    for _ in 0..300 {
-        for ring in &rings {
-            // Full again, wherever its reader is.
-            let mut word = [0; 8];
-            ring.read_exact_at(&mut word, 8).expect("a header");
-            let last = u64::from_le_bytes(word).wrapping_sub(1) % slots;
-            ring.write_all_at(&last.to_le_bytes(), 0).expect("room");
-        }
-        all.push(timed(&mut link, TX_BYTES).1);
-    }
-    judge(&all);
-    let cut = link.fetch(&["control.cut.drains"]).expect("an answer");
-    assert!(cut[0][&u32::MAX] > 0, "more waited than there was time for");
-    assert!(link.end().success());
 }

@@ -1,0 +1,44 @@
+//! More events than a drain has time for.
+
+use super::{TX_BYTES, judge, turn};
+use crate::support::measure::timed;
+use crate::support::pdu::Link;
+use crate::support::writer::{Layout, RingWriter};
+use crate::support::{Home, PMDANIXL};
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+
+#[test]
+fn answers_are_in_time_though_more_events_wait_than_there_is_time_for() {
+    let _turn = turn();
+    let home = Home::new();
+    let slots = 1 << 16;
+    let rings = [(); 8].map(|()| {
+        let number = fs::read_dir(home.rings()).expect("there").count();
+        let path = home.ring(format!("flood-{number}"));
+        drop(RingWriter::create(&path, Layout::V1, slots).expect("a ring"));
+        let ring = OpenOptions::new().read(true).write(true).open(path);
+        let ring = ring.expect("there");
+        let len = usize::try_from(slots * Layout::V1.slot_size()).expect("small");
+        ring.write_all_at(&vec![1; len], 40).expect("room");
+        ring
+    });
+    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    link.fetch(&[TX_BYTES]).expect("all that was there is new");
+    let mut all = Vec::new();
+    for _ in 0..300 {
+        for ring in &rings {
+            // Full again, wherever its reader is.
+            let mut word = [0; 8];
+            ring.read_exact_at(&mut word, 8).expect("a header");
+            let last = u64::from_le_bytes(word).wrapping_sub(1) % slots;
+            ring.write_all_at(&last.to_le_bytes(), 0).expect("room");
+        }
+        all.push(timed(&mut link, TX_BYTES).1);
+    }
+    judge(&all);
+    let cut = link.fetch(&["control.cut.drains"]).expect("an answer");
+    assert!(cut[0][&u32::MAX] > 0, "more waited than there was time for");
+    assert!(link.end().success());
+}
