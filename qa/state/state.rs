@@ -1,11 +1,14 @@
 //! What outlives the daemon, and that there is one of it.
 
+mod log;
+mod second;
+
 use crate::support::kill::kill_process;
 use crate::support::kit::layers;
 use crate::support::pdu::Link;
 use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{
-    Home, PMDANIXL, Pmcd, TX_BYTES, agent_of, ends, needs_root, project, quit, run, wait_for,
+    Home, PMDANIXL, Pmcd, TX_BYTES, agent_of, ends, needs_root, project, run, wait_for,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -237,86 +240,6 @@ fn without_a_place_for_its_state_it_serves_all_the_same() {
 }
 
 #[test]
-fn a_second_daemon_answers_again_later_and_takes_over_when_the_first_ends() {
-    let home = home();
-    let mut agent = ring(&home, "agent");
-    agent.push(Kind::TxBytes, 1);
-    let first = home.start_dbpmda(Path::new(PMDANIXL));
-    wait_for("the first drains", || (agent.pending() == 0).then_some(()));
-    let shown = home.dbpmda(&format!(
-        "{FETCH}\ninstance 39.0\nfetch nixl.control.version nixl.transfer.rx_bytes\n{PERSISTENT}"
-    ));
-    // Each value of an agent's, and no error for its instances: pmlogger ends itself over that.
-    assert_eq!(shown.matches("Try again").count(), 2, "{shown}");
-    assert!(!shown.contains("value 1"), "{shown}");
-    assert!(
-        shown.contains(concat!("value \"", env!("CARGO_PKG_VERSION"), "\"")),
-        "{shown}"
-    );
-    fs::remove_file(home.path("nixl.log")).expect("there");
-    let second = home.start_dbpmda(Path::new(PMDANIXL));
-    wait_for("the second waits", || {
-        home.log().contains("another pmdanixl holds").then_some(())
-    });
-    let pid = Pid::from_raw(i32::try_from(agent_of(first.id())).expect("a pid"));
-    kill(pid, Signal::SIGKILL).expect("it runs");
-    agent.push(Kind::TxBytes, 10);
-    wait_for("the second drains", || (agent.pending() == 0).then_some(()));
-    assert!(
-        home.log().contains("the other pmdanixl has ended"),
-        "{}",
-        home.log()
-    );
-    drop(first);
-    quit(second);
-    assert!(home.dbpmda(FETCH).contains("value 11"));
-}
-
-#[test]
-fn a_ring_that_another_pmdanixl_drains_is_followed_and_then_taken_over() {
-    let (home, other) = (home(), home());
-    other.configure(&format!("[nixl]\ntelemetry_dir = {:?}\n", home.rings()));
-    let mut agent = ring(&home, "agent");
-    agent.push(Kind::TxBytes, 1);
-    let drains = home.start_dbpmda(Path::new(PMDANIXL));
-    wait_for("the first drains", || (agent.pending() == 0).then_some(()));
-    let follows = other.start_dbpmda(Path::new(PMDANIXL));
-    wait_for("the second follows", || {
-        let said = "another process has locked it, so it is only followed";
-        other.log().contains(said).then_some(())
-    });
-    let mut sent = 0;
-    for value in 1..=200 {
-        while !agent.push(Kind::TxBytes, value) {
-            std::thread::yield_now();
-        }
-        sent += value;
-    }
-    wait_for("the first drains", || (agent.pending() == 0).then_some(()));
-    quit(drains);
-    agent.push(Kind::TxBytes, 1000);
-    wait_for("the second drains", || (agent.pending() == 0).then_some(()));
-    quit(follows);
-    let shown = other.dbpmda(&format!(
-        "{FETCH}\nfetch nixl.ring.resets\nfetch nixl.ring.foreign_reads"
-    ));
-    // Lower where the ring went round unseen; never higher, and never without the last.
-    let values: Vec<u64> = shown
-        .lines()
-        .filter_map(|line| line.split_once("] value "))
-        .map(|(_, value)| value.parse().expect("a number"))
-        .collect();
-    assert_eq!(values.len(), 3, "{shown}");
-    assert!(values[0] >= 1000 && values[0] <= sent + 1000, "{shown}");
-    assert_eq!(
-        home.dbpmda(FETCH)
-            .matches(&format!("value {}", sent + 1))
-            .count(),
-        1
-    );
-}
-
-#[test]
 fn a_state_that_is_removed_or_cut_short_is_made_anew_with_all_that_is_known() {
     needs_root();
     for (what, len) in [
@@ -409,97 +332,4 @@ fn a_transfer_that_a_full_ring_cut_in_two_is_paired_with_no_other_after_a_restar
         assert!(ring.push(Kind::TxBytes, 9_000_000));
         assert_eq!(unpaired(16), Some(2), "killed: {kill}");
     }
-}
-
-/// Lines of a log that a process has written.
-fn lines_of(log: &str, pid: u32) -> usize {
-    log.matches(&format!("pmdanixl({pid})")).count()
-}
-
-#[test]
-fn log_of_a_killed_daemon_is_kept_as_prev() {
-    let home = home();
-    let dbpmda = home.start_dbpmda(Path::new(PMDANIXL));
-    let killed = agent_of(dbpmda.id());
-    wait_for("its first line", || {
-        (lines_of(&home.log(), killed) > 0).then_some(())
-    });
-    kill_process(killed);
-    ends(killed);
-    drop(dbpmda);
-    let before = home.log();
-    home.dbpmda(FETCH);
-    let kept = fs::read_to_string(home.path("nixl.log.prev")).expect("kept");
-    assert_eq!(kept, before);
-    assert_eq!(lines_of(&home.log(), killed), 0, "{}", home.log());
-}
-
-#[test]
-fn log_of_a_living_daemon_is_appended_to_and_not_replaced() {
-    let home = home();
-    let _agent = ring(&home, "agent");
-    let first = home.start_dbpmda(Path::new(PMDANIXL));
-    let pid = agent_of(first.id());
-    wait_for("it drains", || {
-        home.log().contains("agent agent: ring v4").then_some(())
-    });
-    // Started by hand, in the directory of the log.
-    let by_hand = Command::new(PMDANIXL)
-        .arg("-c")
-        .arg(home.conf())
-        .current_dir(home.dir())
-        .stdin(std::process::Stdio::null())
-        .output()
-        .expect("it runs");
-    assert!(!by_hand.status.success());
-    assert!(
-        home.log().contains("cannot connect to pmcd"),
-        "{}",
-        home.log()
-    );
-    // Another pmcd's, which waits for the end of the first.
-    let second = home.start_dbpmda(Path::new(PMDANIXL));
-    let waiting = agent_of(second.id());
-    wait_for("it has its first line", || {
-        home.log()
-            .contains(&format!(
-                "pmdanixl({waiting}) Info: version {}",
-                env!("CARGO_PKG_VERSION")
-            ))
-            .then_some(())
-    });
-    let log = home.log();
-    assert!(
-        log.contains(&format!("pmdanixl({pid}) Info: agent agent: ring v4")),
-        "{log}"
-    );
-    assert!(!home.path("nixl.log.prev").exists(), "{log}");
-    // The first goes on behind these lines.
-    quit(first);
-    wait_for("the first has ended and the second drains", || {
-        let log = home.log();
-        let end = log.find("Log finished")?;
-        let drains = format!("pmdanixl({waiting}) Info: agent agent: ring v4");
-        (log.contains(&drains) && log[..end].contains("cannot connect")).then_some(())
-    });
-    quit(second);
-    let before = home.log();
-    home.dbpmda(FETCH);
-    let kept = fs::read_to_string(home.path("nixl.log.prev")).expect("kept");
-    assert_eq!(kept, before);
-    assert_eq!(lines_of(&home.log(), waiting), 0, "{}", home.log());
-}
-
-#[test]
-fn directory_named_as_the_previous_log_is_reported_in_the_new_one() {
-    let home = home();
-    fs::write(home.path("nixl.log"), "of a run before\n").expect("written");
-    fs::create_dir(home.path("nixl.log.prev")).expect("made");
-    home.dbpmda(FETCH);
-    let log = home.log();
-    let told = log.lines().any(|line| {
-        line.contains("Warning: log before: cannot be kept as ") && line.contains("nixl.log.prev")
-    });
-    assert!(told && log.contains("Info: version "), "{log}");
-    assert!(home.path("nixl.log.prev").is_dir());
 }

@@ -1,0 +1,89 @@
+//! Two daemons at a time.
+
+use super::{FETCH, PERSISTENT, home, ring};
+use crate::support::writer::Kind;
+use crate::support::{PMDANIXL, agent_of, quit, wait_for};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::path::Path;
+
+#[test]
+fn a_second_daemon_answers_again_later_and_takes_over_when_the_first_ends() {
+    let home = home();
+    let mut agent = ring(&home, "agent");
+    agent.push(Kind::TxBytes, 1);
+    let first = home.start_dbpmda(Path::new(PMDANIXL));
+    wait_for("the first drains", || (agent.pending() == 0).then_some(()));
+    let shown = home.dbpmda(&format!(
+        "{FETCH}\ninstance 39.0\nfetch nixl.control.version nixl.transfer.rx_bytes\n{PERSISTENT}"
+    ));
+    // Each value of an agent's, and no error for its instances: pmlogger ends itself over that.
+    assert_eq!(shown.matches("Try again").count(), 2, "{shown}");
+    assert!(!shown.contains("value 1"), "{shown}");
+    assert!(
+        shown.contains(concat!("value \"", env!("CARGO_PKG_VERSION"), "\"")),
+        "{shown}"
+    );
+    fs::remove_file(home.path("nixl.log")).expect("there");
+    let second = home.start_dbpmda(Path::new(PMDANIXL));
+    wait_for("the second waits", || {
+        home.log().contains("another pmdanixl holds").then_some(())
+    });
+    let pid = Pid::from_raw(i32::try_from(agent_of(first.id())).expect("a pid"));
+    kill(pid, Signal::SIGKILL).expect("it runs");
+    agent.push(Kind::TxBytes, 10);
+    wait_for("the second drains", || (agent.pending() == 0).then_some(()));
+    assert!(
+        home.log().contains("the other pmdanixl has ended"),
+        "{}",
+        home.log()
+    );
+    drop(first);
+    quit(second);
+    assert!(home.dbpmda(FETCH).contains("value 11"));
+}
+
+#[test]
+fn a_ring_that_another_pmdanixl_drains_is_followed_and_then_taken_over() {
+    let (home, other) = (home(), home());
+    other.configure(&format!("[nixl]\ntelemetry_dir = {:?}\n", home.rings()));
+    let mut agent = ring(&home, "agent");
+    agent.push(Kind::TxBytes, 1);
+    let drains = home.start_dbpmda(Path::new(PMDANIXL));
+    wait_for("the first drains", || (agent.pending() == 0).then_some(()));
+    let follows = other.start_dbpmda(Path::new(PMDANIXL));
+    wait_for("the second follows", || {
+        let said = "another process has locked it, so it is only followed";
+        other.log().contains(said).then_some(())
+    });
+    let mut sent = 0;
+    for value in 1..=200 {
+        while !agent.push(Kind::TxBytes, value) {
+            std::thread::yield_now();
+        }
+        sent += value;
+    }
+    wait_for("the first drains", || (agent.pending() == 0).then_some(()));
+    quit(drains);
+    agent.push(Kind::TxBytes, 1000);
+    wait_for("the second drains", || (agent.pending() == 0).then_some(()));
+    quit(follows);
+    let shown = other.dbpmda(&format!(
+        "{FETCH}\nfetch nixl.ring.resets\nfetch nixl.ring.foreign_reads"
+    ));
+    // Lower where the ring went round unseen; never higher, and never without the last.
+    let values: Vec<u64> = shown
+        .lines()
+        .filter_map(|line| line.split_once("] value "))
+        .map(|(_, value)| value.parse().expect("a number"))
+        .collect();
+    assert_eq!(values.len(), 3, "{shown}");
+    assert!(values[0] >= 1000 && values[0] <= sent + 1000, "{shown}");
+    assert_eq!(
+        home.dbpmda(FETCH)
+            .matches(&format!("value {}", sent + 1))
+            .count(),
+        1
+    );
+}
