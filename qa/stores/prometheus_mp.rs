@@ -3,11 +3,12 @@
 //! The endpoint is the truth here, and it is itself compared with what the workload did. Tests that load the machine take
 //! turns.
 
+mod ends;
+
 use crate::support::endpoint::Stores;
 use crate::support::numbers::{Numbers, Who, is_what_it_did, lies_between, numbers, same};
-use crate::support::serve::Server;
 use crate::support::show::Shown;
-use crate::support::{Home, PATIENCE, Pmcd, TX_BYTES, wait_for};
+use crate::support::{Home, PATIENCE, Pmcd, TX_BYTES};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -276,142 +277,4 @@ fn what_nixl_publishes_is_the_same_with_and_without_pcp() {
     }
     pmcd.stop();
     unchanged("after PCP");
-}
-
-/// The same, of agents that may have no process any more, so that PCP may have no pid of them.
-fn without_pids(numbers: Numbers) -> Numbers {
-    let numbers = numbers.into_iter().map(|(mut who, series)| {
-        who.pid.clear();
-        (who, series)
-    });
-    numbers.collect()
-}
-
-/// How many agents PCP says have exited.
-fn exits(pmcd: &Pmcd) -> usize {
-    let shown = pmcd.shown(&[STATUS]);
-    let statuses = shown[STATUS].values();
-    statuses.filter(|status| *status == "exited").count()
-}
-
-fn wait_for_two_exits(pmcd: &Pmcd) {
-    wait_for("PCP says that two have exited", || {
-        (exits(pmcd) == 2).then_some(())
-    });
-}
-
-/// Their process is no sign of that, and neither is their store, which stays.
-#[test]
-fn agents_that_end_in_a_process_that_goes_on_have_exited() {
-    let _turn = turn();
-    let home = Home::new();
-    let stores = Stores::new(&home, "");
-    let pmcd = Pmcd::start(&home);
-    let mut process = stores.process(&[]);
-    for work in ["--prefix stays --keep", "--prefix ends --keep"] {
-        process.start(work);
-        process.done().expect("it goes on");
-    }
-    wait_until_known(&stores, &pmcd);
-    assert_eq!(exits(&pmcd), 0);
-    process.start("--prefix ends --transfers 30");
-    process.done().expect("it goes on");
-    // NIXL publishes all of them for its 30 seconds: at once, however long it takes until PCP has seen it.
-    let published = without_pids(stores.numbers());
-    assert_eq!(published.len(), 4, "{published:#?}");
-    wait_for_two_exits(&pmcd);
-    same(&published, &without_pids(pmcd.numbers()));
-    let status = pmcd.shown(&[STATUS]).remove(STATUS).expect("a metric");
-    for (instance, labels) in pmcd.labels(TX_BYTES) {
-        let name = labels["nixl_agent"].as_str().expect("text");
-        let expected = if name.starts_with("ends") {
-            "exited"
-        } else {
-            "live"
-        };
-        assert_eq!(status[&instance], expected, "{name}");
-    }
-}
-
-/// How long NIXL's collector publishes what an agent wrote last, after it has ended.
-const REAPED_AFTER: Duration = Duration::from_secs(30);
-
-/// Compares what PCP has of the two agents of a process that was killed, by its rank, with their last numbers.
-fn exited(pmcd: &Pmcd, last: &Numbers, rank: &str) {
-    let of_rank = |numbers: Numbers| {
-        let of_rank = numbers.into_iter().filter(|(who, _)| who.rank == rank);
-        without_pids(of_rank.collect())
-    };
-    let last = of_rank(last.clone());
-    assert_eq!(last.len(), 2, "{last:#?}");
-    same(&last, &of_rank(pmcd.numbers()));
-    assert_eq!(exits(pmcd), 2);
-}
-
-/// The instances that PCP has of a killed process's agents.
-fn instances(pmcd: &Pmcd, rank: &str) -> usize {
-    let labels = pmcd.labels(TX_BYTES);
-    labels
-        .values()
-        .filter(|labels| labels["local_rank"] == rank)
-        .count()
-}
-
-#[test]
-fn a_killed_agents_store_is_reaped_by_nixl_in_its_time_and_pcp_has_its_last_values_until_retain() {
-    let home = Home::new();
-    let stores = Stores::new(&home, "retain = \"40s\"");
-    let pmcd = Pmcd::start(&home);
-    // The first one serves the endpoint.
-    let start = |rank: &str| -> Server {
-        let mut process = stores.process(&[("LOCAL_RANK", rank)]);
-        process.start("--prefix kv --transfers 50 --keep");
-        process.done().expect("it goes on");
-        process
-    };
-    let (owner, mut killed) = (start("0"), start("1"));
-    wait_until_known(&stores, &pmcd);
-    let pid = killed.pid();
-    // Its target writes nothing after this: its store may go before that of the initiator.
-    let works = Instant::now();
-    killed.start("--prefix kv --transfers 50 --errors 1 --memory-rounds 1 --keep");
-    killed.done().expect("it goes on");
-    let last = agree(&stores, &pmcd, 4);
-    killed.kill();
-    let dead = Instant::now();
-    wait_for_two_exits(&pmcd);
-    exited(&pmcd, &last, "1");
-    same(&stores.numbers(), &last);
-    let initiator = |numbers: &Numbers| {
-        let name = |who: &Who| who.name == "kv-A" && who.pid == pid.to_string();
-        numbers.keys().any(name)
-    };
-    // PCP goes on asking all the while, whether the agents live among other things.
-    while initiator(&stores.numbers()) {
-        let waited = dead.elapsed();
-        assert!(waited < REAPED_AFTER + Duration::from_secs(5), "{waited:?}");
-        assert_eq!(instances(&pmcd, "1"), 2, "after {waited:?}");
-        std::thread::sleep(Duration::from_millis(500));
-    }
-    assert!(works.elapsed() >= REAPED_AFTER, "{:?}", works.elapsed());
-    let of_it = format!("nixl.{pid}.");
-    let left = stores
-        .files()
-        .into_iter()
-        .filter(|name| name.starts_with(&of_it));
-    assert_eq!(left.count(), 0, "its stores are gone");
-    exited(&pmcd, &last, "1");
-    assert_eq!(stores.numbers().len(), 2, "the other process's are not");
-    wait_for("they leave after retain", || {
-        (instances(&pmcd, "1") == 0).then_some(())
-    });
-    let waited = dead.elapsed();
-    assert!(waited >= Duration::from_secs(39), "{waited:?}");
-    assert_eq!(instances(&pmcd, "0"), 2);
-    // With the process that serves it the endpoint ends, and PCP goes on.
-    let last = agree(&stores, &pmcd, 2);
-    owner.kill();
-    wait_for_two_exits(&pmcd);
-    assert!(stores.get().is_none());
-    exited(&pmcd, &last, "0");
 }
