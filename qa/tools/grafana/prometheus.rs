@@ -1,0 +1,128 @@
+//! Prometheus: its dashboard, its alerts and its histograms.
+
+use super::{PROMETHEUS, RULES, VECTOR, agents, heat_maps, list, names_in_promql, string, targets};
+use crate::support::pmproxy::{Local, Pmproxy};
+use crate::support::share::text_of;
+use crate::support::writer::{Layout, RingWriter};
+use crate::support::{Home, Pmcd, project, run, wait_for};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::process::Command;
+
+const CASES: &str = "qa/prometheus/rules.yml";
+
+#[test]
+fn every_alert_for_prometheus_fires_where_it_should_and_nowhere_else() {
+    let (rules, cases) = (text_of(RULES), text_of(CASES));
+    let metrics = text_of("qa/golden/pminfo_dmtT.out").replace('.', "_");
+    for name in names_in_promql(&rules) {
+        let line = format!("\n{name} PMID: ");
+        assert!(metrics.contains(&line), "{name}");
+    }
+    let alerts = rules
+        .lines()
+        .filter_map(|line| line.split_once("- alert: "));
+    let alerts: Vec<_> = alerts.map(|(_, alert)| alert).collect();
+    assert_eq!(alerts.len(), 8);
+    for alert in alerts {
+        let case = format!("alertname: {alert}\n");
+        assert!(cases.contains(&case), "{alert} has a case");
+    }
+    let promtool = |arguments: [&str; 2], file| {
+        let mut promtool = Command::new("promtool");
+        run(promtool.args(arguments).arg(project(file)));
+    };
+    promtool(["check", "rules"], RULES);
+    promtool(["test", "rules"], CASES);
+}
+
+#[test]
+fn prometheus_has_values_for_every_panel() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let _agents = agents(&home);
+    let proxy = Pmproxy::start(&home, &pmcd);
+    let server = Local::prometheus(&home, &proxy);
+    let query = |expression: &str| {
+        let answer = server.json("/api/v1/query", &[("query", expression)])?;
+        assert_eq!(answer["status"], "success", "{expression}: {answer}");
+        Some(list(&answer["data"]["result"]).to_vec())
+    };
+    // What its variables offer.
+    let host = wait_for("Prometheus scrapes pmproxy", || {
+        let result = query("nixl_agents_live")?;
+        Some(string(&result.first()?["metric"], "hostname").to_owned())
+    });
+    let as_grafana_asks = |expression: &str| {
+        let expression = expression.replace("$host", &host);
+        let expression = expression.replace("$agent", "agent-A|agent-B");
+        expression.replace("$__rate_interval", "10s")
+    };
+    for target in targets(PROMETHEUS) {
+        let expression = as_grafana_asks(string(&target, "expr"));
+        let agents = expression.contains("nixl_agent=~");
+        wait_for(&expression, || {
+            let result = query(&expression)?;
+            let enough = result.len() >= if agents { 2 } else { 1 };
+            enough.then_some(())
+        });
+    }
+    for ((expression, rows), (_, bounds)) in
+        heat_maps(PROMETHEUS).into_iter().zip(heat_maps(VECTOR))
+    {
+        assert!(rows.is_empty(), "Prometheus itself adds agents up");
+        let expression = as_grafana_asks(&expression);
+        let found = query(&expression).expect("an answer");
+        let bound = |row: &Value| string(&row["metric"], "upper_bound").replace("+Inf", "inf");
+        let found: Vec<_> = found.iter().map(bound).collect();
+        assert_eq!(found.len(), bounds.len(), "{expression}: {found:?}");
+        assert!(
+            found.iter().all(|bound| bounds.contains(bound)),
+            "{found:?}"
+        );
+    }
+}
+
+#[test]
+fn histogram_quantile_of_prometheus_is_in_the_range_of_each_agents_transfers() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let mut rings = [("fast", 30), ("slow", 3000)].map(|(name, time)| {
+        let ring = RingWriter::create(&home.ring(name), Layout::V4, 4096).expect("a ring");
+        (ring, time)
+    });
+    let proxy = Pmproxy::start(&home, &pmcd);
+    let server = Local::prometheus(&home, &proxy);
+    let mut quantiles = |expression: &str| {
+        for (ring, time) in &mut rings {
+            // Some are slower, and none is in the last range.
+            ring.push_transfer(true, 4096, *time, 5);
+            ring.push_transfer(true, 4096, *time + 5, 5);
+        }
+        let answer = server.json("/api/v1/query", &[("query", expression)])?;
+        assert_eq!(answer["status"], "success", "{expression}: {answer}");
+        let found = list(&answer["data"]["result"]).iter().filter_map(|row| {
+            let value: f64 = row["value"][1].as_str()?.parse().ok()?;
+            let name = row["metric"]["nixl_agent"].as_str().unwrap_or_default();
+            value.is_finite().then(|| (name.to_owned(), value))
+        });
+        Some(found.collect::<BTreeMap<String, f64>>())
+    };
+    // As the documentation has it, but of a shorter time.
+    let page = text_of("docs/grafana.md");
+    let of_each = page
+        .lines()
+        .find(|line| line.starts_with("histogram_quantile(") && line.contains("instname"));
+    let of_each = of_each.expect("there").replace("[5m]", "[10s]");
+    let found = wait_for("quantiles of both", || {
+        let found = quantiles(&of_each)?;
+        (found.len() == 2).then_some(found)
+    });
+    for (name, lower, upper) in [("fast", 25.0, 50.0), ("slow", 2500.0, 5000.0)] {
+        assert!(found[name] > lower && found[name] <= upper, "{found:?}");
+    }
+    // Of all together the faster half is of the one.
+    let of_all = "histogram_quantile(0.25, sum by (le) (rate(nixl_latency_xfer_time_bucket[10s])))";
+    let found = wait_for("a quantile of all", || quantiles(of_all)?.get("").copied());
+    assert!(found > 25.0 && found <= 50.0, "{found}");
+}
