@@ -1,0 +1,105 @@
+//! Widths of columns, values and names.
+
+use super::{minutes, of_archive, pcp, python};
+use crate::support::writer::{Layout, RingWriter};
+use crate::support::{Home, Pmcd, run, wait_for};
+use serde_json::Value;
+
+#[test]
+fn where_lines_are_short_the_last_columns_are_left_out_but_not_the_chosen_one() {
+    let home = Home::new();
+    let path = minutes(&home);
+    for (columns, key, head) in [
+        ("79", "full", "XFER/s    P50    P99    BW   ERR  DROP  FULL"),
+        ("78", "bytes", "XFER/s    P50    P99    BW   ERR  DROP"),
+        ("60", "err", "XFER/s    P50   ERR"),
+        ("20", "bytes", "AGENT           STATE"),
+        ("5", "full", "AGENT           FULL"),
+    ] {
+        let mut narrow = of_archive(&home, &path, &["-t", "60", "-1", "-k", key]);
+        let said = run(narrow.env("COLUMNS", columns));
+        let found = said.lines().nth(1).expect("a head");
+        assert!(found.ends_with(head), "{said}");
+        let width: usize = columns.parse().expect("a number");
+        let widest = said.lines().skip(1).map(|line| line.chars().count()).max();
+        assert!(widest < Some(width.max(22)), "{said}");
+    }
+}
+
+#[test]
+fn no_value_is_wider_than_its_column() {
+    let script = "
+values = [0] + [int(f * 10 ** e) for e in range(20) for f in (1, 1.00499, 3.14159, 9.949, 9.99, 9.9999)]
+for column in nixl.COLUMNS[1:]:
+    texts = [column.shown(value) for value in values]
+    assert max(map(len, texts)) <= column.width, (column.head, texts)
+print([nixl.duration(10 ** e) for e in range(0, 17, 2)])
+";
+    assert_eq!(
+        python(script).trim(),
+        "['1us', '100us', '10.0ms', '1.00s', '100s', '2.78h', '278h', '1157d', '>9999d']"
+    );
+}
+
+#[test]
+fn no_character_takes_more_places_of_a_line_than_are_counted_for_it() {
+    let script = "
+import ctypes, locale
+locale.setlocale(locale.LC_ALL, 'C.UTF-8')
+libc = ctypes.CDLL(None)
+libc.wcwidth.argtypes = [ctypes.c_wchar]
+shown = [char for char in map(chr, range(0x20, sys.maxunicode + 1)) if char.isprintable()]
+print([hex(ord(char)) for char in shown if libc.wcwidth(char) > nixl.places(char)])
+# Marks of none, one and two places; one that only some terminals have as wide, and one that only newer ones have.
+print([nixl.places(60 * char) for char in '\\u0301\\u0488\\u0903\\u302e\\u3248\\u4dc0'])
+print([len(nixl.fitted(60 * char, 21)) for char in '\\u0903\\u302e'])
+";
+    assert_eq!(python(script), "[]\n[0, 0, 60, 120, 120, 120]\n[21, 12]\n");
+}
+
+#[test]
+fn no_name_has_a_twin_that_looks_like_it() {
+    let script = "
+print([nixl.printable(name) for name in ('a', 'größe-日本語', 'a\\x1b[2J', 'a\\u115f', 'a\\ufe0f', 'a\\U000e0100')])
+invisible = [0x34f, 0x115f, 0x1160, 0x17b4, 0x17b5, *range(0x180b, 0x1810), 0x2800, 0x3164, *range(0xfe00, 0xfe10), 0xffa0, 0x1d159,
+    *range(0x1d173, 0x1d17b), *range(0xe0000, 0xe1000)]
+seen = {nixl.printable('a' + chr(char)) for char in invisible}
+print(len(seen) == len(invisible) and all(name.startswith('a%') and name.isascii() for name in seen))
+";
+    assert_eq!(
+        python(script),
+        "['a', 'größe-日本語', 'a%1B[2J', 'a%E1%85%9F', 'a%EF%B8%8F', 'a%F3%A0%84%80']\nTrue\n"
+    );
+}
+
+#[test]
+fn names_of_any_script_and_length_are_whole_where_nobody_says_how_wide_a_line_is() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let names = ["ünïcode-日本語".to_owned(), "n".repeat(150)];
+    let _rings = names
+        .each_ref()
+        .map(|name| RingWriter::create(&home.ring(name), Layout::V4, 16).expect("a ring"));
+    wait_for("both are there", || {
+        (pmcd.count("nixl.agent.state") == 2).then_some(())
+    });
+    let mut command = pcp(&home, pmcd.tool("pcp"));
+    command
+        .args(["nixl", "-1", "-t", "0.2"])
+        .env_remove("COLUMNS");
+    let shown = run(&mut command);
+    // A terminal without these characters is no reason to end.
+    let poor = run(command.env("PYTHONIOENCODING", "ascii"));
+    assert!(poor.contains("n?code-"), "{poor}");
+    command.env_remove("PYTHONIOENCODING");
+    let said = run(command.arg("-j"));
+    for name in names {
+        assert!(shown.contains(&format!("\n{name} ")), "{shown}");
+        assert!(
+            serde_json::from_str::<Value>(&said).expect("JSON")["agents"]
+                .as_array()
+                .is_some_and(|agents| agents.iter().any(|agent| agent["agent"] == *name)),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,125 @@
+//! Values of a live pmcd.
+
+use super::{pcp, python};
+use crate::support::writer::{Kind, Layout, RingWriter};
+use crate::support::{Home, Pmcd, golden, output, run, text, wait_for};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+#[test]
+fn a_live_pmcd_is_shown_with_its_agents_and_without() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let live = |options: &[&str]| {
+        let mut command = pcp(&home, pmcd.tool("pcp"));
+        command.args(["nixl", "-t", "0.2"]).args(options);
+        command
+    };
+    let none = run(&mut live(&["--once"]));
+    assert!(
+        none.contains("  tx -B/s  rx -B/s  0 agents\n") && none.ends_with("\nno agents\n"),
+        "{none}"
+    );
+    let mut rings = ["one", "two"]
+        .map(|name| RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring"));
+    for (ring, bytes) in rings.iter_mut().zip([1000, 2000]) {
+        assert_eq!(ring.push_transfer(false, bytes, 150, 10), 4);
+    }
+    rings[0].push(Kind::Backend, 1);
+    pmcd.becomes(&[("one", 1000), ("two", 2000)]);
+    // All but whose it is and the time is the same each time.
+    let shown = run(&mut live(&["-1", "-k", "agent"]));
+    let (head, table) = shown.split_once('\n').expect("two lines");
+    let (_, head) = head.split_once("  tx ").expect("what all of them send");
+    golden(
+        "pcp_nixl_live.out",
+        &format!("HOST  TIME  tx {head}\n{table}"),
+    );
+    let said = run(&mut live(&["-1j", "-k", "agent"]));
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    for (at, name, bytes, errors) in [(0, "one", 1000, 1), (1, "two", 2000, 0)] {
+        let agent = &said["agents"][at];
+        assert_eq!(
+            (&agent["agent"], &agent["state"]),
+            (&name.into(), &"live".into())
+        );
+        assert_eq!(
+            (&agent["tx_bytes"], &agent["errors"]),
+            (&bytes.into(), &errors.into())
+        );
+        assert_eq!(
+            agent["tx_bytes_per_second"], 0.0,
+            "no more was sent meanwhile"
+        );
+    }
+}
+
+#[test]
+fn an_agent_that_leaves_meanwhile_is_in_no_later_report_of_the_same_run() {
+    let home = Home::new();
+    home.set("retain = \"0s\"");
+    let pmcd = Pmcd::start(&home);
+    let [stays, leaves] = ["stays", "leaves"]
+        .map(|name| RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring"));
+    pmcd.becomes(&[("stays", 0), ("leaves", 0)]);
+    let mut command = pcp(&home, pmcd.tool("pcp"));
+    command.args(["nixl", "-j", "-t", "0.1", "-k", "agent"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let mut reports = lines.map(|line| -> Vec<String> {
+        let report: Value = serde_json::from_str(&line.expect("UTF-8")).expect("JSON");
+        let agents = report["agents"].as_array().expect("a list").iter();
+        agents
+            .map(|agent| agent["agent"].as_str().expect("a name").to_owned())
+            .collect()
+    });
+    assert_eq!(reports.next().expect("a report"), ["leaves", "stays"]);
+    drop(leaves);
+    let after = reports.find(|agents| agents.len() < 2);
+    assert_eq!(after.expect("a report"), ["stays"]);
+    drop(stays);
+    assert!(reports.any(|agents| agents.is_empty()));
+    child.kill().expect("it runs");
+    child.wait().expect("our child");
+}
+
+#[test]
+fn one_that_leaves_between_its_values_and_the_names_is_left_out() {
+    let script = "
+class Source(object):
+    def names(self):
+        return {1: 'stays'}
+    def labels(self, sample):
+        return {}
+samples = [nixl.Sample(time, {'tx_bytes': {1: 10 * time, 2: time}}) for time in (1, 2)]
+report = nixl.Report(Source(), *samples, key='tx_rate')
+print([(agent['name'], agent['tx_rate']) for agent in report.agents])
+";
+    assert_eq!(python(script).trim(), "[('stays', 10.0)]");
+}
+
+#[test]
+fn an_agent_of_pcp_s_that_does_not_answer_is_not_taken_for_none_of_nixl_s() {
+    let home = Home::new();
+    let _ring = RingWriter::create(&home.ring("a"), Layout::V4, 64).expect("a ring");
+    let pmcd = Pmcd::start(&home);
+    pmcd.becomes(&[("a", 0)]);
+    let shown = || output(pcp(&home, pmcd.tool("pcp")).args(["nixl", "-1j", "-t", "0.2"]));
+    assert!(text(&shown()).contains("\"agent\": \"a\""));
+    let pid = i32::try_from(pmcd.pmda_pid()).expect("a pid");
+    kill(Pid::from_raw(pid), Signal::SIGKILL).expect("it runs");
+    wait_for("it is missed", || {
+        let missed = shown();
+        assert!(
+            !text(&missed).contains("\"agents\": []"),
+            "{}",
+            text(&missed)
+        );
+        let is_said =
+            text(&missed).starts_with("pcp-nixl: ") && !text(&missed).contains("installed");
+        (!missed.status.success() && is_said).then_some(())
+    });
+}

@@ -1,0 +1,162 @@
+//! `pcp nixl` on a terminal.
+
+use super::{minutes, of_archive, pcp};
+use crate::support::writer::{Layout, RingWriter};
+use crate::support::{Home, Pmcd, run, soon, text, wait_for};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+
+#[test]
+fn a_terminal_of_hardly_any_columns_is_no_reason_not_to_end() {
+    let home = Home::new();
+    let path = minutes(&home);
+    for (columns, heading) in [("1", ""), ("2", "."), ("3", ".."), ("4", "h..")] {
+        let mut narrow = of_archive(&home, &path, &["-t", "60", "-1"]);
+        let mut narrow = narrow
+            .env("COLUMNS", columns)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let ended = soon(|| narrow.try_wait().expect("our child"));
+        // It would go on after the test.
+        narrow.kill().expect("our child");
+        let said = narrow.wait_with_output().expect("our child");
+        assert!(ended.is_some(), "{columns} columns");
+        assert_eq!(text(&said).lines().next(), Some(heading));
+    }
+}
+
+/// `pcp nixl` on a terminal of ten lines, until the value ends.
+struct Screen {
+    script: Child,
+    typescript: PathBuf,
+}
+
+impl Screen {
+    fn start(home: &Home, pmcd: &Pmcd, name: &str, retry: Option<&str>) -> Self {
+        let typescript = home.path(name);
+        let mut script = pcp(home, pmcd.tool("script"));
+        script.env("LINES", "10").env("TERM", "xterm");
+        script.env_remove("PMCD_RECONNECT_TIMEOUT");
+        script.envs(retry.map(|seconds| ("PMCD_RECONNECT_TIMEOUT", seconds)));
+        script.args(["-qfec", "pcp nixl -t 0.2"]).arg(&typescript);
+        let script = script.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        Self {
+            script: script.expect("it starts"),
+            typescript,
+        }
+    }
+
+    /// All that was drawn.
+    fn drawn(&self) -> String {
+        std::fs::read_to_string(&self.typescript).unwrap_or_default()
+    }
+
+    /// How often this was drawn.
+    fn count(&self, text: &str) -> usize {
+        self.drawn().matches(text).count()
+    }
+
+    /// Waits until what was drawn last has the agent.
+    fn shows_steady(&self) {
+        wait_for("the agent is shown", || {
+            let drawn = self.drawn();
+            let (_, last) = drawn.rsplit_once("\x1b[H\x1b[J")?;
+            last.contains("steady ").then_some(())
+        });
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        if let Ok(pid) = i32::try_from(self.script.id()) {
+            // What it runs ends with it.
+            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        }
+        let _ = self.script.wait();
+    }
+}
+
+#[test]
+fn a_screen_says_that_there_is_no_answer_and_goes_on_when_there_is_one() {
+    let home = Home::new();
+    let _ring = RingWriter::create(&home.ring("steady"), Layout::V4, 64).expect("a ring");
+    let pmcd = Pmcd::start(&home);
+    pmcd.becomes(&[("steady", 0)]);
+    let screen = Screen::start(&home, &pmcd, "typescript", None);
+    screen.shows_steady();
+    let signal = |pid: u32, signal| {
+        let pid = i32::try_from(pid).expect("a pid");
+        kill(Pid::from_raw(pid), signal).expect("it runs");
+    };
+    signal(pmcd.pmda_pid(), Signal::SIGKILL);
+    wait_for("it is missed", || {
+        (screen.count("  no values: ") > 0).then_some(())
+    });
+    // pmcd starts agents anew that have ended.
+    signal(pmcd.pid(), Signal::SIGHUP);
+    screen.shows_steady();
+}
+
+#[test]
+fn a_screen_goes_on_when_pmcd_is_back_unless_the_user_wants_it_later() {
+    const AWAY: &str = "  no values: pmcd does not answer";
+    let home = Home::new();
+    let _ring = RingWriter::create(&home.ring("steady"), Layout::V4, 64).expect("a ring");
+    let mut pmcd = Pmcd::start(&home);
+    pmcd.becomes(&[("steady", 0)]);
+    let at_once = Screen::start(&home, &pmcd, "at-once", None);
+    let later = Screen::start(&home, &pmcd, "later", Some("3600"));
+    for screen in [&at_once, &later] {
+        screen.shows_steady();
+    }
+    pmcd.kill();
+    // Of itself libpcp would try after 5 s, 10 s more, 20 s more and so on.
+    for screen in [&at_once, &later] {
+        wait_for("it is missed", || (screen.count(AWAY) >= 40).then_some(()));
+    }
+    pmcd.start_anew();
+    pmcd.wait_until_it_answers();
+    let before = at_once.count(AWAY);
+    at_once.shows_steady();
+    let missed = at_once.count(AWAY) - before;
+    assert!(missed < 15, "{missed} times after pmcd was back");
+    let before = later.count(AWAY);
+    wait_for("the other does not ask yet", || {
+        (later.count(AWAY) >= before + 10).then_some(())
+    });
+}
+
+#[test]
+fn on_a_terminal_it_is_one_screen_with_as_many_agents_as_there_is_room_for() {
+    let home = Home::new();
+    let pmcd = Pmcd::start(&home);
+    let _rings: Vec<_> = (0..20)
+        .map(|number| {
+            let path = home.ring(format!("agent-{number:02}"));
+            RingWriter::create(&path, Layout::V4, 16).expect("a ring")
+        })
+        .collect();
+    wait_for("all are there", || {
+        (pmcd.count("nixl.agent.state") == 20).then_some(())
+    });
+    let mut script = pcp(&home, pmcd.tool("script"));
+    script.env("LINES", "10").env("TERM", "xterm");
+    script
+        .args(["-qec", "pcp nixl -t 0.2 -s 2 -k agent"])
+        .arg(home.path("typescript"));
+    let drawn = run(&mut script);
+    let screens: Vec<_> = drawn.split("\x1b[H\x1b[J").collect();
+    assert_eq!((screens.len(), screens[0]), (3, ""), "{drawn}");
+    for screen in &screens[1..] {
+        let lines: Vec<_> = screen.lines().map(str::trim_end).collect();
+        assert_eq!(lines.len(), 10, "{screen}");
+        assert!(
+            lines[2].starts_with("agent-00 ") && lines[8].starts_with("agent-06 "),
+            "{screen}"
+        );
+        assert_eq!(lines[9], "... and 13 more");
+    }
+}
