@@ -1,6 +1,7 @@
 //! pmdanixl, the Performance Co-Pilot agent (PMDA) for the telemetry of NVIDIA NIXL.
 //!
-//! Modules in their order: each imports only modules above it. `qa/packaging/imports.rs` checks that, and lists what is still to be done.
+//! Modules in their order: each imports only modules above it. `qa/packaging/imports.rs` checks that, and lists what is still to be
+//! done.
 //!
 //! | module | owns |
 //! | --- | --- |
