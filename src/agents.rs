@@ -18,7 +18,6 @@ use crate::state::ledger::Books;
 use crate::state::record::Saved;
 use crate::state::{RecordId, State};
 use descriptors::Descriptors;
-use drain::Spent;
 use forget::Forgetting;
 use newcomers::Newcomers;
 use place::Place;
@@ -30,6 +29,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use table::Table;
+use turns::Turns;
 
 pub mod agent;
 pub mod counts;
@@ -50,6 +50,7 @@ mod seats;
 mod stores;
 mod surveys;
 mod table;
+mod turns;
 pub use table::AgentKey;
 
 /// How often room in the state file is tried for again after there was none.
@@ -104,17 +105,12 @@ pub struct Agents {
     /// Surveys that were finished, and the time that all of them took.
     surveys: u64,
     survey_time: Duration,
-    /// Whose turn it is: its place in the table.
-    next_served: usize,
-    /// Nothing, between drains: who holds more than a batch.
-    more: Vec<AgentKey>,
+    turns: Turns,
     agents: Table,
     by_place: HashMap<Place, AgentKey>,
     by_name: HashMap<OsString, Vec<AgentKey>>,
     seats: Seats,
     newcomers: Newcomers,
-    /// How the time of this tick was shared.
-    spent: Spent,
     /// Who gave its place up since the last drain.
     gave_up: Vec<Change>,
     /// How often there was no place for what was found.
@@ -173,14 +169,12 @@ impl Agents {
             silent: None,
             surveys: 0,
             survey_time: Duration::ZERO,
-            next_served: 0,
-            more: Vec::new(),
+            turns: Turns::default(),
             agents: Table::default(),
             by_place: HashMap::new(),
             by_name: HashMap::new(),
             seats: Seats::default(),
             newcomers: Newcomers::default(),
-            spent: Spent::default(),
             gave_up: Vec::new(),
             refused_places: 0,
             turned_away: HashSet::new(),

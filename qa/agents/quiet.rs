@@ -121,11 +121,16 @@ fn a_drain_that_goes_on_gives_no_second_turn_to_those_that_had_nothing_more() {
         core.host_sent()
     };
     push(&mut one, 10);
-    assert_eq!(drain(&mut core, began), 12);
+    push(&mut other, 10);
+    core.advance(TICK);
+    assert!(!core.drain_since(began, Duration::ZERO), "one of them waits");
+    assert_eq!(core.host_sent(), 12);
     push(&mut one, 100);
-    push(&mut other, 100);
     let after = drain(&mut core, began);
-    assert_eq!(after, 112, "one had its turn, the other was passed over");
+    assert_eq!(after, 22, "the first had its turn");
+    push(&mut other, 100);
+    let began = core.now() + TICK;
+    assert_eq!(drain(&mut core, began), 222, "a tick begins");
     // One that holds more than is taken at a time has as many turns as that takes.
     let mut full = RingWriter::create(&core.path("full"), Layout::V4, 1 << 14).expect("a ring");
     push(&mut full, 1);

@@ -8,26 +8,9 @@ use crate::error::Refusal;
 use crate::log;
 use crate::producer::presence::check_every;
 use crate::state::State;
-use std::collections::HashMap;
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-
-/// How many agents in which nothing happens are passed over between two looks at the clock.
-const LOOK_AT_CLOCK: usize = 64;
-
-/// How a drain goes.
-#[derive(Clone, Copy, Debug)]
-struct Pass {
-    now: Now,
-    /// When it is cut off.
-    end: Instant,
-    /// Those that were drained to their end since then are passed over.
-    since: Option<Instant>,
-    /// Whether those have their turn as well whose user has had his share.
-    all: bool,
-}
 
 /// What drains of several agents came to.
 #[derive(Debug, Default)]
@@ -36,53 +19,16 @@ struct FoundOut {
     again: Vec<PathBuf>,
     /// Whether the state file turned out to be broken.
     broken: bool,
-    /// Agents of which more waits than was taken.
-    more: Vec<AgentKey>,
-    /// Agents of users who have had their share of the time, for when the others have had theirs.
-    later: Vec<AgentKey>,
-    spent: Spent,
-}
-
-/// How long the agents of each user have taken, of one tick or answer.
-#[derive(Debug, Default)]
-pub(super) struct Spent {
-    /// When the tick began.
-    began: Option<Instant>,
-    by_owner: HashMap<Option<u32>, Duration>,
-    total: Duration,
-}
-
-/// How much more than the others a user may have had before his agents wait.
-const AHEAD: Duration = Duration::from_millis(1);
-
-impl Spent {
-    /// Nothing yet; the room for users stays.
-    fn begin(&mut self, began: Option<Instant>) {
-        self.by_owner.clear();
-        (self.began, self.total) = (began, Duration::ZERO);
-    }
-
-    fn add(&mut self, owner: Option<u32>, took: Duration) {
-        *self.by_owner.entry(owner).or_default() += took;
-        self.total += took;
-    }
-
-    /// Whether a user has had more than his share, where so many have agents.
-    fn is_over(&self, owner: Option<u32>, owners: usize) -> bool {
-        let own = self.by_owner.get(&owner).copied().unwrap_or_default();
-        let owners = u32::try_from(owners).unwrap_or(u32::MAX).max(1);
-        own > self.total / owners + AHEAD
-    }
 }
 
 impl Agents {
-    /// Counts the events that wait in the rings, and lets agents that have exited go when it is time. When the budget is
-    /// used up, the rest has its turn first the next time; whether there is none.
+    /// Drains the rings and stores of all agents in which something happens, until the budget is used up; at least one agent.
+    /// What is left has its turn first the next time. Returns true if nothing is left.
     pub fn drain(&mut self, now: Instant, budget: Duration, changes: &mut Vec<Change>) -> bool {
         self.drain_since(None, now, budget, changes)
     }
 
-    /// Goes on with a drain that was cut off, and began then: whoever had nothing more in it has no second turn.
+    /// Goes on with the drain of the tick that began then, as [`Agents::drain`].
     pub fn drain_on(
         &mut self,
         began: Instant,
@@ -106,43 +52,18 @@ impl Agents {
         let now = self.clock.at(now);
         self.books.check_every = check_every(self.seats.total());
         self.books.for_answer = since.is_none();
-        let pass = Pass {
-            now,
-            end,
-            since,
-            all: false,
-        };
-        let mut found = FoundOut {
-            more: std::mem::take(&mut self.more),
-            ..FoundOut::default()
-        };
-        // A tick goes on in pieces.
-        found.spent = std::mem::take(&mut self.spent);
-        if since.is_none() || found.spent.began != since {
-            found.spent.begin(since);
+        if self.turns.begin(since) {
+            for (key, agent) in self.agents.due(now.instant) {
+                self.turns.push(agent.name.owner, key);
+            }
         }
-        let (places, first) = (self.agents.places(), self.next_served);
-        let first = if first < places { first } else { 0 };
-        let mut in_time = [first..places, 0..first]
-            .into_iter()
-            .all(|range| self.drain_range(range, pass, &mut found, changes));
-        let later = std::mem::take(&mut found.later);
-        in_time = in_time
-            && later.into_iter().all(|key| {
-                let pass = Pass { all: true, ..pass };
-                self.drain_range(key.place()..key.place() + 1, pass, &mut found, changes)
-            });
-        let pass = Pass { all: true, ..pass };
-        // Those that hold more than a batch, in turn: who has more still is behind the last.
-        let mut next = 0;
-        while in_time && next < found.more.len() {
-            let only = found.more[next].place();
-            next += 1;
-            in_time = self.drain_range(only..only + 1, pass, &mut found, changes);
+        let mut found = FoundOut::default();
+        while let Some(key) = self.turns.pop() {
+            self.drain_agent(key, now, end, &mut found, changes);
+            if Instant::now() >= end {
+                break;
+            }
         }
-        found.more.clear();
-        self.more = found.more;
-        self.spent = found.spent;
         self.again = !found.again.is_empty();
         for path in found.again {
             if let (Some(directory), Some(name)) = (path.parent(), path.file_name()) {
@@ -160,78 +81,50 @@ impl Agents {
             self.forget_some(now.instant, changes);
         }
         self.freed(&changes[before..]);
-        in_time
+        self.turns.is_empty()
     }
 
-    /// Drains the agents in these places, one after the other; whether that was done in time.
-    fn drain_range(
+    /// Drains one agent: a batch of each of its rings, and its store.
+    fn drain_agent(
         &mut self,
-        places: Range<usize>,
-        pass: Pass,
+        key: AgentKey,
+        now: Now,
+        end: Instant,
         found: &mut FoundOut,
         changes: &mut Vec<Change>,
-    ) -> bool {
-        let Pass {
-            now,
-            end,
-            since,
-            all,
-        } = pass;
-        let owners = self.seats.owners();
-        let mut started = Instant::now();
-        for (number, place) in places.enumerate() {
-            let quiet = self.agents.quiet(place);
-            if since.is_some_and(|since| quiet.was_drained(since)) || quiet.holds(now.instant) {
-                if number % LOOK_AT_CLOCK == 0 && Instant::now() >= end {
-                    self.next_served = place + 1;
-                    return false;
-                }
-                continue;
-            }
-            let Some((key, quiet, agent)) = self.agents.at(place) else {
-                continue;
-            };
-            let owner = agent.name.owner;
-            if !all && found.spent.is_over(owner, owners) {
-                found.later.push(key);
-                continue;
-            }
-            let _about = log::about(owner);
-            let drained = catch_unwind(AssertUnwindSafe(|| agent.drain(now, end, &mut self.books)));
-            let Ok(outcome) = drained else {
-                self.set_apart(key);
-                changes.extend(self.turn(key, now.instant));
-                self.recount(key);
-                self.next_served = place + 1;
-                continue;
-            };
-            for id in outcome.gone {
-                self.attached.remove(&id);
-            }
-            changes.extend(turned(key, agent, now.instant));
-            changes.extend(agent.turn_ranges().then_some(Change::Ranges(key)));
-            found.again.extend(outcome.again);
-            let after = Instant::now();
-            found.spent.add(owner, after - started);
-            started = after;
-            let in_time = after < end;
-            let drained = (in_time && !outcome.more).then_some(now.instant);
-            match outcome.unseen {
-                // It waits for an answer, which is not kept for it for long.
-                true => *quiet = Quiet::default(),
-                false => quiet.renew(agent, &now, drained, &self.books),
-            }
-            found.broken |= outcome.broken;
-            self.asks |= agent.asks();
-            self.may_wait |= agent.wants_facts();
-            found.more.extend(outcome.more.then_some(key));
-            self.recount(key);
-            self.next_served = place + 1;
-            if !in_time {
-                return false;
+    ) {
+        let Some((quiet, agent)) = self.agents.at(key) else {
+            return;
+        };
+        let owner = agent.name.owner;
+        let _about = log::about(owner);
+        let drained = catch_unwind(AssertUnwindSafe(|| agent.drain(now, end, &mut self.books)));
+        let Ok(outcome) = drained else {
+            self.set_apart(key);
+            changes.extend(self.turn(key, now.instant));
+            return self.recount(key);
+        };
+        for id in outcome.gone {
+            self.attached.remove(&id);
+        }
+        changes.extend(turned(key, agent, now.instant));
+        changes.extend(agent.turn_ranges().then_some(Change::Ranges(key)));
+        found.again.extend(outcome.again);
+        match outcome.unseen {
+            // It waits for an answer, which is not kept for it for long.
+            true => *quiet = Quiet::default(),
+            false => {
+                let is_whole = !outcome.more && Instant::now() < end;
+                quiet.renew(agent, &now, is_whole, &self.books);
             }
         }
-        true
+        if outcome.more {
+            self.turns.push(owner, key);
+        }
+        found.broken |= outcome.broken;
+        self.asks |= agent.asks();
+        self.may_wait |= agent.wants_facts();
+        self.recount(key);
     }
 
     pub(super) fn turn(&mut self, key: AgentKey, now: Instant) -> Option<Change> {

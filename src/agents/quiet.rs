@@ -12,8 +12,6 @@ use std::time::{Duration, Instant};
 pub(super) struct Quiet {
     /// `None`: the agent is not passed over.
     until: Option<Instant>,
-    /// When it was last drained to its end.
-    drained: Option<Instant>,
     /// Its ring, or its store.
     file: Option<Rest>,
     /// Its other files: a ring that was replaced and is written to all the same, or a ring beside a store.
@@ -24,16 +22,10 @@ pub(super) struct Quiet {
 const GONE: Duration = Duration::from_secs(3600);
 
 impl Quiet {
-    /// As of a drain that has just been; `drained` is when that was, if it left nothing. An agent in which nothing happens is looked
+    /// As of a drain that has just been; `is_whole` says whether that left nothing. An agent in which nothing happens is looked
     /// at as often as it is asked who has its file: what passes with time alone is found out as late as that, but for the end of
     /// one that has exited, which is known beforehand.
-    pub(super) fn renew(
-        &mut self,
-        agent: &Agent,
-        now: &Now,
-        drained: Option<Instant>,
-        books: &Books,
-    ) {
+    pub(super) fn renew(&mut self, agent: &Agent, now: &Now, is_whole: bool, books: &Books) {
         let look = books.check_every;
         let left = match agent.entry.silent_since {
             Some(since) if agent.entry.active => {
@@ -50,12 +42,12 @@ impl Quiet {
         });
         let without = if agent.entry.active { look } else { GONE };
         self.until = now.instant.checked_add(left.min(without));
-        (self.drained, self.file) = (drained, None);
+        self.file = None;
         // Its room stays, for a tick allocates nothing.
         self.more.clear();
         let is_settled = agent.entry.active == agent.shown;
         // Of several rings not all may have had their turn.
-        let is_whole = agent.sources.len() < 2 || drained.is_some();
+        let is_whole = agent.sources.len() < 2 || is_whole;
         for (number, (until, rest)) in rings.chain(store).enumerate() {
             let earliest = self.until.zip(until).map(|(one, other)| one.min(other));
             self.until = earliest.filter(|_| rest.is_some());
@@ -65,11 +57,6 @@ impl Quiet {
             }
         }
         self.until = self.until.filter(|_| is_settled && is_whole);
-    }
-
-    /// Whether nothing was left in it by a drain since then.
-    pub(super) fn was_drained(&self, since: Instant) -> bool {
-        self.drained.is_some_and(|drained| drained >= since)
     }
 
     /// Whether a drain would change nothing.

@@ -71,11 +71,6 @@ impl Seats {
         self.total
     }
 
-    /// How many users have any.
-    pub fn owners(&self) -> usize {
-        self.by_owner.len()
-    }
-
     fn of(&self, owner: Owner) -> usize {
         self.by_owner.get(&owner).copied().unwrap_or(0)
     }

@@ -3,6 +3,7 @@
 use super::quiet::Quiet;
 use crate::agents::agent::Agent;
 use slab::Slab;
+use std::time::Instant;
 
 /// Names an agent for as long as it is known; one that comes later may have the key of one that was forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,18 +52,28 @@ impl Table {
         self.agents.get_mut(key.0).map(|agent| &mut **agent)
     }
 
-    /// The agent in this place, and what a drain looks at first.
-    pub fn at(&mut self, place: usize) -> Option<(AgentKey, &mut Quiet, &mut Agent)> {
-        let agent = self.agents.get_mut(place)?;
-        Some((AgentKey(place), &mut self.quiet[place], agent))
+    /// An agent, and what tells whether it is due.
+    pub fn at(&mut self, key: AgentKey) -> Option<(&mut Quiet, &mut Agent)> {
+        let agent = self.agents.get_mut(key.0)?;
+        Some((&mut self.quiet[key.0], agent))
     }
 
-    /// What a drain looks at first, of an agent in this place or, where there is none, of nobody.
+    /// The agents in which something happens.
+    pub fn due(&self, now: Instant) -> impl Iterator<Item = (AgentKey, &Agent)> {
+        let quiet = self.quiet.iter().enumerate();
+        quiet
+            .filter(move |(_, quiet)| !quiet.holds(now))
+            .filter_map(|(place, _)| Some((AgentKey(place), &**self.agents.get(place)?)))
+    }
+
+    /// What tells whether the agent in this place is due.
+    #[cfg(test)]
     pub fn quiet(&self, place: usize) -> &Quiet {
         &self.quiet[place]
     }
 
-    /// How many places there are: all agents are below.
+    /// Number of places. All agents are below.
+    #[cfg(test)]
     pub fn places(&self) -> usize {
         self.quiet.len()
     }
@@ -92,7 +103,13 @@ impl Table {
     }
 }
 
+#[cfg(test)]
 impl AgentKey {
+    /// The key of the agent in a place of the table.
+    pub(super) fn of(place: usize) -> Self {
+        Self(place)
+    }
+
     /// Its place in the table.
     pub(super) fn place(self) -> usize {
         self.0

@@ -1,0 +1,86 @@
+//! Whose turn it is: users one after the other, and of each user the agents one after the other.
+
+use super::AgentKey;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Instant;
+
+/// Users whose empty queues are kept: a tick allocates nothing.
+const KEPT_USERS: usize = 64;
+
+/// The owner of an agent's files. `None`: the state file of an earlier version did not say.
+type Owner = Option<u32>;
+
+/// Agents that are to be drained, by user. One turn drains one batch of each ring of one agent.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    /// When the tick began for which the agents were queued last.
+    began: Option<Instant>,
+    users: VecDeque<Owner>,
+    agents: HashMap<Owner, VecDeque<AgentKey>>,
+    queued: HashSet<AgentKey>,
+}
+
+impl Turns {
+    /// True if agents are to be queued: a tick begins, or nothing is left of the one before.
+    pub fn begin(&mut self, began: Option<Instant>) -> bool {
+        let begins = began.is_none() || self.began != began || self.is_empty();
+        self.began = began;
+        begins
+    }
+
+    /// Puts an agent behind the others of its owner, unless it is queued.
+    pub fn push(&mut self, owner: Owner, key: AgentKey) {
+        if !self.queued.insert(key) {
+            return;
+        }
+        let agents = self.agents.entry(owner).or_default();
+        if agents.is_empty() {
+            self.users.push_back(owner);
+        }
+        agents.push_back(key);
+    }
+
+    /// True if no agent is queued.
+    pub fn is_empty(&self) -> bool {
+        self.users.is_empty()
+    }
+
+    /// The next agent. Its user is behind all others then.
+    pub fn pop(&mut self) -> Option<AgentKey> {
+        let owner = self.users.pop_front()?;
+        let agents = self.agents.get_mut(&owner)?;
+        let key = agents.pop_front();
+        if !agents.is_empty() {
+            self.users.push_back(owner);
+        } else if self.agents.len() > KEPT_USERS {
+            self.agents.remove(&owner);
+        }
+        self.queued.remove(&key?);
+        key
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_have_their_turns_one_after_the_other() {
+        let mut turns = Turns::default();
+        for number in [0, 1, 2, 0] {
+            turns.push(Some(1), AgentKey::of(number));
+        }
+        turns.push(Some(2), AgentKey::of(9));
+        turns.push(None, AgentKey::of(8));
+        let order: Vec<_> = std::iter::from_fn(|| turns.pop()).collect();
+        assert_eq!(order, [0, 9, 8, 1, 2].map(AgentKey::of));
+        // An agent with more events is behind the others of its user.
+        turns.push(Some(1), AgentKey::of(0));
+        turns.push(Some(1), AgentKey::of(1));
+        assert_eq!(turns.pop(), Some(AgentKey::of(0)));
+        turns.push(Some(1), AgentKey::of(0));
+        assert_eq!(turns.pop(), Some(AgentKey::of(1)));
+        assert_eq!(turns.pop(), Some(AgentKey::of(0)));
+        assert_eq!(turns.pop(), None);
+    }
+}
