@@ -184,7 +184,6 @@ where
         let line = Line {
             level: *event.metadata().level(),
             about: ABOUT.get(),
-            place: event.metadata().callsite(),
             minute: chrono::Utc::now().timestamp() / 60,
         };
         let fate = match is_debug() {

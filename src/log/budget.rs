@@ -1,23 +1,20 @@
-//! How much is logged: lines in a minute, of one user's files and of all users', and bytes of a run.
+//! How much is logged: lines in a minute, and bytes of a run.
 //!
-//! What strangers can cause has limits of its own, and less than all of the length, so that it keeps out nothing else.
+//! Each user whose files cause lines has a budget, and all of them together less than the whole log, so that they keep out
+//! nothing that is about the daemon itself.
 
 use std::collections::HashMap;
 use tracing::Level;
-use tracing::callsite::Identifier;
 
-/// Lines in a minute that are about nobody's files, of each level.
-const OWN: u32 = 60;
-/// Lines in a minute about one user's files that say the same, of all that they say, and about all users' files.
-const ONE_KIND: u32 = 30;
-const ONE_USER: u32 = 60;
-const ALL_USERS: u32 = 120;
-/// Users of whom lines are counted by themselves.
+/// Lines in a minute: about one user's files, and about nobody's files of each level.
+const LINES: u32 = 60;
+/// Users that have a budget of their own; nothing is logged about files of others.
 const MOST_USERS: usize = 1024;
-/// Bytes of all lines of one run, and of those about files, of which nobody has more than is left for the others; of what comes
-/// then, a line a minute says how much it was.
+/// Bytes of all lines of one run, of those about files, and of those about one user's files. Of what comes then, a line a minute
+/// says how much it was.
 pub const MAX_BYTES: u64 = 16 << 20;
 const MAX_BYTES_OF_FILES: u64 = 8 << 20;
+const MAX_BYTES_OF_USER: u64 = 2 << 20;
 
 /// A line that is to be logged.
 #[derive(Debug)]
@@ -25,8 +22,6 @@ pub struct Line {
     pub level: Level,
     /// The user whose files it is about.
     pub about: Option<u32>,
-    /// Where in the program it is written.
-    pub place: Identifier,
     /// Minutes since 1970.
     pub minute: i64,
 }
@@ -42,18 +37,23 @@ pub enum Fate {
     Full(u64),
 }
 
-/// What was logged in this minute, and in all.
+/// What was logged about one user's files.
+#[derive(Debug, Default)]
+struct User {
+    /// In this minute.
+    lines: u32,
+    bytes: u64,
+}
+
+/// What was logged.
 #[derive(Debug, Default)]
 pub struct Budget {
     minute: i64,
+    /// Lines of this minute about nobody's files.
     own: HashMap<Level, u32>,
-    users: HashMap<u32, u32>,
-    kinds: HashMap<(u32, Identifier), u32>,
-    all_users: u32,
+    users: HashMap<u32, User>,
     bytes: u64,
     bytes_of_files: u64,
-    /// The same of each user, of those that came first.
-    bytes_of_users: HashMap<u32, u64>,
     left_out: u64,
     /// How many of these were said, and in which minute.
     said: (u64, i64),
@@ -69,20 +69,10 @@ impl Budget {
     pub fn add(&mut self, line: &Line, bytes: usize) {
         let bytes = bytes as u64;
         self.bytes += bytes;
-        let Some(uid) = line.about else {
-            return;
-        };
-        self.bytes_of_files += bytes;
-        if self.bytes_of_users.len() < MOST_USERS || self.bytes_of_users.contains_key(&uid) {
-            *self.bytes_of_users.entry(uid).or_default() += bytes;
+        if let Some(user) = line.about.and_then(|uid| self.users.get_mut(&uid)) {
+            user.bytes += bytes;
+            self.bytes_of_files += bytes;
         }
-    }
-
-    /// Whether a line about this user's files, or about nobody's, is one too many for this run.
-    fn is_full(&self, about: Option<u32>) -> bool {
-        let of_user = |uid: u32| self.bytes_of_users.get(&uid).copied().unwrap_or(0);
-        let left = MAX_BYTES_OF_FILES.saturating_sub(self.bytes_of_files);
-        self.bytes >= MAX_BYTES || about.is_some_and(|uid| left <= of_user(uid))
     }
 
     /// What is to be done with a line.
@@ -90,19 +80,19 @@ impl Budget {
         if self.minute != line.minute {
             self.minute = line.minute;
             self.own.clear();
-            self.users.clear();
-            self.kinds.clear();
-            self.all_users = 0;
+            self.users.values_mut().for_each(|user| user.lines = 0);
         }
-        let fate = match line.about {
-            None => self.judge_own(line.level),
-            Some(uid) => self.judge_users(uid, line),
-        };
+        let fate = self.judge_line(line);
         if fate == Fate::LeftOut {
             self.left_out += 1;
             return fate;
         }
-        if !self.is_full(line.about) {
+        let user = line.about.and_then(|uid| self.users.get(&uid));
+        let is_full = self.bytes >= MAX_BYTES
+            || user.is_some_and(|user| {
+                user.bytes >= MAX_BYTES_OF_USER || self.bytes_of_files >= MAX_BYTES_OF_FILES
+            });
+        if !is_full {
             return fate;
         }
         self.left_out += 1;
@@ -114,81 +104,42 @@ impl Budget {
         Fate::Full(self.left_out - said)
     }
 
-    fn judge_own(&mut self, level: Level) -> Fate {
-        // Errors are few, and want something done.
-        if level == Level::ERROR {
-            return Fate::Written;
-        }
-        let lines = self.own.entry(level).or_default();
-        *lines += 1;
-        let note = || "further lines like these are not logged in this minute".into();
-        fate(*lines, OWN, note)
-    }
-
-    fn judge_users(&mut self, uid: u32, line: &Line) -> Fate {
-        let is_known = self.users.contains_key(&uid);
-        let is_over = self.all_users >= ALL_USERS || (!is_known && self.users.len() >= MOST_USERS);
-        let of_user = self.users.get(&uid).copied().unwrap_or(0);
-        let kind = (uid, line.place.clone());
-        let of_kind = self.kinds.get(&kind).copied().unwrap_or(0);
-        if is_over || of_user >= ONE_USER || of_kind >= ONE_KIND {
-            return Fate::LeftOut;
-        }
-        self.all_users += 1;
-        self.users.insert(uid, of_user + 1);
-        self.kinds.insert(kind, of_kind + 1);
-        let whose = match uid {
-            super::ANYBODY => String::new(),
-            uid => format!(" of user {uid}"),
+    /// What is to be done with a line as far as the minute's lines say.
+    fn judge_line(&mut self, line: &Line) -> Fate {
+        let (lines, whose) = match line.about {
+            // Errors are few, and want something done.
+            None if line.level == Level::ERROR => return Fate::Written,
+            None => (self.own.entry(line.level).or_default(), " like these".into()),
+            Some(uid) => {
+                if self.users.len() >= MOST_USERS && !self.users.contains_key(&uid) {
+                    return Fate::LeftOut;
+                }
+                let whose = match uid {
+                    super::ANYBODY => " about files".into(),
+                    uid => format!(" about files of user {uid}"),
+                };
+                (&mut self.users.entry(uid).or_default().lines, whose)
+            }
         };
-        if self.all_users == ALL_USERS {
-            Fate::Last("further lines about files are not logged in this minute".into())
-        } else if of_user + 1 == ONE_USER {
-            Fate::Last(format!(
-                "further lines about files{whose} are not logged in this minute"
-            ))
-        } else {
-            fate(of_kind + 1, ONE_KIND, || {
-                format!("further lines like this about files{whose} are not logged in this minute")
-            })
+        *lines = lines.saturating_add(1);
+        match *lines {
+            line if line < LINES => Fate::Written,
+            LINES => Fate::Last(format!(
+                "further lines{whose} are not logged in this minute"
+            )),
+            _ => Fate::LeftOut,
         }
-    }
-}
-
-/// That of the nth line of so many.
-fn fate(line: u32, most: u32, note: impl FnOnce() -> String) -> Fate {
-    match line {
-        line if line < most => Fate::Written,
-        line if line == most => Fate::Last(note()),
-        _ => Fate::LeftOut,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracing::callsite::Callsite;
-    use tracing::{Metadata, subscriber::Interest};
-
-    /// A place in a program.
-    struct Place;
-
-    impl Callsite for Place {
-        fn set_interest(&self, _: Interest) {}
-        fn metadata(&self) -> &Metadata<'_> {
-            unreachable!("never asked")
-        }
-    }
-
-    static HERE: (Place, u8) = (Place, 1);
-    static THERE: (Place, u8) = (Place, 2);
 
     fn line(level: Level, about: Option<u32>, minute: i64) -> Line {
-        let place = Identifier(&HERE.0);
         Line {
             level,
             about,
-            place,
             minute,
         }
     }
@@ -202,69 +153,56 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_that_is_written_in_a_minute_says_so() {
+    fn last_line_that_is_written_in_a_minute_says_so() {
         let mut budget = Budget::default();
         let warning = line(Level::WARN, None, 7);
         assert_eq!(written(&mut budget, &warning, 100), (60, 1));
         // Each level has its own, errors have no limit, and the next minute is another.
-        assert_eq!(
-            written(&mut budget, &line(Level::INFO, None, 7), 100),
-            (60, 1)
-        );
-        assert_eq!(
-            written(&mut budget, &line(Level::ERROR, None, 7), 100),
-            (100, 0)
-        );
-        assert_eq!(
-            written(&mut budget, &line(Level::WARN, None, 8), 100),
-            (60, 1)
-        );
+        let info = line(Level::INFO, None, 7);
+        assert_eq!(written(&mut budget, &info, 100), (60, 1));
+        let error = line(Level::ERROR, None, 7);
+        assert_eq!(written(&mut budget, &error, 100), (100, 0));
+        let later = line(Level::WARN, None, 8);
+        assert_eq!(written(&mut budget, &later, 100), (60, 1));
         assert_eq!(budget.left_out(), 120);
     }
 
     #[test]
-    fn what_is_said_of_one_users_files_keeps_nothing_else_out() {
+    fn lines_about_one_users_files_keep_nothing_else_out() {
         let mut budget = Budget::default();
-        let of = |uid| line(Level::WARN, Some(uid), 7);
-        assert_eq!(written(&mut budget, &of(1), 1000), (30, 1));
-        // Something else of his, then another's.
-        let mut other = of(1);
-        other.place = Identifier(&THERE.0);
-        assert_eq!(written(&mut budget, &other, 1000), (30, 1));
-        assert_eq!(written(&mut budget, &of(2), 5), (5, 0));
-        // Many users together are no more than these, and the daemon's own lines are not among them.
-        let all: usize = (3..100)
-            .map(|uid| written(&mut budget, &of(uid), 5).0)
-            .sum();
-        assert_eq!(all, 120 - 65);
-        assert_eq!(
-            written(&mut budget, &line(Level::WARN, None, 7), 100),
-            (60, 1)
-        );
+        let of = |uid, minute| line(Level::WARN, Some(uid), minute);
+        assert_eq!(written(&mut budget, &of(1, 7), 1000), (60, 1));
+        assert_eq!(written(&mut budget, &of(2, 7), 5), (5, 0));
+        assert_eq!(written(&mut budget, &of(1, 8), 1000), (60, 1));
+        let own = line(Level::WARN, None, 8);
+        assert_eq!(written(&mut budget, &own, 100), (60, 1));
+        // Of more users than are known nothing is logged.
+        let all = 3..3000_u32;
+        let logged = all.filter(|&uid| written(&mut budget, &of(uid, 8), 1).0 == 1);
+        assert_eq!(logged.count(), MOST_USERS - 2);
     }
 
     #[test]
-    fn a_log_that_is_long_enough_says_once_a_minute_what_it_left_out() {
+    fn log_that_is_long_enough_says_once_a_minute_what_it_left_out() {
         let mut budget = Budget::default();
         let (own, file) = (line(Level::INFO, None, 7), line(Level::INFO, Some(1), 7));
-        budget.add(&file, (4 << 20) - 1);
+        assert_eq!(budget.judge(&file), Fate::Written);
+        budget.add(&file, (2 << 20) - 1);
         assert_eq!(budget.judge(&file), Fate::Written);
         budget.add(&file, 1);
-        // What is about files may have half of it, and one user as much as he leaves.
         assert_eq!(budget.judge(&file), Fate::Full(1));
         assert_eq!(budget.judge(&file), Fate::LeftOut);
-        let second = line(Level::INFO, Some(2), 7);
-        assert_eq!(budget.judge(&second), Fate::Written);
-        budget.add(&second, 2 << 20);
-        assert_eq!(budget.judge(&second), Fate::LeftOut);
-        assert_eq!(budget.judge(&line(Level::INFO, Some(3), 7)), Fate::Written);
+        // The files of all users together may have half of it.
+        for uid in 2..5 {
+            let file = line(Level::INFO, Some(uid), 7);
+            assert_eq!(budget.judge(&file), Fate::Written);
+            budget.add(&file, 2 << 20);
+        }
+        let late = line(Level::INFO, Some(9), 7);
+        assert_eq!(budget.judge(&late), Fate::LeftOut);
         assert_eq!(budget.judge(&own), Fate::Written);
-        budget.add(&own, 10 << 20);
-        assert_eq!(
-            budget.judge(&own),
-            Fate::LeftOut,
-            "it was said in this minute"
-        );
+        budget.add(&own, 8 << 20);
+        assert_eq!(budget.judge(&own), Fate::LeftOut, "it was said in this minute");
         assert_eq!(budget.judge(&line(Level::INFO, None, 8)), Fate::Full(4));
     }
 }
