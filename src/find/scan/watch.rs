@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 /// So many are opened between two looks at the clock.
 const LOOK_AT_CLOCK: usize = 8;
 
-/// The directories that are looked through. Those that patterns match are at most so many; where there are more, whoever has
-/// fewer of them than his share (all, divided by the users who have any) takes the place of one of the user who has most.
+/// The directories that are looked through. Those that patterns match are at most `max_directories`; where there are more, a user
+/// takes the place of one of the user who has most, provided that this user has at least two more.
 #[derive(Debug)]
 pub struct Watch {
     all: Vec<Watched>,
@@ -205,15 +205,10 @@ impl Watch {
             return true;
         }
         let has = self.counts.get(&owner).copied().unwrap_or(0);
-        let users = self.counts.len() + usize::from(has == 0);
-        let share = (self.most / users).max(1);
-        let greediest = self.counts.iter().max_by_key(|(_, count)| **count);
-        let Some((&greediest, _)) = greediest.filter(|(_, count)| **count > share) else {
+        let most = self.counts.iter().max_by_key(|(_, count)| **count);
+        let Some((&greediest, _)) = most.filter(|(_, count)| **count >= has + 2) else {
             return false;
         };
-        if has >= share {
-            return false;
-        }
         let last = self
             .all
             .iter()
