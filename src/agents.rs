@@ -2,7 +2,7 @@
 //!
 //! `look` and `stores` find their files, `place` says whose they are, and `order` which comes first;
 //! `drain` counts their events, and `quiet` says whom it passes over; `keep` keeps what is known of them in the state file,
-//! `surveys` finds out who they are, `exited` removes what they have left, `forget` says whom nobody remembers any more, and
+//! `surveys` finds out who they are, `exited` removes what they have left, `forget` and `limits` say whom nobody remembers any more, and
 //! `counts` how many they are and what is done for them. `reload` takes another configuration.
 
 use crate::agents::agent::Agent;
@@ -19,9 +19,9 @@ use crate::state::record::Saved;
 use crate::state::{RecordId, State};
 use descriptors::Descriptors;
 use forget::Forgetting;
+use limits::Places;
 use newcomers::Newcomers;
 use place::Place;
-use seats::Seats;
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -38,6 +38,7 @@ mod drain;
 mod exited;
 mod forget;
 mod keep;
+mod limits;
 mod look;
 mod newcomers;
 mod order;
@@ -46,7 +47,6 @@ mod place;
 mod quiet;
 mod reload;
 pub mod removal;
-mod seats;
 mod stores;
 mod surveys;
 mod table;
@@ -109,16 +109,14 @@ pub struct Agents {
     agents: Table,
     by_place: HashMap<Place, AgentKey>,
     by_name: HashMap<OsString, Vec<AgentKey>>,
-    seats: Seats,
+    places: Places,
     newcomers: Newcomers,
-    /// Who gave its place up since the last drain.
-    gave_up: Vec<Change>,
+    /// Changes since the last drain.
+    gone: Vec<Change>,
     /// How often there was no place for what was found.
     refused_places: u64,
-    /// Users for whom there was no place, in this look through what was found.
-    turned_away: HashSet<u32>,
-    /// The same, of files in which nothing waits.
-    held_turned_away: HashSet<u32>,
+    /// Users for whose files there was no place, with or without news, in this look through what was found.
+    turned_away: HashSet<(u32, bool)>,
     instances: HashSet<String>,
     attached: HashSet<FileId>,
     /// Whether the last drain has found files that are to be looked at anew.
@@ -173,18 +171,17 @@ impl Agents {
             agents: Table::default(),
             by_place: HashMap::new(),
             by_name: HashMap::new(),
-            seats: Seats::default(),
+            places: Places::default(),
             newcomers: Newcomers::default(),
-            gave_up: Vec::new(),
+            gone: Vec::new(),
             refused_places: 0,
             turned_away: HashSet::new(),
-            held_turned_away: HashSet::new(),
             instances: HashSet::new(),
             attached: HashSet::new(),
             again: false,
             retry: None,
             unkept: 0,
-            forgetting: Forgetting::new(config, 0),
+            forgetting: Forgetting::new(config),
             clock,
         }
     }
@@ -237,7 +234,6 @@ impl Agents {
                 changes.push(Change::Appeared(key));
             }
         }
-        self.forgetting.known(self.agents.len());
         changes
     }
 

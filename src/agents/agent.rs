@@ -69,7 +69,7 @@ pub struct Agent {
     /// Since when it is known to have no file, as of the last look for those that are to be forgotten.
     pub(crate) bare_since: Option<Instant>,
     /// How many places it takes and of whose, as they were counted last.
-    pub(crate) seats_counted: (Option<u32>, usize),
+    pub(crate) places_counted: (Option<u32>, usize),
     /// Has the next drain fail.
     #[cfg(test)]
     pub(crate) fails: bool,
@@ -98,7 +98,7 @@ impl Agent {
             store: None,
             waits: None,
             bare_since: None,
-            seats_counted: (None, 0),
+            places_counted: (None, 0),
             #[cfg(test)]
             fails: false,
         }

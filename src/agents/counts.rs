@@ -96,7 +96,7 @@ impl Agents {
             rings: number(self.attached.len()),
             known: number(self.agents.len()),
             places: number(self.max_rings),
-            taken: number(self.seats.total()),
+            taken: number(self.places.total()),
             refused_places: self.refused_places,
             directories: number(directories),
             left_out,

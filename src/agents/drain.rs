@@ -47,10 +47,10 @@ impl Agents {
         changes: &mut Vec<Change>,
     ) -> bool {
         let before = changes.len();
-        changes.append(&mut self.gave_up);
+        changes.append(&mut self.gone);
         let end = Instant::now() + budget;
         let now = self.clock.at(now);
-        self.books.check_every = check_every(self.seats.total());
+        self.books.check_every = check_every(self.places.total());
         self.books.for_answer = since.is_none();
         if self.turns.begin(since) {
             for (key, agent) in self.agents.due(now.instant) {
@@ -76,7 +76,6 @@ impl Agents {
         if self.retry.is_some_and(|retry| now.instant >= retry) {
             self.keep_all(now.instant);
         }
-        self.forget_surplus(changes);
         if since.is_some() {
             self.forget_some(now.instant, changes);
         }

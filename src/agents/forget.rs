@@ -1,93 +1,46 @@
-//! Which agents are forgotten: those whose files have been gone for long, and, where more are remembered than may be, those first
-//! that were not seen for longest. What one has counted stays in the sums of the host; under its name an agent that comes then is
-//! a new one, with another instance id.
+//! Which agents are forgotten: those whose files have been gone for `remember`. What one has counted stays in the sums of the
+//! host; an agent that comes under its name is a new one, with another instance id.
 //!
-//! To forget one takes a record out of the state, a name out of pmdacache and ranges out of the instance domains. So a tick forgets
-//! a few, and an answer no more than have come since.
+//! To forget one takes a record out of the state, and a name out of the instance domains: so a tick forgets a few.
 
 use super::{AgentKey, Agents, Change};
-use crate::agents::agent::Agent;
 use crate::config::Config;
 use crate::shm;
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
 use std::time::{Duration, Instant};
 
-/// So many are remembered beyond `max_agents`, if that is no more than three times as many.
+/// How many agents without files are remembered beyond `max_agents`, or three times `max_agents` if that is less.
 pub(super) const REMEMBERED: usize = 1024;
-/// So many are forgotten at a time.
+/// How many agents a tick forgets.
 const PIECE: usize = 16;
-/// How often those are looked for that left long ago, unless they are remembered for less than that, and no more often than this.
+/// How often agents are looked for that left long ago, unless they are remembered for less than that, and no more often than
+/// [`LEAST_PAUSE`].
 const PAUSE: Duration = Duration::from_secs(60);
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
-
-/// An agent that may be forgotten, unless something happens to it before.
-#[derive(Clone, Copy, Debug)]
-struct Candidate {
-    key: AgentKey,
-    last_seen: u64,
-    active: bool,
-}
-
-impl Candidate {
-    fn of(key: AgentKey, agent: &Agent) -> Option<Self> {
-        (!agent.has_files()).then_some(Self {
-            key,
-            last_seen: agent.entry.last_seen,
-            active: agent.entry.active || agent.waits.is_some(),
-        })
-    }
-
-    /// Whether it is the same agent, of which nothing was seen since.
-    fn holds(&self, agent: &Agent) -> bool {
-        Self::of(self.key, agent)
-            .is_some_and(|now| (now.last_seen, now.active) == (self.last_seen, self.active))
-    }
-}
-
-/// Memory is given back when so many have left or were forgotten, and no more often than that.
+/// Memory is given back when so many have left or were forgotten, and no more often than [`GIVE_BACK`].
 const MANY: usize = 64;
 const GIVE_BACK: Duration = Duration::from_secs(10);
 
-/// Who is being forgotten.
+/// When agents are forgotten.
 #[derive(Debug)]
 pub(super) struct Forgetting {
     /// How many have left or were forgotten since memory was given back, and when that was.
     freed: usize,
     gave_back: Option<Instant>,
-    /// For how long those are remembered that have left, once their files are gone. Not before they are no instances any more:
-    /// a store's agent gives its place up earlier, and its record tells what of the store is counted.
+    /// For how long agents without files are remembered. At least `retain`: an agent of a store may lose its file earlier, and
+    /// its record tells what of the store is counted.
     remember: Duration,
-    /// How many were known after the last drain.
-    known: usize,
-    /// Those that left before that, in no order.
-    old: Vec<Candidate>,
-    /// When those are looked for again; `None`: at once.
+    /// When agents that left long ago are looked for again. `None`: at once.
     next_look: Option<Instant>,
-    /// Where too many are remembered, whom to forget, the first at the end.
-    surplus: Vec<Candidate>,
-    /// Whether there were too many, and not yet so few that there is room for some.
-    crowded: bool,
 }
 
 impl Forgetting {
-    /// As the configuration has it, where so many are known.
-    pub fn new(config: &Config, known: usize) -> Self {
+    pub fn new(config: &Config) -> Self {
         Self {
             freed: 0,
             gave_back: None,
             remember: config.remember.max(config.retain),
-            known,
-            old: Vec::new(),
             next_look: None,
-            surplus: Vec::new(),
-            crowded: false,
         }
-    }
-
-    /// So many are known: they have not come since.
-    pub fn known(&mut self, known: usize) {
-        self.known = known;
     }
 }
 
@@ -111,126 +64,44 @@ impl Agents {
         self.forgetting.freed += changes.iter().filter(is_less).count();
     }
 
-    /// Makes room for those that have come since the last drain.
-    pub(super) fn forget_surplus(&mut self, changes: &mut Vec<Change>) {
-        let (limit, known) = (self.max_records(), self.agents.len());
-        self.forgetting.crowded |= known > limit;
-        let mut came = known.saturating_sub(self.forgetting.known);
-        while came > 0 && self.agents.len() > limit && self.forget_next(changes) {
-            came -= 1;
-        }
-        self.forgetting.known = self.agents.len();
-    }
-
-    /// Forgets a few of those that are to be forgotten.
+    /// Forgets a few of those that left long ago, if it is time to look for them.
     pub(super) fn forget_some(&mut self, now: Instant, changes: &mut Vec<Change>) {
         let is_due = |next: Instant| now >= next;
         // Whose file is still to be found has not left.
-        if self.early.is_none() && self.forgetting.next_look.is_none_or(is_due) {
-            let pause = self.forgetting.remember.clamp(LEAST_PAUSE, PAUSE);
-            self.forgetting.next_look = Some(now + pause);
-            self.forgetting.old = self.left_long_ago(now);
+        if self.early.is_some() || !self.forgetting.next_look.is_none_or(is_due) {
+            return;
         }
-        let mut left = PIECE;
-        while left > 0 {
-            let Some(candidate) = self.forgetting.old.pop() else {
-                break;
-            };
-            left -= usize::from(self.forget_if_still(candidate, changes));
+        let old = self.left_long_ago(now);
+        for &key in old.iter().take(PIECE) {
+            self.forget_one(key, changes);
         }
-        // Some more than needed, so that they are not to be looked for each time that one comes.
-        let limit = self.max_records();
-        let enough = limit - limit / 16;
-        while self.forgetting.crowded && left > 0 {
-            self.forgetting.crowded = self.agents.len() > enough && self.forget_next(changes);
-            left -= 1;
-        }
-        if !self.forgetting.crowded {
-            self.forgetting.surplus = Vec::new();
-        }
-        self.forgetting.known = self.agents.len();
+        // The rest has its turn in the next tick.
+        let pause = self.forgetting.remember.clamp(LEAST_PAUSE, PAUSE);
+        self.forgetting.next_look = (old.len() <= PIECE).then_some(now + pause);
     }
 
-    /// Those that are no instances, and have had no file for longer than they are remembered.
-    fn left_long_ago(&mut self, now: Instant) -> Vec<Candidate> {
+    /// The agents that are no instances and have had no file for longer than they are remembered.
+    fn left_long_ago(&mut self, now: Instant) -> Vec<AgentKey> {
         let remember = self.forgetting.remember;
-        let is_over = |(key, agent): (AgentKey, &mut Agent)| {
-            let Some(candidate) = Candidate::of(key, agent) else {
+        let agents = self.agents.iter_mut();
+        let old = agents.filter_map(|(key, agent)| {
+            if agent.has_files() {
                 agent.bare_since = None;
                 return None;
-            };
+            }
             let since = *agent.bare_since.get_or_insert(now);
             let is_long_ago = now.saturating_duration_since(since) >= remember;
-            (is_long_ago && !candidate.active).then_some(candidate)
-        };
-        self.agents.iter_mut().filter_map(is_over).collect()
-    }
-
-    /// Forgets the next for whom there is no room; whether there was one.
-    fn forget_next(&mut self, changes: &mut Vec<Change>) -> bool {
-        loop {
-            if self.forgetting.surplus.is_empty() {
-                self.forgetting.surplus = self.surplus();
-            }
-            let Some(candidate) = self.forgetting.surplus.pop() else {
-                return false;
-            };
-            if self.forget_if_still(candidate, changes) {
-                return true;
-            }
-        }
-    }
-
-    fn forget_if_still(&mut self, candidate: Candidate, changes: &mut Vec<Change>) -> bool {
-        let agent = self.agents.get(candidate.key);
-        let is_still = agent.is_some_and(|agent| candidate.holds(agent));
-        if is_still {
-            self.forget_one(candidate.key, changes);
-        }
-        is_still
-    }
-
-    /// Whom to forget until there is room for some: of the user who has most, those first that are no instance, and were not seen
-    /// for longest. The first is the last.
-    fn surplus(&self) -> Vec<Candidate> {
-        let mut counts: HashMap<_, usize> = HashMap::new();
-        let mut gone: HashMap<_, Vec<Candidate>> = HashMap::new();
-        for (key, agent) in self.agents.iter() {
-            let owner = agent.name.owner;
-            *counts.entry(owner).or_default() += 1;
-            if let Some(candidate) = Candidate::of(key, agent) {
-                gone.entry(owner).or_default().push(candidate);
-            }
-        }
-        for gone in gone.values_mut() {
-            gone.sort_unstable_by_key(|candidate| {
-                Reverse((candidate.active, candidate.last_seen, candidate.key))
-            });
-        }
-        let limit = self.max_records();
-        let enough = limit - limit / 16;
-        let mut left = self.agents.len();
-        let count = |owner: &Option<u32>| counts.get(owner).copied().unwrap_or(0);
-        let mut owners: BinaryHeap<_> = gone.keys().map(|owner| (count(owner), *owner)).collect();
-        let mut surplus = Vec::new();
-        while left > enough {
-            let Some((count, owner)) = owners.pop() else {
-                break;
-            };
-            if let Some(candidate) = gone.get_mut(&owner).and_then(Vec::pop) {
-                surplus.push(candidate);
-                left -= 1;
-                owners.push((count - 1, owner));
-            }
-        }
-        surplus.reverse();
-        surplus
+            let is_instance = agent.entry.active || agent.waits.is_some();
+            (is_long_ago && !is_instance).then_some(key)
+        });
+        old.collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agents::agent::Agent;
     use crate::config::{Config, DirectoryPattern};
     use crate::event::EventType;
     use std::fs;
@@ -380,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_remembered_than_may_be_and_a_few_at_a_time_are_forgotten() {
+    fn no_more_agents_are_remembered_than_may_be() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut agents = agents(dir.path(), LONG, 128);
         let limit = 128 + 3 * 128;
@@ -391,29 +262,10 @@ mod tests {
             now = come_and_go(&mut agents, dir.path(), &names, now);
             assert!(agents.agents.len() <= limit);
         }
-        for _ in 0..20 {
-            now += SECOND;
-            let some = tick(&mut agents, now);
-            assert!(some.len() <= PIECE, "{} in one tick", some.len());
-        }
-        assert_eq!(agents.agents.len(), limit - limit / 16);
-        assert!(
-            agents
-                .iter()
-                .all(|agent| !agent.name.instance.starts_with("0-")),
-            "the first have left first"
-        );
-        assert_eq!(agents.host_total(EventType::TxBytes), 600 * 5);
-        // With no room left, one that comes costs one that has left its name, and no more than that in an answer.
-        let mut changes = Vec::new();
-        for number in 0..100 {
-            ring(&dir.path().join(format!("last-{number}")), 5);
-        }
-        now += 10 * SECOND;
-        agents.scan(now, LONG);
-        let came = agents.agents.len();
-        assert_eq!(came, limit - limit / 16 + 100);
-        agents.drain(now, LONG, &mut changes);
         assert_eq!(agents.agents.len(), limit);
+        let of_first = |agent: &&Agent| agent.name.instance.starts_with("0-");
+        let left = agents.iter().filter(of_first).count();
+        assert_eq!(left, limit - 4 * 120, "the first have left first");
+        assert_eq!(agents.host_total(EventType::TxBytes), 600 * 5);
     }
 }

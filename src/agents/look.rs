@@ -1,6 +1,5 @@
 //! Which files are attached: what the scanner finds, as far as there is room. `stores` says whose a store is.
 
-use super::seats::Need;
 use super::{Agents, Place};
 use crate::agents::removal;
 use crate::error::Refusal;
@@ -25,7 +24,6 @@ impl Agents {
         let started = Instant::now();
         if self.found.is_empty() {
             self.turned_away.clear();
-            self.held_turned_away.clear();
             // The other half is for what is found.
             let end = started + budget / 2;
             let found = self.scanner.scan(now, end, &self.attached);
@@ -75,10 +73,8 @@ impl Agents {
         if self.has_room(
             now,
             self.known_at(&place),
-            || match candidate.header.pending() {
-                0 => Need::of(writer::holder(&candidate.file, LeaseKind::Alone)),
-                _ => Need::Events,
-            },
+            candidate.header.pending() > 0,
+            || writer::holder(&candidate.file, LeaseKind::Alone),
             &found,
         ) {
             self.attach(found, place, candidate, now);

@@ -91,6 +91,7 @@ impl Agents {
             self.give_to(key, place);
             return key;
         }
+        self.make_room_for_record();
         let Place {
             raw, part, owner, ..
         } = place;

@@ -20,7 +20,7 @@ impl Agents {
         let room = Descriptors::of(config);
         self.max_rings = room.rings;
         self.remove_exited_after = config.remove_exited_after;
-        self.forgetting = Forgetting::new(config, self.agents.len());
+        self.forgetting = Forgetting::new(config);
         self.pod_logs.clone_from(&config.pod_logs);
         let asked = std::mem::replace(&mut self.proc_facts, config.proc_facts);
         self.found.clear();

@@ -5,7 +5,6 @@
 //! and local rank in the same directory that has none now; else one of that name that wrote a ring before; else it is new.
 
 use super::look::PATIENCE;
-use super::seats::Need;
 use super::{AgentKey, Agents, Place};
 use crate::agents::agent::{Agent, Waiting};
 use crate::error::Refusal;
@@ -14,6 +13,7 @@ use crate::find::name;
 use crate::find::scan::Found;
 use crate::log;
 use crate::producer::facts::{Facts, kubelet};
+use crate::producer::writer::Holder;
 use crate::shm::Broken;
 use crate::store::{Candidate, Description, Seen, Store};
 use crate::totals::values::Values;
@@ -89,7 +89,7 @@ impl Agents {
             self.count_end(key, &mut store, now);
         }
         let had = known.or_else(|| self.free_agent(&same, &found.directory, &store, now));
-        if !self.has_room(now, had, || Need::Held, &found) {
+        if !self.has_room(now, had, true, || Holder::Somebody, &found) {
             // It is still this one's, as what was counted of it is: no other comes in its place while it waits for its turn.
             if let Some(agent) = known.and_then(|key| self.agents.get_mut(key)) {
                 let waiting = || Waiting::new(store.path(), store.file_id());

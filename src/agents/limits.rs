@@ -1,0 +1,306 @@
+//! What happens where `max_agents`, or the limit on remembered agents, is reached.
+//!
+//! One rule: an exited agent of the user with most agents makes room. If there is none, that user's newest live agent does,
+//! provided that the user has at least two more than the newcomer's user. So one user may have all places, and many users cannot
+//! keep another one out. No exited agent makes room for a user who has more than its own.
+
+use super::{AgentKey, Agents, Change};
+use crate::agents::agent::{Agent, Waiting};
+use crate::error::Refusal;
+use crate::find::scan::Found;
+use crate::log;
+use crate::producer::writer::Holder;
+use crate::shm::Broken;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::time::Instant;
+
+/// How many agents are asked whether they can be evicted for one newcomer: each is a question to the kernel.
+const MOST_ASKED: usize = 64;
+/// How many agents are forgotten for one that comes, where a reload has made the limit smaller.
+const FORGOTTEN_AT_ONCE: usize = 2;
+
+/// The owner of an agent's files. `None`: the state file of an earlier version did not say.
+pub(super) type Owner = Option<u32>;
+
+/// What an agent must be to be evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Victim {
+    /// It has exited, and nobody has its files.
+    Free,
+    /// It has exited. Somebody may have its files, to read them.
+    Exited,
+    Live,
+}
+
+/// How many places the agents of each user take.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    by_owner: HashMap<Owner, usize>,
+    total: usize,
+}
+
+impl Places {
+    fn change(&mut self, owner: Owner, before: usize, after: usize) {
+        let count = self.by_owner.entry(owner).or_default();
+        *count = (*count + after).saturating_sub(before);
+        if *count == 0 {
+            self.by_owner.remove(&owner);
+        }
+        self.total = (self.total + after).saturating_sub(before);
+    }
+
+    /// The places of all users.
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
+    fn of(&self, owner: Owner) -> usize {
+        self.by_owner.get(&owner).copied().unwrap_or(0)
+    }
+}
+
+impl Agent {
+    /// The number of places that it takes: one while it is an instance, and one for each attached file beyond the first.
+    fn places(&self) -> usize {
+        self.files().max(self.entry.active.into())
+    }
+
+    fn files(&self) -> usize {
+        self.attached().count()
+    }
+
+    /// True if another file of it needs no further place: it had a store and goes over to a ring.
+    fn has_place(&self) -> bool {
+        self.files() < self.places()
+    }
+}
+
+impl Agents {
+    /// Brings the count of places up to date with an agent's files and state.
+    pub(super) fn recount(&mut self, key: AgentKey) {
+        let Some(agent) = self.agents.get_mut(key) else {
+            return;
+        };
+        let counts = (agent.name.owner, agent.places());
+        let before = std::mem::replace(&mut agent.places_counted, counts);
+        if before != counts {
+            self.places.change(before.0, before.1, 0);
+            self.places.change(counts.0, 0, counts.1);
+        }
+    }
+
+    /// Takes an agent that is forgotten out of the count of places.
+    pub(super) fn uncount(&mut self, agent: &Agent) {
+        let (owner, places) = agent.places_counted;
+        self.places.change(owner, places, 0);
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.places.total() >= self.max_rings
+    }
+
+    /// Makes room for a file that was found, if there is none; `key` is its agent, if that is known. Returns false if the file
+    /// cannot be taken now; then it is set aside. A file without news that nobody has takes nobody's place.
+    pub(super) fn has_room(
+        &mut self,
+        now: Instant,
+        key: Option<AgentKey>,
+        has_news: bool,
+        holder: impl FnOnce() -> Holder,
+        found: &Found,
+    ) -> bool {
+        let uid = found.facts.uid;
+        let known = key.and_then(|key| self.agents.get(key));
+        if self.is_full() && !known.is_some_and(Agent::has_place) {
+            let holder = if has_news { Holder::Somebody } else { holder() };
+            if holder != Holder::Somebody {
+                self.set_aside(found, without_place(holder, self.max_rings));
+                return false;
+            }
+            let turned_away = (uid, has_news);
+            if self.turned_away.contains(&turned_away) || !self.evict_for(uid, has_news, now) {
+                self.set_aside(found, without_place(holder, self.max_rings));
+                self.refused_places += 1;
+                // The like of this user would find no place either: they are looked at again at the next pass.
+                self.turned_away.insert(turned_away);
+                self.scanner.find_again();
+                return false;
+            }
+        }
+        if key.is_none() && !self.newcomers.admit(uid, self.max_records(), now) {
+            // Names that are known are not among those that come too fast.
+            self.set_aside(found, Refusal::Newcomers);
+            self.refused_places += 1;
+            return false;
+        }
+        true
+    }
+
+    /// True if there is certainly no place for a file, since one of the same user was turned away in this look.
+    pub(super) fn is_turned_away(&self, found: &Found) -> bool {
+        let place = super::Place::of_ring(&found.directory.path, &found.name, found.facts.uid);
+        let known = self.known_at(&place).and_then(|key| self.agents.get(key));
+        self.turned_away.contains(&(found.facts.uid, true)) && !known.is_some_and(Agent::has_place)
+    }
+
+    /// Evicts an agent for one of this user's, which has news or is only open. Returns false if none can be evicted.
+    fn evict_for(&mut self, uid: u32, has_news: bool, now: Instant) -> bool {
+        let own = self.places.of(Some(uid));
+        let all_found = self.early.is_none();
+        let has_exited = |agent: &Agent| {
+            let is_silent = agent.entry.silent_since.is_some();
+            !agent.entry.active || is_silent || (all_found && agent.files() == 0)
+        };
+        let most = self.places.by_owner.values().copied().max().unwrap_or(0);
+        let (mut exited, mut live) = (Vec::new(), Vec::new());
+        for (key, agent) in self.agents.iter().filter(|(_, agent)| agent.places() > 0) {
+            let count = self.places.of(agent.name.owner);
+            let entry = &agent.entry;
+            if has_exited(agent) && count >= own {
+                exited.push(((Reverse(count), entry.active, entry.last_seen), key));
+            } else if !has_exited(agent) && count == most && most >= own + 2 {
+                live.push((Reverse((entry.first_seen, agent.id)), key));
+            }
+        }
+        exited.sort_unstable();
+        live.sort_unstable();
+        let exited: Vec<_> = exited.into_iter().map(|(_, key)| key).collect();
+        let live: Vec<_> = live.into_iter().map(|(_, key)| key).collect();
+        let ways = [
+            (&exited, Victim::Free),
+            (&exited, Victim::Exited),
+            (&live, Victim::Live),
+        ];
+        // What is open, and may only be read, does not give way to its like.
+        let ways = ways
+            .into_iter()
+            .filter(|(_, victim)| has_news || *victim != Victim::Exited);
+        for (keys, victim) in ways {
+            for &key in keys.iter().take(MOST_ASKED) {
+                self.evict(key, victim, now);
+                self.recount(key);
+                if !self.is_full() {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Detaches an agent's files, if it is still what it was taken for, and ends its instance. A live one with several rings
+    /// loses the first only: all but the last were replaced.
+    fn evict(&mut self, key: AgentKey, victim: Victim, now: Instant) {
+        let is_live = victim == Victim::Live;
+        let max_rings = self.max_rings;
+        let Some(agent) = self.agents.get_mut(key) else {
+            return;
+        };
+        let _about = log::about(agent.name.owner);
+        // What became of a batch in flight is found out first.
+        let commit = agent.entry.commit;
+        if is_live && commit.is_some_and(|commit| commit.is_in_flight()) {
+            return;
+        }
+        let may_be_held = victim != Victim::Free;
+        let mut waiting = None;
+        // What is counted of a store is kept, for when there is room.
+        let store = agent
+            .store
+            .take_if(|store| may_be_held || store.is_abandoned(now));
+        if let Some(store) = store {
+            self.attached.remove(&store.file_id());
+            waiting = Some(Waiting::new(store.path(), store.file_id()));
+        }
+        let last = if is_live { 1 } else { agent.sources.len() };
+        let (mut kept, mut left) = (Vec::new(), Vec::new());
+        for (at, mut source) in std::mem::take(&mut agent.sources).into_iter().enumerate() {
+            let facts = match is_live {
+                true => source.current_facts(),
+                false => source.spent(now, may_be_held),
+            };
+            match facts.filter(|_| at < last) {
+                Some(facts) => {
+                    self.attached.remove(&source.id());
+                    waiting.get_or_insert_with(|| Waiting::new(source.path(), source.id()));
+                    let holder = match source.presence.is_abandoned() {
+                        true => Holder::Nobody,
+                        false => Holder::Unknown,
+                    };
+                    let refusal = without_place(holder, max_rings);
+                    left.push((source.path().to_owned(), facts, refusal));
+                }
+                None => kept.push(source),
+            }
+        }
+        agent.sources = kept;
+        if agent.entry.active && !agent.has_files() {
+            agent.waits = waiting.filter(|_| is_live);
+            agent.leave(now);
+            let instance = &agent.name.instance;
+            match agent.name.owner.filter(|_| is_live) {
+                Some(uid) => tracing::warn!(
+                    "agent {instance}: is let go, since another user needs its place: uid {uid} has most of the {max_rings} places; raise max_agents"
+                ),
+                None => tracing::info!("agent {instance}: has exited, and another needs its place"),
+            }
+            // Before another is an instance in its place.
+            if agent.turn(now) == Some(false) {
+                let id = agent.id;
+                self.gone.push(Change::Left { key, id });
+            }
+            if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
+                if state.replace(record, &agent.entry) == Err(Broken) {
+                    self.give_state_up();
+                }
+            }
+        }
+        // What it lets go is not kept mapped.
+        self.agents.wake(key);
+        for (path, facts, refusal) in left {
+            if let Some((directory, name)) = path.parent().zip(path.file_name()) {
+                self.scanner.set_aside(directory, name, &facts, refusal);
+            }
+        }
+    }
+
+    /// Where as many agents are remembered as may be, forgets one without files for each that comes: of the user with most agents
+    /// who has such, the one that was not seen for longest.
+    pub(super) fn make_room_for_record(&mut self) {
+        for _ in 0..FORGOTTEN_AT_ONCE {
+            if self.agents.len() < self.max_records() {
+                return;
+            }
+            let mut counts: HashMap<Owner, usize> = HashMap::new();
+            for agent in self.agents.values() {
+                *counts.entry(agent.name.owner).or_default() += 1;
+            }
+            // There is one, since fewer agents have places than are remembered.
+            let gone = self.agents.iter().filter(|(_, agent)| agent.places() == 0);
+            let oldest = gone.min_by_key(|(key, agent)| {
+                let count = counts.get(&agent.name.owner).copied();
+                (
+                    Reverse(count),
+                    agent.waits.is_some(),
+                    agent.entry.last_seen,
+                    *key,
+                )
+            });
+            let Some((key, _)) = oldest else {
+                return;
+            };
+            let mut gone = std::mem::take(&mut self.gone);
+            self.forget_one(key, &mut gone);
+            self.gone = gone;
+        }
+    }
+}
+
+/// Why a file is not attached while there is no room for it. Only one whose agent has certainly exited need not be looked at
+/// again before its file changes.
+fn without_place(holder: Holder, max_agents: usize) -> Refusal {
+    match holder {
+        Holder::Nobody => Refusal::Exited,
+        _ => Refusal::TooMany { max_agents },
+    }
+}
