@@ -63,8 +63,6 @@ const FIRST_LOOK: Duration = Duration::from_secs(5);
 pub enum Change {
     /// An agent is an instance from now on.
     Appeared(AgentKey),
-    /// An agent that is an instance has other ranges of times than it had.
-    Ranges(AgentKey),
     /// An agent is no instance any more; it may be forgotten.
     Left {
         /// The agent.
@@ -222,7 +220,6 @@ impl Agents {
                 continue;
             }
             let mut agent = Agent::new(saved.name, saved.entry, now);
-            agent.set_slots(saved.slots);
             if agent.entry.store.is_none() {
                 agent.entry.account.set_bounds(&self.books.bounds);
             }
@@ -281,18 +278,18 @@ impl Agents {
         }
     }
 
-    /// Notes the instance id that an agent has, and gives the ranges that it has now their numbers: before anybody sees them.
-    pub fn set_id(&mut self, key: AgentKey, id: u32) {
+    /// Notes the instance id that an agent has, and the base of the ids of its histograms of times: before anybody sees them.
+    pub fn set_id(&mut self, key: AgentKey, id: u32, bucket_base: Option<u32>) {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
-        let numbered = agent.number_ranges(id);
         agent.id = Some(id);
+        let is_new = agent.entry.account.bucket_base != bucket_base;
+        agent.entry.account.bucket_base = bucket_base;
         if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
-            // The numbers after the id: those of a new one are not to be taken for the old one's.
             let mut kept = state.set_id(record, id);
-            if numbered {
-                kept = kept.and_then(|()| state.set_slots(record, agent.slots()));
+            if is_new {
+                kept = kept.and_then(|()| state.replace(record, &agent.entry));
             }
             if kept == Err(Broken) {
                 self.give_state_up();

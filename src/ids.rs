@@ -78,6 +78,14 @@ impl Ids {
         if let Some(had) = self.names.get(name) {
             return Some(had.id);
         }
+        let id = self.draw()?;
+        let had = Had { id, seen: now };
+        self.names.insert(name.to_owned(), had);
+        Some(id)
+    }
+
+    /// A number that was never given, for no name; `None`: all are taken.
+    pub fn draw(&mut self) -> Option<u32> {
         let id = match self.next {
             next if next <= HIGHEST_ID => next,
             // Tens of millions of agents, or a damaged file: better a second name than no service.
@@ -87,8 +95,6 @@ impl Ids {
             }
         };
         self.next = self.next.max(id + 1);
-        let had = Had { id, seen: now };
-        self.names.insert(name.to_owned(), had);
         Some(id)
     }
 

@@ -6,7 +6,6 @@
 use self::record::{Entry, Name, RECORD_WORDS, Saved};
 use crate::producer::facts::Facts;
 use crate::shm::{Broken, Mapping, lock};
-use crate::totals::slots::Slots;
 use nix::errno::Errno;
 use nix::fcntl::posix_fallocate;
 use std::collections::BTreeSet;
@@ -282,14 +281,6 @@ impl State {
     /// The file became shorter.
     pub fn set_facts(&self, id: RecordId, facts: Option<&Facts>) -> Result<(), Broken> {
         self.words(id, |words| record::set_facts(words, facts))
-    }
-
-    /// Notes the numbers of the ranges of an agent's histograms.
-    ///
-    /// # Errors
-    /// The file became shorter.
-    pub fn set_slots(&self, id: RecordId, slots: &Slots) -> Result<(), Broken> {
-        self.words(id, |words| record::set_slots(words, slots))
     }
 
     /// Forgets an agent, and its record if it has one, but for what it has counted.

@@ -123,7 +123,10 @@ fn a_drain_that_goes_on_gives_no_second_turn_to_those_that_had_nothing_more() {
     push(&mut one, 10);
     push(&mut other, 10);
     core.advance(TICK);
-    assert!(!core.drain_since(began, Duration::ZERO), "one of them waits");
+    assert!(
+        !core.drain_since(began, Duration::ZERO),
+        "one of them waits"
+    );
     assert_eq!(core.host_sent(), 12);
     push(&mut one, 100);
     let after = drain(&mut core, began);

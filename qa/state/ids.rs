@@ -2,7 +2,7 @@
 
 use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{Home, Pmcd, TX_BYTES, needs_root, run, wait_for};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::symlink;
 
@@ -182,88 +182,55 @@ fn other_bounds_give_no_id_a_second_name_and_no_count_goes_back() {
         for time in [5, 70, 700, 7000] {
             assert!(ring.push(Kind::XferTime, time));
         }
-        for (metric, known) in metrics.iter().zip(&mut known) {
+        metrics.each_ref().map(|metric| {
+            let known = &mut known[usize::from(metric == &metrics[1])];
             let now = ranges(pmcd, metric);
-            for (id, (name, _)) in known.iter() {
-                let again = now.iter().find(|(_, other)| other.0 == *name);
-                assert!(
-                    again.is_none_or(|(again, _)| again == id),
-                    "{metric}: {name}"
-                );
+            for (id, (name, count)) in &now {
+                let (first, before) = known.entry(*id).or_insert_with(|| (name.clone(), 0));
+                assert_eq!(first, name, "{metric}: {id}");
+                assert!(count >= before, "{metric}: {name}: {before}, then {count}");
+                *before = *count;
             }
-            // A range that was gone meanwhile begins anew.
-            known.retain(|id, _| now.contains_key(id));
-            for (id, (name, count)) in now {
-                let (first, before) = known.entry(id).or_insert_with(|| (name.clone(), 0));
-                assert_eq!(*first, name, "{metric}: {id}");
-                assert!(count >= *before, "{metric}: {name}: {before}, then {count}");
-                *before = count;
-            }
-        }
-        let [counts, sums] = &known;
-        (counts.clone(), sums.clone())
+            now
+        })
     };
-    let name = |suffix: &str| format!("a::{suffix}");
-    look(&pmcd, &mut ring);
-    for (bounds, all) in [
-        ("[10, 50, 100]", 8),
-        ("[100]", 12),
-        ("[10, 100, 1000]", 16),
-        ("[50, 1000]", 20),
-    ] {
+    let bases = |ranges: &BTreeMap<u32, (String, u64)>| -> BTreeSet<u32> {
+        ranges.keys().map(|inst| inst / 64).collect()
+    };
+    let [counts, _] = look(&pmcd, &mut ring);
+    assert_eq!(
+        bases(&counts),
+        [id].into(),
+        "the first ranges have the agent's id"
+    );
+    let mut before = id;
+    for bounds in ["[10, 50, 100]", "[100]", "[10, 100, 1000]"] {
         set(bounds);
         pmcd.reload(&home);
-        let (_, sums) = look(&pmcd, &mut ring);
-        let found = sums.values().find(|(found, _)| *found == name("le-inf"));
-        assert_eq!(found, Some(&(name("le-inf"), all)));
+        let [counts, sums] = look(&pmcd, &mut ring);
+        let inf = sums.values().find(|(name, _)| name == "a::le-inf");
+        assert_eq!(inf, Some(&("a::le-inf".into(), 4)), "they begin at zero");
+        let base = bases(&counts);
+        assert!(
+            base.len() == 1 && base.iter().all(|&base| base > before),
+            "{base:?}"
+        );
+        before = *base.first().expect("one");
         let labels = run(pmcd.tool("pminfo").args(["-l", &metrics[1]]));
         assert_eq!(labels.matches("\"le\":\"+Inf\"").count(), 1, "{labels}");
     }
     // As the daemon begins again, it knows which ids were given.
-    set("[10, 50, 1000]");
-    pmcd.terminate();
-    let state = pmcd.path(STATE);
-    let pmcd = Pmcd::start_with(&home, "again", |dir| {
-        let again = dir.join(STATE);
-        fs::create_dir_all(again.parent().expect("one")).expect("made");
-        fs::copy(state, again).expect("copied");
-    });
-    assert_eq!(ids(&pmcd, ["a"]), [id]);
-    let (counts, _) = look(&pmcd, &mut ring);
-    let had: Vec<u32> = counts.keys().map(|inst| inst % 64).collect();
-    assert_eq!(
-        had,
-        [11, 13, 14, 15],
-        "1000-inf, 50-1000, and two that begin anew"
-    );
-}
-
-#[test]
-fn an_agent_that_has_had_too_many_ranges_gets_another_id_and_its_totals_stay() {
-    needs_root();
-    let home = Home::new();
-    let pmcd = Pmcd::start(&home);
-    let mut ring = agent(&home, "a");
-    let _b = agent(&home, "b");
-    let [mut id, other] = ids(&pmcd, ["a", "b"]);
-    let metric = "nixl.latency.xfer_time.buckets";
-    let mut had = BTreeMap::new();
-    for round in 1..=4_u32 {
-        let bounds: Vec<u32> = (0..30).map(|bound| 1000 * round + bound).collect();
-        pmcd.configure(&home, &format!("histogram_buckets_us = {bounds:?}"));
-        assert!(ring.push(Kind::TxBytes, 1));
-        let [now, same] = ids(&pmcd, ["a", "b"]);
-        // 19 ranges at first, and 31 in each round.
-        let [another, nothing_left] = [now != id, round % 2 == 0];
-        assert_eq!(another, nothing_left, "round {round}: {id}, then {now}");
-        assert!(!another || now > other && same != other);
-        id = now;
-        assert_eq!(pmcd.values(TX_BYTES)["a"], u64::from(round) + 1);
-        let ranges = ranges(&pmcd, metric);
-        assert_eq!(ranges.len(), 2 * 31);
-        for (inst, (name, _)) in ranges {
-            let known = had.entry(inst).or_insert_with(|| name.clone());
-            assert_eq!(*known, name, "{inst}");
-        }
+    for (bounds, is_same) in [("[10, 100, 1000]", true), ("[10, 50, 1000]", false)] {
+        set(bounds);
+        pmcd.terminate();
+        let state = pmcd.path(STATE);
+        pmcd = Pmcd::start_with(&home, if is_same { "same" } else { "other" }, |dir| {
+            let again = dir.join(STATE);
+            fs::create_dir_all(again.parent().expect("one")).expect("made");
+            fs::copy(state, again).expect("copied");
+        });
+        assert_eq!(ids(&pmcd, ["a"]), [id]);
+        let [counts, _] = look(&pmcd, &mut ring);
+        assert_eq!(bases(&counts) == [before].into(), is_same);
     }
 }

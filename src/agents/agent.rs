@@ -1,5 +1,7 @@
 //! One NIXL agent: its rings, what is known of it, and whether it is an instance.
 
+use crate::agents::AgentKey;
+use crate::agents::Change;
 use crate::agents::removal::{self, Removal};
 use crate::base::clock::Now;
 use crate::base::file::FileId;
@@ -15,7 +17,6 @@ use crate::state::record::{Entry, Name};
 use crate::state::{RecordId, State};
 use crate::store::Store;
 use crate::totals::ranges::Ranges;
-use crate::totals::slots::Slots;
 use crate::totals::windows::Windows;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -48,10 +49,6 @@ pub struct Agent {
     /// Whether it is an instance. One that is new becomes one when its facts are known, by which it is labelled, or when they
     /// have been waited for long enough.
     pub(crate) shown: bool,
-    /// The ranges of times that the instance has.
-    ranges: Ranges,
-    /// Their numbers in the ids of the instances, and those of ranges that it had before.
-    slots: Slots,
     /// Until when they are waited for.
     pub(crate) wait_until: Instant,
     /// Where the entry is kept; `None`: in memory only.
@@ -88,8 +85,6 @@ impl Agent {
             facts_are_old: false,
             label_text: labels::Kept::default(),
             shown: false,
-            ranges: Ranges::default(),
-            slots: Slots::default(),
             wait_until: now,
             record: None,
             id: None,
@@ -127,9 +122,6 @@ impl Agent {
         let ready = self.shown || self.facts.is_some() || now >= self.wait_until;
         let shown = self.entry.active && ready;
         let turned = std::mem::replace(&mut self.shown, shown) != shown;
-        if turned {
-            self.ranges = *self.entry.account.ranges();
-        }
         turned.then_some(shown)
     }
 
@@ -144,13 +136,12 @@ impl Agent {
         self.label_text = labels::Kept::default();
     }
 
-    /// Whether it is an instance whose ranges of times are others than they were: then these are its ranges from here on.
-    pub(crate) fn turn_ranges(&mut self) -> bool {
-        let turned = self.shown && self.ranges != *self.entry.account.ranges();
-        if turned {
-            self.ranges = *self.entry.account.ranges();
-        }
-        turned
+    /// The changes by which an instance gets ids for its ranges of times, if these have none yet.
+    pub(crate) fn renew_buckets(&self, key: AgentKey) -> impl Iterator<Item = Change> + use<> {
+        let is_due = self.shown && self.id.is_some() && self.bucket_base().is_none();
+        let id = self.id;
+        let changes = is_due.then_some([Change::Left { key, id }, Change::Appeared(key)]);
+        changes.into_iter().flatten()
     }
 
     /// Its producer was started: nothing is known of it yet. After a restart of the daemon what was known before is not, either.
@@ -190,30 +181,16 @@ impl Agent {
         self.id
     }
 
-    /// The ranges of times that the instance has.
+    /// The ranges of times of its histograms.
     #[must_use]
     pub fn ranges(&self) -> &Ranges {
-        &self.ranges
+        self.entry.account.ranges()
     }
 
-    /// Their numbers in the ids of their instances.
+    /// From what the instance ids of these ranges are made. `None`: they have no ids yet.
     #[must_use]
-    pub fn slots(&self) -> &Slots {
-        &self.slots
-    }
-
-    /// Goes on with the numbers that its ranges had.
-    pub(crate) fn set_slots(&mut self, slots: Slots) {
-        self.slots = slots;
-    }
-
-    /// Gives its ranges their numbers, in the ids that come from this one of the agent's; `false`: they all had one already.
-    pub(crate) fn number_ranges(&mut self, id: u32) -> bool {
-        let is_same = self.id.is_none_or(|had| had == id);
-        if !is_same {
-            self.slots = Slots::default();
-        }
-        self.slots.take(&self.ranges) == Ok(true)
+    pub fn bucket_base(&self) -> Option<u32> {
+        self.entry.account.bucket_base
     }
 
     /// Whether a ring or a store of it is attached.

@@ -107,7 +107,7 @@ impl Agents {
             self.attached.remove(&id);
         }
         changes.extend(turned(key, agent, now.instant));
-        changes.extend(agent.turn_ranges().then_some(Change::Ranges(key)));
+        changes.extend(agent.renew_buckets(key));
         found.again.extend(outcome.again);
         match outcome.unseen {
             // It waits for an answer, which is not kept for it for long.

@@ -68,7 +68,6 @@ impl Agents {
                 // A state that is broken is given up at the next drain.
                 if let Some(id) = agent.id {
                     let _ = state.set_id(record, id);
-                    let _ = state.set_slots(record, agent.slots());
                 }
                 if let Some(facts) = agent.own_facts() {
                     let _ = state.set_facts(record, Some(facts));

@@ -56,7 +56,7 @@ impl Agents {
             if agent.entry.store.is_none() {
                 agent.entry.account.set_bounds(&config.bounds);
             }
-            changes.extend(agent.turn_ranges().then_some(Change::Ranges(key)));
+            changes.extend(agent.renew_buckets(key));
             agent.sources.retain(|source| {
                 let owners = config.owners.as_ref();
                 // One that is only followed is looked at anew, in case it may be drained now.

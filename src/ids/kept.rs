@@ -133,6 +133,12 @@ impl KeptIds {
         self.ids.give(name, seconds())
     }
 
+    /// A number that was never given, for no name; `None`: all are taken.
+    pub fn draw(&mut self) -> Option<u32> {
+        self.unsaved = true;
+        self.ids.draw()
+    }
+
     /// Whoever comes under this name is another, with another id.
     pub fn forget(&mut self, name: &str) {
         self.ids.forget(name);

@@ -109,7 +109,10 @@ impl Budget {
         let (lines, whose) = match line.about {
             // Errors are few, and want something done.
             None if line.level == Level::ERROR => return Fate::Written,
-            None => (self.own.entry(line.level).or_default(), " like these".into()),
+            None => (
+                self.own.entry(line.level).or_default(),
+                " like these".into(),
+            ),
             Some(uid) => {
                 if self.users.len() >= MOST_USERS && !self.users.contains_key(&uid) {
                     return Fate::LeftOut;
@@ -202,7 +205,11 @@ mod tests {
         assert_eq!(budget.judge(&late), Fate::LeftOut);
         assert_eq!(budget.judge(&own), Fate::Written);
         budget.add(&own, 8 << 20);
-        assert_eq!(budget.judge(&own), Fate::LeftOut, "it was said in this minute");
+        assert_eq!(
+            budget.judge(&own),
+            Fate::LeftOut,
+            "it was said in this minute"
+        );
         assert_eq!(budget.judge(&line(Level::INFO, None, 8)), Fate::Full(4));
     }
 }

@@ -1,45 +1,34 @@
 //! The instance domains of histograms: an instance for each agent and range.
 //!
-//! They need no file of ids: an id is the agent's and the range's number in one ([`crate::totals::slots`]).
+//! They need no file of ids: an id is a base and the range's number in one. The base of an agent's sizes and bandwidths is its
+//! instance id. That of its times is a word of its record: its instance id at first, another number once it has other bounds.
 
 use super::ffi::Instances;
 use crate::agents::agent::Agent;
 use crate::metrics::{BANDWIDTHS, LATENCIES, SIZES, TIMES_UP_TO};
 use crate::state::record::HIGHEST_ID;
 use crate::totals::account::{BANDWIDTH, SIZE};
+use crate::totals::histogram::MAX_BUCKETS;
 use crate::totals::ranges::Ranges;
-use crate::totals::slots::{SLOTS, Slots};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 
-/// How many ids an agent has in each.
+/// How many ids a base has.
 const NUMBERS: u32 = 64;
-const _: () = assert!(i32::MAX as u32 / NUMBERS >= HIGHEST_ID && SLOTS == NUMBERS as usize);
+const _: () = assert!(i32::MAX as u32 / NUMBERS >= HIGHEST_ID && MAX_BUCKETS < NUMBERS as usize);
 
-/// The agent's instance id in that of a range.
+/// The range that has this instance id, of an agent's.
 #[must_use]
-pub fn agent(inst: u32) -> u32 {
-    inst / NUMBERS
+pub fn bucket(ranges: &Ranges, inst: u32) -> Option<usize> {
+    let number = usize::try_from(inst % NUMBERS).ok();
+    number.filter(|&number| number < ranges.count())
 }
 
-/// Which range of those that there are now has this instance id in the domain of this serial number.
+/// The instance id of a range. `None`: PCP's ids, of 31 bits, do not go so far.
 #[must_use]
-pub fn bucket(serial: u32, slots: &Slots, inst: u32) -> Option<usize> {
-    let number = inst % NUMBERS;
-    match serial {
-        TIMES_UP_TO => slots.range_up_to(number),
-        _ => slots.range(number),
-    }
-}
-
-/// The reverse, of an agent's range; `None`: PCP's ids, of 31 bits, do not go so far.
-#[must_use]
-pub fn instance(serial: u32, agent: u32, slots: &Slots, bucket: usize) -> Option<u32> {
-    let number = match serial {
-        TIMES_UP_TO => slots.number_up_to(bucket),
-        _ => slots.number(bucket),
-    };
-    let id = agent.checked_mul(NUMBERS)?.checked_add(number?)?;
+pub fn instance(base: u32, bucket: usize) -> Option<u32> {
+    let number = u32::try_from(bucket).ok()?;
+    let id = base.checked_mul(NUMBERS)?.checked_add(number)?;
     i32::try_from(id).is_ok().then_some(id)
 }
 
@@ -49,47 +38,48 @@ struct Domain {
     serial: u32,
     /// The ranges of one agent after those of another.
     instances: Instances,
-    agents: HashSet<u32>,
+    /// The agents' instance ids, by base.
+    agents: HashMap<u32, u32>,
 }
 
 impl Domain {
-    fn add(&mut self, agent: u32, name: &str, ranges: &Ranges, slots: &Slots) {
+    fn add(&mut self, id: u32, base: u32, name: &str, ranges: &Ranges) {
         let suffix = |bucket| match self.serial {
             TIMES_UP_TO => ranges.up_to(bucket),
             _ => ranges.suffix(bucket),
         };
-        if self.agents.contains(&agent) {
+        if self.agents.contains_key(&base) {
             return;
         }
         let all: Option<Vec<(i32, CString)>> = (0..ranges.count())
             .map(|bucket| {
                 let name = format!("{name}::{}", suffix(bucket));
-                let id = instance(self.serial, agent, slots, bucket)?;
+                let id = instance(base, bucket)?;
                 Some((i32::try_from(id).ok()?, CString::new(name).ok()?))
             })
             .collect();
         let Some(all) = all else {
-            tracing::error!("agent {name} cannot have histograms: its instance id is {agent}");
+            tracing::error!("agent {name} cannot have histograms: its instance id is {id}");
             return;
         };
         for (id, name) in all {
             self.instances.push(id, name);
         }
-        self.agents.insert(agent);
+        self.agents.insert(base, id);
     }
 
     /// In one pass, however many leave at a time. It is asked once of each agent, whose ranges stand together: there are tens of
     /// thousands of them.
-    fn remove(&mut self, agents: &HashSet<u32>) {
-        self.agents.retain(|agent| !agents.contains(agent));
+    fn remove(&mut self, gone: &HashSet<u32>) {
+        self.agents.retain(|_, id| !gone.contains(id));
         let mut last = None;
         self.instances.retain(|id| {
-            let agent = agent(id.unsigned_abs());
+            let base = id.unsigned_abs() / NUMBERS;
             match last {
-                Some((known, stays)) if known == agent => stays,
+                Some((known, stays)) if known == base => stays,
                 _ => {
-                    let stays = !agents.contains(&agent);
-                    last = Some((agent, stays));
+                    let stays = self.agents.contains_key(&base);
+                    last = Some((base, stays));
                     stays
                 }
             }
@@ -103,7 +93,7 @@ pub struct BucketIndoms {
     /// Each agent has ranges of its own, the same in both.
     latencies: [Domain; 2],
     /// These have the same for all agents.
-    others: [(Domain, Ranges, Slots); 2],
+    others: [(Domain, Ranges); 2],
 }
 
 impl BucketIndoms {
@@ -112,56 +102,57 @@ impl BucketIndoms {
         let mut domain = |serial| Domain {
             serial,
             instances: instances(serial),
-            agents: HashSet::new(),
+            agents: HashMap::new(),
         };
         Self {
             latencies: [LATENCIES, TIMES_UP_TO].map(&mut domain),
-            others: [(SIZES, SIZE), (BANDWIDTHS, BANDWIDTH)].map(|(serial, bounds)| {
-                let ranges = Ranges::of(&bounds);
-                (domain(serial), ranges, Slots::of(&ranges))
-            }),
+            others: [(SIZES, SIZE), (BANDWIDTHS, BANDWIDTH)]
+                .map(|(serial, bounds)| (domain(serial), Ranges::of(&bounds))),
         }
     }
 
-    /// The ranges that an agent has in one of them, by its serial number, and what their numbers are.
+    /// The base and the ranges of an agent in the domain of this serial number; `id` is its instance id. `None`: it has no
+    /// instances there yet.
     #[must_use]
-    pub fn ranges<'a>(&'a self, serial: u32, agent: &'a Agent) -> (&'a Ranges, &'a Slots) {
+    pub fn of<'a>(&'a self, serial: u32, id: u32, agent: &'a Agent) -> Option<(u32, &'a Ranges)> {
         let mut others = self.others.iter();
-        let other = others.find(|(domain, ..)| domain.serial == serial);
-        other.map_or_else(
-            || (agent.ranges(), agent.slots()),
-            |(_, ranges, slots)| (ranges, slots),
-        )
+        match others.find(|(domain, _)| domain.serial == serial) {
+            Some((_, ranges)) => Some((id, ranges)),
+            None => Some((agent.bucket_base()?, agent.ranges())),
+        }
     }
 
-    /// An agent is an instance now, with its ranges in those where it has none.
+    /// The instance id of the agent that has an instance in the domain of this serial number.
+    #[must_use]
+    pub fn agent(&self, serial: u32, inst: u32) -> Option<u32> {
+        let others = self.others.iter().map(|(domain, _)| domain);
+        let mut all = self.latencies.iter().chain(others);
+        let domain = all.find(|domain| domain.serial == serial)?;
+        domain.agents.get(&(inst / NUMBERS)).copied()
+    }
+
+    /// Adds the ranges of an agent that is an instance now, where it has none.
     pub fn add(&mut self, id: u32, agent: &Agent) {
-        self.insert(id, &agent.name.instance, agent.ranges(), agent.slots());
+        let times = agent.bucket_base().map(|base| (base, agent.ranges()));
+        self.insert(id, &agent.name.instance, times);
     }
 
-    fn insert(&mut self, id: u32, name: &str, latencies: &Ranges, numbers: &Slots) {
-        for domain in &mut self.latencies {
-            domain.add(id, name, latencies, numbers);
-        }
-        for (domain, ranges, slots) in &mut self.others {
-            domain.add(id, name, ranges, slots);
-        }
-    }
-
-    /// These have other ranges of times from now on.
-    pub fn remove_latencies(&mut self, agents: &HashSet<u32>) {
-        if !agents.is_empty() {
+    fn insert(&mut self, id: u32, name: &str, times: Option<(u32, &Ranges)>) {
+        if let Some((base, ranges)) = times {
             let all = self.latencies.iter_mut();
-            all.for_each(|domain| domain.remove(agents));
+            all.for_each(|domain| domain.add(id, base, name, ranges));
+        }
+        for (domain, ranges) in &mut self.others {
+            domain.add(id, id, name, ranges);
         }
     }
 
-    /// These are none any more.
-    pub fn remove(&mut self, agents: &HashSet<u32>) {
-        if !agents.is_empty() {
-            self.remove_latencies(agents);
-            let others = self.others.iter_mut();
-            others.for_each(|(domain, ..)| domain.remove(agents));
+    /// Removes the ranges of agents with these instance ids.
+    pub fn remove(&mut self, gone: &HashSet<u32>) {
+        if !gone.is_empty() {
+            let others = self.others.iter_mut().map(|(domain, _)| domain);
+            let all = self.latencies.iter_mut().chain(others);
+            all.for_each(|domain| domain.remove(gone));
         }
     }
 }
@@ -172,7 +163,7 @@ mod tests {
     use crate::totals::histogram::Bounds;
 
     fn names(indoms: &BucketIndoms) -> Vec<Vec<(i32, String)>> {
-        let others = indoms.others.iter().map(|(domain, ..)| domain);
+        let others = indoms.others.iter().map(|(domain, _)| domain);
         let all = indoms.latencies.iter().chain(others);
         all.map(|domain| domain.instances.list()).collect()
     }
@@ -186,22 +177,24 @@ mod tests {
     }
 
     fn add(indoms: &mut BucketIndoms, id: u32, name: &str, ranges: &Ranges) {
-        indoms.insert(id, name, ranges, &Slots::of(ranges));
+        indoms.insert(id, name, Some((id, ranges)));
     }
 
     #[test]
-    fn an_id_tells_the_agent_and_the_range() {
-        let slots = Slots::of(&nixls());
+    fn an_id_tells_the_base_and_the_range() {
+        assert_eq!(instance(7, 18), Some(7 * 64 + 18));
+        assert_eq!(instance((1 << 25) - 1, 18), Some((u32::MAX >> 1) - 63 + 18));
+        assert_eq!(instance(1 << 25, 18), None);
+        assert_eq!(bucket(&nixls(), 7 * 64 + 18), Some(18));
+        assert_eq!(bucket(&nixls(), 7 * 64 + 19), None);
+        let mut indoms = indoms();
+        indoms.insert(3, "a", Some((9, &nixls())));
         for serial in [LATENCIES, TIMES_UP_TO] {
-            let id = |agent| instance(serial, agent, &slots, 18);
-            assert_eq!(id(7), Some(7 * 64 + 18));
-            assert_eq!(id((1 << 25) - 1), Some((u32::MAX >> 1) - 63 + 18));
-            assert_eq!(id(1 << 25), None);
-            assert_eq!(agent(7 * 64 + 18), 7);
-            assert_eq!(bucket(serial, &slots, 7 * 64 + 18), Some(18));
-            assert_eq!(bucket(serial, &slots, 7 * 64 + 19), None);
-            assert_eq!(instance(serial, 7, &slots, 19), None);
+            assert_eq!(indoms.agent(serial, 9 * 64 + 18), Some(3));
+            assert_eq!(indoms.agent(serial, 3 * 64), None);
         }
+        assert_eq!(indoms.agent(SIZES, 3 * 64), Some(3));
+        assert_eq!(indoms.agent(SIZES, 9 * 64), None);
     }
 
     #[test]
@@ -237,25 +230,25 @@ mod tests {
     fn each_agent_has_ranges_of_its_own_and_may_get_others() {
         let mut indoms = indoms();
         let ranges = |bounds: &[f64]| Ranges::new(bounds).expect("good");
-        let mut slots = Slots::of(&ranges(&[5.0]));
         add(&mut indoms, 0, "a", &ranges(&[5.0]));
         add(&mut indoms, 1, "b", &ranges(&[0.5, 7.0]));
-        indoms.remove_latencies(&[0].into());
-        slots.take(&ranges(&[4.0, 5.0])).expect("room");
-        indoms.insert(0, "a", &ranges(&[4.0, 5.0]), &slots);
+        // As an agent that has other bounds leaves, and comes again.
+        indoms.remove(&[0].into());
+        indoms.insert(0, "a", Some((2, &ranges(&[4.0, 5.0]))));
         let expected = [
             (64, "b::0-0.5"),
             (65, "b::0.5-7"),
             (66, "b::7-inf"),
-            (2, "a::0-4"),
-            (3, "a::4-5"),
-            (1, "a::5-inf"),
+            (128, "a::0-4"),
+            (129, "a::4-5"),
+            (130, "a::5-inf"),
         ];
         let expected = expected.map(|(id, name)| (id, name.to_owned()));
         assert_eq!(names(&indoms)[0], expected);
-        let up_to = [(2, "a::le-4"), (0, "a::le-5"), (1, "a::le-inf")];
+        let up_to = [(128, "a::le-4"), (129, "a::le-5"), (130, "a::le-inf")];
         let up_to = up_to.map(|(id, name)| (id, name.to_owned()));
         assert_eq!(names(&indoms)[1][3..], up_to);
+        assert_eq!(names(&indoms)[2][13], (0, "a::0-2048".into()));
         indoms.remove(&[1].into());
         assert_eq!(
             [0, 1, 2].map(|domain| names(&indoms)[domain].len()),

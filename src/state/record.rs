@@ -6,7 +6,7 @@
 
 use crate::find::name::is_instance_name;
 use crate::producer::facts::Facts;
-use crate::totals::slots::Slots;
+use crate::totals::ranges::Ranges;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -35,10 +35,14 @@ const ENTRIES: [usize; 2] = [256, 256 + ENTRY_ROOM];
 const ENTRY_ROOM: usize = 448;
 /// What is known of the agent's process and place, as JSON.
 const FACTS: usize = ENTRIES[1] + ENTRY_ROOM;
-/// Which numbers the ranges of its histograms have; an earlier version had facts up to the record's end.
-const SLOTS: usize = RECORD_WORDS - Slots::WORDS;
-const FACTS_ROOM: usize = SLOTS - FACTS;
-const _: () = assert!(ENTRY_WORDS <= ENTRY_ROOM && FACTS + 250 <= SLOTS);
+/// Ranges that 0.1.0 had numbered: how many, and the bounds of each. These words are not to be used again.
+const NUMBERED: usize = RECORD_WORDS - (1 + 2 * MAX_NUMBERED);
+const MAX_NUMBERED: usize = 64;
+/// Marks the number of numbered ranges, and a bound that is one no more.
+const NUMBERED_MARK: u64 = 0x536c_6f74_7300;
+const GONE: u64 = 1 << 63;
+const FACTS_ROOM: usize = NUMBERED - FACTS;
+const _: () = assert!(ENTRY_WORDS <= ENTRY_ROOM && FACTS + 250 <= NUMBERED);
 
 /// The highest instance id that an agent can have: those of its histograms are 64 times it and more, and PCP's ids have 31 bits.
 pub const HIGHEST_ID: u32 = (1 << 25) - 1;
@@ -75,8 +79,6 @@ pub struct Saved {
     pub entry: Entry,
     /// What was known of its process and place.
     pub facts: Option<Facts>,
-    /// The numbers of the ranges that its histograms of times ever had.
-    pub slots: Slots,
 }
 
 /// Whether a name has room in a record.
@@ -104,7 +106,7 @@ pub fn create(words: &[AtomicU64], name: &Name, entry: &Entry) {
     words[INSTANCE_ID].store(NO_ID, Relaxed);
     words[RELEASED].store(NOT_RELEASED, Relaxed);
     words[FACTS_LENGTH].store(0, Relaxed);
-    set_slots(words, &Slots::default());
+    words[NUMBERED].store(0, Relaxed);
     let mut lengths = 0;
     for (number, (text, (start, _))) in texts(name).iter().zip(TEXTS).enumerate() {
         lengths |= (text.len() as u64) << (16 * number);
@@ -147,14 +149,16 @@ pub fn set_facts(words: &[AtomicU64], facts: Option<&Facts>) {
     }
 }
 
-/// Notes the numbers of the ranges of its histograms. They are those of before, of which some have left, and some more, so that
-/// after a kill in the midst of it none has another's; or the instance id is new, and nobody has seen any.
-pub fn set_slots(words: &[AtomicU64], slots: &Slots) {
-    let [count, bounds @ ..] = slots.to_words();
-    for (word, bound) in words[SLOTS + 1..].iter().zip(bounds) {
-        word.store(bound, Relaxed);
-    }
-    words[SLOTS].store(count, Release);
+/// True if a record of 0.1.0 has ranges of times that are numbered otherwise than from 0 on: they were changed once.
+fn is_renumbered(words: &[AtomicU64], ranges: &Ranges) -> bool {
+    let count = words[NUMBERED].load(Acquire) ^ NUMBERED_MARK;
+    // An even earlier version had facts there.
+    let count = usize::try_from(count).ok();
+    let Some(count) = count.filter(|count| (1..=MAX_NUMBERED).contains(count)) else {
+        return false;
+    };
+    let mut bounds = words[NUMBERED + 1..][..2 * count].iter();
+    count != ranges.count() || bounds.any(|bound| bound.load(Relaxed) & GONE != 0)
 }
 
 /// Makes a record free.
@@ -237,7 +241,11 @@ pub fn read(words: &[AtomicU64]) -> Result<Option<Saved>, Damaged> {
     // Where it makes no sense, the file of instance ids may know it by the agent's name.
     let id = u32::try_from(words[INSTANCE_ID].load(Relaxed));
     let id = id.ok().filter(|&id| id <= HIGHEST_ID);
+    let is_without_base = entry::is_without_base(&entry);
     let mut entry = entry::from_words(&entry);
+    if is_without_base && !is_renumbered(words, entry.account.ranges()) {
+        entry.account.bucket_base = id;
+    }
     if let Some(commit) = &mut entry.commit {
         // Its positions go into the ring when its slots are given back.
         let capacity = commit.ring.capacity;
@@ -248,19 +256,12 @@ pub fn read(words: &[AtomicU64]) -> Result<Option<Saved>, Damaged> {
         commit.released |= words[RELEASED].load(Acquire) == generation;
     }
     let len = usize::try_from(words[FACTS_LENGTH].load(Acquire)).unwrap_or(0);
-    let facts = serde_json::from_slice(&text(&words[FACTS..SLOTS], len)).ok();
-    let mut slots = [words[SLOTS].load(Acquire); Slots::WORDS];
-    for (slot, word) in slots.iter_mut().zip(&words[SLOTS..]).skip(1) {
-        *slot = word.load(Relaxed);
-    }
-    // An earlier version gave ranges the numbers of their places.
-    let slots = Slots::from_words(&slots).unwrap_or_else(|| Slots::of(entry.account.ranges()));
+    let facts = serde_json::from_slice(&text(&words[FACTS..NUMBERED], len)).ok();
     Ok(Some(Saved {
         name,
         id,
         entry,
         facts,
-        slots,
     }))
 }
 
@@ -273,6 +274,7 @@ mod tests {
     use super::*;
     use crate::producer::facts::{Engine, Role, command, gpu};
     use crate::ring::commit::Commit;
+    use crate::totals::histogram::Bounds;
 
     fn record() -> Vec<AtomicU64> {
         (0..RECORD_WORDS).map(|_| AtomicU64::new(0xdead)).collect()
@@ -383,6 +385,44 @@ mod tests {
         };
         let saved = read(&words).expect("whole").expect("in use");
         assert_eq!(saved.facts, Some(expected));
+    }
+
+    #[test]
+    fn histograms_of_an_earlier_version_keep_their_ids_unless_renumbered() {
+        let times = Bounds::from_config(&[10, 100]).expect("good bounds");
+        let numbered = |bounds: &[f64]| -> Vec<AtomicU64> {
+            let words = record();
+            let mut entry = Entry::default();
+            entry.account.set_bounds(&times);
+            create(&words, &name(), &entry);
+            set_id(&words, 7);
+            words[ENTRIES[0] + ENTRY_WORDS - 1].store(0, Relaxed);
+            words[NUMBERED].store(NUMBERED_MARK | (bounds.len() as u64 / 2), Relaxed);
+            for (word, bound) in words[NUMBERED + 1..].iter().zip(bounds) {
+                word.store(bound.to_bits(), Relaxed);
+            }
+            words
+        };
+        let base = |words: &[AtomicU64]| {
+            let saved = read(words).expect("whole").expect("in use");
+            assert_eq!(*saved.entry.account.ranges(), Ranges::of(&times));
+            saved.entry.account.bucket_base
+        };
+        let first = [0.0, 10.0, 10.0, 100.0, 100.0, f64::INFINITY];
+        assert_eq!(base(&numbered(&first)), Some(7));
+        assert_eq!(base(&numbered(&[])), Some(7), "nobody has seen its ids");
+        let more = [&first[..], &[0.0, 50.0]].concat();
+        assert_eq!(base(&numbered(&more)), None);
+        let words = numbered(&first);
+        words[NUMBERED + 2].fetch_or(GONE, Relaxed);
+        assert_eq!(base(&words), None);
+        // What this version writes says it itself.
+        for given in [None, Some(9)] {
+            let mut entry = read(&words).expect("whole").expect("in use").entry;
+            entry.account.bucket_base = given;
+            replace(&words, &entry);
+            assert_eq!(base(&words), given);
+        }
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use crate::base::words::{Reader, Writer};
 use crate::event::{Event, EventType, Events, Totals};
 use crate::totals::Buckets;
-use crate::totals::carry::Carried;
 use crate::totals::histogram::{Bounds, Counts};
 use crate::totals::pairing::Pairing;
 use crate::totals::ranges::Ranges;
@@ -49,8 +48,8 @@ pub struct Account {
     pub xfer_time: Counts,
     /// Transfers by their time to post.
     pub post_time: Counts,
-    /// What both had in ranges that are gone, see [`Carried`].
-    gone: [Counts; 2],
+    /// From what the instance ids of these ranges are made ([`crate::pcp`]). `None`: the ranges have no ids yet.
+    pub bucket_base: Option<u32>,
     /// Transfers by their bytes.
     pub size: Counts,
     /// Transfers by their bytes per second.
@@ -58,8 +57,6 @@ pub struct Account {
 }
 
 impl Account {
-    /// Words of [`Account::put_gone`].
-    pub const GONE_WORDS: usize = 2 * Counts::WORDS;
     /// Words in a record.
     pub const WORDS: usize =
         Totals::WORDS + 5 + LAST.len() + Ranges::WORDS + Pairing::WORDS + 4 * Counts::WORDS;
@@ -160,23 +157,17 @@ impl Account {
         (self.pairing, self.last, self.met) = (pairing, last, met);
     }
 
-    /// The bounds of the histograms of times are these now: what is not known by them begins anew.
+    /// Sets the bounds of the histograms of times. With other bounds than before these begin at zero, with ids of their own.
     pub fn set_bounds(&mut self, bounds: &Bounds) {
         self.set_ranges(Ranges::of(bounds));
     }
 
     fn set_ranges(&mut self, ranges: Ranges) {
         if self.ranges != ranges {
-            let counts = [&mut self.xfer_time, &mut self.post_time];
-            for (counts, gone) in counts.into_iter().zip(&mut self.gone) {
-                let before = Carried {
-                    counts: std::mem::take(counts),
-                    gone: std::mem::take(gone),
-                };
-                let now = before.over(&self.ranges, &ranges);
-                (*counts, *gone) = (now.counts, now.gone);
-            }
             self.ranges = ranges;
+            self.xfer_time = Counts::default();
+            self.post_time = Counts::default();
+            self.bucket_base = None;
         }
     }
 
@@ -250,17 +241,6 @@ impl Account {
         counts.get(bucket)
     }
 
-    /// What the sum up to a range's bound has more than its ranges: transfers that were counted by other bounds.
-    #[must_use]
-    pub fn gone(&self, of: Buckets, bucket: usize) -> u64 {
-        let [xfer_time, post_time] = &self.gone;
-        match of {
-            Buckets::XferTime => xfer_time.get(bucket),
-            Buckets::PostTime => post_time.get(bucket),
-            Buckets::Size | Buckets::Bandwidth => 0,
-        }
-    }
-
     /// Bytes that are registered.
     #[must_use]
     pub fn registered_now(&self) -> u64 {
@@ -298,16 +278,6 @@ impl Account {
         }
     }
 
-    /// Writes what it has of ranges that are gone, which an earlier version had not.
-    pub fn put_gone(&self, put: &mut Writer) {
-        self.gone.iter().for_each(|counts| put.all(*counts.words()));
-    }
-
-    /// Reads that.
-    pub fn get_gone(&mut self, get: &mut Reader) {
-        self.gone = [(); 2].map(|()| Counts::from_words(get.all()));
-    }
-
     /// Reads what [`Account::put`] has written. Whatever the words are, it is an account.
     #[must_use]
     pub fn get(get: &mut Reader) -> Self {
@@ -329,7 +299,7 @@ impl Account {
             post_time: Counts::from_words(get.all()),
             size: Counts::from_words(get.all()),
             bandwidth: Counts::from_words(get.all()),
-            gone: <[Counts; 2]>::default(),
+            bucket_base: None,
         }
     }
 }
@@ -421,22 +391,12 @@ mod tests {
             count(&mut account, &time, &[], &bounds);
         }
         assert_eq!(account.xfer_time.total(), 2);
-        assert_eq!(
-            account.gone(Buckets::XferTime, 2),
-            2,
-            "in all there are four"
-        );
-        let mut words = [0; Account::WORDS + Account::GONE_WORDS];
-        let mut put = Writer::new(&mut words);
-        account.put(&mut put);
-        account.put_gone(&mut put);
-        let mut get = Reader::new(&words);
-        let mut read = Account::get(&mut get);
-        read.get_gone(&mut get);
-        assert_eq!(read, account);
+        let mut words = [0; Account::WORDS];
+        account.put(&mut Writer::new(&mut words));
+        assert_eq!(Account::get(&mut Reader::new(&words)), account);
+        account.bucket_base = Some(7);
         account.set_bounds(&Bounds::latency());
-        assert_eq!(account.xfer_time.total(), 0);
-        assert_eq!(account.gone(Buckets::XferTime, 18), 4);
+        assert_eq!((account.xfer_time.total(), account.bucket_base), (0, None));
         count(
             &mut account,
             &[],

@@ -307,11 +307,6 @@ impl Core {
                     let before = running.instances.insert(key, id);
                     assert_eq!(before, None, "{key:?} twice");
                 }
-                Change::Ranges(key) => {
-                    let id = running.number(key);
-                    let before = running.instances.insert(key, id);
-                    assert!(before.is_some(), "{key:?} is no instance");
-                }
                 Change::Left { key, .. } => {
                     let before = running.instances.remove(&key);
                     assert!(before.is_some(), "{key:?} is no instance");
@@ -326,19 +321,18 @@ impl Core {
 }
 
 impl Running {
-    /// Gives an agent an instance id, unless it has one that its buckets fit; the id. `None`: the agent is not known any more.
+    /// Gives an agent an instance id, and its buckets a base, unless they have one; the id. `None`: the agent is not known any
+    /// more.
     fn number(&mut self, key: AgentKey) -> Option<u32> {
         let agent = self.agents.get(key)?;
         let name = agent.name.instance.clone();
-        let mut had = agent.id();
-        if !agent.slots().fits(agent.ranges()) {
-            self.ids.forget(&name);
-            had = None;
-        }
+        let (had, base) = (agent.id(), agent.bucket_base());
         let id = had.or_else(|| self.ids.give(&name, 0));
         let id = id.expect("an id is left");
+        let first = had.is_none().then_some(id);
+        let base = base.or(first).or_else(|| self.ids.draw());
         self.agents.set_next_id(self.ids.next());
-        self.agents.set_id(key, id);
+        self.agents.set_id(key, id, base);
         Some(id)
     }
 

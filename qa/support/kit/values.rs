@@ -180,7 +180,7 @@ impl Core {
         let buckets = (0..ranges.count()).filter_map(|bucket| match metric.source {
             Source::Buckets(of) => Some((ranges.suffix(bucket), agent.bucket(of, bucket)?)),
             Source::UpTo(of) => {
-                below = agent.bucket_up_to(of, bucket, below)?;
+                below += agent.bucket(of, bucket)?;
                 Some((ranges.up_to(bucket), below))
             }
             _ => panic!("{name} is no histogram"),

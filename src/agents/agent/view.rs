@@ -54,14 +54,6 @@ impl Agent {
         }
     }
 
-    /// The same in all ranges up to one, for the sum of those below it; no such sum goes back when the bounds change.
-    #[must_use]
-    pub fn bucket_up_to(&self, of: Buckets, bucket: usize, below: u64) -> Option<u64> {
-        let gone = self.entry.account.gone(of, bucket);
-        let count = self.bucket(of, bucket)?;
-        Some([count, gone].into_iter().fold(below, u64::saturating_add))
-    }
-
     /// A percentile of the times of its transfers in the last minute, microseconds; of a store within its ranges.
     #[must_use]
     pub fn xfer_time(&self, percent: u64) -> Option<f64> {

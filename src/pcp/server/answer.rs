@@ -76,17 +76,17 @@ impl Server {
                     let serial = metric.indom().unwrap_or_default();
                     let is_asked = profile.of(indom(self.domain, serial));
                     for (id, agent) in all() {
-                        let mut below = 0;
-                        let (ranges, slots) = self.buckets.ranges(serial, agent);
+                        let mut below = 0_u64;
+                        let Some((base, ranges)) = self.buckets.of(serial, id, agent) else {
+                            continue;
+                        };
                         for bucket in 0..ranges.count() {
-                            let count = if is_cumulative {
-                                let sum = agent.bucket_up_to(of, bucket, below);
-                                below = sum.unwrap_or(below);
-                                sum
-                            } else {
-                                agent.bucket(of, bucket)
-                            };
-                            let instance = buckets::instance(serial, id, slots, bucket);
+                            let mut count = agent.bucket(of, bucket);
+                            if let Some(sum) = count.as_mut().filter(|_| is_cumulative) {
+                                *sum = sum.saturating_add(below);
+                                below = *sum;
+                            }
+                            let instance = buckets::instance(base, bucket);
                             if let Some(instance) = instance.filter(|&instance| is_asked(instance))
                             {
                                 push(instance, count.map(Value::U64));

@@ -6,7 +6,7 @@ use crate::agents::{AgentKey, Change};
 use crate::log;
 use crate::metrics::{AGENTS, TIMES_UP_TO};
 use crate::pcp::{buckets, serial};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 impl Server {
     /// Brings the instance domains after the agents: first who leaves, all at once, since each look through the ranges of all
@@ -15,12 +15,10 @@ impl Server {
         if !changes.is_empty() {
             self.ids.changed();
         }
-        let (mut left, mut come, mut turned) = (HashSet::new(), Vec::new(), Vec::new());
-        let mut forgotten = Vec::new();
+        let (mut left, mut come, mut forgotten) = (HashSet::new(), Vec::new(), Vec::new());
         for change in changes {
             match change {
                 Change::Appeared(key) => come.push(key),
-                Change::Ranges(key) => turned.push(key),
                 Change::Left { key, id } => {
                     // It may have come and gone since the last time.
                     come.retain(|&other| other != key);
@@ -29,35 +27,11 @@ impl Server {
                 Change::Forgotten(name) => forgotten.push(name),
             }
         }
-        let mut changed = HashMap::new();
-        for key in turned {
-            let agent = self.agents.get(key);
-            let Some((agent, id)) = agent.and_then(|agent| Some((agent, agent.id()?))) else {
-                continue;
-            };
-            if left.contains(&id) || come.contains(&key) {
-                // It has them when it comes.
-            } else if agent.slots().fits(agent.ranges()) {
-                changed.insert(id, key);
-            } else {
-                // It comes again, with another id.
-                left.insert(id);
-                come.push(key);
-            }
-        }
         self.instances.remove(&left);
         self.buckets.remove(&left);
-        let turned = changed.keys().copied().collect();
-        self.buckets.remove_latencies(&turned);
         // Its counters begin at zero under another id: they never go back under one.
         forgotten.iter().for_each(|name| self.ids.forget(name));
         come.into_iter().for_each(|key| self.come(key));
-        for (id, key) in changed {
-            self.agents.set_id(key, id);
-            if let Some(agent) = self.agents.get(key) {
-                self.buckets.add(id, agent);
-            }
-        }
     }
 
     /// An agent is an instance from now on.
@@ -67,21 +41,22 @@ impl Server {
         };
         let _about = log::about(agent.name.owner);
         let name = agent.name.instance.as_str();
-        let mut had = agent.id();
-        if !agent.slots().fits(agent.ranges()) {
-            // It had so many ranges that some would get the ids of others.
-            self.ids.forget(name);
-            had = None;
-        }
+        let had = agent.id();
         let Some(id) = had.or_else(|| self.ids.give(name)) else {
             return tracing::error!("agent {name} cannot be an instance: no instance id is left");
         };
         if !self.instances.add(id, name, key) {
             return tracing::error!("agent {name} cannot be an instance: another has its id, {id}");
         }
+        // The first base is the agent's id; with other ranges it needs one that no archive knows.
+        let base = match (agent.bucket_base(), had) {
+            (Some(base), _) => Some(base),
+            (None, None) => Some(id),
+            (None, Some(_)) => self.ids.draw(),
+        };
         // Before anybody is told of it.
         self.agents.set_next_id(self.ids.next());
-        self.agents.set_id(key, id);
+        self.agents.set_id(key, id, base);
         if let Some(agent) = self.agents.get(key) {
             self.buckets.add(id, agent);
         }
@@ -99,9 +74,10 @@ impl Server {
         if serial == AGENTS {
             return Some(self.agent(inst)?.label_text().to_string());
         }
-        let agent = self.agent(buckets::agent(inst))?;
-        let (ranges, slots) = self.buckets.ranges(serial, agent);
-        let (lower, upper) = ranges.label(buckets::bucket(serial, slots, inst)?);
+        let id = self.buckets.agent(serial, inst)?;
+        let agent = self.agent(id)?;
+        let (_, ranges) = self.buckets.of(serial, id, agent)?;
+        let (lower, upper) = ranges.label(buckets::bucket(ranges, inst)?);
         let labels = agent.label_text();
         // An object that is not empty. Bounds are numbers, of which JSON takes all characters.
         let labels = labels.strip_suffix('}')?;

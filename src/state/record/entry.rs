@@ -8,10 +8,13 @@ use crate::ring::commit::{Commit, Identity};
 use crate::ring::layout::MAX_SLOT_WORDS;
 use crate::store::{Seen, StoreId};
 use crate::totals::account::Account;
+use crate::totals::histogram::Counts;
 
+/// Words in which 0.1.0 kept what histograms had in ranges that were gone. They are not to be used again.
+const VACATED: usize = 2 * Counts::WORDS;
 /// Words of an entry that are used.
 pub const ENTRY_WORDS: usize =
-    Account::WORDS + 24 + Print::WORDS + MAX_SLOT_WORDS + 2 + Seen::WORDS + Account::GONE_WORDS;
+    Account::WORDS + 24 + Print::WORDS + MAX_SLOT_WORDS + 2 + Seen::WORDS + VACATED + 1;
 
 /// What changes of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -144,7 +147,8 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
     put.all([entry.store_retired, entry.store_rank]);
     let nothing = Seen::nothing(StoreId::default());
     entry.store.as_ref().unwrap_or(&nothing).put(&mut put);
-    entry.account.put_gone(&mut put);
+    put.all([0; VACATED]);
+    put.all([base_word(entry.account.bucket_base)]);
     words
 }
 
@@ -198,8 +202,26 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
         store_rank: get.one(),
         store: Some(Seen::get(&mut get)).filter(|_| has(STORE)),
     };
-    entry.account.get_gone(&mut get);
+    let _: [u64; VACATED] = get.all();
+    entry.account.bucket_base = get
+        .one()
+        .checked_sub(FIRST_BASE)
+        .and_then(|base| u32::try_from(base).ok())
+        .filter(|&base| base <= super::HIGHEST_ID);
     entry
+}
+
+/// The word of a base: 0 in a record of 0.1.0, [`NO_BASE`] if there is none, else the base and [`FIRST_BASE`].
+const NO_BASE: u64 = 1;
+const FIRST_BASE: u64 = 2;
+
+fn base_word(base: Option<u32>) -> u64 {
+    base.map_or(NO_BASE, |base| FIRST_BASE + u64::from(base))
+}
+
+/// True if these words were written by 0.1.0, which had no bases.
+pub(super) fn is_without_base(words: &[u64; ENTRY_WORDS]) -> bool {
+    words[ENTRY_WORDS - 1] == 0
 }
 
 fn unsigned(signed: i64) -> u64 {
