@@ -2,8 +2,8 @@
 //!
 //! `look` and `stores` find their files, `place` says whose they are, and `order` which comes first;
 //! `drain` counts their events, and `quiet` says whom it passes over; `keep` keeps what is known of them in the state file,
-//! `surveys` finds out who they are, `exited` removes what they have left, `forget` and `limits` say whom nobody remembers any more, and
-//! `counts` how many they are and what is done for them. `reload` takes another configuration.
+//! `surveys` finds out who they are, `exited` removes what they have left, `limits` evicts where there are too many, `forget` ends
+//! records after `remember`, and `counts` says how many they are. `reload` takes another configuration.
 
 use crate::agents::agent::Agent;
 use crate::base::clock::Now;
@@ -109,7 +109,7 @@ pub struct Agents {
     by_name: HashMap<OsString, Vec<AgentKey>>,
     places: Places,
     newcomers: Newcomers,
-    /// Changes since the last drain.
+    /// What was evicted or forgotten since the last drain.
     gone: Vec<Change>,
     /// How often there was no place for what was found.
     refused_places: u64,

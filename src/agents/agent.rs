@@ -1,8 +1,7 @@
 //! One NIXL agent: its rings, what is known of it, and whether it is an instance.
 
-use crate::agents::AgentKey;
-use crate::agents::Change;
 use crate::agents::removal::{self, Removal};
+use crate::agents::{AgentKey, Change};
 use crate::base::clock::Now;
 use crate::base::file::FileId;
 use crate::find::scan::Scanner;
@@ -187,7 +186,7 @@ impl Agent {
         self.entry.account.ranges()
     }
 
-    /// From what the instance ids of these ranges are made. `None`: they have no ids yet.
+    /// The base of the instance ids of these ranges. `None`: they have no ids yet.
     #[must_use]
     pub fn bucket_base(&self) -> Option<u32> {
         self.entry.account.bucket_base

@@ -26,9 +26,9 @@ pub(super) type Owner = Option<u32>;
 /// What an agent must be to be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
-    /// It has exited, and nobody has its files.
+    /// It has exited, and no process has its files open.
     Free,
-    /// It has exited. Somebody may have its files, to read them.
+    /// It has exited. A process may have its files open, to read them.
     Exited,
     Live,
 }
@@ -101,7 +101,7 @@ impl Agents {
     }
 
     /// Makes room for a file that was found, if there is none; `key` is its agent, if that is known. Returns false if the file
-    /// cannot be taken now; then it is set aside. A file without news that nobody has takes nobody's place.
+    /// cannot be taken now; then it is set aside. A file without news that no process has open evicts none.
     pub(super) fn has_room(
         &mut self,
         now: Instant,

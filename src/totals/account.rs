@@ -48,7 +48,7 @@ pub struct Account {
     pub xfer_time: Counts,
     /// Transfers by their time to post.
     pub post_time: Counts,
-    /// From what the instance ids of these ranges are made ([`crate::pcp`]). `None`: the ranges have no ids yet.
+    /// The base of the instance ids of these ranges. `None`: they have no ids yet.
     pub bucket_base: Option<u32>,
     /// Transfers by their bytes.
     pub size: Counts,
