@@ -233,7 +233,7 @@ impl Store {
         }
         // What it had to say before its end, which is for good, is no sign of life.
         if is_new && !self.presence.is_abandoned() {
-            self.presence.saw_events(now);
+            self.presence.saw_events(now, ledger.check_every());
             return Found::Held;
         }
         match self.presence.check(&self.file, now, ledger.check_every()) {

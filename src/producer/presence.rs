@@ -106,9 +106,13 @@ impl Presence {
     }
 
     /// There were events, so that a process wrote. If none had the file before, a process scan is to find it: while events keep
-    /// coming the kernel is not asked.
-    pub fn saw_events(&mut self, now: Instant) {
+    /// coming the kernel is not asked, and only whether the process that is known to write still runs: another may have taken
+    /// its place.
+    pub fn saw_events(&mut self, now: Instant, every: Duration) {
         self.asks |= self.holder == Holder::Nobody;
+        if self.is_read_due(now, every) && !self.writer_runs(now, every) {
+            self.asks |= self.writer.take().is_some();
+        }
         (self.last_event, self.last_check) = (now, now);
         self.holder = Holder::Somebody;
         (self.bystanders, self.nobody_since) = (false, None);
@@ -257,13 +261,17 @@ impl Presence {
 
     /// Whether the process that wrote still runs, as far as that is asked now.
     fn writer_runs(&mut self, now: Instant, every: Duration) -> bool {
-        let is_read = now.saturating_duration_since(self.read) >= READ * every;
+        let is_read = self.is_read_due(now, every);
         if is_read {
             self.read = now;
         }
         // Where /proc is another PID namespace's, kill(2) knows nobody in it: only /proc says that one has ended.
         let runs = |writer: Writer| (!is_read && writer.has_process()) || writer.is_running();
         self.writer.is_some_and(runs)
+    }
+
+    fn is_read_due(&self, now: Instant, every: Duration) -> bool {
+        now.saturating_duration_since(self.read) >= READ * every
     }
 
     /// When it is time to find out who has the file, where that is asked so often.
@@ -368,10 +376,10 @@ mod tests {
         let now = Instant::now();
         let mut presence = Presence::new(file.as_file(), &facts, LeaseKind::Alone, now);
         assert!(presence.is_abandoned() && !presence.asks());
-        presence.saw_events(now);
+        presence.saw_events(now, CHECK);
         assert!(presence.is_held() && presence.asks());
         presence.begin_survey(file.as_file());
-        presence.saw_events(now);
+        presence.saw_events(now, CHECK);
         assert!(!presence.asks(), "once");
     }
 
@@ -386,7 +394,7 @@ mod tests {
             .open(file.path())
             .expect("there");
         let mut presence = Presence::new(file.as_file(), &facts, LeaseKind::Alone, now);
-        presence.saw_events(now);
+        presence.saw_events(now, CHECK);
         drop(_agent);
         let seen =
             [1, 2, 3].map(|second| presence.check(file.as_file(), now + second * CHECK, 3 * CHECK));
@@ -466,6 +474,21 @@ mod tests {
     }
 
     #[test]
+    fn writer_that_ends_while_another_writes_is_asked_for_in_spite_of_events() {
+        let (file, facts, now) = file();
+        let mut presence = Presence::new(file.as_file(), &facts, LeaseKind::Alone, now);
+        let (mut agent, writer) = shown_to_write(&mut presence);
+        presence.saw_events(now, CHECK);
+        agent.kill().expect("it runs");
+        agent.wait().expect("our child");
+        presence.saw_events(now + CHECK, CHECK);
+        assert_eq!(presence.known_writer(), Some(writer), "not at every event");
+        presence.asks = false;
+        presence.saw_events(now + READ * CHECK, CHECK);
+        assert!(presence.known_writer().is_none() && presence.asks());
+    }
+
+    #[test]
     fn a_writer_that_was_not_waited_for_is_found_out_at_the_tenth_check() {
         let (file, facts, now) = file();
         let _tail = File::open(file.path()).expect("there");
@@ -518,7 +541,7 @@ mod tests {
         let later = now + 5 * CHECK;
         assert_eq!(presence.check(file.as_file(), later, CHECK), Seen::Silent);
         assert_eq!(presence.abandoned_for(later), Some(5 * CHECK));
-        presence.saw_events(later);
+        presence.saw_events(later, CHECK);
         assert_eq!(presence.abandoned_for(later), None);
         let (file, _path) = file.keep().expect("kept");
         std::fs::remove_file(&_path).expect("there");

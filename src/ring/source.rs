@@ -228,7 +228,7 @@ impl Source {
         };
         match found {
             Ok(true) => {
-                self.presence.saw_events(now);
+                self.presence.saw_events(now, ledger.check_every());
                 Drained::Events
             }
             Ok(false) => match self.presence.check(&self.file, now, ledger.check_every()) {
