@@ -33,6 +33,8 @@ pub const BATCH: u64 = 1 << 12;
 #[derive(Debug)]
 pub struct Ring {
     mapping: Rc<Mapping>,
+    /// The descriptor that the mapping came from: a lease on another one would find the mapping in its way.
+    file: File,
     shape: Shape,
 }
 
@@ -42,16 +44,16 @@ impl Ring {
     ///
     /// # Errors
     /// What mmap(2) says; EINVAL for a ring that does not fit this machine's address space.
-    pub fn map(file: &File, header: &Header, layout: Layout, look: bool) -> io::Result<Self> {
+    pub fn map(file: File, header: &Header, layout: Layout, look: bool) -> io::Result<Self> {
         let capacity = usize::try_from(header.capacity).map_err(|_| io::ErrorKind::InvalidInput)?;
         let words = capacity
             .checked_mul(layout.slot_words())
             .and_then(|slots| slots.checked_add(HEADER_WORDS))
             .ok_or(io::ErrorKind::InvalidInput)?;
         let mapping = if look {
-            Mapping::read_only(file, words)?
+            Mapping::read_only(&file, words)?
         } else {
-            Mapping::new(file, words)?
+            Mapping::new(&file, words)?
         };
         let version = u64::from(header.version.unsigned_abs());
         let shape = Shape {
@@ -61,6 +63,7 @@ impl Ring {
         };
         Ok(Self {
             mapping: Rc::new(mapping),
+            file,
             shape,
         })
     }
@@ -69,7 +72,7 @@ impl Ring {
     #[inline]
     fn look<T>(&self, run: impl FnOnce(Consumer<ReadWord>) -> T) -> Result<T, Broken> {
         self.mapping
-            .look(|words| run(Consumer::new(words, self.shape)))
+            .look(&self.file, |words| run(Consumer::new(words, self.shape)))
     }
 
     /// As [`Consumer::take`].
@@ -155,6 +158,12 @@ impl Ring {
         upto.wrapping_sub(from) & (self.shape.capacity - 1)
     }
 
+    /// Its file.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Slots.
     #[must_use]
     pub fn capacity(&self) -> u64 {
@@ -206,6 +215,10 @@ mod tests {
         ring_of(8)
     }
 
+    fn copy(file: &File) -> File {
+        file.try_clone().expect("a descriptor")
+    }
+
     fn ring_of(capacity: u64) -> (File, Ring) {
         let file = tempfile::tempfile().expect("a temporary file");
         let header = Header {
@@ -220,7 +233,7 @@ mod tests {
             .expect("room");
         put(&file, VERSIONS, (4 << 32) | 4);
         put(&file, CAPACITY, capacity);
-        let ring = Ring::map(&file, &header, Layout::V4, false).expect("mapped");
+        let ring = Ring::map(copy(&file), &header, Layout::V4, false).expect("mapped");
         (file, ring)
     }
 
@@ -342,7 +355,7 @@ mod tests {
             let len = layout.file_len(8).expect("small");
             let file = tempfile::tempfile().expect("a temporary file");
             file.set_len(len).expect("room");
-            let ring = Ring::map(&file, &header, layout, false).expect("mapped");
+            let ring = Ring::map(copy(&file), &header, layout, false).expect("mapped");
             (len, ring)
         });
         let [(short, v2), (long, named)] = lengths;
@@ -434,7 +447,7 @@ mod tests {
         };
         assert!(
             Ring::map(
-                &File::open(&path).expect("there"),
+                File::open(&path).expect("there"),
                 &header,
                 Layout::V4,
                 false
@@ -451,7 +464,7 @@ mod tests {
             .write(true)
             .open(&path)
             .expect("there");
-        assert!(Ring::map(&file, &header, Layout::V4, false).is_ok());
-        assert!(Ring::map(&file, &huge, Layout::V4, false).is_err());
+        assert!(Ring::map(copy(&file), &header, Layout::V4, false).is_ok());
+        assert!(Ring::map(copy(&file), &huge, Layout::V4, false).is_err());
     }
 }

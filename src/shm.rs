@@ -6,10 +6,12 @@
 
 use memmap2::{MmapOptions, MmapRaw};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::unistd::{SysconfVar, sysconf};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::{self, Relaxed, SeqCst};
@@ -35,7 +37,8 @@ impl From<Broken> for std::io::Error {
 ///
 /// Whoever may write the file may also make it shorter, and an access beyond its new end raises SIGBUS. The handler of
 /// [`guard_against_sigbus`] then puts zeros in that place, the access goes on with those, and [`Mapping::access`] says that
-/// nothing of it counts.
+/// nothing of it counts. A load from a hole for whose page a full tmpfs has no room raises SIGBUS as well: [`Mapping::look`]
+/// takes the zeros for what they are.
 #[derive(Debug)]
 pub struct Mapping {
     map: MmapRaw,
@@ -106,39 +109,68 @@ impl Mapping {
         if !self.may_store {
             return Err(Broken);
         }
-        self.guarded(|start| {
+        let (result, is_hit) = self.guarded(|start| {
             // SAFETY: `new` mapped this many words, at a page boundary and so aligned; the mapping lives as long as `self`;
             // every access through it is atomic, and the other processes' accesses are not this program's.
             run(unsafe { std::slice::from_raw_parts(start, self.words) })
-        })
+        })?;
+        self.broken.set(is_hit);
+        if is_hit { Err(Broken) } else { Ok(result) }
     }
 
-    /// The same for one that only loads, of any mapping.
+    /// The same for one that only loads, of any mapping. `file` is the one that was mapped.
     ///
     /// # Errors
     /// The file was shortened, as for [`Mapping::access`].
     #[inline]
-    pub fn look<T>(&self, run: impl FnOnce(&[ReadWord]) -> T) -> Result<T, Broken> {
-        self.guarded(|start| {
+    pub fn look<T>(&self, file: &File, run: impl FnOnce(&[ReadWord]) -> T) -> Result<T, Broken> {
+        let (result, is_hit) = self.guarded(|start| {
             // SAFETY: as in `access`; a `ReadWord` is an `AtomicU64` that is not stored to.
             run(unsafe { std::slice::from_raw_parts(start.cast(), self.words) })
-        })
+        })?;
+        if is_hit && !self.map_again(file) {
+            self.broken.set(true);
+            return Err(Broken);
+        }
+        Ok(result)
     }
 
+    /// Runs something; also whether it was given zeros in the place of what is not there.
     #[inline]
-    fn guarded<T>(&self, run: impl FnOnce(*const AtomicU64) -> T) -> Result<T, Broken> {
+    fn guarded<T>(&self, run: impl FnOnce(*const AtomicU64) -> T) -> Result<(T, bool), Broken> {
         if self.broken.get() {
             return Err(Broken);
         }
         let start = self.map.as_mut_ptr();
         let armed = Armed::new(start.addr(), self.map.len());
         let result = run(start.cast());
-        self.broken.set(armed.is_broken());
-        if self.broken.get() {
-            Err(Broken)
-        } else {
-            Ok(result)
+        let is_hit = armed.is_broken();
+        Ok((result, is_hit))
+    }
+
+    /// Maps the file where zeros were put into its mapping, if it is as long as that: then they were in place of a hole, and its
+    /// producer may write there as soon as there is room. False: it is shorter.
+    #[cold]
+    fn map_again(&self, file: &File) -> bool {
+        let len = self.map.len();
+        if file.metadata().is_ok_and(|meta| meta.len() < len as u64) {
+            return false;
         }
+        let store = if self.may_store { libc::PROT_WRITE } else { 0 };
+        let place = self.map.as_mut_ptr().cast();
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        // SAFETY: only this mapping is replaced, by the same file; nothing but atomic words is seen of it.
+        let mapped = unsafe {
+            libc::mmap(
+                place,
+                len,
+                libc::PROT_READ | store,
+                flags,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        mapped != libc::MAP_FAILED
     }
 }
 
@@ -263,6 +295,8 @@ impl Drop for Armed {
 /// # Errors
 /// What sigaction(2) says.
 pub fn guard_against_sigbus() -> nix::Result<()> {
+    let page = sysconf(SysconfVar::PAGE_SIZE)?.and_then(|page| page.try_into().ok());
+    PAGE.store(page.unwrap_or(LARGEST_PAGE), Relaxed);
     let action = SigAction::new(
         SigHandler::SigAction(on_sigbus),
         SaFlags::empty(),
@@ -272,9 +306,10 @@ pub fn guard_against_sigbus() -> nix::Result<()> {
     unsafe { sigaction(Signal::SIGBUS, &action) }.map(drop)
 }
 
-/// Bytes that the handler puts zeros in the place of, and those that it tries if that fails. Zeros for the whole of a mapping
-/// may be more memory than the kernel promises: a stranger's file can be of any size. Both are whole pages of any machine.
-const REPLACED: [usize; 2] = [1 << 20, 1 << 16];
+/// Bytes of a page of any machine that NIXL runs on.
+const LARGEST_PAGE: usize = 1 << 16;
+/// Bytes of a page of this machine: so many does the handler put zeros in the place of, since what lies beside them may be there.
+static PAGE: AtomicUsize = AtomicUsize::new(LARGEST_PAGE);
 
 /// Puts zeros where the mapping was hit. The access is tried again when this returns.
 extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
@@ -302,14 +337,12 @@ fn put_zeros(target: &Target, address: usize) -> bool {
         libc::PROT_READ | libc::PROT_WRITE,
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
     );
-    let replaced = REPLACED.into_iter().any(|bytes| {
-        let from = hit / bytes * bytes;
-        let place = std::ptr::with_exposed_provenance_mut(start + from);
-        // SAFETY: only pages of a mapping of ours are replaced; nothing but atomic words is seen of them.
-        let replaced =
-            unsafe { libc::mmap(place, bytes.min(len - from), protection, flags, -1, 0) };
-        replaced != libc::MAP_FAILED
-    });
+    let page = PAGE.load(Relaxed);
+    let from = hit / page * page;
+    let place = std::ptr::with_exposed_provenance_mut(start + from);
+    // SAFETY: only a page of a mapping of ours is replaced; nothing but atomic words is seen of it.
+    let zeros = unsafe { libc::mmap(place, page, protection, flags, -1, 0) };
+    let replaced = zeros != libc::MAP_FAILED;
     if replaced {
         target.broken.store(true, Relaxed);
     }
@@ -345,7 +378,7 @@ mod tests {
             mapping.access(|words| words[0].store(8, Relaxed)),
             Err(Broken)
         );
-        assert_eq!(mapping.look(|words| words[0].load(Relaxed)), Ok(7));
+        assert_eq!(mapping.look(&file, |words| words[0].load(Relaxed)), Ok(7));
     }
 
     #[test]

@@ -142,7 +142,9 @@ impl Store {
         };
         let mapping = Mapping::read_only(&file, WORDS).map_err(io("mapped"))?;
         let born = file::born(&file.metadata().map_err(io("looked at"))?);
-        let head = mapping.look(Head::of).map_err(|_| Refusal::Replaced)?;
+        let head = mapping
+            .look(&file, Head::of)
+            .map_err(|_| Refusal::Replaced)?;
         Ok(Self {
             presence: Presence::new(&file, &facts, LeaseKind::NoWriter, now),
             id: StoreId {
@@ -205,7 +207,7 @@ impl Store {
     /// The file has lost its second page or more, or says that it is another one's.
     pub fn values(&self) -> Result<Values, Broken> {
         let read = |words: &[_]| (format::read_values(words), Head::of(words));
-        let (values, head) = self.mapping.look(read)?;
+        let (values, head) = self.mapping.look(&self.file, read)?;
         if head == self.head {
             Ok(values)
         } else {

@@ -535,3 +535,43 @@ fn empty_header_on_a_full_tmpfs_has_its_space_as_a_cause() {
     assert!(output.contains(other), "{output}");
     assert!(link.end().success());
 }
+
+#[test]
+fn sparse_ring_on_a_full_tmpfs_is_drained_up_to_its_hole() {
+    needs_root();
+    if !is_alone() {
+        return;
+    }
+    let home = Home::new();
+    // The first answer is to have the agent.
+    home.set("proc_facts = false");
+    let tmpfs = Tmpfs::mount(&home.rings(), "512k");
+    let mut ring = RingWriter::create(&home.ring("agent"), Layout::V4, 4096).expect("a ring");
+    assert!(ring.push(Kind::TxBytes, 1));
+    let fill = tmpfs.fill(None);
+    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    let mut is_counted = |count| {
+        wait_for("all events are counted", || {
+            let values = link.values("transfer.tx_bytes").expect("an answer");
+            (values.get("agent") == Some(&count)).then_some(())
+        });
+    };
+    is_counted(1);
+    // All that begin in its first page, 40 and 16 bytes each: the last one ends in it, and the next one lies in the hole.
+    (2..=253).for_each(|_| assert!(ring.push(Kind::TxBytes, 1)));
+    is_counted(253);
+    fs::remove_file(fill).expect("there");
+    (254..=4200).for_each(|count| {
+        assert!(ring.push(Kind::TxBytes, 1));
+        if count % 1000 == 0 {
+            is_counted(count);
+        }
+    });
+    is_counted(4200);
+    let log = home.log();
+    assert!(
+        !log.contains("truncated") && !log.contains("refused"),
+        "{log}"
+    );
+    assert!(link.end().success());
+}

@@ -7,7 +7,6 @@
 use crate::base::file::{self, COARSE, FileId, is_younger_than};
 use crate::producer::writer::Writer;
 use crate::ring::{Batch, Print, Ring, Slot};
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering::Acquire;
@@ -242,12 +241,12 @@ impl Commit {
 }
 
 impl Identity {
-    /// What a file is now, with a ring of this version and size in it.
+    /// What a ring's file is now, with a ring of this version and size in it.
     ///
     /// # Errors
     /// What statx(2) says; `InvalidData` for a file that holds another layout by now.
-    pub fn of(file: &File, ring: &Ring) -> io::Result<Self> {
-        let meta = file.metadata()?;
+    pub fn of(ring: &Ring) -> io::Result<Self> {
+        let meta = ring.file().metadata()?;
         if ring.is_taken_for_another(meta.len()) {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -306,7 +305,13 @@ mod tests {
                 capacity: 16,
                 mask: 15,
             };
-            let ring = Ring::map(&file, &header, Layout::V4, false).expect("mapped");
+            let ring = Ring::map(
+                file.try_clone().expect("a descriptor"),
+                &header,
+                Layout::V4,
+                false,
+            )
+            .expect("mapped");
             for (word, value) in [(VERSIONS, (4 << 32) | 4), (CAPACITY, 16)] {
                 write_word(&file, word, value);
             }

@@ -30,8 +30,6 @@ const FULL_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Source {
     ring: Ring,
-    /// The descriptor that the mapping came from: a lease on another one would find the mapping in its way.
-    file: File,
     facts: FileFacts,
     /// Where the file was found.
     path: PathBuf,
@@ -129,10 +127,10 @@ impl Source {
                 })
             }
         };
-        let ring = Ring::map(&file, &header, layout, look).map_err(io("mapped"))?;
-        let identity = Identity::of(&file, &ring).map_err(io("looked at"))?;
+        let ring = Ring::map(file, &header, layout, look).map_err(io("mapped"))?;
+        let identity = Identity::of(&ring).map_err(io("looked at"))?;
         let (mode, wants_lock) = match access {
-            Access::Write => lock(&file),
+            Access::Write => lock(ring.file()),
             access => (Mode::Observe(access), false),
         };
         let commit = match before {
@@ -145,9 +143,8 @@ impl Source {
             gaps.add(ring.between(1, commit.from));
         }
         Ok(Self {
-            presence: Presence::new(&file, &facts, shm::LeaseKind::Alone, now),
+            presence: Presence::new(ring.file(), &facts, shm::LeaseKind::Alone, now),
             ring,
-            file,
             facts,
             path,
             mode,
@@ -231,7 +228,10 @@ impl Source {
                 self.presence.saw_events(now, ledger.check_every());
                 Drained::Events
             }
-            Ok(false) => match self.presence.check(&self.file, now, ledger.check_every()) {
+            Ok(false) => match self
+                .presence
+                .check(self.ring.file(), now, ledger.check_every())
+            {
                 Seen::Held => Drained::Held,
                 // What its last writer wrote before it ended, and after it was looked at here.
                 Seen::Gone if self.is_drained() == Ok(true) => Drained::Gone,
@@ -249,7 +249,7 @@ impl Source {
     fn try_lock(&mut self, now: Instant) {
         if now.duration_since(self.last_try) >= TRY {
             self.last_try = now;
-            (self.mode, self.wants_lock) = lock(&self.file);
+            (self.mode, self.wants_lock) = lock(self.ring.file());
         }
     }
 
@@ -257,7 +257,7 @@ impl Source {
     /// asked, by which a later start of its agent can be told.
     pub fn spent(&mut self, now: Instant, also_held: bool) -> Option<FileFacts> {
         let facts = self.current_facts()?;
-        let holder = self.presence.ask_kernel(&self.file, now);
+        let holder = self.presence.ask_kernel(self.ring.file(), now);
         // A ring that is no longer what it was is for the next drain to find out.
         let may_go = holder != Holder::Somebody || also_held;
         (may_go && self.is_drained() == Ok(true)).then_some(facts)
@@ -266,12 +266,12 @@ impl Source {
     /// The file's facts as they are now.
     #[must_use]
     pub fn current_facts(&self) -> Option<FileFacts> {
-        Some(FileFacts::new(&fstat(&self.file).ok()?))
+        Some(FileFacts::new(&fstat(self.ring.file()).ok()?))
     }
 
     /// Whether, asked now, nobody else has the file.
     pub fn is_abandoned(&mut self, now: Instant) -> bool {
-        self.presence.ask_kernel(&self.file, now) == Holder::Nobody
+        self.presence.ask_kernel(self.ring.file(), now) == Holder::Nobody
     }
 
     /// For how long the kernel has said that nobody else has the file, if it can be removed as far as is known.
@@ -291,7 +291,7 @@ impl Source {
     /// # Errors
     /// There is none to be had.
     pub fn file(&self) -> io::Result<File> {
-        self.file.try_clone()
+        self.ring.file().try_clone()
     }
 
     /// Counts all events that wait; whether none is left.
@@ -310,7 +310,7 @@ impl Source {
 
     /// A survey of /proc begins that may show who writes.
     pub fn begin_survey(&mut self) {
-        self.presence.begin_survey(&self.file);
+        self.presence.begin_survey(self.ring.file());
     }
 
     /// Takes what it showed.

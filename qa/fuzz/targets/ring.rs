@@ -85,7 +85,13 @@ impl World {
             }
         };
         assert!(header.pending() < header.capacity);
-        let ring = Ring::map(&file, &header, found, false).expect("mapped");
+        let ring = Ring::map(
+            file.try_clone().expect("a descriptor"),
+            &header,
+            found,
+            false,
+        )
+        .expect("mapped");
         Some(Self {
             file,
             layout,

@@ -343,14 +343,14 @@ impl Source {
     }
 
     fn check_allocated(&self, pending: u64) -> Result<(), RingFault> {
-        match sparse::has_room_for(&self.file, self.ring.layout(), pending) {
+        match sparse::has_room_for(self.ring.file(), self.ring.layout(), pending) {
             true => Ok(()),
             false => Err(RingFault::Sparse),
         }
     }
 
     fn identity(&self) -> Result<Identity, RingFault> {
-        Identity::of(&self.file, &self.ring).map_err(|err| match err.kind() {
+        Identity::of(&self.ring).map_err(|err| match err.kind() {
             io::ErrorKind::InvalidData => RingFault::Reformatted,
             _ => RingFault::Unseen,
         })
