@@ -75,11 +75,16 @@ impl Agent {
     /// An agent of which nothing is known yet but what it is called, or what the state file says.
     #[must_use]
     pub(crate) fn new(name: Name, entry: Entry, now: Instant) -> Self {
+        // As of the last drain before a restart: a ring that is not found may still be written to.
+        let state = match entry.silent_since {
+            Some(_) => Life::Exited,
+            None => Life::Unknown,
+        };
         Self {
             name,
             entry,
             windows: Windows::new(now),
-            state: Life::Unknown,
+            state,
             facts: None,
             facts_are_old: false,
             label_text: labels::Kept::default(),

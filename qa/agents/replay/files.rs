@@ -237,3 +237,34 @@ fn unsupported_and_rejected_files_are_reported() {
     replay.step("files go");
     replay.end("rejections");
 }
+
+#[test]
+fn agents_whose_rings_cannot_be_read_are_unknown() {
+    let mut replay = Replay::new("");
+    let path = replay.core.path("a");
+    let mut writer = push_to(ring(&path, Layout::V4, 64), 1);
+    replay.step("a ring");
+    write_at(&path, 32, &5_u64.to_le_bytes());
+    write_at(&path, 24, &0_u64.to_le_bytes());
+    replay.step("its header breaks, while its agent writes on");
+    write_at(&path, 32, &63_u64.to_le_bytes());
+    write_at(&path, 24, &64_u64.to_le_bytes());
+    push(&mut writer, 1);
+    replay.after(20, "its header is mended");
+    replay.core.kill();
+    replay
+        .core
+        .set("telemetry_dir = \"/nowhere\"\nmax_agents = 64");
+    replay.core.start();
+    replay.step("the daemon starts with another directory");
+    replay.core.kill();
+    replay.core.set("max_agents = 64");
+    replay.core.start();
+    push(&mut writer, 1);
+    replay.step("it starts with the right one");
+    drop(writer);
+    replay.step("the agent exits");
+    replay.core.restart();
+    replay.step("the daemon is killed and started");
+    replay.end("unreadable");
+}

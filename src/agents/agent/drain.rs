@@ -26,6 +26,8 @@ pub struct Outcome {
     pub unseen: bool,
     /// Whether somebody has a ring of whom it is not known whether he writes, and nothing has come for long.
     pub unknown: bool,
+    /// Whether a file is let go that nobody has who could write to it.
+    pub exited: bool,
 }
 
 impl Agent {
@@ -70,6 +72,7 @@ impl Agent {
                 // it is written to is watched, as long as it has a name.
                 Found::Silent if ledger.entry.active || looked_at.presence.may_return() => {}
                 found => {
+                    outcome.exited |= found != Found::Broken;
                     if found == Found::Broken {
                         let instance = &name.instance;
                         tracing::info!(
@@ -92,6 +95,9 @@ impl Agent {
         if self.entry.starts != starts {
             self.outdate_facts();
         }
+        if outcome.exited && !self.has_files() {
+            self.state = Life::Exited;
+        }
         self.update_life(&now, lifetimes);
         outcome
     }
@@ -107,11 +113,12 @@ impl Agent {
         let lately = (self.entry.account.events > 0 || self.entry.store.is_some())
             && self.idle(now) < lifetimes.retain;
         let lives = lives.map(|presence| presence.life(lately));
-        let life = lives.max_by_key(|life| life.rank());
-        let life = life.unwrap_or(Life::Exited);
-        match life {
-            Life::Live if self.idle(now) >= lifetimes.idle_after => Life::Idle,
-            life => life,
+        match lives.max_by_key(|life| life.rank()) {
+            Some(Life::Live) if self.idle(now) >= lifetimes.idle_after => Life::Idle,
+            Some(life) => life,
+            // Its ring may be written to: it broke, or lies where nothing is looked for now.
+            None if self.state != Life::Exited => Life::Unknown,
+            None => Life::Exited,
         }
     }
 }
@@ -163,8 +170,11 @@ fn drain_rings(
                 outcome.unseen = true;
             }
             // It may be written to again, as far as the kernel tells; it is not waited for when its agent has left.
-            Drained::Silent => keep = active || !source.presence.is_unlinked(),
-            Drained::Gone => keep = false,
+            Drained::Silent => {
+                keep = active || !source.presence.is_unlinked();
+                outcome.exited |= !keep;
+            }
+            Drained::Gone => (keep, outcome.exited) = (false, true),
             Drained::Broken(fault) => {
                 let instance = &name.instance;
                 tracing::info!("agent {instance}: its ring {fault}; it is looked at anew");
