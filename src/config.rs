@@ -437,9 +437,11 @@ mod tests {
             "{message:?}"
         );
         let ini = "[nixl]\ntelemetry_dir = /a\n\u{1b}c = 1\n";
-        let loaded = parse(Path::new("nixl.conf"), ini).expect("a good configuration");
-        let ignored = "nixl.conf:3:  c: unknown key of the Python PMDA's format, ignored";
-        assert_eq!(loaded.warnings[1], ignored);
+        let message = err(ini);
+        assert!(
+            message.starts_with("nixl.conf:2: telemetry_dir: ") && !message.contains('\u{1b}'),
+            "{message:?}"
+        );
     }
 
     #[test]
@@ -568,19 +570,90 @@ mod tests {
 
     #[test]
     fn the_python_pmdas_file_loads_with_a_warning_that_shows_the_toml() {
-        let text = "# comment\n[nixl]\nUser = root\ntelemetry_dir: /dev/shm\n; more\nspeed = 5\n";
+        let text = "# comment\n[nixl]\nUser = root\ntelemetry_dir: /dev/shm\n; more\n";
         let loaded = parse(Path::new("nixl.conf"), text).expect("the Python PMDA's format");
         assert_eq!(loaded.config.telemetry_dir[0].path, "/dev/shm");
         assert_eq!(loaded.config.user.as_ref().map(|user| user.uid), Some(0));
+        let [warning] = &loaded.warnings[..] else {
+            panic!("{:?}", loaded.warnings)
+        };
         assert!(
-            loaded.warnings[0].ends_with("[nixl]; user = \"root\"; telemetry_dir = \"/dev/shm\""),
-            "{:?}",
-            loaded.warnings
+            warning.ends_with("[nixl]; user = \"root\"; telemetry_dir = \"/dev/shm\""),
+            "{warning}"
         );
-        assert_eq!(
-            loaded.warnings[1],
-            "nixl.conf:6: speed: unknown key of the Python PMDA's format, ignored"
-        );
+    }
+
+    #[test]
+    fn unquoted_file_with_other_keys_is_refused_with_a_remedy() {
+        let cases = [
+            (
+                "user = root\nusr = nobody",
+                "3: usr: unknown field `usr`, expected one of `user`, `telemetry_dir`",
+            ),
+            (
+                "owner = root",
+                "2: owner: unknown field `owner`, expected one of `user`",
+            ),
+            (
+                "telemetry-dir = /a",
+                "2: telemetry-dir: unknown field `telemetry-dir`, expected one of",
+            ),
+            (
+                "user = root\nspeed = 5",
+                "3: speed: unknown field `speed`, expected one of",
+            ),
+            (
+                "telemetry_dir = /a\nproc_facts = no",
+                "3: proc_facts: invalid type: string \"no\", expected a boolean",
+            ),
+            (
+                "owners = root",
+                "2: owners: invalid type: string \"root\", expected a list of user names in quotes",
+            ),
+            (
+                "remove_exited_after = 1day",
+                "2: remove_exited_after: 1day lacks its quotes; write remove_exited_after = \"1day\"",
+            ),
+            (
+                "multiproc_dir = /mp # stores",
+                "2: multiproc_dir: /mp lacks its quotes; write multiproc_dir = \"/mp\"",
+            ),
+            (
+                "user = root\nobserve = true",
+                "2: user: root lacks its quotes; write user = \"root\"",
+            ),
+            // TOML but for one value.
+            (
+                "user = \"root\"\nidle_after = 2min",
+                "3: idle_after: 2min lacks its quotes; write idle_after = \"2min\"",
+            ),
+            (
+                "user = \"root\"\nownrs = root",
+                "3: ownrs: unknown field `ownrs`, expected one of `user`",
+            ),
+            (
+                "user = \"root\"\npod_logs = logs",
+                "3: pod_logs: \"logs\" is not an absolute path; begin it with /",
+            ),
+        ];
+        for (text, expected) in cases {
+            let message = err(&format!("[nixl]\n{text}\n"));
+            let expected = format!("nixl.conf:{expected}");
+            assert!(
+                message.starts_with(&expected),
+                "{text:?} gave\n{message}\nnot\n{expected}"
+            );
+        }
+    }
+
+    #[test]
+    fn comment_behind_an_unquoted_value_is_an_error_at_its_line() {
+        for value in ["/a # rings", "/a\t;rings", "/a #"] {
+            let message = err(&format!("[nixl]\n\ntelemetry_dir = {value}\n"));
+            let expected =
+                "nixl.conf:3: telemetry_dir: a comment behind a value is a part of the value";
+            assert!(message.starts_with(expected), "{message}");
+        }
     }
 
     #[test]

@@ -29,9 +29,16 @@ pub fn parse(path: &Path, text: &str) -> Result<Loaded, ConfigError> {
             })
         }
         // What is TOML, but not as it should be, is not taken for something else.
-        Err(err) if text.parse::<toml::Table>().is_ok() => Err(located(path, text, &err)),
+        Err(err) if ini::is_toml(text) => Err(located(path, text, &err)),
         Err(err) => match ini::convert(text) {
-            Some(converted) => from_ini(path, &converted),
+            Some(converted) => {
+                let loaded = from_ini(path, &converted)?;
+                // All values are right, and lack their quotes.
+                if !converted.is_python {
+                    return Err(located(path, text, &err));
+                }
+                Ok(loaded)
+            }
             None => Err(located(path, text, &err)),
         },
     }
@@ -84,23 +91,25 @@ pub(super) fn text(path: &Path, bytes: Vec<u8>) -> Result<String, ConfigError> {
 }
 
 fn from_ini(path: &Path, converted: &ini::Converted) -> Result<Loaded, ConfigError> {
+    if let Some((line, key)) = &converted.comment {
+        return Err(ConfigError::Value {
+            path: path.into(),
+            line: *line,
+            key: format!("{key}: "),
+            message: "a comment behind a value is a part of the value in the Python PMDA's format; give the comment a line of its own"
+                .into(),
+        });
+    }
     let file = toml::from_str::<File>(&converted.toml)
         .map_err(|err| located(path, &converted.toml, &err))?;
-    let mut warnings = vec![format!(
+    let warning = format!(
         "{}: this is the Python PMDA's format, taken as it is meant; write instead: {}",
         path.display(),
         converted.lines().join("; "),
-    )];
-    warnings.extend(converted.ignored.iter().map(|(line, key)| {
-        let key = one_line(key);
-        format!(
-            "{}:{line}: {key}: unknown key of the Python PMDA's format, ignored",
-            path.display()
-        )
-    }));
+    );
     Ok(Loaded {
         config: file.nixl.unwrap_or_default().into(),
-        warnings,
+        warnings: vec![warning],
         ..Loaded::default()
     })
 }
@@ -109,15 +118,37 @@ fn from_ini(path: &Path, converted: &ini::Converted) -> Result<Loaded, ConfigErr
 fn located(path: &Path, text: &str, err: &toml::de::Error) -> ConfigError {
     let at = err.span().map_or(0, |span| span.start.min(text.len()));
     let line = text[..at].matches('\n').count() + 1;
-    let message = one_line(err.message());
     // What is no TOML at all is not the fault of the key above.
-    let is_toml = text.parse::<toml::Table>().is_ok();
+    let is_toml = ini::is_toml(text);
+    let unquoted = match is_toml {
+        true => None,
+        false => text.lines().nth(line - 1).and_then(about_quotes),
+    };
+    let message = match unquoted {
+        Some(about) => about,
+        None => err.message().to_owned(),
+    };
     ConfigError::Value {
         path: path.into(),
         line,
         key: key_at(text, line, is_toml).unwrap_or_default(),
-        message,
+        message: one_line(&message),
     }
+}
+
+/// What is wrong with a line that lacks the quotes of its value: these, or the value even with them. `None`: something else.
+fn about_quotes(line: &str) -> Option<String> {
+    let (key, value) = line.split_once('=')?;
+    let (key, value) = (key.trim(), ini::without_comment(value.trim()));
+    let is_unquoted = !value.is_empty() && !value.contains(['"', '\'']);
+    if !is_unquoted || !ini::is_bare(key) || ini::is_toml(line) {
+        return None;
+    }
+    let quoted = ini::quoted(key, value);
+    Some(match toml::from_str::<Section>(&quoted) {
+        Ok(_) => format!("{value} lacks its quotes; write {quoted}"),
+        Err(err) => err.message().to_owned(),
+    })
 }
 
 /// Text of the file that goes into a message: one line of the log, which moves no cursor on a terminal.

@@ -1,25 +1,18 @@
-//! The configuration of PCP's Python PMDA, which has the same path as ours: INI as Python's configparser reads it, values
+//! The configuration of PCP's Python PMDA, which has the path of this PMDA's: INI as Python's configparser reads it, with values
 //! without quotes.
 
-/// Keys that the Python PMDA never had: a file with one of them is meant to be TOML.
-const OUR_KEYS: [&str; 8] = [
-    "drain_interval",
-    "retain",
-    "remember",
-    "max_agents",
-    "max_capacity",
-    "max_directories",
-    "owners",
-    "observe",
-];
+/// The keys that the Python PMDA has.
+const KEYS: [&str; 2] = ["user", "telemetry_dir"];
 
-/// An INI file, said in TOML.
+/// An INI file, written as TOML.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Converted {
-    /// The same settings; each stands on the line that it had.
+    /// The settings in TOML, each on the line that it has in the INI file.
     pub toml: String,
-    /// Line and name of keys that the Python PMDA does not know either.
-    pub ignored: Vec<(usize, String)>,
+    /// True if the Python PMDA has no other keys: otherwise the file is meant to be TOML.
+    pub is_python: bool,
+    /// Line and key of the first value that ends in a comment, which configparser takes for a part of the value.
+    pub comment: Option<(usize, String)>,
 }
 
 impl Converted {
@@ -30,37 +23,67 @@ impl Converted {
     }
 }
 
-/// Says an INI file in TOML; `None` if it is not the Python PMDA's file: another section, or a value that is written as TOML
-/// wants it, so that a slip in a TOML file is reported as such.
+/// Writes an INI file as TOML. Returns `None` for a file of another form: with another section, or with a value in TOML's quotes
+/// or brackets, so that a mistake in a TOML file is reported as such.
 #[must_use]
 pub fn convert(text: &str) -> Option<Converted> {
-    let mut toml = String::new();
-    let mut ignored = Vec::new();
+    let mut converted = Converted {
+        toml: String::new(),
+        is_python: true,
+        comment: None,
+    };
     let mut in_section = false;
     for (at, line) in text.lines().enumerate() {
         let line = line.trim();
         if line == "[nixl]" {
             in_section = true;
-            toml.push_str(line);
+            converted.toml.push_str(line);
         } else if !line.is_empty() && !line.starts_with(['#', ';']) {
             let (key, value) = line.split_once(['=', ':']).filter(|_| in_section)?;
             let (key, value) = (key.trim().to_ascii_lowercase(), value.trim());
-            let quoted = value.starts_with(['"', '\'', '[', '{']);
-            if value.is_empty() || quoted || OUR_KEYS.contains(&key.as_str()) {
+            if value.is_empty() || value.starts_with(['"', '\'', '[', '{']) || !is_bare(&key) {
                 return None;
             }
-            if key == "user" || key == "telemetry_dir" {
-                toml.push_str(&format!(
-                    "{key} = {}",
-                    toml::Value::String(value.to_owned())
-                ));
+            let is_pythons = KEYS.contains(&key.as_str());
+            let setting = format!("{key} = {value}");
+            if !is_pythons && is_toml(&setting) {
+                converted.toml.push_str(&setting);
             } else {
-                ignored.push((at + 1, key));
+                converted.toml.push_str(&quoted(&key, value));
             }
+            if is_pythons && converted.comment.is_none() && without_comment(value) != value {
+                converted.comment = Some((at + 1, key));
+            }
+            converted.is_python &= is_pythons;
         }
-        toml.push('\n');
+        converted.toml.push('\n');
     }
-    Some(Converted { toml, ignored })
+    Some(converted)
+}
+
+/// True if a text is TOML, whatever it says.
+pub(super) fn is_toml(text: &str) -> bool {
+    text.parse::<toml::Table>().is_ok()
+}
+
+/// A setting whose value is a TOML string.
+pub(super) fn quoted(key: &str, value: &str) -> String {
+    format!("{key} = {}", toml::Value::String(value.to_owned()))
+}
+
+/// The value without a comment behind it.
+pub(super) fn without_comment(value: &str) -> &str {
+    let begins = |at: usize| value[at..].trim_start().starts_with(['#', ';']);
+    let comment = value
+        .char_indices()
+        .find(|&(at, letter)| letter.is_whitespace() && begins(at));
+    comment.map_or(value, |(at, _)| &value[..at])
+}
+
+/// True if TOML takes a key without quotes.
+pub(super) fn is_bare(key: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+    !key.is_empty() && key.bytes().all(is_allowed)
 }
 
 #[cfg(test)]
@@ -69,9 +92,12 @@ mod tests {
 
     #[test]
     fn values_lose_nothing_on_the_way() {
-        let converted = convert("[nixl]\ntelemetry_dir = /tmp/a \\ b\n").expect("INI");
+        let text = "[nixl]\ntelemetry_dir = /tmp/a \\ b#c;d\n";
+        let converted = convert(text).expect("INI");
         let table: toml::Table = converted.toml.parse().expect("TOML");
-        assert_eq!(table["nixl"]["telemetry_dir"].as_str(), Some("/tmp/a \\ b"));
+        let path = table["nixl"]["telemetry_dir"].as_str();
+        assert_eq!(path, Some("/tmp/a \\ b#c;d"));
+        assert!(converted.is_python && converted.comment.is_none());
     }
 
     #[test]
@@ -79,8 +105,9 @@ mod tests {
         for text in [
             "[nixl]\nuser = \"root\n",
             "user = root\n",
-            "[nixl]\nretain = 5min\n",
             "[other]\nuser = root\n",
+            "[nixl]\nuser = root\na b = 5\n",
+            "[nixl]\nuser = root\n\u{1b}c = 1\n",
         ] {
             assert_eq!(convert(text), None, "{text}");
         }
