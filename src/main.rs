@@ -21,7 +21,7 @@ use pmdanixl::state::StateFile;
 use pmdanixl::{check, log, shm};
 use std::error::Error;
 use std::ffi::CString;
-use std::io::{self, IsTerminal, Write, stdin, stdout};
+use std::io::{self, ErrorKind, IsTerminal, Write, stderr, stdin, stdout};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -31,8 +31,7 @@ fn main() -> ExitCode {
     let options = match options::parse(std::env::args_os()) {
         Ok(options) => options,
         Err(err) => {
-            eprintln!("pmdanixl: {err}\n\n{}", options::usage());
-            return ExitCode::FAILURE;
+            return complain(&format!("{err}\n\n{}", options::usage()));
         }
     };
     let done = if options.help {
@@ -40,14 +39,30 @@ fn main() -> ExitCode {
     } else if options.version {
         print(concat!("pmdanixl ", env!("CARGO_PKG_VERSION"), "\n"))
     } else if options.check {
-        run_check(&options).inspect_err(|err| eprintln!("pmdanixl: {err}"))
+        run_check(&options)
     } else {
         log::start(options.debug);
-        run(&options)
-            .inspect_err(|err| tracing::error!("{err}"))
-            .map(|()| ExitCode::SUCCESS)
+        return match run(&options) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(err) => {
+                tracing::error!("{err}");
+                ExitCode::FAILURE
+            }
+        };
     };
-    done.unwrap_or(ExitCode::FAILURE)
+    done.unwrap_or_else(|err| match err.downcast_ref::<io::Error>() {
+        Some(err) if err.kind() == ErrorKind::BrokenPipe => ExitCode::from(READER_GONE),
+        _ => complain(&err.to_string()),
+    })
+}
+
+/// Exit status after the reader of the output has gone (`| head -1`): that of a command that SIGPIPE ends (128 + 13).
+const READER_GONE: u8 = 141;
+
+/// Prints why there is no result, if standard error can be written.
+fn complain(why: &str) -> ExitCode {
+    let _ = writeln!(stderr(), "pmdanixl: {why}");
+    ExitCode::FAILURE
 }
 
 /// Standard output is for these only: pmcd's pipe is what it is otherwise.

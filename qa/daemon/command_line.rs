@@ -8,7 +8,10 @@ use nix::unistd::Pid;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -329,6 +332,32 @@ fn a_wrong_option_is_answered_with_the_usage() {
     );
     assert!(run(Command::new(PMDANIXL).arg("--version")).starts_with("pmdanixl "));
     assert!(run(Command::new(PMDANIXL).arg("--help")).contains("--check"));
+}
+
+/// What nothing can be written to, as a pipe whose reader has gone: EPIPE.
+fn gone() -> OwnedFd {
+    let (stream, _) = UnixStream::pair().expect("a pair");
+    stream.shutdown(Shutdown::Both).expect("open");
+    stream.into()
+}
+
+#[test]
+fn output_without_a_reader_ends_quietly() {
+    let home = Home::new();
+    let conf = home.conf();
+    let check = ["--check", "-c", conf.to_str().expect("UTF-8")];
+    for args in [&check[..], &["--help"], &["--version"]] {
+        let mut command = Command::new(PMDANIXL);
+        let output = command.args(args).stdout(gone()).stderr(Stdio::piped());
+        let output = output.spawn().and_then(Child::wait_with_output);
+        let output = output.expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), &*said), (Some(141), ""), "{args:?}");
+    }
+    // Nor does a closed standard error end in a panic, whose status is 101.
+    let mut command = Command::new(PMDANIXL);
+    let status = command.arg("--chek").stderr(gone()).status();
+    assert_eq!(status.expect("it runs").code(), Some(1));
 }
 
 #[test]
