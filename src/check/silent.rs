@@ -28,6 +28,8 @@ use std::path::Path;
 const COMMAND: u64 = 4096;
 /// What goes by of an environment, in bytes: more than a process can be started with (execve(2)).
 const ENVIRON: u64 = 8 << 20;
+/// Processes that may not be looked at that are named at most.
+const SHOWN: usize = 5;
 /// The first release of NIXL, major and minor, that writes telemetry by `capture_telemetry` alone (tried: 1.3.2 does not, 1.4.0
 /// does).
 const CAPTURES: (u32, u32) = (1, 4);
@@ -36,8 +38,8 @@ const CAPTURES: (u32, u32) = (1, 4);
 #[derive(Debug, Default)]
 pub struct Users {
     found: Vec<User>,
-    /// Processes that may not be looked at.
-    hidden: usize,
+    /// Process ids of those that may not be looked at.
+    hidden: Vec<u32>,
 }
 
 /// A process that has a NIXL backend loaded.
@@ -86,7 +88,7 @@ impl Users {
                 continue;
             };
             if avoided.has(process) {
-                users.hidden += 1;
+                users.hidden.push(pid);
                 continue;
             }
             at(Some(process));
@@ -97,13 +99,14 @@ impl Users {
                     users.found.extend(user);
                 }
                 Ok(_) => {}
-                Err(err) if err.kind() == io::ErrorKind::PermissionDenied => users.hidden += 1,
+                Err(err) if err.kind() == io::ErrorKind::PermissionDenied => users.hidden.push(pid),
                 // It has ended.
                 Err(_) => {}
             }
         }
         at(None);
         users.found.sort_by_key(|user| user.pid);
+        users.hidden.sort_unstable();
         users
     }
 
@@ -131,16 +134,12 @@ impl Users {
                 user.pid, user.command
             )?;
         }
-        if self.hidden > 0 {
-            let what = if self.hidden == 1 {
-                "process"
-            } else {
-                "processes"
-            };
-            let (hidden, hint) = (self.hidden, as_root());
+        if !self.hidden.is_empty() {
+            let hint = as_root();
             writeln!(
                 out,
-                "note: {hidden} {what} may not be looked at for NIXL{hint}"
+                "note: {} may not be looked at for NIXL{hint}",
+                named(&self.hidden)
             )?;
         }
         Ok(silent.len())
@@ -266,6 +265,20 @@ fn command(task: &str) -> io::Result<(String, Option<Engine>)> {
     Ok((shown, Engine::of_command_line(&line)))
 }
 
+/// Names processes by their ids, the first ones only of many: `process 7`, `processes 7 and 8`, `processes 7, 8, 9 and 12 more`.
+fn named(pids: &[u32]) -> String {
+    let (shown, more) = pids.split_at(pids.len().min(SHOWN));
+    let mut names: Vec<String> = shown.iter().map(u32::to_string).collect();
+    if !more.is_empty() {
+        names.push(format!("{} more", more.len()));
+    }
+    match &names[..] {
+        [pid] => format!("process {pid}"),
+        [pids @ .., last] => format!("processes {} and {last}", pids.join(", ")),
+        [] => String::new(),
+    }
+}
+
 /// What helps where something may not be looked at, unless that is so already.
 pub fn as_root() -> &'static str {
     if geteuid().is_root() {
@@ -314,7 +327,7 @@ mod tests {
         let look = || {
             let mut users = Users::look(&Avoided::default(), &mut |_| ());
             users.found.retain(|user| user.pid == me);
-            users.hidden = 0;
+            users.hidden.clear();
             users
         };
         let _core = map("libnixl.so");
@@ -330,5 +343,28 @@ mod tests {
         assert_eq!(count, 1);
         assert!(said.contains(&format!("  pid {me} (")), "{said}");
         assert_eq!(tell(&[me].into()), (0, String::new()));
+    }
+
+    #[test]
+    fn hidden_processes_are_named_and_beyond_five_counted() {
+        for (pids, expected) in [
+            (1..2, "process 1"),
+            (1..3, "processes 1 and 2"),
+            (1..6, "processes 1, 2, 3, 4 and 5"),
+            (1..9, "processes 1, 2, 3, 4, 5 and 3 more"),
+        ] {
+            assert_eq!(named(&Vec::from_iter(pids)), expected);
+        }
+        let users = Users {
+            hidden: vec![7],
+            ..Users::default()
+        };
+        let mut out = Vec::new();
+        users.tell(&HashSet::new(), &[], &mut out).expect("written");
+        let said = String::from_utf8(out).expect("text");
+        assert!(
+            said.starts_with("note: process 7 may not be looked at for NIXL"),
+            "{said}"
+        );
     }
 }
