@@ -19,8 +19,10 @@ use nix::unistd::geteuid;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fmt::Display;
+use std::fs;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 mod absent;
@@ -49,8 +51,8 @@ pub struct Verdict {
     seen: HashSet<FileId>,
     /// The processes that write the rings and stores.
     writers: HashSet<u32>,
-    /// The user as whom the daemon is to run, if it is another one than its starter.
-    user: Option<u32>,
+    /// The users other than root as whom a daemon runs: the owner of the state file, and the one that the configuration names.
+    daemons: Vec<u32>,
 }
 
 impl Verdict {
@@ -85,7 +87,9 @@ pub fn run(
         Err(err) => verdict.problem(out, err)?,
     }
     let config = loaded.map(|loaded| &loaded.config).ok();
-    verdict.user = config.and_then(|config| Some(config.user.as_ref()?.uid));
+    let configured = config.and_then(|config| Some(config.user.as_ref()?.uid));
+    let owner = fs::metadata(conf.state()).ok().map(|meta| meta.uid());
+    verdict.daemons = configured.into_iter().chain(owner).collect();
     // Before the user is changed to one that may not see other users' processes.
     let mut holdups = Holdups::default();
     let mappers = holdups.look(|avoided| {

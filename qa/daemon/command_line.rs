@@ -5,8 +5,9 @@ use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{self, Home, PMDANIXL, is_alone, needs_root, run, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use pmdanixl::shm;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
@@ -194,15 +195,20 @@ fn check_finds_the_daemon_and_says_where_it_differs() {
 
 /// A process of a user that calls itself pmdanixl and has a file mapped for writing; it ends with its standard input.
 fn pretender(uid: &str, file: &Path) -> Child {
+    mapper("pmdanixl", uid, file)
+}
+
+/// A process of this name and user that has a file mapped for writing; it ends with its standard input.
+fn mapper(name: &str, uid: &str, file: &Path) -> Child {
     let script = "import ctypes, mmap, sys\n\
                   file = open(sys.argv[1], 'r+b')\n\
                   mapped = mmap.mmap(file.fileno(), 0)\n\
-                  ctypes.CDLL(None).prctl(15, b'pmdanixl', 0, 0, 0)\n\
+                  ctypes.CDLL(None).prctl(15, sys.argv[2].encode(), 0, 0, 0)\n\
                   print('ready', flush=True)\n\
                   sys.stdin.read()\n";
     let mut child = Command::new("setpriv")
         .args(["--reuid", uid, "--clear-groups", "/usr/bin/python3", "-c"])
-        .args([script.as_ref(), file.as_os_str()])
+        .args([script.as_ref(), file.as_os_str(), name.as_ref()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -244,6 +250,86 @@ fn another_users_process_is_not_taken_for_the_daemon() {
             child.wait().expect("our child");
         }
     }
+}
+
+#[test]
+fn unprivileged_check_believes_the_lock_and_not_its_own_users_process() {
+    needs_root();
+    let home = Home::new();
+    let (state, ring) = (home.path("run/nixl/state"), home.ring("agent"));
+    fs::create_dir_all(home.path("run/nixl")).expect("made");
+    fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
+    fs::write(&state, [0; 4096]).expect("written");
+    drop(RingWriter::create(&ring, Layout::V4, 16).expect("a ring"));
+    let mut children = [&state, &ring].map(|file| {
+        fs::set_permissions(file, PermissionsExt::from_mode(0o666)).expect("ours");
+        let child = pretender("65534", file);
+        fs::set_permissions(file, PermissionsExt::from_mode(0o644)).expect("ours");
+        child
+    });
+    let check = || {
+        let mut check = Command::new("setpriv");
+        check.args(["--reuid=65534", "--clear-groups", PMDANIXL, "--check", "-c"]);
+        check.arg(home.conf()).env("PCP_RUN_DIR", home.path("run"));
+        support::text(&support::output(&mut check))
+    };
+    let said = check();
+    assert!(said.contains("daemon: not running\n"), "{said}");
+    let followed = "may not be written to (EACCES: Permission denied) and is only followed";
+    assert!(
+        said.contains(followed) && said.contains(" 1 problem"),
+        "{said}"
+    );
+    // As the daemon has it.
+    let file = File::options().read(true).write(true).open(&ring);
+    let file = file.expect("there");
+    assert!(shm::lock(&file).expect("there are locks"));
+    let said = check();
+    let drained = ", drained by the process that has it locked\n";
+    assert!(
+        said.contains(drained) && said.contains(" 0 problems"),
+        "{said}"
+    );
+    assert!(!said.contains("drained by pid"), "{said}");
+    for child in &mut children {
+        drop(child.stdin.take());
+        child.wait().expect("our child");
+    }
+}
+
+#[test]
+fn two_unrelated_writers_of_one_ring_are_a_problem() {
+    needs_root();
+    let home = Home::new();
+    let path = home.ring("agent");
+    let writer = RingWriter::create(&path, Layout::V4, 16).expect("a ring");
+    let mut children = vec![mapper("worker", "0", &path)];
+    // A child has what its parent has mapped.
+    let (status, said) = home.check();
+    let problem =
+        "several processes must not use one ring; give each agent a name or a directory of its own";
+    assert!(status == 0 && !said.contains(problem), "{said}");
+    drop(writer);
+    children.push(mapper("worker", "0", &path));
+    let (status, said) = home.check();
+    let told = said.lines().find(|line| line.contains(problem));
+    let told = told.unwrap_or_else(|| panic!("{said}"));
+    for child in &mut children {
+        let pid = format!("written by pid {} (worker)", child.id());
+        assert!(told.contains(&pid), "{said}");
+        drop(child.stdin.take());
+        child.wait().expect("our child");
+    }
+    assert!(status == 1 && said.contains(" 1 problem"), "{said}");
+    // One that is only to be followed may have a consumer.
+    home.set("observe = true");
+    let mut children = [(); 2].map(|()| mapper("worker", "0", &path));
+    let (status, said) = home.check();
+    for child in &mut children {
+        drop(child.stdin.take());
+        child.wait().expect("our child");
+    }
+    assert!(status == 0 && !said.contains(problem), "{said}");
 }
 
 #[test]

@@ -69,7 +69,7 @@ impl Daemon {
             Err(err) => return Ok(Self::Unknown(unreadable(state, &err))),
         };
         // Any user can give a process this name and map a file of this path and number in a mount namespace of its own.
-        let is_daemon = |mapper: &&Mapper| mapper.is_pmdanixl(Some(meta.uid()));
+        let is_daemon = |mapper: &&Mapper| mapper.is_pmdanixl(&[meta.uid()]);
         let mut mappers = mappers.of(meta.dev(), meta.ino(), state).into_iter();
         let Some(found) = mappers.find(is_daemon) else {
             return Ok(

@@ -3,11 +3,12 @@
 use super::Verdict;
 use crate::base::file::FileFacts;
 use crate::find::{discover, name};
+use crate::producer::ancestors;
 use crate::producer::survey::Mappers;
-use crate::producer::writer::{self, Holder};
+use crate::producer::writer::{self, Holder, Writer};
 use crate::ring::candidate::{Access, Candidate};
 use crate::ring::layout::HEADER_LEN;
-use crate::shm::{LeaseKind, unlocked};
+use crate::shm::{self, LeaseKind, unlocked};
 use crate::store;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -46,10 +47,10 @@ pub fn describe_store(
     text
 }
 
-/// Returns `, written by pid 4242 (python3) user dynamo` for each process that has the file mapped, the PMDA apart.
+/// Returns `, written by pid 4242 (python3) user dynamo` for each process that has the file mapped, the daemon apart.
 fn writers(facts: &FileFacts, path: &Path, mappers: &Mappers, verdict: &mut Verdict) -> String {
     let writers = mappers.of(facts.id.dev, facts.id.ino, path).into_iter();
-    let writers = writers.filter(|mapper| !mapper.is_pmdanixl(verdict.user));
+    let writers = writers.filter(|mapper| !mapper.is_pmdanixl(&verdict.daemons));
     writers.fold(String::new(), |text, writer| {
         let user = discover::user_name(writer.uid);
         let command = name::shown(OsStr::new(&writer.command));
@@ -84,7 +85,7 @@ pub fn describe(
     let (ours, writers): (Vec<_>, Vec<_>) = mappers
         .of(facts.id.dev, facts.id.ino, path)
         .into_iter()
-        .partition(|mapper| mapper.is_pmdanixl(verdict.user));
+        .partition(|mapper| mapper.is_pmdanixl(&verdict.daemons));
     let is_unused = header.pending() == 0 && is_unused(candidate);
     if is_unused {
         text.push_str(", never had an event");
@@ -96,13 +97,27 @@ pub fn describe(
             text.push_str(": not an instance before its first event");
         }
     }
-    if writers.len() > 1 {
-        text.push_str(": several processes must not write to one ring");
+    // A ring that is only followed may have a consumer.
+    if candidate.access != Access::Asked {
+        let agents = writers.iter().filter(|mapper| mapper.is_agent());
+        let agents: Vec<Writer> = agents.map(|mapper| mapper.process).collect();
+        if ancestors::are_related(&agents) == Some(false) {
+            verdict.problems += 1;
+            text.push_str(
+                ": several processes must not use one ring; give each agent a name or a directory of its own, and end other programs that drain it",
+            );
+        }
+    }
+    let is_locked = shm::is_locked(&candidate.file).unwrap_or_default();
+    if ours.is_empty() && is_locked {
+        text.push_str(", drained by the process that has it locked");
     }
     for reader in ours {
         text.push_str(&format!(", drained by pid {}", reader.process.pid));
     }
     match candidate.access {
+        // What this check may not do the daemon does.
+        Access::Denied(_) if is_locked => {}
         Access::Write => {}
         Access::Asked => text.push_str(", only followed"),
         Access::Denied(errno) => {

@@ -46,6 +46,18 @@ impl Iterator for Ancestors {
     }
 }
 
+/// True if these processes are one process and descendants of it, which have its mappings. `None`: /proc does not tell.
+#[must_use]
+pub fn are_related(processes: &[Writer]) -> Option<bool> {
+    let lines = processes.iter().map(|&process| {
+        let ancestors = Ancestors::of(process).filter(|_| process.is_running())?;
+        Some(Vec::from_iter([process].into_iter().chain(ancestors)))
+    });
+    let lines: Vec<Vec<Writer>> = lines.collect::<Option<_>>()?;
+    let is_first = |process| lines.iter().all(|line| line.contains(process));
+    Some(lines.is_empty() || processes.iter().any(is_first))
+}
+
 /// The parent of a process; `None` if it is not shown or one of the two has ended.
 fn parent(process: Writer) -> Option<Writer> {
     let pid = parent_id(process)?;
@@ -112,6 +124,17 @@ mod tests {
             .collect();
         assert_eq!(found[..2], [shell.id(), std::process::id()]);
         assert!(found.len() <= MAX_LEVELS);
+        let [own, parent] =
+            [std::process::id(), shell.id()].map(|pid| Writer::of(pid).expect("it runs"));
+        assert_eq!(are_related(&[]), Some(true));
+        assert_eq!(are_related(&[grandchild, own, parent]), Some(true));
+        let mut sibling = Command::new("sleep").arg("600").spawn().expect("it starts");
+        let other = Writer::of(sibling.id()).expect("it runs");
+        assert_eq!(are_related(&[grandchild, other]), Some(false));
+        assert_eq!(are_related(&[other, own]), Some(true));
+        sibling.kill().expect("it runs");
+        sibling.wait().expect("our child");
+        assert_eq!(are_related(&[grandchild, other]), None, "one has ended");
         let earlier = Writer {
             start: grandchild.start - 1,
             ..grandchild

@@ -346,15 +346,14 @@ impl Mapper {
     /// Whether it may be an agent: neither this process nor another pmdanixl, which only reads.
     #[must_use]
     pub fn is_agent(&self) -> bool {
-        self.process.pid != std::process::id() && !self.is_pmdanixl(None)
+        let own = geteuid().as_raw();
+        self.process.pid != std::process::id() && !self.is_pmdanixl(&[own])
     }
 
-    /// Whether it is pmdanixl. Since any user can give a process this name, it must be a process of root, of this process's
-    /// user or of `user`, as whom the daemon runs.
+    /// True if it is pmdanixl. Since any user can give a process this name, it must be a process of root or of one of `users`.
     #[must_use]
-    pub fn is_pmdanixl(&self, user: Option<u32>) -> bool {
-        let users = [Some(0), Some(geteuid().as_raw()), user];
-        self.command == "pmdanixl" && users.contains(&Some(self.uid))
+    pub fn is_pmdanixl(&self, users: &[u32]) -> bool {
+        self.command == "pmdanixl" && (self.uid == 0 || users.contains(&self.uid))
     }
 }
 
