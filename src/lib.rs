@@ -25,7 +25,7 @@
 //! | [`pcp`] | libpcp_pmda: callbacks, results, instance domains, the event loop |
 //!
 //! Data goes from `ring` or `store` into the totals of an agent (`agents`), from there to `state` and, at a fetch, through
-//! `metrics` to `pcp`. Three threads: the event loop, the process scan (`producer`) and the writer of the id file (`ids`).
+//! `metrics` to `pcp`. ARCHITECTURE.md has the way of an event, the threads and the words.
 
 pub mod agents;
 pub mod base;
