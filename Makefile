@@ -98,4 +98,4 @@ dashboard:
 clean:
 	@. scripts/env && cargo clean && rm -f help.dir help.pag
 
-.PHONY: help build run deb rpm release check check-full fresh check-packages matrix torture soak bench engines fleet fleet-cost fuzz install uninstall dashboard clean
+.PHONY: help build run deb rpm release check check-full fresh check-packages matrix torture soak bench engines fleet fleet-cost loc against fuzz install uninstall dashboard clean

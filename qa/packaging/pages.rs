@@ -1,6 +1,8 @@
 //! README.md and the pages of docs/ for users: their commands run, their links lead somewhere, and the metrics, log messages and
 //! tests that they name exist.
 
+mod testing;
+
 use crate::support::sample::Sample;
 use crate::support::share::{files_in, is_metric, link, names_in, text_of};
 use crate::support::{

@@ -1,0 +1,134 @@
+//! docs/testing.md names suites, modules and folders that exist, and marks modules with tests in qa/long.
+
+use crate::support::project;
+use crate::support::share::{files_in, text_of};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The suites, and the modules that each one's main.rs declares.
+fn suites() -> BTreeMap<String, BTreeSet<String>> {
+    let manifest: toml::Table = text_of("Cargo.toml").parse().expect("TOML");
+    let tests = manifest["test"].as_array().expect("suites").iter();
+    let names = tests.map(|test| test["name"].as_str().expect("a name").to_owned());
+    let with_modules = |suite: String| {
+        let main = text_of(&format!("qa/{suite}/main.rs"));
+        let modules = main
+            .lines()
+            .filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'))
+            .filter(|name| *name != "support")
+            .map(str::to_owned)
+            .collect();
+        (suite, modules)
+    };
+    names.map(with_modules).collect()
+}
+
+/// The modules that have a line in qa/long, for all of their tests or for some.
+fn long_modules() -> BTreeSet<String> {
+    let long = text_of("qa/long");
+    let names = long.lines().filter_map(|line| line.split('#').next());
+    let names = names.map(|name| name.split("::").next().unwrap_or_default().trim());
+    let names = names.filter(|name| !name.is_empty());
+    names.map(str::to_owned).collect()
+}
+
+/// A module as the page shows it: with a star if it has tests in qa/long.
+fn marked(module: &str) -> String {
+    let star = if long_modules().contains(module) {
+        "*"
+    } else {
+        ""
+    };
+    format!("{module}{star}")
+}
+
+/// The cells of all rows of the tables below a heading.
+fn rows(heading: &str) -> Vec<Vec<String>> {
+    let page = text_of("docs/testing.md");
+    let (_, below) = page
+        .split_once(&format!("\n## {heading}\n"))
+        .expect(heading);
+    let section = below.split("\n## ").next().unwrap_or(below);
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| "));
+    let cells = rows.map(|row| row.trim_end_matches(" |").split(" | "));
+    cells
+        .map(|cells| cells.map(str::to_owned).collect())
+        .collect()
+}
+
+/// The words of a cell that are in code style, for each piece of it.
+fn code_in(cell: &str) -> Vec<Vec<&str>> {
+    let pieces = cell.split('`').skip(1).step_by(2);
+    pieces
+        .map(|piece| piece.split_whitespace().collect())
+        .collect()
+}
+
+#[test]
+fn suites_are_listed_with_their_modules() {
+    let mut listed = BTreeMap::new();
+    for row in rows("Commands") {
+        if let [suite, _, modules, _] = &row[..] {
+            let modules = code_in(modules).concat();
+            let modules: BTreeSet<String> = modules.into_iter().map(str::to_owned).collect();
+            listed.insert(suite.trim_matches('`').to_owned(), modules);
+        }
+    }
+    listed.retain(|suite, _| suite != "suite" && suite != "---");
+    let expected: BTreeMap<_, BTreeSet<String>> = suites()
+        .into_iter()
+        .map(|(suite, modules)| (suite, modules.iter().map(|name| marked(name)).collect()))
+        .collect();
+    assert_eq!(listed, expected);
+}
+
+#[test]
+fn promises_mark_modules_with_tests_in_long() {
+    let modules: BTreeSet<String> = suites().into_values().flatten().collect();
+    let mut count = 0;
+    for row in rows("Promises and their proofs") {
+        for words in code_in(&row[1]) {
+            let bare = words.iter().map(|word| word.trim_end_matches('*'));
+            // Other code is a command.
+            if !bare.clone().all(|name| modules.contains(name)) {
+                continue;
+            }
+            for (word, name) in words.iter().zip(bare) {
+                assert_eq!(*word, marked(name), "{row:?}");
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 30, "{count} modules");
+}
+
+#[test]
+fn folders_of_src_have_a_row_that_begins_with_their_unit_tests() {
+    let suites = suites();
+    let mut folders = BTreeSet::new();
+    for row in rows("What to run for which folder") {
+        let names = code_in(&row[1]);
+        let first = names.first().cloned().unwrap_or_default();
+        for path in code_in(&row[0]).concat() {
+            let Some(folder) = path.strip_prefix("src/") else {
+                continue;
+            };
+            assert!(project(path).exists(), "{path}");
+            if !folder.contains('.') {
+                assert!(first.contains(&folder), "{row:?}");
+                folders.insert(folder.to_owned());
+            }
+        }
+        for name in first.iter().flat_map(|name| name.split("::")) {
+            let is_module = suites.values().any(|modules| modules.contains(name));
+            let is_source = name == "lib" || project(&format!("src/{name}")).is_dir();
+            let is_known = is_module || is_source || suites.contains_key(name);
+            assert!(
+                is_known || row[0].starts_with("folder") || name == "---",
+                "{name}"
+            );
+        }
+    }
+    let all = files_in("src").into_iter();
+    let all: BTreeSet<String> = all.filter(|name| !name.contains('.')).collect();
+    assert_eq!(folders, all);
+}
