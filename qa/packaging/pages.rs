@@ -5,9 +5,7 @@ mod testing;
 
 use crate::support::sample::Sample;
 use crate::support::share::{files_in, is_metric, link, names_in, text_of};
-use crate::support::{
-    Home, PMDANIXL, Pmcd, example, needs_root, output, project, run, text, wait_for,
-};
+use crate::support::{Home, PMDANIXL, Pmcd, example, needs_root, project, run, wait_for};
 use std::fs;
 use std::path::Path;
 
@@ -166,13 +164,11 @@ fn configuration_error_of_the_troubleshooting_page_is_what_is_said() {
     let home = Home::new();
     let shown = block_with(TROUBLESHOOTING, "retain: ");
     home.configure("[nixl]\n\nretain = \"long\"\n");
-    let said = output(
-        std::process::Command::new(PMDANIXL)
-            .args(["--check", "-c", "nixl.conf"])
-            .current_dir(home.dir()),
-    );
-    assert!(!said.status.success());
-    let said = text(&said);
+    let (status, said) = home.check();
+    assert_ne!(status, 0);
+    let conf = home.conf();
+    let conf = conf.to_str().expect("UTF-8");
+    let said = said.replace(conf, "/etc/pcp/nixl/nixl.conf");
     assert!(said.contains(shown.trim()), "{said}");
 }
 
