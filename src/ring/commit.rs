@@ -273,7 +273,7 @@ impl Identity {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::ring::layout::{CAPACITY, Header, Layout, VERSIONS, WRITE_POS};
     use std::fs::File;
@@ -286,14 +286,14 @@ mod tests {
     }
 
     /// A v4 ring of 16 slots with these words in the slots from 0 on, and the commit of its batch `from..upto`.
-    struct Table {
+    pub(in crate::ring) struct Table {
         file: File,
-        ring: Ring,
-        commit: Commit,
+        pub(in crate::ring) ring: Ring,
+        pub(in crate::ring) commit: Commit,
     }
 
     impl Table {
-        fn new(from: u64, upto: u64) -> Self {
+        pub(in crate::ring) fn new(from: u64, upto: u64) -> Self {
             let file = tempfile::tempfile().expect("a temporary file");
             file.set_len(Layout::V4.file_len(16).expect("small"))
                 .expect("room");
@@ -382,7 +382,7 @@ mod tests {
         }
 
         /// Where the producer is when its position is looked at once more.
-        fn moves_on(&self, write_pos: u64) {
+        pub(in crate::ring) fn moves_on(&self, write_pos: u64) {
             write_word(&self.file, WRITE_POS, write_pos);
         }
 
@@ -532,6 +532,44 @@ mod tests {
         // That it is still where it was is proof of a restart.
         table.moves_on(15);
         assert_eq!(table.judge_late(touched, 15, 15), Fate::NewRingReleased);
+    }
+
+    #[test]
+    fn followed_ring_is_a_new_one_if_its_producer_went_back() {
+        let mut table = Table::new(4, 10);
+        table.commit.observed = true;
+        let (same, touched) = (table.commit.ring, table.touched());
+        // Nothing was written at 10 and beyond, where the producer was to go on.
+        assert_eq!(table.judge(touched, 0, 3), Fate::NewRing);
+        assert_eq!(table.judge(touched, 4, 12), Fate::Release);
+        // The other reader has released the batch, so that the producer may be anywhere.
+        assert_eq!(table.judge(same, 4, 5), Fate::Passed(10));
+        let mut table = table.goes_on();
+        assert_eq!(table.judge(touched, 4, 3), Fate::Release, "it went round");
+        table.put(5, 1);
+        assert_eq!(table.judge(touched, 7, 12), Fate::NewRing);
+    }
+
+    #[test]
+    fn released_slots_may_be_written_again() {
+        let mut table = Table::new(4, 10);
+        table.commit.released = true;
+        assert_eq!(table.judge(table.commit.ring, 5, 6), Fate::Passed(11));
+    }
+
+    #[test]
+    fn batch_is_in_flight_unless_released_or_another_readers() {
+        let in_flight = |observed, released| {
+            let commit = Commit {
+                observed,
+                released,
+                ..Commit::default()
+            };
+            commit.is_in_flight()
+        };
+        assert!(in_flight(false, false));
+        assert!(!in_flight(false, true));
+        assert!(!in_flight(true, false));
     }
 
     #[test]

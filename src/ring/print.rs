@@ -99,6 +99,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn hash_changes_with_any_bit_of_any_word() {
+        let hash = |slots: [Slot; 2]| {
+            let mut printer = Printer::default();
+            slots.into_iter().for_each(|slot| printer.add(slot));
+            printer.hash()
+        };
+        let slots = [Slot::default(), [u64::MAX; MAX_SLOT_WORDS]];
+        for (at, bit) in (0..2 * MAX_SLOT_WORDS).flat_map(|at| (0..64).map(move |bit| (at, bit))) {
+            let mut changed = slots;
+            changed[at / MAX_SLOT_WORDS][at % MAX_SLOT_WORDS] ^= 1 << bit;
+            assert_ne!(hash(changed), hash(slots), "bit {bit} of word {at}");
+        }
+    }
+
+    #[test]
     fn the_parts_of_a_run_are_all_of_it() {
         for run in [0..0, 7..7, 0..1, 5..69, 5..70, 5..71, 0..5000] {
             let parts = parts(run.clone());

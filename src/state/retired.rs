@@ -125,6 +125,17 @@ mod tests {
     }
 
     #[test]
+    fn time_of_the_configuration_is_read_from_the_file() -> io::Result<()> {
+        let words: Vec<AtomicU64> = (0..512).map(AtomicU64::new).collect();
+        set_config_read(&words, Duration::from_nanos(7));
+        let words = words.iter().map(|word| word.load(Relaxed).to_ne_bytes());
+        let file = tempfile::tempfile()?;
+        file.write_all_at(&words.collect::<Vec<_>>().concat(), 0)?;
+        assert_eq!(config_read(&file)?, Duration::from_nanos(7));
+        Ok(())
+    }
+
+    #[test]
     fn a_next_id_that_cannot_be_is_none() {
         let words: Vec<AtomicU64> = (0..512).map(|_| AtomicU64::new(0)).collect();
         for (word, next) in [

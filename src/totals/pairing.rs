@@ -226,6 +226,7 @@ mod tests {
         assert_eq!(bandwidth(4096, 0), 4_096_000_000, "0 us counts as 1 us");
         assert_eq!(bandwidth(0, 0), 0);
         assert_eq!(bandwidth(1 << 50, 1 << 30), 1_048_576_000_000);
+        assert_eq!(bandwidth(1 << 50, 1 << 50), 1_000_000);
         assert_eq!(bandwidth(u64::MAX, 1), u64::MAX, "no number holds more");
         assert_eq!(bandwidth(1 << 62, u64::MAX), 250_000);
     }

@@ -390,3 +390,38 @@ fn begin_at(pos: u64, ring: &Ring, identity: Identity, mode: Mode) -> Result<Com
         released: true,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::commit::tests::Table;
+
+    #[test]
+    fn full_ring_is_seen_from_its_last_batch() {
+        // 15 of 16 slots.
+        let mut full = Table::new(4, 3);
+        assert!(was_full(&full.ring, &full.commit));
+        full.commit.released = true;
+        assert!(was_full(&full.ring, &full.commit));
+        full.commit.observed = true;
+        assert!(!was_full(&full.ring, &full.commit), "another drains it");
+        let none = Commit {
+            from: 4,
+            upto: 4,
+            write_pos: 3,
+            ..Table::new(4, 3).commit
+        };
+        assert!(!was_full(&full.ring, &none), "nothing was counted");
+    }
+
+    #[test]
+    fn ring_that_filled_up_before_the_release_was_full() {
+        let mut table = Table::new(4, 10);
+        table.moves_on(2);
+        assert!(!was_full(&table.ring, &table.commit));
+        table.moves_on(3);
+        assert!(was_full(&table.ring, &table.commit));
+        table.commit.released = true;
+        assert!(!was_full(&table.ring, &table.commit));
+    }
+}
