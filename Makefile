@@ -23,6 +23,7 @@ help:
 	@echo "make loc            lines of code in src by module, without unit tests, comments and blank lines"
 	@echo "make against        whether this build shows what an earlier one shows of the same load; BASE=COMMIT, as root"
 	@echo "make fuzz           the fuzz targets, a minute each (SECONDS=600: ten)"
+	@echo "make mutants        whether a test fails for each small change of the code (qa/mutants/run --help); SHARD=1/20 or DIFF=main for some"
 	@echo "make dashboard      make share/dashboard/index.html anew of its sources; takes npm"
 	@echo "make clean          remove what was built"
 
@@ -64,6 +65,9 @@ torture:
 fuzz:
 	@scripts/fuzz $(or $(SECONDS),60)
 
+mutants:
+	@scripts/setup mutants && . scripts/env && qa/mutants/run $(if $(SHARD),--shard $(SHARD)) $(if $(DIFF),--diff $(DIFF))
+
 MINUTES ?= 10
 soak:
 	@scripts/setup check && . scripts/env && MINUTES=$(MINUTES) cargo test --locked --test agents soak:: -- --nocapture
@@ -98,4 +102,4 @@ dashboard:
 clean:
 	@. scripts/env && cargo clean && rm -f help.dir help.pag
 
-.PHONY: help build run deb rpm release check check-full fresh check-packages matrix torture soak bench engines fleet fleet-cost loc against fuzz install uninstall dashboard clean
+.PHONY: help build run deb rpm release check check-full fresh check-packages matrix torture soak bench engines fleet fleet-cost loc against fuzz mutants install uninstall dashboard clean
