@@ -14,4 +14,6 @@ mod hostile_files;
 #[cfg(feature = "pcp")]
 mod many_files;
 #[cfg(feature = "pcp")]
+mod newcomers;
+#[cfg(feature = "pcp")]
 mod strangers;

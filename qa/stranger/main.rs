@@ -4,6 +4,7 @@
 //! - `exchange A B`: has two names change places (renameat2(2)).
 //! - `flood RINGS SLOTS`: keeps rings full by moving their write positions; says how often the one that was read least was read.
 //! - `churn`: agents come, are drained and go with their files, and then others of other names.
+//! - `names RATE`: makes so many rings with an event in each second, and removes each a second later.
 //! - `rewrite FILES`: writes to as many files that are no rings, again and again.
 //! - `rings NUMBER`: as many rings, with an event each, all at once.
 //! - `stores NUMBER`: as many stores, which count a byte more all the time; says how many bytes each has counted.
@@ -46,6 +47,7 @@ fn main() -> Result<()> {
         ["exchange", first, second] => exchange(&input, first, second)?,
         ["flood", rings, slots] => flood(&input, rings.parse()?, slots.parse()?)?,
         ["churn"] => churn(&input)?,
+        ["names", rate] => names(&input, rate.parse()?)?,
         ["rewrite", files] => rewrite(&input, files.parse()?)?,
         ["stores", number] => stores(&input, number.parse()?)?,
         ["rings", number] => rings(&input, number.parse()?)?,
@@ -116,6 +118,24 @@ fn flood(input: &Input, rings: usize, slots: u64) -> Result<u64> {
         std::thread::sleep(PAUSE);
     }
     Ok(read.into_iter().min().unwrap_or(0))
+}
+
+fn names(input: &Input, rate: u32) -> Result<u64> {
+    ready()?;
+    let mut names = std::collections::VecDeque::new();
+    for number in 0.. {
+        if !input.is_open() {
+            break;
+        }
+        let name = format!("name-{number}");
+        RingWriter::create(Path::new(&name), Layout::V4, 16)?.push(Kind::TxBytes, 1);
+        names.push_back(name);
+        if names.len() > rate as usize {
+            names.pop_front().map(fs::remove_file).transpose()?;
+        }
+        std::thread::sleep(Duration::from_secs(1) / rate);
+    }
+    Ok(names.len() as u64)
 }
 
 fn churn(input: &Input) -> Result<u64> {

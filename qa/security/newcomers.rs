@@ -1,0 +1,61 @@
+//! How soon an agent of another user is found where one user has more files than there are places.
+
+use crate::support::pdu::Link;
+use crate::support::stranger::{Stranger, VICTIM, ring, shared_home};
+use crate::support::{Home, PMDANIXL, wait_for};
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const TX_BYTES: &str = "transfer.tx_bytes";
+/// No agent of another user waits for longer, whatever one user does.
+const SOON: Duration = Duration::from_secs(10);
+const AGENTS: usize = 8;
+
+/// Starts agents of another user one after the other, and waits until the event of each is counted.
+fn appear_soon(home: &Home, link: &mut Link) {
+    let waits = (0..AGENTS).map(|number| {
+        let name = format!("victim-{number}");
+        let started = Instant::now();
+        let ring = ring(home, VICTIM, &name);
+        wait_for("it is counted", || {
+            // An answer looks for files as well: mostly ticks are to find it.
+            std::thread::sleep(Duration::from_millis(500));
+            let values = link.values(TX_BYTES).expect("an answer");
+            values.get(&name).copied()
+        });
+        let took = started.elapsed();
+        drop(ring);
+        fs::remove_file(home.ring(&name)).expect("there");
+        took
+    });
+    let waits: Vec<Duration> = waits.collect();
+    println!("{waits:?}");
+    assert!(waits.iter().all(|took| *took < SOON), "{waits:?}");
+}
+
+#[test]
+fn agents_appear_soon_beside_6000_rings_of_a_stranger() {
+    for held in [true, false] {
+        let home = shared_home();
+        home.set("max_agents = 1000");
+        let stranger = Stranger::does(&home, &["rings", "6000"]);
+        let held = held.then_some(stranger);
+        let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+        appear_soon(&home, &mut link);
+        drop(held);
+        assert!(link.end().success());
+    }
+}
+
+#[test]
+fn agents_appear_soon_beside_names_that_come_and_go() {
+    let home = shared_home();
+    home.set("max_agents = 100");
+    let stranger = Stranger::does(&home, &["names", "200"]);
+    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    std::thread::sleep(SOON);
+    appear_soon(&home, &mut link);
+    assert!(stranger.times() > 0);
+    assert!(link.end().success());
+}
