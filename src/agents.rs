@@ -11,7 +11,8 @@ use crate::base::file::FileId;
 use crate::config::Config;
 use crate::event::{EventType, Events, Totals};
 use crate::find::scan::{Found, Scanner};
-use crate::producer::presence::{Inquiry, check_every};
+use crate::producer::holdups::Holdups;
+use crate::producer::presence::check_every;
 use crate::producer::writer::Writer;
 use crate::shm::Broken;
 use crate::state::ledger::Books;
@@ -22,7 +23,6 @@ use forget::Forgetting;
 use limits::Places;
 use newcomers::Newcomers;
 use place::Place;
-use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsString;
@@ -92,6 +92,8 @@ pub struct Agents {
     proc_facts: bool,
     pod_logs: PathBuf,
     surveying: Option<surveys::Surveying>,
+    /// Who has held up surveys.
+    holdups: Holdups,
     /// Whether a survey could tell more of somebody, as of the last drain.
     asks: bool,
     /// Whether anybody may wait for what a survey shows; `false`: nobody does.
@@ -150,7 +152,7 @@ impl Agents {
                 early: true,
                 for_answer: false,
                 counted: 0,
-                inquiry: RefCell::default(),
+                doubtful: 0,
             },
             max_agents: config.max_agents,
             max_rings: room.rings,
@@ -159,6 +161,7 @@ impl Agents {
             proc_facts: config.proc_facts,
             pod_logs: config.pod_logs.clone(),
             surveying: None,
+            holdups: Holdups::default(),
             asks: false,
             may_wait: false,
             surveyed: None,
@@ -182,18 +185,6 @@ impl Agents {
             forgetting: Forgetting::new(config),
             clock,
         }
-    }
-
-    /// Lets rings wait so long for what /proc shows where it decides whether a batch was counted, and not half a second: on a
-    /// machine that is slower than its answers may be.
-    pub fn set_patience(&mut self, patience: Duration) {
-        self.books.inquiry = RefCell::new(Inquiry::new(patience));
-    }
-
-    /// Whether a ring waits for such an answer: what it holds is counted when that has come.
-    #[must_use]
-    pub fn is_asking(&self) -> bool {
-        self.books.inquiry.borrow().is_open()
     }
 
     /// Whether the last drain has found that rings are not what they were: another look finds what they are now.

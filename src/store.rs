@@ -239,7 +239,7 @@ impl Store {
             return Found::Held;
         }
         match self.presence.check(&self.file, now, ledger.check_every()) {
-            Sight::Held => Found::Held,
+            Sight::Held | Sight::Started => Found::Held,
             Sight::Silent | Sight::Gone => Found::Silent,
         }
     }

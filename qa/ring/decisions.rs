@@ -7,7 +7,6 @@ use crate::support::{PATIENCE, example};
 use pmdanixl::agents::Agents;
 use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::event::EventType;
-use pmdanixl::producer::writer::Writer;
 use pmdanixl::state::record::Saved;
 use pmdanixl::state::{self, RecordId, State, StateFile};
 use std::fs::{self, OpenOptions};
@@ -68,20 +67,16 @@ impl Daemon {
         let mut records: Vec<(RecordId, Saved)> = taken.records;
         records.iter_mut().for_each(|(_, saved)| change(saved));
         let mut agents = Agents::new(&config);
-        agents.set_patience(PATIENCE);
         agents.restore(taken.state, records);
         self.agents = Some(agents);
     }
 
-    /// Looks and drains, twice after /proc has answered: the second time settles what the first one found out. Bytes, resets
-    /// and foreign reads.
+    /// Looks and drains twice: the second time settles what the first one found out. Bytes, resets and foreign reads.
     fn drain(&mut self) -> [u64; 3] {
         let agents = self.agents.as_mut().expect("it was started");
-        let mut left = 2;
-        while left > 0 {
+        for _ in 0..2 {
             agents.scan(Instant::now(), LONG);
             agents.drain(Instant::now(), LONG, &mut Vec::new());
-            left = if agents.is_asking() { 2 } else { left - 1 };
         }
         let mut all = agents.iter();
         let agent = all.next().expect("one agent");
@@ -218,10 +213,6 @@ impl Agent {
         assert!(line.contains("tx_bytes"), "{line}");
         agent
     }
-
-    fn process(&self) -> Writer {
-        Writer::of(self.0.id()).expect("it runs")
-    }
 }
 
 impl Drop for Agent {
@@ -232,23 +223,14 @@ impl Drop for Agent {
 }
 
 #[test]
-fn the_same_bytes_at_the_start_of_a_v2_ring_are_told_by_the_process_that_wrote_them() {
+fn the_same_bytes_at_the_start_of_a_v2_ring_are_taken_for_counted() {
     // Counted from a ring that was at its start, and killed before the slots were given back; then the agent, too, is started
-    // anew, or is not.
-    for (restarted, known, expected) in [
-        (false, true, [1000, 0, 0]),
-        (false, false, [1000, 0, 0]),
-        (true, true, [2000, 1, 0]),
-        // That all who write have started since is proof as well.
-        (true, false, [2000, 1, 0]),
-    ] {
+    // anew, or is not. Nothing tells: rather is the new batch lost than the old one counted twice.
+    for restarted in [false, true] {
         let mut daemon = Daemon::new();
         let mut writer = Agent::start(&daemon);
         assert_eq!(daemon.drain(), [1000, 0, 0]);
-        let process = writer.process();
         if restarted {
-            // The kernel tells starts in steps of 10 ms.
-            std::thread::sleep(Duration::from_millis(20));
             drop(writer);
             writer = Agent::start(&daemon);
         } else {
@@ -256,11 +238,13 @@ fn the_same_bytes_at_the_start_of_a_v2_ring_are_told_by_the_process_that_wrote_t
         }
         daemon.start(|saved| {
             killed(saved);
-            let commit = saved.entry.commit.as_mut().expect("a batch");
+            let commit = saved.entry.commit.expect("a batch");
             assert_eq!((commit.from, commit.upto), (0, 4));
-            commit.ring.writer = known.then_some(process);
         });
-        assert_eq!(daemon.drain(), expected, "{restarted} {known}");
+        assert_eq!(daemon.drain(), [1000, 0, 0], "{restarted}");
+        let doubtful = daemon.agents.as_ref().expect("it runs").effort().doubtful;
+        // A restart always touches the file; what the kernel notes of a store to a mapping depends on the file system.
+        assert!(doubtful == 1 || !restarted, "{doubtful}");
         drop(writer);
     }
 }

@@ -119,7 +119,6 @@ impl World {
         let mut found = found.expect("nobody has it");
         change(&found.state, &mut found.records);
         let mut agents = Agents::new(&self.config);
-        agents.set_patience(LONG);
         agents.restore(found.state, found.records);
         self.agents = Some(agents);
     }
@@ -131,15 +130,10 @@ impl World {
             self.now += 3 * SECOND;
             let now = self.now;
             agents.scan(now, LONG);
-            loop {
-                match is_answer {
-                    true => agents.drain(now, LONG, &mut Vec::new()),
-                    false => agents.drain_on(now, now, LONG, &mut Vec::new()),
-                };
-                if !agents.is_asking() {
-                    break;
-                }
-            }
+            match is_answer {
+                true => agents.drain(now, LONG, &mut Vec::new()),
+                false => agents.drain_on(now, now, LONG, &mut Vec::new()),
+            };
         }
         self.counted += self.queue.drain(..).sum::<u64>();
     }

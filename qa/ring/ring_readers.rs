@@ -108,8 +108,6 @@ fn a_ring_with_traffic_is_taken_over_soon_after_its_drainer_has_gone() {
 #[test]
 fn who_puts_read_pos_before_the_end_again_and_again_gets_two_batches_a_drain() {
     let mut core = Core::new("");
-    // What /proc shows is not waited for.
-    core.set_patience(Duration::ZERO);
     let mut ring = core.ring("a");
     for _ in 0..16 {
         push(&mut ring, 1);

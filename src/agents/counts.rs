@@ -33,6 +33,8 @@ pub struct AgentCounts {
 pub struct Effort {
     /// Events that were counted, of all types.
     pub events: u64,
+    /// Batches of which it was not found out whether they had been counted.
+    pub doubtful: u64,
     /// Rings that are attached.
     pub rings: u32,
     /// Agents that are known, instances or not.
@@ -93,6 +95,7 @@ impl Agents {
         let (directories, left_out, missing) = self.scanner.directories();
         Effort {
             events: self.books.counted,
+            doubtful: self.books.doubtful,
             rings: number(self.attached.len()),
             known: number(self.agents.len()),
             places: number(self.max_rings),

@@ -1,6 +1,5 @@
 //! Drains of all rings, one agent after the other.
 
-use super::quiet::Quiet;
 use super::{AgentKey, Agents, Change};
 use crate::agents::agent::Agent;
 use crate::base::clock::Now;
@@ -109,14 +108,8 @@ impl Agents {
         changes.extend(turned(key, agent, now.instant));
         changes.extend(agent.renew_buckets(key));
         found.again.extend(outcome.again);
-        match outcome.unseen {
-            // It waits for an answer, which is not kept for it for long.
-            true => *quiet = Quiet::default(),
-            false => {
-                let is_whole = !outcome.more && Instant::now() < end;
-                quiet.renew(agent, &now, is_whole, &self.books);
-            }
-        }
+        let is_whole = !outcome.more && Instant::now() < end;
+        quiet.renew(agent, &now, is_whole, &self.books);
         if outcome.more {
             self.turns.push(owner, key);
         }

@@ -75,8 +75,7 @@ impl Agents {
                         rings,
                         inodes,
                     } = surveying;
-                    let holdups = self.books.inquiry.get_mut().holdups();
-                    match holdups.go_on(survey, now) {
+                    match self.holdups.go_on(survey, now) {
                         Some(survey) => {
                             self.surveying = Some(Surveying {
                                 survey,
@@ -134,7 +133,7 @@ impl Agents {
     }
 
     fn begin_survey(&mut self, now: Instant) {
-        let Some(avoided) = self.books.inquiry.get_mut().holdups().avoided(now) else {
+        let Some(avoided) = self.holdups.avoided(now) else {
             self.surveyed = Some((now, LONGEST));
             return;
         };

@@ -11,9 +11,6 @@ use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-mod inquiry;
-pub use inquiry::{Inquiry, Told, has_new_writer, new_writer};
-
 /// How often this is asked of a ring without new events, where there are not many.
 const CHECK: Duration = Duration::from_secs(1);
 /// How often at least.
@@ -73,6 +70,8 @@ pub struct Presence {
 pub enum Seen {
     /// Somebody has the file who may write to it.
     Held,
+    /// The same, and the file has changed since nobody had it: a producer was started.
+    Started,
     /// Nobody is known who could write.
     Silent,
     /// Certainly nobody, and the file is unlinked: nobody will.
@@ -143,12 +142,6 @@ impl Presence {
         self.asks = true;
     }
 
-    /// The process that writes, if it is known and still runs.
-    #[must_use]
-    pub fn writer(&self) -> Option<Writer> {
-        self.writer.filter(Writer::is_running)
-    }
-
     /// Whether its agent lives: somebody writes, or has done so lately.
     #[must_use]
     pub fn life(&self, lately: bool) -> Life {
@@ -165,7 +158,7 @@ impl Presence {
 
     /// The process that wrote when that was asked last.
     #[must_use]
-    pub fn known_writer(&self) -> Option<Writer> {
+    pub fn writer(&self) -> Option<Writer> {
         self.writer
     }
 
@@ -222,6 +215,7 @@ impl Presence {
 
     /// Finds out who has a ring without new events, if that was not asked for as long as `every`.
     pub fn check(&mut self, file: &File, now: Instant, every: Duration) -> Seen {
+        let (was_abandoned, changed) = (self.is_abandoned(), self.changed);
         if now >= self.next_check(every) {
             self.ask_kernel(file, now);
             if let Ok(stat) = fstat(file) {
@@ -247,6 +241,7 @@ impl Presence {
             Holder::Nobody if self.unlinked => Seen::Gone,
             Holder::Nobody => Seen::Silent,
             _ if bystanders => Seen::Silent,
+            Holder::Somebody if was_abandoned && self.changed != changed => Seen::Started,
             Holder::Somebody => Seen::Held,
             Holder::Unknown => {
                 let doubt = now.saturating_duration_since(self.last_event) < BENEFIT_OF_DOUBT;
@@ -421,6 +416,26 @@ mod tests {
     }
 
     #[test]
+    fn producer_that_starts_on_a_file_that_nobody_had_is_told_from_a_reader_once() {
+        let (file, facts, now) = file();
+        let mut presence = Presence::new(file.as_file(), &facts, LeaseKind::Alone, now);
+        let mut second = 0;
+        let mut check = || {
+            second += 1;
+            presence.check(file.as_file(), now + second * CHECK, CHECK)
+        };
+        assert_eq!(check(), Seen::Silent);
+        let tail = File::open(file.path()).expect("there");
+        assert_eq!(check(), Seen::Held);
+        drop(tail);
+        assert_eq!(check(), Seen::Silent);
+        let agent = File::options().append(true).open(file.path());
+        std::thread::sleep(crate::base::file::COARSE);
+        agent.as_ref().expect("there").set_len(8192).expect("room");
+        assert_eq!([check(), check()], [Seen::Started, Seen::Held]);
+    }
+
+    #[test]
     fn an_agent_that_let_go_of_its_ring_while_its_process_goes_on_is_noticed() {
         let (file, facts, now) = file();
         let _tail = File::open(file.path()).expect("there");
@@ -482,10 +497,10 @@ mod tests {
         agent.kill().expect("it runs");
         agent.wait().expect("our child");
         presence.saw_events(now + CHECK, CHECK);
-        assert_eq!(presence.known_writer(), Some(writer), "not at every event");
+        assert_eq!(presence.writer(), Some(writer), "not at every event");
         presence.asks = false;
         presence.saw_events(now + READ * CHECK, CHECK);
-        assert!(presence.known_writer().is_none() && presence.asks());
+        assert!(presence.writer().is_none() && presence.asks());
     }
 
     #[test]

@@ -5,7 +5,6 @@
 //! nothing is counted twice and nothing is lost.
 
 use crate::base::file::{self, COARSE, FileId, is_younger_than};
-use crate::producer::writer::Writer;
 use crate::ring::{Batch, Print, Ring, Slot};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -51,8 +50,6 @@ pub struct Identity {
     pub versions: u64,
     /// Slots.
     pub capacity: u64,
-    /// The process that wrote a batch at the start of the ring, where that is known.
-    pub writer: Option<Writer>,
 }
 
 /// What became of the slots of a batch that was counted.
@@ -74,11 +71,7 @@ pub enum Fate {
 }
 
 /// What a ring looks like now.
-#[derive(Clone, Copy)]
-#[allow(
-    missing_debug_implementations,
-    reason = "holds a question, which has none"
-)]
+#[derive(Clone, Copy, Debug)]
 pub struct Sight<'a> {
     /// Which ring it is.
     pub identity: &'a Identity,
@@ -88,8 +81,6 @@ pub struct Sight<'a> {
     pub write_pos: u64,
     /// Its slots.
     pub ring: &'a Ring,
-    /// Whether the process that wrote the batch has ended, and another writes now.
-    pub new_writer: &'a dyn Fn() -> bool,
 }
 
 impl Commit {
@@ -159,6 +150,13 @@ impl Commit {
     /// Whether nothing happened to the file since, which proves that the producer is the same.
     fn is_unchanged(&self, now: &Identity) -> bool {
         self.ring.settled && self.ring.changed == now.changed
+    }
+
+    /// Whether a producer that was started anew since, with the same first events, cannot be told from the one before: a batch that
+    /// begins where a new ring does, in a file that was touched.
+    #[must_use]
+    pub fn is_doubtful(&self, now: &Identity) -> bool {
+        self.from == 0 && !self.released && !self.is_unchanged(now)
     }
 
     /// Whether the producer stands elsewhere without having written the slot that was its next: then it was started anew.
@@ -236,7 +234,7 @@ impl Commit {
             true => self.is_of_another(now.ring, now.identity, now.write_pos),
             false => (moved > 0 || self.released) && self.went_back(now),
         };
-        same_bytes && !went_back && (self.from != 0 || !(now.new_writer)())
+        same_bytes && !went_back
     }
 }
 
@@ -260,7 +258,6 @@ impl Identity {
             settled: !is_younger_than((meta.ctime(), meta.ctime_nsec()), COARSE),
             versions: ring.versions(),
             capacity: ring.capacity(),
-            writer: None,
         })
     }
 
@@ -326,7 +323,6 @@ pub(super) mod tests {
                 capacity: 16,
                 changed: (7, 7),
                 settled: true,
-                writer: Some(Writer { pid: 1, start: 1 }),
                 ..Identity::default()
             };
             table.commit = Commit {
@@ -356,22 +352,11 @@ pub(super) mod tests {
         }
 
         fn judge_late(&self, identity: Identity, read_pos: u64, write_pos: u64) -> Fate {
-            self.judge_with(identity, read_pos, write_pos, false)
-        }
-
-        fn judge_with(
-            &self,
-            identity: Identity,
-            read_pos: u64,
-            write_pos: u64,
-            new_writer: bool,
-        ) -> Fate {
             self.commit.judge(Sight {
                 identity: &identity,
                 read_pos,
                 write_pos,
                 ring: &self.ring,
-                new_writer: &|| new_writer,
             })
         }
 
@@ -465,13 +450,16 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_same_bytes_at_the_start_of_a_ring_are_told_by_the_writer() {
+    fn the_same_bytes_at_the_start_of_a_ring_are_taken_for_counted_with_a_doubt_if_it_was_touched()
+    {
         let table = Table::new(0, 2);
-        let (same, touched) = (table.commit.ring, table.touched());
-        assert_eq!(table.judge_with(touched, 0, 2, true), Fate::NewRing);
-        // Rather lost than counted twice.
-        assert_eq!(table.judge_with(touched, 0, 2, false), Fate::Release);
-        assert_eq!(table.judge_with(same, 0, 2, true), Fate::Release);
+        for (ring, is_doubtful) in [(table.commit.ring, false), (table.touched(), true)] {
+            // Rather lost than counted twice.
+            assert_eq!(table.judge(ring, 0, 2), Fate::Release);
+            assert_eq!(table.commit.is_doubtful(&ring), is_doubtful);
+        }
+        let table = Table::new(4, 10);
+        assert!(!table.commit.is_doubtful(&table.touched()));
     }
 
     #[test]

@@ -42,8 +42,6 @@ pub struct Source {
     pending: u64,
     /// Whether that was more than a batch.
     more: bool,
-    /// When the file had changed last, where that was found to be no restart at the start of the ring.
-    same: Option<(i64, i64)>,
     /// When it was last counted as full, of one that another drains.
     full: Option<Instant>,
     /// How many events wait that may be of any age; `None`: that was not looked at yet.
@@ -75,8 +73,6 @@ pub enum Drained {
     Events,
     /// Nothing, but somebody has the file who may still write some.
     Held,
-    /// Nothing: what became of the last batch could not be asked yet.
-    Unseen,
     /// Nothing, and nobody is known who could write.
     Silent,
     /// Nothing, and certainly nobody who could write, and the file is unlinked: nothing will ever come.
@@ -151,7 +147,6 @@ impl Source {
             commit,
             pending: 0,
             more: false,
-            same: None,
             full: None,
             aged: None,
             gaps,
@@ -232,7 +227,12 @@ impl Source {
                 .presence
                 .check(self.ring.file(), now, ledger.check_every())
             {
-                Seen::Held => Drained::Held,
+                // Of one that begins elsewhere the positions tell.
+                Seen::Started if self.commit.upto == 0 && self.is_drained() == Ok(true) => {
+                    let renewed = self.identity().and_then(|ring| self.renew(ring, ledger));
+                    renewed.map_or(Drained::Held, |()| Drained::Events)
+                }
+                Seen::Held | Seen::Started => Drained::Held,
                 // What its last writer wrote before it ended, and after it was looked at here.
                 Seen::Gone if self.is_drained() == Ok(true) => Drained::Gone,
                 Seen::Gone | Seen::Silent => Drained::Silent,
@@ -240,7 +240,7 @@ impl Source {
             // What the producer left there is the producer's; the new ring is drained from its start at the next tick.
             Err(RingFault::Restarted) => Drained::Events,
             // Nothing is known, so that nothing has changed: what was begun is settled at the next tick.
-            Err(RingFault::Unseen) => Drained::Unseen,
+            Err(RingFault::Unseen) => Drained::Held,
             Err(fault) => Drained::Broken(fault),
         }
     }

@@ -4,7 +4,6 @@ use crate::base::clock::Now;
 use crate::base::file::FileId;
 use crate::config::Lifetimes;
 use crate::event::{Events, Totals};
-use crate::producer::presence::Inquiry;
 use crate::ring::commit::Commit;
 use crate::shm::Broken;
 use crate::state::record::Entry;
@@ -14,7 +13,6 @@ use crate::totals::histogram::Bounds;
 use crate::totals::ranges::Ranges;
 use crate::totals::values::{News, Values};
 use crate::totals::windows::Windows;
-use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 /// What the accounts of all agents have in common.
@@ -40,8 +38,8 @@ pub struct Books {
     pub for_answer: bool,
     /// How many events were counted since the start.
     pub counted: u64,
-    /// What is asked of /proc on the way.
-    pub inquiry: RefCell<Inquiry>,
+    /// How many batches were taken for counted although their ring may have been restarted since.
+    pub doubtful: u64,
 }
 
 /// The account of one agent.
@@ -81,10 +79,9 @@ impl<'a> Ledger<'a> {
         &mut self.books.events
     }
 
-    /// What is asked of /proc.
-    #[must_use]
-    pub fn inquiry(&self) -> &RefCell<Inquiry> {
-        &self.books.inquiry
+    /// Notes that a batch is taken for counted although its ring may have been restarted since.
+    pub fn doubts(&mut self) {
+        self.books.doubtful += 1;
     }
 
     /// Counts a start of the producer: what is known of the one before is not of this one.

@@ -36,10 +36,6 @@ impl Core {
             self.advance(interval);
             self.scan_within(budget);
             self.drain_since(self.now, budget);
-            // What /proc shows of a ring takes time of its own.
-            while self.agents().is_asking() {
-                self.drain_since(self.now, budget);
-            }
         }
     }
 
@@ -55,7 +51,7 @@ impl Core {
         self.running_mut().agents.scan(now, budget);
     }
 
-    /// Drains as for an answer, once, whatever waits for /proc.
+    /// Drains as for an answer, once.
     pub fn drain(&mut self) {
         self.drain_only();
         self.publish(Vec::new());
@@ -82,9 +78,6 @@ impl Core {
     /// Drains before an answer; the test clock stands still.
     pub fn answer(&mut self) {
         self.drain();
-        while self.agents().is_asking() {
-            self.drain();
-        }
     }
 
     /// True if the last drain found rings that the next scan has to attach again.

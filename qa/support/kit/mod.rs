@@ -44,8 +44,6 @@ pub struct Core {
     home: Home,
     /// Keys of nixl.conf, one a line.
     settings: String,
-    /// How long a ring may wait for /proc; `None`: as long as the daemon lets it.
-    patience: Option<Duration>,
     /// The test clock. It moves only when the test says so.
     now: Instant,
     /// How far the test clock was ahead of the machine's at the last tick.
@@ -100,7 +98,7 @@ impl Core {
             state: state.to_owned(),
             dir: None,
         };
-        Self::started(home, settings, None)
+        Self::started(home, settings)
     }
 
     fn inside(dir: TempDir, settings: &str) -> Self {
@@ -114,15 +112,14 @@ impl Core {
             state: dir.path().join("nixl/state"),
             dir: Some(dir),
         };
-        Self::started(home, settings, Some(LONG))
+        Self::started(home, settings)
     }
 
-    fn started(home: Home, settings: &str, patience: Option<Duration>) -> Self {
+    fn started(home: Home, settings: &str) -> Self {
         guard_against_sigbus().expect("a handler");
         let mut core = Self {
             home,
             settings: settings.to_owned(),
-            patience,
             now: Instant::now(),
             ahead: Duration::ZERO,
             running: None,
@@ -233,12 +230,6 @@ impl Core {
         settings.clone_into(&mut self.settings);
     }
 
-    /// Lets rings wait so long for what /proc shows.
-    pub fn set_patience(&mut self, patience: Duration) {
-        self.patience = Some(patience);
-        self.running_mut().agents.set_patience(patience);
-    }
-
     /// Kills the daemon, which does nothing more.
     pub fn kill(&mut self) {
         self.running = None;
@@ -264,9 +255,6 @@ impl Core {
         let found = found.expect("nothing else has the state file locked");
         assert_eq!(found.set_aside, None);
         let mut agents = Agents::new(&self.config());
-        if let Some(patience) = self.patience {
-            agents.set_patience(patience);
-        }
         // What is new begins now, however long the test took to come here.
         self.now = self.now.max(Instant::now());
         let changes = agents.restore(found.state, found.records);

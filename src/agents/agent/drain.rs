@@ -22,8 +22,6 @@ pub struct Outcome {
     pub broken: bool,
     /// Whether more events wait than are taken at a time.
     pub more: bool,
-    /// Whether it was not found out what became of the last batch.
-    pub unseen: bool,
     /// Whether somebody has a ring of whom it is not known whether he writes, and nothing has come for long.
     pub unknown: bool,
     /// Whether a file is let go that nobody has who could write to it.
@@ -164,11 +162,6 @@ fn drain_rings(
                 outcome.unknown |= !is_known;
                 alive |= active && is_known;
             }
-            // Whoever is asked then is asked who has started since it was last seen.
-            Drained::Unseen => {
-                alive |= active;
-                outcome.unseen = true;
-            }
             // It may be written to again, as far as the kernel tells; it is not waited for when its agent has left.
             Drained::Silent => {
                 keep = active || !source.presence.is_unlinked();
@@ -218,9 +211,7 @@ fn age(
     let before = (entry.active, entry.silent_since);
     if alive {
         (entry.active, entry.silent_since) = (true, None);
-        if !outcome.unseen {
-            entry.last_seen = now.stamp;
-        }
+        entry.last_seen = now.stamp;
     } else if entry.active {
         let since = *entry.silent_since.get_or_insert_with(|| {
             let instance = &name.instance;

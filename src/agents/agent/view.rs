@@ -102,13 +102,13 @@ impl Agent {
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         if let Some(store) = &self.store {
-            let known = store.presence.known_writer().map(|writer| writer.pid);
+            let known = store.presence.writer().map(|writer| writer.pid);
             let said = || u32::try_from(store.description.pid).ok();
             let lives = self.state != Life::Exited;
             return known.or_else(|| said().filter(|_| lives));
         }
         let mut rings = self.sources.iter().rev();
-        rings.find_map(|source| Some(source.presence.known_writer()?.pid))
+        rings.find_map(|source| Some(source.presence.writer()?.pid))
     }
 
     /// The owner of its ring.

@@ -126,8 +126,8 @@ complete. Of a store, whose versions are counted on their own, it is the schema:
         "starts of the agent",
         "\
 How often the agent was found started: its ring or store appeared, or its ring
-was set up anew. One that begins where its ring stood at its start, and writes
-at once, may be missed; memory.current goes on then.",
+was set up anew. One that begins soon after the end of the last, where its ring
+stood at its start, may be missed; memory.current goes on then.",
     ),
     of_agent(
         (16, 8),

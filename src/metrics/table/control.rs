@@ -138,8 +138,9 @@ for each file of its that is open beyond the first.",
         "places for agents that are taken",
         "\
 Where all are taken (nixl.control.places.max), a new agent gets the place of one
-that has exited, of the user who has most of them first; and if its user has
-less than his share, that of a living one of the user who has most.",
+that has exited, of a user with at least as many agents as its own, first of the
+user with most. If there is none, it gets that of the newest agent of the user
+with most, if that user has at least two more than its own.",
     ),
     control(
         19,
@@ -174,8 +175,8 @@ in nixl.control.directories.missing instead.",
         "directories for which there was no place",
         "\
 Directories that match a pattern and are not looked through, since there are
-more than max_directories in nixl.conf. Those of a user who has fewer than his
-share are looked through first.",
+more than max_directories in nixl.conf. Where a user has at least two fewer than
+the user with most, one of that user's gives way.",
     ),
     control(
         23,
@@ -202,5 +203,18 @@ read now, and patterns of which that is true before the first wildcard. No agent
 is found there. Above 0: a path is misspelt, a volume is not mounted, or the
 user of the PMDA may not read it; pmdanixl --check says which. A directory that
 the first agent makes is missing until then.",
+    ),
+    control(
+        28,
+        "control.doubtful_batches",
+        Get::U64(|control, _| Some(control.effort.doubtful)),
+        Semantics::Counter,
+        Units::Count,
+        "batches that may have been counted before",
+        "\
+How often, after a kill of the PMDA in the midst of a drain, nothing told if a
+ring had been restarted since: the first events of its agent were the same as
+before. They are taken for those that were counted before the kill. If they were
+new, they are lost; the log has the ring and their number.",
     ),
 ];

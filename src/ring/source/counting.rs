@@ -2,13 +2,12 @@
 
 use super::{FULL_AGAIN, Mode, Source};
 use crate::error::RingFault;
+use crate::log;
 use crate::producer::life::Life;
-use crate::producer::presence::{self, Told};
 use crate::ring::commit::{Commit, Fate, Identity, Sight};
 use crate::ring::{BATCH, Ring, sparse};
 use crate::state::ledger::Ledger;
 use crate::totals::window;
-use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -53,20 +52,11 @@ impl Source {
         }
         self.pending = self.ring.between(read_pos, write_pos);
         if read_pos == write_pos {
-            if self.is_set_up_anew(ledger)? {
-                let ring = self.identity()?;
-                self.renew(ring, ledger)?;
-                return Ok(Taken::Some);
-            }
             return Ok(if moved { Taken::Some } else { Taken::Nothing });
         }
         // Before the slots are copied: a restart from here on changes it.
-        let mut ring = self.identity()?;
+        let ring = self.identity()?;
         self.check_allocated(self.pending)?;
-        // Only at the start of a ring is a restart told by the writer.
-        if read_pos == 0 {
-            ring.writer = self.presence.writer();
-        }
         // Not more than was checked: later events may lie in a hole.
         let limit = self.pending.min(BATCH);
         self.more = self.pending > limit;
@@ -107,28 +97,6 @@ impl Source {
         })
     }
 
-    /// Whether a ring that stands at its start, as after a whole round, or before anything, was set up anew since: the positions
-    /// do not tell that. What is counted is right in either case; that its agent was started, and has registered nothing, is not
-    /// known without. No event waits for the answer: where some come first, the start is missed.
-    fn is_set_up_anew(&mut self, ledger: &mut Ledger) -> Result<bool, RingFault> {
-        let changed = self.presence.changed();
-        let is_later = changed > self.commit.ring.changed;
-        if self.commit.upto != 0 || !is_later || self.same == Some(changed) {
-            return Ok(false);
-        }
-        let since = ledger.entry.last_event;
-        let inquiry = &mut *ledger.inquiry().borrow_mut();
-        match presence::new_writer(inquiry, &self.commit, since, &self.facts, &self.path) {
-            Told::IsNew(true) => Ok(true),
-            Told::IsNew(false) => {
-                self.same = Some(changed);
-                Ok(false)
-            }
-            Told::NotYet => Err(RingFault::Unseen),
-            Told::Nothing => Ok(false),
-        }
-    }
-
     /// Gives the slots of the batch that was counted back.
     fn release(&mut self, ledger: &mut Ledger) -> Result<(), RingFault> {
         let Commit { from, upto, .. } = self.commit;
@@ -161,12 +129,15 @@ impl Source {
 
     /// Finds out why `read_pos` is not where it was left, and goes on from there.
     fn settle(&mut self, ledger: &mut Ledger) -> Result<(), RingFault> {
-        let (fate, identity, read_pos) = self.fate(ledger)?;
+        let (fate, identity, read_pos) = self.fate()?;
         let upto = self.commit.upto;
         match fate {
             Fate::Done => self.given_back(ledger),
             // Where that fails, the position has moved again, and the next drain looks anew.
             Fate::Release | Fate::Overtaken(_) => {
+                if fate == Fate::Release && self.commit.is_doubtful(&identity) {
+                    self.note_doubt(ledger);
+                }
                 if self.ring.release(read_pos, upto)?.is_ok() {
                     if let Fate::Overtaken(taken) = fate {
                         ledger.entry.add_foreign_reads(taken);
@@ -190,29 +161,28 @@ impl Source {
     }
 
     /// What became of the batch that was counted last, which ring it is by now, and where its `read_pos` is.
-    fn fate(&mut self, ledger: &mut Ledger) -> Result<(Fate, Identity, u64), RingFault> {
+    fn fate(&self) -> Result<(Fate, Identity, u64), RingFault> {
         let (read_pos, write_pos) = self.ring.positions()?;
         let identity = self.identity()?;
-        // No later than the batch, and hardly before it.
-        let since = ledger.entry.last_seen;
-        let (inquiry, waits) = (ledger.inquiry(), Cell::new(false));
         let fate = self.commit.judge(Sight {
             identity: &identity,
             read_pos,
             write_pos,
             ring: &self.ring,
-            new_writer: &|| {
-                let inquiry = &mut *inquiry.borrow_mut();
-                let is_new =
-                    presence::has_new_writer(inquiry, &self.commit, since, &self.facts, &self.path);
-                waits.set(is_new.is_none());
-                is_new.unwrap_or(false)
-            },
         });
-        if waits.get() {
-            return Err(RingFault::Unseen);
-        }
         Ok((fate, identity, read_pos))
+    }
+
+    /// It may be another ring with the same first events, which are lost then.
+    fn note_doubt(&self, ledger: &mut Ledger) {
+        let (path, len) = (
+            log::shown(&self.path),
+            self.ring.between(0, self.commit.upto),
+        );
+        tracing::warn!(
+            "{path}: its first {len} events are taken for those that were counted before; if its agent was restarted meanwhile, they are lost"
+        );
+        ledger.doubts();
     }
 
     /// The slots of the last batch are the producer's again.
@@ -224,7 +194,7 @@ impl Source {
     /// Finds out what became of a batch that was counted while the ring was drained here, now that it may not be written to: none
     /// of it is counted once more, and from here on its slots are another's to give back.
     fn settle_unwritten(&mut self, ledger: &mut Ledger) -> Result<(), RingFault> {
-        let (fate, identity, _) = self.fate(ledger)?;
+        let (fate, identity, _) = self.fate()?;
         match fate {
             // Whoever reads what was counted here takes nothing away.
             Fate::Done | Fate::Release | Fate::Overtaken(_) => {}
@@ -316,7 +286,7 @@ impl Source {
     }
 
     /// The producer was started anew.
-    fn renew(&mut self, ring: Identity, ledger: &mut Ledger) -> Result<(), RingFault> {
+    pub(super) fn renew(&mut self, ring: Identity, ledger: &mut Ledger) -> Result<(), RingFault> {
         let (read_pos, _) = self.ring.positions()?;
         self.renew_at(read_pos, ring, ledger)
     }
@@ -349,7 +319,7 @@ impl Source {
         }
     }
 
-    fn identity(&self) -> Result<Identity, RingFault> {
+    pub(super) fn identity(&self) -> Result<Identity, RingFault> {
         Identity::of(&self.ring).map_err(|err| match err.kind() {
             io::ErrorKind::InvalidData => RingFault::Reformatted,
             _ => RingFault::Unseen,

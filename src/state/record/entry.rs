@@ -1,8 +1,7 @@
 //! What changes of an agent, and its words in a record.
 
 use crate::base::file::FileId;
-use crate::base::words::{Reader, Writer as WordWriter};
-use crate::producer::writer::Writer;
+use crate::base::words::{Reader, Writer};
 use crate::ring::Print;
 use crate::ring::commit::{Commit, Identity};
 use crate::ring::layout::MAX_SLOT_WORDS;
@@ -94,7 +93,7 @@ impl Entry {
 const ACTIVE: u64 = 1;
 const SILENT: u64 = 2;
 const COMMITTED: u64 = 4;
-const WRITER: u64 = 8;
+// 8 was that of a writer, which 0.1.0 kept.
 const OBSERVED: u64 = 16;
 const GIVEN_BACK: u64 = 32;
 const SETTLED: u64 = 64;
@@ -102,19 +101,17 @@ const STORE: u64 = 128;
 
 pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
     let commit = entry.commit.unwrap_or_default();
-    let (ring, writer) = (commit.ring, commit.ring.writer);
+    let ring = commit.ring;
     let flag = |set, flag| if set { flag } else { 0 };
     let flags = flag(entry.active, ACTIVE)
         | flag(entry.silent_since.is_some(), SILENT)
         | flag(entry.commit.is_some(), COMMITTED)
-        | flag(writer.is_some(), WRITER)
         | flag(commit.observed, OBSERVED)
         | flag(commit.released, GIVEN_BACK)
         | flag(ring.settled, SETTLED)
         | flag(entry.store.is_some(), STORE);
-    let (pid, start) = writer.map_or((0, 0), |writer| (u64::from(writer.pid), writer.start));
     let mut words = [0; ENTRY_WORDS];
-    let mut put = WordWriter::new(&mut words);
+    let mut put = Writer::new(&mut words);
     entry.account.put(&mut put);
     put.all([
         flags,
@@ -135,8 +132,8 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
         unsigned(ring.changed.1),
         ring.versions,
         ring.capacity,
-        pid,
-        start,
+        0,
+        0,
         commit.from,
         commit.upto,
         commit.write_pos,
@@ -160,7 +157,8 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
     let [silent_since, last_seen, last_event, first_seen] = get.all();
     let [starts, resets, foreign_reads, full, highwater] = get.all();
     let [dev, ino, born, born_nsec, changed, changed_nsec] = get.all();
-    let [versions, capacity, pid, start] = get.all();
+    // The last two were a writer's, which 0.1.0 kept.
+    let [versions, capacity, _, _] = get.all();
     let [from, upto, write_pos, beyond] = get.all();
     let ring = Identity {
         id: FileId { dev, ino },
@@ -169,10 +167,6 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
         settled: has(SETTLED),
         versions,
         capacity,
-        writer: has(WRITER).then(|| Writer {
-            pid: u32::try_from(pid).unwrap_or(0),
-            start,
-        }),
     };
     let commit = Commit {
         ring,
