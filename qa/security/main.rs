@@ -6,6 +6,8 @@ mod support;
 mod fuzz_corpus;
 
 #[cfg(feature = "pcp")]
+mod finding;
+#[cfg(feature = "pcp")]
 mod floods;
 #[cfg(feature = "pcp")]
 mod hostile_directory;
@@ -13,7 +15,5 @@ mod hostile_directory;
 mod hostile_files;
 #[cfg(feature = "pcp")]
 mod many_files;
-#[cfg(feature = "pcp")]
-mod newcomers;
 #[cfg(feature = "pcp")]
 mod strangers;
