@@ -1,4 +1,5 @@
-//! `--check`: telemetry directories on a tmpfs that is nearly full. The kernel kills the next agent there with SIGBUS.
+//! `--check`: telemetry directories on a tmpfs that is nearly full. When it is full, SIGBUS kills an application that needs a new page
+//! for a file there.
 
 use crate::base::tmpfs::Space;
 use crate::find::directory::Directory;
