@@ -340,9 +340,12 @@ fn put_zeros(target: &Target, address: usize) -> bool {
     let page = PAGE.load(Relaxed);
     let from = hit / page * page;
     let place = std::ptr::with_exposed_provenance_mut(start + from);
-    // SAFETY: only a page of a mapping of ours is replaced; nothing but atomic words is seen of it.
-    let zeros = unsafe { libc::mmap(place, page, protection, flags, -1, 0) };
-    let replaced = zeros != libc::MAP_FAILED;
+    // Twice, since the process ends where it fails.
+    let replaced = (0..2).any(|_| {
+        // SAFETY: only a page of a mapping of ours is replaced; nothing but atomic words is seen of it.
+        let zeros = unsafe { libc::mmap(place, page, protection, flags, -1, 0) };
+        zeros != libc::MAP_FAILED
+    });
     if replaced {
         target.broken.store(true, Relaxed);
     }
