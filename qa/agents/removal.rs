@@ -40,7 +40,9 @@ fn names(dir: &Path) -> Vec<String> {
 
 #[test]
 fn only_drained_rings_that_nobody_has_are_removed_and_only_when_it_is_asked_for() {
-    for (settings, removes) in [("", false), ("remove_exited_after = \"5s\"", true)] {
+    let asked = "remove_exited_after = \"5s\"";
+    let followed = format!("{asked}\nobserve = true");
+    for (settings, removes) in [("", false), (asked, true), (followed.as_str(), false)] {
         let mut core = Core::new(settings);
         let dir = core.rings();
         let ring = |name: &str| {

@@ -341,6 +341,23 @@ fn one_ring_under_two_paths_is_counted_once() {
     assert_eq!(core.sent(), [("a", 9)].into());
 }
 
+#[test]
+fn batch_in_flight_of_a_lost_ring_does_not_stop_the_next_ring() {
+    let mut core = Core::new("");
+    let mut lost = core.ring("a");
+    push(&mut lost, 1);
+    core.run(1);
+    core.kill_before_release(&lost, 0);
+    let elsewhere = core.rings().join("../elsewhere");
+    fs::rename(core.path("a"), elsewhere).expect("renamed");
+    let mut ring = core.ring("a");
+    push(&mut ring, 2);
+    core.start();
+    core.run(3);
+    assert_eq!(core.sent(), [("a", 3)].into());
+    assert_eq!(ring.pending(), 0);
+}
+
 /// Where all events are alike, a producer that has gone round leaves the bytes that were there before, as one that was started
 /// anew does; and write-back changes the times of its file.
 #[test]

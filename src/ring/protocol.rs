@@ -341,3 +341,46 @@ impl<W: Word> Consumer<'_, W> {
             .map(drop)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// A word that changes with each load, if it moves.
+    #[derive(Default)]
+    struct Moving {
+        value: Cell<u64>,
+        moves: bool,
+        loads: Cell<u32>,
+    }
+
+    impl Load for Moving {
+        fn load(&self, _: Ordering) -> u64 {
+            self.loads.set(self.loads.get() + 1);
+            assert!(self.loads.get() < 100 * LOOKS, "it is loaded for ever");
+            let value = self.value.get();
+            if self.moves {
+                self.value.set((value + 1) % 16);
+            }
+            value
+        }
+
+        fn fence(_: Ordering) {}
+    }
+
+    #[test]
+    fn look_ahead_ends_though_the_position_moves_for_ever() {
+        let shape = Shape {
+            layout: Layout::V4,
+            capacity: 16,
+            versions: (4 << 32) | 4,
+        };
+        let len = HEADER_WORDS + 16 * Layout::V4.slot_words();
+        let mut words: Vec<_> = (0..len).map(|_| Moving::default()).collect();
+        words[VERSIONS].value.set(shape.versions);
+        words[CAPACITY].value.set(shape.capacity);
+        words[WRITE_POS].moves = true;
+        assert!(Consumer::new(&words, shape).ahead().is_ok());
+    }
+}
