@@ -75,10 +75,10 @@ impl Agent {
     /// An agent of which nothing is known yet but what it is called, or what the state file says.
     #[must_use]
     pub(crate) fn new(name: Name, entry: Entry, now: Instant) -> Self {
-        // As of the last drain before a restart: a ring that is not found may still be written to.
-        let state = match entry.silent_since {
-            Some(_) => Life::Exited,
-            None => Life::Unknown,
+        // A ring that is not found after a restart may still be written to.
+        let state = match entry.exited {
+            true => Life::Exited,
+            false => Life::Unknown,
         };
         Self {
             name,

@@ -247,6 +247,10 @@ fn agents_whose_rings_cannot_be_read_are_unknown() {
     write_at(&path, 32, &5_u64.to_le_bytes());
     write_at(&path, 24, &0_u64.to_le_bytes());
     replay.step("its header breaks, while its agent writes on");
+    for _ in 0..2 {
+        replay.core.restart();
+        replay.step("the daemon is killed and started");
+    }
     write_at(&path, 32, &63_u64.to_le_bytes());
     write_at(&path, 24, &64_u64.to_le_bytes());
     push(&mut writer, 1);
@@ -264,7 +268,11 @@ fn agents_whose_rings_cannot_be_read_are_unknown() {
     replay.step("it starts with the right one");
     drop(writer);
     replay.step("the agent exits");
-    replay.core.restart();
-    replay.step("the daemon is killed and started");
+    fs::remove_file(&path).expect("there");
+    replay.step("its ring is removed");
+    for _ in 0..2 {
+        replay.core.restart();
+        replay.step("the daemon is killed and started");
+    }
     replay.end("unreadable");
 }

@@ -5,6 +5,7 @@ use crate::base::file::FileId;
 use crate::config::Lifetimes;
 use crate::producer::life::Life;
 use crate::ring::source::{Drained, Source};
+use crate::shm::Broken;
 use crate::state::ledger::{Books, Ledger};
 use crate::state::record::Name;
 use crate::store::Found;
@@ -97,6 +98,12 @@ impl Agent {
             self.state = Life::Exited;
         }
         self.update_life(&now, lifetimes);
+        let exited = self.state == Life::Exited;
+        if std::mem::replace(&mut self.entry.exited, exited) != exited {
+            let kept = books.state.as_ref().zip(self.record);
+            let written = kept.map(|(state, record)| state.replace(record, &self.entry));
+            outcome.broken |= written == Some(Err(Broken));
+        }
         outcome
     }
 

@@ -22,6 +22,8 @@ pub struct Entry {
     pub account: Account,
     /// Whether it is an instance.
     pub active: bool,
+    /// Whether nobody had its files when that was asked last.
+    pub exited: bool,
     /// Since when no writer was seen: nanoseconds of CLOCK_MONOTONIC.
     pub silent_since: Option<u64>,
     /// When it was last seen, on the same clock.
@@ -98,6 +100,7 @@ const OBSERVED: u64 = 16;
 const GIVEN_BACK: u64 = 32;
 const SETTLED: u64 = 64;
 const STORE: u64 = 128;
+const EXITED: u64 = 256;
 
 pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
     let commit = entry.commit.unwrap_or_default();
@@ -105,6 +108,7 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
     let flag = |set, flag| if set { flag } else { 0 };
     let flags = flag(entry.active, ACTIVE)
         | flag(entry.silent_since.is_some(), SILENT)
+        | flag(entry.exited, EXITED)
         | flag(entry.commit.is_some(), COMMITTED)
         | flag(commit.observed, OBSERVED)
         | flag(commit.released, GIVEN_BACK)
@@ -182,6 +186,7 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
     let mut entry = Entry {
         account,
         active: has(ACTIVE),
+        exited: has(EXITED),
         silent_since: has(SILENT).then_some(silent_since),
         last_seen,
         last_event,
