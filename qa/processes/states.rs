@@ -345,3 +345,24 @@ fn one_that_is_only_followed_says_so() {
     let shown = becomes(&pmcd, "agent", EXITED);
     assert_eq!(said(&shown, "agent")["mode"], "observe");
 }
+
+#[test]
+fn pid_follows_a_rolling_restart_while_the_process_before_lives_and_after() {
+    let home = Home::new();
+    let before = Sample::start(&home, "agent", "--transfers 1 --linger 600");
+    let pmcd = Pmcd::start(&home);
+    let is_of = |agent: &Sample| {
+        let pid = agent.pid().to_string();
+        wait_for("the pid is its", || {
+            let shown = pmcd.shown(&["nixl.agent.pid"]);
+            let found = shown.get("nixl.agent.pid")?.get("agent")?;
+            (*found == pid).then_some(())
+        });
+    };
+    is_of(&before);
+    let next = Sample::start(&home, "agent", STEADY);
+    is_of(&next);
+    before.kill();
+    let next_but_one = Sample::start(&home, "agent", STEADY);
+    is_of(&next_but_one);
+}

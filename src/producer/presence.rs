@@ -1,6 +1,7 @@
 //! Whether somebody still writes to a file, and who: to a ring or a store.
 
 use crate::base::file::FileFacts;
+use crate::producer::ancestors;
 use crate::producer::facts::Facts;
 use crate::producer::life::Life;
 use crate::producer::survey::Mappers;
@@ -42,7 +43,9 @@ pub struct Presence {
     lease: LeaseKind,
     /// The process that writes, where /proc has shown it.
     writer: Option<Writer>,
-    /// When it was last read in /proc whether that runs.
+    /// The one that wrote before the producer was started anew.
+    previous: Option<Writer>,
+    /// When it was last read in /proc whether the writer runs.
     read: Instant,
     /// What is known of the last process that was seen to write; it stays when that has ended.
     process_facts: Option<Facts>,
@@ -89,6 +92,7 @@ impl Presence {
             holder,
             lease,
             writer: None,
+            previous: None,
             read: now,
             process_facts: None,
             unlinked: false,
@@ -138,7 +142,8 @@ impl Presence {
 
     /// The producer was started anew: it may be another process.
     pub fn renewed(&mut self) {
-        (self.writer, self.process_facts) = (None, None);
+        self.previous = self.writer.take();
+        self.process_facts = None;
         self.asks = true;
     }
 
@@ -298,13 +303,28 @@ impl Presence {
     pub fn end_survey(&mut self, mappers: &Mappers, facts: &FileFacts, path: &Path) {
         let writers = mappers.of(facts.id.dev, facts.id.ino, path);
         let writers = writers.into_iter().filter(|mapper| mapper.is_agent());
+        let writers: Vec<Writer> = writers.map(|mapper| mapper.process).collect();
         // Of an agent and its children, which have what it had mapped, it was the first.
-        let before = self.writer;
+        let first = |is_left_out: &dyn Fn(Writer) -> bool| {
+            let left = writers
+                .iter()
+                .copied()
+                .filter(|&writer| !is_left_out(writer));
+            left.min_by_key(|writer| writer.start)
+        };
+        let (before, previous) = (self.writer, self.previous);
+        // The one before may live on with them for a while.
+        let is_previous = |writer| {
+            previous.is_some_and(|previous| {
+                writer == previous || ancestors::are_related(&[previous, writer]) == Some(true)
+            })
+        };
         let (dev, ino) = (facts.id.dev, facts.id.ino);
         let is_store = self.lease == LeaseKind::NoWriter;
-        self.writer = writers
-            .map(|mapper| mapper.process)
-            .min_by_key(|process| process.start)
+        self.writer = before
+            .filter(|before| writers.contains(before))
+            .or_else(|| first(&is_previous))
+            .or_else(|| first(&|_| false))
             // A store is locked as well, which is shown to everybody.
             .or_else(|| mappers.locker(dev, ino).filter(|_| is_store));
         if let Some(writer) = self.writer {
