@@ -122,9 +122,8 @@ impl Agents {
             if self.turned_away.contains(&turned_away) || !self.evict_for(uid, has_news, now) {
                 self.set_aside(found, without_place(holder, self.max_rings));
                 self.refused_places += 1;
-                // The like of this user would find no place either: they are looked at again at the next pass.
+                // Other files of this user would find no place either: they are found again by the next listing.
                 self.turned_away.insert(turned_away);
-                self.scanner.find_again();
                 return false;
             }
         }

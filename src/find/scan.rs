@@ -13,13 +13,14 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use watch::Watch;
+use watched::Watched;
 
 mod refused;
 mod watch;
 mod watched;
 
-/// The directories are opened and what was refused in them is looked at again this often, even if their modification times
-/// stand still: a file that was not finished, or that an agent of the same name takes over, leaves them as they are.
+/// The directories are opened and listed this often, even if their modification times stand still: a file that was not finished,
+/// or that an agent of the same name takes over, leaves them as they are.
 const PASS: Duration = Duration::from_secs(2);
 /// Where that takes long, it is left alone this many times as long, but not longer than an agent may be late.
 const REST: u32 = 20;
@@ -101,10 +102,8 @@ impl Scanner {
     pub fn configure(&mut self, places: Places, terms: Terms) {
         (self.places, self.terms) = (places, terms);
         self.watch.configure(self.places.most);
-        for watched in self.watch.iter_mut() {
-            watched.refused.clear();
-        }
-        self.hurry();
+        self.next_pass = Instant::now();
+        self.watch.iter_mut().for_each(Watched::check_all);
     }
 
     /// Refusals since the start, each file and reason once.
@@ -125,22 +124,6 @@ impl Scanner {
     pub fn unsupported(&self) -> usize {
         let watched = self.watch.iter();
         watched.map(|watched| watched.refused.unsupported()).sum()
-    }
-
-    /// Looks everywhere at the next [`Scanner::scan`].
-    fn hurry(&mut self) {
-        self.next_pass = Instant::now();
-        self.list_at(self.next_pass);
-    }
-
-    /// Not all that was found could be looked at: it is to be found again.
-    pub fn find_again(&mut self) {
-        self.list_at(self.next_pass);
-    }
-
-    fn list_at(&mut self, when: Instant) {
-        let all = self.watch.iter_mut();
-        all.for_each(|watched| watched.list_at(when));
     }
 
     /// One of the directories, open.
@@ -188,7 +171,7 @@ impl Scanner {
         let new = self
             .watch
             .at_mut(directory)
-            .is_some_and(|watched| watched.refuse(name, facts, refusal));
+            .is_some_and(|watched| watched.refuse(name, facts, &refusal));
         self.refusals += u64::from(new);
     }
 
@@ -359,7 +342,7 @@ mod tests {
             let new = watched.refuse(
                 "zeros".as_ref(),
                 &facts,
-                Refusal::Uninitialised { full: None },
+                &Refusal::Uninitialised { full: None },
             );
             assert_eq!(new, look == 0);
         }
@@ -437,7 +420,6 @@ mod tests {
             found.iter().any(is_new)
         });
         assert!(met.is_some());
-        assert!(scanner.watch.nth(0).map_or(0, |watched| watched.waiting()) <= 2 * 300);
     }
 
     #[test]
@@ -456,8 +438,8 @@ mod tests {
         std::fs::write(dir.path().join("file-77"), ring_of_one()).expect("written");
         let now = std::fs::metadata(dir.path()).expect("there").modified();
         assert_eq!(listed.expect("a time"), now.expect("a time"));
-        // Each of the 200 has its turn within a few passes.
-        let found = (first + 1..first + 6).any(|look| open_all(&mut scanner, look).0 > 0);
+        // A listing checks all of them after ten minutes at the latest.
+        let found = (first + 1..first + 32).any(|look| open_all(&mut scanner, look).0 > 0);
         assert!(found);
     }
 
@@ -506,7 +488,7 @@ mod tests {
             ),
             (Refusal::Uninitialised { full: None }, false),
         ] {
-            refused.refuse(&path, "agent".as_ref(), &aged, refusal, 1);
+            refused.refuse(&path, "agent".as_ref(), &aged, &refusal, 1);
             assert_eq!(refused.skips(aged.id, "agent".as_ref(), 2), skips);
             assert!(!refused.skips(aged.id, "other".as_ref(), 2));
         }

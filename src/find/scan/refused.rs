@@ -1,41 +1,70 @@
-//! The files of a directory that were refused, so that none is looked at again for nothing.
+//! Cache of a directory's rejected files, so that an unrelated file is checked once.
 
 use super::is_starting;
 use crate::base::file::{COARSE, FileFacts, FileId, is_younger_than};
 use crate::error::Refusal;
 use crate::log;
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::mem::{Discriminant, discriminant};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::path::Path;
 use std::rc::Rc;
 
-/// A file that was refused, as it was then.
+/// A rejected file, as it was when it was checked.
 #[derive(Debug)]
 pub struct Refused {
-    /// What it was called.
-    pub name: OsString,
+    name: OsString,
     size: u64,
     changed: (i64, i64),
-    refusal: Refusal,
-    /// The number of the last look that met it.
-    look: u64,
-    /// Reasons that were counted and logged. The numbers in them are a stranger's, who could change them for ever.
+    class: Class,
+    /// True if another check of the unchanged file would come to the same result.
+    lasts: bool,
+    /// Number of the last listing that met the file.
+    met: u64,
+    /// Reasons that were counted and logged. Their numbers are left out, since the file's owner can change them without end.
     said: Vec<Discriminant<Refusal>>,
 }
 
-/// How many files are remembered, in all directories: about 40 MB. What more there are is looked at anew each time, for as long as
-/// a look may take.
+/// Kind of a rejected file. The files of each kind are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    /// Not a ring. Not checked again while its name leads to the same inode, except by a whole listing.
+    Unrelated,
+    /// Belongs to an agent that may be starting: its header may come at any moment.
+    Starting,
+    /// A ring that was detached to make room, or a store whose values are counted.
+    Exited,
+    /// A ring or store of a version that this build does not read.
+    Unsupported,
+    /// A ring or store of a version that this build reads.
+    Ring,
+}
+
+impl Class {
+    const COUNT: usize = 5;
+
+    fn new(refusal: &Refusal, is_starting: bool) -> Self {
+        match refusal {
+            _ if is_starting => Class::Starting,
+            Refusal::Exited => Class::Exited,
+            refusal if refusal.is_unsupported() => Class::Unsupported,
+            refusal if refusal.concerns_a_ring() => Class::Ring,
+            _ => Class::Unrelated,
+        }
+    }
+}
+
+/// Most entries of all directories together: about 40 MB. Further files are checked by each listing.
 const MOST: usize = 1 << 17;
-/// Of these, how many are left for files that are, or may be, rings.
+/// Entries of these that only files which are, or may become, rings can take.
 const FOR_RINGS: usize = 1 << 14;
 
-/// Files of which it is found out at a time whether they are to be forgotten.
+/// Entries that are compared with the last listing at a time.
 const CHUNK: usize = 1024;
 
-/// Room for files that are remembered, of all directories together.
+/// Room for entries, shared by all directories.
 #[derive(Clone, Debug)]
 pub struct Room(Rc<Cell<usize>>);
 
@@ -59,37 +88,19 @@ impl Room {
         self.0.set(self.0.get() + files);
     }
 
-    /// How much of it is taken.
+    /// Number of entries.
     pub fn taken(&self) -> usize {
         MOST - self.0.get()
     }
 }
 
-/// All of them.
+/// The cache of one directory.
 #[derive(Debug, Default)]
 pub struct RefusedFiles {
     room: Room,
     files: BTreeMap<FileId, Refused>,
-    /// Those that may be another at the next look, although neither size nor change time differ.
-    passing: BTreeSet<FileId>,
-    /// Those of agents that are starting: their headers may come at any moment.
-    starting: BTreeSet<FileId>,
-    /// Rejected rings of a version that this build reads.
-    rings: BTreeSet<FileId>,
-    /// Rings and stores of a version that this build does not read.
-    unsupported: BTreeSet<FileId>,
-    sweep: Option<Sweep>,
-}
-
-/// Files that a whole look did not meet are being forgotten, some at a time: a stranger's may all go at once.
-#[derive(Debug)]
-struct Sweep {
-    /// The number of that look.
-    look: u64,
-    /// How far it has come.
-    after: Option<FileId>,
-    /// Whether a later look has ended since it began, so that it is to begin once more.
-    again: bool,
+    /// Number of files by [`Class`].
+    counts: [usize; Class::COUNT],
 }
 
 impl Drop for RefusedFiles {
@@ -99,23 +110,23 @@ impl Drop for RefusedFiles {
 }
 
 impl RefusedFiles {
-    /// None yet, in the room that others have as well.
+    /// An empty cache.
     pub fn new(room: Room) -> Self {
         let mut files = Self::default();
         files.room = room;
         files
     }
 
-    /// Remembers and logs a refusal that was met in a look; whether it is a new one.
+    /// Caches and logs a rejection during a listing. Returns true if the reason is new for this file.
     pub fn refuse(
         &mut self,
         path: &Path,
         name: &OsStr,
         facts: &FileFacts,
-        refusal: Refusal,
-        look: u64,
+        refusal: &Refusal,
+        listing: u64,
     ) -> bool {
-        let starting = is_starting(facts, &refusal);
+        let starting = is_starting(facts, refusal);
         let before = self.remove(facts.id);
         if !self.room.take(starting || refusal.concerns_a_ring()) {
             tracing::debug!(
@@ -125,10 +136,10 @@ impl RefusedFiles {
             return false;
         }
         let mut said = before.map_or(Vec::new(), |before| before.said);
-        let new = !said.contains(&discriminant(&refusal));
-        // An empty header is nothing to speak of while its agent may be starting.
-        if new && !starting {
-            said.push(discriminant(&refusal));
+        // An empty header is not worth a line while its agent may be starting.
+        let new = !starting && !said.contains(&discriminant(refusal));
+        if new {
+            said.push(discriminant(refusal));
             let path = log::shown(path);
             if refusal.concerns_a_ring() {
                 tracing::warn!("{path}: refused: {refusal}");
@@ -136,138 +147,86 @@ impl RefusedFiles {
                 tracing::debug!("{path}: refused: {refusal}");
             }
         }
-        if starting {
-            self.starting.insert(facts.id);
-        }
-        if refusal.is_unsupported() {
-            self.unsupported.insert(facts.id);
-        } else if refusal.concerns_a_ring() && !starting {
-            self.rings.insert(facts.id);
-        }
-        // The clock of change times is coarse: what comes in the same tick as the look leaves no trace. It may have been as long
-        // ago as a file is not looked at anew.
-        if refusal.may_pass() || starting || is_younger_than(facts.changed, 2 * COARSE) {
-            self.passing.insert(facts.id);
-        }
+        let class = Class::new(refusal, starting);
+        // The clock of change times is coarse: a change in the same tick as the check leaves no trace. The check may be as long
+        // after stat(2) as its result is used.
+        let is_young = is_younger_than(facts.changed, 2 * COARSE);
         let refused = Refused {
             name: name.to_owned(),
             size: facts.size,
             changed: facts.changed,
-            refusal,
-            look,
+            class,
+            lasts: !(starting || is_young || refusal.may_pass()),
+            met: listing,
             said,
         };
+        self.counts[class as usize] += 1;
         self.files.insert(facts.id, refused);
-        new && !starting
+        new
     }
 
-    /// Whether a name of this file was refused as none of a ring, so that it need not be looked at, though it may be another of
-    /// the same name and number; the look has met it.
-    pub fn skips(&mut self, id: FileId, name: &OsStr, look: u64) -> bool {
+    /// Marks a file of this name as met by a listing. Returns true if it is known as unrelated, so that it needs no stat(2),
+    /// although the name may have been given to a new file with the same inode number.
+    pub fn skips(&mut self, id: FileId, name: &OsStr, listing: u64) -> bool {
         match self.files.get_mut(&id) {
             Some(refused) if refused.name == name => {
-                refused.look = look;
-                let may_be_a_ring =
-                    refused.refusal.concerns_a_ring() || refused.refusal == Refusal::Exited;
-                !may_be_a_ring && !self.passing.contains(&id)
+                refused.met = listing;
+                refused.lasts && refused.class == Class::Unrelated
             }
             _ => false,
         }
     }
 
-    /// Whether the file was refused as it is now, for a reason that lasts; the look has met it.
-    pub fn knows(&mut self, facts: &FileFacts, look: u64) -> bool {
+    /// Marks a file as met by a listing. Returns true if it is unchanged since its rejection, and the reason lasts.
+    pub fn knows(&mut self, facts: &FileFacts, listing: u64) -> bool {
         self.files.get_mut(&facts.id).is_some_and(|refused| {
-            refused.look = look;
+            refused.met = listing;
             let unchanged = (refused.size, refused.changed) == (facts.size, facts.changed);
-            unchanged && !self.passing.contains(&facts.id)
+            unchanged && refused.lasts
         })
     }
 
-    /// Forgets a file.
+    /// Removes a file.
     pub fn remove(&mut self, id: FileId) -> Option<Refused> {
-        self.passing.remove(&id);
-        self.starting.remove(&id);
-        self.rings.remove(&id);
-        self.unsupported.remove(&id);
-        let removed = self.files.remove(&id);
-        self.room.give_back(usize::from(removed.is_some()));
-        removed
+        let removed = self.files.remove(&id)?;
+        self.counts[removed.class as usize] -= 1;
+        self.room.give_back(1);
+        Some(removed)
     }
 
-    /// Has the files forgotten that a whole look did not meet, by [`RefusedFiles::sweep`].
-    pub fn keep_met(&mut self, look: u64) {
-        let (after, again) = match &self.sweep {
-            Some(sweep) => (sweep.after, true),
-            None => (None, false),
-        };
-        self.sweep = Some(Sweep { look, after, again });
-    }
-
-    /// Forgets some of these files; whether no more are to be.
-    pub fn sweep(&mut self) -> bool {
-        let Some(mut sweep) = self.sweep.take() else {
-            return true;
-        };
-        let from = sweep.after.map_or(Unbounded, Excluded);
-        let next = self.files.range((from, Unbounded)).take(CHUNK);
-        let next: Vec<(FileId, bool)> = next
-            .map(|(&id, refused)| (id, refused.look < sweep.look))
-            .collect();
-        for (id, _) in next.iter().filter(|(_, is_gone)| *is_gone) {
+    /// Of the next files behind one, removes those that a complete listing did not meet. Returns the last of them, or `None` if
+    /// there are no more.
+    pub fn remove_unmet(&mut self, listing: u64, behind: FileId) -> Option<FileId> {
+        let next = self.files.range((Excluded(behind), Unbounded)).take(CHUNK);
+        let next: Vec<(FileId, u64)> = next.map(|(&id, refused)| (id, refused.met)).collect();
+        for (id, _) in next.iter().filter(|(_, met)| *met < listing) {
             self.remove(*id);
         }
-        let is_last = next.len() < CHUNK;
-        if is_last && !sweep.again {
-            return true;
-        }
-        sweep.after = next.last().map(|(id, _)| *id).filter(|_| !is_last);
-        sweep.again &= !is_last;
-        self.sweep = Some(sweep);
-        false
+        next.last().map(|(id, _)| *id)
     }
 
-    /// Forgets all files.
+    /// Removes all files.
     pub fn clear(&mut self) {
-        let empty = Self::new(self.room.clone());
-        drop(std::mem::replace(self, empty));
+        *self = Self::new(self.room.clone());
     }
 
-    /// The next file behind one in the order of their numbers; the first behind the last.
-    pub fn next(&self, last: FileId) -> Option<(FileId, &OsStr)> {
-        let behind = self.files.range((Excluded(last), Unbounded)).next();
-        let (&id, refused) = behind.or_else(|| self.files.iter().next())?;
-        Some((id, &refused.name))
+    /// True if a file's agent may be starting.
+    pub fn has_starting(&self) -> bool {
+        self.count(Class::Starting) > 0
     }
 
-    /// The files that are looked at again in each pass.
-    pub fn passing(&self) -> Vec<FileId> {
-        self.passing.iter().copied().collect()
-    }
-
-    /// The files that are looked at again in each tick.
-    pub fn starting(&self) -> Vec<FileId> {
-        self.starting.iter().copied().collect()
-    }
-
-    /// What a file was called when it was refused.
-    pub fn name(&self, id: FileId) -> Option<&OsStr> {
-        self.files.get(&id).map(|refused| refused.name.as_os_str())
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.files.len()
-    }
-
-    /// Number of rejected rings of a version that this build reads.
+    /// Number of rings and stores of a version that this build reads.
     pub fn rings(&self) -> usize {
-        self.rings.len()
+        self.count(Class::Ring)
     }
 
     /// Number of rings and stores of a version that this build does not read.
     pub fn unsupported(&self) -> usize {
-        self.unsupported.len()
+        self.count(Class::Unsupported)
+    }
+
+    fn count(&self, class: Class) -> usize {
+        self.counts[class as usize]
     }
 }
 
@@ -292,7 +251,7 @@ mod tests {
         );
         let mut refuse = |files: &mut RefusedFiles, ino, refusal| {
             facts.id.ino = ino;
-            files.refuse("/d/x".as_ref(), "x".as_ref(), &facts, refusal, 1)
+            files.refuse("/d/x".as_ref(), "x".as_ref(), &facts, &refusal, 1)
         };
         let no_ring = || Refusal::Size { size: 7 };
         assert!(refuse(&mut one, 1, no_ring()) && refuse(&mut other, 2, no_ring()));
@@ -302,11 +261,10 @@ mod tests {
         assert!(!refuse(&mut one, 1, no_ring()));
         let ring = || Refusal::Capacity { capacity: 7 };
         assert!(refuse(&mut other, 6, ring()));
-        assert_eq!((one.len(), other.len()), (2, 2));
+        assert_eq!((one.files.len(), other.files.len()), (2, 2));
         one.remove(FileId { ino: 3, ..facts.id });
         assert_eq!(room.0.get(), FOR_RINGS);
-        one.keep_met(2);
-        assert!(one.sweep());
+        one.remove_unmet(2, FileId::default());
         drop(other);
         assert_eq!(room.0.get(), FOR_RINGS + 3);
     }
@@ -325,18 +283,22 @@ mod tests {
             // Each other one is met once more.
             let look = 1 + ino as u64 % 2;
             let refusal = Refusal::Size { size: 7 };
-            files.refuse("/d/x".as_ref(), "x".as_ref(), &facts, refusal, look);
+            files.refuse("/d/x".as_ref(), "x".as_ref(), &facts, &refusal, look);
         }
-        files.keep_met(2);
-        assert!(!files.sweep());
-        assert_eq!(files.len(), count - CHUNK / 2);
-        // A look that ends meanwhile has all that it did not meet forgotten, also those that had their turn.
-        files.keep_met(3);
-        let mut steps = 0;
-        while !files.sweep() {
-            steps += 1;
-            assert!(steps < 10, "it comes to an end");
-        }
-        assert_eq!((files.len(), room.taken()), (0, 0));
+        let forget = |files: &mut RefusedFiles, listing| {
+            let mut behind = FileId::default();
+            let pieces = std::iter::from_fn(|| {
+                behind = files.remove_unmet(listing, behind)?;
+                Some(files.files.len())
+            });
+            pieces.collect::<Vec<_>>()
+        };
+        let half = CHUNK / 2;
+        assert_eq!(
+            forget(&mut files, 2),
+            [count - half, count - 2 * half, count - 3 * half]
+        );
+        forget(&mut files, 3);
+        assert_eq!((files.files.len(), room.taken()), (0, 0));
     }
 }

@@ -266,7 +266,6 @@ impl Watch {
         if self.all.len() != before {
             self.number();
         }
-        self.all.iter_mut().for_each(Watched::begin_pass);
     }
 }
 

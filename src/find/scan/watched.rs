@@ -1,16 +1,14 @@
-//! One telemetry directory: its names are listed when it changed, a part at a time, and no file in it is looked at twice for
-//! nothing.
+//! One telemetry directory, of which a listing finds the files that are new, have changed, or may pass where they did not before.
 
 use super::refused::{RefusedFiles, Room};
 use super::{Found, LONGEST_REST, PASS, REST};
-use crate::base::file::{self, COARSE, FileFacts, FileId, is_younger_than};
+use crate::base::file::{self, COARSE, FileFacts, FileId, LIST, is_younger_than};
 use crate::error::Refusal;
 use crate::find::directory::{self, Directory};
 use crate::log;
 use crate::store::is_owner_lock;
 use nix::dir::{Dir, OwningIter};
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
 use nix::sys::stat::{Mode, fstat};
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -18,64 +16,71 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
-/// A directory is listed this often even if its modification time stands still, in case that does not tell.
+/// While its modification time stands still, a directory is listed after so long for each of its names, ...
+const SELDOM: Duration = Duration::from_micros(64);
+/// ... but after this time at the latest.
 const ANYWAY: Duration = Duration::from_secs(10);
-/// What a modification time may stand for on a file system that keeps no more than whole seconds.
+/// A listing that checks the unrelated files as well, which an agent may have taken over in place, comes after so long for each
+/// name, ...
+const RARELY: Duration = Duration::from_millis(6);
+/// ... but after this time at the latest.
+const WHOLE: Duration = Duration::from_secs(600);
+/// Resolution of modification times on a file system that keeps no more than whole seconds.
 const SECONDS: Duration = Duration::from_secs(2);
 /// Names that are taken from a listing at a time, in their order.
 const CHUNK: usize = 256;
-/// Refused files that are looked at again in each pass although their directory stands still, or their names and numbers are
-/// known: an agent may have taken one over in place. In a directory with more of them each has its turn, ...
-const PATROL: usize = 64;
-/// ... within so many passes: half an hour.
-const ROUND: usize = 1000;
 
 /// State of a directory that no pass has opened yet.
 const NOT_OPENED: Errno = Errno::UnknownErrno;
 
-/// A directory between two looks, or in the midst of one.
+/// A directory between two listings, or during one.
 #[derive(Debug)]
 pub struct Watched {
     /// Which one.
     pub directory: Directory,
-    /// Whose it is, if a pattern matched it.
+    /// Its owner, if a pattern matched it.
     pub owner: Option<u32>,
-    /// Number of the pass that met it last.
+    /// Number of the last pass that met it.
     pub met: u64,
     open: Result<OwnedFd, Errno>,
-    /// Which file the open directory is.
+    /// Identity of the open directory.
     id: FileId,
+    /// Modification time as of the last listing, if any later change shows in it.
     modified: Option<(i64, i64)>,
-    /// When it may be listed again.
+    /// Time before which it is not listed.
     not_before: Instant,
-    /// When it is listed in any case.
+    /// Time at which it is listed even if its modification time stands still.
     relist: Instant,
-    /// Why its names could not be had the last time.
+    /// Time from which on the next listing checks the unrelated files as well.
+    whole: Instant,
+    /// Error of the last listing.
     unlisted: Option<Errno>,
     listing: Option<Listing>,
-    /// Whether a file could not be looked at, though it is there.
-    missed: bool,
     /// Number of the last listing.
-    look: u64,
-    /// What is to be looked at again before the next pass.
-    again: Vec<FileId>,
-    /// Files that are to be looked at again although they were not refused.
+    number: u64,
+    /// Names to check at the next scan, whatever is known of them.
     named: Vec<OsString>,
-    patrolled: FileId,
-    /// The files that were refused.
+    /// Cache of the rejected files.
     pub refused: RefusedFiles,
 }
 
-/// A look through all names that goes on in later ticks.
+/// A listing, which may go on in later ticks.
 #[derive(Debug)]
 struct Listing {
-    names: OwningIter,
-    /// What it took until now.
+    /// `None` after the last name: the cache is then searched for files that are gone, ...
+    names: Option<OwningIter>,
+    /// ... behind this one.
+    behind: FileId,
+    /// True if it checks the unrelated files as well.
+    is_whole: bool,
+    /// Number of names until now.
+    count: u32,
+    /// Time that it took until now.
     took: Duration,
 }
 
 impl Watched {
-    /// Not looked at yet.
+    /// A directory that is not open yet.
     pub fn new(directory: Directory, owner: Option<u32>, room: Room, now: Instant) -> Self {
         Self {
             directory,
@@ -86,18 +91,16 @@ impl Watched {
             modified: None,
             not_before: now,
             relist: now,
+            whole: now,
             unlisted: None,
             listing: None,
-            missed: false,
-            look: 0,
-            again: Vec::new(),
+            number: 0,
             named: Vec::new(),
-            patrolled: FileId::default(),
             refused: RefusedFiles::new(room),
         }
     }
 
-    /// Opens the directory afresh, since another may have taken its name.
+    /// Opens the directory again, since its path may lead to another one now.
     pub fn reopen(&mut self) {
         let open = self.directory.open();
         let _about = self.directory.is_matched().then(|| log::about(None));
@@ -122,50 +125,30 @@ impl Watched {
         }
     }
 
-    /// Files that are still to be looked at again.
-    #[cfg(test)]
-    pub fn waiting(&self) -> usize {
-        self.again.len()
-    }
-
     /// The open directory.
     pub fn fd(&self) -> Option<&OwnedFd> {
         self.open.as_ref().ok()
     }
 
-    /// Lists it at a time, if it is not listed before.
-    pub fn list_at(&mut self, when: Instant) {
-        self.relist = self.relist.min(when);
+    /// Forgets what was rejected, and lists the directory at the next scan.
+    pub fn check_all(&mut self) {
+        self.refused.clear();
+        self.modified = None;
     }
 
-    /// Looks at a file at the next look.
+    /// Checks a file at the next scan.
     pub fn look_at(&mut self, name: &OsStr) {
         self.named.push(name.to_owned());
     }
 
-    /// Looks again at what may have changed unseen: the next pass has begun.
-    pub fn begin_pass(&mut self) {
-        if !self.again.is_empty() {
-            // Those of the pass before have their turn first.
-            return;
-        }
-        self.again = self.refused.passing();
-        let files = self.refused.len();
-        for _ in 0..files.min(PATROL.max(files / ROUND)) {
-            if let Some((id, _)) = self.refused.next(self.patrolled) {
-                self.patrolled = id;
-                self.again.push(id);
-            }
-        }
-    }
-
-    /// Notes why a file is left alone; whether that is new.
-    pub fn refuse(&mut self, name: &OsStr, facts: &FileFacts, refusal: Refusal) -> bool {
+    /// Caches and logs why a file is rejected. Returns true if the reason is new for this file.
+    pub fn refuse(&mut self, name: &OsStr, facts: &FileFacts, refusal: &Refusal) -> bool {
         let path = self.directory.path.join(name);
-        self.refused.refuse(&path, name, facts, refusal, self.look)
+        self.refused
+            .refuse(&path, name, facts, refusal, self.number)
     }
 
-    /// Looks through what is due until `end`, and goes on from there the next time. Whether all was done.
+    /// Lists the directory until `end` if a listing is due. Returns true unless the listing is to go on at the next scan.
     pub fn look(
         &mut self,
         now: Instant,
@@ -173,127 +156,58 @@ impl Watched {
         attached: &HashSet<FileId>,
         found: &mut Vec<Found>,
     ) -> bool {
-        // Once they have all had their turn: there may be more of them than there is time for.
-        if self.again.is_empty() {
-            self.again.extend(self.refused.starting());
-        }
-        let first = found.len();
-        let done = self.look_on(now, end, attached, found);
-        // Both in its turn and in the listing.
-        let mut met = HashSet::new();
-        let new = found.split_off(first).into_iter();
-        found.extend(new.filter(|new| met.insert(new.facts.id)));
-        done
-    }
-
-    fn look_on(
-        &mut self,
-        now: Instant,
-        end: Instant,
-        attached: &HashSet<FileId>,
-        found: &mut Vec<Found>,
-    ) -> bool {
         for name in std::mem::take(&mut self.named) {
-            let facts = self.fd().map(|fd| file::facts(fd, &name));
-            if let Some(Ok(facts)) = facts {
-                self.meet(name, facts, attached, found);
-            }
+            self.check(name, attached, found);
         }
-        // No number of them takes the time that is for the names.
-        let started = Instant::now();
-        let half = started + end.saturating_duration_since(started) / 2;
-        while let Some(id) = self.again.pop() {
-            self.look_again(id, attached, found);
-            if Instant::now() >= half {
-                break;
-            }
-        }
-        let seen = self.again.is_empty();
-        if self.listing.is_none() && !self.begin_listing(now) {
-            return self.sweep(end) && seen;
-        }
-        let started = Instant::now();
-        let done = loop {
-            if !self.list_chunk(attached, found) {
-                break true;
-            }
-            if Instant::now() >= end {
-                break false;
-            }
+        let going_on = self.listing.take();
+        let Some(mut listing) = going_on.or_else(|| self.begin_listing(now)) else {
+            return true;
         };
-        let swept = self.sweep(end);
-        let Some(listing) = &mut self.listing else {
-            return swept && seen;
-        };
-        listing.took += started.elapsed();
-        if done {
-            self.not_before = now + (listing.took * REST).min(LONGEST_REST);
-            self.listing = None;
-            if std::mem::take(&mut self.missed) {
-                self.list_at(now + PASS);
-            }
-        }
-        done && swept && seen
-    }
-
-    /// Forgets files that are gone; whether none is left of them.
-    fn sweep(&mut self, end: Instant) -> bool {
-        while !self.refused.sweep() {
+        let started = Instant::now();
+        while self.list_chunk(&mut listing, attached, found) {
             if Instant::now() >= end {
+                listing.took += started.elapsed();
+                self.listing = Some(listing);
                 return false;
             }
+        }
+        let took = listing.took + started.elapsed();
+        self.not_before = now + (took * REST).min(LONGEST_REST);
+        self.relist = now + (SELDOM * listing.count).clamp(PASS, ANYWAY);
+        if listing.is_whole {
+            self.whole = now + (RARELY * listing.count).min(WHOLE);
         }
         true
     }
 
-    fn look_again(&mut self, id: FileId, attached: &HashSet<FileId>, found: &mut Vec<Found>) {
-        let (Ok(fd), Some(name)) = (&self.open, self.refused.name(id)) else {
-            return;
-        };
-        let name = name.to_owned();
-        match file::facts(fd, &name) {
-            Ok(facts) => {
-                if facts.id != id {
-                    self.refused.remove(id);
-                }
-                self.meet(name, facts, attached, found);
-            }
-            Err(Errno::ENOENT) => {
-                self.refused.remove(id);
-            }
-            // It has its turn again.
-            Err(_) => {}
+    /// Begins to list the directory if it is time.
+    fn begin_listing(&mut self, now: Instant) -> Option<Listing> {
+        let modified = self.stat().ok()?.modified;
+        // The header of an agent that is starting does not change the directory.
+        let is_due =
+            now >= self.relist || Some(modified) != self.modified || self.refused.has_starting();
+        if now < self.not_before || !is_due {
+            return None;
         }
-    }
-
-    /// Starts to list the directory if it is time.
-    fn begin_listing(&mut self, now: Instant) -> bool {
-        let Ok(facts) = self.stat() else { return false };
-        if now < self.not_before || !(now >= self.relist || Some(facts.modified) != self.modified) {
-            return false;
-        }
-        // Noted before the look, since more may come during it. The kernel's clock for this is coarse: a time that is younger
-        // than its ticks may stand for what comes after the look as well.
-        let tick = if facts.modified.1 == 0 {
-            SECONDS
-        } else {
-            COARSE
-        };
-        self.modified = Some(facts.modified).filter(|&time| !is_younger_than(time, tick));
-        self.relist = now + ANYWAY;
+        // Noted before the listing, since files may come during it. The kernel's clock for this is coarse: a time that is younger
+        // than its ticks may stand for what comes after the listing as well.
+        let tick = if modified.1 == 0 { SECONDS } else { COARSE };
+        self.modified = Some(modified).filter(|&time| !is_younger_than(time, tick));
         match self.names() {
             Ok(names) => {
                 self.unlisted = None;
-                self.look += 1;
-                self.listing = Some(Listing {
-                    names,
+                self.number += 1;
+                Some(Listing {
+                    names: Some(names),
+                    behind: FileId::default(),
+                    is_whole: now >= self.whole,
+                    count: 0,
                     took: Duration::ZERO,
-                });
-                true
+                })
             }
             Err(errno) => {
                 self.cannot_list(errno);
-                false
+                None
             }
         }
     }
@@ -310,67 +224,63 @@ impl Watched {
     }
 
     fn names(&self) -> nix::Result<OwningIter> {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
         let fd = self.open.as_ref().map_err(|&errno| errno)?;
-        Ok(Dir::openat(fd, ".", flags, Mode::empty())?.into_iter())
+        Ok(Dir::openat(fd, ".", LIST, Mode::empty())?.into_iter())
     }
 
-    /// The next names of the listing; `false`: that was the last of them.
-    fn list_chunk(&mut self, attached: &HashSet<FileId>, found: &mut Vec<Found>) -> bool {
-        let mut names: Vec<(OsString, u64)> = Vec::with_capacity(CHUNK);
-        let mut last = false;
-        while let (Some(listing), true) = (&mut self.listing, names.len() < CHUNK) {
-            match listing.names.next() {
-                Some(Ok(entry)) => {
+    /// Checks the next names of a listing, or after the last one the next files of the cache. Returns false if there are no more.
+    fn list_chunk(
+        &mut self,
+        listing: &mut Listing,
+        attached: &HashSet<FileId>,
+        found: &mut Vec<Found>,
+    ) -> bool {
+        let Some(names) = &mut listing.names else {
+            let last = self.refused.remove_unmet(self.number, listing.behind);
+            listing.behind = last.unwrap_or_default();
+            return last.is_some();
+        };
+        let mut chunk: Vec<(OsString, u64)> = Vec::with_capacity(CHUNK);
+        for entry in names.take(CHUNK) {
+            match entry {
+                Ok(entry) => {
                     let name = OsStr::from_bytes(entry.file_name().to_bytes());
-                    if name != "." && name != ".." {
-                        names.push((name.to_owned(), entry.ino()));
-                    }
+                    chunk.push((name.to_owned(), entry.ino()));
                 }
-                Some(Err(errno)) => {
+                Err(errno) => {
                     // What was not reached is not taken for gone.
                     self.cannot_list(errno);
                     return false;
                 }
-                None => {
-                    last = true;
-                    break;
-                }
             }
         }
+        if chunk.is_empty() {
+            listing.names = None;
+        }
         // So that each start goes the same way.
-        names.sort_unstable();
-        for (name, ino) in names {
+        chunk.sort_unstable();
+        for (name, ino) in chunk {
+            listing.count = listing.count.saturating_add(1);
             let id = FileId {
                 dev: self.id.dev,
                 ino,
             };
             // Where a directory tells other numbers than stat(2) (overlayfs), this only costs more.
-            if attached.contains(&id) || self.refused.skips(id, &name, self.look) {
-                continue;
-            }
-            let Ok(fd) = &self.open else { return false };
-            match file::facts(fd, &name) {
-                Ok(facts) => self.meet(name, facts, attached, found),
-                // Gone again since.
-                Err(Errno::ENOENT) => {}
-                Err(_) => self.missed = true,
+            let is_known = attached.contains(&id)
+                || self.refused.skips(id, &name, self.number) && !listing.is_whole;
+            if !is_known && name != "." && name != ".." {
+                self.check(name, attached, found);
             }
         }
-        if last {
-            self.refused.keep_met(self.look);
-        }
-        !last
+        true
     }
 
-    fn meet(
-        &mut self,
-        name: OsString,
-        facts: FileFacts,
-        attached: &HashSet<FileId>,
-        found: &mut Vec<Found>,
-    ) {
-        let is_known = attached.contains(&facts.id) || self.refused.knows(&facts, self.look);
+    /// Adds a file to those that were found, unless it has an agent, is known as rejected, or is gone again.
+    fn check(&mut self, name: OsString, attached: &HashSet<FileId>, found: &mut Vec<Found>) {
+        let Some(Ok(facts)) = self.fd().map(|fd| file::facts(fd, &name)) else {
+            return;
+        };
+        let is_known = attached.contains(&facts.id) || self.refused.knows(&facts, self.number);
         let is_lock = facts.is_file() && is_owner_lock(&name, facts.size);
         if !is_known && !is_lock {
             found.push(Found {
