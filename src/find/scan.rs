@@ -13,7 +13,6 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use watch::Watch;
-use watched::Watched;
 
 mod refused;
 mod watch;
@@ -76,9 +75,6 @@ pub struct Scanner {
     places: Places,
     terms: Terms,
     watch: Watch,
-    /// Whose turn it is.
-    next: usize,
-    next_pass: Instant,
     done: bool,
     refusals: u64,
 }
@@ -91,8 +87,6 @@ impl Scanner {
             watch: Watch::new(places.most),
             places,
             terms,
-            next: 0,
-            next_pass: Instant::now(),
             done: true,
             refusals: 0,
         }
@@ -102,8 +96,6 @@ impl Scanner {
     pub fn configure(&mut self, places: Places, terms: Terms) {
         (self.places, self.terms) = (places, terms);
         self.watch.configure(self.places.most);
-        self.next_pass = Instant::now();
-        self.watch.iter_mut().for_each(Watched::check_all);
     }
 
     /// Refusals since the start, each file and reason once.
@@ -203,31 +195,11 @@ impl Scanner {
 
     /// Looks through what is due until `end`, and goes on from there the next time. `attached` are the rings that have an agent.
     pub fn scan(&mut self, now: Instant, end: Instant, attached: &HashSet<FileId>) -> Vec<Found> {
-        if now >= self.next_pass && !self.watch.is_passing() {
-            self.watch.begin_pass(self.places.clone());
-        }
-        if self.watch.is_passing() {
-            // The other half is for what is in them.
-            let half = halfway(end);
-            if let Some(took) = self.watch.go_on(now, half) {
-                self.next_pass = now + PASS.max((took * REST).min(LONGEST_REST));
-            }
-        }
+        // The other half is for what is in the directories.
+        let passed = self.watch.pass(&self.places, now, halfway(end));
         let mut found = Vec::new();
-        self.done = !self.watch.is_passing();
-        let count = self.watch.len();
-        for turn in 0..count {
-            let at = (self.next + turn) % count;
-            let Some(watched) = self.watch.nth(at) else {
-                continue;
-            };
-            if !watched.look(now, end, attached, &mut found) {
-                self.done = false;
-                // Its turn goes on behind those that had none.
-                self.next = at + 1;
-                break;
-            }
-        }
+        let looked = self.watch.look(now, end, attached, &mut found);
+        self.done = passed && looked;
         found
     }
 }
@@ -284,7 +256,7 @@ mod tests {
 
     /// Opens what is found in looks that are `PASS` and more apart: how many files, and how many rings.
     fn open_all(scanner: &mut Scanner, look: u32) -> (usize, usize) {
-        let found = scan(scanner, scanner.next_pass + PASS * look * 10);
+        let found = scan(scanner, Instant::now() + PASS * look * 10);
         let count = found.len();
         let rings = found
             .into_iter()
@@ -330,10 +302,10 @@ mod tests {
         let mut scanner = scanner(dir.path());
         assert_eq!(open_all(&mut scanner, 1), (1, 0));
         // Nothing in the directory changes when the header comes, so that it is looked at in each tick.
-        let soon = scanner.next_pass - PASS / 2;
+        let soon = Instant::now() + PASS * 10 + PASS / 2;
         let found = scan(&mut scanner, soon);
         assert_eq!((found.len(), scanner.refusals()), (1, 0));
-        let watched = scanner.watch.nth(0).expect("one directory");
+        let watched = scanner.watch.at_mut(dir.path()).expect("it is there");
         // As it is after ten seconds.
         let mut facts = found[0].facts;
         facts.changed = (1, 0);
@@ -383,7 +355,7 @@ mod tests {
         }
         let mut scanner = scanner(dir.path());
         let (mut turns, mut met) = (0, HashSet::new());
-        let mut now = scanner.next_pass;
+        let mut now = Instant::now();
         while met.len() < 2000 {
             // No time but for one chunk.
             let found = scanner.scan(now, Instant::now(), &HashSet::new());
@@ -407,7 +379,7 @@ mod tests {
             std::fs::write(dir.path().join(format!("zeros-{file}")), [0; 168]).expect("written");
         }
         let mut scanner = scanner(dir.path());
-        let now = scanner.next_pass;
+        let now = Instant::now();
         for mut found in scan(&mut scanner, now) {
             assert!(scanner.open(&mut found).is_err());
         }
@@ -449,7 +421,7 @@ mod tests {
         let path = dir.path().join("agent");
         std::fs::write(&path, "").expect("written");
         let mut scanner = scanner(dir.path());
-        let now = scanner.next_pass;
+        let now = Instant::now();
         let mut found = scan(&mut scanner, now);
         std::fs::write(&path, ring_of_one()).expect("written");
         std::thread::sleep(COARSE);

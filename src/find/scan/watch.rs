@@ -2,95 +2,92 @@
 
 use super::refused::Room;
 use super::watched::Watched;
+use super::{Found, LONGEST_REST, PASS, REST};
+use crate::base::file::FileId;
 use crate::config::Places;
 use crate::find::directory::{self, Directory, Expansion, Step};
 use crate::log;
 use nix::errno::Errno;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-
-/// So many are opened between two looks at the clock.
-const LOOK_AT_CLOCK: usize = 8;
 
 /// The directories that are looked through. Those that patterns match are at most `max_directories`; where there are more, a user
 /// takes the place of one of the user who has most, provided that this user has at least two more.
 #[derive(Debug)]
 pub struct Watch {
-    all: Vec<Watched>,
-    /// Where in that each is.
-    index: HashMap<PathBuf, usize>,
-    /// How many of those that a pattern matched are whose.
-    counts: HashMap<u32, usize>,
+    /// By number, in the order in which they were met first.
+    all: BTreeMap<u64, Watched>,
+    numbers: HashMap<PathBuf, u64>,
+    /// Number of the directory that was added last.
+    newest: u64,
+    /// Number of directories that patterns match, by owner.
+    counts: BTreeMap<u32, usize>,
     most: usize,
-    /// Number of the last pass, which opens all of them afresh, since another may have taken a name.
+    /// Number of the last pass, which opens all directories again, since their paths may lead to other ones.
     pass: u64,
     passing: Option<Passing>,
-    /// How many there was no place for in the last pass.
+    next_pass: Instant,
+    /// Number of the directory that had the last turn.
+    last: u64,
+    /// Number of directories for which the last pass had no room.
     left_out: u32,
     /// Patterns that could not be looked through in the last pass, and why.
     closed: Vec<(String, Errno)>,
     room: Room,
 }
 
-/// A pass that goes on in later ticks.
+/// A pass, which may go on in later ticks.
 #[derive(Debug)]
 struct Passing {
     expansion: Expansion,
-    /// What it took until now.
+    /// Time that it took until now.
     took: Duration,
     left_out: u32,
 }
 
 impl Watch {
-    /// None yet.
+    /// No directory is known before the first pass.
     pub fn new(most: usize) -> Self {
         Self {
-            all: Vec::new(),
-            index: HashMap::new(),
-            counts: HashMap::new(),
+            all: BTreeMap::new(),
+            numbers: HashMap::new(),
+            newest: 0,
+            counts: BTreeMap::new(),
             most,
             pass: 0,
             passing: None,
+            next_pass: Instant::now(),
+            last: 0,
             left_out: 0,
             closed: Vec::new(),
             room: Room::default(),
         }
     }
 
-    /// How many files that were refused are remembered.
+    /// Number of rejected files in the caches.
     pub fn remembered(&self) -> usize {
         self.room.taken()
     }
 
-    /// Takes another limit. A pass that has begun begins again.
+    /// Takes another limit, and begins a pass and listings at the next scan.
     pub fn configure(&mut self, most: usize) {
         (self.most, self.passing) = (most, None);
+        self.next_pass = Instant::now();
+        self.all.values_mut().for_each(Watched::check_all);
     }
 
     pub fn at(&self, path: &Path) -> Option<&Watched> {
-        self.index.get(path).map(|&at| &self.all[at])
+        self.all.get(self.numbers.get(path)?)
     }
 
     pub fn at_mut(&mut self, path: &Path) -> Option<&mut Watched> {
-        self.index.get(path).map(|&at| &mut self.all[at])
+        self.all.get_mut(self.numbers.get(path)?)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Watched> {
-        self.all.iter()
-    }
-
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Watched> {
-        self.all.iter_mut()
-    }
-
-    pub fn len(&self) -> usize {
-        self.all.len()
-    }
-
-    /// The one in this place.
-    pub fn nth(&mut self, at: usize) -> Option<&mut Watched> {
-        self.all.get_mut(at)
+        self.all.values()
     }
 
     /// How many there was no place for.
@@ -101,49 +98,67 @@ impl Watch {
     /// Number of configured directories that could not be opened in the last pass, and of patterns whose directories before the first
     /// wildcard could not.
     pub fn missing(&self) -> usize {
-        let closed = self.all.iter().filter(|watched| watched.fd().is_none());
+        let closed = self.iter().filter(|watched| watched.fd().is_none());
         closed.count() + self.closed.len()
     }
 
-    /// Whether a pass has begun and not ended.
-    pub fn is_passing(&self) -> bool {
-        self.passing.is_some()
-    }
-
-    /// Begins a pass: all are opened afresh.
-    pub fn begin_pass(&mut self, places: Places) {
-        self.pass += 1;
-        self.passing = Some(Passing {
-            expansion: Expansion::new(places),
-            took: Duration::ZERO,
-            left_out: 0,
-        });
-    }
-
-    /// Goes on with a pass until `end`; what it took in all, when it has come to its end.
-    pub fn go_on(&mut self, now: Instant, end: Instant) -> Option<Duration> {
+    /// Opens all directories again until `end`, if a pass is due. Returns true unless the pass is to go on at the next scan.
+    pub fn pass(&mut self, places: &Places, now: Instant, end: Instant) -> bool {
+        let Some(mut passing) = self.passing.take().or_else(|| self.begin_pass(places, now)) else {
+            return true;
+        };
         let started = Instant::now();
-        let mut passing = self.passing.take()?;
-        for number in 1.. {
+        loop {
             match passing.expansion.step(end) {
                 Step::Found(directory, owner) => {
-                    let is_taken = self.meet(directory, owner, now);
-                    passing.left_out += u32::from(!is_taken);
+                    passing.left_out += u32::from(!self.meet(directory, owner, now));
                 }
-                Step::NotYet => break,
-                Step::Done => {
-                    self.note_closed(passing.expansion.closed());
-                    self.end_pass(passing.left_out);
-                    return Some(passing.took + started.elapsed());
-                }
+                Step::NotYet => {}
+                Step::Done => break,
             }
-            if number % LOOK_AT_CLOCK == 0 && Instant::now() >= end {
-                break;
+            if Instant::now() >= end {
+                passing.took += started.elapsed();
+                self.passing = Some(passing);
+                return false;
             }
         }
-        passing.took += started.elapsed();
-        self.passing = Some(passing);
-        None
+        let took = passing.took + started.elapsed();
+        self.next_pass = now + PASS.max((took * REST).min(LONGEST_REST));
+        self.note_closed(passing.expansion.closed());
+        self.end_pass(passing.left_out);
+        true
+    }
+
+    fn begin_pass(&mut self, places: &Places, now: Instant) -> Option<Passing> {
+        if now < self.next_pass {
+            return None;
+        }
+        self.pass += 1;
+        Some(Passing {
+            expansion: Expansion::new(places.clone()),
+            took: Duration::ZERO,
+            left_out: 0,
+        })
+    }
+
+    /// Looks through the directories until `end`, in turns. Returns true if all that was due is done.
+    pub fn look(
+        &mut self,
+        now: Instant,
+        end: Instant,
+        attached: &HashSet<FileId>,
+        found: &mut Vec<Found>,
+    ) -> bool {
+        let last = self.last;
+        for turn in [(Excluded(last), Unbounded), (Unbounded, Included(last))] {
+            for (number, watched) in self.all.range_mut(turn) {
+                if !watched.look(now, end, attached, found) {
+                    self.last = *number;
+                    return false;
+                }
+            }
+        }
+        true
     }
 
     /// Logs the patterns that could be looked through before, or not for another reason.
@@ -157,43 +172,29 @@ impl Watch {
         self.closed = closed.to_vec();
     }
 
-    /// Whether there is a place for a directory, which then is open.
+    /// Opens a directory. Returns false if there is no room for it.
     fn meet(&mut self, directory: Directory, owner: Option<u32>, now: Instant) -> bool {
-        let known = self.index.get(&directory.path).copied();
-        match known {
-            Some(at) if self.all[at].directory == directory => {}
-            // It is another now, though of the same path.
-            Some(at) => {
-                let owner = self.all[at].owner;
-                self.all[at] = Watched::new(directory.clone(), owner, self.room.clone(), now);
+        let path = directory.path.clone();
+        let known = self.at(&path);
+        // It may have been given to another user, or be another directory of the same name.
+        if known.is_none_or(|known| known.directory != directory || known.owner != owner) {
+            self.remove(&path);
+            if !self.has_room(owner) {
+                return false;
             }
-            None if !self.has_room(owner) => return false,
-            None => {
-                self.index.insert(directory.path.clone(), self.all.len());
-                if let Some(owner) = owner {
-                    *self.counts.entry(owner).or_default() += 1;
-                }
-                let watched = Watched::new(directory.clone(), owner, self.room.clone(), now);
-                self.all.push(watched);
-            }
-        }
-        let pass = self.pass;
-        let Some(watched) = self.at_mut(&directory.path) else {
-            return false;
-        };
-        // It may have been given to another, or be another of the same name.
-        let before = std::mem::replace(&mut watched.owner, owner);
-        if before != owner {
             if let Some(owner) = owner {
                 *self.counts.entry(owner).or_default() += 1;
             }
-            self.forget(before);
+            let watched = Watched::new(directory, owner, self.room.clone(), now);
+            self.newest += 1;
+            self.all.insert(self.newest, watched);
+            self.numbers.insert(path.clone(), self.newest);
         }
-        let Some(watched) = self.at_mut(&directory.path) else {
-            return false;
-        };
-        watched.reopen();
-        watched.met = pass;
+        let pass = self.pass;
+        if let Some(watched) = self.at_mut(&path) {
+            watched.reopen();
+            watched.met = pass;
+        }
         true
     }
 
@@ -209,11 +210,8 @@ impl Watch {
         let Some((&greediest, _)) = most.filter(|(_, count)| **count >= has + 2) else {
             return false;
         };
-        let last = self
-            .all
-            .iter()
-            .rposition(|one| one.owner == Some(greediest));
-        let Some(path) = last.map(|at| self.all[at].directory.path.clone()) else {
+        let newest = self.all.values().rfind(|one| one.owner == Some(greediest));
+        let Some(path) = newest.map(|newest| newest.directory.path.clone()) else {
             return false;
         };
         let _about = log::about(Some(greediest));
@@ -227,27 +225,16 @@ impl Watch {
     }
 
     fn remove(&mut self, path: &Path) {
-        if let Some(at) = self.index.get(path).copied() {
-            let gone = self.all.remove(at);
-            self.forget(gone.owner);
-            self.number();
-        }
-    }
-
-    fn forget(&mut self, owner: Option<u32>) {
+        let number = self.numbers.remove(path);
+        let gone = number.and_then(|number| self.all.remove(&number));
+        let owner = gone.and_then(|gone| gone.owner);
         if let Some(count) = owner.and_then(|owner| self.counts.get_mut(&owner)) {
             *count -= 1;
         }
         self.counts.retain(|_, count| *count > 0);
     }
 
-    fn number(&mut self) {
-        let all = self.all.iter().enumerate();
-        let paths = all.map(|(at, watched)| (watched.directory.path.clone(), at));
-        self.index = paths.collect();
-    }
-
-    /// Lets go of those that were not met.
+    /// Removes the directories that the pass did not meet.
     fn end_pass(&mut self, left_out: u32) {
         if left_out > 0 && self.left_out == 0 {
             let _about = log::about(None);
@@ -257,15 +244,9 @@ impl Watch {
             );
         }
         self.left_out = left_out;
-        let before = self.all.len();
-        let pass = self.pass;
-        let all = std::mem::take(&mut self.all);
-        let (met, gone): (Vec<_>, Vec<_>) = all.into_iter().partition(|one| one.met == pass);
-        self.all = met;
-        gone.iter().for_each(|gone| self.forget(gone.owner));
-        if self.all.len() != before {
-            self.number();
-        }
+        let unmet = self.iter().filter(|one| one.met != self.pass);
+        let gone: Vec<PathBuf> = unmet.map(|one| one.directory.path.clone()).collect();
+        gone.iter().for_each(|path| self.remove(path));
     }
 }
 
@@ -299,9 +280,8 @@ mod tests {
 
     /// A whole pass, with so much time for each step.
     fn pass(watch: &mut Watch, places: &Places, time: Duration) -> usize {
-        watch.begin_pass(places.clone());
-        let now = Instant::now();
-        let steps = (1..).find(|_| watch.go_on(now, Instant::now() + time).is_some());
+        let now = watch.next_pass;
+        let steps = (1..).find(|_| watch.pass(places, now, Instant::now() + time));
         steps.expect("it comes to an end")
     }
 
@@ -324,7 +304,7 @@ mod tests {
         assert!(all.len() == 300 && all.is_sorted(), "{all:?}");
         fs::remove_dir_all(dir.path().join("pod-007")).expect("there");
         pass(&mut watch, &places, LONG);
-        assert_eq!(watch.len(), 299);
+        assert_eq!(watch.all.len(), 299);
         let path = |name: &str| dir.path().join(name).join("nixl");
         assert!(watch.at(&path("pod-007")).is_none());
         for number in (0..300).filter(|&number| number != 7) {
@@ -345,11 +325,11 @@ mod tests {
         });
         let missing = |watch: &mut Watch, time| {
             pass(watch, &places, time);
-            (watch.missing(), watch.len() - watch.missing())
+            (watch.missing(), watch.all.len() - watch.missing())
         };
         // One is written out, and is known even while it is not there.
         pass(&mut watch, &places, LONG);
-        assert_eq!((watch.missing(), watch.len()), (1, 1));
+        assert_eq!((watch.missing(), watch.all.len()), (1, 1));
         for number in 0..40 {
             make(dir.path(), &format!("pod-{number:02}"), 1000);
         }
@@ -361,7 +341,7 @@ mod tests {
         assert_eq!(missing(&mut watch, LONG), (0, 11));
         fs::remove_dir_all(dir.path()).expect("there");
         pass(&mut watch, &places, LONG);
-        assert_eq!((watch.missing(), watch.len()), (2, 1));
+        assert_eq!((watch.missing(), watch.all.len()), (2, 1));
     }
 
     #[test]
@@ -373,7 +353,7 @@ mod tests {
         (0..30).for_each(|number| make(dir.path(), &format!("greedy-{number:02}"), 1001));
         let (places, mut watch) = (places(dir.path(), 10), Watch::new(10));
         pass(&mut watch, &places, LONG);
-        assert_eq!((watch.len(), watch.left_out()), (10, 20));
+        assert_eq!((watch.all.len(), watch.left_out()), (10, 20));
         // Behind all of the greedy one's, and before.
         make(dir.path(), "victim", 1000);
         make(dir.path(), "a-victim", 1000);
@@ -395,7 +375,7 @@ mod tests {
         // With more of them allowed all are there.
         watch.configure(100);
         pass(&mut watch, &places, LONG);
-        assert_eq!((watch.len(), watch.left_out()), (41, 0));
+        assert_eq!((watch.all.len(), watch.left_out()), (41, 0));
     }
 
     #[test]
