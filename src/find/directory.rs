@@ -14,14 +14,10 @@ use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 mod expansion;
 mod walk;
 pub use expansion::{Expansion, Step};
-
-/// For what is done without a limit of time.
-const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// To go through a directory, which needs no right to list it.
 pub const PASS: OFlag = OFlag::O_PATH
@@ -106,13 +102,11 @@ pub fn is_configured(patterns: &[DirectoryPattern], path: &Path) -> bool {
 /// With it comes whose it is, if a pattern matched it.
 #[must_use]
 pub fn expand(places: &Places) -> Vec<(Directory, Option<u32>)> {
-    let mut expansion = Expansion::new(places.clone());
-    let mut found = Vec::new();
-    let end = Instant::now() + FOREVER;
-    while let Step::Found(directory, owner) = expansion.step(end) {
-        found.push((directory, owner));
-    }
-    found
+    let found = Expansion::new(places.clone()).filter_map(|step| match step {
+        Step::Found(directory, owner) => Some((directory, owner)),
+        Step::Closed(..) | Step::Nothing => None,
+    });
+    found.collect()
 }
 
 /// Whether a pattern matches no directory at the moment.
@@ -134,16 +128,15 @@ pub fn cannot_expand(pattern: &DirectoryPattern) -> Option<Errno> {
 /// What of a configured path is written out: all of it, or a pattern's components before the first with a wildcard.
 #[must_use]
 pub fn base(pattern: &DirectoryPattern) -> PathBuf {
-    if pattern.literal {
-        PathBuf::from(&pattern.path)
-    } else {
-        split(Path::new(&pattern.path)).0
-    }
+    split(pattern).0
 }
 
 /// The components before the first with a wildcard, and the others.
-fn split(path: &Path) -> (PathBuf, Vec<&OsStr>) {
-    let components: Vec<&OsStr> = path.iter().collect();
+fn split(pattern: &DirectoryPattern) -> (PathBuf, Vec<&OsStr>) {
+    if pattern.literal {
+        return (PathBuf::from(&pattern.path), Vec::new());
+    }
+    let components: Vec<&OsStr> = Path::new(&pattern.path).iter().collect();
     let wild = components.iter().position(|component| is_wild(component));
     let (base, rest) = components.split_at(wild.unwrap_or(components.len()));
     (base.iter().collect(), rest.to_vec())

@@ -1,5 +1,5 @@
-//! Finds the directories that are configured, some at a time: a stranger may own what a pattern looks through, and make as many
-//! as he likes.
+//! Finds the directories that are configured, lazily: another user may own what a pattern leads through, and make any number of
+//! names there.
 
 use super::{
     AS_A_SHELL, Directory, Holds, PASS, Places, is_configured, is_wild, open_below, split, walk,
@@ -10,245 +10,199 @@ use glob::Pattern;
 use nix::dir::{Dir, OwningIter, Type};
 use nix::errno::Errno;
 use nix::sys::stat::{Mode, fstat};
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::iter::{from_fn, once};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::path::PathBuf;
+use std::rc::Rc;
 
-/// Names that are taken from a listing at a time, in their order: each look goes the same way.
+/// Names that are taken from a listing at a time, in their order: each pass goes the same way.
 const CHUNK: usize = 1024;
-/// Names that are gone through of one directory of root's, which may grow while it is listed, and of all directories of one
-/// other user together: he may make as many as he likes, one in the other.
+/// Most names that are read in one directory of root's, which may grow while it is listed, and in all directories of one other
+/// user together: that user may make any number of them, one in the other.
 const MOST_NAMES: usize = 1 << 16;
 const ROOT: u32 = 0;
 
-/// What a step of it came to.
+/// Result of a step of an expansion.
 #[derive(Debug)]
 pub enum Step {
-    /// A directory, and whose it is: `None` for one that the configuration writes out, and so is the administrator's choice.
+    /// A directory and its owner. The owner is `None` if the configuration writes the path out, since then it is the
+    /// administrator's choice.
     Found(Directory, Option<u32>),
-    /// The time is over.
-    NotYet,
-    /// That was all.
-    Done,
+    /// A pattern whose part before the first wildcard cannot be opened, and why.
+    Closed(String, Errno),
+    /// A name that does not lead to a directory, or leads to one that was found before.
+    Nothing,
 }
 
-/// One look for all directories.
-#[derive(Debug)]
-pub struct Expansion {
-    places: Places,
-    /// The patterns that are still to have their turn: those that are written out first, then those for rings.
-    left: std::vec::IntoIter<DirectoryPattern>,
-    /// Whether several of them may match one directory.
-    are_several: bool,
-    base: PathBuf,
-    label: Option<String>,
-    components: Vec<OsString>,
-    levels: Vec<Level>,
-    met: HashSet<PathBuf>,
-    /// Names that were gone through in the directories of each user but root.
-    names: HashMap<u32, usize>,
-    most_names: usize,
-    closed: Vec<(String, Errno)>,
+/// All configured directories: those that are written out first, then those that patterns match. A step takes less than a
+/// millisecond.
+pub struct Expansion(Box<dyn Iterator<Item = Step>>);
+
+impl fmt::Debug for Expansion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Expansion").finish_non_exhaustive()
+    }
 }
 
-/// A directory on the way, and the names in it that are still to be followed.
-#[derive(Debug)]
-struct Level {
-    fd: OwnedFd,
-    path: PathBuf,
-    owner: u32,
-    names: std::vec::IntoIter<OsString>,
-    /// Names that were gone through.
-    count: usize,
-    /// What comes after these, and what must match.
-    rest: Option<(OwningIter, Pattern)>,
+impl Iterator for Expansion {
+    type Item = Step;
+
+    fn next(&mut self) -> Option<Step> {
+        self.0.next()
+    }
+}
+
+/// Names that may still be read in the directories of each user but root.
+type Allowance = Rc<RefCell<HashMap<u32, Rc<Cell<usize>>>>>;
+
+/// Names that may still be read in a directory of this owner's.
+fn left_of(allowance: &Allowance, owner: u32) -> Rc<Cell<usize>> {
+    let all = || Rc::new(Cell::new(MOST_NAMES));
+    match owner {
+        ROOT => all(),
+        owner => Rc::clone(allowance.borrow_mut().entry(owner).or_insert_with(all)),
+    }
 }
 
 impl Expansion {
-    /// Nothing is found yet.
+    /// Opens nothing before its first step.
     #[must_use]
     pub fn new(places: Places) -> Self {
-        let mut left: Vec<_> = places.rings.iter().chain(&places.stores).cloned().collect();
-        left.sort_by_key(|pattern| !pattern.literal);
-        Self {
-            places,
-            are_several: left.len() > 1,
-            left: left.into_iter(),
-            base: PathBuf::new(),
-            label: None,
-            components: Vec::new(),
-            levels: Vec::new(),
-            met: HashSet::new(),
-            names: HashMap::new(),
-            most_names: MOST_NAMES,
-            closed: Vec::new(),
-        }
+        Self::within(places, Allowance::default())
     }
 
-    /// Patterns whose part before the first wildcard cannot be opened, of those that are finished, and why.
-    #[must_use]
-    pub fn closed(&self) -> &[(String, Errno)] {
-        &self.closed
-    }
-
-    /// Goes on to the next directory, until `end`.
-    pub fn step(&mut self, end: Instant) -> Step {
-        let mut looked = 0;
-        loop {
-            let depth = self.levels.len();
-            let Some(level) = self.levels.last_mut() else {
-                match self.begin() {
-                    None => return Step::Done,
-                    Some(None) => continue,
-                    Some(Some(found)) => return Step::Found(found, None),
+    fn within(places: Places, allowance: Allowance) -> Self {
+        let all = places.rings.iter().chain(&places.stores);
+        let mut patterns: Vec<DirectoryPattern> = all.cloned().collect();
+        patterns.sort_by_key(|pattern| !pattern.literal);
+        let are_several = patterns.len() > 1;
+        let steps = patterns.into_iter().flat_map(move |pattern| {
+            expand(&pattern, &allowance)
+                .unwrap_or_else(|errno| Box::new(once(Step::Closed(pattern.path, errno))))
+        });
+        let mut met = HashSet::new();
+        Self(Box::new(steps.map(move |step| match step {
+            Step::Found(mut directory, owner) => {
+                // Each comes once, for all that is looked for there.
+                let path = &directory.path;
+                if are_several && !met.insert(path.clone()) {
+                    return Step::Nothing;
                 }
-            };
-            looked += 1;
-            if looked % 16 == 0 && Instant::now() >= end {
-                return Step::NotYet;
+                directory.holds = Holds {
+                    rings: is_configured(&places.rings, path),
+                    stores: is_configured(&places.stores, path),
+                };
+                Step::Found(directory, owner)
             }
-            let name = match next(level, &mut self.names, self.most_names) {
-                Next::Name(name) => name,
-                Next::NotYet if Instant::now() >= end => return Step::NotYet,
-                Next::NotYet => continue,
-                Next::Done => {
-                    self.levels.pop();
-                    continue;
-                }
-            };
-            let Ok(fd) = open_below(&level.fd, &name, PASS) else {
-                continue;
-            };
-            let path = level.path.join(&name);
-            if depth < self.components.len() {
-                if let Some(level) = Level::new(fd, path, &self.components[depth]) {
-                    self.levels.push(level);
-                }
-                continue;
-            }
-            let owner = fstat(&fd).map(|stat| FileFacts::new(&stat).uid);
-            let (Some(found), Ok(owner)) = (self.found(path), owner) else {
-                continue;
-            };
-            return Step::Found(found, Some(owner));
-        }
-    }
-
-    /// Begins with the next pattern; the directory, if it is written out; `None`: there is no more.
-    fn begin(&mut self) -> Option<Option<Directory>> {
-        let pattern = self.left.next()?;
-        let DirectoryPattern {
-            path,
-            label,
-            literal,
-        } = pattern;
-        self.label = label;
-        if literal {
-            self.base = PathBuf::from(path);
-            return Some(self.found(self.base.clone()));
-        }
-        let (base, components) = split(Path::new(&path));
-        self.components = components.into_iter().map(OsString::from).collect();
-        self.base = base;
-        let Some(first) = self.components.first() else {
-            return Some(self.found(self.base.clone()));
-        };
-        match walk::pass(&self.base) {
-            Ok(fd) => {
-                let level = Level::new(fd, self.base.clone(), first);
-                self.levels.extend(level);
-            }
-            Err(errno) => self.closed.push((path, errno)),
-        }
-        Some(None)
-    }
-
-    /// Each comes once, for all that is looked for there.
-    fn found(&mut self, path: PathBuf) -> Option<Directory> {
-        let holds = Holds {
-            rings: is_configured(&self.places.rings, &path),
-            stores: is_configured(&self.places.stores, &path),
-        };
-        let is_new = !self.are_several || self.met.insert(path.clone());
-        is_new.then(|| Directory {
-            path,
-            label: self.label.clone(),
-            holds,
-            base: self.base.clone(),
-        })
+            step => step,
+        })))
     }
 }
 
-impl Level {
-    /// What is in a directory and matches a component; `None`: nothing.
-    fn new(fd: OwnedFd, path: PathBuf, component: &OsStr) -> Option<Self> {
-        let mut level = Self {
-            owner: FileFacts::new(&fstat(&fd).ok()?).uid,
-            fd,
-            path,
-            names: Vec::new().into_iter(),
-            count: 0,
-            rest: None,
-        };
-        if is_wild(component) {
-            // Patterns are checked when the configuration is read. It is opened anew to be listed: what led here may only have
+/// The directories that a pattern matches. What is looked for in them is filled in later.
+fn expand(
+    pattern: &DirectoryPattern,
+    allowance: &Allowance,
+) -> nix::Result<Box<dyn Iterator<Item = Step>>> {
+    let (base, components) = split(pattern);
+    let written_out = Directory {
+        path: base.clone(),
+        label: pattern.label.clone(),
+        holds: Holds::default(),
+        base,
+    };
+    if components.is_empty() {
+        return Ok(Box::new(once(Step::Found(written_out, None))));
+    }
+    let fd = walk::pass(&written_out.path)?;
+    let path = written_out.path.clone();
+    let mut places: Steps = Box::new(once(Some(Place { fd, path })));
+    for component in components {
+        let (component, allowance) = (component.to_owned(), Rc::clone(allowance));
+        places = Box::new(places.flat_map(move |place| {
+            let below = place.and_then(|place| place.below(&component, &allowance));
+            below.unwrap_or_else(|| Box::new(once(None)))
+        }));
+    }
+    Ok(Box::new(places.map(move |place| {
+        let found = place.and_then(|place| Some((place.owner()?, place.path)));
+        found.map_or(Step::Nothing, |(owner, path)| {
+            let base = written_out.clone();
+            Step::Found(Directory { path, ..base }, Some(owner))
+        })
+    })))
+}
+
+/// Directories that the components until now match. `None` is a name that leads to none.
+type Steps = Box<dyn Iterator<Item = Option<Place>>>;
+
+/// A directory on the way.
+struct Place {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl Place {
+    fn owner(&self) -> Option<u32> {
+        fstat(&self.fd).ok().map(|stat| FileFacts::new(&stat).uid)
+    }
+
+    /// The directories in it that match a component; `None`: it cannot be listed.
+    fn below(self, component: &OsStr, allowance: &Allowance) -> Option<Steps> {
+        let names: Box<dyn Iterator<Item = Option<OsString>>> = if is_wild(component) {
+            // Patterns are checked when the configuration is read. It is opened again to be listed: what led here may only have
             // been passed through.
             let pattern = Pattern::new(component.to_str()?).ok()?;
-            let listing = Dir::openat(&level.fd, ".", LIST, Mode::empty()).ok()?;
-            level.rest = Some((listing.into_iter(), pattern));
+            let listing = Dir::openat(&self.fd, ".", LIST, Mode::empty()).ok()?;
+            let left = left_of(allowance, self.owner()?);
+            Box::new(matches(listing.into_iter(), pattern, left))
         } else {
-            level.names = vec![component.to_owned()].into_iter();
-        }
-        Some(level)
+            Box::new(once(Some(component.to_owned())))
+        };
+        Some(Box::new(names.map(move |name| {
+            let name = name?;
+            let fd = open_below(&self.fd, &name, PASS).ok()?;
+            let path = self.path.join(name);
+            Some(Place { fd, path })
+        })))
     }
 }
 
-/// The next name that matches, of those that are at hand.
-fn next(level: &mut Level, names: &mut HashMap<u32, usize>, most: usize) -> Next {
-    if let Some(name) = level.names.next() {
-        return Next::Name(name);
-    }
-    let count = match level.owner {
-        ROOT => &mut level.count,
-        owner => names.entry(owner).or_default(),
-    };
-    let Some((listing, pattern)) = level.rest.as_mut().filter(|_| *count < most) else {
-        return Next::Done;
-    };
-    let (mut chunk, before) = (Vec::new(), *count);
-    for entry in listing.take(CHUNK.min(most - before)) {
-        *count += 1;
-        let Ok(entry) = entry else { continue };
-        // Where the file system does not tell what it is, that is found out when it is opened.
-        if entry
-            .file_type()
-            .is_some_and(|kind| kind != Type::Directory)
-        {
-            continue;
+/// The names in a directory that match, as far as so many may still be read. `None` comes after each chunk, so that a step takes
+/// no longer where no name matches.
+fn matches(
+    mut listing: OwningIter,
+    pattern: Pattern,
+    left: Rc<Cell<usize>>,
+) -> impl Iterator<Item = Option<OsString>> {
+    let chunks = from_fn(move || {
+        let entries = listing.by_ref().take(CHUNK.min(left.get()));
+        let (mut read, mut names) = (0, Vec::new());
+        for entry in entries {
+            read += 1;
+            let Ok(entry) = entry else { continue };
+            // Where the file system does not tell what it is, that is found out when it is opened.
+            let kind = entry.file_type().unwrap_or(Type::Directory);
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            let is_match = |name: &str| pattern.matches_with(name, AS_A_SHELL);
+            if kind == Type::Directory
+                && name != "."
+                && name != ".."
+                && name.to_str().is_some_and(is_match)
+            {
+                names.push(name.to_owned());
+            }
         }
-        let name = OsStr::from_bytes(entry.file_name().to_bytes());
-        let is_match = |name: &str| pattern.matches_with(name, AS_A_SHELL);
-        if name != "." && name != ".." && name.to_str().is_some_and(is_match) {
-            chunk.push(name.to_owned());
-        }
-    }
-    if *count == before {
-        return Next::Done;
-    }
-    chunk.sort_unstable();
-    level.names = chunk.into_iter();
-    Next::NotYet
-}
-
-/// What comes next in a directory.
-enum Next {
-    Name(OsString),
-    /// More was read, and the clock is to be looked at.
-    NotYet,
-    Done,
+        left.set(left.get() - read);
+        names.sort_unstable();
+        (read > 0).then(|| names.into_iter().map(Some).chain(once(None)))
+    });
+    chunks.flatten()
 }
 
 #[cfg(test)]
@@ -256,28 +210,6 @@ mod tests {
     use super::*;
     use nix::unistd::{Uid, chown};
     use std::fs;
-    use std::time::Duration;
-
-    fn below(dir: &Path, pattern: &str) -> Expansion {
-        let path = dir.join(pattern).to_str().expect("UTF-8").to_owned();
-        Expansion::new(Places {
-            rings: vec![DirectoryPattern {
-                path,
-                label: None,
-                literal: false,
-            }],
-            ..Places::default()
-        })
-    }
-
-    /// How many directories are found.
-    fn count(expansion: &mut Expansion) -> usize {
-        let (mut found, end) = (0, Instant::now() + Duration::from_secs(3600));
-        while !matches!(expansion.step(end), Step::Done) {
-            found += 1;
-        }
-        found
-    }
 
     #[test]
     fn what_is_no_directory_is_not_opened() {
@@ -285,14 +217,11 @@ mod tests {
         fs::create_dir(dir.path().join("pod-1")).expect("made");
         fs::write(dir.path().join("pod-2"), "").expect("made");
         std::os::unix::fs::symlink("pod-1", dir.path().join("pod-3")).expect("made");
-        let mut expansion = below(dir.path(), "pod-*");
-        expansion.begin();
-        let level = expansion.levels.last_mut().expect("it is listed");
-        assert!(matches!(
-            next(level, &mut HashMap::new(), 100),
-            Next::NotYet
-        ));
-        assert_eq!(level.names.as_slice(), ["pod-1"]);
+        let listing = Dir::open(dir.path(), LIST, Mode::empty()).expect("there");
+        let pattern = Pattern::new("pod-*").expect("a pattern");
+        let left = Rc::new(Cell::new(100));
+        let names = matches(listing.into_iter(), pattern, left);
+        assert_eq!(names.flatten().collect::<Vec<_>>(), ["pod-1"]);
     }
 
     #[test]
@@ -307,9 +236,19 @@ mod tests {
                 let owner = owner.map(Uid::from_raw);
                 chown(&outer, owner, None).expect("the tests are run as root");
             }
-            let mut expansion = below(&top, "*/*");
-            expansion.most_names = 42;
-            count(&mut expansion)
+            let places = Places {
+                rings: vec![DirectoryPattern {
+                    path: top.join("*/*").to_str().expect("UTF-8").to_owned(),
+                    label: None,
+                    literal: false,
+                }],
+                ..Places::default()
+            };
+            let allowance = Allowance::default();
+            let left = Rc::new(Cell::new(42));
+            allowance.borrow_mut().insert(4242, left);
+            let steps = Expansion::within(places, allowance);
+            steps.filter(|step| matches!(step, Step::Found(..))).count()
         };
         if !nix::unistd::geteuid().is_root() {
             println!("left out: directories of a stranger, which only root can make");

@@ -45,6 +45,7 @@ struct Passing {
     /// Time that it took until now.
     took: Duration,
     left_out: u32,
+    closed: Vec<(String, Errno)>,
 }
 
 impl Watch {
@@ -109,12 +110,13 @@ impl Watch {
         };
         let started = Instant::now();
         loop {
-            match passing.expansion.step(end) {
-                Step::Found(directory, owner) => {
+            match passing.expansion.next() {
+                Some(Step::Found(directory, owner)) => {
                     passing.left_out += u32::from(!self.meet(directory, owner, now));
                 }
-                Step::NotYet => {}
-                Step::Done => break,
+                Some(Step::Closed(pattern, errno)) => passing.closed.push((pattern, errno)),
+                Some(Step::Nothing) => {}
+                None => break,
             }
             if Instant::now() >= end {
                 passing.took += started.elapsed();
@@ -124,7 +126,7 @@ impl Watch {
         }
         let took = passing.took + started.elapsed();
         self.next_pass = now + PASS.max((took * REST).min(LONGEST_REST));
-        self.note_closed(passing.expansion.closed());
+        self.note_closed(passing.closed);
         self.end_pass(passing.left_out);
         true
     }
@@ -138,6 +140,7 @@ impl Watch {
             expansion: Expansion::new(places.clone()),
             took: Duration::ZERO,
             left_out: 0,
+            closed: Vec::new(),
         })
     }
 
@@ -162,14 +165,14 @@ impl Watch {
     }
 
     /// Logs the patterns that could be looked through before, or not for another reason.
-    fn note_closed(&mut self, closed: &[(String, Errno)]) {
+    fn note_closed(&mut self, closed: Vec<(String, Errno)>) {
         for one in closed.iter().filter(|one| !self.closed.contains(one)) {
             let (pattern, why) = (&one.0, directory::why_not(one.1));
             tracing::warn!(
                 "{pattern}: matches no directory: {why}; no agent is found there until that is changed"
             );
         }
-        self.closed = closed.to_vec();
+        self.closed = closed;
     }
 
     /// Opens a directory. Returns false if there is no room for it.
