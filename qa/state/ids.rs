@@ -65,7 +65,7 @@ fn a_file_that_cannot_be_read_is_left_alone_and_read_when_it_can_be() {
     assert_eq!(fs::read_to_string(&kept).expect("there"), text);
     fs::remove_file(&file).expect("there");
     fs::write(&file, &text).expect("written");
-    // What it says is asked for before the next id is given, a second after it was tried for the last time.
+    // It is tried every 10 s.
     wait_for("what was read is saved with what has come", || {
         let text = fs::read_to_string(&file).ok()?;
         text.contains(" a\n").then_some(())

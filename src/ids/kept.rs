@@ -40,8 +40,8 @@ pub struct Agents<'a> {
 pub struct KeptIds {
     path: PathBuf,
     ids: Ids,
-    /// When the file was tried to be read, if it could not be: until it can, it is not written.
-    unread: Option<Instant>,
+    /// True if the file could not be read. It is not written before it could be.
+    unread: bool,
     /// Whether there is something that the file does not say.
     unsaved: bool,
     /// More than any id that the file says was given.
@@ -66,7 +66,7 @@ impl KeptIds {
         Self {
             path,
             ids: Ids::default(),
-            unread: None,
+            unread: false,
             unsaved: false,
             noted: 0,
             ahead: AHEAD,
@@ -85,7 +85,7 @@ impl KeptIds {
         // Whatever it says, the first tick brings it up to date.
         (self.unsaved, self.saved) = (true, None);
         self.read();
-        if self.unread.is_some() && next == 0 {
+        if self.unread && next == 0 {
             // Nobody knows what was given: hardly so many were, nor so many in the minutes since this was the case before.
             let half = HIGHEST_ID / 2;
             let minutes = u32::try_from(seconds() / 60 % u64::from(half)).unwrap_or(0);
@@ -99,29 +99,22 @@ impl KeptIds {
         match read {
             Ok(lines) => {
                 self.ids.learn(lines);
-                self.unread = None;
+                self.unread = false;
             }
             Err(err) => {
-                if self.unread.is_none() {
+                if !self.unread {
                     let path = self.path.display();
                     tracing::warn!(
                         "{path}: {err}; until it can be read, agents may get new instance ids, and none is saved"
                     );
                 }
-                self.unread = Some(Instant::now());
+                self.unread = true;
             }
         }
     }
 
     /// The id of a name: the one that it had, or a new one; `None`: all are taken.
     pub fn give(&mut self, name: &str) -> Option<u32> {
-        // What it had may be known by now.
-        if self
-            .unread
-            .is_some_and(|tried| tried.elapsed() >= SAVE_PAUSE)
-        {
-            self.read();
-        }
         self.unsaved = true;
         if self.ids.next() > HIGHEST_ID && !self.exhausted {
             self.exhausted = true;
@@ -162,7 +155,7 @@ impl KeptIds {
         if let Some(writing) = &self.writing {
             return writing.is_finished();
         }
-        let pause = match (self.failed || self.unread.is_some(), self.unsaved) {
+        let pause = match (self.failed || self.unread, self.unsaved) {
             (true, _) => RETRY,
             // More of them than were noted ahead.
             _ if self.ids.next() > self.noted => Duration::ZERO,
@@ -218,7 +211,7 @@ impl KeptIds {
 
     /// What the file is to say, with so many ids noted ahead; `None`: it cannot be read, and may say more than is known.
     fn text(&mut self, agents: Agents, ahead: u32) -> Option<String> {
-        if self.unread.is_some() {
+        if self.unread {
             self.read();
         }
         let Agents { known, seen, limit } = agents;
@@ -228,7 +221,7 @@ impl KeptIds {
             limit,
             now: seconds(),
         });
-        if self.unread.is_some() {
+        if self.unread {
             return None;
         }
         self.unsaved = false;
