@@ -11,6 +11,7 @@ use crate::base::file::FileId;
 use crate::config::Config;
 use crate::event::{EventType, Events, Totals};
 use crate::find::scan::{Found, Scanner};
+use crate::ids::cache_file::Line;
 use crate::producer::holdups::Holdups;
 use crate::producer::presence::check_every;
 use crate::producer::writer::Writer;
@@ -231,13 +232,28 @@ impl Agents {
         self.books.state.is_some() && self.retry.is_none() && self.unkept == 0
     }
 
-    /// The instance ids that agents have, with their instance names.
+    /// The instance ids that agents have, with their names and when they were last seen, at `now`.
     #[must_use]
-    pub fn ids(&self) -> Vec<(u32, &str)> {
-        let agents = self.agents.values();
-        agents
-            .filter_map(|agent| Some((agent.id?, agent.name.instance.as_str())))
-            .collect()
+    pub fn ids(&self, now: Now) -> Vec<Line> {
+        let line = |agent: &Agent| {
+            let unseen = match agent.shown {
+                true => 0,
+                false => now.since(agent.entry.last_seen).as_secs(),
+            };
+            Some(Line {
+                id: agent.id?,
+                seen: now.seconds.saturating_sub(unseen),
+                name: agent.name.instance.clone(),
+            })
+        };
+        self.agents.values().filter_map(line).collect()
+    }
+
+    /// All numbers that agents have: instance ids, and bases of the ids of histograms.
+    #[must_use]
+    pub fn taken_ids(&self) -> HashSet<u32> {
+        let both = |agent: &Agent| [agent.id, agent.bucket_base()];
+        self.agents.values().flat_map(both).flatten().collect()
     }
 
     /// How many agents are remembered at most, once their rings are gone.
@@ -246,11 +262,13 @@ impl Agents {
         self.max_agents + forget::REMEMBERED.min(3 * self.max_agents)
     }
 
-    /// More than any instance id that was given before, as far as the state says.
+    /// More than any instance id that was given before, as far as the state and its records say.
     #[must_use]
     pub fn next_id(&self) -> u32 {
         let state = self.books.state.as_ref();
-        state.map_or(0, |state| state.next_id().unwrap_or(0))
+        let next = state.map_or(0, |state| state.next_id().unwrap_or(0));
+        let ids = self.taken_ids().into_iter();
+        ids.fold(next, |next, id| next.max(id + 1))
     }
 
     /// Notes what is more than any that was given.

@@ -5,30 +5,31 @@
 //! every agent that ever was. Here the file is written as a whole, beside the old one, whose place it takes when it is on the
 //! disk. Where the file and the state file differ, after a kill, the state file is right.
 
-use nix::errno::Errno;
-use std::collections::HashSet;
+use crate::state::record::HIGHEST_ID;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// First line of a file that holds nothing: version of the format, order of ids, highest id.
 const HEADER: &str = "2 0 2147483647\n";
-/// Stands for a name that is forgotten, or for ids that are not given yet: no agent has it, since `%` is escaped in theirs.
-const NOBODY: &str = "%";
+/// Stands for ids that are reserved. It is the name of no agent, since `%` is escaped in names.
+const RESERVED: &str = "%";
 /// A longer file is none of ours, and to read it would take long.
 const MAX_LEN: u64 = 1 << 24;
 
 /// What a line says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// An id that was given.
+    /// An id that was given, or may have been.
     pub id: u32,
     /// When its name was last seen: seconds since 1970.
     pub seen: u64,
-    /// The name; `None`: that is forgotten.
-    pub name: Option<String>,
+    /// The instance name.
+    pub name: String,
 }
 
 /// What the file says; nothing, where there is none.
@@ -36,16 +37,13 @@ pub struct Line {
 /// # Errors
 /// It cannot be read.
 pub fn read(path: &Path) -> io::Result<Vec<Line>> {
-    Ok(match read_bytes(path)? {
-        // A name that is no UTF-8 is none of ours, and is kept as well as it can be.
-        Some(bytes) => lines(&String::from_utf8_lossy(&bytes)),
-        None => Vec::new(),
-    })
+    Ok(lines(&read_text(path)?))
 }
 
-fn read_bytes(path: &Path) -> io::Result<Option<Vec<u8>>> {
+/// The file's text; where there is no file, that of one that holds nothing.
+fn read_text(path: &Path) -> io::Result<String> {
     let file = match open(path, OpenOptions::new().read(true)) {
-        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(err) if err.kind() == NotFound => return Ok(HEADER.into()),
         file => file?,
     };
     let mut bytes = Vec::new();
@@ -55,7 +53,8 @@ fn read_bytes(path: &Path) -> io::Result<Option<Vec<u8>>> {
             "it is too long for a file of instance ids; remove it",
         ));
     }
-    Ok(Some(bytes))
+    // A name that is no UTF-8 is none of ours, and is kept as well as it can be.
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Opens the file: the directory belongs to PCP's user, and no link and no FIFO of its may lead root astray, or hold it up.
@@ -79,16 +78,15 @@ fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 /// The file cannot be read or written; then it is as it was, but where its directory may not be written to: then it is
 /// overwritten in its place, and what stands there after an error is damaged.
 pub fn write(path: &Path, text: &str) -> io::Result<()> {
-    match read_bytes(path)? {
-        Some(bytes) if bytes == text.as_bytes() => return Ok(()),
-        None if text == HEADER => return Ok(()),
-        _ => {}
+    if read_text(path)? == text {
+        return Ok(());
     }
     let mut name = path.file_name().map(OsString::from).unwrap_or_default();
     name.push(".new");
     let beside = path.with_file_name(name);
     match replace(path, &beside, text) {
-        Err(err) if is_locked(&err) => {
+        // Nothing can be made in its directory.
+        Err(err) if matches!(err.kind(), PermissionDenied | ReadOnlyFilesystem) => {
             let file = open(path, OpenOptions::new().write(true))?;
             file.write_all_at(text.as_bytes(), 0)?;
             file.set_len(text.len() as u64)?;
@@ -98,16 +96,10 @@ pub fn write(path: &Path, text: &str) -> io::Result<()> {
     }
 }
 
-/// Whether nothing can be made in a directory.
-fn is_locked(err: &io::Error) -> bool {
-    let errno = err.raw_os_error().map(Errno::from_raw);
-    matches!(errno, Some(Errno::EACCES | Errno::EPERM | Errno::EROFS))
-}
-
 fn replace(path: &Path, beside: &PathBuf, text: &str) -> io::Result<()> {
     // Left by one that was killed.
     match fs::remove_file(beside) {
-        Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(err),
+        Err(err) if err.kind() != NotFound => return Err(err),
         _ => {}
     }
     let mut options = OpenOptions::new();
@@ -123,55 +115,53 @@ fn replace(path: &Path, beside: &PathBuf, text: &str) -> io::Result<()> {
     replaced
 }
 
-/// A file that says so: no more lines than may be read again, of those that were seen last. `last` is the highest id of all that
-/// may have been given.
+/// Returns the text of a file with these lines, the most important first: as many as may be read again. `next` is more than any
+/// id that was given or is reserved.
 #[must_use]
-pub fn text(mut all: Vec<Line>, last: Option<u32>) -> String {
-    all.sort_unstable_by_key(|line| (std::cmp::Reverse(line.seen), line.id));
-    // The library has neither two names of one id nor two ids of one name.
-    let (mut names, mut ids) = (HashSet::new(), HashSet::new());
-    let mut kept = Vec::new();
+pub fn text(lines: &[Line], next: u32) -> String {
+    // In the order of their ids, as the library writes them: a new id follows the last line's. The library has neither two names
+    // of one id nor two ids of one name.
+    let (mut kept, mut names) = (BTreeMap::new(), HashSet::new());
     let mut left = usize::try_from(MAX_LEN / 2).unwrap_or(usize::MAX);
-    for line in &all {
-        let Some(name) = &line.name else {
-            continue;
-        };
-        let text = format!("{} {} {name}\n", line.id, line.seen);
-        let is_record = record(text.trim_end_matches('\n')).is_some();
-        if !is_record || text.len() > left || !names.insert(known_as(name)) || !ids.insert(line.id)
+    for Line { id, seen, name } in lines {
+        let text = format!("{id} {seen} {name}");
+        // The library knows a name by all of it up to a space. A name of ours has none.
+        let known_as = name.split(' ').next();
+        if parse(&text).is_some()
+            && text.len() < left
+            && !kept.contains_key(id)
+            && names.insert(known_as)
         {
-            continue;
+            left -= text.len() + 1;
+            kept.insert(*id, text);
         }
-        left -= text.len();
-        kept.push((line.id, text));
     }
-    // In the order of their ids, as the library writes them: a new id follows the last line's.
-    kept.sort_unstable();
-    let highest = kept.last().map(|&(id, _)| id);
+    if let Some(last) = next.checked_sub(1) {
+        let highest = kept.last_key_value().map(|(&id, _)| id);
+        if highest.is_none_or(|highest| highest < last) {
+            kept.insert(last, format!("{last} 0 {RESERVED}"));
+        }
+    }
     let mut text = String::from(HEADER);
-    kept.iter().for_each(|(_, line)| text.push_str(line));
-    if let Some(last) = last.filter(|&last| highest.is_none_or(|highest| highest < last)) {
-        text.push_str(&format!("{last} 0 {NOBODY}\n"));
+    for line in kept.values() {
+        text.push_str(line);
+        text.push('\n');
     }
     text
-}
-
-/// What the library knows a name by: all of it up to a space, of which a name of ours has none.
-#[must_use]
-pub fn known_as(name: &str) -> &str {
-    name.split(' ').next().unwrap_or(name)
 }
 
 /// What its lines say, but those that are none as the library writes them; the last one only where it is whole.
 fn lines(text: &str) -> Vec<Line> {
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    whole.split('\n').skip(1).filter_map(record).collect()
+    whole.split('\n').skip(1).filter_map(parse).collect()
 }
 
 /// Id, time and name of a line as the library writes it.
-fn record(line: &str) -> Option<Line> {
+fn parse(line: &str) -> Option<Line> {
     let mut parts = line.splitn(3, ' ');
-    let (id, seen) = (number(parts.next()?)?, time(parts.next()?)?);
+    // From 2038 on a time is more than the library's own files have. A higher id was never given: the file is damaged.
+    let (id, seen) = (number(parts.next()?)?, number(parts.next()?)?);
+    let id = u32::try_from(id).ok().filter(|&id| id <= HIGHEST_ID)?;
     // Longer lines are two to the library. In brackets before the name it has a key, which no name of ours came with.
     let name = parts.next().filter(|_| line.len() < 1000)?;
     let begins = name.chars().next()?;
@@ -179,21 +169,14 @@ fn record(line: &str) -> Option<Line> {
     is_name.then(|| Line {
         id,
         seen,
-        name: (name != NOBODY).then(|| name.to_owned()),
+        name: name.to_owned(),
     })
 }
 
-/// Seconds since 1970, in digits alone; from 2038 on more than the library's own files have.
-fn time(text: &str) -> Option<u64> {
+/// A number in digits alone.
+fn number(text: &str) -> Option<u64> {
     let is_digits = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| is_digits)
-}
-
-/// What a C int can be, in digits alone.
-fn number(text: &str) -> Option<u32> {
-    let is_digits = text.bytes().all(|byte| byte.is_ascii_digit());
-    let number = text.parse::<i32>().ok().filter(|_| is_digits)?;
-    Some(number.unsigned_abs())
 }
 
 #[cfg(test)]
@@ -206,9 +189,9 @@ mod tests {
         let all = vec![Line {
             id: 3,
             seen: 1 << 31,
-            name: Some("a".into()),
+            name: "a".into(),
         }];
-        let text = text(all.clone(), None);
+        let text = text(&all, 4);
         assert!(text.ends_with("\n3 2147483648 a\n"), "{text}");
         assert_eq!(lines(&text), all);
     }
@@ -219,24 +202,18 @@ mod tests {
         Line {
             id,
             seen,
-            name: Some(name.into()),
+            name: name.into(),
         }
     }
 
     #[test]
     fn what_is_written_is_read() {
-        assert_eq!(text(lines(FILE), Some(7)), FILE);
-        assert_eq!(text(lines(FILE), None), FILE);
-        let ahead = text(lines(FILE), Some(71));
+        assert_eq!(text(&lines(FILE), 8), FILE);
+        assert_eq!(text(&lines(FILE), 0), FILE);
+        let ahead = text(&lines(FILE), 72);
         assert_eq!(ahead, format!("{FILE}71 0 %\n"));
-        let nobody = Line {
-            id: 71,
-            seen: 0,
-            name: None,
-        };
-        assert_eq!(lines(&ahead).last(), Some(&nobody));
-        assert_eq!(text(lines(&ahead), Some(7)), FILE);
-        assert_eq!(text(Vec::new(), None), HEADER);
+        assert_eq!(lines(&ahead).last(), Some(&line(71, 0, "%")));
+        assert_eq!(text(&[], 0), HEADER);
         assert_eq!(lines(HEADER), []);
     }
 
@@ -250,14 +227,16 @@ mod tests {
             "x 5 x",
             "-5 5 x",
             "+5 5 x",
+            "33554432 5 x",
             "3000000000 5 x",
             "rubbish",
         ] {
             let text = format!("{FILE}{line}\n");
             assert_eq!(lines(&text), lines(FILE), "{line}");
         }
-        assert_eq!(text(vec![line(1, 1, &"n".repeat(1000))], None), HEADER);
-        assert_eq!(text(vec![line(1, 1, "[a")], None), HEADER);
+        for name in [&"n".repeat(1000), "[a", ""] {
+            assert_eq!(text(&[line(1, 1, name)], 0), HEADER);
+        }
     }
 
     #[test]
@@ -283,23 +262,20 @@ mod tests {
         ] {
             let mut all = lines(FILE);
             all.push(other);
-            assert_eq!(text(all, None), FILE);
+            assert_eq!(text(&all, 0), FILE);
         }
     }
 
     #[test]
     fn it_is_never_longer_than_what_is_read() {
-        let name = |number: u64| format!("{number:0>900}");
-        let all = (0..20_000)
-            .map(|number| line(u32::try_from(number).expect("few"), number, &name(number)));
-        let text = text(all.collect(), Some(20_001));
+        let name = |number: u32| format!("{number:0>900}");
+        let all = (0..20_000).map(|number| line(number, 1, &name(number)));
+        let text = text(&all.collect::<Vec<_>>(), 20_002);
         assert!(text.len() as u64 <= MAX_LEN && text.len() as u64 > MAX_LEN / 4);
         let kept = lines(&text);
-        assert!(
-            kept.contains(&line(19_999, 19_999, &name(19_999))),
-            "seen last"
-        );
-        assert!(!kept.contains(&line(0, 0, &name(0))), "seen first");
+        assert!(kept.contains(&line(0, 1, &name(0))), "the first");
+        assert!(!kept.contains(&line(19_999, 1, &name(19_999))), "the last");
+        assert_eq!(kept.last(), Some(&line(20_001, 0, "%")));
     }
 
     #[test]

@@ -1,15 +1,16 @@
-//! Instance ids that outlive the daemon and the host: when their file is read, and when it is written.
+//! When the id file is read, and when it is written.
 //!
 //! A disk may take its time, so that the file is written by a thread of its own, which shares nothing with the rest.
 
-use super::cache_file;
-use super::{Ids, Keep};
+use super::Ids;
+use super::cache_file::{self, Line};
+use crate::base::clock::Now;
 use crate::state::record::HIGHEST_ID;
 use std::collections::HashSet;
 use std::io;
 use std::path::PathBuf;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// The file's times are brought up to date this often, so that a week is counted from when an agent was last seen.
 const SAVE_INTERVAL: Duration = Duration::from_secs(3600);
@@ -17,44 +18,33 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(3600);
 const SAVE_PAUSE: Duration = Duration::from_secs(1);
 /// How often what failed is tried again.
 const RETRY: Duration = Duration::from_secs(10);
-/// How many ids are noted as given ahead of those that are: so many agents may come until the next time.
+/// How many ids are reserved: so many agents may come until the next time.
 const AHEAD: u32 = 64;
 /// ... and how many where they come so fast that this is a few at a time.
 const MOST_AHEAD: u32 = 1 << 16;
 /// Bytes of the file that are written in a second, on the average: one that is long is written less often.
 const BYTES_PER_SECOND: usize = 64 << 10;
 
-/// What the file is to say of the agents.
-#[derive(Clone, Copy, Debug)]
-pub struct Agents<'a> {
-    /// Ids and names of those that are known.
-    pub known: &'a [(u32, &'a str)],
-    /// The ids of those that are seen now.
-    pub seen: &'a HashSet<u32>,
-    /// How many names are kept.
-    pub limit: usize,
-}
-
 /// The ids, and their file.
 #[derive(Debug)]
 pub struct KeptIds {
     path: PathBuf,
     ids: Ids,
-    /// True if the file could not be read. It is not written before it could be.
+    /// True until the file could be read. It is not written before.
     unread: bool,
-    /// Whether there is something that the file does not say.
-    unsaved: bool,
-    /// More than any id that the file says was given.
-    noted: u32,
-    /// How many were noted ahead.
-    ahead: u32,
-    /// Bytes of the file, as it was written last.
-    len: usize,
-    /// When it was written last, or tried to be.
-    saved: Option<Instant>,
-    /// Whether that failed.
+    /// True if the last reading or writing failed.
     failed: bool,
-    /// Whether it was said that no id is left.
+    /// True if there is something that the file does not say.
+    changed: bool,
+    /// More than any id that the file says was given or is reserved.
+    reserved: u32,
+    /// How many were reserved.
+    ahead: u32,
+    /// For how long the file is left alone, for its length.
+    rest: Duration,
+    /// When it was last written, or tried to be.
+    tried: Option<Instant>,
+    /// True if the log says that no id is left.
     exhausted: bool,
     writing: Option<JoinHandle<io::Result<()>>>,
 }
@@ -66,56 +56,52 @@ impl KeptIds {
         Self {
             path,
             ids: Ids::default(),
-            unread: false,
-            unsaved: false,
-            noted: 0,
-            ahead: AHEAD,
-            len: 0,
-            saved: None,
+            unread: true,
             failed: false,
+            changed: false,
+            reserved: 0,
+            ahead: AHEAD,
+            rest: SAVE_PAUSE,
+            tried: None,
             exhausted: false,
             writing: None,
         }
     }
 
-    /// Goes on with what the file says, and with what known agents have, which is right where the two differ. `next` is more
-    /// than any id that was given before, as far as that is known.
-    pub fn begin(&mut self, known: &[(u32, &str)], next: u32) {
-        self.ids = Ids::new(known, next, seconds());
-        // Whatever it says, the first tick brings it up to date.
-        (self.unsaved, self.saved) = (true, None);
-        self.read();
+    /// Goes on with what the file says. `known` are the lines of the agents, and `next` is more than any id that the state file
+    /// says was given.
+    pub fn begin(&mut self, known: &[Line], next: u32) {
+        self.ids = Ids::new(next);
+        self.read(known);
         if self.unread && next == 0 {
-            // Nobody knows what was given: hardly so many were, nor so many in the minutes since this was the case before.
+            // What was given is not known: hardly so many were, nor so many in the minutes since this was the case before.
             let half = HIGHEST_ID / 2;
-            let minutes = u32::try_from(seconds() / 60 % u64::from(half)).unwrap_or(0);
+            let minutes = u32::try_from(Now::read().seconds / 60 % u64::from(half)).unwrap_or(0);
             self.ids.skip_to(half + minutes);
         }
     }
 
-    fn read(&mut self) {
+    /// Reads the file, unless it was read.
+    fn read(&mut self, known: &[Line]) {
+        if !self.unread {
+            return;
+        }
         // What fails once, for want of memory or of a descriptor, may not fail again.
-        let read = cache_file::read(&self.path).or_else(|_| cache_file::read(&self.path));
-        match read {
+        match cache_file::read(&self.path).or_else(|_| cache_file::read(&self.path)) {
             Ok(lines) => {
-                self.ids.learn(lines);
+                self.ids.learn(lines, known, Now::read().seconds);
                 self.unread = false;
             }
             Err(err) => {
-                if !self.unread {
-                    let path = self.path.display();
-                    tracing::warn!(
-                        "{path}: {err}; until it can be read, agents may get new instance ids, and none is saved"
-                    );
-                }
-                self.unread = true;
+                let until =
+                    "until it can be read, agents may get new instance ids, and none is saved";
+                self.note(Err(err), until);
             }
         }
     }
 
-    /// The id of a name: the one that it had, or a new one; `None`: all are taken.
-    pub fn give(&mut self, name: &str) -> Option<u32> {
-        self.unsaved = true;
+    /// Returns the id of an agent's name: the one that it had, or a new one. `None`: all are `taken`.
+    pub fn give(&mut self, name: &str, taken: impl FnOnce() -> HashSet<u32>) -> Option<u32> {
         if self.ids.next() > HIGHEST_ID && !self.exhausted {
             self.exhausted = true;
             tracing::warn!(
@@ -123,19 +109,12 @@ impl KeptIds {
                 self.path.display()
             );
         }
-        self.ids.give(name, seconds())
+        self.ids.give(name, taken)
     }
 
-    /// A number that was never given, for no name; `None`: all are taken.
-    pub fn draw(&mut self) -> Option<u32> {
-        self.unsaved = true;
-        self.ids.draw()
-    }
-
-    /// Whoever comes under this name is another, with another id.
-    pub fn forget(&mut self, name: &str) {
-        self.ids.forget(name);
-        self.unsaved = true;
+    /// Returns a number that was never given, for no name. `None`: all are `taken`.
+    pub fn draw(&mut self, taken: impl FnOnce() -> HashSet<u32>) -> Option<u32> {
+        self.ids.draw(taken)
     }
 
     /// More than any id that was given.
@@ -146,48 +125,39 @@ impl KeptIds {
 
     /// The agents are others than they were.
     pub fn changed(&mut self) {
-        self.unsaved = true;
+        self.changed = true;
     }
 
-    /// Whether there is something to do for [`KeptIds::save`].
+    /// Returns true if there is something to do for [`KeptIds::save`].
     #[must_use]
     pub fn is_due(&self) -> bool {
         if let Some(writing) = &self.writing {
             return writing.is_finished();
         }
-        let pause = match (self.failed || self.unread, self.unsaved) {
-            (true, _) => RETRY,
-            // More of them than were noted ahead.
-            _ if self.ids.next() > self.noted => Duration::ZERO,
-            (_, true) => SAVE_PAUSE.max(self.rest()),
-            (_, false) => SAVE_INTERVAL,
+        let pause = match self.failed {
+            true => RETRY,
+            false if self.ids.next() > self.reserved => Duration::ZERO,
+            false if self.changed => self.rest,
+            false => SAVE_INTERVAL,
         };
-        self.saved.is_none_or(|saved| saved.elapsed() >= pause)
+        self.tried.is_none_or(|tried| tried.elapsed() >= pause)
     }
 
-    /// For how long the file is left alone, for its length.
-    fn rest(&self) -> Duration {
-        Duration::from_millis((self.len * 1000 / BYTES_PER_SECOND) as u64)
-    }
-
-    /// Has the file say what is known of the agents, or finds out what became of that.
-    pub fn save(&mut self, agents: Agents) {
+    /// Has the file written in the background, or notes how that ended. `known` are the lines of the agents, and `limit` is how
+    /// many names the file may have.
+    pub fn save(&mut self, known: Vec<Line>, limit: usize) {
         if let Some(writing) = self.writing.take() {
             return self.written(join(writing));
         }
         // Were it so many each time, those that come by the thousand would have the whole file written by the dozen.
-        let is_soon = self
-            .saved
-            .is_some_and(|saved| saved.elapsed() < SAVE_PAUSE.max(self.rest()));
+        let is_soon = self.tried.is_some_and(|tried| tried.elapsed() < self.rest);
         self.ahead = match is_soon {
             true => (self.ahead * 4).min(MOST_AHEAD),
             false => AHEAD,
         };
-        self.saved = Some(Instant::now());
-        let Some(text) = self.text(agents, self.ahead) else {
+        let Some(text) = self.text(known, limit, self.ahead) else {
             return;
         };
-        self.len = text.len();
         let path = self.path.clone();
         let writing = thread::Builder::new()
             .name("instance ids".into())
@@ -198,64 +168,56 @@ impl KeptIds {
         }
     }
 
-    /// The same at the end, when there is no later.
-    pub fn finish(&mut self, agents: Agents) {
+    /// Writes the file at the end, when there is no later.
+    pub fn finish(&mut self, known: Vec<Line>, limit: usize) {
         if let Some(writing) = self.writing.take() {
             let written = join(writing);
             self.written(written);
         }
-        if let Some(text) = self.text(agents, 0) {
+        if let Some(text) = self.text(known, limit, 0) {
             self.written(cache_file::write(&self.path, &text));
         }
     }
 
-    /// What the file is to say, with so many ids noted ahead; `None`: it cannot be read, and may say more than is known.
-    fn text(&mut self, agents: Agents, ahead: u32) -> Option<String> {
-        if self.unread {
-            self.read();
-        }
-        let Agents { known, seen, limit } = agents;
-        let lines = self.ids.keep(Keep {
-            known,
-            seen,
-            limit,
-            now: seconds(),
-        });
+    /// Returns what the file is to say. `None`: it cannot be read, and may say more than is known.
+    fn text(&mut self, known: Vec<Line>, limit: usize, ahead: u32) -> Option<String> {
+        self.tried = Some(Instant::now());
+        self.read(&known);
         if self.unread {
             return None;
         }
-        self.unsaved = false;
+        let lines = self.ids.lines(known, limit, Now::read().seconds);
         let next = self.ids.next();
         // Where none was ever given, none will be for a while.
         let ahead = if next == 0 { 0 } else { ahead };
-        self.noted = (next + ahead).min(HIGHEST_ID + 1).max(next);
-        Some(cache_file::text(lines, self.noted.checked_sub(1)))
+        self.reserved = (next + ahead).min(HIGHEST_ID + 1);
+        self.changed = false;
+        let text = cache_file::text(&lines, self.reserved);
+        let millis = text.len() * 1000 / BYTES_PER_SECOND;
+        self.rest = SAVE_PAUSE.max(Duration::from_millis(millis as u64));
+        Some(text)
     }
 
     fn written(&mut self, written: io::Result<()>) {
-        match &written {
-            Ok(()) if self.failed => {
-                tracing::info!("{}: instance ids are saved again", self.path.display());
-            }
-            Err(err) if !self.failed => {
-                let path = self.path.display();
-                tracing::warn!(
-                    "{path}: {err}; until it can be written, instance ids do not outlive the host"
-                );
-            }
+        self.note(
+            written,
+            "until it can be written, instance ids do not outlive the host",
+        );
+    }
+
+    /// Notes whether the file could be read or written, and says so where that is new.
+    fn note(&mut self, done: io::Result<()>, until: &str) {
+        let path = self.path.display();
+        match &done {
+            Ok(()) if self.failed => tracing::info!("{path}: instance ids are saved again"),
+            Err(err) if !self.failed => tracing::warn!("{path}: {err}; {until}"),
             _ => {}
         }
-        self.failed = written.is_err();
-        self.unsaved |= self.failed;
+        self.failed = done.is_err();
     }
 }
 
 fn join(writing: JoinHandle<io::Result<()>>) -> io::Result<()> {
     let panicked = |_| Err(io::Error::other("the thread that writes it panicked"));
     writing.join().unwrap_or_else(panicked)
-}
-
-fn seconds() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    now.map_or(0, |since| since.as_secs())
 }

@@ -8,7 +8,8 @@ use crate::agents::{Agents, Change};
 use crate::base::clock::Now;
 use crate::config::{Config, Loaded};
 use crate::error::ConfigError;
-use crate::ids::kept::{self, KeptIds};
+use crate::ids::cache_file::Line;
+use crate::ids::kept::KeptIds;
 use crate::metrics::control::Control;
 use crate::rights::privilege::NotAllowed;
 use crate::state::StateFile;
@@ -246,13 +247,9 @@ impl Server {
         self.save_with(KeptIds::save);
     }
 
-    fn save_with(&mut self, save: impl FnOnce(&mut KeptIds, kept::Agents)) {
-        let agents = kept::Agents {
-            known: &self.agents.ids(),
-            seen: &self.instances.iter().map(|(id, _)| id).collect(),
-            limit: self.agents.max_records(),
-        };
-        save(&mut self.ids, agents);
+    fn save_with(&mut self, save: impl FnOnce(&mut KeptIds, Vec<Line>, usize)) {
+        let (known, limit) = (self.agents.ids(Now::read()), self.agents.max_records());
+        save(&mut self.ids, known, limit);
     }
 
     /// Notes the user of a client, or forgets it.

@@ -1,8 +1,9 @@
 //! The file that libpcp_pmda keeps instance ids in: whatever was in it, afterwards it has ours.
 
 use super::Input;
-use pmdanixl::ids::{Ids, Keep, cache_file};
-use std::collections::{HashMap, HashSet};
+use pmdanixl::ids::Ids;
+use pmdanixl::ids::cache_file::{self, Line};
+use std::collections::HashMap;
 
 /// The input is how many agents, their ids and names, and the file.
 pub fn run(input: &[u8]) {
@@ -16,9 +17,15 @@ pub fn run(input: &[u8]) {
             names.insert(name, id);
         }
     }
-    let ids: Vec<(u32, &str)> = names
-        .iter()
-        .map(|(name, &id)| (id, name.as_str()))
+    // Later than any time in the file, and for none too late.
+    let now = u64::from(i32::MAX.unsigned_abs());
+    let known: Vec<Line> = names
+        .into_iter()
+        .map(|(name, id)| Line {
+            id,
+            seen: now,
+            name,
+        })
         .collect();
     // As many lines as there may be.
     let limit = usize::from(input.u8() % 16);
@@ -26,27 +33,20 @@ pub fn run(input: &[u8]) {
     let path = dir.path().join("39.0");
     std::fs::write(&path, input.0).expect("written");
 
-    let known = &ids[..];
-    let seen = &HashSet::new();
-    // Later than any time in the file, and for none too late.
-    let now = u64::from(i32::MAX.unsigned_abs());
+    let taken = || known.iter().map(|line| line.id).collect();
     let read = || {
-        let mut ids = Ids::new(known, 0, now);
-        ids.learn(cache_file::read(&path).expect("there"));
+        let next = known.iter().map(|line| line.id + 1).max().unwrap_or(0);
+        let mut ids = Ids::new(next);
+        ids.learn(cache_file::read(&path).expect("there"), &known, now);
         ids
     };
     let mut ids = read();
-    let mut keep = || {
-        let lines = ids.keep(Keep {
-            known,
-            seen,
-            limit,
-            now,
-        });
-        let text = cache_file::text(lines, ids.next().checked_sub(1));
+    let keep = |ids: &Ids| {
+        let lines = ids.lines(known.clone(), limit, now);
+        let text = cache_file::text(&lines, ids.next());
         cache_file::write(&path, &text).expect("whatever it held");
     };
-    keep();
+    keep(&ids);
     // A name of somebody else's may be no UTF-8.
     let bytes = std::fs::read(&path).expect("there");
     let text = String::from_utf8_lossy(&bytes);
@@ -68,17 +68,17 @@ pub fn run(input: &[u8]) {
     assert!(found.is_sorted(), "{text:?}");
     // And one for the highest id.
     assert!(found.len() <= limit.max(known.len()) + 1, "{text:?}");
-    for &(id, name) in known {
+    for (id, name) in known.iter().map(|line| (line.id, line.name.as_str())) {
         let is_same = |found: &&(u32, &str)| found.0 == id || found.1 == name;
         let same: Vec<_> = found.iter().filter(is_same).collect();
         assert_eq!(same, [&(id, name)], "{text:?}");
     }
     // Once is enough.
-    keep();
+    keep(&ids);
     assert_eq!(std::fs::read(&path).expect("there"), bytes);
     // What comes next was never given, also by whoever reads this file.
-    let new = ids.give("new agent", now);
+    let new = ids.give("new agent", taken);
     let highest = found.last().map_or(0, |(id, _)| id + 1);
     assert!(new >= Some(highest), "{new:?} {text:?}");
-    assert_eq!(read().give("new agent", now), new, "{text:?}");
+    assert_eq!(read().give("new agent", taken), new, "{text:?}");
 }

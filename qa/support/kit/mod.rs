@@ -258,7 +258,7 @@ impl Core {
         // What is new begins now, however long the test took to come here.
         self.now = self.now.max(Instant::now());
         let changes = agents.restore(found.state, found.records);
-        let ids = Ids::new(&agents.ids(), agents.next_id(), 0);
+        let ids = Ids::new(agents.next_id());
         agents.set_next_id(ids.next());
         self.running = Some(Running {
             agents,
@@ -299,10 +299,7 @@ impl Core {
                     let before = running.instances.remove(&key);
                     assert!(before.is_some(), "{key:?} is no instance");
                 }
-                Change::Forgotten(name) => {
-                    running.ids.forget(&name);
-                    self.forgotten.push(name);
-                }
+                Change::Forgotten(name) => self.forgotten.push(name),
             }
         }
     }
@@ -315,10 +312,11 @@ impl Running {
         let agent = self.agents.get(key)?;
         let name = agent.name.instance.clone();
         let (had, base) = (agent.id(), agent.bucket_base());
-        let id = had.or_else(|| self.ids.give(&name, 0));
+        let taken = || self.agents.taken_ids();
+        let id = had.or_else(|| self.ids.give(&name, taken));
         let id = id.expect("an id is left");
         let first = had.is_none().then_some(id);
-        let base = base.or(first).or_else(|| self.ids.draw());
+        let base = base.or(first).or_else(|| self.ids.draw(taken));
         self.agents.set_next_id(self.ids.next());
         self.agents.set_id(key, id, base);
         Some(id)

@@ -15,7 +15,7 @@ impl Server {
         if !changes.is_empty() {
             self.ids.changed();
         }
-        let (mut left, mut come, mut forgotten) = (HashSet::new(), Vec::new(), Vec::new());
+        let (mut left, mut come) = (HashSet::new(), Vec::new());
         for change in changes {
             match change {
                 Change::Appeared(key) => come.push(key),
@@ -24,13 +24,12 @@ impl Server {
                     come.retain(|&other| other != key);
                     left.extend(id);
                 }
-                Change::Forgotten(name) => forgotten.push(name),
+                // The file is to name it no more: its counters begin at zero under another id, and never go back under one.
+                Change::Forgotten(_) => {}
             }
         }
         self.instances.remove(&left);
         self.buckets.remove(&left);
-        // Its counters begin at zero under another id: they never go back under one.
-        forgotten.iter().for_each(|name| self.ids.forget(name));
         come.into_iter().for_each(|key| self.come(key));
     }
 
@@ -41,8 +40,8 @@ impl Server {
         };
         let _about = log::about(agent.name.owner);
         let name = agent.name.instance.as_str();
-        let had = agent.id();
-        let Some(id) = had.or_else(|| self.ids.give(name)) else {
+        let (had, taken) = (agent.id(), || self.agents.taken_ids());
+        let Some(id) = had.or_else(|| self.ids.give(name, taken)) else {
             return tracing::error!("agent {name} cannot be an instance: no instance id is left");
         };
         if !self.instances.add(id, name, key) {
@@ -52,7 +51,7 @@ impl Server {
         let base = match (agent.bucket_base(), had) {
             (Some(base), _) => Some(base),
             (None, None) => Some(id),
-            (None, Some(_)) => self.ids.draw(),
+            (None, Some(_)) => self.ids.draw(taken),
         };
         // Before anybody is told of it.
         self.agents.set_next_id(self.ids.next());

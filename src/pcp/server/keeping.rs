@@ -1,6 +1,7 @@
 //! The state file: begins where another pmdanixl has ended, and is made anew where it was taken away.
 
 use super::{Phase, Server};
+use crate::base::clock::Now;
 use crate::state::{self, State, StateFile};
 use std::io;
 use std::rc::Rc;
@@ -55,7 +56,7 @@ impl Server {
         self.phase = Phase::Serving;
         self.control.persistent = self.agents.is_persistent();
         let next = self.agents.next_id();
-        self.ids.begin(&self.agents.ids(), next);
+        self.ids.begin(&self.agents.ids(Now::read()), next);
         self.agents.set_next_id(self.ids.next());
         if let Some(when) = self.control.config_read {
             self.agents.set_config_read(when);
