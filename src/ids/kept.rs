@@ -18,10 +18,8 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(3600);
 const SAVE_PAUSE: Duration = Duration::from_secs(1);
 /// How often what failed is tried again.
 const RETRY: Duration = Duration::from_secs(10);
-/// How many ids are reserved: so many agents may come until the next time.
-const AHEAD: u32 = 64;
-/// ... and how many where they come so fast that this is a few at a time.
-const MOST_AHEAD: u32 = 1 << 16;
+/// At least so many ids are reserved.
+const LEAST_AHEAD: u32 = 64;
 /// Bytes of the file that are written in a second, on the average: one that is long is written less often.
 const BYTES_PER_SECOND: usize = 64 << 10;
 
@@ -38,8 +36,6 @@ pub struct KeptIds {
     changed: bool,
     /// More than any id that the file says was given or is reserved.
     reserved: u32,
-    /// How many were reserved.
-    ahead: u32,
     /// For how long the file is left alone, for its length.
     rest: Duration,
     /// When it was last written, or tried to be.
@@ -60,7 +56,6 @@ impl KeptIds {
             failed: false,
             changed: false,
             reserved: 0,
-            ahead: AHEAD,
             rest: SAVE_PAUSE,
             tried: None,
             exhausted: false,
@@ -149,13 +144,7 @@ impl KeptIds {
         if let Some(writing) = self.writing.take() {
             return self.written(join(writing));
         }
-        // Were it so many each time, those that come by the thousand would have the whole file written by the dozen.
-        let is_soon = self.tried.is_some_and(|tried| tried.elapsed() < self.rest);
-        self.ahead = match is_soon {
-            true => (self.ahead * 4).min(MOST_AHEAD),
-            false => AHEAD,
-        };
-        let Some(text) = self.text(known, limit, self.ahead) else {
+        let Some(text) = self.text(known, limit, true) else {
             return;
         };
         let path = self.path.clone();
@@ -174,13 +163,13 @@ impl KeptIds {
             let written = join(writing);
             self.written(written);
         }
-        if let Some(text) = self.text(known, limit, 0) {
+        if let Some(text) = self.text(known, limit, false) {
             self.written(cache_file::write(&self.path, &text));
         }
     }
 
     /// Returns what the file is to say. `None`: it cannot be read, and may say more than is known.
-    fn text(&mut self, known: Vec<Line>, limit: usize, ahead: u32) -> Option<String> {
+    fn text(&mut self, known: Vec<Line>, limit: usize, reserves: bool) -> Option<String> {
         self.tried = Some(Instant::now());
         self.read(&known);
         if self.unread {
@@ -188,8 +177,12 @@ impl KeptIds {
         }
         let lines = self.ids.lines(known, limit, Now::read().seconds);
         let next = self.ids.next();
-        // Where none was ever given, none will be for a while.
-        let ahead = if next == 0 { 0 } else { ahead };
+        let ahead = match next {
+            // As many as there are names: what is written grows with what is given, not with its square.
+            1.. if reserves => u32::try_from(lines.len()).unwrap_or(0).max(LEAST_AHEAD),
+            // Where none was ever given, none will be for a while.
+            _ => 0,
+        };
         self.reserved = (next + ahead).min(HIGHEST_ID + 1);
         self.changed = false;
         let text = cache_file::text(&lines, self.reserved);
@@ -220,4 +213,36 @@ impl KeptIds {
 fn join(writing: JoinHandle<io::Result<()>>) -> io::Result<()> {
     let panicked = |_| Err(io::Error::other("the thread that writes it panicked"));
     writing.join().unwrap_or_else(panicked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_ids_are_reserved_as_the_file_has_names() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("39.0");
+        let line = |id, name| Line {
+            id,
+            seen: Now::read().seconds,
+            name,
+        };
+        let names: Vec<Line> = (0..100).map(|id| line(id, format!("old-{id}"))).collect();
+        std::fs::write(&path, cache_file::text(&names, 100)).expect("written");
+        let mut kept = KeptIds::new(path.clone());
+        kept.begin(&[], 0);
+        assert_eq!(kept.give("new", HashSet::new), Some(100));
+        kept.save(vec![line(100, "new".into())], 1000);
+        kept.save(Vec::new(), 1000);
+        let begun = || {
+            let mut kept = KeptIds::new(path.clone());
+            kept.begin(&[], 0);
+            kept
+        };
+        assert_eq!(begun().next(), 202, "101 names, and as many reserved");
+        assert!(!kept.failed && kept.reserved == 202);
+        kept.finish(vec![line(100, "new".into())], 1000);
+        assert_eq!(begun().next(), 101, "nothing is reserved after the end");
+    }
 }
