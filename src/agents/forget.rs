@@ -102,6 +102,7 @@ impl Agents {
 mod tests {
     use super::*;
     use crate::agents::agent::Agent;
+    use crate::base::clock::Now;
     use crate::config::{Config, DirectoryPattern};
     use crate::event::EventType;
     use std::fs;
@@ -248,6 +249,40 @@ mod tests {
         }
         let total = |agent: &Agent| agent.total(EventType::TxBytes);
         assert_eq!(agents.iter().map(total).collect::<Vec<_>>(), [12]);
+    }
+
+    #[test]
+    fn agent_was_last_seen_when_it_was_an_instance() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut agents = agents(dir.path(), LONG, 4096);
+        let path = dir.path().join("a");
+        ring(&path, 5);
+        let (begin, mut now) = (Now::read(), Instant::now());
+        while agents.iter().all(|agent| !agent.shown) {
+            now += SECOND;
+            tick(&mut agents, now);
+        }
+        let seen = |agents: &Agents, at: &Now| {
+            let lines = agents.ids(*at);
+            assert_eq!((lines.len(), lines[0].id), (1, 7));
+            assert_eq!(lines[0].name, "a");
+            lines[0].seen
+        };
+        let key = agents.agents.iter().next().map(|(key, _)| key);
+        agents.set_id(key.expect("a"), 7, Some(7));
+        let later = begin.at(now + LONG);
+        assert_eq!(seen(&agents, &later), later.seconds, "it is one");
+        fs::remove_file(&path).expect("there");
+        while agents.iter().any(|agent| agent.shown) {
+            now += SECOND;
+            tick(&mut agents, now);
+        }
+        let left = begin.at(now);
+        for hours in 1..4 {
+            let seen = seen(&agents, &begin.at(now + hours * LONG));
+            let is_between = seen + 1 >= begin.seconds && seen <= left.seconds + 1;
+            assert!(is_between, "{begin:?} {seen} {left:?}");
+        }
     }
 
     #[test]
