@@ -550,6 +550,61 @@ mod tests {
     }
 
     #[test]
+    fn room_for_a_chunk_of_agents_stays_when_all_are_gone() {
+        let (_dir, path) = filled(2 * CHUNK);
+        let Found {
+            mut state, records, ..
+        } = take(&path, BOOT);
+        for (id, saved) in &records {
+            state.retire(Some(*id), &saved.entry).expect("whole");
+        }
+        assert_eq!(path.metadata().expect("there").len(), offset(1));
+    }
+
+    #[test]
+    fn damaged_records_are_reported_once_and_begin_anew() {
+        for (count, report) in [
+            (1, "1 of its records makes no sense and begins anew"),
+            (2, "2 of its records make no sense and begin anew"),
+        ] {
+            let (_dir, path) = filled(3);
+            let found = take(&path, BOOT);
+            let mut damaged = entry(1);
+            damaged.commit.get_or_insert_default().ring.capacity = 3;
+            for (id, _) in &found.records[..count] {
+                found.state.replace(*id, &damaged).expect("whole");
+            }
+            drop(found);
+            let found = take(&path, BOOT);
+            assert_eq!(found.set_aside.as_deref(), Some(report));
+            assert_eq!(found.records.len(), 3 - count);
+            drop(found);
+            assert_eq!(take(&path, BOOT).set_aside, None);
+        }
+    }
+
+    #[test]
+    fn whole_records_of_a_file_that_was_cut_short_go_on() {
+        let (_dir, path) = filled(CHUNK + 5);
+        let file = fs::OpenOptions::new().write(true).open(&path);
+        file.expect("there")
+            .set_len(offset(1) + 3 * RECORD_LEN + 8)
+            .expect("cut short");
+        let found = take(&path, BOOT);
+        assert!(found.set_aside.is_some_and(|why| why.contains("cut short")));
+        assert_eq!(found.records.len(), CHUNK + 3);
+    }
+
+    #[test]
+    fn next_id_is_read_from_the_file() {
+        let (_dir, path) = filled(1);
+        let state = take(&path, BOOT).state;
+        state.set_next_id(7).expect("whole");
+        drop(state);
+        assert_eq!(take(&path, BOOT).state.next_id(), Ok(7));
+    }
+
+    #[test]
     fn an_agent_that_was_being_forgotten_at_a_kill_is_added_once() {
         let (_dir, path) = filled(2);
         let found = take(&path, BOOT);

@@ -347,15 +347,30 @@ fn batch_in_flight_of_a_lost_ring_does_not_stop_the_next_ring() {
     let mut lost = core.ring("a");
     push(&mut lost, 1);
     core.run(1);
-    core.kill_before_release(&lost, 0);
+    push(&mut lost, 2);
+    core.drain();
+    core.kill_before_release(&lost, 1);
     let elsewhere = core.rings().join("../elsewhere");
     fs::rename(core.path("a"), elsewhere).expect("renamed");
     let mut ring = core.ring("a");
-    push(&mut ring, 2);
+    push(&mut ring, 4);
     core.start();
     core.run(3);
-    assert_eq!(core.sent(), [("a", 3)].into());
+    assert_eq!(core.sent(), [("a", 7)].into());
     assert_eq!(ring.pending(), 0);
+}
+
+#[test]
+fn answer_has_the_last_event_before_the_end_of_a_ring() {
+    let mut core = Core::new("");
+    let mut ring = core.ring("a");
+    (0..8).for_each(|_| push(&mut ring, 1));
+    core.run(2);
+    (0..8).for_each(|_| push(&mut ring, 1));
+    // After that, a later change of the file would show in its times.
+    std::thread::sleep(Duration::from_millis(50));
+    core.answer();
+    assert_eq!(core.sent(), [("a", 16)].into());
 }
 
 /// Where all events are alike, a producer that has gone round leaves the bytes that were there before, as one that was started

@@ -152,4 +152,34 @@ mod tests {
         assert!(StateFile::open(&at("open")).is_err());
         assert_eq!(fs::read(at("file")).expect("there"), b"precious");
     }
+
+    #[test]
+    fn file_is_in_place_while_its_name_and_directory_are() -> io::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let at = |name: &str| dir.path().join(name);
+        let path = at("nixl/state");
+        let state = StateFile::open(&path)?;
+        assert!(state.is_in_place());
+        fs::rename(at("nixl"), at("moved"))?;
+        assert!(!state.is_in_place(), "nothing is where its directory was");
+        fs::create_dir(at("nixl"))?;
+        assert!(!state.is_in_place(), "another directory is there");
+        fs::remove_dir(at("nixl"))?;
+        fs::rename(at("moved"), at("nixl"))?;
+        assert!(state.is_in_place());
+        fs::rename(&path, at("old"))?;
+        assert!(!state.is_in_place(), "nothing has its name");
+        fs::write(&path, "")?;
+        assert!(!state.is_in_place(), "another file has its name");
+        Ok(())
+    }
+
+    #[test]
+    fn new_file_can_be_opened_by_its_owner_alone() -> io::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("nixl/state");
+        StateFile::open(&path)?;
+        assert_eq!(path.metadata()?.mode() & 0o777, 0o600);
+        Ok(())
+    }
 }

@@ -370,6 +370,14 @@ mod tests {
     }
 
     #[test]
+    fn words_of_the_state_file_stay_in_place() {
+        assert_eq!((ENTRIES, FACTS, NUMBERED), ([256, 704], 1152, 1407));
+        let mut words = [0; ENTRY_WORDS];
+        *words.get_mut(424).expect("the base of the buckets") = 9;
+        assert_eq!(entry::from_words(&words).account.bucket_base, Some(7));
+    }
+
+    #[test]
     fn facts_of_the_version_before_are_read() {
         let words = record();
         create(&words, &name(), &Entry::default());
