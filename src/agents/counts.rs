@@ -33,7 +33,7 @@ pub struct AgentCounts {
 pub struct Effort {
     /// Events that were counted, of all types.
     pub events: u64,
-    /// Batches of which it was not found out whether they had been counted.
+    /// Batches that were taken for counted, although their ring may have been restarted since.
     pub doubtful: u64,
     /// Rings that are attached.
     pub rings: u32,

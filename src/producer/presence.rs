@@ -313,7 +313,7 @@ impl Presence {
             left.min_by_key(|writer| writer.start)
         };
         let (before, previous) = (self.writer, self.previous);
-        // The one before may live on with them for a while.
+        // The process before a restart, and its children, may go on for a while.
         let is_previous = |writer| {
             previous.is_some_and(|previous| {
                 writer == previous || ancestors::are_related(&[previous, writer]) == Some(true)

@@ -25,7 +25,7 @@ pub struct Outcome {
     pub more: bool,
     /// Whether somebody has a ring of whom it is not known whether he writes, and nothing has come for long.
     pub unknown: bool,
-    /// Whether a file is let go that nobody has who could write to it.
+    /// True if a file was let go to which no process can write any more.
     pub exited: bool,
 }
 
@@ -121,7 +121,7 @@ impl Agent {
         match lives.max_by_key(|life| life.rank()) {
             Some(Life::Live) if self.idle(now) >= lifetimes.idle_after => Life::Idle,
             Some(life) => life,
-            // Its ring may be written to: it broke, or lies where nothing is looked for now.
+            // A process may still write to its ring, which broke or lies in a directory that is not scanned now.
             None if self.state != Life::Exited => Life::Unknown,
             None => Life::Exited,
         }

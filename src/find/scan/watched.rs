@@ -1,4 +1,4 @@
-//! One telemetry directory, of which a listing finds the files that are new, have changed, or may pass where they did not before.
+//! One telemetry directory. A listing finds files that are new or changed, and rejected ones whose reason may have gone.
 
 use super::refused::{RefusedFiles, Room};
 use super::{Found, LONGEST_REST, PASS, REST};
