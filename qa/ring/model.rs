@@ -72,6 +72,9 @@ struct World {
     queue: VecDeque<u64>,
     counted: u64,
     foreign: u64,
+    /// The events that left the ring last were drained by the daemon: only then may it have been killed before it gave their slots
+    /// back.
+    drained_last: bool,
 }
 
 impl World {
@@ -96,6 +99,7 @@ impl World {
             queue: VecDeque::new(),
             counted: 0,
             foreign: 0,
+            drained_last: false,
         };
         world.start();
         world
@@ -135,6 +139,7 @@ impl World {
                 false => agents.drain_on(now, now, LONG, &mut Vec::new()),
             };
         }
+        self.drained_last |= !self.queue.is_empty();
         self.counted += self.queue.drain(..).sum::<u64>();
     }
 
@@ -151,6 +156,9 @@ impl World {
             Step::Kill => self.start(),
             Step::KillInFlight(taken) => {
                 self.drain();
+                if !self.drained_last {
+                    return self.start();
+                }
                 let (ring, path, mut foreign) = (&self.ring, self.path(), 0);
                 let (read_pos, mask) = (ring.read_pos(), ring.capacity() - 1);
                 let back = |state: &State, records: &mut [(RecordId, Saved)]| {
@@ -180,6 +188,7 @@ impl World {
             Step::Reset(layout, size) => {
                 self.ring = RingWriter::create(&self.path(), layout, size).expect("a ring");
                 self.queue.clear();
+                self.drained_last = false;
             }
             Step::Foreign(count) => {
                 let count = count.min(self.queue.len() as u64);
@@ -191,12 +200,14 @@ impl World {
                 file.write_all_at(&pos.to_le_bytes(), 8).expect("written");
                 self.queue.drain(..usize::try_from(count).expect("small"));
                 self.foreign += count;
+                self.drained_last &= count == 0;
             }
             Step::Replace => {
                 // What the old one holds is still drained, if it was attached.
                 self.drain();
                 fs::remove_file(self.path()).expect("there");
                 self.ring = RingWriter::create(&self.path(), Layout::V4, 8).expect("a ring");
+                self.drained_last = false;
             }
             Step::Touch => {
                 let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
