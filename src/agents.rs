@@ -212,7 +212,7 @@ impl Agents {
                 continue;
             }
             let mut agent = Agent::new(saved.name, saved.entry, now);
-            if agent.entry.store.is_none() {
+            if !agent.has_stores() {
                 agent.entry.account.set_bounds(&self.books.bounds);
             }
             (agent.record, agent.id, agent.facts) = (Some(record), saved.id, saved.facts);

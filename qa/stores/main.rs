@@ -4,9 +4,9 @@
 mod support;
 
 mod store_agents;
-mod store_handover;
 mod store_restarts;
 mod store_shares;
+mod store_values;
 
 #[cfg(feature = "pcp")]
 mod nixl_exporters;

@@ -3,6 +3,7 @@
 
 use crate::support::kit::Core;
 use crate::support::kit::store_writer::{self, BACKEND, TX_BYTES, Who, XFER_TIME};
+use crate::support::kit::writer::Kind;
 
 /// pmdanixl comes back to one that it knows, and to another that began meanwhile and that its directory shows first.
 #[test]
@@ -336,5 +337,31 @@ fn an_agent_that_starts_with_other_bounds_has_those_and_its_totals() {
         assert_eq!(transfers, if bounds == [7.0] && time == 20 { 2 } else { 1 });
         assert_eq!(core.value("performance.xfer_time_us", "a"), time);
         core.restart();
+    }
+}
+
+#[test]
+fn what_an_earlier_version_counted_of_a_ring_and_a_store_as_one_agent_counts_once() {
+    for kept in ["a", "a@1"] {
+        let gone = if kept == "a" { "a@1" } else { "a" };
+        let mut core = Core::new("");
+        let mut ring = core.ring("a");
+        assert!(ring.push(Kind::TxBytes, 1));
+        let store = core.store(&Who::named("a").rank("1"));
+        core.send(&store, 10);
+        core.run(3);
+        core.assert_sent([("a", 1), ("a@1", 10)]);
+        core.kill_with_one_record(kept, gone);
+        ring.set_read_pos(0);
+        assert!(ring.push(Kind::TxBytes, 100));
+        core.start();
+        core.send(&store, 1000);
+        core.run(3);
+        let of_ring = if kept == "a" { 111 } else { 100 };
+        assert_eq!(core.host_sent(), 1111, "{:?}", core.sent());
+        assert_eq!(core.sent()["a"], of_ring);
+        core.restart();
+        core.run(3);
+        assert_eq!(core.host_sent(), 1111, "{:?}", core.sent());
     }
 }

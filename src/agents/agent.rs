@@ -18,7 +18,7 @@ use crate::store::Store;
 use crate::totals::ranges::Ranges;
 use crate::totals::windows::Windows;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 mod drain;
@@ -56,8 +56,6 @@ pub struct Agent {
     pub(crate) id: Option<u32>,
     /// More than one while a ring that was replaced or unlinked is still written to.
     pub(crate) sources: Vec<Source>,
-    /// Where its rings are, if not where it was met first: an agent of a store that went over to rings.
-    pub(crate) ring_directory: Option<PathBuf>,
     /// The store that it has, or had until it left.
     pub(crate) store: Option<Store>,
     /// The file that it has no place for, and that it may write to: nobody else's is taken for its.
@@ -93,7 +91,6 @@ impl Agent {
             record: None,
             id: None,
             sources: Vec::new(),
-            ring_directory: None,
             store: None,
             waits: None,
             bare_since: None,
@@ -213,13 +210,6 @@ impl Agent {
             .iter()
             .map(|store| (store.file_id(), store.path()));
         rings.chain(store)
-    }
-
-    /// Where its rings are.
-    pub(crate) fn ring_directory(&self) -> &Path {
-        self.ring_directory
-            .as_deref()
-            .unwrap_or(&self.name.directory)
     }
 
     /// Whether, asked now, certainly nobody writes to any file of it, so that what comes under its name may be its.

@@ -32,7 +32,7 @@ impl Agents {
             if !sources.any(|source| source.abandoned_for(now).is_some_and(due)) {
                 continue;
             }
-            let Some(directory) = scanner.directory(agent.ring_directory()) else {
+            let Some(directory) = scanner.directory(&agent.name.directory) else {
                 continue;
             };
             let _about = log::about(agent.name.owner);

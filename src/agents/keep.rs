@@ -113,14 +113,6 @@ impl Agents {
             self.unkept = self.unkept.saturating_sub(1);
         }
         self.by_place.remove(&Place::of(&agent.name));
-        if let Some(directory) = &agent.ring_directory {
-            let place = Place {
-                directory: directory.clone(),
-                part: String::new(),
-                ..Place::of(&agent.name)
-            };
-            self.by_place.remove(&place);
-        }
         if let Some(same) = self.by_name.get_mut(&agent.name.raw) {
             same.retain(|&other| other != key);
             if same.is_empty() {

@@ -70,7 +70,7 @@ impl Agent {
         self.attached().count()
     }
 
-    /// True if another file of it needs no further place: it had a store and goes over to a ring.
+    /// True if another file of it needs no further place: it is an instance without one.
     fn has_place(&self) -> bool {
         self.files() < self.places()
     }

@@ -7,6 +7,7 @@ use crate::find::scan::{Found, Opened};
 use crate::log;
 use crate::producer::writer;
 use crate::ring::candidate::{Access, Candidate};
+use crate::ring::commit::Commit;
 use crate::ring::source::{Mode, Source};
 use crate::shm::{Broken, LeaseKind};
 use std::ffi::OsString;
@@ -68,7 +69,6 @@ impl Agents {
             Opened::Store(candidate) => return self.look_at_store(found, *candidate, now),
         };
         let raw = self.agent_of(&found);
-        self.adopt(&found, &raw, now);
         let place = Place::of_ring(&found.directory.path, &raw, found.facts.uid);
         if self.has_room(
             now,
@@ -90,7 +90,10 @@ impl Agents {
         let (header, layout) = (candidate.header, candidate.layout);
         let file = found.directory.path.join(&found.name);
         let known = self.known_at(&place).and_then(|key| self.agents.get(key));
-        let before = known.and_then(|agent| agent.entry.commit);
+        let before = match known {
+            Some(agent) => agent.entry.commit,
+            None => self.commit_of_store_agent(&found),
+        };
         let source = match Source::attach(candidate, file, before.as_ref(), now) {
             Ok(source) => source,
             Err(refusal) => return self.set_aside(&found, refusal),
@@ -107,18 +110,7 @@ impl Agents {
             .commit
             .is_none_or(|before| !before.ring.is_same_file(&commit.ring))
         {
-            // What a store of it has said stays said. One that is still written to is of another process: let go, it would be
-            // taken for a new one, and all of it would count again.
-            let store = agent.store.as_mut();
-            if store.is_none_or(|store| store.is_abandoned(now)) {
-                let (gone, _) = agent.let_store_go(self.clock.at(now), &mut self.books);
-                if let Some(id) = gone {
-                    self.attached.remove(&id);
-                }
-            }
-            if agent.entry.store.is_none() {
-                agent.entry.account.set_bounds(&self.books.bounds);
-            }
+            agent.entry.account.set_bounds(&self.books.bounds);
             // A state that is broken is given up below.
             let _ = agent.started(self.clock.at(now).stamp, self.books.state.as_ref());
             // What became of a batch in flight, of another of its rings, is found out first.
@@ -163,6 +155,14 @@ impl Agents {
             }
         }
         self.wake(key);
+    }
+
+    /// The last batch of a ring that an earlier version let an agent of stores go over to: that is counted.
+    fn commit_of_store_agent(&self, found: &Found) -> Option<Commit> {
+        let same = self.named(&found.name).into_iter();
+        let agents = same.filter_map(|key| self.agents.get(key));
+        let mut commits = agents.filter_map(|agent| agent.entry.commit);
+        commits.find(|commit| commit.ring.id == found.facts.id)
     }
 
     /// The name of the agent that a file belongs to: the file's, or, if that was being removed when the daemon was killed, what it

@@ -34,7 +34,7 @@ impl Group {
         };
         let places = [&group.pod_uid, &group.container_id, &group.slurm_job_id];
         if group.engine.is_none() && places.iter().all(|place| place.is_none()) {
-            group.directory = Some(agent.shown_directory().to_owned());
+            group.directory = Some(agent.name.directory.clone());
         }
         group
     }

@@ -112,8 +112,16 @@ impl Agents {
             });
             Some(format!("uid{}", owner.filter(|_| is_other)?))
         };
+        // Where a ring and a store have the same name.
+        let of_kind = || {
+            let same = self.named(&raw).into_iter();
+            let mut same = same.filter_map(|key| self.agents.get(key));
+            let is_other = same.any(|agent| agent.has_stores() == part.is_empty());
+            let kind = if part.is_empty() { "ring" } else { "store" };
+            is_other.then(|| kind.into())
+        };
         let label = directory.label.clone().or_else(pod);
-        let label = label.or_else(stranger).or_else(of_rank);
+        let label = label.or_else(stranger).or_else(of_rank).or_else(of_kind);
         let instance = name::candidates(raw.as_bytes(), &directory.path, label.as_deref())
             .find(|name| !self.instances.contains(name))
             .expect("candidates has no end");

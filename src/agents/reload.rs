@@ -33,7 +33,7 @@ impl Agents {
             let had_files = agent.attached().next().is_some();
             let mut is_to_be_found = false;
             let is_configured =
-                directory::is_configured(&config.telemetry_dir, agent.ring_directory());
+                directory::is_configured(&config.telemetry_dir, &agent.name.directory);
             let is_kept = |store: &Store| {
                 let directory = store.path().parent().unwrap_or(store.path());
                 let owners = config.owners.as_ref();
@@ -53,7 +53,7 @@ impl Agents {
             } else if !asked {
                 agent.ask_again();
             }
-            if agent.entry.store.is_none() {
+            if !agent.has_stores() {
                 agent.entry.account.set_bounds(&config.bounds);
             }
             changes.extend(agent.renew_buckets(key));

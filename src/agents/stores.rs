@@ -2,23 +2,22 @@
 //!
 //! A ring is its agent's by name and directory, for ever. A store is a new file at each start, and several processes may have
 //! agents of one name in one directory, so that its agent is found: the one that had this very store; else one of the same name
-//! and local rank in the same directory that has none now; else one of that name that wrote a ring before; else it is new.
+//! and local rank in the same directory that has none now; else it is new. An agent that writes a ring is never one that has
+//! stores.
 
 use super::look::PATIENCE;
 use super::{AgentKey, Agents, Place};
 use crate::agents::agent::{Agent, Waiting};
 use crate::error::Refusal;
 use crate::find::directory::Directory;
-use crate::find::name;
 use crate::find::scan::Found;
 use crate::log;
-use crate::producer::facts::{Facts, kubelet};
+use crate::producer::facts::Facts;
 use crate::producer::writer::Holder;
 use crate::shm::Broken;
-use crate::store::{Candidate, Description, Seen, Store};
+use crate::store::{Candidate, Description, Seen, Store, StoreId};
 use crate::totals::values::Values;
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
 /// What makes the agent of a store another one than that of a ring of the same name in the same directory, or of another store:
@@ -38,11 +37,6 @@ fn number(part: &str) -> usize {
     number
         .and_then(|number| number.parse().ok())
         .unwrap_or(usize::MAX)
-}
-
-/// A local rank as it is kept; never 0.
-fn rank_hash(rank: &OsStr) -> u64 {
-    name::hash(rank.as_bytes()).max(1)
 }
 
 /// How many agents of one name are asked whether they are free for a store.
@@ -71,11 +65,8 @@ impl Agents {
         };
         let same = self.named(&store.description.agent);
         let known = same.iter().copied().find(|&key| {
-            let seen = self
-                .agents
-                .get(key)
-                .and_then(|agent| agent.entry.store.as_ref());
-            seen.is_some_and(|seen| seen.id == store.id())
+            let agent = self.agents.get(key).filter(|agent| agent.has_stores());
+            agent.is_some_and(|agent| agent.had(store.id()))
         });
         let exited = store.presence.is_abandoned();
         if exited && self.is_counted(&same, known, &found.directory, &store, &values, now) {
@@ -145,14 +136,11 @@ impl Agents {
         {
             return true;
         }
-        // An agent that began with a ring has had stores of any directory and rank.
         let mut had = same
             .iter()
             .filter_map(|&key| self.agents.get(key))
             .filter(|agent| agent.is_of(store.uid()))
-            .filter(|agent| {
-                agent.name.part.is_empty() || has_rank(agent, directory, &store.description)
-            });
+            .filter(|agent| has_rank(agent, directory, &store.description));
         had.any(|agent| agent.entry.store_retired >= values.updated)
     }
 
@@ -198,7 +186,7 @@ impl Agents {
         u64::try_from(changed).unwrap_or(0) + HOUR < now.seconds.saturating_sub(up)
     }
 
-    /// An agent that the store may belong to and that has neither store nor ring now.
+    /// An agent that the store may belong to and that has none now.
     fn free_agent(
         &mut self,
         same: &[AgentKey],
@@ -206,42 +194,20 @@ impl Agents {
         store: &Store,
         now: Instant,
     ) -> Option<AgentKey> {
-        let pod = kubelet::pod_uid(&directory.path);
-        let rank_hash = rank_hash(&store.description.rank);
-        let (mut of_stores, mut of_rings) = (Vec::new(), Vec::new());
-        for &key in same {
+        let fits = |key: &AgentKey| {
+            let agent = self.agents.get(*key)?;
             // Another user's is another agent, whatever it calls itself.
-            let agent = self.agents.get(key);
-            let Some(agent) = agent.filter(|agent| agent.is_of(store.uid())) else {
-                continue;
-            };
-            if has_rank(agent, directory, &store.description) {
-                of_stores.push((number(&agent.name.part), key));
-            } else if agent.name.part.is_empty() {
-                // It wrote a ring, and maybe stores after that.
-                let is_rank = [0, rank_hash].contains(&agent.entry.store_rank);
-                if is_rank && kubelet::pod_uid(&agent.name.directory) == pod {
-                    of_rings.push(key);
-                }
-            }
-        }
-        of_stores.sort_unstable();
-        let mut free = |&key: &AgentKey| {
+            let fits = agent.is_of(store.uid()) && has_rank(agent, directory, &store.description);
+            fits.then(|| (number(&agent.name.part), *key))
+        };
+        let mut fitting: Vec<_> = same.iter().filter_map(fits).collect();
+        fitting.sort_unstable();
+        // Each is a question to the kernel, and a stranger may have as many as he likes.
+        let mut fitting = fitting.into_iter().map(|(_, key)| key).take(MOST_ASKED);
+        fitting.find(|&key| {
             let agent = self.agents.get_mut(key);
             agent.is_some_and(|agent| agent.is_free(now, &self.scanner))
-        };
-        // Each is a question to the kernel, and a stranger may have as many as he likes.
-        let mut of_stores = of_stores.into_iter().map(|(_, key)| key).take(MOST_ASKED);
-        if let Some(key) = of_stores.find(&mut free) {
-            return Some(key);
-        }
-        of_rings.truncate(MOST_ASKED);
-        of_rings.retain(free);
-        // Of several nobody knows which.
-        match of_rings[..] {
-            [key] => Some(key),
-            _ => None,
-        }
+        })
     }
 
     /// A new agent, of whose name there are `same` already.
@@ -272,6 +238,11 @@ impl Agents {
     /// The agent has started with this store, of which nothing is counted yet.
     fn start(&mut self, key: AgentKey, store: &Store, values: &Values, now: Instant) {
         let now = self.clock.at(now);
+        // An earlier version let an agent that wrote a ring go over to stores: what that had of this one is counted.
+        let same = self.named(&store.description.agent);
+        let mut same = same.iter().filter_map(|&key| self.agents.get(key));
+        let seen = same.find(|agent| agent.had(store.id()));
+        let seen = seen.and_then(|agent| agent.entry.store.clone());
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
@@ -281,8 +252,7 @@ impl Agents {
         }
         broken |= agent.started(now.stamp, self.books.state.as_ref()) == Err(Broken);
         agent.entry.last_event = values.updated.min(now.stamp);
-        agent.entry.store = Some(Seen::nothing(store.id()));
-        agent.entry.store_rank = rank_hash(&store.description.rank);
+        agent.entry.store = seen.or_else(|| Some(Seen::nothing(store.id())));
         if broken {
             self.give_state_up();
         }
@@ -325,61 +295,23 @@ impl Agents {
         }
         self.wake(key);
     }
-
-    /// Where a ring has no agent yet, but one of its name has written stores until now and has none any more, it is that one's.
-    pub(super) fn adopt(&mut self, found: &Found, raw: &OsStr, now: Instant) {
-        let directory = &found.directory;
-        let place = Place::of_ring(&directory.path, raw, found.facts.uid);
-        if self.known_at(&place).is_some() {
-            return;
-        }
-        let pod = kubelet::pod_uid(&directory.path);
-        let mut fitting = Vec::new();
-        for key in self.named(raw) {
-            let Some(agent) = self.agents.get_mut(key) else {
-                continue;
-            };
-            let is_a_stores = !agent.name.part.is_empty() && agent.ring_directory.is_none();
-            if agent
-                .entry
-                .commit
-                .is_some_and(|commit| commit.ring.id == found.facts.id)
-                && is_a_stores
-            {
-                // It had this very ring before pmdanixl was started anew.
-                fitting = vec![key];
-                break;
-            }
-            let is_same_scope = kubelet::pod_uid(&agent.name.directory) == pod;
-            let is_same = is_same_scope && agent.is_of(found.facts.uid);
-            // As with a store, not all are asked.
-            if is_a_stores
-                && is_same
-                && fitting.len() < MOST_ASKED
-                && agent.is_free(now, &self.scanner)
-            {
-                fitting.push(key);
-            }
-        }
-        // Of several nobody knows which.
-        if let [key] = fitting[..] {
-            if let Some(agent) = self.agents.get_mut(key) {
-                agent.ring_directory = Some(directory.path.clone());
-                let own = Place {
-                    owner: place.owner,
-                    ..Place::of(&agent.name)
-                };
-                self.by_place.insert(place, key);
-                self.give_to(key, own);
-            }
-        }
-    }
 }
 
 impl Agent {
     /// Whether its files, as far as that is known, are this user's.
     fn is_of(&self, uid: u32) -> bool {
         self.name.owner.is_none_or(|owner| owner == uid)
+    }
+
+    /// True if it has stores, and no ring.
+    pub(crate) fn has_stores(&self) -> bool {
+        !self.name.part.is_empty()
+    }
+
+    /// True if this store was the last that it had.
+    fn had(&self, id: StoreId) -> bool {
+        let seen = self.entry.store.as_ref();
+        seen.is_some_and(|seen| seen.id == id)
     }
 
     /// What its files tell of it.

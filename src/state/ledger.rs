@@ -135,9 +135,6 @@ impl<'a> Ledger<'a> {
             // Of another ring of the agent's.
             account.cut();
         }
-        // The ranges are those of one source: where a live store has taken an agent over whose ring is written to again, the
-        // store's.
-        let bounds = Some(bounds).filter(|_| self.entry.store.is_none());
         account.count(events, cuts, bounds, seconds, windows);
         self.entry.add_look(pending, commit.ring.capacity);
         // Also where it was away: whoever writes it had started by then.

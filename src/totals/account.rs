@@ -62,18 +62,16 @@ impl Account {
         Totals::WORDS + 5 + LAST.len() + Ranges::WORDS + Pairing::WORDS + 4 * Counts::WORDS;
 
     /// Counts events, the last taken at a time in seconds since 1970. Before those at `cuts`, in rising order, others may be
-    /// missing. `bounds` are those of the histograms of times, see [`Account::set_bounds`]; `None`: these are a store's.
+    /// missing. `bounds` are those of the histograms of times, see [`Account::set_bounds`].
     pub fn count(
         &mut self,
         events: &Events,
         cuts: &[usize],
-        bounds: Option<&Bounds>,
+        bounds: &Bounds,
         seconds: u64,
         windows: &mut Windows,
     ) {
-        if let Some(bounds) = bounds {
-            self.set_bounds(bounds);
-        }
+        self.set_bounds(bounds);
         self.totals.add(events.totals());
         let events = events.list();
         self.events = self.events.wrapping_add(events.len() as u64);
@@ -88,13 +86,7 @@ impl Account {
     }
 
     /// What is more of events than their sums.
-    fn add(
-        &mut self,
-        events: &[Event],
-        bounds: Option<&Bounds>,
-        seconds: u64,
-        windows: &mut Windows,
-    ) {
+    fn add(&mut self, events: &[Event], bounds: &Bounds, seconds: u64, windows: &mut Windows) {
         // Apart from the rest, for the processor's registers.
         let (mut pairing, mut last, mut met) = (self.pairing.clone(), self.last, self.met);
         let mut set_last = |at: usize, value| {
@@ -107,18 +99,14 @@ impl Account {
                 Some(EventType::XferTime) => {
                     pairing.push(Some(EventType::XferTime), value);
                     let time = Scaled::from(value);
-                    if let Some(bounds) = bounds {
-                        self.xfer_time.count(bounds.find(time));
-                    }
+                    self.xfer_time.count(bounds.find(time));
                     windows.xfer_time.record(time);
                     set_last(4, value);
                 }
                 Some(EventType::XferPostTime) => {
                     pairing.cut();
                     let time = Scaled::from(value);
-                    if let Some(bounds) = bounds {
-                        self.post_time.count(bounds.find(time));
-                    }
+                    self.post_time.count(bounds.find(time));
                     windows.post_time.record(time);
                     set_last(5, value);
                 }
@@ -316,7 +304,7 @@ mod tests {
             .collect();
         let mut windows = Windows::new(Instant::now());
         let events = Events::of(&events);
-        account.count(&events, cuts, Some(bounds), 1234, &mut windows);
+        account.count(&events, cuts, bounds, 1234, &mut windows);
     }
 
     #[test]

@@ -128,7 +128,7 @@ fn another_users_files_have_the_same_names() {
 }
 
 #[test]
-fn stores_follow_rings_and_rings_follow_stores() {
+fn a_ring_and_stores_of_one_name_are_instances_of_their_own() {
     let mut replay = Replay::new("retain = \"30s\"");
     // The file of an agent that has exited is looked at again only some time later.
     replay.hide("control.files.refused");
@@ -157,7 +157,7 @@ fn stores_follow_rings_and_rings_follow_stores() {
     replay.step("it exits");
     let next = replay.store(&Who::named("ring").rank("0"), 4);
     replay.send(&next, &[(TX_BYTES, 10)]);
-    replay.step("it comes back with a store");
+    replay.step("a store of the same name");
     replay.core.kill();
     replay.send(&next, &[(TX_BYTES, 10)]);
     replay.send(&store, &[(TX_BYTES, 300)]);

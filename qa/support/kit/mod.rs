@@ -247,6 +247,31 @@ impl Core {
         written.expect("ours");
     }
 
+    /// Kills the daemon as it has not yet released the slots of its last batch, and leaves what 0.1.0 left of one agent that had
+    /// gone over from a ring to a store, or back: `kept` has what both instances had.
+    pub fn kill_with_one_record(&mut self, kept: &str, gone: &str) {
+        self.kill();
+        let file = StateFile::open(&self.home.state).expect("ours");
+        let boot = state::boot_id().expect("of this boot");
+        let found = State::take(&file, boot).expect("readable");
+        let mut found = found.expect("nothing else has the state file locked");
+        let of = |name: &str| {
+            let mut records = found.records.iter();
+            let record = records.find(|(_, saved)| saved.name.instance == name);
+            record.expect("an agent of that name").clone()
+        };
+        let ((kept, mut saved), (gone, other)) = (of(kept), of(gone));
+        saved.entry.account.totals.add(&other.entry.account.totals);
+        saved.entry.store = saved.entry.store.or(other.entry.store);
+        saved.entry.commit = saved.entry.commit.or(other.entry.commit);
+        if let Some(commit) = &mut saved.entry.commit {
+            commit.released = false;
+        }
+        found.state.replace(kept, &saved.entry).expect("whole");
+        let nothing = Default::default();
+        found.state.retire(Some(gone), &nothing).expect("whole");
+    }
+
     /// Starts the daemon with the state file that the last one left.
     pub fn start(&mut self) {
         let file = StateFile::open(&self.home.state).expect("ours");

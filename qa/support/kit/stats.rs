@@ -24,7 +24,7 @@ impl Stats {
                 Duration::from_secs(60) * number / u32::try_from(events.len()).expect("few");
             windows.advance(start + after);
             let event = Event::new(EventType::ALL.get(kind).copied(), value);
-            account.count(&Events::of(&[event]), &[], Some(&bounds), 0, &mut windows);
+            account.count(&Events::of(&[event]), &[], &bounds, 0, &mut windows);
         }
         account.cut();
         Self { account, windows }

@@ -46,15 +46,6 @@ impl Agent {
         windows.advance(now.instant);
         let mut ledger = Ledger::new(entry, windows, *record, now, books);
         let starts = ledger.entry.starts;
-        // A ring that it had before is written to again, in place: it has gone over to that.
-        if ledger.entry.store.is_some() && sources.iter().any(Source::has_news) {
-            let is_over = !ledger.is_early();
-            match store.take_if(|store| store.is_abandoned(now.instant)) {
-                Some(left) => outcome.gone.push(left.go(now.instant, &mut ledger)),
-                None if store.is_none() && is_over => ledger.entry.retire_store(now.stamp),
-                None => {}
-            }
-        }
         #[cfg(test)]
         if self.fails {
             // As if it failed between the commit and the totals of the host.
@@ -115,7 +106,7 @@ impl Agent {
     fn life(&self, now: &Now, lifetimes: Lifetimes) -> Life {
         let rings = self.sources.iter().map(|source| &source.presence);
         let lives = rings.chain(self.store.iter().map(|store| &store.presence));
-        let lately = (self.entry.account.events > 0 || self.entry.store.is_some())
+        let lately = (self.entry.account.events > 0 || self.has_stores())
             && self.idle(now) < lifetimes.retain;
         let lives = lives.map(|presence| presence.life(lately));
         match lives.max_by_key(|life| life.rank()) {

@@ -51,9 +51,7 @@ impl Agent {
     }
 
     fn labelled_source(&self) -> &'static str {
-        let is_store = self.entry.store.is_some();
-        self.source_kind()
-            .unwrap_or(if is_store { "store" } else { "ring" })
+        if self.has_stores() { "store" } else { "ring" }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::producer::life::Life;
 use crate::ring::source::{Mode, Source};
 use crate::store::{SCHEMA, Store};
 use crate::totals::Buckets;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// The first wire version that tells of drops.
@@ -22,26 +22,15 @@ impl Agent {
     /// The file of its store, or else of its ring; `None`: it had a store, which is let go.
     #[must_use]
     pub fn path(&self) -> Option<PathBuf> {
-        let of_ring = || {
-            let is_ring = self.name.part.is_empty() || self.ring_directory.is_some();
-            is_ring.then(|| self.ring_directory().join(&self.name.raw))
-        };
-        let store = self.store.as_ref().map(|store| store.path().to_owned());
-        store.or_else(of_ring)
-    }
-
-    /// The directory of the file of its store, or else of its ring.
-    pub(crate) fn shown_directory(&self) -> &Path {
-        match &self.store {
-            Some(store) => store.path().parent().unwrap_or(store.path()),
-            None => self.ring_directory(),
+        match self.has_stores() {
+            true => Some(self.store.as_ref()?.path().to_owned()),
+            false => Some(self.name.directory.join(&self.name.raw)),
         }
     }
 
-    /// What only rings tell, of an agent that has one, or may have had.
+    /// What only rings tell.
     pub fn of_ring<T>(&self, value: T) -> Option<T> {
-        let is_ring = self.entry.store.is_none() || self.entry.account.events > 0;
-        (is_ring || !self.sources.is_empty()).then_some(value)
+        (!self.has_stores()).then_some(value)
     }
 
     /// How many transfers a range of a histogram has; `None`: a store does not tell.
@@ -149,7 +138,7 @@ impl Agent {
         // The version is in both halves.
         let of_commit = || Some(self.entry.commit?.ring.versions >> 32);
         let version = self.ring().map(|ring| ring.version().into());
-        let tells = version.or_else(of_commit) >= Some(TELLS_DROPS) || self.entry.store.is_some();
+        let tells = version.or_else(of_commit) >= Some(TELLS_DROPS) || self.has_stores();
         (tells || dropped > 0).then_some(dropped)
     }
 

@@ -48,8 +48,6 @@ pub struct Entry {
     pub store: Option<Seen>,
     /// The time of the last update of the stores that it had before: nanoseconds of CLOCK_MONOTONIC.
     pub store_retired: u64,
-    /// A hash of the local rank that its last store had, 0 if it never had a store.
-    pub store_rank: u64,
 }
 
 impl Entry {
@@ -145,7 +143,8 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
     ]);
     put.all(commit.print.to_words());
     put.all(commit.next);
-    put.all([entry.store_retired, entry.store_rank]);
+    // 0.1.0 had a local rank there.
+    put.all([entry.store_retired, 0]);
     let nothing = Seen::nothing(StoreId::default());
     entry.store.as_ref().unwrap_or(&nothing).put(&mut put);
     put.all([0; VACATED]);
@@ -183,6 +182,8 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
         observed: has(OBSERVED),
         released: has(GIVEN_BACK),
     };
+    // The second was a local rank, which 0.1.0 kept.
+    let [store_retired, _] = get.all();
     let mut entry = Entry {
         account,
         active: has(ACTIVE),
@@ -197,8 +198,7 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
         full,
         highwater,
         commit: has(COMMITTED).then_some(commit),
-        store_retired: get.one(),
-        store_rank: get.one(),
+        store_retired,
         store: Some(Seen::get(&mut get)).filter(|_| has(STORE)),
     };
     let _: [u64; VACATED] = get.all();

@@ -1,0 +1,88 @@
+//! What a look at a store must not miss or believe.
+
+use crate::support::kit::Core;
+use crate::support::kit::store_writer::{self, StoreWriter, Who};
+use std::time::{Duration, Instant};
+
+/// Words of a store: NIXL writes them in this order.
+const COUNTER: usize = 94;
+const LAST: usize = 115;
+const UPDATED: usize = 3;
+
+#[test]
+fn what_a_look_in_the_midst_of_a_flush_missed_is_read_at_the_next() {
+    let mut core = Core::new("");
+    let store = core.store(&Who::named("a"));
+    core.send(&store, 1);
+    core.run(300);
+    assert_eq!(core.status("a"), "idle");
+    store.put(COUNTER, 2);
+    core.run(1);
+    store.put(LAST, 77);
+    store.put(UPDATED, store_writer::monotonic() + 300 * 1_000_000_000);
+    core.run(2);
+    assert_eq!(core.value("last.tx_bytes", "a"), 77);
+    assert_eq!(core.status("a"), "live");
+}
+
+#[test]
+fn a_time_to_come_is_a_lie_by_which_no_later_store_is_judged() {
+    let mut core = Core::new("");
+    let liar = core.store(&Who::named("a"));
+    liar.put(UPDATED, u64::MAX);
+    core.run(2);
+    drop(liar);
+    let store = core.store(&Who::named("a"));
+    core.send(&store, 5);
+    core.run(2);
+    drop(store);
+    core.kill();
+    let short = core.store(&Who::named("a"));
+    core.send(&short, 7);
+    drop(short);
+    core.start();
+    core.run(5);
+    assert_eq!(core.host_sent(), 12);
+}
+
+#[test]
+fn a_store_that_is_cut_short_counts_nothing_twice_when_it_grows_again() {
+    let mut core = Core::new("");
+    let store = core.store(&Who::named("a"));
+    core.send(&store, 100);
+    core.run(2);
+    let path = core.text("agent.path", "a").expect("attached");
+    let file = std::fs::File::options().write(true).open(path);
+    let file = file.expect("there");
+    for len in [100, 6_800] {
+        file.set_len(len).expect("resized");
+        core.run(5);
+    }
+    assert_eq!(core.host_sent(), 100);
+}
+
+#[test]
+fn many_agents_of_one_name_cost_no_more_than_many_of_many() {
+    let time = |named: fn(u64) -> String| {
+        let mut core = Core::new("");
+        let mut all: Vec<StoreWriter> = Vec::new();
+        let mut took = Duration::ZERO;
+        for _ in 0..3 {
+            for _ in 0..200 {
+                let number = all.len() as u64;
+                let who = Who::named(named(number)).pid(1_000_000 + number);
+                all.push(core.store(&who));
+            }
+            let started = Instant::now();
+            core.run(3);
+            took = started.elapsed();
+        }
+        assert_eq!(core.sent().len(), all.len());
+        took
+    };
+    let (many, one) = (time(|number| format!("a{number}")), time(|_| "a".into()));
+    assert!(
+        one < 8 * many + Duration::from_millis(200),
+        "{one:?} {many:?}"
+    );
+}
