@@ -4,3 +4,4 @@ pub mod directory;
 pub mod discover;
 pub mod name;
 pub mod scan;
+pub mod store;

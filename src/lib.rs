@@ -1,7 +1,6 @@
 //! pmdanixl, the Performance Co-Pilot agent (PMDA) for the telemetry of NVIDIA NIXL.
 //!
-//! Modules in their order: each imports only modules above it. `qa/packaging/imports.rs` checks that, and lists what is still to be
-//! done.
+//! Modules in their order: each imports only modules above it, as `qa/packaging/imports.rs` checks.
 //!
 //! | module | owns |
 //! | --- | --- |
@@ -18,13 +17,14 @@
 //! | [`find`] | directories that are scanned, candidates in them, rejections |
 //! | [`rights`] | user, capabilities, Landlock |
 //! | [`state`] | the state file, which makes totals survive a kill |
+//! | [`source`] | attached files: a ring that is drained or followed, a store that is read |
 //! | [`ids`] | instance ids that survive a boot; worker thread |
 //! | [`agents`] | agents by name, and one tick: scan, drain, publish |
 //! | [`metrics`] | the metric table |
 //! | [`check`] | `--check` |
 //! | [`pcp`] | libpcp_pmda: callbacks, results, instance domains, the event loop |
 //!
-//! Data goes from `ring` or `store` into the totals of an agent (`agents`), from there to `state` and, at a fetch, through
+//! Data goes from a `source` into the totals of an agent (`agents`), from there to `state` and, at a fetch, through
 //! `metrics` to `pcp`. ARCHITECTURE.md has the way of an event, the threads and the words.
 
 pub mod agents;
@@ -43,6 +43,7 @@ pub mod producer;
 pub mod rights;
 pub mod ring;
 pub mod shm;
+pub mod source;
 pub mod state;
 pub mod store;
 pub mod totals;

@@ -19,7 +19,6 @@ pub mod gaps;
 pub mod layout;
 mod print;
 pub mod protocol;
-pub mod source;
 pub mod sparse;
 pub use print::{Print, Slot};
 use protocol::Consumer;

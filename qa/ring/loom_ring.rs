@@ -3,7 +3,7 @@
 //!
 //! Its limits: as many interruptions as `explore` says, a ring of four slots, and loads that see no store from the future, which
 //! loom does not have. A restart's stores are taken to be seen in their order, as on x86; in any order, the model finds batches
-//! that are none. A restart of a ring whose `read_pos` is 0 is not in it: the file's identity tells that (`src/ring/source/counting.rs`).
+//! that are none. A restart of a ring whose `read_pos` is 0 is not in it: the file's identity tells that (`src/source/ring/counting.rs`).
 //!
 //! What holds with the orderings as they are fails where they are weakened, which is tested as well.
 
@@ -212,7 +212,7 @@ const NEW: Range<u32> = 10..11;
 fn a_restart_while_the_ring_is_drained<const WEAK: u8>() {
     explore(|| {
         let ring = Arc::new(Ring::<WEAK>::new(4));
-        // Not from the start of the ring on: there it takes the file's identity to tell (see src/ring/source/counting.rs).
+        // Not from the start of the ring on: there it takes the file's identity to tell (see src/source/ring/counting.rs).
         assert!(ring.push(0) && ring.push(1));
         assert_eq!(ring.consumer().release(0, 2), Ok(()));
         assert!(OLD.clone().all(|number| ring.push(number)));

@@ -227,7 +227,7 @@ mod tests {
     fn a_store_that_nobody_changes_is_passed_over() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("nixl.4242.17.0.mmap");
-        fs::write(&path, crate::store::tests::bytes()).expect("written");
+        fs::write(&path, crate::store::format::tests::store("a", "0", &[1.0])).expect("written");
         let mut agents = Agents::new(&Config {
             telemetry_dir: Vec::new(),
             multiproc_dir: vec![DirectoryPattern {

@@ -5,8 +5,8 @@ use super::forget::Forgetting;
 use super::{AgentKey, Agents, Change, FIRST_LOOK};
 use crate::config::Config;
 use crate::find::directory;
-use crate::ring::source::Mode;
-use crate::store::Store;
+use crate::source::ring::Mode;
+use crate::source::store::Store;
 use std::time::Instant;
 
 impl Agents {

@@ -6,8 +6,8 @@
 //! nothing had been. Only a file that nobody has, and that is empty, is removed.
 
 use crate::base::file;
-use crate::ring::source::Source;
 use crate::shm::{Lease, LeaseKind};
+use crate::source::ring::Source;
 use crate::state::ledger::Ledger;
 use nix::errno::Errno;
 use nix::fcntl::{RenameFlags, renameat2};

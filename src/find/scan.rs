@@ -62,7 +62,7 @@ pub fn open(
 ) -> Result<Opened, Refusal> {
     let is_store = holds.stores && (!holds.rings || store::is_store_name(name));
     if is_store {
-        let candidate = store::open(directory, name, facts, terms)?;
+        let candidate = super::store::open(directory, name, facts, terms)?;
         Ok(Opened::Store(Box::new(candidate)))
     } else {
         discover::open(directory, name, facts, terms).map(Opened::Ring)

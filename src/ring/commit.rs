@@ -270,7 +270,7 @@ impl Identity {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::ring::layout::{CAPACITY, Header, Layout, VERSIONS, WRITE_POS};
     use std::fs::File;
@@ -283,14 +283,14 @@ pub(super) mod tests {
     }
 
     /// A v4 ring of 16 slots with these words in the slots from 0 on, and the commit of its batch `from..upto`.
-    pub(in crate::ring) struct Table {
+    pub(crate) struct Table {
         file: File,
-        pub(in crate::ring) ring: Ring,
-        pub(in crate::ring) commit: Commit,
+        pub(crate) ring: Ring,
+        pub(crate) commit: Commit,
     }
 
     impl Table {
-        pub(in crate::ring) fn new(from: u64, upto: u64) -> Self {
+        pub(crate) fn new(from: u64, upto: u64) -> Self {
             let file = tempfile::tempfile().expect("a temporary file");
             file.set_len(Layout::V4.file_len(16).expect("small"))
                 .expect("room");
@@ -367,7 +367,7 @@ pub(super) mod tests {
         }
 
         /// Where the producer is when its position is looked at once more.
-        pub(in crate::ring) fn moves_on(&self, write_pos: u64) {
+        pub(crate) fn moves_on(&self, write_pos: u64) {
             write_word(&self.file, WRITE_POS, write_pos);
         }
 

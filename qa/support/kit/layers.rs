@@ -3,7 +3,7 @@
 
 use pmdanixl::producer::facts::Facts;
 use pmdanixl::producer::writer::Writer;
-use pmdanixl::ring::source::counting::SWAPPED;
+use pmdanixl::source::ring::counting::SWAPPED;
 use pmdanixl::state::record::RECORD_WORDS;
 use std::sync::atomic::Ordering;
 

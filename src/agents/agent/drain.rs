@@ -4,11 +4,11 @@ use super::{Agent, Now};
 use crate::base::file::FileId;
 use crate::config::Lifetimes;
 use crate::producer::life::Life;
-use crate::ring::source::{Drained, Source};
 use crate::shm::Broken;
+use crate::source::ring::{Drained, Source};
+use crate::source::store::Found;
 use crate::state::ledger::{Books, Ledger};
 use crate::state::record::Name;
-use crate::store::Found;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 

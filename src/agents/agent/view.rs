@@ -3,8 +3,9 @@
 use super::{Agent, Now};
 use crate::event::EventType;
 use crate::producer::life::Life;
-use crate::ring::source::{Mode, Source};
-use crate::store::{SCHEMA, Store};
+use crate::source::ring::{Mode, Source};
+use crate::source::store::Store;
+use crate::store::SCHEMA;
 use crate::totals::Buckets;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,0 +1,132 @@
+//! Opens a file in a directory of stores, and checks that it is one.
+
+use super::discover;
+use crate::base::file::FileFacts;
+use crate::config::Terms;
+use crate::error::Refusal;
+use crate::shm::unlocked;
+use crate::store::{Candidate, Description, LEN, check_schema, is_store_name};
+use nix::errno::Errno;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+
+/// Opens a file in a directory of stores and checks it.
+///
+/// # Errors
+/// Why the file is left alone.
+pub fn open(
+    directory: &OwnedFd,
+    name: &OsStr,
+    facts: &FileFacts,
+    terms: &Terms,
+) -> Result<Candidate, Refusal> {
+    if !is_store_name(name) {
+        return Err(Refusal::Name);
+    }
+    discover::check_kind(facts, terms.owners.as_deref(), facts.size == LEN as u64)?;
+    let file = discover::open_to_read(directory, name, facts, true)?;
+    // Another schema may have another size.
+    let mut head = [0; 16];
+    read(&file, &mut head)?;
+    let (magic, schema) = head.split_at(8);
+    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
+    check_schema([word(magic), word(schema)])?;
+    if facts.size != LEN as u64 {
+        return Err(Refusal::StoreSize { size: facts.size });
+    }
+    let mut bytes = [0; LEN];
+    read(&file, &mut bytes)?;
+    Ok(Candidate {
+        description: Description::parse(&bytes)?,
+        file,
+        facts: *facts,
+    })
+}
+
+fn read(file: &File, bytes: &mut [u8]) -> Result<(), Refusal> {
+    unlocked::read_start(file, bytes).map_err(|err| match err.raw_os_error() {
+        Some(errno) => io_refusal("read", errno),
+        None => Refusal::StoreSize {
+            size: file.metadata().map_or(0, |meta| meta.len()),
+        },
+    })
+}
+
+fn io_refusal(what: &'static str, errno: i32) -> Refusal {
+    let errno = Errno::from_raw(errno);
+    Refusal::Io { what, errno }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::file;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    const NAME: &str = "nixl.4242.17.0.mmap";
+
+    fn check(change: impl FnOnce(&Path)) -> Result<Candidate, Refusal> {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join(NAME);
+        std::fs::write(&path, crate::store::format::tests::store("a", "0", &[1.0]))
+            .expect("written");
+        change(&path);
+        let fd = File::open(dir.path()).expect("there").into();
+        let name = OsStr::new(NAME);
+        let facts = file::facts(&fd, name).expect("there");
+        open(&fd, name, &facts, &Terms::default())
+    }
+
+    fn resize(len: u64) -> impl FnOnce(&Path) {
+        move |path| {
+            let file = File::options().write(true).open(path).expect("there");
+            file.set_len(len).expect("resized");
+        }
+    }
+
+    #[test]
+    fn a_file_as_nixl_makes_it_is_a_store_and_another_is_not() {
+        assert_eq!(check(|_| ()).expect("a store").description.agent, "a");
+        for len in [16, 6_792, 6_801, 1 << 40] {
+            let refusal = check(resize(len)).expect_err("no store");
+            assert_eq!(refusal, Refusal::StoreSize { size: len });
+        }
+        let refusal = check(resize(15)).expect_err("no store");
+        assert_eq!(refusal, Refusal::StoreSize { size: 15 });
+        let refusal = check(|path| {
+            std::fs::rename(path, path.with_extension("x")).expect("renamed");
+            symlink("nixl.4242.17.0.x", path).expect("made");
+        });
+        assert!(matches!(refusal, Err(Refusal::Kind { .. })), "{refusal:?}");
+        let refusal = check(|path| {
+            std::fs::hard_link(path, path.with_extension("x")).expect("made");
+        });
+        assert!(
+            matches!(
+                refusal,
+                Err(Refusal::Links {
+                    links: 2,
+                    ring_size: true
+                })
+            ),
+            "{refusal:?}"
+        );
+    }
+
+    #[test]
+    fn a_later_schema_is_told_whatever_its_size() {
+        let refusal = check(|path| {
+            let mut bytes = crate::store::format::tests::store("a", "0", &[1.0]);
+            bytes[8] = 2;
+            bytes.truncate(128);
+            std::fs::write(path, bytes).expect("written");
+        });
+        let refusal = refusal.expect_err("no store");
+        assert!(
+            refusal.is_unsupported() && refusal.concerns_a_ring(),
+            "{refusal}"
+        );
+    }
+}
