@@ -1,4 +1,298 @@
 //! Attached files: rings that are drained or followed, and stores that are read.
+//!
+//! [`TrackedFile`] is what both are: a file of somebody, somewhere, that a process may or may not write to. [`Reader`] is how its
+//! telemetry is read.
+
+use crate::base::file::{FileFacts, FileId};
+use crate::error::{Refusal, RingFault};
+use crate::producer::presence::{Presence, Seen};
+use crate::producer::survey::Mappers;
+use crate::producer::writer::Holder;
+use crate::ring::candidate::Candidate;
+use crate::ring::commit::Commit;
+use crate::shm::{LeaseKind, Rest};
+use crate::state::ledger::Ledger;
+use nix::sys::stat::fstat;
+use ring::{Mode, RingReader};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use store::StoreReader;
 
 pub mod ring;
 pub mod store;
+
+/// An attached file: which one, whose and where it is, and whether a process still writes to it.
+#[derive(Debug)]
+pub struct TrackedFile {
+    /// What stat(2) said when it was opened.
+    pub facts: FileFacts,
+    /// Where it is.
+    pub path: PathBuf,
+    /// Whether a process still writes to it.
+    pub presence: Presence,
+    /// It cannot be removed.
+    stays: bool,
+}
+
+impl TrackedFile {
+    fn new(
+        descriptor: &File,
+        facts: FileFacts,
+        path: PathBuf,
+        lease: LeaseKind,
+        now: Instant,
+    ) -> Self {
+        Self {
+            presence: Presence::new(descriptor, &facts, lease, now),
+            facts,
+            path,
+            stays: false,
+        }
+    }
+
+    /// The directory that it is in.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        self.path.parent().unwrap_or(&self.path)
+    }
+}
+
+/// How the telemetry in a file is read.
+#[derive(Debug)]
+pub enum Reader {
+    /// It is a ring.
+    Ring(Box<RingReader>),
+    /// It is a store.
+    Store(Box<StoreReader>),
+}
+
+/// An attached file, and how it is read.
+#[derive(Debug)]
+pub struct Source {
+    /// The file.
+    pub file: TrackedFile,
+    /// How it is read.
+    pub reader: Reader,
+}
+
+/// What a drain found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drained {
+    /// Events.
+    Events,
+    /// Nothing, but somebody has the file who may still write some.
+    Held,
+    /// Nothing, and nobody is known who could write.
+    Silent,
+    /// Nothing, and certainly nobody who could write, and the file is unlinked: nothing will ever come.
+    Gone,
+    /// It is no longer what was attached.
+    Broken(RingFault),
+}
+
+impl Source {
+    /// Maps a candidate and locks it. `before` is the last batch that was counted of the agent's rings, before now or before
+    /// the daemon was started: if it is of this ring, what became of it is decided at the next drain.
+    ///
+    /// # Errors
+    /// Why it cannot be mapped.
+    pub fn ring(
+        candidate: Candidate,
+        path: PathBuf,
+        before: Option<&Commit>,
+        now: Instant,
+    ) -> Result<Self, Refusal> {
+        let facts = candidate.facts;
+        let reader = RingReader::attach(candidate, before, now)?;
+        Ok(Self {
+            file: TrackedFile::new(reader.descriptor(), facts, path, LeaseKind::Alone, now),
+            reader: Reader::Ring(Box::new(reader)),
+        })
+    }
+
+    /// Which file it is.
+    #[must_use]
+    pub fn id(&self) -> FileId {
+        self.file.facts.id
+    }
+
+    /// The file's owner.
+    #[must_use]
+    pub fn uid(&self) -> u32 {
+        self.file.facts.uid
+    }
+
+    /// Its ring; `None`: it is a store.
+    #[must_use]
+    pub fn as_ring(&self) -> Option<&RingReader> {
+        match &self.reader {
+            Reader::Ring(ring) => Some(ring),
+            Reader::Store(_) => None,
+        }
+    }
+
+    /// Its store; `None`: it is a ring.
+    #[must_use]
+    pub fn as_store(&self) -> Option<&StoreReader> {
+        match &self.reader {
+            Reader::Ring(_) => None,
+            Reader::Store(store) => Some(store),
+        }
+    }
+
+    /// Counts what came since the last time.
+    pub fn drain(&mut self, now: Instant, ledger: &mut Ledger) -> Drained {
+        let file = &mut self.file;
+        let found = match &mut self.reader {
+            Reader::Ring(ring) => ring.drain(file, now, ledger),
+            Reader::Store(store) => store.look(now, ledger),
+        };
+        match found {
+            // What a store's agent had to say before its end, which is for good, is no sign of life.
+            Ok(true) if self.as_ring().is_some() || !self.file.presence.is_abandoned() => {
+                self.file.presence.saw_events(now, ledger.check_every());
+                Drained::Events
+            }
+            Ok(_) => self.check(now, ledger),
+            // What the producer left there is the producer's; the new ring is drained from its start at the next tick.
+            Err(RingFault::Restarted) => Drained::Events,
+            // Nothing is known, so that nothing has changed: what was begun is settled at the next tick.
+            Err(RingFault::Unseen) => Drained::Held,
+            Err(fault) => Drained::Broken(fault),
+        }
+    }
+
+    /// Finds out who has a file in which nothing happens.
+    fn check(&mut self, now: Instant, ledger: &mut Ledger) -> Drained {
+        let Self { file, reader } = self;
+        let seen = file
+            .presence
+            .check(reader.descriptor(), now, ledger.check_every());
+        match (seen, reader) {
+            (Seen::Started, Reader::Ring(ring)) if ring.may_have_started() => {
+                let renewed = ring.started(file, ledger);
+                renewed.map_or(Drained::Held, |()| Drained::Events)
+            }
+            (Seen::Held | Seen::Started, _) => Drained::Held,
+            // What its last writer wrote before it ended, and after it was looked at here.
+            (Seen::Gone, Reader::Ring(ring)) if ring.is_drained() == Ok(true) => Drained::Gone,
+            (Seen::Gone | Seen::Silent, _) => Drained::Silent,
+        }
+    }
+
+    /// Whether nothing waits and, asked now, nobody has the file, or somebody may: then the file's facts, from before that was
+    /// asked, by which a later start of its agent can be told.
+    pub fn spent(&mut self, now: Instant, also_held: bool) -> Option<FileFacts> {
+        let facts = self.current_facts()?;
+        // A ring that is no longer what it was is for the next drain to find out.
+        let may_go = self.is_abandoned(now) || also_held;
+        (may_go && self.reader.is_drained()).then_some(facts)
+    }
+
+    /// The file's facts as they are now.
+    #[must_use]
+    pub fn current_facts(&self) -> Option<FileFacts> {
+        Some(FileFacts::new(&fstat(self.reader.descriptor()).ok()?))
+    }
+
+    /// Whether, asked now, nobody else has the file.
+    pub fn is_abandoned(&mut self, now: Instant) -> bool {
+        let holder = self.file.presence.ask_kernel(self.reader.descriptor(), now);
+        holder == Holder::Nobody
+    }
+
+    /// True if it may be written to again, as far as the kernel tells: a ring by its agent's next start.
+    #[must_use]
+    pub fn may_return(&self) -> bool {
+        let presence = &self.file.presence;
+        !presence.is_unlinked() && (self.as_ring().is_some() || !presence.is_abandoned())
+    }
+
+    /// For how long the kernel has said that nobody else has the file, if it can be removed as far as is known.
+    #[must_use]
+    pub fn abandoned_for(&self, now: Instant) -> Option<Duration> {
+        let is_drained_here = self.as_ring()?.mode() == Mode::Drain;
+        let removable = is_drained_here && !self.file.stays && !self.file.presence.is_unlinked();
+        self.file.presence.abandoned_for(now).filter(|_| removable)
+    }
+
+    /// Its file cannot be removed, so that it is not tried again.
+    pub fn stays(&mut self) {
+        self.file.stays = true;
+    }
+
+    /// The file has another name now, in the same directory.
+    pub fn moved_to(&mut self, name: &OsStr) {
+        self.file.path.set_file_name(name);
+    }
+
+    /// A second descriptor of the same opening, which does not count as another for a lease.
+    ///
+    /// # Errors
+    /// There is none to be had.
+    pub fn descriptor(&self) -> io::Result<File> {
+        self.reader.descriptor().try_clone()
+    }
+
+    /// Counts all events that wait; whether none is left.
+    ///
+    /// # Errors
+    /// It is no longer the ring that was attached.
+    pub fn drain_out(&mut self, ledger: &mut Ledger) -> Result<bool, RingFault> {
+        match &mut self.reader {
+            Reader::Ring(ring) => ring.drain_out(&mut self.file, ledger),
+            Reader::Store(_) => Ok(true),
+        }
+    }
+
+    /// A scan of /proc begins that may show who writes.
+    pub fn begin_survey(&mut self) {
+        self.file.presence.begin_survey(self.reader.descriptor());
+    }
+
+    /// Takes what it showed.
+    pub fn end_survey(&mut self, mappers: &Mappers) {
+        let file = &mut self.file;
+        file.presence.end_survey(mappers, &file.facts, &file.path);
+    }
+
+    /// Until when a drain would find what the last one found, unless something happens in the file, where it is asked so often
+    /// who has it; `None`: it may find more.
+    #[must_use]
+    pub fn quiet_until(&self, check_every: Duration, now: Instant) -> Option<Instant> {
+        let next = self.file.presence.next_check(check_every);
+        match &self.reader {
+            Reader::Ring(ring) => ring.quiet_until(next),
+            Reader::Store(store) => store.is_quiet(now).then_some(next),
+        }
+    }
+
+    /// By which it can be seen whether anything happens in it.
+    #[must_use]
+    pub fn rest(&self) -> Option<Rest> {
+        match &self.reader {
+            Reader::Ring(ring) => ring.rest(),
+            Reader::Store(store) => store.rest(),
+        }
+    }
+}
+
+impl Reader {
+    fn descriptor(&self) -> &File {
+        match self {
+            Reader::Ring(ring) => ring.descriptor(),
+            Reader::Store(store) => store.descriptor(),
+        }
+    }
+
+    /// Whether nothing waits.
+    fn is_drained(&self) -> bool {
+        match self {
+            Reader::Ring(ring) => ring.is_drained() == Ok(true),
+            Reader::Store(_) => true,
+        }
+    }
+}

@@ -1,5 +1,5 @@
 //! Real NIXL agents that change their exporter from start to start, between rings and stores, while pmdanixl is killed and
-//! started anew: one instance, with all that they ever did.
+//! started anew: an instance for each exporter, with all that they ever did by it.
 
 use crate::support::endpoint::Stores;
 use crate::support::kill::{kill_process, wait_for_orphans};
@@ -14,8 +14,8 @@ use std::sync::{Mutex, PoisonError};
 /// They use both processors of a small machine, so that they take turns.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Adds what an agent did to what is expected of its instance.
-fn expect(expected: &mut Values, did: &Value) {
+/// Adds what an agent did to what is expected of its instance, whose name ends so.
+fn expect(expected: &mut Values, did: &Value, end: &str) {
     let agent = did["agent"].as_str().expect("a name");
     for metric in event_metrics() {
         let name = metric.rsplit('.').next().expect("a name");
@@ -23,7 +23,7 @@ fn expect(expected: &mut Values, did: &Value) {
         let known = did[name].as_u64().or(did["errors"][name].as_u64());
         if let Some(known) = known {
             let instances = expected.entry(metric).or_default();
-            *instances.entry(agent.to_owned()).or_default() += known;
+            *instances.entry(format!("{agent}{end}")).or_default() += known;
         }
     }
 }
@@ -63,7 +63,8 @@ fn change(rings: impl Fn(&Home) -> std::path::PathBuf) {
         }
         process.start("--prefix kv --transfers 40 --errors 2 --read-every 3 --keep");
         let did = process.done().expect("it goes on");
-        did.iter().for_each(|did| expect(&mut expected, did));
+        let (kind, end) = [("ring", ""), ("store", "@2")][turn % 2];
+        did.iter().for_each(|did| expect(&mut expected, did, end));
         if turn % 3 == 1 {
             kill_pmdanixl(&mut pmcd);
         }
@@ -78,14 +79,15 @@ fn change(rings: impl Fn(&Home) -> std::path::PathBuf) {
             });
         };
         agree(&pmcd);
-        let kind = ["ring", "store"][turn % 2];
-        wait_for(&format!("both have a {kind}"), || {
-            let labels = pmcd.labels(TX_BYTES);
-            let mut both = labels.values();
-            both.all(|labels| labels["source"] == kind).then_some(())
-        });
+        for (instance, labels) in pmcd.labels(TX_BYTES) {
+            assert_eq!(
+                labels["source"] == kind,
+                instance.ends_with("@2") == (kind == "store")
+            );
+        }
         let now = run(pmcd.tool("pmprobe").args(["-I", TX_BYTES]));
-        let before = ids.entry("ids").or_insert_with(|| now.clone());
+        // Two instances at first, and then four.
+        let before = ids.entry(turn.min(1)).or_insert_with(|| now.clone());
         assert_eq!((&now, &*said), (&*before, &*said));
         drop(process);
         if turn % 3 == 2 {
@@ -96,11 +98,11 @@ fn change(rings: impl Fn(&Home) -> std::path::PathBuf) {
 }
 
 #[test]
-fn agents_that_change_their_exporter_go_on_where_rings_and_stores_lie_in_one_directory() {
+fn rings_and_stores_of_one_name_go_on_each_by_itself_in_one_directory() {
     change(|home| home.path("stores"));
 }
 
 #[test]
-fn agents_that_change_their_exporter_go_on_where_rings_and_stores_lie_apart() {
+fn rings_and_stores_of_one_name_go_on_each_by_itself_in_two_directories() {
     change(Home::rings);
 }

@@ -8,10 +8,9 @@ use crate::find::scan::Scanner;
 use crate::log;
 use crate::producer::facts::Facts;
 use crate::producer::life::Life;
-use crate::producer::presence::Presence;
 use crate::shm::Broken;
-use crate::source::ring::Source;
-use crate::source::store::Store;
+use crate::source::Source;
+use crate::source::store::StoreReader;
 use crate::state::ledger::{Books, Ledger};
 use crate::state::record::{Entry, Name};
 use crate::state::{RecordId, State};
@@ -54,10 +53,8 @@ pub struct Agent {
     pub(crate) record: Option<RecordId>,
     /// Its instance id, once it had one.
     pub(crate) id: Option<u32>,
-    /// More than one while a ring that was replaced or unlinked is still written to.
+    /// Its rings, or its store. More than one while a ring that was replaced or unlinked is still written to.
     pub(crate) sources: Vec<Source>,
-    /// The store that it has, or had until it left.
-    pub(crate) store: Option<Store>,
     /// The file that it has no place for, and that it may write to: nobody else's is taken for its.
     pub(crate) waits: Option<Waiting>,
     /// Since when it is known to have no file, as of the last look for those that are to be forgotten.
@@ -91,7 +88,6 @@ impl Agent {
             record: None,
             id: None,
             sources: Vec::new(),
-            store: None,
             waits: None,
             bare_since: None,
             places_counted: (None, 0),
@@ -102,20 +98,15 @@ impl Agent {
 
     /// Whether a survey of /proc could tell more of its rings and its store.
     pub(crate) fn asks(&self) -> bool {
-        let store = self.store.as_ref().map(|store| &store.presence);
-        let mut files = self
-            .sources
-            .iter()
-            .map(|source| &source.presence)
-            .chain(store);
-        files.any(Presence::asks)
+        let mut sources = self.sources.iter();
+        sources.any(|source| source.file.presence.asks())
     }
 
     /// Has the next survey of /proc ask about all its files.
     pub(crate) fn ask_again(&mut self) {
-        let store = self.store.as_mut().map(|store| &mut store.presence);
-        let rings = self.sources.iter_mut().map(|source| &mut source.presence);
-        rings.chain(store).for_each(Presence::ask_again);
+        for source in &mut self.sources {
+            source.file.presence.ask_again();
+        }
     }
 
     /// Whether it is to be an instance now that was none, or is to be none any more: then it is from here on.
@@ -196,20 +187,18 @@ impl Agent {
 
     /// Whether a ring or a store of it is attached.
     pub(crate) fn has_files(&self) -> bool {
-        self.store.is_some() || !self.sources.is_empty()
+        !self.sources.is_empty()
     }
 
     /// The attached files.
     pub(crate) fn attached(&self) -> impl Iterator<Item = (FileId, &Path)> {
-        let rings = self
-            .sources
-            .iter()
-            .map(|source| (source.id(), source.path()));
-        let store = self
-            .store
-            .iter()
-            .map(|store| (store.file_id(), store.path()));
-        rings.chain(store)
+        let sources = self.sources.iter();
+        sources.map(|source| (source.id(), &*source.file.path))
+    }
+
+    /// The store that it has, or had until it left.
+    pub(crate) fn store(&self) -> Option<&StoreReader> {
+        self.sources.last()?.as_store()
     }
 
     /// Whether, asked now, certainly nobody writes to any file of it, so that what comes under its name may be its.
@@ -217,30 +206,35 @@ impl Agent {
         self.waits.take_if(|waiting| waiting.is_gone(scanner));
         self.waits.is_none()
             && self
-                .store
-                .as_mut()
-                .is_none_or(|store| store.is_abandoned(now))
-            && self
                 .sources
                 .iter_mut()
                 .all(|source| source.is_abandoned(now))
     }
 
     /// Counts what a store came to that nobody writes to any more; whether the state file turned out to be broken.
-    pub(crate) fn look_at_end(&mut self, store: &mut Store, now: Now, books: &mut Books) -> bool {
+    pub(crate) fn look_at_end(
+        &mut self,
+        store: &mut StoreReader,
+        now: Now,
+        books: &mut Books,
+    ) -> bool {
         let (entry, windows) = (&mut self.entry, &mut self.windows);
         let mut ledger = Ledger::new(entry, windows, self.record, now, books);
-        store.look(now.instant, &mut ledger);
+        // One that is broken says nothing more.
+        let _ = store.look(now.instant, &mut ledger);
         ledger.broken
     }
 
     /// Lets its store go after a last look; which file that was, and whether the state file turned out to be broken.
     pub(crate) fn let_store_go(&mut self, now: Now, books: &mut Books) -> (Option<FileId>, bool) {
-        let store = self.store.take();
+        let store = self.sources.pop();
         let (entry, windows) = (&mut self.entry, &mut self.windows);
         let mut ledger = Ledger::new(entry, windows, self.record, now, books);
-        let gone = store.map(|store| store.go(now.instant, &mut ledger));
-        ledger.entry.retire_store(now.stamp);
+        let gone = store.map(|mut store| {
+            store.drain(now.instant, &mut ledger);
+            store.id()
+        });
+        ledger.retire_store();
         (gone, ledger.broken)
     }
 }
@@ -266,17 +260,17 @@ impl Agent {
             if ledger.in_flight().is_some_and(|ring| ring != source.id()) {
                 continue;
             }
-            let path = log::shown(source.path());
+            let path = log::shown(&source.file.path);
             match removal::remove(directory, source, &mut ledger) {
                 Removal::Done => {
                     let ago = humantime::format_duration(Duration::from_secs(ago.as_secs()));
                     tracing::info!(
                         "agent {instance}: {path} is removed; nothing waits in it, and nobody has had it for {ago}"
                     );
-                    source.presence.unlinked(now);
+                    source.file.presence.unlinked(now);
                 }
                 // Whoever has it now is asked for again in a second.
-                Removal::Left => source.presence.saw_somebody(now),
+                Removal::Left => source.file.presence.saw_somebody(now),
                 Removal::Impossible(errno) => {
                     tracing::warn!("agent {instance}: {path} cannot be removed: {errno}; it stays");
                     source.stays();

@@ -134,21 +134,12 @@ impl Agents {
         if let Some(entry) = kept.and_then(|(state, record)| state.entry(record)) {
             agent.entry = entry;
         }
-        let rings = std::mem::take(&mut agent.sources).into_iter();
-        let mut files: Vec<_> = rings
-            .map(|ring| (ring.id(), ring.path().to_owned(), ring.current_facts()))
-            .collect();
-        if let Some(store) = agent.store.take() {
-            let facts = Some(store.facts());
-            files.push((store.file_id(), store.path().to_owned(), facts));
-        }
-        for (id, path, facts) in files {
-            self.attached.remove(&id);
-            if let (Some(facts), Some(directory), Some(name)) =
-                (facts, path.parent(), path.file_name())
-            {
+        for source in std::mem::take(&mut agent.sources) {
+            self.attached.remove(&source.id());
+            let facts = source.current_facts();
+            if let Some((facts, name)) = facts.zip(source.file.path.file_name()) {
                 self.scanner
-                    .set_aside(directory, name, &facts, Refusal::Failed);
+                    .set_aside(source.file.directory(), name, &facts, Refusal::Failed);
             }
         }
         self.agents.wake(key);

@@ -203,14 +203,6 @@ impl Agents {
         }
         let may_be_held = victim != Victim::Free;
         let mut waiting = None;
-        // What is counted of a store is kept, for when there is room.
-        let store = agent
-            .store
-            .take_if(|store| may_be_held || store.is_abandoned(now));
-        if let Some(store) = store {
-            self.attached.remove(&store.file_id());
-            waiting = Some(Waiting::new(store.path(), store.file_id()));
-        }
         let last = if is_live { 1 } else { agent.sources.len() };
         let (mut kept, mut left) = (Vec::new(), Vec::new());
         for (at, mut source) in std::mem::take(&mut agent.sources).into_iter().enumerate() {
@@ -221,13 +213,13 @@ impl Agents {
             match facts.filter(|_| at < last) {
                 Some(facts) => {
                     self.attached.remove(&source.id());
-                    waiting.get_or_insert_with(|| Waiting::new(source.path(), source.id()));
-                    let holder = match source.presence.is_abandoned() {
+                    waiting.get_or_insert_with(|| Waiting::new(&source.file.path, source.id()));
+                    let holder = match source.file.presence.is_abandoned() {
                         true => Holder::Nobody,
                         false => Holder::Unknown,
                     };
                     let refusal = without_place(holder, max_rings);
-                    left.push((source.path().to_owned(), facts, refusal));
+                    left.push((source.file, facts, refusal));
                 }
                 None => kept.push(source),
             }
@@ -256,9 +248,10 @@ impl Agents {
         }
         // What it lets go is not kept mapped.
         self.agents.wake(key);
-        for (path, facts, refusal) in left {
-            if let Some((directory, name)) = path.parent().zip(path.file_name()) {
-                self.scanner.set_aside(directory, name, &facts, refusal);
+        for (file, facts, refusal) in left {
+            if let Some(name) = file.path.file_name() {
+                self.scanner
+                    .set_aside(file.directory(), name, &facts, refusal);
             }
         }
     }

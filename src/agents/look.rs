@@ -9,7 +9,8 @@ use crate::producer::writer;
 use crate::ring::candidate::{Access, Candidate};
 use crate::ring::commit::Commit;
 use crate::shm::{Broken, LeaseKind};
-use crate::source::ring::{Mode, Source};
+use crate::source::Source;
+use crate::source::ring::Mode;
 use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -94,7 +95,7 @@ impl Agents {
             Some(agent) => agent.entry.commit,
             None => self.commit_of_store_agent(&found),
         };
-        let source = match Source::attach(candidate, file, before.as_ref(), now) {
+        let source = match Source::ring(candidate, file, before.as_ref(), now) {
             Ok(source) => source,
             Err(refusal) => return self.set_aside(&found, refusal),
         };
@@ -104,7 +105,10 @@ impl Agents {
             return;
         };
         agent.waits = None;
-        let commit = source.commit();
+        let Some(ring) = source.as_ring() else {
+            return;
+        };
+        let commit = ring.commit();
         if agent
             .entry
             .commit
@@ -122,13 +126,13 @@ impl Agents {
                 agent.entry.commit = Some(commit);
             }
         }
-        if self.proc_facts && !source.presence.is_abandoned() {
+        if self.proc_facts && !source.file.presence.is_abandoned() {
             agent.wait_until = now + PATIENCE;
         }
         let (capacity, pending) = (header.capacity, header.pending());
         let (version, instance) = (layout.name(), &agent.name.instance);
-        let path = log::shown(source.path());
-        let how = match source.mode() {
+        let path = log::shown(&source.file.path);
+        let how = match ring.mode() {
             Mode::Drain => String::new(),
             Mode::Locked => {
                 "; another process has locked it, so it is only followed until that lock ends"
@@ -144,7 +148,7 @@ impl Agents {
         );
         self.attached.insert(source.id());
         // A ring that is empty and that nobody writes to has nothing to say; it is watched for its agent's return.
-        if pending > 0 || !source.presence.is_abandoned() {
+        if pending > 0 || !source.file.presence.is_abandoned() {
             agent.entry.silent_since = None;
             agent.entry.active = true;
         }

@@ -33,13 +33,6 @@ impl Quiet {
             }
             _ => Duration::MAX,
         };
-        let rings = agent.sources.iter();
-        let rings = rings.map(|source| (source.quiet_until(look), source.rest()));
-        // Of one that has left, the next drain lets it go.
-        let store = agent.store.iter().map(|store| {
-            let until = store.quiet_until(look, now.instant);
-            (until.filter(|_| agent.entry.active), store.rest())
-        });
         let without = if agent.entry.active { look } else { GONE };
         self.until = now.instant.checked_add(left.min(without));
         self.file = None;
@@ -48,7 +41,11 @@ impl Quiet {
         let is_settled = agent.entry.active == agent.shown;
         // Of several rings not all may have had their turn.
         let is_whole = agent.sources.len() < 2 || is_whole;
-        for (number, (until, rest)) in rings.chain(store).enumerate() {
+        for (number, source) in agent.sources.iter().enumerate() {
+            let rest = source.rest();
+            let until = source.quiet_until(look, now.instant);
+            // The store of one that has left is let go by the next drain.
+            let until = until.filter(|_| agent.entry.active || source.as_ring().is_some());
             let earliest = self.until.zip(until).map(|(one, other)| one.min(other));
             self.until = earliest.filter(|_| rest.is_some());
             match number {

@@ -6,7 +6,6 @@ use super::{AgentKey, Agents, Change, FIRST_LOOK};
 use crate::config::Config;
 use crate::find::directory;
 use crate::source::ring::Mode;
-use crate::source::store::Store;
 use std::time::Instant;
 
 impl Agents {
@@ -32,17 +31,11 @@ impl Agents {
         for (key, agent) in self.agents.iter_mut() {
             let had_files = agent.attached().next().is_some();
             let mut is_to_be_found = false;
-            let is_configured =
-                directory::is_configured(&config.telemetry_dir, &agent.name.directory);
-            let is_kept = |store: &Store| {
-                let directory = store.path().parent().unwrap_or(store.path());
-                let owners = config.owners.as_ref();
-                let is_configured = directory::is_configured(&config.multiproc_dir, directory);
-                is_configured && owners.is_none_or(|owners| owners.contains(&store.uid()))
+            let patterns = match agent.has_stores() {
+                true => &config.multiproc_dir,
+                false => &config.telemetry_dir,
             };
-            if let Some(store) = agent.store.take_if(|store| !is_kept(store)) {
-                self.attached.remove(&store.file_id());
-            }
+            let is_configured = directory::is_configured(patterns, &agent.name.directory);
             if !config.proc_facts {
                 // What /proc told is not to be shown any more, also not after a restart.
                 agent.set_facts(Some(agent.facts_of_files(None)));
@@ -60,7 +53,9 @@ impl Agents {
             agent.sources.retain(|source| {
                 let owners = config.owners.as_ref();
                 // One that is only followed is looked at anew, in case it may be drained now.
-                let same = !config.observe && source.mode() == Mode::Drain;
+                let same = source
+                    .as_ring()
+                    .is_none_or(|ring| !config.observe && ring.mode() == Mode::Drain);
                 let is_named =
                     is_configured && owners.is_none_or(|owners| owners.contains(&source.uid()));
                 is_to_be_found |= is_named && !same;

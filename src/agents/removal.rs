@@ -7,7 +7,7 @@
 
 use crate::base::file;
 use crate::shm::{Lease, LeaseKind};
-use crate::source::ring::Source;
+use crate::source::Source;
 use crate::state::ledger::Ledger;
 use nix::errno::Errno;
 use nix::fcntl::{RenameFlags, renameat2};
@@ -42,14 +42,14 @@ pub fn original_name(name: &OsStr) -> Option<OsString> {
 
 /// Removes the file of a ring from its directory.
 pub fn remove(directory: &OwnedFd, source: &mut Source, ledger: &mut Ledger) -> Removal {
-    let Some(name) = source.path().file_name().map(OsStr::to_owned) else {
+    let Some(name) = source.file.path.file_name().map(OsStr::to_owned) else {
         return Removal::Left;
     };
     let is_it = |name: &OsStr| file::facts(directory, name).map(|facts| facts.id == source.id());
     if is_it(&name) != Ok(true) {
         return Removal::Left;
     }
-    let Ok(file) = source.file() else {
+    let Ok(file) = source.descriptor() else {
         return Removal::Left;
     };
     // Before anything is done to its name: that waits for whoever writes to it, for as long as he likes.

@@ -15,7 +15,8 @@ use crate::log;
 use crate::producer::facts::Facts;
 use crate::producer::writer::Holder;
 use crate::shm::Broken;
-use crate::source::store::Store;
+use crate::source::Source;
+use crate::source::store::StoreReader;
 use crate::store::{Candidate, Description, Seen, StoreId};
 use crate::totals::values::Values;
 use std::ffi::OsStr;
@@ -54,23 +55,25 @@ fn has_rank(agent: &Agent, directory: &Directory, description: &Description) -> 
 
 impl Agents {
     pub(super) fn look_at_store(&mut self, found: Found, candidate: Candidate, now: Instant) {
-        let path = found.directory.path.join(&found.name);
-        let attached = Store::attach(candidate, path, now);
+        let facts = candidate.facts;
+        let attached = StoreReader::attach(candidate, now);
         let looked_at = attached.and_then(|store| match store.values() {
             Ok(values) => Ok((store, values)),
-            Err(Broken) => Err(Refusal::Replaced),
+            Err(_) => Err(Refusal::Replaced),
         });
         let (mut store, values) = match looked_at {
             Ok(looked_at) => looked_at,
             Err(refusal) => return self.set_aside(&found, refusal),
         };
+        let path = found.directory.path.join(&found.name);
+        let file = store.track(facts, path, now);
         let same = self.named(&store.description.agent);
         let known = same.iter().copied().find(|&key| {
             let agent = self.agents.get(key).filter(|agent| agent.has_stores());
             agent.is_some_and(|agent| agent.had(store.id()))
         });
-        let exited = store.presence.is_abandoned();
-        if exited && self.is_counted(&same, known, &found.directory, &store, &values, now) {
+        let exited = file.presence.is_abandoned();
+        if exited && self.is_counted(&same, known, &found, &store, &values, now) {
             if let Some(key) = known {
                 self.note_end(key, &values);
             }
@@ -80,25 +83,24 @@ impl Agents {
             // No more comes, so that it needs no place to be counted: nothing is left that could wait for one.
             self.count_end(key, &mut store, now);
         }
-        let had = known.or_else(|| self.free_agent(&same, &found.directory, &store, now));
+        let had = known.or_else(|| self.free_agent(&same, &found, &store, now));
         if !self.has_room(now, had, true, || Holder::Somebody, &found) {
             // It is still this one's, as what was counted of it is: no other comes in its place while it waits for its turn.
             if let Some(agent) = known.and_then(|key| self.agents.get_mut(key)) {
-                let waiting = || Waiting::new(store.path(), store.file_id());
+                let waiting = || Waiting::new(&file.path, facts.id);
                 agent.waits = (!agent.entry.active && !exited).then(waiting);
             }
             return;
         }
-        self.scanner.taken(&found.directory.path, store.file_id());
+        self.scanner.taken(&found.directory.path, facts.id);
         let key = known.unwrap_or_else(|| {
-            let key =
-                had.unwrap_or_else(|| self.new_agent(&found.directory, &store, same.len(), now));
+            let key = had.unwrap_or_else(|| self.new_agent(&found, &store, same.len(), now));
             self.start(key, &store, &values, now);
             key
         });
         if let Some(agent) = self.agents.get(key) {
             // An earlier version's state did not say whose it was.
-            let owner = Some(store.uid());
+            let owner = Some(facts.uid);
             let place = Place {
                 owner,
                 ..Place::of(&agent.name)
@@ -108,7 +110,7 @@ impl Agents {
         let is_recent = self
             .age(&values, now)
             .is_some_and(|age| age <= self.books.lifetimes.retain);
-        self.give(key, store, is_recent, now);
+        self.give(key, store.into_source(file), is_recent, now);
     }
 
     /// The agents of this name, in any directory.
@@ -122,8 +124,8 @@ impl Agents {
         &self,
         same: &[AgentKey],
         known: Option<AgentKey>,
-        directory: &Directory,
-        store: &Store,
+        found: &Found,
+        store: &StoreReader,
         values: &Values,
         now: Instant,
     ) -> bool {
@@ -133,15 +135,15 @@ impl Agents {
         }
         let ago = self.age(values, now);
         if ago.is_none_or(|ago| ago > self.books.lifetimes.retain)
-            || self.is_of_another_boot(store, now)
+            || self.is_of_another_boot(found, now)
         {
             return true;
         }
         let mut had = same
             .iter()
             .filter_map(|&key| self.agents.get(key))
-            .filter(|agent| agent.is_of(store.uid()))
-            .filter(|agent| has_rank(agent, directory, &store.description));
+            .filter(|agent| agent.is_of(found.facts.uid))
+            .filter(|agent| has_rank(agent, &found.directory, &store.description));
         had.any(|agent| agent.entry.store_retired >= values.updated)
     }
 
@@ -164,7 +166,7 @@ impl Agents {
     }
 
     /// Counts what an agent left that has exited.
-    fn count_end(&mut self, key: AgentKey, store: &mut Store, now: Instant) {
+    fn count_end(&mut self, key: AgentKey, store: &mut StoreReader, now: Instant) {
         let now = self.clock.at(now);
         let agent = self.agents.get_mut(key);
         if agent.is_some_and(|agent| agent.look_at_end(store, now, &mut self.books)) {
@@ -179,11 +181,11 @@ impl Agents {
     }
 
     /// Whether a store that nobody has was written before the host was started.
-    fn is_of_another_boot(&self, store: &Store, now: Instant) -> bool {
+    fn is_of_another_boot(&self, found: &Found, now: Instant) -> bool {
         let now = self.clock.at(now);
         let up = Duration::from_nanos(now.stamp).as_secs();
         // The clock of people may have been set since.
-        let (changed, _) = store.changed();
+        let (changed, _) = found.facts.changed;
         u64::try_from(changed).unwrap_or(0) + HOUR < now.seconds.saturating_sub(up)
     }
 
@@ -191,14 +193,15 @@ impl Agents {
     fn free_agent(
         &mut self,
         same: &[AgentKey],
-        directory: &Directory,
-        store: &Store,
+        found: &Found,
+        store: &StoreReader,
         now: Instant,
     ) -> Option<AgentKey> {
         let fits = |key: &AgentKey| {
             let agent = self.agents.get(*key)?;
             // Another user's is another agent, whatever it calls itself.
-            let fits = agent.is_of(store.uid()) && has_rank(agent, directory, &store.description);
+            let fits = agent.is_of(found.facts.uid)
+                && has_rank(agent, &found.directory, &store.description);
             fits.then(|| (number(&agent.name.part), *key))
         };
         let mut fitting: Vec<_> = same.iter().filter_map(fits).collect();
@@ -214,8 +217,8 @@ impl Agents {
     /// A new agent, of whose name there are `same` already.
     fn new_agent(
         &mut self,
-        directory: &Directory,
-        store: &Store,
+        found: &Found,
+        store: &StoreReader,
         same: usize,
         now: Instant,
     ) -> AgentKey {
@@ -224,20 +227,20 @@ impl Agents {
         let place = loop {
             let part = part(numbers.next().unwrap_or(usize::MAX), &description.rank);
             let place = Place {
-                directory: directory.path.clone(),
+                directory: found.directory.path.clone(),
                 raw: description.agent.clone(),
                 part,
-                owner: Some(store.uid()),
+                owner: Some(found.facts.uid),
             };
             if self.known_at(&place).is_none() {
                 break place;
             }
         };
-        self.agent_at(directory, place, now)
+        self.agent_at(&found.directory, place, now)
     }
 
     /// The agent has started with this store, of which nothing is counted yet.
-    fn start(&mut self, key: AgentKey, store: &Store, values: &Values, now: Instant) {
+    fn start(&mut self, key: AgentKey, store: &StoreReader, values: &Values, now: Instant) {
         let now = self.clock.at(now);
         // An earlier version let an agent that wrote a ring go over to stores: what that had of this one is counted.
         let same = self.named(&store.description.agent);
@@ -260,29 +263,29 @@ impl Agents {
     }
 
     /// `is_recent`: it was updated a short time ago.
-    fn give(&mut self, key: AgentKey, store: Store, is_recent: bool, now: Instant) {
-        let Some(agent) = self.agents.get_mut(key) else {
+    fn give(&mut self, key: AgentKey, source: Source, is_recent: bool, now: Instant) {
+        let (Some(agent), Some(store)) = (self.agents.get_mut(key), source.as_store()) else {
             return;
         };
-        let description = &store.description;
+        let (description, presence) = (&store.description, &source.file.presence);
         tracing::info!(
             "agent {}: store of process {}, agent {} in it, {}",
             agent.name.instance,
             description.pid,
             description.instance,
-            log::shown(store.path())
+            log::shown(&source.file.path)
         );
         agent.waits = None;
-        if self.proc_facts && !store.presence.is_abandoned() {
+        if self.proc_facts && !presence.is_abandoned() {
             agent.wait_until = now + PATIENCE;
         }
-        self.attached.insert(store.file_id());
+        self.attached.insert(source.id());
         // Also one that has exited since the last look: its last values are to be seen. But where the kernel does not tell who has
         // a file, an old one is nobody's until something comes.
-        if is_recent || store.presence.is_held() {
+        if is_recent || presence.is_held() {
             (agent.entry.active, agent.entry.silent_since) = (true, None);
         }
-        agent.store = Some(store);
+        agent.sources.push(source);
         if !self.proc_facts {
             // Nobody else will tell of which rank it is.
             agent.set_facts(Some(agent.facts_of_files(None)));
@@ -317,12 +320,8 @@ impl Agent {
 
     /// What its files tell of it.
     pub(crate) fn facts_of_files(&self, user: Option<&str>) -> Facts {
-        let directory = match &self.store {
-            Some(store) => store.path().parent().unwrap_or(store.path()),
-            None => &self.name.directory,
-        };
-        let facts = Facts::of_file(user, &self.name.raw, directory);
-        match &self.store {
+        let facts = Facts::of_file(user, &self.name.raw, &self.name.directory);
+        match self.store() {
             Some(store) => store.description.facts().merge(&facts),
             None => facts,
         }

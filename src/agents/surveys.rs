@@ -140,19 +140,11 @@ impl Agents {
         self.asks = false;
         let (mut rings, mut files) = (HashSet::new(), HashSet::new());
         for agent in self.agents.values_mut() {
-            for source in agent
-                .sources
-                .iter_mut()
-                .filter(|source| source.presence.asks())
-            {
+            let sources = agent.sources.iter_mut();
+            for source in sources.filter(|source| source.file.presence.asks()) {
                 source.begin_survey();
                 rings.insert(source.id());
                 files.insert((source.id().ino, source.uid()));
-            }
-            if let Some(store) = agent.store.as_mut().filter(|store| store.presence.asks()) {
-                store.begin_survey();
-                rings.insert(store.file_id());
-                files.insert((store.file_id().ino, store.uid()));
             }
         }
         if rings.is_empty() && !self.is_census_due(now) {
@@ -209,17 +201,9 @@ impl Agents {
                     source.end_survey(mappers);
                 }
                 // Of several rings, the last one's writer counts if it is known.
-                if is_asked || source.presence.facts().is_some() {
-                    asked = Some((source.presence.facts().cloned(), source.uid()));
-                }
-            }
-            if let Some(store) = &mut agent.store {
-                let is_asked = rings.contains(&store.file_id());
-                if is_asked {
-                    store.end_survey(mappers);
-                }
-                if is_asked || store.presence.facts().is_some() {
-                    asked = Some((store.presence.facts().cloned(), store.uid()));
+                let known = source.file.presence.facts();
+                if is_asked || known.is_some() {
+                    asked = Some((known.cloned(), source.uid()));
                 }
             }
             let Some((of_process, uid)) = asked else {

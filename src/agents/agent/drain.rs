@@ -5,8 +5,8 @@ use crate::base::file::FileId;
 use crate::config::Lifetimes;
 use crate::producer::life::Life;
 use crate::shm::Broken;
-use crate::source::ring::{Drained, Source};
-use crate::source::store::Found;
+use crate::source::ring::RingReader;
+use crate::source::{Drained, Source};
 use crate::state::ledger::{Books, Ledger};
 use crate::state::record::Name;
 use std::path::PathBuf;
@@ -39,7 +39,6 @@ impl Agent {
             windows,
             record,
             sources,
-            store,
             ..
         } = self;
         let mut outcome = Outcome::default();
@@ -54,27 +53,7 @@ impl Agent {
             ledger.keep();
             panic!("as the test wants it");
         }
-        let mut alive = drain_rings(name, sources, &mut ledger, now, end, &mut outcome);
-        if let Some(looked_at) = store {
-            match looked_at.look(now.instant, &mut ledger) {
-                Found::Held => alive = true,
-                // Its last values stay for as long as its agent is an instance; and one of which the kernel does not tell whether
-                // it is written to is watched, as long as it has a name.
-                Found::Silent if ledger.entry.active || looked_at.presence.may_return() => {}
-                found => {
-                    outcome.exited |= found != Found::Broken;
-                    if found == Found::Broken {
-                        let instance = &name.instance;
-                        tracing::info!(
-                            "agent {instance}: its store is not what it was; it is looked at anew"
-                        );
-                        outcome.again.push(looked_at.path().to_owned());
-                    }
-                    outcome.gone.push(looked_at.file_id());
-                    *store = None;
-                }
-            }
-        }
+        let alive = drain_sources(name, sources, &mut ledger, now, end, &mut outcome);
         let lifetimes = ledger.lifetimes();
         let active = ledger.entry.active;
         age(name, &mut ledger, alive, &outcome, now, lifetimes.retain);
@@ -104,8 +83,7 @@ impl Agent {
     }
 
     fn life(&self, now: &Now, lifetimes: Lifetimes) -> Life {
-        let rings = self.sources.iter().map(|source| &source.presence);
-        let lives = rings.chain(self.store.iter().map(|store| &store.presence));
+        let lives = self.sources.iter().map(|source| &source.file.presence);
         let lately = (self.entry.account.events > 0 || self.has_stores())
             && self.idle(now) < lifetimes.retain;
         let lives = lives.map(|presence| presence.life(lately));
@@ -119,8 +97,8 @@ impl Agent {
     }
 }
 
-/// Drains an agent's rings, one after the other, until `end`; whether it lives, as far as they say.
-fn drain_rings(
+/// Drains an agent's rings, one after the other, until `end`, or its store; whether it lives, as far as they say.
+fn drain_sources(
     name: &Name,
     sources: &mut Vec<Source>,
     ledger: &mut Ledger,
@@ -139,7 +117,7 @@ fn drain_rings(
             None if ledger.is_early() => return active,
             None => {
                 if let Some(source) = sources.first() {
-                    ledger.entry.commit = Some(source.commit());
+                    ledger.entry.commit = source.as_ring().map(RingReader::commit);
                     ledger.keep();
                 }
             }
@@ -151,31 +129,36 @@ fn drain_rings(
         match source.drain(now.instant, ledger) {
             Drained::Events => {
                 alive = true;
-                outcome.more |= source.has_more();
+                outcome.more |= source.as_ring().is_some_and(RingReader::has_more);
             }
-            // Whoever has an exited agent's file open, a backup or another reader, does not bring it back; nor is one waited for
+            // Of a store the kernel says that somebody has it who writes.
+            Drained::Held if source.as_ring().is_none() => alive = true,
+            // Whoever has an exited agent's ring open, a backup or another reader, does not bring it back; nor is one waited for
             // for ever of whom nobody knows whether it writes.
             Drained::Held => {
-                let is_known = lately || source.presence.life(false) != Life::Unknown;
+                let is_known = lately || source.file.presence.life(false) != Life::Unknown;
                 outcome.unknown |= !is_known;
                 alive |= active && is_known;
             }
-            // It may be written to again, as far as the kernel tells; it is not waited for when its agent has left.
+            // Its last values stay for as long as its agent is an instance.
             Drained::Silent => {
-                keep = active || !source.presence.is_unlinked();
+                keep = active || source.may_return();
                 outcome.exited |= !keep;
             }
             Drained::Gone => (keep, outcome.exited) = (false, true),
             Drained::Broken(fault) => {
-                let instance = &name.instance;
-                tracing::info!("agent {instance}: its ring {fault}; it is looked at anew");
-                outcome.again.push(source.path().to_owned());
-                // What comes next on this file is a new ring, however alike.
-                ledger.entry.add_reset();
-                let commit = &mut ledger.entry.commit;
-                *commit = commit.filter(|commit| commit.ring.id != source.id());
-                ledger.keep();
-                alive |= active;
+                let (instance, is_ring) = (&name.instance, source.as_ring().is_some());
+                let kind = if is_ring { "ring" } else { "store" };
+                tracing::info!("agent {instance}: its {kind} {fault}; it is looked at anew");
+                outcome.again.push(source.file.path.clone());
+                if is_ring {
+                    // What comes next on this file is a new ring, however alike.
+                    ledger.entry.add_reset();
+                    let commit = &mut ledger.entry.commit;
+                    *commit = commit.filter(|commit| commit.ring.id != source.id());
+                    ledger.keep();
+                    alive |= active;
+                }
                 keep = false;
             }
         }

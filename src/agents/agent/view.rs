@@ -3,8 +3,8 @@
 use super::{Agent, Now};
 use crate::event::EventType;
 use crate::producer::life::Life;
-use crate::source::ring::{Mode, Source};
-use crate::source::store::Store;
+use crate::source::Source;
+use crate::source::ring::{Mode, RingReader};
 use crate::store::SCHEMA;
 use crate::totals::Buckets;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ impl Agent {
     #[must_use]
     pub fn path(&self) -> Option<PathBuf> {
         match self.has_stores() {
-            true => Some(self.store.as_ref()?.path().to_owned()),
+            true => Some(self.sources.last()?.file.path.clone()),
             false => Some(self.name.directory.join(&self.name.raw)),
         }
     }
@@ -47,7 +47,7 @@ impl Agent {
     /// A percentile of the times of its transfers in the last minute, microseconds; of a store within its ranges.
     #[must_use]
     pub fn xfer_time(&self, percent: u64) -> Option<f64> {
-        let of_store = || self.store.as_ref()?.percentile(false, percent);
+        let of_store = || self.store()?.percentile(false, percent);
         let of_ring = || self.windows.xfer_time.percentile(percent);
         of_store().or_else(of_ring)
     }
@@ -55,58 +55,55 @@ impl Agent {
     /// The same of the times to post them.
     #[must_use]
     pub fn post_time(&self, percent: u64) -> Option<f64> {
-        let of_store = || self.store.as_ref()?.percentile(true, percent);
+        let of_store = || self.store()?.percentile(true, percent);
         let of_ring = || self.windows.post_time.percentile(percent);
         of_store().or_else(of_ring)
     }
 
-    /// Its ring; of several the one that has the name.
-    fn ring(&self) -> Option<&Source> {
-        let mut rings = self.sources.iter().rev();
-        let named = rings.find(|ring| !ring.presence.is_unlinked());
+    /// Its file; of several rings the one that has the name.
+    fn source(&self) -> Option<&Source> {
+        let mut sources = self.sources.iter().rev();
+        let named = sources.find(|source| !source.file.presence.is_unlinked());
         named.or(self.sources.last())
+    }
+
+    fn ring(&self) -> Option<&RingReader> {
+        self.source()?.as_ring()
     }
 
     /// What is done with its events.
     #[must_use]
     pub fn mode(&self) -> Option<&'static str> {
-        if self.store.is_some() {
-            return Some("read");
-        }
-        Some(match self.ring()?.mode() {
-            Mode::Drain => "drain",
-            Mode::Locked | Mode::Observe(_) => "observe",
+        Some(match self.source()?.as_ring().map(RingReader::mode) {
+            None => "read",
+            Some(Mode::Drain) => "drain",
+            Some(Mode::Locked | Mode::Observe(_)) => "observe",
         })
     }
 
     /// Where its values come from.
     #[must_use]
     pub fn source_kind(&self) -> Option<&'static str> {
-        match &self.store {
-            Some(_) => Some("store"),
-            None => self.ring().map(|_| "ring"),
-        }
+        self.source().map(|source| match source.as_ring() {
+            Some(_) => "ring",
+            None => "store",
+        })
     }
 
     /// The process that writes, where that is known; else of a store what it says itself, while it is not known to have ended.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
-        if let Some(store) = &self.store {
-            let known = store.presence.writer().map(|writer| writer.pid);
-            let said = || u32::try_from(store.description.pid).ok();
-            let lives = self.state != Life::Exited;
-            return known.or_else(|| said().filter(|_| lives));
-        }
-        let mut rings = self.sources.iter().rev();
-        rings.find_map(|source| Some(source.presence.writer()?.pid))
+        let mut sources = self.sources.iter().rev();
+        let known = sources.find_map(|source| Some(source.file.presence.writer()?.pid));
+        let lives = self.state != Life::Exited;
+        let said = || u32::try_from(self.store()?.description.pid).ok();
+        known.or_else(|| said().filter(|_| lives))
     }
 
-    /// The owner of its ring.
+    /// The owner of its file.
     #[must_use]
     pub fn user(&self) -> Option<String> {
-        let store = self.store.as_ref().map(Store::uid);
-        let ring = || self.ring().map(Source::uid);
-        let uid = store.or_else(ring)?;
+        let uid = self.source()?.uid();
         let name = self.facts.as_ref().and_then(|facts| facts.user.clone());
         Some(name.unwrap_or_else(|| uid.to_string()))
     }
@@ -114,10 +111,8 @@ impl Agent {
     /// The version in its ring's header, or the schema in its store's.
     #[must_use]
     pub fn wire_version(&self) -> Option<u32> {
-        if self.store.is_some() {
-            return Some(SCHEMA);
-        }
-        self.ring().map(Source::version)
+        let source = self.source()?;
+        Some(source.as_ring().map_or(SCHEMA, RingReader::version))
     }
 
     /// Slots of its ring.

@@ -1,6 +1,7 @@
 //! How the events of a ring are counted: each once, whatever its producer, other readers and kills of this process do meanwhile.
 
-use super::{FULL_AGAIN, Mode, Source};
+use super::super::TrackedFile;
+use super::{FULL_AGAIN, Mode, RingReader};
 use crate::error::RingFault;
 use crate::log;
 use crate::producer::life::Life;
@@ -26,24 +27,32 @@ enum Taken {
     AllButOne,
 }
 
-impl Source {
+impl RingReader {
     /// Whether there were events, or a change that took their place.
-    pub(super) fn consume(&mut self, ledger: &mut Ledger) -> Result<bool, RingFault> {
-        let taken = self.consume_batch(ledger)?;
+    pub(super) fn consume(
+        &mut self,
+        file: &mut TrackedFile,
+        ledger: &mut Ledger,
+    ) -> Result<bool, RingFault> {
+        let taken = self.consume_batch(file, ledger)?;
         if taken == Taken::AllButOne {
             // Once: whoever may write to the ring can put its end anywhere, again and again.
-            self.consume_batch(ledger)?;
+            self.consume_batch(file, ledger)?;
         }
         Ok(taken != Taken::Nothing)
     }
 
-    fn consume_batch(&mut self, ledger: &mut Ledger) -> Result<Taken, RingFault> {
+    fn consume_batch(
+        &mut self,
+        file: &mut TrackedFile,
+        ledger: &mut Ledger,
+    ) -> Result<Taken, RingFault> {
         self.more = false;
         let (mut read_pos, mut write_pos) = self.ring.positions()?;
         // Also after a kill that came before the slots were known to have been given back.
         let moved = read_pos != self.commit.upto || !self.commit.released;
         if moved {
-            self.settle(ledger)?;
+            self.settle(file, ledger)?;
             (read_pos, write_pos) = self.ring.positions()?;
             if read_pos != self.commit.upto {
                 // It moves while it is looked at: more of it at the next tick.
@@ -77,9 +86,9 @@ impl Source {
         self.commit = Commit::of(&batch, ring, false);
         let swapped = cfg!(debug_assertions) && SWAPPED.load(Ordering::Relaxed);
         if swapped {
-            self.release(ledger)?;
+            self.release(file, ledger)?;
         }
-        let is_aged = self.is_aged(self.pending, ledger);
+        let is_aged = self.is_aged(self.pending, file, ledger);
         ledger.count(
             self.commit,
             self.pending,
@@ -87,7 +96,7 @@ impl Source {
             is_aged,
         );
         if !swapped {
-            self.release(ledger)?;
+            self.release(file, ledger)?;
         }
         let is_busy = self.pending >= self.ring.capacity() / 2;
         let has_time = is_busy && !(ledger.is_for_answer() && is_same);
@@ -98,14 +107,14 @@ impl Source {
     }
 
     /// Gives the slots of the batch that was counted back.
-    fn release(&mut self, ledger: &mut Ledger) -> Result<(), RingFault> {
+    fn release(&mut self, file: &mut TrackedFile, ledger: &mut Ledger) -> Result<(), RingFault> {
         let Commit { from, upto, .. } = self.commit;
         if self.ring.release(from, upto)?.is_err() {
-            return self.settle(ledger);
+            return self.settle(file, ledger);
         }
         // A restart sets the position to 0 as well, so that there the swap may have met the new ring.
         if from == 0 {
-            self.settle(ledger).inspect_err(|&fault| {
+            self.settle(file, ledger).inspect_err(|&fault| {
                 // In the midst of a restart: whatever the new ring will be, it begins at 0.
                 if fault != RingFault::Unseen {
                     let _ = self.ring.release(upto, 0);
@@ -128,7 +137,7 @@ impl Source {
     }
 
     /// Finds out why `read_pos` is not where it was left, and goes on from there.
-    fn settle(&mut self, ledger: &mut Ledger) -> Result<(), RingFault> {
+    fn settle(&mut self, file: &mut TrackedFile, ledger: &mut Ledger) -> Result<(), RingFault> {
         let (fate, identity, read_pos) = self.fate()?;
         let upto = self.commit.upto;
         match fate {
@@ -136,7 +145,7 @@ impl Source {
             // Where that fails, the position has moved again, and the next drain looks anew.
             Fate::Release | Fate::Overtaken(_) => {
                 if fate == Fate::Release && self.commit.is_doubtful(&identity) {
-                    self.note_doubt(ledger);
+                    self.note_doubt(file, ledger);
                 }
                 if self.ring.release(read_pos, upto)?.is_ok() {
                     if let Fate::Overtaken(taken) = fate {
@@ -150,11 +159,11 @@ impl Source {
                 ledger.entry.add_foreign_reads(missed);
                 self.begin(identity, ledger)?;
             }
-            Fate::NewRing => self.renew(identity, ledger)?,
+            Fate::NewRing => self.renew(identity, file, ledger)?,
             Fate::NewRingReleased => {
                 // If it fails, the producer has put it there itself.
                 let _ = self.ring.release(upto, 0)?;
-                self.renew(identity, ledger)?;
+                self.renew(identity, file, ledger)?;
             }
         }
         Ok(())
@@ -174,9 +183,9 @@ impl Source {
     }
 
     /// It may be another ring with the same first events, which are lost then.
-    fn note_doubt(&self, ledger: &mut Ledger) {
+    fn note_doubt(&self, file: &TrackedFile, ledger: &mut Ledger) {
         let (path, len) = (
-            log::shown(&self.path),
+            log::shown(&file.path),
             self.ring.between(0, self.commit.upto),
         );
         tracing::warn!(
@@ -193,7 +202,11 @@ impl Source {
 
     /// Finds out what became of a batch that was counted while the ring was drained here, now that it may not be written to: none
     /// of it is counted once more, and from here on its slots are another's to give back.
-    fn settle_unwritten(&mut self, ledger: &mut Ledger) -> Result<(), RingFault> {
+    fn settle_unwritten(
+        &mut self,
+        file: &mut TrackedFile,
+        ledger: &mut Ledger,
+    ) -> Result<(), RingFault> {
         let (fate, identity, _) = self.fate()?;
         match fate {
             // Whoever reads what was counted here takes nothing away.
@@ -202,9 +215,9 @@ impl Source {
                 ledger.entry.add_foreign_reads(missed);
                 self.begin(identity, ledger)?;
             }
-            Fate::NewRing => self.renew(identity, ledger)?,
+            Fate::NewRing => self.renew(identity, file, ledger)?,
             // Its events begin at 0; `read_pos` is where the swap has put it.
-            Fate::NewRingReleased => self.renew_at(0, identity, ledger)?,
+            Fate::NewRingReleased => self.renew_at(0, identity, file, ledger)?,
         }
         self.commit.observed = true;
         ledger.entry.commit = Some(self.commit);
@@ -213,16 +226,20 @@ impl Source {
     }
 
     /// Counts what a ring holds that another process drains.
-    pub(super) fn follow(&mut self, ledger: &mut Ledger) -> Result<bool, RingFault> {
+    pub(super) fn follow(
+        &mut self,
+        file: &mut TrackedFile,
+        ledger: &mut Ledger,
+    ) -> Result<bool, RingFault> {
         self.more = false;
         if !self.commit.observed {
-            self.settle_unwritten(ledger)?;
+            self.settle_unwritten(file, ledger)?;
         }
         let (read_pos, write_pos) = self.ring.positions()?;
         self.pending = self.ring.between(read_pos, write_pos);
         if write_pos == self.commit.upto {
             // As long as it stands so, its agent loses what comes.
-            if self.is_full_again(ledger) && self.presence.life(true) != Life::Exited {
+            if self.is_full_again(ledger) && file.presence.life(true) != Life::Exited {
                 ledger.look(self.pending, self.ring.capacity());
             }
             return Ok(false);
@@ -233,7 +250,7 @@ impl Source {
         if !is_behind && self.commit.is_of_another(&self.ring, &ring, write_pos) {
             // That is no proof where the same bytes come again and again. What lies before `write_pos` was written since in
             // either case, and is counted; from `read_pos` on it may have been already.
-            self.renew_at(0, ring, ledger)?;
+            self.renew_at(0, ring, file, ledger)?;
         }
         let from = self.commit.upto;
         let new = self.ring.between(from, write_pos);
@@ -247,7 +264,7 @@ impl Source {
             true => 0,
             false => self.pending,
         };
-        let is_aged = self.is_aged(new, ledger);
+        let is_aged = self.is_aged(new, file, ledger);
         ledger.count(self.commit, pending, self.gaps.of(&self.commit), is_aged);
         if is_full {
             self.gaps.add(write_pos);
@@ -257,10 +274,10 @@ impl Source {
 
     /// Whether the batch has events that waited when the ring was found, of a file that was made, or started anew, before those
     /// of which the last minute's percentiles are: nothing tells when they came. So many wait now.
-    fn is_aged(&mut self, waits: u64, ledger: &Ledger) -> bool {
+    fn is_aged(&mut self, waits: u64, file: &TrackedFile, ledger: &Ledger) -> bool {
         let len = self.ring.between(self.commit.from, self.commit.upto);
         let aged = self.aged.get_or_insert_with(|| {
-            let made = u64::try_from(self.facts.changed.0).unwrap_or(0);
+            let made = u64::try_from(file.facts.changed.0).unwrap_or(0);
             match ledger.seconds().saturating_sub(made) > window::LENGTH.as_secs() {
                 true => waits,
                 false => 0,
@@ -286,15 +303,26 @@ impl Source {
     }
 
     /// The producer was started anew.
-    pub(super) fn renew(&mut self, ring: Identity, ledger: &mut Ledger) -> Result<(), RingFault> {
+    pub(super) fn renew(
+        &mut self,
+        ring: Identity,
+        file: &mut TrackedFile,
+        ledger: &mut Ledger,
+    ) -> Result<(), RingFault> {
         let (read_pos, _) = self.ring.positions()?;
-        self.renew_at(read_pos, ring, ledger)
+        self.renew_at(read_pos, ring, file, ledger)
     }
 
-    fn renew_at(&mut self, pos: u64, ring: Identity, ledger: &mut Ledger) -> Result<(), RingFault> {
+    fn renew_at(
+        &mut self,
+        pos: u64,
+        ring: Identity,
+        file: &mut TrackedFile,
+        ledger: &mut Ledger,
+    ) -> Result<(), RingFault> {
         ledger.entry.add_reset();
         ledger.add_start();
-        self.presence.renewed();
+        file.presence.renewed();
         self.begin_at(pos, ring, ledger)
     }
 
