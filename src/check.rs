@@ -1,7 +1,6 @@
 //! `pmdanixl --check`: what would be done with each file, without pmcd and without consuming anything.
 
 use crate::base::file::{FileFacts, FileId};
-use crate::check::daemon::Daemon;
 use crate::check::silent::Users;
 use crate::config::pcpconf::PcpConf;
 use crate::config::{Config, Loaded};
@@ -98,8 +97,7 @@ pub fn run(
         })
     })?;
     let mappers = mappers.unwrap_or_default();
-    let daemon = Daemon::find(&conf.state(), &mappers, &mut holdups)?;
-    for line in daemon.lines(path, config, conf) {
+    for line in daemon::lines(path, config, conf, &mappers, &mut holdups)? {
         writeln!(out, "{line}")?;
     }
     let Some(config) = config else {
@@ -302,6 +300,14 @@ fn is_problem(facts: Option<&FileFacts>, refusal: &Refusal) -> bool {
         _ => refusal.is_unsupported(),
     };
     is_silent && refusal.concerns_a_ring()
+}
+
+/// What helps where something may not be read, unless that is so already.
+fn as_root() -> &'static str {
+    match geteuid().is_root() {
+        true => "",
+        false => "; run as root",
+    }
 }
 
 #[cfg(test)]

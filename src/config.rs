@@ -2,7 +2,8 @@
 
 use crate::error::ConfigError;
 use crate::totals::histogram::Bounds;
-use std::ffi::{OsStr, OsString};
+use serde::Deserialize;
+use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -21,48 +22,63 @@ const LONGEST: u64 = 1 << 20;
 /// Bounds of `drain_interval`, milliseconds, whether the file sets it or a store.
 pub const DRAIN_INTERVAL_MS: (u64, u64) = (1, 1_000);
 
-/// The variables by which NIXL itself is told where it writes.
-pub(crate) const TELEMETRY_DIR: &str = "NIXL_TELEMETRY_DIR";
-pub(crate) const MULTIPROC_DIR: &str = "NIXL_TELEMETRY_MULTIPROC_DIR";
-
-/// Where the kubelet has the logs of pods, unless `pod_logs` says otherwise.
-const POD_LOGS: &str = "/var/log/pods";
+/// The variables that tell NIXL itself where to write rings and stores.
+pub const VARIABLES: [&str; 2] = ["NIXL_TELEMETRY_DIR", "NIXL_TELEMETRY_MULTIPROC_DIR"];
 
 /// What an operator can set.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Account that the agent runs under once it has connected to pmcd; `None`: the one it was started under.
+    /// Account that the daemon runs under once it has connected to pmcd; `None`: the one it was started under.
+    #[serde(deserialize_with = "value::user")]
     pub user: Option<Account>,
-    /// Where rings are looked for.
+    /// Directories that are scanned for rings.
+    #[serde(deserialize_with = "value::directories")]
     pub telemetry_dir: Vec<DirectoryPattern>,
-    /// Where prometheus_mp stores are looked for.
+    /// Directories that are scanned for prometheus_mp stores.
+    #[serde(deserialize_with = "value::directories")]
     pub multiproc_dir: Vec<DirectoryPattern>,
     /// Time between two drains of the rings.
+    #[serde(
+        deserialize_with = "value::period::<_, { DRAIN_INTERVAL_MS.0 }, { DRAIN_INTERVAL_MS.1 }>"
+    )]
     pub drain_interval: Duration,
     /// How long an exited agent stays an instance, for loggers to see its last values.
+    #[serde(deserialize_with = "value::period::<_, 0, 604_800_000>")]
     pub retain: Duration,
     /// How long an agent whose files are gone is remembered after that, with what it has counted, for its return.
+    #[serde(deserialize_with = "value::period::<_, 0, 31_536_000_000>")]
     pub remember: Duration,
     /// After how long without an event a live agent is called idle.
+    #[serde(deserialize_with = "value::period::<_, 1_000, 604_800_000>")]
     pub idle_after: Duration,
     /// Bounds of the histograms of times, microseconds.
+    #[serde(rename = "histogram_buckets_us", deserialize_with = "value::bounds")]
     pub bounds: Bounds,
     /// How many rings are attached at most.
+    #[serde(deserialize_with = "value::number::<_, _, 100_000>")]
     pub max_agents: usize,
     /// How many slots a ring has at most that is attached.
+    #[serde(deserialize_with = "value::number::<_, _, { 1 << 40 }>")]
     pub max_capacity: u64,
-    /// How many directories are looked through at most that patterns match.
+    /// How many directories are scanned at most that patterns match.
+    #[serde(deserialize_with = "value::number::<_, _, 100_000>")]
     pub max_directories: usize,
-    /// User ids whose files are taken; `None`: everybody's.
+    /// User ids whose files are read; `None`: those of all users.
+    #[serde(deserialize_with = "value::owners")]
     pub owners: Option<Vec<u32>>,
-    /// Whether rings are only followed, and never drained.
+    /// True if rings are only followed, and never drained.
     pub observe: bool,
     /// How long after its agent has exited a drained ring is removed; `None`: never.
+    #[serde(deserialize_with = "value::some_period::<_, 0, 31_536_000_000>")]
     pub remove_exited_after: Option<Duration>,
-    /// Whether /proc is asked who writes to a ring.
+    /// True if /proc is read for the processes that write to rings.
     pub proc_facts: bool,
     /// Where the kubelet has the logs of pods, by which pods have their names.
+    #[serde(deserialize_with = "value::path")]
     pub pod_logs: PathBuf,
+    /// Of 0.1.0: ignored, with a warning.
+    pub containers: bool,
 }
 
 impl Config {
@@ -85,9 +101,7 @@ impl Config {
             most: self.max_directories,
         }
     }
-}
 
-impl Config {
     /// How long silence may last.
     #[must_use]
     pub fn lifetimes(&self) -> Lifetimes {
@@ -120,7 +134,8 @@ impl Default for Config {
             observe: false,
             remove_exited_after: None,
             proc_facts: true,
-            pod_logs: POD_LOGS.into(),
+            pod_logs: "/var/log/pods".into(),
+            containers: false,
         }
     }
 }
@@ -226,26 +241,8 @@ impl Loaded {
     }
 }
 
-/// What our own environment says of directories; it wins over the file, as with the Python PMDA.
-#[derive(Clone, Debug, Default)]
-pub struct Environment {
-    /// NIXL_TELEMETRY_DIR.
-    pub telemetry_dir: Option<OsString>,
-    /// NIXL_TELEMETRY_MULTIPROC_DIR.
-    pub multiproc_dir: Option<OsString>,
-}
-
-impl Environment {
-    /// Of this process.
-    #[must_use]
-    pub fn read() -> Self {
-        let [telemetry_dir, multiproc_dir] = [TELEMETRY_DIR, MULTIPROC_DIR].map(std::env::var_os);
-        Self {
-            telemetry_dir,
-            multiproc_dir,
-        }
-    }
-}
+/// The values of [`VARIABLES`] that override the file, as with the Python PMDA. An empty one is as unset.
+pub type Environment = [Option<OsString>; 2];
 
 /// Reads a configuration file, or takes the defaults where there is none.
 ///
@@ -254,40 +251,38 @@ impl Environment {
 pub fn load(path: Option<&Path>, environment: &Environment) -> Result<Loaded, ConfigError> {
     let mut loaded = match path {
         Some(path) => {
-            let bytes = read(path).map_err(|source| ConfigError::Read {
+            let text = read(path).map_err(|source| ConfigError::Read {
                 path: path.into(),
                 source,
             })?;
-            parse(path, &file::text(path, bytes)?)?
+            parse(path, &text)?
         }
         None => Loaded::default(),
     };
-    let config = &mut loaded.config;
-    for (key, dirs, variable, dir) in [
-        (
-            "telemetry_dir",
-            &mut config.telemetry_dir,
-            TELEMETRY_DIR,
-            &environment.telemetry_dir,
-        ),
-        (
-            "multiproc_dir",
-            &mut config.multiproc_dir,
-            MULTIPROC_DIR,
-            &environment.multiproc_dir,
-        ),
-    ] {
-        if let Some(dir) = dir.as_ref().filter(|dir| !dir.is_empty()) {
-            *dirs = vec![from_environment(variable, dir)?];
-            let note = format!("{key} is {variable} of the environment");
-            loaded.notes.push(note);
+    let Loaded { config, notes, .. } = &mut loaded;
+    let keys = [
+        ("telemetry_dir", &mut config.telemetry_dir),
+        ("multiproc_dir", &mut config.multiproc_dir),
+    ];
+    for ((key, directories), (variable, value)) in
+        keys.into_iter().zip(VARIABLES.iter().zip(environment))
+    {
+        if let Some(value) = value.as_ref().filter(|value| !value.is_empty()) {
+            let path = value.to_str().ok_or_else(|| "is not UTF-8".to_owned());
+            let directory = path.and_then(|path| value::directory(path, None, true));
+            let directory = directory.map_err(|message| ConfigError::Outside {
+                place: format!("environment variable {variable}"),
+                message,
+            })?;
+            *directories = vec![directory];
+            notes.push(format!("{key} is {variable} of the environment"));
         }
     }
     Ok(loaded)
 }
 
 /// All of a regular file of a size that a configuration may have: what a reload waits for is waited for by pmcd.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
+fn read(path: &Path) -> io::Result<String> {
     let mut options = std::fs::OpenOptions::new();
     let file = options
         .read(true)
@@ -297,29 +292,10 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     if !meta.is_file() {
         return Err(io::Error::other("is no regular file"));
     }
-    let mut bytes = Vec::new();
-    file.take(LONGEST + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > LONGEST {
+    if meta.len() > LONGEST {
         return Err(io::Error::other(format!("is longer than {LONGEST} bytes")));
     }
-    Ok(bytes)
-}
-
-/// The account that -U names, which overrides the file.
-///
-/// # Errors
-/// There is no such user.
-pub fn account_option(name: &str) -> Result<Account, ConfigError> {
-    value::account(name).map_err(|message| ConfigError::Option {
-        option: "-U",
-        message,
-    })
-}
-
-fn from_environment(variable: &'static str, dir: &OsStr) -> Result<DirectoryPattern, ConfigError> {
-    let path = dir.to_str().ok_or_else(|| "is not UTF-8".to_owned());
-    path.and_then(|path| value::directory(path, None, true))
-        .map_err(|message| ConfigError::Environment { variable, message })
+    io::read_to_string(file.take(LONGEST))
 }
 
 #[cfg(test)]
@@ -368,7 +344,7 @@ mod tests {
         };
         assert!(
             warning.starts_with(
-                "nixl.conf:3: containers: ignored: directories inside containers are not read"
+                "nixl.conf: containers: ignored: directories inside containers are not read"
             ),
             "{warning}"
         );
@@ -436,8 +412,7 @@ mod tests {
             message.starts_with("nixl.conf:2: unknown field `a b [2J`"),
             "{message:?}"
         );
-        let ini = "[nixl]\ntelemetry_dir = /a\n\u{1b}c = 1\n";
-        let message = err(ini);
+        let message = err("[nixl]\ntelemetry_dir = /a\n\u{1b}c = 1\n");
         assert!(
             message.starts_with("nixl.conf:2: telemetry_dir: ") && !message.contains('\u{1b}'),
             "{message:?}"
@@ -453,23 +428,23 @@ mod tests {
             ),
             (
                 "[nixl]\n\ndrain_interval = 50\n",
-                "nixl.conf:3: drain_interval: invalid type: integer `50`, expected a time with its unit",
+                "nixl.conf:3: drain_interval: write a time from 1ms to 1s in quotes and with its unit",
             ),
             (
                 "[nixl]\ndrain_interval = \"5s\"\n",
-                "nixl.conf:2: drain_interval: 5s is out of range; allowed are 1ms to 1s",
+                "nixl.conf:2: drain_interval: write a time from 1ms to 1s in quotes",
             ),
             (
                 "[nixl]\ndrain_interval = \"0ms\"\n",
-                "nixl.conf:2: drain_interval: 0s is out of range; allowed are 1ms to 1s",
+                "nixl.conf:2: drain_interval: write a time from 1ms to 1s in quotes",
             ),
             (
                 "[nixl]\nretain = \"long\"\n",
-                "nixl.conf:2: retain: \"long\" is no time; write one such as \"50ms\"",
+                "nixl.conf:2: retain: write a time from 0s to 7days in quotes and with its unit, such as \"7days\"",
             ),
             (
                 "[nixl]\nmax_agents = \"5\"\n",
-                "nixl.conf:2: max_agents: invalid type: string \"5\", expected a number from 1 to 100000",
+                "nixl.conf:2: max_agents: write a number from 1 to 100000, without quotes",
             ),
             (
                 "[nixl]\nmax_agent = 5\nretane = 7\n",
@@ -477,15 +452,15 @@ mod tests {
             ),
             (
                 "[nixl]\nowners = \"root\"\n",
-                "nixl.conf:2: owners: invalid type: string \"root\", expected a list of user names",
+                "nixl.conf:2: owners: write a list of user names",
             ),
             (
                 "[nixl]\nmax_agents = 0\n",
-                "nixl.conf:2: max_agents: 0 is out of range; allowed are 1 to 100000",
+                "nixl.conf:2: max_agents: write a number from 1 to 100000",
             ),
             (
                 "[nixl]\nmax_capacity = -1\n",
-                "nixl.conf:2: max_capacity: -1 is out of range; allowed are 1 to 1099511627776",
+                "nixl.conf:2: max_capacity: write a number from 1 to 1099511627776",
             ),
             (
                 "[nixl]\ntelemetry_dir = \"tmp\"\n",
@@ -493,7 +468,7 @@ mod tests {
             ),
             (
                 "[nixl]\ntelemetry_dir = [\n  \"/a\",\n  7,\n]\n",
-                "nixl.conf:4: telemetry_dir: invalid type: integer `7`, expected a path",
+                "nixl.conf:2: telemetry_dir: write a path in quotes",
             ),
             (
                 "[nixl]\ntelemetry_dir = \"/a/[\"\n",
@@ -513,11 +488,11 @@ mod tests {
             ),
             (
                 "[nixl]\nowners = []\n",
-                "nixl.conf:2: owners: an empty list",
+                "nixl.conf:2: owners: write a list of user names in quotes and user ids",
             ),
             (
                 "[nixl]\nowners = [-1]\n",
-                "nixl.conf:2: owners: -1 is no user id",
+                "nixl.conf:2: owners: write a list of user names in quotes and user ids",
             ),
             (
                 "[nixl]\ntelemetry_dir = { path = \"/a\", label = \"x y\" }\n",
@@ -551,17 +526,6 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_that_is_no_utf_8_is_an_error_at_its_line() {
-        let message = file::text(Path::new("nixl.conf"), b"[nixl]\n# gr\xfc\xdfe\n".to_vec())
-            .expect_err("no UTF-8")
-            .to_string();
-        assert!(
-            message.starts_with("nixl.conf:2: holds a byte"),
-            "{message}"
-        );
-    }
-
-    #[test]
     fn slashes_that_mean_nothing_are_left_out() {
         let config = ok("[nixl]\ntelemetry_dir = [\"/a//b/\", \"/c/*//d/\"]\n");
         assert_eq!(config.telemetry_dir[0].path, "/a/b");
@@ -584,75 +548,34 @@ mod tests {
     }
 
     #[test]
-    fn unquoted_file_with_other_keys_is_refused_with_a_remedy() {
-        let cases = [
+    fn unquoted_value_beyond_the_python_pmdas_format_is_an_error_at_its_line() {
+        for (text, expected) in [
             (
                 "user = root\nusr = nobody",
-                "3: usr: unknown field `usr`, expected one of `user`, `telemetry_dir`",
+                "2: user: string values must be quoted",
             ),
-            (
-                "owner = root",
-                "2: owner: unknown field `owner`, expected one of `user`",
-            ),
-            (
-                "telemetry-dir = /a",
-                "2: telemetry-dir: unknown field `telemetry-dir`, expected one of",
-            ),
-            (
-                "user = root\nspeed = 5",
-                "3: speed: unknown field `speed`, expected one of",
-            ),
-            (
-                "telemetry_dir = /a\nproc_facts = no",
-                "3: proc_facts: invalid type: string \"no\", expected a boolean",
-            ),
-            (
-                "owners = root",
-                "2: owners: invalid type: string \"root\", expected a list of user names in quotes",
-            ),
-            (
-                "remove_exited_after = 1day",
-                "2: remove_exited_after: 1day lacks its quotes; write remove_exited_after = \"1day\"",
-            ),
-            (
-                "multiproc_dir = /mp # stores",
-                "2: multiproc_dir: /mp lacks its quotes; write multiproc_dir = \"/mp\"",
-            ),
+            ("user = \"root\"\nidle_after = 2min", "3: idle_after: "),
             (
                 "user = root\nobserve = true",
-                "2: user: root lacks its quotes; write user = \"root\"",
+                "2: user: string values must be quoted",
             ),
-            // TOML but for one value.
+            ("owners = root", "2: owners: string values must be quoted"),
             (
-                "user = \"root\"\nidle_after = 2min",
-                "3: idle_after: 2min lacks its quotes; write idle_after = \"2min\"",
-            ),
-            (
-                "user = \"root\"\nownrs = root",
-                "3: ownrs: unknown field `ownrs`, expected one of `user`",
+                "\ntelemetry_dir = /a # rings",
+                "3: telemetry_dir: string values must be quoted",
             ),
             (
-                "user = \"root\"\npod_logs = logs",
-                "3: pod_logs: \"logs\" is not an absolute path; begin it with /",
+                "telemetry_dir = /a\t;rings",
+                "2: telemetry_dir: string values must be quoted",
             ),
-        ];
-        for (text, expected) in cases {
+            ("# a\rtelemetry_dir = /a\nuser = root", "2: "),
+        ] {
             let message = err(&format!("[nixl]\n{text}\n"));
             let expected = format!("nixl.conf:{expected}");
             assert!(
                 message.starts_with(&expected),
                 "{text:?} gave\n{message}\nnot\n{expected}"
             );
-        }
-    }
-
-    #[test]
-    fn comment_behind_an_unquoted_value_is_an_error_at_its_line() {
-        for value in ["/a # rings", "/a\t;rings", "/a #"] {
-            let message = err(&format!("[nixl]\n\ntelemetry_dir = {value}\n"));
-            let expected =
-                "nixl.conf:3: telemetry_dir: a comment behind a value is a part of the value";
-            assert!(message.starts_with(expected), "{message}");
         }
     }
 
@@ -670,10 +593,7 @@ mod tests {
         let path = dir.path().join("nixl.conf");
         std::fs::write(&path, "[nixl]\ntelemetry_dir = \"/a\"\n").expect("written");
         let dirs = |env: Option<&str>| {
-            let environment = Environment {
-                telemetry_dir: env.map(OsString::from),
-                multiproc_dir: None,
-            };
+            let environment = [env.map(OsString::from), None];
             load(Some(&path), &environment).map(|loaded| loaded.config.telemetry_dir)
         };
         assert_eq!(dirs(None).expect("good")[0].path, "/a");
@@ -687,10 +607,7 @@ mod tests {
             ),
             "{message}"
         );
-        let environment = Environment {
-            multiproc_dir: Some("/mp".into()),
-            ..Environment::default()
-        };
+        let environment = [None, Some("/mp".into())];
         let loaded = load(Some(&path), &environment).expect("good");
         assert_eq!(loaded.config.multiproc_dir[0].path, "/mp");
         assert_eq!(
@@ -710,11 +627,14 @@ mod tests {
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("made");
         let long = dir.path().join("long");
         std::fs::write(&long, " ".repeat((1 << 20) + 1)).expect("written");
+        let latin = dir.path().join("latin");
+        std::fs::write(&latin, b"[nixl]\n# gr\xfc\xdfe\n").expect("written");
         for (path, why) in [
             (Path::new("/dev/zero"), "is no regular file"),
             (&fifo, "is no regular file"),
             (dir.path(), "is no regular file"),
             (&long, "is longer than 1048576 bytes"),
+            (&latin, "save the file as UTF-8"),
         ] {
             let refused = load(Some(path), &Environment::default()).expect_err("refused");
             let said = refused.to_string();

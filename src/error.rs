@@ -211,36 +211,22 @@ impl Refusal {
     #[must_use]
     pub fn concerns_a_ring(&self) -> bool {
         match self {
-            Refusal::Kind { .. }
-            | Refusal::Owner { .. }
-            | Refusal::Size { .. }
-            | Refusal::Blank { .. }
-            | Refusal::Versions { .. }
-            | Refusal::Version { .. }
-            | Refusal::Name
-            | Refusal::Magic { .. }
-            | Refusal::Exited
-            | Refusal::Replaced => false,
             Refusal::NoReadAccess { ring_size, .. } | Refusal::Links { ring_size, .. } => {
                 *ring_size
             }
-            Refusal::Uninitialised { .. }
-            | Refusal::Unsupported { .. }
-            | Refusal::StoreSize { .. }
-            | Refusal::Schema { .. }
-            | Refusal::Slots { .. }
-            | Refusal::Bounds { .. }
-            | Refusal::Text { .. }
-            | Refusal::Capacity { .. }
-            | Refusal::TooLarge { .. }
-            | Refusal::Length { .. }
-            | Refusal::Mask { .. }
-            | Refusal::Positions { .. }
-            | Refusal::Sparse { .. }
-            | Refusal::TooMany { .. }
-            | Refusal::Newcomers
-            | Refusal::Failed
-            | Refusal::Io { .. } => true,
+            _ => !matches!(
+                self,
+                Refusal::Kind { .. }
+                    | Refusal::Owner { .. }
+                    | Refusal::Size { .. }
+                    | Refusal::Blank { .. }
+                    | Refusal::Versions { .. }
+                    | Refusal::Version { .. }
+                    | Refusal::Name
+                    | Refusal::Magic { .. }
+                    | Refusal::Exited
+                    | Refusal::Replaced
+            ),
         }
     }
 
@@ -320,6 +306,7 @@ fn remedy(err: &std::io::Error) -> &'static str {
         std::io::ErrorKind::PermissionDenied => {
             "let everybody read it, or the user that pmdanixl runs under"
         }
+        std::io::ErrorKind::InvalidData => "save the file as UTF-8",
         std::io::ErrorKind::NotFound => "put it there, or give another file with -c",
         _ => "give another file with -c",
     }
@@ -337,30 +324,20 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// Something in the file is wrong.
-    #[error("{}:{line}: {key}{message}", path.display())]
+    #[error("{}:{line}: {message}", path.display())]
     Value {
         /// The file.
         path: PathBuf,
         /// Line, from 1.
         line: usize,
-        /// The key with a colon, or nothing where the line has none.
-        key: String,
-        /// What is wrong and what is allowed.
+        /// The key, where its line has it, what is wrong, and what is allowed.
         message: String,
     },
-    /// An option of the command line has a wrong value.
-    #[error("option {option}: {message}")]
-    Option {
-        /// The option.
-        option: &'static str,
-        /// What is wrong and what is allowed.
-        message: String,
-    },
-    /// A path in the environment is wrong.
-    #[error("environment variable {variable}: {message}")]
-    Environment {
-        /// Name of the variable.
-        variable: &'static str,
+    /// A value on the command line or in the environment is wrong.
+    #[error("{place}: {message}")]
+    Outside {
+        /// The option or variable.
+        place: String,
         /// What is wrong and what is allowed.
         message: String,
     },

@@ -31,11 +31,11 @@ fn main() -> ExitCode {
     let options = match options::parse(std::env::args_os()) {
         Ok(options) => options,
         Err(err) => {
-            return complain(&format!("{err}\n\n{}", options::usage()));
+            return complain(&format!("{err}\n\n{}", options::USAGE));
         }
     };
     let done = if options.help {
-        print(&options::usage())
+        print(options::USAGE)
     } else if options.version {
         print(concat!("pmdanixl ", env!("CARGO_PKG_VERSION"), "\n"))
     } else if options.check {

@@ -146,7 +146,7 @@ fn check_finds_the_daemon_and_says_where_it_differs() {
     let said = check(&home.conf(), &[]);
     let differs = format!(
         "daemon: pid {pid}, started with another configuration\n\
-         warning: pmcd's environment gives the daemon NIXL_TELEMETRY_DIR={}, which it takes in place of telemetry_dir",
+         warning: NIXL_TELEMETRY_DIR of the environment, which overrides the file: the daemon has {}, and this check has none; ",
         rings.display()
     );
     assert!(said.contains(&differs), "{said}");
@@ -163,8 +163,9 @@ fn check_finds_the_daemon_and_says_where_it_differs() {
     let said = check(&other, &ours_set);
     let (its, ours) = (home.conf(), other.display());
     let its = its.display();
-    let file =
-        format!("warning: the daemon reads {its}, and this check {ours}: give it -c {its}\n");
+    let file = format!(
+        "warning: configuration file (-c): the daemon has {its}, and this check has {ours}; "
+    );
     assert!(said.contains(&file), "{said}");
     // The file has a mistake, which the daemon has not seen.
     let right = fs::read_to_string(home.conf()).expect("there");

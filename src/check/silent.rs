@@ -4,7 +4,7 @@
 //! was forked after a backend was loaded, cannot be told from one whose telemetry is off; the environment says which is more
 //! likely.
 
-use crate::check::release;
+use crate::check::{as_root, release};
 use crate::find::directory::Directory;
 use crate::find::discover;
 use crate::find::name;
@@ -15,7 +15,6 @@ use crate::producer::facts::telemetry::{Enable, Settings};
 use crate::producer::holdups::{At, Avoided};
 use crate::producer::survey::library::Libraries;
 use crate::producer::writer::{Stat, Writer, namespace};
-use nix::unistd::geteuid;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -276,15 +275,6 @@ fn named(pids: &[u32]) -> String {
         [pid] => format!("process {pid}"),
         [pids @ .., last] => format!("processes {} and {last}", pids.join(", ")),
         [] => String::new(),
-    }
-}
-
-/// What helps where something may not be looked at, unless that is so already.
-pub fn as_root() -> &'static str {
-    if geteuid().is_root() {
-        ""
-    } else {
-        "; run as root"
     }
 }
 

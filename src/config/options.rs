@@ -4,88 +4,40 @@ use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// An option: all that is known of it, for the parser, `--help` and the test of the manual page.
-#[derive(Clone, Copy, Debug)]
-pub struct Known {
-    /// `-c`.
-    pub short: Option<char>,
-    /// `--config`.
-    pub long: &'static str,
-    /// What its value is called; `None`: it has none.
-    pub value: Option<&'static str>,
-    /// What `--help` says of it, a line each.
-    help: &'static [&'static str],
-    meaning: Meaning,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Meaning {
-    Config,
-    Check,
-    Version,
-    Help,
-    Username,
-    Debug,
-    /// For pmdaGetOpt(3).
-    Standard,
-}
-
-/// A row of the table of options.
-const fn known(
-    short: Option<char>,
-    long: &'static str,
-    value: Option<&'static str>,
-    help: &'static [&'static str],
-    meaning: Meaning,
-) -> Known {
-    Known {
-        short,
-        long,
-        value,
-        help,
-        meaning,
-    }
-}
-
-/// All options, in the order of `--help`.
-#[rustfmt::skip] // a row is a line
-pub const OPTIONS: &[Known] = &[
-    known(Some('c'), "config", Some("FILE"), &["read FILE instead of $PCP_SYSCONF_DIR/nixl/nixl.conf"], Meaning::Config),
-    known(None, "check", None, &["say what would be done with each file, and end; exit", "status 1 if something stops it from working"], Meaning::Check),
-    known(Some('D'), "debug", Some("DBG"), &["debug options, as in PCPIntro(1); appl0 logs all it does"], Meaning::Debug),
-    known(Some('d'), "domain", Some("NUM"), &["metrics domain (default 39)"], Meaning::Standard),
-    known(Some('h'), "helpfile", Some("FILE"), &["help text (default $PCP_PMDAS_DIR/nixl/help)"], Meaning::Standard),
-    known(Some('l'), "log", Some("FILE"), &["log file (default nixl.log in pmcd's log directory)"], Meaning::Standard),
-    known(Some('p'), "pipe", None, &["talk to pmcd by a pipe (the default)"], Meaning::Standard),
-    known(Some('i'), "inet", Some("PORT"), &["talk to pmcd by an IPv4 port"], Meaning::Standard),
-    known(Some('6'), "ipv6", Some("PORT"), &["talk to pmcd by an IPv6 port"], Meaning::Standard),
-    known(Some('u'), "unix", Some("FILE"), &["talk to pmcd by a unix domain socket"], Meaning::Standard),
-    known(Some('U'), "username", Some("USER"), &["account to run under; overrides the configuration"], Meaning::Username),
-    known(None, "version", None, &["print the version, and end"], Meaning::Version),
-    known(Some('?'), "help", None, &["print this, and end"], Meaning::Help),
-];
-
 /// What `--help` prints.
-#[must_use]
-pub fn usage() -> String {
-    let mut text = String::from(
-        "Usage: pmdanixl [options]\n\nThe PCP agent for NIXL telemetry. It is started by pmcd; see pmdanixl(1).\n\nOptions:\n",
-    );
-    for option in OPTIONS {
-        let short = option
-            .short
-            .map_or("    ".into(), |short| format!("-{short}, "));
-        let value = option
-            .value
-            .map_or(String::new(), |value| format!("={value}"));
-        let mut names = format!("  {short}--{}{value}", option.long);
-        for line in option.help {
-            text.push_str(&format!("{names:<22} {line}\n"));
-            names.clear();
-        }
-    }
-    text
-}
+pub const USAGE: &str = "\
+Usage: pmdanixl [options]
+
+The PCP agent for NIXL telemetry. It is started by pmcd; see pmdanixl(1).
+
+Options:
+  -c, --config=FILE    read FILE instead of $PCP_SYSCONF_DIR/nixl/nixl.conf
+      --check          say what would be done with each file, and end; exit
+                       status 1 if something stops it from working
+  -D, --debug=DBG      debug options, as in PCPIntro(1); appl0 logs all it does
+  -d, --domain=NUM     metrics domain (default 39)
+  -h, --helpfile=FILE  help text (default $PCP_PMDAS_DIR/nixl/help)
+  -l, --log=FILE       log file (default nixl.log in pmcd's log directory)
+  -p, --pipe           talk to pmcd by a pipe (the default)
+  -i, --inet=PORT      talk to pmcd by an IPv4 port
+  -6, --ipv6=PORT      talk to pmcd by an IPv6 port
+  -u, --unix=FILE      talk to pmcd by a unix domain socket
+  -U, --username=USER  account to run under; overrides the configuration
+      --version        print the version, and end
+  -?, --help           print this, and end
+";
+
+/// Options for pmdaGetOpt(3): their names, and true if they have a value.
+const STANDARD: [(char, &str, bool); 8] = [
+    ('D', "debug", true),
+    ('d', "domain", true),
+    ('h', "helpfile", true),
+    ('l', "log", true),
+    ('p', "pipe", false),
+    ('i', "inet", true),
+    ('6', "ipv6", true),
+    ('u', "unix", true),
+];
 
 /// What the command line says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -129,57 +81,41 @@ pub fn parse_in(
     };
     let mut parser = lexopt::Parser::from_iter(args);
     while let Some(arg) = parser.next()? {
-        let is_meant = |option: &&Known| match arg {
-            Short(short) => option.short == Some(short),
-            Long(long) => option.long == long,
-            Value(_) => false,
-        };
-        let Some(option) = OPTIONS.iter().find(is_meant) else {
-            return Err(arg.unexpected());
-        };
-        let value = match option.value {
-            Some(_) => Some(parser.value()?),
-            None => None,
-        };
-        match (option.meaning, value) {
-            (Meaning::Config, Some(value)) => {
-                options.config = Some(absolute(&directory.join(value))?);
+        match arg {
+            Short('c') | Long("config") => {
+                // As seen from where we are now; messages name it so.
+                let path = std::path::absolute(directory.join(parser.value()?));
+                options.config = Some(path.map_err(|err| err.to_string())?);
             }
-            (Meaning::Username, Some(value)) => options.username = Some(value.string()?),
-            (Meaning::Check, _) => options.check = true,
-            (Meaning::Version, _) => options.version = true,
-            (Meaning::Help, _) => options.help = true,
-            (Meaning::Debug, value) => {
-                let named = value.as_deref().unwrap_or_default().to_string_lossy();
-                options.debug |= named
-                    .split(',')
-                    .any(|name| name.trim_start().starts_with("appl") || name == "all");
-                pass(option, value, &mut options.standard)?;
+            Short('U') | Long("username") => options.username = Some(parser.value()?.string()?),
+            Long("check") => options.check = true,
+            Long("version") => options.version = true,
+            Short('?') | Long("help") => options.help = true,
+            _ => {
+                let is_meant =
+                    |option: &&(char, &str, bool)| arg == Short(option.0) || arg == Long(option.1);
+                let Some((short, _, has_value)) = STANDARD.iter().find(is_meant) else {
+                    return Err(arg.unexpected());
+                };
+                let value = has_value.then(|| parser.value()).transpose()?;
+                if *short == 'D' {
+                    let named = value.as_deref().unwrap_or_default().to_string_lossy();
+                    options.debug |= named
+                        .split(',')
+                        .any(|name| name.trim_start().starts_with("appl") || name == "all");
+                }
+                for word in [Some(format!("-{short}").into()), value]
+                    .into_iter()
+                    .flatten()
+                {
+                    let word = CString::new(word.into_vec());
+                    let word = word.map_err(|_| "an option holds a NUL byte")?;
+                    options.standard.push(word);
+                }
             }
-            (_, value) => pass(option, value, &mut options.standard)?,
         }
     }
     Ok(options)
-}
-
-/// The file as seen from where we are now; messages name it so.
-fn absolute(path: &Path) -> Result<PathBuf, lexopt::Error> {
-    let failed = |err| lexopt::Error::Custom(format!("{path:?}: {err}").into());
-    std::path::absolute(path).map_err(failed)
-}
-
-/// Hands an option on to pmdaGetOpt(3), by its short name.
-fn pass(
-    option: &Known,
-    value: Option<OsString>,
-    standard: &mut Vec<CString>,
-) -> Result<(), lexopt::Error> {
-    let name = option.short.map(|short| format!("-{short}").into());
-    for word in name.into_iter().chain(value) {
-        let word = CString::new(word.into_vec());
-        standard.push(word.map_err(|_| "an option holds a NUL byte")?);
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -237,33 +173,34 @@ mod tests {
     }
 
     #[test]
-    fn every_option_is_taken_by_each_of_its_names_and_shown() {
-        for option in OPTIONS {
-            let value = option.value.map_or("", |_| " 1");
-            for name in [
-                option.short.map(|short| format!("-{short}")),
-                Some(format!("--{}", option.long)),
-            ]
-            .into_iter()
-            .flatten()
-            {
-                let options = parsed(&format!("pmdanixl {name}{value}")).expect(&name);
-                let plain = parsed("pmdanixl").expect("good");
-                assert_ne!(options, plain, "{name} does something");
-                assert!(usage().contains(&name), "{name}");
-                if option.value.is_some() {
+    fn every_option_is_taken_by_each_of_its_names() {
+        let names = USAGE
+            .split_whitespace()
+            .filter(|word| word.starts_with('-'));
+        for (at, names) in names
+            .collect::<Vec<_>>()
+            .chunk_by(|one, _| one.ends_with(','))
+            .enumerate()
+        {
+            let (long, value) = names
+                .last()
+                .expect("a name")
+                .split_once('=')
+                .map_or((*names.last().expect("a name"), ""), |(long, _)| {
+                    (long, " 1")
+                });
+            let short = names[0].strip_suffix(',');
+            for name in short.into_iter().chain([long]) {
+                let options = parsed(&format!("pmdanixl {name}{value}")).expect(name);
+                assert_ne!(options, parsed("pmdanixl").expect("good"), "{at}: {name}");
+                if !value.is_empty() {
                     assert!(parsed(&format!("pmdanixl {name}")).is_err(), "{name}");
                 }
             }
         }
-    }
-
-    #[test]
-    fn the_usage_is_aligned_and_fits_a_terminal() {
-        let usage = usage();
-        assert!(usage.contains(
-            "\n  -c, --config=FILE    read FILE instead of $PCP_SYSCONF_DIR/nixl/nixl.conf\n      --check          say"
-        ));
-        assert!(usage.lines().all(|line| line.len() < 80), "{usage}");
+        for (short, long, _) in STANDARD {
+            assert!(USAGE.contains(&format!("-{short}, --{long}")), "{long}");
+        }
+        assert!(USAGE.lines().all(|line| line.len() < 80), "{USAGE}");
     }
 }

@@ -1,6 +1,6 @@
 //! Where the configuration comes from: the file, the environment and the command line.
 
-use super::{Environment, Loaded};
+use super::{Loaded, VARIABLES, value};
 use crate::config::options::Options;
 use crate::config::pcpconf::PcpConf;
 use crate::error::ConfigError;
@@ -34,7 +34,7 @@ impl ConfigSource {
     /// # Errors
     /// As [`super::load`].
     pub fn read(&self) -> Result<Loaded, ConfigError> {
-        let environment = Environment::read();
+        let environment = VARIABLES.map(std::env::var_os);
         let mut loaded = match super::load(Some(&self.path), &environment) {
             Err(ConfigError::Read { source, .. })
                 if source.kind() == ErrorKind::NotFound && self.may_be_missing.get() =>
@@ -52,7 +52,11 @@ impl ConfigSource {
             }
         };
         if let Some(name) = &self.username {
-            loaded.config.user = Some(super::account_option(name)?);
+            let account = value::account(name).map_err(|message| ConfigError::Outside {
+                place: "option -U".into(),
+                message,
+            })?;
+            loaded.config.user = Some(account);
         }
         Ok(loaded)
     }

@@ -4,205 +4,113 @@ use super::{Account, DirectoryPattern};
 use crate::totals::histogram::Bounds;
 use nix::unistd::User;
 use serde::Deserialize;
-use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
-use std::fmt;
+use serde::de::{Deserializer, Error};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A user by name, who must exist.
-pub(super) struct UserName(pub Account);
-
-impl<'de> Deserialize<'de> for UserName {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        account(&String::deserialize(deserializer)?)
-            .map(Self)
-            .map_err(de::Error::custom)
-    }
+pub(super) fn user<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Account>, D::Error> {
+    let account = account(&String::deserialize(value)?);
+    account.map(Some).map_err(D::Error::custom)
 }
 
 /// A time between MIN and MAX milliseconds, written with its unit.
-pub(super) struct Period<const MIN: u64, const MAX: u64>(pub Duration);
+pub(super) fn period<'de, D: Deserializer<'de>, const MIN: u64, const MAX: u64>(
+    value: D,
+) -> Result<Duration, D::Error> {
+    let text = String::deserialize(value).ok();
+    let period = text.and_then(|text| humantime::parse_duration(&text).ok());
+    let [min, max] = [MIN, MAX].map(Duration::from_millis);
+    let allowed = period.filter(|period| (min..=max).contains(period));
+    allowed.ok_or_else(|| {
+        let [min, max] = [min, max].map(humantime::format_duration);
+        D::Error::custom(format_args!(
+            "write a time from {min} to {max} in quotes and with its unit, such as \"{max}\""
+        ))
+    })
+}
 
-impl<'de, const MIN: u64, const MAX: u64> Deserialize<'de> for Period<MIN, MAX> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Text;
-        impl Visitor<'_> for Text {
-            type Value = Duration;
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("a time with its unit in quotes, such as \"50ms\" or \"10min\"")
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Duration, E> {
-                humantime::parse_duration(text).map_err(|_| {
-                    E::custom(format_args!(
-                        "{text:?} is no time; write one such as \"50ms\" or \"10min\""
-                    ))
-                })
-            }
-        }
-        let period = deserializer.deserialize_any(Text)?;
-        let (min, max) = (Duration::from_millis(MIN), Duration::from_millis(MAX));
-        if period < min || period > max {
-            let [period, min, max] = [period, min, max].map(humantime::format_duration);
-            return Err(de::Error::custom(format_args!(
-                "{period} is out of range; allowed are {min} to {max}"
-            )));
-        }
-        Ok(Self(period))
-    }
+/// As [`period`], of a key that has no default.
+pub(super) fn some_period<'de, D: Deserializer<'de>, const MIN: u64, const MAX: u64>(
+    value: D,
+) -> Result<Option<Duration>, D::Error> {
+    period::<_, MIN, MAX>(value).map(Some)
 }
 
 /// A whole number from 1 to `MAX`.
-pub(super) struct Number<const MAX: u64>(pub u64);
-
-impl<'de, const MAX: u64> Deserialize<'de> for Number<MAX> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Expected<const MAX: u64>;
-        impl<const MAX: u64> Visitor<'_> for Expected<MAX> {
-            type Value = u64;
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                write!(f, "a number from 1 to {MAX}, without quotes")
-            }
-            fn visit_i64<E: de::Error>(self, number: i64) -> Result<u64, E> {
-                match u64::try_from(number) {
-                    Ok(number) if (1..=MAX).contains(&number) => Ok(number),
-                    _ => Err(E::custom(format_args!(
-                        "{number} is out of range; allowed are 1 to {MAX}"
-                    ))),
-                }
-            }
-        }
-        deserializer.deserialize_any(Expected::<MAX>).map(Self)
-    }
+pub(super) fn number<'de, D: Deserializer<'de>, T: TryFrom<u64>, const MAX: u64>(
+    value: D,
+) -> Result<T, D::Error> {
+    let number = u64::deserialize(value).ok();
+    let allowed = number.filter(|number| (1..=MAX).contains(number));
+    let allowed = allowed.and_then(|number| T::try_from(number).ok());
+    allowed.ok_or_else(|| {
+        D::Error::custom(format_args!(
+            "write a number from 1 to {MAX}, without quotes"
+        ))
+    })
 }
 
 /// Upper bounds of a histogram.
-pub(super) struct Buckets(pub Bounds);
+pub(super) fn bounds<'de, D: Deserializer<'de>>(value: D) -> Result<Bounds, D::Error> {
+    Bounds::from_config(&Vec::<u64>::deserialize(value)?).map_err(D::Error::custom)
+}
 
-impl<'de> Deserialize<'de> for Buckets {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let bounds = Vec::<u64>::deserialize(deserializer)?;
-        Bounds::from_config(&bounds)
-            .map(Self)
-            .map_err(de::Error::custom)
-    }
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Owner {
+    Id(u32),
+    Name(String),
 }
 
 /// Users by name or number.
-pub(super) struct Owners(pub Vec<u32>);
-
-impl<'de> Deserialize<'de> for Owners {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Owner(u32);
-        impl<'de> Deserialize<'de> for Owner {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                struct NameOrNumber;
-                impl Visitor<'_> for NameOrNumber {
-                    type Value = Owner;
-                    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                        f.write_str("a user name in quotes, or a user id")
-                    }
-                    fn visit_str<E: de::Error>(self, name: &str) -> Result<Owner, E> {
-                        account(name)
-                            .map(|account| Owner(account.uid))
-                            .map_err(E::custom)
-                    }
-                    fn visit_i64<E: de::Error>(self, uid: i64) -> Result<Owner, E> {
-                        u32::try_from(uid)
-                            .map(Owner)
-                            .map_err(|_| E::custom(format_args!("{uid} is no user id")))
-                    }
-                }
-                deserializer.deserialize_any(NameOrNumber)
-            }
-        }
-        struct Users;
-        impl<'de> Visitor<'de> for Users {
-            type Value = Vec<u32>;
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("a list of user names in quotes and user ids, such as [\"root\", 1000]")
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<u32>, A::Error> {
-                let mut users = Vec::new();
-                while let Some(Owner(uid)) = list.next_element()? {
-                    users.push(uid);
-                }
-                Ok(users)
-            }
-        }
-        let owners = deserializer.deserialize_any(Users)?;
-        if owners.is_empty() {
-            return Err(de::Error::custom(
-                "an empty list takes nobody's files; leave the key out to take everybody's",
-            ));
-        }
-        Ok(Self(owners))
+pub(super) fn owners<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Vec<u32>>, D::Error> {
+    let owners = Vec::<Owner>::deserialize(value).unwrap_or_default();
+    if owners.is_empty() {
+        return Err(D::Error::custom(
+            "write a list of user names in quotes and user ids, such as [\"root\", 1000]; without the key all users' files are read",
+        ));
     }
+    let uid = |owner| match owner {
+        Owner::Id(uid) => Ok(uid),
+        Owner::Name(name) => account(&name).map(|account| account.uid),
+    };
+    let uids: Result<_, String> = owners.into_iter().map(uid).collect();
+    uids.map(Some).map_err(D::Error::custom)
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Directories {
+    Many(Vec<Entry>),
+    One(Entry),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, deny_unknown_fields)]
+enum Entry {
+    Path(String),
+    Labelled { path: String, label: Option<String> },
 }
 
 /// A path or pattern, or a list of such, each alone or as `{ path = "...", label = "..." }`.
-pub(super) struct Directories(pub Vec<DirectoryPattern>);
-
-impl<'de> Deserialize<'de> for Directories {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OneOrMany;
-        impl<'de> Visitor<'de> for OneOrMany {
-            type Value = Directories;
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("a path in quotes, or a list of paths")
-            }
-            fn visit_str<E: de::Error>(self, path: &str) -> Result<Directories, E> {
-                directory(path, None, false)
-                    .map(|dir| Directories(vec![dir]))
-                    .map_err(E::custom)
-            }
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Directories, A::Error> {
-                One.visit_map(map).map(|dir| Directories(vec![dir.0]))
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Directories, A::Error> {
-                let mut dirs = Vec::new();
-                while let Some(OneDirectory(dir)) = list.next_element()? {
-                    dirs.push(dir);
-                }
-                Ok(Directories(dirs))
-            }
+pub(super) fn directories<'de, D: Deserializer<'de>>(
+    value: D,
+) -> Result<Vec<DirectoryPattern>, D::Error> {
+    let entries = match Directories::deserialize(value) {
+        Ok(Directories::Many(entries)) => entries,
+        Ok(Directories::One(entry)) => vec![entry],
+        Err(_) => {
+            return Err(D::Error::custom(
+                "write a path in quotes, { path = \"...\", label = \"...\" }, or a list of these",
+            ));
         }
-        deserializer.deserialize_any(OneOrMany)
-    }
-}
-
-struct OneDirectory(DirectoryPattern);
-
-struct One;
-
-impl<'de> Visitor<'de> for One {
-    type Value = OneDirectory;
-    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str("a path in quotes, or { path = \"...\", label = \"...\" }")
-    }
-    fn visit_str<E: de::Error>(self, path: &str) -> Result<OneDirectory, E> {
-        directory(path, None, false)
-            .map(OneDirectory)
-            .map_err(E::custom)
-    }
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<OneDirectory, A::Error> {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Labelled {
-            path: String,
-            label: Option<String>,
-        }
-        let Labelled { path, label } =
-            Labelled::deserialize(de::value::MapAccessDeserializer::new(map))?;
-        directory(&path, label, false)
-            .map(OneDirectory)
-            .map_err(de::Error::custom)
-    }
-}
-
-impl<'de> Deserialize<'de> for OneDirectory {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(One)
-    }
+    };
+    let checked = entries.into_iter().map(|entry| match entry {
+        Entry::Path(path) => directory(&path, None, false),
+        Entry::Labelled { path, label } => directory(&path, label, false),
+    });
+    checked.collect::<Result<_, _>>().map_err(D::Error::custom)
 }
 
 /// Checks a directory or pattern.
@@ -218,11 +126,6 @@ pub(super) fn directory(
         return Err(format!("{path:?} holds a NUL byte"));
     }
     let literal = literal || !path.contains(['*', '?', '[']);
-    if !literal && path.split('/').any(|component| component == "..") {
-        return Err(format!(
-            "{path:?} holds .., which a pattern does not take; write the path without it"
-        ));
-    }
     if !literal {
         if path.contains("**") {
             return Err(format!(
@@ -230,6 +133,11 @@ pub(super) fn directory(
             ));
         }
         for component in path.split('/') {
+            if component == ".." {
+                return Err(format!(
+                    "{path:?} holds .., which a pattern does not take; write the path without it"
+                ));
+            }
             glob::Pattern::new(component)
                 .map_err(|err| format!("{path:?} is not a valid pattern: {err}"))?;
         }
@@ -252,14 +160,11 @@ pub(super) fn directory(
 }
 
 /// The absolute path of a directory.
-pub(super) struct Place(pub PathBuf);
-
-impl<'de> Deserialize<'de> for Place {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let path = String::deserialize(deserializer)?;
-        let place = directory(&path, None, true).map_err(de::Error::custom)?;
-        Ok(Self(place.path.into()))
-    }
+pub(super) fn path<'de, D: Deserializer<'de>>(value: D) -> Result<PathBuf, D::Error> {
+    let directory = directory(&String::deserialize(value)?, None, true);
+    directory
+        .map(|directory| directory.path.into())
+        .map_err(D::Error::custom)
 }
 
 /// Looks a user up.

@@ -2,7 +2,7 @@
 
 use super::{Input, assert_one_line};
 use pmdanixl::config::ini;
-use pmdanixl::config::{Config, Environment, load, parse};
+use pmdanixl::config::{Config, VARIABLES, load, parse};
 use pmdanixl::error::ConfigError;
 use std::ffi::OsStr;
 use std::io::Write;
@@ -18,10 +18,7 @@ pub fn run(input: &[u8]) {
     let mut file = tempfile::NamedTempFile::new().expect("a file");
     file.write_all(input.0).expect("written");
 
-    let environment = Environment {
-        telemetry_dir: Some(variable.into()),
-        multiproc_dir: None,
-    };
+    let environment = [Some(variable.into()), None];
     let loaded = load(Some(file.path()), &environment);
     match &loaded {
         Ok(loaded) => {
@@ -37,14 +34,11 @@ pub fn run(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input.0) else {
         return assert!(loaded.is_err(), "no TOML is anything but UTF-8");
     };
-    if let Ok(loaded) = parse(Path::new("nixl.conf"), text) {
+    if let (Ok(loaded), Some(converted)) = (parse(Path::new("nixl.conf"), text), ini::convert(text))
+    {
         // What the warning says to write instead means the same, and needs no warning.
-        let converted = ini::convert(text).filter(|converted| converted.is_python);
-        if let Some(converted) = converted.filter(|_| !loaded.warnings.is_empty()) {
-            let lines = converted.lines().join("\n");
-            let again = parse(Path::new("nixl.conf"), &lines).expect("as good");
-            assert_eq!((again.config, again.warnings.len()), (loaded.config, 0));
-        }
+        let again = parse(Path::new("nixl.conf"), &converted).expect("as good");
+        assert_eq!((again.config, again.warnings.len()), (loaded.config, 0));
     }
 }
 
@@ -91,7 +85,7 @@ fn check_error(err: &ConfigError, path: &Path, bytes: &[u8]) {
             let lines = 1 + bytes.iter().filter(|&&byte| byte == b'\n').count();
             assert!((1..=lines).contains(line), "{message:?}");
         }
-        ConfigError::Environment { variable, .. } => assert!(message.contains(variable)),
-        ConfigError::Read { .. } | ConfigError::Option { .. } => panic!("{message}"),
+        ConfigError::Outside { place, .. } => assert!(place.ends_with(VARIABLES[0])),
+        ConfigError::Read { .. } => assert!(std::str::from_utf8(bytes).is_err(), "{message}"),
     }
 }

@@ -1,6 +1,6 @@
 //! The command line, which pmcd's configuration gives.
 
-use pmdanixl::config::options::{parse, usage};
+use pmdanixl::config::options::{USAGE, parse};
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
@@ -20,7 +20,7 @@ pub fn run(input: &[u8]) {
     assert_eq!(standard.next(), Some(&CString::from(c"pmdanixl")));
     while let Some(option) = standard.next() {
         let option = option.to_str().expect("an option in ASCII");
-        assert!(usage().contains(&format!("{option}, --")), "{option}");
+        assert!(USAGE.contains(&format!("{option}, --")), "{option}");
         assert!(option == "-p" || standard.next().is_some(), "{option}");
     }
     // It says the same once more. A value that begins with a dash is one all the same.
