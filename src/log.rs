@@ -8,13 +8,14 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use tracing::subscriber::Interest;
-use tracing::{Event, Level, Metadata, Subscriber, callsite, level_filters::LevelFilter};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use tracing::{Event, Level, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::fmt::{self as lines, FmtContext, time::ChronoLocal, time::FormatTime};
-use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
-use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::{LookupSpan, Registry};
+use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt;
 
 mod budget;
@@ -76,25 +77,34 @@ pub fn shown(path: &Path) -> String {
     )
 }
 
-/// Whether everything is logged, and without limit. Nothing is ordered by it: a line more or less is no harm.
-static DEBUG: AtomicBool = AtomicBool::new(false);
+/// What is logged: `DEBUG` is everything, and without limit.
+static FILTER: OnceLock<Handle<LevelFilter, Registry>> = OnceLock::new();
 
-/// Whether everything is logged.
+/// True if everything is logged.
 #[must_use]
 pub fn is_debug() -> bool {
-    DEBUG.load(Relaxed)
+    FILTER.get().and_then(Handle::clone_current) == Some(LevelFilter::DEBUG)
 }
 
-/// Whether everything is logged from now on, and without limit.
+/// Logs everything from now on, and without limit, or no longer does so.
 pub fn set_debug(debug: bool) {
-    DEBUG.store(debug, Relaxed);
-    // Each place that logs remembers whether it does.
-    callsite::rebuild_interest_cache();
+    if let Some(filter) = FILTER.get() {
+        // It fails only after the log has ended.
+        let _ = filter.reload(level(debug));
+    }
+}
+
+fn level(debug: bool) -> LevelFilter {
+    match debug {
+        true => LevelFilter::DEBUG,
+        false => LevelFilter::INFO,
+    }
 }
 
 /// Sets the log up. With `debug` everything is logged, and without limit, until [`set_debug`] says otherwise.
 pub fn start(debug: bool) {
-    set_debug(debug);
+    let (filter, handle) = reload::Layer::new(level(debug));
+    let _ = FILTER.set(handle);
     let lines = lines::layer()
         .with_writer(std::io::stderr)
         .with_ansi(false)
@@ -103,7 +113,7 @@ pub fn start(debug: bool) {
         .log_internal_errors(false)
         .event_format(PcpFormat);
     tracing_subscriber::registry()
-        .with(Wanted)
+        .with(filter)
         .with(lines)
         .init();
     std::panic::set_hook(Box::new(|panic| {
@@ -118,38 +128,6 @@ pub fn start(debug: bool) {
         );
         let _ = std::io::stderr().write_all(line.as_bytes());
     }));
-}
-
-/// Keeps debug messages out unless they are asked for, so early that they cost nothing.
-#[derive(Debug)]
-struct Wanted;
-
-impl Wanted {
-    fn level() -> LevelFilter {
-        if is_debug() {
-            LevelFilter::DEBUG
-        } else {
-            LevelFilter::INFO
-        }
-    }
-}
-
-impl<S: Subscriber> Layer<S> for Wanted {
-    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
-        if *metadata.level() <= Self::level() {
-            Interest::always()
-        } else {
-            Interest::never()
-        }
-    }
-
-    fn enabled(&self, metadata: &Metadata, _context: Context<S>) -> bool {
-        *metadata.level() <= Self::level()
-    }
-
-    fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(Self::level())
-    }
 }
 
 /// PCP's format, with limits.
@@ -194,11 +172,11 @@ where
             Fate::LeftOut => return Ok(()),
             Fate::Written => None,
             Fate::Last(note) => Some(note),
-            Fate::Full(left_out) => {
+            Fate::Full => {
                 Self::prefix(&mut writer, "Warning")?;
                 return writeln!(
                     writer,
-                    "{left_out} lines were left out: this log is {} MiB long; run Install to begin another",
+                    "lines are left out: this log is {} MiB long, or half of that is about files; run Install to begin another",
                     budget::MAX_BYTES >> 20
                 );
             }

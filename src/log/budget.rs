@@ -10,8 +10,7 @@ use tracing::Level;
 const LINES: u32 = 60;
 /// Users that have a budget of their own; nothing is logged about files of others.
 const MOST_USERS: usize = 1024;
-/// Bytes of all lines of one run, of those about files, and of those about one user's files. Of what comes then, a line a minute
-/// says how much it was.
+/// Bytes of all lines of one run, of those about files, and of those about one user's files.
 pub const MAX_BYTES: u64 = 16 << 20;
 const MAX_BYTES_OF_FILES: u64 = 8 << 20;
 const MAX_BYTES_OF_USER: u64 = 2 << 20;
@@ -33,8 +32,8 @@ pub enum Fate {
     /// It is written, with a note that there are no more of its kind in this minute.
     Last(String),
     LeftOut,
-    /// The log is long enough. So many were left out since that was said.
-    Full(u64),
+    /// It is left out, the first one because the log is long enough.
+    Full,
 }
 
 /// What was logged about one user's files.
@@ -55,8 +54,8 @@ pub struct Budget {
     bytes: u64,
     bytes_of_files: u64,
     left_out: u64,
-    /// How many of these were said, and in which minute.
-    said: (u64, i64),
+    /// True once a line was left out because the log was long enough.
+    is_full: bool,
 }
 
 impl Budget {
@@ -83,25 +82,20 @@ impl Budget {
             self.users.values_mut().for_each(|user| user.lines = 0);
         }
         let fate = self.judge_line(line);
-        if fate == Fate::LeftOut {
-            self.left_out += 1;
-            return fate;
-        }
         let user = line.about.and_then(|uid| self.users.get(&uid));
         let is_full = self.bytes >= MAX_BYTES
             || user.is_some_and(|user| {
                 user.bytes >= MAX_BYTES_OF_USER || self.bytes_of_files >= MAX_BYTES_OF_FILES
             });
-        if !is_full {
-            return fate;
-        }
-        self.left_out += 1;
-        let (said, when) = self.said;
-        if when == line.minute {
-            return Fate::LeftOut;
-        }
-        self.said = (self.left_out, line.minute);
-        Fate::Full(self.left_out - said)
+        let fate = match fate {
+            Fate::LeftOut => Fate::LeftOut,
+            _ if is_full && self.is_full => Fate::LeftOut,
+            _ if is_full => Fate::Full,
+            fate => fate,
+        };
+        self.is_full |= fate == Fate::Full;
+        self.left_out += u64::from(matches!(fate, Fate::LeftOut | Fate::Full));
+        fate
     }
 
     /// What is to be done with a line as far as the minute's lines say.
@@ -186,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn log_that_is_long_enough_says_once_a_minute_what_it_left_out() {
+    fn log_that_is_long_enough_says_so_once() {
         let mut budget = Budget::default();
         let (own, file) = (line(Level::INFO, None, 7), line(Level::INFO, Some(1), 7));
         assert_eq!(budget.judge(&file), Fate::Written);
         budget.add(&file, (2 << 20) - 1);
         assert_eq!(budget.judge(&file), Fate::Written);
         budget.add(&file, 1);
-        assert_eq!(budget.judge(&file), Fate::Full(1));
+        assert_eq!(budget.judge(&file), Fate::Full);
         assert_eq!(budget.judge(&file), Fate::LeftOut);
         // The files of all users together may have half of it.
         for uid in 2..5 {
@@ -205,11 +199,8 @@ mod tests {
         assert_eq!(budget.judge(&late), Fate::LeftOut);
         assert_eq!(budget.judge(&own), Fate::Written);
         budget.add(&own, 8 << 20);
-        assert_eq!(
-            budget.judge(&own),
-            Fate::LeftOut,
-            "it was said in this minute"
-        );
-        assert_eq!(budget.judge(&line(Level::INFO, None, 8)), Fate::Full(4));
+        assert_eq!(budget.judge(&own), Fate::LeftOut);
+        assert_eq!(budget.judge(&line(Level::INFO, None, 8)), Fate::LeftOut);
+        assert_eq!(budget.left_out(), 5);
     }
 }
