@@ -15,11 +15,15 @@ impl PcpConf {
     /// Reads the file that says so. Without one only the environment counts.
     #[must_use]
     pub fn read() -> Self {
-        let path = std::env::var_os("PCP_CONF")
-            .map_or_else(|| default_conf(std::env::var_os("PCP_DIR")), PathBuf::from);
+        // PCP_DIR is empty on all but unusual installations.
+        let path = std::env::var_os("PCP_CONF").unwrap_or_else(|| {
+            let mut path = std::env::var_os("PCP_DIR").unwrap_or_default();
+            path.push("/etc/pcp.conf");
+            path
+        });
         Self {
             settings: Self::parse(&std::fs::read_to_string(&path).unwrap_or_default()).settings,
-            path,
+            path: path.into(),
         }
     }
 
@@ -39,9 +43,8 @@ impl PcpConf {
                 let value = value.trim();
                 let unquoted = value
                     .strip_prefix('"')
-                    .and_then(|value| value.strip_suffix('"'))
-                    .unwrap_or(value);
-                (key.trim().to_owned(), unquoted.to_owned())
+                    .and_then(|value| value.strip_suffix('"'));
+                (key.trim().to_owned(), unquoted.unwrap_or(value).to_owned())
             });
         Self {
             settings: settings.collect(),
@@ -58,46 +61,36 @@ impl PcpConf {
             .map(PathBuf::from)
     }
 
+    /// A file in a directory of PCP's.
+    fn file(&self, variable: &str, default: &str, name: &str) -> PathBuf {
+        let directory = self.directory(variable);
+        directory.unwrap_or_else(|| default.into()).join(name)
+    }
+
     /// The configuration file of this agent.
     #[must_use]
     pub fn nixl_conf(&self) -> PathBuf {
-        self.directory("PCP_SYSCONF_DIR")
-            .unwrap_or_else(|| "/etc/pcp".into())
-            .join("nixl/nixl.conf")
+        self.file("PCP_SYSCONF_DIR", "/etc/pcp", "nixl/nixl.conf")
     }
 
     /// The help text of this agent, without its suffix.
     #[must_use]
     pub fn help(&self) -> PathBuf {
-        self.directory("PCP_PMDAS_DIR")
-            .unwrap_or_else(|| "/var/lib/pcp/pmdas".into())
-            .join("nixl/help")
+        self.file("PCP_PMDAS_DIR", "/var/lib/pcp/pmdas", "nixl/help")
     }
 
     /// The file that totals are kept in while the host is up.
     #[must_use]
     pub fn state(&self) -> PathBuf {
-        self.directory("PCP_RUN_DIR")
-            .unwrap_or_else(|| "/run/pcp".into())
-            .join("nixl/state")
+        self.file("PCP_RUN_DIR", "/run/pcp", "nixl/state")
     }
 
     /// The file that libpcp_pmda keeps the ids of an instance domain in (pmdacache(3)).
     #[must_use]
     pub fn instance_cache(&self, domain: u32, serial: u32) -> PathBuf {
-        let var = self
-            .directory("PCP_VAR_DIR")
-            .unwrap_or_else(|| "/var/lib/pcp".into());
-        var.join(format!("config/pmda/{domain}.{serial}"))
+        let name = format!("config/pmda/{domain}.{serial}");
+        self.file("PCP_VAR_DIR", "/var/lib/pcp", &name)
     }
-}
-
-/// `$PCP_DIR/etc/pcp.conf`; PCP_DIR is empty on all but unusual installations.
-/// Where libpcp looks for its configuration.
-fn default_conf(pcp_dir: Option<OsString>) -> PathBuf {
-    let mut path = pcp_dir.unwrap_or_default();
-    path.push("/etc/pcp.conf");
-    path.into()
 }
 
 #[cfg(test)]

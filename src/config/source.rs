@@ -68,22 +68,16 @@ pub fn announce(loaded: &Result<Loaded, ConfigError>) {
         Ok(loaded) => {
             loaded.log();
             let config = &loaded.config;
-            let places: Vec<String> = [
+            for (what, patterns) in [
                 ("rings", &config.telemetry_dir),
                 ("stores", &config.multiproc_dir),
-            ]
-            .into_iter()
-            .filter(|(_, dirs)| !dirs.is_empty())
-            .map(|(what, dirs)| {
-                let paths: Vec<&str> = dirs.iter().map(|pattern| pattern.path.as_str()).collect();
-                format!("{what} in {}", paths.join(", "))
-            })
-            .collect();
-            tracing::info!(
-                "version {} looks for {}",
-                env!("CARGO_PKG_VERSION"),
-                places.join(" and for ")
-            );
+            ] {
+                let paths: Vec<_> = patterns.iter().map(|pattern| &*pattern.path).collect();
+                if !paths.is_empty() {
+                    let version = env!("CARGO_PKG_VERSION");
+                    tracing::info!("version {version} looks for {what} in {}", paths.join(", "));
+                }
+            }
         }
         Err(err) => {
             let remedy = if err.is_in_file() {
