@@ -5,31 +5,31 @@ use crate::check::silent::Users;
 use crate::config::pcpconf::PcpConf;
 use crate::config::{Config, Loaded};
 use crate::error::{ConfigError, Refusal};
-use crate::find::directory::{self, Directory, Holds};
-use crate::find::scan::{self, Opened, is_starting};
-use crate::find::{discover, name};
+use crate::find::directory::{self, Directory};
+use crate::find::name;
+use crate::find::scan::{Found, Scanner, is_starting};
 use crate::producer::holdups::{Holdups, Look};
 use crate::producer::survey::Mappers;
-use crate::rights::confine::{self, OwnPlaces};
-use crate::rights::privilege;
-use crate::{base, store};
+use crate::rights;
+use crate::rights::confine::OwnPlaces;
 use nix::errno::Errno;
 use nix::unistd::geteuid;
-use std::collections::HashSet;
-use std::ffi::OsStr;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 use std::fs;
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 mod absent;
 mod daemon;
 mod file;
 mod full;
-mod release;
-pub mod silent;
+mod silent;
+
+/// Time for a piece of the scan, which has as many as it takes.
+const PIECE: Duration = Duration::from_secs(1);
 
 /// What the check came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub struct Verdict {
     pub silent: usize,
     /// Rings with a writer or with events: those that `max_agents` must have room for.
     wanted: usize,
-    /// Each ring once, by whichever path.
+    /// Each file once, by whichever path.
     seen: HashSet<FileId>,
     /// The processes that write the rings and stores.
     writers: HashSet<u32>,
@@ -91,20 +91,20 @@ pub fn run(
     verdict.daemons = configured.into_iter().chain(owner).collect();
     // Before the user is changed to one that may not see other users' processes.
     let mut holdups = Holdups::default();
-    let mappers = holdups.look(|avoided| {
+    let processes = holdups.look(|avoided| {
         Look::begin("survey", move |at| {
-            Mappers::read(&HashSet::new(), None, &avoided, at)
+            let mut mappers = Mappers::read(&HashSet::new(), None, &avoided, at);
+            let nixl = Users::read(&mut mappers, &avoided, at);
+            (mappers, nixl)
         })
     })?;
-    let mappers = mappers.unwrap_or_default();
+    let (mappers, nixl) = processes.unwrap_or_default();
     for line in daemon::lines(path, config, conf, &mappers, &mut holdups)? {
         writeln!(out, "{line}")?;
     }
     let Some(config) = config else {
         return Ok(verdict);
     };
-    let nixl = holdups.look(|avoided| Look::begin("nixl", move |at| Users::look(&avoided, at)))?;
-    let nixl = nixl.unwrap_or_default();
     for pid in holdups.waiting() {
         let problem = format!(
             "process {pid} keeps its memory busy, so that it and its like cannot be looked at; end it"
@@ -112,28 +112,10 @@ pub fn run(
         verdict.problem(out, problem)?;
     }
     // Threads that wait in the kernel cannot become another user.
-    if let Some(account) = config
-        .user
-        .as_ref()
-        .filter(|_| holdups.waiting().is_empty())
-    {
-        if let Err(err) = privilege::become_user(account, config) {
-            verdict.problem(out, err)?;
-        }
-    }
-    if config.user.is_none() {
-        if let Err(err) = privilege::limit_root(config) {
-            verdict.problem(out, err)?;
-        }
-    }
-    let user = discover::user_name(geteuid().as_raw());
-    write!(out, "as user: {user} with {}", privilege::in_force())?;
-    if config.proc_facts {
-        writeln!(out)?;
-    } else {
-        match confine::confine(config, own) {
-            Ok(how) => writeln!(out, ", {how}")?,
-            Err(err) => writeln!(out, "\nwarning: not locked in: {err}")?,
+    if holdups.waiting().is_empty() {
+        match rights::enter(config, own) {
+            Ok(user) => writeln!(out, "as user: {user}")?,
+            Err(err) => verdict.problem(out, err)?,
         }
     }
     let Config {
@@ -146,64 +128,32 @@ pub fn run(
         out,
         "limits: max_agents {max_agents}, max_capacity {max_capacity}, max_directories {max_directories}"
     )?;
-    for pattern in config.telemetry_dir.iter().chain(&config.multiproc_dir) {
-        if directory::matches_nothing(pattern) {
-            let why = directory::cannot_expand(pattern).map(directory::why_not);
-            let why = why.map_or(String::new(), |why| format!(": {why}"));
-            writeln!(out, "note: {} matches no directory{why}", pattern.path)?;
-        }
-    }
-    let found = directory::expand(&config.places());
-    let all = found.len();
-    // The PMDA leaves out those of the user who has most.
-    let (named, mut matched): (Vec<_>, Vec<_>) =
-        found.into_iter().partition(|(_, owner)| owner.is_none());
-    matched.truncate(config.max_directories);
-    let directories = named.into_iter().chain(matched);
-    let directories: Vec<Directory> = directories.map(|(directory, _)| directory).collect();
-    let left_out = all - directories.len();
-    if directories.is_empty() {
-        verdict.problem(out, "telemetry_dir and multiproc_dir match no directory")?;
-    }
-    for directory in &directories {
-        check_directory(directory, config, &mappers, &mut verdict, out)?;
-    }
+    let directories = scan(config, &mappers, &mut verdict, out)?;
     full::warn(&directories, out)?;
     if verdict.rings + verdict.stores == 0 {
         writeln!(out, "note: {}", absent::advice(config, path))?;
     }
     verdict.silent = nixl.tell(&verdict.writers, &directories, out)?;
-    if left_out > 0 {
+    if verdict.wanted > *max_agents {
         let problem = format!(
-            "patterns match {left_out} directories more than max_directories, which is {}",
-            config.max_directories
+            "{} rings are in use, but max_agents is {max_agents}",
+            verdict.wanted
         );
         verdict.problem(out, problem)?;
     }
-    if verdict.wanted > config.max_agents {
-        let problem = format!(
-            "{} rings are in use, but max_agents is {}",
-            verdict.wanted, config.max_agents
-        );
-        verdict.problem(out, problem)?;
-    }
-    let [rings, stores, refused, problems] = [
+    let [rings, refused, problems] = [
         (verdict.rings, "ring"),
-        (verdict.stores, "store"),
         (verdict.refused, "file"),
         (verdict.problems, "problem"),
     ]
-    .map(plural);
+    .map(|(count, what)| plural(count, what, "s"));
     let stores = match config.multiproc_dir.is_empty() {
         true => String::new(),
-        false => format!("{stores}, "),
+        false => format!("{}, ", plural(verdict.stores, "store", "s")),
     };
     let silent = match verdict.silent {
         0 => String::new(),
-        count => format!(
-            ", {} without telemetry",
-            plural_of(count, "process", "processes")
-        ),
+        count => format!(", {} without telemetry", plural(count, "process", "es")),
     };
     writeln!(
         out,
@@ -213,90 +163,101 @@ pub fn run(
 }
 
 /// `1 ring`, `2 rings`.
-fn plural((count, what): (usize, &str)) -> String {
-    plural_of(count, what, &format!("{what}s"))
+fn plural(count: usize, what: &str, ending: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { ending })
 }
 
-fn plural_of(count: usize, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
-}
-
-fn check_directory(
-    directory: &Directory,
+/// Scans all directories as the daemon does. Returns those that are scanned.
+fn scan(
     config: &Config,
     mappers: &Mappers,
     verdict: &mut Verdict,
     out: &mut impl Write,
-) -> io::Result<()> {
-    writeln!(out, "directory {}", directory.path.display())?;
-    let listed = directory
-        .open()
-        .and_then(|fd| Ok((base::file::names(&fd)?, fd)));
-    let (names, fd) = match listed {
-        Ok(listed) => listed,
-        Err(errno) => {
+) -> io::Result<Vec<Directory>> {
+    for pattern in config.telemetry_dir.iter().chain(&config.multiproc_dir) {
+        if directory::matches_nothing(pattern) {
+            let why = directory::cannot_expand(pattern).map(directory::why_not);
+            let why = why.map_or(String::new(), |why| format!(": {why}"));
+            writeln!(out, "note: {} matches no directory{why}", pattern.path)?;
+        }
+    }
+    let mut scanner = Scanner::new(config.places(), config.terms());
+    let (now, none) = (Instant::now(), HashSet::new());
+    let mut files: HashMap<PathBuf, Vec<Found>> = HashMap::new();
+    loop {
+        for found in scanner.scan(now, Instant::now() + PIECE, &none) {
+            let path = found.directory.path.clone();
+            files.entry(path).or_default().push(found);
+        }
+        if scanner.is_done() {
+            break;
+        }
+    }
+    let mut directories = Vec::new();
+    for (directory, _) in directory::expand(&config.places()) {
+        let path = &directory.path;
+        if let Err(errno) = directory.open() {
+            writeln!(out, "directory {}", path.display())?;
             verdict.problems += 1;
             let why = directory::why_not(errno);
             let remedy = match errno {
                 Errno::ENOENT => "; make it, or correct telemetry_dir",
                 _ => "",
             };
-            return writeln!(out, "  problem: cannot be looked through: {why}{remedy}");
+            writeln!(out, "  problem: cannot be looked through: {why}{remedy}")?;
+        } else if scanner.directory(path).is_some() {
+            writeln!(out, "directory {}", path.display())?;
+            let mut files = files.remove(path).unwrap_or_default();
+            files.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+            for found in files {
+                check_file(found, &mut scanner, mappers, verdict, out)?;
+            }
+        } else {
+            // One that max_directories has no room for.
+            continue;
+        }
+        directories.push(directory);
+    }
+    if directories.is_empty() {
+        verdict.problem(out, "telemetry_dir and multiproc_dir match no directory")?;
+    }
+    let (_, left_out, _) = scanner.directories();
+    if left_out > 0 {
+        let problem = format!(
+            "patterns match {left_out} directories more than max_directories, which is {}",
+            config.max_directories
+        );
+        verdict.problem(out, problem)?;
+    }
+    Ok(directories)
+}
+
+fn check_file(
+    mut found: Found,
+    scanner: &mut Scanner,
+    mappers: &Mappers,
+    verdict: &mut Verdict,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let said = match scanner.open(&mut found) {
+        Ok(opened) => {
+            let path = found.directory.path.join(&found.name);
+            file::describe(&opened, &path, mappers, verdict)
+        }
+        Err(refusal) => {
+            verdict.refused += 1;
+            verdict.problems += usize::from(is_problem(&found.facts, &refusal));
+            format!("refused: {refusal}")
         }
     };
-    for name in names {
-        let shown = name::shown(&name);
-        match look(&fd, &name, directory.holds, config) {
-            Ok(opened) => {
-                let path = directory.path.join(&name);
-                let said = match &opened {
-                    Opened::Ring(candidate) => file::describe(candidate, &path, mappers, verdict),
-                    Opened::Store(candidate) => {
-                        file::describe_store(candidate, &path, mappers, verdict)
-                    }
-                };
-                writeln!(out, "  {shown}: {said}")?;
-            }
-            Err((Some(facts), _)) if facts.is_file() && store::is_owner_lock(&name, facts.size) => {
-                writeln!(
-                    out,
-                    "  {shown}: a lock file of NIXL's, not a ring or a store"
-                )?;
-            }
-            Err((facts, refusal)) => {
-                verdict.refused += 1;
-                verdict.problems += usize::from(is_problem(facts.as_ref(), &refusal));
-                writeln!(out, "  {shown}: refused: {refusal}")?;
-            }
-        }
-    }
-    Ok(())
+    writeln!(out, "  {}: {said}", name::shown(&found.name))
 }
 
-fn look(
-    directory: &OwnedFd,
-    name: &OsStr,
-    holds: Holds,
-    config: &Config,
-) -> Result<Opened, (Option<FileFacts>, Refusal)> {
-    let facts = base::file::facts(directory, name).map_err(|errno| {
-        (
-            None,
-            Refusal::Io {
-                what: "looked at",
-                errno,
-            },
-        )
-    })?;
-    scan::open(directory, name, &facts, holds, &config.terms())
-        .map_err(|refusal| (Some(facts), refusal))
-}
-
-/// Whether a refusal means that an agent is not seen that should be, rather than that a stranger's file is left alone.
-fn is_problem(facts: Option<&FileFacts>, refusal: &Refusal) -> bool {
+/// True if a rejection means that an agent is not seen that should be, rather than that an unrelated file is left alone.
+fn is_problem(facts: &FileFacts, refusal: &Refusal) -> bool {
     let is_silent = match refusal {
         Refusal::NoReadAccess { .. } => true,
-        Refusal::Uninitialised { .. } => facts.is_some_and(|facts| !is_starting(facts, refusal)),
+        Refusal::Uninitialised { .. } => !is_starting(facts, refusal),
         _ => refusal.is_unsupported(),
     };
     is_silent && refusal.concerns_a_ring()
@@ -333,7 +294,7 @@ mod tests {
                 true,
             ),
         ] {
-            assert_eq!(is_problem(Some(facts), &refusal), expected, "{refusal}");
+            assert_eq!(is_problem(facts, &refusal), expected, "{refusal}");
         }
     }
 }

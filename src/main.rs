@@ -16,7 +16,7 @@ use pmdanixl::pcp::log_file;
 use pmdanixl::pcp::server::{Indoms, Places, Server};
 use pmdanixl::rights::confine::OwnPlaces;
 use pmdanixl::rights::privilege::NotAllowed;
-use pmdanixl::rights::{confine, privilege};
+use pmdanixl::rights::{self, privilege};
 use pmdanixl::state::StateFile;
 use pmdanixl::{check, log, shm};
 use std::error::Error;
@@ -133,9 +133,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     };
     let own = own_places(&conf, &source);
     let enter = Box::new(move |config: &Config| {
-        enter_account(config, &cache_path, state.as_ref().as_ref())?;
-        lock_in(config, &own);
-        Ok(())
+        enter_account(config, &own, &cache_path, state.as_ref().as_ref())
     });
     let reader = Box::new(move || source.read());
     let loaded = loaded.map(|loaded| loaded.config);
@@ -166,69 +164,43 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// What the agent reads and writes beside the rings.
+/// What the daemon reads and writes beside the rings.
 fn own_places(conf: &PcpConf, source: &ConfigSource) -> OwnPlaces {
-    let parent = |path: PathBuf| path.parent().map(Path::to_owned);
-    let written = [conf.state(), conf.instance_cache(DOMAIN, AGENTS)].map(parent);
+    let parents = |paths: &[PathBuf]| {
+        let parents = paths.iter().filter_map(|path| path.parent());
+        parents.map(Path::to_owned).collect::<Vec<_>>()
+    };
     // As it is given, and where links lead.
     let real = source.path.canonicalize().unwrap_or_default();
-    let given = std::path::absolute(&source.path).unwrap_or_default();
-    let read = [conf.help(), given, real].map(parent);
+    let mut read = parents(&[conf.help(), source.path.clone(), real]);
+    read.push(conf.path());
     // The log is open already.
     OwnPlaces {
-        written: written.into_iter().flatten().collect(),
-        read: read
-            .into_iter()
-            .chain([Some(conf.path())])
-            .flatten()
-            .collect(),
-    }
-}
-
-/// Where nothing is wanted of other processes, the agent keeps itself to its directories.
-fn lock_in(config: &Config, own: &OwnPlaces) {
-    if config.proc_facts {
-        return;
-    }
-    match confine::confine(config, own) {
-        Ok(how) => tracing::info!("is {how}"),
-        Err(err) => tracing::warn!("is not locked in: {err}"),
+        written: parents(&[conf.state(), conf.instance_cache(DOMAIN, AGENTS)]),
+        read,
     }
 }
 
 /// Becomes the configured user; the files that it writes to in directories of PCP's become its own before.
 fn enter_account(
     config: &Config,
+    own: &OwnPlaces,
     cache: &Path,
     state: Result<&StateFile, &io::Error>,
 ) -> Result<(), NotAllowed> {
-    let Some(account) = &config.user else {
-        privilege::limit_root(config)?;
-        let capabilities = privilege::in_force();
-        tracing::info!("runs as the user that started it, with {capabilities}");
-        return Ok(());
-    };
-    let handed_over = [
-        (
-            "the file of instance ids",
-            privilege::hand_over(cache, account),
-        ),
-        // That there is none is said elsewhere.
-        (
-            "the state file",
-            state.map_or(Ok(()), |state| state.hand_over(account)),
-        ),
-    ];
-    for (what, done) in handed_over {
-        if let Err(err) = done {
-            let user = &account.name;
-            tracing::warn!(
-                "{what} cannot be given to {user}: {err}; it is not kept over a restart"
-            );
+    if let Some(account) = &config.user {
+        let ids = privilege::hand_over(cache, account);
+        // That there is no state file is said elsewhere.
+        let state = state.map_or(Ok(()), |state| state.hand_over(account));
+        for (what, done) in [("the file of instance ids", ids), ("the state file", state)] {
+            if let Err(err) = done {
+                let user = &account.name;
+                tracing::warn!(
+                    "{what} cannot be given to {user}: {err}; it is not kept over a restart"
+                );
+            }
         }
     }
-    privilege::become_user(account, config)?;
-    let (user, capabilities) = (&account.name, privilege::in_force());
-    tracing::info!("runs as user {user} with {capabilities}");
+    tracing::info!("runs as user {}", rights::enter(config, own)?);
     Ok(())
 }

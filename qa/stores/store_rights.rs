@@ -130,7 +130,7 @@ fn locked_into_its_directories_it_reads_stores() {
     let pmcd = Pmcd::start(&home);
     pmcd.becomes(&STORES);
     assert!(
-        pmcd.log().contains("is locked in by Landlock"),
+        pmcd.log().contains(", locked in by Landlock"),
         "{}",
         pmcd.log()
     );

@@ -20,48 +20,32 @@ pub struct NotAllowed {
     errno: Errno,
 }
 
-/// Becomes a user for good, with only the capabilities that the configuration needs: group, further groups, user. Where it
-/// is that user already, only the capabilities change. No program that it starts can have more.
+/// Becomes the configured user for good, with only the capabilities that the configuration needs: group, further groups, user.
+/// Root and a configured user that this process is already only lose capabilities. No program that it starts can have more.
 ///
 /// # Errors
 /// The kernel does not allow it.
-pub fn become_user(account: &Account, config: &Config) -> Result<(), NotAllowed> {
-    let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
+pub fn limit(config: &Config) -> Result<(), NotAllowed> {
+    let account = config.user.as_ref();
     let refused = |errno| NotAllowed {
-        name: account.name.clone(),
+        name: account.map_or("root".into(), |account| account.name.clone()),
         errno,
     };
-    if getuid() != uid {
+    if let Some(account) = account.filter(|account| getuid().as_raw() != account.uid) {
+        let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
         let name = CString::new(account.name.as_str()).map_err(|_| refused(Errno::EINVAL))?;
-        // Without it the change of user would take all of them.
-        let keeps = securebits::set_keepcaps(true).is_ok();
+        // Without it the change of user takes all of them.
+        let _ = securebits::set_keepcaps(true);
         setgid(gid)
             .and_then(|()| initgroups(&name, gid))
             .and_then(|()| setuid(uid))
             .map_err(refused)?;
-        if !keeps {
-            return Ok(());
-        }
     }
-    if !uid.is_root() {
-        keep_only(needed(account.uid, config)).map_err(refused)?;
-    }
-    set_no_new_privs().map_err(refused)
-}
-
-/// Keeps of root's rights those that the work takes, for good. Where none is given up, this process is not root's.
-///
-/// # Errors
-/// The kernel does not allow it.
-pub fn limit_root(config: &Config) -> Result<(), NotAllowed> {
-    if !getuid().is_root() {
+    // Any other user has none.
+    if account.is_none() && !getuid().is_root() {
         return Ok(());
     }
-    let refused = |errno| NotAllowed {
-        name: "root".into(),
-        errno,
-    };
-    keep_only(needed_by_root(config)).map_err(refused)?;
+    keep_only(needed(getuid().as_raw(), config)).map_err(refused)?;
     set_no_new_privs().map_err(refused)
 }
 
@@ -76,41 +60,24 @@ fn keep_only(needed: Vec<Capability>) -> Result<(), Errno> {
     dropped.map_err(|_| Errno::EPERM)
 }
 
-/// As `needed`, of root, who also has to write to PCP's directories, which belong to PCP's user.
-fn needed_by_root(config: &Config) -> Vec<Capability> {
-    let mut needed = vec![Capability::CAP_DAC_OVERRIDE, Capability::CAP_LEASE];
-    if config.proc_facts {
-        needed.push(Capability::CAP_SYS_PTRACE);
-    }
-    if config.remove_exited_after.is_some() && drains(config) {
-        needed.push(Capability::CAP_FOWNER);
-    }
-    needed
-}
-
 /// What the kernel asks for (capabilities(7)): DAC_OVERRIDE to open another user's ring for writing, DAC_READ_SEARCH to look
 /// at it, LEASE to ask who else has it open, SYS_PTRACE to see what other users' processes have mapped, FOWNER to remove
-/// another user's file from a directory like /tmp.
+/// another user's file from a directory like /tmp. Root also has to write to PCP's directories, which belong to PCP's user.
 fn needed(uid: u32, config: &Config) -> Vec<Capability> {
-    let own_only = config
-        .owners
-        .as_ref()
-        .is_some_and(|owners| owners.iter().all(|&owner| owner == uid));
-    if own_only {
+    let is_root = Uid::from_raw(uid).is_root();
+    let owners = config.owners.as_ref();
+    if !is_root && owners.is_some_and(|owners| owners.iter().all(|&owner| owner == uid)) {
         return Vec::new();
     }
-    let mut needed = vec![
-        if drains(config) {
-            Capability::CAP_DAC_OVERRIDE
-        } else {
-            Capability::CAP_DAC_READ_SEARCH
-        },
-        Capability::CAP_LEASE,
-    ];
+    let writes = match is_root || drains(config) {
+        true => Capability::CAP_DAC_OVERRIDE,
+        false => Capability::CAP_DAC_READ_SEARCH,
+    };
+    let mut needed = vec![writes, Capability::CAP_LEASE];
     if config.proc_facts {
         needed.push(Capability::CAP_SYS_PTRACE);
     }
-    if config.remove_exited_after.is_some() && drains(config) {
+    if removes(config) {
         needed.push(Capability::CAP_FOWNER);
     }
     needed
@@ -121,28 +88,27 @@ fn drains(config: &Config) -> bool {
     !config.observe && !config.telemetry_dir.is_empty()
 }
 
-/// Whether a configuration needs rights that were given up by another one.
+/// True if rings are removed.
+fn removes(config: &Config) -> bool {
+    config.remove_exited_after.is_some() && drains(config)
+}
+
+/// True if a configuration needs rights that were given up by another one.
 #[must_use]
 pub fn asks_more(before: &Config, now: &Config) -> bool {
-    let needs = |config: &Config| match &before.user {
-        Some(account) => needed(account.uid, config),
-        None => needed_by_root(config),
-    };
-    let kept = needs(before);
+    let uid = before.user.as_ref().map_or(0, |account| account.uid);
+    let kept = needed(uid, before);
     // Who may write may read.
     let has = |cap: &Capability| {
         kept.contains(cap)
             || *cap == Capability::CAP_DAC_READ_SEARCH
                 && kept.contains(&Capability::CAP_DAC_OVERRIDE)
     };
-    let capabilities = !needs(now).iter().all(has);
-    let writes = drains;
-    let removes = |config: &Config| writes(config) && config.remove_exited_after.is_some();
-    let places = !before.proc_facts
+    let is_locked_in = !before.proc_facts
         && (now.places() != before.places()
-            || (writes(now) && !writes(before))
-            || (removes(now) && !removes(before)));
-    capabilities || places || now.proc_facts != before.proc_facts
+            || drains(now) && !drains(before)
+            || removes(now) && !removes(before));
+    is_locked_in || now.proc_facts != before.proc_facts || !needed(uid, now).iter().all(has)
 }
 
 /// The capabilities that are in force, in words; "all" for root with all of them.
