@@ -118,15 +118,10 @@ pub fn run(
             Err(err) => verdict.problem(out, err)?,
         }
     }
-    let Config {
-        max_agents,
-        max_capacity,
-        max_directories,
-        ..
-    } = config;
     writeln!(
         out,
-        "limits: max_agents {max_agents}, max_capacity {max_capacity}, max_directories {max_directories}"
+        "limits: max_agents {}, max_capacity {}, max_directories {}",
+        config.max_agents, config.max_capacity, config.max_directories
     )?;
     let directories = scan(config, &mappers, &mut verdict, out)?;
     full::warn(&directories, out)?;
@@ -134,10 +129,10 @@ pub fn run(
         writeln!(out, "note: {}", absent::advice(config, path))?;
     }
     verdict.silent = nixl.tell(&verdict.writers, &directories, out)?;
-    if verdict.wanted > *max_agents {
+    if verdict.wanted > config.max_agents {
         let problem = format!(
-            "{} rings are in use, but max_agents is {max_agents}",
-            verdict.wanted
+            "{} rings are in use, but max_agents is {}",
+            verdict.wanted, config.max_agents
         );
         verdict.problem(out, problem)?;
     }
@@ -193,7 +188,7 @@ fn scan(
             break;
         }
     }
-    let mut directories = Vec::new();
+    let (mut directories, mut left_out) = (Vec::new(), 0);
     for (directory, _) in directory::expand(&config.places()) {
         let path = &directory.path;
         if let Err(errno) = directory.open() {
@@ -213,7 +208,8 @@ fn scan(
                 check_file(found, &mut scanner, mappers, verdict, out)?;
             }
         } else {
-            // One that max_directories has no room for.
+            // max_directories has no room for it.
+            left_out += 1;
             continue;
         }
         directories.push(directory);
@@ -221,7 +217,6 @@ fn scan(
     if directories.is_empty() {
         verdict.problem(out, "telemetry_dir and multiproc_dir match no directory")?;
     }
-    let (_, left_out, _) = scanner.directories();
     if left_out > 0 {
         let problem = format!(
             "patterns match {left_out} directories more than max_directories, which is {}",

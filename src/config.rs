@@ -244,21 +244,30 @@ impl Loaded {
 /// The values of [`VARIABLES`] that override the file, as with the Python PMDA. An empty one is as unset.
 pub type Environment = [Option<OsString>; 2];
 
-/// Reads a configuration file, or takes the defaults where there is none.
+/// Reads a configuration file. Where it may be missing and is, the defaults hold.
 ///
 /// # Errors
 /// The first thing that is wrong, with its place and what is allowed.
-pub fn load(path: Option<&Path>, environment: &Environment) -> Result<Loaded, ConfigError> {
-    let mut loaded = match path {
-        Some(path) => {
-            let text = read(path).map_err(|source| ConfigError::Read {
+pub fn load(
+    path: &Path,
+    may_be_missing: bool,
+    environment: &Environment,
+) -> Result<Loaded, ConfigError> {
+    let mut loaded = Loaded::default();
+    match read(path) {
+        Ok(text) => loaded = parse(path, &text)?,
+        Err(err) if may_be_missing && err.kind() == io::ErrorKind::NotFound => {
+            let path = path.display();
+            let note = format!("{path} is not there; the defaults hold");
+            loaded.notes.push(note);
+        }
+        Err(source) => {
+            return Err(ConfigError::Read {
                 path: path.into(),
                 source,
-            })?;
-            parse(path, &text)?
+            });
         }
-        None => Loaded::default(),
-    };
+    }
     let Loaded { config, notes, .. } = &mut loaded;
     let keys = [
         ("telemetry_dir", &mut config.telemetry_dir),
@@ -594,7 +603,7 @@ mod tests {
         std::fs::write(&path, "[nixl]\ntelemetry_dir = \"/a\"\n").expect("written");
         let dirs = |env: Option<&str>| {
             let environment = [env.map(OsString::from), None];
-            load(Some(&path), &environment).map(|loaded| loaded.config.telemetry_dir)
+            load(&path, false, &environment).map(|loaded| loaded.config.telemetry_dir)
         };
         assert_eq!(dirs(None).expect("good")[0].path, "/a");
         assert_eq!(dirs(Some("")).expect("good")[0].path, "/a");
@@ -608,13 +617,13 @@ mod tests {
             "{message}"
         );
         let environment = [None, Some("/mp".into())];
-        let loaded = load(Some(&path), &environment).expect("good");
+        let loaded = load(&path, false, &environment).expect("good");
         assert_eq!(loaded.config.multiproc_dir[0].path, "/mp");
         assert_eq!(
             loaded.notes,
             ["multiproc_dir is NIXL_TELEMETRY_MULTIPROC_DIR of the environment"]
         );
-        let missing = load(Some(&dir.path().join("none")), &Environment::default())
+        let missing = load(&dir.path().join("none"), false, &Environment::default())
             .expect_err("no file")
             .to_string();
         assert!(missing.contains("none: No such file"), "{missing}");
@@ -636,7 +645,7 @@ mod tests {
             (&long, "is longer than 1048576 bytes"),
             (&latin, "save the file as UTF-8"),
         ] {
-            let refused = load(Some(path), &Environment::default()).expect_err("refused");
+            let refused = load(path, false, &Environment::default()).expect_err("refused");
             let said = refused.to_string();
             assert!(said.contains(why), "{path:?}: {said}");
         }

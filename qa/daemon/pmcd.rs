@@ -204,7 +204,7 @@ fn reload_takes_a_good_configuration_and_leaves_a_bad_one() {
     );
     let why = error();
     assert!(
-        why.contains("nixl.conf:2: drain_interval: invalid type: integer `5`"),
+        why.contains("nixl.conf:2: drain_interval: write a time from 1ms to 1s"),
         "{why}"
     );
     assert!(

@@ -9,9 +9,8 @@ use crate::find::directory::Directory;
 use crate::find::discover;
 use crate::find::name;
 use crate::producer::ancestors::{self, Ancestors};
-use crate::producer::facts::command::CommandLine;
-use crate::producer::facts::engine::Engine;
 use crate::producer::facts::telemetry::{Enable, Settings};
+use crate::producer::facts::{Engine, Facts};
 use crate::producer::holdups::{At, Avoided};
 use crate::producer::survey::Mappers;
 use crate::producer::writer::{Stat, Writer, namespace};
@@ -24,8 +23,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Bytes of a command line that are read: the engine is named within.
-const COMMAND: u64 = 4096;
 /// Bytes of an environment that are read: more than a process can be started with (execve(2)).
 const ENVIRON: u64 = 8 << 20;
 
@@ -46,8 +43,8 @@ struct User {
     command: String,
     /// The engine that the command line of the process or of an ancestor names.
     engine: Option<Engine>,
-    /// The environment of the process or of its nearest ancestor that has one; with the process id and command of that ancestor.
-    environment: Option<(Settings, Option<(u32, String)>)>,
+    /// The environment of the process or of its nearest ancestor that has one, which has this process id.
+    environment: Option<(u32, Settings)>,
     /// True if the process is in another mount namespace than this one.
     is_elsewhere: bool,
 }
@@ -108,42 +105,43 @@ impl Users {
 impl User {
     /// `None`: the process has ended.
     fn read(process: Writer, avoided: &Avoided, at: At) -> Option<Self> {
+        let mut may_read = |one| {
+            let may_read = !avoided.has(one);
+            if may_read {
+                at(Some(one));
+            }
+            may_read
+        };
+        may_read(process);
+        let facts = Facts::of_process(process, &mut may_read)?;
+        let command = facts.command.or_else(|| {
+            // The process has overwritten its command line with nothing.
+            let comm = fs::read(format!("/proc/{}/comm", process.pid)).ok()?;
+            Some(name::shown(OsStr::from_bytes(comm.trim_ascii_end())))
+        });
+        let ancestors = Ancestors::of(process).into_iter().flatten();
+        let mut processes = once(process).chain(ancestors);
+        let environment = processes.find_map(|one| {
+            if !may_read(one) {
+                return None;
+            }
+            let shown_at = Stat::of(one.pid).ok()?.shown_at(one.pid)?;
+            let environ = File::open(format!("{shown_at}/environ")).ok()?;
+            let settings = Settings::read(environ.take(ENVIRON)).ok()?;
+            let is_its = !settings.is_overwritten() && one.is_running();
+            is_its.then_some((one.pid, settings))
+        });
         let shown_at = Stat::of(process.pid).ok()?.shown_at(process.pid)?;
         let namespaces = [shown_at.trim_start_matches("/proc/"), "self"];
         let [its, ours] = namespaces.map(|process| namespace(process, "mnt").ok());
-        let mut user = Self {
+        Some(Self {
             pid: process.pid,
             uid: ancestors::uid(process.pid)?,
-            command: command(&shown_at).ok()?.0,
-            engine: None,
-            environment: None,
+            command: command?,
+            engine: facts.engine,
+            environment,
             is_elsewhere: its != ours,
-        };
-        let ancestors = Ancestors::of(process).into_iter().flatten();
-        for one in once(process)
-            .chain(ancestors)
-            .filter(|one| !avoided.has(*one))
-        {
-            at(Some(one));
-            let Some(shown_at) = Stat::of(one.pid)
-                .ok()
-                .and_then(|stat| stat.shown_at(one.pid))
-            else {
-                continue;
-            };
-            let (Ok(settings), Ok((command, engine))) = (settings(&shown_at), command(&shown_at))
-            else {
-                continue;
-            };
-            // The prefix of vLLM's titles can be chosen (VLLM_PROCESS_NAME_PREFIX), and then they do not name the engine.
-            user.engine = user.engine.or(engine);
-            if !settings.is_overwritten() && one.is_running() {
-                let ancestor = (one != process).then_some((one.pid, command));
-                user.environment = Some((settings, ancestor));
-                break;
-            }
-        }
-        Some(user)
+        })
     }
 
     fn why(&self, directories: &[Directory]) -> String {
@@ -152,9 +150,9 @@ impl User {
                 "its environment may not be read, or the process has written a title over it: see what it was started with{}",
                 as_root()
             ),
-            Some((settings, None)) => self.advice(settings, directories),
-            Some((settings, Some((pid, command)))) => format!(
-                "its environment cannot be read; by that of its ancestor pid {pid} ({command}): {}",
+            Some((pid, settings)) if *pid == self.pid => self.advice(settings, directories),
+            Some((pid, settings)) => format!(
+                "its environment cannot be read; by that of its ancestor pid {pid}: {}",
                 self.advice(settings, directories)
             ),
         }
@@ -182,29 +180,6 @@ impl User {
         }
         faults.join("; ")
     }
-}
-
-/// The environment of a process, as far as it concerns NIXL.
-fn settings(shown_at: &str) -> io::Result<Settings> {
-    Settings::read(File::open(format!("{shown_at}/environ"))?.take(ENVIRON))
-}
-
-/// Title or program of a process, without arguments, since these can hold secrets; and the engine that its command line names.
-fn command(shown_at: &str) -> io::Result<(String, Option<Engine>)> {
-    let read = |file: &str| {
-        let mut text = Vec::new();
-        let file = File::open(format!("{shown_at}/{file}"))?;
-        file.take(COMMAND).read_to_end(&mut text)?;
-        io::Result::Ok(text)
-    };
-    let line = read("cmdline")?;
-    let shown = CommandLine::parse(&line).and_then(|line| line.shown());
-    let shown = match shown {
-        Some(shown) => shown,
-        // The process has overwritten its command line with nothing.
-        None => name::shown(OsStr::from_bytes(read("comm")?.trim_ascii_end())),
-    };
-    Ok((shown, Engine::of_command_line(&line)))
 }
 
 /// True if two paths lead to one directory.

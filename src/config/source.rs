@@ -5,7 +5,6 @@ use crate::config::options::Options;
 use crate::config::pcpconf::PcpConf;
 use crate::error::ConfigError;
 use std::cell::Cell;
-use std::io::ErrorKind;
 use std::path::PathBuf;
 
 /// Where the configuration is read from, now and at each reload.
@@ -34,23 +33,10 @@ impl ConfigSource {
     /// # Errors
     /// As [`super::load`].
     pub fn read(&self) -> Result<Loaded, ConfigError> {
+        let may_be_missing = self.may_be_missing.get() && !self.path.exists();
+        self.may_be_missing.set(may_be_missing);
         let environment = VARIABLES.map(std::env::var_os);
-        let mut loaded = match super::load(Some(&self.path), &environment) {
-            Err(ConfigError::Read { source, .. })
-                if source.kind() == ErrorKind::NotFound && self.may_be_missing.get() =>
-            {
-                let mut loaded = super::load(None, &environment)?;
-                loaded.notes.push(format!(
-                    "{} is not there; the defaults hold",
-                    self.path.display()
-                ));
-                loaded
-            }
-            loaded => {
-                self.may_be_missing.set(false);
-                loaded?
-            }
-        };
+        let mut loaded = super::load(&self.path, may_be_missing, &environment)?;
         if let Some(name) = &self.username {
             let account = value::account(name).map_err(|message| ConfigError::Outside {
                 place: "option -U".into(),

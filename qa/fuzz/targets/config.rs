@@ -19,7 +19,7 @@ pub fn run(input: &[u8]) {
     file.write_all(input.0).expect("written");
 
     let environment = [Some(variable.into()), None];
-    let loaded = load(Some(file.path()), &environment);
+    let loaded = load(file.path(), false, &environment);
     match &loaded {
         Ok(loaded) => {
             check(&loaded.config);
