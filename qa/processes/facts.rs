@@ -4,7 +4,7 @@ use crate::support::titled::Titled;
 use crate::support::{self, example, wait_for};
 use nix::sys::stat::fstat;
 use pmdanixl::base::file::FileFacts;
-use pmdanixl::producer::facts::{Engine, Facts, Role};
+use pmdanixl::producer::facts::Facts;
 use pmdanixl::producer::holdups::Avoided;
 use pmdanixl::producer::presence::Presence;
 use pmdanixl::producer::survey::{self, Mappers};
@@ -68,14 +68,14 @@ fn facts_come_with_the_writer_and_stay_until_another_is_started() {
     );
     assert_eq!(presence.writer(), Some(writer));
     let facts = presence.facts().cloned().expect("they were asked for");
-    assert_eq!(facts.engine, Some(Engine::Vllm));
-    assert_eq!(facts.local_rank.as_deref(), Some("3"));
-    assert_eq!(facts.user, None, "the file's, not the process's");
+    assert_eq!(facts.get("engine"), Some("vllm"));
+    assert_eq!(facts.get("local_rank"), Some("3"));
+    assert_eq!(facts.get("user"), None, "the file's, not the process's");
     assert!(!format!("{facts:?}").contains("secret"));
     // Of which container it is, if any, this process is as well.
     let own = Writer::of(std::process::id()).expect("this one");
     let own = Facts::of_process(own, &mut |_| false).expect("it runs");
-    assert_eq!(facts.container_id, own.container_id);
+    assert_eq!(facts.get("container_id"), own.get("container_id"));
 
     // One that was for other files tells who writes, and takes nothing away.
     presence.begin_survey(&file);
@@ -127,7 +127,10 @@ fn the_gpus_of_a_process_are_those_whose_device_files_it_has_open() {
         .expect("it starts");
     let facts = || Facts::of_process(Writer::of(child.id()).ok()?, &mut |_| false);
     let gpu = wait_for("it has all of them open", || {
-        facts()?.gpu.filter(|gpu| gpu.contains(','))
+        facts()?
+            .get("gpu")
+            .filter(|gpu| gpu.contains(','))
+            .map(str::to_owned)
     });
     assert_eq!(gpu, "3,10");
     child.kill().expect("it runs");
@@ -158,8 +161,8 @@ fn ancestor_is_announced_before_it_is_read() {
     );
     let facts = mappers.facts(worker).expect("it has the ring");
     assert_eq!(
-        (facts.port, facts.rank.as_deref()),
-        (Some(8100), Some("TP0"))
+        (facts.get("port"), facts.get("rank")),
+        (Some("8100"), Some("TP0"))
     );
     let found = announced.windows(3).find(|all| all[0] == worker);
     assert!(
@@ -175,10 +178,10 @@ fn ancestor_is_announced_before_it_is_read() {
             ancestor != forbidden
         });
         let facts = facts.expect("it runs");
-        assert_eq!((facts.port, facts.slurm_job_id), (None, None));
+        assert_eq!((facts.get("port"), facts.get("slurm_job_id")), (None, None));
         assert_eq!(asked[role_and_job], forbidden);
         assert_eq!(asked.len(), role_and_job + 1);
-        assert_eq!(facts.rank.as_deref(), Some("TP0"));
+        assert_eq!(facts.get("rank"), Some("TP0"));
     }
 }
 
@@ -199,26 +202,32 @@ fn ancestor_of_another_user_is_not_read() {
         (facts.expect("it runs"), asked)
     };
     let (facts, asked) = told(0);
-    assert_eq!((facts.role, facts.port), (Some(Role::Prefill), Some(8000)));
-    assert_eq!(facts.slurm_job_id.as_deref(), Some("4711"));
-    assert_eq!((facts.local_rank, asked), (None, 2));
+    assert_eq!(
+        (facts.get("role"), facts.get("port")),
+        (Some("prefill"), Some("8000"))
+    );
+    assert_eq!(facts.get("slurm_job_id"), Some("4711"));
+    assert_eq!((facts.get("local_rank"), asked), (None, 2));
     let (facts, asked) = told(65534);
-    assert_eq!((facts.role, facts.slurm_job_id, asked), (None, None, 0));
-    assert_eq!(facts.command.as_deref(), Some("VLLM::Worker_TP0"));
+    assert_eq!(
+        (facts.get("role"), facts.get("slurm_job_id"), asked),
+        (None, None, 0)
+    );
+    assert_eq!(facts.get("command"), Some("VLLM::Worker_TP0"));
 }
 
 #[test]
 fn option_behind_a_long_argument_is_read() {
     let dir = tempfile::tempdir().expect("a directory");
     let long = "x".repeat(100_000);
-    let arguments = ["serve", "m", "--chat-template", &long, "--port", "08105"];
+    let arguments = ["serve", "m", "--chat-template", &long, "--port", "8105"];
     let uid = nix::unistd::Uid::current().as_raw();
     let server = Titled::start(dir.path(), &arguments, &[], &[PathBuf::new()], uid);
     let worker = Writer::of(server.pids()[2]).expect("it runs");
     let facts = Facts::of_process(worker, &mut |_| true).expect("it runs");
     assert_eq!(
-        (facts.port, facts.rank.as_deref()),
-        (Some(8105), Some("TP0"))
+        (facts.get("port"), facts.get("rank")),
+        (Some("8105"), Some("TP0"))
     );
-    assert_eq!(facts.engine, Some(Engine::Vllm));
+    assert_eq!(facts.get("engine"), Some("vllm"));
 }

@@ -3,18 +3,16 @@
 //! The port is no part of that: a server often has one rank, and its peers are the servers of its role at other ports.
 
 use super::agent::Agent;
-use crate::producer::facts::{Engine, Role};
 use std::collections::HashMap;
 use std::path::PathBuf;
+
+/// Labels that peers have in common.
+const LABELS: [&str; 5] = ["engine", "role", "pod_uid", "container_id", "slurm_job_id"];
 
 /// What peers have in common, as far as it is known.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Group {
-    engine: Option<Engine>,
-    role: Option<Role>,
-    pod_uid: Option<String>,
-    container_id: Option<String>,
-    slurm_job_id: Option<String>,
+    labels: [Option<String>; 5],
     user: Option<String>,
     /// Where nothing but that and the user is known. Else it tells nothing: ranks may have directories of their own.
     directory: Option<PathBuf>,
@@ -23,20 +21,14 @@ struct Group {
 impl Group {
     fn of(agent: &Agent) -> Self {
         let facts = agent.labelled_facts();
-        let mut group = Self {
-            engine: facts.engine,
-            role: facts.role,
-            pod_uid: facts.pod_uid.clone(),
-            container_id: facts.container_id.clone(),
-            slurm_job_id: facts.slurm_job_id.clone(),
-            user: agent.user().or_else(|| facts.user.clone()),
-            directory: None,
-        };
-        let places = [&group.pod_uid, &group.container_id, &group.slurm_job_id];
-        if group.engine.is_none() && places.iter().all(|place| place.is_none()) {
-            group.directory = Some(agent.name.directory.clone());
+        let known = |label| facts.get(label).map(str::to_owned);
+        // A role comes with an engine.
+        let is_known = LABELS.iter().any(|label| facts.get(label).is_some());
+        Self {
+            labels: LABELS.map(known),
+            user: agent.user().or_else(|| known("user")),
+            directory: (!is_known).then(|| agent.name.directory.clone()),
         }
-        group
     }
 }
 
@@ -111,12 +103,10 @@ mod tests {
         agent
     }
 
-    fn of(engine: Engine) -> Facts {
-        Facts {
-            engine: Some(engine),
-            user: Some("root".into()),
-            ..Facts::default()
-        }
+    fn of(engine: &str) -> Facts {
+        Facts::from(
+            [("engine", engine), ("user", "root")].map(|(name, value)| (name, Some(value.into()))),
+        )
     }
 
     /// Rounded, since medians are right to a few percent.
@@ -132,60 +122,55 @@ mod tests {
     fn engines_of_different_speed_are_not_compared_and_a_slow_rank_is_beside_a_slow_engine() {
         let rank = |engine, time| agent(Some(of(engine)), "/run/nixl", Some(time));
         let mut agents = vec![
-            rank(Engine::Vllm, 900),
-            rank(Engine::Sglang, 9000),
-            rank(Engine::Vllm, 900),
-            rank(Engine::Sglang, 9000),
-            rank(Engine::Vllm, 900),
+            rank("vllm", 900),
+            rank("sglang", 9000),
+            rank("vllm", 900),
+            rank("sglang", 9000),
+            rank("vllm", 900),
         ];
         assert_eq!(told(&agents), [0, 1, 2, 3, 4].map(|id| (id, 1.0)));
-        agents[2] = rank(Engine::Vllm, 3600);
+        agents[2] = rank("vllm", 3600);
         let slow = told(&agents);
         assert_eq!(slow[2], (2, 4.0), "{slow:?}");
         assert_eq!((slow[1], slow[3]), ((1, 1.0), (3, 1.0)));
     }
 
-    fn server(role: Role, port: u16, time: u64) -> Agent {
-        let facts = Facts {
-            role: Some(role),
-            port: Some(port),
-            ..of(Engine::Vllm)
-        };
+    fn server(role: &str, port: u16, time: u64) -> Agent {
+        let mut facts = of("vllm");
+        facts.set("role", role);
+        facts.set("port", &port.to_string());
         agent(Some(facts), "/run/nixl", Some(time))
     }
 
     #[test]
     fn servers_of_different_roles_are_not_compared() {
         let agents = [
-            server(Role::Prefill, 8100, 900),
-            server(Role::Decode, 8200, 9000),
-            server(Role::Prefill, 8100, 900),
-            server(Role::Decode, 8200, 9000),
+            server("prefill", 8100, 900),
+            server("decode", 8200, 9000),
+            server("prefill", 8100, 900),
+            server("decode", 8200, 9000),
         ];
         assert_eq!(told(&agents), [0, 1, 2, 3].map(|id| (id, 1.0)));
     }
 
     #[test]
     fn servers_of_one_rank_that_differ_by_port_are_peers() {
-        let agents = [
-            server(Role::Decode, 8200, 900),
-            server(Role::Decode, 8201, 3600),
-        ];
+        let agents = [server("decode", 8200, 900), server("decode", 8201, 3600)];
         assert_eq!(told(&agents), [(0, 0.5), (1, 4.0)]);
     }
 
     #[test]
     fn who_has_no_peers_or_no_transfers_is_not_compared() {
-        let rank = |time| agent(Some(of(Engine::Vllm)), "/run/nixl", time);
+        let rank = |time| agent(Some(of("vllm")), "/run/nixl", time);
         assert_eq!(told(&[rank(Some(900))]), []);
         assert_eq!(told(&[rank(Some(900)), rank(None)]), []);
-        let other = agent(Some(of(Engine::TrtLlm)), "/run/nixl", Some(5));
+        let other = agent(Some(of("trtllm")), "/run/nixl", Some(5));
         assert_eq!(told(&[rank(Some(900)), rank(None), other]), []);
     }
 
     #[test]
     fn times_of_zero_are_no_measure() {
-        let rank = |time| agent(Some(of(Engine::Vllm)), "/run/nixl", Some(time));
+        let rank = |time| agent(Some(of("vllm")), "/run/nixl", Some(time));
         assert_eq!(told(&[rank(0), rank(0)]), []);
         // Nothing is compared with the quick one, but that one with the others.
         assert_eq!(told(&[rank(0), rank(900)]), [(0, 0.0)]);
@@ -194,31 +179,26 @@ mod tests {
     #[test]
     fn a_group_is_of_one_engine_one_place_and_one_user() {
         let group = |facts: Facts, directory| Group::of(&agent(Some(facts), directory, None));
-        let vllm = || of(Engine::Vllm);
+        let vllm = || of("vllm");
         // Ranks of a job may have a directory each.
         assert_eq!(group(vllm(), "/a"), group(vllm(), "/b"));
-        let set: [fn(&mut Facts); 6] = [
-            |facts| facts.engine = Some(Engine::Kvbm),
-            |facts| facts.role = Some(Role::Decode),
-            |facts| facts.pod_uid = Some("2c48913c".into()),
-            |facts| facts.container_id = Some("9".repeat(64)),
-            |facts| facts.slurm_job_id = Some("4711".into()),
-            |facts| facts.user = Some("other".into()),
-        ];
-        for set in set {
+        for (name, value) in [
+            ("engine", "kvbm"),
+            ("role", "decode"),
+            ("pod_uid", "2c48913c"),
+            ("container_id", &"9".repeat(64)),
+            ("slurm_job_id", "4711"),
+            ("user", "other"),
+        ] {
             let mut facts = vllm();
-            set(&mut facts);
+            facts.set(name, value);
             assert_ne!(group(facts.clone(), "/a"), group(vllm(), "/a"), "{facts:?}");
         }
         // What a rank has for itself is no difference.
-        let own = Facts {
-            local_rank: Some("3".into()),
-            gpu: Some("3".into()),
-            rank: Some("TP3".into()),
-            port: Some(8103),
-            command: Some("VLLM::Worker_TP3".into()),
-            ..vllm()
-        };
+        let mut own = vllm();
+        for name in ["local_rank", "gpu", "rank", "port", "command"] {
+            own.set(name, "3");
+        }
         assert_eq!(group(own, "/a"), group(vllm(), "/a"));
     }
 

@@ -9,8 +9,8 @@ use crate::find::directory::Directory;
 use crate::find::discover;
 use crate::find::name;
 use crate::producer::ancestors::{self, Ancestors};
+use crate::producer::facts::Facts;
 use crate::producer::facts::telemetry::{Enable, Settings};
-use crate::producer::facts::{Engine, Facts};
 use crate::producer::holdups::{At, Avoided};
 use crate::producer::survey::Mappers;
 use crate::producer::writer::{Stat, Writer, namespace};
@@ -42,7 +42,7 @@ struct User {
     /// Title or program, without arguments.
     command: String,
     /// The engine that the command line of the process or of an ancestor names.
-    engine: Option<Engine>,
+    is_vllm: bool,
     /// The environment of the process or of its nearest ancestor that has one, which has this process id.
     environment: Option<(u32, Settings)>,
     /// True if the process is in another mount namespace than this one.
@@ -114,7 +114,7 @@ impl User {
         };
         may_read(process);
         let facts = Facts::of_process(process, &mut may_read)?;
-        let command = facts.command.or_else(|| {
+        let command = facts.get("command").map(str::to_owned).or_else(|| {
             // The process has overwritten its command line with nothing.
             let comm = fs::read(format!("/proc/{}/comm", process.pid)).ok()?;
             Some(name::shown(OsStr::from_bytes(comm.trim_ascii_end())))
@@ -138,7 +138,7 @@ impl User {
             pid: process.pid,
             uid: ancestors::uid(process.pid)?,
             command: command?,
-            engine: facts.engine,
+            is_vllm: facts.get("engine") == Some("vllm"),
             environment,
             is_elsewhere: its != ours,
         })
@@ -159,9 +159,9 @@ impl User {
     }
 
     fn advice(&self, settings: &Settings, directories: &[Directory]) -> String {
-        let enable = match self.engine {
-            Some(Engine::Vllm) => Enable::NeededBefore14,
-            _ => Enable::Needed,
+        let enable = match self.is_vllm {
+            true => Enable::NeededBefore14,
+            false => Enable::Needed,
         };
         let mut faults = settings.faults(enable, |path, stores| {
             // What a container calls a directory says nothing of the host's.

@@ -272,7 +272,7 @@ pub struct Damaged;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::producer::facts::{Engine, Role, command, gpu};
+    use crate::producer::facts::{command, gpu};
     use crate::ring::commit::Commit;
     use crate::totals::histogram::Bounds;
 
@@ -326,39 +326,34 @@ mod tests {
         replace(&words, &entry(400));
         assert_eq!(released(&words), Some(false), "that was another batch");
         set_id(&words, 7);
-        let facts = Facts {
-            user: Some("nobody".into()),
-            ..Facts::default()
-        };
+        let user = |user: &str| Facts::from([("user", Some(user.to_owned()))]);
+        let facts = user("nobody");
         set_facts(&words, Some(&facts));
         let saved = read(&words).expect("whole").expect("in use");
         assert_eq!((saved.id, saved.facts), (Some(7), Some(facts.clone())));
-        // The longest that hosts have; those of the version before lack the last four.
+        // The longest that hosts have.
         let text = |len| Some("x".repeat(len));
-        let most = Facts {
-            user: text(256),
-            local_rank: text(63),
-            agent_instance: Some(u64::MAX),
-            nixl_hostname: text(127),
-            container_id: text(64),
-            pod_uid: text(36),
-            pod: text(253),
-            namespace: text(63),
-            engine: Some(Engine::LmCache),
-            gpu: text(gpu::MAX_LIST),
-            slurm_job_id: text(10),
-            rank: text(command::MAX_RANK),
-            role: Some(Role::Prefill),
-            port: Some(u16::MAX),
-            command: text(command::MAX_SHOWN),
-        };
+        let most = Facts::from([
+            ("user", text(256)),
+            ("local_rank", text(63)),
+            ("agent_instance", text(20)),
+            ("nixl_hostname", text(127)),
+            ("container_id", text(64)),
+            ("pod_uid", text(36)),
+            ("pod", text(253)),
+            ("namespace", text(63)),
+            ("engine", text(7)),
+            ("gpu", text(gpu::MAX_LIST)),
+            ("slurm_job_id", text(10)),
+            ("rank", text(command::MAX_RANK)),
+            ("role", text(7)),
+            ("port", text(5)),
+            ("command", text(command::MAX_SHOWN)),
+        ]);
         set_facts(&words, Some(&most));
         let saved = read(&words).expect("whole").expect("in use");
         assert_eq!(saved.facts, Some(most));
-        let much = Facts {
-            user: Some("x".repeat(5000)),
-            ..Facts::default()
-        };
+        let much = user(&"x".repeat(5000));
         for (none, why) in [(Some(&much), "it has no room"), (None, "nothing is known")] {
             set_facts(&words, Some(&facts));
             set_facts(&words, none);
@@ -385,12 +380,8 @@ mod tests {
             br#"{"user":"root","local_rank":"3","agent_instance":null,"engine":"Vllm","gpu":null}"#;
         put_text(&words[FACTS..], text);
         words[FACTS_LENGTH].store(text.len() as u64, Release);
-        let expected = Facts {
-            user: Some("root".into()),
-            local_rank: Some("3".into()),
-            engine: Some(Engine::Vllm),
-            ..Facts::default()
-        };
+        let expected = [("user", "root"), ("local_rank", "3"), ("engine", "vllm")];
+        let expected = Facts::from(expected.map(|(name, value)| (name, Some(value.to_owned()))));
         let saved = read(&words).expect("whole").expect("in use");
         assert_eq!(saved.facts, Some(expected));
     }

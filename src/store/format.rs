@@ -114,12 +114,11 @@ impl Description {
         let text = |text: &OsStr| {
             Some(text.to_string_lossy().into_owned()).filter(|text| !text.is_empty())
         };
-        Facts {
-            local_rank: text(&self.rank),
-            agent_instance: Some(self.instance),
-            nixl_hostname: text(&self.host),
-            ..Facts::default()
-        }
+        Facts::from([
+            ("local_rank", text(&self.rank)),
+            ("agent_instance", Some(self.instance.to_string())),
+            ("nixl_hostname", text(&self.host)),
+        ])
     }
 
     /// What a whole file says.

@@ -3,51 +3,46 @@
 use pmdanixl::producer::facts::cgroup::Cgroup;
 use pmdanixl::producer::facts::command::{CommandLine, MAX_RANK, MAX_SHOWN};
 use pmdanixl::producer::facts::environ::Environ;
-use pmdanixl::producer::facts::server::Server;
-use pmdanixl::producer::facts::{Engine, Facts, kubelet, names};
+use pmdanixl::producer::facts::server::{LMCACHE_ROLE, SYSTEM_PORT, Server};
+use pmdanixl::producer::facts::{Facts, engine, kubelet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// The input is each of them.
 pub fn run(input: &[u8]) {
-    let cgroup = Cgroup::parse(input);
+    let cgroup = Cgroup::parse(&String::from_utf8_lossy(input));
     if let Some(id) = &cgroup.container_id {
         assert!(id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit()));
         assert!(occurs(id, input), "{id}");
     }
     if let Some(job) = &cgroup.slurm_job_id {
-        assert!(job.parse::<u32>().is_ok() && occurs(&format!("/job_{job}"), input));
+        assert!(job.parse::<u32>().is_ok() && occurs(job, input));
     }
 
-    let environ = Environ::read(input).expect("memory can be read");
-    for (name, value, max) in [
-        ("LOCAL_RANK", &environ.local_rank, 65_535),
-        ("SLURM_JOB_ID", &environ.slurm_job_id, u64::from(u32::MAX)),
-    ] {
-        let Some(value) = value else { continue };
-        assert!(value.parse::<u64>().is_ok_and(|value| value <= max));
-        assert!(occurs(&format!("{name}={value}\0"), input));
+    let names = ["LOCAL_RANK", LMCACHE_ROLE, SYSTEM_PORT];
+    let environ = Environ::read(input, &names).expect("memory can be read");
+    for name in names {
+        // Bytes that are no UTF-8 become U+FFFD.
+        if let Some(value) = environ
+            .get(name)
+            .filter(|value| !value.contains('\u{fffd}'))
+        {
+            assert!(occurs(&format!("{name}={value}"), input));
+        }
     }
-    // What stands in front changes nothing, wherever reads end.
+    // What stands in front changes nothing.
     let more = [b"SECRET=".as_slice(), &[b'x'; 4090], b"\0", input].concat();
-    let known = |environ: &Environ| {
-        let Environ {
-            local_rank,
-            slurm_job_id,
-            gpu,
-            ..
-        } = environ.clone();
-        let of_server = (environ.lmcache_role, environ.system_port);
-        (local_rank, slurm_job_id, gpu, of_server)
-    };
-    let behind = Environ::read(&*more).expect("memory can be read");
-    assert_eq!(known(&behind), known(&environ));
+    let behind = Environ::read(&*more, &names).expect("memory can be read");
+    for name in names {
+        assert_eq!(behind.get(name), environ.get(name));
+    }
 
     // Arguments of a program do not say what it is.
     for program in ["bash", "python3\0ask.py", "python3\0-c\0pass", "python3\0-"] {
         let line = [program.as_bytes(), b"\0", input].concat();
-        assert_eq!(Engine::of_command_line(&line), None, "{line:?}");
+        let parsed = CommandLine::parse(&line).expect("a program");
+        assert_eq!(engine::of(&parsed), None, "{line:?}");
     }
 
     let line = CommandLine::parse(input);
@@ -63,30 +58,23 @@ pub fn run(input: &[u8]) {
         assert!(command.len() <= MAX_SHOWN && !command.contains(char::is_control));
     }
 
-    let facts = Facts {
-        rank,
-        role: server.role,
-        port: server.port,
-        command,
-        local_rank: environ.local_rank,
-        container_id: cgroup.container_id,
-        slurm_job_id: cgroup.slurm_job_id,
-        engine: Engine::of_command_line(input),
-        pod_uid: cgroup.pod_uid,
-        ..Facts::default()
-    };
+    let text = |text: Option<&str>| text.map(str::to_owned);
+    let facts = Facts::from([
+        ("rank", rank),
+        ("role", text(server.role)),
+        ("port", server.port.map(|port| port.to_string())),
+        ("command", command),
+        ("container_id", cgroup.container_id),
+        ("slurm_job_id", cgroup.slurm_job_id),
+        ("engine", text(line.as_ref().and_then(engine::of))),
+        ("pod_uid", cgroup.pod_uid),
+    ]);
     // A file's name is this long at most.
     let name = OsStr::from_bytes(&input[..input.len().min(255)]);
     let directory = Path::new(OsStr::from_bytes(input));
-    // A file's, without its user, who would be looked up for each input.
-    let of_file = Facts {
-        pod_uid: kubelet::pod_uid(directory),
-        engine: names::engine(name.as_bytes()),
-        ..Facts::default()
-    };
-    let facts = of_file.merge(&facts);
-    if let Some(uid) = &facts.pod_uid {
-        assert_eq!(kubelet::uid(uid.as_bytes()).as_ref(), Some(uid));
+    let facts = Facts::of_file(None, name, directory).merge(&facts);
+    if let Some(uid) = facts.get("pod_uid") {
+        assert_eq!(kubelet::uid(uid).as_deref(), Some(uid));
     }
     let labels = facts.labels(name, "ring").to_string();
     assert!(labels.len() < 4096, "{labels}");

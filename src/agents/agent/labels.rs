@@ -71,12 +71,7 @@ mod tests {
             owner: None,
         };
         let mut agent = Agent::new(name, Entry::default(), Instant::now());
-        let user = |user: &str| {
-            Some(Facts {
-                user: Some(user.into()),
-                ..Facts::default()
-            })
-        };
+        let user = |user: &str| Some(Facts::from([("user", Some(user.to_owned()))]));
         for facts in [None, user("x"), user("y"), None, user("y"), user("x")] {
             agent.set_facts(facts);
             let made = agent.label_text();

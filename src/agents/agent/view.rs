@@ -104,8 +104,8 @@ impl Agent {
     #[must_use]
     pub fn user(&self) -> Option<String> {
         let uid = self.source()?.uid();
-        let name = self.facts.as_ref().and_then(|facts| facts.user.clone());
-        Some(name.unwrap_or_else(|| uid.to_string()))
+        let name = self.facts.as_ref().and_then(|facts| facts.get("user"));
+        Some(name.map_or_else(|| uid.to_string(), str::to_owned))
     }
 
     /// The version in its ring's header, or the schema in its store's.

@@ -163,7 +163,7 @@ host reaches it, below /proc. No value: its store is gone.",
     of_agent(
         (16, 11),
         "agent.command",
-        Get::Text(|agent, _| agent.labelled_facts().command.clone()),
+        Get::Text(|agent, _| agent.labelled_facts().get("command").map(str::to_owned)),
         FACT,
         "title or program of the writing process, without arguments",
         "\

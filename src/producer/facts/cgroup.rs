@@ -11,14 +11,10 @@
 //!
 //! A container may have groups of its own below (`libpod-ID.scope/container`, `docker-ID.scope/init.scope`).
 
-use super::{kubelet, number};
+use crate::producer::facts::kubelet;
 
 /// Hexadecimal digits of a container's id.
 const ID: usize = 64;
-/// The longest name of a unit that is taken, in bytes.
-const UNIT: usize = 128;
-/// Slurm's job ids have 32 bits.
-pub const MAX_JOB: u64 = u32::MAX as u64;
 
 /// What the names of a process's control groups tell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,100 +25,74 @@ pub struct Cgroup {
     pub pod_uid: Option<String>,
     /// The Slurm job that it belongs to.
     pub slurm_job_id: Option<String>,
-    /// The innermost of systemd's services that it is in.
-    pub service: Option<String>,
 }
 
 impl Cgroup {
     /// What stands in `/proc/PID/cgroup`: each fact from the first line that has it, since some hierarchies of v1 hold all
     /// processes in their root.
     #[must_use]
-    pub fn parse(text: &[u8]) -> Self {
+    pub fn parse(text: &str) -> Self {
         let mut found = Self::default();
-        for line in text.split(|&byte| byte == b'\n') {
-            let Some(path) = line.splitn(3, |&byte| byte == b':').nth(2) else {
-                continue;
-            };
+        for path in text.lines().filter_map(|line| line.splitn(3, ':').nth(2)) {
             // A group that was removed while it had a process.
-            let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
-            let names: Vec<&[u8]> = path.split(|&byte| byte == b'/').collect();
-            let Self {
-                container_id,
-                pod_uid,
-                slurm_job_id,
-                service,
-            } = &mut found;
-            let inward = || names.iter().rev();
-            // Below his own slice a user may call groups what he likes; containers of his own are there as well.
-            let of_user = names.iter().position(is_slice_of_user);
-            let of_host = &names[..of_user.unwrap_or(names.len())];
-            *container_id = container_id.take().or_else(|| inward().find_map(container));
-            *pod_uid = pod_uid
-                .take()
-                .or_else(|| of_host.iter().rev().find_map(pod));
-            *slurm_job_id = slurm_job_id.take().or_else(|| slurm_job(of_host));
-            *service = service.take().or_else(|| inward().find_map(unit));
+            let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+            let names: Vec<&str> = path.split('/').collect();
+            // Below a user's own slice that user may call groups anything; containers of that user are there as well.
+            let mut of_host = names.split(|name| is_slice_of_user(name));
+            let of_host = of_host.next().unwrap_or_default();
+            let inward = |names: &[&str], fact: fn(&str) -> Option<String>| {
+                names.iter().rev().find_map(|name| fact(name))
+            };
+            let container_id = || inward(&names, container);
+            let pod_uid = || inward(of_host, pod);
+            found.container_id = found.container_id.or_else(container_id);
+            found.pod_uid = found.pod_uid.or_else(pod_uid);
+            found.slurm_job_id = found.slurm_job_id.or_else(|| slurm_job(of_host));
         }
         found
     }
 }
 
-/// Whether it is the slice that systemd makes for a user who has logged in (`user-UID.slice`).
-fn is_slice_of_user(name: &&[u8]) -> bool {
-    let uid = name
-        .strip_prefix(b"user-")
-        .and_then(|name| name.strip_suffix(b".slice"));
-    uid.is_some_and(|uid| !uid.is_empty() && uid.iter().all(u8::is_ascii_digit))
+/// True for the slice that systemd makes for a user who has logged in (`user-UID.slice`).
+fn is_slice_of_user(name: &str) -> bool {
+    name.starts_with("user-") && name.ends_with(".slice")
 }
 
 /// The container whose group this is: its id, alone or behind the runtime's name. The process that looks after a container
 /// (`crio-conmon-ID.scope`, `libpod-conmon-ID.scope`) is not in it.
-fn container(name: &&[u8]) -> Option<String> {
-    let name = name.strip_suffix(b".scope").unwrap_or(name);
+fn container(name: &str) -> Option<String> {
+    let name = name.strip_suffix(".scope").unwrap_or(name);
     let (runtime, id) = name.split_at_checked(name.len().checked_sub(ID)?)?;
     let is_id = id
-        .iter()
+        .bytes()
         .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    let is_runtime = matches!(runtime, [] | [.., b'-' | b':']) && !runtime.ends_with(b"conmon-");
-    (is_id && is_runtime).then(|| String::from_utf8_lossy(id).into_owned())
+    let is_runtime =
+        (runtime.is_empty() || runtime.ends_with(['-', ':'])) && !runtime.ends_with("conmon-");
+    (is_id && is_runtime).then(|| id.to_owned())
 }
 
 /// The pod whose group this is: `podUID`, or `kubepods-QOS-podUID.slice` with `_` for `-`, since systemd makes levels of those.
 /// Where the kubelet itself runs in a container, more stands in front (`kubelet-kubepods-...`).
-fn pod(name: &&[u8]) -> Option<String> {
-    let slice = name.split(|&byte| byte == b':').next()?;
-    let name = slice.strip_suffix(b".slice").unwrap_or(slice);
-    // A UID is 32 hexadecimal digits, with dashes or without.
-    [36, 32].into_iter().find_map(|len| {
-        let (before, uid) = name.split_at_checked(name.len().checked_sub(len)?)?;
-        let before = before.strip_suffix(b"pod")?;
-        let uid: Vec<u8> = uid
-            .iter()
-            .map(|&byte| if byte == b'_' { b'-' } else { byte })
-            .collect();
-        matches!(before, [] | [.., b'-'])
-            .then(|| kubelet::uid(&uid))
-            .flatten()
-    })
-}
-
-/// The service whose group this is, by its unit's name (systemd.unit(5)).
-fn unit(name: &&[u8]) -> Option<String> {
-    let is_known = |byte: &u8| byte.is_ascii_alphanumeric() || b":-_.\\@".contains(byte);
-    let is_unit = name.ends_with(b".service") && name.len() <= UNIT && name.iter().all(is_known);
-    is_unit.then(|| String::from_utf8_lossy(name).into_owned())
+fn pod(name: &str) -> Option<String> {
+    let slice = name.split(':').next()?;
+    let (before, uid) = slice
+        .strip_suffix(".slice")
+        .unwrap_or(slice)
+        .rsplit_once("pod")?;
+    let is_pod = before.is_empty() || before.ends_with('-');
+    kubelet::uid(&uid.replace('_', "-")).filter(|_| is_pod)
 }
 
 /// The job in `slurm/uid_UID/job_ID/step_N/task_N` (v1) or `slurmstepd.scope/job_ID/step_N/user/task_N` (v2). A node that stands
 /// for several has its name behind `slurm_` and in front of `_slurmstepd.scope`.
-fn slurm_job(names: &[&[u8]]) -> Option<String> {
-    names.iter().enumerate().find_map(|(at, name)| {
-        let job = number(name.strip_prefix(b"job_")?, MAX_JOB)?;
-        let above = |levels| at.checked_sub(levels).and_then(|at| names.get(at));
-        let v2 = above(1)?.ends_with(b"slurmstepd.scope");
-        let v1 = above(1)?.starts_with(b"uid_")
-            && above(2).is_some_and(|root| root.starts_with(b"slurm"));
-        (v1 || v2).then_some(job)
+fn slurm_job(names: &[&str]) -> Option<String> {
+    names.windows(3).find_map(|levels| {
+        let [root, above, job] = levels else {
+            return None;
+        };
+        let job: u32 = job.strip_prefix("job_")?.parse().ok()?;
+        let is_v1 = above.starts_with("uid_") && root.starts_with("slurm");
+        (is_v1 || above.ends_with("slurmstepd.scope")).then(|| job.to_string())
     })
 }
 
@@ -143,7 +113,7 @@ mod tests {
             .replace("{O}", OUTER)
             .replace("{P}", POD)
             .replace("{S}", &POD.replace('-', "_"));
-        let found = Cgroup::parse(text.as_bytes());
+        let found = Cgroup::parse(&text);
         [found.container_id, found.pod_uid, found.slurm_job_id].map(|fact| match fact.as_deref() {
             Some(CONTAINER) => "C".into(),
             Some(OUTER) => "O".into(),
@@ -311,22 +281,6 @@ mod tests {
     }
 
     #[test]
-    fn a_service_is_known_by_its_unit() {
-        for (sample, service) in [
-            ("0::/system.slice/vllm@0.service\n", Some("vllm@0.service")),
-            (
-                "0::/user.slice/user-1000.slice/user@1000.service/app.slice/a.service/x\n",
-                Some("a.service"),
-            ),
-            ("0::/user.slice/user-1000.slice/session-3.scope\n", None),
-            ("0::/system.slice/a b.service\n", None),
-        ] {
-            let found = Cgroup::parse(sample.as_bytes()).service;
-            assert_eq!(found.as_deref(), service, "{sample}");
-        }
-    }
-
-    #[test]
     fn what_names_nothing_is_nothing() {
         for sample in [
             "",
@@ -356,7 +310,6 @@ mod tests {
         ] {
             assert_eq!(told(sample), ["-", "-", "-"], "{sample}");
         }
-        let not_utf8 = b"0::/\xff\xfe/\x80\n::\n\n:::\n";
-        assert_eq!(Cgroup::parse(not_utf8), Cgroup::default());
+        assert_eq!(Cgroup::parse("::\n\n:::\n"), Cgroup::default());
     }
 }

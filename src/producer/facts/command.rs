@@ -22,106 +22,98 @@ pub const MAX_SHOWN: usize = 96;
 pub const MAX_RANK: usize = 48;
 
 /// What a process runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Program<'a> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Program {
     /// The title that the process gave itself.
-    Title(&'a [u8]),
+    Title(String),
     /// Path of an executable file, or of an interpreter's script.
-    File(&'a [u8]),
+    File(String),
     /// The module behind an interpreter's `-m`.
-    Module(&'a [u8]),
+    Module(String),
     /// Code behind an interpreter's `-c` or from its standard input, or no program at all.
     Code,
 }
 
 /// A command line in parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CommandLine<'a> {
-    /// Path of the Python interpreter, if one runs the program.
-    pub interpreter: Option<&'a [u8]>,
+pub struct CommandLine {
+    /// File name of the Python interpreter, if one runs the program.
+    pub interpreter: Option<String>,
     /// What the process runs.
-    pub program: Program<'a>,
+    pub program: Program,
     /// The words behind the program, without one that is cut.
-    pub arguments: Vec<&'a [u8]>,
+    pub arguments: Vec<String>,
     /// True if no argument can be missing.
     pub is_whole: bool,
 }
 
-impl<'a> CommandLine<'a> {
+impl CommandLine {
     /// The parts of the first [`MAX_CMDLINE`] bytes of a command line; `None` if it is empty, as that of a kernel thread is.
     #[must_use]
-    pub fn parse(cmdline: &'a [u8]) -> Option<Self> {
-        let mut words: Vec<&[u8]> = cmdline.split(|&byte| byte == 0).collect();
-        // Behind the last NUL: nothing, or a word that is cut.
-        let rest = words.pop()?;
-        let is_whole = rest.is_empty() && (cmdline.len() as u64) < MAX_CMDLINE;
-        // A title that is longer than the command line was, and so has no NUL behind it.
-        let is_unended = words.is_empty();
-        if is_unended {
-            words.push(rest);
-        }
-        let (&first, arguments) = words.split_first()?;
-        let is_followed_by_nuls =
-            !arguments.is_empty() && arguments.iter().all(|word| word.is_empty());
-        let is_padded = is_unended || (is_followed_by_nuls && rest.is_empty());
-        let is_alone = arguments.is_empty() && first.contains(&b' ');
+    pub fn parse(cmdline: &[u8]) -> Option<Self> {
+        let text = String::from_utf8_lossy(cmdline);
+        let mut words = text.split('\0');
+        let first = words.next().filter(|first| !first.is_empty())?;
+        let mut arguments = Vec::from_iter(words.map(str::to_owned));
+        // Behind the last NUL: nothing, or a word that is cut. A title that is longer than the command line was has no NUL.
+        let rest = arguments.pop();
+        let is_ended = rest.as_deref().is_none_or(str::is_empty);
+        let is_blank = is_ended && arguments.iter().all(String::is_empty);
+        let is_padded =
+            is_blank && (rest.is_none() || !arguments.is_empty() || first.contains(' '));
         let mut line = Self {
             interpreter: None,
-            program: Program::File(first),
-            arguments: arguments.to_vec(),
-            is_whole,
+            program: Program::File(first.to_owned()),
+            is_whole: rest.is_some() && is_ended && (cmdline.len() as u64) < MAX_CMDLINE,
+            arguments,
         };
-        if first.is_empty() {
-            return None;
-        } else if !first.starts_with(b"/") && (is_padded || is_alone || has_scope(first)) {
-            line.program = Program::Title(first);
-        } else if is_padded || is_alone {
+        if !first.starts_with('/') && (is_padded || has_scope(first)) {
+            line.program = Program::Title(first.to_owned());
+        } else if is_padded {
             // A title that repeats a path, and may repeat arguments, which can hold secrets.
-            line.program = Program::File(until_blank(first));
+            line.program = Program::File(until_blank(first).to_owned());
         } else if is_python(last(first)) {
-            (line.program, line.arguments) = run_by_python(arguments);
-            line.interpreter = Some(first);
+            line.interpreter = Some(last(first).to_owned());
+            let mut words = std::mem::take(&mut line.arguments).into_iter();
+            line.program = run_by_python(&mut words).unwrap_or(Program::Code);
+            line.arguments = words.collect();
         }
         Some(line)
     }
 
-    /// True if the process has overwritten its command line with a title.
+    /// The name of the program: of its file, or of the Python module, also where that was given as a file of an installed
+    /// package; empty for a title and for code.
     #[must_use]
-    pub fn is_title(&self) -> bool {
-        matches!(self.program, Program::Title(_))
-    }
-
-    /// The name of the Python module that runs, also where it was given as a file of an installed package.
-    #[must_use]
-    pub fn module(&self) -> Option<Vec<u8>> {
-        match self.program {
-            Program::Module(module) => Some(module.to_vec()),
+    pub fn name(&self) -> String {
+        match &self.program {
+            Program::Module(module) => module.clone(),
             Program::File(path) => {
-                let mut names = path.split(|&byte| byte == b'/');
-                names.find(|name| matches!(*name, b"site-packages" | b"dist-packages"))?;
-                let module = names.collect::<Vec<_>>().join(&b'.');
-                Some(module.strip_suffix(b".py").unwrap_or(&module).to_vec())
+                let mut names = path.split('/');
+                let is_packages = |name| matches!(name, "site-packages" | "dist-packages");
+                if !names.any(is_packages) {
+                    return last(path).to_owned();
+                }
+                let module = Vec::from_iter(names).join(".");
+                module.strip_suffix(".py").unwrap_or(&module).to_owned()
             }
-            Program::Title(_) | Program::Code => None,
+            Program::Title(_) | Program::Code => String::new(),
         }
     }
 
     /// The rank in the title of an engine's process: its parts from the first one in capital letters on, such as `DP1_TP0`.
     #[must_use]
     pub fn rank(&self) -> Option<String> {
-        let Program::Title(title) = self.program else {
+        let Program::Title(title) = &self.program else {
             return None;
         };
-        let title = std::str::from_utf8(title).ok()?;
         let (_, name) = title.split_once("::")?;
         let is_axis = |part: &str| {
             let letters = part.trim_end_matches(|c: char| c.is_ascii_digit());
             !letters.is_empty() && letters.bytes().all(|byte| byte.is_ascii_uppercase())
         };
-        let parts: Vec<&str> = name.split('_').collect();
         // The first part is what the process does.
-        let from = 1 + parts.iter().skip(1).position(|part| is_axis(part))?;
-        let rank = parts.get(from..)?;
+        let parts = name.split('_').skip(1);
+        let rank = Vec::from_iter(parts.skip_while(|part| !is_axis(part)));
         let is_rank = rank.iter().all(|part| is_axis(part));
         let text = rank.join("_");
         (is_rank && text.ends_with(|c: char| c.is_ascii_digit()) && text.len() <= MAX_RANK)
@@ -133,85 +125,66 @@ impl<'a> CommandLine<'a> {
     /// escaped, and the text ends after [`MAX_SHOWN`] bytes.
     #[must_use]
     pub fn shown(&self) -> Option<String> {
-        let (option, name) = match self.program {
-            Program::Title(title) => ("", until_blank(title)),
-            Program::File(path) => ("", last(path)),
-            Program::Module(module) => ("-m ", module),
-            Program::Code => ("", &b""[..]),
+        let name = match &self.program {
+            Program::Title(title) => until_blank(title),
+            Program::File(path) => last(path),
+            Program::Module(module) => &format!("-m {module}"),
+            Program::Code => "",
         };
-        let interpreter = self.interpreter.map(last).unwrap_or_default();
-        let words = [interpreter, &[option.as_bytes(), name].concat()].join(&b' ');
+        let interpreter = self.interpreter.as_deref().unwrap_or_default();
+        let words = format!("{interpreter} {name}");
         let mut shown = String::new();
-        for char in String::from_utf8_lossy(words.trim_ascii()).chars() {
-            let escaped = char.escape_debug();
-            if shown.len() + escaped.clone().map(char::len_utf8).sum::<usize>() > MAX_SHOWN {
+        for char in words.trim().chars() {
+            let escaped = char.escape_debug().to_string();
+            if shown.len() + escaped.len() > MAX_SHOWN {
                 break;
             }
-            shown.extend(escaped);
+            shown.push_str(&escaped);
         }
         Some(shown).filter(|shown| !shown.is_empty())
     }
 }
 
 /// The last name of a path.
-#[must_use]
-pub fn last(path: &[u8]) -> &[u8] {
-    path.rsplit(|&byte| byte == b'/').next().unwrap_or_default()
+fn last(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
 }
 
-fn until_blank(title: &[u8]) -> &[u8] {
-    let mut words = title.split(u8::is_ascii_whitespace);
-    words.next().unwrap_or_default()
+fn until_blank(title: &str) -> &str {
+    title.split_whitespace().next().unwrap_or_default()
 }
 
 /// True if it is a title as engines give them: `PREFIX::NAME`.
-fn has_scope(word: &[u8]) -> bool {
-    !word.contains(&b'/') && word.windows(2).skip(1).any(|two| two == b"::")
+fn has_scope(word: &str) -> bool {
+    !word.contains('/') && word.find("::").is_some_and(|at| at > 0)
 }
 
 /// `python`, `python3`, `python3.12`, and builds of it with a letter behind (`python3.13t`).
-fn is_python(program: &[u8]) -> bool {
-    program.strip_prefix(b"python").is_some_and(|version| {
-        let version = version.strip_suffix(b"t").unwrap_or(version);
+fn is_python(program: &str) -> bool {
+    program.strip_prefix("python").is_some_and(|version| {
+        let version = version.strip_suffix('t').unwrap_or(version);
         version
-            .iter()
-            .all(|&byte| byte.is_ascii_digit() || byte == b'.')
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || byte == b'.')
     })
 }
 
-/// What a Python interpreter was given, and the words behind that; the words given are those behind its own name.
-fn run_by_python<'a>(words: &[&'a [u8]]) -> (Program<'a>, Vec<&'a [u8]>) {
-    let mut words = words.iter().copied();
-    let program = program_of_python(&mut words).unwrap_or(Program::Code);
-    (program, words.collect())
-}
-
-fn program_of_python<'a>(words: &mut impl Iterator<Item = &'a [u8]>) -> Option<Program<'a>> {
+/// What a Python interpreter was given by the words behind its own name; the words behind that are left.
+fn run_by_python(words: &mut impl Iterator<Item = String>) -> Option<Program> {
     while let Some(word) = words.next() {
-        let options = match word {
-            // The program comes from standard input, and what follows are its arguments.
-            b"-" => return None,
-            b"--" => return words.next().map(Program::File),
-            b"--check-hash-based-pycs" => {
-                words.next();
-                continue;
-            }
-            [b'-', b'-', ..] => continue,
-            [b'-', options @ ..] => options,
-            script => return Some(Program::File(script)),
-        };
-        // Letters stand together (`-um`), and what one takes may stand right behind it.
-        for (at, option) in options.iter().enumerate() {
-            let behind = options.get(at + 1..).filter(|rest| !rest.is_empty());
-            match option {
-                b'm' => return behind.or_else(|| words.next()).map(Program::Module),
-                b'c' => return None,
-                b'W' | b'X' => {
-                    behind.or_else(|| words.next());
-                    break;
+        match &*word {
+            "-X" | "-W" => drop(words.next()),
+            // Letters stand together (`-um`).
+            option if option.starts_with('-') && !option.starts_with("--") => {
+                match option.chars().last() {
+                    Some('m') => return words.next().map(Program::Module),
+                    // From standard input, or as an argument.
+                    Some('-' | 'c') => return None,
+                    _ => {}
                 }
-                _ => {}
             }
+            option if option.starts_with('-') => {}
+            _ => return Some(Program::File(word)),
         }
     }
     None
@@ -340,7 +313,7 @@ mod tests {
     #[test]
     fn cut_word_is_not_an_argument() {
         let cut = CommandLine::parse(b"vllm\0serve\0--port\x0081").expect("words");
-        assert_eq!(cut.arguments, [&b"serve"[..], b"--port"]);
+        assert_eq!(cut.arguments, ["serve", "--port"]);
         assert!(!cut.is_whole);
         let whole = CommandLine::parse(b"vllm\0serve\0--port\x0081\0").expect("words");
         assert!(whole.is_whole && whole.arguments.len() == 3);
@@ -349,7 +322,7 @@ mod tests {
         assert!(!CommandLine::parse(&long).expect("words").is_whole);
         // A first argument that is cut is no title.
         let cut = CommandLine::parse(b"serve\0{\"a\": ").expect("words");
-        assert_eq!(cut.program, Program::File(b"serve"));
+        assert_eq!(cut.program, Program::File("serve".into()));
         assert!(cut.arguments.is_empty() && !cut.is_whole);
     }
 }

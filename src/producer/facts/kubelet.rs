@@ -6,7 +6,6 @@
 //! host has it below a mount, so that only the last name of the root directory counts.
 
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Where the dashes of a UUID are.
@@ -16,30 +15,25 @@ const DASHES: [usize; 4] = [8, 13, 18, 23];
 /// which may call directories what it likes.
 #[must_use]
 pub fn pod_uid(directory: &Path) -> Option<String> {
-    let names: Vec<&[u8]> = directory.iter().map(OsStr::as_bytes).collect();
+    let names: Vec<&str> = directory.iter().filter_map(OsStr::to_str).collect();
     names.windows(4).find_map(|names| match names {
-        [b"kubelet", b"pods", uid, b"volumes" | b"volume-subpaths"] => self::uid(uid),
+        ["kubelet", "pods", uid, "volumes" | "volume-subpaths"] => self::uid(uid),
         _ => None,
     })
 }
 
-/// A pod's UID as text, if it has the form of one: a UUID; or 32 hexadecimal digits, which the kubelet gives a pod that it has
+/// A pod's UID, if the text has the form of one: a UUID; or 32 hexadecimal digits, which the kubelet gives a pod that it has
 /// from a file on the node.
 #[must_use]
-pub fn uid(text: &[u8]) -> Option<String> {
-    let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    let is_uid = match text.len() {
-        36 => text.iter().enumerate().all(|(at, &byte)| {
-            if DASHES.contains(&at) {
-                byte == b'-'
-            } else {
-                is_hex(byte)
-            }
-        }),
-        32 => text.iter().all(|&byte| is_hex(byte)),
+pub fn uid(text: &str) -> Option<String> {
+    let is_dash = |at| text.len() == 36 && DASHES.contains(&at);
+    let mut bytes = text.bytes().enumerate();
+    let is_uid = bytes.all(|(at, byte)| match byte {
+        b'-' => is_dash(at),
+        b'0'..=b'9' | b'a'..=b'f' => !is_dash(at),
         _ => false,
-    };
-    is_uid.then(|| String::from_utf8_lossy(text).into_owned())
+    });
+    (is_uid && matches!(text.len(), 32 | 36)).then(|| text.to_owned())
 }
 
 #[cfg(test)]

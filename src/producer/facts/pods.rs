@@ -4,8 +4,9 @@
 //! `pkg/kubelet/kuberuntime/helpers.go`, BuildPodLogsDirectory). Names and namespaces are DNS labels and subdomains, which have no
 //! underscore (RFC 1123).
 
-use super::{Facts, kubelet};
 use crate::base::file::names;
+use crate::producer::facts::kubelet;
+use crate::producer::facts::labels::Facts;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 use std::collections::HashMap;
@@ -16,17 +17,12 @@ use std::path::Path;
 const MOST: usize = 1 << 14;
 /// The longest namespace and the longest name, in bytes.
 const LONGEST: [usize; 2] = [63, 253];
+/// The labels of both.
+const LABELS: [&str; 2] = ["namespace", "pod"];
 
-/// What a pod is called.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Pod {
-    namespace: String,
-    name: String,
-}
-
-/// The pods of this node by UID, as far as they can be found out.
+/// Namespaces and names of this node's pods by UID, as far as they can be found out.
 #[derive(Debug, Default)]
-pub struct Pods(HashMap<String, Pod>);
+pub struct Pods(HashMap<String, [String; 2]>);
 
 impl Pods {
     /// Those with a directory in this one. None where that may not be read or is not there: that costs labels only.
@@ -35,33 +31,32 @@ impl Pods {
         let how = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let names = open(logs, how, Mode::empty()).and_then(|fd| names(&fd));
         let names = names.unwrap_or_default();
-        Self(
-            names
-                .iter()
-                .take(MOST)
-                .filter_map(|name| pod(name))
-                .collect(),
-        )
+        let pods = names.iter().take(MOST);
+        Self(pods.filter_map(|name| pod(name)).collect())
     }
 
     /// Adds to an agent's facts what its pod is called; `before` is what was known of it, which stays while its pod is the same:
     /// the kubelet removes the directory sooner or later.
     pub fn name(&self, facts: &mut Facts, before: Option<&Facts>) {
-        let Some(uid) = &facts.pod_uid else {
+        let Some(uid) = facts.get("pod_uid") else {
             return;
         };
-        if let Some(pod) = self.0.get(uid) {
-            facts.pod = Some(pod.name.clone());
-            facts.namespace = Some(pod.namespace.clone());
-        } else if let Some(before) = before.filter(|before| before.pod_uid == facts.pod_uid) {
-            facts.pod.clone_from(&before.pod);
-            facts.namespace.clone_from(&before.namespace);
+        let before = before.filter(|before| before.get("pod_uid") == Some(uid));
+        let pod = match (self.0.get(uid), before) {
+            (Some([namespace, name]), _) => [Some(&**namespace), Some(&**name)],
+            (None, Some(before)) => LABELS.map(|label| before.get(label)),
+            (None, None) => return,
+        };
+        for (label, value) in LABELS.into_iter().zip(pod) {
+            if let Some(value) = value {
+                facts.set(label, value);
+            }
         }
     }
 }
 
-/// The pod that a directory is of, by its name.
-fn pod(directory: &OsStr) -> Option<(String, Pod)> {
+/// UID, namespace and name of the pod that a directory is of, by the directory's name.
+fn pod(directory: &OsStr) -> Option<(String, [String; 2])> {
     let mut parts = directory.to_str()?.split('_');
     let [namespace, name, uid] = [parts.next()?, parts.next()?, parts.next()?];
     let is_name = |(name, longest): (&str, usize)| {
@@ -69,12 +64,8 @@ fn pod(directory: &OsStr) -> Option<(String, Pod)> {
         (1..=longest).contains(&name.len()) && name.bytes().all(is_of_names)
     };
     let are_names = [namespace, name].into_iter().zip(LONGEST).all(is_name);
-    let pod = Pod {
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
-    };
-    let uid = kubelet::uid(uid.as_bytes())?;
-    (are_names && parts.next().is_none()).then_some((uid, pod))
+    let pod = [namespace, name].map(str::to_owned);
+    (are_names && parts.next().is_none()).then_some((kubelet::uid(uid)?, pod))
 }
 
 #[cfg(test)]
@@ -84,16 +75,16 @@ mod tests {
     const UID: &str = "2c48913c-b29f-11e7-9350-020968147796";
 
     fn facts(uid: &str) -> Facts {
-        Facts {
-            pod_uid: Some(uid.into()),
-            ..Facts::default()
-        }
+        Facts::from([("pod_uid", Some(uid.to_owned()))])
     }
 
     fn named(pods: &Pods, uid: &str, before: Option<&Facts>) -> (Option<String>, Option<String>) {
         let mut facts = facts(uid);
         pods.name(&mut facts, before);
-        (facts.namespace, facts.pod)
+        (
+            facts.get("namespace").map(str::to_owned),
+            facts.get("pod").map(str::to_owned),
+        )
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Role and HTTP port of an engine's server, from its command line and a few variables.
+//! Role and HTTP port of an engine's server, from its command line and two variables.
 //!
 //! | program | role | port |
 //! | --- | --- | --- |
@@ -6,101 +6,36 @@
 //! | SGLang | `--disaggregation-mode` (python/sglang/srt/server_args.py) | `--port` of launch_server and `sglang serve`, 30000 |
 //! | TensorRT-LLM | `--server_role` (`ServerRole`, tensorrt_llm/commands/serve.py) | `--port` of trtllm-serve, 8000 |
 //! | Dynamo | `--disaggregation-mode`, `--is-prefill-worker`, `--is-decode-worker` (components/src/dynamo) | `DYN_SYSTEM_PORT` |
-//! | LMCache in vLLM | `LMCACHE_PD_ROLE`, formerly `LMCACHE_NIXL_ROLE`: sender or receiver | |
+//! | LMCache in vLLM | `LMCACHE_PD_ROLE`: sender or receiver | |
 //!
 //! vLLM takes underscores for hyphens in names up to a dot, and `--kv-transfer-config.kv_role VALUE`, which replaces what was
-//! given as JSON (vllm/utils/argparse_utils.py). argparse takes the beginning of a name for the name. The last of several
-//! values counts. A role or a port in a configuration file is not read. The default of a port is told only where none was
-//! given, and no other option can give one. The only HTTP port of a Dynamo worker is that of its status server.
+//! given as JSON (vllm/utils/argparse_utils.py). The last of several values counts. A role or a port in a configuration file is
+//! not read. The default of a port is told only where none was given, and no other option can give one. The only HTTP port of
+//! a Dynamo worker is that of its status server.
 
-use super::command::{CommandLine, Program, last};
-use super::environ::Environ;
-use super::{Engine, number};
-use serde::{Deserialize, Serialize};
+use crate::producer::facts::command::{CommandLine, Program};
+use crate::producer::facts::engine;
+use crate::producer::facts::environ::Environ;
+use serde_json::Value;
+use std::collections::HashMap;
 
-/// Part of a server in disaggregated inference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    /// The server computes the KV cache of prompts, and other servers read it.
-    Prefill,
-    /// The server generates tokens from a KV cache that another server computed.
-    Decode,
-    /// The server does both, or its connector can do either.
-    Both,
-}
-
-impl Role {
-    /// The value of the label.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Prefill => "prefill",
-            Self::Decode => "decode",
-            Self::Both => "both",
-        }
-    }
-
-    /// The role of vLLM's `kv_role`.
-    fn of_kv_role(text: &str) -> Option<Self> {
-        match text {
-            "kv_producer" => Some(Self::Prefill),
-            "kv_consumer" => Some(Self::Decode),
-            "kv_both" => Some(Self::Both),
-            _ => None,
-        }
-    }
-
-    /// The role of `--disaggregation-mode`: SGLang's `null` and Dynamo's `encode` are none.
-    fn of_mode(text: &[u8]) -> Option<Self> {
-        match text {
-            b"prefill" => Some(Self::Prefill),
-            b"decode" => Some(Self::Decode),
-            b"agg" | b"prefill_and_decode" => Some(Self::Both),
-            _ => None,
-        }
-    }
-
-    /// The role of TensorRT-LLM's `--server_role`, in any case; `mm_encoder` is none.
-    fn of_server_role(text: &[u8]) -> Option<Self> {
-        match &*text.to_ascii_lowercase() {
-            b"context" => Some(Self::Prefill),
-            b"generation" => Some(Self::Decode),
-            _ => None,
-        }
-    }
-
-    /// The role of LMCache's variables, which may have quotes around them.
-    pub(super) fn of_lmcache(text: &[u8]) -> Option<Self> {
-        let quote = |byte: &u8| matches!(byte, b'"' | b'\'');
-        let text = match text {
-            [first, inner @ .., end] if quote(first) && first == end => inner,
-            text => text,
-        };
-        match &*text.to_ascii_lowercase() {
-            b"sender" => Some(Self::Prefill),
-            b"receiver" => Some(Self::Decode),
-            _ => None,
-        }
-    }
-}
+/// The variable with the role that LMCache was told.
+pub const LMCACHE_ROLE: &str = "LMCACHE_PD_ROLE";
+/// The variable with the HTTP port of a Dynamo worker's status.
+pub const SYSTEM_PORT: &str = "DYN_SYSTEM_PORT";
+/// Options besides `--port` that decide whether a server has a port, and which.
+const PORTS: [&str; 4] = ["config", "headless", "uds", "disagg-cluster-uri"];
 
 /// Facts that all ranks of an engine's server share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Server {
-    /// Part in disaggregated inference.
-    pub role: Option<Role>,
+    /// The engine.
+    pub engine: &'static str,
+    /// Part in disaggregated inference: `prefill` computes the KV cache of prompts, which other servers read; `decode`
+    /// generates tokens from a KV cache that another server computed; `both`: its connector can do either.
+    pub role: Option<&'static str>,
     /// HTTP port.
     pub port: Option<u16>,
-}
-
-/// Servers by the form of their command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Vllm,
-    Sglang,
-    TrtLlm,
-    Dynamo(Engine),
 }
 
 impl Server {
@@ -108,151 +43,83 @@ impl Server {
     /// started as.
     #[must_use]
     pub fn of(line: &CommandLine, environ: &Environ) -> Option<Self> {
-        let (kind, serves) = kind(line)?;
-        let options = Options(&line.arguments);
-        let mode = options.value("disaggregation-mode").and_then(Role::of_mode);
-        let role = match kind {
-            Kind::Sglang | Kind::Dynamo(Engine::Sglang | Engine::TrtLlm) => mode,
-            Kind::TrtLlm => options.value("server-role").and_then(Role::of_server_role),
-            Kind::Vllm => narrowest([options.kv_role(), environ.lmcache_role]),
-            Kind::Dynamo(_) => {
-                let flag = |name, role| options.has(name).then_some(role);
-                let mode = flag("is-prefill-worker", Role::Prefill)
-                    .or(flag("is-decode-worker", Role::Decode))
-                    .or(mode);
-                narrowest([mode, options.kv_role(), environ.lmcache_role])
-            }
+        let is_titled = matches!(line.program, Program::Title(_));
+        let engine = engine::of(line).filter(|_| !is_titled)?;
+        let name = line.name();
+        let options = options(&line.arguments);
+        let option = |name: &str| options.get(name).copied();
+        let flag = |name, role| option(name).map(|_| role);
+        // vLLM's: that of a key, or else that in JSON.
+        let json = option("kv-transfer-config").and_then(|json| serde_json::from_str(json).ok());
+        let json: Value = json.unwrap_or_default();
+        let kv_role = option("kv-transfer-config.kv-role").or(json["kv_role"].as_str());
+        let text = [
+            flag("is-prefill-worker", "prefill"),
+            flag("is-decode-worker", "decode"),
+            option("disaggregation-mode"),
+            option("server-role"),
+            kv_role,
+            environ.get(LMCACHE_ROLE),
+        ];
+        let roles = Vec::from_iter(text.into_iter().flatten().filter_map(role));
+        // A connector for both serves either.
+        let narrow = roles.iter().find(|&&role| role != "both");
+        let port = |text: &str| text.parse().ok().filter(|&port| port != 0);
+        let port = match default_port(&name, line.arguments.first()) {
+            None if name.starts_with("dynamo.") => environ.get(SYSTEM_PORT).and_then(port),
+            None => None,
+            Some(default) => match option("port") {
+                Some(text) => port(text),
+                None => Some(default)
+                    .filter(|_| line.is_whole && PORTS.iter().all(|name| option(name).is_none())),
+            },
         };
-        // With one of these options the port may be another one, or there is none.
-        let (default, others): (_, &[&str]) = match kind {
-            Kind::Vllm => (8000, &["config", "headless", "uds"]),
-            Kind::Sglang => (30_000, &["config"]),
-            Kind::TrtLlm => (8000, &["disagg-cluster-uri"]),
-            Kind::Dynamo(_) => (0, &[]),
-        };
-        let port = match (kind, options.has("port")) {
-            (Kind::Dynamo(_), _) => environ.system_port,
-            _ if !serves => None,
-            (_, true) => options.value("port").and_then(port),
-            _ if line.is_whole && !others.iter().any(|name| options.has(name)) => Some(default),
-            _ => None,
-        };
-        Some(Self { role, port })
-    }
-}
-
-/// A port but 0, which has the kernel choose one. Zeros may stand before it, as for Python's int().
-pub(super) fn port(text: &[u8]) -> Option<u16> {
-    let zeros = text.iter().take_while(|&&byte| byte == b'0').count();
-    number(text.get(zeros..)?, u16::MAX.into())?.parse().ok()
-}
-
-/// The first role that is prefill or decode, otherwise the first: a connector for both serves either.
-fn narrowest<const N: usize>(roles: [Option<Role>; N]) -> Option<Role> {
-    let mut known = roles.into_iter().flatten();
-    let first = known.clone().next();
-    known.find(|&role| role != Role::Both).or(first)
-}
-
-/// The kind of a server's program, and whether it is certain that it serves HTTP at a port.
-fn kind(line: &CommandLine) -> Option<(Kind, bool)> {
-    let command = line.arguments.first().copied().unwrap_or_default();
-    let by_command = |kind| Some((kind, command == b"serve"));
-    if let Program::File(path) = line.program {
-        match last(path) {
-            b"vllm" | b"lmcache_vllm" => return by_command(Kind::Vllm),
-            b"sglang" => return by_command(Kind::Sglang),
-            // The command is `serve` where it is left out, and then the model comes first.
-            b"trtllm-serve" => {
-                let serves = command == b"serve" || command.contains(&b'/');
-                return Some((Kind::TrtLlm, serves));
-            }
-            _ => {}
-        }
-    }
-    let module = line.module()?;
-    let module = module.strip_suffix(b".__main__").unwrap_or(&module);
-    match module {
-        b"vllm.entrypoints.openai.api_server" | b"vllm.entrypoints.api_server" => {
-            Some((Kind::Vllm, true))
-        }
-        b"vllm" | b"vllm.entrypoints.cli.main" | b"lmcache_vllm" => by_command(Kind::Vllm),
-        b"sglang.launch_server" | b"sglang.srt.entrypoints.http_server" => {
-            Some((Kind::Sglang, true))
-        }
-        b"sglang" | b"sglang.cli.main" => by_command(Kind::Sglang),
-        b"tensorrt_llm.commands.serve" => {
-            let serves = command == b"serve" || command.contains(&b'/');
-            Some((Kind::TrtLlm, serves))
-        }
-        _ => {
-            let engine = Engine::of(line)?;
-            module
-                .starts_with(b"dynamo.")
-                .then_some((Kind::Dynamo(engine), false))
-        }
-    }
-}
-
-/// The options among the arguments of a program: `--name value`, `--name=value` or `--name`.
-struct Options<'a>(&'a [&'a [u8]]);
-
-impl<'a> Options<'a> {
-    /// Name, key behind a dot in it, and value of each option; the value of one without is what comes next.
-    fn all(&self) -> impl Iterator<Item = (Vec<u8>, Option<&'a [u8]>, Option<&'a [u8]>)> {
-        let words = self.0.iter().take_while(|word| **word != b"--");
-        let next = self.0.iter().skip(1).map(Some).chain([None]);
-        words.zip(next).filter_map(|(word, next)| {
-            let (option, value) = split_at(word.strip_prefix(b"--")?, b'=');
-            let (name, key) = split_at(option, b'.');
-            let hyphen = |byte: &u8| if *byte == b'_' { b'-' } else { *byte };
-            let name = name.iter().map(hyphen).collect();
-            Some((name, key, value.or(next.copied())))
+        Some(Self {
+            engine,
+            role: narrow.or(roles.first()).copied(),
+            port,
         })
     }
+}
 
-    /// The options that argparse takes for this one: its name, or the beginning of that.
-    fn named(&self, name: &str) -> impl Iterator<Item = (Option<&'a [u8]>, Option<&'a [u8]>)> {
-        let name = name.as_bytes();
-        let is_meant = move |given: &[u8]| given.len() > 1 && name.starts_with(given);
-        self.all()
-            .filter_map(move |(given, key, value)| is_meant(&given).then_some((key, value)))
-    }
-
-    fn has(&self, name: &str) -> bool {
-        self.named(name).next().is_some()
-    }
-
-    fn value(&self, name: &str) -> Option<&'a [u8]> {
-        self.named(name).last()?.1
-    }
-
-    /// vLLM's role: that of a key, or else that in JSON.
-    fn kv_role(&self) -> Option<Role> {
-        #[derive(Deserialize)]
-        struct Transfer {
-            kv_role: Option<String>,
-        }
-        let (keys, whole): (Vec<_>, Vec<_>) = self
-            .named("kv-transfer-config")
-            .partition(|(key, _)| key.is_some());
-        if !keys.is_empty() {
-            let mut roles = keys.iter().filter(|(key, _)| *key == Some(b"kv_role"));
-            let value = roles.next_back()?.1?;
-            let text = serde_json::from_slice(value).ok();
-            let text = text.or_else(|| Some(std::str::from_utf8(value).ok()?.to_owned()));
-            return Role::of_kv_role(&text?);
-        }
-        let (_, value) = whole.last()?;
-        let transfer: Transfer = serde_json::from_slice((*value)?).ok()?;
-        Role::of_kv_role(&transfer.kv_role?)
+/// The role of any engine's word for it; SGLang's `null`, Dynamo's `encode` and TensorRT-LLM's `mm_encoder` are none.
+fn role(text: &str) -> Option<&'static str> {
+    match &*text.trim_matches('"').to_ascii_lowercase() {
+        "prefill" | "kv_producer" | "context" | "sender" => Some("prefill"),
+        "decode" | "kv_consumer" | "generation" | "receiver" => Some("decode"),
+        "kv_both" | "agg" | "prefill_and_decode" => Some("both"),
+        _ => None,
     }
 }
 
-/// What stands before the first of these bytes, and what behind it.
-fn split_at(text: &[u8], byte: u8) -> (&[u8], Option<&[u8]>) {
-    let mut parts = text.splitn(2, |&other| other == byte);
-    (parts.next().unwrap_or_default(), parts.next())
+/// The default HTTP port of a program; `None` if it is not certain that it serves HTTP at a port.
+fn default_port(name: &str, command: Option<&String>) -> Option<u16> {
+    let command = command.map_or("", |command| command);
+    let serves = command == "serve";
+    match name.strip_suffix(".__main__").unwrap_or(name) {
+        "vllm.entrypoints.openai.api_server" | "vllm.entrypoints.api_server" => Some(8000),
+        "vllm" | "lmcache_vllm" | "vllm.entrypoints.cli.main" if serves => Some(8000),
+        "sglang.launch_server" | "sglang.srt.entrypoints.http_server" => Some(30_000),
+        "sglang" | "sglang.cli.main" if serves => Some(30_000),
+        // The command is `serve` where it is left out, and then the model comes first.
+        "trtllm-serve" | "tensorrt_llm.commands.serve" if serves || command.contains('/') => {
+            Some(8000)
+        }
+        _ => None,
+    }
+}
+
+/// The last value of each option among the arguments of a program, `--name value`, `--name=value` or `--name`; the value of one
+/// without is what comes next. Names have hyphens for underscores.
+fn options(arguments: &[String]) -> HashMap<String, &str> {
+    let next = arguments.iter().skip(1).map(String::as_str).chain([""]);
+    let words = arguments.iter().take_while(|word| *word != "--").zip(next);
+    let options = words.filter_map(|(word, next)| {
+        let option = word.strip_prefix("--")?;
+        let (name, value) = option.split_once('=').unwrap_or((option, next));
+        Some((name.replace('_', "-"), value))
+    });
+    options.collect()
 }
 
 #[cfg(test)]
@@ -263,9 +130,9 @@ mod tests {
     fn told_with(line: &str, environ: &[u8]) -> Option<(Option<&'static str>, Option<u16>)> {
         let cmdline = (line.replace(' ', "\0") + "\0").replace('~', " ");
         let line = CommandLine::parse(cmdline.as_bytes()).expect("words");
-        let environ = Environ::read(environ).expect("memory can be read");
+        let environ = Environ::read(environ, &[LMCACHE_ROLE, SYSTEM_PORT]).expect("it is read");
         let server = Server::of(&line, &environ)?;
-        Some((server.role.map(Role::name), server.port))
+        Some((server.role, server.port))
     }
 
     fn told(line: &str) -> (Option<&'static str>, Option<u16>) {
@@ -306,19 +173,10 @@ mod tests {
                 r#"--kv-transfer-config.kv_role kv_consumer --kv-transfer-config {"kv_role":"kv_producer"}"#,
                 Some("decode"),
             ),
-            (
-                r#"--kv-transfer-config {"kv_role":"kv_producer"} --kv-transfer-config.kv_rank 1"#,
-                None,
-            ),
             // The outer role is the server's.
             (
                 r#"--kv-transfer-config {"kv_role":"kv_both","kv_connector_extra_config":{"connectors":[{"kv_role":"kv_producer"}]}}"#,
                 Some("both"),
-            ),
-            // argparse takes the beginning of a name.
-            (
-                r#"--kv-transfer {"kv_role":"kv_producer"}"#,
-                Some("prefill"),
             ),
             ("", None),
             (r#"--kv-transfer-config {"kv_role":"kv_other"}"#, None),
@@ -346,7 +204,6 @@ mod tests {
             ("vllm serve m --port 8100", Some(8100)),
             ("vllm serve m --port=8100", Some(8100)),
             ("vllm serve m --port 8100 --port 8200", Some(8200)),
-            ("vllm serve m --por 8100", Some(8100)),
             ("vllm serve m", Some(8000)),
             ("lmcache_vllm serve m", Some(8000)),
             (
@@ -373,6 +230,9 @@ mod tests {
             ("vllm bench serve --port 8100", None),
             ("vllm run-batch -i x", None),
             ("vllm", None),
+            ("python3 -m sglang.bench_serving --port 30000", None),
+            ("lmcache_server localhost 65432", None),
+            ("trtllm-bench --model m --port 1", None),
             (
                 "python3 -m sglang.launch_server --model-path m",
                 Some(30_000),
@@ -398,7 +258,7 @@ mod tests {
         // Cut: the port may come later.
         let cut = CommandLine::parse(b"vllm\0serve\0m\0--po").expect("words");
         let server = Server::of(&cut, &Environ::default());
-        assert_eq!(server, Some(Server::default()));
+        assert_eq!(server.map(|server| server.port), Some(None));
     }
 
     #[test]
@@ -475,7 +335,6 @@ mod tests {
         for (environ, role) in [
             (&b"LMCACHE_PD_ROLE=sender\0"[..], Some("prefill")),
             (b"LMCACHE_PD_ROLE=\"receiver\"\0", Some("decode")),
-            (b"LMCACHE_NIXL_ROLE=RECEIVER\0", Some("decode")),
             (b"LMCACHE_PD_ROLE=proxy\0", Some("both")),
         ] {
             let told = told_with(vllm, environ);
@@ -505,11 +364,8 @@ mod tests {
             "python3 -c from_multiprocessing.spawn_import_spawn_main --port 8100",
             "python3 bench.py --port 8100",
             "bash -c vllm~serve~m~--port~8100",
-            "python3 -m sglang.bench_serving --port 30000",
             "python3 -m sglang_router.launch_router --port 30000",
             "python3 -m dynamo.frontend --http-port 8000",
-            "lmcache_server localhost 65432",
-            "trtllm-bench --model m --port 1",
         ] {
             assert_eq!(told_with(line, b""), None, "{line}");
         }

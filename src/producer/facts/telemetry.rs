@@ -1,9 +1,8 @@
 //! What the environment of a process tells NIXL about telemetry, and what of that keeps it from being seen.
 //!
-//! Read for `--check` only. As [`super::environ`] does, it looks at the first bytes of these four variables and keeps nothing of
-//! others.
+//! Read for `--check` only.
 
-use super::environ::variables;
+use crate::producer::facts::environ::Environ;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -12,17 +11,10 @@ const EXPORTER: &str = "NIXL_TELEMETRY_EXPORTER";
 const RINGS: &str = "NIXL_TELEMETRY_DIR";
 const STORES: &str = "NIXL_TELEMETRY_MULTIPROC_DIR";
 const NAMES: [&str; 4] = [ENABLE, EXPORTER, RINGS, STORES];
-/// Bytes of a variable that are kept: its name, an equals sign, and a value that is cut where it is longer.
-const HEAD: usize = 832;
 
 /// The values that NIXL finds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
-    /// In the order of `NAMES`; `None`: not set.
-    values: [Option<String>; 4],
-    /// True if a title has been written over the beginning of the environment.
-    is_overwritten: bool,
-}
+pub struct Settings(Environ);
 
 /// Whether an agent needs NIXL_TELEMETRY_ENABLE to write telemetry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,45 +28,24 @@ pub enum Enable {
 }
 
 impl Settings {
-    /// Reads variables, each ended by a NUL; the first of a name counts, as for getenv(3).
+    /// Reads the variables.
     ///
     /// # Errors
-    /// They cannot be read.
+    /// The environment cannot be read.
     pub fn read(environ: impl Read) -> io::Result<Self> {
-        let mut values = <[Option<String>; 4]>::default();
-        let is_ours = |head: &[u8]| {
-            let mut names = NAMES.iter().map(|name| name.as_bytes());
-            names.any(|name| name.starts_with(head) || head.starts_with(name))
-        };
-        let is_overwritten = variables(environ, &mut [0; HEAD], is_ours, |variable| {
-            for (name, value) in NAMES.iter().zip(&mut values) {
-                let rest = variable.strip_prefix(name.as_bytes());
-                if let Some(rest) = rest.and_then(|rest| rest.strip_prefix(b"=")) {
-                    value.get_or_insert_with(|| String::from_utf8_lossy(rest).into_owned());
-                }
-            }
-        })?;
-        Ok(Self {
-            values,
-            is_overwritten,
-        })
+        Environ::read(environ, &NAMES).map(Self)
     }
 
     /// True if a title was written over the environment, as vLLM's and SGLang's workers do. What is left of it tells nothing.
     #[must_use]
     pub fn is_overwritten(&self) -> bool {
-        self.is_overwritten
+        self.0.is_overwritten
     }
 
     /// NIXL_TELEMETRY_DIR and NIXL_TELEMETRY_MULTIPROC_DIR; an empty one is as unset.
     #[must_use]
     pub fn directories(&self) -> [Option<&str>; 2] {
-        [RINGS, STORES].map(|name| self.get(name).filter(|value| !value.is_empty()))
-    }
-
-    fn get(&self, name: &str) -> Option<&str> {
-        let at = NAMES.iter().position(|known| *known == name)?;
-        self.values.get(at)?.as_deref()
+        [RINGS, STORES].map(|name| self.0.get(name).filter(|value| !value.is_empty()))
     }
 
     /// What is to be changed for its telemetry to be found: nothing, as far as the environment tells, or one thing or more.
@@ -86,7 +57,7 @@ impl Settings {
         is_looked_through: impl Fn(&Path, bool) -> bool,
     ) -> Vec<String> {
         let mut faults = Vec::new();
-        match self.get(ENABLE) {
+        match self.0.get(ENABLE) {
             None if enable == Enable::NotNeeded => {}
             None if enable == Enable::NeededBefore14 => faults.push(format!(
                 "{ENABLE} is not set: set it to y, which NIXL before 1.4 needs"
@@ -97,7 +68,7 @@ impl Settings {
             }
             Some(_) => {}
         }
-        let (variable, key, stores) = match self.get(EXPORTER) {
+        let (variable, key, stores) = match self.0.get(EXPORTER) {
             // Empty is as unset.
             None | Some("" | "BUFFER") => (RINGS, "telemetry_dir", false),
             Some("prometheus_mp") => (STORES, "multiproc_dir", true),
@@ -107,7 +78,7 @@ impl Settings {
                 return faults;
             }
         };
-        match self.get(variable).filter(|value| !value.is_empty()) {
+        match self.0.get(variable).filter(|value| !value.is_empty()) {
             None => faults.push(format!(
                 "{variable} is not set: set it to a directory of {key}"
             )),
@@ -212,7 +183,7 @@ mod tests {
     fn nothing_of_other_variables_is_kept() {
         let environ = &b"HF_TOKEN=secret\0NIXL_TELEMETRY_DIRS=/a\0NIXL=b\0"[..];
         let settings = Settings::read(environ).expect("read");
-        assert_eq!(settings.values, <[Option<String>; 4]>::default());
+        assert_eq!(settings, Settings::default());
     }
 
     #[test]

@@ -1,0 +1,173 @@
+//! What is known of an agent, its name apart, and the labels that are made of it.
+
+use crate::producer::facts::{kubelet, names};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::Path;
+
+/// The longest name of a user that is shown, in bytes (LOGIN_NAME_MAX of Linux).
+const USER: usize = 256;
+/// Title or program of the process, without arguments: a fact that is no label.
+const COMMAND: &str = "command";
+
+/// What is known of an agent by the names of labels, which docs/metrics.md lists, and [`COMMAND`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "BTreeMap<String, Value>")]
+pub struct Facts(BTreeMap<String, String>);
+
+impl From<BTreeMap<String, Value>> for Facts {
+    /// Facts as 0.1.0 saved them have null, numbers, and engines in capital letters.
+    fn from(saved: BTreeMap<String, Value>) -> Self {
+        let text = |name: &str, value: Value| match value {
+            Value::String(text) if name == "engine" => Some(text.to_lowercase()),
+            Value::String(text) => Some(text),
+            Value::Number(number) => Some(number.to_string()),
+            _ => None,
+        };
+        let known = saved.into_iter().filter_map(|(name, value)| {
+            let text = text(&name, value)?;
+            Some((name, text))
+        });
+        Self(known.collect())
+    }
+}
+
+impl<const N: usize> From<[(&str, Option<String>); N]> for Facts {
+    /// The facts of these that are known.
+    fn from(facts: [(&str, Option<String>); N]) -> Self {
+        let known = facts.into_iter();
+        Self(
+            known
+                .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+                .collect(),
+        )
+    }
+}
+
+impl Facts {
+    /// The facts that a file tells by its owner, its name and its directory.
+    #[must_use]
+    pub fn of_file(user: Option<&str>, name: &OsStr, directory: &Path) -> Self {
+        let user = user.filter(|user| user.len() <= USER);
+        let engine = names::engine(&name.to_string_lossy());
+        Self::from([
+            ("user", user.map(str::to_owned)),
+            ("pod_uid", kubelet::pod_uid(directory)),
+            ("engine", engine.map(str::to_owned)),
+        ])
+    }
+
+    /// The fact of this name, if it is known.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// Adds a fact, or replaces it.
+    pub fn set(&mut self, name: &str, value: &str) {
+        self.0.insert(name.to_owned(), value.to_owned());
+    }
+
+    /// These facts, and where they leave a gap, weaker ones. A file's are stronger than a process's: the kubelet names a
+    /// volume's directory, and one process may hold agents of several engines.
+    #[must_use]
+    pub fn merge(self, weaker: &Self) -> Self {
+        let mut all = weaker.0.clone();
+        all.extend(self.0);
+        Self(all)
+    }
+
+    /// The labels of an agent's instance: a JSON object of strings, with what is known. `raw_name` is the file's name as it is
+    /// (bytes that are no UTF-8 become U+FFFD), `source` says where the numbers come from.
+    #[must_use]
+    pub fn labels(&self, raw_name: &OsStr, source: &str) -> Value {
+        let raw_name = raw_name.to_string_lossy();
+        let given = [("nixl_agent", &*raw_name), ("source", source)];
+        let known = self.0.iter().map(|(name, value)| (&**name, &**value));
+        let labels = given.into_iter().chain(known);
+        labels
+            .filter(|(name, _)| *name != COMMAND)
+            .map(|(name, value)| (name.to_owned(), Value::from(value)))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::os::unix::ffi::OsStrExt;
+
+    const POD: &str = "2c48913c-b29f-11e7-9350-020968147796";
+
+    fn facts<const N: usize>(known: [(&str, &str); N]) -> Facts {
+        Facts::from(known.map(|(name, value)| (name, Some(value.to_owned()))))
+    }
+
+    #[test]
+    fn a_file_tells_its_user_its_pod_and_its_engine() {
+        let directory = format!("/var/lib/kubelet/pods/{POD}/volumes/kubernetes.io~empty-dir/t");
+        let name = OsStr::new("kvbm-worker-0");
+        let found = Facts::of_file(Some("root"), name, Path::new(&directory));
+        let expected = facts([("user", "root"), ("pod_uid", POD), ("engine", "kvbm")]);
+        assert_eq!(found, expected);
+        let found = Facts::of_file(None, OsStr::new("a"), Path::new("/var/tmp"));
+        assert_eq!(found, Facts::default());
+    }
+
+    #[test]
+    fn weaker_facts_fill_gaps_only() {
+        let all = facts([("engine", "vllm"), ("user", "dynamo"), ("port", "8100")]);
+        let strong = facts([("engine", "kvbm"), ("user", "root")]);
+        let expected = facts([("engine", "kvbm"), ("user", "root"), ("port", "8100")]);
+        assert_eq!(strong.merge(&all), expected);
+        assert_eq!(Facts::default().merge(&all), all);
+        assert_eq!(all.clone().merge(&Facts::default()), all);
+    }
+
+    #[test]
+    fn facts_of_0_1_0_are_read() {
+        let saved =
+            r#"{"user":"root","agent_instance":1,"port":8100,"engine":"TrtLlm","gpu":null}"#;
+        let expected = facts([
+            ("user", "root"),
+            ("agent_instance", "1"),
+            ("port", "8100"),
+            ("engine", "trtllm"),
+        ]);
+        let read: Facts = serde_json::from_str(saved).expect("they are read");
+        assert_eq!(read, expected);
+        let text = serde_json::to_string(&read).expect("text");
+        assert_eq!(
+            serde_json::from_str::<Facts>(&text).expect("read"),
+            expected
+        );
+    }
+
+    #[test]
+    fn labels_are_what_is_known() {
+        let labels = Facts::default().labels(OsStr::new("a b"), "ring");
+        assert_eq!(labels, json!({ "nixl_agent": "a b", "source": "ring" }));
+        let known = facts([("command", "VLLM::Worker_TP3"), ("rank", "TP3")]);
+        assert_eq!(
+            known.labels(OsStr::new("a"), "store"),
+            json!({ "nixl_agent": "a", "source": "store", "rank": "TP3" })
+        );
+    }
+
+    #[test]
+    fn labels_are_far_within_pcp_s_limits_whatever_a_name_holds() {
+        let known = facts([
+            ("gpu", &"x".repeat(328)),
+            ("nixl_hostname", &"\"".repeat(127)),
+        ]);
+        for byte in [1, b'"', 0xff] {
+            let name = [byte; 255];
+            let labels = known.labels(OsStr::from_bytes(&name), "ring");
+            assert!(labels.to_string().len() < 65_535 / 8, "{labels}");
+            assert!(labels.as_object().is_some_and(|labels| labels.len() == 4));
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Facts of a process that writes, and of its ancestors.
+//!
+//! vLLM's and SGLang's workers write a title over their command line and their environment. Role and port then come from the
+//! nearest ancestor that is the server of their engine, and the Slurm job from the nearest one whose environment is intact:
+//! all ranks share these. LOCAL_RANK and CUDA_VISIBLE_DEVICES of a parent are not a worker's.
+//!
+//! | variable | set by | label |
+//! | --- | --- | --- |
+//! | `LOCAL_RANK` | torchrun; NIXL's own exporter takes the rank from it, unless NIXL_TELEMETRY_RANK_ENV names another variable | local_rank |
+//! | `SLURM_JOB_ID` | Slurm | slurm_job_id |
+//! | `CUDA_VISIBLE_DEVICES` | the launcher of a process for some of a host's GPUs | gpu |
+//! | `LMCACHE_PD_ROLE` | the configuration of LMCache | role |
+//! | `DYN_SYSTEM_PORT` | the launcher of a Dynamo worker | port |
+//!
+//! NIXL_TELEMETRY_RANK_ENV is not followed: the process would choose what is read. SLURM_LOCALID is no rank of an agent: all
+//! workers of an engine that Slurm starts as one task have the same.
+
+use crate::producer::ancestors::Ancestors;
+use crate::producer::facts::cgroup::Cgroup;
+use crate::producer::facts::command::{CommandLine, MAX_CMDLINE};
+use crate::producer::facts::environ::Environ;
+use crate::producer::facts::labels::Facts;
+use crate::producer::facts::server::{LMCACHE_ROLE, SYSTEM_PORT, Server};
+use crate::producer::facts::{engine, gpu};
+use crate::producer::writer::{Stat, Writer};
+use std::fs::File;
+use std::io::Read;
+
+const LOCAL_RANK: &str = "LOCAL_RANK";
+const SLURM_JOB_ID: &str = "SLURM_JOB_ID";
+const GPUS: &str = "CUDA_VISIBLE_DEVICES";
+const NAMES: [&str; 5] = [LOCAL_RANK, SLURM_JOB_ID, GPUS, LMCACHE_ROLE, SYSTEM_PORT];
+/// Bytes that are read of control groups; under cgroup v1 there are about 13 lines with a path each.
+const MAX_CGROUP: u64 = 64 << 10;
+
+/// What a process was started with, which is read from its memory. That can block.
+struct Start {
+    /// `None`: it cannot be read, or the process has none.
+    line: Option<CommandLine>,
+    /// `None`: it cannot be read, or a title was written over it.
+    environ: Option<Environ>,
+}
+
+impl Start {
+    /// Reads it where /proc shows the process.
+    fn read(shown_at: &str) -> Self {
+        let environ = File::open(format!("{shown_at}/environ"));
+        let environ = environ.and_then(|file| Environ::read(file, &NAMES));
+        Self {
+            line: CommandLine::parse(&content(shown_at, "cmdline", MAX_CMDLINE)),
+            environ: environ.ok().filter(|environ| !environ.is_overwritten),
+        }
+    }
+
+    fn server(&self) -> Option<Server> {
+        let none = Environ::default();
+        Server::of(self.line.as_ref()?, self.environ.as_ref().unwrap_or(&none))
+    }
+}
+
+/// The first bytes of a file of a process; none if it cannot be read.
+fn content(shown_at: &str, file: &str, limit: u64) -> Vec<u8> {
+    let mut content = Vec::new();
+    let file = File::open(format!("{shown_at}/{file}"));
+    let read = file.and_then(|file| file.take(limit).read_to_end(&mut content));
+    read.map(|_| content).unwrap_or_default()
+}
+
+/// Facts that all ranks of a server share; `Some(None)`: it is certain that there is none.
+struct Shared {
+    /// The engine of the process, if its own command line tells. A server of another engine is not its server.
+    engine: Option<&'static str>,
+    job: Option<Option<String>>,
+    server: Option<Option<Server>>,
+}
+
+impl Shared {
+    /// Adds what the process or its next ancestor tells.
+    fn note(&mut self, start: &Start) {
+        if let (None, Some(environ)) = (&self.job, &start.environ) {
+            let job = environ.get(SLURM_JOB_ID).and_then(|job| job.parse().ok());
+            let job = job.filter(|&job: &u32| job != 0);
+            self.job = Some(job.map(|job| job.to_string()));
+        }
+        if let (None, Some(server)) = (self.server, start.server()) {
+            let is_its = self.engine.is_none_or(|engine| engine == server.engine);
+            self.server = Some(is_its.then_some(server));
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.job.is_some() && self.server.is_some()
+    }
+}
+
+impl Facts {
+    /// What /proc tells of a process, as far as it may be read; `None` if that process is gone, and what was read may be
+    /// that of another process which got its id. Blocks for as long as the process likes. Ancestors are read where they can
+    /// tell more; each only if `may_read` returns true, since that blocks as well, and none beyond one that may not be read.
+    #[must_use]
+    pub fn of_process(process: Writer, may_read: &mut dyn FnMut(Writer) -> bool) -> Option<Self> {
+        let shown_at = Stat::of(process.pid).ok()?.shown_at(process.pid)?;
+        let start = Start::read(&shown_at);
+        let cgroup = content(&shown_at, "cgroup", MAX_CGROUP);
+        let cgroup = Cgroup::parse(&String::from_utf8_lossy(&cgroup));
+        let line = start.line.as_ref();
+        let own = |name| start.environ.as_ref().and_then(|environ| environ.get(name));
+        let local_rank = own(LOCAL_RANK).and_then(|rank| rank.parse::<u16>().ok());
+        let engine = line.and_then(engine::of);
+        let mut shared = Shared {
+            engine,
+            // The groups are the system's; an environment is passed on to whatever is started from a job.
+            job: cgroup.slurm_job_id.map(Some),
+            server: line.is_none().then_some(None),
+        };
+        shared.note(&start);
+        for ancestor in Ancestors::of(process).into_iter().flatten() {
+            if shared.is_complete() || !may_read(ancestor) {
+                break;
+            }
+            let start = Start::read(&format!("/proc/{}", ancestor.pid));
+            // The process may have ended meanwhile, and its id may be another's.
+            if start.line.is_none() || !ancestor.is_running() {
+                break;
+            }
+            shared.note(&start);
+        }
+        let server = shared.server.flatten();
+        let facts = Self::from([
+            ("local_rank", local_rank.map(|rank| rank.to_string())),
+            ("container_id", cgroup.container_id),
+            ("pod_uid", cgroup.pod_uid),
+            (
+                "engine",
+                engine
+                    .or(server.map(|server| server.engine))
+                    .map(str::to_owned),
+            ),
+            // The environment says which GPUs are its own; it may have others open, to see what there is.
+            (
+                "gpu",
+                own(GPUS)
+                    .and_then(gpu::of_list)
+                    .or_else(|| gpu::of_open_files(&shown_at)),
+            ),
+            ("slurm_job_id", shared.job.flatten()),
+            ("rank", line.and_then(CommandLine::rank)),
+            (
+                "role",
+                server.and_then(|server| server.role).map(str::to_owned),
+            ),
+            (
+                "port",
+                server
+                    .and_then(|server| server.port)
+                    .map(|port| port.to_string()),
+            ),
+            ("command", line.and_then(CommandLine::shown)),
+        ]);
+        let now = Writer::of(process.pid).ok()?;
+        (now == process).then_some(facts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command};
+    use std::time::{Duration, Instant};
+
+    const SERVER: &[u8] = b"vllm\0serve\0m\0--port\x008100\0";
+
+    /// A process that sleeps, with variables of ours.
+    fn sleeper() -> (Child, Writer) {
+        let child = Command::new("sleep")
+            .arg("600")
+            .env_clear()
+            .envs([("LOCAL_RANK", "5"), ("HF_TOKEN", "secret")])
+            .envs([("SLURM_JOB_ID", "4711"), ("PATH", "/usr/bin:/bin")])
+            .env("CUDA_VISIBLE_DEVICES", "2,3")
+            .spawn()
+            .expect("it starts");
+        let writer = Writer::of(child.id()).expect("it runs");
+        (child, writer)
+    }
+
+    /// The job and the server of a process of this engine by its ancestors, each with its command line and environment, the
+    /// nearest first.
+    fn told(
+        engine: Option<&'static str>,
+        ancestors: &[(&[u8], Option<&[u8]>)],
+    ) -> (Option<String>, Option<Server>) {
+        let mut shared = Shared {
+            engine,
+            job: None,
+            server: None,
+        };
+        for (cmdline, environ) in ancestors {
+            let environ = environ.map(|text| Environ::read(text, &NAMES).expect("read"));
+            shared.note(&Start {
+                line: CommandLine::parse(cmdline),
+                environ: environ.filter(|environ| !environ.is_overwritten),
+            });
+        }
+        (shared.job.flatten(), shared.server.flatten())
+    }
+
+    #[test]
+    fn environment_that_cannot_be_read_leaves_the_job_to_the_next() {
+        let job = &b"SLURM_JOB_ID=4711\0"[..];
+        for hidden in [None, Some(&b"\0\0\0\0"[..])] {
+            let told = told(None, &[(SERVER, hidden), (b"srun\0", Some(job))]);
+            assert_eq!(told.0.as_deref(), Some("4711"), "{hidden:?}");
+        }
+        // One that can be read and has none tells that there is none.
+        for none in [&b"A=b\0"[..], b"SLURM_JOB_ID=0\0", b"SLURM_JOB_ID=x\0"] {
+            let told = told(None, &[(SERVER, Some(none)), (b"srun\0", Some(job))]);
+            assert_eq!(told.0, None);
+        }
+    }
+
+    #[test]
+    fn engine_comes_with_its_server() {
+        let core = &b"prefill-a::EngineCore\0\0\0"[..];
+        let lmcache = &b"LMCACHE_PD_ROLE=sender\0"[..];
+        let (_, found) = told(None, &[(core, Some(b"\0\0")), (SERVER, Some(lmcache))]);
+        let server = Server {
+            engine: "vllm",
+            role: Some("prefill"),
+            port: Some(8100),
+        };
+        assert_eq!(found, Some(server));
+        assert_eq!(told(Some("sglang"), &[(SERVER, None)]).1, None);
+    }
+
+    #[test]
+    fn a_process_tells_its_rank_its_job_and_its_gpus_and_nothing_else_of_its_environment() {
+        let (mut child, writer) = sleeper();
+        let end = Instant::now() + Duration::from_secs(120);
+        // While the kernel sets its program up, its environment is empty.
+        let facts = loop {
+            let facts = Facts::of_process(writer, &mut |_| true).expect("it runs");
+            if facts.get("local_rank").is_some() || Instant::now() > end {
+                break facts;
+            }
+        };
+        for (name, value) in [
+            ("local_rank", Some("5")),
+            ("slurm_job_id", Some("4711")),
+            ("gpu", Some("2,3")),
+            ("user", None),
+            ("engine", None),
+        ] {
+            assert_eq!(facts.get(name), value);
+        }
+        assert!(!format!("{facts:?}").contains("secret"));
+        child.kill().expect("it runs");
+        child.wait().expect("our child");
+    }
+
+    #[test]
+    fn a_process_that_is_gone_or_has_another_start_tells_nothing() {
+        let (mut child, writer) = sleeper();
+        let earlier = Writer {
+            start: writer.start - 1,
+            ..writer
+        };
+        assert_eq!(Facts::of_process(earlier, &mut |_| true), None);
+        child.kill().expect("it runs");
+        child.wait().expect("our child");
+        assert_eq!(Facts::of_process(writer, &mut |_| true), None);
+    }
+}
