@@ -2,16 +2,19 @@
 
 use crate::support::titled::Titled;
 use crate::support::{self, example, wait_for};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::fstat;
+use nix::unistd::Pid;
 use pmdanixl::base::file::FileFacts;
 use pmdanixl::producer::facts::Facts;
-use pmdanixl::producer::holdups::Avoided;
+use pmdanixl::producer::holdups::{Avoided, Holdups, Look, STUCK};
 use pmdanixl::producer::presence::Presence;
 use pmdanixl::producer::survey::{self, Mappers};
 use pmdanixl::producer::writer::Writer;
 use pmdanixl::shm::LeaseKind;
 use std::collections::HashSet;
 use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -230,4 +233,65 @@ fn option_behind_a_long_argument_is_read() {
         (Some("8105"), Some("TP0"))
     );
     assert_eq!(facts.get("engine"), Some("vllm"));
+}
+
+/// Starts two processes that sleep, as children of one; `command` sets their namespaces and user up.
+fn two(command: &[&str]) -> (Child, [Writer; 2]) {
+    let mut child = Command::new(command[0])
+        .args(&command[1..])
+        .args(["sh", "-c", "sleep 600 & echo $! $$; exec sleep 600"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut line = String::new();
+    let output = child.stdout.take().expect("piped");
+    BufReader::new(output).read_line(&mut line).expect("a line");
+    let pids = line
+        .split_whitespace()
+        .map(|pid| pid.parse().expect("a pid"));
+    let pids = Vec::from_iter(pids.map(|pid| Writer::of(pid).expect("it runs")));
+    (child, pids.try_into().expect("two"))
+}
+
+#[test]
+fn holdups_skip_a_container_a_user_or_all_user_namespaces() {
+    support::needs_root();
+    let groups = [
+        two(&["env"]),
+        two(&["setpriv", "--reuid=65534", "--clear-groups"]),
+        two(&["unshare", "--mount"]),
+        two(&["unshare", "--mount"]),
+        two(&["unshare", "--user", "--map-root-user"]),
+        two(&["unshare", "--user", "--mount", "--map-root-user"]),
+    ];
+    let now = Instant::now();
+    let stalls = |process: Writer| {
+        let mut holdups = Holdups::default();
+        let look = Look::begin("look", move |at| at(Some(process)));
+        let mut look = look.expect("a thread");
+        loop {
+            let _ = look.answer(now);
+            match holdups.go_on(look, now + STUCK) {
+                Some(goes_on) => look = goes_on,
+                None => return holdups.avoided(now + STUCK).expect("one is not too many"),
+            }
+        }
+    };
+    for (number, (_, [first, second])) in groups.iter().enumerate() {
+        let skipped = stalls(*first);
+        assert!(skipped.has(*first), "{number}");
+        // Of root only that process is.
+        assert_eq!(skipped.has(*second), number != 0, "{number}");
+        for (other, (_, [process, _])) in groups.iter().enumerate() {
+            let is_alike = number == other || (number >= 4 && other >= 4);
+            assert_eq!(skipped.has(*process), is_alike, "{number} {other}");
+        }
+    }
+    for (mut child, [background, _]) in groups {
+        child.kill().expect("it runs");
+        child.wait().expect("our child");
+        let background = i32::try_from(background.pid).expect("a pid");
+        let _ = kill(Pid::from_raw(background), Signal::SIGKILL);
+    }
 }

@@ -1,9 +1,8 @@
 //! Ancestors of a process of the same user.
 
 use crate::producer::survey::sees_host;
-use crate::producer::writer::{Stat, Writer};
+use crate::producer::writer::{Stat, Writer, namespace};
 use std::fs;
-use std::path::PathBuf;
 
 /// Levels that are followed: vLLM has two between a worker and its server, a launcher or a fork server adds one.
 const MAX_LEVELS: usize = 8;
@@ -86,8 +85,8 @@ pub fn uid(pid: u32) -> Option<u32> {
 struct Identity {
     /// Real user id. The owner of /proc/PID is root for a process that may not be dumped.
     uid: u32,
-    /// Link of its PID namespace.
-    namespace: PathBuf,
+    /// Its PID namespace.
+    namespace: u64,
 }
 
 impl Identity {
@@ -95,7 +94,7 @@ impl Identity {
     fn of(pid: u32) -> Option<Self> {
         Some(Self {
             uid: uid(pid)?,
-            namespace: fs::read_link(format!("/proc/{pid}/ns/pid")).ok()?,
+            namespace: namespace(&pid.to_string(), "pid").ok()?,
         })
     }
 }

@@ -1,219 +1,187 @@
-//! Looks at processes, in threads of their own, and the processes that hold them up.
+//! Reads of other processes, in threads of their own, and the processes that stall them.
 //!
-//! To read what a process has mapped or was started with waits for its memory to be free of changes, and a process of a stranger's
-//! may keep it busy for as long as he likes: by a file system of his own that does not answer, or by userfaultfd(2). Such a look is
-//! given up, and the next ones leave that process and its like alone for a while: nobody's processes keep others from being seen.
+//! To read what a process has mapped or was started with waits for its memory to be free of changes, and a process of another
+//! user may keep it busy without an end: by a file system of its own that does not answer, or by userfaultfd(2). A read that
+//! stalls is abandoned, and later ones skip that process and others of its group for a while: no user's processes keep others
+//! from being seen.
 
-use super::writer::Writer;
 use crate::log;
-use crate::producer::writer::namespace;
+use crate::producer::writer::{Writer, namespace};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::sync::mpsc::{self, Receiver, RecvError, RecvTimeoutError, TryRecvError};
-use std::thread;
+use std::sync::mpsc::{self, Receiver, RecvError, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// A look that does not get any further for so long is given up.
+/// A read that does not get any further for so long is abandoned.
 pub const STUCK: Duration = Duration::from_secs(10);
-/// So long, at least, who has held one up is left alone with his like.
+/// So long, at least, the group of a stalled process is skipped.
 const AVOID: Duration = Duration::from_secs(600);
-/// As long as so many looks that were given up wait, there is no other.
+/// While so many abandoned reads wait, there is no other.
 const MAX_STUCK: usize = 8;
 
-/// A process that was looked at, and whose it is.
+/// Processes that are skipped together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Suspect {
-    process: Writer,
-    /// Its user; `None`: it has ended.
-    uid: Option<u32>,
-    /// Its mount namespace, where that is neither hidden nor ours.
-    mnt: Option<u64>,
-    /// Whether its user namespace is certainly not ours: anybody can make one.
-    is_foreign: bool,
+enum Group {
+    /// All that have a user namespace of their own: any user can make one.
+    Namespaces,
+    /// Those of a container, by its mount namespace.
+    Container(u64),
+    /// Those of a user outside of containers.
+    User(u32),
+    /// One process: root's, or one whose user is not known.
+    Process(Writer),
 }
 
-impl Suspect {
-    /// Finds that out, of which nothing waits for the process.
-    #[must_use]
-    pub fn of(process: Writer) -> Self {
+impl Group {
+    /// Finds the group of a process; nothing of that waits for it.
+    fn of(process: Writer) -> Self {
         let pid = process.pid.to_string();
+        // `None`: it is ours, or hidden.
         let other = |kind| {
             let (its, ours) = (namespace(&pid, kind).ok()?, namespace("self", kind).ok()?);
             (its != ours).then_some(its)
         };
-        let meta = fs::metadata(format!("/proc/{pid}"));
-        Self {
-            process,
-            uid: meta.ok().map(|meta| meta.uid()),
-            mnt: other("mnt"),
-            is_foreign: other("user").is_some(),
+        match (other("user"), other("mnt"), owner(process)) {
+            (Some(_), ..) => Self::Namespaces,
+            (_, Some(container), _) => Self::Container(container),
+            (.., None | Some(0)) => Self::Process(process),
+            (.., Some(uid)) => Self::User(uid),
         }
     }
 
-    /// Whether it is left alone because of this one: those that have a user namespace of their own are all alike, the others are
-    /// if they belong to the same container or, outside of containers, to the same user, unless that is root.
-    fn is_like(&self, held: &Self) -> bool {
-        if self.process == held.process {
-            return true;
-        }
-        match held {
-            Self {
-                is_foreign: true, ..
-            } => self.is_foreign,
-            _ if self.is_foreign || self.mnt != held.mnt => false,
-            Self { mnt: Some(_), .. } => true,
-            Self { uid, .. } => self.uid == *uid && uid.is_some_and(|uid| uid != 0),
-        }
-    }
-
-    fn like(&self) -> &'static str {
+    fn skipped(self) -> &'static str {
         match self {
-            Self {
-                is_foreign: true, ..
-            } => "no process with a user namespace of its own is",
-            Self { mnt: Some(_), .. } => "no process of its container is",
-            Self { uid: Some(0), .. } => "it is not",
-            _ => "no process of its user is",
+            Self::Namespaces => "no process with a user namespace of its own is",
+            Self::Container(_) => "no process of its container is",
+            Self::User(_) => "no process of its user is",
+            Self::Process(_) => "it is not",
         }
     }
 }
 
-/// Whom a look passes over.
+/// The user of a process; `None`: it has ended.
+fn owner(process: Writer) -> Option<u32> {
+    let meta = fs::metadata(format!("/proc/{}", process.pid)).ok()?;
+    Some(meta.uid())
+}
+
+/// Processes that a read skips.
 #[derive(Clone, Debug, Default)]
-pub struct Avoided(Vec<Suspect>);
+pub struct Avoided(Vec<Group>);
 
 impl Avoided {
-    /// Whether this process is one of them.
+    /// True if this process is one of them.
     #[must_use]
     pub fn has(&self, process: Writer) -> bool {
-        // Almost always nobody is.
-        !self.0.is_empty() && {
-            let suspect = Suspect::of(process);
-            self.0.iter().any(|held| suspect.is_like(held))
-        }
+        // Almost always there are none.
+        !self.0.is_empty() && self.0.contains(&Group::of(process))
     }
 }
 
-/// Says which process is looked at now; `None`: none, and what waits does not wait for one.
+/// Says which process is read now; `None`: none, and what waits does not wait for one.
 pub type At<'a> = &'a mut dyn FnMut(Option<Writer>);
 
+#[derive(Debug)]
 enum Said<T> {
     At(Option<Writer>),
     Done(T),
 }
 
-/// A look through processes that goes on in a thread of its own. Nothing is shared with it but what it says.
+/// A read of processes that goes on in a thread of its own. Nothing is shared with it but what it says.
+#[derive(Debug)]
 pub struct Look<T> {
     said: Receiver<Said<T>>,
-    /// Nothing comes of it; it is closed when the thread has ended.
-    ended: Receiver<()>,
+    thread: JoinHandle<()>,
     at: Option<Writer>,
     /// When it last got further.
     since: Instant,
-}
-
-impl<T> std::fmt::Debug for Look<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.debug_struct("Look")
-            .field("at", &self.at)
-            .field("since", &self.since)
-            .finish_non_exhaustive()
-    }
 }
 
 impl<T: Send + 'static> Look<T> {
     /// Starts it.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// No thread can be started.
     pub fn begin(name: &str, look: impl FnOnce(At) -> T + Send + 'static) -> io::Result<Self> {
         let (say, said) = mpsc::channel();
-        let (end, ended) = mpsc::channel();
         let look = move || {
-            let _end: mpsc::Sender<()> = end;
-            // Nobody waits any more, if that fails.
+            // Sending fails once the read is abandoned.
             let found = look(&mut |process| drop(say.send(Said::At(process))));
             let _ = say.send(Said::Done(found));
         };
-        thread::Builder::new().name(name.into()).spawn(look)?;
         Ok(Self {
             said,
-            ended,
+            thread: thread::Builder::new().name(name.into()).spawn(look)?,
             at: None,
             since: Instant::now(),
         })
     }
 
-    /// What was found, once all was looked through; `None` until then.
+    /// What was found, once all was read; `None` until then.
     ///
     /// # Errors
     /// The thread has ended without an answer.
     pub fn answer(&mut self, now: Instant) -> Result<Option<T>, RecvError> {
-        loop {
-            match self.said.try_recv() {
-                Ok(Said::At(process)) => (self.at, self.since) = (process, now),
-                Ok(Said::Done(found)) => return Ok(Some(found)),
-                Err(TryRecvError::Empty) => return Ok(None),
-                Err(TryRecvError::Disconnected) => return Err(RecvError),
-            }
-        }
+        self.answer_within(Duration::ZERO, now)
     }
 
-    /// The same, waited for until then.
+    /// What was found, which is waited for until then.
     ///
     /// # Errors
     /// The thread has ended without an answer.
     pub fn answer_until(&mut self, end: Instant) -> Result<Option<T>, RecvError> {
+        let now = Instant::now();
+        self.answer_within(end.saturating_duration_since(now), now)
+    }
+
+    fn answer_within(&mut self, patience: Duration, now: Instant) -> Result<Option<T>, RecvError> {
+        let end = Instant::now() + patience;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             match self.said.recv_timeout(left) {
-                Ok(Said::At(process)) => (self.at, self.since) = (process, Instant::now()),
+                Ok(Said::At(process)) => (self.at, self.since) = (process, now),
                 Ok(Said::Done(found)) => return Ok(Some(found)),
                 Err(RecvTimeoutError::Timeout) => return Ok(None),
                 Err(RecvTimeoutError::Disconnected) => return Err(RecvError),
             }
         }
     }
-
-    /// The process that holds it up, as of the last question for its answer.
-    fn held_up_by(&self, now: Instant) -> Option<Writer> {
-        let is_stuck = now.saturating_duration_since(self.since) >= STUCK;
-        self.at.filter(|_| is_stuck)
-    }
 }
 
-/// A look that was given up.
+/// A read that was abandoned.
 #[derive(Debug)]
 struct Held {
-    by: Suspect,
-    /// It is left alone until then at least.
+    by: Writer,
+    group: Group,
+    /// The group is skipped until then at least.
     until: Instant,
-    ended: Receiver<()>,
+    thread: JoinHandle<()>,
 }
 
 impl Held {
     fn waits(&self) -> bool {
-        self.ended.try_recv() == Err(TryRecvError::Empty)
+        !self.thread.is_finished()
     }
 }
 
-/// The processes that have held up a look.
+/// The reads that were abandoned.
 #[derive(Debug, Default)]
 pub struct Holdups(Vec<Held>);
 
 impl Holdups {
-    /// Whom a look that begins now passes over; `None`: so many wait that there is to be no other.
+    /// The processes that a read which begins now skips; `None`: so many wait that there is to be no other.
     pub fn avoided(&mut self, now: Instant) -> Option<Avoided> {
         self.0.retain(|held| now < held.until || held.waits());
-        let avoided = self.0.iter().map(|held| held.by).collect();
+        let avoided = self.0.iter().map(|held| held.group).collect();
         (self.waiting().len() < MAX_STUCK).then_some(Avoided(avoided))
     }
 
-    /// Has a look go on to its end: where a process holds it up, another one begins that passes over it. `None`: it has come to none.
+    /// Has a read go on to its end: where a process stalls it, another one begins that skips it. `None`: it has come to none.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// No thread can be started.
     pub fn look<T: Send + 'static>(
         &mut self,
         begin: impl Fn(Avoided) -> io::Result<Look<T>>,
@@ -231,29 +199,31 @@ impl Holdups {
         Ok(None)
     }
 
-    /// The processes that hold a look up now.
+    /// The processes that stall a read now.
     #[must_use]
     pub fn waiting(&self) -> Vec<u32> {
         let waiting = self.0.iter().filter(|held| held.waits());
-        waiting.map(|held| held.by.process.pid).collect()
+        waiting.map(|held| held.by.pid).collect()
     }
 
-    /// Gives a look up if a process holds it up, so that another one can begin; otherwise it goes on.
+    /// Abandons a read if a process stalls it, so that another one can begin; otherwise it goes on.
     pub fn go_on<T: Send + 'static>(&mut self, look: Look<T>, now: Instant) -> Option<Look<T>> {
-        let Some(process) = look.held_up_by(now) else {
+        let is_stuck = now.saturating_duration_since(look.since) >= STUCK;
+        let Some(by) = look.at.filter(|_| is_stuck) else {
             return Some(look);
         };
-        let by = Suspect::of(process);
-        let _about = log::about(by.uid);
+        let group = Group::of(by);
+        let _about = log::about(owner(by));
         tracing::warn!(
             "/proc does not answer: process {} keeps its memory busy; as long as it does, and for ten minutes, {} looked at",
-            process.pid,
-            by.like()
+            by.pid,
+            group.skipped()
         );
         self.0.push(Held {
             by,
+            group,
             until: now + AVOID,
-            ended: look.ended,
+            thread: look.thread,
         });
         if self.waiting().len() == MAX_STUCK {
             tracing::error!(
@@ -275,52 +245,26 @@ mod tests {
         (child, writer)
     }
 
-    fn suspect(pid: u32, uid: u32, mnt: Option<u64>, is_foreign: bool) -> Suspect {
-        Suspect {
-            process: Writer { pid, start: 1 },
-            uid: Some(uid),
-            mnt,
-            is_foreign,
-        }
-    }
-
     #[test]
-    fn a_process_stands_for_its_container_its_user_or_all_user_namespaces() {
-        let [user, root] = [suspect(1, 4242, None, false), suspect(2, 0, None, false)];
-        let [container, namespace] = [
-            suspect(3, 1000, Some(7), false),
-            suspect(4, 4242, Some(8), true),
-        ];
-        for (held, alike, others) in [
-            (
-                user,
-                vec![suspect(9, 4242, None, false)],
-                vec![root, container, namespace],
-            ),
-            (
-                root,
-                vec![root],
-                vec![user, suspect(9, 0, None, false), container, namespace],
-            ),
-            (
-                container,
-                vec![suspect(9, 0, Some(7), false)],
-                vec![
-                    user,
-                    root,
-                    suspect(9, 1000, Some(9), false),
-                    suspect(9, 1000, None, false),
-                ],
-            ),
-            (
-                namespace,
-                vec![suspect(9, 1, Some(9), true), suspect(9, 1, None, true)],
-                vec![user, root, container],
-            ),
-        ] {
-            assert!(alike.iter().all(|one| one.is_like(&held)), "{held:?}");
-            assert!(others.iter().all(|one| !one.is_like(&held)), "{held:?}");
-        }
+    fn a_process_stands_for_itself_its_user_or_all_user_namespaces() {
+        let (mut child, process) = sleeper();
+        let of = |process| Group::of(process);
+        let other = Writer {
+            pid: std::process::id(),
+            start: 1,
+        };
+        let expected = match nix::unistd::geteuid().as_raw() {
+            0 => Group::Process(process),
+            uid => Group::User(uid),
+        };
+        assert_eq!(of(process), expected);
+        assert_eq!(
+            of(process) == of(other),
+            expected != Group::Process(process)
+        );
+        child.kill().expect("it runs");
+        child.wait().expect("our child");
+        assert_eq!(of(process), Group::Process(process), "it has ended");
     }
 
     #[test]
@@ -371,20 +315,15 @@ mod tests {
         let mut ends = Vec::new();
         for pid in 1..=8 {
             assert!(holdups.avoided(now).is_some());
-            let (end, ended) = mpsc::channel();
+            let (end, ended) = mpsc::channel::<()>();
             ends.push(end);
-            let (say, said) = mpsc::channel::<Said<()>>();
-            drop(say);
-            let look = Look {
-                said,
-                ended,
-                at: Some(Writer {
-                    pid: pid + (1 << 30),
-                    start: 1,
-                }),
-                since: now,
-            };
-            assert!(holdups.go_on(look, now + STUCK).is_none());
+            let mut look = Look::begin("look", move |_| ended.recv().is_ok()).expect("a thread");
+            look.at = Some(Writer {
+                pid: pid + (1 << 30),
+                start: 1,
+            });
+            let stuck = look.since + STUCK;
+            assert!(holdups.go_on(look, stuck).is_none());
         }
         assert!(holdups.avoided(now + STUCK).is_none());
         assert!(
@@ -392,6 +331,9 @@ mod tests {
             "they still wait"
         );
         ends.pop();
+        while holdups.waiting().len() == MAX_STUCK {
+            thread::yield_now();
+        }
         assert!(holdups.avoided(now + STUCK).is_some());
     }
 

@@ -7,6 +7,7 @@ use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, fstatfs};
 use nix::unistd::Pid;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 /// Whether anybody else has a file open or mapped.
@@ -42,10 +43,7 @@ fn is_on_overlay(file: &File) -> bool {
 /// # Errors
 /// The process has ended, or may not be looked at.
 pub fn namespace(process: &str, kind: &str) -> io::Result<u64> {
-    let link = fs::read_link(format!("/proc/{process}/ns/{kind}"))?;
-    let number = link.to_str().and_then(|link| link.split_once(":["));
-    let number = number.and_then(|(_, number)| number.strip_suffix(']')?.parse().ok());
-    number.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    Ok(fs::metadata(format!("/proc/{process}/ns/{kind}"))?.ino())
 }
 
 /// A process, told from a later one of the same id by its start.

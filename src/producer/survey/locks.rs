@@ -1,26 +1,17 @@
-//! Who has locked a store, as /proc/locks tells (proc_locks(5)): NIXL holds an flock(2) on a store for as long as its agent lives.
-//! Everybody may read this, but only the host's own PID namespace shows all of it; elsewhere what is missing proves nothing.
+//! The process that has locked a store, as /proc/locks tells (proc_locks(5)): NIXL holds an flock(2) on a store for as long as its
+//! agent lives. Any process may read this, but only the host's own PID namespace shows all of it; elsewhere what is missing
+//! proves nothing.
 
-use std::collections::HashMap;
-
-/// The processes that have an flock for writing, by what they have locked.
+/// The flocks for writing: inode, device and process of each.
 #[derive(Debug, Default)]
-pub struct Locks {
-    by_inode: HashMap<u64, Vec<(String, u32)>>,
-}
+pub struct Locks(Vec<(u64, String, u32)>);
 
 impl Locks {
-    /// Takes the text apart; what is no flock for writing, is only waited for, or is of an inode that nobody asks for is left
-    /// out.
+    /// Takes the text apart; what is no flock for writing, is only waited for, or is of another inode is left out.
     #[must_use]
     pub fn parse(text: &str, is_wanted: impl Fn(u64) -> bool) -> Self {
-        let mut locks = Self::default();
-        let wanted = text.lines().filter_map(flock);
-        for (ino, device, pid) in wanted.filter(|(ino, ..)| is_wanted(*ino)) {
-            let known = locks.by_inode.entry(ino).or_default();
-            known.push((device.to_owned(), pid));
-        }
-        locks
+        let locks = text.lines().filter_map(flock);
+        Self(locks.filter(|(ino, ..)| is_wanted(*ino)).collect())
     }
 
     /// The process that has locked a file; `Ok(None)`: none has.
@@ -29,13 +20,14 @@ impl Locks {
     /// A file of the same number is locked on another device. Some file systems (btrfs, overlayfs) have other device numbers here
     /// than stat(2) gives, so that it may be this one.
     pub fn holder(&self, dev: u64, ino: u64) -> Result<Option<u32>, MayBe> {
-        let Some(known) = self.by_inode.get(&ino) else {
-            return Ok(None);
-        };
         let (major, minor) = (nix::sys::stat::major(dev), nix::sys::stat::minor(dev));
         let device = format!("{major:02x}:{minor:02x}");
-        let found = known.iter().find(|(other, _)| *other == device);
-        found.map(|&(_, pid)| Some(pid)).ok_or(MayBe)
+        let mut known = self.0.iter().filter(|(other, ..)| *other == ino).peekable();
+        if known.peek().is_none() {
+            return Ok(None);
+        }
+        let found = known.find(|(_, other, _)| *other == device);
+        found.map(|&(.., pid)| Some(pid)).ok_or(MayBe)
     }
 }
 
@@ -44,13 +36,13 @@ impl Locks {
 pub struct MayBe;
 
 /// Inode, device and process of `1: FLOCK  ADVISORY  WRITE 4242 fe:00:131203 0 EOF`.
-fn flock(line: &str) -> Option<(u64, &str, u32)> {
+fn flock(line: &str) -> Option<(u64, String, u32)> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let [_, "FLOCK", _, "WRITE", pid, place, ..] = fields[..] else {
         return None;
     };
     let (device, ino) = place.rsplit_once(':')?;
-    Some((ino.parse().ok()?, device, pid.parse().ok()?))
+    Some((ino.parse().ok()?, device.to_owned(), pid.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -81,7 +73,7 @@ rubbish
             assert_eq!(locks.holder(disk, ino), Ok(None), "{ino}");
         }
         let wanted = Locks::parse(TEXT, |ino| ino == 6);
-        assert_eq!(wanted.by_inode.keys().collect::<Vec<_>>(), [&6]);
+        assert!(wanted.0.len() == 2 && wanted.0.iter().all(|(ino, ..)| *ino == 6));
     }
 
     #[test]
