@@ -1,6 +1,6 @@
 //! What a metric is. Each is written down in one place only, [`METRICS`].
 //!
-//! Registration, values, `pmns`, `help` and the manual page's list come from there. Clusters 0 to 3 are those of PCP's own
+//! Registration, values, `pmns`, `help` and the reference in docs/metrics.md come from there. Clusters 0 to 3 are those of PCP's own
 //! Python PMDA, to the letter (PCP `src/pmdas/nixl`); ours begin at 16. Items are never renumbered.
 
 use crate::agents::agent::Agent;
@@ -10,12 +10,9 @@ use crate::metrics::control::Control;
 use crate::totals::Buckets;
 
 pub mod control;
-pub mod render;
 mod table;
 pub use table::METRICS;
 
-/// Root of the names.
-pub const ROOT: &str = "nixl";
 /// The domain that PCP has registered for NIXL (`stdpmid.pcp`); `-d` overrides it.
 pub const DOMAIN: u32 = 39;
 /// Serial number of the instance domain of agents.
@@ -111,16 +108,6 @@ impl<T> Get<T> {
     }
 }
 
-/// Serial number of the instance domain of a histogram.
-#[must_use]
-pub fn indom_of(buckets: Buckets) -> u32 {
-    match buckets {
-        Buckets::XferTime | Buckets::PostTime => LATENCIES,
-        Buckets::Size => SIZES,
-        Buckets::Bandwidth => BANDWIDTHS,
-    }
-}
-
 /// PM_TYPE_*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -183,28 +170,11 @@ impl Metric {
     pub fn indom(&self) -> Option<u32> {
         match self.source {
             Source::Event(_) | Source::Agent(_) | Source::Slowness => Some(AGENTS),
-            Source::Buckets(buckets) => Some(indom_of(buckets)),
+            Source::Buckets(Buckets::XferTime | Buckets::PostTime) => Some(LATENCIES),
+            Source::Buckets(Buckets::Size) => Some(SIZES),
+            Source::Buckets(Buckets::Bandwidth) => Some(BANDWIDTHS),
             Source::UpTo(_) => Some(TIMES_UP_TO),
             Source::Host(_) | Source::Control(_) => None,
-        }
-    }
-
-    /// Whether it has one value per agent rather than one in all.
-    #[must_use]
-    pub fn per_agent(&self) -> bool {
-        self.indom() == Some(AGENTS)
-    }
-
-    /// Whether it comes of events that NIXL_TELEMETRY_ENABLED_METRICS of an agent's process can leave out, so that nobody can tell
-    /// none from none that was written.
-    #[must_use]
-    pub fn may_be_hidden(&self) -> bool {
-        match self.source {
-            Source::Event(event) | Source::Host(event) => event != EventType::EventsDropped,
-            Source::Buckets(_) | Source::UpTo(_) | Source::Slowness => true,
-            // Last values, what is registered, errors, and percentiles.
-            Source::Agent(_) => (18..=23).contains(&self.cluster),
-            Source::Control(_) => self.name == "host.errors.total",
         }
     }
 
@@ -321,7 +291,7 @@ mod tests {
     #[test]
     fn pmids_are_sorted_and_unique_and_found() {
         assert!(METRICS.is_sorted_by(|a, b| (a.cluster, a.item) < (b.cluster, b.item)));
-        for metric in METRICS {
+        for metric in METRICS.iter() {
             assert_eq!(
                 find(metric.cluster, metric.item).map(|found| found.name),
                 Some(metric.name)
@@ -340,7 +310,7 @@ mod tests {
     #[test]
     fn names_are_unique_and_in_pcps_form() {
         let mut names = std::collections::HashSet::new();
-        for Metric { name, .. } in METRICS {
+        for Metric { name, .. } in METRICS.iter() {
             assert!(names.insert(name), "{name}");
             let allowed = |byte: u8| {
                 byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_.".contains(&byte)
@@ -361,7 +331,7 @@ mod tests {
             oneline,
             help,
             ..
-        } in METRICS
+        } in METRICS.iter()
         {
             assert!(
                 !oneline.is_empty() && oneline.len() <= 60 && !oneline.ends_with('.'),
@@ -374,61 +344,6 @@ mod tests {
                         .all(|line| line.len() <= 80 && !line.starts_with(['@', '#'])),
                 "{name}: {help}"
             );
-        }
-    }
-
-    #[test]
-    fn no_entry_of_help_is_longer_than_newhelp_takes() {
-        // newhelp(1) cuts them off, the line with the name counted in.
-        const MOST: usize = 1000;
-        for entry in render::help().split("\n@ ") {
-            assert!(entry.len() <= MOST, "{} bytes: {entry}", entry.len());
-        }
-    }
-
-    #[test]
-    fn what_agents_may_leave_out_says_so() {
-        let hidden = |name: &str| {
-            let metric = METRICS.iter().find(|metric| metric.name == name);
-            metric.expect(name).may_be_hidden()
-        };
-        for name in [
-            "transfer.tx_bytes",
-            "errors.backend",
-            "last.xfer_time",
-            "memory.current",
-            "errors.total",
-            "latency.xfer_time.buckets",
-            "latency.xfer_time.bucket",
-            "latency.post_time.p99",
-            "size.buckets",
-            "bandwidth.p50",
-            "bandwidth.unpaired",
-            "host.memory.registered",
-            "host.errors.total",
-        ] {
-            assert!(hidden(name), "{name}");
-        }
-        for name in [
-            "agent.state",
-            "ring.events",
-            "ring.full",
-            "ring.dropped",
-            "host.ring.dropped",
-            "host.ring.full",
-            "agents.live",
-            "control.cut.drains",
-        ] {
-            assert!(!hidden(name), "{name}");
-        }
-        let help = render::help();
-        for metric in METRICS {
-            let (_, text) = help
-                .split_once(&format!("\n@ nixl.{} ", metric.name))
-                .expect(metric.name);
-            let text = text.split_once("\n@").map_or(text, |(text, _)| text);
-            let says = text.contains("NIXL_TELEMETRY_ENABLED_METRICS");
-            assert_eq!(says, metric.may_be_hidden(), "{}", metric.name);
         }
     }
 
@@ -474,7 +389,7 @@ mod tests {
                     (metric.semantics, metric.units),
                     (Semantics::Counter, units)
                 );
-                assert!(metric.per_agent() && metric.kind() == Kind::U64);
+                assert!(metric.indom() == Some(AGENTS) && metric.kind() == Kind::U64);
             }
         }
         for (item, name) in [(2, "transfer.tx_requests"), (3, "transfer.rx_requests")] {

@@ -1,7 +1,8 @@
 //! The files that PCP reads, and what people read, say what the metric table says.
 
-use pmdanixl::metrics::render;
-use pmdanixl::metrics::{DOMAIN, INDOMS, Kind, METRICS, ROOT, Semantics, Units};
+mod render;
+
+use pmdanixl::metrics::{DOMAIN, INDOMS, Kind, METRICS, Semantics, Units};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -93,7 +94,7 @@ fn reference() -> String {
             };
             let _ = writeln!(
                 text,
-                "| `{ROOT}.{}` | {DOMAIN}.{}.{} | {kind} | {semantics} | {units} | {} |",
+                "| `nixl.{}` | {DOMAIN}.{}.{} | {kind} | {semantics} | {units} | {} |",
                 metric.name, metric.cluster, metric.item, metric.oneline
             );
         }

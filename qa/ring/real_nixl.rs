@@ -230,7 +230,7 @@ fn provoked_errors_of_nixl_1_5_1_write_the_documented_events() {
             .then_some(())
     });
     let mut kinds = 0;
-    for metric in METRICS {
+    for metric in METRICS.iter() {
         let (Some(kind), Source::Event(_)) = (metric.name.strip_prefix("errors."), &metric.source)
         else {
             continue;

@@ -1,9 +1,10 @@
 //! The metric table: the only place where a metric is written down, in a file for each group of clusters.
 
-use super::{Buckets, CONTROL, Get, Metric, Semantics, Source, Units};
+use super::{Buckets, Get, Metric, Semantics, Source, Units};
 use crate::agents::agent::Agent;
 use crate::event::EventType;
 use crate::metrics::control::Control;
+use std::sync::LazyLock;
 
 mod agent;
 mod control;
@@ -11,39 +12,19 @@ mod host;
 mod python;
 mod transfers;
 
-const GROUPS: [&[Metric]; 5] = [
-    python::ROWS,
-    agent::ROWS,
-    transfers::ROWS,
-    host::ROWS,
-    control::ROWS,
-];
-
 /// All metrics, in PMID order.
-pub static METRICS: &[Metric] = &ALL;
-
-const ALL: [Metric; count()] = {
-    let mut all = [GROUPS[0][0]; count()];
-    let (mut group, mut row, mut at) = (0, 0, 0);
-    while at < all.len() {
-        if row == GROUPS[group].len() {
-            (group, row) = (group + 1, 0);
-            continue;
-        }
-        all[at] = GROUPS[group][row];
-        (row, at) = (row + 1, at + 1);
-    }
-    all
-};
-
-const fn count() -> usize {
-    let (mut sum, mut group) = (0, 0);
-    while group < GROUPS.len() {
-        sum += GROUPS[group].len();
-        group += 1;
-    }
-    sum
-}
+pub static METRICS: LazyLock<Vec<Metric>> = LazyLock::new(|| {
+    let sums = host::sums(python::ROWS);
+    [
+        python::ROWS,
+        agent::ROWS,
+        transfers::ROWS,
+        &sums,
+        host::ROWS,
+        control::ROWS,
+    ]
+    .concat()
+});
 
 const fn event(
     cluster: u32,
@@ -131,17 +112,17 @@ const fn cumulative(
     }
 }
 
-const fn control(
-    item: u32,
+/// Of the PMDA or of all agents together: cluster and item, semantics and units.
+const fn of_pmda(
+    (cluster, item): (u32, u32),
     name: &'static str,
     value: Get<Control>,
-    semantics: Semantics,
-    units: Units,
+    (semantics, units): (Semantics, Units),
     oneline: &'static str,
     help: &'static str,
 ) -> Metric {
     Metric {
-        cluster: CONTROL,
+        cluster,
         item,
         name,
         source: Source::Control(value),

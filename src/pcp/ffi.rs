@@ -244,7 +244,7 @@ const PM_INDOM_NULL: sys::pmInDom = u32::MAX;
 /// The metric table as the library wants it; it fills the domain in.
 fn metric_table() -> Vec<sys::pmdaMetric> {
     let mut table = Vec::with_capacity(METRICS.len());
-    for metric in METRICS {
+    for metric in METRICS.iter() {
         let m_desc = sys::pmDesc {
             pmid: super::pmid(0, metric.cluster, metric.item),
             type_: match metric.kind() {

@@ -71,7 +71,7 @@ fn nothing_else_can_be_stored_to_even_by_root() {
     let home = Home::new();
     let mut link = linked(&home, &[]);
     link.be_user(0).expect("sent");
-    for metric in METRICS {
+    for metric in METRICS.iter() {
         if [DRAIN_INTERVAL, DEBUG, RELOAD].contains(&(metric.cluster, metric.item)) {
             continue;
         }

@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn what_is_no_value_is_refused_by_every_metric() {
-        for metric in metrics::METRICS {
+        for metric in metrics::METRICS.iter() {
             for refusal in [StoreRefusal::NotOne, StoreRefusal::Type] {
                 let at = (metric.cluster, metric.item);
                 let expected =
