@@ -9,6 +9,7 @@ use pmdanixl::config::pcpconf::PcpConf;
 use pmdanixl::config::source::{ConfigSource, announce};
 use pmdanixl::metrics::{AGENTS, DOMAIN};
 use pmdanixl::pcp::buckets::BucketIndoms;
+use pmdanixl::pcp::callbacks;
 use pmdanixl::pcp::daemon;
 use pmdanixl::pcp::ffi::Pmda;
 use pmdanixl::pcp::instances::AgentInstances;
@@ -142,7 +143,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         buckets: BucketIndoms::new(|serial| pmda.instances(serial)),
     };
     let server = Server::new(domain, places, loaded, reader, enter, indoms)?;
-    pmda.init()
+    callbacks::init(&mut pmda)
         .map_err(|status| format!("cannot register the metrics: {status}"))?;
     daemon::serve(pmda, server, signals)?;
     Ok(())

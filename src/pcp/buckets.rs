@@ -32,10 +32,12 @@ pub fn instance(base: u32, bucket: usize) -> Option<u32> {
     i32::try_from(id).is_ok().then_some(id)
 }
 
-/// One of them.
+/// The instance domain of one kind of histogram.
 #[derive(Debug)]
 struct Domain {
     serial: u32,
+    /// The ranges of all agents; `None`: each agent has its own.
+    ranges: Option<Ranges>,
     /// The ranges of one agent after those of another.
     instances: Instances,
     /// The agents' instance ids, by base.
@@ -43,14 +45,24 @@ struct Domain {
 }
 
 impl Domain {
-    fn add(&mut self, id: u32, base: u32, name: &str, ranges: &Ranges) {
-        let suffix = |bucket| match self.serial {
-            TIMES_UP_TO => ranges.up_to(bucket),
-            _ => ranges.suffix(bucket),
+    /// The base and the ranges of an agent with this instance id, whose own ones for times are `times`.
+    fn of<'a>(&'a self, id: u32, times: Option<(u32, &'a Ranges)>) -> Option<(u32, &'a Ranges)> {
+        self.ranges
+            .as_ref()
+            .map_or(times, |ranges| Some((id, ranges)))
+    }
+
+    fn add(&mut self, id: u32, name: &str, times: Option<(u32, &Ranges)>) {
+        let Some((base, ranges)) = self.of(id, times) else {
+            return;
         };
         if self.agents.contains_key(&base) {
             return;
         }
+        let suffix = |bucket| match self.serial {
+            TIMES_UP_TO => ranges.up_to(bucket),
+            _ => ranges.suffix(bucket),
+        };
         let all: Option<Vec<(i32, CString)>> = (0..ranges.count())
             .map(|bucket| {
                 let name = format!("{name}::{}", suffix(bucket));
@@ -87,74 +99,67 @@ impl Domain {
     }
 }
 
-/// All of them.
+/// The instance domains of histograms.
 #[derive(Debug)]
-pub struct BucketIndoms {
-    /// Each agent has ranges of its own, the same in both.
-    latencies: [Domain; 2],
-    /// These have the same for all agents.
-    others: [(Domain, Ranges); 2],
-}
+pub struct BucketIndoms([Domain; 4]);
 
 impl BucketIndoms {
     /// No instances yet. `instances` gives an empty instance domain by its serial number.
     pub fn new(mut instances: impl FnMut(u32) -> Instances) -> Self {
-        let mut domain = |serial| Domain {
+        let domains = [
+            (LATENCIES, None),
+            (TIMES_UP_TO, None),
+            (SIZES, Some(SIZE)),
+            (BANDWIDTHS, Some(BANDWIDTH)),
+        ];
+        Self(domains.map(|(serial, bounds)| Domain {
             serial,
+            ranges: bounds.map(|bounds| Ranges::of(&bounds)),
             instances: instances(serial),
             agents: HashMap::new(),
-        };
-        Self {
-            latencies: [LATENCIES, TIMES_UP_TO].map(&mut domain),
-            others: [(SIZES, SIZE), (BANDWIDTHS, BANDWIDTH)]
-                .map(|(serial, bounds)| (domain(serial), Ranges::of(&bounds))),
-        }
+        }))
+    }
+
+    fn domain(&self, serial: u32) -> Option<&Domain> {
+        self.0.iter().find(|domain| domain.serial == serial)
     }
 
     /// The base and the ranges of an agent in the domain of this serial number; `id` is its instance id. `None`: it has no
     /// instances there yet.
     #[must_use]
     pub fn of<'a>(&'a self, serial: u32, id: u32, agent: &'a Agent) -> Option<(u32, &'a Ranges)> {
-        let mut others = self.others.iter();
-        match others.find(|(domain, _)| domain.serial == serial) {
-            Some((_, ranges)) => Some((id, ranges)),
-            None => Some((agent.bucket_base()?, agent.ranges())),
-        }
+        self.domain(serial)?.of(id, times(agent))
     }
 
     /// The instance id of the agent that has an instance in the domain of this serial number.
     #[must_use]
     pub fn agent(&self, serial: u32, inst: u32) -> Option<u32> {
-        let others = self.others.iter().map(|(domain, _)| domain);
-        let mut all = self.latencies.iter().chain(others);
-        let domain = all.find(|domain| domain.serial == serial)?;
-        domain.agents.get(&(inst / NUMBERS)).copied()
+        let agents = &self.domain(serial)?.agents;
+        agents.get(&(inst / NUMBERS)).copied()
     }
 
     /// Adds the ranges of an agent that is an instance now, where it has none.
     pub fn add(&mut self, id: u32, agent: &Agent) {
-        let times = agent.bucket_base().map(|base| (base, agent.ranges()));
-        self.insert(id, &agent.name.instance, times);
+        self.insert(id, &agent.name.instance, times(agent));
     }
 
     fn insert(&mut self, id: u32, name: &str, times: Option<(u32, &Ranges)>) {
-        if let Some((base, ranges)) = times {
-            let all = self.latencies.iter_mut();
-            all.for_each(|domain| domain.add(id, base, name, ranges));
-        }
-        for (domain, ranges) in &mut self.others {
-            domain.add(id, id, name, ranges);
+        for domain in &mut self.0 {
+            domain.add(id, name, times);
         }
     }
 
     /// Removes the ranges of agents with these instance ids.
     pub fn remove(&mut self, gone: &HashSet<u32>) {
         if !gone.is_empty() {
-            let others = self.others.iter_mut().map(|(domain, _)| domain);
-            let all = self.latencies.iter_mut().chain(others);
-            all.for_each(|domain| domain.remove(gone));
+            self.0.iter_mut().for_each(|domain| domain.remove(gone));
         }
     }
+}
+
+/// The base and the ranges of an agent's times.
+fn times(agent: &Agent) -> Option<(u32, &Ranges)> {
+    agent.bucket_base().map(|base| (base, agent.ranges()))
 }
 
 #[cfg(test)]
@@ -163,8 +168,7 @@ mod tests {
     use crate::totals::histogram::Bounds;
 
     fn names(indoms: &BucketIndoms) -> Vec<Vec<(i32, String)>> {
-        let others = indoms.others.iter().map(|(domain, _)| domain);
-        let all = indoms.latencies.iter().chain(others);
+        let all = indoms.0.iter();
         all.map(|domain| domain.instances.list()).collect()
     }
 

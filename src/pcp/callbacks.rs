@@ -6,6 +6,7 @@
 
 use super::answer::Answer;
 use super::current::with_server;
+use super::ffi::{Pmda, Status};
 use super::profile::{AskedOf, Profile};
 use super::server::{Server, Store, StoreRefusal};
 use super::sys;
@@ -13,13 +14,26 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Puts the callbacks into the interface, in place of the library's own.
-pub(super) fn register(interface: &mut sys::pmdaInterface) {
-    interface.version.seven.fetch = Some(fetch);
-    interface.version.seven.instance = Some(instance);
-    interface.version.seven.label = Some(label);
-    interface.version.seven.store = Some(store);
-    interface.version.seven.attribute = Some(attribute);
+/// Registers the callbacks, some of them in place of the library's own, and the metric table.
+///
+/// # Errors
+/// The library does not take them; it has said why in the log.
+pub fn init(pmda: &mut Pmda) -> Result<(), Status> {
+    pmda.init(|interface| {
+        // SAFETY: the interface lives for ever, and nothing else refers to it during this statement.
+        let table = unsafe { &mut *interface };
+        table.version.seven.fetch = Some(fetch);
+        table.version.seven.instance = Some(instance);
+        table.version.seven.label = Some(label);
+        table.version.seven.store = Some(store);
+        table.version.seven.attribute = Some(attribute);
+        // SAFETY: the interface lives for ever; plain functions of the right types, which live for ever.
+        unsafe { sys::pmdaSetResultCallBack(interface, Some(keep_result)) };
+        // SAFETY: as above.
+        unsafe { sys::pmdaSetLabelCallBack(interface, Some(label_instance)) };
+        // SAFETY: as above.
+        unsafe { sys::pmdaSetEndContextCallBack(interface, Some(end_context)) };
+    })
 }
 
 /// Runs the body of a callback.
@@ -30,8 +44,8 @@ fn guard(body: impl FnOnce() -> c_int) -> c_int {
 
 /// Drains the rings, so that the answer that follows is fresh. Where that fails, it is answered from what is there: the
 /// cache and the totals are whole, and pmlogger ends itself over an error for a known instance domain.
-fn refresh() {
-    guard(|| with_server(Server::refresh).map_or(0, |()| 0));
+fn fresh(refresh: fn(&mut Server)) {
+    guard(|| with_server(refresh).map_or(0, |()| 0));
 }
 
 thread_local! {
@@ -46,7 +60,7 @@ unsafe extern "C" fn fetch(
     result: *mut *mut sys::nixl_pmda_result,
     ext: *mut sys::pmdaExt,
 ) -> c_int {
-    refresh();
+    fresh(Server::refresh);
     let metrics = match usize::try_from(count) {
         // SAFETY: the library passes `count` metrics, which stay there during the call.
         Ok(count @ 1..) => unsafe { std::slice::from_raw_parts(pmids, count) },
@@ -71,7 +85,7 @@ unsafe extern "C" fn fetch(
 }
 
 /// Called when a result was sent. Its memory is for the next one.
-pub(super) unsafe extern "C" fn keep_result(_result: *mut sys::nixl_pmda_result) {
+unsafe extern "C" fn keep_result(_result: *mut sys::nixl_pmda_result) {
     guard(|| {
         ANSWER.with_borrow_mut(Answer::tidy);
         0
@@ -115,7 +129,7 @@ unsafe extern "C" fn instance(
     ext: *mut sys::pmdaExt,
 ) -> c_int {
     // Also while another pmdanixl drains, when there are none: pmlogger ends itself over an error here.
-    refresh();
+    fresh(Server::refresh_instances);
     // SAFETY: the arguments are the library's own, handed on.
     unsafe { sys::pmdaInstance(indom, inst, name, result, ext) }
 }
@@ -126,13 +140,13 @@ unsafe extern "C" fn label(
     labels: *mut *mut sys::pmLabelSet,
     ext: *mut sys::pmdaExt,
 ) -> c_int {
-    refresh();
+    fresh(Server::refresh_instances);
     // SAFETY: the arguments are the library's own, handed on; it calls label_instance, while nothing is borrowed here.
     unsafe { sys::pmdaLabel(ident, kind, labels, ext) }
 }
 
 /// Adds the labels of an instance. The library wants the number of labels back, which the last call to it gives.
-pub(super) unsafe extern "C" fn label_instance(
+unsafe extern "C" fn label_instance(
     indom: sys::pmInDom,
     inst: c_uint,
     labels: *mut *mut sys::pmLabelSet,
@@ -168,7 +182,7 @@ unsafe extern "C" fn store(result: *mut sys::nixl_pmda_result, ext: *mut sys::pm
             // SAFETY: as above, and there is one value.
             unsafe { number(set) }
         } else {
-            Err(StoreRefusal::NotOne)
+            Err(StoreRefusal::NOT_ONE)
         };
         stores.push(Store { pmid, value });
     }
@@ -179,7 +193,7 @@ unsafe extern "C" fn store(result: *mut sys::nixl_pmda_result, ext: *mut sys::pm
         let stored = with_server(|server| server.store(context, &stores));
         match stored {
             Some(Ok(())) => 0,
-            Some(Err(refusal)) => refusal.status(),
+            Some(Err(refusal)) => refusal.0,
             None => sys::PM_ERR_AGAIN,
         }
     })
@@ -191,7 +205,7 @@ unsafe extern "C" fn store(result: *mut sys::nixl_pmda_result, ext: *mut sys::pm
 unsafe fn number(set: *const sys::pmValueSet) -> Result<u32, StoreRefusal> {
     // SAFETY: the caller's set is valid.
     if unsafe { (*set).valfmt } != sys::PM_VAL_INSITU {
-        return Err(StoreRefusal::Type);
+        return Err(StoreRefusal::TYPE);
     }
     // SAFETY: the caller's set has a value.
     let value = unsafe { (*set).vlist[0].value };
@@ -220,21 +234,6 @@ unsafe extern "C" fn attribute(
     })
 }
 
-pub(super) unsafe extern "C" fn end_context(context: c_int) {
+unsafe extern "C" fn end_context(context: c_int) {
     guard(|| with_server(|server| server.set_user(context, None)).map_or(0, |()| 0));
-}
-
-impl StoreRefusal {
-    /// The statuses are those of PCP's sample PMDA, for the same reasons. A value out of range is "Bad input to pmstore", as one
-    /// of a wrong form is; PM_ERR_SIGN, which some PMDAs give, is for numbers that have a sign.
-    fn status(self) -> c_int {
-        match self {
-            StoreRefusal::NotRoot | StoreRefusal::ReadOnly => sys::PM_ERR_PERMISSION,
-            StoreRefusal::NoMetric => sys::PM_ERR_PMID,
-            StoreRefusal::Type => sys::PM_ERR_CONV,
-            StoreRefusal::NotOne | StoreRefusal::Range(_) | StoreRefusal::BadConfiguration => {
-                sys::PM_ERR_BADSTORE
-            }
-        }
-    }
 }

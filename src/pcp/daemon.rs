@@ -9,9 +9,12 @@ use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::catch_unwind;
 use std::time::Duration;
+
+/// So many waits may fail one after the other.
+const MAX_FAILURES: u32 = 100;
 
 /// Answers pmcd and drains the rings, until pmcd closes the connection or `signals` brings SIGTERM or SIGINT. After a last
 /// drain it returns.
@@ -24,7 +27,7 @@ pub fn serve(mut pmda: Pmda, server: Server, mut signals: SignalFd) -> Result<()
         ClockId::CLOCK_MONOTONIC,
         TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC,
     )?;
-    let (mut interval, mut patience) = (Duration::ZERO, Patience::default());
+    let (mut interval, mut failures) = (Duration::ZERO, 0);
     current::set(Some(server));
     loop {
         let wanted = with_server(|server| server.drain_interval()).unwrap_or(interval);
@@ -35,24 +38,23 @@ pub fn serve(mut pmda: Pmda, server: Server, mut signals: SignalFd) -> Result<()
                 TimerSetTimeFlags::empty(),
             )?;
         }
-        let mut fds =
-            [pmcd, timer.as_fd(), signals.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
         let has_work = with_server(|server| server.has_work()).unwrap_or(false);
-        let wait = match has_work {
-            true => PollTimeout::ZERO,
-            false => PollTimeout::NONE,
+        let ready = match wait(pmcd, &timer, &mut signals, has_work) {
+            Ok(ready) => ready,
+            // These may fail now and then, but not for ever: the loop would do nothing else.
+            Err(errno) if failures == MAX_FAILURES => return Err(errno.into()),
+            Err(_) => {
+                failures += 1;
+                continue;
+            }
         };
-        if let Err(errno) = poll(&mut fds, wait) {
-            patience.lose(errno)?;
-            continue;
-        }
-        let [pmcd_ready, timer_ready, signal_ready] = fds.map(|fd| fd.any().unwrap_or(true));
-        if signal_ready && patience.of(ends(&mut signals))?.unwrap_or(false) {
+        failures = 0;
+        if ready.end {
             tracing::info!("asked to end");
             break;
         }
         // A client waits for it.
-        if pmcd_ready {
+        if ready.pmcd {
             match pmda.serve_one() {
                 Ok(()) => {}
                 Err(Status::END) => {
@@ -65,20 +67,11 @@ pub fn serve(mut pmda: Pmda, server: Server, mut signals: SignalFd) -> Result<()
                 }
             }
         }
-        if timer_ready {
-            // Nothing to read is no harm: the timer was set anew meanwhile.
-            match timer.wait() {
-                Err(Errno::EAGAIN) => {}
-                waited => {
-                    patience.of(waited)?;
-                }
-            }
-        }
         // A panic is logged by its hook; as within a request, it costs this tick and not what was counted.
         if has_work {
             // A tick that comes meanwhile brings nothing new.
             let _ = catch_unwind(|| with_server(Server::go_on));
-        } else if timer_ready {
+        } else if ready.timer {
             let _ = catch_unwind(|| with_server(Server::tick));
         }
     }
@@ -87,35 +80,38 @@ pub fn serve(mut pmda: Pmda, server: Server, mut signals: SignalFd) -> Result<()
     Ok(())
 }
 
-/// What the loop is made of may fail now and then, but not for ever: the loop would do nothing else.
-#[derive(Debug, Default)]
-struct Patience {
-    failures: u32,
+/// What there is to be done.
+struct Ready {
+    pmcd: bool,
+    timer: bool,
+    /// A signal to end at came in.
+    end: bool,
 }
 
-impl Patience {
-    const END: u32 = 100;
-
-    /// One more failure.
-    fn lose(&mut self, errno: Errno) -> Result<(), Errno> {
-        self.failures += 1;
-        if self.failures < Self::END {
-            Ok(())
-        } else {
-            Err(errno)
-        }
-    }
-
-    /// What came of a call; `None`: it has failed.
-    fn of<T>(&mut self, result: Result<T, Errno>) -> Result<Option<T>, Errno> {
-        match result {
-            Ok(found) => {
-                self.failures = 0;
-                Ok(Some(found))
-            }
-            Err(errno) => self.lose(errno).map(|()| None),
-        }
-    }
+/// Waits for pmcd, the timer or a signal; if there is work, it only looks.
+fn wait(
+    pmcd: BorrowedFd,
+    timer: &TimerFd,
+    signals: &mut SignalFd,
+    has_work: bool,
+) -> Result<Ready, Errno> {
+    let fds = [pmcd, timer.as_fd(), signals.as_fd()];
+    let mut fds = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+    let timeout = match has_work {
+        true => PollTimeout::ZERO,
+        false => PollTimeout::NONE,
+    };
+    poll(&mut fds, timeout)?;
+    let [pmcd, is_timer, is_signal] = fds.map(|fd| fd.any().unwrap_or(true));
+    let timer = is_timer
+        && match timer.wait() {
+            // It was set again meanwhile.
+            Err(Errno::EAGAIN) => true,
+            waited => waited.map(|()| true)?,
+        };
+    // Last, since a signal that was read comes only once.
+    let end = is_signal && ends(signals)?;
+    Ok(Ready { pmcd, timer, end })
 }
 
 /// Whether one of the signals that came in is one to end at. SIGHUP (pmcd's to its agents) and SIGIO (a lease was asked for)

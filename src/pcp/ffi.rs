@@ -4,7 +4,6 @@
 //! runs, so these are leaked; there is one of each.
 #![allow(unsafe_code)]
 
-use super::callbacks;
 use super::sys;
 use crate::metrics::{INDOMS, Kind, METRICS, Semantics, Units};
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
@@ -179,20 +178,15 @@ impl Pmda {
         }
     }
 
-    /// pmdaInit(3): registers the callbacks and the metric table.
+    /// pmdaInit(3): registers the callbacks, which `register` puts into the interface, and the metric table.
     ///
     /// # Errors
     /// The library does not take them; it has said why in the log.
-    pub fn init(&mut self) -> Result<(), Status> {
-        // SAFETY: the interface lives for ever, and nothing else refers to it during this statement.
-        let interface = unsafe { &mut *self.interface };
-        callbacks::register(interface);
-        // SAFETY: as `callbacks::register`: plain functions of the right types, which live for ever.
-        unsafe { sys::pmdaSetResultCallBack(self.interface, Some(callbacks::keep_result)) };
-        // SAFETY: as above.
-        unsafe { sys::pmdaSetLabelCallBack(self.interface, Some(callbacks::label_instance)) };
-        // SAFETY: as above.
-        unsafe { sys::pmdaSetEndContextCallBack(self.interface, Some(callbacks::end_context)) };
+    pub(super) fn init(
+        &mut self,
+        register: impl FnOnce(*mut sys::pmdaInterface),
+    ) -> Result<(), Status> {
+        register(self.interface);
         // SAFETY: the interface lives for ever; the flag must be set before pmdaInit.
         unsafe { sys::pmdaSetFlags(self.interface, sys::PMDA_EXT_FLAG_HASHED) };
         let metrics = metric_table().leak();
@@ -274,34 +268,24 @@ fn metric_table() -> Vec<sys::pmdaMetric> {
 fn units(units: Units) -> sys::pmUnits {
     // SAFETY: all zeros is a value of this bit field: no units.
     let mut word: sys::pmUnits = unsafe { std::mem::zeroed() };
-    match units {
-        Units::None => {}
-        Units::Byte => {
-            word.set_dimSpace(1);
-            word.set_scaleSpace(sys::PM_SPACE_BYTE.unsigned_abs());
-        }
-        Units::Count => {
-            word.set_dimCount(1);
-            word.set_scaleCount(sys::PM_COUNT_ONE);
-        }
-        Units::Microsecond => {
-            word.set_dimTime(1);
-            word.set_scaleTime(sys::PM_TIME_USEC.unsigned_abs());
-        }
-        Units::Millisecond => {
-            word.set_dimTime(1);
-            word.set_scaleTime(sys::PM_TIME_MSEC.unsigned_abs());
-        }
-        Units::Second => {
-            word.set_dimTime(1);
-            word.set_scaleTime(sys::PM_TIME_SEC.unsigned_abs());
-        }
-        Units::BytePerSecond => {
-            word.set_dimSpace(1);
-            word.set_scaleSpace(sys::PM_SPACE_BYTE.unsigned_abs());
-            word.set_dimTime(-1);
-            word.set_scaleTime(sys::PM_TIME_SEC.unsigned_abs());
-        }
+    if matches!(units, Units::Byte | Units::BytePerSecond) {
+        word.set_dimSpace(1);
+        word.set_scaleSpace(sys::PM_SPACE_BYTE.unsigned_abs());
+    }
+    if units == Units::Count {
+        word.set_dimCount(1);
+        word.set_scaleCount(sys::PM_COUNT_ONE);
+    }
+    let time = match units {
+        Units::Microsecond => Some((1, sys::PM_TIME_USEC)),
+        Units::Millisecond => Some((1, sys::PM_TIME_MSEC)),
+        Units::Second => Some((1, sys::PM_TIME_SEC)),
+        Units::BytePerSecond => Some((-1, sys::PM_TIME_SEC)),
+        Units::None | Units::Byte | Units::Count => None,
+    };
+    if let Some((dimension, scale)) = time {
+        word.set_dimTime(dimension);
+        word.set_scaleTime(scale.unsigned_abs());
     }
     word
 }

@@ -178,6 +178,14 @@ impl Server {
         }
     }
 
+    /// Finds new rings for a request about instances or labels. No value is asked for, so once in a timer period is enough: a
+    /// client asks about one instance domain after the other.
+    pub fn refresh_instances(&mut self) {
+        if self.is_waiting() || self.now.instant.elapsed() >= self.control.drain_interval {
+            self.refresh();
+        }
+    }
+
     fn collect(&mut self, budget: Budget) {
         let is_first = self.is_waiting();
         if !self.begin() {

@@ -4,7 +4,7 @@ use super::{Server, since_epoch};
 use crate::config::{Config, DRAIN_INTERVAL_MS};
 use crate::log;
 use crate::metrics;
-use crate::pcp::cluster_and_item;
+use crate::pcp::{cluster_and_item, sys};
 use crate::rights::privilege;
 use std::time::Duration;
 
@@ -17,30 +17,24 @@ pub struct Store {
     pub value: Result<u32, StoreRefusal>,
 }
 
-/// Why a store is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StoreRefusal {
-    /// The client is not known to be root.
-    #[error("the client is not root on the local socket")]
-    NotRoot,
-    /// There is no such metric.
-    #[error("there is no such metric")]
-    NoMetric,
-    /// The metric cannot be stored to.
-    #[error("the metric cannot be stored to")]
-    ReadOnly,
+/// Why a store is refused: the status for the client, as PCP's sample PMDA has them, and the reason for the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreRefusal(pub i32, &'static str);
+
+impl StoreRefusal {
+    const NOT_ROOT: Self = Self(
+        sys::PM_ERR_PERMISSION,
+        "the client is not root on the local socket",
+    );
+    const NO_METRIC: Self = Self(sys::PM_ERR_PMID, "there is no such metric");
+    const READ_ONLY: Self = Self(sys::PM_ERR_PERMISSION, "the metric cannot be stored to");
     /// No value, or several for one metric.
-    #[error("one value is stored at a time")]
-    NotOne,
+    pub const NOT_ONE: Self = Self(sys::PM_ERR_BADSTORE, "one value is stored at a time");
     /// The value is of another type than the metric.
-    #[error("the value is no number of 32 bits")]
-    Type,
-    /// The value is not among those that the metric takes.
-    #[error("{0} is out of range")]
-    Range(u32),
-    /// The configuration that was read is not taken; the log says why.
-    #[error("the configuration is not taken")]
-    BadConfiguration,
+    pub const TYPE: Self = Self(sys::PM_ERR_CONV, "the value is no number of 32 bits");
+    /// "Bad input to pmstore"; PM_ERR_SIGN, which some PMDAs give, is for numbers that have a sign.
+    const RANGE: Self = Self(sys::PM_ERR_BADSTORE, "the value is out of range");
+    const BAD_CONFIGURATION: Self = Self(sys::PM_ERR_BADSTORE, "the configuration is not taken");
 }
 
 /// What is done about a store that is not refused.
@@ -54,7 +48,7 @@ enum Order {
 impl Order {
     fn of(store: Store) -> Result<Self, StoreRefusal> {
         let (cluster, item) = cluster_and_item(store.pmid);
-        metrics::find(cluster, item).ok_or(StoreRefusal::NoMetric)?;
+        metrics::find(cluster, item).ok_or(StoreRefusal::NO_METRIC)?;
         match (cluster, item) {
             metrics::DRAIN_INTERVAL => {
                 let value = store.value?;
@@ -62,16 +56,16 @@ impl Order {
                 if (min..=max).contains(&value.into()) {
                     Ok(Self::DrainEvery(Duration::from_millis(value.into())))
                 } else {
-                    Err(StoreRefusal::Range(value))
+                    Err(StoreRefusal::RANGE)
                 }
             }
             metrics::DEBUG => match store.value? {
                 0 => Ok(Self::Debug(false)),
                 1 => Ok(Self::Debug(true)),
-                other => Err(StoreRefusal::Range(other)),
+                _ => Err(StoreRefusal::RANGE),
             },
             metrics::RELOAD => store.value.map(|_| Self::Reload),
-            _ => Err(StoreRefusal::ReadOnly),
+            _ => Err(StoreRefusal::READ_ONLY),
         }
     }
 }
@@ -83,17 +77,14 @@ impl Server {
     /// The client may not, a metric or its value is not taken, or what a store sets off failed.
     pub fn store(&mut self, context: i32, stores: &[Store]) -> Result<(), StoreRefusal> {
         let done = self.obey(context, stores);
-        if let Err(refusal) = done {
-            // What strangers can cause at will is no more than that.
-            tracing::debug!("a store is refused: {refusal}");
-        }
-        done
+        // What any user can cause at will is no more than that.
+        done.inspect_err(|StoreRefusal(_, why)| tracing::debug!("a store is refused: {why}"))
     }
 
     fn obey(&mut self, context: i32, stores: &[Store]) -> Result<(), StoreRefusal> {
         // Only clients of the local socket have a uid.
         if self.users.get(&context) != Some(&0) {
-            return Err(StoreRefusal::NotRoot);
+            return Err(StoreRefusal::NOT_ROOT);
         }
         let orders: Result<Vec<Order>, _> = stores.iter().copied().map(Order::of).collect();
         let mut orders = orders?;
@@ -160,7 +151,7 @@ impl Server {
     fn not_taken(&mut self, err: &dyn std::error::Error) -> StoreRefusal {
         tracing::error!("{err}; the configuration stays as it was");
         self.control.config_error = err.to_string();
-        StoreRefusal::BadConfiguration
+        StoreRefusal::BAD_CONFIGURATION
     }
 }
 
@@ -188,7 +179,7 @@ mod tests {
         }
         for value in [0, 1001, u32::MAX] {
             let found = order(metrics::DRAIN_INTERVAL, Ok(value));
-            assert_eq!(found, Err(StoreRefusal::Range(value)));
+            assert_eq!(found, Err(StoreRefusal::RANGE));
         }
     }
 
@@ -196,24 +187,24 @@ mod tests {
     fn debug_is_on_or_off_and_reload_takes_any_number() {
         assert_eq!(order(metrics::DEBUG, Ok(0)), Ok(Order::Debug(false)));
         assert_eq!(order(metrics::DEBUG, Ok(1)), Ok(Order::Debug(true)));
-        assert_eq!(order(metrics::DEBUG, Ok(2)), Err(StoreRefusal::Range(2)));
+        assert_eq!(order(metrics::DEBUG, Ok(2)), Err(StoreRefusal::RANGE));
         assert_eq!(order(metrics::RELOAD, Ok(u32::MAX)), Ok(Order::Reload));
     }
 
     #[test]
     fn what_is_no_value_is_refused_by_every_metric() {
         for metric in metrics::METRICS.iter() {
-            for refusal in [StoreRefusal::NotOne, StoreRefusal::Type] {
+            for refusal in [StoreRefusal::NOT_ONE, StoreRefusal::TYPE] {
                 let at = (metric.cluster, metric.item);
                 let expected =
                     if [metrics::DRAIN_INTERVAL, metrics::DEBUG, metrics::RELOAD].contains(&at) {
                         refusal
                     } else {
-                        StoreRefusal::ReadOnly
+                        StoreRefusal::READ_ONLY
                     };
                 assert_eq!(order(at, Err(refusal)), Err(expected), "{}", metric.name);
             }
         }
-        assert_eq!(order((0, 999), Ok(1)), Err(StoreRefusal::NoMetric));
+        assert_eq!(order((0, 999), Ok(1)), Err(StoreRefusal::NO_METRIC));
     }
 }
