@@ -41,7 +41,7 @@ pub struct Holds {
 }
 
 /// A directory that is scanned.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Directory {
     /// Where it is.
     pub path: PathBuf,

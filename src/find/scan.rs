@@ -3,19 +3,24 @@
 use crate::base::file::{self, COARSE, FileFacts, FileId, is_younger_than};
 use crate::config::{Places, Terms};
 use crate::error::Refusal;
-use crate::find::directory::{Directory, Holds};
+use crate::find::directory::{self, Directory, Expansion, Holds, Step};
 use crate::find::discover;
+use crate::log;
 use crate::ring::candidate::Candidate;
 use crate::store;
-use std::collections::HashSet;
+use nix::errno::Errno;
+use rejected::{Class, Key, RejectedFiles};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
+use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use watch::Watch;
+use watched::{Files, Watched};
 
-mod refused;
-mod watch;
+mod rejected;
+#[cfg(test)]
+mod tests;
 mod watched;
 
 /// The directories are opened and listed this often, even if their modification times stand still: a file that was not finished,
@@ -69,66 +74,123 @@ pub fn open(
     }
 }
 
-/// All directories and what is known of the files in them.
+/// The directories that are scanned, and the rejected files in them. Of the directories that patterns match there are at most
+/// `max_directories`. Where there are more, a user takes the place of one of the user with most, provided that this user has at
+/// least two more.
 #[derive(Debug)]
 pub struct Scanner {
     places: Places,
     terms: Terms,
-    watch: Watch,
+    directories: BTreeMap<PathBuf, Watched>,
+    /// Number of directories that were met until now.
+    met: u64,
+    /// Number of directories that patterns match, by owner.
+    counts: BTreeMap<u32, usize>,
+    /// Directory that had the last turn.
+    last: PathBuf,
+    rejected: RejectedFiles,
+    rejections: u64,
+    /// Number of the last pass, which opens all directories again, since their paths may lead to other ones.
+    pass: u64,
+    passing: Option<Pass>,
+    next_pass: Instant,
+    /// Number of directories for which the last pass had no room.
+    left_out: u32,
+    /// Patterns that could not be expanded in the last pass, and why.
+    closed: Vec<(String, Errno)>,
+    /// The cache is searched for files that are gone, behind this one. `None` after the last.
+    behind: Option<Key>,
+    /// True if the last scan did all that was due.
     done: bool,
-    refusals: u64,
+}
+
+/// A pass, which may go on in later ticks.
+#[derive(Debug)]
+struct Pass {
+    expansion: Expansion,
+    /// Time that it took until now.
+    took: Duration,
+    left_out: u32,
+    closed: Vec<(String, Errno)>,
 }
 
 impl Scanner {
-    /// Starts with nothing known; the first [`Scanner::scan`] looks everywhere.
+    /// No directory is known before the first [`Scanner::scan`].
     #[must_use]
     pub fn new(places: Places, terms: Terms) -> Self {
         Self {
-            watch: Watch::new(places.most),
             places,
             terms,
+            directories: BTreeMap::new(),
+            met: 0,
+            counts: BTreeMap::new(),
+            last: PathBuf::new(),
+            rejected: RejectedFiles::default(),
+            rejections: 0,
+            pass: 0,
+            passing: None,
+            next_pass: Instant::now(),
+            left_out: 0,
+            closed: Vec::new(),
+            behind: None,
             done: true,
-            refusals: 0,
         }
     }
 
-    /// Takes another configuration.
+    /// Takes another configuration. The next scan begins a pass, and checks all files again.
     pub fn configure(&mut self, places: Places, terms: Terms) {
         (self.places, self.terms) = (places, terms);
-        self.watch.configure(self.places.most);
+        (self.passing, self.next_pass) = (None, Instant::now());
+        self.rejected = RejectedFiles::default();
+        let directories = self.directories.values_mut();
+        directories.for_each(Watched::list_again);
     }
 
-    /// Refusals since the start, each file and reason once.
+    /// Rejections since the start, each file and reason once.
     #[must_use]
     pub fn refusals(&self) -> u64 {
-        self.refusals
+        self.rejections
     }
 
-    /// Files that are rings which this build could read, and refused.
+    /// Number of rejected rings and stores of a version that this build reads.
     #[must_use]
     pub fn refused(&self) -> usize {
-        let watched = self.watch.iter();
-        watched.map(|watched| watched.refused.rings()).sum()
+        self.rejected.count(Class::Ring)
     }
 
     /// Number of rings and stores of a version that this build does not read.
     #[must_use]
     pub fn unsupported(&self) -> usize {
-        let watched = self.watch.iter();
-        watched.map(|watched| watched.refused.unsupported()).sum()
+        self.rejected.count(Class::Unsupported)
+    }
+
+    /// Number of rejected files in the cache.
+    #[must_use]
+    pub fn remembered(&self) -> usize {
+        self.rejected.len()
+    }
+
+    /// Number of directories that are open, of those for which there is no room, and of directories and patterns that cannot be
+    /// opened.
+    #[must_use]
+    pub fn directories(&self) -> (usize, u32, usize) {
+        let all = self.directories.values();
+        let open = all.filter(|watched| watched.fd().is_some()).count();
+        let missing = self.directories.len() - open + self.closed.len();
+        (open, self.left_out, missing)
     }
 
     /// One of the directories, open.
     #[must_use]
     pub fn directory(&self, path: &Path) -> Option<&OwnedFd> {
-        self.watch.at(path)?.fd()
+        self.directories.get(path)?.fd()
     }
 
-    /// Opens a file that was found and checks that it is a ring, or a store; where it is refused, that is noted. `found` is
-    /// brought up to date if that was a while ago and its agent may have been about to give it its size.
+    /// Opens a file that was found and checks that it is a ring or a store. A rejection is cached. `found` is brought up to date
+    /// if that was a while ago and its agent may have been about to give it its size.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// Why it is rejected.
     pub fn open(&mut self, found: &mut Found) -> Result<Opened, Refusal> {
         let fd = self.directory(&found.directory.path);
         let fd = fd.ok_or(Refusal::Replaced)?;
@@ -145,14 +207,14 @@ impl Scanner {
         opened
     }
 
-    /// Looks at a file again at the next [`Scanner::scan`]: its ring is not what it was.
+    /// Checks a file at the next [`Scanner::scan`]: its ring is not what it was.
     pub fn look_again(&mut self, directory: &Path, name: &OsStr) {
-        if let Some(watched) = self.watch.at_mut(directory) {
+        if let Some(watched) = self.directories.get_mut(directory) {
             watched.look_at(name);
         }
     }
 
-    /// Notes why a file has no agent. Unless the refusal may pass, it is not found again before it changes.
+    /// Caches why a file has no agent. Unless the reason may pass, it is not found again before it changes.
     pub fn set_aside(
         &mut self,
         directory: &Path,
@@ -160,54 +222,200 @@ impl Scanner {
         facts: &FileFacts,
         refusal: Refusal,
     ) {
-        let new = self
-            .watch
-            .at_mut(directory)
-            .is_some_and(|watched| watched.refuse(name, facts, &refusal));
-        self.refusals += u64::from(new);
-    }
-
-    /// Forgets why a file was refused: it has an agent now.
-    pub fn taken(&mut self, directory: &Path, id: FileId) {
-        if let Some(watched) = self.watch.at_mut(directory) {
-            watched.refused.remove(id);
+        if let Some(watched) = self.directories.get_mut(directory) {
+            let is_new = watched.reject(name, facts, &refusal, &mut self.rejected);
+            self.rejections += u64::from(is_new);
         }
     }
 
-    /// How many files that were refused are remembered.
-    #[must_use]
-    pub fn remembered(&self) -> usize {
-        self.watch.remembered()
+    /// Removes a file from the cache: it has an agent now.
+    pub fn taken(&mut self, directory: &Path, id: FileId) {
+        if let Some(watched) = self.directories.get(directory) {
+            self.rejected.remove((watched.number, id));
+        }
     }
 
-    /// Number of directories that are open, of those for which there is no place, and of those that are missing.
-    #[must_use]
-    pub fn directories(&self) -> (usize, u32, usize) {
-        let open = self.watch.iter().filter(|watched| watched.fd().is_some());
-        (open.count(), self.watch.left_out(), self.watch.missing())
-    }
-
-    /// Whether the last look came to its end in time.
+    /// Returns true if the last scan did all that was due.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.done
     }
 
-    /// Looks through what is due until `end`, and goes on from there the next time. `attached` are the rings that have an agent.
+    /// Scans what is due until `end`. The next call goes on from there. `attached` are the files that have an agent.
     pub fn scan(&mut self, now: Instant, end: Instant, attached: &HashSet<FileId>) -> Vec<Found> {
+        let started = Instant::now();
         // The other half is for what is in the directories.
-        let passed = self.watch.pass(&self.places, now, halfway(end));
-        let mut found = Vec::new();
-        let looked = self.watch.look(now, end, attached, &mut found);
-        self.done = passed && looked;
+        let half = started + end.saturating_duration_since(started) / 2;
+        self.done = self.pass(now, half);
+        let mut files = Files {
+            attached,
+            rejected: &mut self.rejected,
+            found: Vec::new(),
+        };
+        let last = self.last.clone();
+        'turns: for turn in [(Excluded(&last), Unbounded), (Unbounded, Included(&last))] {
+            for (path, watched) in self.directories.range_mut::<PathBuf, _>(turn) {
+                if !watched.look(now, end, &mut files) {
+                    (self.last, self.done) = (path.clone(), false);
+                    break 'turns;
+                }
+            }
+        }
+        let found = files.found;
+        self.forget(end);
         found
     }
-}
 
-/// Half of the time that is left until then.
-fn halfway(end: Instant) -> Instant {
-    let now = Instant::now();
-    now + end.saturating_duration_since(now) / 2
+    /// After a pass, removes the rejected files that are gone from the cache, until `end`.
+    fn forget(&mut self, end: Instant) {
+        while let Some(behind) = self.behind {
+            let all = self.directories.values();
+            let complete: HashMap<u64, u64> = all.map(|one| (one.number, one.complete)).collect();
+            let is_gone = |directory, met| complete.get(&directory).is_none_or(|&last| met < last);
+            self.behind = self.rejected.remove_next(behind, is_gone);
+            if Instant::now() >= end {
+                return;
+            }
+        }
+    }
+
+    /// Opens all directories again until `end`, if a pass is due. Returns true unless the pass is to go on at the next scan.
+    fn pass(&mut self, now: Instant, end: Instant) -> bool {
+        let Some(mut pass) = self.passing.take().or_else(|| self.begin_pass(now)) else {
+            return true;
+        };
+        let started = Instant::now();
+        while self.go_on(&mut pass, now) {
+            if Instant::now() >= end {
+                pass.took += started.elapsed();
+                self.passing = Some(pass);
+                return false;
+            }
+        }
+        let took = pass.took + started.elapsed();
+        self.next_pass = now + PASS.max((took * REST).min(LONGEST_REST));
+        true
+    }
+
+    fn begin_pass(&mut self, now: Instant) -> Option<Pass> {
+        if now < self.next_pass {
+            return None;
+        }
+        self.pass += 1;
+        Some(Pass {
+            expansion: Expansion::new(self.places.clone()),
+            took: Duration::ZERO,
+            left_out: 0,
+            closed: Vec::new(),
+        })
+    }
+
+    /// Opens the next directory. Returns false if there are no more.
+    fn go_on(&mut self, pass: &mut Pass, now: Instant) -> bool {
+        match pass.expansion.next() {
+            Some(Step::Found(directory, owner)) => {
+                pass.left_out += u32::from(!self.meet(directory, owner, now));
+            }
+            Some(Step::Closed(pattern, errno)) => {
+                let closed = (pattern, errno);
+                if !self.closed.contains(&closed) {
+                    let (pattern, why) = (&closed.0, directory::why_not(errno));
+                    tracing::warn!(
+                        "{pattern}: matches no directory: {why}; no agent is found there until that is changed"
+                    );
+                }
+                pass.closed.push(closed);
+            }
+            Some(Step::Nothing) => {}
+            None => {
+                self.end_pass(pass);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Opens a directory. Returns false if there is no room for it.
+    fn meet(&mut self, directory: Directory, owner: Option<u32>, now: Instant) -> bool {
+        let path = directory.path.clone();
+        let known = self.directories.get(&path);
+        // It may have been given to another user, or be another directory of the same name.
+        if known.is_none_or(|known| known.directory != directory || known.owner != owner) {
+            self.remove(&path);
+            if !self.has_room(owner) {
+                return false;
+            }
+            if let Some(owner) = owner {
+                *self.counts.entry(owner).or_default() += 1;
+            }
+            self.met += 1;
+            let watched = Watched::new(directory, owner, self.met, now);
+            self.directories.insert(path.clone(), watched);
+        }
+        if let Some(watched) = self.directories.get_mut(&path) {
+            watched.reopen();
+            watched.pass = self.pass;
+        }
+        true
+    }
+
+    /// Returns true if there is room for one more directory of this user, after one was removed if need be.
+    fn has_room(&mut self, owner: Option<u32>) -> bool {
+        let Some(owner) = owner else { return true };
+        let most = self.places.most;
+        if self.counts.values().sum::<usize>() < most {
+            return true;
+        }
+        let has = self.counts.get(&owner).copied().unwrap_or(0);
+        let greediest = self.counts.iter().max_by_key(|(_, count)| **count);
+        let Some((&greediest, _)) = greediest.filter(|(_, count)| **count >= has + 2) else {
+            return false;
+        };
+        let all = self.directories.values();
+        let newest = all
+            .filter(|watched| watched.owner == Some(greediest))
+            .max_by_key(|watched| watched.number);
+        let Some(path) = newest.map(|newest| newest.directory.path.clone()) else {
+            return false;
+        };
+        let _about = log::about(Some(greediest));
+        tracing::warn!(
+            "{}: is looked through no more, since another user needs its place: uid {greediest} has most of the {most} that patterns may match; raise max_directories",
+            log::shown(&path),
+        );
+        self.remove(&path);
+        true
+    }
+
+    fn remove(&mut self, path: &Path) {
+        let gone = self.directories.remove(path);
+        let owner = gone.and_then(|gone| gone.owner);
+        if let Some(count) = owner.and_then(|owner| self.counts.get_mut(&owner)) {
+            *count -= 1;
+        }
+        self.counts.retain(|_, count| *count > 0);
+    }
+
+    /// Removes the directories that the pass did not meet.
+    fn end_pass(&mut self, pass: &mut Pass) {
+        let left_out = pass.left_out;
+        if left_out > 0 && self.left_out == 0 {
+            let _about = log::about(None);
+            tracing::warn!(
+                "patterns match {left_out} directories more than are looked through; raise max_directories, which is {}",
+                self.places.most
+            );
+        }
+        self.left_out = left_out;
+        self.behind.get_or_insert_default();
+        self.closed = std::mem::take(&mut pass.closed);
+        let unmet = self.directories.values();
+        let unmet = unmet.filter(|watched| watched.pass != self.pass);
+        let gone: Vec<PathBuf> = unmet
+            .map(|watched| watched.directory.path.clone())
+            .collect();
+        gone.iter().for_each(|path| self.remove(path));
+    }
 }
 
 /// Whether a refusal is for a file without its size, or without a header, that an agent may be about to write.
@@ -221,248 +429,5 @@ pub fn is_starting(facts: &FileFacts, refusal: &Refusal) -> bool {
         // It gets its size right after it was made.
         Refusal::Size { size: 0 } => is_younger_than(facts.changed, 2 * COARSE),
         _ => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::DirectoryPattern;
-
-    fn scanner(dir: &Path) -> Scanner {
-        let path = dir.to_str().expect("UTF-8").to_owned();
-        Scanner::new(
-            Places {
-                rings: vec![DirectoryPattern {
-                    path,
-                    label: None,
-                    literal: true,
-                }],
-                ..Places::default()
-            },
-            Terms::default(),
-        )
-    }
-
-    /// An empty ring of one slot, v4.
-    fn ring_of_one() -> Vec<u8> {
-        let words = [0, 0, (4 << 32) | 4, 1, 0, 0, 0_u64];
-        words.iter().flat_map(|word| word.to_le_bytes()).collect()
-    }
-
-    fn scan(scanner: &mut Scanner, now: Instant) -> Vec<Found> {
-        scanner.scan(now, Instant::now() + PASS, &HashSet::new())
-    }
-
-    /// Opens what is found in looks that are `PASS` and more apart: how many files, and how many rings.
-    fn open_all(scanner: &mut Scanner, look: u32) -> (usize, usize) {
-        let found = scan(scanner, Instant::now() + PASS * look * 10);
-        let count = found.len();
-        let rings = found
-            .into_iter()
-            .filter_map(|mut found| scanner.open(&mut found).ok());
-        (count, rings.count())
-    }
-
-    #[test]
-    fn a_refused_file_is_counted_once_and_not_found_again_until_it_changes() {
-        let dir = tempfile::tempdir().expect("a directory");
-        std::fs::write(dir.path().join("notes"), "no ring").expect("written");
-        let mut scanner = scanner(dir.path());
-        assert_eq!(open_all(&mut scanner, 1), (1, 0));
-        // A file that changed a moment ago may change again without a trace.
-        let settled = (2..1000).find(|&look| {
-            std::thread::sleep(COARSE / 4);
-            open_all(&mut scanner, look) == (0, 0)
-        });
-        assert!(settled.is_some());
-        assert_eq!(scanner.refusals(), 1);
-        std::fs::write(dir.path().join("notes"), "no ring, but longer").expect("written");
-        assert_eq!(open_all(&mut scanner, 1001), (1, 0));
-    }
-
-    #[test]
-    fn a_file_that_changes_its_numbers_is_no_new_refusal() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let mut scanner = scanner(dir.path());
-        for look in 1..6 {
-            std::fs::write(dir.path().join("odd"), vec![1; 8 * look + 1]).expect("written");
-            assert_eq!(
-                open_all(&mut scanner, u32::try_from(look).expect("small")),
-                (1, 0)
-            );
-        }
-        assert_eq!(scanner.refusals(), 1);
-    }
-
-    #[test]
-    fn an_empty_header_is_looked_at_again_while_its_agent_may_be_starting_and_then_no_more() {
-        let dir = tempfile::tempdir().expect("a directory");
-        std::fs::write(dir.path().join("zeros"), [0; 168]).expect("written");
-        let mut scanner = scanner(dir.path());
-        assert_eq!(open_all(&mut scanner, 1), (1, 0));
-        // Nothing in the directory changes when the header comes, so that it is looked at in each tick.
-        let soon = Instant::now() + PASS * 10 + PASS / 2;
-        let found = scan(&mut scanner, soon);
-        assert_eq!((found.len(), scanner.refusals()), (1, 0));
-        let watched = scanner.watch.at_mut(dir.path()).expect("it is there");
-        // As it is after ten seconds.
-        let mut facts = found[0].facts;
-        facts.changed = (1, 0);
-        for look in 0..3 {
-            assert_eq!(watched.refused.knows(&facts, 1), look > 0);
-            let new = watched.refuse(
-                "zeros".as_ref(),
-                &facts,
-                &Refusal::Uninitialised { full: None },
-            );
-            assert_eq!(new, look == 0);
-        }
-    }
-
-    #[test]
-    fn lock_of_nixls_is_neither_found_nor_refused() {
-        let dir = tempfile::tempdir().expect("a directory");
-        std::fs::write(dir.path().join("nixl-owner.[::1]:9090.lock"), "").expect("written");
-        let mut scanner = scanner(dir.path());
-        assert_eq!(open_all(&mut scanner, 1), (0, 0));
-        assert_eq!(scanner.refusals(), 0);
-    }
-
-    #[test]
-    fn a_file_that_alternates_between_two_reasons_is_refused_twice() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let mut scanner = scanner(dir.path());
-        for look in 1..8 {
-            let bytes = if look % 2 == 0 { 169 } else { 1000 };
-            std::fs::write(dir.path().join("odd"), vec![7; bytes]).expect("written");
-            open_all(&mut scanner, look);
-        }
-        assert_eq!(scanner.refusals(), 2);
-    }
-
-    #[test]
-    fn times_to_come_are_young() {
-        assert!(is_younger_than((i64::MAX / 4, 0), STARTING));
-        assert!(!is_younger_than((0, 0), STARTING) && !is_younger_than((-1, 0), STARTING));
-    }
-
-    #[test]
-    fn a_directory_of_any_size_is_looked_through_in_turns_and_nothing_in_it_is_met_twice() {
-        let dir = tempfile::tempdir().expect("a directory");
-        for file in 0..2000 {
-            std::fs::write(dir.path().join(format!("file-{file}")), "no ring").expect("written");
-        }
-        let mut scanner = scanner(dir.path());
-        let (mut turns, mut met) = (0, HashSet::new());
-        let mut now = Instant::now();
-        while met.len() < 2000 {
-            // No time but for one chunk.
-            let found = scanner.scan(now, Instant::now(), &HashSet::new());
-            assert!(found.len() <= 256, "{}", found.len());
-            for mut found in found {
-                assert!(scanner.open(&mut found).is_err());
-                assert!(met.insert(found.name.clone()), "{found:?}");
-            }
-            turns += 1;
-            assert!(turns < 10_000);
-            now += Duration::from_millis(1);
-        }
-        assert!(turns >= 2000 / 256, "{turns}");
-        assert_eq!(scanner.refusals(), 2000);
-    }
-
-    #[test]
-    fn files_that_seem_to_be_starting_keep_no_other_from_being_found() {
-        let dir = tempfile::tempdir().expect("a directory");
-        for file in 0..300 {
-            std::fs::write(dir.path().join(format!("zeros-{file}")), [0; 168]).expect("written");
-        }
-        let mut scanner = scanner(dir.path());
-        let now = Instant::now();
-        for mut found in scan(&mut scanner, now) {
-            assert!(scanner.open(&mut found).is_err());
-        }
-        std::fs::write(dir.path().join("new"), "no ring").expect("written");
-        // No time but for one of them at a look.
-        let is_new = |found: &Found| found.name == "new";
-        let met = (1..50).find(|&look| {
-            let now = now + PASS * 10 * look;
-            let found = scanner.scan(now, Instant::now(), &HashSet::new());
-            found.iter().any(is_new)
-        });
-        assert!(met.is_some());
-    }
-
-    #[test]
-    fn a_refused_file_that_becomes_a_ring_in_place_is_found_among_many() {
-        let dir = tempfile::tempdir().expect("a directory");
-        for file in 0..200 {
-            std::fs::write(dir.path().join(format!("file-{file}")), "no ring").expect("written");
-        }
-        let mut scanner = scanner(dir.path());
-        let settled = (1..1000).find(|&look| {
-            std::thread::sleep(COARSE / 4);
-            open_all(&mut scanner, look) == (0, 0)
-        });
-        let first = settled.expect("all are known");
-        let listed = std::fs::metadata(dir.path()).expect("there").modified();
-        std::fs::write(dir.path().join("file-77"), ring_of_one()).expect("written");
-        let now = std::fs::metadata(dir.path()).expect("there").modified();
-        assert_eq!(listed.expect("a time"), now.expect("a time"));
-        // A listing checks all of them after ten minutes at the latest.
-        let found = (first + 1..first + 32).any(|look| open_all(&mut scanner, look).0 > 0);
-        assert!(found);
-    }
-
-    #[test]
-    fn a_file_that_gets_its_size_after_it_was_found_is_judged_by_that() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("agent");
-        std::fs::write(&path, "").expect("written");
-        let mut scanner = scanner(dir.path());
-        let now = Instant::now();
-        let mut found = scan(&mut scanner, now);
-        std::fs::write(&path, ring_of_one()).expect("written");
-        std::thread::sleep(COARSE);
-        assert!(scanner.open(&mut found[0]).is_ok());
-        // One that has no size yet is looked at in each tick, as one without a header is.
-        std::fs::write(dir.path().join("second"), "").expect("written");
-        let mut found = scan(&mut scanner, now + PASS);
-        found.iter_mut().for_each(|found| drop(scanner.open(found)));
-        std::fs::write(dir.path().join("second"), ring_of_one()).expect("written");
-        let found = scan(&mut scanner, now + PASS + PASS / 40);
-        assert!(found.iter().any(|found| found.name == "second"));
-    }
-
-    #[test]
-    fn a_file_that_may_be_a_ring_and_is_made_anew_under_its_name_is_met_again() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("agent");
-        let old = FileFacts::new(&{
-            std::fs::write(&path, [1; 168]).expect("written");
-            nix::sys::stat::stat(&path).expect("there")
-        });
-        let mut refused = refused::RefusedFiles::default();
-        let mut aged = old;
-        aged.changed = (1, 0);
-        for (refusal, skips) in [
-            (Refusal::Size { size: 7 }, true),
-            (Refusal::Version { version: 77 }, true),
-            (Refusal::Blank { size: 4096 }, true),
-            (Refusal::Exited, false),
-            (
-                Refusal::Unsupported {
-                    version: 5,
-                    newest: 4,
-                },
-                false,
-            ),
-            (Refusal::Uninitialised { full: None }, false),
-        ] {
-            refused.refuse(&path, "agent".as_ref(), &aged, &refusal, 1);
-            assert_eq!(refused.skips(aged.id, "agent".as_ref(), 2), skips);
-            assert!(!refused.skips(aged.id, "other".as_ref(), 2));
-        }
     }
 }

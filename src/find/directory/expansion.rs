@@ -10,15 +10,12 @@ use glob::Pattern;
 use nix::dir::{Dir, OwningIter, Type};
 use nix::errno::Errno;
 use nix::sys::stat::{Mode, fstat};
-use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
-use std::fmt;
-use std::iter::{from_fn, once};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::vec::IntoIter;
 
 /// Names that are taken from a listing at a time, in their order: each pass goes the same way.
 const CHUNK: usize = 1024;
@@ -41,31 +38,63 @@ pub enum Step {
 
 /// All configured directories: those that are written out first, then those that patterns match. A step takes less than a
 /// millisecond.
-pub struct Expansion(Box<dyn Iterator<Item = Step>>);
+#[derive(Debug)]
+pub struct Expansion {
+    places: Places,
+    patterns: IntoIter<DirectoryPattern>,
+    /// What the present pattern writes out, and its label.
+    base: Directory,
+    /// The other components of the present pattern.
+    components: Vec<OsString>,
+    /// Directories on the way, each below the one before. Names in them are matched with the component of the same number.
+    levels: Vec<Level>,
+    /// Directories that were found.
+    met: HashSet<PathBuf>,
+    /// Names that may still be read in the directories of each user but root.
+    left: HashMap<u32, usize>,
+}
 
-impl fmt::Debug for Expansion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Expansion").finish_non_exhaustive()
-    }
+/// A directory on the way.
+#[derive(Debug)]
+struct Level {
+    fd: OwnedFd,
+    path: PathBuf,
+    owner: u32,
+    /// `None` if the component has no wildcard, or the directory cannot be listed.
+    listing: Option<OwningIter>,
+    /// Names that match, of those that were read.
+    names: IntoIter<OsString>,
+    /// Names that may still be read, if the directory is root's.
+    left: usize,
 }
 
 impl Iterator for Expansion {
     type Item = Step;
 
     fn next(&mut self) -> Option<Step> {
-        self.0.next()
-    }
-}
-
-/// Names that may still be read in the directories of each user but root.
-type Allowance = Rc<RefCell<HashMap<u32, Rc<Cell<usize>>>>>;
-
-/// Names that may still be read in a directory of this owner's.
-fn left_of(allowance: &Allowance, owner: u32) -> Rc<Cell<usize>> {
-    let all = || Rc::new(Cell::new(MOST_NAMES));
-    match owner {
-        ROOT => all(),
-        owner => Rc::clone(allowance.borrow_mut().entry(owner).or_insert_with(all)),
+        let depth = self.levels.len();
+        let Some(level) = self.levels.last_mut() else {
+            return self.begin_pattern();
+        };
+        let Some(name) = level.names.next() else {
+            if !level.read(&self.components[depth - 1], &mut self.left) {
+                self.levels.pop();
+            }
+            return Some(Step::Nothing);
+        };
+        let below = open_below(&level.fd, &name, PASS);
+        let path = level.path.join(name);
+        let below = below.and_then(|fd| Level::new(fd, path, self.components.get(depth)));
+        Some(match below {
+            Err(_) => Step::Nothing,
+            Ok(below) if depth == self.components.len() => {
+                self.found(below.path, Some(below.owner))
+            }
+            Ok(below) => {
+                self.levels.push(below);
+                Step::Nothing
+            }
+        })
     }
 }
 
@@ -73,117 +102,102 @@ impl Expansion {
     /// Opens nothing before its first step.
     #[must_use]
     pub fn new(places: Places) -> Self {
-        Self::within(places, Allowance::default())
-    }
-
-    fn within(places: Places, allowance: Allowance) -> Self {
         let all = places.rings.iter().chain(&places.stores);
         let mut patterns: Vec<DirectoryPattern> = all.cloned().collect();
         patterns.sort_by_key(|pattern| !pattern.literal);
-        let are_several = patterns.len() > 1;
-        let steps = patterns.into_iter().flat_map(move |pattern| {
-            expand(&pattern, &allowance)
-                .unwrap_or_else(|errno| Box::new(once(Step::Closed(pattern.path, errno))))
-        });
-        let mut met = HashSet::new();
-        Self(Box::new(steps.map(move |step| match step {
-            Step::Found(mut directory, owner) => {
-                // Each comes once, for all that is looked for there.
-                let path = &directory.path;
-                if are_several && !met.insert(path.clone()) {
-                    return Step::Nothing;
-                }
-                directory.holds = Holds {
-                    rings: is_configured(&places.rings, path),
-                    stores: is_configured(&places.stores, path),
-                };
-                Step::Found(directory, owner)
-            }
-            step => step,
-        })))
-    }
-}
-
-/// The directories that a pattern matches. What is looked for in them is filled in later.
-fn expand(
-    pattern: &DirectoryPattern,
-    allowance: &Allowance,
-) -> nix::Result<Box<dyn Iterator<Item = Step>>> {
-    let (base, components) = split(pattern);
-    let written_out = Directory {
-        path: base.clone(),
-        label: pattern.label.clone(),
-        holds: Holds::default(),
-        base,
-    };
-    if components.is_empty() {
-        return Ok(Box::new(once(Step::Found(written_out, None))));
-    }
-    let fd = walk::pass(&written_out.path)?;
-    let path = written_out.path.clone();
-    let mut places: Steps = Box::new(once(Some(Place { fd, path })));
-    for component in components {
-        let (component, allowance) = (component.to_owned(), Rc::clone(allowance));
-        places = Box::new(places.flat_map(move |place| {
-            let below = place.and_then(|place| place.below(&component, &allowance));
-            below.unwrap_or_else(|| Box::new(once(None)))
-        }));
-    }
-    Ok(Box::new(places.map(move |place| {
-        let found = place.and_then(|place| Some((place.owner()?, place.path)));
-        found.map_or(Step::Nothing, |(owner, path)| {
-            let base = written_out.clone();
-            Step::Found(Directory { path, ..base }, Some(owner))
-        })
-    })))
-}
-
-/// Directories that the components until now match. `None` is a name that leads to none.
-type Steps = Box<dyn Iterator<Item = Option<Place>>>;
-
-/// A directory on the way.
-struct Place {
-    fd: OwnedFd,
-    path: PathBuf,
-}
-
-impl Place {
-    fn owner(&self) -> Option<u32> {
-        fstat(&self.fd).ok().map(|stat| FileFacts::new(&stat).uid)
+        Self {
+            places,
+            patterns: patterns.into_iter(),
+            base: Directory::default(),
+            components: Vec::new(),
+            levels: Vec::new(),
+            met: HashSet::new(),
+            left: HashMap::new(),
+        }
     }
 
-    /// The directories in it that match a component; `None`: it cannot be listed.
-    fn below(self, component: &OsStr, allowance: &Allowance) -> Option<Steps> {
-        let names: Box<dyn Iterator<Item = Option<OsString>>> = if is_wild(component) {
-            // Patterns are checked when the configuration is read. It is opened again to be listed: what led here may only have
-            // been passed through.
-            let pattern = Pattern::new(component.to_str()?).ok()?;
-            let listing = Dir::openat(&self.fd, ".", LIST, Mode::empty()).ok()?;
-            let left = left_of(allowance, self.owner()?);
-            Box::new(matches(listing.into_iter(), pattern, left))
-        } else {
-            Box::new(once(Some(component.to_owned())))
+    fn begin_pattern(&mut self) -> Option<Step> {
+        let pattern = self.patterns.next()?;
+        let (base, components) = split(&pattern);
+        self.components = components.into_iter().map(OsStr::to_owned).collect();
+        self.base = Directory {
+            path: base.clone(),
+            label: pattern.label.clone(),
+            holds: Holds::default(),
+            base: base.clone(),
         };
-        Some(Box::new(names.map(move |name| {
-            let name = name?;
-            let fd = open_below(&self.fd, &name, PASS).ok()?;
-            let path = self.path.join(name);
-            Some(Place { fd, path })
-        })))
+        if self.components.is_empty() {
+            return Some(self.found(base, None));
+        }
+        let fd = walk::pass(&base);
+        Some(
+            match fd.and_then(|fd| Level::new(fd, base, self.components.first())) {
+                Err(errno) => Step::Closed(pattern.path, errno),
+                Ok(level) => {
+                    self.levels.push(level);
+                    Step::Nothing
+                }
+            },
+        )
+    }
+
+    /// A directory comes once, for all that is looked for there.
+    fn found(&mut self, path: PathBuf, owner: Option<u32>) -> Step {
+        if !self.met.insert(path.clone()) {
+            return Step::Nothing;
+        }
+        let holds = Holds {
+            rings: is_configured(&self.places.rings, &path),
+            stores: is_configured(&self.places.stores, &path),
+        };
+        let base = self.base.clone();
+        let directory = Directory {
+            path,
+            holds,
+            ..base
+        };
+        Step::Found(directory, owner)
     }
 }
 
-/// The names in a directory that match, as far as so many may still be read. `None` comes after each chunk, so that a step takes
-/// no longer where no name matches.
-fn matches(
-    mut listing: OwningIter,
-    pattern: Pattern,
-    left: Rc<Cell<usize>>,
-) -> impl Iterator<Item = Option<OsString>> {
-    let chunks = from_fn(move || {
-        let entries = listing.by_ref().take(CHUNK.min(left.get()));
+impl Level {
+    /// A directory in which names are matched with a component. It is opened again to be listed: what led here may only have been
+    /// passed through.
+    fn new(fd: OwnedFd, path: PathBuf, component: Option<&OsString>) -> nix::Result<Self> {
+        let owner = FileFacts::new(&fstat(&fd)?).uid;
+        let (mut listing, mut names) = (None, Vec::new());
+        match component {
+            Some(wild) if is_wild(wild) => {
+                let dir = Dir::openat(&fd, ".", LIST, Mode::empty());
+                listing = dir.ok().map(Dir::into_iter);
+            }
+            name => names.extend(name.cloned()),
+        }
+        Ok(Self {
+            fd,
+            path,
+            owner,
+            listing,
+            names: names.into_iter(),
+            left: MOST_NAMES,
+        })
+    }
+
+    /// Reads the next names that match a component, as far as so many may still be read. Returns false if there are no more.
+    fn read(&mut self, component: &OsStr, left: &mut HashMap<u32, usize>) -> bool {
+        let Some(listing) = &mut self.listing else {
+            return false;
+        };
+        // Patterns are checked when the configuration is read.
+        let Some(Ok(pattern)) = component.to_str().map(Pattern::new) else {
+            return false;
+        };
+        let left = match self.owner {
+            ROOT => &mut self.left,
+            owner => left.entry(owner).or_insert(MOST_NAMES),
+        };
         let (mut read, mut names) = (0, Vec::new());
-        for entry in entries {
+        for entry in listing.take(CHUNK.min(*left)) {
             read += 1;
             let Ok(entry) = entry else { continue };
             // Where the file system does not tell what it is, that is found out when it is opened.
@@ -198,11 +212,11 @@ fn matches(
                 names.push(name.to_owned());
             }
         }
-        left.set(left.get() - read);
+        *left -= read;
         names.sort_unstable();
-        (read > 0).then(|| names.into_iter().map(Some).chain(once(None)))
-    });
-    chunks.flatten()
+        self.names = names.into_iter();
+        read > 0
+    }
 }
 
 #[cfg(test)]
@@ -212,16 +226,17 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn what_is_no_directory_is_not_opened() {
+    fn what_is_not_a_directory_is_not_opened() {
         let dir = tempfile::tempdir().expect("a directory");
         fs::create_dir(dir.path().join("pod-1")).expect("made");
         fs::write(dir.path().join("pod-2"), "").expect("made");
         std::os::unix::fs::symlink("pod-1", dir.path().join("pod-3")).expect("made");
-        let listing = Dir::open(dir.path(), LIST, Mode::empty()).expect("there");
-        let pattern = Pattern::new("pod-*").expect("a pattern");
-        let left = Rc::new(Cell::new(100));
-        let names = matches(listing.into_iter(), pattern, left);
-        assert_eq!(names.flatten().collect::<Vec<_>>(), ["pod-1"]);
+        let fd = walk::pass(dir.path()).expect("there");
+        let component = OsString::from("pod-*");
+        let level = Level::new(fd, dir.path().into(), Some(&component));
+        let mut level = level.expect("there");
+        assert!(level.read(&component, &mut HashMap::new()));
+        assert_eq!(level.names.collect::<Vec<_>>(), ["pod-1"]);
     }
 
     #[test]
@@ -236,19 +251,18 @@ mod tests {
                 let owner = owner.map(Uid::from_raw);
                 chown(&outer, owner, None).expect("the tests are run as root");
             }
-            let places = Places {
+            let mut expansion = Expansion::new(Places {
                 rings: vec![DirectoryPattern {
                     path: top.join("*/*").to_str().expect("UTF-8").to_owned(),
                     label: None,
                     literal: false,
                 }],
                 ..Places::default()
-            };
-            let allowance = Allowance::default();
-            let left = Rc::new(Cell::new(42));
-            allowance.borrow_mut().insert(4242, left);
-            let steps = Expansion::within(places, allowance);
-            steps.filter(|step| matches!(step, Step::Found(..))).count()
+            });
+            expansion.left.insert(4242, 42);
+            expansion
+                .filter(|step| matches!(step, Step::Found(..)))
+                .count()
         };
         if !nix::unistd::geteuid().is_root() {
             println!("left out: directories of a stranger, which only root can make");

@@ -1,13 +1,13 @@
 //! One telemetry directory. A listing finds files that are new or changed, and rejected ones whose reason may have gone.
 
-use super::refused::{RefusedFiles, Room};
-use super::{Found, LONGEST_REST, PASS, REST};
+use super::rejected::RejectedFiles;
+use super::{Found, LONGEST_REST, PASS, REST, is_starting};
 use crate::base::file::{self, COARSE, FileFacts, FileId, LIST, is_younger_than};
 use crate::error::Refusal;
 use crate::find::directory::{self, Directory};
 use crate::log;
 use crate::store::is_owner_lock;
-use nix::dir::{Dir, OwningIter};
+use nix::dir::{Dir, Entry, OwningIter};
 use nix::errno::Errno;
 use nix::sys::stat::{Mode, fstat};
 use std::collections::HashSet;
@@ -30,9 +30,6 @@ const SECONDS: Duration = Duration::from_secs(2);
 /// Names that are taken from a listing at a time, in their order.
 const CHUNK: usize = 256;
 
-/// State of a directory that no pass has opened yet.
-const NOT_OPENED: Errno = Errno::UnknownErrno;
-
 /// A directory between two listings, or during one.
 #[derive(Debug)]
 pub struct Watched {
@@ -40,11 +37,16 @@ pub struct Watched {
     pub directory: Directory,
     /// Its owner, if a pattern matched it.
     pub owner: Option<u32>,
+    /// Its number, in the order in which directories are met.
+    pub number: u64,
     /// Number of the last pass that met it.
-    pub met: u64,
-    open: Result<OwnedFd, Errno>,
+    pub pass: u64,
+    /// `None` if it cannot be opened, or no pass has tried yet.
+    fd: Option<OwnedFd>,
     /// Identity of the open directory.
     id: FileId,
+    /// Error of the last try to open or list it.
+    error: Option<Errno>,
     /// Modification time as of the last listing, if any later change shows in it.
     modified: Option<(i64, i64)>,
     /// Time before which it is not listed.
@@ -53,24 +55,19 @@ pub struct Watched {
     relist: Instant,
     /// Time from which on the next listing checks the unrelated files as well.
     whole: Instant,
-    /// Error of the last listing.
-    unlisted: Option<Errno>,
     listing: Option<Listing>,
-    /// Number of the last listing.
-    number: u64,
+    /// Number of the listing that began last.
+    begun: u64,
+    /// Number of the last listing that met all files.
+    pub complete: u64,
     /// Names to check at the next scan, whatever is known of them.
     named: Vec<OsString>,
-    /// Cache of the rejected files.
-    pub refused: RefusedFiles,
 }
 
 /// A listing, which may go on in later ticks.
 #[derive(Debug)]
 struct Listing {
-    /// `None` after the last name: the cache is then searched for files that are gone, ...
-    names: Option<OwningIter>,
-    /// ... behind this one.
-    behind: FileId,
+    names: OwningIter,
     /// True if it checks the unrelated files as well.
     is_whole: bool,
     /// Number of names until now.
@@ -79,45 +76,47 @@ struct Listing {
     took: Duration,
 }
 
+/// What a listing fills in and compares with.
+pub struct Files<'a> {
+    /// Rings and stores that have an agent.
+    pub attached: &'a HashSet<FileId>,
+    /// Cache of rejected files.
+    pub rejected: &'a mut RejectedFiles,
+    /// All other files.
+    pub found: Vec<Found>,
+}
+
 impl Watched {
     /// A directory that is not open yet.
-    pub fn new(directory: Directory, owner: Option<u32>, room: Room, now: Instant) -> Self {
+    pub fn new(directory: Directory, owner: Option<u32>, number: u64, now: Instant) -> Self {
         Self {
             directory,
             owner,
-            met: 0,
-            open: Err(NOT_OPENED),
+            number,
+            pass: 0,
+            fd: None,
             id: FileId::default(),
+            error: None,
             modified: None,
             not_before: now,
             relist: now,
             whole: now,
-            unlisted: None,
             listing: None,
-            number: 0,
+            begun: 0,
+            complete: 0,
             named: Vec::new(),
-            refused: RefusedFiles::new(room),
         }
     }
 
     /// Opens the directory again, since its path may lead to another one now.
     pub fn reopen(&mut self) {
-        let open = self.directory.open();
-        let _about = self.directory.is_matched().then(|| log::about(None));
-        let path = self.directory.path.display();
-        match (&open, &self.open) {
-            (Err(errno), before) if before.as_ref().err() != Some(errno) => {
-                let why = directory::why_not(*errno);
-                tracing::warn!(
-                    "{path}: cannot be looked through: {why}; no agent is found there until it can"
-                );
+        self.fd = match self.directory.open() {
+            Ok(fd) => Some(fd),
+            Err(errno) => {
+                self.fail(errno);
+                None
             }
-            (Ok(_), Err(before)) if *before != NOT_OPENED => {
-                tracing::info!("{path}: can be looked through again");
-            }
-            _ => {}
-        }
-        self.open = open;
+        };
         let id = self.stat().map(|facts| facts.id).unwrap_or_default();
         if id != self.id {
             self.id = id;
@@ -127,12 +126,11 @@ impl Watched {
 
     /// The open directory.
     pub fn fd(&self) -> Option<&OwnedFd> {
-        self.open.as_ref().ok()
+        self.fd.as_ref()
     }
 
-    /// Forgets what was rejected, and lists the directory at the next scan.
-    pub fn check_all(&mut self) {
-        self.refused.clear();
+    /// Lists the directory at the next scan.
+    pub fn list_again(&mut self) {
         self.modified = None;
     }
 
@@ -142,29 +140,32 @@ impl Watched {
     }
 
     /// Caches and logs why a file is rejected. Returns true if the reason is new for this file.
-    pub fn refuse(&mut self, name: &OsStr, facts: &FileFacts, refusal: &Refusal) -> bool {
+    pub fn reject(
+        &mut self,
+        name: &OsStr,
+        facts: &FileFacts,
+        refusal: &Refusal,
+        rejected: &mut RejectedFiles,
+    ) -> bool {
+        if is_starting(facts, refusal) {
+            // Its header does not change the directory when it comes.
+            self.modified = None;
+        }
         let path = self.directory.path.join(name);
-        self.refused
-            .refuse(&path, name, facts, refusal, self.number)
+        rejected.reject(self.number, &path, facts, refusal, self.begun)
     }
 
     /// Lists the directory until `end` if a listing is due. Returns true unless the listing is to go on at the next scan.
-    pub fn look(
-        &mut self,
-        now: Instant,
-        end: Instant,
-        attached: &HashSet<FileId>,
-        found: &mut Vec<Found>,
-    ) -> bool {
+    pub fn look(&mut self, now: Instant, end: Instant, files: &mut Files) -> bool {
         for name in std::mem::take(&mut self.named) {
-            self.check(name, attached, found);
+            self.check(name, files);
         }
         let going_on = self.listing.take();
         let Some(mut listing) = going_on.or_else(|| self.begin_listing(now)) else {
             return true;
         };
         let started = Instant::now();
-        while self.list_chunk(&mut listing, attached, found) {
+        while self.list_chunk(&mut listing, files) {
             if Instant::now() >= end {
                 listing.took += started.elapsed();
                 self.listing = Some(listing);
@@ -182,10 +183,8 @@ impl Watched {
 
     /// Begins to list the directory if it is time.
     fn begin_listing(&mut self, now: Instant) -> Option<Listing> {
-        let modified = self.stat().ok()?.modified;
-        // The header of an agent that is starting does not change the directory.
-        let is_due =
-            now >= self.relist || Some(modified) != self.modified || self.refused.has_starting();
+        let modified = self.stat()?.modified;
+        let is_due = now >= self.relist || Some(modified) != self.modified;
         if now < self.not_before || !is_due {
             return None;
         }
@@ -193,97 +192,85 @@ impl Watched {
         // than its ticks may stand for what comes after the listing as well.
         let tick = if modified.1 == 0 { SECONDS } else { COARSE };
         self.modified = Some(modified).filter(|&time| !is_younger_than(time, tick));
-        match self.names() {
-            Ok(names) => {
-                self.unlisted = None;
-                self.number += 1;
+        match Dir::openat(self.fd()?, ".", LIST, Mode::empty()) {
+            Ok(dir) => {
+                if self.error.take().is_some() {
+                    let path = self.directory.path.display();
+                    tracing::info!("{path}: can be looked through again");
+                }
+                self.begun += 1;
                 Some(Listing {
-                    names: Some(names),
-                    behind: FileId::default(),
+                    names: dir.into_iter(),
                     is_whole: now >= self.whole,
                     count: 0,
                     took: Duration::ZERO,
                 })
             }
             Err(errno) => {
-                self.cannot_list(errno);
+                self.fail(errno);
                 None
             }
         }
     }
 
-    fn cannot_list(&mut self, errno: Errno) {
-        if self.unlisted != Some(errno) {
+    /// Logs why the directory cannot be opened or listed.
+    fn fail(&mut self, errno: Errno) {
+        if self.error != Some(errno) {
             let _about = self.directory.is_matched().then(|| log::about(None));
+            let (path, why) = (self.directory.path.display(), directory::why_not(errno));
             tracing::warn!(
-                "{}: cannot be looked through: {errno}; no agent is found there until it can",
-                self.directory.path.display()
+                "{path}: cannot be looked through: {why}; no agent is found there until it can"
             );
         }
-        (self.unlisted, self.modified) = (Some(errno), None);
+        (self.error, self.modified) = (Some(errno), None);
     }
 
-    fn names(&self) -> nix::Result<OwningIter> {
-        let fd = self.open.as_ref().map_err(|&errno| errno)?;
-        Ok(Dir::openat(fd, ".", LIST, Mode::empty())?.into_iter())
-    }
-
-    /// Checks the next names of a listing, or after the last one the next files of the cache. Returns false if there are no more.
-    fn list_chunk(
-        &mut self,
-        listing: &mut Listing,
-        attached: &HashSet<FileId>,
-        found: &mut Vec<Found>,
-    ) -> bool {
-        let Some(names) = &mut listing.names else {
-            let last = self.refused.remove_unmet(self.number, listing.behind);
-            listing.behind = last.unwrap_or_default();
-            return last.is_some();
-        };
-        let mut chunk: Vec<(OsString, u64)> = Vec::with_capacity(CHUNK);
-        for entry in names.take(CHUNK) {
-            match entry {
-                Ok(entry) => {
-                    let name = OsStr::from_bytes(entry.file_name().to_bytes());
-                    chunk.push((name.to_owned(), entry.ino()));
-                }
-                Err(errno) => {
-                    // What was not reached is not taken for gone.
-                    self.cannot_list(errno);
-                    return false;
-                }
+    /// Checks the next names of a listing. Returns false if there are no more.
+    fn list_chunk(&mut self, listing: &mut Listing, files: &mut Files) -> bool {
+        let chunk = listing.names.by_ref().take(CHUNK);
+        let chunk: nix::Result<Vec<Entry>> = chunk.collect();
+        let mut chunk = match chunk {
+            Ok(chunk) if chunk.is_empty() => {
+                self.complete = self.begun;
+                return false;
             }
-        }
-        if chunk.is_empty() {
-            listing.names = None;
-        }
+            Ok(chunk) => chunk,
+            Err(errno) => {
+                // What was not reached is not taken for gone.
+                self.fail(errno);
+                return false;
+            }
+        };
         // So that each start goes the same way.
-        chunk.sort_unstable();
-        for (name, ino) in chunk {
+        chunk.sort_unstable_by(|one, other| one.file_name().cmp(other.file_name()));
+        for entry in chunk {
             listing.count = listing.count.saturating_add(1);
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            // Where a directory tells other numbers than stat(2) (overlayfs), this only costs more.
             let id = FileId {
                 dev: self.id.dev,
-                ino,
+                ino: entry.ino(),
             };
-            // Where a directory tells other numbers than stat(2) (overlayfs), this only costs more.
-            let is_known = attached.contains(&id)
-                || self.refused.skips(id, &name, self.number) && !listing.is_whole;
+            let key = (self.number, id);
+            let is_known = files.attached.contains(&id)
+                || files.rejected.skips(key, name, self.begun) && !listing.is_whole;
             if !is_known && name != "." && name != ".." {
-                self.check(name, attached, found);
+                self.check(name.to_owned(), files);
             }
         }
         true
     }
 
     /// Adds a file to those that were found, unless it has an agent, is known as rejected, or is gone again.
-    fn check(&mut self, name: OsString, attached: &HashSet<FileId>, found: &mut Vec<Found>) {
+    fn check(&mut self, name: OsString, files: &mut Files) {
         let Some(Ok(facts)) = self.fd().map(|fd| file::facts(fd, &name)) else {
             return;
         };
-        let is_known = attached.contains(&facts.id) || self.refused.knows(&facts, self.number);
+        let is_known = files.attached.contains(&facts.id)
+            || files.rejected.knows(self.number, &facts, self.begun);
         let is_lock = facts.is_file() && is_owner_lock(&name, facts.size);
         if !is_known && !is_lock {
-            found.push(Found {
+            files.found.push(Found {
                 directory: self.directory.clone(),
                 name,
                 facts,
@@ -292,8 +279,8 @@ impl Watched {
         }
     }
 
-    fn stat(&self) -> nix::Result<FileFacts> {
-        let fd = self.open.as_ref().map_err(|&errno| errno)?;
-        Ok(FileFacts::new(&fstat(fd)?))
+    fn stat(&self) -> Option<FileFacts> {
+        let stat = fstat(self.fd()?).ok()?;
+        Some(FileFacts::new(&stat))
     }
 }

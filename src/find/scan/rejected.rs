@@ -1,0 +1,250 @@
+//! Cache of the rejected files in all directories, so that an unrelated file is checked once.
+
+use super::is_starting;
+use crate::base::file::{COARSE, FileFacts, FileId, is_younger_than};
+use crate::error::Refusal;
+use crate::log;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::mem::{Discriminant, discriminant};
+use std::ops::Bound::{Excluded, Unbounded};
+use std::path::Path;
+
+/// Most entries: about 40 MB. Further files are checked by each listing.
+const MOST: usize = 1 << 17;
+/// Entries of these that only files which are, or may become, rings can take.
+const FOR_RINGS: usize = 1 << 14;
+/// Entries that [`RejectedFiles::remove_next`] tests at a time.
+const CHUNK: usize = 1024;
+
+/// Number of a directory, and a file in it.
+pub type Key = (u64, FileId);
+
+/// A rejected file, as it was when it was checked.
+#[derive(Debug)]
+struct Rejected {
+    name: OsString,
+    size: u64,
+    changed: (i64, i64),
+    class: Class,
+    /// True if another check of the unchanged file would come to the same result.
+    lasts: bool,
+    /// Number of the last listing that met the file.
+    met: u64,
+    /// Reasons that were counted and logged. Their numbers are left out, since the file's owner can change them without end.
+    said: Vec<Discriminant<Refusal>>,
+}
+
+/// Kind of a rejected file. The files of each kind are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Not a ring. Not checked again while its name leads to the same inode, except by a whole listing.
+    Unrelated,
+    /// Belongs to an agent that may be starting, or to one that has exited.
+    Passing,
+    /// A ring or store of a version that this build does not read.
+    Unsupported,
+    /// A ring or store of a version that this build reads.
+    Ring,
+}
+
+impl Class {
+    fn new(refusal: &Refusal, is_starting: bool) -> Self {
+        match refusal {
+            _ if is_starting => Class::Passing,
+            Refusal::Exited => Class::Passing,
+            refusal if refusal.is_unsupported() => Class::Unsupported,
+            refusal if refusal.concerns_a_ring() => Class::Ring,
+            _ => Class::Unrelated,
+        }
+    }
+}
+
+/// The cache.
+#[derive(Debug, Default)]
+pub struct RejectedFiles {
+    files: BTreeMap<Key, Rejected>,
+    /// Number of files by [`Class`].
+    counts: [usize; 4],
+}
+
+impl RejectedFiles {
+    /// Caches and logs a rejection during a listing. Returns true if the reason is new for this file.
+    pub fn reject(
+        &mut self,
+        directory: u64,
+        path: &Path,
+        facts: &FileFacts,
+        refusal: &Refusal,
+        listing: u64,
+    ) -> bool {
+        let starting = is_starting(facts, refusal);
+        let key = (directory, facts.id);
+        let mut said = self.remove(key).unwrap_or_default();
+        let most = match starting || refusal.concerns_a_ring() {
+            true => MOST,
+            false => MOST - FOR_RINGS,
+        };
+        let shown = || log::shown(path);
+        if self.files.len() >= most {
+            tracing::debug!("{}: refused, and not remembered: {refusal}", shown());
+            return false;
+        }
+        // An empty header is not worth a line while its agent may be starting.
+        let new = !starting && !said.contains(&discriminant(refusal));
+        if new {
+            said.push(discriminant(refusal));
+            if refusal.concerns_a_ring() {
+                tracing::warn!("{}: refused: {refusal}", shown());
+            } else {
+                tracing::debug!("{}: refused: {refusal}", shown());
+            }
+        }
+        let class = Class::new(refusal, starting);
+        // The clock of change times is coarse: a change in the same tick as the check leaves no trace. The check may be as long
+        // after stat(2) as its result is used.
+        let is_young = is_younger_than(facts.changed, 2 * COARSE);
+        let rejected = Rejected {
+            name: path.file_name().unwrap_or_default().to_owned(),
+            size: facts.size,
+            changed: facts.changed,
+            class,
+            lasts: !(starting || is_young || refusal.may_pass()),
+            met: listing,
+            said,
+        };
+        self.counts[class as usize] += 1;
+        self.files.insert(key, rejected);
+        new
+    }
+
+    /// Marks a file of this name as met by a listing. Returns true if it is known as unrelated, so that it needs no stat(2),
+    /// although the name may have been given to a new file with the same inode number.
+    pub fn skips(&mut self, key: Key, name: &OsStr, listing: u64) -> bool {
+        match self.files.get_mut(&key) {
+            Some(rejected) if rejected.name == name => {
+                rejected.met = listing;
+                rejected.lasts && rejected.class == Class::Unrelated
+            }
+            _ => false,
+        }
+    }
+
+    /// Marks a file as met by a listing. Returns true if it is unchanged since its rejection, and the reason lasts.
+    pub fn knows(&mut self, directory: u64, facts: &FileFacts, listing: u64) -> bool {
+        let rejected = self.files.get_mut(&(directory, facts.id));
+        rejected.is_some_and(|rejected| {
+            rejected.met = listing;
+            let unchanged = (rejected.size, rejected.changed) == (facts.size, facts.changed);
+            unchanged && rejected.lasts
+        })
+    }
+
+    /// Removes a file. Returns the reasons that were logged.
+    pub fn remove(&mut self, key: Key) -> Option<Vec<Discriminant<Refusal>>> {
+        let removed = self.files.remove(&key)?;
+        self.counts[removed.class as usize] -= 1;
+        Some(removed.said)
+    }
+
+    /// Of the next files behind one, removes those whose directory and last listing say so. Returns the last that was tested, or
+    /// `None` if there are no more.
+    pub fn remove_next(&mut self, behind: Key, is_gone: impl Fn(u64, u64) -> bool) -> Option<Key> {
+        let next = self.files.range((Excluded(behind), Unbounded)).take(CHUNK);
+        let next: Vec<(Key, u64)> = next.map(|(&key, rejected)| (key, rejected.met)).collect();
+        for &(key, met) in &next {
+            if is_gone(key.0, met) {
+                self.remove(key);
+            }
+        }
+        next.last().map(|&(key, _)| key)
+    }
+
+    /// Number of files of a class.
+    pub fn count(&self, class: Class) -> usize {
+        self.counts[class as usize]
+    }
+
+    /// Number of files.
+    pub fn len(&self) -> usize {
+        self.files.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::file;
+    use nix::fcntl::{OFlag, open};
+    use nix::sys::stat::Mode;
+
+    fn facts_of_a_file() -> FileFacts {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::write(dir.path().join("x"), "no ring").expect("written");
+        let fd = open(dir.path(), OFlag::O_DIRECTORY, Mode::empty()).expect("there");
+        file::facts(&fd, "x".as_ref()).expect("there")
+    }
+
+    fn key(directory: u64, ino: u64) -> Key {
+        let dev = facts_of_a_file().id.dev;
+        (directory, FileId { dev, ino })
+    }
+
+    #[test]
+    fn full_cache_has_room_for_what_may_be_rings_alone() {
+        let mut facts = facts_of_a_file();
+        let mut files = RejectedFiles::default();
+        let mut reject = |files: &mut RejectedFiles, directory, ino: usize, refusal| {
+            facts.id.ino = ino as u64;
+            files.reject(directory, "/d/x".as_ref(), &facts, &refusal, 1)
+        };
+        let no_ring = || Refusal::Size { size: 7 };
+        let others = MOST - FOR_RINGS;
+        for ino in 1..others {
+            assert!(reject(&mut files, 1, ino, no_ring()));
+        }
+        // In another directory an inode of the same number is another file.
+        assert!(reject(&mut files, 2, 1, no_ring()));
+        assert!(!reject(&mut files, 1, others, no_ring()));
+        assert!(!reject(&mut files, 2, 2, no_ring()));
+        // The same again takes no more, and what may be a ring has room of its own.
+        assert!(!reject(&mut files, 1, 1, no_ring()));
+        let ring = || Refusal::Capacity { capacity: 7 };
+        for ino in 1..=FOR_RINGS {
+            assert!(reject(&mut files, 3, ino, ring()));
+        }
+        assert!(!reject(&mut files, 4, 1, ring()));
+        assert_eq!((files.len(), files.count(Class::Ring)), (MOST, FOR_RINGS));
+        assert!(files.remove(key(3, 1)).is_some());
+        assert!(reject(&mut files, 4, 1, ring()));
+    }
+
+    #[test]
+    fn files_that_go_all_at_once_are_forgotten_some_at_a_time() {
+        let mut facts = facts_of_a_file();
+        let mut files = RejectedFiles::default();
+        let count = 3 * CHUNK;
+        for ino in 0..count {
+            facts.id.ino = ino as u64;
+            // Each other one is met once more.
+            let listing = 1 + ino as u64 % 2;
+            let refusal = Refusal::Size { size: 7 };
+            files.reject(1, "/d/x".as_ref(), &facts, &refusal, listing);
+        }
+        let forget = |files: &mut RejectedFiles, listing| {
+            let mut behind = Key::default();
+            let pieces = std::iter::from_fn(|| {
+                behind = files.remove_next(behind, |_, met| met < listing)?;
+                Some(files.len())
+            });
+            pieces.collect::<Vec<_>>()
+        };
+        let half = CHUNK / 2;
+        assert_eq!(
+            forget(&mut files, 2),
+            [count - half, count - 2 * half, count - 3 * half]
+        );
+        forget(&mut files, 3);
+        assert_eq!((files.len(), files.count(Class::Unrelated)), (0, 0));
+    }
+}

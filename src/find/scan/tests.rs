@@ -1,0 +1,407 @@
+//! Tests of the scanner.
+
+use super::*;
+use crate::config::DirectoryPattern;
+use std::fs;
+use std::os::unix::fs::chown;
+
+fn scanner(dir: &Path) -> Scanner {
+    let path = dir.to_str().expect("UTF-8").to_owned();
+    Scanner::new(
+        Places {
+            rings: vec![DirectoryPattern {
+                path,
+                label: None,
+                literal: true,
+            }],
+            ..Places::default()
+        },
+        Terms::default(),
+    )
+}
+
+/// An empty ring of one slot, v4.
+fn ring_of_one() -> Vec<u8> {
+    let words = [0, 0, (4 << 32) | 4, 1, 0, 0, 0_u64];
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+fn scan(scanner: &mut Scanner, now: Instant) -> Vec<Found> {
+    scanner.scan(now, Instant::now() + PASS, &HashSet::new())
+}
+
+/// Opens what is found in looks that are `PASS` and more apart: how many files, and how many rings.
+fn open_all(scanner: &mut Scanner, look: u32) -> (usize, usize) {
+    let found = scan(scanner, Instant::now() + PASS * look * 10);
+    let count = found.len();
+    let rings = found
+        .into_iter()
+        .filter_map(|mut found| scanner.open(&mut found).ok());
+    (count, rings.count())
+}
+
+#[test]
+fn a_refused_file_is_counted_once_and_not_found_again_until_it_changes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("notes"), "no ring").expect("written");
+    let mut scanner = scanner(dir.path());
+    assert_eq!(open_all(&mut scanner, 1), (1, 0));
+    // A file that changed a moment ago may change again without a trace.
+    let settled = (2..1000).find(|&look| {
+        std::thread::sleep(COARSE / 4);
+        open_all(&mut scanner, look) == (0, 0)
+    });
+    assert!(settled.is_some());
+    assert_eq!(scanner.refusals(), 1);
+    std::fs::write(dir.path().join("notes"), "no ring, but longer").expect("written");
+    assert_eq!(open_all(&mut scanner, 1001), (1, 0));
+}
+
+#[test]
+fn a_file_that_changes_its_numbers_is_no_new_refusal() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut scanner = scanner(dir.path());
+    for look in 1..6 {
+        std::fs::write(dir.path().join("odd"), vec![1; 8 * look + 1]).expect("written");
+        assert_eq!(
+            open_all(&mut scanner, u32::try_from(look).expect("small")),
+            (1, 0)
+        );
+    }
+    assert_eq!(scanner.refusals(), 1);
+}
+
+#[test]
+fn an_empty_header_is_looked_at_again_while_its_agent_may_be_starting_and_then_no_more() {
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("zeros"), [0; 168]).expect("written");
+    let mut scanner = scanner(dir.path());
+    assert_eq!(open_all(&mut scanner, 1), (1, 0));
+    // Nothing in the directory changes when the header comes, so that it is looked at in each tick.
+    let soon = Instant::now() + PASS * 10 + PASS / 2;
+    let found = scan(&mut scanner, soon);
+    assert_eq!((found.len(), scanner.refusals()), (1, 0));
+    // As it is after ten seconds.
+    let mut facts = found[0].facts;
+    facts.changed = (1, 0);
+    for look in 0..3 {
+        assert_eq!(scanner.rejected.knows(1, &facts, 1), look > 0);
+        let path = dir.path().join("zeros");
+        let refusal = Refusal::Uninitialised { full: None };
+        let new = scanner.rejected.reject(1, &path, &facts, &refusal, 1);
+        assert_eq!(new, look == 0);
+    }
+}
+
+#[test]
+fn lock_of_nixls_is_neither_found_nor_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("nixl-owner.[::1]:9090.lock"), "").expect("written");
+    let mut scanner = scanner(dir.path());
+    assert_eq!(open_all(&mut scanner, 1), (0, 0));
+    assert_eq!(scanner.refusals(), 0);
+}
+
+#[test]
+fn a_file_that_alternates_between_two_reasons_is_refused_twice() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut scanner = scanner(dir.path());
+    for look in 1..8 {
+        let bytes = if look % 2 == 0 { 169 } else { 1000 };
+        std::fs::write(dir.path().join("odd"), vec![7; bytes]).expect("written");
+        open_all(&mut scanner, look);
+    }
+    assert_eq!(scanner.refusals(), 2);
+}
+
+#[test]
+fn times_to_come_are_young() {
+    assert!(is_younger_than((i64::MAX / 4, 0), STARTING));
+    assert!(!is_younger_than((0, 0), STARTING) && !is_younger_than((-1, 0), STARTING));
+}
+
+#[test]
+fn a_directory_of_any_size_is_looked_through_in_turns_and_nothing_in_it_is_met_twice() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for file in 0..2000 {
+        std::fs::write(dir.path().join(format!("file-{file}")), "no ring").expect("written");
+    }
+    let mut scanner = scanner(dir.path());
+    let (mut turns, mut met) = (0, HashSet::new());
+    let mut now = Instant::now();
+    while met.len() < 2000 {
+        // No time but for one chunk.
+        let found = scanner.scan(now, Instant::now(), &HashSet::new());
+        assert!(found.len() <= 256, "{}", found.len());
+        for mut found in found {
+            assert!(scanner.open(&mut found).is_err());
+            assert!(met.insert(found.name.clone()), "{found:?}");
+        }
+        turns += 1;
+        assert!(turns < 10_000);
+        now += Duration::from_millis(1);
+    }
+    assert!(turns >= 2000 / 256, "{turns}");
+    assert_eq!(scanner.refusals(), 2000);
+}
+
+#[test]
+fn files_that_seem_to_be_starting_keep_no_other_from_being_found() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for file in 0..300 {
+        std::fs::write(dir.path().join(format!("zeros-{file}")), [0; 168]).expect("written");
+    }
+    let mut scanner = scanner(dir.path());
+    let now = Instant::now();
+    for mut found in scan(&mut scanner, now) {
+        assert!(scanner.open(&mut found).is_err());
+    }
+    std::fs::write(dir.path().join("new"), "no ring").expect("written");
+    // No time but for one of them at a look.
+    let is_new = |found: &Found| found.name == "new";
+    let met = (1..50).find(|&look| {
+        let now = now + PASS * 10 * look;
+        let found = scanner.scan(now, Instant::now(), &HashSet::new());
+        found.iter().any(is_new)
+    });
+    assert!(met.is_some());
+}
+
+#[test]
+fn a_refused_file_that_becomes_a_ring_in_place_is_found_among_many() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for file in 0..200 {
+        std::fs::write(dir.path().join(format!("file-{file}")), "no ring").expect("written");
+    }
+    let mut scanner = scanner(dir.path());
+    let settled = (1..1000).find(|&look| {
+        std::thread::sleep(COARSE / 4);
+        open_all(&mut scanner, look) == (0, 0)
+    });
+    let first = settled.expect("all are known");
+    let listed = std::fs::metadata(dir.path()).expect("there").modified();
+    std::fs::write(dir.path().join("file-77"), ring_of_one()).expect("written");
+    let now = std::fs::metadata(dir.path()).expect("there").modified();
+    assert_eq!(listed.expect("a time"), now.expect("a time"));
+    // A listing checks all of them after ten minutes at the latest.
+    let found = (first + 1..first + 32).any(|look| open_all(&mut scanner, look).0 > 0);
+    assert!(found);
+}
+
+#[test]
+fn a_file_that_gets_its_size_after_it_was_found_is_judged_by_that() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("agent");
+    std::fs::write(&path, "").expect("written");
+    let mut scanner = scanner(dir.path());
+    let now = Instant::now();
+    let mut found = scan(&mut scanner, now);
+    std::fs::write(&path, ring_of_one()).expect("written");
+    std::thread::sleep(COARSE);
+    assert!(scanner.open(&mut found[0]).is_ok());
+    // One that has no size yet is looked at in each tick, as one without a header is.
+    std::fs::write(dir.path().join("second"), "").expect("written");
+    let mut found = scan(&mut scanner, now + PASS);
+    found.iter_mut().for_each(|found| drop(scanner.open(found)));
+    std::fs::write(dir.path().join("second"), ring_of_one()).expect("written");
+    let found = scan(&mut scanner, now + PASS + PASS / 40);
+    assert!(found.iter().any(|found| found.name == "second"));
+}
+
+#[test]
+fn a_file_that_may_be_a_ring_and_is_made_anew_under_its_name_is_met_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("agent");
+    let old = FileFacts::new(&{
+        std::fs::write(&path, [1; 168]).expect("written");
+        nix::sys::stat::stat(&path).expect("there")
+    });
+    let mut rejected = RejectedFiles::default();
+    let mut aged = old;
+    aged.changed = (1, 0);
+    for (refusal, skips) in [
+        (Refusal::Size { size: 7 }, true),
+        (Refusal::Version { version: 77 }, true),
+        (Refusal::Blank { size: 4096 }, true),
+        (Refusal::Exited, false),
+        (
+            Refusal::Unsupported {
+                version: 5,
+                newest: 4,
+            },
+            false,
+        ),
+        (Refusal::Uninitialised { full: None }, false),
+    ] {
+        rejected.reject(1, &path, &aged, &refusal, 1);
+        assert_eq!(rejected.skips((1, aged.id), "agent".as_ref(), 2), skips);
+        assert!(!rejected.skips((1, aged.id), "other".as_ref(), 2));
+    }
+}
+
+const LONG: Duration = Duration::from_secs(3600);
+
+fn places(dir: &Path, most: usize) -> Places {
+    Places {
+        rings: vec![DirectoryPattern {
+            path: format!("{}/*/nixl", dir.display()),
+            label: None,
+            literal: false,
+        }],
+        most,
+        ..Places::default()
+    }
+}
+
+fn matching(dir: &Path, most: usize) -> Scanner {
+    Scanner::new(places(dir, most), Terms::default())
+}
+
+fn make(dir: &Path, name: &str, uid: u32) {
+    let path = dir.join(name).join("nixl");
+    fs::create_dir_all(&path).expect("made");
+    // Without root all are one user's.
+    let _ = chown(path, Some(uid), None);
+}
+
+/// A whole pass, with so much time for each step.
+fn pass(scanner: &mut Scanner, time: Duration) -> usize {
+    let now = scanner.next_pass;
+    let steps = (1..).find(|_| scanner.pass(now, Instant::now() + time));
+    steps.expect("it comes to an end")
+}
+
+fn names(scanner: &Scanner) -> Vec<String> {
+    let all = scanner.directories.values().map(|one| {
+        let parent = one.directory.path.parent().and_then(Path::file_name);
+        parent.expect("a name").to_string_lossy().into_owned()
+    });
+    all.collect()
+}
+
+#[test]
+fn any_number_of_directories_is_gone_through_in_turns() {
+    let dir = tempfile::tempdir().expect("a directory");
+    (0..300).for_each(|number| make(dir.path(), &format!("pod-{number:03}"), 1000));
+    let mut scanner = matching(dir.path(), 1000);
+    // No time but for a few.
+    assert!(pass(&mut scanner, Duration::ZERO) > 300 / 16);
+    let all = names(&scanner);
+    assert!(all.len() == 300 && all.is_sorted(), "{all:?}");
+    fs::remove_dir_all(dir.path().join("pod-007")).expect("there");
+    pass(&mut scanner, LONG);
+    assert_eq!(scanner.directories.len(), 299);
+    let path = |name: &str| dir.path().join(name).join("nixl");
+    assert!(!scanner.directories.contains_key(&path("pod-007")));
+    for number in (0..300).filter(|&number| number != 7) {
+        let path = path(&format!("pod-{number:03}"));
+        let found = scanner.directories.get(&path).expect("it is watched");
+        assert_eq!(found.directory.path, path);
+    }
+}
+
+#[test]
+fn directories_and_bases_of_patterns_that_are_not_there_are_missing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut scanner = matching(dir.path(), 10);
+    scanner.places.stores.push(DirectoryPattern {
+        path: format!("{}/stores", dir.path().display()),
+        label: None,
+        literal: true,
+    });
+    let missing = |scanner: &mut Scanner, time| {
+        pass(scanner, time);
+        (scanner.directories().2, scanner.directories().0)
+    };
+    // One is written out, and is known even while it is not there.
+    pass(&mut scanner, LONG);
+    assert_eq!((scanner.directories().2, scanner.directories.len()), (1, 1));
+    for number in 0..40 {
+        make(dir.path(), &format!("pod-{number:02}"), 1000);
+    }
+    assert_eq!(missing(&mut scanner, Duration::ZERO), (1, 10));
+    fs::write(dir.path().join("stores"), "not a directory").expect("written");
+    assert_eq!(missing(&mut scanner, LONG), (1, 10));
+    fs::remove_file(dir.path().join("stores")).expect("there");
+    fs::create_dir(dir.path().join("stores")).expect("made");
+    assert_eq!(missing(&mut scanner, LONG), (0, 11));
+    fs::remove_dir_all(dir.path()).expect("there");
+    pass(&mut scanner, LONG);
+    assert_eq!((scanner.directories().2, scanner.directories.len()), (2, 1));
+}
+
+#[test]
+fn who_has_fewer_than_his_share_is_looked_at_and_what_is_known_stays() {
+    if !nix::unistd::geteuid().is_root() {
+        return println!("left out: it takes root to give a directory to others");
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    (0..30).for_each(|number| make(dir.path(), &format!("greedy-{number:02}"), 1001));
+    let mut scanner = matching(dir.path(), 10);
+    pass(&mut scanner, LONG);
+    assert_eq!((scanner.directories.len(), scanner.left_out), (10, 20));
+    // Behind all of the greedy one's, and before.
+    make(dir.path(), "victim", 1000);
+    make(dir.path(), "a-victim", 1000);
+    for _ in 0..3 {
+        pass(&mut scanner, LONG);
+        let mut now = names(&scanner);
+        now.sort();
+        assert_eq!(now.len(), 10);
+        assert_eq!((&now[0][..], &now[9][..]), ("a-victim", "victim"));
+        assert!(now[1..9].iter().all(|name| name < &"greedy-08".to_owned()));
+    }
+    assert_eq!(scanner.left_out, 22);
+    // No more than his share.
+    (0..9).for_each(|number| make(dir.path(), &format!("victim-{number}"), 1000));
+    pass(&mut scanner, LONG);
+    let now = names(&scanner);
+    let victims = now.iter().filter(|name| name.contains("victim"));
+    assert_eq!((victims.count(), now.len()), (5, 10));
+    // With more of them allowed all are there.
+    let mut places = scanner.places.clone();
+    places.most = 100;
+    scanner.configure(places, Terms::default());
+    pass(&mut scanner, LONG);
+    assert_eq!((scanner.directories.len(), scanner.left_out), (41, 0));
+}
+
+#[test]
+fn a_directory_that_is_written_out_is_always_looked_through() {
+    let dir = tempfile::tempdir().expect("a directory");
+    (0..30).for_each(|number| make(dir.path(), &format!("greedy-{number:02}"), 1001));
+    make(dir.path(), "own", 1001);
+    let own = dir.path().join("own/nixl");
+    let mut places = places(dir.path(), 10);
+    places.stores.push(DirectoryPattern {
+        path: own.to_str().expect("UTF-8").into(),
+        label: None,
+        literal: true,
+    });
+    let mut scanner = Scanner::new(places, Terms::default());
+    pass(&mut scanner, LONG);
+    let watched = scanner.directories.get(&own).expect("it is watched");
+    let holds = watched.directory.holds;
+    assert!(holds.rings && holds.stores && watched.owner.is_none());
+}
+
+#[test]
+fn no_number_of_names_in_one_directory_hides_another() {
+    let dir = tempfile::tempdir().expect("a directory");
+    make(dir.path(), "a-many", 1001);
+    make(dir.path(), "victim", 1000);
+    for number in 0..70_000 {
+        let path = dir.path().join("a-many").join(number.to_string());
+        fs::File::create(path).expect("made");
+    }
+    let mut places = places(dir.path(), 10);
+    places.rings[0].path = format!("{}/*/nix*", dir.path().display());
+    let mut scanner = Scanner::new(places, Terms::default());
+    // A look at the clock for each thousand of them.
+    assert!(pass(&mut scanner, Duration::ZERO) > 60);
+    assert!(
+        scanner
+            .directories
+            .contains_key(&dir.path().join("victim/nixl"))
+    );
+}
