@@ -12,7 +12,7 @@ const USER: usize = 256;
 /// Title or program of the process, without arguments: a fact that is no label.
 const COMMAND: &str = "command";
 
-/// What is known of an agent by the names of labels, which docs/metrics.md lists, and [`COMMAND`].
+/// What is known of an agent by the names of labels, which docs/metrics.md lists, and `COMMAND`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "BTreeMap<String, Value>")]
 pub struct Facts(BTreeMap<String, String>);
