@@ -1,6 +1,5 @@
 //! One drain of one directory with a state file, without pmcd: `one_drain DIRECTORY STATE [step]` prints what is known of
-//! each agent then. With `step` it stops itself right before and right after the drain, for whoever traces it; with `swapped`, too,
-//! and gives slots back before it counts their events.
+//! each agent then. With `step` it stops itself right before and right after the drain, for whoever traces it.
 
 #[path = "support/kit/mod.rs"]
 mod kit;
@@ -14,11 +13,10 @@ use std::path::Path;
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (rings, state) = (Path::new(&arguments[0]), Path::new(&arguments[1]));
-    let mode = arguments.get(2).map(String::as_str);
-    kit::layers::count_after_release(mode == Some("swapped"));
+    let is_traced = arguments.len() > 2;
     let mut core = Core::on(rings, state, "proc_facts = true");
     core.scan();
-    if mode.is_some() {
+    if is_traced {
         ptrace::traceme()?;
         raise(Signal::SIGSTOP)?;
         core.drain_only();

@@ -15,7 +15,7 @@ use crate::ids::cache_file::Line;
 use crate::producer::holdups::Holdups;
 use crate::producer::presence::check_every;
 use crate::producer::writer::Writer;
-use crate::shm::Broken;
+use crate::state::journal::Journal;
 use crate::state::ledger::Books;
 use crate::state::record::Saved;
 use crate::state::{RecordId, State};
@@ -143,13 +143,13 @@ impl Agents {
             found: VecDeque::new(),
             early: Some((Vec::new(), now + FIRST_LOOK)),
             books: Books {
-                state: None,
+                journal: Journal::default(),
                 host: Totals::default(),
                 forgotten_full: 0,
                 bounds: config.bounds.clone(),
                 lifetimes: config.lifetimes(),
                 check_every: check_every(0),
-                events: Events::default(),
+                room: Events::default(),
                 early: true,
                 for_answer: false,
                 counted: 0,
@@ -198,7 +198,7 @@ impl Agents {
     pub fn restore(&mut self, state: State, mut records: Vec<(RecordId, Saved)>) -> Vec<Change> {
         let retired = state.retired().unwrap_or_default();
         (self.books.host, self.books.forgotten_full) = (retired.totals, retired.full);
-        self.books.state = Some(state);
+        self.books.journal.open(state);
         let (mut changes, mut ids) = (Vec::new(), HashSet::new());
         let now = Instant::now();
         // An id that was given away after its agent was long gone belongs to the one that was seen last.
@@ -229,7 +229,7 @@ impl Agents {
     /// Whether what is counted now will be known after a restart of the daemon.
     #[must_use]
     pub fn is_persistent(&self) -> bool {
-        self.books.state.is_some() && self.retry.is_none() && self.unkept == 0
+        self.state().is_some() && self.retry.is_none() && self.unkept == 0
     }
 
     /// The instance ids that agents have, with their names and when they were last seen, at `now`.
@@ -265,7 +265,7 @@ impl Agents {
     /// More than any instance id that was given before, as far as the state and its records say.
     #[must_use]
     pub fn next_id(&self) -> u32 {
-        let state = self.books.state.as_ref();
+        let state = self.state();
         let next = state.map_or(0, |state| state.next_id().unwrap_or(0));
         let ids = self.taken_ids().into_iter();
         ids.fold(next, |next, id| next.max(id + 1))
@@ -273,18 +273,12 @@ impl Agents {
 
     /// Notes what is more than any that was given.
     pub fn set_next_id(&mut self, next: u32) {
-        let state = self.books.state.as_ref();
-        if state.is_some_and(|state| state.set_next_id(next) == Err(Broken)) {
-            self.give_state_up();
-        }
+        self.books.journal.set_next_id(next);
     }
 
     /// Notes in the state file when the configuration was last read, in time since the epoch.
     pub fn set_config_read(&mut self, when: Duration) {
-        let state = self.books.state.as_ref();
-        if state.is_some_and(|state| state.set_config_read(when) == Err(Broken)) {
-            self.give_state_up();
-        }
+        self.books.journal.set_config_read(when);
     }
 
     /// Notes the instance id that an agent has, and the base of the ids of its histograms of times: before anybody sees them.
@@ -295,14 +289,9 @@ impl Agents {
         agent.id = Some(id);
         let is_new = agent.entry.account.bucket_base != bucket_base;
         agent.entry.account.bucket_base = bucket_base;
-        if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
-            let mut kept = state.set_id(record, id);
-            if is_new {
-                kept = kept.and_then(|()| state.replace(record, &agent.entry));
-            }
-            if kept == Err(Broken) {
-                self.give_state_up();
-            }
+        self.books.journal.set_id(agent.record, id);
+        if is_new {
+            self.books.journal.commit(agent.record, &agent.entry);
         }
     }
 

@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 mod file;
+pub mod journal;
 pub mod ledger;
 pub mod record;
 mod retired;

@@ -24,3 +24,5 @@ mod restarts;
 mod sample_producer;
 #[cfg(feature = "pcp")]
 mod single_step;
+#[cfg(feature = "pcp")]
+mod wrong_orders;

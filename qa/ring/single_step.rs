@@ -5,8 +5,8 @@
 //! a kill after each instruction. qa/ring/every_instruction.rs kills for real.
 
 use crate::support::drain::{Bench, Contents, Meanwhile, NEW};
+use crate::support::example;
 use crate::support::writer::Layout;
-use crate::support::{example, leave_out};
 
 /// A moment of a drain at which shared memory changed.
 struct Moment {
@@ -15,9 +15,9 @@ struct Moment {
     contents: Contents,
 }
 
-/// All of a drain, in a mode of qa/one_drain.rs, from what was before it to its end; and its instructions.
-fn moments(bench: &Bench, mode: &str) -> (Vec<Moment>, usize) {
-    let drain = bench.stopped_as(mode);
+/// All of a drain, from what was before it to its end; and its instructions.
+fn moments(bench: &Bench) -> (Vec<Moment>, usize) {
+    let drain = bench.stopped();
     let files = bench.files();
     let mut moments = vec![Moment {
         name: "the beginning".into(),
@@ -38,7 +38,7 @@ fn moments(bench: &Bench, mode: &str) -> (Vec<Moment>, usize) {
 
 /// What comes of a kill at a moment of a drain, when another one follows.
 #[derive(Debug)]
-struct Outcome {
+pub struct Outcome {
     moment: String,
     /// Bytes, resets and foreign reads.
     found: [u64; 3],
@@ -47,9 +47,9 @@ struct Outcome {
 }
 
 /// What comes of a kill at each moment of a drain; and how many instructions it took.
-fn after_each(bench: &mut Bench, meanwhile: Meanwhile, mode: &str) -> (Vec<Outcome>, usize) {
+fn after_each(bench: &mut Bench, meanwhile: Meanwhile) -> (Vec<Outcome>, usize) {
     let pushed = bench.pushed;
-    let (moments, steps) = moments(bench, mode);
+    let (moments, steps) = moments(bench);
     assert!(
         steps > 1000 && moments.len() > 5,
         "a drain writes its record and a position: {} changes in {steps} steps",
@@ -70,8 +70,8 @@ fn after_each(bench: &mut Bench, meanwhile: Meanwhile, mode: &str) -> (Vec<Outco
 }
 
 /// The moments after which a kill costs or doubles events.
-fn wrong(bench: &mut Bench, meanwhile: Meanwhile, mode: &str) -> (Vec<Outcome>, usize) {
-    let (mut outcomes, steps) = after_each(bench, meanwhile, mode);
+pub fn wrong(bench: &mut Bench, meanwhile: Meanwhile) -> (Vec<Outcome>, usize) {
+    let (mut outcomes, steps) = after_each(bench, meanwhile);
     outcomes.retain(|outcome| outcome.found != [outcome.pushed, 0, 0]);
     (outcomes, steps)
 }
@@ -92,7 +92,7 @@ fn every_event_once(before: u64, meanwhile: Meanwhile) {
     let program = example("one_drain");
     for layout in layouts() {
         let mut bench = Bench::of(&program, layout, before);
-        let (wrong, steps) = wrong(&mut bench, meanwhile, "step");
+        let (wrong, steps) = wrong(&mut bench, meanwhile);
         assert!(
             wrong.is_empty(),
             "{layout:?}, {before} events before, {meanwhile:?}, of {steps} instructions: {wrong:#?}"
@@ -188,7 +188,7 @@ fn a_kill_after_any_instruction_of_the_start_that_decides_what_became_of_a_batch
         for left in Left::ALL {
             let mut bench = Bench::of(&program, layout, left.before());
             let [bytes, resets, foreign] = left.leave(&mut bench);
-            let (outcomes, steps) = after_each(&mut bench, Meanwhile::Nothing, "step");
+            let (outcomes, steps) = after_each(&mut bench, Meanwhile::Nothing);
             let last = outcomes.last().expect("there are some");
             let right = [bytes, resets, foreign];
             assert_eq!(last.found, right, "{layout:?} {left:?}, without a kill");
@@ -227,14 +227,14 @@ fn interrupted(bench: &mut Bench, between: Between, from: u64) -> [u64; 3] {
     };
     // How often the record is written before the slots are given back.
     let beginning = Contents::read(&bench.files());
-    let drain = bench.stopped_as("step");
+    let drain = bench.stopped();
     let (start, mut counted) = (words(), 0);
     while drain.step() && words().1 == start.1 {
         counted = words().0.wrapping_sub(start.0);
     }
     drop(drain);
     bench.restore(&beginning);
-    let drain = bench.stopped_as("step");
+    let drain = bench.stopped();
     while words().0.wrapping_sub(start.0) < counted {
         assert!(drain.step(), "it counts as often as before");
     }
@@ -279,20 +279,4 @@ fn what_comes_before_the_slots_are_given_back_is_noticed_by_the_drain_itself() {
             }
         }
     }
-}
-
-#[test]
-fn slots_that_are_given_back_before_they_are_counted_are_found_out_and_named() {
-    if !cfg!(debug_assertions) {
-        leave_out("the steps can only be swapped with debug assertions");
-    }
-    let program = example("one_drain");
-    let mut bench = Bench::new(&program, 5);
-    let (wrong, _) = wrong(&mut bench, Meanwhile::Nothing, "swapped");
-    let first = wrong.first().expect("it is found out");
-    assert!(
-        first.moment.ends_with("changes the ring's read position"),
-        "{wrong:#?}"
-    );
-    assert_eq!(first.found[0], 5, "the batch is lost");
 }

@@ -130,13 +130,8 @@ impl<'a> Bench<'a> {
 
     /// The drain, up to where it stops itself first.
     pub fn stopped(&self) -> Traced {
-        self.stopped_as("step")
-    }
-
-    /// The same in a mode of qa/one_drain.rs.
-    pub fn stopped_as(&self, mode: &str) -> Traced {
         let mut command = self.command();
-        let child = command.arg(mode).stdout(Stdio::null()).spawn();
+        let child = command.arg("step").stdout(Stdio::null()).spawn();
         let child = child.expect("it starts");
         let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
         let stopped = WaitStatus::Stopped(pid, Signal::SIGSTOP);

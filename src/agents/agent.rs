@@ -8,12 +8,12 @@ use crate::find::scan::Scanner;
 use crate::log;
 use crate::producer::facts::Facts;
 use crate::producer::life::Life;
-use crate::shm::Broken;
 use crate::source::Source;
 use crate::source::store::StoreReader;
+use crate::state::RecordId;
+use crate::state::journal::Journal;
 use crate::state::ledger::{Books, Ledger};
 use crate::state::record::{Entry, Name};
-use crate::state::{RecordId, State};
 use crate::totals::ranges::Ranges;
 use crate::totals::windows::Windows;
 use std::os::fd::OwnedFd;
@@ -61,9 +61,6 @@ pub struct Agent {
     pub(crate) bare_since: Option<Instant>,
     /// How many places it takes and of whose, as they were counted last.
     pub(crate) places_counted: (Option<u32>, usize),
-    /// Has the next drain fail.
-    #[cfg(test)]
-    pub(crate) fails: bool,
 }
 
 impl Agent {
@@ -91,8 +88,6 @@ impl Agent {
             waits: None,
             bare_since: None,
             places_counted: (None, 0),
-            #[cfg(test)]
-            fails: false,
         }
     }
 
@@ -137,13 +132,10 @@ impl Agent {
     }
 
     /// Its producer was started: nothing is known of it yet. After a restart of the daemon what was known before is not, either.
-    pub(crate) fn started(&mut self, stamp: u64, state: Option<&State>) -> Result<(), Broken> {
+    pub(crate) fn started(&mut self, stamp: u64, journal: &mut Journal) {
         self.entry.add_start(stamp);
         self.outdate_facts();
-        match state.zip(self.record) {
-            Some((state, record)) => state.set_facts(record, None),
-            None => Ok(()),
-        }
+        journal.set_facts(self.record, None);
     }
 
     /// What is known of its process is of the one before.
@@ -211,22 +203,16 @@ impl Agent {
                 .all(|source| source.is_abandoned(now))
     }
 
-    /// Counts what a store came to that nobody writes to any more; whether the state file turned out to be broken.
-    pub(crate) fn look_at_end(
-        &mut self,
-        store: &mut StoreReader,
-        now: Now,
-        books: &mut Books,
-    ) -> bool {
+    /// Counts what a store came to that nobody writes to any more.
+    pub(crate) fn look_at_end(&mut self, store: &mut StoreReader, now: Now, books: &mut Books) {
         let (entry, windows) = (&mut self.entry, &mut self.windows);
         let mut ledger = Ledger::new(entry, windows, self.record, now, books);
         // One that is broken says nothing more.
         let _ = store.look(now.instant, &mut ledger);
-        ledger.broken
     }
 
-    /// Lets its store go after a last look; which file that was, and whether the state file turned out to be broken.
-    pub(crate) fn let_store_go(&mut self, now: Now, books: &mut Books) -> (Option<FileId>, bool) {
+    /// Lets its store go after a last look; which file that was.
+    pub(crate) fn let_store_go(&mut self, now: Now, books: &mut Books) -> Option<FileId> {
         let store = self.sources.pop();
         let (entry, windows) = (&mut self.entry, &mut self.windows);
         let mut ledger = Ledger::new(entry, windows, self.record, now, books);
@@ -235,19 +221,19 @@ impl Agent {
             store.id()
         });
         ledger.retire_store();
-        (gone, ledger.broken)
+        gone
     }
 }
 
 impl Agent {
-    /// Removes the files of rings that nobody has had for so long; whether the state file turned out to be broken.
+    /// Removes the files of rings that nobody has had for so long.
     pub(crate) fn remove_exited(
         &mut self,
         directory: &OwnedFd,
         now: Now,
         after: Duration,
         books: &mut Books,
-    ) -> bool {
+    ) {
         let (entry, windows) = (&mut self.entry, &mut self.windows);
         let mut ledger = Ledger::new(entry, windows, self.record, now, books);
         let now = now.instant;
@@ -277,6 +263,5 @@ impl Agent {
                 }
             }
         }
-        ledger.broken
     }
 }

@@ -6,7 +6,6 @@ use crate::base::clock::Now;
 use crate::error::Refusal;
 use crate::log;
 use crate::producer::presence::check_every;
-use crate::state::State;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -16,8 +15,6 @@ use std::time::{Duration, Instant};
 struct FoundOut {
     /// Files that are to be looked at anew.
     again: Vec<PathBuf>,
-    /// Whether the state file turned out to be broken.
-    broken: bool,
 }
 
 impl Agents {
@@ -69,9 +66,6 @@ impl Agents {
                 self.scanner.look_again(directory, name);
             }
         }
-        if found.broken {
-            self.give_state_up();
-        }
         if self.retry.is_some_and(|retry| now.instant >= retry) {
             self.keep_all(now.instant);
         }
@@ -113,7 +107,6 @@ impl Agents {
         if outcome.more {
             self.turns.push(owner, key);
         }
-        found.broken |= outcome.broken;
         self.asks |= agent.asks();
         self.may_wait |= agent.wants_facts();
         self.recount(key);
@@ -130,8 +123,7 @@ impl Agents {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
-        let kept = self.books.state.as_ref().zip(agent.record);
-        if let Some(entry) = kept.and_then(|(state, record)| state.entry(record)) {
+        if let Some(entry) = self.books.journal.entry(agent.record) {
             agent.entry = entry;
         }
         for source in std::mem::take(&mut agent.sources) {
@@ -143,7 +135,7 @@ impl Agents {
             }
         }
         self.agents.wake(key);
-        if let Some(Ok(retired)) = self.books.state.as_ref().map(State::retired) {
+        if let Some(retired) = self.books.journal.retired() {
             self.books.host = retired.totals;
             for agent in self.agents.values_mut() {
                 self.books.host.add(&agent.entry.account.totals);
@@ -165,9 +157,37 @@ mod tests {
     use super::*;
     use crate::config::{Config, DirectoryPattern};
     use crate::event::EventType;
-    use crate::state::StateFile;
-    use std::fs;
+    use crate::state::{State, StateFile};
+    use std::fs::{self, File};
+    use std::os::unix::fs::FileExt;
     use std::path::Path;
+    use tracing::Subscriber;
+    use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+
+    /// Fails over each line of the log that has this text: a stand-in for a defect.
+    struct FailsOver(&'static str);
+
+    impl<S: Subscriber> Layer<S> for FailsOver {
+        fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+            assert!(
+                !format!("{event:?}").contains(self.0),
+                "as the test wants it"
+            );
+        }
+    }
+
+    /// Drains, and fails in the midst of the agent that is called bad, as its ring turns out to be another one.
+    fn drain_and_fail(agents: &mut Agents, now: Instant, changes: &mut Vec<Change>, bad: &File) {
+        bad.write_all_at(&[9], 16).expect("written");
+        let fails = tracing_subscriber::registry().with(FailsOver("agent bad: its ring"));
+        tracing::subscriber::with_default(fails, || {
+            agents.drain(now, Duration::from_secs(3600), changes)
+        });
+    }
+
+    fn open(path: &Path) -> File {
+        File::options().write(true).open(path).expect("there")
+    }
 
     /// A ring of two slots, v4, with so many bytes sent in its first.
     fn ring(bytes: u64) -> Vec<u8> {
@@ -203,14 +223,23 @@ mod tests {
         agents.scan(now, long);
         agents.drain(now, long, &mut changes);
         assert_eq!(agents.host_total(EventType::TxBytes), 10);
-        for agent in agents.agents.values_mut() {
-            agent.fails = agent.name.instance == "bad";
-        }
-        agents.drain(now + Duration::from_secs(60), long, &mut changes);
-        let sent = agents.iter().map(|agent| agent.total(EventType::TxBytes));
-        assert_eq!(sent.collect::<Vec<_>>(), [5, 10]);
+        // A second ring of the agent, and an event in the first, which is drained before it.
+        let path = dirs[0].path().join("bad");
+        let first = open(&path);
+        fs::remove_file(&path).expect("there");
+        fs::write(&path, ring(5)).expect("written");
+        let later = now + Duration::from_secs(60);
+        agents.scan(later, long);
+        agents.drain(later, long, &mut changes);
         assert_eq!(agents.host_total(EventType::TxBytes), 15);
-        assert_eq!(agents.scanner().refused(), 1);
+        first
+            .write_all_at(&7_u64.to_le_bytes(), 8 * 8)
+            .expect("written");
+        first.write_all_at(&[0], 0).expect("written");
+        drain_and_fail(&mut agents, later, &mut changes, &open(&path));
+        let sent = agents.iter().map(|agent| agent.total(EventType::TxBytes));
+        assert_eq!(sent.collect::<Vec<_>>(), [5, 17]);
+        assert_eq!(agents.host_total(EventType::TxBytes), 22);
     }
 
     #[test]
@@ -220,10 +249,8 @@ mod tests {
         let long = Duration::from_secs(3600);
         let (mut now, mut changes) = (Instant::now(), Vec::new());
         agents.scan(now, long);
-        for agent in agents.agents.values_mut() {
-            agent.fails = agent.name.instance == "bad";
-        }
-        agents.drain(now, long, &mut changes);
+        let bad = open(&dir.path().join("bad"));
+        drain_and_fail(&mut agents, now, &mut changes, &bad);
         let sent = |agents: &Agents, name: &str| {
             let mut all = agents.iter();
             let agent = all.find(|agent| agent.name.instance == name);
@@ -233,9 +260,6 @@ mod tests {
         assert_eq!(all(&agents), [Some(5), Some(0), Some(5)]);
         assert_eq!(agents.host_total(EventType::TxBytes), 10);
         // It is left alone from then on, until its file is another.
-        for agent in agents.agents.values_mut() {
-            agent.fails = false;
-        }
         for _ in 0..5 {
             now += Duration::from_secs(10);
             agents.scan(now, long);

@@ -25,7 +25,6 @@ impl Agents {
             return;
         };
         let (scanner, moment) = (&self.scanner, self.clock.at(now));
-        let mut broken = false;
         for agent in self.agents.values_mut() {
             let due = |ago: Duration| ago >= after;
             let mut sources = agent.sources.iter();
@@ -36,17 +35,11 @@ impl Agents {
                 continue;
             };
             let _about = log::about(agent.name.owner);
-            if agent.remove_exited(directory, moment, after, &mut self.books) {
-                broken = true;
-                break;
-            }
+            agent.remove_exited(directory, moment, after, &mut self.books);
             if Instant::now() >= end {
                 // The rest has its turn in the next tick.
                 return;
             }
-        }
-        if broken {
-            return self.give_state_up();
         }
         self.next_removal = now + PAUSE;
     }

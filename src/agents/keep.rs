@@ -1,33 +1,20 @@
 //! What of the agents outlives the daemon, and which of them are forgotten.
 
 use super::{AgentKey, Agents, Change, Place, RETRY};
-use crate::shm::Broken;
 use crate::state::record::{self, Entry};
 use crate::state::{RecordId, Retired, State};
 use std::time::Instant;
 
 impl Agents {
-    /// Goes on without the state file, whose mapping has no pages any more.
-    pub(super) fn give_state_up(&mut self) {
-        self.lose_state("was truncated");
-    }
-
-    /// Goes on without the state file, of which something has become that is said of it; until [`Agents::move_to`].
+    /// Goes on without the state file, of which this has become; until [`Agents::move_to`].
     pub fn lose_state(&mut self, what: &str) {
-        if self.books.state.take().is_some() {
-            tracing::error!(
-                "the state file {what}; totals begin at zero after a restart of pmdanixl, unless another can be made"
-            );
-        }
-        for agent in self.agents.values_mut() {
-            agent.record = None;
-        }
+        self.books.journal.close(what);
     }
 
     /// The state that what is counted goes to, if there is one.
     #[must_use]
     pub fn state(&self) -> Option<&State> {
-        self.books.state.as_ref()
+        self.books.journal.state()
     }
 
     /// Goes on with an empty state, to which all that is known is written.
@@ -36,12 +23,12 @@ impl Agents {
             totals: self.books.host.clone(),
             full: self.books.forgotten_full,
         };
-        for agent in self.agents.values() {
+        for agent in self.agents.values_mut() {
             forgotten.totals.take_away(&agent.entry.account.totals);
+            agent.record = None;
         }
-        // A state that is broken is given up at the next drain.
-        let _ = state.set_retired(&forgotten);
-        self.books.state = Some(state);
+        self.books.journal.open(state);
+        self.books.journal.set_retired(&forgotten);
         self.keep_all(now);
     }
 
@@ -56,21 +43,21 @@ impl Agents {
 
     /// Gives an agent a record, if it has none; `false`: there is no room.
     pub(super) fn keep(&mut self, key: AgentKey, now: Instant) -> bool {
-        let (Some(state), Some(agent)) = (&mut self.books.state, self.agents.get_mut(key)) else {
+        let journal = &mut self.books.journal;
+        let Some(agent) = self.agents.get_mut(key) else {
             return true;
         };
-        if agent.record.is_some() {
+        if journal.state().is_none() || agent.record.is_some() {
             return true;
         }
-        match state.create(&agent.name, &agent.entry) {
+        match journal.create(&agent.name, &agent.entry) {
             Ok(Some(record)) => {
                 agent.record = Some(record);
-                // A state that is broken is given up at the next drain.
                 if let Some(id) = agent.id {
-                    let _ = state.set_id(record, id);
+                    journal.set_id(agent.record, id);
                 }
                 if let Some(facts) = agent.own_facts() {
-                    let _ = state.set_facts(record, Some(facts));
+                    journal.set_facts(agent.record, Some(facts));
                 }
             }
             Ok(None) => {
@@ -95,11 +82,7 @@ impl Agents {
     pub(super) fn retire(&mut self, record: Option<RecordId>, entry: &Entry) {
         let full = &mut self.books.forgotten_full;
         *full = full.saturating_add(entry.full);
-        if let Some(state) = &mut self.books.state {
-            if state.retire(record, entry) == Err(Broken) {
-                self.give_state_up();
-            }
-        }
+        self.books.journal.retire(record, entry);
     }
 
     /// Forgets an agent whose files are gone, and its name.

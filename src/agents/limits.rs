@@ -10,7 +10,6 @@ use crate::error::Refusal;
 use crate::find::scan::Found;
 use crate::log;
 use crate::producer::writer::Holder;
-use crate::shm::Broken;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::Instant;
@@ -240,11 +239,7 @@ impl Agents {
                 let id = agent.id;
                 self.gone.push(Change::Left { key, id });
             }
-            if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
-                if state.replace(record, &agent.entry) == Err(Broken) {
-                    self.give_state_up();
-                }
-            }
+            self.books.journal.commit(agent.record, &agent.entry);
         }
         // What it lets go is not kept mapped.
         self.agents.wake(key);

@@ -8,7 +8,7 @@ use crate::log;
 use crate::producer::writer;
 use crate::ring::candidate::{Access, Candidate};
 use crate::ring::commit::Commit;
-use crate::shm::{Broken, LeaseKind};
+use crate::shm::LeaseKind;
 use crate::source::Source;
 use crate::source::ring::Mode;
 use std::ffi::OsString;
@@ -115,8 +115,7 @@ impl Agents {
             .is_none_or(|before| !before.ring.is_same_file(&commit.ring))
         {
             agent.entry.account.set_bounds(&self.books.bounds);
-            // A state that is broken is given up below.
-            let _ = agent.started(self.clock.at(now).stamp, self.books.state.as_ref());
+            agent.started(self.clock.at(now).stamp, &mut self.books.journal);
             // What became of a batch in flight, of another of its rings, is found out first.
             if !agent
                 .entry
@@ -153,11 +152,7 @@ impl Agents {
             agent.entry.active = true;
         }
         agent.sources.push(source);
-        if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
-            if state.replace(record, &agent.entry) == Err(Broken) {
-                self.give_state_up();
-            }
-        }
+        self.books.journal.commit(agent.record, &agent.entry);
         self.wake(key);
     }
 

@@ -6,7 +6,6 @@ use crate::agents::agent::Agent;
 use crate::find::directory::Directory;
 use crate::find::name;
 use crate::producer::facts::kubelet;
-use crate::shm::Broken;
 use crate::state::record::{Entry, Name};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -73,11 +72,7 @@ impl Agents {
         self.by_place.remove(&Place::of(&agent.name));
         agent.name.owner = Some(owner);
         self.by_place.insert(place, key);
-        if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
-            if state.set_owner(record, owner) == Err(Broken) {
-                self.give_state_up();
-            }
-        }
+        self.books.journal.set_owner(agent.record, owner);
     }
 
     /// The agent of that place, which is in this directory, made if there is none.

@@ -39,10 +39,8 @@ impl Agents {
             if !config.proc_facts {
                 // What /proc told is not to be shown any more, also not after a restart.
                 agent.set_facts(Some(agent.facts_of_files(None)));
-                if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
-                    // A state that is broken is given up at the next drain.
-                    let _ = state.set_facts(record, agent.own_facts());
-                }
+                let journal = &mut self.books.journal;
+                journal.set_facts(agent.record, agent.own_facts());
             } else if !asked {
                 agent.ask_again();
             }
@@ -67,10 +65,7 @@ impl Agents {
             });
             if had_files && !is_to_be_found && agent.attached().next().is_none() {
                 agent.leave(Instant::now());
-                if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
-                    // A state that is broken is given up at the next drain.
-                    let _ = state.replace(record, &agent.entry);
-                }
+                self.books.journal.commit(agent.record, &agent.entry);
             }
         }
         let now = Instant::now();

@@ -14,7 +14,6 @@ use crate::find::scan::Found;
 use crate::log;
 use crate::producer::facts::Facts;
 use crate::producer::writer::Holder;
-use crate::shm::Broken;
 use crate::source::Source;
 use crate::source::store::StoreReader;
 use crate::store::{Candidate, Description, Seen, StoreId};
@@ -158,19 +157,14 @@ impl Agents {
         if let Some(seen) = seen.and_then(|seen| seen.values.as_mut()) {
             seen.updated = values.updated;
         }
-        if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
-            if state.replace(record, &agent.entry) == Err(Broken) {
-                self.give_state_up();
-            }
-        }
+        self.books.journal.commit(agent.record, &agent.entry);
     }
 
     /// Counts what an agent left that has exited.
     fn count_end(&mut self, key: AgentKey, store: &mut StoreReader, now: Instant) {
         let now = self.clock.at(now);
-        let agent = self.agents.get_mut(key);
-        if agent.is_some_and(|agent| agent.look_at_end(store, now, &mut self.books)) {
-            self.give_state_up();
+        if let Some(agent) = self.agents.get_mut(key) {
+            agent.look_at_end(store, now, &mut self.books);
         }
     }
 
@@ -250,16 +244,12 @@ impl Agents {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
-        let (gone, mut broken) = agent.let_store_go(now, &mut self.books);
-        if let Some(id) = gone {
+        if let Some(id) = agent.let_store_go(now, &mut self.books) {
             self.attached.remove(&id);
         }
-        broken |= agent.started(now.stamp, self.books.state.as_ref()) == Err(Broken);
+        agent.started(now.stamp, &mut self.books.journal);
         agent.entry.last_event = values.updated.min(now.stamp);
         agent.entry.store = seen.or_else(|| Some(Seen::nothing(store.id())));
-        if broken {
-            self.give_state_up();
-        }
     }
 
     /// `is_recent`: it was updated a short time ago.
@@ -290,13 +280,9 @@ impl Agents {
             // Nobody else will tell of which rank it is.
             agent.set_facts(Some(agent.facts_of_files(None)));
         }
-        if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
-            let kept = state.replace(record, &agent.entry);
-            let facts = agent.own_facts();
-            if kept.and_then(|()| state.set_facts(record, facts)) == Err(Broken) {
-                self.give_state_up();
-            }
-        }
+        let journal = &mut self.books.journal;
+        journal.commit(agent.record, &agent.entry);
+        journal.set_facts(agent.record, agent.own_facts());
         self.wake(key);
     }
 }

@@ -7,7 +7,6 @@ use crate::producer::facts::Facts;
 use crate::producer::holdups::Look;
 use crate::producer::survey::{self, Mappers};
 use crate::producer::writer::Writer;
-use crate::shm::Broken;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
@@ -186,7 +185,7 @@ impl Agents {
         if files().all(|(id, _)| inodes.contains(&id.ino)) || !mappers.complete {
             self.silent = mappers.silent(files().map(|(id, path)| (id.dev, id.ino, path)));
         }
-        let (mut broken, mut woken) = (false, Vec::new());
+        let mut woken = Vec::new();
         let (moment, lifetimes) = (self.clock.at(now), self.books.lifetimes);
         for (key, agent) in self.agents.iter_mut() {
             // What its owner is called was asked only with its files.
@@ -219,9 +218,7 @@ impl Agents {
             mappers.pods.name(&mut facts, agent.own_facts());
             woken.push(key);
             if agent.own_facts() != Some(&facts) {
-                if let (Some(state), Some(record)) = (&self.books.state, agent.record) {
-                    broken |= state.set_facts(record, Some(&facts)) == Err(Broken);
-                }
+                self.books.journal.set_facts(agent.record, Some(&facts));
                 agent.set_facts(Some(facts));
             }
             // It may be an instance before the next drain.
@@ -229,9 +226,6 @@ impl Agents {
         }
         for key in woken {
             self.agents.wake(key);
-        }
-        if broken {
-            self.give_state_up();
         }
     }
 }

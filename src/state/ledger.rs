@@ -5,9 +5,9 @@ use crate::base::file::FileId;
 use crate::config::Lifetimes;
 use crate::event::{Events, Totals};
 use crate::ring::commit::Commit;
-use crate::shm::Broken;
+use crate::state::RecordId;
+use crate::state::journal::Journal;
 use crate::state::record::Entry;
-use crate::state::{RecordId, State};
 use crate::store::{Seen, StoreId};
 use crate::totals::histogram::Bounds;
 use crate::totals::ranges::Ranges;
@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 /// What the accounts of all agents have in common.
 #[derive(Debug)]
 pub struct Books {
-    /// Where the entries are kept; `None`: in memory only.
-    pub state: Option<State>,
+    /// Where the entries are kept.
+    pub journal: Journal,
     /// Sums over all agents that ever were.
     pub host: Totals,
     /// How often the rings of agents that are forgotten were found full.
@@ -30,8 +30,8 @@ pub struct Books {
     pub lifetimes: Lifetimes,
     /// How often it is asked who has a file in which nothing happens.
     pub check_every: Duration,
-    /// The events of a batch, in between: a drain allocates nothing.
-    pub events: Events,
+    /// What [`Ledger::room`] gives.
+    pub room: Events,
     /// Whether the first look at everything is not over.
     pub early: bool,
     /// Whether somebody waits for what is counted.
@@ -51,8 +51,6 @@ pub struct Ledger<'a> {
     record: Option<RecordId>,
     books: &'a mut Books,
     now: Now,
-    /// Whether the state file turned out to be broken.
-    pub broken: bool,
 }
 
 impl<'a> Ledger<'a> {
@@ -70,13 +68,12 @@ impl<'a> Ledger<'a> {
             record,
             books,
             now,
-            broken: false,
         }
     }
 
-    /// Room for the events of a batch, which [`Ledger::count`] counts.
-    pub fn events(&mut self) -> &mut Events {
-        &mut self.books.events
+    /// Room for the events of a batch, which [`Ledger::apply`] takes back: a drain allocates nothing.
+    pub fn room(&mut self) -> Events {
+        std::mem::take(&mut self.books.room)
     }
 
     /// Notes that a batch is taken for counted although its ring may have been restarted since.
@@ -87,9 +84,7 @@ impl<'a> Ledger<'a> {
     /// Counts a start of the producer: what is known of the one before is not of this one.
     pub fn add_start(&mut self) {
         self.entry.add_start(self.now.stamp);
-        if let Some((state, record)) = self.kept() {
-            self.broken |= state.set_facts(record, None) == Err(Broken);
-        }
+        self.books.journal.set_facts(self.record, None);
     }
 
     /// How long silence may last.
@@ -122,32 +117,42 @@ impl<'a> Ledger<'a> {
         self.keep();
     }
 
-    /// Adds the events of a batch, for good: from here on a kill does not lose it, and a restart does not count it again.
-    /// `pending` is how many waited when the ring was looked at, and `cuts` says before which others may be missing. Of what
-    /// `is_aged` nobody knows whether it is of the last minute.
-    pub fn count(&mut self, commit: Commit, pending: u64, cuts: &[usize], is_aged: bool) {
+    /// Adds the events of a batch to the totals in memory. `pending` is how many waited when the ring was looked at, and `cuts`
+    /// says before which others may be missing. Of what `is_aged` nobody knows whether it is of the last minute.
+    pub fn apply(
+        &mut self,
+        events: Events,
+        commit: &Commit,
+        pending: u64,
+        cuts: &[usize],
+        is_aged: bool,
+    ) {
         let mut of_any_age = is_aged.then(|| Windows::new(self.now.instant));
         let windows = of_any_age.as_mut().unwrap_or(self.windows);
-        let Books { events, bounds, .. } = &*self.books;
         let (account, seconds) = (&mut self.entry.account, self.now.seconds);
         let before = self.entry.commit.map(|commit| commit.ring.id);
         if before != Some(commit.ring.id) {
             // Of another ring of the agent's.
             account.cut();
         }
-        account.count(events, cuts, bounds, seconds, windows);
+        account.count(&events, cuts, &self.books.bounds, seconds, windows);
         self.entry.add_look(pending, commit.ring.capacity);
         // Also where it was away: whoever writes it had started by then.
         (self.entry.last_event, self.entry.last_seen) = (self.now.stamp, self.now.stamp);
-        self.entry.commit = Some(commit);
-        self.keep();
-        let Books { events, host, .. } = &mut *self.books;
         // Not kept: at the next start it is added up from the entries.
-        host.add(events.totals());
+        self.books.host.add(events.totals());
         self.books.counted += events.list().len() as u64;
+        self.books.room = events;
     }
 
-    /// Takes the values of a store that has these ranges, for good, as [`Ledger::count`] takes events; whether something came
+    /// Writes that a batch, and all that was applied, is counted: from here on a kill does not lose it, and a restart does not
+    /// count it again.
+    pub fn commit(&mut self, commit: Commit) {
+        self.entry.commit = Some(commit);
+        self.keep();
+    }
+
+    /// Takes the values of a store that has these ranges, for good, as [`Ledger::apply`] and [`Ledger::commit`] take events; whether something came
     /// since the last look.
     pub fn count_store(&mut self, id: StoreId, ranges: &Ranges, values: Values) -> bool {
         let seen = match self.entry.store.take() {
@@ -211,19 +216,11 @@ impl<'a> Ledger<'a> {
             return;
         };
         commit.released = true;
-        if let Some((state, record)) = self.kept() {
-            self.broken |= state.set_released(record) == Err(Broken);
-        }
+        self.books.journal.released(self.record);
     }
 
     /// Writes the entry as it is.
     pub fn keep(&mut self) {
-        if let Some((state, record)) = self.kept() {
-            self.broken |= state.replace(record, self.entry) == Err(Broken);
-        }
-    }
-
-    fn kept(&self) -> Option<(&State, RecordId)> {
-        self.books.state.as_ref().zip(self.record)
+        self.books.journal.commit(self.record, self.entry);
     }
 }

@@ -3,9 +3,7 @@
 
 use pmdanixl::producer::facts::Facts;
 use pmdanixl::producer::writer::Writer;
-use pmdanixl::source::ring::counting::SWAPPED;
 use pmdanixl::state::record::RECORD_WORDS;
-use std::sync::atomic::Ordering;
 
 pub use pmdanixl::event::MAX_VALUE;
 pub use pmdanixl::find::name::is_instance_name;
@@ -22,9 +20,4 @@ pub fn own_container() -> [Option<String>; 2] {
     let own = own.and_then(|own| Facts::of_process(own, &mut |_| false));
     let own = own.expect("this process runs");
     ["container_id", "pod_uid"].map(|name| own.get(name).map(str::to_owned))
-}
-
-/// Has drains of this process release slots before they count the events, which is wrong: a check must find it.
-pub fn count_after_release(is_swapped: bool) {
-    SWAPPED.store(is_swapped, Ordering::Relaxed);
 }

@@ -4,7 +4,6 @@ use super::{Agent, Now};
 use crate::base::file::FileId;
 use crate::config::Lifetimes;
 use crate::producer::life::Life;
-use crate::shm::Broken;
 use crate::source::ring::RingReader;
 use crate::source::{Drained, Source};
 use crate::state::ledger::{Books, Ledger};
@@ -19,8 +18,6 @@ pub struct Outcome {
     pub gone: Vec<FileId>,
     /// Files that are to be looked at anew.
     pub again: Vec<PathBuf>,
-    /// Whether the state file turned out to be broken.
-    pub broken: bool,
     /// Whether more events wait than are taken at a time.
     pub more: bool,
     /// Whether somebody has a ring of whom it is not known whether he writes, and nothing has come for long.
@@ -45,19 +42,10 @@ impl Agent {
         windows.advance(now.instant);
         let mut ledger = Ledger::new(entry, windows, *record, now, books);
         let starts = ledger.entry.starts;
-        #[cfg(test)]
-        if self.fails {
-            // As if it failed between the commit and the totals of the host.
-            let again = ledger.entry.account.totals.clone();
-            ledger.entry.account.totals.add(&again);
-            ledger.keep();
-            panic!("as the test wants it");
-        }
         let alive = drain_sources(name, sources, &mut ledger, now, end, &mut outcome);
         let lifetimes = ledger.lifetimes();
         let active = ledger.entry.active;
         age(name, &mut ledger, alive, &outcome, now, lifetimes.retain);
-        outcome.broken = ledger.broken;
         if active && !self.entry.active {
             self.leave(now.instant);
         }
@@ -70,9 +58,7 @@ impl Agent {
         self.update_life(&now, lifetimes);
         let exited = self.state == Life::Exited;
         if std::mem::replace(&mut self.entry.exited, exited) != exited {
-            let kept = books.state.as_ref().zip(self.record);
-            let written = kept.map(|(state, record)| state.replace(record, &self.entry));
-            outcome.broken |= written == Some(Err(Broken));
+            books.journal.commit(self.record, &self.entry);
         }
         outcome
     }

@@ -3,6 +3,7 @@
 use super::super::TrackedFile;
 use super::{FULL_AGAIN, Mode, RingReader};
 use crate::error::RingFault;
+use crate::event::Events;
 use crate::log;
 use crate::producer::life::Life;
 use crate::ring::commit::{Commit, Fate, Identity, Sight};
@@ -10,12 +11,7 @@ use crate::ring::{BATCH, Ring, sparse};
 use crate::state::ledger::Ledger;
 use crate::totals::window;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
-
-/// Gives slots back before their events are counted: the wrong order, by which the crash harness shows that it would notice
-/// (qa/ring/single_step.rs). Without debug assertions it does nothing.
-pub static SWAPPED: AtomicBool = AtomicBool::new(false);
 
 /// What a batch has taken of what waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,38 +38,74 @@ impl RingReader {
         Ok(taken != Taken::Nothing)
     }
 
+    /// Counts one batch, each of its events once, whatever ends this process, pmcd or the producer, and at whatever instruction.
+    ///
+    /// The record says whether the batch is counted, and `commit` changes that in one step. What a kill leaves:
+    ///
+    /// - before `commit` has changed the record: the batch is not counted and its slots still hold it: the next start reads it;
+    /// - after that: the batch is counted, and whether its slots were released is open. The next start finds that out from the
+    ///   ring's positions and bytes (`settle`), releases them if they were not, and never reads them again;
+    /// - after `released`: nothing is open.
+    ///
+    /// Where the ring does not tell, the batch is taken for counted: rather is one lost than counted twice.
     fn consume_batch(
         &mut self,
         file: &mut TrackedFile,
         ledger: &mut Ledger,
     ) -> Result<Taken, RingFault> {
+        if let Some(taken) = self.find_waiting(file, ledger)? {
+            return Ok(taken);
+        }
+        let mut events = ledger.room();
+        let taken = self.read(&mut events, ledger.is_for_answer())?;
+        let is_aged = self.is_aged(self.pending, file, ledger);
+        let cuts = self.gaps.of(&self.commit);
+        ledger.apply(events, &self.commit, self.pending, cuts, is_aged);
+        ledger.commit(self.commit);
+        if self.release(file, ledger)? {
+            self.released(ledger);
+        }
+        self.find_gap();
+        Ok(taken)
+    }
+
+    /// Settles the batch before, if that is open, and looks how many events wait. `None`: some do.
+    fn find_waiting(
+        &mut self,
+        file: &mut TrackedFile,
+        ledger: &mut Ledger,
+    ) -> Result<Option<Taken>, RingFault> {
         self.more = false;
         let (mut read_pos, mut write_pos) = self.ring.positions()?;
-        // Also after a kill that came before the slots were known to have been given back.
+        // Also after a kill that came before the slots were known to have been released.
         let moved = read_pos != self.commit.upto || !self.commit.released;
         if moved {
             self.settle(file, ledger)?;
             (read_pos, write_pos) = self.ring.positions()?;
             if read_pos != self.commit.upto {
                 // It moves while it is looked at: more of it at the next tick.
-                return Ok(Taken::Some);
+                return Ok(Some(Taken::Some));
             }
         }
         self.pending = self.ring.between(read_pos, write_pos);
-        if read_pos == write_pos {
-            return Ok(if moved { Taken::Some } else { Taken::Nothing });
-        }
+        let nothing = if moved { Taken::Some } else { Taken::Nothing };
+        Ok((self.pending == 0).then_some(nothing))
+    }
+
+    /// Reads a batch of those that wait, by loads only, and remembers which.
+    fn read(&mut self, events: &mut Events, is_for_answer: bool) -> Result<Taken, RingFault> {
         // Before the slots are copied: a restart from here on changes it.
         let ring = self.identity()?;
         self.check_allocated(self.pending)?;
         // Not more than was checked: later events may lie in a hole.
         let limit = self.pending.min(BATCH);
         self.more = self.pending > limit;
-        // A batch that begins at 0 is the one of which it may be hard to tell whether its slots were given back in a new ring. So
+        // A batch that begins at 0 is the one of which it may be hard to tell whether its slots were released in a new ring. So
         // none ends there but one of a single event, and where the ring was half full, that waits for the next drain, by which
         // more have come; but for an answer, which has all, if it would be seen that the ring was set up anew.
-        let is_cut = limit > 1 && self.ring.between(0, read_pos + limit) == 0;
-        let batch = self.ring.take(limit - u64::from(is_cut), ledger.events())?;
+        let end = self.commit.upto + limit;
+        let is_cut = limit > 1 && self.ring.between(0, end) == 0;
+        let batch = self.ring.take(limit - u64::from(is_cut), events)?;
         if batch.from != self.commit.upto {
             return Err(RingFault::Restarted);
         }
@@ -84,33 +116,21 @@ impl RingReader {
             return Err(RingFault::Restarted);
         }
         self.commit = Commit::of(&batch, ring, false);
-        let swapped = cfg!(debug_assertions) && SWAPPED.load(Ordering::Relaxed);
-        if swapped {
-            self.release(file, ledger)?;
-        }
-        let is_aged = self.is_aged(self.pending, file, ledger);
-        ledger.count(
-            self.commit,
-            self.pending,
-            self.gaps.of(&self.commit),
-            is_aged,
-        );
-        if !swapped {
-            self.release(file, ledger)?;
-        }
         let is_busy = self.pending >= self.ring.capacity() / 2;
-        let has_time = is_busy && !(ledger.is_for_answer() && is_same);
+        let has_time = is_busy && !(is_for_answer && is_same);
         Ok(match is_cut && !has_time {
             true => Taken::AllButOne,
             false => Taken::Some,
         })
     }
 
-    /// Gives the slots of the batch that was counted back.
-    fn release(&mut self, file: &mut TrackedFile, ledger: &mut Ledger) -> Result<(), RingFault> {
+    /// Gives the slots of the batch that was counted back to the producer. `false`: it was found out what became of them, and
+    /// that is noted.
+    fn release(&mut self, file: &mut TrackedFile, ledger: &mut Ledger) -> Result<bool, RingFault> {
         let Commit { from, upto, .. } = self.commit;
         if self.ring.release(from, upto)?.is_err() {
-            return self.settle(file, ledger);
+            self.settle(file, ledger)?;
+            return Ok(false);
         }
         // A restart sets the position to 0 as well, so that there the swap may have met the new ring.
         if from == 0 {
@@ -120,20 +140,21 @@ impl RingReader {
                     let _ = self.ring.release(upto, 0);
                 }
             })?;
-            if (self.commit.from, self.commit.upto) != (from, upto) {
-                return Ok(());
-            }
-        } else {
-            self.given_back(ledger);
+            return Ok(false);
         }
-        // The producer may have filled the ring before it got these slots: from where it stood then, events are missing.
+        Ok(true)
+    }
+
+    /// The producer may have filled the ring before it got the slots of the last batch: from where it stood then, events are
+    /// missing.
+    fn find_gap(&mut self) {
+        let Commit { from, upto, .. } = self.commit;
         let (_, write_pos) = self.ring.positions().unwrap_or((upto, upto));
-        if self.ring.between(from, upto) + self.ring.between(upto, write_pos)
-            >= self.ring.capacity() - 1
-        {
+        let stood = self.ring.between(from, upto) + self.ring.between(upto, write_pos);
+        // A ring that was found to have begun anew has an empty batch.
+        if from != upto && stood >= self.ring.capacity() - 1 {
             self.gaps.add(self.ring.between(1, from));
         }
-        Ok(())
     }
 
     /// Finds out why `read_pos` is not where it was left, and goes on from there.
@@ -141,7 +162,7 @@ impl RingReader {
         let (fate, identity, read_pos) = self.fate()?;
         let upto = self.commit.upto;
         match fate {
-            Fate::Done => self.given_back(ledger),
+            Fate::Done => self.released(ledger),
             // Where that fails, the position has moved again, and the next drain looks anew.
             Fate::Release | Fate::Overtaken(_) => {
                 if fate == Fate::Release && self.commit.is_doubtful(&identity) {
@@ -152,7 +173,7 @@ impl RingReader {
                         ledger.entry.add_foreign_reads(taken);
                         ledger.keep();
                     }
-                    self.given_back(ledger);
+                    self.released(ledger);
                 }
             }
             Fate::Passed(missed) => {
@@ -195,7 +216,7 @@ impl RingReader {
     }
 
     /// The slots of the last batch are the producer's again.
-    fn given_back(&mut self, ledger: &mut Ledger) {
+    fn released(&mut self, ledger: &mut Ledger) {
         self.commit.released = true;
         ledger.released(self.commit.ring.id);
     }
@@ -257,7 +278,8 @@ impl RingReader {
         self.check_allocated(new)?;
         let limit = new.min(BATCH);
         self.more = new > limit;
-        let batch = self.ring.follow(from, limit, ledger.events())?;
+        let mut events = ledger.room();
+        let batch = self.ring.follow(from, limit, &mut events)?;
         self.commit = Commit::of(&batch, ring, true);
         let is_full = self.pending + 1 == self.ring.capacity();
         let pending = match is_full && !self.is_full_again(ledger) {
@@ -265,7 +287,9 @@ impl RingReader {
             false => self.pending,
         };
         let is_aged = self.is_aged(new, file, ledger);
-        ledger.count(self.commit, pending, self.gaps.of(&self.commit), is_aged);
+        let cuts = self.gaps.of(&self.commit);
+        ledger.apply(events, &self.commit, pending, cuts, is_aged);
+        ledger.commit(self.commit);
         if is_full {
             self.gaps.add(write_pos);
         }

@@ -1,0 +1,50 @@
+//! Whether [`super::single_step`] would notice: with its steps in each wrong order a drain loses or doubles events, and that is
+//! found. Each patch in qa/ring/wrong_orders makes one wrong order, in a copy of the sources.
+
+use super::single_step::wrong;
+use crate::support::drain::{Bench, Meanwhile};
+use crate::support::{project, run};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Copies the files that git knows, as they are now.
+fn copy_sources(to: &Path) {
+    let mut list = Command::new("git");
+    let names = run(list.arg("ls-files").current_dir(project(".")));
+    for name in names.lines() {
+        let copy = to.join(name);
+        fs::create_dir_all(copy.parent().expect("a directory")).expect("made");
+        // What was removed since is not there.
+        let _ = fs::copy(project(".").join(name), copy);
+    }
+}
+
+fn patches() -> Vec<PathBuf> {
+    let all = fs::read_dir(project("qa/ring/wrong_orders")).expect("there");
+    let mut all: Vec<_> = all.map(|entry| entry.expect("listed").path()).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn each_wrong_order_of_the_steps_of_a_drain_is_found() {
+    let patches = patches();
+    assert!(patches.len() >= 3, "{patches:?}");
+    for patch in patches {
+        let dir = tempfile::tempdir().expect("a directory");
+        copy_sources(dir.path());
+        let mut apply = Command::new("patch");
+        run(apply.args(["-p1", "-i"]).arg(&patch).current_dir(&dir));
+        // Its own, for what is built of other sources, and the same for all patches, for what is not.
+        let target = project("target/wrong_orders");
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--locked", "--example", "one_drain"]);
+        build.arg("--target-dir").arg(&target).current_dir(&dir);
+        run(&mut build);
+        let program = target.join("debug/examples/one_drain");
+        let (wrong, steps) = wrong(&mut Bench::new(&program, 5), Meanwhile::Nothing);
+        println!("{patch:?}: {steps} instructions, {wrong:#?}");
+        assert!(!wrong.is_empty(), "{patch:?} is not found");
+    }
+}
