@@ -144,8 +144,11 @@ fn an_instance_id_is_not_given_again_after_its_agent_was_forgotten() {
     for name in ["a", "b", "c", "d", "e", "f"] {
         let mut agent = ring(&home, name);
         agent.push(Kind::TxBytes, 5);
-        let shown = home.dbpmda(&format!("instance 39.0\n{FETCH}"));
-        assert!(shown.contains(&format!("name: \"{name}\"")), "{shown}");
+        // Its place is the last one's, which is free as soon as that is known to have no file.
+        wait_for(&format!("{name} is an instance"), || {
+            let shown = home.dbpmda(&format!("instance 39.0\n{FETCH}"));
+            shown.contains(&format!("name: \"{name}\"")).then_some(())
+        });
         drop(agent);
         fs::remove_file(home.ring(name)).expect("there");
     }
