@@ -1,6 +1,6 @@
 //! Modules import modules that `src/lib.rs` lists before them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -90,10 +90,10 @@ fn without_tests(code: &str) -> String {
     out + rest
 }
 
-/// The top-level modules that the code of a module `depth` levels below the crate names.
-fn imports(code: &str, depth: usize) -> BTreeSet<String> {
+/// The modules of `folder` (empty: the crate, else such as `pcp::`) that the code of a module `depth` levels below it names.
+fn imports(code: &str, folder: &str, depth: usize) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    for prefix in ["crate::".to_owned(), "super::".repeat(depth)] {
+    for prefix in [format!("crate::{folder}"), "super::".repeat(depth)] {
         for (at, _) in code.match_indices(&prefix) {
             let is_path =
                 code[..at].ends_with(|before: char| before == ':' || before.is_alphanumeric());
@@ -153,7 +153,7 @@ fn backward_imports() -> BTreeSet<(String, String, PathBuf)> {
         let own =
             place(&parts[0]).unwrap_or_else(|| panic!("{} is not listed in lib.rs", parts[0]));
         let text = fs::read_to_string(&path).expect("text");
-        for name in imports(&code(&text), parts.len()) {
+        for name in imports(&code(&text), "", parts.len()) {
             if place(&name).is_some_and(|imported| imported > own) {
                 found.insert((parts[0].to_string(), name, path.clone()));
             }
@@ -169,6 +169,38 @@ fn modules_import_only_modules_listed_before_them() {
         found.is_empty(),
         "imports of a module that lib.rs lists later: {found:#?}"
     );
+}
+
+/// The files of a folder that import each other in a circle; what is in a folder below counts for the file of its name.
+fn circle(folder: &str) -> Vec<String> {
+    let directory = source_directory().join(folder);
+    let mut files = Vec::new();
+    rust_files(&directory, &mut files);
+    let mut edges: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for path in files {
+        let inside = path.strip_prefix(&directory).expect("in the folder");
+        let inside = inside.with_extension("");
+        let parts = Vec::from_iter(inside.iter().map(|part| part.to_string_lossy()));
+        let text = fs::read_to_string(&path).expect("text");
+        let path = folder.replace('/', "::") + "::";
+        let named = imports(&code(&text), &path, parts.len());
+        edges.entry(parts[0].to_string()).or_default().extend(named);
+    }
+    // Without those that import none that is left, again and again.
+    loop {
+        let left: BTreeSet<String> = edges.keys().cloned().collect();
+        edges.retain(|own, named| named.iter().any(|name| name != own && left.contains(name)));
+        if edges.len() == left.len() {
+            return left.into_iter().collect();
+        }
+    }
+}
+
+#[test]
+fn files_of_a_folder_import_each_other_in_no_circle() {
+    for folder in ["pcp", "producer/facts"] {
+        assert_eq!(circle(folder), [""; 0], "{folder}");
+    }
 }
 
 #[test]
@@ -199,6 +231,6 @@ fn imports_are_found_in_code_only() {
         mod tests { use crate::agents; fn g() { if true {} } }
         fn h() { crate::state::open() }
     "#;
-    let found: Vec<_> = imports(&code(text), 2).into_iter().collect();
+    let found: Vec<_> = imports(&code(text), "", 2).into_iter().collect();
     assert_eq!(found, ["base", "event", "log", "ring", "shm", "state"]);
 }

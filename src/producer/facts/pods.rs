@@ -15,8 +15,6 @@ use std::path::Path;
 
 /// How many are looked at; a node has some hundreds at most, and the kubelet removes those of pods that are gone.
 const MOST: usize = 1 << 14;
-/// The longest namespace and the longest name, in bytes.
-const LONGEST: [usize; 2] = [63, 253];
 /// The labels of both.
 const LABELS: [&str; 2] = ["namespace", "pod"];
 
@@ -59,13 +57,9 @@ impl Pods {
 fn pod(directory: &OsStr) -> Option<(String, [String; 2])> {
     let mut parts = directory.to_str()?.split('_');
     let [namespace, name, uid] = [parts.next()?, parts.next()?, parts.next()?];
-    let is_name = |(name, longest): (&str, usize)| {
-        let is_of_names = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
-        (1..=longest).contains(&name.len()) && name.bytes().all(is_of_names)
-    };
-    let are_names = [namespace, name].into_iter().zip(LONGEST).all(is_name);
+    let is_whole = !namespace.is_empty() && !name.is_empty() && parts.next().is_none();
     let pod = [namespace, name].map(str::to_owned);
-    (are_names && parts.next().is_none()).then_some((kubelet::uid(uid)?, pod))
+    is_whole.then_some((kubelet::uid(uid)?, pod))
 }
 
 #[cfg(test)]
@@ -133,11 +127,6 @@ mod tests {
             format!("a_b_{UID}_"),
             format!("_b_{UID}"),
             format!("a__{UID}"),
-            format!("A_b_{UID}"),
-            format!("a_b\n_{UID}"),
-            format!("a_b\"_{UID}"),
-            format!("{}_b_{UID}", "a".repeat(64)),
-            format!("a_{}_{UID}", "b".repeat(254)),
             "a_b_2c48913c".to_owned(),
         ] {
             assert_eq!(pod(OsStr::new(&name)), None, "{name}");

@@ -35,9 +35,14 @@ impl Libraries {
             return;
         };
         let name = &path[slash + 1..];
-        if is_plugin(name) {
-            self.has_plugin = true;
-        } else if self.core.is_none() && is_core(name) {
+        let is_library = |rest: &[u8]| rest.windows(3).any(|part| part == b".so");
+        // `libplugin_UCX.so` and the like.
+        self.has_plugin |= name.strip_prefix(b"libplugin_").is_some_and(is_library);
+        // `libnixl.so`, `libnixl_build.so`, `libnixl-4f1c.so.1` and so on. Every plugin needs one of them.
+        let core = name
+            .strip_prefix(b"libnixl")
+            .filter(|rest| matches!(rest.first(), Some(b'.' | b'_' | b'-')) && is_library(rest));
+        if self.core.is_none() && core.is_some() {
             let start = path.iter().position(|&byte| byte == b'/').unwrap_or(slash);
             self.core = Some(OsStr::from_bytes(&path[start..]).into());
         }
@@ -54,21 +59,6 @@ impl Libraries {
     pub fn core(&self) -> Option<&Path> {
         self.core.as_deref()
     }
-}
-
-/// True for `libnixl.so`, `libnixl_build.so`, `libnixl-4f1c.so.1` and so on. Every plugin needs one of them.
-fn is_core(name: &[u8]) -> bool {
-    let rest = name.strip_prefix(b"libnixl");
-    rest.is_some_and(|rest| matches!(rest.first(), Some(b'.' | b'_' | b'-')) && is_library(rest))
-}
-
-/// True for `libplugin_UCX.so` and the like.
-fn is_plugin(name: &[u8]) -> bool {
-    name.strip_prefix(b"libplugin_").is_some_and(is_library)
-}
-
-fn is_library(name: &[u8]) -> bool {
-    name.windows(3).any(|part| part == b".so")
 }
 
 #[cfg(test)]
