@@ -1,33 +1,93 @@
 //! Instance ids only rise, and no id is given to a second name: archives may know it as the first one's.
 //!
 //! Within a boot an agent's record has its id, and the state file the next one. The id file (`cache_file`) is written from these.
-//! It outlives the host, and tells the ids of names that no agent has yet. `kept` says when it is read and written.
+//! It outlives the host, and tells the ids of names that no agent has yet. A disk may take its time, so that a thread of its own
+//! writes the file. The thread shares nothing with the rest.
 
+use crate::base::clock::Now;
 use crate::state::record::HIGHEST_ID;
 use cache_file::Line;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::PathBuf;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 pub mod cache_file;
-pub mod kept;
 
 /// Seconds after which a name that no agent has is left out of the file: a week.
 const MAX_AGE: u64 = 7 * 24 * 60 * 60;
+/// The file's times are brought up to date this often, so that a week is counted from when an agent was last seen.
+const SAVE_INTERVAL: Duration = Duration::from_secs(3600);
+/// The file is written no more often than this, however fast agents come and go, unless ids are to be reserved. What failed is
+/// tried again after this time.
+const PAUSE: Duration = Duration::from_secs(10);
+/// At least so many ids are reserved.
+const LEAST_AHEAD: u32 = 64;
+/// What an error in writing the file means.
+const UNWRITTEN: &str = "until it can be written, instance ids do not outlive the host";
 
-/// Ids of names that no agent has yet, and the next id.
+/// Ids of names that no agent has yet, the next id, and their file.
 #[derive(Debug, Default)]
 pub struct Ids {
+    path: PathBuf,
     names: HashMap<String, Line>,
+    /// More than any id that is known to be given.
     next: u32,
+    /// More than any id that the file says was given or is reserved.
+    reserved: u32,
+    /// True once the file was read. It is not written before.
+    is_read: bool,
+    /// True if the last reading or writing failed.
+    failed: bool,
+    /// True if there is something that the file does not say.
+    changed: bool,
+    /// True if the log says that no id is left.
+    exhausted: bool,
+    /// When the file was last written, or tried to be.
+    tried: Option<Instant>,
+    writing: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl Ids {
-    /// No names. `next` is more than any id that is known to be given.
+    /// No ids yet.
     #[must_use]
-    pub fn new(next: u32) -> Self {
+    pub fn new(path: PathBuf) -> Self {
         Self {
-            names: HashMap::new(),
-            next,
+            path,
+            ..Self::default()
+        }
+    }
+
+    /// Reads the file. `known` are the lines of the agents, and `next` is more than any id that the state file says was given.
+    pub fn begin(&mut self, known: &[Line], next: u32) {
+        self.next = next;
+        self.read(known);
+        if !self.is_read && next == 0 {
+            // What was given is not known: hardly so many were, nor so many in the minutes since this was the case before.
+            let half = HIGHEST_ID / 2;
+            let minutes = u32::try_from(Now::read().seconds / 60 % u64::from(half)).unwrap_or(0);
+            self.next = half + minutes;
+        }
+    }
+
+    /// Reads the file, unless it was read.
+    fn read(&mut self, known: &[Line]) {
+        if self.is_read {
+            return;
+        }
+        // What fails once, for want of memory or of a descriptor, may not fail again.
+        match cache_file::read(&self.path).or_else(|_| cache_file::read(&self.path)) {
+            Ok(lines) => {
+                self.learn(lines, known, Now::read().seconds);
+                self.is_read = true;
+            }
+            Err(err) => {
+                let until =
+                    "until it can be read, agents may get new instance ids, and none is saved";
+                self.note(Err(err), until);
+            }
         }
     }
 
@@ -58,28 +118,89 @@ impl Ids {
 
     /// Returns a number that was never given. `None`: all are `taken`, which has the numbers that agents have.
     pub fn draw(&mut self, taken: impl FnOnce() -> HashSet<u32>) -> Option<u32> {
-        let id = match self.next {
-            next if next <= HIGHEST_ID => next,
-            // Tens of millions of agents, or a damaged file: better a second name than no service.
-            _ => {
-                let mut taken = taken();
-                taken.extend(self.names.values().map(|line| line.id));
-                (0..=HIGHEST_ID).find(|id| !taken.contains(id))?
-            }
-        };
-        self.next = self.next.max(id + 1);
-        Some(id)
-    }
-
-    /// Gives no id below this one to a new name.
-    pub fn skip_to(&mut self, next: u32) {
-        self.next = self.next.max(next);
+        if self.next <= HIGHEST_ID {
+            self.next += 1;
+            return Some(self.next - 1);
+        }
+        // Tens of millions of agents, or a damaged file: better a second name than no service.
+        if !self.exhausted {
+            self.exhausted = true;
+            tracing::warn!(
+                "{}: no instance id is left, or the file is damaged; those of agents that are long gone are given again",
+                self.path.display()
+            );
+        }
+        let mut taken = taken();
+        taken.extend(self.names.values().map(|line| line.id));
+        (0..=HIGHEST_ID).find(|id| !taken.contains(id))
     }
 
     /// More than any id that was given.
     #[must_use]
     pub fn next(&self) -> u32 {
         self.next
+    }
+
+    /// The agents are others than they were.
+    pub fn changed(&mut self) {
+        self.changed = true;
+    }
+
+    /// Returns true if there is something to do for [`Ids::save`].
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        if let Some(writing) = &self.writing {
+            return writing.is_finished();
+        }
+        let pause = match self.failed {
+            false if self.next > self.reserved => Duration::ZERO,
+            false if !self.changed => SAVE_INTERVAL,
+            _ => PAUSE,
+        };
+        self.tried.is_none_or(|tried| tried.elapsed() >= pause)
+    }
+
+    /// Has the file written in the background, or notes how that ended. At the end, when there is no later, waits for it. `known`
+    /// are the lines of the agents, and `limit` is how many names the file may have.
+    pub fn save(&mut self, known: Vec<Line>, limit: usize, is_end: bool) {
+        if self.writing.is_some() {
+            self.written();
+            if !is_end {
+                return;
+            }
+        }
+        let Some(text) = self.text(known, limit, is_end) else {
+            return;
+        };
+        let path = self.path.clone();
+        let writing = thread::Builder::new()
+            .name("instance ids".into())
+            .spawn(move || cache_file::write(&path, &text));
+        match writing {
+            Ok(writing) => self.writing = Some(writing),
+            Err(err) => self.note(Err(err), UNWRITTEN),
+        }
+        if is_end {
+            self.written();
+        }
+    }
+
+    /// Returns what the file is to say. `None`: it cannot be read, and may say more than is known, or there is nothing to say.
+    fn text(&mut self, known: Vec<Line>, limit: usize, is_end: bool) -> Option<String> {
+        self.tried = Some(Instant::now());
+        self.read(&known);
+        self.changed = false;
+        if !self.is_read || self.next == 0 {
+            return None;
+        }
+        let lines = self.lines(known, limit, Now::read().seconds);
+        let ahead = match is_end {
+            true => 0,
+            // As many as there are names: what is written grows with what is given, not with its square.
+            false => u32::try_from(lines.len()).unwrap_or(0).max(LEAST_AHEAD),
+        };
+        self.reserved = (self.next + ahead).min(HIGHEST_ID + 1);
+        Some(cache_file::text(&lines, self.reserved))
     }
 
     /// Returns the lines for the file at `now`: those of the agents, and, up to `limit` in all, those of other names that were
@@ -93,6 +214,25 @@ impl Ids {
         others.truncate(limit.saturating_sub(known.len()));
         known.append(&mut others);
         known
+    }
+
+    /// Waits for the thread that writes the file, and notes how that ended.
+    fn written(&mut self) {
+        if let Some(writing) = self.writing.take() {
+            let panicked = |_| Err(io::Error::other("the thread that writes it panicked"));
+            self.note(writing.join().unwrap_or_else(panicked), UNWRITTEN);
+        }
+    }
+
+    /// Notes whether the file could be read or written, and logs it where that is new.
+    fn note(&mut self, done: io::Result<()>, until: &str) {
+        let path = self.path.display();
+        match &done {
+            Ok(()) if self.failed => tracing::info!("{path}: instance ids are saved again"),
+            Err(err) if !self.failed => tracing::warn!("{path}: {err}; {until}"),
+            _ => {}
+        }
+        self.failed = done.is_err();
     }
 }
 
@@ -112,8 +252,15 @@ mod tests {
         lines.collect()
     }
 
+    fn beginning(next: u32) -> Ids {
+        Ids {
+            next,
+            ..Ids::default()
+        }
+    }
+
     fn ids(file: &[(u32, u64, &str)], known: &[(u32, u64, &str)], next: u32) -> Ids {
-        let mut ids = Ids::new(next);
+        let mut ids = beginning(next);
         ids.learn(lines(file), &lines(known), NOW);
         ids
     }
@@ -150,7 +297,7 @@ mod tests {
 
     #[test]
     fn no_id_is_given_twice_by_a_file_that_is_read_late() {
-        let mut ids = Ids::new(40);
+        let mut ids = beginning(40);
         assert_eq!(give(&mut ids, "a", &[]), Some(40));
         let file = lines(&[(7, 1, "a"), (50, 1, "b"), (40, 1, "d")]);
         ids.learn(file, &lines(&[(40, 1, "a")]), NOW);
@@ -201,5 +348,32 @@ mod tests {
         let kept = ids.lines(Vec::new(), 10, NOW);
         assert_eq!(kept, lines(&[(49, NOW, "other")]));
         assert_eq!(ids.lines(Vec::new(), 10, NOW + MAX_AGE), []);
+    }
+
+    #[test]
+    fn as_many_ids_are_reserved_as_the_file_has_names() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("39.0");
+        let line = |id, name| Line {
+            id,
+            seen: Now::read().seconds,
+            name,
+        };
+        let names: Vec<Line> = (0..100).map(|id| line(id, format!("old-{id}"))).collect();
+        std::fs::write(&path, cache_file::text(&names, 100)).expect("written");
+        let mut ids = Ids::new(path.clone());
+        ids.begin(&[], 0);
+        assert_eq!(ids.give("new", HashSet::new), Some(100));
+        ids.save(vec![line(100, "new".into())], 1000, false);
+        ids.save(Vec::new(), 1000, false);
+        let begun = || {
+            let mut ids = Ids::new(path.clone());
+            ids.begin(&[], 0);
+            ids
+        };
+        assert_eq!(begun().next(), 202, "101 names, and as many reserved");
+        assert!(!ids.failed && ids.reserved == 202);
+        ids.save(vec![line(100, "new".into())], 1000, true);
+        assert_eq!(begun().next(), 101, "nothing is reserved after the end");
     }
 }

@@ -8,8 +8,7 @@ use crate::agents::{Agents, Change};
 use crate::base::clock::Now;
 use crate::config::{Config, Loaded};
 use crate::error::ConfigError;
-use crate::ids::cache_file::Line;
-use crate::ids::kept::KeptIds;
+use crate::ids::Ids;
 use crate::metrics::control::Control;
 use crate::rights::privilege::NotAllowed;
 use crate::state::StateFile;
@@ -63,7 +62,7 @@ pub struct Server {
     buckets: BucketIndoms,
     /// When the agents were looked at for the answer that is being given.
     now: Now,
-    ids: KeptIds,
+    ids: Ids,
     control: Control,
     users: HashMap<i32, u32>,
     read_config: Reader,
@@ -129,7 +128,7 @@ impl Server {
         }
         Ok(Self {
             agents: Agents::new(config),
-            ids: KeptIds::new(places.cache_path.clone()),
+            ids: Ids::new(places.cache_path.clone()),
             places,
             phase: Phase::Start,
             domain,
@@ -248,16 +247,12 @@ impl Server {
         }
         self.drain(END.drain, Agents::drain);
         self.collect(END);
-        self.save_with(KeptIds::finish);
+        self.save(true);
     }
 
-    fn save(&mut self) {
-        self.save_with(KeptIds::save);
-    }
-
-    fn save_with(&mut self, save: impl FnOnce(&mut KeptIds, Vec<Line>, usize)) {
+    fn save(&mut self, is_end: bool) {
         let (known, limit) = (self.agents.ids(Now::read()), self.agents.max_records());
-        save(&mut self.ids, known, limit);
+        self.ids.save(known, limit, is_end);
     }
 
     /// Notes the user of a client, or forgets it.

@@ -36,7 +36,8 @@ pub fn run(input: &[u8]) {
     let taken = || known.iter().map(|line| line.id).collect();
     let read = || {
         let next = known.iter().map(|line| line.id + 1).max().unwrap_or(0);
-        let mut ids = Ids::new(next);
+        let mut ids = Ids::default();
+        ids.begin(&[], next);
         ids.learn(cache_file::read(&path).expect("there"), &known, now);
         ids
     };

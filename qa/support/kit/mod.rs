@@ -283,7 +283,9 @@ impl Core {
         // What is new begins now, however long the test took to come here.
         self.now = self.now.max(Instant::now());
         let changes = agents.restore(found.state, found.records);
-        let ids = Ids::new(agents.next_id());
+        // Without a file.
+        let mut ids = Ids::default();
+        ids.begin(&[], agents.next_id());
         agents.set_next_id(ids.next());
         self.running = Some(Running {
             agents,

@@ -2,7 +2,7 @@
 
 use super::{Phase, Server};
 use crate::base::clock::Now;
-use crate::state::{self, State, StateFile};
+use crate::state::{self, Found, State, StateFile};
 use std::io;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -17,12 +17,8 @@ impl Server {
             return true;
         }
         let shown = self.places.state_path.display();
-        let taken = match self.places.state.as_ref() {
-            Ok(file) => state::boot_id().and_then(|boot| State::take(file, boot)),
-            Err(err) => Err(io::Error::new(err.kind(), err.to_string())),
-        };
         let mut changes = Vec::new();
-        match taken {
+        match take(&self.places.state) {
             Ok(None) => {
                 if self.phase == Phase::Start {
                     tracing::warn!(
@@ -104,14 +100,11 @@ impl Server {
             true => Rc::clone(&self.places.state),
             false => Rc::new(StateFile::open(&self.places.state_path)),
         };
-        let file = opened.as_ref().as_ref();
-        let file = file.map_err(|err| io::Error::new(err.kind(), err.to_string()))?;
         // What is left of our own is known here, and better.
-        if is_in_place && self.had_state {
+        if let (Ok(file), true) = (opened.as_ref(), is_in_place && self.had_state) {
             file.clear()?;
         }
-        let found = State::take(file, state::boot_id()?)?
-            .ok_or_else(|| io::Error::other("another pmdanixl holds it"))?;
+        let found = take(&opened)?.ok_or_else(|| io::Error::other("another pmdanixl holds it"))?;
         // What another has counted is not to be counted once more here.
         if !found.records.is_empty() {
             return Err(io::Error::other(
@@ -120,5 +113,13 @@ impl Server {
         }
         self.places.state = Rc::clone(&opened);
         Ok(found.state)
+    }
+}
+
+/// Takes the lock on the state file, and what it holds. `None` while another process has the lock.
+fn take(opened: &io::Result<StateFile>) -> io::Result<Option<Found>> {
+    match opened {
+        Ok(file) => State::take(file, state::boot_id()?),
+        Err(err) => Err(io::Error::new(err.kind(), err.to_string())),
     }
 }

@@ -64,7 +64,7 @@ impl Server {
                     }
                 }
                 Work::Save => {
-                    self.save();
+                    self.save(false);
                     Work::Nothing
                 }
                 Work::Nothing => Work::Nothing,
