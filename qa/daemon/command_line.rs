@@ -364,13 +364,13 @@ fn pattern_behind_a_rejected_link_is_logged_with_the_reason() {
     home.configure(&format!("[nixl]\ntelemetry_dir = {pattern:?}\n"));
     let dbpmda = home.start_dbpmda(Path::new(PMDANIXL));
     let why = format!(
-        "{pattern}: matches no directory: a symbolic link that others than root could change is on the way; configure where it leads"
+        "{pattern}: cannot be looked through: a symbolic link that others than root could change is on the way; configure where it leads"
     );
     let count = || home.log().matches(&why).count();
     wait_for("it is logged", || (count() == 1).then_some(()));
     // Each time anew, and once.
     fs::rename(&open, home.path("away")).expect("moved");
-    let gone = format!("{pattern}: matches no directory: ENOENT");
+    let gone = format!("{pattern}: cannot be looked through: ENOENT");
     wait_for("it is logged", || home.log().contains(&gone).then_some(()));
     fs::rename(home.path("away"), &open).expect("moved");
     wait_for("it is logged again", || (count() == 2).then_some(()));

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 mod expansion;
 mod walk;
-pub use expansion::{Expansion, Step};
+pub use expansion::{Expansion, Found};
 
 /// To go through a directory, which needs no right to list it.
 pub const PASS: OFlag = OFlag::O_PATH
@@ -101,12 +101,11 @@ pub fn is_configured(patterns: &[DirectoryPattern], path: &Path) -> bool {
 /// Expands the configured directories and patterns, in their order; each directory comes once, for all that is looked for there.
 /// With it comes whose it is, if a pattern matched it.
 #[must_use]
-pub fn expand(places: &Places) -> Vec<(Directory, Option<u32>)> {
-    let found = Expansion::new(places.clone()).filter_map(|step| match step {
-        Step::Found(directory, owner) => Some((directory, owner)),
-        Step::Closed(..) | Step::Nothing => None,
-    });
-    found.collect()
+pub fn expand(places: &Places) -> Vec<Found> {
+    let found = Expansion::new(places.clone()).flatten();
+    found
+        .filter(|(directory, owner)| owner.is_some() || !directory.is_matched())
+        .collect()
 }
 
 /// Whether a pattern matches no directory at the moment.

@@ -17,32 +17,7 @@ use nix::sys::stat::{Mode, SFlag, fstat};
 use nix::unistd::{Uid, User};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
-
-fn check_header(terms: &Terms, header: &Header, size: u64) -> Result<Layout, Refusal> {
-    let layout = header.check(size)?;
-    let (capacity, max_capacity) = (header.capacity, terms.max_capacity);
-    if capacity > max_capacity {
-        return Err(Refusal::TooLarge {
-            capacity,
-            max_capacity,
-        });
-    }
-    Ok(layout)
-}
-
-/// Checks all that can be known of a ring without opening the file.
-///
-/// # Errors
-/// Why the file is left alone.
-pub fn check_facts(facts: &FileFacts, owners: Option<&[u32]>) -> Result<(), Refusal> {
-    check_kind(facts, owners, Layout::fits_any(facts.size))?;
-    // Any whole number of words is let through: a later NIXL may have slots of another size, and is to be reported as such.
-    if facts.size <= HEADER_LEN as u64 || facts.size % 8 != 0 {
-        return Err(Refusal::Size { size: facts.size });
-    }
-    Ok(())
-}
+use std::os::fd::OwnedFd;
 
 /// Checks what is true of all files that are looked at: regular, with one name, of an owner whose files are taken. `ring_size`:
 /// whether it is as long as a ring or a store.
@@ -55,9 +30,7 @@ pub fn check_kind(
     ring_size: bool,
 ) -> Result<(), Refusal> {
     if facts.kind != SFlag::S_IFREG {
-        return Err(Refusal::Kind {
-            kind: kind_in_words(facts.kind),
-        });
+        return Err(Refusal::Kind);
     }
     if facts.links != 1 {
         let links = facts.links;
@@ -69,9 +42,6 @@ pub fn check_kind(
     Ok(())
 }
 
-/// What could not be done with a file that is only followed then.
-const FOR_WRITING: &str = "opened for writing";
-
 /// Opens a file and checks its header. It is opened for writing only after the header has been read and found good.
 ///
 /// # Errors
@@ -82,30 +52,29 @@ pub fn open(
     facts: &FileFacts,
     terms: &Terms,
 ) -> Result<Candidate, Refusal> {
-    check_facts(facts, terms.owners.as_deref())?;
-    let read_only = open_to_read(directory, name, facts, Layout::fits_any(facts.size))?;
-    check_header(terms, &read_header(&read_only)?, facts.size)
-        .map_err(|refusal| with_space(refusal, &read_only, facts.size))?;
-    let (mut file, mut access) = (read_only, Access::Asked);
-    if !terms.observe {
-        let writable = open_same(directory, name, facts, OFlag::O_RDWR, |errno| Refusal::Io {
-            what: FOR_WRITING,
-            errno,
-        });
-        match writable {
-            Ok(writable) => (file, access) = (writable, Access::Write),
-            Err(Refusal::Io {
-                what: FOR_WRITING,
-                errno: errno @ (Errno::EACCES | Errno::EPERM | Errno::EROFS),
-            }) => access = Access::Denied(errno),
-            Err(refusal) => return Err(refusal),
-        }
+    let ring_size = Layout::fits_any(facts.size);
+    check_kind(facts, terms.owners.as_deref(), ring_size)?;
+    // Any whole number of words is let through: a later NIXL may have slots of another size, and is to be reported as such.
+    if facts.size <= HEADER_LEN as u64 || facts.size % 8 != 0 {
+        return Err(Refusal::Size { size: facts.size });
     }
+    let read_only = open_to_read(directory, name, facts, ring_size)?;
+    check_header(&read_only, facts.size, terms)?;
+    let (file, access) = match terms.observe {
+        true => (read_only, Access::Asked),
+        false => match open_same(directory, name, facts, OFlag::O_RDWR, "opened for writing") {
+            Ok(writable) => (writable, Access::Write),
+            Err(Refusal::Io {
+                errno: errno @ (Errno::EACCES | Errno::EPERM | Errno::EROFS),
+                ..
+            }) => (read_only, Access::Denied(errno)),
+            Err(refusal) => return Err(refusal),
+        },
+    };
     // Once more, from the descriptor that will be mapped.
-    let header = read_header(&file)?;
-    let layout = check_header(terms, &header, facts.size)?;
-    if !sparse::has_room_for(&file, layout, header.pending()) {
-        let pending = header.pending();
+    let (header, layout) = check_header(&file, facts.size, terms)?;
+    let pending = header.pending();
+    if !sparse::has_room_for(&file, layout, pending) {
         return Err(Refusal::Sparse { pending });
     }
     Ok(Candidate {
@@ -117,15 +86,33 @@ pub fn open(
     })
 }
 
-/// Adds to the refusal of an unwritten header that the file does not fit into its tmpfs. The header was read: fstatfs(2) has
-/// answered for this file before.
-fn with_space(refusal: Refusal, file: &File, size: u64) -> Refusal {
-    match refusal {
+/// Reads a file's header, and checks it.
+fn check_header(file: &File, size: u64, terms: &Terms) -> Result<(Header, Layout), Refusal> {
+    let mut bytes = [0; HEADER_LEN];
+    unlocked::read_start(file, &mut bytes).map_err(|err| match err.raw_os_error() {
+        Some(errno) => Refusal::Io {
+            what: "read",
+            errno: Errno::from_raw(errno),
+        },
+        // Shorter than it was a moment ago.
+        None => Refusal::Replaced,
+    })?;
+    let header = Header::from_bytes(&bytes);
+    let layout = header.check(size).map_err(|refusal| match refusal {
+        // The header was read: fstatfs(2) has answered for this file before.
         Refusal::Uninitialised { .. } => Refusal::Uninitialised {
             full: Space::of_tmpfs(file).filter(|space| space.free < size),
         },
         refusal => refusal,
+    })?;
+    let (capacity, max_capacity) = (header.capacity, terms.max_capacity);
+    if capacity > max_capacity {
+        return Err(Refusal::TooLarge {
+            capacity,
+            max_capacity,
+        });
     }
+    Ok((header, layout))
 }
 
 /// Opens a file to look at it. `may_be_one`: whether it is known, from its name or its size, that it matters if it cannot be.
@@ -138,71 +125,43 @@ pub fn open_to_read(
     facts: &FileFacts,
     may_be_one: bool,
 ) -> Result<File, Refusal> {
-    open_same(
-        directory,
-        name,
-        facts,
-        OFlag::O_RDONLY,
-        |errno| match errno {
-            Errno::EACCES | Errno::EPERM => Refusal::NoReadAccess {
-                errno,
-                ring_size: may_be_one,
-            },
-            errno => Refusal::Io {
-                what: "opened",
-                errno,
-            },
+    let opened = open_same(directory, name, facts, OFlag::O_RDONLY, "opened");
+    opened.map_err(|refusal| match refusal {
+        Refusal::Io {
+            errno: errno @ (Errno::EACCES | Errno::EPERM),
+            ..
+        } => Refusal::NoReadAccess {
+            errno,
+            ring_size: may_be_one,
         },
-    )
+        refusal => refusal,
+    })
 }
 
-/// Opens a file and makes sure that it is the one that was looked at.
+/// Opens a file and makes sure that it is the one that was looked at. `what` the file cannot be, in an error's words.
 fn open_same(
     directory: &OwnedFd,
     name: &OsStr,
     facts: &FileFacts,
     mode: OFlag,
-    refusal: impl FnOnce(Errno) -> Refusal,
+    what: &'static str,
 ) -> Result<File, Refusal> {
     // O_NONBLOCK: a FIFO or a device put in its place meanwhile does not hold us up.
     let flags = mode | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
-    let fd = openat(directory, name, flags, Mode::empty()).map_err(refusal)?;
-    let opened = fstat(fd.as_fd()).map_err(|errno| Refusal::Io {
-        what: "looked at",
-        errno,
-    })?;
+    let fd = openat(directory, name, flags, Mode::empty());
+    let file = fd
+        .map(File::from)
+        .map_err(|errno| Refusal::Io { what, errno })?;
+    let opened = fstat(&file).map_err(|errno| Refusal::Io { what, errno })?;
     let opened = FileFacts::new(&opened);
-    let same = (opened.id, opened.size, opened.links, opened.kind)
-        == (facts.id, facts.size, facts.links, facts.kind);
-    if !same || opened.uid != facts.uid {
-        return Err(Refusal::Replaced);
-    }
-    Ok(File::from(fd))
-}
-
-fn read_header(file: &File) -> Result<Header, Refusal> {
-    let mut bytes = [0; HEADER_LEN];
-    unlocked::read_start(file, &mut bytes).map_err(|err| match err.raw_os_error() {
-        Some(errno) => Refusal::Io {
-            what: "read",
-            errno: Errno::from_raw(errno),
-        },
-        // Shorter than it was a moment ago.
-        None => Refusal::Replaced,
-    })?;
-    Ok(Header::from_bytes(&bytes))
-}
-
-fn kind_in_words(kind: SFlag) -> &'static str {
-    match kind {
-        SFlag::S_IFDIR => "directory",
-        SFlag::S_IFLNK => "symbolic link",
-        SFlag::S_IFIFO => "FIFO",
-        SFlag::S_IFSOCK => "socket",
-        SFlag::S_IFBLK => "block device",
-        SFlag::S_IFCHR => "character device",
-        _ => "special file",
-    }
+    let same = (
+        opened.id,
+        opened.size,
+        opened.links,
+        opened.kind,
+        opened.uid,
+    ) == (facts.id, facts.size, facts.links, facts.kind, facts.uid);
+    same.then_some(file).ok_or(Refusal::Replaced)
 }
 
 /// A user's name, or the number of one that has none.

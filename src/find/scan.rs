@@ -3,12 +3,11 @@
 use crate::base::file::{self, COARSE, FileFacts, FileId, is_younger_than};
 use crate::config::{Places, Terms};
 use crate::error::Refusal;
-use crate::find::directory::{self, Directory, Expansion, Holds, Step};
+use crate::find::directory::{Directory, Expansion, Holds};
 use crate::find::discover;
 use crate::log;
 use crate::ring::candidate::Candidate;
 use crate::store;
-use nix::errno::Errno;
 use rejected::{Class, Key, RejectedFiles};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -26,7 +25,7 @@ mod watched;
 /// The directories are opened and listed this often, even if their modification times stand still: a file that was not finished,
 /// or that an agent of the same name takes over, leaves them as they are.
 const PASS: Duration = Duration::from_secs(2);
-/// Where that takes long, it is left alone this many times as long, but not longer than an agent may be late.
+/// Where a listing takes long, the directory is left alone this many times as long, but not longer than an agent may be late.
 const REST: u32 = 20;
 const LONGEST_REST: Duration = Duration::from_secs(5);
 /// How long a file whose header is empty may still belong to an agent that is starting.
@@ -77,7 +76,7 @@ pub fn open(
 /// The directories that are scanned, and the rejected files in them. Of the directories that patterns match there are at most
 /// `max_directories`. Where there are more, a user takes the place of one of the user with most, provided that this user has at
 /// least two more.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Scanner {
     places: Places,
     terms: Terms,
@@ -93,11 +92,10 @@ pub struct Scanner {
     /// Number of the last pass, which opens all directories again, since their paths may lead to other ones.
     pass: u64,
     passing: Option<Pass>,
-    next_pass: Instant,
+    /// `None`: a pass is due.
+    next_pass: Option<Instant>,
     /// Number of directories for which the last pass had no room.
     left_out: u32,
-    /// Patterns that could not be expanded in the last pass, and why.
-    closed: Vec<(String, Errno)>,
     /// The cache is searched for files that are gone, behind this one. `None` after the last.
     behind: Option<Key>,
     /// True if the last scan did all that was due.
@@ -108,10 +106,7 @@ pub struct Scanner {
 #[derive(Debug)]
 struct Pass {
     expansion: Expansion,
-    /// Time that it took until now.
-    took: Duration,
     left_out: u32,
-    closed: Vec<(String, Errno)>,
 }
 
 impl Scanner {
@@ -121,29 +116,18 @@ impl Scanner {
         Self {
             places,
             terms,
-            directories: BTreeMap::new(),
-            met: 0,
-            counts: BTreeMap::new(),
-            last: PathBuf::new(),
-            rejected: RejectedFiles::default(),
-            rejections: 0,
-            pass: 0,
-            passing: None,
-            next_pass: Instant::now(),
-            left_out: 0,
-            closed: Vec::new(),
-            behind: None,
             done: true,
+            ..Self::default()
         }
     }
 
     /// Takes another configuration. The next scan begins a pass, and checks all files again.
     pub fn configure(&mut self, places: Places, terms: Terms) {
         (self.places, self.terms) = (places, terms);
-        (self.passing, self.next_pass) = (None, Instant::now());
+        (self.passing, self.next_pass) = (None, None);
         self.rejected = RejectedFiles::default();
         let directories = self.directories.values_mut();
-        directories.for_each(Watched::list_again);
+        directories.for_each(|watched| watched.modified = None);
     }
 
     /// Rejections since the start, each file and reason once.
@@ -170,20 +154,18 @@ impl Scanner {
         self.rejected.len()
     }
 
-    /// Number of directories that are open, of those for which there is no room, and of directories and patterns that cannot be
-    /// opened.
+    /// Number of directories that are open, of those for which there is no room, and of those, and patterns, that cannot be opened.
     #[must_use]
     pub fn directories(&self) -> (usize, u32, usize) {
         let all = self.directories.values();
-        let open = all.filter(|watched| watched.fd().is_some()).count();
-        let missing = self.directories.len() - open + self.closed.len();
-        (open, self.left_out, missing)
+        let open = all.filter(|watched| watched.fd.is_some()).count();
+        (open, self.left_out, self.directories.len() - open)
     }
 
     /// One of the directories, open.
     #[must_use]
     pub fn directory(&self, path: &Path) -> Option<&OwnedFd> {
-        self.directories.get(path)?.fd()
+        self.directories.get(path)?.fd.as_ref()
     }
 
     /// Opens a file that was found and checks that it is a ring or a store. A rejection is cached. `found` is brought up to date
@@ -210,7 +192,7 @@ impl Scanner {
     /// Checks a file at the next [`Scanner::scan`]: its ring is not what it was.
     pub fn look_again(&mut self, directory: &Path, name: &OsStr) {
         if let Some(watched) = self.directories.get_mut(directory) {
-            watched.look_at(name);
+            watched.named.push(name.to_owned());
         }
     }
 
@@ -261,7 +243,12 @@ impl Scanner {
                 }
             }
         }
-        let found = files.found;
+        let mut found = files.found;
+        // Of two agents of one name, that in the directory that is configured first keeps the plain name.
+        found.sort_by_cached_key(|found| {
+            let watched = self.directories.get(&found.directory.path);
+            watched.map(|watched| watched.number)
+        });
         self.forget(end);
         found
     }
@@ -281,62 +268,32 @@ impl Scanner {
 
     /// Opens all directories again until `end`, if a pass is due. Returns true unless the pass is to go on at the next scan.
     fn pass(&mut self, now: Instant, end: Instant) -> bool {
-        let Some(mut pass) = self.passing.take().or_else(|| self.begin_pass(now)) else {
+        if self.passing.is_none() && self.next_pass.is_some_and(|next| now < next) {
             return true;
-        };
-        let started = Instant::now();
-        while self.go_on(&mut pass, now) {
+        }
+        let mut pass = self.passing.take().unwrap_or_else(|| {
+            self.pass += 1;
+            Pass {
+                expansion: Expansion::new(self.places.clone()),
+                left_out: 0,
+            }
+        });
+        while let Some(step) = pass.expansion.next() {
+            if let Some((directory, owner)) = step {
+                pass.left_out += u32::from(!self.meet(directory, owner));
+            }
             if Instant::now() >= end {
-                pass.took += started.elapsed();
                 self.passing = Some(pass);
                 return false;
             }
         }
-        let took = pass.took + started.elapsed();
-        self.next_pass = now + PASS.max((took * REST).min(LONGEST_REST));
-        true
-    }
-
-    fn begin_pass(&mut self, now: Instant) -> Option<Pass> {
-        if now < self.next_pass {
-            return None;
-        }
-        self.pass += 1;
-        Some(Pass {
-            expansion: Expansion::new(self.places.clone()),
-            took: Duration::ZERO,
-            left_out: 0,
-            closed: Vec::new(),
-        })
-    }
-
-    /// Opens the next directory. Returns false if there are no more.
-    fn go_on(&mut self, pass: &mut Pass, now: Instant) -> bool {
-        match pass.expansion.next() {
-            Some(Step::Found(directory, owner)) => {
-                pass.left_out += u32::from(!self.meet(directory, owner, now));
-            }
-            Some(Step::Closed(pattern, errno)) => {
-                let closed = (pattern, errno);
-                if !self.closed.contains(&closed) {
-                    let (pattern, why) = (&closed.0, directory::why_not(errno));
-                    tracing::warn!(
-                        "{pattern}: matches no directory: {why}; no agent is found there until that is changed"
-                    );
-                }
-                pass.closed.push(closed);
-            }
-            Some(Step::Nothing) => {}
-            None => {
-                self.end_pass(pass);
-                return false;
-            }
-        }
+        self.end_pass(pass.left_out);
+        self.next_pass = Some(now + PASS);
         true
     }
 
     /// Opens a directory. Returns false if there is no room for it.
-    fn meet(&mut self, directory: Directory, owner: Option<u32>, now: Instant) -> bool {
+    fn meet(&mut self, directory: Directory, owner: Option<u32>) -> bool {
         let path = directory.path.clone();
         let known = self.directories.get(&path);
         // It may have been given to another user, or be another directory of the same name.
@@ -349,7 +306,8 @@ impl Scanner {
                 *self.counts.entry(owner).or_default() += 1;
             }
             self.met += 1;
-            let watched = Watched::new(directory, owner, self.met, now);
+            let mut watched = Watched::default();
+            (watched.directory, watched.owner, watched.number) = (directory, owner, self.met);
             self.directories.insert(path.clone(), watched);
         }
         if let Some(watched) = self.directories.get_mut(&path) {
@@ -397,8 +355,7 @@ impl Scanner {
     }
 
     /// Removes the directories that the pass did not meet.
-    fn end_pass(&mut self, pass: &mut Pass) {
-        let left_out = pass.left_out;
+    fn end_pass(&mut self, left_out: u32) {
         if left_out > 0 && self.left_out == 0 {
             let _about = log::about(None);
             tracing::warn!(
@@ -408,7 +365,6 @@ impl Scanner {
         }
         self.left_out = left_out;
         self.behind.get_or_insert_default();
-        self.closed = std::mem::take(&mut pass.closed);
         let unmet = self.directories.values();
         let unmet = unmet.filter(|watched| watched.pass != self.pass);
         let gone: Vec<PathBuf> = unmet

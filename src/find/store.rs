@@ -99,7 +99,7 @@ mod tests {
             std::fs::rename(path, path.with_extension("x")).expect("renamed");
             symlink("nixl.4242.17.0.x", path).expect("made");
         });
-        assert!(matches!(refusal, Err(Refusal::Kind { .. })), "{refusal:?}");
+        assert!(matches!(refusal, Err(Refusal::Kind)), "{refusal:?}");
         let refusal = check(|path| {
             std::fs::hard_link(path, path.with_extension("x")).expect("made");
         });

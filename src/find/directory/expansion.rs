@@ -8,7 +8,6 @@ use crate::base::file::{FileFacts, LIST};
 use crate::config::DirectoryPattern;
 use glob::Pattern;
 use nix::dir::{Dir, OwningIter, Type};
-use nix::errno::Errno;
 use nix::sys::stat::{Mode, fstat};
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -24,20 +23,13 @@ const CHUNK: usize = 1024;
 const MOST_NAMES: usize = 1 << 16;
 const ROOT: u32 = 0;
 
-/// Result of a step of an expansion.
-#[derive(Debug)]
-pub enum Step {
-    /// A directory and its owner. The owner is `None` if the configuration writes the path out, since then it is the
-    /// administrator's choice.
-    Found(Directory, Option<u32>),
-    /// A pattern whose part before the first wildcard cannot be opened, and why.
-    Closed(String, Errno),
-    /// A name that does not lead to a directory, or leads to one that was found before.
-    Nothing,
-}
+/// A directory that is configured, and its owner. The owner is `None` if the configuration writes the path out, since then it is the
+/// administrator's choice.
+pub type Found = (Directory, Option<u32>);
 
-/// All configured directories: those that are written out first, then those that patterns match. A step takes less than a
-/// millisecond.
+/// All configured directories: those that are written out first, then those that patterns match. A pattern whose part before the
+/// first wildcard cannot be opened comes itself, as a directory that cannot be opened. A step takes less than a millisecond. `None`
+/// is one that leads to no directory, or to one that was found before.
 #[derive(Debug)]
 pub struct Expansion {
     places: Places,
@@ -69,9 +61,9 @@ struct Level {
 }
 
 impl Iterator for Expansion {
-    type Item = Step;
+    type Item = Option<Found>;
 
-    fn next(&mut self) -> Option<Step> {
+    fn next(&mut self) -> Option<Self::Item> {
         let depth = self.levels.len();
         let Some(level) = self.levels.last_mut() else {
             return self.begin_pattern();
@@ -80,19 +72,19 @@ impl Iterator for Expansion {
             if !level.read(&self.components[depth - 1], &mut self.left) {
                 self.levels.pop();
             }
-            return Some(Step::Nothing);
+            return Some(None);
         };
         let below = open_below(&level.fd, &name, PASS);
         let path = level.path.join(name);
         let below = below.and_then(|fd| Level::new(fd, path, self.components.get(depth)));
         Some(match below {
-            Err(_) => Step::Nothing,
+            Err(_) => None,
             Ok(below) if depth == self.components.len() => {
                 self.found(below.path, Some(below.owner))
             }
             Ok(below) => {
                 self.levels.push(below);
-                Step::Nothing
+                None
             }
         })
     }
@@ -116,7 +108,7 @@ impl Expansion {
         }
     }
 
-    fn begin_pattern(&mut self) -> Option<Step> {
+    fn begin_pattern(&mut self) -> Option<Option<Found>> {
         let pattern = self.patterns.next()?;
         let (base, components) = split(&pattern);
         self.components = components.into_iter().map(OsStr::to_owned).collect();
@@ -132,19 +124,19 @@ impl Expansion {
         let fd = walk::pass(&base);
         Some(
             match fd.and_then(|fd| Level::new(fd, base, self.components.first())) {
-                Err(errno) => Step::Closed(pattern.path, errno),
+                Err(_) => self.found(PathBuf::from(pattern.path), None),
                 Ok(level) => {
                     self.levels.push(level);
-                    Step::Nothing
+                    None
                 }
             },
         )
     }
 
     /// A directory comes once, for all that is looked for there.
-    fn found(&mut self, path: PathBuf, owner: Option<u32>) -> Step {
+    fn found(&mut self, path: PathBuf, owner: Option<u32>) -> Option<Found> {
         if !self.met.insert(path.clone()) {
-            return Step::Nothing;
+            return None;
         }
         let holds = Holds {
             rings: is_configured(&self.places.rings, &path),
@@ -156,7 +148,7 @@ impl Expansion {
             holds,
             ..base
         };
-        Step::Found(directory, owner)
+        Some((directory, owner))
     }
 }
 
@@ -260,9 +252,7 @@ mod tests {
                 ..Places::default()
             });
             expansion.left.insert(4242, 42);
-            expansion
-                .filter(|step| matches!(step, Step::Found(..)))
-                .count()
+            expansion.flatten().count()
         };
         if !nix::unistd::geteuid().is_root() {
             println!("left out: directories of a stranger, which only root can make");

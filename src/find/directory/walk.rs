@@ -2,7 +2,7 @@
 //! other directory, and have the rings in it emptied.
 
 use super::PASS;
-use crate::base::file::LIST;
+use crate::base::file::{FileFacts, LIST};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
@@ -51,7 +51,7 @@ fn walk(path: &Path) -> nix::Result<OwnedFd> {
             Mode::empty(),
         )?;
         let stat = fstat(&next)?;
-        if kind(&stat) != SFlag::S_IFLNK {
+        if FileFacts::new(&stat).kind != SFlag::S_IFLNK {
             // What is no directory is found out by the next step.
             fd = next;
             continue;
@@ -89,10 +89,6 @@ fn components(path: &Path) -> impl Iterator<Item = OsString> {
         Component::CurDir | Component::RootDir | Component::Prefix(_) => None,
     });
     names.map(OsStr::to_owned)
-}
-
-fn kind(stat: &FileStat) -> SFlag {
-    SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits())
 }
 
 fn is_trusted(stat: &FileStat) -> bool {

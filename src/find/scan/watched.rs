@@ -25,13 +25,11 @@ const ANYWAY: Duration = Duration::from_secs(10);
 const RARELY: Duration = Duration::from_millis(6);
 /// ... but after this time at the latest.
 const WHOLE: Duration = Duration::from_secs(600);
-/// Resolution of modification times on a file system that keeps no more than whole seconds.
-const SECONDS: Duration = Duration::from_secs(2);
 /// Names that are taken from a listing at a time, in their order.
 const CHUNK: usize = 256;
 
 /// A directory between two listings, or during one.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Watched {
     /// Which one.
     pub directory: Directory,
@@ -41,27 +39,27 @@ pub struct Watched {
     pub number: u64,
     /// Number of the last pass that met it.
     pub pass: u64,
-    /// `None` if it cannot be opened, or no pass has tried yet.
-    fd: Option<OwnedFd>,
+    /// `None` if it cannot be opened.
+    pub fd: Option<OwnedFd>,
     /// Identity of the open directory.
     id: FileId,
     /// Error of the last try to open or list it.
     error: Option<Errno>,
-    /// Modification time as of the last listing, if any later change shows in it.
-    modified: Option<(i64, i64)>,
+    /// Modification time as of the last listing, if any later change shows in it. `None`: it is to be listed.
+    pub modified: Option<(i64, i64)>,
     /// Time before which it is not listed.
-    not_before: Instant,
+    not_before: Option<Instant>,
     /// Time at which it is listed even if its modification time stands still.
-    relist: Instant,
+    relist: Option<Instant>,
     /// Time from which on the next listing checks the unrelated files as well.
-    whole: Instant,
+    whole: Option<Instant>,
     listing: Option<Listing>,
     /// Number of the listing that began last.
     begun: u64,
     /// Number of the last listing that met all files.
     pub complete: u64,
     /// Names to check at the next scan, whatever is known of them.
-    named: Vec<OsString>,
+    pub named: Vec<OsString>,
 }
 
 /// A listing, which may go on in later ticks.
@@ -87,27 +85,6 @@ pub struct Files<'a> {
 }
 
 impl Watched {
-    /// A directory that is not open yet.
-    pub fn new(directory: Directory, owner: Option<u32>, number: u64, now: Instant) -> Self {
-        Self {
-            directory,
-            owner,
-            number,
-            pass: 0,
-            fd: None,
-            id: FileId::default(),
-            error: None,
-            modified: None,
-            not_before: now,
-            relist: now,
-            whole: now,
-            listing: None,
-            begun: 0,
-            complete: 0,
-            named: Vec::new(),
-        }
-    }
-
     /// Opens the directory again, since its path may lead to another one now.
     pub fn reopen(&mut self) {
         self.fd = match self.directory.open() {
@@ -122,21 +99,6 @@ impl Watched {
             self.id = id;
             (self.modified, self.listing) = (None, None);
         }
-    }
-
-    /// The open directory.
-    pub fn fd(&self) -> Option<&OwnedFd> {
-        self.fd.as_ref()
-    }
-
-    /// Lists the directory at the next scan.
-    pub fn list_again(&mut self) {
-        self.modified = None;
-    }
-
-    /// Checks a file at the next scan.
-    pub fn look_at(&mut self, name: &OsStr) {
-        self.named.push(name.to_owned());
     }
 
     /// Caches and logs why a file is rejected. Returns true if the reason is new for this file.
@@ -173,10 +135,10 @@ impl Watched {
             }
         }
         let took = listing.took + started.elapsed();
-        self.not_before = now + (took * REST).min(LONGEST_REST);
-        self.relist = now + (SELDOM * listing.count).clamp(PASS, ANYWAY);
+        self.not_before = Some(now + (took * REST).min(LONGEST_REST));
+        self.relist = Some(now + (SELDOM * listing.count).clamp(PASS, ANYWAY));
         if listing.is_whole {
-            self.whole = now + (RARELY * listing.count).min(WHOLE);
+            self.whole = Some(now + (RARELY * listing.count).min(WHOLE));
         }
         true
     }
@@ -184,15 +146,15 @@ impl Watched {
     /// Begins to list the directory if it is time.
     fn begin_listing(&mut self, now: Instant) -> Option<Listing> {
         let modified = self.stat()?.modified;
-        let is_due = now >= self.relist || Some(modified) != self.modified;
-        if now < self.not_before || !is_due {
+        let is_past = |time: Option<Instant>| time.is_none_or(|time| now >= time);
+        let is_due = is_past(self.relist) || Some(modified) != self.modified;
+        if !is_past(self.not_before) || !is_due {
             return None;
         }
         // Noted before the listing, since files may come during it. The kernel's clock for this is coarse: a time that is younger
         // than its ticks may stand for what comes after the listing as well.
-        let tick = if modified.1 == 0 { SECONDS } else { COARSE };
-        self.modified = Some(modified).filter(|&time| !is_younger_than(time, tick));
-        match Dir::openat(self.fd()?, ".", LIST, Mode::empty()) {
+        self.modified = Some(modified).filter(|&time| !is_younger_than(time, COARSE));
+        match Dir::openat(self.fd.as_ref()?, ".", LIST, Mode::empty()) {
             Ok(dir) => {
                 if self.error.take().is_some() {
                     let path = self.directory.path.display();
@@ -201,7 +163,7 @@ impl Watched {
                 self.begun += 1;
                 Some(Listing {
                     names: dir.into_iter(),
-                    is_whole: now >= self.whole,
+                    is_whole: is_past(self.whole),
                     count: 0,
                     took: Duration::ZERO,
                 })
@@ -263,7 +225,7 @@ impl Watched {
 
     /// Adds a file to those that were found, unless it has an agent, is known as rejected, or is gone again.
     fn check(&mut self, name: OsString, files: &mut Files) {
-        let Some(Ok(facts)) = self.fd().map(|fd| file::facts(fd, &name)) else {
+        let Some(Ok(facts)) = self.fd.as_ref().map(|fd| file::facts(fd, &name)) else {
             return;
         };
         let is_known = files.attached.contains(&facts.id)
@@ -280,7 +242,7 @@ impl Watched {
     }
 
     fn stat(&self) -> Option<FileFacts> {
-        let stat = fstat(self.fd()?).ok()?;
+        let stat = fstat(self.fd.as_ref()?).ok()?;
         Some(FileFacts::new(&stat))
     }
 }
