@@ -43,8 +43,6 @@ pub struct Ids {
     failed: bool,
     /// True if there is something that the file does not say.
     changed: bool,
-    /// True if the log says that no id is left.
-    exhausted: bool,
     /// When the file was last written, or tried to be.
     tried: Option<Instant>,
     writing: Option<JoinHandle<io::Result<()>>>,
@@ -123,13 +121,10 @@ impl Ids {
             return Some(self.next - 1);
         }
         // Tens of millions of agents, or a damaged file: better a second name than no service.
-        if !self.exhausted {
-            self.exhausted = true;
-            tracing::warn!(
-                "{}: no instance id is left, or the file is damaged; those of agents that are long gone are given again",
-                self.path.display()
-            );
-        }
+        tracing::warn!(
+            "{}: no instance id is left, or the file is damaged; those of agents that are long gone are given again",
+            self.path.display()
+        );
         let mut taken = taken();
         taken.extend(self.names.values().map(|line| line.id));
         (0..=HIGHEST_ID).find(|id| !taken.contains(id))

@@ -152,7 +152,7 @@ fn a_file_that_says_that_all_are_given_costs_no_agent_its_place_and_it_is_said()
     given.sort_unstable();
     assert_eq!(given, [1, 2], "0 is known to be x's");
     let said = "no instance id is left, or the file is damaged";
-    assert!(pmcd.log().matches(said).count() == 1);
+    assert!(pmcd.log().contains(said));
 }
 
 /// Ids, names and counts of the ranges of a's transfers, as `pminfo -f` shows them.

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 mod expansion;
 mod walk;
-pub use expansion::{Expansion, Found};
+pub use expansion::{Expanded, Expansion};
 
 /// To go through a directory, which needs no right to list it.
 pub const PASS: OFlag = OFlag::O_PATH
@@ -101,7 +101,7 @@ pub fn is_configured(patterns: &[DirectoryPattern], path: &Path) -> bool {
 /// Expands the configured directories and patterns, in their order; each directory comes once, for all that is looked for there.
 /// With it comes whose it is, if a pattern matched it.
 #[must_use]
-pub fn expand(places: &Places) -> Vec<Found> {
+pub fn expand(places: &Places) -> Vec<Expanded> {
     let found = Expansion::new(places.clone()).flatten();
     found
         .filter(|(directory, owner)| owner.is_some() || !directory.is_matched())

@@ -204,10 +204,18 @@ impl Scanner {
         facts: &FileFacts,
         refusal: Refusal,
     ) {
-        if let Some(watched) = self.directories.get_mut(directory) {
-            let is_new = watched.reject(name, facts, &refusal, &mut self.rejected);
-            self.rejections += u64::from(is_new);
+        let Some(watched) = self.directories.get_mut(directory) else {
+            return;
+        };
+        if is_starting(facts, &refusal) {
+            // Its header does not change the directory when it comes.
+            watched.modified = None;
         }
+        let (number, path) = (watched.number, directory.join(name));
+        let is_new = self
+            .rejected
+            .reject(number, &path, facts, &refusal, watched.begun);
+        self.rejections += u64::from(is_new);
     }
 
     /// Removes a file from the cache: it has an agent now.

@@ -37,7 +37,7 @@ pub struct Line {
 /// # Errors
 /// It cannot be read.
 pub fn read(path: &Path) -> io::Result<Vec<Line>> {
-    let file = match open(path, OpenOptions::new().read(true)) {
+    let file = match open(path) {
         Err(err) if err.kind() == NotFound => return Ok(Vec::new()),
         file => file?,
     };
@@ -53,10 +53,11 @@ pub fn read(path: &Path) -> io::Result<Vec<Line>> {
 }
 
 /// Opens the file: the directory belongs to PCP's user, and no link and no FIFO of its may lead root astray, or hold it up.
-fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+fn open(path: &Path) -> io::Result<File> {
     const NO_FILE: &str = "it is no regular file of one name; remove it";
-    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC);
-    let file = options.open(path).map_err(|err| match err.raw_os_error() {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let file = file.map_err(|err| match err.raw_os_error() {
         Some(libc::ELOOP | libc::ENXIO | libc::EISDIR) => io::Error::other(NO_FILE),
         _ => err,
     })?;
@@ -80,8 +81,9 @@ pub fn write(path: &Path, text: &str) -> io::Result<()> {
         Err(err) if err.kind() != NotFound => return Err(err),
         _ => {}
     }
-    let mut options = OpenOptions::new();
-    let mut file = open(&beside, options.write(true).create_new(true).mode(0o644))?;
+    // O_EXCL: neither a link nor a FIFO that is put there is opened.
+    let mut new = OpenOptions::new();
+    let mut file = new.write(true).create_new(true).mode(0o644).open(&beside)?;
     let replaced = file
         .write_all(text.as_bytes())
         // The name is not to come before the bytes, were the host to stop.

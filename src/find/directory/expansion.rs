@@ -25,16 +25,16 @@ const ROOT: u32 = 0;
 
 /// A directory that is configured, and its owner. The owner is `None` if the configuration writes the path out, since then it is the
 /// administrator's choice.
-pub type Found = (Directory, Option<u32>);
+pub type Expanded = (Directory, Option<u32>);
 
 /// All configured directories: those that are written out first, then those that patterns match. A pattern whose part before the
 /// first wildcard cannot be opened comes itself, as a directory that cannot be opened. A step takes less than a millisecond. `None`
 /// is one that leads to no directory, or to one that was found before.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Expansion {
     places: Places,
     patterns: IntoIter<DirectoryPattern>,
-    /// What the present pattern writes out, and its label.
+    /// Label of the present pattern, and what it writes out.
     base: Directory,
     /// The other components of the present pattern.
     components: Vec<OsString>,
@@ -61,7 +61,7 @@ struct Level {
 }
 
 impl Iterator for Expansion {
-    type Item = Option<Found>;
+    type Item = Option<Expanded>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let depth = self.levels.len();
@@ -100,41 +100,30 @@ impl Expansion {
         Self {
             places,
             patterns: patterns.into_iter(),
-            base: Directory::default(),
-            components: Vec::new(),
-            levels: Vec::new(),
-            met: HashSet::new(),
-            left: HashMap::new(),
+            ..Self::default()
         }
     }
 
-    fn begin_pattern(&mut self) -> Option<Option<Found>> {
+    fn begin_pattern(&mut self) -> Option<Option<Expanded>> {
         let pattern = self.patterns.next()?;
         let (base, components) = split(&pattern);
         self.components = components.into_iter().map(OsStr::to_owned).collect();
-        self.base = Directory {
-            path: base.clone(),
-            label: pattern.label.clone(),
-            holds: Holds::default(),
-            base: base.clone(),
-        };
+        (self.base.base, self.base.label) = (base.clone(), pattern.label);
         if self.components.is_empty() {
             return Some(self.found(base, None));
         }
-        let fd = walk::pass(&base);
-        Some(
-            match fd.and_then(|fd| Level::new(fd, base, self.components.first())) {
-                Err(_) => self.found(PathBuf::from(pattern.path), None),
-                Ok(level) => {
-                    self.levels.push(level);
-                    None
-                }
-            },
-        )
+        let level = walk::pass(&base).and_then(|fd| Level::new(fd, base, self.components.first()));
+        Some(match level {
+            Err(_) => self.found(PathBuf::from(pattern.path), None),
+            Ok(level) => {
+                self.levels.push(level);
+                None
+            }
+        })
     }
 
     /// A directory comes once, for all that is looked for there.
-    fn found(&mut self, path: PathBuf, owner: Option<u32>) -> Option<Found> {
+    fn found(&mut self, path: PathBuf, owner: Option<u32>) -> Option<Expanded> {
         if !self.met.insert(path.clone()) {
             return None;
         }

@@ -1,9 +1,8 @@
 //! One telemetry directory. A listing finds files that are new or changed, and rejected ones whose reason may have gone.
 
 use super::rejected::RejectedFiles;
-use super::{Found, LONGEST_REST, PASS, REST, is_starting};
+use super::{Found, LONGEST_REST, PASS, REST};
 use crate::base::file::{self, COARSE, FileFacts, FileId, LIST, is_younger_than};
-use crate::error::Refusal;
 use crate::find::directory::{self, Directory};
 use crate::log;
 use crate::store::is_owner_lock;
@@ -55,7 +54,7 @@ pub struct Watched {
     whole: Option<Instant>,
     listing: Option<Listing>,
     /// Number of the listing that began last.
-    begun: u64,
+    pub begun: u64,
     /// Number of the last listing that met all files.
     pub complete: u64,
     /// Names to check at the next scan, whatever is known of them.
@@ -99,22 +98,6 @@ impl Watched {
             self.id = id;
             (self.modified, self.listing) = (None, None);
         }
-    }
-
-    /// Caches and logs why a file is rejected. Returns true if the reason is new for this file.
-    pub fn reject(
-        &mut self,
-        name: &OsStr,
-        facts: &FileFacts,
-        refusal: &Refusal,
-        rejected: &mut RejectedFiles,
-    ) -> bool {
-        if is_starting(facts, refusal) {
-            // Its header does not change the directory when it comes.
-            self.modified = None;
-        }
-        let path = self.directory.path.join(name);
-        rejected.reject(self.number, &path, facts, refusal, self.begun)
     }
 
     /// Lists the directory until `end` if a listing is due. Returns true unless the listing is to go on at the next scan.
