@@ -242,7 +242,7 @@ impl Scanner {
             rejected: &mut self.rejected,
             found: Vec::new(),
         };
-        let last = self.last.clone();
+        let last = std::mem::take(&mut self.last);
         'turns: for turn in [(Excluded(&last), Unbounded), (Unbounded, Included(&last))] {
             for (path, watched) in self.directories.range_mut::<PathBuf, _>(turn) {
                 if !watched.look(now, end, &mut files) {
