@@ -10,7 +10,9 @@ use crate::ring::candidate::{Access, Candidate};
 use crate::ring::layout::HEADER_LEN;
 use crate::shm::{self, LeaseKind, unlocked};
 use crate::store;
+use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::fs;
 use std::path::Path;
 
 /// Returns the line of a file and counts it: `ring v4, 4096 events, 12 pending, written by pid 4242 (python3) user dynamo`.
@@ -87,7 +89,7 @@ fn ring(
     if candidate.access != Access::Asked {
         let agents = writers.iter().filter(|mapper| mapper.is_agent());
         let agents: Vec<Writer> = agents.map(|mapper| mapper.process).collect();
-        if ancestors::are_related(&agents) == Some(false) {
+        if ancestors::are_related(&agents) == Some(false) && !are_forked(&agents) {
             verdict.problems += 1;
             text.push_str(
                 ": several processes must not use one ring; give each agent a name or a directory of its own, and end other programs that drain it",
@@ -115,6 +117,19 @@ fn ring(
     verdict.rings += 1;
     verdict.wanted += usize::from(pending > 0 || !writers.is_empty());
     text
+}
+
+/// True if these processes were forked from one, which may have ended: they have its stack where it had it. That of a program that
+/// is started lies at random.
+fn are_forked(processes: &[Writer]) -> bool {
+    let stack = |process: &Writer| {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", process.pid)).ok()?;
+        // Field 28 (proc_pid_stat(5)), of which the third is the first behind the name; 0 is shown to who may not see it.
+        let start = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(25)?;
+        start.parse::<u64>().ok().filter(|&start| start != 0)
+    };
+    let stacks: Option<HashSet<u64>> = processes.iter().map(stack).collect();
+    stacks.is_some_and(|stacks| stacks.len() == 1)
 }
 
 /// True if no event was ever written to a ring.
