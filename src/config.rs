@@ -74,11 +74,11 @@ pub struct Config {
     pub remove_exited_after: Option<Duration>,
     /// True if /proc is read for the processes that write to rings.
     pub proc_facts: bool,
+    /// Of 0.1.0: ignored, with a warning.
+    pub containers: bool,
     /// Where the kubelet has the logs of pods, by which pods have their names.
     #[serde(deserialize_with = "value::path")]
     pub pod_logs: PathBuf,
-    /// Of 0.1.0: ignored, with a warning.
-    pub containers: bool,
 }
 
 impl Config {
@@ -129,7 +129,7 @@ impl Default for Config {
             bounds: Bounds::latency(),
             max_agents: 4096,
             max_capacity: MAX_CAPACITY,
-            max_directories: MAX_DIRECTORIES,
+            max_directories: 1024,
             owners: None,
             observe: false,
             remove_exited_after: None,
@@ -151,15 +151,12 @@ pub struct Places {
     pub most: usize,
 }
 
-/// The same, where nothing else is wanted.
-pub const MAX_DIRECTORIES: usize = 1024;
-
 impl Default for Places {
     fn default() -> Self {
         Self {
             rings: Vec::new(),
             stores: Vec::new(),
-            most: MAX_DIRECTORIES,
+            most: Config::default().max_directories,
         }
     }
 }
@@ -181,11 +178,7 @@ pub const MAX_CAPACITY: u64 = 1 << 22;
 
 impl Default for Terms {
     fn default() -> Self {
-        Self {
-            owners: None,
-            observe: false,
-            max_capacity: MAX_CAPACITY,
-        }
+        Config::default().terms()
     }
 }
 

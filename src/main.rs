@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 
 fn main() -> ExitCode {
-    let options = match options::parse(std::env::args_os()) {
+    let options = match options::parse(Path::new(""), std::env::args_os()) {
         Ok(options) => options,
         Err(err) => {
             return complain(&format!("{err}\n\n{}", options::USAGE));
@@ -74,6 +74,7 @@ fn print(text: &str) -> Result<ExitCode, Box<dyn Error>> {
 
 fn run_check(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     shm::guard_against_sigbus()?;
+    raise_descriptor_limit();
     let conf = PcpConf::read();
     let source = ConfigSource::new(options, &conf);
     let own = own_places(&conf, &source);

@@ -118,7 +118,7 @@ fn read(process: Writer, at: At) -> io::Result<Setup> {
     let words = line.strip_suffix(b"\0").unwrap_or(&line);
     let words = words.split(|&byte| byte == 0);
     let words = words.map(|word| OsString::from(OsStr::from_bytes(word)));
-    let options = options::parse_in(&fs::read_link(format!("{proc}/cwd"))?, words);
+    let options = options::parse(&fs::read_link(format!("{proc}/cwd"))?, words);
     let options = options.map_err(io::Error::other)?;
     if !process.is_running() {
         return Err(ErrorKind::NotFound.into());

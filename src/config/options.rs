@@ -58,19 +58,11 @@ pub struct Options {
     pub standard: Vec<CString>,
 }
 
-/// Reads a command line, the program's name first.
-///
-/// # Errors
-/// An option that there is not, or one whose value is missing or wrong.
-pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Options, lexopt::Error> {
-    parse_in(Path::new(""), args)
-}
-
 /// Reads the command line of a process with this working directory, the program's name first; "" is that of this process.
 ///
 /// # Errors
-/// As [`parse`].
-pub fn parse_in(
+/// An option that there is not, or one whose value is missing or wrong.
+pub fn parse(
     directory: &Path,
     args: impl IntoIterator<Item = OsString>,
 ) -> Result<Options, lexopt::Error> {
@@ -123,7 +115,7 @@ mod tests {
     use super::*;
 
     fn parsed(line: &str) -> Result<Options, String> {
-        parse(line.split(' ').map(OsString::from)).map_err(|err| err.to_string())
+        parse(Path::new(""), line.split(' ').map(OsString::from)).map_err(|err| err.to_string())
     }
 
     #[test]
@@ -151,7 +143,7 @@ mod tests {
     fn relative_file_is_below_the_working_directory() {
         let config = |directory: &str, file: &str| {
             let line = ["pmdanixl", "-c", file].map(OsString::from);
-            parse_in(Path::new(directory), line).expect("good").config
+            parse(Path::new(directory), line).expect("good").config
         };
         assert_eq!(config("/etc", "./a/b"), Some("/etc/a/b".into()));
         assert_eq!(config("/etc", "/a"), Some("/a".into()));

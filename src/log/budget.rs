@@ -8,8 +8,8 @@ use tracing::Level;
 
 /// Lines in a minute: about one user's files, and about nobody's files of each level.
 const LINES: u32 = 60;
-/// Users that have a budget of their own; nothing is logged about files of others.
-const MOST_USERS: usize = 1024;
+/// Users that have a budget of their own, and levels; nothing is logged about files of other users.
+const MOST_KINDS: usize = 1024;
 /// Bytes of all lines of one run, of those about files, and of those about one user's files.
 pub const MAX_BYTES: u64 = 16 << 20;
 const MAX_BYTES_OF_FILES: u64 = 8 << 20;
@@ -36,9 +36,16 @@ pub enum Fate {
     Full,
 }
 
-/// What was logged about one user's files.
+/// What a line counts for: the daemon itself at a level, or one user's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    Own(Level),
+    User(u32),
+}
+
+/// What was logged of a kind.
 #[derive(Debug, Default)]
-struct User {
+struct Count {
     /// In this minute.
     lines: u32,
     bytes: u64,
@@ -48,9 +55,7 @@ struct User {
 #[derive(Debug, Default)]
 pub struct Budget {
     minute: i64,
-    /// Lines of this minute about nobody's files.
-    own: HashMap<Level, u32>,
-    users: HashMap<u32, User>,
+    counts: HashMap<Kind, Count>,
     bytes: u64,
     bytes_of_files: u64,
     left_out: u64,
@@ -68,64 +73,54 @@ impl Budget {
     pub fn add(&mut self, line: &Line, bytes: usize) {
         let bytes = bytes as u64;
         self.bytes += bytes;
-        if let Some(user) = line.about.and_then(|uid| self.users.get_mut(&uid)) {
-            user.bytes += bytes;
-            self.bytes_of_files += bytes;
-        }
+        self.bytes_of_files += line.about.map_or(0, |_| bytes);
+        self.counts.entry(line.kind()).or_default().bytes += bytes;
     }
 
     /// What is to be done with a line.
     pub fn judge(&mut self, line: &Line) -> Fate {
         if self.minute != line.minute {
             self.minute = line.minute;
-            self.own.clear();
-            self.users.values_mut().for_each(|user| user.lines = 0);
+            self.counts.values_mut().for_each(|count| count.lines = 0);
         }
-        let fate = self.judge_line(line);
-        let user = line.about.and_then(|uid| self.users.get(&uid));
+        let kind = line.kind();
+        let is_file = line.about.is_some();
+        let has_room =
+            !is_file || self.counts.len() < MOST_KINDS || self.counts.contains_key(&kind);
+        let mut count = Count::default();
+        let count = match has_room {
+            true => self.counts.entry(kind).or_default(),
+            false => &mut count,
+        };
+        count.lines = count.lines.saturating_add(1);
         let is_full = self.bytes >= MAX_BYTES
-            || user.is_some_and(|user| {
-                user.bytes >= MAX_BYTES_OF_USER || self.bytes_of_files >= MAX_BYTES_OF_FILES
-            });
-        let fate = match fate {
-            Fate::LeftOut => Fate::LeftOut,
+            || is_file
+                && (count.bytes >= MAX_BYTES_OF_USER || self.bytes_of_files >= MAX_BYTES_OF_FILES);
+        // Errors are few, and want something done.
+        let is_error = kind == Kind::Own(Level::ERROR);
+        let fate = match count.lines {
+            lines if !has_room || lines > LINES && !is_error => Fate::LeftOut,
             _ if is_full && self.is_full => Fate::LeftOut,
             _ if is_full => Fate::Full,
-            fate => fate,
+            LINES if !is_error => Fate::Last(format!(
+                "further lines{} are not logged in this minute",
+                match kind {
+                    Kind::Own(_) => " like these".into(),
+                    Kind::User(super::ANYBODY) => " about files".into(),
+                    Kind::User(uid) => format!(" about files of user {uid}"),
+                }
+            )),
+            _ => Fate::Written,
         };
         self.is_full |= fate == Fate::Full;
         self.left_out += u64::from(matches!(fate, Fate::LeftOut | Fate::Full));
         fate
     }
+}
 
-    /// What is to be done with a line as far as the minute's lines say.
-    fn judge_line(&mut self, line: &Line) -> Fate {
-        let (lines, whose) = match line.about {
-            // Errors are few, and want something done.
-            None if line.level == Level::ERROR => return Fate::Written,
-            None => (
-                self.own.entry(line.level).or_default(),
-                " like these".into(),
-            ),
-            Some(uid) => {
-                if self.users.len() >= MOST_USERS && !self.users.contains_key(&uid) {
-                    return Fate::LeftOut;
-                }
-                let whose = match uid {
-                    super::ANYBODY => " about files".into(),
-                    uid => format!(" about files of user {uid}"),
-                };
-                (&mut self.users.entry(uid).or_default().lines, whose)
-            }
-        };
-        *lines = lines.saturating_add(1);
-        match *lines {
-            line if line < LINES => Fate::Written,
-            LINES => Fate::Last(format!(
-                "further lines{whose} are not logged in this minute"
-            )),
-            _ => Fate::LeftOut,
-        }
+impl Line {
+    fn kind(&self) -> Kind {
+        self.about.map_or(Kind::Own(self.level), Kind::User)
     }
 }
 
@@ -176,7 +171,8 @@ mod tests {
         // Of more users than are known nothing is logged.
         let all = 3..3000_u32;
         let logged = all.filter(|&uid| written(&mut budget, &of(uid, 8), 1).0 == 1);
-        assert_eq!(logged.count(), MOST_USERS - 2);
+        // Two are known, and a level.
+        assert_eq!(logged.count(), MOST_KINDS - 3);
     }
 
     #[test]

@@ -3,12 +3,16 @@
 use pmdanixl::config::options::{USAGE, parse};
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 
 /// The input is the arguments behind the program's name, each ended by a NUL as in `/proc/PID/cmdline`.
 pub fn run(input: &[u8]) {
     let arguments = input.split(|&byte| byte == 0);
     let arguments = arguments.map(|argument| OsStr::from_bytes(argument).to_owned());
-    let options = match parse(std::iter::once("pmdanixl".into()).chain(arguments)) {
+    let options = match parse(
+        Path::new(""),
+        std::iter::once("pmdanixl".into()).chain(arguments),
+    ) {
         Ok(options) => options,
         Err(err) => return assert!(!err.to_string().is_empty()),
     };
@@ -25,6 +29,9 @@ pub fn run(input: &[u8]) {
     }
     // It says the same once more. A value that begins with a dash is one all the same.
     let again = options.standard.iter().cloned();
-    let again = parse(again.map(|argument| OsString::from_vec(argument.into_bytes())));
+    let again = parse(
+        Path::new(""),
+        again.map(|argument| OsString::from_vec(argument.into_bytes())),
+    );
     assert_eq!(again.expect("good before").standard, options.standard);
 }
