@@ -9,11 +9,8 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Only regular files are opened.
-    #[error("is a {kind}, not a regular file")]
-    Kind {
-        /// What it is, in words.
-        kind: &'static str,
-    },
+    #[error("is not a regular file; symbolic links are not followed")]
+    Kind,
     /// A file with two names may be somebody else's file.
     #[error("has {links} hard links, and a ring or a store has one; remove the others")]
     Links {
@@ -216,7 +213,7 @@ impl Refusal {
             }
             _ => !matches!(
                 self,
-                Refusal::Kind { .. }
+                Refusal::Kind
                     | Refusal::Owner { .. }
                     | Refusal::Size { .. }
                     | Refusal::Blank { .. }
