@@ -26,6 +26,7 @@ mod absent;
 mod daemon;
 mod file;
 mod full;
+mod release;
 mod silent;
 
 /// Time for a piece of the scan, which has as many as it takes.
@@ -93,8 +94,8 @@ pub fn run(
     let mut holdups = Holdups::default();
     let processes = holdups.look(|avoided| {
         Look::begin("survey", move |at| {
-            let mut mappers = Mappers::read(&HashSet::new(), None, &avoided, at);
-            let nixl = Users::read(&mut mappers, &avoided, at);
+            let mappers = Mappers::read(&HashSet::new(), None, &avoided, at);
+            let nixl = Users::read(&mappers, &avoided, at);
             (mappers, nixl)
         })
     })?;

@@ -4,7 +4,7 @@
 //! was forked after a backend was loaded, cannot be told from one whose telemetry is off; the environment says which is more
 //! likely.
 
-use crate::check::as_root;
+use crate::check::{as_root, release};
 use crate::find::directory::Directory;
 use crate::find::discover;
 use crate::find::name;
@@ -18,13 +18,15 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::iter::{empty, once};
+use std::iter::once;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Bytes of an environment that are read: more than a process can be started with (execve(2)).
 const ENVIRON: u64 = 8 << 20;
+/// The first release of NIXL, major and minor, that writes telemetry by `capture_telemetry` alone.
+const CAPTURES: (u32, u32) = (1, 4);
 
 /// Processes that have a NIXL backend loaded, as far as /proc may be read.
 #[derive(Debug, Default)]
@@ -41,8 +43,7 @@ struct User {
     uid: u32,
     /// Title or program, without arguments.
     command: String,
-    /// The engine that the command line of the process or of an ancestor names.
-    is_vllm: bool,
+    enable: Enable,
     /// The environment of the process or of its nearest ancestor that has one, which has this process id.
     environment: Option<(u32, Settings)>,
     /// True if the process is in another mount namespace than this one.
@@ -52,19 +53,16 @@ struct User {
 impl Users {
     /// Reads the environments of the processes that have a NIXL backend loaded. Reading one may take as long as its process likes.
     #[must_use]
-    pub fn read(mappers: &mut Mappers, avoided: &Avoided, at: At) -> Self {
-        let is_complete = mappers.complete;
-        // Otherwise none are named.
-        mappers.complete = true;
-        let mut all = mappers.silent(empty()).unwrap_or_default();
-        mappers.complete = is_complete;
-        all.sort_by_key(|process| process.pid);
-        let found = all
-            .into_iter()
-            .filter_map(|process| User::read(process, avoided, at));
-        let found = found.collect();
+    pub fn read(mappers: &Mappers, avoided: &Avoided, at: At) -> Self {
+        let all = mappers.nixl.iter();
+        let read = all.filter_map(|(process, core)| User::read(*process, core, avoided, at));
+        let mut found: Vec<User> = read.collect();
         at(None);
-        Self { found, is_complete }
+        found.sort_by_key(|user| user.pid);
+        Self {
+            found,
+            is_complete: mappers.complete,
+        }
     }
 
     /// Prints those that are none of these writers, each with what is to be changed. Returns their number.
@@ -103,8 +101,8 @@ impl Users {
 }
 
 impl User {
-    /// `None`: the process has ended.
-    fn read(process: Writer, avoided: &Avoided, at: At) -> Option<Self> {
+    /// `core` is the path of libnixl as the process sees it. `None`: the process has ended.
+    fn read(process: Writer, core: &Path, avoided: &Avoided, at: At) -> Option<Self> {
         let mut may_read = |one| {
             let may_read = !avoided.has(one);
             if may_read {
@@ -134,11 +132,19 @@ impl User {
         let shown_at = Stat::of(process.pid).ok()?.shown_at(process.pid)?;
         let namespaces = [shown_at.trim_start_matches("/proc/"), "self"];
         let [its, ours] = namespaces.map(|process| namespace(process, "mnt").ok());
+        // Another mount namespace has other files at the path.
+        let core = Some(core).filter(|_| its == ours);
+        let enable = match core.and_then(release::of_library) {
+            _ if facts.get("engine") != Some("vllm") => Enable::Needed,
+            None => Enable::NeededBefore14,
+            Some(release) if release < CAPTURES => Enable::Needed,
+            Some(_) => Enable::NotNeeded,
+        };
         Some(Self {
             pid: process.pid,
             uid: ancestors::uid(process.pid)?,
             command: command?,
-            is_vllm: facts.get("engine") == Some("vllm"),
+            enable,
             environment,
             is_elsewhere: its != ours,
         })
@@ -159,11 +165,7 @@ impl User {
     }
 
     fn advice(&self, settings: &Settings, directories: &[Directory]) -> String {
-        let enable = match self.is_vllm {
-            true => Enable::NeededBefore14,
-            false => Enable::Needed,
-        };
-        let mut faults = settings.faults(enable, |path, stores| {
+        let mut faults = settings.faults(self.enable, |path, stores| {
             // What a container calls a directory says nothing of the host's.
             let known = |directory: &Directory| {
                 let holds = directory.holds;

@@ -65,8 +65,8 @@ pub struct Mappers {
     users: HashMap<u32, String>,
     /// What pods are called.
     pub pods: Pods,
-    /// Processes that have a NIXL backend loaded, without those of this program.
-    nixl: Vec<Writer>,
+    /// Processes that have a NIXL backend loaded, without those of this program, and the path of libnixl as each sees it.
+    pub nixl: Vec<(Writer, PathBuf)>,
     /// Who has locked a store; `None`: not all of it is shown.
     locks: Option<Locks>,
     /// Whether no process was hidden: then a file that nobody has mapped is one that nobody writes to.
@@ -189,8 +189,8 @@ impl Mappers {
             }
             libraries.note(&line);
         }
-        if libraries.has_backend() && mapper.is_agent() {
-            self.nixl.push(mapper.process);
+        if let Some(core) = libraries.of_backend().filter(|_| mapper.is_agent()) {
+            self.nixl.push((mapper.process, core));
         }
         if has_file && mapper.is_agent() {
             // An ancestor that blocks is what the scan waits for then.
@@ -289,8 +289,9 @@ impl Mappers {
             .into_iter()
             .flat_map(|(dev, ino, path)| self.of(dev, ino, path));
         let writers: HashSet<Writer> = writers.map(|mapper| mapper.process).collect();
-        let silent = self.nixl.iter().filter(|user| !writers.contains(user));
-        self.complete.then(|| silent.copied().collect())
+        let all = self.nixl.iter().map(|(process, _)| *process);
+        let silent = all.filter(|process| !writers.contains(process));
+        self.complete.then(|| silent.collect())
     }
 
     /// Whether there was room for it.

@@ -16,7 +16,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// What of NIXL a process has mapped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,16 +48,10 @@ impl Libraries {
         }
     }
 
-    /// True if a NIXL backend is loaded.
+    /// Path of libnixl as the process sees it, if a NIXL backend is loaded.
     #[must_use]
-    pub fn has_backend(&self) -> bool {
-        self.has_plugin && self.core.is_some()
-    }
-
-    /// Path of libnixl as the process sees it.
-    #[must_use]
-    pub fn core(&self) -> Option<&Path> {
-        self.core.as_deref()
+    pub fn of_backend(self) -> Option<PathBuf> {
+        self.core.filter(|_| self.has_plugin)
     }
 }
 
@@ -86,8 +80,8 @@ mod tests {
             ("", false),
         ] {
             let core = libraries(&[path]);
-            assert_eq!(core.core().is_some(), expected, "{path}");
-            assert!(!core.has_backend());
+            assert_eq!(core.core.is_some(), expected, "{path}");
+            assert_eq!(core.of_backend(), None);
         }
     }
 
@@ -104,8 +98,8 @@ mod tests {
             (&[core, "/lib/libplugin.so"], false),
             (&[core, "/lib/libtelemetry_exporter_prometheus.so"], false),
         ] {
-            assert_eq!(libraries(paths).has_backend(), expected, "{paths:?}");
+            let found = libraries(paths).of_backend();
+            assert_eq!(found, expected.then(|| core.into()), "{paths:?}");
         }
-        assert_eq!(libraries(&[plugin, core]).core(), Some(Path::new(core)));
     }
 }
