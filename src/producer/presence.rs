@@ -321,8 +321,9 @@ impl Presence {
         };
         let (dev, ino) = (facts.id.dev, facts.id.ino);
         let is_store = self.lease == LeaseKind::NoWriter;
+        // A scan that began before a restart was noticed may have shown the process before once more.
         self.writer = before
-            .filter(|before| writers.contains(before))
+            .filter(|before| writers.contains(before) && self.previous != Some(*before))
             .or_else(|| first(&is_previous))
             .or_else(|| first(&|_| false))
             // A store is locked as well, which is shown to everybody.
@@ -521,6 +522,25 @@ mod tests {
         presence.asks = false;
         presence.saw_events(now + READ * CHECK, CHECK);
         assert!(presence.writer().is_none() && presence.asks());
+    }
+
+    #[test]
+    fn scan_that_began_before_a_restart_does_not_keep_the_process_before() {
+        let (file, facts, now) = file();
+        let mut presence = Presence::new(file.as_file(), &facts, LeaseKind::Alone, now);
+        let (mut old, before) = shown_to_write(&mut presence);
+        presence.renewed();
+        let (mut new, next) = shown_to_write(&mut presence);
+        presence.writer = None;
+        for (shown, expected) in [(&[before][..], before), (&[before, next], next)] {
+            let mappers = Mappers::of_processes(&facts, file.path(), shown);
+            presence.end_survey(&mappers, &facts, file.path());
+            assert_eq!(presence.writer(), Some(expected));
+        }
+        for process in [&mut old, &mut new] {
+            process.kill().expect("it runs");
+            process.wait().expect("our child");
+        }
     }
 
     #[test]

@@ -95,6 +95,30 @@ pub fn begin(
     })
 }
 
+#[cfg(test)]
+impl Mappers {
+    /// As if these processes had been seen to have a file mapped.
+    pub(crate) fn of_processes(
+        facts: &crate::base::file::FileFacts,
+        path: &Path,
+        processes: &[Writer],
+    ) -> Self {
+        let dev = facts.id.dev;
+        let device = (nix::sys::stat::major(dev), nix::sys::stat::minor(dev));
+        let place = format!("{:02x}:{:02x} {}", device.0, device.1, path.display());
+        let mapper = |&process: &Writer| Mapper {
+            process,
+            uid: facts.uid,
+            command: "python3".into(),
+        };
+        let mappers = processes.iter().map(|one| (place.clone(), mapper(one)));
+        Self {
+            by_inode: [(facts.id.ino, mappers.collect())].into(),
+            ..Self::default()
+        }
+    }
+}
+
 impl Mappers {
     /// Looks through all processes but those that are `avoided` for those that have one of `inodes` mapped (`None`: any), and
     /// finds out facts of those that have one of `files` and may be agents.
