@@ -134,12 +134,6 @@ impl Presence {
         self.last_check = now;
     }
 
-    /// When the file had changed last, as of the last check.
-    #[must_use]
-    pub fn changed(&self) -> (i64, i64) {
-        self.changed
-    }
-
     /// The producer was started anew: it may be another process.
     pub fn renewed(&mut self) {
         self.previous = self.writer.take();
@@ -184,12 +178,6 @@ impl Presence {
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.holder == Holder::Somebody
-    }
-
-    /// Whether somebody may write to it who cannot be seen.
-    #[must_use]
-    pub fn may_return(&self) -> bool {
-        self.holder != Holder::Nobody && !self.unlinked
     }
 
     /// For how long it has said so.

@@ -8,7 +8,6 @@ use nix::unistd::Pid;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
-use std::time::Duration;
 
 /// Whether anybody else has a file open or mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,13 +61,6 @@ impl Writer {
     /// There is none, or it may not be looked at.
     pub fn of(pid: u32) -> io::Result<Self> {
         Ok(Stat::of(pid)?.writer(pid))
-    }
-
-    /// When it was started, after boot, in the kernel's steps (USER_HZ, which programs see as 100 on all machines that NIXL
-    /// runs on).
-    #[must_use]
-    pub fn started(&self) -> Duration {
-        Duration::from_millis(self.start.saturating_mul(10))
     }
 
     /// Whether a process has its id: it, or one that was started after its end, or what is left of it until it was waited for.

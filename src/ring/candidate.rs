@@ -5,10 +5,10 @@ use crate::ring::layout::{Header, Layout};
 use nix::errno::Errno;
 use std::fs::File;
 
-/// A file that is a ring, open for writing, and what it was when it was checked.
+/// A file that is a ring, and what it was when it was checked.
 #[derive(Debug)]
 pub struct Candidate {
-    /// Open for reading and writing.
+    /// Open for writing as well, if `access` says so.
     pub file: File,
     /// What stat(2) said.
     pub facts: FileFacts,
