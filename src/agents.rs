@@ -2,34 +2,32 @@
 //!
 //! `look` and `stores` find their files, `place` says whose they are, and `order` which comes first;
 //! `drain` counts their events, and `quiet` says whom it passes over; `keep` keeps what is known of them in the state file,
-//! `surveys` finds out who they are, `exited` removes what they have left, `limits` evicts where there are too many, `forget` ends
+//! `process_scans` finds out who they are, `exited` removes what they have left, `limits` evicts where there are too many, `forget` ends
 //! records after `remember`, and `counts` says how many they are. `reload` takes another configuration.
 
 use crate::agents::agent::Agent;
 use crate::base::clock::Now;
-use crate::base::file::FileId;
 use crate::config::Config;
 use crate::event::{EventType, Events, Totals};
-use crate::find::scan::{Found, Scanner};
+use crate::find::scan::Scanner;
 use crate::ids::cache_file::Line;
-use crate::producer::holdups::Holdups;
 use crate::producer::presence::check_every;
-use crate::producer::writer::Writer;
 use crate::state::journal::Journal;
 use crate::state::ledger::Books;
 use crate::state::record::Saved;
 use crate::state::{RecordId, State};
 use descriptors::Descriptors;
+use exited::Removal;
 use forget::Forgetting;
-use limits::Places;
-use newcomers::Newcomers;
+use keep::Kept;
+use limits::Limits;
+use order::Candidates;
 use place::Place;
+use process_scans::ProcessScans;
+use registry::Registry;
 use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
-use table::Table;
 use turns::Turns;
 
 pub mod agent;
@@ -45,20 +43,15 @@ mod newcomers;
 mod order;
 pub mod peers;
 mod place;
+mod process_scans;
 mod quiet;
+mod registry;
 mod reload;
 pub mod removal;
 mod stores;
-mod surveys;
-mod table;
 mod turns;
-pub use table::AgentKey;
+pub use registry::AgentKey;
 
-/// How often room in the state file is tried for again after there was none.
-const RETRY: Duration = Duration::from_secs(10);
-
-/// How long the first look at everything may take.
-const FIRST_LOOK: Duration = Duration::from_secs(5);
 /// The instance domain changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -79,53 +72,18 @@ pub enum Change {
 #[derive(Debug)]
 pub struct Agents {
     scanner: Scanner,
-    /// What was found and not looked at yet.
-    found: VecDeque<Found>,
-    /// What is new and may be an agent's that was known before, found before the first look at everything has come to its end,
-    /// and until when it is waited for that; `None`: it has.
-    early: Option<(Vec<Found>, Instant)>,
+    candidates: Candidates,
     books: Books,
-    max_agents: usize,
-    /// `max_agents`, or as many as there are descriptors for.
-    max_rings: usize,
-    remove_exited_after: Option<Duration>,
-    next_removal: Instant,
-    proc_facts: bool,
-    pod_logs: PathBuf,
-    surveying: Option<surveys::Surveying>,
-    /// Who has held up surveys.
-    holdups: Holdups,
-    /// Whether a survey could tell more of somebody, as of the last drain.
-    asks: bool,
-    /// Whether anybody may wait for what a survey shows; `false`: nobody does.
-    may_wait: bool,
-    /// When the last survey ended, and how long it took.
-    surveyed: Option<(Instant, Duration)>,
-    /// Who uses NIXL without telemetry; `None`: that is not known.
-    silent: Option<Vec<Writer>>,
-    /// Surveys that were finished, and the time that all of them took.
-    surveys: u64,
-    survey_time: Duration,
+    limits: Limits,
+    removal: Removal,
+    process_scans: ProcessScans,
     turns: Turns,
-    agents: Table,
-    by_place: HashMap<Place, AgentKey>,
-    by_name: HashMap<OsString, Vec<AgentKey>>,
-    places: Places,
-    newcomers: Newcomers,
+    agents: Registry,
     /// What was evicted or forgotten since the last drain.
     gone: Vec<Change>,
-    /// How often there was no place for what was found.
-    refused_places: u64,
-    /// Users for whose files there was no place, with or without news, in this look through what was found.
-    turned_away: HashSet<(u32, bool)>,
-    instances: HashSet<String>,
-    attached: HashSet<FileId>,
     /// Whether the last drain has found files that are to be looked at anew.
     again: bool,
-    /// When room for agents that have no record is looked for again; `None`: there was room for all.
-    retry: Option<Instant>,
-    /// Agents whose names are too long for a record.
-    unkept: usize,
+    kept: Kept,
     forgetting: Forgetting,
     /// A moment on all clocks.
     clock: Now,
@@ -140,8 +98,7 @@ impl Agents {
         let room = Descriptors::of(config);
         Self {
             scanner: Scanner::new(room.limit(config.places()), config.terms()),
-            found: VecDeque::new(),
-            early: Some((Vec::new(), now + FIRST_LOOK)),
+            candidates: Candidates::new(now),
             books: Books {
                 journal: Journal::default(),
                 host: Totals::default(),
@@ -155,34 +112,17 @@ impl Agents {
                 counted: 0,
                 doubtful: 0,
             },
-            max_agents: config.max_agents,
-            max_rings: room.rings,
-            remove_exited_after: config.remove_exited_after,
-            next_removal: now,
-            proc_facts: config.proc_facts,
-            pod_logs: config.pod_logs.clone(),
-            surveying: None,
-            holdups: Holdups::default(),
-            asks: false,
-            may_wait: false,
-            surveyed: None,
-            silent: None,
-            surveys: 0,
-            survey_time: Duration::ZERO,
+            limits: Limits::new(config.max_agents, room.rings),
+            removal: Removal {
+                after: config.remove_exited_after,
+                next: now,
+            },
+            process_scans: ProcessScans::new(config),
             turns: Turns::default(),
-            agents: Table::default(),
-            by_place: HashMap::new(),
-            by_name: HashMap::new(),
-            places: Places::default(),
-            newcomers: Newcomers::default(),
+            agents: Registry::default(),
             gone: Vec::new(),
-            refused_places: 0,
-            turned_away: HashSet::new(),
-            instances: HashSet::new(),
-            attached: HashSet::new(),
             again: false,
-            retry: None,
-            unkept: 0,
+            kept: Kept::default(),
             forgetting: Forgetting::new(config),
             clock,
         }
@@ -207,7 +147,7 @@ impl Agents {
             saved.id = saved.id.filter(|&id| ids.insert(id));
             let place = Place::of(&saved.name);
             self.books.host.add(&saved.entry.account.totals);
-            if self.by_place.contains_key(&place) || self.instances.contains(&saved.name.instance) {
+            if self.agents.has_place(&place) || self.agents.has_instance(&saved.name.instance) {
                 self.retire(Some(record), &saved.entry);
                 continue;
             }
@@ -229,7 +169,7 @@ impl Agents {
     /// Whether what is counted now will be known after a restart of the daemon.
     #[must_use]
     pub fn is_persistent(&self) -> bool {
-        self.state().is_some() && self.retry.is_none() && self.unkept == 0
+        self.state().is_some() && self.kept.retry.is_none() && self.kept.without == 0
     }
 
     /// The instance ids that agents have, with their names and when they were last seen, at `now`.
@@ -259,7 +199,7 @@ impl Agents {
     /// How many agents are remembered at most, once their rings are gone.
     #[must_use]
     pub fn max_records(&self) -> usize {
-        self.max_agents + forget::REMEMBERED.min(3 * self.max_agents)
+        self.limits.agents + forget::REMEMBERED.min(3 * self.limits.agents)
     }
 
     /// More than any instance id that was given before, as far as the state and its records say.
@@ -318,24 +258,19 @@ impl Agents {
         self.agents.get(key)
     }
 
-    /// Has the next drain look at all of an agent, and the next survey ask about it: it has a file that it had not.
+    /// Has the next drain look at all of an agent, and the next process scan ask about it: it has a file that it had not.
     fn wake(&mut self, key: AgentKey) {
         self.agents.wake(key);
         if let Some(agent) = self.agents.get_mut(key) {
             agent.bare_since = None;
         }
-        (self.asks, self.may_wait) = (true, true);
-        self.recount(key);
+        (self.process_scans.asks, self.process_scans.may_wait) = (true, true);
+        self.agents.settle(key);
     }
 
     fn insert(&mut self, agent: Agent) -> AgentKey {
-        let (place, raw) = (Place::of(&agent.name), agent.name.raw.clone());
-        self.instances.insert(agent.name.instance.clone());
         let key = self.agents.insert(agent);
-        self.by_place.insert(place, key);
-        self.by_name.entry(raw).or_default().push(key);
-        (self.asks, self.may_wait) = (true, true);
-        self.recount(key);
+        (self.process_scans.asks, self.process_scans.may_wait) = (true, true);
         key
     }
 }

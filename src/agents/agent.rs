@@ -1,5 +1,6 @@
 //! One NIXL agent: its rings, what is known of it, and whether it is an instance.
 
+use crate::agents::registry::Counted;
 use crate::agents::removal::{self, Removal};
 use crate::agents::{AgentKey, Change};
 use crate::base::clock::Now;
@@ -59,8 +60,8 @@ pub struct Agent {
     pub(crate) waits: Option<Waiting>,
     /// Since when it is known to have no file, as of the last look for those that are to be forgotten.
     pub(crate) bare_since: Option<Instant>,
-    /// How many places it takes and of whose, as they were counted last.
-    pub(crate) places_counted: (Option<u32>, usize),
+    /// What the registry counts of it.
+    pub(crate) counted: Counted,
 }
 
 impl Agent {
@@ -87,17 +88,17 @@ impl Agent {
             sources: Vec::new(),
             waits: None,
             bare_since: None,
-            places_counted: (None, 0),
+            counted: Counted::default(),
         }
     }
 
-    /// Whether a survey of /proc could tell more of its rings and its store.
+    /// Whether a process scan could tell more of its files.
     pub(crate) fn asks(&self) -> bool {
         let mut sources = self.sources.iter();
         sources.any(|source| source.file.presence.asks())
     }
 
-    /// Has the next survey of /proc ask about all its files.
+    /// Has the next process scan ask about all its files.
     pub(crate) fn ask_again(&mut self) {
         for source in &mut self.sources {
             source.file.presence.ask_again();
@@ -154,7 +155,7 @@ impl Agent {
         self.facts.as_ref().filter(|_| !self.facts_are_old)
     }
 
-    /// Whether a survey of /proc is wanted soon: what it is labelled with is not known, or of another process.
+    /// Whether a process scan is wanted soon: what it is labelled with is not known, or of another process.
     pub(crate) fn wants_facts(&self) -> bool {
         self.entry.active && (!self.shown || self.facts_are_old)
     }
@@ -211,17 +212,15 @@ impl Agent {
         let _ = store.look(now.instant, &mut ledger);
     }
 
-    /// Lets its store go after a last look; which file that was.
-    pub(crate) fn let_store_go(&mut self, now: Now, books: &mut Books) -> Option<FileId> {
+    /// Lets its store go after a last look.
+    pub(crate) fn let_store_go(&mut self, now: Now, books: &mut Books) {
         let store = self.sources.pop();
         let (entry, windows) = (&mut self.entry, &mut self.windows);
         let mut ledger = Ledger::new(entry, windows, self.record, now, books);
-        let gone = store.map(|mut store| {
+        if let Some(mut store) = store {
             store.drain(now.instant, &mut ledger);
-            store.id()
-        });
+        }
         ledger.retire_store();
-        gone
     }
 }
 

@@ -96,17 +96,17 @@ impl Agents {
         Effort {
             events: self.books.counted,
             doubtful: self.books.doubtful,
-            rings: number(self.attached.len()),
+            rings: number(self.agents.attached().len()),
             known: number(self.agents.len()),
-            places: number(self.max_rings),
-            taken: number(self.places.total()),
-            refused_places: self.refused_places,
+            places: number(self.limits.rings),
+            taken: number(self.agents.places().total()),
+            refused_places: self.limits.refused,
             directories: number(directories),
             left_out,
             missing: number(missing),
             remembered: number(self.scanner.remembered()),
-            surveys: self.surveys,
-            survey_time: self.survey_time,
+            surveys: self.process_scans.count,
+            survey_time: self.process_scans.time,
         }
     }
 }

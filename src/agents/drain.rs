@@ -46,7 +46,7 @@ impl Agents {
         changes.append(&mut self.gone);
         let end = Instant::now() + budget;
         let now = self.clock.at(now);
-        self.books.check_every = check_every(self.places.total());
+        self.books.check_every = check_every(self.agents.places().total());
         self.books.for_answer = since.is_none();
         if self.turns.begin(since) {
             for (key, agent) in self.agents.due(now.instant) {
@@ -66,7 +66,7 @@ impl Agents {
                 self.scanner.look_again(directory, name);
             }
         }
-        if self.retry.is_some_and(|retry| now.instant >= retry) {
+        if self.kept.retry.is_some_and(|retry| now.instant >= retry) {
             self.keep_all(now.instant);
         }
         if since.is_some() {
@@ -94,11 +94,8 @@ impl Agents {
         let Ok(outcome) = drained else {
             self.set_apart(key);
             changes.extend(self.turn(key, now.instant));
-            return self.recount(key);
+            return self.agents.settle(key);
         };
-        for id in outcome.gone {
-            self.attached.remove(&id);
-        }
         changes.extend(turned(key, agent, now.instant));
         changes.extend(agent.renew_buckets(key));
         found.again.extend(outcome.again);
@@ -107,9 +104,9 @@ impl Agents {
         if outcome.more {
             self.turns.push(owner, key);
         }
-        self.asks |= agent.asks();
-        self.may_wait |= agent.wants_facts();
-        self.recount(key);
+        self.process_scans.asks |= agent.asks();
+        self.process_scans.may_wait |= agent.wants_facts();
+        self.agents.settle(key);
     }
 
     pub(super) fn turn(&mut self, key: AgentKey, now: Instant) -> Option<Change> {
@@ -127,7 +124,6 @@ impl Agents {
             agent.entry = entry;
         }
         for source in std::mem::take(&mut agent.sources) {
-            self.attached.remove(&source.id());
             let facts = source.current_facts();
             if let Some((facts, name)) = facts.zip(source.file.path.file_name()) {
                 self.scanner

@@ -68,7 +68,7 @@ impl Agents {
     pub(super) fn forget_some(&mut self, now: Instant, changes: &mut Vec<Change>) {
         let is_due = |next: Instant| now >= next;
         // Whose file is still to be found has not left.
-        if self.early.is_some() || !self.forgetting.next_look.is_none_or(is_due) {
+        if self.candidates.early.is_some() || !self.forgetting.next_look.is_none_or(is_due) {
             return;
         }
         let old = self.left_long_ago(now);
@@ -131,7 +131,7 @@ mod tests {
             max_agents,
             ..Config::default()
         });
-        agents.early = None;
+        agents.candidates.early = None;
         agents
     }
 
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(agents.host_total(EventType::TxBytes), 102 * 5);
         let highest = agents.agents.iter().map(|(key, _)| key.place()).max();
         assert_eq!(
-            Some(agents.agents.places() - 1),
+            Some(agents.agents.end() - 1),
             highest,
             "what nobody has is not gone through"
         );

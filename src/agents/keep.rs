@@ -1,9 +1,21 @@
 //! What of the agents outlives the daemon, and which of them are forgotten.
 
-use super::{AgentKey, Agents, Change, Place, RETRY};
+use super::{AgentKey, Agents, Change};
 use crate::state::record::{self, Entry};
 use crate::state::{RecordId, Retired, State};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How often room in the state file is tried for again after there was none.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// Which agents have no record.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    /// When room for agents that have none is looked for again; `None`: there was room for all.
+    pub retry: Option<Instant>,
+    /// Agents whose names are too long for one.
+    pub without: usize,
+}
 
 impl Agents {
     /// Goes on without the state file, of which this has become; until [`Agents::move_to`].
@@ -34,10 +46,10 @@ impl Agents {
 
     /// Looks for room in the state file for the agents that have none.
     pub(super) fn keep_all(&mut self, now: Instant) {
-        self.unkept = 0;
+        self.kept.without = 0;
         let keys: Vec<AgentKey> = self.agents.iter().map(|(key, _)| key).collect();
         if keys.into_iter().all(|key| self.keep(key, now)) {
-            self.retry = None;
+            self.kept.retry = None;
         }
     }
 
@@ -63,15 +75,15 @@ impl Agents {
             Ok(None) => {
                 let path = agent.name.directory.join(&agent.name.raw);
                 tracing::debug!("{path:?} is too long for the state file; its totals are not kept");
-                self.unkept += 1;
+                self.kept.without += 1;
             }
             Err(err) => {
-                if self.retry.is_none() {
+                if self.kept.retry.is_none() {
                     tracing::warn!(
                         "the state file cannot grow: {err}; totals of new agents are not kept until it can"
                     );
                 }
-                self.retry = Some(now + RETRY);
+                self.kept.retry = Some(now + RETRY);
                 return false;
             }
         }
@@ -90,17 +102,8 @@ impl Agents {
         let Some(agent) = self.agents.remove(key) else {
             return;
         };
-        self.uncount(&agent);
-        self.instances.remove(&agent.name.instance);
         if agent.record.is_none() && !record::fits(&agent.name) {
-            self.unkept = self.unkept.saturating_sub(1);
-        }
-        self.by_place.remove(&Place::of(&agent.name));
-        if let Some(same) = self.by_name.get_mut(&agent.name.raw) {
-            same.retain(|&other| other != key);
-            if same.is_empty() {
-                self.by_name.remove(&agent.name.raw);
-            }
+            self.kept.without = self.kept.without.saturating_sub(1);
         }
         self.retire(agent.record, &agent.entry);
         if agent.shown {

@@ -4,6 +4,8 @@
 //! provided that the user has at least two more than the newcomer's user. So one user may have all places, and many users cannot
 //! keep another one out. No exited agent makes room for a user who has more than its own.
 
+use super::newcomers::Newcomers;
+use super::registry::Owner;
 use super::{AgentKey, Agents, Change};
 use crate::agents::agent::{Agent, Waiting};
 use crate::error::Refusal;
@@ -11,7 +13,7 @@ use crate::find::scan::Found;
 use crate::log;
 use crate::producer::writer::Holder;
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 /// How many agents are asked whether they can be evicted for one newcomer: each is a question to the kernel.
@@ -19,8 +21,31 @@ const MOST_ASKED: usize = 64;
 /// How many agents are forgotten for one that comes, where a reload has made the limit smaller.
 const FORGOTTEN_AT_ONCE: usize = 2;
 
-/// The owner of an agent's files. `None`: the state file of an earlier version did not say.
-pub(super) type Owner = Option<u32>;
+/// How many agents there may be, and whom there was no place for.
+#[derive(Debug)]
+pub(super) struct Limits {
+    /// `max_agents`.
+    pub agents: usize,
+    /// The same, or as many as there are descriptors for.
+    pub rings: usize,
+    pub newcomers: Newcomers,
+    /// How often there was no place for a file.
+    pub refused: u64,
+    /// Users for whose files there was no place, with or without news, in this look through what was found.
+    pub turned_away: HashSet<(u32, bool)>,
+}
+
+impl Limits {
+    pub fn new(agents: usize, rings: usize) -> Self {
+        Self {
+            agents,
+            rings,
+            newcomers: Newcomers::default(),
+            refused: 0,
+            turned_away: HashSet::new(),
+        }
+    }
+}
 
 /// What an agent must be to be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,36 +57,9 @@ enum Victim {
     Live,
 }
 
-/// How many places the agents of each user take.
-#[derive(Debug, Default)]
-pub(super) struct Places {
-    by_owner: HashMap<Owner, usize>,
-    total: usize,
-}
-
-impl Places {
-    fn change(&mut self, owner: Owner, before: usize, after: usize) {
-        let count = self.by_owner.entry(owner).or_default();
-        *count = (*count + after).saturating_sub(before);
-        if *count == 0 {
-            self.by_owner.remove(&owner);
-        }
-        self.total = (self.total + after).saturating_sub(before);
-    }
-
-    /// The places of all users.
-    pub fn total(&self) -> usize {
-        self.total
-    }
-
-    fn of(&self, owner: Owner) -> usize {
-        self.by_owner.get(&owner).copied().unwrap_or(0)
-    }
-}
-
 impl Agent {
     /// The number of places that it takes: one while it is an instance, and one for each attached file beyond the first.
-    fn places(&self) -> usize {
+    pub(super) fn places(&self) -> usize {
         self.files().max(self.entry.active.into())
     }
 
@@ -76,27 +74,8 @@ impl Agent {
 }
 
 impl Agents {
-    /// Brings the count of places up to date with an agent's files and state.
-    pub(super) fn recount(&mut self, key: AgentKey) {
-        let Some(agent) = self.agents.get_mut(key) else {
-            return;
-        };
-        let counts = (agent.name.owner, agent.places());
-        let before = std::mem::replace(&mut agent.places_counted, counts);
-        if before != counts {
-            self.places.change(before.0, before.1, 0);
-            self.places.change(counts.0, 0, counts.1);
-        }
-    }
-
-    /// Takes an agent that is forgotten out of the count of places.
-    pub(super) fn uncount(&mut self, agent: &Agent) {
-        let (owner, places) = agent.places_counted;
-        self.places.change(owner, places, 0);
-    }
-
     pub(super) fn is_full(&self) -> bool {
-        self.places.total() >= self.max_rings
+        self.agents.places().total() >= self.limits.rings
     }
 
     /// Makes room for a file that was found, if there is none; `key` is its agent, if that is known. Returns false if the file
@@ -114,22 +93,23 @@ impl Agents {
         if self.is_full() && !known.is_some_and(Agent::has_place) {
             let holder = if has_news { Holder::Somebody } else { holder() };
             if holder != Holder::Somebody {
-                self.set_aside(found, without_place(holder, self.max_rings));
+                self.set_aside(found, without_place(holder, self.limits.rings));
                 return false;
             }
             let turned_away = (uid, has_news);
-            if self.turned_away.contains(&turned_away) || !self.evict_for(uid, has_news, now) {
-                self.set_aside(found, without_place(holder, self.max_rings));
-                self.refused_places += 1;
+            if self.limits.turned_away.contains(&turned_away) || !self.evict_for(uid, has_news, now)
+            {
+                self.set_aside(found, without_place(holder, self.limits.rings));
+                self.limits.refused += 1;
                 // Other files of this user would find no place either: they are found again by the next listing.
-                self.turned_away.insert(turned_away);
+                self.limits.turned_away.insert(turned_away);
                 return false;
             }
         }
-        if key.is_none() && !self.newcomers.admit(uid, self.max_records(), now) {
+        if key.is_none() && !self.limits.newcomers.admit(uid, self.max_records(), now) {
             // Names that are known are not among those that come too fast.
             self.set_aside(found, Refusal::Newcomers);
-            self.refused_places += 1;
+            self.limits.refused += 1;
             return false;
         }
         true
@@ -138,22 +118,26 @@ impl Agents {
     /// True if there is certainly no place for a file, since one of the same user was turned away in this look.
     pub(super) fn is_turned_away(&self, found: &Found) -> bool {
         let place = super::Place::of_ring(&found.directory.path, &found.name, found.facts.uid);
-        let known = self.known_at(&place).and_then(|key| self.agents.get(key));
-        self.turned_away.contains(&(found.facts.uid, true)) && !known.is_some_and(Agent::has_place)
+        let known = self
+            .agents
+            .known_at(&place)
+            .and_then(|key| self.agents.get(key));
+        self.limits.turned_away.contains(&(found.facts.uid, true))
+            && !known.is_some_and(Agent::has_place)
     }
 
     /// Evicts an agent for one of this user's, which has news or is only open. Returns false if none can be evicted.
     fn evict_for(&mut self, uid: u32, has_news: bool, now: Instant) -> bool {
-        let own = self.places.of(Some(uid));
-        let all_found = self.early.is_none();
+        let own = self.agents.places().of(Some(uid));
+        let all_found = self.candidates.early.is_none();
         let has_exited = |agent: &Agent| {
             let is_silent = agent.entry.silent_since.is_some();
             !agent.entry.active || is_silent || (all_found && agent.files() == 0)
         };
-        let most = self.places.by_owner.values().copied().max().unwrap_or(0);
+        let most = self.agents.places().most();
         let (mut exited, mut live) = (Vec::new(), Vec::new());
         for (key, agent) in self.agents.iter().filter(|(_, agent)| agent.places() > 0) {
-            let count = self.places.of(agent.name.owner);
+            let count = self.agents.places().of(agent.name.owner);
             let entry = &agent.entry;
             if has_exited(agent) && count >= own {
                 exited.push(((Reverse(count), entry.active, entry.last_seen), key));
@@ -177,7 +161,7 @@ impl Agents {
         for (keys, victim) in ways {
             for &key in keys.iter().take(MOST_ASKED) {
                 self.evict(key, victim, now);
-                self.recount(key);
+                self.agents.settle(key);
                 if !self.is_full() {
                     return true;
                 }
@@ -190,7 +174,7 @@ impl Agents {
     /// loses the first only: all but the last were replaced.
     fn evict(&mut self, key: AgentKey, victim: Victim, now: Instant) {
         let is_live = victim == Victim::Live;
-        let max_rings = self.max_rings;
+        let max_rings = self.limits.rings;
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
@@ -211,7 +195,6 @@ impl Agents {
             };
             match facts.filter(|_| at < last) {
                 Some(facts) => {
-                    self.attached.remove(&source.id());
                     waiting.get_or_insert_with(|| Waiting::new(&source.file.path, source.id()));
                     let holder = match source.file.presence.is_abandoned() {
                         true => Holder::Nobody,

@@ -24,16 +24,16 @@ impl Agents {
     /// is left for it.
     pub fn scan(&mut self, now: Instant, budget: Duration) -> bool {
         let started = Instant::now();
-        if self.found.is_empty() {
-            self.turned_away.clear();
+        if self.candidates.queue.is_empty() {
+            self.limits.turned_away.clear();
             // The other half is for what is found.
             let end = started + budget / 2;
-            let found = self.scanner.scan(now, end, &self.attached);
-            self.found = self.in_turn(found, now).into();
+            let found = self.scanner.scan(now, end, self.agents.attached());
+            self.candidates.queue = self.in_turn(found, now).into();
         }
-        while let Some(found) = self.found.pop_front() {
+        while let Some(found) = self.candidates.queue.pop_front() {
             // One inode met by two paths is one ring.
-            if !self.attached.contains(&found.facts.id) && !self.is_turned_away(&found) {
+            if !self.agents.attached().contains(&found.facts.id) && !self.is_turned_away(&found) {
                 let file = (
                     found.directory.path.clone(),
                     found.name.clone(),
@@ -50,10 +50,10 @@ impl Agents {
                 break;
             }
         }
-        if self.early.is_none() && self.found.is_empty() {
+        if self.candidates.early.is_none() && self.candidates.queue.is_empty() {
             self.books.early = false;
         }
-        self.found.is_empty() && self.scanner.is_done()
+        self.candidates.queue.is_empty() && self.scanner.is_done()
     }
 
     fn look_at(&mut self, mut found: Found, now: Instant) {
@@ -62,7 +62,7 @@ impl Agents {
             return;
         };
         // The name may have been given to another file since it was found, and that may have an agent.
-        if self.attached.contains(&found.facts.id) {
+        if self.agents.attached().contains(&found.facts.id) {
             return;
         }
         let candidate = match opened {
@@ -73,7 +73,7 @@ impl Agents {
         let place = Place::of_ring(&found.directory.path, &raw, found.facts.uid);
         if self.has_room(
             now,
-            self.known_at(&place),
+            self.agents.known_at(&place),
             candidate.header.pending() > 0,
             || writer::holder(&candidate.file, LeaseKind::Alone),
             &found,
@@ -90,7 +90,10 @@ impl Agents {
     fn attach(&mut self, found: Found, place: Place, candidate: Candidate, now: Instant) {
         let (header, layout) = (candidate.header, candidate.layout);
         let file = found.directory.path.join(&found.name);
-        let known = self.known_at(&place).and_then(|key| self.agents.get(key));
+        let known = self
+            .agents
+            .known_at(&place)
+            .and_then(|key| self.agents.get(key));
         let before = match known {
             Some(agent) => agent.entry.commit,
             None => self.commit_of_store_agent(&found),
@@ -125,7 +128,7 @@ impl Agents {
                 agent.entry.commit = Some(commit);
             }
         }
-        if self.proc_facts && !source.file.presence.is_abandoned() {
+        if self.process_scans.enabled && !source.file.presence.is_abandoned() {
             agent.wait_until = now + PATIENCE;
         }
         let (capacity, pending) = (header.capacity, header.pending());
@@ -145,7 +148,6 @@ impl Agents {
         tracing::info!(
             "agent {instance}: ring {version}, {capacity} events, {pending} pending, {path}{how}"
         );
-        self.attached.insert(source.id());
         // A ring that is empty and that nobody writes to has nothing to say; it is watched for its agent's return.
         if pending > 0 || !source.file.presence.is_abandoned() {
             agent.entry.silent_since = None;
@@ -158,7 +160,7 @@ impl Agents {
 
     /// The last batch of a ring that an earlier version let an agent of stores go over to: that is counted.
     fn commit_of_store_agent(&self, found: &Found) -> Option<Commit> {
-        let same = self.named(&found.name).into_iter();
+        let same = self.agents.named(&found.name).into_iter();
         let agents = same.filter_map(|key| self.agents.get(key));
         let mut commits = agents.filter_map(|agent| agent.entry.commit);
         commits.find(|commit| commit.ring.id == found.facts.id)
@@ -169,7 +171,10 @@ impl Agents {
     fn agent_of(&self, found: &Found) -> OsString {
         let was = removal::original_name(&found.name).filter(|was| {
             let place = Place::of_ring(&found.directory.path, was, found.facts.uid);
-            let agent = self.known_at(&place).and_then(|key| self.agents.get(key));
+            let agent = self
+                .agents
+                .known_at(&place)
+                .and_then(|key| self.agents.get(key));
             agent.is_some_and(|agent| {
                 let commit = agent.entry.commit;
                 commit.is_some_and(|commit| commit.ring.id == found.facts.id)

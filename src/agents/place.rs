@@ -48,31 +48,14 @@ impl Place {
 }
 
 impl Agents {
-    /// The agent whose files these are, if it is known.
-    pub(super) fn known_at(&self, place: &Place) -> Option<AgentKey> {
-        let known = self.by_place.get(place).or_else(|| {
-            // An earlier version's state did not say whose its agents were: they are whose files come first.
-            let anybodys = Place {
-                owner: None,
-                ..place.clone()
-            };
-            self.by_place.get(&anybodys)
-        });
-        known.copied()
-    }
-
     /// From here on an agent is this owner's, if it was not known whose it was.
     pub(super) fn give_to(&mut self, key: AgentKey, place: Place) {
-        let Some(agent) = self.agents.get_mut(key) else {
-            return;
-        };
-        let (None, Some(owner)) = (agent.name.owner, place.owner) else {
-            return;
-        };
-        self.by_place.remove(&Place::of(&agent.name));
-        agent.name.owner = Some(owner);
-        self.by_place.insert(place, key);
-        self.books.journal.set_owner(agent.record, owner);
+        let owner = place.owner;
+        if self.agents.give_to(key, place) {
+            if let (Some(agent), Some(owner)) = (self.agents.get(key), owner) {
+                self.books.journal.set_owner(agent.record, owner);
+            }
+        }
     }
 
     /// The agent of that place, which is in this directory, made if there is none.
@@ -82,7 +65,7 @@ impl Agents {
         place: Place,
         now: Instant,
     ) -> AgentKey {
-        if let Some(key) = self.known_at(&place) {
+        if let Some(key) = self.agents.known_at(&place) {
             self.give_to(key, place);
             return key;
         }
@@ -98,7 +81,7 @@ impl Agents {
         };
         // A number, since to look its name up may take as long as a directory service likes.
         let stranger = || {
-            let same = self.named(&raw).into_iter();
+            let same = self.agents.named(&raw).into_iter();
             let mut same = same.filter_map(|key| self.agents.get(key));
             let is_other = same.any(|agent| {
                 let name = &agent.name;
@@ -109,7 +92,7 @@ impl Agents {
         };
         // Where a ring and a store have the same name.
         let of_kind = || {
-            let same = self.named(&raw).into_iter();
+            let same = self.agents.named(&raw).into_iter();
             let mut same = same.filter_map(|key| self.agents.get(key));
             let is_other = same.any(|agent| agent.has_stores() == part.is_empty());
             let kind = if part.is_empty() { "ring" } else { "store" };
@@ -118,7 +101,7 @@ impl Agents {
         let label = directory.label.clone().or_else(pod);
         let label = label.or_else(stranger).or_else(of_rank).or_else(of_kind);
         let instance = name::candidates(raw.as_bytes(), &directory.path, label.as_deref())
-            .find(|name| !self.instances.contains(name))
+            .find(|name| !self.agents.has_instance(name))
             .expect("candidates has no end");
         let name = Name {
             raw,

@@ -209,7 +209,7 @@ mod tests {
         let pending = |agents: &Agents| agents.iter().next().expect("one").pending();
         for (word, value, waits) in [(0, 1, 1), (1, 1, 0), (0, 2, 1), (0, 0, 3)] {
             put(word, value);
-            assert!(agents.agents.places() == 0 || !agents.agents.quiet(0).holds(now));
+            assert!(agents.agents.end() == 0 || !agents.agents.quiet(0).holds(now));
             now += SECOND;
             tick(&mut agents, now);
             tick(&mut agents, now);

@@ -2,7 +2,8 @@
 
 use super::descriptors::Descriptors;
 use super::forget::Forgetting;
-use super::{AgentKey, Agents, Change, FIRST_LOOK};
+use super::order::Candidates;
+use super::{AgentKey, Agents, Change};
 use crate::config::Config;
 use crate::find::directory;
 use crate::source::ring::Mode;
@@ -15,15 +16,14 @@ impl Agents {
         let mut changes = Vec::new();
         self.books.lifetimes = config.lifetimes();
         self.books.bounds = config.bounds.clone();
-        self.max_agents = config.max_agents;
+        self.limits.agents = config.max_agents;
         let room = Descriptors::of(config);
-        self.max_rings = room.rings;
-        self.remove_exited_after = config.remove_exited_after;
+        self.limits.rings = room.rings;
+        self.removal.after = config.remove_exited_after;
         self.forgetting = Forgetting::new(config);
-        self.pod_logs.clone_from(&config.pod_logs);
-        let asked = std::mem::replace(&mut self.proc_facts, config.proc_facts);
-        self.found.clear();
-        self.early = Some((Vec::new(), Instant::now() + FIRST_LOOK));
+        self.process_scans.pod_logs.clone_from(&config.pod_logs);
+        let asked = std::mem::replace(&mut self.process_scans.enabled, config.proc_facts);
+        self.candidates = Candidates::new(Instant::now());
         self.books.early = true;
         let places = room.limit(config.places());
         self.scanner.configure(places, config.terms());
@@ -57,11 +57,7 @@ impl Agents {
                 let is_named =
                     is_configured && owners.is_none_or(|owners| owners.contains(&source.uid()));
                 is_to_be_found |= is_named && !same;
-                let keep = same && is_named;
-                if !keep {
-                    self.attached.remove(&source.id());
-                }
-                keep
+                same && is_named
             });
             if had_files && !is_to_be_found && agent.attached().next().is_none() {
                 agent.leave(Instant::now());

@@ -66,7 +66,7 @@ impl Agents {
         };
         let path = found.directory.path.join(&found.name);
         let file = store.track(facts, path, now);
-        let same = self.named(&store.description.agent);
+        let same = self.agents.named(&store.description.agent);
         let known = same.iter().copied().find(|&key| {
             let agent = self.agents.get(key).filter(|agent| agent.has_stores());
             agent.is_some_and(|agent| agent.had(store.id()))
@@ -110,11 +110,6 @@ impl Agents {
             .age(&values, now)
             .is_some_and(|age| age <= self.books.lifetimes.retain);
         self.give(key, store.into_source(file), is_recent, now);
-    }
-
-    /// The agents of this name, in any directory.
-    pub(super) fn named(&self, raw: &OsStr) -> Vec<AgentKey> {
-        self.by_name.get(raw).cloned().unwrap_or_default()
     }
 
     /// Whether there is nothing to learn from a store whose agent has exited: all of it is counted, or it ended too long ago for
@@ -226,7 +221,7 @@ impl Agents {
                 part,
                 owner: Some(found.facts.uid),
             };
-            if self.known_at(&place).is_none() {
+            if self.agents.known_at(&place).is_none() {
                 break place;
             }
         };
@@ -237,16 +232,14 @@ impl Agents {
     fn start(&mut self, key: AgentKey, store: &StoreReader, values: &Values, now: Instant) {
         let now = self.clock.at(now);
         // An earlier version let an agent that wrote a ring go over to stores: what that had of this one is counted.
-        let same = self.named(&store.description.agent);
+        let same = self.agents.named(&store.description.agent);
         let mut same = same.iter().filter_map(|&key| self.agents.get(key));
         let seen = same.find(|agent| agent.had(store.id()));
         let seen = seen.and_then(|agent| agent.entry.store.clone());
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
-        if let Some(id) = agent.let_store_go(now, &mut self.books) {
-            self.attached.remove(&id);
-        }
+        agent.let_store_go(now, &mut self.books);
         agent.started(now.stamp, &mut self.books.journal);
         agent.entry.last_event = values.updated.min(now.stamp);
         agent.entry.store = seen.or_else(|| Some(Seen::nothing(store.id())));
@@ -266,17 +259,16 @@ impl Agents {
             log::shown(&source.file.path)
         );
         agent.waits = None;
-        if self.proc_facts && !presence.is_abandoned() {
+        if self.process_scans.enabled && !presence.is_abandoned() {
             agent.wait_until = now + PATIENCE;
         }
-        self.attached.insert(source.id());
         // Also one that has exited since the last look: its last values are to be seen. But where the kernel does not tell who has
         // a file, an old one is nobody's until something comes.
         if is_recent || presence.is_held() {
             (agent.entry.active, agent.entry.silent_since) = (true, None);
         }
         agent.sources.push(source);
-        if !self.proc_facts {
+        if !self.process_scans.enabled {
             // Nobody else will tell of which rank it is.
             agent.set_facts(Some(agent.facts_of_files(None)));
         }

@@ -1,14 +1,12 @@
 //! Whose turn it is: users one after the other, and of each user the agents one after the other.
 
 use super::AgentKey;
+use super::registry::Owner;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Instant;
 
 /// Users whose empty queues are kept: a tick allocates nothing.
 const KEPT_USERS: usize = 64;
-
-/// The owner of an agent's files. `None`: the state file of an earlier version did not say.
-type Owner = Option<u32>;
 
 /// Agents that are to be drained, by user. One turn drains one batch of each ring of one agent.
 #[derive(Debug, Default)]

@@ -1,7 +1,6 @@
 //! Counts what waits in an agent's rings and its store, and finds out whether it lives.
 
 use super::{Agent, Now};
-use crate::base::file::FileId;
 use crate::config::Lifetimes;
 use crate::producer::life::Life;
 use crate::source::ring::RingReader;
@@ -14,8 +13,6 @@ use std::time::{Duration, Instant};
 /// What a drain of an agent's rings came to.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Rings that are let go.
-    pub gone: Vec<FileId>,
     /// Files that are to be looked at anew.
     pub again: Vec<PathBuf>,
     /// Whether more events wait than are taken at a time.
@@ -151,7 +148,7 @@ fn drain_sources(
         if keep {
             at += 1;
         } else {
-            outcome.gone.push(sources.remove(at).id());
+            sources.remove(at);
         }
         // The record has room for one batch in flight: another's would take its place.
         let is_over = Instant::now() >= end || ledger.in_flight().is_some();
