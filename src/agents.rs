@@ -79,8 +79,8 @@ pub struct Agents {
     process_scans: ProcessScans,
     turns: Turns,
     agents: Registry,
-    /// What was evicted or forgotten since the last drain.
-    gone: Vec<Change>,
+    /// What the instance domains were not told yet.
+    changes: Vec<Change>,
     /// Whether the last drain has found files that are to be looked at anew.
     again: bool,
     kept: Kept,
@@ -120,7 +120,7 @@ impl Agents {
             process_scans: ProcessScans::new(config),
             turns: Turns::default(),
             agents: Registry::default(),
-            gone: Vec::new(),
+            changes: Vec::new(),
             again: false,
             kept: Kept::default(),
             forgetting: Forgetting::new(config),
@@ -135,12 +135,11 @@ impl Agents {
     }
 
     /// Goes on from a state: its agents are known again, and those that were instances are.
-    pub fn restore(&mut self, state: State, mut records: Vec<(RecordId, Saved)>) -> Vec<Change> {
+    pub fn restore(&mut self, state: State, mut records: Vec<(RecordId, Saved)>) {
         let retired = state.retired().unwrap_or_default();
         (self.books.host, self.books.forgotten_full) = (retired.totals, retired.full);
         self.books.journal.open(state);
-        let (mut changes, mut ids) = (Vec::new(), HashSet::new());
-        let now = Instant::now();
+        let (mut ids, now) = (HashSet::new(), Instant::now());
         // An id that was given away after its agent was long gone belongs to the one that was seen last.
         records.sort_by_key(|(_, saved)| Reverse((saved.entry.active, saved.entry.last_seen)));
         for (record, mut saved) in records {
@@ -160,9 +159,16 @@ impl Agents {
             let appeared = agent.turn(now);
             let key = self.insert(agent);
             if appeared == Some(true) {
-                changes.push(Change::Appeared(key));
+                self.changes.push(Change::Appeared(key));
             }
         }
+    }
+
+    /// What changed in the instance domains since the last call, in its order.
+    #[must_use]
+    pub fn take_changes(&mut self) -> Vec<Change> {
+        let changes = std::mem::take(&mut self.changes);
+        self.forgetting.add_freed(&changes);
         changes
     }
 

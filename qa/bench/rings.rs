@@ -352,14 +352,14 @@ impl Host {
     pub fn tick(&mut self) {
         let now = self.now;
         self.agents.scan(now, LONG);
-        assert!(self.agents.drain_on(now, now, LONG, &mut Vec::new()));
+        assert!(self.agents.drain_on(now, now, LONG));
         self.agents.tidy(now, now + LONG);
     }
 
     /// Counts all; how many events there were.
     pub fn drain(&mut self) -> u64 {
         let before = self.agents.effort().events;
-        assert!(self.agents.drain(self.now, LONG, &mut Vec::new()));
+        assert!(self.agents.drain(self.now, LONG));
         self.agents.effort().events - before
     }
 }

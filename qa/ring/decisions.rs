@@ -76,7 +76,7 @@ impl Daemon {
         let agents = self.agents.as_mut().expect("it was started");
         for _ in 0..2 {
             agents.scan(Instant::now(), LONG);
-            agents.drain(Instant::now(), LONG, &mut Vec::new());
+            agents.drain(Instant::now(), LONG);
         }
         let mut all = agents.iter();
         let agent = all.next().expect("one agent");

@@ -135,8 +135,8 @@ impl World {
             let now = self.now;
             agents.scan(now, LONG);
             match is_answer {
-                true => agents.drain(now, LONG, &mut Vec::new()),
-                false => agents.drain_on(now, now, LONG, &mut Vec::new()),
+                true => agents.drain(now, LONG),
+                false => agents.drain_on(now, now, LONG),
             };
         }
         self.drained_last |= !self.queue.is_empty();

@@ -20,30 +20,16 @@ struct FoundOut {
 impl Agents {
     /// Drains the rings and stores of all agents in which something happens, until the budget is used up; at least one agent.
     /// What is left has its turn first the next time. Returns true if nothing is left.
-    pub fn drain(&mut self, now: Instant, budget: Duration, changes: &mut Vec<Change>) -> bool {
-        self.drain_since(None, now, budget, changes)
+    pub fn drain(&mut self, now: Instant, budget: Duration) -> bool {
+        self.drain_since(None, now, budget)
     }
 
     /// Goes on with the drain of the tick that began then, as [`Agents::drain`].
-    pub fn drain_on(
-        &mut self,
-        began: Instant,
-        now: Instant,
-        budget: Duration,
-        changes: &mut Vec<Change>,
-    ) -> bool {
-        self.drain_since(Some(began), now, budget, changes)
+    pub fn drain_on(&mut self, began: Instant, now: Instant, budget: Duration) -> bool {
+        self.drain_since(Some(began), now, budget)
     }
 
-    fn drain_since(
-        &mut self,
-        since: Option<Instant>,
-        now: Instant,
-        budget: Duration,
-        changes: &mut Vec<Change>,
-    ) -> bool {
-        let before = changes.len();
-        changes.append(&mut self.gone);
+    fn drain_since(&mut self, since: Option<Instant>, now: Instant, budget: Duration) -> bool {
         let end = Instant::now() + budget;
         let now = self.clock.at(now);
         self.books.check_every = check_every(self.agents.places().total());
@@ -55,7 +41,7 @@ impl Agents {
         }
         let mut found = FoundOut::default();
         while let Some(key) = self.turns.pop() {
-            self.drain_agent(key, now, end, &mut found, changes);
+            self.drain_agent(key, now, end, &mut found);
             if Instant::now() >= end {
                 break;
             }
@@ -70,21 +56,13 @@ impl Agents {
             self.keep_all(now.instant);
         }
         if since.is_some() {
-            self.forget_some(now.instant, changes);
+            self.forget_some(now.instant);
         }
-        self.freed(&changes[before..]);
         self.turns.is_empty()
     }
 
     /// Drains one agent: a batch of each of its rings, and its store.
-    fn drain_agent(
-        &mut self,
-        key: AgentKey,
-        now: Now,
-        end: Instant,
-        found: &mut FoundOut,
-        changes: &mut Vec<Change>,
-    ) {
+    fn drain_agent(&mut self, key: AgentKey, now: Now, end: Instant, found: &mut FoundOut) {
         let Some((quiet, agent)) = self.agents.at(key) else {
             return;
         };
@@ -93,11 +71,11 @@ impl Agents {
         let drained = catch_unwind(AssertUnwindSafe(|| agent.drain(now, end, &mut self.books)));
         let Ok(outcome) = drained else {
             self.set_apart(key);
-            changes.extend(self.turn(key, now.instant));
+            self.turn(key, now.instant);
             return self.agents.settle(key);
         };
-        changes.extend(turned(key, agent, now.instant));
-        changes.extend(agent.renew_buckets(key));
+        self.changes.extend(turned(key, agent, now.instant));
+        self.changes.extend(agent.renew_buckets(key));
         found.again.extend(outcome.again);
         let is_whole = !outcome.more && Instant::now() < end;
         quiet.renew(agent, &now, is_whole, &self.books);
@@ -109,8 +87,10 @@ impl Agents {
         self.agents.settle(key);
     }
 
-    pub(super) fn turn(&mut self, key: AgentKey, now: Instant) -> Option<Change> {
-        turned(key, self.agents.get_mut(key)?, now)
+    pub(super) fn turn(&mut self, key: AgentKey, now: Instant) {
+        if let Some(agent) = self.agents.get_mut(key) {
+            self.changes.extend(turned(key, agent, now));
+        }
     }
 
     /// Lets the files of an agent go over which pmdanixl has failed, until they change: a defect of ours costs no other agent
@@ -173,12 +153,10 @@ mod tests {
     }
 
     /// Drains, and fails in the midst of the agent that is called bad, as its ring turns out to be another one.
-    fn drain_and_fail(agents: &mut Agents, now: Instant, changes: &mut Vec<Change>, bad: &File) {
+    fn drain_and_fail(agents: &mut Agents, now: Instant, bad: &File) {
         bad.write_all_at(&[9], 16).expect("written");
         let fails = tracing_subscriber::registry().with(FailsOver("agent bad: its ring"));
-        tracing::subscriber::with_default(fails, || {
-            agents.drain(now, Duration::from_secs(3600), changes)
-        });
+        tracing::subscriber::with_default(fails, || agents.drain(now, Duration::from_secs(3600)));
     }
 
     fn open(path: &Path) -> File {
@@ -215,9 +193,9 @@ mod tests {
         let found = State::take(&file, [1, 2]).expect("readable");
         agents.restore(found.expect("nobody else has it").state, Vec::new());
         let long = Duration::from_secs(3600);
-        let (now, mut changes) = (Instant::now(), Vec::new());
+        let now = Instant::now();
         agents.scan(now, long);
-        agents.drain(now, long, &mut changes);
+        agents.drain(now, long);
         assert_eq!(agents.host_total(EventType::TxBytes), 10);
         // A second ring of the agent, and an event in the first, which is drained before it.
         let path = dirs[0].path().join("bad");
@@ -226,13 +204,13 @@ mod tests {
         fs::write(&path, ring(5)).expect("written");
         let later = now + Duration::from_secs(60);
         agents.scan(later, long);
-        agents.drain(later, long, &mut changes);
+        agents.drain(later, long);
         assert_eq!(agents.host_total(EventType::TxBytes), 15);
         first
             .write_all_at(&7_u64.to_le_bytes(), 8 * 8)
             .expect("written");
         first.write_all_at(&[0], 0).expect("written");
-        drain_and_fail(&mut agents, later, &mut changes, &open(&path));
+        drain_and_fail(&mut agents, later, &open(&path));
         let sent = agents.iter().map(|agent| agent.total(EventType::TxBytes));
         assert_eq!(sent.collect::<Vec<_>>(), [5, 17]);
         assert_eq!(agents.host_total(EventType::TxBytes), 22);
@@ -243,10 +221,10 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let mut agents = agents_of(dir.path(), &["a", "bad", "c"]);
         let long = Duration::from_secs(3600);
-        let (mut now, mut changes) = (Instant::now(), Vec::new());
+        let mut now = Instant::now();
         agents.scan(now, long);
         let bad = open(&dir.path().join("bad"));
-        drain_and_fail(&mut agents, now, &mut changes, &bad);
+        drain_and_fail(&mut agents, now, &bad);
         let sent = |agents: &Agents, name: &str| {
             let mut all = agents.iter();
             let agent = all.find(|agent| agent.name.instance == name);
@@ -259,7 +237,7 @@ mod tests {
         for _ in 0..5 {
             now += Duration::from_secs(10);
             agents.scan(now, long);
-            agents.drain(now, long, &mut changes);
+            agents.drain(now, long);
         }
         assert_eq!(all(&agents), [Some(5), Some(0), Some(5)]);
         assert_eq!(agents.scanner().refused(), 1);
@@ -268,7 +246,7 @@ mod tests {
         for _ in 0..5 {
             now += Duration::from_secs(10);
             agents.scan(now, long);
-            agents.drain(now, long, &mut changes);
+            agents.drain(now, long);
         }
         assert_eq!(all(&agents), [Some(5), Some(7), Some(5)]);
         assert_eq!(agents.host_total(EventType::TxBytes), 17);

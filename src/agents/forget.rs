@@ -42,6 +42,12 @@ impl Forgetting {
             next_look: None,
         }
     }
+
+    /// Notes how many agents there are less to keep the values of.
+    pub fn add_freed(&mut self, changes: &[Change]) {
+        let is_less = |change: &&Change| !matches!(change, Change::Appeared(_));
+        self.freed += changes.iter().filter(is_less).count();
+    }
 }
 
 impl Agents {
@@ -57,15 +63,8 @@ impl Agents {
         }
     }
 
-    /// Notes for how many there is less to keep.
-    pub(super) fn freed(&mut self, changes: &[Change]) {
-        let is_less =
-            |change: &&Change| matches!(change, Change::Left { .. } | Change::Forgotten(_));
-        self.forgetting.freed += changes.iter().filter(is_less).count();
-    }
-
     /// Forgets a few of those that left long ago, if it is time to look for them.
-    pub(super) fn forget_some(&mut self, now: Instant, changes: &mut Vec<Change>) {
+    pub(super) fn forget_some(&mut self, now: Instant) {
         let is_due = |next: Instant| now >= next;
         // Whose file is still to be found has not left.
         if self.candidates.early.is_some() || !self.forgetting.next_look.is_none_or(is_due) {
@@ -73,7 +72,7 @@ impl Agents {
         }
         let old = self.left_long_ago(now);
         for &key in old.iter().take(PIECE) {
-            self.forget_one(key, changes);
+            self.forget_one(key);
         }
         // The rest has its turn in the next tick.
         let pause = self.forgetting.remember.clamp(LEAST_PAUSE, PAUSE);
@@ -137,13 +136,15 @@ mod tests {
 
     /// A tick, and whose names were forgotten in it.
     fn tick(agents: &mut Agents, now: Instant) -> Vec<String> {
-        let mut changes = Vec::new();
         agents.scan(now, LONG);
-        agents.drain_on(now, now, LONG, &mut changes);
-        let names = changes.into_iter().filter_map(|change| match change {
-            Change::Forgotten(name) => Some(name),
-            _ => None,
-        });
+        agents.drain_on(now, now, LONG);
+        let names = agents
+            .take_changes()
+            .into_iter()
+            .filter_map(|change| match change {
+                Change::Forgotten(name) => Some(name),
+                _ => None,
+            });
         names.collect()
     }
 

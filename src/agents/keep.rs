@@ -98,7 +98,7 @@ impl Agents {
     }
 
     /// Forgets an agent whose files are gone, and its name.
-    pub(super) fn forget_one(&mut self, key: AgentKey, changes: &mut Vec<Change>) {
+    pub(super) fn forget_one(&mut self, key: AgentKey) {
         let Some(agent) = self.agents.remove(key) else {
             return;
         };
@@ -107,8 +107,8 @@ impl Agents {
         }
         self.retire(agent.record, &agent.entry);
         if agent.shown {
-            changes.push(Change::Left { key, id: agent.id });
+            self.changes.push(Change::Left { key, id: agent.id });
         }
-        changes.push(Change::Forgotten(agent.name.instance));
+        self.changes.push(Change::Forgotten(agent.name.instance));
     }
 }

@@ -220,7 +220,7 @@ impl Agents {
             // Before another is an instance in its place.
             if agent.turn(now) == Some(false) {
                 let id = agent.id;
-                self.gone.push(Change::Left { key, id });
+                self.changes.push(Change::Left { key, id });
             }
             self.books.journal.commit(agent.record, &agent.entry);
         }
@@ -259,9 +259,7 @@ impl Agents {
             let Some((key, _)) = oldest else {
                 return;
             };
-            let mut gone = std::mem::take(&mut self.gone);
-            self.forget_one(key, &mut gone);
-            self.gone = gone;
+            self.forget_one(key);
         }
     }
 }

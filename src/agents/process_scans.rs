@@ -126,7 +126,7 @@ impl ProcessScans {
 impl Agents {
     /// Makes instances of the agents that wait for what /proc shows of them, as soon as it has, within `patience`: an answer to
     /// pmcd is about to be given.
-    pub fn reveal(&mut self, patience: Duration, changes: &mut Vec<Change>) {
+    pub fn reveal(&mut self, patience: Duration) {
         if !self.process_scans.enabled || !self.anybody_waits() {
             return;
         }
@@ -135,7 +135,7 @@ impl Agents {
         self.end_process_scan(now, Some(now + patience));
         for (key, agent) in self.agents.iter_mut() {
             if !agent.shown && agent.turn(now) == Some(true) {
-                changes.push(Change::Appeared(key));
+                self.changes.push(Change::Appeared(key));
             }
         }
     }

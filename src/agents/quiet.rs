@@ -100,7 +100,7 @@ mod tests {
 
     fn tick(agents: &mut Agents, now: Instant) {
         agents.scan(now, LONG);
-        agents.drain(now, LONG, &mut Vec::new());
+        agents.drain(now, LONG);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::descriptors::Descriptors;
 use super::forget::Forgetting;
 use super::order::Candidates;
-use super::{AgentKey, Agents, Change};
+use super::{AgentKey, Agents};
 use crate::config::Config;
 use crate::find::directory;
 use crate::source::ring::Mode;
@@ -12,8 +12,7 @@ use std::time::Instant;
 impl Agents {
     /// Takes another configuration. What it leaves out is let go, after a last drain, and whose all that was is no instance any
     /// more: whether it lives is not known from here on.
-    pub fn configure(&mut self, config: &Config) -> Vec<Change> {
-        let mut changes = Vec::new();
+    pub fn configure(&mut self, config: &Config) {
         self.books.lifetimes = config.lifetimes();
         self.books.bounds = config.bounds.clone();
         self.limits.agents = config.max_agents;
@@ -47,7 +46,7 @@ impl Agents {
             if !agent.has_stores() {
                 agent.entry.account.set_bounds(&config.bounds);
             }
-            changes.extend(agent.renew_buckets(key));
+            self.changes.extend(agent.renew_buckets(key));
             agent.sources.retain(|source| {
                 let owners = config.owners.as_ref();
                 // One that is only followed is looked at anew, in case it may be drained now.
@@ -67,8 +66,7 @@ impl Agents {
         let now = Instant::now();
         for key in keys {
             self.wake(key);
-            changes.extend(self.turn(key, now));
+            self.turn(key, now);
         }
-        changes
     }
 }

@@ -4,7 +4,7 @@
 use super::buckets::BucketIndoms;
 use super::instances::AgentInstances;
 use super::work::{Allowance, Budget, END, FETCH, REVEAL, Work};
-use crate::agents::{Agents, Change};
+use crate::agents::Agents;
 use crate::base::clock::Now;
 use crate::config::{Config, Loaded};
 use crate::error::ConfigError;
@@ -169,10 +169,9 @@ impl Server {
         let until = Instant::now() + REVEAL;
         self.collect(FETCH);
         if !self.is_waiting() {
-            let mut changes = Vec::new();
             let left = until.saturating_duration_since(Instant::now());
-            self.agents.reveal(left, &mut changes);
-            self.follow(changes);
+            self.agents.reveal(left);
+            self.follow();
             self.now = Now::read();
         }
     }
@@ -225,13 +224,13 @@ impl Server {
     fn drain(
         &mut self,
         budget: Duration,
-        drain: impl FnOnce(&mut Agents, Instant, Duration, &mut Vec<Change>) -> bool,
+        drain: impl FnOnce(&mut Agents, Instant, Duration) -> bool,
     ) -> bool {
-        let (mut changes, start) = (Vec::new(), Instant::now());
-        let all = drain(&mut self.agents, start, budget, &mut changes);
+        let start = Instant::now();
+        let all = drain(&mut self.agents, start, budget);
         self.control.drain_time += start.elapsed();
         self.control.persistent = self.agents.is_persistent();
-        self.follow(changes);
+        self.follow();
         all
     }
 

@@ -59,7 +59,7 @@ pub fn run(input: &[u8]) {
     loop {
         now += SECOND;
         agents.scan(now, SECOND);
-        agents.drain(now, SECOND, &mut Vec::new());
+        agents.drain(now, SECOND);
         judge(&agents);
         if follows {
             let agent = agents.iter().next().expect("a good store has an agent");

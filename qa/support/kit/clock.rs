@@ -1,6 +1,6 @@
 //! The test clock, and what the daemon does in a tick, for an answer and between them.
 
-use super::{Core, LONG, Running, SECOND};
+use super::{Core, LONG, SECOND};
 use std::time::{Duration, Instant};
 
 impl Core {
@@ -54,24 +54,21 @@ impl Core {
     /// Drains as for an answer, once.
     pub fn drain(&mut self) {
         self.drain_only();
-        self.publish(Vec::new());
+        self.publish();
     }
 
     /// Drains as [`Core::drain`] does, and leaves the instances as they are until the next operation.
     pub fn drain_only(&mut self) {
         let now = self.now;
-        let Running {
-            agents, changes, ..
-        } = self.running_mut();
-        agents.drain(now, LONG, changes);
+        self.running_mut().agents.drain(now, LONG);
     }
 
     /// Goes on with the drain of a tick that began then; true if nothing was left for the next tick.
     pub fn drain_since(&mut self, began: Instant, budget: Duration) -> bool {
-        let (now, mut changes) = (self.now, Vec::new());
+        let now = self.now;
         let agents = &mut self.running_mut().agents;
-        let is_all = agents.drain_on(began, now, budget, &mut changes);
-        self.publish(changes);
+        let is_all = agents.drain_on(began, now, budget);
+        self.publish();
         is_all
     }
 
@@ -94,8 +91,7 @@ impl Core {
 
     /// Waits for what /proc shows of new agents, as before an answer.
     pub fn reveal(&mut self) {
-        let mut changes = Vec::new();
-        self.running_mut().agents.reveal(LONG, &mut changes);
-        self.publish(changes);
+        self.running_mut().agents.reveal(LONG);
+        self.publish();
     }
 }

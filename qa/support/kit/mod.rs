@@ -72,8 +72,6 @@ struct Running {
     ids: Ids,
     /// The instances, and their ids; `None`: it was withdrawn before it had one.
     instances: BTreeMap<AgentKey, Option<u32>>,
-    /// What changed since the instances were last brought up to date.
-    changes: Vec<Change>,
 }
 
 impl Core {
@@ -221,8 +219,8 @@ impl Core {
     pub fn configure(&mut self, settings: &str) {
         settings.clone_into(&mut self.settings);
         let config = self.config();
-        let changes = self.running_mut().agents.configure(&config);
-        self.publish(changes);
+        self.running_mut().agents.configure(&config);
+        self.publish();
     }
 
     /// Sets the keys of nixl.conf that the next start reads.
@@ -282,7 +280,7 @@ impl Core {
         let mut agents = Agents::new(&self.config());
         // What is new begins now, however long the test took to come here.
         self.now = self.now.max(Instant::now());
-        let changes = agents.restore(found.state, found.records);
+        agents.restore(found.state, found.records);
         // Without a file.
         let mut ids = Ids::default();
         ids.begin(&[], agents.next_id());
@@ -291,9 +289,8 @@ impl Core {
             agents,
             ids,
             instances: BTreeMap::new(),
-            changes: Vec::new(),
         });
-        self.publish(changes);
+        self.publish();
     }
 
     /// Kills the daemon and starts it again.
@@ -311,11 +308,9 @@ impl Core {
     }
 
     /// Brings the instances up to date, and gives new ones their ids.
-    fn publish(&mut self, changes: Vec<Change>) {
+    fn publish(&mut self) {
         let running = self.running.as_mut().expect("it runs");
-        let mut all = std::mem::take(&mut running.changes);
-        all.extend(changes);
-        for change in all {
+        for change in running.agents.take_changes() {
             match change {
                 Change::Appeared(key) => {
                     let id = running.number(key);

@@ -11,7 +11,8 @@ use std::collections::HashSet;
 impl Server {
     /// Brings the instance domains after the agents: first who leaves, all at once, since each look through the ranges of all
     /// agents takes long, and then who comes.
-    pub(super) fn follow(&mut self, changes: Vec<Change>) {
+    pub(super) fn follow(&mut self) {
+        let changes = self.agents.take_changes();
         if !changes.is_empty() {
             self.ids.changed();
         }

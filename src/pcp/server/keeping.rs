@@ -17,7 +17,6 @@ impl Server {
             return true;
         }
         let shown = self.places.state_path.display();
-        let mut changes = Vec::new();
         match take(&self.places.state) {
             Ok(None) => {
                 if self.phase == Phase::Start {
@@ -33,12 +32,10 @@ impl Server {
                     tracing::warn!("{shown}: {why}");
                 }
                 self.had_state = true;
-                changes = self.agents.restore(found.state, found.records);
-                if !changes.is_empty() {
-                    tracing::info!(
-                        "goes on with what {shown} says of {} instances",
-                        changes.len()
-                    );
+                self.agents.restore(found.state, found.records);
+                let instances = self.agents.iter().filter(|agent| agent.shown).count();
+                if instances > 0 {
+                    tracing::info!("goes on with what {shown} says of {instances} instances");
                 }
             }
             Err(err) => {
@@ -57,7 +54,7 @@ impl Server {
         if let Some(when) = self.control.config_read {
             self.agents.set_config_read(when);
         }
-        self.follow(changes);
+        self.follow();
         true
     }
 

@@ -127,8 +127,8 @@ impl Server {
         self.warn_of_locks(&config);
         // The last that these directories have to say, in case they are no longer looked through.
         self.refresh();
-        let changes = self.agents.configure(&config);
-        self.follow(changes);
+        self.agents.configure(&config);
+        self.follow();
         self.control.drain_interval = config.drain_interval;
         self.control.config_error.clear();
         self.control.loads += 1;

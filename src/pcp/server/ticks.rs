@@ -39,9 +39,7 @@ impl Server {
                     Work::Drain { began: now }
                 }
                 Work::Drain { began } => {
-                    let on = |agents: &mut Agents, now, budget, changes: &mut _| {
-                        agents.drain_on(began, now, budget, changes)
-                    };
+                    let on = |agents: &mut Agents, now, budget| agents.drain_on(began, now, budget);
                     match self.drain(left, on) {
                         false if now < began + TICK.drain => Work::Drain { began },
                         in_time => {
