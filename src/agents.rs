@@ -141,7 +141,9 @@ impl Agents {
         self.books.journal.open(state);
         let (mut ids, now) = (HashSet::new(), Instant::now());
         // An id that was given away after its agent was long gone belongs to the one that was seen last.
-        records.sort_by_key(|(_, saved)| Reverse((saved.entry.active, saved.entry.last_seen)));
+        records.sort_by_key(|(_, saved)| {
+            Reverse((saved.entry.lifecycle.is_awake(), saved.entry.last_seen))
+        });
         for (record, mut saved) in records {
             saved.id = saved.id.filter(|&id| ids.insert(id));
             let place = Place::of(&saved.name);
@@ -156,11 +158,10 @@ impl Agents {
             }
             (agent.record, agent.id, agent.facts) = (Some(record), saved.id, saved.facts);
             // It was an instance, and is one at once.
-            let appeared = agent.turn(now);
+            let is_published = agent.is_published();
             let key = self.insert(agent);
-            if appeared == Some(true) {
-                self.changes.push(Change::Appeared(key));
-            }
+            self.changes
+                .extend(is_published.then_some(Change::Appeared(key)));
         }
     }
 
@@ -182,7 +183,7 @@ impl Agents {
     #[must_use]
     pub fn ids(&self, now: Now) -> Vec<Line> {
         let line = |agent: &Agent| {
-            let unseen = match agent.shown {
+            let unseen = match agent.is_published() {
                 true => 0,
                 false => now.since(agent.entry.last_seen).as_secs(),
             };

@@ -8,13 +8,12 @@ use crate::base::file::FileId;
 use crate::find::scan::Scanner;
 use crate::log;
 use crate::producer::facts::Facts;
-use crate::producer::life::Life;
 use crate::source::Source;
 use crate::source::store::StoreReader;
 use crate::state::RecordId;
 use crate::state::journal::Journal;
 use crate::state::ledger::{Books, Ledger};
-use crate::state::record::{Entry, Name};
+use crate::state::record::{Entry, Lifecycle, Name};
 use crate::totals::ranges::Ranges;
 use crate::totals::windows::Windows;
 use std::os::fd::OwnedFd;
@@ -37,19 +36,12 @@ pub struct Agent {
     pub entry: Entry,
     /// How its transfers of the last minute are distributed.
     pub windows: Windows,
-    /// Whether it lives, as of the last drain.
-    pub state: Life,
     /// What is known of its process and its place; `None`: that was not found out yet.
     pub facts: Option<Facts>,
     /// Whether those are of the process before the one that writes now, as they are until that one is known: an instance keeps
     /// its labels meanwhile.
     pub(crate) facts_are_old: bool,
     label_text: labels::Kept,
-    /// Whether it is an instance. One that is new becomes one when its facts are known, by which it is labelled, or when they
-    /// have been waited for long enough.
-    pub(crate) shown: bool,
-    /// Until when they are waited for.
-    pub(crate) wait_until: Instant,
     /// Where the entry is kept; `None`: in memory only.
     pub(crate) record: Option<RecordId>,
     /// Its instance id, once it had one.
@@ -68,21 +60,13 @@ impl Agent {
     /// An agent of which nothing is known yet but what it is called, or what the state file says.
     #[must_use]
     pub(crate) fn new(name: Name, entry: Entry, now: Instant) -> Self {
-        // A ring that is not found after a restart may still be written to.
-        let state = match entry.exited {
-            true => Life::Exited,
-            false => Life::Unknown,
-        };
         Self {
             name,
             entry,
             windows: Windows::new(now),
-            state,
             facts: None,
             facts_are_old: false,
             label_text: labels::Kept::default(),
-            shown: false,
-            wait_until: now,
             record: None,
             id: None,
             sources: Vec::new(),
@@ -105,17 +89,19 @@ impl Agent {
         }
     }
 
-    /// Whether it is to be an instance now that was none, or is to be none any more: then it is from here on.
-    pub(crate) fn turn(&mut self, now: Instant) -> Option<bool> {
-        let ready = self.shown || self.facts.is_some() || now >= self.wait_until;
-        let shown = self.entry.active && ready;
-        let turned = std::mem::replace(&mut self.shown, shown) != shown;
-        turned.then_some(shown)
+    /// True for an instance.
+    pub(crate) fn is_published(&self) -> bool {
+        self.entry.lifecycle.is_published()
     }
 
-    /// It is to be no instance any more.
-    pub(crate) fn leave(&mut self, now: Instant) {
-        self.entry.active = false;
+    /// Publishes an agent that has waited for its labels, if they are known or have been waited for long enough.
+    pub(crate) fn publish(&mut self, now: Instant) {
+        self.entry.lifecycle.publish(self.facts.is_some(), now);
+    }
+
+    /// Ends an instance.
+    pub(crate) fn withdraw(&mut self, now: Instant) {
+        self.entry.lifecycle.withdraw();
         if self.facts_are_old {
             self.set_facts(None);
         }
@@ -124,9 +110,18 @@ impl Agent {
         self.label_text = labels::Kept::default();
     }
 
+    /// How an agent that was or was not published has changed the instance domains. `None`: it has not.
+    pub(crate) fn change_since(&self, was_published: bool, key: AgentKey) -> Option<Change> {
+        match (was_published, self.is_published()) {
+            (false, true) => Some(Change::Appeared(key)),
+            (true, false) => Some(Change::Left { key, id: self.id }),
+            _ => None,
+        }
+    }
+
     /// The changes by which an instance gets ids for its ranges of times, if these have none yet.
     pub(crate) fn renew_buckets(&self, key: AgentKey) -> impl Iterator<Item = Change> + use<> {
-        let is_due = self.shown && self.id.is_some() && self.bucket_base().is_none();
+        let is_due = self.is_published() && self.id.is_some() && self.bucket_base().is_none();
         let id = self.id;
         let changes = is_due.then_some([Change::Left { key, id }, Change::Appeared(key)]);
         changes.into_iter().flatten()
@@ -141,7 +136,8 @@ impl Agent {
 
     /// What is known of its process is of the one before.
     pub(crate) fn outdate_facts(&mut self) {
-        self.facts = self.facts.take().filter(|_| self.shown);
+        let is_published = self.is_published();
+        self.facts = self.facts.take().filter(|_| is_published);
         self.facts_are_old = self.facts.is_some();
     }
 
@@ -157,7 +153,11 @@ impl Agent {
 
     /// Whether a process scan is wanted soon: what it is labelled with is not known, or of another process.
     pub(crate) fn wants_facts(&self) -> bool {
-        self.entry.active && (!self.shown || self.facts_are_old)
+        match self.entry.lifecycle {
+            Lifecycle::Dormant => false,
+            Lifecycle::AwaitingLabels { .. } => true,
+            Lifecycle::Active | Lifecycle::Exited { .. } => self.facts_are_old,
+        }
     }
 
     /// Its instance id, once it had one.

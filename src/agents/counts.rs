@@ -76,10 +76,10 @@ impl Agents {
         };
         for agent in self.agents.values() {
             counts.full = counts.full.saturating_add(agent.entry.full);
-            if !agent.shown {
+            if !agent.is_published() {
                 continue;
             }
-            match agent.state {
+            match agent.entry.life {
                 Life::Live => counts.live += 1,
                 Life::Idle => counts.idle += 1,
                 Life::Exited => counts.exited += 1,

@@ -1,7 +1,6 @@
 //! Drains of all rings, one agent after the other.
 
-use super::{AgentKey, Agents, Change};
-use crate::agents::agent::Agent;
+use super::{AgentKey, Agents};
 use crate::base::clock::Now;
 use crate::error::Refusal;
 use crate::log;
@@ -66,15 +65,14 @@ impl Agents {
         let Some((quiet, agent)) = self.agents.at(key) else {
             return;
         };
-        let owner = agent.name.owner;
+        let (owner, was_published) = (agent.name.owner, agent.is_published());
         let _about = log::about(owner);
         let drained = catch_unwind(AssertUnwindSafe(|| agent.drain(now, end, &mut self.books)));
         let Ok(outcome) = drained else {
-            self.set_apart(key);
-            self.turn(key, now.instant);
+            self.set_apart(key, was_published);
             return self.agents.settle(key);
         };
-        self.changes.extend(turned(key, agent, now.instant));
+        self.changes.extend(agent.change_since(was_published, key));
         self.changes.extend(agent.renew_buckets(key));
         found.again.extend(outcome.again);
         let is_whole = !outcome.more && Instant::now() < end;
@@ -87,22 +85,17 @@ impl Agents {
         self.agents.settle(key);
     }
 
-    pub(super) fn turn(&mut self, key: AgentKey, now: Instant) {
-        if let Some(agent) = self.agents.get_mut(key) {
-            self.changes.extend(turned(key, agent, now));
-        }
-    }
-
     /// Lets the files of an agent go over which pmdanixl has failed, until they change: a defect of ours costs no other agent
     /// anything. What the agent has counted is what the state file says, and the host's totals are added up again. Without a state
     /// file both stay as the failure left them.
-    fn set_apart(&mut self, key: AgentKey) {
+    fn set_apart(&mut self, key: AgentKey, was_published: bool) {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
         if let Some(entry) = self.books.journal.entry(agent.record) {
             agent.entry = entry;
         }
+        self.changes.extend(agent.change_since(was_published, key));
         for source in std::mem::take(&mut agent.sources) {
             let facts = source.current_facts();
             if let Some((facts, name)) = facts.zip(source.file.path.file_name()) {
@@ -118,14 +111,6 @@ impl Agents {
             }
         }
     }
-}
-
-/// An agent that is to be an instance and was none, or the reverse.
-fn turned(key: AgentKey, agent: &mut Agent, now: Instant) -> Option<Change> {
-    agent.turn(now).map(|is_instance| match is_instance {
-        true => Change::Appeared(key),
-        false => Change::Left { key, id: agent.id },
-    })
 }
 
 #[cfg(test)]

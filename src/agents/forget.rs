@@ -90,7 +90,7 @@ impl Agents {
             }
             let since = *agent.bare_since.get_or_insert(now);
             let is_long_ago = now.saturating_duration_since(since) >= remember;
-            let is_instance = agent.entry.active || agent.waits.is_some();
+            let is_instance = agent.entry.lifecycle.is_awake() || agent.waits.is_some();
             (is_long_ago && !is_instance).then_some(key)
         });
         old.collect()
@@ -151,7 +151,7 @@ mod tests {
     /// Agents come and leave with their files; when all have left.
     fn come_and_go(agents: &mut Agents, dir: &Path, names: &[String], mut now: Instant) -> Instant {
         names.iter().for_each(|name| ring(&dir.join(name), 5));
-        let shown = |agents: &Agents| agents.iter().filter(|agent| agent.shown).count();
+        let shown = |agents: &Agents| agents.iter().filter(|agent| agent.is_published()).count();
         while shown(agents) < names.len() {
             now += SECOND;
             tick(agents, now);
@@ -226,11 +226,11 @@ mod tests {
         let path = dir.path().join("a");
         ring(&path, 5);
         let mut now = Instant::now();
-        while agents.iter().all(|agent| !agent.entry.active) {
+        while agents.iter().all(|agent| !agent.entry.lifecycle.is_awake()) {
             now += SECOND;
             tick(&mut agents, now);
         }
-        while agents.iter().any(|agent| agent.entry.active) {
+        while agents.iter().any(|agent| agent.entry.lifecycle.is_awake()) {
             now += SECOND;
             tick(&mut agents, now);
         }
@@ -259,7 +259,7 @@ mod tests {
         let path = dir.path().join("a");
         ring(&path, 5);
         let (begin, mut now) = (Now::read(), Instant::now());
-        while agents.iter().all(|agent| !agent.shown) {
+        while agents.iter().all(|agent| !agent.is_published()) {
             now += SECOND;
             tick(&mut agents, now);
         }
@@ -274,7 +274,7 @@ mod tests {
         let later = begin.at(now + LONG);
         assert_eq!(seen(&agents, &later), later.seconds, "it is one");
         fs::remove_file(&path).expect("there");
-        while agents.iter().any(|agent| agent.shown) {
+        while agents.iter().any(|agent| agent.is_published()) {
             now += SECOND;
             tick(&mut agents, now);
         }

@@ -106,7 +106,7 @@ impl Agents {
             self.kept.without = self.kept.without.saturating_sub(1);
         }
         self.retire(agent.record, &agent.entry);
-        if agent.shown {
+        if agent.is_published() {
             self.changes.push(Change::Left { key, id: agent.id });
         }
         self.changes.push(Change::Forgotten(agent.name.instance));

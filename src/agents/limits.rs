@@ -6,7 +6,7 @@
 
 use super::newcomers::Newcomers;
 use super::registry::Owner;
-use super::{AgentKey, Agents, Change};
+use super::{AgentKey, Agents};
 use crate::agents::agent::{Agent, Waiting};
 use crate::error::Refusal;
 use crate::find::scan::Found;
@@ -31,7 +31,7 @@ pub(super) struct Limits {
     pub newcomers: Newcomers,
     /// How often there was no place for a file.
     pub refused: u64,
-    /// Users for whose files there was no place, with or without news, in this look through what was found.
+    /// Users for whose files there was no place, with or without events, in this pass through what was found.
     pub turned_away: HashSet<(u32, bool)>,
 }
 
@@ -47,20 +47,10 @@ impl Limits {
     }
 }
 
-/// What an agent must be to be evicted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Victim {
-    /// It has exited, and no process has its files open.
-    Free,
-    /// It has exited. A process may have its files open, to read them.
-    Exited,
-    Live,
-}
-
 impl Agent {
     /// The number of places that it takes: one while it is an instance, and one for each attached file beyond the first.
     pub(super) fn places(&self) -> usize {
-        self.files().max(self.entry.active.into())
+        self.files().max(self.entry.lifecycle.is_awake().into())
     }
 
     fn files(&self) -> usize {
@@ -79,30 +69,34 @@ impl Agents {
     }
 
     /// Makes room for a file that was found, if there is none; `key` is its agent, if that is known. Returns false if the file
-    /// cannot be taken now; then it is set aside. A file without news that no process has open evicts none.
+    /// cannot be taken now; then it is set aside. A file without events that no process has open evicts none.
     pub(super) fn has_room(
         &mut self,
         now: Instant,
         key: Option<AgentKey>,
-        has_news: bool,
+        has_events: bool,
         holder: impl FnOnce() -> Holder,
         found: &Found,
     ) -> bool {
         let uid = found.facts.uid;
         let known = key.and_then(|key| self.agents.get(key));
         if self.is_full() && !known.is_some_and(Agent::has_place) {
-            let holder = if has_news { Holder::Somebody } else { holder() };
+            let holder = if has_events {
+                Holder::Somebody
+            } else {
+                holder()
+            };
             if holder != Holder::Somebody {
                 self.set_aside(found, without_place(holder, self.limits.rings));
                 return false;
             }
-            let turned_away = (uid, has_news);
-            if self.limits.turned_away.contains(&turned_away) || !self.evict_for(uid, has_news, now)
+            if self.limits.turned_away.contains(&(uid, has_events))
+                || !self.evict_for(uid, has_events, now)
             {
                 self.set_aside(found, without_place(holder, self.limits.rings));
                 self.limits.refused += 1;
                 // Other files of this user would find no place either: they are found again by the next listing.
-                self.limits.turned_away.insert(turned_away);
+                self.limits.turned_away.insert((uid, has_events));
                 return false;
             }
         }
@@ -126,54 +120,41 @@ impl Agents {
             && !known.is_some_and(Agent::has_place)
     }
 
-    /// Evicts an agent for one of this user's, which has news or is only open. Returns false if none can be evicted.
-    fn evict_for(&mut self, uid: u32, has_news: bool, now: Instant) -> bool {
-        let own = self.agents.places().of(Some(uid));
-        let all_found = self.candidates.early.is_none();
-        let has_exited = |agent: &Agent| {
-            let is_silent = agent.entry.silent_since.is_some();
-            !agent.entry.active || is_silent || (all_found && agent.files() == 0)
-        };
-        let most = self.agents.places().most();
-        let (mut exited, mut live) = (Vec::new(), Vec::new());
+    /// Evicts an agent for one of this user's, which has events or is only open. Returns false if none can be evicted.
+    fn evict_for(&mut self, uid: u32, has_events: bool, now: Instant) -> bool {
+        let (places, all_found) = (self.agents.places(), self.candidates.early.is_none());
+        let (own, most) = (places.of(Some(uid)), places.most());
+        let mut exited: Vec<_> = Vec::new();
+        let mut live: Vec<_> = Vec::new();
         for (key, agent) in self.agents.iter().filter(|(_, agent)| agent.places() > 0) {
-            let count = self.agents.places().of(agent.name.owner);
-            let entry = &agent.entry;
-            if has_exited(agent) && count >= own {
-                exited.push(((Reverse(count), entry.active, entry.last_seen), key));
-            } else if !has_exited(agent) && count == most && most >= own + 2 {
+            let (count, entry) = (places.of(agent.name.owner), &agent.entry);
+            let is_live = entry.lifecycle.is_awake() && entry.lifecycle.exited_since().is_none();
+            if !is_live || (all_found && agent.files() == 0) {
+                let is_instance = entry.lifecycle.is_awake();
+                let order = (Reverse(count), is_instance, entry.last_seen);
+                exited.extend((count >= own).then_some((order, key)));
+            } else if count == most && most >= own + 2 {
                 live.push((Reverse((entry.first_seen, agent.id)), key));
             }
         }
         exited.sort_unstable();
         live.sort_unstable();
-        let exited: Vec<_> = exited.into_iter().map(|(_, key)| key).collect();
-        let live: Vec<_> = live.into_iter().map(|(_, key)| key).collect();
-        let ways = [
-            (&exited, Victim::Free),
-            (&exited, Victim::Exited),
-            (&live, Victim::Live),
-        ];
-        // What is open, and may only be read, does not give way to its like.
-        let ways = ways
-            .into_iter()
-            .filter(|(_, victim)| has_news || *victim != Victim::Exited);
-        for (keys, victim) in ways {
-            for &key in keys.iter().take(MOST_ASKED) {
-                self.evict(key, victim, now);
-                self.agents.settle(key);
-                if !self.is_full() {
-                    return true;
-                }
+        let exited = exited.into_iter().map(|(_, key)| (key, false));
+        let live = live.into_iter().map(|(_, key)| (key, true));
+        for (key, is_live) in exited.take(MOST_ASKED).chain(live.take(MOST_ASKED)) {
+            self.evict(key, is_live, has_events, now);
+            self.agents.settle(key);
+            if !self.is_full() {
+                return true;
             }
         }
         false
     }
 
     /// Detaches an agent's files, if it is still what it was taken for, and ends its instance. A live one with several rings
-    /// loses the first only: all but the last were replaced.
-    fn evict(&mut self, key: AgentKey, victim: Victim, now: Instant) {
-        let is_live = victim == Victim::Live;
+    /// loses the first only: all but the last were replaced. Exited files that a process has open, to read them, are detached only if
+    /// they `may_be_held`: what is open itself does not evict its like.
+    fn evict(&mut self, key: AgentKey, is_live: bool, may_be_held: bool, now: Instant) {
         let max_rings = self.limits.rings;
         let Some(agent) = self.agents.get_mut(key) else {
             return;
@@ -184,7 +165,6 @@ impl Agents {
         if is_live && commit.is_some_and(|commit| commit.is_in_flight()) {
             return;
         }
-        let may_be_held = victim != Victim::Free;
         let mut waiting = None;
         let last = if is_live { 1 } else { agent.sources.len() };
         let (mut kept, mut left) = (Vec::new(), Vec::new());
@@ -207,9 +187,10 @@ impl Agents {
             }
         }
         agent.sources = kept;
-        if agent.entry.active && !agent.has_files() {
+        if agent.entry.lifecycle.is_awake() && !agent.has_files() {
             agent.waits = waiting.filter(|_| is_live);
-            agent.leave(now);
+            let was_published = agent.is_published();
+            agent.withdraw(now);
             let instance = &agent.name.instance;
             match agent.name.owner.filter(|_| is_live) {
                 Some(uid) => tracing::warn!(
@@ -218,10 +199,7 @@ impl Agents {
                 None => tracing::info!("agent {instance}: has exited, and another needs its place"),
             }
             // Before another is an instance in its place.
-            if agent.turn(now) == Some(false) {
-                let id = agent.id;
-                self.changes.push(Change::Left { key, id });
-            }
+            self.changes.extend(agent.change_since(was_published, key));
             self.books.journal.commit(agent.record, &agent.entry);
         }
         // What it lets go is not kept mapped.

@@ -128,9 +128,6 @@ impl Agents {
                 agent.entry.commit = Some(commit);
             }
         }
-        if self.process_scans.enabled && !source.file.presence.is_abandoned() {
-            agent.wait_until = now + PATIENCE;
-        }
         let (capacity, pending) = (header.capacity, header.pending());
         let (version, instance) = (layout.name(), &agent.name.instance);
         let path = log::shown(&source.file.path);
@@ -149,9 +146,11 @@ impl Agents {
             "agent {instance}: ring {version}, {capacity} events, {pending} pending, {path}{how}"
         );
         // A ring that is empty and that nobody writes to has nothing to say; it is watched for its agent's return.
-        if pending > 0 || !source.file.presence.is_abandoned() {
-            agent.entry.silent_since = None;
-            agent.entry.active = true;
+        let is_abandoned = source.file.presence.is_abandoned();
+        if pending > 0 || !is_abandoned {
+            let is_asked = self.process_scans.enabled && !is_abandoned;
+            let patience = if is_asked { PATIENCE } else { Duration::ZERO };
+            agent.entry.lifecycle.wake(now + patience);
         }
         agent.sources.push(source);
         self.books.journal.commit(agent.record, &agent.entry);

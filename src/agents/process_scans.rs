@@ -1,6 +1,6 @@
 //! Process scans: who writes the rings and the stores, as far as /proc shows it.
 
-use super::{Agents, Change};
+use super::Agents;
 use crate::agents::agent::Agent;
 use crate::base::file::FileId;
 use crate::config::Config;
@@ -134,9 +134,9 @@ impl Agents {
         self.scan_processes(now);
         self.end_process_scan(now, Some(now + patience));
         for (key, agent) in self.agents.iter_mut() {
-            if !agent.shown && agent.turn(now) == Some(true) {
-                self.changes.push(Change::Appeared(key));
-            }
+            let was_published = agent.is_published();
+            agent.publish(now);
+            self.changes.extend(agent.change_since(was_published, key));
         }
     }
 

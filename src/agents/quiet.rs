@@ -4,6 +4,7 @@ use crate::agents::agent::Agent;
 use crate::base::clock::Now;
 use crate::shm::Rest;
 use crate::state::ledger::Books;
+use crate::state::record::Lifecycle;
 use std::time::{Duration, Instant};
 
 /// What a drain looks at of an agent that it passes over, beside its file. It lies close to those of the other agents: an agent by
@@ -27,25 +28,24 @@ impl Quiet {
     /// one that has exited, which is known beforehand.
     pub(super) fn renew(&mut self, agent: &Agent, now: &Now, is_whole: bool, books: &Books) {
         let look = books.check_every;
-        let left = match agent.entry.silent_since {
-            Some(since) if agent.entry.active => {
-                books.lifetimes.retain.saturating_sub(now.since(since))
-            }
-            _ => Duration::MAX,
+        let lifecycle = agent.entry.lifecycle;
+        let left = match lifecycle.exited_since() {
+            Some(since) => books.lifetimes.retain.saturating_sub(now.since(since)),
+            None => Duration::MAX,
         };
-        let without = if agent.entry.active { look } else { GONE };
+        let without = if lifecycle.is_awake() { look } else { GONE };
         self.until = now.instant.checked_add(left.min(without));
         self.file = None;
         // Its room stays, for a tick allocates nothing.
         self.more.clear();
-        let is_settled = agent.entry.active == agent.shown;
+        let is_settled = !matches!(lifecycle, Lifecycle::AwaitingLabels { .. });
         // Of several rings not all may have had their turn.
         let is_whole = agent.sources.len() < 2 || is_whole;
         for (number, source) in agent.sources.iter().enumerate() {
             let rest = source.rest();
             let until = source.quiet_until(look, now.instant);
             // The store of one that has left is let go by the next drain.
-            let until = until.filter(|_| agent.entry.active || source.as_ring().is_some());
+            let until = until.filter(|_| lifecycle.is_awake() || source.as_ring().is_some());
             let earliest = self.until.zip(until).map(|(one, other)| one.min(other));
             self.until = earliest.filter(|_| rest.is_some());
             match number {
@@ -108,7 +108,7 @@ mod tests {
         let (_dir, mut agents, mut now) = agent(false);
         while agents
             .iter()
-            .all(|agent| agent.entry.silent_since.is_none())
+            .all(|agent| agent.entry.lifecycle.exited_since().is_none())
         {
             now += SECOND;
             tick(&mut agents, now);
@@ -118,11 +118,11 @@ mod tests {
             let now = exited + half_seconds * SECOND / 2;
             tick(&mut agents, now);
             assert!(agents.agents.quiet(0).holds(now + SECOND / 4));
-            assert!(agents.iter().all(|agent| agent.shown));
+            assert!(agents.iter().all(|agent| agent.is_published()));
         }
         assert!(!agents.agents.quiet(0).holds(exited + RETAIN));
         tick(&mut agents, exited + RETAIN);
-        assert!(agents.iter().all(|agent| !agent.shown));
+        assert!(agents.iter().all(|agent| !agent.is_published()));
     }
 
     #[test]
@@ -130,7 +130,7 @@ mod tests {
         let (dir, mut agents, mut now) = agent(false);
         tick(&mut agents, now);
         fs::remove_file(dir.path().join("a")).expect("there");
-        while agents.iter().any(|agent| agent.entry.active) {
+        while agents.iter().any(|agent| agent.entry.lifecycle.is_awake()) {
             now += SECOND;
             tick(&mut agents, now);
         }
@@ -139,7 +139,7 @@ mod tests {
         let words = [1, 0, (4 << 32) | 4, 4, 3, 0, 5, 0, 0, 0, 0, 0, 0_u64];
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         fs::write(dir.path().join("a"), bytes).expect("written");
-        while agents.iter().all(|agent| !agent.entry.active) {
+        while agents.iter().all(|agent| !agent.entry.lifecycle.is_awake()) {
             now += SECOND;
             tick(&mut agents, now);
         }

@@ -28,6 +28,7 @@ impl Agents {
         self.scanner.configure(places, config.terms());
         let keys: Vec<AgentKey> = self.agents.iter().map(|(key, _)| key).collect();
         for (key, agent) in self.agents.iter_mut() {
+            let was_published = agent.is_published();
             let had_files = agent.attached().next().is_some();
             let mut is_to_be_found = false;
             let patterns = match agent.has_stores() {
@@ -59,14 +60,13 @@ impl Agents {
                 same && is_named
             });
             if had_files && !is_to_be_found && agent.attached().next().is_none() {
-                agent.leave(Instant::now());
+                agent.withdraw(Instant::now());
                 self.books.journal.commit(agent.record, &agent.entry);
+                self.changes.extend(agent.change_since(was_published, key));
             }
         }
-        let now = Instant::now();
         for key in keys {
             self.wake(key);
-            self.turn(key, now);
         }
     }
 }

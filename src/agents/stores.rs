@@ -87,7 +87,7 @@ impl Agents {
             // It is still this one's, as what was counted of it is: no other comes in its place while it waits for its turn.
             if let Some(agent) = known.and_then(|key| self.agents.get_mut(key)) {
                 let waiting = || Waiting::new(&file.path, facts.id);
-                agent.waits = (!agent.entry.active && !exited).then(waiting);
+                agent.waits = (!agent.entry.lifecycle.is_awake() && !exited).then(waiting);
             }
             return;
         }
@@ -259,13 +259,12 @@ impl Agents {
             log::shown(&source.file.path)
         );
         agent.waits = None;
-        if self.process_scans.enabled && !presence.is_abandoned() {
-            agent.wait_until = now + PATIENCE;
-        }
         // Also one that has exited since the last look: its last values are to be seen. But where the kernel does not tell who has
         // a file, an old one is nobody's until something comes.
         if is_recent || presence.is_held() {
-            (agent.entry.active, agent.entry.silent_since) = (true, None);
+            let is_asked = self.process_scans.enabled && !presence.is_abandoned();
+            let patience = if is_asked { PATIENCE } else { Duration::ZERO };
+            agent.entry.lifecycle.wake(now + patience);
         }
         agent.sources.push(source);
         if !self.process_scans.enabled {

@@ -14,7 +14,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
 
 mod entry;
+mod lifecycle;
 pub use entry::{ENTRY_WORDS, Entry};
+pub use lifecycle::Lifecycle;
 
 /// Words of a record: three pages.
 pub const RECORD_WORDS: usize = 1536;

@@ -3,7 +3,7 @@
 use super::{Input, assert_instance_name, assert_one_line};
 use pmdanixl::event::{Event, EventType};
 use pmdanixl::shm::guard_against_sigbus;
-use pmdanixl::state::record::{Entry, Name, RECORD_WORDS};
+use pmdanixl::state::record::{Entry, Lifecycle, Name, RECORD_WORDS};
 use pmdanixl::state::{Found, State, StateFile};
 use std::fs::{self, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
@@ -122,7 +122,9 @@ fn entry(value: u8) -> Entry {
     let mut entry = Entry::default();
     let event = Event::new(Some(EventType::TxBytes), value.into());
     entry.account.totals.count(event);
-    entry.active = value % 2 == 0;
+    if value % 2 == 0 {
+        entry.lifecycle = Lifecycle::Active;
+    }
     entry
 }
 

@@ -41,20 +41,21 @@ impl Agent {
         let starts = ledger.entry.starts;
         let alive = drain_sources(name, sources, &mut ledger, now, end, &mut outcome);
         let lifetimes = ledger.lifetimes();
-        let active = ledger.entry.active;
-        age(name, &mut ledger, alive, &outcome, now, lifetimes.retain);
-        if active && !self.entry.active {
-            self.leave(now.instant);
+        let is_over = age(name, &mut ledger, alive, &outcome, now, lifetimes.retain);
+        if is_over {
+            self.withdraw(now.instant);
+            books.journal.commit(self.record, &self.entry);
         }
         if self.entry.starts != starts {
             self.outdate_facts();
         }
+        let had_exited = self.entry.life == Life::Exited;
         if outcome.exited && !self.has_files() {
-            self.state = Life::Exited;
+            self.entry.life = Life::Exited;
         }
         self.update_life(&now, lifetimes);
-        let exited = self.state == Life::Exited;
-        if std::mem::replace(&mut self.entry.exited, exited) != exited {
+        self.publish(now.instant);
+        if had_exited != (self.entry.life == Life::Exited) {
             books.journal.commit(self.record, &self.entry);
         }
         outcome
@@ -62,7 +63,7 @@ impl Agent {
 
     /// Brings whether it lives up to date with what is known of who has its files.
     pub(crate) fn update_life(&mut self, now: &Now, lifetimes: Lifetimes) {
-        self.state = self.life(now, lifetimes);
+        self.entry.life = self.life(now, lifetimes);
     }
 
     fn life(&self, now: &Now, lifetimes: Lifetimes) -> Life {
@@ -74,7 +75,7 @@ impl Agent {
             Some(Life::Live) if self.idle(now) >= lifetimes.idle_after => Life::Idle,
             Some(life) => life,
             // A process may still write to its ring, which broke or lies in a directory that is not scanned now.
-            None if self.state != Life::Exited => Life::Unknown,
+            None if self.entry.life != Life::Exited => Life::Unknown,
             None => Life::Exited,
         }
     }
@@ -89,7 +90,7 @@ fn drain_sources(
     end: Instant,
     outcome: &mut Outcome,
 ) -> bool {
-    let active = ledger.entry.active;
+    let active = ledger.entry.lifecycle.is_awake();
     let Lifetimes { retain, idle_after } = ledger.lifetimes();
     let lately = now.since(ledger.entry.last_event) < retain.max(idle_after);
     let (mut alive, mut at) = (false, 0);
@@ -162,7 +163,7 @@ fn drain_sources(
     alive
 }
 
-/// Brings whether an agent is to be an instance up to date.
+/// Brings an agent's lifecycle up to date. Returns true if its time as an instance is over.
 fn age(
     name: &Name,
     ledger: &mut Ledger,
@@ -170,29 +171,27 @@ fn age(
     outcome: &Outcome,
     now: Now,
     retain: Duration,
-) {
+) -> bool {
     let entry = &mut *ledger.entry;
-    let before = (entry.active, entry.silent_since);
+    let (before, instance) = (entry.lifecycle, &name.instance);
     if alive {
-        (entry.active, entry.silent_since) = (true, None);
+        entry.lifecycle.wake(now.instant);
         entry.last_seen = now.stamp;
-    } else if entry.active {
-        let since = *entry.silent_since.get_or_insert_with(|| {
-            let instance = &name.instance;
-            tracing::debug!("agent {instance}: nobody is known to write to its ring any more");
-            now.stamp
-        });
-        if u128::from(now.stamp.saturating_sub(since)) >= retain.as_nanos() {
-            let instance = &name.instance;
-            let why = match outcome.unknown {
-                true => "is silent, and whether it lives is not known: until it says something it",
-                false => "has exited and",
-            };
-            tracing::info!("agent {instance}: {why} is no instance any more");
-            entry.active = false;
-        }
+    } else if entry.lifecycle.exit(now.stamp) {
+        tracing::debug!("agent {instance}: nobody is known to write to its ring any more");
     }
-    if before != (entry.active, entry.silent_since) {
+    if before != entry.lifecycle {
         ledger.keep();
     }
+    let since = ledger.entry.lifecycle.exited_since();
+    let is_over =
+        since.is_some_and(|since| u128::from(now.stamp.saturating_sub(since)) >= retain.as_nanos());
+    if is_over {
+        let why = match outcome.unknown {
+            true => "is silent, and whether it lives is not known: until it says something it",
+            false => "has exited and",
+        };
+        tracing::info!("agent {instance}: {why} is no instance any more");
+    }
+    is_over
 }

@@ -58,7 +58,7 @@ impl Agent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::record::{Entry, Name};
+    use crate::state::record::{Entry, Lifecycle, Name};
     use std::time::Instant;
 
     #[test]
@@ -78,7 +78,7 @@ mod tests {
             assert_eq!(*made, *agent.labels().to_string());
             assert!(Rc::ptr_eq(&made, &agent.label_text()), "it is kept");
         }
-        agent.shown = true;
+        agent.entry.lifecycle = Lifecycle::Active;
         agent.outdate_facts();
         assert_eq!(*agent.label_text(), *agent.labels().to_string());
         assert!(agent.label_text().contains("\"x\""));

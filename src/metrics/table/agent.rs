@@ -34,7 +34,7 @@ pub(super) const ROWS: &[Metric] = &[
     of_agent(
         (16, 0),
         "agent.state",
-        Get::U32(|agent, _| Some(agent.state as u32)),
+        Get::U32(|agent, _| Some(agent.entry.life as u32)),
         (Semantics::Instant, Units::None),
         "0 unknown, 1 live, 2 idle, 3 exited",
         "\
@@ -53,7 +53,7 @@ more than 200 files are open less often.",
     of_agent(
         (16, 1),
         "agent.status",
-        Get::Text(|agent, _| Some(agent.state.text().into())),
+        Get::Text(|agent, _| Some(agent.entry.life.text().into())),
         (Semantics::Instant, Units::None),
         "nixl.agent.state in words",
         "unknown, live, idle or exited; nixl.agent.state explains them.",

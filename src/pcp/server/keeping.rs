@@ -33,7 +33,11 @@ impl Server {
                 }
                 self.had_state = true;
                 self.agents.restore(found.state, found.records);
-                let instances = self.agents.iter().filter(|agent| agent.shown).count();
+                let instances = self
+                    .agents
+                    .iter()
+                    .filter(|agent| agent.is_published())
+                    .count();
                 if instances > 0 {
                     tracing::info!("goes on with what {shown} says of {instances} instances");
                 }

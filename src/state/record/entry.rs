@@ -1,7 +1,9 @@
 //! What changes of an agent, and its words in a record.
 
+use super::Lifecycle;
 use crate::base::file::FileId;
 use crate::base::words::{Reader, Writer};
+use crate::producer::life::Life;
 use crate::ring::Print;
 use crate::ring::commit::{Commit, Identity};
 use crate::ring::layout::MAX_SLOT_WORDS;
@@ -21,11 +23,9 @@ pub struct Entry {
     /// What its events came to.
     pub account: Account,
     /// Whether it is an instance.
-    pub active: bool,
-    /// Whether nobody had its files when that was asked last.
-    pub exited: bool,
-    /// Since when no writer was seen: nanoseconds of CLOCK_MONOTONIC.
-    pub silent_since: Option<u64>,
+    pub lifecycle: Lifecycle,
+    /// Whether a process writes to its files, as of the last drain. The state file keeps only whether all have exited.
+    pub life: Life,
     /// When it was last seen, on the same clock.
     pub last_seen: u64,
     /// When its last event was counted, or it was last found started, on the same clock.
@@ -104,9 +104,10 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
     let commit = entry.commit.unwrap_or_default();
     let ring = commit.ring;
     let flag = |set, flag| if set { flag } else { 0 };
-    let flags = flag(entry.active, ACTIVE)
-        | flag(entry.silent_since.is_some(), SILENT)
-        | flag(entry.exited, EXITED)
+    let exited_since = entry.lifecycle.exited_since();
+    let flags = flag(entry.lifecycle.is_awake(), ACTIVE)
+        | flag(exited_since.is_some(), SILENT)
+        | flag(entry.life == Life::Exited, EXITED)
         | flag(entry.commit.is_some(), COMMITTED)
         | flag(commit.observed, OBSERVED)
         | flag(commit.released, GIVEN_BACK)
@@ -117,7 +118,7 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
     entry.account.put(&mut put);
     put.all([
         flags,
-        entry.silent_since.unwrap_or(0),
+        exited_since.unwrap_or(0),
         entry.last_seen,
         entry.last_event,
         entry.first_seen,
@@ -157,7 +158,7 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
     let account = Account::get(&mut get);
     let flags = get.one();
     let has = |flag| flags & flag != 0;
-    let [silent_since, last_seen, last_event, first_seen] = get.all();
+    let [exited_since, last_seen, last_event, first_seen] = get.all();
     let [starts, resets, foreign_reads, full, highwater] = get.all();
     let [dev, ino, born, born_nsec, changed, changed_nsec] = get.all();
     // The last two were a writer's, which 0.1.0 kept.
@@ -186,9 +187,18 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
     let [store_retired, _] = get.all();
     let mut entry = Entry {
         account,
-        active: has(ACTIVE),
-        exited: has(EXITED),
-        silent_since: has(SILENT).then_some(silent_since),
+        lifecycle: match (has(ACTIVE), has(SILENT)) {
+            (false, _) => Lifecycle::Dormant,
+            (true, false) => Lifecycle::Active,
+            (true, true) => Lifecycle::Exited {
+                since: exited_since,
+            },
+        },
+        // A ring that is not found after a restart may still be written to.
+        life: match has(EXITED) {
+            true => Life::Exited,
+            false => Life::Unknown,
+        },
         last_seen,
         last_event,
         first_seen,

@@ -1,0 +1,122 @@
+//! Whether an agent is an instance, and why.
+
+use std::time::Instant;
+
+/// Whether an agent is an instance. Each change is a method, so that no two flags can disagree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lifecycle {
+    /// No instance: the agent has no file, or no process has written to its files for `retain`.
+    #[default]
+    Dormant,
+    /// No instance yet: becomes one as soon as its labels are known, at the deadline at the latest. The state file says
+    /// [`Lifecycle::Active`].
+    AwaitingLabels {
+        /// When the labels are not waited for any longer.
+        deadline: Instant,
+    },
+    /// An instance: a process writes to its files, or may.
+    Active,
+    /// An instance until `retain` has passed: no process is known to write to its files.
+    Exited {
+        /// Since when: nanoseconds of CLOCK_MONOTONIC.
+        since: u64,
+    },
+}
+
+impl Lifecycle {
+    /// True for an instance.
+    #[must_use]
+    pub fn is_published(self) -> bool {
+        matches!(self, Self::Active | Self::Exited { .. })
+    }
+
+    /// True for an instance, and for an agent that is about to become one.
+    #[must_use]
+    pub fn is_awake(self) -> bool {
+        self != Self::Dormant
+    }
+
+    /// Since when no process is known to write, on CLOCK_MONOTONIC in nanoseconds. `None`: one may, or the agent is no instance.
+    #[must_use]
+    pub fn exited_since(self) -> Option<u64> {
+        match self {
+            Self::Exited { since } => Some(since),
+            _ => None,
+        }
+    }
+
+    /// A process writes: an instance goes on, and another agent becomes one when its labels are known, or at the later of its
+    /// deadlines.
+    pub fn wake(&mut self, deadline: Instant) {
+        *self = match *self {
+            Self::Dormant => Self::AwaitingLabels { deadline },
+            Self::AwaitingLabels { deadline: before } => Self::AwaitingLabels {
+                deadline: deadline.max(before),
+            },
+            Self::Active | Self::Exited { .. } => Self::Active,
+        };
+    }
+
+    /// Ends the wait for labels, if they are known or the deadline has passed.
+    pub fn publish(&mut self, are_labels_known: bool, now: Instant) {
+        if let Self::AwaitingLabels { deadline } = *self {
+            if are_labels_known || now >= deadline {
+                *self = Self::Active;
+            }
+        }
+    }
+
+    /// No process is known to write: an active instance has exited at `stamp`. True if this is news.
+    pub fn exit(&mut self, stamp: u64) -> bool {
+        let is_active = *self == Self::Active;
+        if is_active {
+            *self = Self::Exited { since: stamp };
+        }
+        is_active
+    }
+
+    /// The agent is an instance no longer, and awaits nothing.
+    pub fn withdraw(&mut self) {
+        *self = Self::Dormant;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn agent_is_published_with_labels_or_at_its_deadline() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        for (are_known, later, is_published) in [
+            (false, Duration::ZERO, false),
+            (true, Duration::ZERO, true),
+            (false, second, true),
+        ] {
+            let mut lifecycle = Lifecycle::Dormant;
+            lifecycle.wake(now + second);
+            assert!(lifecycle.is_awake() && !lifecycle.is_published());
+            lifecycle.wake(now);
+            assert!(!lifecycle.exit(5), "no instance has exited");
+            lifecycle.publish(are_known, now + later);
+            assert_eq!(lifecycle.is_published(), is_published);
+        }
+    }
+
+    #[test]
+    fn exited_agent_keeps_the_time_of_its_exit() {
+        let now = Instant::now();
+        let mut lifecycle = Lifecycle::Active;
+        assert!(lifecycle.exit(5) && !lifecycle.exit(6));
+        assert_eq!(lifecycle.exited_since(), Some(5));
+        lifecycle.publish(true, now);
+        assert!(lifecycle.is_published());
+        lifecycle.wake(now);
+        assert_eq!(lifecycle, Lifecycle::Active);
+        lifecycle.withdraw();
+        assert!(!lifecycle.is_awake());
+        lifecycle.publish(true, now);
+        assert!(!lifecycle.is_published(), "it waits for nothing");
+    }
+}
