@@ -1,5 +1,5 @@
 //! What the PMDA answers, and what it does meanwhile: `ticks` is its work, `answer`, `domain` and `store` are what clients ask for, and
-//! `keeping` is the state file.
+//! `state_file` begins and follows the state file, and `reload` reads the configuration again.
 
 use super::buckets::BucketIndoms;
 use super::instances::AgentInstances;
@@ -20,9 +20,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 mod answer;
 mod domain;
-mod keeping;
+mod reload;
+mod state_file;
 mod store;
 mod ticks;
+use state_file::StateFileWatch;
 pub use store::{Store, StoreRefusal};
 
 /// Reads the configuration anew.
@@ -53,13 +55,10 @@ pub struct Indoms {
 /// Everything that an answer is made of.
 pub struct Server {
     agents: Agents,
-    places: Places,
-    phase: Phase,
+    state: StateFileWatch,
     /// Of metrics and instance domains.
     domain: u32,
-    instances: AgentInstances,
-    /// The instance domains of histograms.
-    buckets: BucketIndoms,
+    indoms: Indoms,
     /// When the agents were looked at for the answer that is being given.
     now: Now,
     ids: Ids,
@@ -67,27 +66,9 @@ pub struct Server {
     users: HashMap<i32, u32>,
     read_config: Reader,
     enter_account: EnterAccount,
-    user: Option<String>,
-    /// When it was last looked whether the state file is where it was.
-    looked: Instant,
-    /// Whether it was ever ours.
-    had_state: bool,
-    /// Whether it was said that there is none.
-    no_state: bool,
-    /// The configuration by which rights were given up.
+    /// The configuration by which the user was changed and rights were given up. `None`: none was good yet.
     locked_in: Option<Config>,
     work: Work,
-}
-
-/// Whether this is the pmdanixl that drains.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// That was not asked yet.
-    Start,
-    /// Another one has the lock on the state file.
-    Waiting,
-    /// It is.
-    Serving,
 }
 
 /// The time since the epoch.
@@ -128,12 +109,10 @@ impl Server {
         }
         Ok(Self {
             agents: Agents::new(config),
-            ids: Ids::new(places.cache_path.clone()),
-            places,
-            phase: Phase::Start,
+            ids: Ids::new(places.cache_path),
+            state: StateFileWatch::new(places.state, places.state_path),
             domain,
-            instances: indoms.agents,
-            buckets: indoms.buckets,
+            indoms,
             now: Now::read(),
             control: Control {
                 drain_interval: config.drain_interval,
@@ -149,11 +128,7 @@ impl Server {
             users: HashMap::new(),
             read_config,
             enter_account,
-            user: config.user.as_ref().map(|user| user.name.clone()),
             locked_in: loaded.is_ok().then(|| config.clone()),
-            looked: Instant::now(),
-            had_state: false,
-            no_state: false,
             work: Work::Nothing,
         })
     }
@@ -161,7 +136,7 @@ impl Server {
     /// Whether another pmdanixl drains the rings of this host: then there is nothing to say but `nixl.control`.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        self.phase != Phase::Serving
+        !self.state.is_ours()
     }
 
     /// Finds new rings and counts all events that wait.

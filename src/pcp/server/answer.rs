@@ -30,7 +30,7 @@ impl Server {
             }
         }
         let all = || {
-            let agents = self.instances.iter();
+            let agents = self.indoms.agents.iter();
             agents.filter_map(|(id, key)| Some((id, self.agents.get(key)?)))
         };
         // Once, for metrics of which each agent has one value.
@@ -77,7 +77,7 @@ impl Server {
                     let is_asked = profile.of(indom(self.domain, serial));
                     for (id, agent) in all() {
                         let mut below = 0_u64;
-                        let Some((base, ranges)) = self.buckets.of(serial, id, agent) else {
+                        let Some((base, ranges)) = self.indoms.buckets.of(serial, id, agent) else {
                             continue;
                         };
                         for bucket in 0..ranges.count() {

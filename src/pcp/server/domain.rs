@@ -29,8 +29,8 @@ impl Server {
                 Change::Forgotten(_) => {}
             }
         }
-        self.instances.remove(&left);
-        self.buckets.remove(&left);
+        self.indoms.agents.remove(&left);
+        self.indoms.buckets.remove(&left);
         come.into_iter().for_each(|key| self.come(key));
     }
 
@@ -45,7 +45,7 @@ impl Server {
         let Some(id) = had.or_else(|| self.ids.give(name, taken)) else {
             return tracing::error!("agent {name} cannot be an instance: no instance id is left");
         };
-        if !self.instances.add(id, name, key) {
+        if !self.indoms.agents.add(id, name, key) {
             return tracing::error!("agent {name} cannot be an instance: another has its id, {id}");
         }
         // The first base is the agent's id; with other ranges it needs one that no archive knows.
@@ -58,13 +58,13 @@ impl Server {
         self.agents.set_next_id(self.ids.next());
         self.agents.set_id(key, id, base);
         if let Some(agent) = self.agents.get(key) {
-            self.buckets.add(id, agent);
+            self.indoms.buckets.add(id, agent);
         }
     }
 
     /// The agent that is this instance.
     fn agent(&self, inst: u32) -> Option<&Agent> {
-        self.agents.get(self.instances.get(inst)?)
+        self.agents.get(self.indoms.agents.get(inst)?)
     }
 
     /// The labels of an instance, as JSON.
@@ -74,9 +74,9 @@ impl Server {
         if serial == AGENTS {
             return Some(self.agent(inst)?.label_text().to_string());
         }
-        let id = self.buckets.agent(serial, inst)?;
+        let id = self.indoms.buckets.agent(serial, inst)?;
         let agent = self.agent(id)?;
-        let (_, ranges) = self.buckets.of(serial, id, agent)?;
+        let (_, ranges) = self.indoms.buckets.of(serial, id, agent)?;
         let (lower, upper) = ranges.label(buckets::bucket(ranges, inst)?);
         let labels = agent.label_text();
         // An object that is not empty. Bounds are numbers, of which JSON takes all characters.

@@ -1,11 +1,10 @@
-//! What clients store: settings of `nixl.control` that change at run time, and the configuration read again.
+//! pmStore requests: settings of `nixl.control` that change at run time.
 
-use super::{Server, since_epoch};
-use crate::config::{Config, DRAIN_INTERVAL_MS};
+use super::Server;
+use crate::config::DRAIN_INTERVAL_MS;
 use crate::log;
 use crate::metrics;
 use crate::pcp::{cluster_and_item, sys};
-use crate::rights::privilege;
 use std::time::Duration;
 
 /// What a client wants to be stored to one metric.
@@ -34,7 +33,8 @@ impl StoreRefusal {
     pub const TYPE: Self = Self(sys::PM_ERR_CONV, "the value is no number of 32 bits");
     /// "Bad input to pmstore"; PM_ERR_SIGN, which some PMDAs give, is for numbers that have a sign.
     const RANGE: Self = Self(sys::PM_ERR_BADSTORE, "the value is out of range");
-    const BAD_CONFIGURATION: Self = Self(sys::PM_ERR_BADSTORE, "the configuration is not taken");
+    pub(super) const BAD_CONFIGURATION: Self =
+        Self(sys::PM_ERR_BADSTORE, "the configuration is not taken");
 }
 
 /// What is done about a store that is not refused.
@@ -108,50 +108,6 @@ impl Server {
             }
         }
         Ok(())
-    }
-
-    fn reload(&mut self) -> Result<(), StoreRefusal> {
-        let when = since_epoch();
-        let loaded = (self.read_config)().map_err(|err| self.not_taken(&err))?;
-        loaded.log();
-        let config = loaded.config;
-        let user = config.user.as_ref().map(|user| user.name.clone());
-        if self.control.loads == 0 {
-            (self.enter_account)(&config).map_err(|err| self.not_taken(&err))?;
-            self.user = user;
-        } else if user != self.user {
-            tracing::warn!(
-                "user: a change takes effect when ./Install is run again in $PCP_PMDAS_DIR/nixl"
-            );
-        }
-        self.warn_of_locks(&config);
-        // The last that these directories have to say, in case they are no longer looked through.
-        self.refresh();
-        self.agents.configure(&config);
-        self.follow();
-        self.control.drain_interval = config.drain_interval;
-        self.control.config_error.clear();
-        self.control.loads += 1;
-        self.control.config_read = Some(when);
-        self.agents.set_config_read(when);
-        tracing::info!("configuration read again");
-        Ok(())
-    }
-
-    /// Rights that were given up are not had again.
-    fn warn_of_locks(&mut self, config: &Config) {
-        let before = self.locked_in.get_or_insert_with(|| config.clone());
-        if privilege::asks_more(before, config) {
-            tracing::warn!(
-                "the configuration asks for rights that were given up at the start; run ./Install again in $PCP_PMDAS_DIR/nixl"
-            );
-        }
-    }
-
-    fn not_taken(&mut self, err: &dyn std::error::Error) -> StoreRefusal {
-        tracing::error!("{err}; the configuration stays as it was");
-        self.control.config_error = err.to_string();
-        StoreRefusal::BAD_CONFIGURATION
     }
 }
 
