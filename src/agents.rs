@@ -41,7 +41,6 @@ mod limits;
 mod look;
 mod newcomers;
 mod order;
-pub mod peers;
 mod place;
 mod process_scans;
 mod quiet;

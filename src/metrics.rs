@@ -10,6 +10,7 @@ use crate::metrics::control::Control;
 use crate::totals::Buckets;
 
 pub mod control;
+pub mod peers;
 mod table;
 pub use table::METRICS;
 

@@ -2,9 +2,9 @@
 
 use super::{Core, Running};
 use pmdanixl::agents::agent::Agent;
-use pmdanixl::agents::peers;
 use pmdanixl::base::clock::Now;
 use pmdanixl::metrics::control::Control;
+use pmdanixl::metrics::peers;
 use pmdanixl::metrics::{self, METRICS, Metric, Source};
 use pmdanixl::totals::account::{BANDWIDTH, SIZE};
 use pmdanixl::totals::ranges::Ranges;

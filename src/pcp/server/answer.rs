@@ -1,8 +1,7 @@
 //! Which values a fetch gets.
 
 use super::Server;
-use crate::agents::peers;
-use crate::metrics::{self, AGENTS, CONTROL, HOST, Source, Value};
+use crate::metrics::{self, AGENTS, CONTROL, HOST, Source, Value, peers};
 use crate::pcp::answer::Answer;
 use crate::pcp::profile::Profile;
 use crate::pcp::{self, buckets, cluster_and_item, indom, sys};

@@ -2,7 +2,7 @@
 //!
 //! The port is no part of that: a server often has one rank, and its peers are the servers of its role at other ports.
 
-use super::agent::Agent;
+use crate::agents::agent::Agent;
 use std::collections::HashMap;
 use std::path::PathBuf;
 
