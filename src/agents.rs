@@ -155,7 +155,8 @@ impl Agents {
             if !agent.has_stores() {
                 agent.entry.account.set_bounds(&self.books.bounds);
             }
-            (agent.record, agent.id, agent.facts) = (Some(record), saved.id, saved.facts);
+            (agent.record, agent.id) = (Some(record), saved.id);
+            agent.set_facts(saved.facts);
             // It was an instance, and is one at once.
             let is_published = agent.is_published();
             let key = self.insert(agent);

@@ -25,6 +25,7 @@ mod labels;
 mod view;
 mod waiting;
 pub use drain::Outcome;
+pub(crate) use labels::ProcessFacts;
 pub(crate) use waiting::Waiting;
 
 /// A NIXL agent: what writes, or wrote, rings of one name in one directory, or stores.
@@ -36,11 +37,8 @@ pub struct Agent {
     pub entry: Entry,
     /// How its transfers of the last minute are distributed.
     pub windows: Windows,
-    /// What is known of its process and its place; `None`: that was not found out yet.
-    pub facts: Option<Facts>,
-    /// Whether those are of the process before the one that writes now, as they are until that one is known: an instance keeps
-    /// its labels meanwhile.
-    pub(crate) facts_are_old: bool,
+    /// What is known of its process and its place.
+    pub(crate) facts: ProcessFacts,
     label_text: labels::Kept,
     /// Where the entry is kept; `None`: in memory only.
     pub(crate) record: Option<RecordId>,
@@ -64,8 +62,7 @@ impl Agent {
             name,
             entry,
             windows: Windows::new(now),
-            facts: None,
-            facts_are_old: false,
+            facts: ProcessFacts::default(),
             label_text: labels::Kept::default(),
             record: None,
             id: None,
@@ -96,13 +93,14 @@ impl Agent {
 
     /// Publishes an agent that has waited for its labels, if they are known or have been waited for long enough.
     pub(crate) fn publish(&mut self, now: Instant) {
-        self.entry.lifecycle.publish(self.facts.is_some(), now);
+        let are_known = self.facts.any().is_some();
+        self.entry.lifecycle.publish(are_known, now);
     }
 
     /// Ends an instance.
     pub(crate) fn withdraw(&mut self, now: Instant) {
         self.entry.lifecycle.withdraw();
-        if self.facts_are_old {
+        if self.facts.current().is_none() {
             self.set_facts(None);
         }
         // It may be remembered for long, and its values are nobody's.
@@ -136,19 +134,17 @@ impl Agent {
 
     /// What is known of its process is of the one before.
     pub(crate) fn outdate_facts(&mut self) {
-        let is_published = self.is_published();
-        self.facts = self.facts.take().filter(|_| is_published);
-        self.facts_are_old = self.facts.is_some();
+        self.facts.outdate(self.is_published());
     }
 
     /// Takes what is known of its process, or that nothing is.
     pub(crate) fn set_facts(&mut self, facts: Option<Facts>) {
-        (self.facts, self.facts_are_old) = (facts, false);
+        self.facts = ProcessFacts::of(facts);
     }
 
     /// What is known of the process that writes now.
     pub(crate) fn own_facts(&self) -> Option<&Facts> {
-        self.facts.as_ref().filter(|_| !self.facts_are_old)
+        self.facts.current()
     }
 
     /// Whether a process scan is wanted soon: what it is labelled with is not known, or of another process.
@@ -156,7 +152,7 @@ impl Agent {
         match self.entry.lifecycle {
             Lifecycle::Dormant => false,
             Lifecycle::AwaitingLabels { .. } => true,
-            Lifecycle::Active | Lifecycle::Exited { .. } => self.facts_are_old,
+            Lifecycle::Active | Lifecycle::Exited { .. } => self.facts.are_outdated(),
         }
     }
 

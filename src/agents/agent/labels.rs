@@ -6,6 +6,53 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
 
+/// What is known of the process that writes an agent's files, and of its place.
+#[derive(Debug, Default)]
+pub(crate) enum ProcessFacts {
+    /// Nothing yet.
+    #[default]
+    Unknown,
+    /// These are of the process that writes now.
+    Current(Facts),
+    /// These are of the process before it. An instance keeps its labels until the new process is known.
+    Outdated(Facts),
+}
+
+impl ProcessFacts {
+    pub fn of(facts: Option<Facts>) -> Self {
+        facts.map_or(Self::Unknown, Self::Current)
+    }
+
+    /// Facts of the process that writes now.
+    pub fn current(&self) -> Option<&Facts> {
+        match self {
+            Self::Current(facts) => Some(facts),
+            Self::Unknown | Self::Outdated(_) => None,
+        }
+    }
+
+    /// Facts of that process or of the one before it.
+    pub fn any(&self) -> Option<&Facts> {
+        match self {
+            Self::Unknown => None,
+            Self::Current(facts) | Self::Outdated(facts) => Some(facts),
+        }
+    }
+
+    /// True if these are facts of the process before.
+    pub fn are_outdated(&self) -> bool {
+        matches!(self, Self::Outdated(_))
+    }
+
+    /// Notes that another process writes from now on. The facts are kept only if `are_shown`.
+    pub fn outdate(&mut self, are_shown: bool) {
+        *self = match std::mem::take(self) {
+            Self::Current(facts) | Self::Outdated(facts) if are_shown => Self::Outdated(facts),
+            _ => Self::Unknown,
+        };
+    }
+}
+
 /// The text of an agent's labels, kept until they are others: pmcd asks for those of tens of thousands of ranges at a time.
 #[derive(Debug, Default)]
 pub(super) struct Kept(RefCell<Option<Made>>);
@@ -43,10 +90,10 @@ impl Agent {
 
     /// What they are made of.
     pub(crate) fn labelled_facts(&self) -> Cow<'_, Facts> {
-        match (self.own_facts(), &self.facts) {
-            (Some(facts), _) => Cow::Borrowed(facts),
-            (None, Some(old)) => Cow::Owned(self.facts_of_files(None).merge(old)),
-            (None, None) => Cow::Owned(self.facts_of_files(None)),
+        match &self.facts {
+            ProcessFacts::Current(facts) => Cow::Borrowed(facts),
+            ProcessFacts::Outdated(old) => Cow::Owned(self.facts_of_files(None).merge(old)),
+            ProcessFacts::Unknown => Cow::Owned(self.facts_of_files(None)),
         }
     }
 

@@ -104,7 +104,7 @@ impl Agent {
     #[must_use]
     pub fn user(&self) -> Option<String> {
         let uid = self.source()?.uid();
-        let name = self.facts.as_ref().and_then(|facts| facts.get("user"));
+        let name = self.facts.any().and_then(|facts| facts.get("user"));
         Some(name.map_or_else(|| uid.to_string(), str::to_owned))
     }
 
