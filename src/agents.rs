@@ -10,14 +10,14 @@ use crate::base::clock::Now;
 use crate::config::Config;
 use crate::event::{EventType, Events, Totals};
 use crate::find::scan::Scanner;
-use crate::ids::cache_file::Line;
+use crate::ids::cache_file::CacheLine;
 use crate::producer::presence::check_every;
 use crate::state::journal::Journal;
 use crate::state::ledger::Books;
 use crate::state::record::Saved;
 use crate::state::{RecordId, State};
 use descriptors::Descriptors;
-use exited::Removal;
+use exited::RemovalSchedule;
 use forget::Forgetting;
 use keep::Kept;
 use limits::Limits;
@@ -74,7 +74,7 @@ pub struct Agents {
     candidates: Candidates,
     books: Books,
     limits: Limits,
-    removal: Removal,
+    removal: RemovalSchedule,
     process_scans: ProcessScans,
     turns: Turns,
     agents: Registry,
@@ -112,7 +112,7 @@ impl Agents {
                 doubtful: 0,
             },
             limits: Limits::new(config.max_agents, room.rings),
-            removal: Removal {
+            removal: RemovalSchedule {
                 after: config.remove_exited_after,
                 next: now,
             },
@@ -181,13 +181,13 @@ impl Agents {
 
     /// The instance ids that agents have, with their names and when they were last seen, at `now`.
     #[must_use]
-    pub fn ids(&self, now: Now) -> Vec<Line> {
+    pub fn ids(&self, now: Now) -> Vec<CacheLine> {
         let line = |agent: &Agent| {
             let unseen = match agent.is_published() {
                 true => 0,
                 false => now.since(agent.entry.last_seen).as_secs(),
             };
-            Some(Line {
+            Some(CacheLine {
                 id: agent.id?,
                 seen: now.seconds.saturating_sub(unseen),
                 name: agent.name.instance.clone(),

@@ -6,7 +6,7 @@
 
 use crate::base::clock::Now;
 use crate::state::record::HIGHEST_ID;
-use cache_file::Line;
+use cache_file::CacheLine;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -32,7 +32,7 @@ const UNWRITTEN: &str = "until it can be written, instance ids do not outlive th
 #[derive(Debug, Default)]
 pub struct Ids {
     path: PathBuf,
-    names: HashMap<String, Line>,
+    names: HashMap<String, CacheLine>,
     /// More than any id that is known to be given.
     next: u32,
     /// More than any id that the file says was given or is reserved.
@@ -59,7 +59,7 @@ impl Ids {
     }
 
     /// Reads the file. `known` are the lines of the agents, and `next` is more than any id that the state file says was given.
-    pub fn begin(&mut self, known: &[Line], next: u32) {
+    pub fn begin(&mut self, known: &[CacheLine], next: u32) {
         self.next = next;
         self.read(known);
         if !self.is_read && next == 0 {
@@ -71,7 +71,7 @@ impl Ids {
     }
 
     /// Reads the file, unless it was read.
-    fn read(&mut self, known: &[Line]) {
+    fn read(&mut self, known: &[CacheLine]) {
         if self.is_read {
             return;
         }
@@ -91,7 +91,7 @@ impl Ids {
 
     /// Learns what the id file says at `now`, in seconds since 1970. Where it contradicts `known`, the lines of the agents, it is
     /// wrong.
-    pub fn learn(&mut self, lines: Vec<Line>, known: &[Line], now: u64) {
+    pub fn learn(&mut self, lines: Vec<CacheLine>, known: &[CacheLine], now: u64) {
         let names: HashSet<&str> = known.iter().map(|line| line.name.as_str()).collect();
         let mut ids: HashSet<u32> = known.iter().map(|line| line.id).collect();
         for mut line in lines {
@@ -157,7 +157,7 @@ impl Ids {
 
     /// Has the file written in the background, or notes how that ended. At the end, when there is no later, waits for it. `known`
     /// are the lines of the agents, and `limit` is how many names the file may have.
-    pub fn save(&mut self, known: Vec<Line>, limit: usize, is_end: bool) {
+    pub fn save(&mut self, known: Vec<CacheLine>, limit: usize, is_end: bool) {
         if self.writing.is_some() {
             self.written();
             if !is_end {
@@ -181,7 +181,7 @@ impl Ids {
     }
 
     /// Returns what the file is to say. `None`: it cannot be read, and may say more than is known, or there is nothing to say.
-    fn text(&mut self, known: Vec<Line>, limit: usize, is_end: bool) -> Option<String> {
+    fn text(&mut self, known: Vec<CacheLine>, limit: usize, is_end: bool) -> Option<String> {
         self.tried = Some(Instant::now());
         self.read(&known);
         self.changed = false;
@@ -201,9 +201,9 @@ impl Ids {
     /// Returns the lines for the file at `now`: those of the agents, and, up to `limit` in all, those of other names that were
     /// seen within a week, the latest first.
     #[must_use]
-    pub fn lines(&self, mut known: Vec<Line>, limit: usize, now: u64) -> Vec<Line> {
+    pub fn lines(&self, mut known: Vec<CacheLine>, limit: usize, now: u64) -> Vec<CacheLine> {
         let others = self.names.values();
-        let is_recent = |line: &&Line| now.saturating_sub(line.seen) < MAX_AGE;
+        let is_recent = |line: &&CacheLine| now.saturating_sub(line.seen) < MAX_AGE;
         let mut others: Vec<_> = others.filter(is_recent).cloned().collect();
         others.sort_unstable_by_key(|line| Reverse((line.seen, line.id)));
         others.truncate(limit.saturating_sub(known.len()));
@@ -238,8 +238,8 @@ mod tests {
     /// When the files of these tests are read: seconds since 1970.
     const NOW: u64 = 99;
 
-    fn lines(lines: &[(u32, u64, &str)]) -> Vec<Line> {
-        let lines = lines.iter().map(|&(id, seen, name)| Line {
+    fn lines(lines: &[(u32, u64, &str)]) -> Vec<CacheLine> {
+        let lines = lines.iter().map(|&(id, seen, name)| CacheLine {
             id,
             seen,
             name: name.into(),
@@ -349,12 +349,12 @@ mod tests {
     fn as_many_ids_are_reserved_as_the_file_has_names() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("39.0");
-        let line = |id, name| Line {
+        let line = |id, name| CacheLine {
             id,
             seen: Now::read().seconds,
             name,
         };
-        let names: Vec<Line> = (0..100).map(|id| line(id, format!("old-{id}"))).collect();
+        let names: Vec<CacheLine> = (0..100).map(|id| line(id, format!("old-{id}"))).collect();
         std::fs::write(&path, cache_file::text(&names, 100)).expect("written");
         let mut ids = Ids::new(path.clone());
         ids.begin(&[], 0);

@@ -14,7 +14,7 @@ use pmdanixl::pcp::daemon;
 use pmdanixl::pcp::ffi::Pmda;
 use pmdanixl::pcp::instances::AgentInstances;
 use pmdanixl::pcp::log_file;
-use pmdanixl::pcp::server::{Indoms, Places, Server};
+use pmdanixl::pcp::server::{Indoms, Server, StatePaths};
 use pmdanixl::rights::confine::OwnPlaces;
 use pmdanixl::rights::privilege::NotAllowed;
 use pmdanixl::rights::{self, privilege};
@@ -128,7 +128,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let domain = pmda.domain();
     let (state_path, cache_path) = (conf.state(), conf.instance_cache(domain, AGENTS));
     let state = Rc::new(StateFile::open(&state_path));
-    let places = Places {
+    let places = StatePaths {
         state: Rc::clone(&state),
         state_path,
         cache_path: cache_path.clone(),

@@ -37,7 +37,7 @@ pub struct Metric {
     /// Name below `nixl.`.
     pub name: &'static str,
     /// Where its values come from, and with that its type and instance domain.
-    pub source: Source,
+    pub source: ValueSource,
     /// Semantics.
     pub semantics: Semantics,
     /// Units.
@@ -50,7 +50,7 @@ pub struct Metric {
 
 /// Where values come from.
 #[derive(Clone, Copy, Debug)]
-pub enum Source {
+pub enum ValueSource {
     /// The sum of an agent's events of one type: u64, one value per agent.
     Event(EventType),
     /// What else is known of an agent: one value per agent.
@@ -99,19 +99,19 @@ impl<T> Get<T> {
         })
     }
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ValueType {
         match self {
-            Get::U32(_) => Kind::U32,
-            Get::U64(_) => Kind::U64,
-            Get::F64(_) => Kind::F64,
-            Get::Text(_) => Kind::Text,
+            Get::U32(_) => ValueType::U32,
+            Get::U64(_) => ValueType::U64,
+            Get::F64(_) => ValueType::F64,
+            Get::Text(_) => ValueType::Text,
         }
     }
 }
 
 /// PM_TYPE_*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ValueType {
     /// PM_TYPE_U32.
     U32,
     /// PM_TYPE_U64.
@@ -170,23 +170,26 @@ impl Metric {
     #[must_use]
     pub fn indom(&self) -> Option<u32> {
         match self.source {
-            Source::Event(_) | Source::Agent(_) | Source::Slowness => Some(AGENTS),
-            Source::Buckets(Buckets::XferTime | Buckets::PostTime) => Some(LATENCIES),
-            Source::Buckets(Buckets::Size) => Some(SIZES),
-            Source::Buckets(Buckets::Bandwidth) => Some(BANDWIDTHS),
-            Source::UpTo(_) => Some(TIMES_UP_TO),
-            Source::Host(_) | Source::Control(_) => None,
+            ValueSource::Event(_) | ValueSource::Agent(_) | ValueSource::Slowness => Some(AGENTS),
+            ValueSource::Buckets(Buckets::XferTime | Buckets::PostTime) => Some(LATENCIES),
+            ValueSource::Buckets(Buckets::Size) => Some(SIZES),
+            ValueSource::Buckets(Buckets::Bandwidth) => Some(BANDWIDTHS),
+            ValueSource::UpTo(_) => Some(TIMES_UP_TO),
+            ValueSource::Host(_) | ValueSource::Control(_) => None,
         }
     }
 
     /// Its type.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ValueType {
         match self.source {
-            Source::Event(_) | Source::Buckets(_) | Source::UpTo(_) | Source::Host(_) => Kind::U64,
-            Source::Agent(get) => get.kind(),
-            Source::Slowness => Kind::F64,
-            Source::Control(get) => get.kind(),
+            ValueSource::Event(_)
+            | ValueSource::Buckets(_)
+            | ValueSource::UpTo(_)
+            | ValueSource::Host(_) => ValueType::U64,
+            ValueSource::Agent(get) => get.kind(),
+            ValueSource::Slowness => ValueType::F64,
+            ValueSource::Control(get) => get.kind(),
         }
     }
 }
@@ -351,13 +354,14 @@ mod tests {
     #[test]
     fn every_event_type_is_summed_per_agent_and_for_the_host() {
         for event in EventType::ALL {
-            let count = |is: &dyn Fn(&Source) -> bool| {
+            let count = |is: &dyn Fn(&ValueSource) -> bool| {
                 let rows = METRICS.iter().filter(|metric| is(&metric.source));
                 rows.count()
             };
             let is_drop = event == EventType::EventsDropped;
-            let per_agent = count(&|source| matches!(source, Source::Event(of) if *of == event));
-            let of_host = count(&|source| matches!(source, Source::Host(of) if *of == event));
+            let per_agent =
+                count(&|source| matches!(source, ValueSource::Event(of) if *of == event));
+            let of_host = count(&|source| matches!(source, ValueSource::Host(of) if *of == event));
             // Which rings cannot tell of drops, the metric of an agent knows.
             assert_eq!(
                 (per_agent, of_host),
@@ -390,7 +394,7 @@ mod tests {
                     (metric.semantics, metric.units),
                     (Semantics::Counter, units)
                 );
-                assert!(metric.indom() == Some(AGENTS) && metric.kind() == Kind::U64);
+                assert!(metric.indom() == Some(AGENTS) && metric.kind() == ValueType::U64);
             }
         }
         for (item, name) in [(2, "transfer.tx_requests"), (3, "transfer.rx_requests")] {

@@ -2,7 +2,7 @@
 
 mod render;
 
-use pmdanixl::metrics::{DOMAIN, INDOMS, Kind, METRICS, Semantics, Units};
+use pmdanixl::metrics::{DOMAIN, INDOMS, METRICS, Semantics, Units, ValueType};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -73,10 +73,10 @@ fn reference() -> String {
         );
         for metric in METRICS.iter().filter(|metric| metric.indom() == serial) {
             let kind = match metric.kind() {
-                Kind::U32 => "u32",
-                Kind::U64 => "u64",
-                Kind::F64 => "double",
-                Kind::Text => "string",
+                ValueType::U32 => "u32",
+                ValueType::U64 => "u64",
+                ValueType::F64 => "double",
+                ValueType::Text => "string",
             };
             let semantics = match metric.semantics {
                 Semantics::Counter => "counter",

@@ -3,7 +3,7 @@
 //! Each test uses both processors of a small machine, so that they take turns.
 
 use crate::support::{Home, Nixl, Pmcd, leave_out, wait_for};
-use pmdanixl::metrics::{METRICS, Source};
+use pmdanixl::metrics::{METRICS, ValueSource};
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ fn agree(pmcd: &Pmcd, truth: &serde_json::Value) {
     let mut compared = 0;
     for metric in METRICS
         .iter()
-        .filter(|metric| matches!(metric.source, Source::Event(_)))
+        .filter(|metric| matches!(metric.source, ValueSource::Event(_)))
     {
         let Some(expected) = known(metric.name) else {
             continue;
@@ -231,7 +231,8 @@ fn provoked_errors_of_nixl_1_5_1_write_the_documented_events() {
     });
     let mut kinds = 0;
     for metric in METRICS.iter() {
-        let (Some(kind), Source::Event(_)) = (metric.name.strip_prefix("errors."), &metric.source)
+        let (Some(kind), ValueSource::Event(_)) =
+            (metric.name.strip_prefix("errors."), &metric.source)
         else {
             continue;
         };

@@ -2,7 +2,7 @@
 //! full rings.
 
 use crate::support::{Home, Pmcd, example, run};
-use pmdanixl::metrics::Source;
+use pmdanixl::metrics::ValueSource;
 use std::process::Command;
 
 /// Runs the producer and compares every number of every agent; how many events it lost.
@@ -22,7 +22,7 @@ fn agree(layout: &str, args: &[&str]) -> u64 {
     assert!(!agents.is_empty());
     for metric in pmdanixl::metrics::METRICS
         .iter()
-        .filter(|metric| matches!(metric.source, Source::Event(_)))
+        .filter(|metric| matches!(metric.source, ValueSource::Event(_)))
     {
         let shown = pmcd.values(&format!("nixl.{}", metric.name));
         for agent in &agents {

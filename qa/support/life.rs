@@ -14,7 +14,7 @@
 
 use super::kill::{Dice, kill_child};
 use super::{Values, example, wait_for};
-use pmdanixl::metrics::{METRICS, Source};
+use pmdanixl::metrics::{METRICS, ValueSource};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -26,7 +26,7 @@ pub fn event_metrics() -> Vec<String> {
     let mut metrics: Vec<_> = METRICS
         .iter()
         .filter_map(|metric| match metric.source {
-            Source::Event(event) => Some((event as usize, format!("nixl.{}", metric.name))),
+            ValueSource::Event(event) => Some((event as usize, format!("nixl.{}", metric.name))),
             _ => None,
         })
         .collect();

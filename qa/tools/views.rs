@@ -4,7 +4,7 @@ use crate::support::share::{archive, is_metric, link, names_in, text_of, tool};
 use crate::support::writer::{Layout, RingWriter};
 use crate::support::{Home, Pmcd, golden, output, project, run, text, wait_for};
 use pmdanixl::event::EventType;
-use pmdanixl::metrics::{METRICS, Source};
+use pmdanixl::metrics::{METRICS, ValueSource};
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ fn samples(home: &Home) -> PathBuf {
     row("host.ring.dropped", "-", &|m| m * 300);
     for error in EventType::errors() {
         let name = METRICS.iter().find_map(|metric| match metric.source {
-            Source::Host(event) if event == *error => Some(metric.name),
+            ValueSource::Host(event) if event == *error => Some(metric.name),
             _ => None,
         });
         let is_backend = *error == EventType::Backend;

@@ -9,7 +9,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// When the files of exited agents are removed.
 #[derive(Debug)]
-pub(super) struct Removal {
+pub(super) struct RemovalSchedule {
     /// How long after their end (`remove_exited_after`); `None`: they are not.
     pub after: Option<Duration>,
     /// When there is looked for some again.

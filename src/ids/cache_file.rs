@@ -23,7 +23,7 @@ const MAX_LEN: u64 = 1 << 24;
 
 /// What a line says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct CacheLine {
     /// An id that was given, or may have been.
     pub id: u32,
     /// When its name was last seen: seconds since 1970.
@@ -36,7 +36,7 @@ pub struct Line {
 ///
 /// # Errors
 /// It cannot be read.
-pub fn read(path: &Path) -> io::Result<Vec<Line>> {
+pub fn read(path: &Path) -> io::Result<Vec<CacheLine>> {
     let file = match open(path) {
         Err(err) if err.kind() == NotFound => return Ok(Vec::new()),
         file => file?,
@@ -98,12 +98,12 @@ pub fn write(path: &Path, text: &str) -> io::Result<()> {
 /// Returns the text of a file with these lines, the most important first: as many as may be read again. `next` is more than any
 /// id that was given or is reserved.
 #[must_use]
-pub fn text(lines: &[Line], next: u32) -> String {
+pub fn text(lines: &[CacheLine], next: u32) -> String {
     // In the order of their ids, as the library writes them: a new id follows the last line's. The library has neither two names
     // of one id nor two ids of one name.
     let (mut kept, mut names) = (BTreeMap::new(), HashSet::new());
     let mut left = usize::try_from(MAX_LEN / 2).unwrap_or(usize::MAX);
-    for Line { id, seen, name } in lines {
+    for CacheLine { id, seen, name } in lines {
         let line = format!("{id} {seen} {name}\n");
         // The library knows a name by all of it up to a space. A name of ours has none.
         let known_as = name.split(' ').next();
@@ -123,13 +123,13 @@ pub fn text(lines: &[Line], next: u32) -> String {
 }
 
 /// What its lines say, but those that are none as the library writes them; the last one only where it is whole.
-fn lines(text: &str) -> Vec<Line> {
+fn lines(text: &str) -> Vec<CacheLine> {
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole.split('\n').skip(1).filter_map(parse).collect()
 }
 
 /// Id, time and name of a line as the library writes it.
-fn parse(line: &str) -> Option<Line> {
+fn parse(line: &str) -> Option<CacheLine> {
     let mut parts = line.splitn(3, ' ');
     // From 2038 on a time is more than the library's own files have. A higher id was never given: the file is damaged.
     let (id, seen) = (number(parts.next()?)?, number(parts.next()?)?);
@@ -138,7 +138,7 @@ fn parse(line: &str) -> Option<Line> {
     let name = parts.next().filter(|_| line.len() < 1000)?;
     let begins = name.chars().next()?;
     let is_name = !begins.is_ascii_whitespace() && begins != '[';
-    is_name.then(|| Line {
+    is_name.then(|| CacheLine {
         id,
         seen,
         name: name.to_owned(),
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_time_from_2038_on_is_kept() {
-        let all = vec![Line {
+        let all = vec![CacheLine {
             id: 3,
             seen: 1 << 31,
             name: "a".into(),
@@ -170,8 +170,8 @@ mod tests {
 
     const FILE: &str = "2 0 2147483647\n0 11 a\n1 12 b\n7 13 c%20d\n";
 
-    fn line(id: u32, seen: u64, name: &str) -> Line {
-        Line {
+    fn line(id: u32, seen: u64, name: &str) -> CacheLine {
+        CacheLine {
             id,
             seen,
             name: name.into(),

@@ -11,14 +11,14 @@ const LABELS: [&str; 5] = ["engine", "role", "pod_uid", "container_id", "slurm_j
 
 /// What peers have in common, as far as it is known.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Group {
+struct PeerGroup {
     labels: [Option<String>; 5],
     user: Option<String>,
     /// Where nothing but that and the user is known. Else it tells nothing: ranks may have directories of their own.
     directory: Option<PathBuf>,
 }
 
-impl Group {
+impl PeerGroup {
     fn of(agent: &Agent) -> Self {
         let facts = agent.labelled_facts();
         let known = |label| facts.get(label).map(str::to_owned);
@@ -57,10 +57,10 @@ impl Medians {
 /// nobody's peers.
 #[must_use]
 pub fn slowness<'a>(agents: impl Iterator<Item = (u32, &'a Agent)>) -> Vec<(u32, f64)> {
-    compare(agents.filter_map(|(id, agent)| Some((id, Group::of(agent), agent.xfer_time(50)?))))
+    compare(agents.filter_map(|(id, agent)| Some((id, PeerGroup::of(agent), agent.xfer_time(50)?))))
 }
 
-fn compare(agents: impl Iterator<Item = (u32, Group, f64)>) -> Vec<(u32, f64)> {
+fn compare(agents: impl Iterator<Item = (u32, PeerGroup, f64)>) -> Vec<(u32, f64)> {
     let mut numbers = HashMap::new();
     let mut groups: Vec<Medians> = Vec::new();
     let mut all = Vec::new();
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_group_is_of_one_engine_one_place_and_one_user() {
-        let group = |facts: Facts, directory| Group::of(&agent(Some(facts), directory, None));
+        let group = |facts: Facts, directory| PeerGroup::of(&agent(Some(facts), directory, None));
         let vllm = || of("vllm");
         // Ranks of a job may have a directory each.
         assert_eq!(group(vllm(), "/a"), group(vllm(), "/b"));

@@ -1,6 +1,6 @@
 //! The metric table: the only place where a metric is written down, in a file for each group of clusters.
 
-use super::{Buckets, Get, Metric, Semantics, Source, Units};
+use super::{Buckets, Get, Metric, Semantics, Units, ValueSource};
 use crate::agents::agent::Agent;
 use crate::event::EventType;
 use crate::metrics::control::Control;
@@ -39,7 +39,7 @@ const fn event(
         cluster,
         item,
         name,
-        source: Source::Event(event),
+        source: ValueSource::Event(event),
         semantics: Semantics::Counter,
         units,
         oneline,
@@ -70,7 +70,7 @@ const fn of_agent(
         cluster,
         item,
         name,
-        source: Source::Agent(value),
+        source: ValueSource::Agent(value),
         semantics,
         units,
         oneline,
@@ -90,7 +90,7 @@ const fn histogram(
         cluster,
         item,
         name,
-        source: Source::Buckets(buckets),
+        source: ValueSource::Buckets(buckets),
         semantics: Semantics::Counter,
         units: Units::Count,
         oneline,
@@ -107,7 +107,7 @@ const fn cumulative(
     help: &'static str,
 ) -> Metric {
     Metric {
-        source: Source::UpTo(buckets),
+        source: ValueSource::UpTo(buckets),
         ..histogram(pmid, name, buckets, oneline, help)
     }
 }
@@ -125,7 +125,7 @@ const fn of_pmda(
         cluster,
         item,
         name,
-        source: Source::Control(value),
+        source: ValueSource::Control(value),
         semantics,
         units,
         oneline,

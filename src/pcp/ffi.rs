@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::sys;
-use crate::metrics::{INDOMS, Kind, METRICS, Semantics, Units};
+use crate::metrics::{INDOMS, METRICS, Semantics, Units, ValueType};
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -242,10 +242,10 @@ fn metric_table() -> Vec<sys::pmdaMetric> {
         let m_desc = sys::pmDesc {
             pmid: super::pmid(0, metric.cluster, metric.item),
             type_: match metric.kind() {
-                Kind::U32 => sys::PM_TYPE_U32,
-                Kind::U64 => sys::PM_TYPE_U64,
-                Kind::F64 => sys::PM_TYPE_DOUBLE,
-                Kind::Text => sys::PM_TYPE_STRING,
+                ValueType::U32 => sys::PM_TYPE_U32,
+                ValueType::U64 => sys::PM_TYPE_U64,
+                ValueType::F64 => sys::PM_TYPE_DOUBLE,
+                ValueType::Text => sys::PM_TYPE_STRING,
             },
             // A serial number; pmdaInit makes it a domain.
             indom: metric.indom().unwrap_or(PM_INDOM_NULL),

@@ -3,7 +3,7 @@
 
 use super::buckets::BucketIndoms;
 use super::instances::AgentInstances;
-use super::work::{Allowance, Budget, END, FETCH, REVEAL, Work};
+use super::work::{Allowance, END, FETCH, REVEAL, TimeBudget, Work};
 use crate::agents::Agents;
 use crate::base::clock::Now;
 use crate::config::{Config, Loaded};
@@ -28,13 +28,13 @@ use state_file::StateFileWatch;
 pub use store::{Store, StoreRefusal};
 
 /// Reads the configuration anew.
-pub type Reader = Box<dyn Fn() -> Result<Loaded, ConfigError>>;
+pub type ReadConfig = Box<dyn Fn() -> Result<Loaded, ConfigError>>;
 /// Becomes the user that the configuration names, for good.
 pub type EnterAccount = Box<dyn Fn(&Config) -> Result<(), NotAllowed>>;
 
 /// Where the server keeps what outlives it.
 #[derive(Debug)]
-pub struct Places {
+pub struct StatePaths {
     /// The state file, opened before the user was changed, or why it could not be.
     pub state: Rc<io::Result<StateFile>>,
     /// Its name.
@@ -64,7 +64,7 @@ pub struct Server {
     ids: Ids,
     control: Control,
     users: HashMap<i32, u32>,
-    read_config: Reader,
+    read_config: ReadConfig,
     enter_account: EnterAccount,
     /// The configuration by which the user was changed and rights were given up. `None`: none was good yet.
     locked_in: Option<Config>,
@@ -93,9 +93,9 @@ impl Server {
     /// The configured user cannot be had. The agent must not go on as another.
     pub fn new(
         domain: u32,
-        places: Places,
+        places: StatePaths,
         loaded: Result<Config, ConfigError>,
-        read_config: Reader,
+        read_config: ReadConfig,
         enter_account: EnterAccount,
         indoms: Indoms,
     ) -> Result<Self, NotAllowed> {
@@ -159,7 +159,7 @@ impl Server {
         }
     }
 
-    fn collect(&mut self, budget: Budget) {
+    fn collect(&mut self, budget: TimeBudget) {
         let is_first = self.is_waiting();
         if !self.begin() {
             return;
@@ -177,7 +177,7 @@ impl Server {
     }
 
     /// Counts what waits; whether that was all.
-    fn drain_all(&mut self, budget: Budget, allowance: Allowance) -> bool {
+    fn drain_all(&mut self, budget: TimeBudget, allowance: Allowance) -> bool {
         loop {
             let in_time = self.drain(budget.drain, Agents::drain);
             if in_time || !allowance.lasts() {

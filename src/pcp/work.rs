@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// How long looking for rings and draining them may take, each.
 #[derive(Clone, Copy, Debug)]
-pub struct Budget {
+pub struct TimeBudget {
     /// Looking for rings.
     pub scan: Duration,
     /// Draining them.
@@ -13,7 +13,7 @@ pub struct Budget {
 }
 
 /// Before an answer: pmcd's clients wait for it, and before that for the piece of a tick that is being done.
-pub const FETCH: Budget = Budget {
+pub const FETCH: TimeBudget = TimeBudget {
     scan: Duration::from_micros(700),
     drain: Duration::from_millis(1),
 };
@@ -22,12 +22,12 @@ pub const REVEAL: Duration = Duration::from_micros(1500);
 /// A piece of a tick; between two of them pmcd is answered.
 pub const PIECE: Duration = Duration::from_millis(1);
 /// All pieces of a tick, so that something is left of the processor for others.
-pub const TICK: Budget = Budget {
+pub const TICK: TimeBudget = TimeBudget {
     scan: Duration::from_millis(5),
     drain: Duration::from_millis(20),
 };
 /// At the end, for which pmcd allows about 150 ms.
-pub const END: Budget = TICK;
+pub const END: TimeBudget = TICK;
 
 /// What an answer may take beyond its budget, as the first does, when all that is there is new. It is counted in time that this
 /// thread has worked: on a machine that stands still for a while an answer has what it has on any other.

@@ -2,7 +2,7 @@
 
 use super::Input;
 use pmdanixl::ids::Ids;
-use pmdanixl::ids::cache_file::{self, Line};
+use pmdanixl::ids::cache_file::{self, CacheLine};
 use std::collections::HashMap;
 
 /// The input is how many agents, their ids and names, and the file.
@@ -19,9 +19,9 @@ pub fn run(input: &[u8]) {
     }
     // Later than any time in the file, and for none too late.
     let now = u64::from(i32::MAX.unsigned_abs());
-    let known: Vec<Line> = names
+    let known: Vec<CacheLine> = names
         .into_iter()
-        .map(|(name, id)| Line {
+        .map(|(name, id)| CacheLine {
             id,
             seen: now,
             name,

@@ -3,7 +3,7 @@
 //! Both are checked in, since Install needs them where there is no compiler.
 
 use pmdanixl::event::EventType;
-use pmdanixl::metrics::{INDOMS, METRICS, Metric, Source};
+use pmdanixl::metrics::{INDOMS, METRICS, Metric, ValueSource};
 use std::fmt::Write;
 
 const NOTE: &str = "Rendered from src/metrics.rs by `BLESS=1 cargo test`; not edited by hand.";
@@ -17,11 +17,11 @@ that are listed there: none may mean none that was listed.";
 /// cannot be told from none that was written.
 fn may_be_hidden(metric: &Metric) -> bool {
     match metric.source {
-        Source::Event(event) | Source::Host(event) => event != EventType::EventsDropped,
-        Source::Buckets(_) | Source::UpTo(_) | Source::Slowness => true,
+        ValueSource::Event(event) | ValueSource::Host(event) => event != EventType::EventsDropped,
+        ValueSource::Buckets(_) | ValueSource::UpTo(_) | ValueSource::Slowness => true,
         // Last values, what is registered, errors, and percentiles.
-        Source::Agent(_) => (18..=23).contains(&metric.cluster),
-        Source::Control(_) => metric.name == "host.errors.total",
+        ValueSource::Agent(_) => (18..=23).contains(&metric.cluster),
+        ValueSource::Control(_) => metric.name == "host.errors.total",
     }
 }
 

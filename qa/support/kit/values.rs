@@ -5,7 +5,7 @@ use pmdanixl::agents::agent::Agent;
 use pmdanixl::base::clock::Now;
 use pmdanixl::metrics::control::Control;
 use pmdanixl::metrics::peers;
-use pmdanixl::metrics::{self, METRICS, Metric, Source};
+use pmdanixl::metrics::{self, METRICS, Metric, ValueSource};
 use pmdanixl::totals::account::{BANDWIDTH, SIZE};
 use pmdanixl::totals::ranges::Ranges;
 use serde_json::{Map, Value};
@@ -72,15 +72,18 @@ impl Core {
 
     pub(super) fn of_agent(&self, metric: &Metric, agent: &Agent) -> Option<metrics::Value> {
         match metric.source {
-            Source::Event(event) => Some(metrics::Value::U64(agent.total(event))),
-            Source::Agent(get) => get.value(agent, &self.moment()),
-            Source::Slowness => {
+            ValueSource::Event(event) => Some(metrics::Value::U64(agent.total(event))),
+            ValueSource::Agent(get) => get.value(agent, &self.moment()),
+            ValueSource::Slowness => {
                 let all = peers::slowness(self.running().instances());
                 let mut own = all.into_iter().filter(|&(id, _)| agent.id() == Some(id));
                 own.next()
                     .map(|(_, slowness)| metrics::Value::F64(slowness))
             }
-            Source::Buckets(_) | Source::UpTo(_) | Source::Host(_) | Source::Control(_) => {
+            ValueSource::Buckets(_)
+            | ValueSource::UpTo(_)
+            | ValueSource::Host(_)
+            | ValueSource::Control(_) => {
                 panic!("{} has no value of an agent", metric.name)
             }
         }
@@ -151,8 +154,8 @@ impl Core {
 
     pub(super) fn of_host(&self, metric: &Metric) -> Option<metrics::Value> {
         match metric.source {
-            Source::Host(event) => Some(metrics::Value::U64(self.agents().host_total(event))),
-            Source::Control(get) => get.value(&self.control(), &self.moment()),
+            ValueSource::Host(event) => Some(metrics::Value::U64(self.agents().host_total(event))),
+            ValueSource::Control(get) => get.value(&self.control(), &self.moment()),
             _ => panic!("{} has values of agents", metric.name),
         }
     }
@@ -178,8 +181,8 @@ impl Core {
         };
         let mut below = 0;
         let buckets = (0..ranges.count()).filter_map(|bucket| match metric.source {
-            Source::Buckets(of) => Some((ranges.suffix(bucket), agent.bucket(of, bucket)?)),
-            Source::UpTo(of) => {
+            ValueSource::Buckets(of) => Some((ranges.suffix(bucket), agent.bucket(of, bucket)?)),
+            ValueSource::UpTo(of) => {
                 below += agent.bucket(of, bucket)?;
                 Some((ranges.up_to(bucket), below))
             }

@@ -2,7 +2,7 @@
 
 use super::of_pmda;
 use crate::event::EventType;
-use crate::metrics::{Get, Metric, Semantics, Source, Units};
+use crate::metrics::{Get, Metric, Semantics, Units, ValueSource};
 
 const EVENTS: (Semantics, Units) = (Semantics::Counter, Units::Count);
 const LEVEL: (Semantics, Units) = (Semantics::Instant, Units::Count);
@@ -10,7 +10,7 @@ const LEVEL: (Semantics, Units) = (Semantics::Instant, Units::Count);
 /// The sums of metrics of agents over all agents that ever were. Their items are the places in `rows`.
 pub(super) fn sums(rows: &[Metric]) -> Vec<Metric> {
     let events = rows.iter().filter_map(|row| match row.source {
-        Source::Event(event) => Some((row.name, event, row.units, row.oneline)),
+        ValueSource::Event(event) => Some((row.name, event, row.units, row.oneline)),
         _ => None,
     });
     let dropped = (
@@ -24,7 +24,7 @@ pub(super) fn sums(rows: &[Metric]) -> Vec<Metric> {
         cluster: 30,
         item,
         name: format!("host.{name}").leak(),
-        source: Source::Host(event),
+        source: ValueSource::Host(event),
         semantics: Semantics::Counter,
         units,
         oneline: format!("{oneline}, all agents").leak(),

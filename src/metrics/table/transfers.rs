@@ -3,7 +3,7 @@
 use super::{cumulative, histogram, of_agent};
 use crate::agents::agent::Agent;
 use crate::base::clock::Now;
-use crate::metrics::{Get, Metric, Semantics, Source, Units};
+use crate::metrics::{Get, Metric, Semantics, Units, ValueSource};
 use crate::totals::Buckets;
 
 const MICROSECONDS: (Semantics, Units) = (Semantics::Instant, Units::Microsecond);
@@ -172,7 +172,7 @@ own tools the other says the same, and changes less.",
         cluster: 21,
         item: 8,
         name: "latency.xfer_time.slowness",
-        source: Source::Slowness,
+        source: ValueSource::Slowness,
         semantics: Semantics::Instant,
         units: Units::None,
         oneline: "median transfer time, by the mean of its peers' medians",

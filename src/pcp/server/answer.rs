@@ -1,7 +1,7 @@
 //! Which values a fetch gets.
 
 use super::Server;
-use crate::metrics::{self, AGENTS, CONTROL, HOST, Source, Value, peers};
+use crate::metrics::{self, AGENTS, CONTROL, HOST, Value, ValueSource, peers};
 use crate::pcp::answer::Answer;
 use crate::pcp::profile::Profile;
 use crate::pcp::{self, buckets, cluster_and_item, indom, sys};
@@ -15,7 +15,7 @@ fn is_counted_up(pmid: u32) -> bool {
     let (cluster, item) = cluster_and_item(pmid);
     HOST.contains(&cluster)
         && metrics::find(cluster, item)
-            .is_some_and(|metric| matches!(metric.source, Source::Control(_)))
+            .is_some_and(|metric| matches!(metric.source, ValueSource::Control(_)))
 }
 
 impl Server {
@@ -56,22 +56,22 @@ impl Server {
                 }
             };
             match metric.source {
-                Source::Event(event) => {
+                ValueSource::Event(event) => {
                     (asked.iter())
                         .for_each(|(id, agent)| push(*id, Some(Value::U64(agent.total(event)))));
                 }
-                Source::Agent(get) => {
+                ValueSource::Agent(get) => {
                     (asked.iter()).for_each(|(id, agent)| push(*id, get.value(agent, &self.now)));
                 }
-                Source::Slowness => {
+                ValueSource::Slowness => {
                     // Who is not asked for is a peer all the same.
                     let is_asked = profile.of(indom(self.domain, AGENTS));
                     (peers::slowness(all()).into_iter())
                         .filter(|&(id, _)| is_asked(id))
                         .for_each(|(id, slowness)| push(id, Some(Value::F64(slowness))));
                 }
-                Source::Buckets(of) | Source::UpTo(of) => {
-                    let is_cumulative = matches!(metric.source, Source::UpTo(_));
+                ValueSource::Buckets(of) | ValueSource::UpTo(of) => {
+                    let is_cumulative = matches!(metric.source, ValueSource::UpTo(_));
                     let serial = metric.indom().unwrap_or_default();
                     let is_asked = profile.of(indom(self.domain, serial));
                     for (id, agent) in all() {
@@ -93,10 +93,10 @@ impl Server {
                         }
                     }
                 }
-                Source::Host(event) => {
+                ValueSource::Host(event) => {
                     push(NO_INSTANCE, Some(Value::U64(self.agents.host_total(event))))
                 }
-                Source::Control(get) => push(NO_INSTANCE, get.value(&self.control, &self.now)),
+                ValueSource::Control(get) => push(NO_INSTANCE, get.value(&self.control, &self.now)),
             }
             answer.end_set();
         }
