@@ -79,27 +79,28 @@ impl Agents {
             let rank = name::instance_name(rank(&part)?.as_bytes());
             (1..=MAX_RANK).contains(&rank.len()).then_some(rank)
         };
-        // A number, since to look its name up may take as long as a directory service likes.
-        let stranger = || {
+        // Whether there is such an agent of this name, in any directory.
+        let has_other = |is_other: &dyn Fn(&Agent) -> bool| {
             let same = self.agents.named(&raw).into_iter();
             let mut same = same.filter_map(|key| self.agents.get(key));
-            let is_other = same.any(|agent| {
+            same.any(is_other)
+        };
+        // A number: to look up the owner's name may take as long as a directory service likes.
+        let of_owner = || {
+            let is_other = |agent: &Agent| {
                 let name = &agent.name;
                 let is_same = name.directory == directory.path && rank(&name.part) == rank(&part);
                 is_same && name.owner != owner
-            });
-            Some(format!("uid{}", owner.filter(|_| is_other)?))
+            };
+            let uid = owner.filter(|_| has_other(&is_other))?;
+            Some(format!("uid{uid}"))
         };
-        // Where a ring and a store have the same name.
         let of_kind = || {
-            let same = self.agents.named(&raw).into_iter();
-            let mut same = same.filter_map(|key| self.agents.get(key));
-            let is_other = same.any(|agent| agent.has_stores() == part.is_empty());
             let kind = if part.is_empty() { "ring" } else { "store" };
-            is_other.then(|| kind.into())
+            has_other(&|agent| agent.has_stores() == part.is_empty()).then(|| kind.into())
         };
         let label = directory.label.clone().or_else(pod);
-        let label = label.or_else(stranger).or_else(of_rank).or_else(of_kind);
+        let label = label.or_else(of_owner).or_else(of_rank).or_else(of_kind);
         let instance = name::candidates(raw.as_bytes(), &directory.path, label.as_deref())
             .find(|name| !self.agents.has_instance(name))
             .expect("candidates has no end");
