@@ -231,60 +231,58 @@ pub const INDOMS: [Indom; 5] = [
         serial: AGENTS,
         oneline: "NIXL agents of this host",
         help: "\
-One instance for each NIXL agent that writes a telemetry ring, or keeps a
-prometheus_mp store, in a directory that pmdanixl looks through; commonly one
-agent per GPU worker process. The instance is named after the agent. Characters
-that PCP treats specially are written as %XX, the raw name is in the label
-nixl_agent, and an agent that has the name of another one is called name@label,
-where the label is that of its directory, else its pod's UID, else its local
-rank, else, where only the owner of the file differs, uid and a number. A file
-of another owner never adds to an agent's counts, also where it takes the name
-of one that is gone.
+One instance for each NIXL agent that writes a telemetry ring or keeps a
+prometheus_mp store in a scanned directory; commonly one for each GPU worker. It
+has the agent's name, special characters as %XX; a second agent of the name is
+NAME@LABEL. It keeps its id over restarts of agent, PMDA and host, unless it is
+away for remember (7 days). An exited agent stays for retain (10 minutes).
 
-An agent keeps its instance identifier across restarts of the agent, of
-pmdanixl, of pmcd and of the host, unless it was not there for a week: then it
-may get another one, which no other agent had. One that has exited stays for the configured time
-(retain, 10 minutes), so that loggers see its last values, and then leaves.",
+Counters count the events that NIXL wrote: with NIXL_TELEMETRY_ENABLED_METRICS
+only those listed there, so that 0 can mean that an event is not listed.
+
+Percentiles are of transfers completed in the last 60 to 70 seconds, right to 5
+percent; a maximum is exact. Events that waited in the ring when it was found
+are left out. Never average percentiles of agents or times: add up the buckets.
+Those of a store are interpolated within its buckets, and it has no maximum and
+no bandwidth. No value: no transfer has completed.",
     },
     Indom {
         serial: LATENCIES,
-        oneline: "ranges of transfer times, for each NIXL agent",
+        oneline: "buckets of transfer times, for each NIXL agent",
         help: "\
-One instance for each agent and range of times, called agent::LOW-HIGH. HIGH is
-the upper bound in microseconds, inclusive, and LOW that of the range before;
-the last range ends at inf. The labels lower_bound and upper_bound have the same
-numbers. The bounds are those of NIXL's own exporters, from 10 microseconds to
-10 seconds, unless histogram_buckets_us in nixl.conf says otherwise; those of an
-agent with a prometheus_mp store are the store's own.",
+One instance for each agent and bucket of times, AGENT::LOW-HIGH. HIGH is the
+upper bound in microseconds, inclusive; LOW that of the bucket before; the last
+bucket ends at inf. The labels lower_bound and upper_bound have these numbers.
+The bounds are those of NIXL's own exporters, 10 microseconds to 10 seconds,
+unless histogram_buckets_us in nixl.conf has others; a store has its own.",
     },
     Indom {
         serial: SIZES,
-        oneline: "ranges of transfer sizes, for each NIXL agent",
+        oneline: "buckets of transfer sizes, for each NIXL agent",
         help: "\
-One instance for each agent and range of sizes, called agent::LOW-HIGH. HIGH is
-the upper bound in bytes, inclusive, and LOW that of the range before; the last
-range ends at inf. The labels lower_bound and upper_bound have the same numbers.
-The bounds are those of vLLM's vllm:nixl_bytes_transferred: 2 KiB to 8 GiB, each
+One instance for each agent and bucket of sizes, AGENT::LOW-HIGH. HIGH is the
+upper bound in bytes, inclusive; LOW that of the bucket before; the last bucket
+ends at inf. The labels lower_bound and upper_bound have these numbers. The
+bounds are those of vLLM's vllm:nixl_bytes_transferred: 2 KiB to 8 GiB, each
 four times the one before.",
     },
     Indom {
         serial: BANDWIDTHS,
-        oneline: "ranges of bandwidth, for each NIXL agent",
+        oneline: "buckets of bandwidth, for each NIXL agent",
         help: "\
-One instance for each agent and range of bandwidths, called agent::LOW-HIGH.
-HIGH is the upper bound in bytes per second, inclusive, and LOW that of the
-range before; the last range ends at inf. The labels lower_bound and upper_bound
-have the same numbers. The bounds go from 1 MB/s (10^6 bytes per second) to 524
-GB/s, each twice the one before.",
+One instance for each agent and bucket of bandwidths, AGENT::LOW-HIGH. HIGH is
+the upper bound in bytes per second, inclusive; LOW that of the bucket before;
+the last bucket ends at inf. The labels lower_bound and upper_bound have these
+numbers. The bounds go from 1 MB/s to 524 GB/s, each twice the one before.",
     },
     Indom {
         serial: TIMES_UP_TO,
         oneline: "upper bounds of transfer times, for each NIXL agent",
         help: "\
-One instance for each agent and bound, called agent::le-HIGH. HIGH is the bound
-in microseconds, inclusive; above the last is inf. The label le has the same
-number, and +Inf, as a histogram of Prometheus has it. The bounds are those of
-the domain of ranges.",
+One instance for each agent and upper bound of times, AGENT::le-HIGH. HIGH is
+the bound in microseconds, inclusive; the last one is inf. The label le has the
+number, +Inf for the last, as histograms of Prometheus have it. The bounds are
+those of instance domain 39.1.",
     },
 ];
 

@@ -2,28 +2,10 @@
 //!
 //! Both are checked in, since Install needs them where there is no compiler.
 
-use pmdanixl::event::EventType;
-use pmdanixl::metrics::{INDOMS, METRICS, Metric, ValueSource};
+use pmdanixl::metrics::{INDOMS, METRICS};
 use std::fmt::Write;
 
 const NOTE: &str = "Rendered from src/metrics.rs by `BLESS=1 cargo test`; not edited by hand.";
-
-/// What the help of all that counts events says, the events apart that come whatever an agent is told.
-const HIDDEN: &str = "\
-An agent that runs with NIXL_TELEMETRY_ENABLED_METRICS writes only the events
-that are listed there: none may mean none that was listed.";
-
-/// True if a metric comes of events that NIXL_TELEMETRY_ENABLED_METRICS of an agent's process can leave out, so that no event
-/// cannot be told from none that was written.
-fn may_be_hidden(metric: &Metric) -> bool {
-    match metric.source {
-        ValueSource::Event(event) | ValueSource::Host(event) => event != EventType::EventsDropped,
-        ValueSource::Buckets(_) | ValueSource::UpTo(_) | ValueSource::Slowness => true,
-        // Last values, what is registered, errors, and percentiles.
-        ValueSource::Agent(_) => (18..=23).contains(&metric.cluster),
-        ValueSource::Control(_) => metric.name == "host.errors.total",
-    }
-}
 
 /// The name space, in the format of pmns(5). A subtree is written when its first metric is met in the table.
 pub fn pmns() -> String {
@@ -68,9 +50,6 @@ pub fn help() -> String {
     for metric in METRICS.iter() {
         let (name, oneline, help) = (metric.name, metric.oneline, metric.help);
         let _ = write!(text, "\n@ nixl.{name} {oneline}\n{help}\n");
-        if may_be_hidden(metric) {
-            let _ = writeln!(text, "{HIDDEN}");
-        }
     }
     text
 }
@@ -93,47 +72,24 @@ fn no_entry_of_help_is_longer_than_newhelp_takes() {
 }
 
 #[test]
-fn what_agents_may_leave_out_says_so() {
-    let hidden = |name: &str| {
-        let metric = METRICS.iter().find(|metric| metric.name == name);
-        may_be_hidden(metric.expect(name))
-    };
-    for name in [
-        "transfer.tx_bytes",
-        "errors.backend",
-        "last.xfer_time",
-        "memory.current",
-        "errors.total",
-        "latency.xfer_time.buckets",
-        "latency.xfer_time.bucket",
-        "latency.post_time.p99",
-        "size.buckets",
-        "bandwidth.p50",
-        "bandwidth.unpaired",
-        "host.memory.registered",
-        "host.errors.total",
-    ] {
-        assert!(hidden(name), "{name}");
-    }
-    for name in [
-        "agent.state",
-        "ring.events",
-        "ring.full",
-        "ring.dropped",
-        "host.ring.dropped",
-        "host.ring.full",
-        "agents.live",
-        "control.cut.drains",
-    ] {
-        assert!(!hidden(name), "{name}");
-    }
-    let help = help();
+fn help_of_a_metric_has_at_most_six_lines() {
     for metric in METRICS.iter() {
-        let (_, text) = help
-            .split_once(&format!("\n@ nixl.{} ", metric.name))
-            .expect(metric.name);
-        let text = text.split_once("\n@").map_or(text, |(text, _)| text);
-        let says = text.contains("NIXL_TELEMETRY_ENABLED_METRICS");
-        assert_eq!(says, may_be_hidden(metric), "{}", metric.name);
+        let lines = metric.help.lines().count();
+        assert!(lines <= 6, "{}: {lines} lines", metric.name);
+        let longest = metric.help.lines().map(str::len).max();
+        assert!(
+            longest <= Some(80),
+            "{}: a line of {longest:?}",
+            metric.name
+        );
+    }
+}
+
+#[test]
+fn shared_explanations_are_in_the_help_of_agents_only() {
+    let help = help();
+    for shared in ["NIXL_TELEMETRY_ENABLED_METRICS", "Never average"] {
+        assert_eq!(help.matches(shared).count(), 1, "{shared}");
+        assert!(INDOMS[0].help.contains(shared), "{shared}");
     }
 }

@@ -38,17 +38,12 @@ pub(super) const ROWS: &[Metric] = &[
         (Semantics::Instant, Units::None),
         "0 unknown, 1 live, 2 idle, 3 exited",
         "\
-0 unknown  nobody tells who has the ring or store, and nothing was
-           reported for retain; the agent leaves after retain more.
-1 live     a process has the ring, or has the store open for writing.
-2 idle     likewise, but it has reported nothing for idle_after (60
-           seconds). That is evidence of silence, not of a hang: NIXL
-           reports a transfer when it is complete, so that an agent
-           without work looks as one whose transfers are stuck does.
-3 exited   nobody has it, or only somebody who reads it; the agent leaves
-           the instance domain after retain.
-nixl.agent.status has the same in words. It is found out once a second, where
-more than 200 files are open less often.",
+0 unknown  whether a process writes cannot be found out, and no event came for
+           retain; the agent is withdrawn after another retain
+1 live     a process has the ring open, or the store open for writing
+2 idle     as live, without an event for idle_after (60 seconds). An agent
+           without work looks like one whose transfers hang.
+3 exited   no process has the file open, or only readers; withdrawn after retain",
     ),
     of_agent(
         (16, 1),
@@ -56,7 +51,7 @@ more than 200 files are open less often.",
         Get::Text(|agent, _| Some(agent.entry.life.text().into())),
         (Semantics::Instant, Units::None),
         "nixl.agent.state in words",
-        "unknown, live, idle or exited; nixl.agent.state explains them.",
+        "nixl.agent.state as a word: unknown, live, idle or exited.",
     ),
     of_agent(
         (16, 2),
@@ -65,13 +60,12 @@ more than 200 files are open less often.",
         FACT,
         "drain, observe (only followed), or read (a store)",
         "\
-drain: pmdanixl takes the events out of the ring, and so counts all of them.
-observe: it only follows, since observe is set in nixl.conf, the file may not be
-written to, or another pmdanixl drains it. What it shows then is a lower bound:
-a ring that nobody drains stops when it is full, and one that another drains can
-go round between two looks. read: its values are those of a prometheus_mp store,
-of which nothing is taken and nothing can be missed. No value: there is neither
-now.",
+drain: the PMDA takes the events out of the ring, and counts each.
+observe: it only follows the ring (observe is set in nixl.conf, the file is not
+writable, or another pmdanixl drains it). Values are then lower bounds: a full
+ring that is not drained stops, and one that is drained can go round unseen.
+read: values of a prometheus_mp store, of which nothing can be missed.
+No value: the agent has no file now.",
     ),
     of_agent(
         (16, 3),
@@ -80,9 +74,9 @@ now.",
         FACT,
         "where its values come from: ring or store",
         "\
-ring: events, which NIXL writes where NIXL_TELEMETRY_DIR is set. store: the
-running totals that the exporter prometheus_mp keeps in
-NIXL_TELEMETRY_MULTIPROC_DIR. No value: there is none of them now.",
+ring: events that NIXL writes where NIXL_TELEMETRY_DIR is set. store: running
+totals that NIXL's exporter prometheus_mp keeps in NIXL_TELEMETRY_MULTIPROC_DIR.
+No value: the agent has neither now.",
     ),
     of_agent(
         (16, 4),
@@ -91,10 +85,9 @@ NIXL_TELEMETRY_MULTIPROC_DIR. No value: there is none of them now.",
         FACT,
         "process that writes the ring or store",
         "\
-Process id of the agent as pmdanixl's own PID namespace has it. Where /proc does
-not show it (proc_facts, or another namespace), a live agent's store says its
-process id itself, as the agent's own namespace has it. No value: it has exited,
-or nobody tells.",
+Id of the process that writes, in the PMDA's PID namespace. Where /proc does not
+show the process, the id that a live agent's store names, in the namespace of
+that process. No value: the agent has exited, or its process is not known.",
     ),
     of_agent(
         (16, 5),
@@ -103,8 +96,8 @@ or nobody tells.",
         FACT,
         "user that the ring or store belongs to",
         "\
-Name of the owner of the file, which is the user that the agent runs as; a
-number where this host has no name for it. No value: there is no file now.",
+Name of the file's owner, which is the user that the agent runs as; a number
+where this host has no name for it. No value: the agent has no file now.",
     ),
     of_agent(
         (16, 6),
@@ -113,10 +106,10 @@ number where this host has no name for it. No value: there is no file now.",
         FACT,
         "version of its telemetry on the wire",
         "\
-The version in the ring's header: 1 up to NIXL 1.0, 2 for 1.1 and 1.2, 3 for
-1.3, 4 from 1.4 on. More than one on a host tells of a rollout that is not
-complete. Of a store, whose versions are counted on their own, it is the schema:
-1 from NIXL 1.5 on. No value: there is neither now.",
+Version in the ring's header: 1 up to NIXL 1.0, 2 for 1.1 and 1.2, 3 for 1.3, 4
+from 1.4 on. Different versions on a host show a rollout that is not complete.
+Of a store: the version of its schema, 1 from NIXL 1.5 on. No value: the agent
+has no file now.",
     ),
     of_agent(
         (16, 7),
@@ -125,9 +118,8 @@ complete. Of a store, whose versions are counted on their own, it is the schema:
         EVENTS,
         "starts of the agent",
         "\
-How often the agent was found started: its ring or store appeared, or its ring
-was set up anew. One that begins soon after the end of the last, where its ring
-stood at its start, may be missed; memory.current goes on then.",
+Number of starts of the agent: its file appeared, or its ring was initialised
+again. A restart is missed if the ring was empty at its beginning before.",
     ),
     of_agent(
         (16, 8),
@@ -136,8 +128,8 @@ stood at its start, may be missed; memory.current goes on then.",
         MOMENT,
         "when the agent was first seen, seconds since 1970",
         "\
-When pmdanixl first saw an agent of this name in this directory; the agent may
-have been there before. It stays when the agent is started anew.",
+Time when the PMDA first saw an agent of this name in this directory, in seconds
+since 1970. It stays when the agent restarts.",
     ),
     of_agent(
         (16, 9),
@@ -146,8 +138,8 @@ have been there before. It stays when the agent is started anew.",
         (Semantics::Instant, Units::Millisecond),
         "time since its last event",
         "\
-Time since the agent's last event of any kind was taken from its ring, or noted
-in its store; since it was last found started, where that is later.",
+Milliseconds since the last event of any type was read, or since the agent was
+last found started, where that is later.",
     ),
     of_agent(
         (16, 10),
@@ -156,9 +148,9 @@ in its store; since it was last found started, where that is later.",
         FACT,
         "file of its ring or store",
         "\
-Where the ring is, or was, or the store is; bytes that are no UTF-8 are shown as
-U+FFFD, and control characters as \\n or \\u{1b}. In a container it is where this
-host reaches it, below /proc. No value: its store is gone.",
+Path of the ring or store, also after the ring was removed. Bytes that are not
+UTF-8 are shown as U+FFFD, control characters as \\n or \\u{1b}. No value: its
+store is gone.",
     ),
     of_agent(
         (16, 11),
@@ -167,11 +159,11 @@ host reaches it, below /proc. No value: its store is gone.",
         FACT,
         "title or program of the writing process, without arguments",
         "\
-The title that the process gave itself (VLLM::Worker_TP0), up to the first
-blank; of one without, the file name of its program, and behind a Python
-interpreter also that of the script or -m and the module. Arguments are left
-out, since they can hold secrets. Control characters are shown as \\n or
-\\u{1b}; it ends after 96 bytes. No value: /proc does not show the process.",
+Title that the process gave itself (VLLM::Worker_TP0), up to the first blank.
+Without a title: file name of the program; behind a Python interpreter also of
+the script, or -m and the module. Without arguments, which can hold secrets; at
+most 96 bytes; control characters as \\n or \\u{1b}. No value: /proc does not
+show the process.",
     ),
     of_agent(
         (17, 0),
@@ -180,8 +172,8 @@ out, since they can hold secrets. Control characters are shown as \\n or
         LEVEL,
         "events that the ring has room for, and one",
         "\
-Slots of the ring (NIXL_TELEMETRY_BUFFER_SIZE, 4096 unless set). It holds one
-event less. No value: there is no ring now.",
+Slots of the ring (NIXL_TELEMETRY_BUFFER_SIZE, 4096 by default). It holds one
+event less. No value: the agent has no ring now.",
     ),
     of_agent(
         (17, 1),
@@ -190,8 +182,8 @@ event less. No value: there is no ring now.",
         LEVEL,
         "events that the last drain found",
         "\
-Events that waited in the ring when it was last looked at, before they were
-taken. In observe mode: those that wait there now.",
+Events that waited in the ring when it was last read, before they were taken
+out. In observe mode: events that wait there now.",
     ),
     of_agent(
         (17, 2),
@@ -200,8 +192,8 @@ taken. In observe mode: those that wait there now.",
         LEVEL,
         "most events that a drain found",
         "\
-The most events that ever waited in the agent's ring when it was looked at. The
-nearer it comes to nixl.ring.capacity, the nearer is the loss of events.",
+Most events that ever waited in the agent's ring when it was read. Near
+nixl.ring.capacity, the loss of events is near.",
     ),
     of_agent(
         (17, 3),
@@ -210,12 +202,11 @@ nearer it comes to nixl.ring.capacity, the nearer is the loss of events.",
         EVENTS,
         "drains that found the ring full",
         "\
-How often the ring was found full, with capacity - 1 events in it. NIXL loses
-all further events then and counts them nowhere: this is the dependable sign
-that telemetry is being lost. Give the agent's process more room with a larger
-NIXL_TELEMETRY_BUFFER_SIZE (a power of two; 4096 unless set), or have it write
-more often with a smaller NIXL_TELEMETRY_RUN_INTERVAL (100 ms unless set); in
-observe mode, see who should drain it.",
+Number of times that the ring was found full, with capacity - 1 events. NIXL
+then loses all further events and counts them nowhere: this is the dependable
+sign of loss. Raise NIXL_TELEMETRY_BUFFER_SIZE (a power of two, 4096 by default)
+or lower NIXL_TELEMETRY_RUN_INTERVAL (100 ms by default) in the agent's process.
+In observe mode, find out why the ring is not drained.",
     ),
     of_agent(
         (17, 4),
@@ -224,12 +215,10 @@ observe mode, see who should drain it.",
         EVENTS,
         "events that NIXL has dropped before the ring",
         "\
-Events that the agent lost in its own queue before the ring and has reported as
-lost: more came within NIXL_TELEMETRY_RUN_INTERVAL than
-NIXL_TELEMETRY_BUFFER_SIZE has room for. Raise NIXL_TELEMETRY_BUFFER_SIZE, or
-lower NIXL_TELEMETRY_RUN_INTERVAL. NIXL reports it from 1.4 on, and mostly loses
-the report itself when the ring is full: see nixl.ring.full as well. A store
-tells it too, of the same queue. No value: an older NIXL, which does not tell.",
+Events that the agent lost in its own queue before the ring, and reported as
+lost. Raise NIXL_TELEMETRY_BUFFER_SIZE or lower NIXL_TELEMETRY_RUN_INTERVAL.
+NIXL mostly loses the report itself when the ring is full: see nixl.ring.full. A
+store tells it too. No value: NIXL before 1.4, which does not report it.",
     ),
     of_agent(
         (17, 5),
@@ -238,9 +227,8 @@ tells it too, of the same queue. No value: an older NIXL, which does not tell.",
         EVENTS,
         "events taken from the ring",
         "\
-All events of the agent that were counted, of whatever kind. Metrics of
-nixl.ring have no value for an agent that has a prometheus_mp store and never
-had a ring.",
+Events of all types that were read from the agent's ring and counted. The
+metrics of nixl.ring have no value for an agent of stores.",
     ),
     of_agent(
         (17, 6),
@@ -249,10 +237,10 @@ had a ring.",
         EVENTS,
         "events of kinds or values that cannot be counted",
         "\
-Events of the ring whose type this pmdanixl does not know: those that backends
-of NIXL up to 0.10 add of their own; and those whose value cannot be, 2^56 or
-more: two agents of one name and of two versions of NIXL write to one file, or
-somebody else does.",
+Events of the ring that cannot be counted: of a type that the PMDA does not know
+(backends of NIXL up to 0.10 add their own), or of 2^56 or more. Values of that
+size mean that two processes write to one file: two agents of one name and of
+different versions of NIXL, or a process that is no agent.",
     ),
     of_agent(
         (17, 7),
@@ -261,12 +249,11 @@ somebody else does.",
         EVENTS,
         "producers that started anew in the same ring",
         "\
-How often the ring was found set up anew: its agent was started again under the
-same name, which takes over the file. What the agent had written before and was
-not drained yet is lost then, at most what came in during one drain_interval.
-The counters of the agent go on. A number that keeps growing while the agent is
-not restarted means that two processes of one name share the directory, which
-spoils the ring: give each a directory of its own.",
+Number of times that the ring was found initialised again: its agent restarted
+under the same name and took over the file. Events that were not yet read are
+lost then, at most those of one drain_interval; the agent's counters go on. If
+it grows without restarts, two processes of one name share the directory and
+spoil the ring: give each a directory of its own.",
     ),
     of_agent(
         (17, 8),
@@ -275,9 +262,9 @@ spoils the ring: give each a directory of its own.",
         EVENTS,
         "events that another reader took",
         "\
-Events of the ring that something else consumed: NIXL's telemetry_reader, the
-Python PMDA, or another pmdanixl. What it took first is missing in the counters.
-Stop the other reader: a ring has one.",
+Events that another reader took out of the ring: NIXL's telemetry_reader, the
+Python PMDA or another pmdanixl. They are missing in the counters. Stop the
+other reader: a ring has room for one.",
     ),
     last(
         0,
@@ -286,8 +273,8 @@ Stop the other reader: a ring has one.",
         BYTES,
         "bytes of the last WRITE",
         "\
-Bytes of the last completed WRITE, as the gauge agent_tx_last_bytes of NIXL's
-own exporters; like that, 0 where a store has none. No value: there was none.",
+Bytes of the last completed WRITE: agent_tx_last_bytes of NIXL's own exporters.
+No value: there was none. Of a store: 0 if there was none.",
     ),
     last(
         1,
@@ -296,8 +283,8 @@ own exporters; like that, 0 where a store has none. No value: there was none.",
         BYTES,
         "bytes of the last READ",
         "\
-Bytes of the last completed READ, as the gauge agent_rx_last_bytes of NIXL's own
-exporters. No value: there was none.",
+Bytes of the last completed READ: agent_rx_last_bytes of NIXL's own exporters.
+No value: there was none. Of a store: 0 if there was none.",
     ),
     last(
         2,
@@ -306,9 +293,8 @@ exporters. No value: there was none.",
         BYTES,
         "bytes of the last registration",
         "\
-Bytes of the last registration of memory, as the gauge
-agent_memory_registered_last_bytes of NIXL's own exporters. No value: there was
-none.",
+Bytes of the last registration of memory: agent_memory_registered_last_bytes of
+NIXL's own exporters. No value: there was none.",
     ),
     last(
         3,
@@ -317,9 +303,8 @@ none.",
         BYTES,
         "bytes of the last deregistration",
         "\
-Bytes of the last deregistration of memory, as the gauge
-agent_memory_deregistered_last_bytes of NIXL's own exporters. No value: there
-was none.",
+Bytes of the last deregistration: agent_memory_deregistered_last_bytes of NIXL's
+own exporters. No value: there was none.",
     ),
     last(
         4,
@@ -328,7 +313,7 @@ was none.",
         TIME,
         "time of the last transfer",
         "\
-Time from start to completion of the last completed transfer, as the gauge
+Microseconds from start to completion of the last completed transfer:
 agent_xfer_time of NIXL's own exporters. No value: there was none.",
     ),
     last(
@@ -338,9 +323,8 @@ agent_xfer_time of NIXL's own exporters. No value: there was none.",
         TIME,
         "time to post the last transfer",
         "\
-Time from the start of the last transfer until NIXL's backend had accepted it,
-as the gauge agent_xfer_post_time of NIXL's own exporters. No value: there was
-none.",
+Microseconds from the start of the last transfer until NIXL's backend accepted
+it: agent_xfer_post_time of NIXL's own exporters. No value: there was none.",
     ),
     of_agent(
         (19, 0),
@@ -349,9 +333,9 @@ none.",
         BYTES,
         "bytes registered now",
         "\
-Bytes registered less bytes deregistered since the agent was last started:
-nixl.memory.registered and .deregistered count from before that. A value that
-grows without end shows a leak. Lost events make it wrong until the next start.",
+Bytes registered less bytes deregistered since the agent's last start. A value
+that grows without end shows a leak. After lost events it is wrong until the
+next start.",
     ),
     of_agent(
         (19, 1),
@@ -359,7 +343,7 @@ grows without end shows a leak. Lost events make it wrong until the next start."
         Get::U64(|agent, _| Some(agent.entry.account.errors())),
         EVENTS,
         "errors of all kinds",
-        "The sum of the twelve kinds of errors below nixl.errors.",
+        "Sum of the twelve kinds of errors below nixl.errors.",
     ),
     of_agent(
         (19, 2),
@@ -368,10 +352,9 @@ grows without end shows a leak. Lost events make it wrong until the next start."
         FACT,
         "what the last error was",
         "\
-NIXL's name for the status of the last error, such as
-NIXL_ERR_REMOTE_DISCONNECT. Of a store, which does not tell their order, it is
-the most frequent one of the last time that there were any. No value: there was
-none, or none since pmdanixl has first seen the store.",
+NIXL's name for the status of the last error, such as NIXL_ERR_BACKEND. A store
+does not tell the order of errors: there it is the most frequent of the errors
+that came last. No value: there was none since the PMDA first saw the agent.",
     ),
     of_agent(
         (19, 3),
@@ -380,8 +363,8 @@ none, or none since pmdanixl has first seen the store.",
         MOMENT,
         "when the last error was, seconds since 1970",
         "\
-When the last error was taken from the ring, or seen in the store. No value:
-there was none, or none since pmdanixl has first seen the store.",
+Time when the last error was read, in seconds since 1970. No value: there was
+none since the PMDA first saw the agent.",
     ),
 ];
 

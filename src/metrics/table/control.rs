@@ -15,7 +15,7 @@ pub(super) const ROWS: &[Metric] = &[
         Get::Text(|_, _| Some(env!("CARGO_PKG_VERSION").into())),
         (Semantics::Discrete, Units::None),
         "version of pmdanixl",
-        "The version of this PMDA, as pmdanixl --version prints it.",
+        "Version of the PMDA, as pmdanixl --version prints it.",
     ),
     of_pmda(
         (CONTROL, 1),
@@ -24,10 +24,10 @@ pub(super) const ROWS: &[Metric] = &[
         (Semantics::Discrete, Units::Millisecond),
         "time between two drains of the rings",
         "\
-All rings are drained this often, whether anyone asks for values or not, and
-once more before each answer. Set by drain_interval in nixl.conf. A value from 1
-to 1000 that is stored to it (as root, over the local socket) holds from then on
-until the configuration is read again (nixl.control.reload).",
+Milliseconds between two drains of all rings. Before each answer they are
+drained once more. Set by drain_interval in nixl.conf. As root on the local
+socket, a value from 1 to 1000 can be stored: it holds until the configuration
+is read again (nixl.control.reload).",
     ),
     of_pmda(
         (CONTROL, 5),
@@ -36,10 +36,10 @@ until the configuration is read again (nixl.control.reload).",
         (Semantics::Counter, Units::Count),
         "files in telemetry directories that were refused",
         "\
-Files in the telemetry directories that were looked at and left alone since the
-start, each file and reason once, and once more where the configuration was read
-again with other owners. A shared directory such as /var/tmp holds many
-that are no rings; pmdanixl --check lists them with their reasons.",
+Files in the telemetry directories that were rejected since the start, each file
+and reason once, and again after a change of owners in nixl.conf. A shared
+directory such as /var/tmp has many that are not telemetry; pmdanixl --check
+lists them with their reasons.",
     ),
     of_pmda(
         (CONTROL, 6),
@@ -48,9 +48,9 @@ that are no rings; pmdanixl --check lists them with their reasons.",
         (Semantics::Discrete, Units::None),
         "whether the counters outlive the PMDA",
         "\
-1 if what is counted is kept in the state file, so that the counters go on when
-the PMDA is started again; 0 if the file cannot be had or cannot grow, and the
-counters begin at zero then. The log says why.",
+1: totals are kept in the state file, and go on when the PMDA restarts. 0: the
+state file cannot be opened or cannot grow, and totals begin at zero after a
+restart. The log says why.",
     ),
     of_pmda(
         (CONTROL, 7),
@@ -59,10 +59,10 @@ counters begin at zero then. The log says why.",
         (Semantics::Discrete, Units::None),
         "whether debug messages are logged",
         "\
-1 if everything is logged without a limit: each refused file with its reason,
-and once a minute what drains, scans of directories and of /proc cost; 0 if not.
-Storing 1 or 0 to it (as root, over the local socket) switches it until the PMDA
-ends; it starts with what -D appl0 says.",
+1: debug messages are logged without a limit, such as each rejected file with
+its reason, and once a minute the cost of drains and scans. 0: they are not.
+Begins with what -D appl0 says. As root on the local socket, 1 or 0 can be
+stored.",
     ),
     of_pmda(
         (CONTROL, 8),
@@ -71,10 +71,10 @@ ends; it starts with what -D appl0 says.",
         (Semantics::Discrete, Units::None),
         "store to it to read the configuration again",
         "\
-How often a configuration was taken, the one at the start included. Storing any
-value to it (as root, over the local socket) reads nixl.conf again. A file with
-a mistake changes nothing: the store then fails, and nixl.control.config_error
-and the log say why. A changed user takes effect at the next start.",
+Number of configurations taken, that of the start included. As root on the local
+socket, storing any value reads nixl.conf again. A file with an error changes
+nothing: the store fails, and nixl.control.config_error and the log say why. A
+changed user takes effect at the next start.",
     ),
     of_pmda(
         (CONTROL, 9),
@@ -83,9 +83,9 @@ and the log say why. A changed user takes effect at the next start.",
         (Semantics::Discrete, Units::None),
         "why the configuration was not taken",
         "\
-What was wrong with nixl.conf when it was last read, with file, line and key;
-empty if nothing was. If it was wrong at the start, no directory is looked
-through until a good one is read (nixl.control.reload).",
+Error of nixl.conf when it was last read, with file, line and key; empty without
+one. After an error at the start, no directory is scanned until a good file is
+read (nixl.control.reload).",
     ),
     of_pmda(
         (CONTROL, 11),
@@ -94,8 +94,8 @@ through until a good one is read (nixl.control.reload).",
         (Semantics::Counter, Units::Microsecond),
         "processor time of the PMDA",
         "\
-Time that the PMDA has had a processor since its start, in user and in system
-mode, all of its threads included (getrusage(2)).",
+Microseconds of processor time, user and system, of all threads of the PMDA
+since its start (getrusage(2)).",
     ),
     of_pmda(
         (CONTROL, 12),
@@ -104,9 +104,9 @@ mode, all of its threads included (getrusage(2)).",
         (Semantics::Instant, Units::Byte),
         "memory of the PMDA",
         "\
-Memory that the PMDA occupies (resident, in /proc/self/statm). The pages of
-mapped rings and of the state file that it has touched are among it, though they
-belong to these files. No value where there is no /proc.",
+Bytes of resident memory of the PMDA (/proc/self/statm). Touched pages of mapped
+rings and of the state file are included, though they belong to these files. No
+value: /proc is not mounted.",
     ),
     of_pmda(
         (CONTROL, 17),
@@ -115,9 +115,9 @@ belong to these files. No value where there is no /proc.",
         (Semantics::Discrete, Units::Count),
         "places for agents",
         "\
-How many agents there may be: max_agents in nixl.conf, or as many as the PMDA
-may have files open. An agent takes one place while it is an instance, and one
-for each file of its that is open beyond the first.",
+Most agents at a time: max_agents in nixl.conf, or what the limit of open files
+allows. An agent takes one place while it is an instance, and another for each
+open file beyond the first.",
     ),
     of_pmda(
         (CONTROL, 18),
@@ -126,10 +126,10 @@ for each file of its that is open beyond the first.",
         (Semantics::Instant, Units::Count),
         "places for agents that are taken",
         "\
-Where all are taken (nixl.control.places.max), a new agent gets the place of one
-that has exited, of a user with at least as many agents as its own, first of the
-user with most. If there is none, it gets that of the newest agent of the user
-with most, if that user has at least two more than its own.",
+Places of nixl.control.places.max that are taken. If all are, a new agent evicts
+an exited agent of the user with most agents (with at least as many as its own
+user has). If there is none, it evicts the newest agent of the user with most
+agents, if that user has at least two more than its own user.",
     ),
     of_pmda(
         (CONTROL, 19),
@@ -138,9 +138,9 @@ with most, if that user has at least two more than its own.",
         (Semantics::Counter, Units::Count),
         "files for which there was no place",
         "\
-How often a ring or a store was left aside since there was no place for it, or
-since its owner has had too many new names. It is tried again every few seconds,
-and counts again then. Where this grows, raise max_agents in nixl.conf.",
+Number of times that a ring or store found no place, or that its owner had too
+many new names. Each is tried, and counted, again every few seconds. If it
+grows, raise max_agents in nixl.conf.",
     ),
     of_pmda(
         (CONTROL, 20),
@@ -149,9 +149,9 @@ and counts again then. Where this grows, raise max_agents in nixl.conf.",
         (Semantics::Instant, Units::Count),
         "directories that are looked through",
         "\
-Directories that telemetry_dir and multiproc_dir name, and those that their
-patterns match: of these at most max_directories. Those that cannot be read are
-in nixl.control.directories.missing instead.",
+Directories that are scanned: those that telemetry_dir and multiproc_dir name,
+and at most max_directories that their patterns match. Unreadable ones are in
+nixl.control.directories.missing.",
     ),
     of_pmda(
         (CONTROL, 21),
@@ -160,9 +160,9 @@ in nixl.control.directories.missing instead.",
         (Semantics::Instant, Units::Count),
         "directories for which there was no place",
         "\
-Directories that match a pattern and are not looked through, since there are
-more than max_directories in nixl.conf. Where a user has at least two fewer than
-the user with most, one of that user's gives way.",
+Directories that match a pattern and are not scanned, since max_directories in
+nixl.conf is reached. A directory of the user with most is left out for one of a
+user with at least two fewer.",
     ),
     of_pmda(
         (CONTROL, 23),
@@ -171,9 +171,9 @@ the user with most, one of that user's gives way.",
         (Semantics::Counter, Units::Count),
         "drains that were cut off",
         "\
-How often the time that a drain of all rings and stores may take was up before
-all of them were counted. The rest is counted in the next; each has its turn.
-Where this grows, events come faster than they can be counted.",
+Number of drains that used up their time before all events were counted. The
+rest is counted by the next drain. If it grows, events come faster than they can
+be counted.",
     ),
     of_pmda(
         (CONTROL, 27),
@@ -183,10 +183,10 @@ Where this grows, events come faster than they can be counted.",
         "configured directories that are missing or unreadable",
         "\
 Directories of telemetry_dir and multiproc_dir that do not exist or cannot be
-read now, and patterns of which that is true before the first wildcard. No agent
-is found there. Above 0: a path is misspelt, a volume is not mounted, or the
-user of the PMDA may not read it; pmdanixl --check says which. A directory that
-the first agent makes is missing until then.",
+read now, and patterns whose part before the first wildcard does not. Above 0: a
+path is misspelt, a volume is not mounted, or the PMDA's user may not read it;
+pmdanixl --check says which. A directory that the first agent creates is missing
+until then.",
     ),
     of_pmda(
         (CONTROL, 28),
@@ -195,9 +195,8 @@ the first agent makes is missing until then.",
         (Semantics::Counter, Units::Count),
         "batches that may have been counted before",
         "\
-How often, after a kill of the PMDA in the midst of a drain, nothing told if a
-ring had been restarted since: the first events of its agent were the same as
-before. They are taken for those that were counted before the kill. If they were
-new, they are lost; the log has the ring and their number.",
+Batches that were taken for counted although their ring may have been restarted:
+the PMDA was killed during a drain, and the ring's first events are the same as
+before. If they were new, they are lost. The log names the ring and how many.",
     ),
 ];

@@ -29,11 +29,9 @@ pub(super) fn sums(rows: &[Metric]) -> Vec<Metric> {
         units,
         oneline: format!("{oneline}, all agents").leak(),
         help: format!(
-            "nixl.{name},\n\
-added up over all agents that pmdanixl has met on this host, those included that
-have exited and are no instances any more. It does not go back when agents leave
-or restart, nor when pmdanixl is started again while it can keep its state
-(nixl.control.state.persistent); it begins at zero at a boot."
+            "\
+Sum of nixl.{name}
+over all agents since the host booted, exited agents included."
         )
         .leak(),
     };
@@ -48,8 +46,8 @@ pub(super) const ROWS: &[Metric] = &[
         EVENTS,
         "errors of all kinds, all agents",
         "\
-The sum of the twelve kinds of errors below nixl.host.errors. It does not go
-back when agents leave.",
+Sum of the twelve counters below nixl.host.errors: errors of all agents since
+the host booted, exited agents included.",
     ),
     of_pmda(
         (30, 22),
@@ -58,9 +56,8 @@ back when agents leave.",
         EVENTS,
         "drains that found a ring full, all agents",
         "\
-nixl.ring.full, added up over all agents that pmdanixl has met on this host: it
-does not go back when agents leave. How much each full ring has lost, NIXL does
-not tell.",
+Sum of nixl.ring.full over all agents since the host booted, exited agents
+included. NIXL does not tell how many events each full ring has lost.",
     ),
     of_pmda(
         (31, 0),
@@ -69,8 +66,8 @@ not tell.",
         LEVEL,
         "agents that are live",
         "\
-Agents whose nixl.agent.state is 1: a process has the ring, and has reported
-something within idle_after.",
+Agents in nixl.agent.state 1: a process has the file open, and an event came
+within idle_after (60 seconds).",
     ),
     of_pmda(
         (31, 1),
@@ -79,9 +76,9 @@ something within idle_after.",
         LEVEL,
         "agents that are live and silent",
         "\
-Agents whose nixl.agent.state is 2: a process has the ring, and has reported
-nothing for idle_after (60 seconds). That is evidence of silence, not of a hang:
-an agent without work is silent, and so is one whose transfers are stuck.",
+Agents in nixl.agent.state 2: a process has the file open, and no event came for
+idle_after (60 seconds). An agent without work is silent, and so is one whose
+transfers hang.",
     ),
     of_pmda(
         (31, 2),
@@ -90,7 +87,7 @@ an agent without work is silent, and so is one whose transfers are stuck.",
         LEVEL,
         "agents that have exited within retain",
         "\
-Agents whose nixl.agent.state is 3: nobody has the ring any more. They are
+Agents in nixl.agent.state 3: no process writes to the file any more. They stay
 instances until retain (10 minutes) has passed.",
     ),
     of_pmda(
@@ -100,9 +97,9 @@ instances until retain (10 minutes) has passed.",
         LEVEL,
         "files of a NIXL version that is not supported",
         "\
-Rings and stores whose header has a version that this pmdanixl does not know.
-They are neither read nor changed. The log and pmdanixl --check name each.
-Install a newer pmdanixl, or remove files that no process uses any more.",
+Rings and stores of a version that this pmdanixl does not know. They are neither
+read nor changed. The log and pmdanixl --check name each. Install a newer
+pmdanixl, or remove files that no process uses any more.",
     ),
     of_pmda(
         (31, 4),
@@ -111,9 +108,9 @@ Install a newer pmdanixl, or remove files that no process uses any more.",
         LEVEL,
         "rings that cannot be read as they are",
         "\
-Files that look like telemetry rings but are refused now: damaged headers, files
-of owners that are not taken, more than max_agents. The log and pmdanixl --check
-name them with their reasons. Files that are no rings are not counted.",
+Files that look like telemetry but are rejected now: damaged headers, owners
+that are not accepted, no room below max_agents. The log and pmdanixl --check
+name each with its reason. Files of other kinds are not counted.",
     ),
     of_pmda(
         (31, 5),
@@ -122,8 +119,8 @@ name them with their reasons. Files that are no rings are not counted.",
         LEVEL,
         "agents of which it is not known whether they live",
         "\
-Agents whose nixl.agent.state is 0: the kernel does not tell who has the ring,
-and nothing was reported for retain.",
+Agents in nixl.agent.state 0: whether a process writes cannot be found out, and
+no event came for retain.",
     ),
     of_pmda(
         (31, 6),
@@ -132,12 +129,11 @@ and nothing was reported for retain.",
         LEVEL,
         "processes that use NIXL without telemetry here",
         "\
-Processes that have a NIXL backend loaded (libplugin_*.so mapped) and write no
-ring or store that is read here: their telemetry is off or goes elsewhere. A
-process that only imports NIXL does not count. A process whose agents have ended
-does, and so does each child that was forked from a counted process.
-pmdanixl --check names them with what is missing. Counted once a minute; no
-value where not all processes of the host can be seen (proc_facts = false, a PID
-namespace, a user without the rights).",
+Processes with a NIXL backend loaded (libplugin_*.so mapped) that write no ring
+or store read here: their telemetry is off or goes elsewhere. Children forked
+from such a process count too, processes that only import NIXL do not.
+pmdanixl --check names each and what is missing. Counted once a minute. No
+value: not all processes of the host can be seen (proc_facts = false, a PID
+namespace, missing rights).",
     ),
 ];

@@ -13,10 +13,10 @@ pub(super) const ROWS: &[Metric] = &[
         Units::Byte,
         "bytes of completed WRITE transfers",
         "\
-Bytes of the transfers that the agent started as WRITE, from its own memory to
-a remote agent's, and that have completed. NIXL reports a transfer on the side
-that started it (the initiator), once, when it finds it complete: the remote
-side counts nothing, and a transfer that is stuck counts nothing either.",
+Bytes of completed transfers that the agent started as WRITE: from its own
+memory to a remote agent's. NIXL reports a transfer once, on the side that
+started it, when it completes. The remote side counts nothing, and neither does
+a transfer that hangs.",
     ),
     event(
         0,
@@ -26,10 +26,10 @@ side counts nothing, and a transfer that is stuck counts nothing either.",
         Units::Byte,
         "bytes of completed READ transfers",
         "\
-Bytes of the transfers that the agent started as READ, from a remote agent's
-memory to its own, and that have completed. NIXL reports a transfer on the side
-that started it (the initiator), once, when it finds it complete: what others
-read from this agent or write to it is counted by them.",
+Bytes of completed transfers that the agent started as READ: from a remote
+agent's memory to its own. NIXL reports a transfer once, on the side that
+started it, when it completes. What other agents read from this one or write to
+it is in their counters.",
     ),
     event(
         0,
@@ -39,8 +39,8 @@ read from this agent or write to it is counted by them.",
         Units::Count,
         "completed WRITE transfers",
         "\
-Transfers that the agent started as WRITE and that have completed. A request of
-an inference engine is commonly many transfers.",
+Completed transfers that the agent started as WRITE. One request of an inference
+engine is commonly many transfers.",
     ),
     event(
         0,
@@ -50,8 +50,8 @@ an inference engine is commonly many transfers.",
         Units::Count,
         "completed READ transfers",
         "\
-Transfers that the agent started as READ and that have completed. A request of
-an inference engine is commonly many transfers.",
+Completed transfers that the agent started as READ. One request of an inference
+engine is commonly many transfers.",
     ),
     event(
         1,
@@ -61,9 +61,8 @@ an inference engine is commonly many transfers.",
         Units::Byte,
         "bytes registered for transfers",
         "\
-Bytes of memory that the agent has registered with NIXL since it was first
-seen, added up over all registration calls; it never falls. What is registered
-now is nixl.memory.current.",
+Bytes of memory that the agent has registered with NIXL, summed over all
+registrations. It never falls: nixl.memory.current is what is registered now.",
     ),
     event(
         1,
@@ -73,9 +72,8 @@ now is nixl.memory.current.",
         Units::Byte,
         "bytes deregistered",
         "\
-Bytes of memory that the agent has deregistered since it was first seen, added
-up over all deregistration calls. An agent that exits without deregistering, or
-whose last telemetry is not flushed, leaves this behind nixl.memory.registered.",
+Bytes of memory that the agent has deregistered, summed over all calls. An agent
+that exits without deregistering leaves it behind nixl.memory.registered.",
     ),
     event(
         2,
@@ -85,12 +83,11 @@ whose last telemetry is not flushed, leaves this behind nixl.memory.registered."
         Units::Microsecond,
         "time from start to completion of transfers",
         "\
-Time from the start of a transfer until the initiator found it complete, added
-up over completed transfers. Divided by the number of completed transfers
-(nixl.transfer.tx_requests and nixl.transfer.rx_requests) it is the mean time of
-a transfer. Transfers overlap, so it can grow by more than a second per second,
-and bytes divided by it are the mean throughput of one transfer, not the rate
-on the wire. It includes the time until the application asked for the state.",
+Microseconds from the start of a transfer until its initiator found it complete,
+summed over completed transfers. Divided by their number (tx_requests and
+rx_requests of nixl.transfer) it is the mean time of a transfer. Transfers
+overlap: it can grow by more than a second per second, and bytes divided by it
+are the throughput of one transfer, not the rate on the wire.",
     ),
     event(
         2,
@@ -100,8 +97,8 @@ on the wire. It includes the time until the application asked for the state.",
         Units::Microsecond,
         "time to post transfers to the backend",
         "\
-Time from the start of a transfer until NIXL's backend had accepted it, added up
-over transfers: the part of nixl.performance.xfer_time_us that is spent in
+Microseconds from the start of a transfer until NIXL's backend accepted it,
+summed over transfers: the part of nixl.performance.xfer_time_us that passes in
 software before the transfer runs.",
     ),
     error(
@@ -110,8 +107,8 @@ software before the transfer runs.",
         EventType::NotPosted,
         "calls on transfers that were never posted",
         "\
-Events with status NIXL_ERR_NOT_POSTED: the state of a transfer was asked for
-that had not been started. NIXL 0.10.1 to 1.5.1 never write this event.",
+Events NIXL_ERR_NOT_POSTED: the state of a transfer was asked for before it was
+started. NIXL 0.10.1 to 1.5.1 never write this event.",
     ),
     error(
         1,
@@ -119,8 +116,8 @@ that had not been started. NIXL 0.10.1 to 1.5.1 never write this event.",
         EventType::InvalidParam,
         "calls with invalid parameters",
         "\
-Events with status NIXL_ERR_INVALID_PARAM: descriptors, memory type, operation
-or handle of a call were not valid.",
+Events NIXL_ERR_INVALID_PARAM: descriptors, memory type, operation or handle of
+a call were not valid.",
     ),
     error(
         2,
@@ -128,8 +125,8 @@ or handle of a call were not valid.",
         EventType::Backend,
         "failures in the transfer backend",
         "\
-Events with status NIXL_ERR_BACKEND: the backend (UCX, libfabric, GDS and so on)
-failed; its own log says more.",
+Events NIXL_ERR_BACKEND: the backend (UCX, libfabric, GDS and so on) failed. The
+backend's own log says more.",
     ),
     error(
         3,
@@ -137,9 +134,9 @@ failed; its own log says more.",
         EventType::NotFound,
         "unknown agents, backends or memory",
         "\
-Events with status NIXL_ERR_NOT_FOUND: a remote agent, a backend or registered
-memory that a call names is not known, for instance because the remote agent's
-metadata is not loaded or its process was restarted.",
+Events NIXL_ERR_NOT_FOUND: a call named an unknown remote agent, backend or
+memory. Commonly the remote agent's metadata is not loaded, or its process was
+restarted.",
     ),
     error(
         4,
@@ -147,8 +144,8 @@ metadata is not loaded or its process was restarted.",
         EventType::Mismatch,
         "mismatched descriptors or metadata",
         "\
-Events with status NIXL_ERR_MISMATCH: the descriptor lists or the metadata of
-the two sides do not fit each other.",
+Events NIXL_ERR_MISMATCH: the descriptor lists or the metadata of the two sides
+do not fit each other.",
     ),
     error(
         5,
@@ -156,8 +153,8 @@ the two sides do not fit each other.",
         EventType::NotAllowed,
         "calls that are not allowed",
         "\
-Events with status NIXL_ERR_NOT_ALLOWED: a call is not allowed in this state or
-with this configuration.",
+Events NIXL_ERR_NOT_ALLOWED: the call is not allowed in this state or with this
+configuration.",
     ),
     error(
         6,
@@ -165,8 +162,8 @@ with this configuration.",
         EventType::RepostActive,
         "transfers posted again while active",
         "\
-Events with status NIXL_ERR_REPOST_ACTIVE: a transfer was started again before
-it had completed. NIXL 0.10.1 to 1.5.1 never write this event.",
+Events NIXL_ERR_REPOST_ACTIVE: a transfer was started again before it completed.
+NIXL 0.10.1 to 1.5.1 never write this event.",
     ),
     error(
         7,
@@ -174,8 +171,8 @@ it had completed. NIXL 0.10.1 to 1.5.1 never write this event.",
         EventType::Unknown,
         "errors without a known cause",
         "\
-Events with status NIXL_ERR_UNKNOWN. This is NIXL's own status, not a count of
-events that pmdanixl does not know.",
+Events NIXL_ERR_UNKNOWN, a status of NIXL. Events of types that the PMDA does
+not know are in nixl.ring.unknown.",
     ),
     error(
         8,
@@ -183,8 +180,8 @@ events that pmdanixl does not know.",
         EventType::NotSupported,
         "calls that are not supported",
         "\
-Events with status NIXL_ERR_NOT_SUPPORTED: the backend does not support what was
-asked for. NIXL 0.10.1 to 1.5.1 never write this event.",
+Events NIXL_ERR_NOT_SUPPORTED: the backend does not support the request. NIXL
+0.10.1 to 1.5.1 never write this event.",
     ),
     error(
         9,
@@ -192,10 +189,10 @@ asked for. NIXL 0.10.1 to 1.5.1 never write this event.",
         EventType::RemoteDisconnect,
         "transfers that lost the remote agent",
         "\
-Events with status NIXL_ERR_REMOTE_DISCONNECT: the remote agent went away. NIXL
-0.10.1 to 1.5.1 return this status to the application and never write the event,
-so that the value stays 0 even if a peer is killed. Use the engine's own counter
-instead, such as vllm:nixl_num_failed_transfers of vLLM. See docs/errors.md.",
+Events NIXL_ERR_REMOTE_DISCONNECT: the remote agent went away. NIXL 0.10.1 to
+1.5.1 return this status to the application and never write the event: the value
+stays 0 even if a peer is killed. Use the engine's own counter instead, such as
+vllm:nixl_num_failed_transfers of vLLM. See docs/errors.md.",
     ),
     error(
         10,
@@ -203,8 +200,8 @@ instead, such as vllm:nixl_num_failed_transfers of vLLM. See docs/errors.md.",
         EventType::Canceled,
         "canceled transfers",
         "\
-Events with status NIXL_ERR_CANCELED: a transfer was canceled before it
-completed. NIXL 1.1.0 to 1.5.1 never write this event.",
+Events NIXL_ERR_CANCELED: a transfer was canceled before it completed. NIXL
+1.1.0 to 1.5.1 never write this event.",
     ),
     error(
         11,
@@ -212,8 +209,8 @@ completed. NIXL 1.1.0 to 1.5.1 never write this event.",
         EventType::NoTelemetry,
         "telemetry asked for but not collected",
         "\
-Events with status NIXL_ERR_NO_TELEMETRY: an application asked NIXL for the
-telemetry of a transfer that was not collected. NIXL returns this status only
-where telemetry is off, and so never writes this event.",
+Events NIXL_ERR_NO_TELEMETRY: an application asked NIXL for the telemetry of a
+transfer, and none was collected. NIXL returns this status only where telemetry
+is off, and so never writes this event.",
     ),
 ];

@@ -9,7 +9,7 @@ use crate::totals::Buckets;
 const MICROSECONDS: (Semantics, Units) = (Semantics::Instant, Units::Microsecond);
 const BANDWIDTH: (Semantics, Units) = (Semantics::Instant, Units::BytePerSecond);
 
-/// A quantile of the last 60 s. Its help is for the reader of the one metric: the ways that it is not what it seems.
+/// A quantile of the last 60 s. The help of the instance domain of agents explains what all quantiles have in common.
 macro_rules! quantile {
     ($pmid:expr, $name:literal, $units:expr, $get:expr, $oneline:literal, $what:literal) => {
         of_agent(
@@ -20,16 +20,7 @@ macro_rules! quantile {
             $oneline,
             concat!(
                 $what,
-                "\n\
-Over the transfers that completed in the last 60 to 70 seconds (the window moves
-in steps of 10 seconds), without those that waited in a ring that was older when
-it was found. A percentile is interpolated as numpy.percentile does, which vLLM
-uses, and right to 5 percent; a maximum is exact. There is no value while none
-has completed. Never average such figures of several agents or times: add up the
-buckets. An agent with a prometheus_mp store has no single transfers: they are
-taken as evenly spread in each bucket, so that percentiles of its times are no
-more exact than the bounds, the last bound where they lie above it, and there is
-no maximum, and none of bandwidth."
+                "\nOf transfers completed in the last minute: see pminfo -T 39.0."
             ),
         )
     };
@@ -43,7 +34,7 @@ macro_rules! xfer_time {
             MICROSECONDS,
             $get,
             $oneline,
-            "Time from the start of a transfer until the initiator found it complete."
+            "Microseconds from the start of a transfer until the initiator found it complete."
         )
     };
 }
@@ -56,7 +47,7 @@ macro_rules! post_time {
             MICROSECONDS,
             $get,
             $oneline,
-            "Time from the start of a transfer until NIXL's backend had accepted it."
+            "Microseconds from the start of a transfer until NIXL's backend accepted it."
         )
     };
 }
@@ -69,8 +60,9 @@ macro_rules! bandwidth {
             BANDWIDTH,
             |agent: &Agent, _: &Now| agent.windows.bandwidth.percentile($percent),
             $oneline,
-            "Bytes of a transfer by the time from its start to its completion, in whole
-microseconds, and no more than 4.4 TB/s."
+            "\
+Bytes of a transfer per second from its start to its completion; at most 4.4
+TB/s, since times are whole microseconds."
         )
     };
 }
@@ -83,8 +75,8 @@ pub(super) const ROWS: &[Metric] = &[
         "transfers by time from start to completion",
         "\
 Completed transfers by the time from their start until the initiator found them
-complete, in ranges that do not overlap: unlike in Prometheus, a transfer counts
-in one of them. The bounds are in the instances and their labels.",
+complete. Each transfer counts in one bucket, unlike in Prometheus. The bounds
+are in the names and labels of the instances.",
     ),
     histogram(
         (20, 1),
@@ -92,9 +84,9 @@ in one of them. The bounds are in the instances and their labels.",
         Buckets::PostTime,
         "transfers by time to post them",
         "\
-Transfers by the time from their start until NIXL's backend had accepted them,
-in ranges that do not overlap: unlike in Prometheus, a transfer counts in one of
-them. The bounds are in the instances and their labels.",
+Transfers by the time from their start until NIXL's backend accepted them. Each
+transfer counts in one bucket, unlike in Prometheus. The bounds are in the names
+and labels of the instances.",
     ),
     cumulative(
         (20, 2),
@@ -102,11 +94,11 @@ them. The bounds are in the instances and their labels.",
         Buckets::XferTime,
         "transfers by time from start to completion, cumulative",
         "\
-What nixl.latency.xfer_time.buckets counts, each bound with all below it (and
-what was counted before the bounds were changed), as Prometheus has histograms,
-for histogram_quantile of PromQL: of the rate of nixl_latency_xfer_time_bucket
-as pmproxy exports it, summed without (instid, instname). For archives and PCP's
-own tools the other says the same, and changes less.",
+Completed transfers that took at most the bound of the instance, as a histogram
+of Prometheus counts them: for histogram_quantile of the rate of
+nixl_latency_xfer_time_bucket as pmproxy exports it, summed without (instid,
+instname). Transfers counted before the bounds were changed are in it. For
+archives and PCP's tools use nixl.latency.xfer_time.buckets.",
     ),
     cumulative(
         (20, 3),
@@ -114,11 +106,11 @@ own tools the other says the same, and changes less.",
         Buckets::PostTime,
         "transfers by time to post them, cumulative",
         "\
-What nixl.latency.post_time.buckets counts, each bound with all below it (and
-what was counted before the bounds were changed), as Prometheus has histograms,
-for histogram_quantile of PromQL: of the rate of nixl_latency_post_time_bucket
-as pmproxy exports it, summed without (instid, instname). For archives and PCP's
-own tools the other says the same, and changes less.",
+Transfers that took at most the bound of the instance to post, as a histogram of
+Prometheus counts them: for histogram_quantile of the rate of
+nixl_latency_post_time_bucket as pmproxy exports it, summed without (instid,
+instname). Transfers counted before the bounds were changed are in it. For
+archives and PCP's tools use nixl.latency.post_time.buckets.",
     ),
     xfer_time!(
         0,
@@ -177,16 +169,12 @@ own tools the other says the same, and changes less.",
         units: Units::None,
         oneline: "median transfer time, by the mean of its peers' medians",
         help: "\
-nixl.latency.xfer_time.p50 of the agent, divided by the mean of those of its
-peers: about 1 for each of the ranks of an engine, which do the same work, and
-far above it for one that holds up the others. Peers are the other agents of the
-host that have the same engine, role, pod_uid, container_id, slurm_job_id and
-user in their labels, known or not; where no engine, pod, container or job is
-known, also the same directory. Servers that differ by their port only are
-peers; two servers of one engine and user whose roles are not known are, too. It
-says little where few transfers have completed. No value: it has no peer, or it
-or all of them have completed nothing in the last 60 seconds, or the mean of
-theirs is less than a microsecond.",
+Median transfer time (p50) of the agent, divided by the mean of its peers'
+medians: about 1 for ranks that do the same work, far above for one that delays
+the others. Peers have the same engine, role, pod_uid, container_id,
+slurm_job_id and user in their labels; without any but user, also the same
+directory. With few transfers it says little. No value: the agent or all its
+peers have completed nothing in the last minute, or less than 1 us is the mean.",
     },
     histogram(
         (22, 0),
@@ -194,8 +182,8 @@ theirs is less than a microsecond.",
         Buckets::Size,
         "transfers by size",
         "\
-Completed transfers by their bytes, WRITE and READ together, in ranges that do
-not overlap. The bounds are in the instances and their labels. No value: the
+Completed transfers, WRITE and READ together, by their bytes. Each counts in one
+bucket. The bounds are in the names and labels of the instances. No value: the
 agent has a prometheus_mp store, which does not tell.",
     ),
     histogram(
@@ -204,12 +192,11 @@ agent has a prometheus_mp store, which does not tell.",
         Buckets::Bandwidth,
         "transfers by bandwidth",
         "\
-Completed transfers by their bytes per second: the bytes of a transfer by the
-time from its start to its completion, where a time of 0 counts as one
-microsecond. Transfers overlap, so this is not the rate on the wire, for which
-see the rates of nixl.transfer.tx_bytes and nixl.transfer.rx_bytes; a sudden
-drop tells of a slow path (TCP in place of RDMA) or of contention. No value: the
-agent has a prometheus_mp store, which does not tell.",
+Completed transfers by their bytes per second from start to completion, where a
+time of 0 counts as one microsecond. Transfers overlap: for the rate on the wire
+see the rates of nixl.transfer.tx_bytes and .rx_bytes. A sudden drop shows a
+slow path (TCP in place of RDMA) or contention. No value: the agent has a
+prometheus_mp store, which does not tell.",
     ),
     bandwidth!(
         1,
@@ -231,9 +218,9 @@ agent has a prometheus_mp store, which does not tell.",
         (Semantics::Counter, Units::Count),
         "events whose transfer was not complete",
         "\
-Times and sizes whose counterpart is missing, so that the bandwidth of their
-transfer is not known and not in nixl.bandwidth: a full ring cuts a transfer in
-two, and an agent may not write all of it.",
+Events of a size or a time whose counterpart is missing, so that the transfer's
+bandwidth is not in nixl.bandwidth: a full ring cut the transfer in two, or the
+agent does not write both events.",
     ),
 ];
 
