@@ -8,6 +8,7 @@ use crate::find::name::is_instance_name;
 use crate::producer::facts::Facts;
 use crate::totals::ranges::Ranges;
 use std::ffi::OsString;
+use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -128,13 +129,6 @@ fn put_text(words: &[AtomicU64], text: &[u8]) {
     }
 }
 
-fn text(words: &[AtomicU64], len: usize) -> Vec<u8> {
-    let bytes = words
-        .iter()
-        .flat_map(|word| word.load(Relaxed).to_ne_bytes());
-    bytes.take(len).collect()
-}
-
 /// Notes what is known of an agent's process and place, if anything is: what it is labelled with right after the next start. A
 /// kill in the midst of it leaves none.
 pub fn set_facts(words: &[AtomicU64], facts: Option<&Facts>) {
@@ -149,18 +143,6 @@ pub fn set_facts(words: &[AtomicU64], facts: Option<&Facts>) {
         put_text(&words[FACTS..], &text);
         words[FACTS_LENGTH].store(text.len() as u64, Release);
     }
-}
-
-/// True if a record of 0.1.0 has ranges of times that are numbered otherwise than from 0 on: they were changed once.
-fn is_renumbered(words: &[AtomicU64], ranges: &Ranges) -> bool {
-    let count = words[NUMBERED].load(Acquire) ^ NUMBERED_MARK;
-    // An even earlier version had facts there.
-    let count = usize::try_from(count).ok();
-    let Some(count) = count.filter(|count| (1..=MAX_NUMBERED).contains(count)) else {
-        return false;
-    };
-    let mut bounds = words[NUMBERED + 1..][..2 * count].iter();
-    count != ranges.count() || bounds.any(|bound| bound.load(Relaxed) & GONE != 0)
 }
 
 /// Makes a record free.
@@ -179,10 +161,15 @@ pub fn set_owner(words: &[AtomicU64], owner: Option<u32>) {
     words[OWNER].store(word, Relaxed);
 }
 
+/// The first word of the entry that a generation names.
+fn entry_of(generation: u64) -> usize {
+    ENTRIES[usize::from(generation % 2 == 1)]
+}
+
 /// Replaces the entry, in one step.
 pub fn replace(words: &[AtomicU64], entry: &Entry) {
     let generation = words[GENERATION].load(Relaxed).wrapping_add(1);
-    put(&words[ENTRIES[usize::from(generation % 2 == 1)]..], entry);
+    put(&words[entry_of(generation)..], entry);
     // Not before the entry is whole: the next start of the daemon reads what this one, killed, had stored until then.
     words[GENERATION].store(generation, Release);
 }
@@ -205,66 +192,101 @@ fn put(words: &[AtomicU64], entry: &Entry) {
 /// It is in use but makes no sense.
 pub fn read(words: &[AtomicU64]) -> Result<Option<Saved>, Damaged> {
     match words[USED].load(Acquire) {
-        0 => return Ok(None),
-        1 => {}
-        _ => return Err(Damaged),
-    }
-    let lengths = words[LENGTHS].load(Relaxed);
-    let mut texts = Vec::new();
-    for (number, (start, room)) in TEXTS.into_iter().enumerate() {
-        let len = usize::try_from((lengths >> (16 * number)) & 0xffff).map_err(|_| Damaged)?;
-        let text = text(&words[start..start + room], len);
-        // Only the last may be missing.
-        if text.len() != len || (text.is_empty() && number < 3) || text.contains(&0) {
-            return Err(Damaged);
+        0 => Ok(None),
+        1 => {
+            let raw = RawRecord(std::array::from_fn(|at| words[at].load(Relaxed)));
+            Saved::try_from(&raw).map(Some)
         }
-        texts.push(text);
+        _ => Err(Damaged),
     }
-    let [raw, instance, directory, part] = <[Vec<u8>; 4]>::try_from(texts).map_err(|_| Damaged)?;
-    let name = Name {
-        raw: OsString::from_vec(raw),
-        instance: String::from_utf8(instance).map_err(|_| Damaged)?,
-        directory: PathBuf::from(OsString::from_vec(directory)),
-        part: String::from_utf8(part).map_err(|_| Damaged)?,
-        owner: match words[OWNER].load(Relaxed).checked_sub(1) {
-            Some(uid) => Some(u32::try_from(uid).map_err(|_| Damaged)?),
-            None => None,
-        },
-    };
-    if !is_instance_name(&name.instance) {
-        return Err(Damaged);
+}
+
+/// The words of a record as they were found. Nothing in them is trusted before they have become a [`Saved`].
+struct RawRecord([u64; RECORD_WORDS]);
+
+impl RawRecord {
+    /// A text at these words; `None`: it is longer than they are.
+    fn text(&self, words: Range<usize>, len: u64) -> Option<Vec<u8>> {
+        let len = usize::try_from(len).ok()?;
+        let bytes = self.0[words].iter().flat_map(|word| word.to_ne_bytes());
+        let text: Vec<u8> = bytes.take(len).collect();
+        (text.len() == len).then_some(text)
     }
-    let generation = words[GENERATION].load(Acquire);
-    let start = ENTRIES[usize::from(generation % 2 == 1)];
-    let mut entry = [0; ENTRY_WORDS];
-    for (value, word) in entry.iter_mut().zip(&words[start..]) {
-        *value = word.load(Relaxed);
+
+    /// A name in its field, which has no room for a NUL byte.
+    fn name(&self, number: usize) -> Option<Vec<u8>> {
+        let (start, room) = TEXTS[number];
+        let len = (self.0[LENGTHS] >> (16 * number)) & 0xffff;
+        let text = self.text(start..start + room, len)?;
+        (!text.contains(&0)).then_some(text)
     }
-    // Where it makes no sense, the file of instance ids may know it by the agent's name.
-    let id = u32::try_from(words[INSTANCE_ID].load(Relaxed));
-    let id = id.ok().filter(|&id| id <= HIGHEST_ID);
-    let is_without_base = entry::is_without_base(&entry);
-    let mut entry = entry::from_words(&entry);
-    if is_without_base && !is_renumbered(words, entry.account.ranges()) {
-        entry.account.bucket_base = id;
+
+    /// True if a record of 0.1.0 has ranges of times that are numbered otherwise than from 0 on: they were changed once.
+    fn is_renumbered(&self, ranges: &Ranges) -> bool {
+        let count = self.0[NUMBERED] ^ NUMBERED_MARK;
+        // An even earlier version had facts there.
+        let count = usize::try_from(count).ok();
+        let Some(count) = count.filter(|count| (1..=MAX_NUMBERED).contains(count)) else {
+            return false;
+        };
+        let mut bounds = self.0[NUMBERED + 1..][..2 * count].iter();
+        count != ranges.count() || bounds.any(|bound| bound & GONE != 0)
     }
-    if let Some(commit) = &mut entry.commit {
-        // Its positions go into the ring when its slots are given back.
-        let capacity = commit.ring.capacity;
-        let mut positions = [commit.from, commit.upto, commit.write_pos].into_iter();
-        if !capacity.is_power_of_two() || positions.any(|pos| pos >= capacity) {
-            return Err(Damaged);
+}
+
+impl TryFrom<&RawRecord> for Name {
+    type Error = Damaged;
+
+    fn try_from(raw: &RawRecord) -> Result<Self, Damaged> {
+        let text = |number| raw.name(number).ok_or(Damaged);
+        let utf8 = |number| String::from_utf8(text(number)?).map_err(|_| Damaged);
+        let owner = raw.0[OWNER].checked_sub(1).map(u32::try_from);
+        let name = Name {
+            raw: OsString::from_vec(text(0)?),
+            instance: utf8(1)?,
+            directory: OsString::from_vec(text(2)?).into(),
+            part: utf8(3)?,
+            owner: owner.transpose().map_err(|_| Damaged)?,
+        };
+        let is_empty = name.raw.is_empty() || name.directory.as_os_str().is_empty();
+        match is_empty || !is_instance_name(&name.instance) {
+            true => Err(Damaged),
+            false => Ok(name),
         }
-        commit.released |= words[RELEASED].load(Acquire) == generation;
     }
-    let len = usize::try_from(words[FACTS_LENGTH].load(Acquire)).unwrap_or(0);
-    let facts = serde_json::from_slice(&text(&words[FACTS..NUMBERED], len)).ok();
-    Ok(Some(Saved {
-        name,
-        id,
-        entry,
-        facts,
-    }))
+}
+
+impl TryFrom<&RawRecord> for Saved {
+    type Error = Damaged;
+
+    fn try_from(raw: &RawRecord) -> Result<Self, Damaged> {
+        // Where it makes no sense, the file of instance ids may know it by the agent's name.
+        let id = u32::try_from(raw.0[INSTANCE_ID]);
+        let id = id.ok().filter(|&id| id <= HIGHEST_ID);
+        let generation = raw.0[GENERATION];
+        let words = &raw.0[entry_of(generation)..];
+        let words = words.first_chunk().ok_or(Damaged)?;
+        let mut entry = entry::from_words(words);
+        if entry::is_without_base(words) && !raw.is_renumbered(entry.account.ranges()) {
+            entry.account.bucket_base = id;
+        }
+        if let Some(commit) = &mut entry.commit {
+            // Its positions go into the ring when its slots are given back.
+            let capacity = commit.ring.capacity;
+            let mut positions = [commit.from, commit.upto, commit.write_pos].into_iter();
+            if !capacity.is_power_of_two() || positions.any(|pos| pos >= capacity) {
+                return Err(Damaged);
+            }
+            commit.released |= raw.0[RELEASED] == generation;
+        }
+        let facts = raw.text(FACTS..NUMBERED, raw.0[FACTS_LENGTH]);
+        Ok(Self {
+            name: Name::try_from(raw)?,
+            id,
+            entry,
+            facts: facts.and_then(|text| serde_json::from_slice(&text).ok()),
+        })
+    }
 }
 
 /// A record that makes no sense.
