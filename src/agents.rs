@@ -12,14 +12,12 @@ use crate::event::{EventType, Events, Totals};
 use crate::find::scan::Scanner;
 use crate::ids::cache_file::CacheLine;
 use crate::producer::presence::check_every;
-use crate::state::journal::Journal;
 use crate::state::ledger::Books;
 use crate::state::record::Saved;
-use crate::state::{RecordId, State};
+use crate::state::{Journal, RecordId};
 use descriptors::Descriptors;
 use exited::RemovalSchedule;
 use forget::Forgetting;
-use keep::Kept;
 use limits::Limits;
 use order::Candidates;
 use place::Place;
@@ -82,7 +80,6 @@ pub struct Agents {
     changes: Vec<Change>,
     /// Whether the last drain has found files that are to be looked at anew.
     again: bool,
-    kept: Kept,
     forgetting: Forgetting,
     /// A moment on all clocks.
     clock: Now,
@@ -121,7 +118,6 @@ impl Agents {
             agents: Registry::default(),
             changes: Vec::new(),
             again: false,
-            kept: Kept::default(),
             forgetting: Forgetting::new(config),
             clock,
         }
@@ -133,11 +129,11 @@ impl Agents {
         self.again
     }
 
-    /// Goes on from a state: its agents are known again, and those that were instances are.
-    pub fn restore(&mut self, state: State, mut records: Vec<(RecordId, Saved)>) {
-        let retired = state.retired().unwrap_or_default();
+    /// Goes on from a journal that was started: its agents are known again, and those that were instances are.
+    pub fn restore(&mut self, mut journal: Journal, mut records: Vec<(RecordId, Saved)>) {
+        let retired = journal.retired().unwrap_or_default();
         (self.books.host, self.books.forgotten_full) = (retired.totals, retired.full);
-        self.books.journal.open(state);
+        self.books.journal = journal;
         let (mut ids, now) = (HashSet::new(), Instant::now());
         // An id that was given away after its agent was long gone belongs to the one that was seen last.
         records.sort_by_key(|(_, saved)| {
@@ -176,7 +172,7 @@ impl Agents {
     /// Whether what is counted now will be known after a restart of the daemon.
     #[must_use]
     pub fn is_persistent(&self) -> bool {
-        self.state().is_some() && self.kept.retry.is_none() && self.kept.without == 0
+        self.books.journal.is_persistent(self.agents.len())
     }
 
     /// The instance ids that agents have, with their names and when they were last seen, at `now`.
@@ -211,9 +207,8 @@ impl Agents {
 
     /// More than any instance id that was given before, as far as the state and its records say.
     #[must_use]
-    pub fn next_id(&self) -> u32 {
-        let state = self.state();
-        let next = state.map_or(0, |state| state.next_id().unwrap_or(0));
+    pub fn next_id(&mut self) -> u32 {
+        let next = self.books.journal.next_id();
         let ids = self.taken_ids().into_iter();
         ids.fold(next, |next, id| next.max(id + 1))
     }

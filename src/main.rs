@@ -14,19 +14,20 @@ use pmdanixl::pcp::daemon;
 use pmdanixl::pcp::ffi::Pmda;
 use pmdanixl::pcp::instances::AgentInstances;
 use pmdanixl::pcp::log_file;
-use pmdanixl::pcp::server::{Indoms, Server, StatePaths};
+use pmdanixl::pcp::server::{Indoms, Server};
 use pmdanixl::rights::confine::OwnPlaces;
 use pmdanixl::rights::privilege::NotAllowed;
 use pmdanixl::rights::{self, privilege};
-use pmdanixl::state::StateFile;
+use pmdanixl::state::Journal;
 use pmdanixl::{check, log, shm};
 use std::error::Error;
 use std::ffi::CString;
+use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Write, stderr, stdin, stdout};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::fchown;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::rc::Rc;
 
 fn main() -> ExitCode {
     let options = match options::parse(Path::new(""), std::env::args_os()) {
@@ -126,24 +127,19 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     announce(&loaded);
     raise_descriptor_limit();
     let domain = pmda.domain();
-    let (state_path, cache_path) = (conf.state(), conf.instance_cache(domain, AGENTS));
-    let state = Rc::new(StateFile::open(&state_path));
-    let places = StatePaths {
-        state: Rc::clone(&state),
-        state_path,
-        cache_path: cache_path.clone(),
-    };
-    let own = own_places(&conf, &source);
-    let enter = Box::new(move |config: &Config| {
-        enter_account(config, &own, &cache_path, state.as_ref().as_ref())
-    });
+    let journal = Journal::open(&conf.state());
+    let state = journal.descriptor();
+    let cache_path = conf.instance_cache(domain, AGENTS);
+    let (own, cache) = (own_places(&conf, &source), cache_path.clone());
+    let enter =
+        Box::new(move |config: &Config| enter_account(config, &own, &cache, state.as_ref()));
     let reader = Box::new(move || source.read());
     let loaded = loaded.map(|loaded| loaded.config);
     let indoms = Indoms {
         agents: AgentInstances::new(pmda.instances(AGENTS)),
         buckets: BucketIndoms::new(|serial| pmda.instances(serial)),
     };
-    let server = Server::new(domain, places, loaded, reader, enter, indoms)?;
+    let server = Server::new(domain, journal, cache_path, loaded, reader, enter, indoms)?;
     callbacks::init(&mut pmda)
         .map_err(|status| format!("cannot register the metrics: {status}"))?;
     daemon::serve(pmda, server, signals)?;
@@ -188,12 +184,13 @@ fn enter_account(
     config: &Config,
     own: &OwnPlaces,
     cache: &Path,
-    state: Result<&StateFile, &io::Error>,
+    state: Option<&File>,
 ) -> Result<(), NotAllowed> {
     if let Some(account) = &config.user {
         let ids = privilege::hand_over(cache, account);
         // That there is no state file is said elsewhere.
-        let state = state.map_or(Ok(()), |state| state.hand_over(account));
+        let (uid, gid) = (Some(account.uid), Some(account.gid));
+        let state = state.map_or(Ok(()), |state| fchown(state, uid, gid));
         for (what, done) in [("the file of instance ids", ids), ("the state file", state)] {
             if let Err(err) = done {
                 let user = &account.name;

@@ -8,7 +8,7 @@ use pmdanixl::event::{EventType, Events, Totals};
 use pmdanixl::ring::BATCH;
 use pmdanixl::ring::layout::{CAPACITY, HEADER_WORDS, MASK, READ_POS, VERSIONS, WRITE_POS};
 use pmdanixl::ring::protocol::{Consumer, Shape};
-use pmdanixl::state::{self, State, StateFile};
+use pmdanixl::state::Journal;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -327,10 +327,9 @@ impl Host {
     }
 
     fn keep(&mut self) {
-        let file = StateFile::open(&self.dir.path().join("state/file")).expect("made");
-        let boot = state::boot_id().expect("a boot");
-        let found = State::take(&file, boot).expect("a state").expect("ours");
-        self.agents.restore(found.state, found.records);
+        let mut journal = Journal::open(&self.dir.path().join("state/file"));
+        let found = journal.start().expect("a state").expect("ours");
+        self.agents.restore(journal, found.records);
     }
 
     /// As [`Memory::refill`], of each ring.

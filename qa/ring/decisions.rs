@@ -8,7 +8,7 @@ use pmdanixl::agents::Agents;
 use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::event::EventType;
 use pmdanixl::state::record::Saved;
-use pmdanixl::state::{self, RecordId, State, StateFile};
+use pmdanixl::state::{Journal, RecordId};
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
@@ -61,13 +61,13 @@ impl Daemon {
             observe,
             ..Config::default()
         };
-        let file = StateFile::open(&self.dir.path().join("nixl/state")).expect("a state file");
-        let taken = State::take(&file, state::boot_id().expect("/proc")).expect("taken");
+        let mut journal = Journal::open(&self.dir.path().join("nixl/state"));
+        let taken = journal.start().expect("taken");
         let taken = taken.expect("nobody else has it");
         let mut records: Vec<(RecordId, Saved)> = taken.records;
         records.iter_mut().for_each(|(_, saved)| change(saved));
         let mut agents = Agents::new(&config);
-        agents.restore(taken.state, records);
+        agents.restore(journal, records);
         self.agents = Some(agents);
     }
 

@@ -5,7 +5,7 @@ use pmdanixl::agents::Agents;
 use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::event::EventType;
 use pmdanixl::state::record::Saved;
-use pmdanixl::state::{RecordId, State, StateFile};
+use pmdanixl::state::{Journal, RecordId};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::fs::{self, OpenOptions};
@@ -114,16 +114,16 @@ impl World {
     }
 
     /// Starts it after what a kill has left of the state was made to be so.
-    fn start_after(&mut self, change: impl FnOnce(&State, &mut [(RecordId, Saved)])) {
+    fn start_after(&mut self, change: impl FnOnce(&mut Journal, &mut [(RecordId, Saved)])) {
         // The one before holds the lock.
         self.agents = None;
         let path = self.dir.path().join("nixl/state");
-        let file = StateFile::open(&path).expect("a state");
-        let found = State::take(&file, [1, 2]).expect("readable");
+        let mut journal = Journal::open(&path);
+        let found = journal.start().expect("readable");
         let mut found = found.expect("nobody has it");
-        change(&found.state, &mut found.records);
+        change(&mut journal, &mut found.records);
         let mut agents = Agents::new(&self.config);
-        agents.restore(found.state, found.records);
+        agents.restore(journal, found.records);
         self.agents = Some(agents);
     }
 
@@ -161,7 +161,7 @@ impl World {
                 }
                 let (ring, path, mut foreign) = (&self.ring, self.path(), 0);
                 let (read_pos, mask) = (ring.read_pos(), ring.capacity() - 1);
-                let back = |state: &State, records: &mut [(RecordId, Saved)]| {
+                let back = |journal: &mut Journal, records: &mut [(RecordId, Saved)]| {
                     for (record, saved) in records {
                         let commit = saved.entry.commit.as_mut();
                         // Nothing was counted of a ring that has begun since.
@@ -179,7 +179,7 @@ impl World {
                         }
                         let file = OpenOptions::new().write(true).open(&path).expect("there");
                         file.write_all_at(&pos.to_le_bytes(), 8).expect("written");
-                        state.replace(*record, &saved.entry).expect("whole");
+                        journal.commit(Some(*record), &saved.entry);
                     }
                 };
                 self.start_after(back);

@@ -51,9 +51,6 @@ impl Agents {
                 self.scanner.look_again(directory, name);
             }
         }
-        if self.kept.retry.is_some_and(|retry| now.instant >= retry) {
-            self.keep_all(now.instant);
-        }
         if since.is_some() {
             self.forget_some(now.instant);
         }
@@ -118,7 +115,7 @@ mod tests {
     use super::*;
     use crate::config::{Config, DirectoryPattern};
     use crate::event::EventType;
-    use crate::state::{State, StateFile};
+    use crate::state::Journal;
     use std::fs::{self, File};
     use std::os::unix::fs::FileExt;
     use std::path::Path;
@@ -174,9 +171,9 @@ mod tests {
     fn failure_after_a_commit_leaves_host_totals_right() {
         let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
         let mut agents = agents_of(dirs[0].path(), &["a", "bad"]);
-        let file = StateFile::open(&dirs[1].path().join("nixl/state")).expect("ours");
-        let found = State::take(&file, [1, 2]).expect("readable");
-        agents.restore(found.expect("nobody else has it").state, Vec::new());
+        let mut journal = Journal::open(&dirs[1].path().join("nixl/state"));
+        journal.start().expect("readable");
+        agents.restore(journal, Vec::new());
         let long = Duration::from_secs(3600);
         let now = Instant::now();
         agents.scan(now, long);

@@ -121,7 +121,7 @@ impl Agents {
         entry.account.set_bounds(&self.books.bounds);
         let key = self.insert(Agent::new(name, entry, now));
         self.wake(key);
-        self.keep(key, now);
+        self.keep(key);
         key
     }
 }

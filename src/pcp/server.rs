@@ -11,11 +11,9 @@ use crate::error::ConfigError;
 use crate::ids::Ids;
 use crate::metrics::control::Control;
 use crate::rights::privilege::NotAllowed;
-use crate::state::StateFile;
+use crate::state::Journal;
 use std::collections::HashMap;
-use std::io;
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
 mod answer;
@@ -24,24 +22,13 @@ mod reload;
 mod state_file;
 mod store;
 mod ticks;
-use state_file::StateFileWatch;
+use state_file::Phase;
 pub use store::{Store, StoreRefusal};
 
 /// Reads the configuration anew.
 pub type ReadConfig = Box<dyn Fn() -> Result<Loaded, ConfigError>>;
 /// Becomes the user that the configuration names, for good.
 pub type EnterAccount = Box<dyn Fn(&Config) -> Result<(), NotAllowed>>;
-
-/// Where the server keeps what outlives it.
-#[derive(Debug)]
-pub struct StatePaths {
-    /// The state file, opened before the user was changed, or why it could not be.
-    pub state: Rc<io::Result<StateFile>>,
-    /// Its name.
-    pub state_path: PathBuf,
-    /// The file of instance ids (pmdacache(3)).
-    pub cache_path: PathBuf,
-}
 
 /// The instance domains, with nothing in them yet.
 #[derive(Debug)]
@@ -55,7 +42,9 @@ pub struct Indoms {
 /// Everything that an answer is made of.
 pub struct Server {
     agents: Agents,
-    state: StateFileWatch,
+    /// The state file, until it is locked; then the agents have it.
+    journal: Journal,
+    phase: Phase,
     /// Of metrics and instance domains.
     domain: u32,
     indoms: Indoms,
@@ -66,6 +55,8 @@ pub struct Server {
     users: HashMap<i32, u32>,
     read_config: ReadConfig,
     enter_account: EnterAccount,
+    /// When it was last checked whether the state file is where it was.
+    state_checked: Instant,
     /// The configuration by which the user was changed and rights were given up. `None`: none was good yet.
     locked_in: Option<Config>,
     work: Work,
@@ -93,7 +84,8 @@ impl Server {
     /// The configured user cannot be had. The agent must not go on as another.
     pub fn new(
         domain: u32,
-        places: StatePaths,
+        journal: Journal,
+        cache_path: PathBuf,
         loaded: Result<Config, ConfigError>,
         read_config: ReadConfig,
         enter_account: EnterAccount,
@@ -109,8 +101,9 @@ impl Server {
         }
         Ok(Self {
             agents: Agents::new(config),
-            ids: Ids::new(places.cache_path),
-            state: StateFileWatch::new(places.state, places.state_path),
+            ids: Ids::new(cache_path),
+            journal,
+            phase: Phase::Start,
             domain,
             indoms,
             now: Now::read(),
@@ -129,6 +122,7 @@ impl Server {
             read_config,
             enter_account,
             locked_in: loaded.is_ok().then(|| config.clone()),
+            state_checked: Instant::now(),
             work: Work::Nothing,
         })
     }
@@ -136,7 +130,7 @@ impl Server {
     /// Whether another pmdanixl drains the rings of this host: then there is nothing to say but `nixl.control`.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        !self.state.is_ours()
+        self.phase != Phase::Serving
     }
 
     /// Finds new rings and counts all events that wait.

@@ -1,122 +1,259 @@
-//! What outlives the daemon, for callers that need not know whether there is a state file, or whether it still works.
+//! The journal: what outlives the daemon, in a state file that may be missing or break at any time.
+//!
+//! Callers commit, and ask whether totals are persistent. The failures of the file are the journal's own business: they are
+//! logged once, what is counted is kept in memory only, and [`Journal::check`] makes another file.
 
-use super::record::{Entry, Name};
-use super::{RecordId, Retired, State};
+use super::file;
+use super::record::{self, Entry, Name};
+use super::records::{Found, RecordId, Records};
+use super::retired::{self, Retired};
 use crate::producer::facts::Facts;
 use crate::shm::Broken;
+use std::fs::File;
 use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// The state file, as long as there is one. Where it breaks, that is logged once, and what is counted is kept in memory only,
-/// until [`Journal::open`]. Records of a state file that is gone are without effect.
+/// The state file of this daemon. The default has none. Records of a file that is gone are without effect.
 #[derive(Debug, Default)]
 pub struct Journal {
-    state: Option<State>,
+    path: PathBuf,
+    /// Opened before the user was changed; `None`: it could not be.
+    file: Option<File>,
+    /// `None`: nothing is kept.
+    records: Option<Records>,
+    /// True if all that the file holds is known here.
+    is_ours: bool,
+    /// True if the last try to have a file has failed.
+    has_failed: bool,
+    /// True if the file could not grow for the last new agent.
+    is_full: bool,
 }
 
 impl Journal {
-    /// Writes to this state from now on. Records of the one before are not records of this one.
-    pub fn open(&mut self, state: State) {
-        self.state = Some(state);
+    /// Opens the file, or makes it. Where that fails, [`Journal::start`] tries again and has the error.
+    #[must_use]
+    pub fn open(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            file: file::open(path).ok(),
+            ..Self::default()
+        }
     }
 
-    /// The state, if there is one.
+    /// Its name.
     #[must_use]
-    pub fn state(&self) -> Option<&State> {
-        self.state.as_ref()
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A second descriptor of the file, if it is open.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<File> {
+        self.file.as_ref()?.try_clone().ok()
+    }
+
+    /// Takes the lock on the file, and then what the file holds; from here on it is written. Returns `None` while another process
+    /// has the lock. A file that cannot be used is written over.
+    ///
+    /// # Errors
+    /// The file cannot be opened, locked, read, grown or mapped. Nothing is kept until [`Journal::check`] has made another.
+    pub fn start(&mut self) -> io::Result<Option<Found>> {
+        let taken = self.take();
+        self.has_failed = taken.is_err();
+        let Some((records, found)) = taken? else {
+            return Ok(None);
+        };
+        (self.records, self.is_ours) = (Some(records), true);
+        Ok(Some(found))
+    }
+
+    fn take(&mut self) -> io::Result<Option<(Records, Found)>> {
+        let file = match self.file.take() {
+            Some(file) => file,
+            None => file::open(&self.path)?,
+        };
+        Records::take(self.file.insert(file).try_clone()?)
+    }
+
+    /// Looks after the file: where it was removed, replaced or truncated, or could not be had, makes another. Returns true if it
+    /// has: the file is empty then, and all that is known is to be written to it.
+    pub fn check(&mut self) -> bool {
+        let is_in_place = self
+            .file
+            .as_ref()
+            .is_some_and(|file| file::is_at(file, &self.path));
+        if let Some(records) = &self.records {
+            match (is_in_place, records.is_whole()) {
+                (true, true) => return false,
+                (true, false) => self.close("was truncated"),
+                (false, _) => self.close("was removed or replaced"),
+            }
+        }
+        let (had_failed, made) = (self.has_failed, self.start_again(is_in_place));
+        self.has_failed = made.is_err();
+        let path = self.path.display();
+        match made {
+            Ok(()) => tracing::info!("{path}: all that is known is kept there now"),
+            Err(err) if !had_failed => {
+                tracing::warn!("{path}: {err}; no other can be made, which is tried again");
+            }
+            Err(_) => {}
+        }
+        !self.has_failed
+    }
+
+    fn start_again(&mut self, is_in_place: bool) -> io::Result<()> {
+        match &self.file {
+            // What it holds is known here, and better.
+            Some(file) if is_in_place && self.is_ours => file.set_len(0)?,
+            // Its lock is still held, and would keep a second opening away.
+            Some(_) if is_in_place => {}
+            _ => (self.file, self.is_ours) = (None, false),
+        }
+        let found = self.start()?;
+        let found = found.ok_or_else(|| io::Error::other("another pmdanixl holds it"))?;
+        // What another has counted is not to be counted once more here.
+        if !found.records.is_empty() {
+            (self.records, self.is_ours) = (None, false);
+            return Err(io::Error::other(
+                "it is one that another pmdanixl has written; remove it, or run Install to go on with it",
+            ));
+        }
+        Ok(())
     }
 
     /// Goes on without the state file, of which this has become.
-    pub fn close(&mut self, what: &str) {
-        if self.state.take().is_some() {
-            tracing::error!(
-                "the state file {what}; totals begin at zero after a restart of pmdanixl, unless another can be made"
-            );
+    fn close(&mut self, what: &str) {
+        self.records = None;
+        tracing::error!(
+            "the state file {what}; totals begin at zero after a restart of pmdanixl, unless another can be made"
+        );
+    }
+
+    /// True if the state file has a record for each of so many agents, so that what is counted now will be known after a restart.
+    #[must_use]
+    pub fn is_persistent(&self, agents: usize) -> bool {
+        let records = self.records.as_ref();
+        records.is_some_and(|records| records.used() == agents)
+    }
+
+    /// Makes a record for a new agent. Returns `None` where there is no file, the file cannot grow, or the names of the agent are
+    /// too long.
+    pub fn create(&mut self, name: &Name, entry: &Entry) -> Option<RecordId> {
+        let records = self.records.as_mut()?;
+        if !record::fits(name) {
+            let path = name.directory.join(&name.raw);
+            tracing::debug!("{path:?} is too long for the state file; its totals are not kept");
+            return None;
         }
+        let was_full = self.is_full;
+        let created = records.create(name, entry);
+        self.is_full = created.is_err();
+        match &created {
+            Err(err) if !was_full => tracing::warn!(
+                "the state file cannot grow: {err}; totals of new agents are not kept until it can"
+            ),
+            _ => {}
+        }
+        created.ok()
+    }
+
+    /// True if the file could not grow for the last new agent.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.is_full
     }
 
     /// Replaces what changes of an agent, in one step: from here on a kill leaves that.
     pub fn commit(&mut self, record: Option<RecordId>, entry: &Entry) {
-        self.record(record, |state, record| state.replace(record, entry));
+        self.write(record, |words| record::replace(words, entry));
     }
 
     /// Notes that the slots of the last batch were given back.
     pub fn released(&mut self, record: Option<RecordId>) {
-        self.record(record, State::set_released);
+        self.write(record, record::set_released);
     }
 
     /// Notes what is known of an agent's process and place, if anything is.
     pub fn set_facts(&mut self, record: Option<RecordId>, facts: Option<&Facts>) {
-        self.record(record, |state, record| state.set_facts(record, facts));
+        self.write(record, |words| record::set_facts(words, facts));
     }
 
     /// Notes an agent's instance id.
     pub fn set_id(&mut self, record: Option<RecordId>, id: u32) {
-        self.record(record, |state, record| state.set_id(record, id));
+        self.write(record, |words| record::set_id(words, id));
     }
 
-    /// Notes whose an agent's files are, which was not known.
+    /// Notes the owner of an agent's files, which was not known.
     pub fn set_owner(&mut self, record: Option<RecordId>, uid: u32) {
-        self.record(record, |state, record| state.set_owner(record, uid));
+        self.write(record, |words| record::set_owner(words, Some(uid)));
     }
 
-    /// Notes what is more than any instance id that was given.
-    pub fn set_next_id(&mut self, next: u32) {
-        self.run(|state| state.set_next_id(next));
-    }
-
-    /// Notes when the configuration was last read, in time since the epoch.
-    pub fn set_config_read(&mut self, when: Duration) {
-        self.run(|state| state.set_config_read(when));
-    }
-
-    /// Replaces the sums of agents that are forgotten.
-    pub fn set_retired(&mut self, sums: &Retired) {
-        self.run(|state| state.set_retired(sums));
-    }
-
-    /// The sums of agents that are forgotten; `None`: nothing is kept.
-    pub fn retired(&mut self) -> Option<Retired> {
-        self.run(|state| state.retired())
-    }
-
-    /// What is kept of an agent; `None`: nothing, or it is damaged.
+    /// Returns what is kept of an agent; `None`: nothing, or it is damaged.
     #[must_use]
     pub fn entry(&self, record: Option<RecordId>) -> Option<Entry> {
-        self.state.as_ref()?.entry(record?)
-    }
-
-    /// A record for a new agent; `None`: its names have no room in one, or there is no state file.
-    ///
-    /// # Errors
-    /// The file cannot grow.
-    pub fn create(&mut self, name: &Name, entry: &Entry) -> io::Result<Option<RecordId>> {
-        match &mut self.state {
-            Some(state) => state.create(name, entry),
-            None => Ok(None),
-        }
+        let read = self.records.as_ref()?.words(record?, record::read);
+        Some(read.ok()?.ok()??.entry)
     }
 
     /// Forgets an agent, and its record if it has one, but for what it has counted.
     pub fn retire(&mut self, record: Option<RecordId>, entry: &Entry) {
-        self.run(|state| state.retire(record, entry));
+        self.run(|records| {
+            let (mut sums, _) = records.head(retired::read)?;
+            sums.add(entry);
+            let freed = record.map(|id| id.0);
+            records.head(|words| retired::write(words, &sums, freed))?;
+            if let Some(id) = record {
+                records.free(id)?;
+                records.head(|words| retired::write(words, &sums, None))?;
+                let _ = records.shrink();
+            }
+            Ok(())
+        });
     }
 
-    fn record(
-        &mut self,
-        record: Option<RecordId>,
-        write: impl FnOnce(&State, RecordId) -> Result<(), Broken>,
-    ) {
+    /// The sums of agents that are forgotten; `None`: nothing is kept.
+    pub fn retired(&mut self) -> Option<Retired> {
+        self.run(|records| Ok(records.head(retired::read)?.0))
+    }
+
+    /// Replaces the sums of agents that are forgotten.
+    pub fn set_retired(&mut self, sums: &Retired) {
+        self.run(|records| records.head(|words| retired::write(words, sums, None)));
+    }
+
+    /// More than any instance id that was given; 0 where that was never noted.
+    pub fn next_id(&mut self) -> u32 {
+        self.run(|records| records.head(retired::next_id))
+            .unwrap_or(0)
+    }
+
+    /// Notes what is more than any instance id that was given.
+    pub fn set_next_id(&mut self, next: u32) {
+        self.run(|records| records.head(|words| retired::set_next_id(words, next)));
+    }
+
+    /// Notes when the configuration was last read, in time since the epoch.
+    pub fn set_config_read(&mut self, when: Duration) {
+        self.run(|records| records.head(|words| retired::set_config_read(words, when)));
+    }
+
+    fn write(&mut self, record: Option<RecordId>, write: impl FnOnce(&[AtomicU64])) {
         if let Some(record) = record {
-            self.run(|state| write(state, record));
+            self.run(|records| records.words(record, write));
         }
     }
 
-    fn run<T>(&mut self, run: impl FnOnce(&mut State) -> Result<T, Broken>) -> Option<T> {
-        let done = run(self.state.as_mut()?);
+    fn run<T>(&mut self, run: impl FnOnce(&mut Records) -> Result<T, Broken>) -> Option<T> {
+        let done = run(self.records.as_mut()?);
         if done.is_err() {
             self.close("was truncated");
         }
         done.ok()
     }
 }
+
+#[cfg(test)]
+mod tests;

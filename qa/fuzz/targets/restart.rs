@@ -118,9 +118,9 @@ impl World {
 
     /// Starts the daemon, which looks and drains so many times.
     fn start(&self, times: u32) -> Agents {
-        let found = take(&self.state());
+        let (journal, found) = take(&self.state());
         let mut agents = Agents::new(&self.config);
-        agents.restore(found.state, found.records);
+        agents.restore(journal, found.records);
         let mut now = Instant::now();
         for _ in 0..times {
             now += 3 * SECOND;

@@ -247,9 +247,9 @@ impl World {
 
     /// Starts the daemon.
     fn start(&self) -> Agents {
-        let found = take(&self.dir.path().join("nixl/state"));
+        let (journal, found) = take(&self.dir.path().join("nixl/state"));
         let mut agents = Agents::new(&self.config);
-        agents.restore(found.state, found.records);
+        agents.restore(journal, found.records);
         agents
     }
 

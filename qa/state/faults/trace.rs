@@ -65,13 +65,12 @@ pub fn calls(trace: &str) -> Vec<Call> {
 }
 
 /// Places, and what they are called here; the first that is found in a call is what it works on.
-const PLACES: [(&str, &str); 23] = [
+const PLACES: [(&str, &str); 22] = [
     ("F_SETLEASE", "lease"),
     ("F_GETLEASE", "lease"),
     ("F_OFD_SETLK", "lock"),
     ("0<pipe:", "pmcd"),
     ("1<pipe:", "pmcd"),
-    ("state.bad", "state.bad"),
     ("run/nixl/state", "state"),
     ("\"state\"", "state"),
     ("run/nixl", "directory of the state"),

@@ -23,7 +23,7 @@ use pmdanixl::config::{self, Config};
 use pmdanixl::error::ConfigError;
 use pmdanixl::ids::Ids;
 use pmdanixl::shm::guard_against_sigbus;
-use pmdanixl::state::{self, State, StateFile};
+use pmdanixl::state::{Found, Journal};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
@@ -249,10 +249,7 @@ impl Core {
     /// gone over from a ring to a store, or back: `kept` has what both instances had.
     pub fn kill_with_one_record(&mut self, kept: &str, gone: &str) {
         self.kill();
-        let file = StateFile::open(&self.home.state).expect("ours");
-        let boot = state::boot_id().expect("of this boot");
-        let found = State::take(&file, boot).expect("readable");
-        let mut found = found.expect("nothing else has the state file locked");
+        let (mut journal, found) = self.journal();
         let of = |name: &str| {
             let mut records = found.records.iter();
             let record = records.find(|(_, saved)| saved.name.instance == name);
@@ -265,22 +262,25 @@ impl Core {
         if let Some(commit) = &mut saved.entry.commit {
             commit.released = false;
         }
-        found.state.replace(kept, &saved.entry).expect("whole");
-        let nothing = Default::default();
-        found.state.retire(Some(gone), &nothing).expect("whole");
+        journal.commit(Some(kept), &saved.entry);
+        journal.retire(Some(gone), &Default::default());
+    }
+
+    /// Locks and reads the state file that the last daemon left.
+    fn journal(&self) -> (Journal, Found) {
+        let mut journal = Journal::open(&self.home.state);
+        let found = journal.start().expect("readable");
+        (journal, found.expect("nothing else has it locked"))
     }
 
     /// Starts the daemon with the state file that the last one left.
     pub fn start(&mut self) {
-        let file = StateFile::open(&self.home.state).expect("ours");
-        let boot = state::boot_id().expect("of this boot");
-        let found = State::take(&file, boot).expect("readable");
-        let found = found.expect("nothing else has the state file locked");
+        let (journal, found) = self.journal();
         assert_eq!(found.set_aside, None);
         let mut agents = Agents::new(&self.config());
         // What is new begins now, however long the test took to come here.
         self.now = self.now.max(Instant::now());
-        agents.restore(found.state, found.records);
+        agents.restore(journal, found.records);
         // Without a file.
         let mut ids = Ids::default();
         ids.begin(&[], agents.next_id());

@@ -1,0 +1,321 @@
+use super::*;
+use crate::event::{Event, EventType, Events, Totals};
+use crate::state::boot_id;
+use crate::state::records::{
+    CHUNK, FIRST_ENTRY_WORDS, FORMAT, RECORD_LEN, format, is_readable, offset, read_header,
+};
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+fn take(path: &Path) -> (Journal, Found) {
+    let mut journal = Journal::open(path);
+    let found = journal.start().expect("a state");
+    (journal, found.expect("no other process has it"))
+}
+
+/// Opens the state file as another program does.
+fn file(path: &Path) -> File {
+    let mut options = File::options();
+    options.read(true).write(true).open(path).expect("there")
+}
+
+fn name(number: usize) -> Name {
+    Name {
+        raw: format!("agent {number}").into(),
+        instance: format!("agent%20{number}"),
+        directory: "/dev/shm".into(),
+        part: String::new(),
+        owner: Some(1000),
+    }
+}
+
+/// Of an agent that is forgotten.
+fn sums(value: u64) -> Retired {
+    let mut sums = Retired::default();
+    sums.add(&entry(value));
+    sums
+}
+
+fn totals(value: u64) -> Totals {
+    let sent = Event::new(Some(EventType::TxBytes), value);
+    Events::of(&[sent]).totals().clone()
+}
+
+fn entry(value: u64) -> Entry {
+    let mut entry = Entry::default();
+    entry.account.totals = totals(value);
+    entry
+}
+
+/// A state with agents 0 to `count`, agent N with N + 1000 bytes.
+fn filled(count: usize) -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("nixl/state");
+    let (mut journal, _) = take(&path);
+    for number in 0..count {
+        let id = journal.create(&name(number), &Entry::default());
+        assert!(id.is_some());
+        journal.commit(id, &entry(1000 + number as u64));
+        journal.set_id(id, 7 + u32::try_from(number).expect("small"));
+    }
+    assert!(journal.is_persistent(count));
+    (dir, path)
+}
+
+#[test]
+fn entries_that_were_shorter_are_read_and_longer_ones_are_not() {
+    let own = format(FIRST_ENTRY_WORDS + 42);
+    for (words, readable) in [(0, true), (1, true), (42, true), (43, false)] {
+        let written = format(FIRST_ENTRY_WORDS + words);
+        assert_eq!(is_readable(written, own), readable, "{words}");
+    }
+    assert!(!is_readable(format(FIRST_ENTRY_WORDS - 1), own));
+    assert!(!is_readable(own + (1 << 32), own), "another major version");
+}
+
+#[test]
+fn what_was_kept_is_found_also_when_the_file_has_grown() {
+    let count = 2 * CHUNK + 3;
+    let (_dir, path) = filled(count);
+    let (_, found) = take(&path);
+    assert_eq!(found.set_aside, None);
+    assert_eq!(found.records.len(), count);
+    for (number, (_, saved)) in found.records.iter().enumerate() {
+        assert_eq!(saved.name, name(number));
+        assert_eq!(saved.id, Some(7 + u32::try_from(number).expect("small")));
+        assert_eq!(saved.entry, entry(1000 + number as u64));
+    }
+}
+
+#[test]
+fn a_record_that_was_given_up_is_used_again() {
+    let (_dir, path) = filled(CHUNK);
+    let (mut journal, Found { records, .. }) = take(&path);
+    let gone = &records[5].1.entry;
+    journal.retire(Some(records[5].0), gone);
+    let again = journal.create(&name(99), &entry(5));
+    assert_eq!(again, Some(records[5].0), "the file does not grow for it");
+    drop(journal);
+    let (mut journal, found) = take(&path);
+    assert_eq!(journal.retired(), Some(sums(1005)));
+    let names = found.records;
+    assert!(names.iter().any(|(_, saved)| saved.name == name(99)));
+    assert!(!names.iter().any(|(_, saved)| saved.name == name(5)));
+}
+
+#[test]
+fn what_many_agents_took_is_given_back_and_nobody_who_stays_is_lost() {
+    let count = 5 * CHUNK;
+    let (_dir, path) = filled(count);
+    let len = || path.metadata().expect("there").len();
+    assert_eq!(len(), offset(5));
+    let (mut journal, Found { records, .. }) = take(&path);
+    // One in the third chunk stays, so that nothing before it can go.
+    let stays = 2 * CHUNK + 7;
+    let mut sums = Retired::default();
+    for (number, (id, saved)) in records.iter().enumerate() {
+        if number != stays {
+            sums.add(&saved.entry);
+            journal.retire(Some(*id), &saved.entry);
+            assert!(!journal.check(), "it is whole");
+        }
+    }
+    assert_eq!(len(), offset(3));
+    // Those that come next have the first records, and the file grows again when these are used up.
+    for number in 0..3 * CHUNK {
+        let id = journal.create(&name(count + number), &entry(1));
+        assert!(id.is_some());
+    }
+    assert_eq!(len(), offset(4));
+    drop(journal);
+    let (mut journal, found) = take(&path);
+    assert_eq!(
+        (found.set_aside, found.records.len()),
+        (None, 3 * CHUNK + 1)
+    );
+    assert_eq!(journal.retired(), Some(sums), "what they counted stays");
+    let mut kept = found.records.iter().map(|(_, saved)| saved);
+    assert!(
+        kept.any(|saved| saved.name == name(stays) && saved.entry == entry(1000 + stays as u64))
+    );
+}
+
+#[test]
+fn room_for_a_chunk_of_agents_stays_when_all_are_gone() {
+    let (_dir, path) = filled(2 * CHUNK);
+    let (mut journal, Found { records, .. }) = take(&path);
+    for (id, saved) in &records {
+        journal.retire(Some(*id), &saved.entry);
+    }
+    assert_eq!(path.metadata().expect("there").len(), offset(1));
+}
+
+#[test]
+fn damaged_records_are_reported_once_and_begin_anew() {
+    for (count, report) in [
+        (1, "1 of its records makes no sense and begins anew"),
+        (2, "2 of its records make no sense and begin anew"),
+    ] {
+        let (_dir, path) = filled(3);
+        let (mut journal, found) = take(&path);
+        let mut damaged = entry(1);
+        damaged.commit.get_or_insert_default().ring.capacity = 3;
+        for (id, _) in &found.records[..count] {
+            journal.commit(Some(*id), &damaged);
+        }
+        drop(journal);
+        let (journal, found) = take(&path);
+        assert_eq!(found.set_aside.as_deref(), Some(report));
+        assert_eq!(found.records.len(), 3 - count);
+        drop(journal);
+        assert_eq!(take(&path).1.set_aside, None);
+    }
+}
+
+#[test]
+fn whole_records_of_a_file_that_was_cut_short_go_on() {
+    let (_dir, path) = filled(CHUNK + 5);
+    file(&path)
+        .set_len(offset(1) + 3 * RECORD_LEN + 8)
+        .expect("cut short");
+    let (_, found) = take(&path);
+    assert!(found.set_aside.is_some_and(|why| why.contains("cut short")));
+    assert_eq!(found.records.len(), CHUNK + 3);
+}
+
+#[test]
+fn next_id_is_read_from_the_file() {
+    let (_dir, path) = filled(1);
+    let (mut journal, _) = take(&path);
+    journal.set_next_id(7);
+    drop(journal);
+    assert_eq!(take(&path).0.next_id(), 7);
+}
+
+#[test]
+fn an_agent_that_was_being_forgotten_at_a_kill_is_added_once() {
+    let (_dir, path) = filled(2);
+    let (mut journal, found) = take(&path);
+    // As far as a kill let it come.
+    let sums = sums(1000);
+    let head = |words: &[AtomicU64]| retired::write(words, &sums, Some(found.records[0].0.0));
+    journal.run(|records| records.head(head)).expect("whole");
+    drop(journal);
+    for _ in 0..2 {
+        let (mut journal, found) = take(&path);
+        assert_eq!(found.records.len(), 1);
+        assert_eq!(found.records[0].1.name, name(1));
+        assert_eq!(journal.retired(), Some(sums.clone()));
+    }
+    // The record is free for another, which is not taken for the one that was forgotten.
+    let (mut journal, _) = take(&path);
+    journal.create(&name(5), &entry(5)).expect("room");
+    drop(journal);
+    assert_eq!(take(&path).1.records.len(), 2);
+}
+
+#[test]
+fn the_lock_keeps_a_second_one_away_until_the_first_is_gone() {
+    let (_dir, path) = filled(1);
+    let first = take(&path);
+    let mut second = Journal::open(&path);
+    assert!(second.start().expect("readable").is_none());
+    drop(first);
+    let found = second.start().expect("readable");
+    assert_eq!(found.map(|found| found.records.len()), Some(1));
+}
+
+#[test]
+fn file_that_cannot_be_used_is_written_over() {
+    let spoil = |change: &dyn Fn(&File)| {
+        let (_dir, path) = filled(3);
+        change(&file(&path));
+        let (journal, found) = take(&path);
+        let why = found.set_aside.unwrap_or_default();
+        assert!(found.records.is_empty() && why.ends_with("; all totals begin anew"));
+        drop(journal);
+        assert_eq!(take(&path).1.set_aside, None, "once is enough");
+    };
+    spoil(&|file| file.set_len(100).expect("shorter"));
+    spoil(&|file| file.write_all_at(b"rubbish", 0).expect("written"));
+    spoil(&|file| file.write_all_at(&[9], 12).expect("written"));
+    spoil(&|file| file.write_all_at(&[9], 16).expect("written"));
+    spoil(&|file| file.write_all_at(&[0; 4096], 0).expect("written"));
+}
+
+#[test]
+fn a_damaged_record_costs_that_record() {
+    let (_dir, path) = filled(3);
+    let file = file(&path);
+    file.write_all_at(&[0xff; 8], 2 * RECORD_LEN)
+        .expect("written");
+    let (_, found) = take(&path);
+    let names: Vec<&Name> = found.records.iter().map(|(_, saved)| &saved.name).collect();
+    assert_eq!(names, [&name(0), &name(2)]);
+    assert_eq!(
+        found.set_aside,
+        Some("1 of its records makes no sense and begins anew".into())
+    );
+}
+
+#[test]
+fn this_boot_has_an_id() {
+    let id = boot_id().expect("/proc");
+    assert_eq!(boot_id().expect("/proc"), id);
+    assert_ne!(id, [0, 0]);
+}
+
+#[test]
+fn what_an_earlier_version_wrote_is_read_and_what_a_later_one_did_is_not() {
+    assert!(is_readable(FORMAT, FORMAT));
+    let later = format(record::ENTRY_WORDS as u64 + 1);
+    assert!(
+        ![later, format(FIRST_ENTRY_WORDS - 1), FORMAT + (1 << 32)]
+            .map(|written| is_readable(written, FORMAT))
+            .contains(&true)
+    );
+    // An entry that was written without the last words has zeros there.
+    let (_dir, path) = filled(3);
+    let file = file(&path);
+    file.write_all_at(&format(FIRST_ENTRY_WORDS).to_ne_bytes(), 8)
+        .expect("written");
+    let (_, found) = take(&path);
+    assert_eq!((found.records.len(), found.set_aside), (3, None));
+    let header = read_header(&file).expect("read");
+    assert_eq!(header[1], FORMAT);
+}
+
+#[test]
+fn lost_state_file_is_made_again_and_is_empty() {
+    let (dir, path) = filled(3);
+    let (mut journal, _) = take(&path);
+    assert!(!journal.check() && journal.is_persistent(3));
+    // In its place.
+    file(&path).set_len(RECORD_LEN).expect("shorter");
+    assert!(journal.check() && journal.is_persistent(0));
+    let id = journal.create(&name(1), &entry(5));
+    assert!(id.is_some());
+    fs::remove_dir_all(dir.path().join("nixl")).expect("removed");
+    fs::write(dir.path().join("nixl"), "").expect("in the way");
+    assert!(!journal.check() && !journal.is_persistent(1));
+    assert!(!journal.check(), "it stays in the way");
+    journal.commit(id, &entry(6));
+    fs::remove_file(dir.path().join("nixl")).expect("removed");
+    assert!(journal.check() && journal.is_persistent(0));
+    drop(journal);
+    assert_eq!(take(&path).1.records.len(), 0);
+}
+
+#[test]
+fn state_file_of_another_daemon_is_not_gone_on_with() {
+    let (dir, path) = filled(3);
+    let (mut journal, _) = take(&path);
+    let (_other, with_records) = filled(1);
+    fs::rename(&with_records, &path).expect("replaced");
+    for _ in 0..2 {
+        assert!(!journal.check() && !journal.is_persistent(0));
+    }
+    drop(journal);
+    assert_eq!(take(&path).1.records.len(), 1, "it has what it had");
+    drop(dir);
+}
