@@ -67,17 +67,7 @@ impl Mapping {
     /// # Errors
     /// What mmap(2) says, EACCES where the file is not open for writing among it.
     pub fn new(file: &File, words: usize) -> io::Result<Self> {
-        Self::at(file, 0, words)
-    }
-
-    /// The same from an offset in the file on, in bytes, a multiple of the page size.
-    ///
-    /// # Errors
-    /// What mmap(2) says.
-    pub fn at(file: &File, offset: u64, words: usize) -> io::Result<Self> {
-        let len = words.checked_mul(8).ok_or(io::ErrorKind::InvalidInput)?;
-        let map = MmapOptions::new().offset(offset).len(len).map_raw(file)?;
-        Ok(Self::of(map, words, true))
+        Self::map(file, words, true)
     }
 
     /// Maps the first `words` words for looking only, see [`Mapping::look`]. `file` is open for reading.
@@ -85,18 +75,22 @@ impl Mapping {
     /// # Errors
     /// What mmap(2) says.
     pub fn read_only(file: &File, words: usize) -> io::Result<Self> {
-        let len = words.checked_mul(8).ok_or(io::ErrorKind::InvalidInput)?;
-        let map = MmapOptions::new().len(len).map_raw_read_only(file)?;
-        Ok(Self::of(map, words, false))
+        Self::map(file, words, false)
     }
 
-    fn of(map: MmapRaw, words: usize, may_store: bool) -> Self {
-        Self {
+    fn map(file: &File, words: usize, may_store: bool) -> io::Result<Self> {
+        let mut options = MmapOptions::new();
+        options.len(words.checked_mul(8).ok_or(io::ErrorKind::InvalidInput)?);
+        let map = match may_store {
+            true => options.map_raw(file),
+            false => options.map_raw_read_only(file),
+        }?;
+        Ok(Self {
             map,
             words,
             may_store,
             broken: Cell::new(false),
-        }
+        })
     }
 
     /// Runs something on the file's words, which may store to them. Accesses do not nest.
@@ -174,49 +168,14 @@ impl Mapping {
     }
 }
 
-/// The first words of a mapping, to be read without a look at the [`Mapping`], which lies elsewhere: of a thousand that are each
-/// looked at now and then, all that was looked at is out of the processor's cache by the next time.
-#[derive(Clone, Debug)]
-pub struct Glance<const WORDS: usize> {
+/// What the first words of a mapping are while nothing happens in it: the header of a ring, or that of a store and when it was
+/// changed. It is asked without a look at the [`Mapping`], which lies elsewhere: of a thousand that are each looked at now and then,
+/// all that was looked at is out of the processor's cache by the next time.
+#[derive(Debug)]
+pub struct Rest {
     start: NonNull<ReadWord>,
     /// It is mapped for as long as this is here.
     mapping: Rc<Mapping>,
-}
-
-impl<const WORDS: usize> Glance<WORDS> {
-    /// `None`: the mapping is shorter.
-    #[must_use]
-    pub fn new(mapping: &Rc<Mapping>) -> Option<Self> {
-        let start = NonNull::new(mapping.map.as_mut_ptr().cast())?;
-        (WORDS <= mapping.words).then(|| Self {
-            start,
-            mapping: Rc::clone(mapping),
-        })
-    }
-
-    /// The words, each loaded once. Where the mapping broke before, some may be zeros, which [`Mapping::access`] would say.
-    ///
-    /// # Errors
-    /// The file was shortened now.
-    #[inline]
-    pub fn words(&self) -> Result<[u64; WORDS], Broken> {
-        let armed = Armed::new(self.start.addr().get(), 8 * WORDS);
-        // SAFETY: as in `access`, of which these are the first words.
-        let words = unsafe { std::slice::from_raw_parts(self.start.as_ptr(), WORDS) };
-        let found = std::array::from_fn(|at| words[at].load(Relaxed));
-        if armed.is_broken() {
-            self.mapping.broken.set(true);
-            return Err(Broken);
-        }
-        Ok(found)
-    }
-}
-
-/// What the first words of a mapping are while nothing happens in it: the header of a ring, or that of a store and when it was
-/// changed. It keeps the file mapped.
-#[derive(Debug)]
-pub struct Rest {
-    glance: Glance<4>,
     words: [u64; 4],
 }
 
@@ -224,20 +183,29 @@ impl Rest {
     /// `None`: the mapping is shorter.
     #[must_use]
     pub fn new(mapping: &Rc<Mapping>, words: [u64; 4]) -> Option<Self> {
-        let glance = Glance::new(mapping)?;
-        Some(Self { glance, words })
+        let start = NonNull::new(mapping.map.as_mut_ptr().cast())?;
+        (words.len() <= mapping.words).then(|| Self {
+            start,
+            mapping: Rc::clone(mapping),
+            words,
+        })
     }
 
-    /// Whether they are so now. It is asked of each file at each tick, and almost always so.
+    /// True if they are so now. It is asked of each file at each tick, and almost always so. False where the file is shortened.
     #[inline]
     #[must_use]
     pub fn holds(&self) -> bool {
-        let Ok(words) = self.glance.words() else {
-            return false;
-        };
+        let armed = Armed::new(self.start.addr().get(), 8 * self.words.len());
+        // SAFETY: as in `access`, of which these are the first words.
+        let words = unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words.len()) };
         // Without a branch: while one file is waited for, which is in no cache, the processor goes on to the next ones.
-        let differ = words.iter().zip(self.words).map(|(now, then)| now ^ then);
-        differ.fold(0, |all, bits| all | bits) == 0
+        let differ = words.iter().zip(self.words);
+        let differ = differ.fold(0, |all, (now, then)| all | (now.load(Relaxed) ^ then));
+        if armed.is_broken() {
+            self.mapping.broken.set(true);
+            return false;
+        }
+        differ == 0
     }
 }
 
@@ -430,22 +398,25 @@ mod tests {
     }
 
     #[test]
-    fn a_glance_shows_the_first_words_as_long_as_the_file_has_them() {
+    fn rest_holds_while_the_first_words_are_what_they_were() {
         guard_against_sigbus().expect("a handler");
         let file = tempfile::tempfile().expect("a temporary file");
-        file.set_len(2 * 4096).expect("room");
-        let mapping = Rc::new(Mapping::new(&file, 2 * 512).expect("mapped"));
-        assert!(Glance::<1025>::new(&mapping).is_none());
-        let glance = Glance::<2>::new(&mapping).expect("long enough");
-        mapping
-            .access(|words| words[1].store(7, Relaxed))
-            .expect("whole");
-        assert_eq!(glance.words(), Ok([0, 7]));
+        file.set_len(4096).expect("room");
+        let short = Rc::new(Mapping::new(&file, 3).expect("mapped"));
+        assert!(Rest::new(&short, [0; 4]).is_none());
+        let mapping = Rc::new(Mapping::new(&file, 512).expect("mapped"));
+        let rest = Rest::new(&mapping, [0, 0, 0, 7]).expect("long enough");
+        let put = |value| mapping.access(|words| words[3].store(value, Relaxed));
+        put(7).expect("whole");
+        assert!(rest.holds());
+        put(8).expect("whole");
+        assert!(!rest.holds());
+        put(7).expect("whole");
         file.set_len(0).expect("shorter");
-        assert_eq!(glance.words(), Err(Broken));
-        assert_eq!(mapping.access(|words| words[1].load(Relaxed)), Err(Broken));
+        assert!(!rest.holds());
+        assert_eq!(put(7), Err(Broken));
         drop(mapping);
-        assert_eq!(glance.words(), Ok([0, 0]), "it is mapped still");
+        assert!(!rest.holds(), "it is mapped still, and zeros");
     }
 
     #[test]
