@@ -5,7 +5,6 @@
 //! once, checked against what this side knows, and only the copy is used. `protocol` has the loads and stores.
 
 use crate::error::RingFault;
-use crate::event::Events;
 use crate::ring::layout::{CAPACITY, HEADER_WORDS, Header, Layout, READ_POS, VERSIONS, WRITE_POS};
 use crate::shm::{Broken, Mapping, ReadWord, Rest};
 use std::fs::File;
@@ -22,7 +21,7 @@ pub mod protocol;
 pub mod sparse;
 pub use print::{Print, Slot};
 use protocol::Consumer;
-pub use protocol::{Ahead, Batch, Shape};
+pub use protocol::{Batch, Shape};
 
 /// Events that are taken from one ring at a time, so that a huge one holds up neither the others nor an answer to pmcd: all that
 /// one of NIXL's own size holds, and a small part of a millisecond's worth.
@@ -34,7 +33,8 @@ pub struct Ring {
     mapping: Rc<Mapping>,
     /// The descriptor that the mapping came from: a lease on another one would find the mapping in its way.
     file: File,
-    shape: Shape,
+    /// What the header said when it was mapped.
+    pub(crate) shape: Shape,
 }
 
 impl Ring {
@@ -67,59 +67,14 @@ impl Ring {
         })
     }
 
-    /// Runs something on the words of the ring that only looks.
+    /// Runs something on the words of the ring that only loads.
+    ///
+    /// # Errors
+    /// The file was shortened: what was found is void.
     #[inline]
-    fn look<T>(&self, run: impl FnOnce(Consumer<ReadWord>) -> T) -> Result<T, Broken> {
-        self.mapping
-            .look(&self.file, |words| run(Consumer::new(words, self.shape)))
-    }
-
-    /// As [`Consumer::take`].
-    ///
-    /// # Errors
-    /// As there, or the file was shortened; nothing of the batch counts then.
-    pub fn take(&self, limit: u64, events: &mut Events) -> Result<Batch, RingFault> {
-        self.look(|ring| ring.take(limit, events))?
-    }
-
-    /// As [`Consumer::follow`].
-    ///
-    /// # Errors
-    /// As [`Ring::take`].
-    pub fn follow(&self, from: u64, limit: u64, events: &mut Events) -> Result<Batch, RingFault> {
-        self.look(|ring| ring.follow(from, limit, events))?
-    }
-
-    /// As [`Consumer::ahead`].
-    ///
-    /// # Errors
-    /// The ring is no longer the one that was mapped.
-    pub fn look_ahead(&self) -> Result<Ahead, RingFault> {
-        self.look(|ring| ring.ahead())?
-    }
-
-    /// As [`Consumer::print`].
-    ///
-    /// # Errors
-    /// The file was shortened.
-    pub fn print(&self, from: u64, upto: u64) -> Result<Print, RingFault> {
-        Ok(self.look(|ring| ring.print(from, upto))?)
-    }
-
-    /// As [`Consumer::beyond`].
-    ///
-    /// # Errors
-    /// The file was shortened.
-    pub fn beyond(&self, pos: u64) -> Result<u64, RingFault> {
-        Ok(self.look(|ring| ring.beyond(pos))?)
-    }
-
-    /// As [`Consumer::slot_at`].
-    ///
-    /// # Errors
-    /// The file was shortened.
-    pub fn slot_at(&self, pos: u64) -> Result<Slot, RingFault> {
-        Ok(self.look(|ring| ring.slot_at(pos))?)
+    pub fn read<T>(&self, run: impl FnOnce(Consumer<ReadWord>) -> T) -> Result<T, RingFault> {
+        let read = |words: &[_]| run(Consumer::new(words, self.shape));
+        Ok(self.mapping.look(&self.file, read)?)
     }
 
     /// As [`Consumer::release`], with its error inside.
@@ -137,7 +92,7 @@ impl Ring {
     /// # Errors
     /// The ring is no longer the one that was mapped.
     pub fn positions(&self) -> Result<(u64, u64), RingFault> {
-        self.look(|ring| ring.positions())?
+        self.read(|ring| ring.positions())?
     }
 
     /// By which it can be seen whether consumer and producer are still here, in a ring of the same shape.
@@ -169,12 +124,6 @@ impl Ring {
         self.shape.capacity
     }
 
-    /// What its slots look like.
-    #[must_use]
-    pub fn layout(&self) -> Layout {
-        self.shape.layout
-    }
-
     /// Whether a file of this length holds another layout that has the same version: then the header does not tell that the
     /// ring was set up anew.
     #[must_use]
@@ -188,12 +137,6 @@ impl Ring {
                 && other.file_len(capacity) == Some(len)
         })
     }
-
-    /// The version, twice, as the header has it.
-    #[must_use]
-    pub fn versions(&self) -> u64 {
-        self.shape.versions
-    }
 }
 
 impl From<Broken> for RingFault {
@@ -205,7 +148,7 @@ impl From<Broken> for RingFault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Event, EventType, Totals};
+    use crate::event::{Event, EventType, Events, Totals};
     use crate::ring::layout::{CAPACITY, READ_POS, VERSIONS, WRITE_POS};
     use std::os::unix::fs::FileExt;
 
@@ -236,11 +179,23 @@ mod tests {
         (file, ring)
     }
 
+    fn try_take(ring: &Ring, limit: u64, events: &mut Events) -> Result<Batch, RingFault> {
+        ring.read(|ring| ring.take(limit, events))?
+    }
+
     /// Takes, and sums what was taken.
     fn take(ring: &Ring, limit: u64) -> (Batch, Totals) {
         let mut events = Events::default();
-        let batch = ring.take(limit, &mut events).expect("a good ring");
+        let batch = try_take(ring, limit, &mut events).expect("a good ring");
         (batch, events.totals().clone())
+    }
+
+    fn print(ring: &Ring, from: u64, upto: u64) -> Print {
+        ring.read(|ring| ring.print(from, upto)).expect("whole")
+    }
+
+    fn beyond(ring: &Ring, pos: u64) -> u64 {
+        ring.read(|ring| ring.beyond(pos)).expect("whole")
     }
 
     fn put(file: &File, word: usize, value: u64) {
@@ -292,8 +247,9 @@ mod tests {
         (0..8).for_each(|pos| put_event(&file, pos, EventType::TxBytes, 1 << pos));
         put(&file, WRITE_POS, 5);
         let mut events = Events::of(&[Event::new(None, 1)]);
-        let batch = ring.follow(8 * 64 + 3, 100, &mut events);
-        let (batch, totals) = (batch.expect("a good ring"), events.totals());
+        let batch = ring.read(|ring| ring.follow(8 * 64 + 3, 100, &mut events));
+        let batch = batch.expect("whole").expect("a good ring");
+        let totals = events.totals();
         assert_eq!((batch.from, batch.upto), (3, 5));
         assert_eq!(totals.get(EventType::TxBytes), (1 << 3) + (1 << 4));
     }
@@ -303,7 +259,7 @@ mod tests {
         let (file, ring) = ring();
         put(&file, READ_POS, 2);
         put(&file, WRITE_POS, 5);
-        let batch = ring.take(100, &mut Events::default()).expect("a good ring");
+        let batch = try_take(&ring, 100, &mut Events::default()).expect("a good ring");
         put(&file, READ_POS, 0);
         put(&file, WRITE_POS, 0);
         assert_eq!(ring.release(batch.from, batch.upto), Ok(Err(0)));
@@ -319,19 +275,19 @@ mod tests {
         let (file, ring) = ring();
         put(&file, VERSIONS, (3 << 32) | 3);
         assert_eq!(
-            ring.take(100, &mut Events::default()),
+            try_take(&ring, 100, &mut Events::default()),
             Err(RingFault::Reformatted)
         );
         put(&file, VERSIONS, (4 << 32) | 4);
         put(&file, CAPACITY, 1 << 40);
         assert_eq!(
-            ring.take(100, &mut Events::default()),
+            try_take(&ring, 100, &mut Events::default()),
             Err(RingFault::Reformatted)
         );
         put(&file, CAPACITY, 8);
         put(&file, WRITE_POS, 8);
         assert_eq!(
-            ring.take(100, &mut Events::default()),
+            try_take(&ring, 100, &mut Events::default()),
             Err(RingFault::Positions {
                 read_pos: 0,
                 write_pos: 8,
@@ -368,18 +324,18 @@ mod tests {
         let (file, ring) = ring_of(512);
         (0..512).for_each(|pos| put_event(&file, pos, EventType::TxBytes, 1 + pos as u64));
         for (from, upto) in [(0, 300), (300, 200), (500, 100), (40, 50)] {
-            let print = ring.print(from, upto).expect("whole");
+            let found = print(&ring, from, upto);
             let mut pos = from;
             while pos != upto {
                 let at = usize::try_from(pos).expect("small");
                 put_event(&file, at, EventType::TxBytes, 0);
-                assert_ne!(ring.print(from, upto), Ok(print), "{from} to {upto}, {pos}");
+                assert_ne!(print(&ring, from, upto), found, "{from} to {upto}, {pos}");
                 put_event(&file, at, EventType::RxBytes, 1 + pos);
-                assert_ne!(ring.print(from, upto), Ok(print), "{from} to {upto}, {pos}");
+                assert_ne!(print(&ring, from, upto), found, "{from} to {upto}, {pos}");
                 put_event(&file, at, EventType::TxBytes, 1 + pos);
                 pos = (pos + 1) % 512;
             }
-            assert_eq!(ring.print(from, upto), Ok(print), "as it was");
+            assert_eq!(print(&ring, from, upto), found, "as it was");
         }
     }
 
@@ -388,14 +344,14 @@ mod tests {
         let (file, ring) = ring_of(512);
         (0..512).for_each(|pos| put_event(&file, pos, EventType::TxBytes, 1 + pos as u64));
         for (from, upto, first) in [(0, 300, 0), (100, 300, 100), (500, 100, 0), (500, 100, 500)] {
-            let print = ring.print(from, upto).expect("whole");
+            let found = print(&ring, from, upto);
             for pos in first..(first + 11) {
                 let mut values = [1 + pos as u64, 2 + pos as u64];
                 for turn in [true, false] {
                     values.reverse();
                     put_event(&file, pos, EventType::TxBytes, values[0]);
                     put_event(&file, pos + 1, EventType::TxBytes, values[1]);
-                    assert_eq!(ring.print(from, upto) != Ok(print), turn, "{pos}");
+                    assert_eq!(print(&ring, from, upto) != found, turn, "{pos}");
                 }
             }
         }
@@ -404,18 +360,18 @@ mod tests {
     #[test]
     fn what_lies_beyond_is_what_a_producer_writes_last_before_it_goes_round() {
         let (file, ring) = ring_of(256);
-        let beyond = ring.beyond(10);
+        let before = beyond(&ring, 10);
         (10..192).for_each(|pos| put_event(&file, pos, EventType::TxBytes, 1));
         assert_eq!(
-            ring.beyond(10),
-            beyond,
+            beyond(&ring, 10),
+            before,
             "a producer at work is not there yet"
         );
         put_event(&file, 192, EventType::TxBytes, 1);
-        let later = ring.beyond(10);
-        assert_ne!(later, beyond);
+        let later = beyond(&ring, 10);
+        assert_ne!(later, before);
         put_event(&file, 255, EventType::TxBytes, 1);
-        assert_ne!(ring.beyond(10), later);
+        assert_ne!(beyond(&ring, 10), later);
     }
 
     #[test]
@@ -426,7 +382,7 @@ mod tests {
         file.set_len(0).expect("shorter");
         assert_eq!(ring.positions(), Err(RingFault::Truncated));
         assert_eq!(
-            ring.take(100, &mut Events::default()),
+            try_take(&ring, 100, &mut Events::default()),
             Err(RingFault::Truncated)
         );
     }

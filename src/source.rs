@@ -6,7 +6,6 @@
 use crate::base::file::{FileFacts, FileId};
 use crate::error::{Refusal, RingFault};
 use crate::producer::presence::{Presence, Seen};
-use crate::producer::survey::Mappers;
 use crate::producer::writer::Holder;
 use crate::ring::candidate::Candidate;
 use crate::ring::commit::Commit;
@@ -14,9 +13,7 @@ use crate::shm::{LeaseKind, Rest};
 use crate::state::ledger::Ledger;
 use nix::sys::stat::fstat;
 use ring::{Mode, RingReader};
-use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use store::StoreReader;
@@ -33,8 +30,8 @@ pub struct TrackedFile {
     pub path: PathBuf,
     /// Whether a process still writes to it.
     pub presence: Presence,
-    /// It cannot be removed.
-    stays: bool,
+    /// True if it cannot be removed, so that it is not tried again.
+    pub stays: bool,
 }
 
 impl TrackedFile {
@@ -119,12 +116,6 @@ impl Source {
         self.file.facts.id
     }
 
-    /// The file's owner.
-    #[must_use]
-    pub fn uid(&self) -> u32 {
-        self.file.facts.uid
-    }
-
     /// Its ring; `None`: it is a store.
     #[must_use]
     pub fn as_ring(&self) -> Option<&RingReader> {
@@ -144,19 +135,19 @@ impl Source {
     }
 
     /// Counts what came since the last time.
-    pub fn drain(&mut self, now: Instant, ledger: &mut Ledger) -> Drained {
-        let file = &mut self.file;
+    pub fn drain(&mut self, ledger: &mut Ledger) -> Drained {
+        let (file, now, every) = (&mut self.file, ledger.now.instant, ledger.books.check_every);
         let found = match &mut self.reader {
-            Reader::Ring(ring) => ring.drain(file, now, ledger),
-            Reader::Store(store) => store.look(now, ledger),
+            Reader::Ring(ring) => ring.drain(file, ledger),
+            Reader::Store(store) => store.look(ledger),
         };
         match found {
             // What a store's agent had to say before its end, which is for good, is no sign of life.
             Ok(true) if self.as_ring().is_some() || !self.file.presence.is_abandoned() => {
-                self.file.presence.saw_events(now, ledger.check_every());
+                self.file.presence.saw_events(now, every);
                 Drained::Events
             }
-            Ok(_) => self.check(now, ledger),
+            Ok(_) => self.check(ledger),
             // What the producer left there is the producer's; the new ring is drained from its start at the next tick.
             Err(RingFault::Restarted) => Drained::Events,
             // Nothing is known, so that nothing has changed: what was begun is settled at the next tick.
@@ -166,12 +157,10 @@ impl Source {
     }
 
     /// Finds out who has a file in which nothing happens.
-    fn check(&mut self, now: Instant, ledger: &mut Ledger) -> Drained {
+    fn check(&mut self, ledger: &mut Ledger) -> Drained {
         let Self { file, reader } = self;
-        let seen = file
-            .presence
-            .check(reader.descriptor(), now, ledger.check_every());
-        match (seen, reader) {
+        let (now, every) = (ledger.now.instant, ledger.books.check_every);
+        match (file.presence.check(reader.descriptor(), now, every), reader) {
             (Seen::Started, Reader::Ring(ring)) if ring.may_have_started() => {
                 let renewed = ring.started(file, ledger);
                 renewed.map_or(Drained::Held, |()| Drained::Events)
@@ -214,27 +203,9 @@ impl Source {
     /// For how long the kernel has said that nobody else has the file, if it can be removed as far as is known.
     #[must_use]
     pub fn abandoned_for(&self, now: Instant) -> Option<Duration> {
-        let is_drained_here = self.as_ring()?.mode() == Mode::Drain;
+        let is_drained_here = self.as_ring()?.mode == Mode::Drain;
         let removable = is_drained_here && !self.file.stays && !self.file.presence.is_unlinked();
         self.file.presence.abandoned_for(now).filter(|_| removable)
-    }
-
-    /// Its file cannot be removed, so that it is not tried again.
-    pub fn stays(&mut self) {
-        self.file.stays = true;
-    }
-
-    /// The file has another name now, in the same directory.
-    pub fn moved_to(&mut self, name: &OsStr) {
-        self.file.path.set_file_name(name);
-    }
-
-    /// A second descriptor of the same opening, which does not count as another for a lease.
-    ///
-    /// # Errors
-    /// There is none to be had.
-    pub fn descriptor(&self) -> io::Result<File> {
-        self.reader.descriptor().try_clone()
     }
 
     /// Counts all events that wait; whether none is left.
@@ -246,17 +217,6 @@ impl Source {
             Reader::Ring(ring) => ring.drain_out(&mut self.file, ledger),
             Reader::Store(_) => Ok(true),
         }
-    }
-
-    /// A scan of /proc begins that may show who writes.
-    pub fn begin_survey(&mut self) {
-        self.file.presence.begin_survey(self.reader.descriptor());
-    }
-
-    /// Takes what it showed.
-    pub fn end_survey(&mut self, mappers: &Mappers) {
-        let file = &mut self.file;
-        file.presence.end_survey(mappers, &file.facts, &file.path);
     }
 
     /// Until when a drain would find what the last one found, unless something happens in the file, where it is asked so often
@@ -281,7 +241,9 @@ impl Source {
 }
 
 impl Reader {
-    fn descriptor(&self) -> &File {
+    /// The descriptor that the file is mapped from.
+    #[must_use]
+    pub fn descriptor(&self) -> &File {
         match self {
             Reader::Ring(ring) => ring.descriptor(),
             Reader::Store(store) => store.descriptor(),

@@ -201,21 +201,34 @@ impl Agent {
 
     /// Counts what a store came to that nobody writes to any more.
     pub(crate) fn look_at_end(&mut self, store: &mut StoreReader, now: Now, books: &mut Books) {
-        let (entry, windows) = (&mut self.entry, &mut self.windows);
-        let mut ledger = Ledger::new(entry, windows, self.record, now, books);
         // One that is broken says nothing more.
-        let _ = store.look(now.instant, &mut ledger);
+        let _ = store.look(&mut self.ledger(now, books).0);
     }
 
     /// Lets its store go after a last look.
     pub(crate) fn let_store_go(&mut self, now: Now, books: &mut Books) {
-        let store = self.sources.pop();
-        let (entry, windows) = (&mut self.entry, &mut self.windows);
-        let mut ledger = Ledger::new(entry, windows, self.record, now, books);
-        if let Some(mut store) = store {
-            store.drain(now.instant, &mut ledger);
+        let (mut ledger, _, sources) = self.ledger(now, books);
+        if let Some(mut store) = sources.pop() {
+            store.drain(&mut ledger);
         }
-        ledger.retire_store();
+        ledger.entry.retire_store(now.stamp);
+        ledger.keep();
+    }
+
+    /// Its account, with its name and its sources.
+    fn ledger<'a>(
+        &'a mut self,
+        now: Now,
+        books: &'a mut Books,
+    ) -> (Ledger<'a>, &'a Name, &'a mut Vec<Source>) {
+        let ledger = Ledger {
+            entry: &mut self.entry,
+            windows: &mut self.windows,
+            record: self.record,
+            now,
+            books,
+        };
+        (ledger, &self.name, &mut self.sources)
     }
 }
 
@@ -228,11 +241,9 @@ impl Agent {
         after: Duration,
         books: &mut Books,
     ) {
-        let (entry, windows) = (&mut self.entry, &mut self.windows);
-        let mut ledger = Ledger::new(entry, windows, self.record, now, books);
+        let (mut ledger, Name { instance, .. }, sources) = self.ledger(now, books);
         let now = now.instant;
-        let instance = &self.name.instance;
-        for source in &mut self.sources {
+        for source in sources {
             let Some(ago) = source.abandoned_for(now).filter(|&ago| ago >= after) else {
                 continue;
             };
@@ -253,7 +264,7 @@ impl Agent {
                 Removal::Left => source.file.presence.saw_somebody(now),
                 Removal::Impossible(errno) => {
                     tracing::warn!("agent {instance}: {path} cannot be removed: {errno}; it stays");
-                    source.stays();
+                    source.file.stays = true;
                 }
             }
         }

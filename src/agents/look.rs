@@ -111,7 +111,7 @@ impl Agents {
         let Some(ring) = source.as_ring() else {
             return;
         };
-        let commit = ring.commit();
+        let commit = ring.commit;
         if agent
             .entry
             .commit
@@ -131,7 +131,7 @@ impl Agents {
         let (capacity, pending) = (header.capacity, header.pending());
         let (version, instance) = (layout.name(), &agent.name.instance);
         let path = log::shown(&source.file.path);
-        let how = match ring.mode() {
+        let how = match ring.mode {
             Mode::Drain => String::new(),
             Mode::Locked => {
                 "; another process has locked it, so it is only followed until that lock ends"

@@ -8,6 +8,7 @@ use crate::producer::facts::Facts;
 use crate::producer::holdups::{Holdups, Look};
 use crate::producer::survey::{self, Mappers};
 use crate::producer::writer::Writer;
+use crate::source::Source;
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -198,9 +199,10 @@ impl Agents {
         for agent in self.agents.values_mut() {
             let sources = agent.sources.iter_mut();
             for source in sources.filter(|source| source.file.presence.asks()) {
-                source.begin_survey();
-                files.insert(source.id());
-                owners.insert((source.id().ino, source.uid()));
+                let Source { file, reader } = source;
+                file.presence.begin_survey(reader.descriptor());
+                files.insert(file.facts.id);
+                owners.insert((file.facts.id.ino, file.facts.uid));
             }
         }
         if files.is_empty() && !self.process_scans.is_census_due(now) {
@@ -243,15 +245,15 @@ impl Agents {
                 continue;
             }
             let mut asked: Option<(Option<Facts>, u32)> = None;
-            for source in &mut agent.sources {
-                let is_asked = scan.files.contains(&source.id());
+            for Source { file, .. } in &mut agent.sources {
+                let is_asked = scan.files.contains(&file.facts.id);
                 if is_asked {
-                    source.end_survey(mappers);
+                    file.presence.end_survey(mappers, &file.facts, &file.path);
                 }
                 // Of several rings, the last one's writer counts if it is known.
-                let known = source.file.presence.facts();
+                let known = file.presence.facts();
                 if is_asked || known.is_some() {
-                    asked = Some((known.cloned(), source.uid()));
+                    asked = Some((known.cloned(), file.facts.uid));
                 }
             }
             let Some((of_process, uid)) = asked else {

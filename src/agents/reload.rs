@@ -53,9 +53,9 @@ impl Agents {
                 // One that is only followed is looked at anew, in case it may be drained now.
                 let same = source
                     .as_ring()
-                    .is_none_or(|ring| !config.observe && ring.mode() == Mode::Drain);
-                let is_named =
-                    is_configured && owners.is_none_or(|owners| owners.contains(&source.uid()));
+                    .is_none_or(|ring| !config.observe && ring.mode == Mode::Drain);
+                let is_named = is_configured
+                    && owners.is_none_or(|owners| owners.contains(&source.file.facts.uid));
                 is_to_be_found |= is_named && !same;
                 same && is_named
             });

@@ -49,7 +49,8 @@ pub fn remove(directory: &OwnedFd, source: &mut Source, ledger: &mut Ledger) -> 
     if is_it(&name) != Ok(true) {
         return Removal::Left;
     }
-    let Ok(file) = source.descriptor() else {
+    // It does not count as another opening for a lease.
+    let Ok(file) = source.reader.descriptor().try_clone() else {
         return Removal::Left;
     };
     // Before anything is done to its name: that waits for whoever writes to it, for as long as he likes.
@@ -80,7 +81,7 @@ pub fn remove(directory: &OwnedFd, source: &mut Source, ledger: &mut Ledger) -> 
     if removal != Removal::Done && rename(directory, &private, &name).is_err() {
         if ours {
             // An agent that started meanwhile has the name: both are its rings, and this one is removed when it is spent.
-            source.moved_to(&private);
+            source.file.path.set_file_name(&private);
         } else {
             tracing::error!(
                 "{private:?} is another's file, of the name {name:?}, that another has taken since; move it where it belongs"

@@ -5,11 +5,11 @@
 //! nothing is counted twice and nothing is lost.
 
 use crate::base::file::{self, COARSE, FileId, is_younger_than};
+use crate::ring::protocol::{Consumer, Load};
 use crate::ring::{Batch, Print, Ring, Slot};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering::Acquire;
-use std::sync::atomic::fence;
 
 /// The last batch that was counted, and the ring that it came from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct Commit {
     pub write_pos: u64,
     /// What stood in the slot that it was to write next.
     pub next: Slot,
-    /// A hash of slots that it was to write before it went round, see [`Ring::beyond`].
+    /// A hash of slots that it was to write before it went round, see [`Consumer::beyond`].
     pub beyond: u64,
     /// Whether the ring was only looked at, so that its slots were another's to give back.
     pub observed: bool,
@@ -71,16 +71,16 @@ pub enum Fate {
 }
 
 /// What a ring looks like now.
-#[derive(Clone, Copy, Debug)]
-pub struct Sight<'a> {
+#[derive(Debug)]
+pub struct Sight<'a, W> {
     /// Which ring it is.
     pub identity: &'a Identity,
     /// Its `read_pos`.
     pub read_pos: u64,
     /// Its `write_pos`.
     pub write_pos: u64,
-    /// Its slots.
-    pub ring: &'a Ring,
+    /// Its words.
+    pub ring: Consumer<'a, W>,
 }
 
 impl Commit {
@@ -109,7 +109,7 @@ impl Commit {
 
     /// Says what became of the batch, from where the ring is now.
     #[must_use]
-    pub fn judge(&self, now: Sight) -> Fate {
+    pub fn judge<W: Load>(&self, now: &Sight<W>) -> Fate {
         let mask = now.identity.capacity.wrapping_sub(1);
         let between = |from: u64, upto: u64| upto.wrapping_sub(from) & mask;
         if !self.ring.is_same_file(now.identity) {
@@ -121,13 +121,13 @@ impl Commit {
         );
         if now.read_pos == self.upto {
             // A swap from 0 may have met a new ring, which began at 0 as well.
-            return if self.from == 0 && !self.released && len > 0 && self.met_new_ring(&now) {
+            return if self.from == 0 && !self.released && len > 0 && self.met_new_ring(now) {
                 Fate::NewRingReleased
             } else {
                 Fate::Done
             };
         }
-        if !self.is_same_ring(&now, len, moved) {
+        if !self.is_same_ring(now, len, moved) {
             return Fate::NewRing;
         }
         if self.observed {
@@ -160,49 +160,54 @@ impl Commit {
     }
 
     /// Whether the producer stands elsewhere without having written the slot that was its next: then it was started anew.
-    fn went_back(&self, now: &Sight) -> bool {
+    fn went_back<W: Load>(&self, now: &Sight<W>) -> bool {
         !self.is_unchanged(now.identity)
             && now.write_pos != self.write_pos
-            && now.ring.slot_at(self.write_pos) == Ok(self.next)
+            && now.ring.slot_at(self.write_pos) == self.next
     }
 
     /// Whether a ring that is only followed was set up anew since this was seen of it. What a producer has written is as it was
     /// as long as it does not go round, and to do that it writes all that lay before it. That it has not written the slot that
     /// was its next is no proof by itself: where sums are steady, that is the same bytes as in the round before.
     #[must_use]
-    pub fn is_of_another(&self, ring: &Ring, now: &Identity, write_pos: u64) -> bool {
+    pub fn is_of_another<W: Load>(
+        &self,
+        ring: &Consumer<W>,
+        now: &Identity,
+        write_pos: u64,
+    ) -> bool {
         if self.is_unchanged(now) {
             return false;
         }
         if write_pos < self.write_pos {
-            return ring.slot_at(self.write_pos) == Ok(self.next)
-                && ring.beyond(self.write_pos) == Ok(self.beyond);
+            return ring.slot_at(self.write_pos) == self.next
+                && ring.beyond(self.write_pos) == self.beyond;
         }
         // Of a ring of which nothing was counted yet, the last slot.
         let empty = self.from == self.upto;
         let from = self.from.wrapping_sub(u64::from(empty)) & now.capacity.wrapping_sub(1);
-        ring.print(from, self.upto) != Ok(self.print)
+        ring.print(from, self.upto) != self.print
     }
 
     /// Whether the slots were given back, from 0 on, by a new ring. In the old one they are as they were until the producer
     /// has gone round, and to do that it writes those beyond.
-    fn met_new_ring(&self, now: &Sight) -> bool {
+    fn met_new_ring<W: Load>(&self, now: &Sight<W>) -> bool {
         let print = now.ring.print(self.from, self.upto);
         // Once more, and only now: a producer that went round and over the batch shows a position behind it.
-        fence(Acquire);
+        W::fence(Acquire);
         let Ok((_, write_pos)) = now.ring.positions() else {
             return true; // in the midst of a restart
         };
         let betrayed = if write_pos < self.write_pos {
-            now.ring.beyond(self.write_pos) == Ok(self.beyond)
+            now.ring.beyond(self.write_pos) == self.beyond
         } else {
-            print != Ok(self.print)
+            print != self.print
         };
         betrayed && !self.is_unchanged(now.identity)
     }
 
     /// Whether the producer is the one that wrote the batch.
-    fn is_same_ring(&self, now: &Sight, len: u64, moved: u64) -> bool {
+    fn is_same_ring<W: Load>(&self, now: &Sight<W>, len: u64, moved: u64) -> bool {
         let mask = now.identity.capacity.wrapping_sub(1);
         // Slots that were not given back cannot have been written to.
         let kept = if self.released || self.observed {
@@ -222,16 +227,16 @@ impl Commit {
             return false;
         }
         let same_bytes = if moved == 0 && !self.released {
-            now.ring.print(self.from, self.upto) == Ok(self.print)
+            now.ring.print(self.from, self.upto) == self.print
         } else {
             let last = self.upto.wrapping_sub(1) & mask;
-            now.ring.slot_at(last) == Ok(self.print.last)
+            now.ring.slot_at(last) == self.print.last
         };
         // A restarted agent's first event is often the same bytes in the same place (its memory registration).
         // What is written behind a batch that nobody has taken is the same bytes as before where sums are steady, and it was
         // written by whoever wrote the batch: it tells nothing.
         let went_back = match self.observed {
-            true => self.is_of_another(now.ring, now.identity, now.write_pos),
+            true => self.is_of_another(&now.ring, now.identity, now.write_pos),
             false => (moved > 0 || self.released) && self.went_back(now),
         };
         same_bytes && !went_back
@@ -256,7 +261,7 @@ impl Identity {
             born: file::born(&meta),
             changed: (meta.ctime(), meta.ctime_nsec()),
             settled: !is_younger_than((meta.ctime(), meta.ctime_nsec()), COARSE),
-            versions: ring.versions(),
+            versions: ring.shape.versions,
             capacity: ring.capacity(),
         })
     }
@@ -273,6 +278,7 @@ impl Identity {
 pub(crate) mod tests {
     use super::*;
     use crate::ring::layout::{CAPACITY, Header, Layout, VERSIONS, WRITE_POS};
+    use crate::shm::ReadWord;
     use std::fs::File;
     use std::os::unix::fs::FileExt;
 
@@ -329,14 +335,18 @@ pub(crate) mod tests {
                 ring: identity,
                 from,
                 upto,
-                print: table.ring.print(from, upto).expect("whole"),
+                print: table.read(|ring| ring.print(from, upto)),
                 write_pos: upto,
-                next: table.ring.slot_at(upto).expect("whole"),
-                beyond: table.ring.beyond(upto).expect("whole"),
+                next: table.read(|ring| ring.slot_at(upto)),
+                beyond: table.read(|ring| ring.beyond(upto)),
                 observed: false,
                 released: false,
             };
             table
+        }
+
+        fn read<T>(&self, run: impl FnOnce(Consumer<ReadWord>) -> T) -> T {
+            self.ring.read(run).expect("whole")
         }
 
         /// Writes a slot's value.
@@ -352,11 +362,13 @@ pub(crate) mod tests {
         }
 
         fn judge_late(&self, identity: Identity, read_pos: u64, write_pos: u64) -> Fate {
-            self.commit.judge(Sight {
-                identity: &identity,
-                read_pos,
-                write_pos,
-                ring: &self.ring,
+            self.read(|ring| {
+                self.commit.judge(&Sight {
+                    identity: &identity,
+                    read_pos,
+                    write_pos,
+                    ring,
+                })
             })
         }
 

@@ -23,14 +23,16 @@ const FULL_AGAIN: Duration = Duration::from_secs(1);
 /// A ring that is drained, or followed.
 #[derive(Debug)]
 pub struct RingReader {
-    ring: Ring,
-    mode: Mode,
-    /// What was counted last; it ends where the next batch begins.
-    commit: Commit,
-    /// Events that waited when it was looked at last.
-    pending: u64,
-    /// Whether that was more than a batch.
-    more: bool,
+    /// The mapped ring.
+    pub(crate) ring: Ring,
+    /// What is done with its events.
+    pub(crate) mode: Mode,
+    /// The last batch that was counted; it ends where the next batch begins.
+    pub(crate) commit: Commit,
+    /// Events that waited at the last look.
+    pub(crate) pending: u64,
+    /// True if more waited than a batch has.
+    pub(crate) more: bool,
     /// When it was last counted as full, of one that another drains.
     full: Option<Instant>,
     /// How many events wait that may be of any age; `None`: that was not looked at yet.
@@ -99,7 +101,7 @@ impl RingReader {
         };
         let commit = match before {
             Some(before) if before.ring.is_same_file(&identity) => *before,
-            _ => counting::begin(&ring, identity, mode).map_err(|_| Refusal::Replaced)?,
+            _ => counting::begin(&ring, None, identity, mode).map_err(|_| Refusal::Replaced)?,
         };
         let mut gaps = Gaps::default();
         if counting::was_full(&ring, &commit) {
@@ -124,49 +126,18 @@ impl RingReader {
         self.ring.file()
     }
 
-    /// The last batch that was counted of it.
-    #[must_use]
-    pub fn commit(&self) -> Commit {
-        self.commit
-    }
-
-    /// Version in its header.
-    #[must_use]
-    pub fn version(&self) -> u32 {
-        self.ring.layout().version().unsigned_abs()
-    }
-
-    /// Slots.
-    #[must_use]
-    pub fn capacity(&self) -> u64 {
-        self.ring.capacity()
-    }
-
-    /// Events that waited when it was looked at last.
-    #[must_use]
-    pub fn pending(&self) -> u64 {
-        self.pending
-    }
-
-    /// What is done with its events.
-    #[must_use]
-    pub fn mode(&self) -> Mode {
-        self.mode
-    }
-
-    /// Whether more waited than was counted of it.
-    #[must_use]
-    pub fn has_more(&self) -> bool {
-        self.more
+    /// The version in its header.
+    pub(crate) fn version(&self) -> u32 {
+        self.ring.shape.layout.version().unsigned_abs()
     }
 
     /// Counts the events that wait. Returns true if there were any, or a change that took their place.
     pub(super) fn drain(
         &mut self,
         file: &mut TrackedFile,
-        now: Instant,
         ledger: &mut Ledger,
     ) -> Result<bool, RingFault> {
+        let now = ledger.now.instant;
         if self.wants_lock && now.duration_since(self.last_try) >= TRY {
             self.last_try = now;
             (self.mode, self.wants_lock) = lock(self.ring.file());
@@ -189,7 +160,7 @@ impl RingReader {
         ledger: &mut Ledger,
     ) -> Result<(), RingFault> {
         let ring = self.identity()?;
-        self.renew(ring, file, ledger)
+        self.renew(None, ring, file, ledger)
     }
 
     pub(super) fn drain_out(

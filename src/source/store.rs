@@ -4,12 +4,13 @@
 use super::{Reader, Source, TrackedFile};
 use crate::base::file::{self, FileFacts};
 use crate::error::{Refusal, RingFault};
+use crate::event::Totals;
 use crate::shm::{LeaseKind, Mapping, Rest};
 use crate::state::ledger::Ledger;
 use crate::store::format::{self, Head, WORDS};
 use crate::store::window::StoreWindow;
-use crate::store::{Candidate, Description, StoreId};
-use crate::totals::values::Values;
+use crate::store::{Candidate, Description, Seen, StoreId};
+use crate::totals::values::{News, Values};
 use nix::errno::Errno;
 use std::fs::File;
 use std::io;
@@ -122,8 +123,8 @@ impl StoreReader {
     ///
     /// # Errors
     /// As [`StoreReader::values`].
-    pub fn look(&mut self, now: Instant, ledger: &mut Ledger) -> Result<bool, RingFault> {
-        let values = self.values()?;
+    pub fn look(&mut self, ledger: &mut Ledger) -> Result<bool, RingFault> {
+        let (now, values) = (ledger.now.instant, self.values()?);
         let histograms = values.histograms;
         match &mut self.window {
             Some(window) => window.advance(&histograms, now),
@@ -133,11 +134,42 @@ impl StoreReader {
             }
         }
         self.updated = Some(values.updated);
-        let is_new = ledger.count_store(self.id, &self.description.ranges, values);
+        let is_new = self.count(values, ledger);
         if is_new {
             self.moved = now;
         }
         Ok(is_new)
+    }
+
+    /// Takes values for good, as events of a ring are applied and committed. Returns true if they are others than before.
+    fn count(&self, values: Values, ledger: &mut Ledger) -> bool {
+        let (entry, now) = (&mut *ledger.entry, ledger.now);
+        let seen = entry.store.take().filter(|seen| seen.id == self.id);
+        let seen = seen.unwrap_or_else(|| Seen::nothing(self.id));
+        // Also what is no count: a look in the midst of a flush finds the counters before the rest.
+        if seen.values.as_ref() == Some(&values) {
+            entry.store = Some(seen);
+            return false;
+        }
+        let is_first = seen.values.is_none();
+        let news = seen.news(&values);
+        let is_new = news.is_some();
+        let news = news.unwrap_or(News::NONE);
+        let seconds = (!is_first).then_some(now.seconds);
+        let ranges = &self.description.ranges;
+        entry.account.absorb(&news, &values, ranges, seconds);
+        ledger.books.host.add(&Totals::from_store(&news.counters));
+        if !is_first || is_new {
+            // What it says of its time is an untrusted user's word.
+            entry.last_event = entry.last_event.max(values.updated.min(now.stamp));
+            entry.last_seen = now.stamp;
+        }
+        entry.store = Some(Seen {
+            id: self.id,
+            values: Some(values),
+        });
+        ledger.keep();
+        is_new
     }
 
     /// True if a look would find what the last one found, unless its agent changes it.

@@ -6,8 +6,9 @@ use super::{Input, assert_one_line};
 use pmdanixl::error::RingFault;
 use pmdanixl::event::{Event, EventType, Events, Totals};
 use pmdanixl::ring::layout::{HEADER_LEN, Header};
+use pmdanixl::ring::protocol::Consumer;
 use pmdanixl::ring::{Batch, Ring};
-use pmdanixl::shm::guard_against_sigbus;
+use pmdanixl::shm::{ReadWord, guard_against_sigbus};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -131,10 +132,18 @@ impl World {
         }
     }
 
+    /// Reads from the ring.
+    fn read<T>(
+        &self,
+        run: impl FnOnce(Consumer<ReadWord>) -> Result<T, RingFault>,
+    ) -> Result<T, RingFault> {
+        self.ring.read(run)?
+    }
+
     /// Takes a batch, and compares it with the file.
     fn take(&self, limit: u64) -> Option<Batch> {
         let mut events = Events::default();
-        let batch = match self.ring.take(limit, &mut events) {
+        let batch = match self.read(|ring| ring.take(limit, &mut events)) {
             Ok(batch) => batch,
             Err(fault) => {
                 self.assert_faulty(fault);
@@ -148,7 +157,7 @@ impl World {
 
     fn follow(&self, from: u64, limit: u64) {
         let mut events = Events::default();
-        match self.ring.follow(from, limit, &mut events) {
+        match self.read(|ring| ring.follow(from, limit, &mut events)) {
             Ok(batch) => {
                 assert_eq!(batch.from, from % self.capacity);
                 self.compare(&batch, &events, limit);
@@ -171,9 +180,12 @@ impl World {
         assert_eq!(events.list().len() as u64, len);
         assert_eq!(*events.totals(), self.totals(batch.from, len));
         // What a batch says of slots is what the ring says of them, since nobody has written since.
-        assert_eq!(Ok(batch.print), self.ring.print(batch.from, batch.upto));
-        assert_eq!(Ok(batch.next), self.ring.slot_at(batch.write_pos));
-        assert_eq!(Ok(batch.beyond), self.ring.beyond(batch.write_pos));
+        let (from, upto, pos) = (batch.from, batch.upto, batch.write_pos);
+        let look = |ring: Consumer<ReadWord>| {
+            (ring.print(from, upto), ring.slot_at(pos), ring.beyond(pos))
+        };
+        let expected = (batch.print, batch.next, batch.beyond);
+        assert_eq!(self.ring.read(look), Ok(expected));
     }
 
     /// Takes and releases until nothing waits.
@@ -207,12 +219,18 @@ impl World {
     /// What looks at slots takes any position, and sees the same as long as nobody writes.
     fn look(&self, from: u64, upto: u64) {
         let look = || {
-            let print = self.ring.print(from, upto);
-            (print, self.ring.slot_at(from), self.ring.beyond(from))
+            let look = |ring: Consumer<ReadWord>| {
+                (
+                    ring.print(from, upto),
+                    ring.slot_at(from),
+                    ring.beyond(from),
+                )
+            };
+            self.ring.read(look)
         };
         let (found, again) = (look(), look());
         // The first look may have found that the file was cut off.
-        assert!(again.1 == Err(RingFault::Truncated) || found == again);
+        assert!(again == Err(RingFault::Truncated) || found == again);
     }
 
     /// Pushes an event as NIXL does.

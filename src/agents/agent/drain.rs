@@ -3,7 +3,6 @@
 use super::{Agent, Now};
 use crate::config::Lifetimes;
 use crate::producer::life::Life;
-use crate::source::ring::RingReader;
 use crate::source::{Drained, Source};
 use crate::state::ledger::{Books, Ledger};
 use crate::state::record::Name;
@@ -27,20 +26,12 @@ impl Agent {
     /// Counts the events that wait, and finds out whether the agent lives. At `end` it leaves the rest of its rings for the
     /// next call.
     pub(crate) fn drain(&mut self, now: Now, end: Instant, books: &mut Books) -> Outcome {
-        let Self {
-            name,
-            entry,
-            windows,
-            record,
-            sources,
-            ..
-        } = self;
         let mut outcome = Outcome::default();
-        windows.advance(now.instant);
-        let mut ledger = Ledger::new(entry, windows, *record, now, books);
+        let (mut ledger, name, sources) = self.ledger(now, books);
+        ledger.windows.advance(now.instant);
         let starts = ledger.entry.starts;
         let alive = drain_sources(name, sources, &mut ledger, now, end, &mut outcome);
-        let lifetimes = ledger.lifetimes();
+        let lifetimes = ledger.books.lifetimes;
         let is_over = age(name, &mut ledger, alive, &outcome, now, lifetimes.retain);
         if is_over {
             self.withdraw(now.instant);
@@ -91,17 +82,17 @@ fn drain_sources(
     outcome: &mut Outcome,
 ) -> bool {
     let active = ledger.entry.lifecycle.is_awake();
-    let Lifetimes { retain, idle_after } = ledger.lifetimes();
+    let Lifetimes { retain, idle_after } = ledger.books.lifetimes;
     let lately = now.since(ledger.entry.last_event) < retain.max(idle_after);
     let (mut alive, mut at) = (false, 0);
     if let Some(ring) = ledger.in_flight() {
         match sources.iter().position(|source| source.id() == ring) {
             Some(first) => sources.swap(0, first),
             // It may still be found.
-            None if ledger.is_early() => return active,
+            None if ledger.books.early => return active,
             None => {
                 if let Some(source) = sources.first() {
-                    ledger.entry.commit = source.as_ring().map(RingReader::commit);
+                    ledger.entry.commit = source.as_ring().map(|ring| ring.commit);
                     ledger.keep();
                 }
             }
@@ -110,10 +101,10 @@ fn drain_sources(
     while at < sources.len() {
         let source = &mut sources[at];
         let mut keep = true;
-        match source.drain(now.instant, ledger) {
+        match source.drain(ledger) {
             Drained::Events => {
                 alive = true;
-                outcome.more |= source.as_ring().is_some_and(RingReader::has_more);
+                outcome.more |= source.as_ring().is_some_and(|ring| ring.more);
             }
             // Of a store the kernel says that somebody has it who writes.
             Drained::Held if source.as_ring().is_none() => alive = true,

@@ -74,7 +74,7 @@ impl Agent {
     /// What is done with its events.
     #[must_use]
     pub fn mode(&self) -> Option<&'static str> {
-        Some(match self.source()?.as_ring().map(RingReader::mode) {
+        Some(match self.source()?.as_ring().map(|ring| ring.mode) {
             None => "read",
             Some(Mode::Drain) => "drain",
             Some(Mode::Locked | Mode::Observe(_)) => "observe",
@@ -103,7 +103,7 @@ impl Agent {
     /// The owner of its file.
     #[must_use]
     pub fn user(&self) -> Option<String> {
-        let uid = self.source()?.uid();
+        let uid = self.source()?.file.facts.uid;
         let name = self.facts.any().and_then(|facts| facts.get("user"));
         Some(name.map_or_else(|| uid.to_string(), str::to_owned))
     }
@@ -112,19 +112,19 @@ impl Agent {
     #[must_use]
     pub fn wire_version(&self) -> Option<u32> {
         let source = self.source()?;
-        Some(source.as_ring().map_or(SCHEMA, RingReader::version))
+        Some(source.as_ring().map_or(SCHEMA, |reader| reader.version()))
     }
 
     /// Slots of its ring.
     #[must_use]
     pub fn capacity(&self) -> Option<u64> {
-        Some(self.ring()?.capacity())
+        Some(self.ring()?.ring.capacity())
     }
 
     /// Events that waited in its ring at the last look.
     #[must_use]
     pub fn pending(&self) -> Option<u64> {
-        Some(self.ring()?.pending())
+        Some(self.ring()?.pending)
     }
 
     /// Events that it dropped; `None` where its version does not tell.
@@ -133,7 +133,7 @@ impl Agent {
         let dropped = self.total(EventType::EventsDropped);
         // The version is in both halves.
         let of_commit = || Some(self.entry.commit?.ring.versions >> 32);
-        let version = self.ring().map(|ring| ring.version().into());
+        let version = self.ring().map(|reader| reader.version().into());
         let tells = version.or_else(of_commit) >= Some(TELLS_DROPS) || self.has_stores();
         (tells || dropped > 0).then_some(dropped)
     }

@@ -7,9 +7,11 @@ use crate::event::Events;
 use crate::log;
 use crate::producer::life::Life;
 use crate::ring::commit::{Commit, Fate, Identity, Sight};
+use crate::ring::protocol::Consumer;
 use crate::ring::{BATCH, Ring, sparse};
 use crate::state::ledger::Ledger;
 use crate::totals::window;
+use crate::totals::windows::Windows;
 use std::io;
 use std::time::Instant;
 
@@ -56,11 +58,9 @@ impl RingReader {
         if let Some(taken) = self.find_waiting(file, ledger)? {
             return Ok(taken);
         }
-        let mut events = ledger.room();
-        let taken = self.read(&mut events, ledger.is_for_answer())?;
-        let is_aged = self.is_aged(self.pending, file, ledger);
-        let cuts = self.gaps.of(&self.commit);
-        ledger.apply(events, &self.commit, self.pending, cuts, is_aged);
+        let mut events = std::mem::take(&mut ledger.books.room);
+        let taken = self.read(&mut events, ledger.books.for_answer)?;
+        self.apply(events, self.pending, self.pending, file, ledger);
         ledger.commit(self.commit);
         if self.release(file, ledger)? {
             self.released(ledger);
@@ -105,14 +105,16 @@ impl RingReader {
         // more have come; but for an answer, which has all, if it would be seen that the ring was set up anew.
         let end = self.commit.upto + limit;
         let is_cut = limit > 1 && self.ring.between(0, end) == 0;
-        let batch = self.ring.take(limit - u64::from(is_cut), events)?;
+        let batch = self
+            .ring
+            .read(|ring| ring.take(limit - u64::from(is_cut), events))??;
         if batch.from != self.commit.upto {
             return Err(RingFault::Restarted);
         }
         // A restart in the midst of the copy may have left positions that fit, but not the slots that were copied first.
         let after = self.identity()?;
         let is_same = ring.settled && after.changed == ring.changed;
-        if !is_same && self.ring.print(batch.from, batch.upto)? != batch.print {
+        if !is_same && self.ring.read(|ring| ring.print(batch.from, batch.upto))? != batch.print {
             return Err(RingFault::Restarted);
         }
         self.commit = Commit::of(&batch, ring, false);
@@ -122,6 +124,42 @@ impl RingReader {
             true => Taken::AllButOne,
             false => Taken::Some,
         })
+    }
+
+    /// Adds the events of the batch that was read to the totals in memory. `waits` is how many of them waited to be read, and
+    /// `pending` how many the ring is to have held when it was looked at.
+    fn apply(
+        &mut self,
+        events: Events,
+        waits: u64,
+        pending: u64,
+        file: &TrackedFile,
+        ledger: &mut Ledger,
+    ) {
+        let (now, is_aged) = (ledger.now, self.is_aged(waits, file, ledger));
+        let Ledger {
+            entry,
+            windows,
+            books,
+            ..
+        } = ledger;
+        let mut of_any_age = is_aged.then(|| Windows::new(now.instant));
+        let windows = of_any_age.as_mut().unwrap_or(windows);
+        let before = entry.commit.map(|commit| commit.ring.id);
+        if before != Some(self.commit.ring.id) {
+            // Of another ring of the agent's.
+            entry.account.cut();
+        }
+        let cuts = self.gaps.of(&self.commit);
+        let account = &mut entry.account;
+        account.count(&events, cuts, &books.bounds, now.seconds, windows);
+        entry.add_look(pending, self.commit.ring.capacity);
+        // Also where it was away: the process that writes it had started by then.
+        (entry.last_event, entry.last_seen) = (now.stamp, now.stamp);
+        // Not kept: at the next start it is added up from the entries.
+        books.host.add(events.totals());
+        books.counted += events.list().len() as u64;
+        books.room = events;
     }
 
     /// Gives the slots of the batch that was counted back to the producer. `false`: it was found out what became of them, and
@@ -157,11 +195,36 @@ impl RingReader {
         }
     }
 
-    /// Finds out why `read_pos` is not where it was left, and goes on from there.
+    /// Finds out what became of the batch that was counted last, and goes on from there. In a ring that may not be written to now
+    /// nothing is released: from here on the slots of the batch are another process's to give back.
     fn settle(&mut self, file: &mut TrackedFile, ledger: &mut Ledger) -> Result<(), RingFault> {
-        let (fate, identity, read_pos) = self.fate()?;
-        let upto = self.commit.upto;
+        let (read_pos, write_pos) = self.ring.positions()?;
+        let identity = self.identity()?;
+        let fate = self.ring.read(|ring| {
+            self.commit.judge(&Sight {
+                identity: &identity,
+                read_pos,
+                write_pos,
+                ring,
+            })
+        })?;
+        let (upto, writes) = (self.commit.upto, self.mode == Mode::Drain);
         match fate {
+            Fate::Passed(missed) => {
+                ledger.entry.add_foreign_reads(missed);
+                let commit = begin(&self.ring, None, identity, self.mode)?;
+                self.go_on_from(commit, ledger);
+            }
+            Fate::NewRing => self.renew(None, identity, file, ledger)?,
+            Fate::NewRingReleased if writes => {
+                // If it fails, the producer has put it there itself.
+                let _ = self.ring.release(upto, 0)?;
+                self.renew(None, identity, file, ledger)?;
+            }
+            // Its events begin at 0; `read_pos` is where the swap has put it.
+            Fate::NewRingReleased => self.renew(Some(0), identity, file, ledger)?,
+            // A reader of what was counted here takes nothing away.
+            _ if !writes => {}
             Fate::Done => self.released(ledger),
             // Where that fails, the position has moved again, and the next drain looks anew.
             Fate::Release | Fate::Overtaken(_) => {
@@ -176,31 +239,12 @@ impl RingReader {
                     self.released(ledger);
                 }
             }
-            Fate::Passed(missed) => {
-                ledger.entry.add_foreign_reads(missed);
-                self.begin(identity, ledger)?;
-            }
-            Fate::NewRing => self.renew(identity, file, ledger)?,
-            Fate::NewRingReleased => {
-                // If it fails, the producer has put it there itself.
-                let _ = self.ring.release(upto, 0)?;
-                self.renew(identity, file, ledger)?;
-            }
+        }
+        if !writes {
+            self.commit.observed = true;
+            ledger.commit(self.commit);
         }
         Ok(())
-    }
-
-    /// What became of the batch that was counted last, which ring it is by now, and where its `read_pos` is.
-    fn fate(&self) -> Result<(Fate, Identity, u64), RingFault> {
-        let (read_pos, write_pos) = self.ring.positions()?;
-        let identity = self.identity()?;
-        let fate = self.commit.judge(Sight {
-            identity: &identity,
-            read_pos,
-            write_pos,
-            ring: &self.ring,
-        });
-        Ok((fate, identity, read_pos))
     }
 
     /// It may be another ring with the same first events, which are lost then.
@@ -212,38 +256,13 @@ impl RingReader {
         tracing::warn!(
             "{path}: its first {len} events are taken for those that were counted before; if its agent was restarted meanwhile, they are lost"
         );
-        ledger.doubts();
+        ledger.books.doubtful += 1;
     }
 
     /// The slots of the last batch are the producer's again.
     fn released(&mut self, ledger: &mut Ledger) {
         self.commit.released = true;
         ledger.released(self.commit.ring.id);
-    }
-
-    /// Finds out what became of a batch that was counted while the ring was drained here, now that it may not be written to: none
-    /// of it is counted once more, and from here on its slots are another's to give back.
-    fn settle_unwritten(
-        &mut self,
-        file: &mut TrackedFile,
-        ledger: &mut Ledger,
-    ) -> Result<(), RingFault> {
-        let (fate, identity, _) = self.fate()?;
-        match fate {
-            // Whoever reads what was counted here takes nothing away.
-            Fate::Done | Fate::Release | Fate::Overtaken(_) => {}
-            Fate::Passed(missed) => {
-                ledger.entry.add_foreign_reads(missed);
-                self.begin(identity, ledger)?;
-            }
-            Fate::NewRing => self.renew(identity, file, ledger)?,
-            // Its events begin at 0; `read_pos` is where the swap has put it.
-            Fate::NewRingReleased => self.renew_at(0, identity, file, ledger)?,
-        }
-        self.commit.observed = true;
-        ledger.entry.commit = Some(self.commit);
-        ledger.keep();
-        Ok(())
     }
 
     /// Counts what a ring holds that another process drains.
@@ -254,41 +273,45 @@ impl RingReader {
     ) -> Result<bool, RingFault> {
         self.more = false;
         if !self.commit.observed {
-            self.settle_unwritten(file, ledger)?;
+            self.settle(file, ledger)?;
         }
         let (read_pos, write_pos) = self.ring.positions()?;
         self.pending = self.ring.between(read_pos, write_pos);
         if write_pos == self.commit.upto {
             // As long as it stands so, its agent loses what comes.
             if self.is_full_again(ledger) && file.presence.life(true) != Life::Exited {
-                ledger.look(self.pending, self.ring.capacity());
+                let capacity = self.ring.capacity();
+                ledger.entry.add_look(self.pending, capacity);
+                ledger.keep();
             }
             return Ok(false);
         }
         let ring = self.identity()?;
         // Where the one that drains it is ahead of it, the producer has gone round: in a new ring nobody can be.
         let is_behind = write_pos < read_pos;
-        if !is_behind && self.commit.is_of_another(&self.ring, &ring, write_pos) {
+        let commit = &self.commit;
+        let is_other = |now: Consumer<_>| commit.is_of_another(&now, &ring, write_pos);
+        if !is_behind && self.ring.read(is_other)? {
             // That is no proof where the same bytes come again and again. What lies before `write_pos` was written since in
             // either case, and is counted; from `read_pos` on it may have been already.
-            self.renew_at(0, ring, file, ledger)?;
+            self.renew(Some(0), ring, file, ledger)?;
         }
         let from = self.commit.upto;
         let new = self.ring.between(from, write_pos);
         self.check_allocated(new)?;
         let limit = new.min(BATCH);
         self.more = new > limit;
-        let mut events = ledger.room();
-        let batch = self.ring.follow(from, limit, &mut events)?;
+        let mut events = std::mem::take(&mut ledger.books.room);
+        let batch = self
+            .ring
+            .read(|ring| ring.follow(from, limit, &mut events))??;
         self.commit = Commit::of(&batch, ring, true);
         let is_full = self.pending + 1 == self.ring.capacity();
         let pending = match is_full && !self.is_full_again(ledger) {
             true => 0,
             false => self.pending,
         };
-        let is_aged = self.is_aged(new, file, ledger);
-        let cuts = self.gaps.of(&self.commit);
-        ledger.apply(events, &self.commit, pending, cuts, is_aged);
+        self.apply(events, new, pending, file, ledger);
         ledger.commit(self.commit);
         if is_full {
             self.gaps.add(write_pos);
@@ -302,7 +325,7 @@ impl RingReader {
         let len = self.ring.between(self.commit.from, self.commit.upto);
         let aged = self.aged.get_or_insert_with(|| {
             let made = u64::try_from(file.facts.changed.0).unwrap_or(0);
-            match ledger.seconds().saturating_sub(made) > window::LENGTH.as_secs() {
+            match ledger.now.seconds.saturating_sub(made) > window::LENGTH.as_secs() {
                 true => waits,
                 false => 0,
             }
@@ -314,7 +337,7 @@ impl RingReader {
 
     /// Whether it is full and is to be counted so: once, however many batches it takes to follow, and again as long as it stays so.
     fn is_full_again(&mut self, ledger: &Ledger) -> bool {
-        let now = ledger.now();
+        let now = ledger.now.instant;
         let is_full = self.pending + 1 == self.ring.capacity();
         let is_due = |full: Instant| now.saturating_duration_since(full) >= FULL_AGAIN;
         let counts = is_full && self.full.is_none_or(is_due);
@@ -326,46 +349,31 @@ impl RingReader {
         counts
     }
 
-    /// The producer was started anew.
+    /// The producer was started anew: its events begin at a position, or where `read_pos` is.
     pub(super) fn renew(
         &mut self,
+        pos: Option<u64>,
         ring: Identity,
         file: &mut TrackedFile,
         ledger: &mut Ledger,
     ) -> Result<(), RingFault> {
-        let (read_pos, _) = self.ring.positions()?;
-        self.renew_at(read_pos, ring, file, ledger)
-    }
-
-    fn renew_at(
-        &mut self,
-        pos: u64,
-        ring: Identity,
-        file: &mut TrackedFile,
-        ledger: &mut Ledger,
-    ) -> Result<(), RingFault> {
+        let commit = begin(&self.ring, pos, ring, self.mode)?;
         ledger.entry.add_reset();
         ledger.add_start();
         file.presence.renewed();
-        self.begin_at(pos, ring, ledger)
-    }
-
-    /// Goes on from where `read_pos` is, with nothing counted yet.
-    fn begin(&mut self, ring: Identity, ledger: &mut Ledger) -> Result<(), RingFault> {
-        let (read_pos, _) = self.ring.positions()?;
-        self.begin_at(read_pos, ring, ledger)
-    }
-
-    fn begin_at(&mut self, pos: u64, ring: Identity, ledger: &mut Ledger) -> Result<(), RingFault> {
-        self.commit = begin_at(pos, &self.ring, ring, self.mode)?;
-        self.gaps.clear();
-        ledger.entry.commit = Some(self.commit);
-        ledger.keep();
+        self.go_on_from(commit, ledger);
         Ok(())
     }
 
+    /// Goes on from a commit of which nothing was counted yet.
+    fn go_on_from(&mut self, commit: Commit, ledger: &mut Ledger) {
+        self.commit = commit;
+        self.gaps.clear();
+        ledger.commit(commit);
+    }
+
     fn check_allocated(&self, pending: u64) -> Result<(), RingFault> {
-        match sparse::has_room_for(self.ring.file(), self.ring.layout(), pending) {
+        match sparse::has_room_for(self.ring.file(), self.ring.shape.layout, pending) {
             true => Ok(()),
             false => Err(RingFault::Sparse),
         }
@@ -379,10 +387,28 @@ impl RingReader {
     }
 }
 
-/// The commit of a ring of which nothing was counted yet: an empty batch where `read_pos` is.
-pub(super) fn begin(ring: &Ring, identity: Identity, mode: Mode) -> Result<Commit, RingFault> {
+/// The commit of a ring of which nothing was counted yet: an empty batch at a position, or where `read_pos` is.
+pub(super) fn begin(
+    ring: &Ring,
+    pos: Option<u64>,
+    identity: Identity,
+    mode: Mode,
+) -> Result<Commit, RingFault> {
     let (read_pos, _) = ring.positions()?;
-    begin_at(read_pos, ring, identity, mode)
+    let pos = pos.unwrap_or(read_pos);
+    let ahead = ring.read(|ring| ring.ahead())??;
+    let last = pos.wrapping_sub(1) & (ring.capacity() - 1);
+    Ok(Commit {
+        write_pos: ahead.write_pos,
+        next: ahead.next,
+        beyond: ahead.beyond,
+        ring: identity,
+        from: pos,
+        upto: pos,
+        print: ring.read(|ring| ring.print(last, pos))?,
+        observed: mode != Mode::Drain,
+        released: true,
+    })
 }
 
 /// Whether a ring was full when the last batch that is known of it was copied, or, where its slots were not given back, is full
@@ -395,22 +421,6 @@ pub(super) fn was_full(ring: &Ring, commit: &Commit) -> bool {
         && commit.from != commit.upto
         && (ring.between(commit.from, commit.write_pos) == most
             || ring.between(commit.from, write_pos) == most)
-}
-
-fn begin_at(pos: u64, ring: &Ring, identity: Identity, mode: Mode) -> Result<Commit, RingFault> {
-    let ahead = ring.look_ahead()?;
-    let last = pos.wrapping_sub(1) & (ring.capacity() - 1);
-    Ok(Commit {
-        write_pos: ahead.write_pos,
-        next: ahead.next,
-        beyond: ahead.beyond,
-        ring: identity,
-        from: pos,
-        upto: pos,
-        print: ring.print(last, pos)?,
-        observed: mode != Mode::Drain,
-        released: true,
-    })
 }
 
 #[cfg(test)]
