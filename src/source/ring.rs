@@ -2,10 +2,10 @@
 
 use super::TrackedFile;
 use crate::error::{Refusal, RingFault};
+use crate::ring::Ring;
 use crate::ring::candidate::{Access, Candidate};
 use crate::ring::commit::{Commit, Identity};
 use crate::ring::gaps::Gaps;
-use crate::ring::{BATCH, Ring};
 use crate::shm::{self, Rest};
 use crate::state::ledger::Ledger;
 use nix::errno::Errno;
@@ -13,7 +13,9 @@ use std::fs::File;
 use std::io;
 use std::time::{Duration, Instant};
 
-pub mod counting;
+mod counting;
+mod following;
+mod recovery;
 
 /// How often a ring that another process drains is tried for its lock.
 const TRY: Duration = Duration::from_secs(1);
@@ -101,10 +103,10 @@ impl RingReader {
         };
         let commit = match before {
             Some(before) if before.ring.is_same_file(&identity) => *before,
-            _ => counting::begin(&ring, None, identity, mode).map_err(|_| Refusal::Replaced)?,
+            _ => recovery::begin(&ring, None, identity, mode).map_err(|_| Refusal::Replaced)?,
         };
         let mut gaps = Gaps::default();
-        if counting::was_full(&ring, &commit) {
+        if recovery::was_full(&ring, &commit) {
             // Nobody has kept where.
             gaps.add(ring.between(1, commit.from));
         }
@@ -131,23 +133,6 @@ impl RingReader {
         self.ring.shape.layout.version().unsigned_abs()
     }
 
-    /// Counts the events that wait. Returns true if there were any, or a change that took their place.
-    pub(super) fn drain(
-        &mut self,
-        file: &mut TrackedFile,
-        ledger: &mut Ledger,
-    ) -> Result<bool, RingFault> {
-        let now = ledger.now.instant;
-        if self.wants_lock && now.duration_since(self.last_try) >= TRY {
-            self.last_try = now;
-            (self.mode, self.wants_lock) = lock(self.ring.file());
-        }
-        match self.mode {
-            Mode::Drain => self.consume(file, ledger),
-            Mode::Locked | Mode::Observe(_) => self.follow(file, ledger),
-        }
-    }
-
     /// True if its producer may have been started anew without a sign in the ring. Of one that begins elsewhere the positions tell.
     pub(super) fn may_have_started(&self) -> bool {
         self.commit.upto == 0 && self.is_drained() == Ok(true)
@@ -161,20 +146,6 @@ impl RingReader {
     ) -> Result<(), RingFault> {
         let ring = self.identity()?;
         self.renew(None, ring, file, ledger)
-    }
-
-    pub(super) fn drain_out(
-        &mut self,
-        file: &mut TrackedFile,
-        ledger: &mut Ledger,
-    ) -> Result<bool, RingFault> {
-        // Nobody adds to it, so that this comes to an end.
-        for _ in 0..=self.ring.capacity() / BATCH + 1 {
-            if !self.consume(file, ledger)? {
-                break;
-            }
-        }
-        self.is_drained()
     }
 
     pub(super) fn is_drained(&self) -> Result<bool, RingFault> {

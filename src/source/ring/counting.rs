@@ -1,19 +1,15 @@
 //! How the events of a ring are counted: each once, whatever its producer, other readers and kills of this process do meanwhile.
 
 use super::super::TrackedFile;
-use super::{FULL_AGAIN, Mode, RingReader};
+use super::{Mode, RingReader, TRY, lock};
 use crate::error::RingFault;
 use crate::event::Events;
-use crate::log;
-use crate::producer::life::Life;
-use crate::ring::commit::{Commit, Fate, Identity, Sight};
-use crate::ring::protocol::Consumer;
-use crate::ring::{BATCH, Ring, sparse};
+use crate::ring::commit::{Commit, Identity};
+use crate::ring::{BATCH, sparse};
 use crate::state::ledger::Ledger;
 use crate::totals::window;
 use crate::totals::windows::Windows;
 use std::io;
-use std::time::Instant;
 
 /// What a batch has taken of what waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,12 +22,39 @@ enum Taken {
 }
 
 impl RingReader {
-    /// Whether there were events, or a change that took their place.
-    pub(super) fn consume(
+    /// Counts the events that wait. Returns true if there were any, or a change that took their place.
+    pub(in crate::source) fn drain(
         &mut self,
         file: &mut TrackedFile,
         ledger: &mut Ledger,
     ) -> Result<bool, RingFault> {
+        let now = ledger.now.instant;
+        if self.wants_lock && now.duration_since(self.last_try) >= TRY {
+            self.last_try = now;
+            (self.mode, self.wants_lock) = lock(self.ring.file());
+        }
+        match self.mode {
+            Mode::Drain => self.consume(file, ledger),
+            Mode::Locked | Mode::Observe(_) => self.follow(file, ledger),
+        }
+    }
+
+    pub(in crate::source) fn drain_out(
+        &mut self,
+        file: &mut TrackedFile,
+        ledger: &mut Ledger,
+    ) -> Result<bool, RingFault> {
+        // Nobody adds to it, so that this comes to an end.
+        for _ in 0..=self.ring.capacity() / BATCH + 1 {
+            if !self.consume(file, ledger)? {
+                break;
+            }
+        }
+        self.is_drained()
+    }
+
+    /// Whether there were events, or a change that took their place.
+    fn consume(&mut self, file: &mut TrackedFile, ledger: &mut Ledger) -> Result<bool, RingFault> {
         let taken = self.consume_batch(file, ledger)?;
         if taken == Taken::AllButOne {
             // Once: whoever may write to the ring can put its end anywhere, again and again.
@@ -128,7 +151,7 @@ impl RingReader {
 
     /// Adds the events of the batch that was read to the totals in memory. `waits` is how many of them waited to be read, and
     /// `pending` how many the ring is to have held when it was looked at.
-    fn apply(
+    pub(super) fn apply(
         &mut self,
         events: Events,
         waits: u64,
@@ -195,128 +218,10 @@ impl RingReader {
         }
     }
 
-    /// Finds out what became of the batch that was counted last, and goes on from there. In a ring that may not be written to now
-    /// nothing is released: from here on the slots of the batch are another process's to give back.
-    fn settle(&mut self, file: &mut TrackedFile, ledger: &mut Ledger) -> Result<(), RingFault> {
-        let (read_pos, write_pos) = self.ring.positions()?;
-        let identity = self.identity()?;
-        let fate = self.ring.read(|ring| {
-            self.commit.judge(&Sight {
-                identity: &identity,
-                read_pos,
-                write_pos,
-                ring,
-            })
-        })?;
-        let (upto, writes) = (self.commit.upto, self.mode == Mode::Drain);
-        match fate {
-            Fate::Passed(missed) => {
-                ledger.entry.add_foreign_reads(missed);
-                let commit = begin(&self.ring, None, identity, self.mode)?;
-                self.go_on_from(commit, ledger);
-            }
-            Fate::NewRing => self.renew(None, identity, file, ledger)?,
-            Fate::NewRingReleased if writes => {
-                // If it fails, the producer has put it there itself.
-                let _ = self.ring.release(upto, 0)?;
-                self.renew(None, identity, file, ledger)?;
-            }
-            // Its events begin at 0; `read_pos` is where the swap has put it.
-            Fate::NewRingReleased => self.renew(Some(0), identity, file, ledger)?,
-            // A reader of what was counted here takes nothing away.
-            _ if !writes => {}
-            Fate::Done => self.released(ledger),
-            // Where that fails, the position has moved again, and the next drain looks anew.
-            Fate::Release | Fate::Overtaken(_) => {
-                if fate == Fate::Release && self.commit.is_doubtful(&identity) {
-                    self.note_doubt(file, ledger);
-                }
-                if self.ring.release(read_pos, upto)?.is_ok() {
-                    if let Fate::Overtaken(taken) = fate {
-                        ledger.entry.add_foreign_reads(taken);
-                        ledger.keep();
-                    }
-                    self.released(ledger);
-                }
-            }
-        }
-        if !writes {
-            self.commit.observed = true;
-            ledger.commit(self.commit);
-        }
-        Ok(())
-    }
-
-    /// It may be another ring with the same first events, which are lost then.
-    fn note_doubt(&self, file: &TrackedFile, ledger: &mut Ledger) {
-        let (path, len) = (
-            log::shown(&file.path),
-            self.ring.between(0, self.commit.upto),
-        );
-        tracing::warn!(
-            "{path}: its first {len} events are taken for those that were counted before; if its agent was restarted meanwhile, they are lost"
-        );
-        ledger.books.doubtful += 1;
-    }
-
     /// The slots of the last batch are the producer's again.
-    fn released(&mut self, ledger: &mut Ledger) {
+    pub(super) fn released(&mut self, ledger: &mut Ledger) {
         self.commit.released = true;
         ledger.released(self.commit.ring.id);
-    }
-
-    /// Counts what a ring holds that another process drains.
-    pub(super) fn follow(
-        &mut self,
-        file: &mut TrackedFile,
-        ledger: &mut Ledger,
-    ) -> Result<bool, RingFault> {
-        self.more = false;
-        if !self.commit.observed {
-            self.settle(file, ledger)?;
-        }
-        let (read_pos, write_pos) = self.ring.positions()?;
-        self.pending = self.ring.between(read_pos, write_pos);
-        if write_pos == self.commit.upto {
-            // As long as it stands so, its agent loses what comes.
-            if self.is_full_again(ledger) && file.presence.life(true) != Life::Exited {
-                let capacity = self.ring.capacity();
-                ledger.entry.add_look(self.pending, capacity);
-                ledger.keep();
-            }
-            return Ok(false);
-        }
-        let ring = self.identity()?;
-        // Where the one that drains it is ahead of it, the producer has gone round: in a new ring nobody can be.
-        let is_behind = write_pos < read_pos;
-        let commit = &self.commit;
-        let is_other = |now: Consumer<_>| commit.is_of_another(&now, &ring, write_pos);
-        if !is_behind && self.ring.read(is_other)? {
-            // That is no proof where the same bytes come again and again. What lies before `write_pos` was written since in
-            // either case, and is counted; from `read_pos` on it may have been already.
-            self.renew(Some(0), ring, file, ledger)?;
-        }
-        let from = self.commit.upto;
-        let new = self.ring.between(from, write_pos);
-        self.check_allocated(new)?;
-        let limit = new.min(BATCH);
-        self.more = new > limit;
-        let mut events = std::mem::take(&mut ledger.books.room);
-        let batch = self
-            .ring
-            .read(|ring| ring.follow(from, limit, &mut events))??;
-        self.commit = Commit::of(&batch, ring, true);
-        let is_full = self.pending + 1 == self.ring.capacity();
-        let pending = match is_full && !self.is_full_again(ledger) {
-            true => 0,
-            false => self.pending,
-        };
-        self.apply(events, new, pending, file, ledger);
-        ledger.commit(self.commit);
-        if is_full {
-            self.gaps.add(write_pos);
-        }
-        Ok(true)
     }
 
     /// Whether the batch has events that waited when the ring was found, of a file that was made, or started anew, before those
@@ -335,44 +240,7 @@ impl RingReader {
         is_aged
     }
 
-    /// Whether it is full and is to be counted so: once, however many batches it takes to follow, and again as long as it stays so.
-    fn is_full_again(&mut self, ledger: &Ledger) -> bool {
-        let now = ledger.now.instant;
-        let is_full = self.pending + 1 == self.ring.capacity();
-        let is_due = |full: Instant| now.saturating_duration_since(full) >= FULL_AGAIN;
-        let counts = is_full && self.full.is_none_or(is_due);
-        if counts {
-            self.full = Some(now);
-        } else if !is_full {
-            self.full = None;
-        }
-        counts
-    }
-
-    /// The producer was started anew: its events begin at a position, or where `read_pos` is.
-    pub(super) fn renew(
-        &mut self,
-        pos: Option<u64>,
-        ring: Identity,
-        file: &mut TrackedFile,
-        ledger: &mut Ledger,
-    ) -> Result<(), RingFault> {
-        let commit = begin(&self.ring, pos, ring, self.mode)?;
-        ledger.entry.add_reset();
-        ledger.add_start();
-        file.presence.renewed();
-        self.go_on_from(commit, ledger);
-        Ok(())
-    }
-
-    /// Goes on from a commit of which nothing was counted yet.
-    fn go_on_from(&mut self, commit: Commit, ledger: &mut Ledger) {
-        self.commit = commit;
-        self.gaps.clear();
-        ledger.commit(commit);
-    }
-
-    fn check_allocated(&self, pending: u64) -> Result<(), RingFault> {
+    pub(super) fn check_allocated(&self, pending: u64) -> Result<(), RingFault> {
         match sparse::has_room_for(self.ring.file(), self.ring.shape.layout, pending) {
             true => Ok(()),
             false => Err(RingFault::Sparse),
@@ -384,76 +252,5 @@ impl RingReader {
             io::ErrorKind::InvalidData => RingFault::Reformatted,
             _ => RingFault::Unseen,
         })
-    }
-}
-
-/// The commit of a ring of which nothing was counted yet: an empty batch at a position, or where `read_pos` is.
-pub(super) fn begin(
-    ring: &Ring,
-    pos: Option<u64>,
-    identity: Identity,
-    mode: Mode,
-) -> Result<Commit, RingFault> {
-    let (read_pos, _) = ring.positions()?;
-    let pos = pos.unwrap_or(read_pos);
-    let ahead = ring.read(|ring| ring.ahead())??;
-    let last = pos.wrapping_sub(1) & (ring.capacity() - 1);
-    Ok(Commit {
-        write_pos: ahead.write_pos,
-        next: ahead.next,
-        beyond: ahead.beyond,
-        ring: identity,
-        from: pos,
-        upto: pos,
-        print: ring.read(|ring| ring.print(last, pos))?,
-        observed: mode != Mode::Drain,
-        released: true,
-    })
-}
-
-/// Whether a ring was full when the last batch that is known of it was copied, or, where its slots were not given back, is full
-/// now: from the slot before the batch on, where the producer had to stop, events are missing.
-pub(super) fn was_full(ring: &Ring, commit: &Commit) -> bool {
-    let most = ring.capacity() - 1;
-    let stands = ring.positions().ok().filter(|_| commit.is_in_flight());
-    let write_pos = stands.map_or(commit.write_pos, |(_, write_pos)| write_pos);
-    !commit.observed
-        && commit.from != commit.upto
-        && (ring.between(commit.from, commit.write_pos) == most
-            || ring.between(commit.from, write_pos) == most)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ring::commit::tests::Table;
-
-    #[test]
-    fn full_ring_is_seen_from_its_last_batch() {
-        // 15 of 16 slots.
-        let mut full = Table::new(4, 3);
-        assert!(was_full(&full.ring, &full.commit));
-        full.commit.released = true;
-        assert!(was_full(&full.ring, &full.commit));
-        full.commit.observed = true;
-        assert!(!was_full(&full.ring, &full.commit), "another drains it");
-        let none = Commit {
-            from: 4,
-            upto: 4,
-            write_pos: 3,
-            ..Table::new(4, 3).commit
-        };
-        assert!(!was_full(&full.ring, &none), "nothing was counted");
-    }
-
-    #[test]
-    fn ring_that_filled_up_before_the_release_was_full() {
-        let mut table = Table::new(4, 10);
-        table.moves_on(2);
-        assert!(!was_full(&table.ring, &table.commit));
-        table.moves_on(3);
-        assert!(was_full(&table.ring, &table.commit));
-        table.commit.released = true;
-        assert!(!was_full(&table.ring, &table.commit));
     }
 }
