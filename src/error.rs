@@ -203,6 +203,16 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// The refusal of a file that cannot be `what`; one that holds something else by now was replaced.
+    pub fn io(what: &'static str) -> impl Fn(std::io::Error) -> Self {
+        move |err| {
+            err.raw_os_error().map_or(Refusal::Replaced, |errno| {
+                let errno = Errno::from_raw(errno);
+                Refusal::Io { what, errno }
+            })
+        }
+    }
+
     /// Whether the file is, or may be, a NIXL ring or store: the refusal then matters to an operator. The rest are the unrelated
     /// files that a shared directory holds.
     #[must_use]

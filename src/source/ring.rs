@@ -8,9 +8,7 @@ use crate::ring::commit::{Commit, Identity};
 use crate::ring::gaps::Gaps;
 use crate::shm::{self, Rest};
 use crate::state::ledger::Ledger;
-use nix::errno::Errno;
 use std::fs::File;
-use std::io;
 use std::time::{Duration, Instant};
 
 mod counting;
@@ -41,10 +39,8 @@ pub struct RingReader {
     aged: Option<u64>,
     /// Where events may be missing.
     gaps: Gaps,
-    /// True if the lock is to be tried again: another process has it, or a lock for reading is in the way.
-    wants_lock: bool,
-    /// When the lock was tried last.
-    last_try: Instant,
+    /// When the lock is tried again: another process has it, or a lock for reading is in the way.
+    next_try: Option<Instant>,
 }
 
 /// What is done with a ring's events.
@@ -58,16 +54,16 @@ pub enum Mode {
     Observe(Access),
 }
 
-/// Locks the file of a ring. Returns what is done with its events, and true if the lock is to be tried again: a ring that another
+/// Locks the file of a ring. Returns what is done with its events, and when the lock is to be tried again: a ring that another
 /// process has locked for writing is followed. While another user's lock for reading is in the way, no process has the lock, and
 /// the ring is drained.
-fn lock(file: &File) -> (Mode, bool) {
+fn lock(file: &File, now: Instant) -> (Mode, Option<Instant>) {
     match shm::lock(file) {
         // Where there are no locks, a second daemon cannot be recognised.
-        Ok(true) | Err(_) => (Mode::Drain, false),
+        Ok(true) | Err(_) => (Mode::Drain, None),
         Ok(false) => match shm::is_locked(file) {
-            Ok(true) => (Mode::Locked, true),
-            _ => (Mode::Drain, true),
+            Ok(true) => (Mode::Locked, Some(now + TRY)),
+            _ => (Mode::Drain, Some(now + TRY)),
         },
     }
 }
@@ -87,19 +83,11 @@ impl RingReader {
             ..
         } = candidate;
         let look = access != Access::Write;
-        let io = |what| {
-            move |err: io::Error| {
-                err.raw_os_error().map_or(Refusal::Replaced, |errno| {
-                    let errno = Errno::from_raw(errno);
-                    Refusal::Io { what, errno }
-                })
-            }
-        };
-        let ring = Ring::map(file, &header, layout, look).map_err(io("mapped"))?;
-        let identity = Identity::of(&ring).map_err(io("looked at"))?;
-        let (mode, wants_lock) = match access {
-            Access::Write => lock(ring.file()),
-            access => (Mode::Observe(access), false),
+        let ring = Ring::map(file, &header, layout, look).map_err(Refusal::io("mapped"))?;
+        let identity = Identity::of(&ring).map_err(Refusal::io("looked at"))?;
+        let (mode, next_try) = match access {
+            Access::Write => lock(ring.file(), now),
+            access => (Mode::Observe(access), None),
         };
         let commit = match before {
             Some(before) if before.ring.is_same_file(&identity) => *before,
@@ -119,8 +107,7 @@ impl RingReader {
             full: None,
             aged: None,
             gaps,
-            wants_lock,
-            last_try: now,
+            next_try,
         })
     }
 
@@ -155,15 +142,14 @@ impl RingReader {
 
     /// As [`super::Source::quiet_until`]; `next` is when it is asked who has the file.
     pub(super) fn quiet_until(&self, next: Instant) -> Option<Instant> {
-        let counted = self.full.map_or(next, |full| next.min(full + FULL_AGAIN));
-        match self.mode {
-            Mode::Drain => (self.commit.released && self.pending == 0).then_some(next),
-            Mode::Locked => self
-                .commit
-                .observed
-                .then(|| counted.min(self.last_try + TRY)),
-            Mode::Observe(_) => self.commit.observed.then_some(counted),
+        if self.mode == Mode::Drain {
+            return (self.commit.released && self.pending == 0).then_some(next);
         }
+        let counted = self.full.map(|full| full + FULL_AGAIN);
+        let others = [counted, self.next_try].into_iter().flatten();
+        self.commit
+            .observed
+            .then(|| others.fold(next, Instant::min))
     }
 
     pub(super) fn rest(&self) -> Option<Rest> {

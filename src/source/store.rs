@@ -11,9 +11,7 @@ use crate::store::format::{self, Head, WORDS};
 use crate::store::window::StoreWindow;
 use crate::store::{Candidate, Description, Seen, StoreId};
 use crate::totals::values::{News, Values};
-use nix::errno::Errno;
 use std::fs::File;
-use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -51,16 +49,8 @@ impl StoreReader {
             facts,
             description,
         } = candidate;
-        let io = |what| {
-            move |err: io::Error| {
-                err.raw_os_error().map_or(Refusal::Replaced, |errno| {
-                    let errno = Errno::from_raw(errno);
-                    Refusal::Io { what, errno }
-                })
-            }
-        };
-        let mapping = Mapping::read_only(&descriptor, WORDS).map_err(io("mapped"))?;
-        let born = file::born(&descriptor.metadata().map_err(io("looked at"))?);
+        let mapping = Mapping::read_only(&descriptor, WORDS).map_err(Refusal::io("mapped"))?;
+        let born = file::born(&descriptor.metadata().map_err(Refusal::io("looked at"))?);
         let head = mapping
             .look(&descriptor, Head::of)
             .map_err(|_| Refusal::Replaced)?;

@@ -1,7 +1,7 @@
 //! How the events of a ring are counted: each once, whatever its producer, other readers and kills of this process do meanwhile.
 
 use super::super::TrackedFile;
-use super::{Mode, RingReader, TRY, lock};
+use super::{Mode, RingReader, lock};
 use crate::error::RingFault;
 use crate::event::Events;
 use crate::ring::commit::{Commit, Identity};
@@ -29,9 +29,8 @@ impl RingReader {
         ledger: &mut Ledger,
     ) -> Result<bool, RingFault> {
         let now = ledger.now.instant;
-        if self.wants_lock && now.duration_since(self.last_try) >= TRY {
-            self.last_try = now;
-            (self.mode, self.wants_lock) = lock(self.ring.file());
+        if self.next_try.is_some_and(|next| now >= next) {
+            (self.mode, self.next_try) = lock(self.ring.file(), now);
         }
         match self.mode {
             Mode::Drain => self.consume(file, ledger),
