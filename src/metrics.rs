@@ -341,6 +341,7 @@ mod tests {
             );
             assert!(
                 help.ends_with('.')
+                    && help.lines().count() <= 6
                     && help
                         .lines()
                         .all(|line| line.len() <= 80 && !line.starts_with(['@', '#'])),

@@ -39,11 +39,11 @@ pub(super) const ROWS: &[Metric] = &[
         "0 unknown, 1 live, 2 idle, 3 exited",
         "\
 0 unknown  whether a process writes cannot be found out, and no event came for
-           retain; the agent is withdrawn after another retain
+           retain; the agent leaves the instance domain after another retain
 1 live     a process has the ring open, or the store open for writing
 2 idle     as live, without an event for idle_after (60 seconds). An agent
            without work looks like one whose transfers hang.
-3 exited   no process has the file open, or only readers; withdrawn after retain",
+3 exited   no process has the file open, or only a reader; leaves after retain.",
     ),
     of_agent(
         (16, 1),
