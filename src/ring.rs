@@ -39,7 +39,7 @@ pub struct Ring {
 
 impl Ring {
     /// Maps a ring file of the given layout, from a header that passed [`Header::check`]. `file` is open for writing, unless
-    /// it is only to be looked at, which [`Ring::follow`] does.
+    /// the ring is only read.
     ///
     /// # Errors
     /// What mmap(2) says; EINVAL for a ring that does not fit this machine's address space.
