@@ -3,20 +3,16 @@
 //! Nothing rotates the log of a running PMDA, and strangers can cause lines, so that their number is limited, and the length of
 //! them all.
 
-use budget::{Budget, Fate, Line};
+use budget::Budget;
 use std::cell::{Cell, RefCell};
-use std::fmt;
+use std::fmt::{Debug, Write as _};
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use tracing::{Event, Level, Subscriber, level_filters::LevelFilter};
-use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
-use tracing_subscriber::fmt::{self as lines, FmtContext, time::ChronoLocal, time::FormatTime};
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::registry::{LookupSpan, Registry};
-use tracing_subscriber::reload::{self, Handle};
-use tracing_subscriber::util::SubscriberInitExt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::{Interest, Subscriber};
+use tracing::{Event, Level, Metadata};
 
 mod budget;
 
@@ -52,12 +48,6 @@ impl Drop for About {
     }
 }
 
-/// Lines that were not written since the start.
-#[must_use]
-pub fn left_out() -> u64 {
-    BUDGET.with_borrow(Budget::left_out)
-}
-
 /// A path as it stands in a line: quoted, with what could break the line escaped, and its midst left out if it is long.
 #[must_use]
 pub fn shown(path: &Path) -> String {
@@ -77,45 +67,25 @@ pub fn shown(path: &Path) -> String {
     )
 }
 
-/// What is logged: `DEBUG` is everything, and without limit.
-static FILTER: OnceLock<Handle<LevelFilter, Registry>> = OnceLock::new();
+/// True if everything is logged, and without limit.
+static DEBUG: AtomicBool = AtomicBool::new(false);
 
 /// True if everything is logged.
 #[must_use]
 pub fn is_debug() -> bool {
-    FILTER.get().and_then(Handle::clone_current) == Some(LevelFilter::DEBUG)
+    DEBUG.load(Relaxed)
 }
 
 /// Logs everything from now on, and without limit, or no longer does so.
 pub fn set_debug(debug: bool) {
-    if let Some(filter) = FILTER.get() {
-        // It fails only after the log has ended.
-        let _ = filter.reload(level(debug));
-    }
-}
-
-fn level(debug: bool) -> LevelFilter {
-    match debug {
-        true => LevelFilter::DEBUG,
-        false => LevelFilter::INFO,
-    }
+    DEBUG.store(debug, Relaxed);
 }
 
 /// Sets the log up. With `debug` everything is logged, and without limit, until [`set_debug`] says otherwise.
 pub fn start(debug: bool) {
-    let (filter, handle) = reload::Layer::new(level(debug));
-    let _ = FILTER.set(handle);
-    let lines = lines::layer()
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        // What cannot be logged is lost: the default is to say so on the standard error that cannot be written to, and to
-        // end the process over that.
-        .log_internal_errors(false)
-        .event_format(PcpFormat);
-    tracing_subscriber::registry()
-        .with(filter)
-        .with(lines)
-        .init();
+    set_debug(debug);
+    // It fails only where there is a log already.
+    let _ = tracing::subscriber::set_global_default(PcpLog);
     std::panic::set_hook(Box::new(|panic| {
         // Each is guarded, and may come again with the same file.
         let count = PANICS.fetch_add(1, Relaxed);
@@ -130,68 +100,73 @@ pub fn start(debug: bool) {
     }));
 }
 
-/// PCP's format, with limits.
-#[derive(Debug)]
-struct PcpFormat;
+/// The log in PCP's format, with limits.
+struct PcpLog;
 
-impl PcpFormat {
-    fn prefix(writer: &mut Writer, severity: &str) -> fmt::Result {
-        writer.write_char('[')?;
-        ChronoLocal::new("%a %b %e %H:%M:%S".into()).format_time(writer)?;
-        write!(writer, "] pmdanixl({}) {severity}: ", std::process::id())
+impl Subscriber for PcpLog {
+    fn register_callsite(&self, _: &'static Metadata) -> Interest {
+        Interest::sometimes()
     }
-}
 
-impl<S, N> FormatEvent<S, N> for PcpFormat
-where
-    S: Subscriber + for<'a> LookupSpan<'a>,
-    N: for<'a> FormatFields<'a> + 'static,
-{
-    fn format_event(
-        &self,
-        context: &FmtContext<S, N>,
-        mut writer: Writer,
-        event: &Event,
-    ) -> fmt::Result {
-        let severity = match *event.metadata().level() {
+    fn enabled(&self, metadata: &Metadata) -> bool {
+        *metadata.level() <= Level::INFO || is_debug()
+    }
+
+    fn event(&self, event: &Event) {
+        let (now, level) = (chrono::Local::now(), *event.metadata().level());
+        let (about, minute) = (ABOUT.get(), now.timestamp() / 60);
+        let (is_written, note) = match is_debug() {
+            true => (true, None),
+            false => BUDGET.with_borrow_mut(|budget| budget.judge(about, level, minute)),
+        };
+        let mut message = Message::default();
+        if is_written {
+            event.record(&mut message);
+        }
+        let severity = match level {
             Level::ERROR => "Error",
             Level::WARN => "Warning",
             Level::INFO => "Info",
             _ => "Debug",
         };
-        let line = Line {
-            level: *event.metadata().level(),
-            about: ABOUT.get(),
-            minute: chrono::Utc::now().timestamp() / 60,
-        };
-        let fate = match is_debug() {
-            true => Fate::Written,
-            false => BUDGET.with_borrow_mut(|budget| budget.judge(&line)),
-        };
-        let note = match fate {
-            Fate::LeftOut => return Ok(()),
-            Fate::Written => None,
-            Fate::Last(note) => Some(note),
-            Fate::Full => {
-                Self::prefix(&mut writer, "Warning")?;
-                return writeln!(
-                    writer,
-                    "lines are left out: this log is {} MiB long, or half of that is about files; run Install to begin another",
-                    budget::MAX_BYTES >> 20
-                );
-            }
-        };
+        let (time, pid) = (now.format("%a %b %e %H:%M:%S"), std::process::id());
         let mut text = String::new();
-        let mut lines = Writer::new(&mut text);
-        Self::prefix(&mut lines, severity)?;
-        context.format_fields(lines.by_ref(), event)?;
-        writeln!(lines)?;
-        if let Some(note) = note {
-            Self::prefix(&mut lines, severity)?;
-            writeln!(lines, "{note}")?;
+        for line in message.0.into_iter().chain(note) {
+            let _ = writeln!(text, "[{time}] pmdanixl({pid}) {severity}: {line}");
         }
-        BUDGET.with_borrow_mut(|budget| budget.add(&line, text.len()));
-        writer.write_str(&text)
+        BUDGET.with_borrow_mut(|budget| budget.add(about, text.len()));
+        // What cannot be logged is lost.
+        let _ = std::io::stderr().write_all(text.as_bytes());
+    }
+
+    // There are no spans.
+    fn new_span(&self, _: &Attributes) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// The text of a line, in which nothing moves a cursor or ends the line.
+#[derive(Default)]
+struct Message(Option<String>);
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() == "message" {
+            let text = format!("{value:?}");
+            let escaped = |char: char| match char.is_control() {
+                true => char.escape_default().to_string(),
+                false => char.into(),
+            };
+            self.0 = Some(text.chars().map(escaped).collect());
+        }
     }
 }
 

@@ -1,7 +1,6 @@
 //! What the agent says of itself: the `nixl.control` metrics.
 
 use crate::agents::counts::{AgentCounts, Effort};
-use crate::log;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use nix::unistd::{SysconfVar, sysconf};
@@ -61,8 +60,7 @@ impl Control {
         let effort = &self.effort;
         format!(
             "since the start: {} events in {} drains, which took {} ms ({} were cut off); scans of directories took {} ms \
-             ({} were cut off); {} scans of /proc took {} ms; {} files attached, {} agents and {} rejected files remembered, \
-             {} log lines left out",
+             ({} were cut off); {} scans of /proc took {} ms; {} files attached, {} agents and {} rejected files remembered",
             effort.events,
             self.drains,
             milliseconds(self.drain_time),
@@ -74,7 +72,6 @@ impl Control {
             effort.rings,
             effort.known,
             effort.remembered,
-            log::left_out(),
         )
     }
 }
