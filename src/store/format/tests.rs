@@ -1,0 +1,178 @@
+use super::*;
+use std::sync::atomic::AtomicU64;
+
+/// A store of an agent, with bounds, as NIXL makes it.
+pub(crate) fn store(agent: &str, rank: &str, bounds: &[f64]) -> Vec<u8> {
+    let mut bytes = vec![0; LEN];
+    let mut put =
+        |at: usize, word: u64| bytes[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
+    put(MAGIC_AT, MAGIC);
+    put(SCHEMA_AND_SLOTS, (21 << 32) | 1);
+    put(PID, 4242);
+    put(UPDATED, 5);
+    put(INSTANCE, 3);
+    put(BOUND_COUNT, bounds.len() as u64);
+    for (at, bound) in bounds.iter().enumerate() {
+        put(BOUNDS + at, bound.to_bits());
+    }
+    for at in COUNTERS..WORDS {
+        put(at, at as u64);
+    }
+    for (at, text) in [(AGENT, agent), (HOST, "node-1"), (RANK, rank)] {
+        bytes[8 * at..8 * at + text.len()].copy_from_slice(text.as_bytes());
+    }
+    bytes
+}
+
+fn parse(bytes: &[u8]) -> Result<Description, Refusal> {
+    Description::parse(bytes.try_into().expect("a whole store"))
+}
+
+#[test]
+fn a_store_says_who_its_agent_is() {
+    let said = parse(&store("worker 0", "7", &[0.5, 10.0])).expect("a store");
+    let expected = Description {
+        agent: "worker 0".into(),
+        pid: 4242,
+        instance: 3,
+        host: "node-1".into(),
+        rank: "7".into(),
+        ranges: Ranges::new(&[0.5, 10.0]).expect("good"),
+    };
+    assert_eq!(said, expected);
+    let longest = "x".repeat(255);
+    assert_eq!(
+        parse(&store(&longest, "", &[1.0])).expect("a store").agent,
+        *longest
+    );
+}
+
+#[test]
+fn values_are_where_nixl_has_them() {
+    let bytes = store("a", "", &[1.0]);
+    let words: Vec<AtomicU64> = bytes
+        .chunks_exact(8)
+        .map(|word| AtomicU64::new(u64::from_le_bytes(word.try_into().expect("a word"))))
+        .collect();
+    let values = read_values(&words);
+    // Offsets of the format, in bytes: 752, 920 and 1088, where each word holds its place.
+    assert_eq!(
+        (values.updated, values.counters[0], values.counters[20]),
+        (5, 94, 114)
+    );
+    assert_eq!((values.last[0], values.last[20]), (115, 135));
+    let [xfer_time, post_time] = values.histograms;
+    assert_eq!(
+        (xfer_time[0], xfer_time[32]),
+        (136 + 6 * 33, 136 + 6 * 33 + 32)
+    );
+    assert_eq!(post_time[0], 136 + 7 * 33);
+    let head = Head::of(&words);
+    words[UPDATED].store(6, Relaxed);
+    words[COUNTERS].store(6, Relaxed);
+    assert_eq!(Head::of(&words), head);
+    words[INSTANCE].store(6, Relaxed);
+    assert_ne!(Head::of(&words), head);
+}
+
+#[test]
+fn what_nixl_would_not_have_written_is_refused_with_its_numbers() {
+    let good = store("a", "", &[1.0, 2.0]);
+    let spoilt = |at: usize, byte: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = byte;
+        parse(&bytes).expect_err("spoilt").to_string()
+    };
+    assert!(
+        spoilt(0, b'X').contains("0x3153504d4c584958"),
+        "{}",
+        spoilt(0, b'X')
+    );
+    assert!(spoilt(8, 2).contains("schema 2"));
+    assert!(spoilt(12, 37).contains("37 slots"));
+    assert!(spoilt(40, 33).contains("33"));
+    assert!(spoilt(40, 0).contains("bounds"));
+    assert!(spoilt(48, 0).contains("agent name"));
+    let endless = |from: usize, len: usize| {
+        let mut bytes = good.clone();
+        bytes[from..from + len].fill(b'x');
+        parse(&bytes).expect_err("endless").to_string()
+    };
+    assert!(endless(48, 256).contains("agent name"));
+    assert!(endless(304, 128).contains("host name"));
+    assert!(endless(432, 64).contains("local rank"));
+    for bounds in [
+        [2.0, 1.0],
+        [1.0, f64::NAN],
+        [1.0, f64::INFINITY],
+        [-1.0, 1.0],
+    ] {
+        assert!(parse(&store("a", "", &bounds)).is_err(), "{bounds:?}");
+    }
+}
+
+#[test]
+fn owner_lock_is_an_empty_file_of_that_name() {
+    for (name, size, expected) in [
+        ("nixl-owner.127.0.0.1:19090.lock", 0, true),
+        ("nixl-owner.[::1]:9090.lock", 0, true),
+        ("nixl-owner.127.0.0.1:19090.lock", 168, false),
+        ("nixl-owner.lock2", 0, false),
+        ("nixl.1.2.3.mmap", 0, false),
+        ("owner.1.lock", 0, false),
+    ] {
+        assert_eq!(is_owner_lock(OsStr::new(name), size), expected, "{name}");
+    }
+}
+
+#[test]
+fn only_finished_stores_are_called_so() {
+    let is = |name: &str| is_store_name(OsStr::new(name));
+    assert!(is("nixl.4242.1795272511722547987.0.mmap") && is("nixl.1.2.3.mmap"));
+    for name in [
+        "nixl.4242.1795272511722547987.0.mmap.staging",
+        "nixl-owner.127.0.0.1:19090.lock",
+        "nixl.4242.17.mmap",
+        "nixl.x.17.0.mmap",
+        "nixl..17.0.mmap",
+        "nixl.123456789012345678901.17.0.mmap",
+        "nixl.1.2.3.4.mmap",
+        "Nixl.1.2.3.mmap",
+        "",
+    ] {
+        assert!(!is(name), "{name}");
+    }
+}
+
+#[test]
+fn it_is_told_which_bound_is_wrong() {
+    let wrong = |bounds: &[f64]| {
+        let refusal = parse(&store("a", "0", bounds)).expect_err("no store");
+        refusal.to_string()
+    };
+    for (bounds, expected) in [
+        (&[][..], "the store has 0 histogram bounds, not 1 to 32; "),
+        (
+            &[10.0, 5.0, 20.0],
+            "5 as bound 2 of 3, which has to be a number above 10; ",
+        ),
+        (
+            &[1.0, 1.0],
+            "1 as bound 2 of 2, which has to be a number above 1; ",
+        ),
+        (&[1.0, f64::NAN], "NaN as bound 2 of 2, "),
+        (
+            &[f64::INFINITY],
+            "inf as bound 1 of 1, which has to be a number not below 0; ",
+        ),
+        (&[-0.0], "-0 as bound 1 of 1, "),
+    ] {
+        let said = wrong(bounds);
+        assert!(said.contains(expected), "{said}");
+        assert!(said.ends_with("remove it, its agent makes another at its next start"));
+    }
+    let mut many = store("a", "0", &[1.0]);
+    many[8 * BOUND_COUNT] = 33;
+    let said = parse(&many).expect_err("no store").to_string();
+    assert!(said.contains("33 histogram bounds, not 1 to 32"), "{said}");
+}
