@@ -1,7 +1,8 @@
 //! Percentiles of the values of the last minute, for live views; what is to be kept or added up is in [`crate::totals::histogram`].
 //!
-//! Time is cut into parts of 10 s. A window holds the current part and the six before it, so that it covers the last 60 s
-//! and as much of the current part as has passed: a value stays for at least 60 s and leaves before 70 s have passed.
+//! Time is cut into parts of 10 s, see [`crate::totals::windows`]. A window holds the current part and the six before it, so that it
+//! covers the last 60 s and as much of the current part as has passed: a value stays for at least 60 s and leaves before 70 s have
+//! passed.
 //! Parts only go by time, so that whoever fetches, and however often, changes nothing for anybody else.
 //!
 //! Each part counts values by their steps on [`crate::totals::scale`], and has counters only for the range of steps that it has met.
@@ -13,10 +14,10 @@ mod part;
 
 use crate::totals::scale::{Rank, Scaled};
 use part::{BUCKETS, Part, middle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Length of one part.
-const PART: Duration = Duration::from_secs(10);
+pub const PART: Duration = Duration::from_secs(10);
 /// Whole parts that count beside the current one.
 const WHOLE_PARTS: usize = 6;
 /// For so long a value stays at least.
@@ -28,11 +29,8 @@ const _: () = assert!(LENGTH.as_secs() == PART.as_secs() * WHOLE_PARTS as u64);
 /// Memory: 4 bytes per bucket between the smallest and the largest value, for each of seven parts and for the sum of the
 /// whole ones. Values within a factor of 8, which is what an agent with transfers of one kind has, take less than 2 KiB in all.
 /// The worst that an agent can do is values of 0 and of more than 2^40 in each part: 8 x 593 counters, less than 20 KiB.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Window {
-    start: Instant,
-    /// How many parts had ended when time was last advanced.
-    ended: u64,
     current: Part,
     whole: [Part; WHOLE_PARTS],
     /// Which of the whole ones leaves next.
@@ -42,51 +40,26 @@ pub struct Window {
 }
 
 impl Window {
-    /// A window without values.
-    #[must_use]
-    pub fn new(now: Instant) -> Self {
-        Self {
-            start: now,
-            ended: 0,
-            current: Part::default(),
-            whole: Default::default(),
-            oldest: 0,
-            sum: Part::default(),
-        }
-    }
-
-    /// Counts a value at the time that was last told.
+    /// Counts a value in the current part.
     #[inline]
     pub fn record(&mut self, value: impl Into<Scaled>) {
         self.current.record(value.into());
     }
 
-    /// Tells the time: before values are recorded and before percentiles are asked for. Costs a comparison while no part ends,
-    /// and allocates nothing while the values of one part are like those of the others.
-    pub fn advance(&mut self, now: Instant) {
-        let passed = now.saturating_duration_since(self.start).as_secs();
-        let ended = passed / PART.as_secs();
-        if ended <= self.ended {
-            return;
-        }
+    /// Ends so many parts: before values are recorded and before percentiles are asked for. Allocates nothing while the values of one
+    /// part are like those of the others.
+    pub fn advance(&mut self, parts: u64) {
         // After seven, nothing is left that could leave.
-        for _ in 0..(ended - self.ended).min(WHOLE_PARTS as u64 + 1) {
+        for _ in 0..parts.min(WHOLE_PARTS as u64 + 1) {
             let last = &mut self.whole[self.oldest];
             std::mem::swap(last, &mut self.current);
             self.current.clear(last.counts().len());
             self.oldest = (self.oldest + 1) % WHOLE_PARTS;
         }
-        self.ended = ended;
         self.sum.clear(self.sum.counts().len());
         for part in &self.whole {
             self.sum.add_part(part);
         }
-    }
-
-    /// When the current part ends: until then [`Window::advance`] does nothing.
-    #[must_use]
-    pub fn part_ends(&self) -> Instant {
-        self.start + Duration::from_secs(PART.as_secs() * (self.ended + 1))
     }
 
     /// A percentile of the values, interpolated as [`Rank`] does, with an error of at most 1/32; none without values. Values above
@@ -131,7 +104,9 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::totals::windows::Windows;
     use proptest::prelude::*;
+    use std::time::Instant;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -164,26 +139,35 @@ mod tests {
     #[test]
     fn no_values_have_no_percentile() {
         let start = Instant::now();
-        let mut window = Window::new(start);
-        assert_eq!((window.percentile(50), window.max()), (None, None));
-        window.record(0);
-        assert_eq!((window.percentile(50), window.max()), (Some(0.0), Some(0)));
-        window.advance(start + 1000 * SECOND);
-        assert_eq!((window.percentile(50), window.max()), (None, None));
-        assert_eq!(window.count(), 0);
+        let mut windows = Windows::new(start);
+        assert_eq!(
+            (windows.xfer_time.percentile(50), windows.xfer_time.max()),
+            (None, None)
+        );
+        windows.xfer_time.record(0);
+        assert_eq!(
+            (windows.xfer_time.percentile(50), windows.xfer_time.max()),
+            (Some(0.0), Some(0))
+        );
+        windows.advance(start + 1000 * SECOND);
+        assert_eq!(
+            (windows.xfer_time.percentile(50), windows.xfer_time.max()),
+            (None, None)
+        );
+        assert_eq!(windows.xfer_time.count(), 0);
     }
 
     #[test]
     fn a_value_stays_for_60_seconds_and_leaves_within_70() {
         for at in 0..20 {
             let start = Instant::now();
-            let mut window = Window::new(start);
-            window.advance(start + at * SECOND);
-            window.record(1000);
+            let mut windows = Windows::new(start);
+            windows.advance(start + at * SECOND);
+            windows.xfer_time.record(1000);
             for age in 0..=75 {
-                window.advance(start + (at + age) * SECOND);
-                let is_there = window.max() == Some(1000);
-                assert_eq!(is_there, window.percentile(99).is_some());
+                windows.advance(start + (at + age) * SECOND);
+                let is_there = windows.xfer_time.max() == Some(1000);
+                assert_eq!(is_there, windows.xfer_time.percentile(99).is_some());
                 assert!(is_there || age > 60, "recorded at {at}, gone after {age}");
                 assert!(!is_there || age < 70, "recorded at {at}, there after {age}");
             }
@@ -191,75 +175,79 @@ mod tests {
     }
 
     #[test]
-    fn time_that_does_not_pass_changes_nothing() {
-        let start = Instant::now();
-        let mut window = Window::new(start + 100 * SECOND);
-        window.record(7);
-        window.advance(start);
-        assert_eq!(window.part_ends(), start + 110 * SECOND);
-        window.advance(start + 109 * SECOND);
-        assert_eq!((window.count(), window.max()), (1, Some(7)));
-        window.advance(start + 110 * SECOND);
-        assert_eq!(window.part_ends(), start + 120 * SECOND);
-    }
-
-    #[test]
     fn values_of_three_octaves_take_less_than_2_kib() {
         let start = Instant::now();
-        let mut window = Window::new(start);
+        let mut windows = Windows::new(start);
         for second in 0..200 {
-            window.advance(start + second * SECOND);
+            windows.advance(start + second * SECOND);
             // Not in order, so that the range grows both ways.
-            (0..1000_u64).for_each(|number| window.record(900 + number * 379 % 1000 * 6301 / 1000));
+            (0..1000_u64).for_each(|number| {
+                windows
+                    .xfer_time
+                    .record(900 + number * 379 % 1000 * 6301 / 1000)
+            });
         }
-        assert_eq!((window.max(), window.count()), (Some(7194), 70_000));
-        assert!(bytes(&window) < 2048, "{} bytes", bytes(&window));
+        assert_eq!(
+            (windows.xfer_time.max(), windows.xfer_time.count()),
+            (Some(7194), 70_000)
+        );
+        assert!(
+            bytes(&windows.xfer_time) < 2048,
+            "{} bytes",
+            bytes(&windows.xfer_time)
+        );
     }
 
     #[test]
     fn the_worst_values_take_less_than_20_kib() {
         let start = Instant::now();
-        let mut window = Window::new(start);
+        let mut windows = Windows::new(start);
         for second in 0..200 {
-            window.advance(start + second * SECOND);
+            windows.advance(start + second * SECOND);
             for value in [1 << 20, u64::MAX, 0] {
-                window.record(value);
+                windows.xfer_time.record(value);
             }
         }
         let worst = 8 * BUCKETS * 4 + size_of::<Window>();
-        assert_eq!(bytes(&window), worst, "which the next line is about");
+        assert_eq!(
+            bytes(&windows.xfer_time),
+            worst,
+            "which the next line is about"
+        );
         assert!(worst < 20 * 1024, "{worst} bytes");
     }
 
     #[test]
     fn one_slow_transfer_does_not_keep_its_memory() {
         let start = Instant::now();
-        let mut window = Window::new(start);
-        let values = |window: &mut Window, from: u32| {
+        let mut windows = Windows::new(start);
+        let values = |windows: &mut Windows, from: u32| {
             for second in from..from + 100 {
-                window.advance(start + second * SECOND);
-                (0..100).for_each(|value| window.record(100 + value));
+                windows.advance(start + second * SECOND);
+                (0..100).for_each(|value| windows.xfer_time.record(100 + value));
             }
-            bytes(window)
+            bytes(&windows.xfer_time)
         };
-        let before = values(&mut window, 0);
-        window.record(1 << 39);
-        assert!(bytes(&window) > before + 1024);
-        assert_eq!(values(&mut window, 100), before);
+        let before = values(&mut windows, 0);
+        windows.xfer_time.record(1 << 39);
+        assert!(bytes(&windows.xfer_time) > before + 1024);
+        assert_eq!(values(&mut windows, 100), before);
     }
 
     #[test]
     fn a_steady_state_allocates_nothing() {
         let start = Instant::now();
-        let mut window = Window::new(start);
+        let mut windows = Windows::new(start);
         let mut places = Vec::new();
         for part in 0..80 {
-            window.advance(start + part * PART);
+            windows.advance(start + part * PART);
             for number in 0..100 {
-                window.record(1000 + number * u64::from(part % 5 + 1));
+                windows
+                    .xfer_time
+                    .record(1000 + number * u64::from(part % 5 + 1));
             }
             if part >= 40 {
-                let mut now: Vec<_> = allocated(&window)
+                let mut now: Vec<_> = allocated(&windows.xfer_time)
                     .map(|counts| (counts.as_ptr(), counts.capacity()))
                     .collect();
                 now.sort_unstable();
@@ -280,23 +268,23 @@ mod tests {
         #[test]
         fn percentiles_are_those_of_the_values_in_the_window(values in values()) {
             let start = Instant::now();
-            let mut window = Window::new(start);
+            let mut windows = Windows::new(start);
             let mut now = 0;
             let mut recorded: Vec<(u64, u64)> = Vec::new();
             for (value, wait) in values {
                 now += wait;
-                window.advance(start + Duration::from_secs(now));
-                window.record(value);
+                windows.advance(start + Duration::from_secs(now));
+                windows.xfer_time.record(value);
                 recorded.push((now, value));
                 recorded.retain(|&(at, _)| now / 10 - at / 10 <= 6);
                 let mut held: Vec<u64> = recorded.iter().map(|&(_, value)| value).collect();
                 for percent in [0, 10, 50, 90, 99, 100] {
-                    let told = window.percentile(percent as u64).expect("there is one");
+                    let told = windows.xfer_time.percentile(percent as u64).expect("there is one");
                     let exact = exact(&mut held, percent).expect("there is one");
                     prop_assert!(is_close(told, exact), "{told} for {exact} of {held:?}");
                 }
-                prop_assert_eq!(window.max(), held.last().copied());
-                prop_assert_eq!(window.count(), held.len() as u64);
+                prop_assert_eq!(windows.xfer_time.max(), held.last().copied());
+                prop_assert_eq!(windows.xfer_time.count(), held.len() as u64);
             }
         }
     }

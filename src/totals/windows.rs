@@ -1,12 +1,12 @@
 //! How an agent's transfers of the last minute are distributed.
 
-use crate::totals::window::Window;
-use std::time::Instant;
+use crate::totals::window::{PART, Window};
+use std::time::{Duration, Instant};
 
 /// Of times in microseconds, and of bandwidths in bytes per second.
 #[derive(Debug)]
 pub struct Windows {
-    /// When a part of them ends, of all at the same time.
+    /// When the current part of each of them ends.
     part_ends: Instant,
     /// From start to completion.
     pub xfer_time: Window,
@@ -20,25 +20,25 @@ impl Windows {
     /// Without transfers.
     #[must_use]
     pub fn new(now: Instant) -> Self {
-        let xfer_time = Window::new(now);
         Self {
-            part_ends: xfer_time.part_ends(),
-            xfer_time,
-            post_time: Window::new(now),
-            bandwidth: Window::new(now),
+            part_ends: now + PART,
+            xfer_time: Window::default(),
+            post_time: Window::default(),
+            bandwidth: Window::default(),
         }
     }
 
-    /// Time has passed: what is too old leaves.
+    /// Time has passed: what is too old leaves. Costs a comparison while no part ends.
     pub fn advance(&mut self, now: Instant) {
         // They are not in the processor's cache when nothing happens.
         if now < self.part_ends {
             return;
         }
-        self.xfer_time.advance(now);
-        self.post_time.advance(now);
-        self.bandwidth.advance(now);
-        self.part_ends = self.xfer_time.part_ends();
+        let ended = (now - self.part_ends).as_secs() / PART.as_secs() + 1;
+        self.part_ends += Duration::from_secs(PART.as_secs() * ended);
+        self.xfer_time.advance(ended);
+        self.post_time.advance(ended);
+        self.bandwidth.advance(ended);
     }
 }
 
@@ -46,6 +46,20 @@ impl Windows {
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    #[test]
+    fn time_that_does_not_pass_changes_nothing() {
+        let start = Instant::now();
+        let mut windows = Windows::new(start + 10 * PART);
+        windows.xfer_time.record(7);
+        windows.advance(start);
+        assert_eq!(windows.part_ends, start + 11 * PART);
+        windows.advance(start + 11 * PART - Duration::from_nanos(1));
+        let window = &windows.xfer_time;
+        assert_eq!((window.count(), window.max()), (1, Some(7)));
+        windows.advance(start + 11 * PART);
+        assert_eq!(windows.part_ends, start + 12 * PART);
+    }
 
     #[test]
     fn all_three_advance_together_and_for_ever() {
