@@ -5,7 +5,6 @@ use std::fs::File;
 
 pub mod format;
 mod seen;
-pub mod window;
 pub use format::{Description, LEN, SCHEMA, check_schema, is_owner_lock, is_store_name};
 pub use seen::{Seen, StoreId};
 

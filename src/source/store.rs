@@ -8,9 +8,9 @@ use crate::event::Totals;
 use crate::shm::{LeaseKind, Mapping, Rest};
 use crate::state::ledger::Ledger;
 use crate::store::format::{self, Head, WORDS};
-use crate::store::window::StoreWindow;
 use crate::store::{Candidate, Description, Seen, StoreId};
 use crate::totals::values::{News, Values};
+use crate::totals::windows::Windows;
 use std::fs::File;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -30,11 +30,9 @@ pub struct StoreReader {
     head: Head,
     /// Who its agent is.
     pub description: Description,
-    /// Its histograms of the last minute; `None`: it was not read yet.
-    window: Option<StoreWindow>,
     /// When a look has last found something new.
     moved: Instant,
-    /// What it said then of the time of its last change.
+    /// What it said at the last look of the time of its last change; `None`: it was not read yet.
     updated: Option<u64>,
 }
 
@@ -65,7 +63,6 @@ impl StoreReader {
             descriptor,
             head,
             description,
-            window: None,
             moved: now,
             updated: None,
         })
@@ -115,24 +112,17 @@ impl StoreReader {
     /// As [`StoreReader::values`].
     pub fn look(&mut self, ledger: &mut Ledger) -> Result<bool, RingFault> {
         let (now, values) = (ledger.now.instant, self.values()?);
-        let histograms = values.histograms;
-        match &mut self.window {
-            Some(window) => window.advance(&histograms, now),
-            None => {
-                let ranges = self.description.ranges.count();
-                self.window = Some(StoreWindow::new(&histograms, ranges, now));
-            }
-        }
-        self.updated = Some(values.updated);
-        let is_new = self.count(values, ledger);
+        let is_aged = self.updated.replace(values.updated).is_none();
+        let is_new = self.count(values, is_aged, ledger);
         if is_new {
             self.moved = now;
         }
         Ok(is_new)
     }
 
-    /// Takes values for good, as events of a ring are applied and committed. Returns true if they are others than before.
-    fn count(&self, values: Values, ledger: &mut Ledger) -> bool {
+    /// Takes values for good, as events of a ring are applied and committed. What `is_aged` may be older than the last minute. Returns
+    /// true if they are others than before.
+    fn count(&self, values: Values, is_aged: bool, ledger: &mut Ledger) -> bool {
         let (entry, now) = (&mut *ledger.entry, ledger.now);
         let seen = entry.store.take().filter(|seen| seen.id == self.id);
         let seen = seen.unwrap_or_else(|| Seen::nothing(self.id));
@@ -147,6 +137,14 @@ impl StoreReader {
         let news = news.unwrap_or(News::NONE);
         let seconds = (!is_first).then_some(now.seconds);
         let ranges = &self.description.ranges;
+        if entry.account.ranges() != ranges {
+            *ledger.windows = Windows::new(now.instant);
+        }
+        if !is_aged {
+            let [xfer_time, post_time] = &news.histograms;
+            ledger.windows.xfer_time.record_ranges(xfer_time);
+            ledger.windows.post_time.record_ranges(post_time);
+        }
         entry.account.absorb(&news, &values, ranges, seconds);
         ledger.books.host.add(&Totals::from_store(&news.counters));
         if !is_first || is_new {
@@ -169,13 +167,6 @@ impl StoreReader {
 
     pub(super) fn rest(&self) -> Option<Rest> {
         Rest::new(&self.mapping, self.head.with_time(self.updated?))
-    }
-
-    /// A percentile of its transfers' times in the last minute, microseconds; of the times to post where `post`.
-    #[must_use]
-    pub fn percentile(&self, post: bool, percent: u64) -> Option<f64> {
-        let window = self.window.as_ref()?;
-        window.percentile(usize::from(post), &self.description.ranges, percent)
     }
 }
 

@@ -12,6 +12,7 @@
 
 mod part;
 
+use crate::totals::ranges::Ranges;
 use crate::totals::scale::{Rank, Scaled};
 use part::{BUCKETS, Part, middle};
 use std::time::Duration;
@@ -62,22 +63,47 @@ impl Window {
         }
     }
 
+    /// Counts so many transfers of a store in each of its ranges.
+    pub fn record_ranges(&mut self, counts: &[u64]) {
+        for (range, &count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+            self.current.add_many(range, count);
+        }
+    }
+
     /// A percentile of the values, interpolated as [`Rank`] does, with an error of at most 1/32; none without values. Values above
     /// 2^42 count as 2^42.
     #[must_use]
     pub fn percentile(&self, percent: u64) -> Option<f64> {
-        let rank = Rank::new(self.count(), percent)?;
         let max = self.max()? as f64;
-        let (mut upto, mut lower) = (0, None);
+        self.interpolate(percent, |bucket, _| middle(bucket).min(max))
+    }
+
+    /// A percentile of the transfers of a store that has these ranges, interpolated as [`Rank`] does; none without transfers. A
+    /// store has no single values: those of a range are taken for evenly spread within it, and those above the last bound for
+    /// that bound.
+    #[must_use]
+    pub fn percentile_within(&self, ranges: &Ranges, percent: u64) -> Option<f64> {
+        self.interpolate(percent, |range, share| {
+            let (lower, upper) = ranges.around(range);
+            upper.map_or(lower, |upper| lower + (upper - lower) * share)
+        })
+    }
+
+    /// A percentile, where `value` says which value lies in a bucket behind a share of the bucket's values.
+    #[allow(clippy::cast_precision_loss, reason = "counts of a minute")]
+    fn interpolate(&self, percent: u64, value: impl Fn(usize, f64) -> f64) -> Option<f64> {
+        let rank = Rank::new(self.count(), percent)?;
+        let (mut below, mut lower) = (0, None);
         for bucket in self.first_met()..BUCKETS {
-            upto += u64::from(self.sum.get(bucket)) + u64::from(self.current.get(bucket));
-            if upto > rank.lower {
-                let value = middle(bucket).min(max);
-                let lower = *lower.get_or_insert(value);
-                if upto > rank.upper {
-                    return Some(rank.between(lower, value));
+            let count = u64::from(self.sum.get(bucket)) + u64::from(self.current.get(bucket));
+            let at = |index: u64| value(bucket, ((index - below) as f64 + 0.5) / count as f64);
+            if rank.lower < below + count {
+                let lower = *lower.get_or_insert_with(|| at(rank.lower));
+                if rank.upper < below + count {
+                    return Some(rank.between(lower, at(rank.upper)));
                 }
             }
+            below += count;
         }
         None
     }
@@ -155,6 +181,39 @@ mod tests {
             (None, None)
         );
         assert_eq!(windows.xfer_time.count(), 0);
+    }
+
+    #[test]
+    fn percentile_within_ranges_spreads_their_values_evenly() {
+        let ranges = Ranges::new(&[10.0, 20.0, 40.0]).expect("good");
+        let mut window = Window::default();
+        assert_eq!(window.percentile_within(&ranges, 50), None);
+        window.record_ranges(&[0, 10, 10, 0]);
+        let told = [0, 50, 90, 100].map(|percent| window.percentile_within(&ranges, percent));
+        // numpy.percentile([10.5, 11.5, ... 19.5, 21, 23, ... 39], percent)
+        let near = |(told, exact): (&Option<f64>, f64)| {
+            told.is_some_and(|told| (told - exact).abs() < 1e-9)
+        };
+        let exact = [10.5, 20.25, 35.2, 39.0];
+        assert!(told.iter().zip(exact).all(near), "{told:?}");
+        window.record_ranges(&[0, 0, 0, 20]);
+        assert_eq!(window.percentile_within(&ranges, 50), Some(39.5));
+        assert_eq!(
+            window.percentile_within(&ranges, 52),
+            Some(40.0),
+            "no less than that"
+        );
+    }
+
+    #[test]
+    fn counts_of_any_size_have_percentiles() {
+        let ranges = Ranges::new(&[10.0, 20.0]).expect("good");
+        let mut window = Window::default();
+        for part in 0..2 {
+            (0..2).for_each(|_| window.record_ranges(&[0, u64::MAX, 0]));
+            assert_eq!(window.percentile_within(&ranges, 50), Some(15.0), "{part}");
+            window.advance(1);
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::source::Source;
 use crate::source::ring::{Mode, RingReader};
 use crate::store::SCHEMA;
 use crate::totals::Buckets;
+use crate::totals::window::Window;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -47,17 +48,26 @@ impl Agent {
     /// A percentile of the times of its transfers in the last minute, microseconds; of a store within its ranges.
     #[must_use]
     pub fn xfer_time(&self, percent: u64) -> Option<f64> {
-        let of_store = || self.store()?.percentile(false, percent);
-        let of_ring = || self.windows.xfer_time.percentile(percent);
-        of_store().or_else(of_ring)
+        self.percentile(&self.windows.xfer_time, percent)
     }
 
     /// The same of the times to post them.
     #[must_use]
     pub fn post_time(&self, percent: u64) -> Option<f64> {
-        let of_store = || self.store()?.percentile(true, percent);
-        let of_ring = || self.windows.post_time.percentile(percent);
-        of_store().or_else(of_ring)
+        self.percentile(&self.windows.post_time, percent)
+    }
+
+    fn percentile(&self, window: &Window, percent: u64) -> Option<f64> {
+        match self.has_stores() {
+            true => window.percentile_within(self.ranges(), percent),
+            false => window.percentile(percent),
+        }
+    }
+
+    /// The longest of the times in such a window; a store does not tell.
+    #[must_use]
+    pub fn max(&self, window: &Window) -> Option<u64> {
+        window.max().filter(|_| !self.has_stores())
     }
 
     /// Its file; of several rings the one that has the name.

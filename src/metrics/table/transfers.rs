@@ -134,7 +134,7 @@ archives and PCP's tools use nixl.latency.post_time.buckets.",
         3,
         "latency.xfer_time.max",
         "longest transfer time, last 60 s",
-        |agent, _| agent.windows.xfer_time.max().map(as_f64)
+        |agent, _| agent.max(&agent.windows.xfer_time).map(as_f64)
     ),
     post_time!(
         4,
@@ -158,7 +158,7 @@ archives and PCP's tools use nixl.latency.post_time.buckets.",
         7,
         "latency.post_time.max",
         "longest time to post, last 60 s",
-        |agent, _| agent.windows.post_time.max().map(as_f64)
+        |agent, _| agent.max(&agent.windows.post_time).map(as_f64)
     ),
     Metric {
         cluster: 21,

@@ -33,10 +33,14 @@ impl Part {
     /// Counts the first value of a bucket, or one that lies beyond all.
     #[cold]
     fn add(&mut self, step: usize) {
-        let bucket = step.min(BUCKETS - 1);
+        self.add_many(step.min(BUCKETS - 1), 1);
+    }
+
+    /// Counts so many values of a bucket, of which the largest is not known.
+    pub fn add_many(&mut self, bucket: usize, more: u64) {
         self.cover(bucket, bucket + 1);
         let count = &mut self.counts[bucket - self.first];
-        *count = count.wrapping_add(1);
+        *count = count.saturating_add(u32::try_from(more).unwrap_or(u32::MAX));
     }
 
     /// The largest value, 0 without values.
