@@ -222,11 +222,11 @@ impl Source {
     /// Until when a drain would find what the last one found, unless something happens in the file, where it is asked so often
     /// who has it; `None`: it may find more.
     #[must_use]
-    pub fn quiet_until(&self, check_every: Duration, now: Instant) -> Option<Instant> {
+    pub fn quiet_until(&self, check_every: Duration) -> Option<Instant> {
         let next = self.file.presence.next_check(check_every);
         match &self.reader {
             Reader::Ring(ring) => ring.quiet_until(next),
-            Reader::Store(store) => store.is_quiet(now).then_some(next),
+            Reader::Store(_) => Some(next),
         }
     }
 

@@ -5,7 +5,7 @@ use std::fs::File;
 
 pub mod format;
 mod seen;
-pub use format::{Description, LEN, SCHEMA, check_schema, is_owner_lock, is_store_name};
+pub use format::{Description, LEN, SCHEMA, is_owner_lock, is_store_name};
 pub use seen::{Seen, StoreId};
 
 /// A file that is a store, open for reading, and what it says of its agent.

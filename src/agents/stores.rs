@@ -55,7 +55,7 @@ fn has_rank(agent: &Agent, directory: &Directory, description: &Description) -> 
 impl Agents {
     pub(super) fn look_at_store(&mut self, found: Found, candidate: Candidate, now: Instant) {
         let facts = candidate.facts;
-        let attached = StoreReader::attach(candidate, now);
+        let attached = StoreReader::attach(candidate);
         let looked_at = attached.and_then(|store| match store.values() {
             Ok(values) => Ok((store, values)),
             Err(_) => Err(Refusal::Replaced),
@@ -69,7 +69,7 @@ impl Agents {
         let same = self.agents.named(&store.description.agent);
         let known = same.iter().copied().find(|&key| {
             let agent = self.agents.get(key).filter(|agent| agent.has_stores());
-            agent.is_some_and(|agent| agent.had(store.id()))
+            agent.is_some_and(|agent| agent.had(store.id))
         });
         let exited = file.presence.is_abandoned();
         if exited && self.is_counted(&same, known, &found, &store, &values, now) {
@@ -234,7 +234,7 @@ impl Agents {
         // An earlier version let an agent that wrote a ring go over to stores: what that had of this one is counted.
         let same = self.agents.named(&store.description.agent);
         let mut same = same.iter().filter_map(|&key| self.agents.get(key));
-        let seen = same.find(|agent| agent.had(store.id()));
+        let seen = same.find(|agent| agent.had(store.id));
         let seen = seen.and_then(|agent| agent.entry.store.clone());
         let Some(agent) = self.agents.get_mut(key) else {
             return;
@@ -242,7 +242,7 @@ impl Agents {
         agent.let_store_go(now, &mut self.books);
         agent.started(now.stamp, &mut self.books.journal);
         agent.entry.last_event = values.updated.min(now.stamp);
-        agent.entry.store = seen.or_else(|| Some(Seen::nothing(store.id())));
+        agent.entry.store = seen.or_else(|| Some(Seen::nothing(store.id)));
     }
 
     /// `is_recent`: it was updated a short time ago.

@@ -89,14 +89,7 @@ pub fn open(
 /// Reads a file's header, and checks it.
 fn check_header(file: &File, size: u64, terms: &Terms) -> Result<(Header, Layout), Refusal> {
     let mut bytes = [0; HEADER_LEN];
-    unlocked::read_start(file, &mut bytes).map_err(|err| match err.raw_os_error() {
-        Some(errno) => Refusal::Io {
-            what: "read",
-            errno: Errno::from_raw(errno),
-        },
-        // Shorter than it was a moment ago.
-        None => Refusal::Replaced,
-    })?;
+    unlocked::read_start(file, &mut bytes).map_err(Refusal::io("read"))?;
     let header = Header::from_bytes(&bytes);
     let layout = header.check(size).map_err(|refusal| match refusal {
         // The header was read: fstatfs(2) has answered for this file before.

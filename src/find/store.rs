@@ -5,10 +5,8 @@ use crate::base::file::FileFacts;
 use crate::config::Terms;
 use crate::error::Refusal;
 use crate::shm::unlocked;
-use crate::store::{Candidate, Description, LEN, check_schema, is_store_name};
-use nix::errno::Errno;
+use crate::store::{Candidate, Description, LEN, is_store_name};
 use std::ffi::OsStr;
-use std::fs::File;
 use std::os::fd::OwnedFd;
 
 /// Opens a file in a directory of stores and checks it.
@@ -26,42 +24,25 @@ pub fn open(
     }
     discover::check_kind(facts, terms.owners.as_deref(), facts.size == LEN as u64)?;
     let file = discover::open_to_read(directory, name, facts, true)?;
-    // Another schema may have another size.
-    let mut head = [0; 16];
-    read(&file, &mut head)?;
-    let (magic, schema) = head.split_at(8);
-    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
-    check_schema([word(magic), word(schema)])?;
-    if facts.size != LEN as u64 {
+    // Another schema may have another size: the first 16 bytes say which schema it is.
+    if facts.size < 16 {
         return Err(Refusal::StoreSize { size: facts.size });
     }
     let mut bytes = [0; LEN];
-    read(&file, &mut bytes)?;
+    let len = usize::try_from(facts.size).map_or(LEN, |size| size.min(LEN));
+    unlocked::read_start(&file, &mut bytes[..len]).map_err(Refusal::io("read"))?;
     Ok(Candidate {
-        description: Description::parse(&bytes)?,
+        description: Description::parse(&bytes, facts.size)?,
         file,
         facts: *facts,
     })
-}
-
-fn read(file: &File, bytes: &mut [u8]) -> Result<(), Refusal> {
-    unlocked::read_start(file, bytes).map_err(|err| match err.raw_os_error() {
-        Some(errno) => io_refusal("read", errno),
-        None => Refusal::StoreSize {
-            size: file.metadata().map_or(0, |meta| meta.len()),
-        },
-    })
-}
-
-fn io_refusal(what: &'static str, errno: i32) -> Refusal {
-    let errno = Errno::from_raw(errno);
-    Refusal::Io { what, errno }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::base::file;
+    use std::fs::File;
     use std::os::unix::fs::symlink;
     use std::path::Path;
 

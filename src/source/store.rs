@@ -7,18 +7,14 @@ use crate::error::{Refusal, RingFault};
 use crate::event::Totals;
 use crate::shm::{LeaseKind, Mapping, Rest};
 use crate::state::ledger::Ledger;
-use crate::store::format::{self, Head, WORDS};
+use crate::store::format::{self, WORDS};
 use crate::store::{Candidate, Description, Seen, StoreId};
 use crate::totals::values::{News, Values};
 use crate::totals::windows::Windows;
 use std::fs::File;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
-
-/// How long after the last change a store is looked at all the same: its agent may be about to change it again, and a flush that is
-/// not at its end shows in the values only.
-const BUSY: Duration = Duration::from_secs(1);
+use std::time::Instant;
 
 /// A store that is read.
 #[derive(Debug)]
@@ -26,12 +22,10 @@ pub struct StoreReader {
     mapping: Rc<Mapping>,
     /// The descriptor that the mapping came from.
     descriptor: File,
-    id: StoreId,
-    head: Head,
+    /// Which store it is.
+    pub id: StoreId,
     /// Who its agent is.
     pub description: Description,
-    /// When a look has last found something new.
-    moved: Instant,
     /// What it said at the last look of the time of its last change; `None`: it was not read yet.
     updated: Option<u64>,
 }
@@ -41,7 +35,7 @@ impl StoreReader {
     ///
     /// # Errors
     /// Why it cannot be mapped, or is not what it was a moment ago.
-    pub fn attach(candidate: Candidate, now: Instant) -> Result<Self, Refusal> {
+    pub fn attach(candidate: Candidate) -> Result<Self, Refusal> {
         let Candidate {
             file: descriptor,
             facts,
@@ -49,9 +43,6 @@ impl StoreReader {
         } = candidate;
         let mapping = Mapping::read_only(&descriptor, WORDS).map_err(Refusal::io("mapped"))?;
         let born = file::born(&descriptor.metadata().map_err(Refusal::io("looked at"))?);
-        let head = mapping
-            .look(&descriptor, Head::of)
-            .map_err(|_| Refusal::Replaced)?;
         Ok(Self {
             id: StoreId {
                 file: facts.id,
@@ -61,9 +52,7 @@ impl StoreReader {
             },
             mapping: Rc::new(mapping),
             descriptor,
-            head,
             description,
-            moved: now,
             updated: None,
         })
     }
@@ -87,20 +76,14 @@ impl StoreReader {
         &self.descriptor
     }
 
-    /// Which store it is.
-    #[must_use]
-    pub fn id(&self) -> StoreId {
-        self.id
-    }
-
     /// Its values, now.
     ///
     /// # Errors
     /// The file has lost its second page or more, or says that it is another one's.
     pub fn values(&self) -> Result<Values, RingFault> {
-        let read = |words: &[_]| (format::read_values(words), Head::of(words));
+        let read = |words: &[_]| (format::read_values(words), format::read_head(words));
         let (values, head) = self.mapping.look(&self.descriptor, read)?;
-        match head == self.head {
+        match head == format::head(self.id.pid) {
             true => Ok(values),
             false => Err(RingFault::Reformatted),
         }
@@ -111,13 +94,9 @@ impl StoreReader {
     /// # Errors
     /// As [`StoreReader::values`].
     pub fn look(&mut self, ledger: &mut Ledger) -> Result<bool, RingFault> {
-        let (now, values) = (ledger.now.instant, self.values()?);
+        let values = self.values()?;
         let is_aged = self.updated.replace(values.updated).is_none();
-        let is_new = self.count(values, is_aged, ledger);
-        if is_new {
-            self.moved = now;
-        }
-        Ok(is_new)
+        Ok(self.count(values, is_aged, ledger))
     }
 
     /// Takes values for good, as events of a ring are applied and committed. What `is_aged` may be older than the last minute. Returns
@@ -160,13 +139,10 @@ impl StoreReader {
         is_new
     }
 
-    /// True if a look would find what the last one found, unless its agent changes it.
-    pub(super) fn is_quiet(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.moved) >= BUSY
-    }
-
+    /// What its first words are until its agent changes it.
     pub(super) fn rest(&self) -> Option<Rest> {
-        Rest::new(&self.mapping, self.head.with_time(self.updated?))
+        let [magic, schema, pid] = format::head(self.id.pid);
+        Rest::new(&self.mapping, [magic, schema, pid, self.updated?])
     }
 }
 
@@ -191,13 +167,13 @@ mod tests {
             let facts = file::facts(&fd, name).expect("there");
             let candidate =
                 crate::find::store::open(&fd, name, &facts, &Terms::default()).expect("a store");
-            let store = StoreReader::attach(candidate, Instant::now()).expect("mapped");
+            let store = StoreReader::attach(candidate).expect("mapped");
             assert_eq!(store.values().expect("whole").updated, 5);
             crate::shm::guard_against_sigbus().expect("a handler");
             let file = File::options().write(true).open(&path).expect("there");
             match spoil {
                 0 => file.set_len(0).expect("shortened"),
-                _ => file.write_all_at(&[9], 32).expect("written"),
+                _ => file.write_all_at(&[9], 16).expect("written"),
             }
             assert!(store.values().is_err());
         }

@@ -63,10 +63,6 @@ pub struct Description {
     pub ranges: Ranges,
 }
 
-/// The words that tell one store from another, and from what is none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head([u64; 5]);
-
 /// Whether a file is called as NIXL calls its stores: `nixl.PID.RUN.INSTANCE.mmap`, all three decimal numbers. What NIXL has
 /// not finished yet is called otherwise (`*.staging`), or nothing at all.
 #[must_use]
@@ -92,7 +88,7 @@ pub fn is_owner_lock(name: &OsStr, size: u64) -> bool {
 ///
 /// # Errors
 /// It is not.
-pub fn check_schema(words: [u64; 2]) -> Result<(), Refusal> {
+fn check_schema(words: [u64; 2]) -> Result<(), Refusal> {
     let [magic, _] = words;
     let [schema, slots] = halves(words[SCHEMA_AND_SLOTS]);
     if magic != MAGIC {
@@ -121,16 +117,19 @@ impl Description {
         ])
     }
 
-    /// What a whole file says.
+    /// Parses the first bytes of a file of this size, which are all of it if it is a store of this schema.
     ///
     /// # Errors
     /// What NIXL would not have written.
-    pub fn parse(bytes: &[u8; LEN]) -> Result<Self, Refusal> {
+    pub fn parse(bytes: &[u8; LEN], size: u64) -> Result<Self, Refusal> {
         let word = |at: usize| -> u64 {
             let word = bytes[8 * at..].first_chunk();
             u64::from_le_bytes(word.copied().unwrap_or_default())
         };
         check_schema([word(MAGIC_AT), word(SCHEMA_AND_SLOTS)])?;
+        if size != LEN as u64 {
+            return Err(Refusal::StoreSize { size });
+        }
         let text = |field, from: usize, upto: usize| {
             let bytes = &bytes[8 * from..8 * upto];
             let end = bytes.iter().position(|&byte| byte == 0);
@@ -180,27 +179,21 @@ fn wrong_bounds(count: u64, bounds: Option<&[f64]>) -> String {
     format!("{count} histogram bounds, not 1 to {MAX_BOUNDS}")
 }
 
-impl Head {
-    /// Of a store's words.
-    #[must_use]
-    pub fn of(words: &[impl Load]) -> Self {
-        Self(
-            [MAGIC_AT, SCHEMA_AND_SLOTS, PID, INSTANCE, BOUND_COUNT]
-                .map(|at| words[at].load(Relaxed)),
-        )
-    }
+/// The words before the time of the last update in a store of this process. They never change.
+#[must_use]
+pub fn head(pid: i64) -> [u64; UPDATED] {
+    let schema_and_slots = (EventType::COUNT as u64) << 32 | u64::from(SCHEMA);
+    [
+        MAGIC,
+        schema_and_slots,
+        u64::from_ne_bytes(pid.to_ne_bytes()),
+    ]
+}
 
-    /// The first words of such a store that was changed then.
-    #[must_use]
-    pub fn with_time(&self, updated: u64) -> [u64; 4] {
-        let Self([magic, schema, pid, ..]) = *self;
-        let mut words = [0; 4];
-        words[MAGIC_AT] = magic;
-        words[SCHEMA_AND_SLOTS] = schema;
-        words[PID] = pid;
-        words[UPDATED] = updated;
-        words
-    }
+/// The words before the time of the last update as they are now.
+#[must_use]
+pub fn read_head(words: &[impl Load]) -> [u64; UPDATED] {
+    std::array::from_fn(|at| words[at].load(Relaxed))
 }
 
 /// Copies the values out of a store's words.
