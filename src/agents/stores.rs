@@ -125,7 +125,7 @@ impl Agents {
     ) -> bool {
         if let Some(agent) = known.and_then(|key| self.agents.get(key)) {
             let seen = agent.entry.store.as_ref();
-            return seen.is_none_or(|seen| seen.news(values).is_none());
+            return seen.is_none_or(|seen| !values.since(&seen.values).has_counts());
         }
         let ago = self.age(values, now);
         if ago.is_none_or(|ago| ago > self.books.lifetimes.retain)
@@ -148,9 +148,8 @@ impl Agents {
             return;
         };
         agent.waits = None;
-        let seen = agent.entry.store.as_mut();
-        if let Some(seen) = seen.and_then(|seen| seen.values.as_mut()) {
-            seen.updated = values.updated;
+        if let Some(seen) = &mut agent.entry.store {
+            seen.values.updated = values.updated;
         }
         self.books.journal.commit(agent.record, &agent.entry);
     }

@@ -9,7 +9,7 @@ use crate::shm::{LeaseKind, Mapping, Rest};
 use crate::state::ledger::Ledger;
 use crate::store::format::{self, WORDS};
 use crate::store::{Candidate, Description, Seen, StoreId};
-use crate::totals::values::{News, Values};
+use crate::totals::values::Values;
 use crate::totals::windows::Windows;
 use std::fs::File;
 use std::path::PathBuf;
@@ -105,36 +105,33 @@ impl StoreReader {
         let (entry, now) = (&mut *ledger.entry, ledger.now);
         let seen = entry.store.take().filter(|seen| seen.id == self.id);
         let seen = seen.unwrap_or_else(|| Seen::nothing(self.id));
-        // Also what is no count: a look in the midst of a flush finds the counters before the rest.
-        if seen.values.as_ref() == Some(&values) {
+        // Also what is no count: a reading in the midst of a flush finds the counters before the rest.
+        if seen.values == values {
             entry.store = Some(seen);
             return false;
         }
-        let is_first = seen.values.is_none();
-        let news = seen.news(&values);
-        let is_new = news.is_some();
-        let news = news.unwrap_or(News::NONE);
-        let seconds = (!is_first).then_some(now.seconds);
+        let is_first = seen.values == Values::NONE;
+        let delta = values.since(&seen.values);
+        let is_new = delta.has_counts();
         let ranges = &self.description.ranges;
         if entry.account.ranges() != ranges {
             *ledger.windows = Windows::new(now.instant);
         }
         if !is_aged {
-            let [xfer_time, post_time] = &news.histograms;
+            let [xfer_time, post_time] = &delta.histograms;
             ledger.windows.xfer_time.record_ranges(xfer_time);
             ledger.windows.post_time.record_ranges(post_time);
         }
-        entry.account.absorb(&news, &values, ranges, seconds);
-        ledger.books.host.add(&Totals::from_store(&news.counters));
+        let seconds = (!is_first).then_some(now.seconds);
+        entry.account.absorb(&delta, &values, ranges, seconds);
+        ledger.books.host.add(&Totals::from_store(&delta.counters));
         if !is_first || is_new {
             // What it says of its time is an untrusted user's word.
             entry.last_event = entry.last_event.max(values.updated.min(now.stamp));
             entry.last_seen = now.stamp;
         }
-        entry.store = Some(Seen {
-            id: self.id,
-            values: Some(values),
-        });
+        let id = self.id;
+        entry.store = Some(Seen { id, values });
         ledger.keep();
         is_new
     }

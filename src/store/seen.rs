@@ -4,7 +4,7 @@ use crate::base::file::FileId;
 use crate::base::words::{Reader, Writer};
 use crate::event::EventType;
 use crate::totals::histogram::MAX_BUCKETS;
-use crate::totals::values::{News, Values};
+use crate::totals::values::Values;
 
 /// Which store it is. Its name is never used twice, and no more is its file while somebody has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,8 +24,8 @@ pub struct StoreId {
 pub struct Seen {
     /// Which store it was.
     pub id: StoreId,
-    /// Its values then; `None`: it was not looked at yet.
-    pub values: Option<Values>,
+    /// Its values then; [`Values::NONE`] if it was not read yet.
+    pub values: Values,
 }
 
 impl Seen {
@@ -35,23 +35,8 @@ impl Seen {
     /// Nothing yet.
     #[must_use]
     pub fn nothing(id: StoreId) -> Self {
-        Self { id, values: None }
-    }
-
-    /// What came since; `None`: nothing. NIXL's counters only grow: one that went back was spoilt by a stranger, and begins anew
-    /// for us as it does for Prometheus.
-    #[must_use]
-    pub fn news(&self, now: &Values) -> Option<News> {
-        let before = self.values.as_ref().unwrap_or(&Values::NONE);
-        if (before.counters, before.histograms) == (now.counters, now.histograms) {
-            return None;
-        }
-        let mut news = News::NONE;
-        since(&mut news.counters, &before.counters, &now.counters);
-        for (at, news) in news.histograms.iter_mut().enumerate() {
-            since(news, &before.histograms[at], &now.histograms[at]);
-        }
-        Some(news)
+        let values = Values::NONE;
+        Self { id, values }
     }
 
     /// Writes it.
@@ -64,8 +49,8 @@ impl Seen {
         } = self.id;
         let [seconds, nanoseconds, pid] =
             [born.0, born.1, pid].map(|word| u64::from_ne_bytes(word.to_ne_bytes()));
-        put.one(self.values.is_some().into());
-        let values = self.values.as_ref().unwrap_or(&Values::NONE);
+        let values = &self.values;
+        put.one(u64::from(*values != Values::NONE));
         put.all([
             file.dev,
             file.ino,
@@ -85,7 +70,8 @@ impl Seen {
     /// Reads what [`Seen::put`] has written.
     #[must_use]
     pub fn get(get: &mut Reader) -> Self {
-        let is_looked_at = get.one() != 0;
+        // Where it was not read yet, the values are zeros.
+        let _ = get.one();
         let [dev, ino, seconds, nanoseconds, pid, instance, updated] = get.all();
         let [seconds, nanoseconds, pid] =
             [seconds, nanoseconds, pid].map(|word| i64::from_ne_bytes(word.to_ne_bytes()));
@@ -96,20 +82,13 @@ impl Seen {
                 pid,
                 instance,
             },
-            values: Some(Values {
+            values: Values {
                 updated,
                 counters: get.all(),
                 last: get.all(),
                 histograms: [get.all(), get.all()],
-            })
-            .filter(|_| is_looked_at),
+            },
         }
-    }
-}
-
-fn since(news: &mut [u64], before: &[u64], now: &[u64]) {
-    for ((news, &before), &now) in news.iter_mut().zip(before).zip(now) {
-        *news = if now >= before { now - before } else { now };
     }
 }
 
@@ -124,12 +103,12 @@ mod tests {
             pid: -5,
             instance: 6,
         });
-        seen.values = Some(Values {
+        seen.values = Values {
             updated: 7,
             counters: std::array::from_fn(|at| 100 + at as u64),
             last: [10; EventType::COUNT],
             histograms: [[8; MAX_BUCKETS], [9; MAX_BUCKETS]],
-        });
+        };
         seen
     }
 
@@ -141,28 +120,5 @@ mod tests {
             seen.put(&mut Writer::new(&mut words));
             assert_eq!(Seen::get(&mut Reader::new(&words)), seen);
         }
-    }
-
-    #[test]
-    fn news_are_what_came_since() {
-        let before = seen();
-        let mut now = before.values.clone().expect("looked at");
-        assert_eq!(before.news(&now), None);
-        (now.updated, now.last[0]) = (99, 99);
-        assert_eq!(before.news(&now), None, "those are no counts");
-        now.counters[3] += 5;
-        now.histograms[1][32] += 2;
-        let news = before.news(&now).expect("some");
-        assert_eq!((news.counters[3], news.counters[4]), (5, 0));
-        assert_eq!((news.histograms[1][32], news.histograms[0][32]), (2, 0));
-    }
-
-    #[test]
-    fn a_counter_that_went_back_begins_anew() {
-        let before = seen();
-        let mut now = before.values.clone().expect("looked at");
-        (now.counters[0], now.counters[1]) = (3, 201);
-        let news = before.news(&now).expect("some");
-        assert_eq!(news.counters[..3], [3, 100, 0]);
     }
 }

@@ -7,7 +7,7 @@ use crate::totals::histogram::{Bounds, Counts};
 use crate::totals::pairing::Pairing;
 use crate::totals::ranges::Ranges;
 use crate::totals::scale::Scaled;
-use crate::totals::values::{News, Values};
+use crate::totals::values::Values;
 use crate::totals::windows::Windows;
 
 /// Types of which the last value is kept: the first four that carry bytes or counts of them, and the times.
@@ -165,12 +165,12 @@ impl Account {
         &self.ranges
     }
 
-    /// Takes what came to a store since it was looked at last, and its values as they are now. `seconds` is the time since 1970,
-    /// `None` at the first look: nobody knows when its errors were.
-    pub fn absorb(&mut self, news: &News, now: &Values, ranges: &Ranges, seconds: Option<u64>) {
+    /// Takes the delta of a store since it was read last, and its values as they are now. `seconds` is the time since 1970, `None` at the
+    /// first reading: nobody knows when its errors were.
+    pub fn absorb(&mut self, delta: &Values, now: &Values, ranges: &Ranges, seconds: Option<u64>) {
         self.set_ranges(*ranges);
-        self.totals.add(&Totals::from_store(&news.counters));
-        let [xfer_time, post_time] = news.histograms.map(Counts::from_words);
+        self.totals.add(&Totals::from_store(&delta.counters));
+        let [xfer_time, post_time] = delta.histograms.map(Counts::from_words);
         self.xfer_time.add(&xfer_time);
         self.post_time.add(&post_time);
         // As the gauges of NIXL's own endpoint: 0 of what never was.
@@ -180,13 +180,11 @@ impl Account {
         let counter = |kind: EventType| now.counters[kind as usize];
         self.registered = counter(EventType::MemoryRegistered)
             .saturating_sub(counter(EventType::MemoryDeregistered));
-        let errors = EventType::errors().iter();
-        let last = errors
-            .copied()
-            .filter(|&kind| news.counters[kind as usize] > 0);
-        // Of several at a time, the one that there was most of.
-        let last = last.max_by_key(|&kind| news.counters[kind as usize]);
-        if let Some(last) = last.zip(seconds) {
+        let came = |kind: EventType| delta.counters[kind as usize];
+        // Of several errors at a time, the one that there was most of.
+        let errors = EventType::errors().iter().copied();
+        let most = errors.max_by_key(|&kind| came(kind));
+        if let Some(last) = most.filter(|&kind| came(kind) > 0).zip(seconds) {
             self.last_error = Some(last);
         }
     }

@@ -1,4 +1,4 @@
-//! The values of a store, and what came since they were read before.
+//! The values of a store, and the delta since another reading.
 
 use crate::event::EventType;
 use crate::totals::histogram::MAX_BUCKETS;
@@ -24,21 +24,67 @@ impl Values {
         last: [0; EventType::COUNT],
         histograms: [[0; MAX_BUCKETS]; 2],
     };
+
+    /// The delta since another reading of the same store: what was counted in between, and the other values as they are now. NIXL's
+    /// counters only grow: one that went back was spoilt, and begins again as it does for Prometheus.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let mut delta = self.clone();
+        subtract(&mut delta.counters, &before.counters);
+        let histograms = delta.histograms.as_flattened_mut();
+        subtract(histograms, before.histograms.as_flattened());
+        delta
+    }
+
+    /// True if anything is counted.
+    #[must_use]
+    pub fn has_counts(&self) -> bool {
+        let histograms = self.histograms.as_flattened();
+        self.counters
+            .iter()
+            .chain(histograms)
+            .any(|&count| count > 0)
+    }
 }
 
-/// What came since.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct News {
-    /// By event type.
-    pub counters: [u64; EventType::COUNT],
-    /// By range, of both histograms.
-    pub histograms: [[u64; MAX_BUCKETS]; 2],
+fn subtract(counts: &mut [u64], before: &[u64]) {
+    for (count, &before) in counts.iter_mut().zip(before) {
+        *count = count.checked_sub(before).unwrap_or(*count);
+    }
 }
 
-impl News {
-    /// Nothing came.
-    pub const NONE: Self = Self {
-        counters: [0; EventType::COUNT],
-        histograms: [[0; MAX_BUCKETS]; 2],
-    };
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values() -> Values {
+        Values {
+            updated: 7,
+            counters: std::array::from_fn(|at| 100 + at as u64),
+            last: [10; EventType::COUNT],
+            histograms: [[8; MAX_BUCKETS], [9; MAX_BUCKETS]],
+        }
+    }
+
+    #[test]
+    fn delta_has_counts_of_between_and_values_of_now() {
+        let mut now = values();
+        (now.updated, now.last[0]) = (99, 98);
+        assert!(!now.since(&values()).has_counts());
+        now.histograms[1][32] += 2;
+        let delta = now.since(&values());
+        assert!(delta.has_counts());
+        assert_eq!((delta.updated, delta.last[0]), (99, 98));
+        assert_eq!((delta.histograms[1][32], delta.histograms[0][32]), (2, 0));
+        now.counters[3] += 5;
+        let delta = now.since(&values());
+        assert_eq!((delta.counters[3], delta.counters[4]), (5, 0));
+    }
+
+    #[test]
+    fn counter_that_went_back_begins_again() {
+        let mut now = values();
+        (now.counters[0], now.counters[1]) = (3, 201);
+        assert_eq!(now.since(&values()).counters[..3], [3, 100, 0]);
+    }
 }

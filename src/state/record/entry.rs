@@ -60,9 +60,8 @@ impl Entry {
     /// Lets its store go: what it has of it is known for good. A time still to come is a stranger's lie, by which no later store
     /// is to be judged.
     pub fn retire_store(&mut self, stamp: u64) {
-        let values = self.store.take().and_then(|seen| seen.values);
-        if let Some(values) = values {
-            self.store_retired = self.store_retired.max(values.updated.min(stamp));
+        if let Some(seen) = self.store.take() {
+            self.store_retired = self.store_retired.max(seen.values.updated.min(stamp));
         }
     }
 
