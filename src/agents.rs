@@ -1,6 +1,6 @@
 //! The NIXL agents of this host.
 //!
-//! `look` and `stores` find their files, `place` says whose they are, and `order` which comes first;
+//! `look` and `stores` find their files, `place` says whose they are;
 //! `drain` counts their events, and `quiet` says whom it passes over; `keep` keeps what is known of them in the state file,
 //! `process_scans` finds out who they are, `exited` removes what they have left, `limits` evicts where there are too many, `forget` ends
 //! records after `remember`, and `counts` says how many they are. `reload` takes another configuration.
@@ -19,7 +19,7 @@ use descriptors::Descriptors;
 use exited::RemovalSchedule;
 use forget::Forgetting;
 use limits::Limits;
-use order::Candidates;
+use look::Candidates;
 use place::Place;
 use process_scans::ProcessScans;
 use registry::Registry;
@@ -38,7 +38,6 @@ mod keep;
 mod limits;
 mod look;
 mod newcomers;
-mod order;
 mod place;
 mod process_scans;
 mod quiet;

@@ -11,6 +11,7 @@ use crate::ring::candidate::Candidate;
 use crate::ring::commit::Commit;
 use crate::shm::{LeaseKind, Rest};
 use crate::state::ledger::Ledger;
+use crate::totals::values::Values;
 use nix::sys::stat::fstat;
 use ring::{Mode, RingReader};
 use std::fs::File;
@@ -110,6 +111,24 @@ impl Source {
         })
     }
 
+    /// Maps a candidate that is a store. Returns also its values.
+    ///
+    /// # Errors
+    /// Why it cannot be mapped, or that it is not what it was a moment ago.
+    pub fn store(
+        candidate: crate::store::Candidate,
+        path: PathBuf,
+        now: Instant,
+    ) -> Result<(Self, Values), Refusal> {
+        let facts = candidate.facts;
+        let (reader, values) = StoreReader::attach(candidate)?;
+        let source = Self {
+            file: TrackedFile::new(reader.descriptor(), facts, path, LeaseKind::NoWriter, now),
+            reader: Reader::Store(Box::new(reader)),
+        };
+        Ok((source, values))
+    }
+
     /// Which file it is.
     #[must_use]
     pub fn id(&self) -> FileId {
@@ -139,7 +158,7 @@ impl Source {
         let (file, now, every) = (&mut self.file, ledger.now.instant, ledger.books.check_every);
         let found = match &mut self.reader {
             Reader::Ring(ring) => ring.drain(file, ledger),
-            Reader::Store(store) => store.look(ledger),
+            Reader::Store(store) => store.read(ledger),
         };
         match found {
             // What a store's agent had to say before its end, which is for good, is no sign of life.

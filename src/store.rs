@@ -15,6 +15,8 @@ pub struct Candidate {
     pub file: File,
     /// What stat(2) said.
     pub facts: FileFacts,
+    /// Which store it is.
+    pub id: StoreId,
     /// Who its agent is.
     pub description: Description,
 }

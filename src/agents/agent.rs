@@ -22,10 +22,8 @@ use std::time::{Duration, Instant};
 mod drain;
 mod labels;
 mod view;
-mod waiting;
 pub use drain::Outcome;
 pub(crate) use labels::ProcessFacts;
-pub(crate) use waiting::Waiting;
 
 /// A NIXL agent: what writes, or wrote, rings of one name in one directory, or stores.
 #[derive(Debug)]
@@ -45,8 +43,6 @@ pub struct Agent {
     pub(crate) id: Option<u32>,
     /// Its rings, or its store. More than one while a ring that was replaced or unlinked is still written to.
     pub(crate) sources: Vec<Source>,
-    /// The file that it has no place for, and that it may write to: nobody else's is taken for its.
-    pub(crate) waits: Option<Waiting>,
     /// Since when it is known to have no file, as of the last look for those that are to be forgotten.
     pub(crate) bare_since: Option<Instant>,
     /// What the registry counts of it.
@@ -66,7 +62,6 @@ impl Agent {
             record: None,
             id: None,
             sources: Vec::new(),
-            waits: None,
             bare_since: None,
             counted: Counted::default(),
         }
@@ -189,30 +184,16 @@ impl Agent {
         self.sources.last()?.as_store()
     }
 
-    /// Whether, asked now, certainly nobody writes to any file of it, so that what comes under its name may be its.
-    pub(crate) fn is_free(&mut self, now: Instant, scanner: &Scanner) -> bool {
-        self.waits.take_if(|waiting| waiting.is_gone(scanner));
-        self.waits.is_none()
-            && self
-                .sources
-                .iter_mut()
-                .all(|source| source.is_abandoned(now))
+    /// True if there is no room for its file, which is still there: the agent may be writing to it.
+    pub(crate) fn waits(&self, scanner: &Scanner) -> bool {
+        let store = self.entry.store.as_ref().map(|seen| seen.id.file);
+        let file = store.or(self.entry.commit.map(|commit| commit.ring.id));
+        file.is_some_and(|id| scanner.is_left_out(&self.name.directory, id))
     }
 
-    /// Counts what a store came to that nobody writes to any more.
-    pub(crate) fn look_at_end(&mut self, store: &mut StoreReader, now: Now, books: &mut Books) {
-        // One that is broken says nothing more.
-        let _ = store.look(&mut self.ledger(now, books).0);
-    }
-
-    /// Lets its store go after a last look.
-    pub(crate) fn let_store_go(&mut self, now: Now, books: &mut Books) {
-        let (mut ledger, _, sources) = self.ledger(now, books);
-        if let Some(mut store) = sources.pop() {
-            store.drain(&mut ledger);
-        }
-        ledger.entry.retire_store(now.stamp);
-        ledger.keep();
+    /// Counts what came to a store that no process writes any more.
+    pub(crate) fn read_last(&mut self, store: &mut Source, now: Now, books: &mut Books) {
+        store.drain(&mut self.ledger(now, books).0);
     }
 
     /// Its account, with its name and its sources.

@@ -67,7 +67,7 @@ impl Agents {
     pub(super) fn forget_some(&mut self, now: Instant) {
         let is_due = |next: Instant| now >= next;
         // Whose file is still to be found has not left.
-        if self.candidates.early.is_some() || !self.forgetting.next_look.is_none_or(is_due) {
+        if self.books.early || !self.forgetting.next_look.is_none_or(is_due) {
             return;
         }
         let old = self.left_long_ago(now);
@@ -82,7 +82,7 @@ impl Agents {
     /// The agents that are no instances and have had no file for longer than they are remembered.
     fn left_long_ago(&mut self, now: Instant) -> Vec<AgentKey> {
         let remember = self.forgetting.remember;
-        let agents = self.agents.iter_mut();
+        let (agents, scanner) = (self.agents.iter_mut(), &self.scanner);
         let old = agents.filter_map(|(key, agent)| {
             if agent.has_files() {
                 agent.bare_since = None;
@@ -90,8 +90,8 @@ impl Agents {
             }
             let since = *agent.bare_since.get_or_insert(now);
             let is_long_ago = now.saturating_duration_since(since) >= remember;
-            let is_instance = agent.entry.lifecycle.is_awake() || agent.waits.is_some();
-            (is_long_ago && !is_instance).then_some(key)
+            let is_over = is_long_ago && !agent.entry.lifecycle.is_awake();
+            (is_over && !agent.waits(scanner)).then_some(key)
         });
         old.collect()
     }
@@ -130,7 +130,7 @@ mod tests {
             max_agents,
             ..Config::default()
         });
-        agents.candidates.early = None;
+        agents.books.early = false;
         agents
     }
 

@@ -7,10 +7,11 @@
 use super::newcomers::Newcomers;
 use super::registry::Owner;
 use super::{AgentKey, Agents};
-use crate::agents::agent::{Agent, Waiting};
+use crate::agents::agent::Agent;
 use crate::error::Refusal;
 use crate::find::scan::Found;
 use crate::log;
+use crate::producer::life::Life;
 use crate::producer::writer::Holder;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -122,7 +123,7 @@ impl Agents {
 
     /// Evicts an agent for one of this user's, which has events or is only open. Returns false if none can be evicted.
     fn evict_for(&mut self, uid: u32, has_events: bool, now: Instant) -> bool {
-        let (places, all_found) = (self.agents.places(), self.candidates.early.is_none());
+        let (places, all_found) = (self.agents.places(), !self.books.early);
         let (own, most) = (places.of(Some(uid)), places.most());
         let mut exited: Vec<_> = Vec::new();
         let mut live: Vec<_> = Vec::new();
@@ -165,7 +166,6 @@ impl Agents {
         if is_live && commit.is_some_and(|commit| commit.is_in_flight()) {
             return;
         }
-        let mut waiting = None;
         let last = if is_live { 1 } else { agent.sources.len() };
         let (mut kept, mut left) = (Vec::new(), Vec::new());
         for (at, mut source) in std::mem::take(&mut agent.sources).into_iter().enumerate() {
@@ -175,7 +175,6 @@ impl Agents {
             };
             match facts.filter(|_| at < last) {
                 Some(facts) => {
-                    waiting.get_or_insert_with(|| Waiting::new(&source.file.path, source.id()));
                     let holder = match source.file.presence.is_abandoned() {
                         true => Holder::Nobody,
                         false => Holder::Unknown,
@@ -188,7 +187,6 @@ impl Agents {
         }
         agent.sources = kept;
         if agent.entry.lifecycle.is_awake() && !agent.has_files() {
-            agent.waits = waiting.filter(|_| is_live);
             let was_published = agent.is_published();
             agent.withdraw(now);
             let instance = &agent.name.instance;
@@ -229,7 +227,7 @@ impl Agents {
                 let count = counts.get(&agent.name.owner).copied();
                 (
                     Reverse(count),
-                    agent.waits.is_some(),
+                    agent.entry.life != Life::Exited,
                     agent.entry.last_seen,
                     *key,
                 )

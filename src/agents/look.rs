@@ -11,6 +11,7 @@ use crate::ring::commit::Commit;
 use crate::shm::LeaseKind;
 use crate::source::Source;
 use crate::source::ring::Mode;
+use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -18,6 +19,30 @@ use std::time::{Duration, Instant};
 /// How long an agent that is new is no instance while /proc is asked who it is: its labels are to be right from the first
 /// moment on, and one that cannot be known is not to be waited for.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long the first scan of everything may take.
+const FIRST_SCAN: Duration = Duration::from_secs(5);
+
+/// Files that were found and not looked at yet.
+#[derive(Debug)]
+pub(super) struct Candidates {
+    queue: VecDeque<Found>,
+    /// Stores that no agent knows, until everything was scanned once: one that an agent knows may still be found.
+    pub unknown: Vec<Found>,
+    /// When that is no longer waited for.
+    first_scan_ends: Instant,
+}
+
+impl Candidates {
+    /// None yet: everything is scanned from now on.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            queue: VecDeque::new(),
+            unknown: Vec::new(),
+            first_scan_ends: now + FIRST_SCAN,
+        }
+    }
+}
 
 impl Agents {
     /// Looks for rings that came or went, for as long as the budget lasts; the next call goes on from there. Whether nothing
@@ -29,9 +54,9 @@ impl Agents {
             // The other half is for what is found.
             let end = started + budget / 2;
             let found = self.scanner.scan(now, end, self.agents.attached());
-            self.candidates.queue = self.in_turn(found, now).into();
+            self.candidates.queue = found.into();
         }
-        while let Some(found) = self.candidates.queue.pop_front() {
+        while let Some(found) = self.next_candidate(now) {
             // One inode met by two paths is one ring.
             if !self.agents.attached().contains(&found.facts.id) && !self.is_turned_away(&found) {
                 let file = (
@@ -50,10 +75,19 @@ impl Agents {
                 break;
             }
         }
-        if self.candidates.early.is_none() && self.candidates.queue.is_empty() {
-            self.books.early = false;
-        }
         self.candidates.queue.is_empty() && self.scanner.is_done()
+    }
+
+    /// The next file to be looked at. When everything was scanned once, the stores that no agent knew then, the oldest first.
+    fn next_candidate(&mut self, now: Instant) -> Option<Found> {
+        let is_scanned = self.scanner.is_done() || now >= self.candidates.first_scan_ends;
+        if self.books.early && self.candidates.queue.is_empty() && is_scanned {
+            self.books.early = false;
+            let mut unknown = std::mem::take(&mut self.candidates.unknown);
+            unknown.sort_by_key(|found| found.facts.changed);
+            self.candidates.queue = unknown.into();
+        }
+        self.candidates.queue.pop_front()
     }
 
     fn look_at(&mut self, mut found: Found, now: Instant) {
@@ -107,7 +141,6 @@ impl Agents {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
-        agent.waits = None;
         let Some(ring) = source.as_ring() else {
             return;
         };
@@ -159,9 +192,8 @@ impl Agents {
 
     /// The last batch of a ring that an earlier version let an agent of stores go over to: that is counted.
     fn commit_of_store_agent(&self, found: &Found) -> Option<Commit> {
-        let same = self.agents.named(&found.name).into_iter();
-        let agents = same.filter_map(|key| self.agents.get(key));
-        let mut commits = agents.filter_map(|agent| agent.entry.commit);
+        let same = self.agents.named(&found.name);
+        let mut commits = same.filter_map(|(_, agent)| agent.entry.commit);
         commits.find(|commit| commit.ring.id == found.facts.id)
     }
 

@@ -81,9 +81,8 @@ impl Agents {
         };
         // Whether there is such an agent of this name, in any directory.
         let has_other = |is_other: &dyn Fn(&Agent) -> bool| {
-            let same = self.agents.named(&raw).into_iter();
-            let mut same = same.filter_map(|key| self.agents.get(key));
-            same.any(is_other)
+            let mut same = self.agents.named(&raw);
+            same.any(|(_, agent)| is_other(agent))
         };
         // A number: to look up the owner's name may take as long as a directory service likes.
         let of_owner = || {

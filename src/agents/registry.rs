@@ -142,8 +142,9 @@ impl Registry {
     }
 
     /// The agents of this name, in any directory.
-    pub fn named(&self, raw: &OsStr) -> Vec<AgentKey> {
-        self.by_name.get(raw).cloned().unwrap_or_default()
+    pub fn named(&self, raw: &OsStr) -> impl Iterator<Item = (AgentKey, &Agent)> {
+        let keys = self.by_name.get(raw).into_iter().flatten();
+        keys.filter_map(|&key| Some((key, self.get(key)?)))
     }
 
     /// True if files of this place and owner are an agent's.

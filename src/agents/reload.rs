@@ -2,7 +2,7 @@
 
 use super::descriptors::Descriptors;
 use super::forget::Forgetting;
-use super::order::Candidates;
+use super::look::Candidates;
 use super::{AgentKey, Agents};
 use crate::config::Config;
 use crate::find::directory;

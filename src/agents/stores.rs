@@ -2,20 +2,19 @@
 //!
 //! A ring is its agent's by name and directory, for ever. A store is a new file at each start, and several processes may have
 //! agents of one name in one directory, so that its agent is found: the one that had this very store; else one of the same name
-//! and local rank in the same directory that has none now; else it is new. An agent that writes a ring is never one that has
-//! stores.
+//! and local rank in the same directory, whose store no process writes any more; else it is new. An agent that writes a ring is
+//! never one that has stores.
 
 use super::look::PATIENCE;
 use super::{AgentKey, Agents, Place};
-use crate::agents::agent::{Agent, Waiting};
+use crate::agents::agent::Agent;
+use crate::base::file::FileFacts;
 use crate::error::Refusal;
-use crate::find::directory::Directory;
 use crate::find::scan::Found;
 use crate::log;
 use crate::producer::facts::Facts;
 use crate::producer::writer::Holder;
 use crate::source::Source;
-use crate::source::store::StoreReader;
 use crate::store::{Candidate, Description, Seen, StoreId};
 use crate::totals::values::Values;
 use std::ffi::OsStr;
@@ -32,224 +31,150 @@ pub(super) fn rank(part: &str) -> Option<&str> {
     part.splitn(3, ':').nth(2)
 }
 
-/// The number in that.
-fn number(part: &str) -> usize {
-    let number = part.split(':').nth(1);
-    number
-        .and_then(|number| number.parse().ok())
-        .unwrap_or(usize::MAX)
-}
-
-/// How many agents of one name are asked whether they are free for a store.
+/// How many agents of one name are asked whether they are free for a store: each is a question to the kernel, and one user may
+/// have as many as there are.
 const MOST_ASKED: usize = 64;
-/// Seconds that clocks may be apart.
+/// Seconds by which CLOCK_REALTIME may have been stepped since a file was changed.
 const HOUR: u64 = 3600;
-
-/// Whether an agent that began with a store has those of this directory and local rank.
-fn has_rank(agent: &Agent, directory: &Directory, description: &Description) -> bool {
-    let name = &agent.name;
-    let own = rank(&name.part);
-    name.directory == directory.path && own == Some(&*description.rank.to_string_lossy())
-}
 
 impl Agents {
     pub(super) fn look_at_store(&mut self, found: Found, candidate: Candidate, now: Instant) {
-        let facts = candidate.facts;
-        let attached = StoreReader::attach(candidate);
-        let looked_at = attached.and_then(|store| match store.values() {
-            Ok(values) => Ok((store, values)),
-            Err(_) => Err(Refusal::Replaced),
-        });
-        let (mut store, values) = match looked_at {
-            Ok(looked_at) => looked_at,
+        let (id, description) = (candidate.id, candidate.description.clone());
+        let path = found.directory.path.join(&found.name);
+        let (mut source, values) = match Source::store(candidate, path, now) {
+            Ok(opened) => opened,
             Err(refusal) => return self.set_aside(&found, refusal),
         };
-        let path = found.directory.path.join(&found.name);
-        let file = store.track(facts, path, now);
-        let same = self.agents.named(&store.description.agent);
-        let known = same.iter().copied().find(|&key| {
-            let agent = self.agents.get(key).filter(|agent| agent.has_stores());
-            agent.is_some_and(|agent| agent.had(store.id))
-        });
-        let exited = file.presence.is_abandoned();
-        if exited && self.is_counted(&same, known, &found, &store, &values, now) {
-            if let Some(key) = known {
-                self.note_end(key, &values);
-            }
+        let same = || self.agents.named(&description.agent);
+        let known = same().find(|(_, agent)| agent.has_stores() && agent.seen(id).is_some());
+        let known = known.map(|(key, _)| key);
+        // 0.1.0 let an agent that wrote a ring go over to stores: what that had of this one is counted.
+        let seen = same().find_map(|(_, agent)| agent.seen(id).cloned());
+        let alike = same().filter(|(_, agent)| is_alike(agent, &found, &description));
+        let alike: Vec<AgentKey> = alike.map(|(key, _)| key).collect();
+        let has_exited = source.file.presence.is_abandoned();
+        let is_recent = self.is_recent(&found.facts, &values, now);
+        let is_over = has_exited
+            && match known {
+                // Nothing more comes, so that it is counted whether there is a place for it or not.
+                Some(key) => !self.read_last(key, &mut source, &values, now),
+                None => !is_recent || self.is_retired(&alike, &values),
+            };
+        if is_over {
             return self.set_aside(&found, Refusal::Exited);
         }
-        if let Some(key) = known.filter(|_| exited) {
-            // No more comes, so that it needs no place to be counted: nothing is left that could wait for one.
-            self.count_end(key, &mut store, now);
+        if known.is_none() && self.books.early {
+            return self.candidates.unknown.push(found);
         }
-        let had = known.or_else(|| self.free_agent(&same, &found, &store, now));
-        if !self.has_room(now, had, true, || Holder::Somebody, &found) {
-            // It is still this one's, as what was counted of it is: no other comes in its place while it waits for its turn.
-            if let Some(agent) = known.and_then(|key| self.agents.get_mut(key)) {
-                let waiting = || Waiting::new(&file.path, facts.id);
-                agent.waits = (!agent.entry.lifecycle.is_awake() && !exited).then(waiting);
-            }
+        let key = known.or_else(|| {
+            let mut asked = alike.iter().copied().take(MOST_ASKED);
+            asked.find(|&key| self.is_free(key, id, now))
+        });
+        let has_news = known.is_none() || !has_exited;
+        if !self.has_room(now, key, has_news, || Holder::Nobody, &found) {
             return;
         }
-        self.scanner.taken(&found.directory.path, facts.id);
-        let key = known.unwrap_or_else(|| {
-            let key = had.unwrap_or_else(|| self.new_agent(&found, &store, same.len(), now));
-            self.start(key, &store, &values, now);
-            key
-        });
-        if let Some(agent) = self.agents.get(key) {
-            // An earlier version's state did not say whose it was.
-            let owner = Some(facts.uid);
-            let place = Place {
-                owner,
-                ..Place::of(&agent.name)
-            };
-            self.give_to(key, place);
+        self.scanner.taken(&found.directory.path, found.facts.id);
+        let key = key.unwrap_or_else(|| self.new_agent(&found, &description, alike.len(), now));
+        if known.is_none() {
+            let seen = seen.unwrap_or_else(|| Seen::nothing(id));
+            self.start(key, seen, &values, now);
         }
-        let is_recent = self
-            .age(&values, now)
-            .is_some_and(|age| age <= self.books.lifetimes.retain);
-        self.give(key, store.into_source(file), is_recent, now);
+        self.give(key, source, &description, is_recent, now);
     }
 
-    /// Whether there is nothing to learn from a store whose agent has exited: all of it is counted, or it ended too long ago for
-    /// anybody to look for it.
-    fn is_counted(
-        &self,
-        same: &[AgentKey],
-        known: Option<AgentKey>,
-        found: &Found,
-        store: &StoreReader,
+    /// Counts what came to a known store that no process writes any more. Returns true if something did.
+    fn read_last(
+        &mut self,
+        key: AgentKey,
+        source: &mut Source,
         values: &Values,
         now: Instant,
     ) -> bool {
-        if let Some(agent) = known.and_then(|key| self.agents.get(key)) {
+        let now = self.clock.at(now);
+        self.agents.get_mut(key).is_some_and(|agent| {
             let seen = agent.entry.store.as_ref();
-            return seen.is_none_or(|seen| !values.since(&seen.values).has_counts());
-        }
-        let ago = self.age(values, now);
-        if ago.is_none_or(|ago| ago > self.books.lifetimes.retain)
-            || self.is_of_another_boot(found, now)
-        {
-            return true;
-        }
-        let mut had = same
-            .iter()
-            .filter_map(|&key| self.agents.get(key))
-            .filter(|agent| agent.is_of(found.facts.uid))
-            .filter(|agent| has_rank(agent, &found.directory, &store.description));
-        had.any(|agent| agent.entry.store_retired >= values.updated)
-    }
-
-    /// A store is counted, and nobody has it: it waits for nothing. Notes its time, which may have come after the last values,
-    /// while nobody looked.
-    fn note_end(&mut self, key: AgentKey, values: &Values) {
-        let Some(agent) = self.agents.get_mut(key) else {
-            return;
-        };
-        agent.waits = None;
-        if let Some(seen) = &mut agent.entry.store {
-            seen.values.updated = values.updated;
-        }
-        self.books.journal.commit(agent.record, &agent.entry);
-    }
-
-    /// Counts what an agent left that has exited.
-    fn count_end(&mut self, key: AgentKey, store: &mut StoreReader, now: Instant) {
-        let now = self.clock.at(now);
-        if let Some(agent) = self.agents.get_mut(key) {
-            agent.look_at_end(store, now, &mut self.books);
-        }
-    }
-
-    /// How long ago a store was updated last. After a restart of the host the times of an old one may be still to come.
-    fn age(&self, values: &Values, now: Instant) -> Option<Duration> {
-        let stamp = self.clock.at(now).stamp;
-        stamp.checked_sub(values.updated).map(Duration::from_nanos)
-    }
-
-    /// Whether a store that nobody has was written before the host was started.
-    fn is_of_another_boot(&self, found: &Found, now: Instant) -> bool {
-        let now = self.clock.at(now);
-        let up = Duration::from_nanos(now.stamp).as_secs();
-        // The clock of people may have been set since.
-        let (changed, _) = found.facts.changed;
-        u64::try_from(changed).unwrap_or(0) + HOUR < now.seconds.saturating_sub(up)
-    }
-
-    /// An agent that the store may belong to and that has none now.
-    fn free_agent(
-        &mut self,
-        same: &[AgentKey],
-        found: &Found,
-        store: &StoreReader,
-        now: Instant,
-    ) -> Option<AgentKey> {
-        let fits = |key: &AgentKey| {
-            let agent = self.agents.get(*key)?;
-            // Another user's is another agent, whatever it calls itself.
-            let fits = agent.is_of(found.facts.uid)
-                && has_rank(agent, &found.directory, &store.description);
-            fits.then(|| (number(&agent.name.part), *key))
-        };
-        let mut fitting: Vec<_> = same.iter().filter_map(fits).collect();
-        fitting.sort_unstable();
-        // Each is a question to the kernel, and a stranger may have as many as he likes.
-        let mut fitting = fitting.into_iter().map(|(_, key)| key).take(MOST_ASKED);
-        fitting.find(|&key| {
-            let agent = self.agents.get_mut(key);
-            agent.is_some_and(|agent| agent.is_free(now, &self.scanner))
+            let is_new = seen.is_some_and(|seen| values.since(&seen.values).has_counts());
+            agent.read_last(source, now, &mut self.books);
+            is_new
         })
     }
 
-    /// A new agent, of whose name there are `same` already.
+    /// True if a store was updated within `retain`, and since the host was started. After that the times of an older one may be
+    /// still to come.
+    fn is_recent(&self, facts: &FileFacts, values: &Values, now: Instant) -> bool {
+        let now = self.clock.at(now);
+        let up = Duration::from_nanos(now.stamp).as_secs();
+        let changed = u64::try_from(facts.changed.0).unwrap_or(0);
+        let ago = now.stamp.checked_sub(values.updated);
+        changed + HOUR >= now.seconds.saturating_sub(up)
+            && ago.is_some_and(|ago| Duration::from_nanos(ago) <= self.books.lifetimes.retain)
+    }
+
+    /// True if one of these agents had a store that was updated later: so it had this one, and it is counted.
+    fn is_retired(&self, alike: &[AgentKey], values: &Values) -> bool {
+        let mut agents = alike.iter().filter_map(|&key| self.agents.get(key));
+        agents.any(|agent| agent.entry.store_retired >= values.updated)
+    }
+
+    /// True if, asked now, certainly no process writes to the store of an agent, so that a new one may be its next.
+    fn is_free(&mut self, key: AgentKey, new: StoreId, now: Instant) -> bool {
+        self.agents.get_mut(key).is_some_and(|agent| {
+            let seen = agent.entry.store.as_ref();
+            // The new file may have the inode number of one that is gone.
+            let is_gone = seen.is_some_and(|seen| seen.id.file == new.file);
+            let mut sources = agent.sources.iter_mut();
+            sources.all(|source| source.is_abandoned(now))
+                && (is_gone || !agent.waits(&self.scanner))
+        })
+    }
+
+    /// A new agent, of which there are so many already.
     fn new_agent(
         &mut self,
         found: &Found,
-        store: &StoreReader,
-        same: usize,
+        description: &Description,
+        alike: usize,
         now: Instant,
     ) -> AgentKey {
-        let description = &store.description;
-        let mut numbers = same..;
-        let place = loop {
-            let part = part(numbers.next().unwrap_or(usize::MAX), &description.rank);
-            let place = Place {
-                directory: found.directory.path.clone(),
-                raw: description.agent.clone(),
-                part,
-                owner: Some(found.facts.uid),
-            };
+        let mut place = Place::of_ring(&found.directory.path, &description.agent, found.facts.uid);
+        for number in alike.. {
+            place.part = part(number, &description.rank);
             if self.agents.known_at(&place).is_none() {
-                break place;
+                break;
             }
-        };
+        }
         self.agent_at(&found.directory, place, now)
     }
 
-    /// The agent has started with this store, of which nothing is counted yet.
-    fn start(&mut self, key: AgentKey, store: &StoreReader, values: &Values, now: Instant) {
+    /// Begins a new store of an agent, of which `seen` is counted already.
+    fn start(&mut self, key: AgentKey, seen: Seen, values: &Values, now: Instant) {
         let now = self.clock.at(now);
-        // An earlier version let an agent that wrote a ring go over to stores: what that had of this one is counted.
-        let same = self.agents.named(&store.description.agent);
-        let mut same = same.iter().filter_map(|&key| self.agents.get(key));
-        let seen = same.find(|agent| agent.had(store.id));
-        let seen = seen.and_then(|agent| agent.entry.store.clone());
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
-        agent.let_store_go(now, &mut self.books);
+        if let Some(mut before) = agent.sources.pop() {
+            agent.read_last(&mut before, now, &mut self.books);
+        }
+        agent.entry.retire_store(now.stamp);
         agent.started(now.stamp, &mut self.books.journal);
         agent.entry.last_event = values.updated.min(now.stamp);
-        agent.entry.store = seen.or_else(|| Some(Seen::nothing(store.id)));
+        agent.entry.store = Some(seen);
     }
 
-    /// `is_recent`: it was updated a short time ago.
-    fn give(&mut self, key: AgentKey, source: Source, is_recent: bool, now: Instant) {
-        let (Some(agent), Some(store)) = (self.agents.get_mut(key), source.as_store()) else {
+    /// Attaches a store to its agent. `is_recent`: it was updated a short time ago.
+    fn give(
+        &mut self,
+        key: AgentKey,
+        source: Source,
+        description: &Description,
+        is_recent: bool,
+        now: Instant,
+    ) {
+        let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
-        let (description, presence) = (&store.description, &source.file.presence);
+        let presence = &source.file.presence;
         tracing::info!(
             "agent {}: store of process {}, agent {} in it, {}",
             agent.name.instance,
@@ -257,9 +182,8 @@ impl Agents {
             description.instance,
             log::shown(&source.file.path)
         );
-        agent.waits = None;
-        // Also one that has exited since the last look: its last values are to be seen. But where the kernel does not tell who has
-        // a file, an old one is nobody's until something comes.
+        // Also one that has exited meanwhile, so that its last values are seen. But where the kernel does not tell which process has
+        // a file, an old one is no instance until something comes.
         if is_recent || presence.is_held() {
             let is_asked = self.process_scans.enabled && !presence.is_abandoned();
             let patience = if is_asked { PATIENCE } else { Duration::ZERO };
@@ -267,7 +191,7 @@ impl Agents {
         }
         agent.sources.push(source);
         if !self.process_scans.enabled {
-            // Nobody else will tell of which rank it is.
+            // Nothing else will tell of which rank it is.
             agent.set_facts(Some(agent.facts_of_files(None)));
         }
         let journal = &mut self.books.journal;
@@ -277,21 +201,23 @@ impl Agents {
     }
 }
 
-impl Agent {
-    /// Whether its files, as far as that is known, are this user's.
-    fn is_of(&self, uid: u32) -> bool {
-        self.name.owner.is_none_or(|owner| owner == uid)
-    }
+/// True if an agent has stores of this name, local rank and directory. Another user's is another agent.
+fn is_alike(agent: &Agent, found: &Found, description: &Description) -> bool {
+    let name = &agent.name;
+    name.directory == found.directory.path
+        && rank(&name.part) == Some(&*description.rank.to_string_lossy())
+        && name.owner == Some(found.facts.uid)
+}
 
+impl Agent {
     /// True if it has stores, and no ring.
     pub(crate) fn has_stores(&self) -> bool {
         !self.name.part.is_empty()
     }
 
-    /// True if this store was the last that it had.
-    fn had(&self, id: StoreId) -> bool {
-        let seen = self.entry.store.as_ref();
-        seen.is_some_and(|seen| seen.id == id)
+    /// What is counted of this store, if it was the last that the agent had.
+    fn seen(&self, id: StoreId) -> Option<&Seen> {
+        self.entry.store.as_ref().filter(|seen| seen.id == id)
     }
 
     /// What its files tell of it.

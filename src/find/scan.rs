@@ -225,6 +225,17 @@ impl Scanner {
         }
     }
 
+    /// True if a file in this directory was rejected for lack of room, and is still there.
+    #[must_use]
+    pub fn is_left_out(&self, directory: &Path, id: FileId) -> bool {
+        self.directories.get(directory).is_some_and(|watched| {
+            let name = self.rejected.left_out((watched.number, id));
+            let is_there = |fd, name| file::facts(fd, name).is_ok_and(|facts| facts.id == id);
+            let fd = watched.fd.as_ref();
+            name.is_some_and(|name| fd.is_none_or(|fd| is_there(fd, name)))
+        })
+    }
+
     /// Returns true if the last scan did all that was due.
     #[must_use]
     pub fn is_done(&self) -> bool {
@@ -252,10 +263,12 @@ impl Scanner {
             }
         }
         let mut found = files.found;
-        // Of two agents of one name, that in the directory that is configured first keeps the plain name.
+        // Of two agents of one name, that in the directory that is configured first keeps the plain name. Of several stores that an
+        // agent has had, each counts before the next takes its place.
         found.sort_by_cached_key(|found| {
             let watched = self.directories.get(&found.directory.path);
-            watched.map(|watched| watched.number)
+            let age = found.directory.holds.stores.then_some(found.facts.changed);
+            (watched.map(|watched| watched.number), age)
         });
         self.forget(end);
         found

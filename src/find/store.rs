@@ -1,11 +1,11 @@
 //! Opens a file in a directory of stores, and checks that it is one.
 
 use super::discover;
-use crate::base::file::FileFacts;
+use crate::base::file::{self, FileFacts};
 use crate::config::Terms;
 use crate::error::Refusal;
 use crate::shm::unlocked;
-use crate::store::{Candidate, Description, LEN, is_store_name};
+use crate::store::{Candidate, Description, LEN, StoreId, is_store_name};
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 
@@ -31,8 +31,16 @@ pub fn open(
     let mut bytes = [0; LEN];
     let len = usize::try_from(facts.size).map_or(LEN, |size| size.min(LEN));
     unlocked::read_start(&file, &mut bytes[..len]).map_err(Refusal::io("read"))?;
+    let description = Description::parse(&bytes, facts.size)?;
+    let meta = file.metadata().map_err(Refusal::io("looked at"))?;
     Ok(Candidate {
-        description: Description::parse(&bytes, facts.size)?,
+        id: StoreId {
+            file: facts.id,
+            born: file::born(&meta),
+            pid: description.pid,
+            instance: description.instance,
+        },
+        description,
         file,
         facts: *facts,
     })
@@ -41,7 +49,6 @@ pub fn open(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::file;
     use std::fs::File;
     use std::os::unix::fs::symlink;
     use std::path::Path;

@@ -1,20 +1,16 @@
 //! A store of NIXL's prometheus_mp: it is read and never written, its values are taken as they are, and nothing is consumed, so that
 //! any number of readers may do the same.
 
-use super::{Reader, Source, TrackedFile};
-use crate::base::file::{self, FileFacts};
 use crate::error::{Refusal, RingFault};
 use crate::event::Totals;
-use crate::shm::{LeaseKind, Mapping, Rest};
+use crate::shm::{Mapping, Rest};
 use crate::state::ledger::Ledger;
 use crate::store::format::{self, WORDS};
 use crate::store::{Candidate, Description, Seen, StoreId};
 use crate::totals::values::Values;
 use crate::totals::windows::Windows;
 use std::fs::File;
-use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::Instant;
 
 /// A store that is read.
 #[derive(Debug)]
@@ -22,8 +18,7 @@ pub struct StoreReader {
     mapping: Rc<Mapping>,
     /// The descriptor that the mapping came from.
     descriptor: File,
-    /// Which store it is.
-    pub id: StoreId,
+    id: StoreId,
     /// Who its agent is.
     pub description: Description,
     /// What it said at the last look of the time of its last change; `None`: it was not read yet.
@@ -31,56 +26,26 @@ pub struct StoreReader {
 }
 
 impl StoreReader {
-    /// Maps a candidate.
-    ///
-    /// # Errors
-    /// Why it cannot be mapped, or is not what it was a moment ago.
-    pub fn attach(candidate: Candidate) -> Result<Self, Refusal> {
-        let Candidate {
-            file: descriptor,
-            facts,
-            description,
-        } = candidate;
-        let mapping = Mapping::read_only(&descriptor, WORDS).map_err(Refusal::io("mapped"))?;
-        let born = file::born(&descriptor.metadata().map_err(Refusal::io("looked at"))?);
-        Ok(Self {
-            id: StoreId {
-                file: facts.id,
-                born,
-                pid: description.pid,
-                instance: description.instance,
-            },
+    /// Maps a candidate, of which it also reads the values.
+    pub(super) fn attach(candidate: Candidate) -> Result<(Self, Values), Refusal> {
+        let mapping = Mapping::read_only(&candidate.file, WORDS).map_err(Refusal::io("mapped"))?;
+        let store = Self {
             mapping: Rc::new(mapping),
-            descriptor,
-            description,
+            descriptor: candidate.file,
+            id: candidate.id,
+            description: candidate.description,
             updated: None,
-        })
-    }
-
-    /// The source that it is, of a file with these facts, there.
-    #[must_use]
-    pub fn into_source(self, file: TrackedFile) -> Source {
-        Source {
-            file,
-            reader: Reader::Store(Box::new(self)),
-        }
-    }
-
-    /// Its file, of these facts, there.
-    #[must_use]
-    pub fn track(&self, facts: FileFacts, path: PathBuf, now: Instant) -> TrackedFile {
-        TrackedFile::new(&self.descriptor, facts, path, LeaseKind::NoWriter, now)
+        };
+        let values = store.values().map_err(|_| Refusal::Replaced)?;
+        Ok((store, values))
     }
 
     pub(super) fn descriptor(&self) -> &File {
         &self.descriptor
     }
 
-    /// Its values, now.
-    ///
-    /// # Errors
-    /// The file has lost its second page or more, or says that it is another one's.
-    pub fn values(&self) -> Result<Values, RingFault> {
+    /// Its values, now; an error if the file has lost its second page or more, or says that it is another one's.
+    fn values(&self) -> Result<Values, RingFault> {
         let read = |words: &[_]| (format::read_values(words), format::read_head(words));
         let (values, head) = self.mapping.look(&self.descriptor, read)?;
         match head == format::head(self.id.pid) {
@@ -89,11 +54,8 @@ impl StoreReader {
         }
     }
 
-    /// Counts what came since the last look. Returns true if something did.
-    ///
-    /// # Errors
-    /// As [`StoreReader::values`].
-    pub fn look(&mut self, ledger: &mut Ledger) -> Result<bool, RingFault> {
+    /// Counts what came since the last reading. Returns true if something did.
+    pub(super) fn read(&mut self, ledger: &mut Ledger) -> Result<bool, RingFault> {
         let values = self.values()?;
         let is_aged = self.updated.replace(values.updated).is_none();
         Ok(self.count(values, is_aged, ledger))
@@ -146,6 +108,7 @@ impl StoreReader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::file;
     use crate::config::Terms;
     use std::ffi::OsStr;
     use std::os::unix::fs::FileExt;
@@ -164,8 +127,8 @@ mod tests {
             let facts = file::facts(&fd, name).expect("there");
             let candidate =
                 crate::find::store::open(&fd, name, &facts, &Terms::default()).expect("a store");
-            let store = StoreReader::attach(candidate).expect("mapped");
-            assert_eq!(store.values().expect("whole").updated, 5);
+            let (store, values) = StoreReader::attach(candidate).expect("mapped");
+            assert_eq!(values.updated, 5);
             crate::shm::guard_against_sigbus().expect("a handler");
             let file = File::options().write(true).open(&path).expect("there");
             match spoil {
