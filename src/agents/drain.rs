@@ -63,7 +63,7 @@ impl Agents {
             return;
         };
         let (owner, was_published) = (agent.name.owner, agent.is_published());
-        let _about = log::about(owner);
+        let _about = log::about(Some(owner));
         let drained = catch_unwind(AssertUnwindSafe(|| agent.drain(now, end, &mut self.books)));
         let Ok(outcome) = drained else {
             self.set_apart(key, was_published);

@@ -43,7 +43,7 @@ impl Agents {
             let Some(directory) = scanner.directory(&agent.name.directory) else {
                 continue;
             };
-            let _about = log::about(agent.name.owner);
+            let _about = log::about(Some(agent.name.owner));
             agent.remove_exited(directory, moment, after, &mut self.books);
             if Instant::now() >= end {
                 // The rest has its turn in the next tick.

@@ -5,7 +5,6 @@
 //! keep another one out. No exited agent makes room for a user who has more than its own.
 
 use super::newcomers::Newcomers;
-use super::registry::Owner;
 use super::{AgentKey, Agents};
 use crate::agents::agent::Agent;
 use crate::error::Refusal;
@@ -124,7 +123,7 @@ impl Agents {
     /// Evicts an agent for one of this user's, which has events or is only open. Returns false if none can be evicted.
     fn evict_for(&mut self, uid: u32, has_events: bool, now: Instant) -> bool {
         let (places, all_found) = (self.agents.places(), !self.books.early);
-        let (own, most) = (places.of(Some(uid)), places.most());
+        let (own, most) = (places.of(uid), places.most());
         let mut exited: Vec<_> = Vec::new();
         let mut live: Vec<_> = Vec::new();
         for (key, agent) in self.agents.iter().filter(|(_, agent)| agent.places() > 0) {
@@ -160,7 +159,7 @@ impl Agents {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
-        let _about = log::about(agent.name.owner);
+        let _about = log::about(Some(agent.name.owner));
         // What became of a batch in flight is found out first.
         let commit = agent.entry.commit;
         if is_live && commit.is_some_and(|commit| commit.is_in_flight()) {
@@ -189,12 +188,14 @@ impl Agents {
         if agent.entry.lifecycle.is_awake() && !agent.has_files() {
             let was_published = agent.is_published();
             agent.withdraw(now);
-            let instance = &agent.name.instance;
-            match agent.name.owner.filter(|_| is_live) {
-                Some(uid) => tracing::warn!(
+            let (instance, uid) = (&agent.name.instance, agent.name.owner);
+            match is_live {
+                true => tracing::warn!(
                     "agent {instance}: is let go, since another user needs its place: uid {uid} has most of the {max_rings} places; raise max_agents"
                 ),
-                None => tracing::info!("agent {instance}: has exited, and another needs its place"),
+                false => {
+                    tracing::info!("agent {instance}: has exited, and another needs its place")
+                }
             }
             // Before another is an instance in its place.
             self.changes.extend(agent.change_since(was_published, key));
@@ -217,7 +218,7 @@ impl Agents {
             if self.agents.len() < self.max_records() {
                 return;
             }
-            let mut counts: HashMap<Owner, usize> = HashMap::new();
+            let mut counts: HashMap<u32, usize> = HashMap::new();
             for agent in self.agents.values() {
                 *counts.entry(agent.name.owner).or_default() += 1;
             }

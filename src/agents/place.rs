@@ -24,7 +24,7 @@ pub(super) struct Place {
     /// As in [`Name`].
     pub(super) part: String,
     /// As there: a stranger's file of the same name is another agent's.
-    pub(super) owner: Option<u32>,
+    pub(super) owner: u32,
 }
 
 impl Place {
@@ -42,22 +42,12 @@ impl Place {
             directory: directory.to_owned(),
             raw: raw.to_owned(),
             part: String::new(),
-            owner: Some(owner),
+            owner,
         }
     }
 }
 
 impl Agents {
-    /// From here on an agent is this owner's, if it was not known whose it was.
-    pub(super) fn give_to(&mut self, key: AgentKey, place: Place) {
-        let owner = place.owner;
-        if self.agents.give_to(key, place) {
-            if let (Some(agent), Some(owner)) = (self.agents.get(key), owner) {
-                self.books.journal.set_owner(agent.record, owner);
-            }
-        }
-    }
-
     /// The agent of that place, which is in this directory, made if there is none.
     pub(super) fn agent_at(
         &mut self,
@@ -66,7 +56,6 @@ impl Agents {
         now: Instant,
     ) -> AgentKey {
         if let Some(key) = self.agents.known_at(&place) {
-            self.give_to(key, place);
             return key;
         }
         self.make_room_for_record();
@@ -91,8 +80,7 @@ impl Agents {
                 let is_same = name.directory == directory.path && rank(&name.part) == rank(&part);
                 is_same && name.owner != owner
             };
-            let uid = owner.filter(|_| has_other(&is_other))?;
-            Some(format!("uid{uid}"))
+            has_other(&is_other).then(|| format!("uid{owner}"))
         };
         let of_kind = || {
             let kind = if part.is_empty() { "ring" } else { "store" };

@@ -1,6 +1,6 @@
 //! All agents that are known: by key, by their files' place, by name, and what they take.
 //!
-//! An agent is in one slab: its key is its place there. Whoever has changed an agent's files, owner or life calls
+//! An agent is in one slab: its key is its place there. Whoever has changed an agent's files or life calls
 //! [`Registry::settle`], so that what is counted of all agents cannot disagree with them.
 
 use super::place::Place;
@@ -16,13 +16,9 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AgentKey(usize);
 
-/// The owner of an agent's files. `None`: the state file of an earlier version did not say.
-pub(super) type Owner = Option<u32>;
-
 /// What is counted of an agent.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
-    owner: Owner,
     places: usize,
     files: Vec<FileId>,
 }
@@ -30,12 +26,12 @@ pub(crate) struct Counted {
 /// How many places the agents of each user take.
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    by_owner: HashMap<Owner, usize>,
+    by_owner: HashMap<u32, usize>,
     total: usize,
 }
 
 impl Places {
-    fn change(&mut self, owner: Owner, before: usize, after: usize) {
+    fn change(&mut self, owner: u32, before: usize, after: usize) {
         let count = self.by_owner.entry(owner).or_default();
         *count = (*count + after).saturating_sub(before);
         if *count == 0 {
@@ -50,7 +46,7 @@ impl Places {
     }
 
     /// Those of one user.
-    pub fn of(&self, owner: Owner) -> usize {
+    pub fn of(&self, owner: u32) -> usize {
         self.by_owner.get(&owner).copied().unwrap_or(0)
     }
 
@@ -105,40 +101,16 @@ impl Registry {
             counted.files = files().collect();
             self.attached.extend(&counted.files);
         }
-        if (counted.owner, counted.places) != (owner, places) {
-            self.places.change(counted.owner, counted.places, 0);
-            self.places.change(owner, 0, places);
-            (counted.owner, counted.places) = (owner, places);
+        if counted.places != places {
+            self.places.change(owner, counted.places, places);
+            counted.places = places;
         }
         agent.counted = counted;
     }
 
     /// The agent whose files these are, if it is known.
     pub fn known_at(&self, place: &Place) -> Option<AgentKey> {
-        let known = self.by_place.get(place).or_else(|| {
-            // An earlier version's state did not say whose its agents were: they are whose files come first.
-            let anybodys = Place {
-                owner: None,
-                ..place.clone()
-            };
-            self.by_place.get(&anybodys)
-        });
-        known.copied()
-    }
-
-    /// From here on an agent is the owner's of this place, its own. Returns false if it is known whose it is.
-    pub fn give_to(&mut self, key: AgentKey, place: Place) -> bool {
-        let Some(agent) = self.agents.get_mut(key.0) else {
-            return false;
-        };
-        if agent.name.owner.is_some() || place.owner.is_none() {
-            return false;
-        }
-        self.by_place.remove(&Place::of(&agent.name));
-        agent.name.owner = place.owner;
-        self.by_place.insert(place, key);
-        self.settle(key);
-        true
+        self.by_place.get(place).copied()
     }
 
     /// The agents of this name, in any directory.
@@ -175,7 +147,7 @@ impl Registry {
     pub fn remove(&mut self, key: AgentKey) -> Option<Agent> {
         let agent = self.agents.try_remove(key.0)?;
         self.places
-            .change(agent.counted.owner, agent.counted.places, 0);
+            .change(agent.name.owner, agent.counted.places, 0);
         for id in &agent.counted.files {
             self.attached.remove(id);
         }

@@ -206,7 +206,7 @@ fn is_alike(agent: &Agent, found: &Found, description: &Description) -> bool {
     let name = &agent.name;
     name.directory == found.directory.path
         && rank(&name.part) == Some(&*description.rank.to_string_lossy())
-        && name.owner == Some(found.facts.uid)
+        && name.owner == found.facts.uid
 }
 
 impl Agent {

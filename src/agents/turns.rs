@@ -1,7 +1,6 @@
 //! Whose turn it is: users one after the other, and of each user the agents one after the other.
 
 use super::AgentKey;
-use super::registry::Owner;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Instant;
 
@@ -13,8 +12,8 @@ const KEPT_USERS: usize = 64;
 pub(super) struct Turns {
     /// When the tick began for which the agents were queued last.
     began: Option<Instant>,
-    users: VecDeque<Owner>,
-    agents: HashMap<Owner, VecDeque<AgentKey>>,
+    users: VecDeque<u32>,
+    agents: HashMap<u32, VecDeque<AgentKey>>,
     queued: HashSet<AgentKey>,
 }
 
@@ -27,7 +26,7 @@ impl Turns {
     }
 
     /// Puts an agent behind the others of its owner, unless it is queued.
-    pub fn push(&mut self, owner: Owner, key: AgentKey) {
+    pub fn push(&mut self, owner: u32, key: AgentKey) {
         if !self.queued.insert(key) {
             return;
         }
@@ -66,17 +65,17 @@ mod tests {
     fn users_have_their_turns_one_after_the_other() {
         let mut turns = Turns::default();
         for number in [0, 1, 2, 0] {
-            turns.push(Some(1), AgentKey::of(number));
+            turns.push(1, AgentKey::of(number));
         }
-        turns.push(Some(2), AgentKey::of(9));
-        turns.push(None, AgentKey::of(8));
+        turns.push(2, AgentKey::of(9));
+        turns.push(0, AgentKey::of(8));
         let order: Vec<_> = std::iter::from_fn(|| turns.pop()).collect();
         assert_eq!(order, [0, 9, 8, 1, 2].map(AgentKey::of));
         // An agent with more events is behind the others of its user.
-        turns.push(Some(1), AgentKey::of(0));
-        turns.push(Some(1), AgentKey::of(1));
+        turns.push(1, AgentKey::of(0));
+        turns.push(1, AgentKey::of(1));
         assert_eq!(turns.pop(), Some(AgentKey::of(0)));
-        turns.push(Some(1), AgentKey::of(0));
+        turns.push(1, AgentKey::of(0));
         assert_eq!(turns.pop(), Some(AgentKey::of(1)));
         assert_eq!(turns.pop(), Some(AgentKey::of(0)));
         assert_eq!(turns.pop(), None);

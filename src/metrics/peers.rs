@@ -91,7 +91,7 @@ mod tests {
             instance: "a".into(),
             directory: directory.into(),
             part: String::new(),
-            owner: None,
+            owner: 0,
         };
         let mut agent = Agent::new(name, Entry::default(), Instant::now());
         agent.set_facts(facts);

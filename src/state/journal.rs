@@ -186,11 +186,6 @@ impl Journal {
         self.write(record, |words| record::set_id(words, id));
     }
 
-    /// Notes the owner of an agent's files, which was not known.
-    pub fn set_owner(&mut self, record: Option<RecordId>, uid: u32) {
-        self.write(record, |words| record::set_owner(words, Some(uid)));
-    }
-
     /// Returns what is kept of an agent; `None`: nothing, or it is damaged.
     #[must_use]
     pub fn entry(&self, record: Option<RecordId>) -> Option<Entry> {

@@ -31,7 +31,7 @@ const LENGTHS: usize = 3;
 const RELEASED: usize = 4;
 /// Length of the text at [`FACTS`].
 const FACTS_LENGTH: usize = 5;
-/// The uid of the owner of the agent's files, and one; 0: that was not known to an earlier version.
+/// The uid of the owner of the agent's files, and one.
 const OWNER: usize = 6;
 const TEXTS: [(usize, usize); 4] = [(8, 32), (40, 40), (80, 128), (208, 32)];
 const ENTRIES: [usize; 2] = [256, 256 + ENTRY_ROOM];
@@ -67,8 +67,8 @@ pub struct Name {
     /// Which agent of that name in that directory: empty for the one that writes the ring of that name; of those with stores,
     /// `store:NUMBER:RANK`, where several of one local rank are numbered.
     pub part: String,
-    /// The uid of the owner of its files; `None`: an earlier version did not note it.
-    pub owner: Option<u32>,
+    /// The uid of the owner of its files.
+    pub owner: u32,
 }
 
 /// A record that is in use.
@@ -116,7 +116,7 @@ pub fn create(words: &[AtomicU64], name: &Name, entry: &Entry) {
         put_text(&words[start..], text);
     }
     words[LENGTHS].store(lengths, Relaxed);
-    set_owner(words, name.owner);
+    words[OWNER].store(u64::from(name.owner) + 1, Relaxed);
     put(&words[ENTRIES[0]..], entry);
     words[USED].store(1, Release);
 }
@@ -153,12 +153,6 @@ pub fn free(words: &[AtomicU64]) {
 /// Notes the instance id.
 pub fn set_id(words: &[AtomicU64], id: u32) {
     words[INSTANCE_ID].store(u64::from(id), Relaxed);
-}
-
-/// Notes whose its files are.
-pub fn set_owner(words: &[AtomicU64], owner: Option<u32>) {
-    let word = owner.map_or(0, |uid| u64::from(uid) + 1);
-    words[OWNER].store(word, Relaxed);
 }
 
 /// The first word of the entry that a generation names.
@@ -240,13 +234,13 @@ impl TryFrom<&RawRecord> for Name {
     fn try_from(raw: &RawRecord) -> Result<Self, Damaged> {
         let text = |number| raw.name(number).ok_or(Damaged);
         let utf8 = |number| String::from_utf8(text(number)?).map_err(|_| Damaged);
-        let owner = raw.0[OWNER].checked_sub(1).map(u32::try_from);
+        let owner = raw.0[OWNER].checked_sub(1).ok_or(Damaged)?;
         let name = Name {
             raw: OsString::from_vec(text(0)?),
             instance: utf8(1)?,
             directory: OsString::from_vec(text(2)?).into(),
             part: utf8(3)?,
-            owner: owner.transpose().map_err(|_| Damaged)?,
+            owner: u32::try_from(owner).map_err(|_| Damaged)?,
         };
         let is_empty = name.raw.is_empty() || name.directory.as_os_str().is_empty();
         match is_empty || !is_instance_name(&name.instance) {
@@ -310,7 +304,7 @@ mod tests {
             instance: "worker%20%FF@gpu".into(),
             directory: "/dev/shm/nixl".into(),
             part: "store:1:7".into(),
-            owner: Some(u32::MAX),
+            owner: u32::MAX,
         }
     }
 
@@ -549,7 +543,7 @@ mod tests {
             directory: PathBuf::from(format!("/{}", "z".repeat(1023))),
             // 63 bytes that are no UTF-8, each of which is shown as three.
             part: format!("store:{}:{}", usize::MAX, "\u{fffd}".repeat(63)),
-            owner: None,
+            owner: 0,
         };
         assert!(fits(&longest));
         let words = record();

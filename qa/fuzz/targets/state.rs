@@ -100,7 +100,7 @@ fn name(number: u8) -> Name {
         instance: format!("agent%20{number}"),
         directory: "/dev/shm".into(),
         part: String::new(),
-        owner: Some(1),
+        owner: 1,
     }
 }
 

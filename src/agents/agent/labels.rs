@@ -115,7 +115,7 @@ mod tests {
             instance: "a".into(),
             directory: "/tmp".into(),
             part: String::new(),
-            owner: None,
+            owner: 0,
         };
         let mut agent = Agent::new(name, Entry::default(), Instant::now());
         let user = |user: &str| Some(Facts::from([("user", Some(user.to_owned()))]));

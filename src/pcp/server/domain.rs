@@ -39,7 +39,7 @@ impl Server {
         let Some(agent) = self.agents.get(key) else {
             return;
         };
-        let _about = log::about(agent.name.owner);
+        let _about = log::about(Some(agent.name.owner));
         let name = agent.name.instance.as_str();
         let (had, taken) = (agent.id(), || self.agents.taken_ids());
         let Some(id) = had.or_else(|| self.ids.give(name, taken)) else {

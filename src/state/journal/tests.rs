@@ -25,7 +25,7 @@ fn name(number: usize) -> Name {
         instance: format!("agent%20{number}"),
         directory: "/dev/shm".into(),
         part: String::new(),
-        owner: Some(1000),
+        owner: 1000,
     }
 }
 
