@@ -20,7 +20,6 @@ use exited::RemovalSchedule;
 use forget::Forgetting;
 use limits::Limits;
 use look::Candidates;
-use place::Place;
 use process_scans::ProcessScans;
 use registry::Registry;
 use std::cmp::Reverse;
@@ -140,9 +139,9 @@ impl Agents {
         });
         for (record, mut saved) in records {
             saved.id = saved.id.filter(|&id| ids.insert(id));
-            let place = Place::of(&saved.name);
             self.books.host.add(&saved.entry.account.totals);
-            if self.agents.has_place(&place) || self.agents.has_instance(&saved.name.instance) {
+            let is_known = self.agents.find(&saved.name).is_some();
+            if is_known || self.agents.has_instance(&saved.name.instance) {
                 self.retire(Some(record), &saved.entry);
                 continue;
             }

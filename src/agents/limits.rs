@@ -111,13 +111,9 @@ impl Agents {
 
     /// True if there is certainly no place for a file, since one of the same user was turned away in this look.
     pub(super) fn is_turned_away(&self, found: &Found) -> bool {
-        let place = super::Place::of_ring(&found.directory.path, &found.name, found.facts.uid);
-        let known = self
-            .agents
-            .known_at(&place)
-            .and_then(|key| self.agents.get(key));
+        let known = || self.ring_agent(found, &found.name);
         self.limits.turned_away.contains(&(found.facts.uid, true))
-            && !known.is_some_and(Agent::has_place)
+            && !known().is_some_and(|(_, agent)| agent.has_place())
     }
 
     /// Evicts an agent for one of this user's, which has events or is only open. Returns false if none can be evicted.

@@ -1,6 +1,7 @@
 //! Which files are attached: what the scanner finds, as far as there is room. `stores` says whose a store is.
 
-use super::{Agents, Place};
+use super::Agents;
+use super::place::name_of;
 use crate::agents::removal;
 use crate::error::Refusal;
 use crate::find::scan::{Found, Opened};
@@ -12,7 +13,7 @@ use crate::shm::LeaseKind;
 use crate::source::Source;
 use crate::source::ring::Mode;
 use std::collections::VecDeque;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -103,16 +104,16 @@ impl Agents {
             Opened::Ring(candidate) => candidate,
             Opened::Store(candidate) => return self.look_at_store(found, *candidate, now),
         };
-        let raw = self.agent_of(&found);
-        let place = Place::of_ring(&found.directory.path, &raw, found.facts.uid);
+        let raw = self.name_before(&found);
+        let known = self.ring_agent(&found, &raw).map(|(key, _)| key);
         if self.has_room(
             now,
-            self.agents.known_at(&place),
+            known,
             candidate.header.pending() > 0,
             || writer::holder(&candidate.file, LeaseKind::Alone),
             &found,
         ) {
-            self.attach(found, place, candidate, now);
+            self.attach(&found, &raw, candidate, now);
         }
     }
 
@@ -121,23 +122,20 @@ impl Agents {
             .set_aside(&found.directory.path, &found.name, &found.facts, refusal);
     }
 
-    fn attach(&mut self, found: Found, place: Place, candidate: Candidate, now: Instant) {
+    fn attach(&mut self, found: &Found, raw: &OsStr, candidate: Candidate, now: Instant) {
         let (header, layout) = (candidate.header, candidate.layout);
         let file = found.directory.path.join(&found.name);
-        let known = self
-            .agents
-            .known_at(&place)
-            .and_then(|key| self.agents.get(key));
-        let before = match known {
-            Some(agent) => agent.entry.commit,
-            None => self.commit_of_store_agent(&found),
+        let before = match self.ring_agent(found, raw) {
+            Some((_, agent)) => agent.entry.commit,
+            None => self.commit_of_store_agent(found),
         };
         let source = match Source::ring(candidate, file, before.as_ref(), now) {
             Ok(source) => source,
-            Err(refusal) => return self.set_aside(&found, refusal),
+            Err(refusal) => return self.set_aside(found, refusal),
         };
         self.scanner.taken(&found.directory.path, source.id());
-        let key = self.agent_at(&found.directory, place, now);
+        let name = name_of(found, raw, String::new());
+        let key = self.agent_of(&found.directory, name, now);
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
@@ -199,14 +197,9 @@ impl Agents {
 
     /// The name of the agent that a file belongs to: the file's, or, if that was being removed when the daemon was killed, what it
     /// was before. Only of a ring that is known to be that agent's, or anybody could add to another's counts.
-    fn agent_of(&self, found: &Found) -> OsString {
+    fn name_before(&self, found: &Found) -> OsString {
         let was = removal::original_name(&found.name).filter(|was| {
-            let place = Place::of_ring(&found.directory.path, was, found.facts.uid);
-            let agent = self
-                .agents
-                .known_at(&place)
-                .and_then(|key| self.agents.get(key));
-            agent.is_some_and(|agent| {
+            self.ring_agent(found, was).is_some_and(|(_, agent)| {
                 let commit = agent.entry.commit;
                 commit.is_some_and(|commit| commit.ring.id == found.facts.id)
             })

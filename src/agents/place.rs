@@ -5,80 +5,64 @@ use super::{AgentKey, Agents};
 use crate::agents::agent::Agent;
 use crate::find::directory::Directory;
 use crate::find::name;
+use crate::find::scan::Found;
 use crate::producer::facts::kubelet;
 use crate::state::record::{Entry, Name};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Bytes of a local rank, escaped, that tells agents of one name apart; a hash does where it is longer.
 const MAX_RANK: usize = 64;
 
-/// What names an agent's files.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Place {
-    pub(super) directory: PathBuf,
-    /// The agent's name.
-    pub(super) raw: OsString,
-    /// As in [`Name`].
-    pub(super) part: String,
-    /// As there: a stranger's file of the same name is another agent's.
-    pub(super) owner: u32,
-}
-
-impl Place {
-    pub(super) fn of(name: &Name) -> Self {
-        Self {
-            directory: name.directory.clone(),
-            raw: name.raw.clone(),
-            part: name.part.clone(),
-            owner: name.owner,
-        }
-    }
-
-    pub(super) fn of_ring(directory: &Path, raw: &OsStr, owner: u32) -> Self {
-        Self {
-            directory: directory.to_owned(),
-            raw: raw.to_owned(),
-            part: String::new(),
-            owner,
-        }
+/// Names the agent that has a file, without its instance.
+pub(super) fn name_of(found: &Found, raw: &OsStr, part: String) -> Name {
+    Name {
+        raw: raw.to_owned(),
+        instance: String::new(),
+        directory: found.directory.path.clone(),
+        part,
+        owner: found.facts.uid,
     }
 }
 
 impl Agents {
-    /// The agent of that place, which is in this directory, made if there is none.
-    pub(super) fn agent_at(
+    /// The agent of the rings of this name, in the directory and of the owner of a file that was found.
+    pub(super) fn ring_agent(&self, found: &Found, raw: &OsStr) -> Option<(AgentKey, &Agent)> {
+        self.agents.find(&name_of(found, raw, String::new()))
+    }
+
+    /// The agent of this name, but for its instance, made if there is none; its files are in this directory.
+    pub(super) fn agent_of(
         &mut self,
         directory: &Directory,
-        place: Place,
+        mut name: Name,
         now: Instant,
     ) -> AgentKey {
-        if let Some(key) = self.agents.known_at(&place) {
+        if let Some((key, _)) = self.agents.find(&name) {
             return key;
         }
         self.make_room_for_record();
-        let Place {
+        let Name {
             raw, part, owner, ..
-        } = place;
+        } = &name;
         let pod = || kubelet::pod_uid(&directory.path);
         // The local rank, of a store that has one: a stranger's text, which may be too long to be kept.
         let of_rank = || {
-            let rank = name::instance_name(rank(&part)?.as_bytes());
+            let rank = name::instance_name(rank(part)?.as_bytes());
             (1..=MAX_RANK).contains(&rank.len()).then_some(rank)
         };
         // Whether there is such an agent of this name, in any directory.
         let has_other = |is_other: &dyn Fn(&Agent) -> bool| {
-            let mut same = self.agents.named(&raw);
+            let mut same = self.agents.named(raw);
             same.any(|(_, agent)| is_other(agent))
         };
         // A number: to look up the owner's name may take as long as a directory service likes.
         let of_owner = || {
             let is_other = |agent: &Agent| {
                 let name = &agent.name;
-                let is_same = name.directory == directory.path && rank(&name.part) == rank(&part);
-                is_same && name.owner != owner
+                let is_same = name.directory == directory.path && rank(&name.part) == rank(part);
+                is_same && name.owner != *owner
             };
             has_other(&is_other).then(|| format!("uid{owner}"))
         };
@@ -91,13 +75,7 @@ impl Agents {
         let instance = name::candidates(raw.as_bytes(), &directory.path, label.as_deref())
             .find(|name| !self.agents.has_instance(name))
             .expect("candidates has no end");
-        let name = Name {
-            raw,
-            instance,
-            directory: directory.path.clone(),
-            part,
-            owner,
-        };
+        name.instance = instance;
         let moment = self.clock.at(now);
         let mut entry = Entry {
             last_seen: moment.stamp,

@@ -1,12 +1,12 @@
-//! All agents that are known: by key, by their files' place, by name, and what they take.
+//! All agents that are known: by key and by name, and what they take.
 //!
 //! An agent is in one slab: its key is its place there. Whoever has changed an agent's files or life calls
 //! [`Registry::settle`], so that what is counted of all agents cannot disagree with them.
 
-use super::place::Place;
 use super::quiet::Quiet;
 use crate::agents::agent::Agent;
 use crate::base::file::FileId;
+use crate::state::record::Name;
 use slab::Slab;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -63,7 +63,6 @@ pub(super) struct Registry {
     agents: Slab<Box<Agent>>,
     /// In the places of the agents, so that those in which nothing happens cost no look at more than this.
     quiet: Vec<Quiet>,
-    by_place: HashMap<Place, AgentKey>,
     by_name: HashMap<OsString, Vec<AgentKey>>,
     instances: HashSet<String>,
     attached: HashSet<FileId>,
@@ -73,13 +72,12 @@ pub(super) struct Registry {
 impl Registry {
     /// Adds an agent; the next drain looks at all of it.
     pub fn insert(&mut self, agent: Agent) -> AgentKey {
-        let (place, raw) = (Place::of(&agent.name), agent.name.raw.clone());
+        let raw = agent.name.raw.clone();
         self.instances.insert(agent.name.instance.clone());
         let key = AgentKey(self.agents.insert(Box::new(agent)));
         if self.quiet.len() <= key.0 {
             self.quiet.resize_with(key.0 + 1, Quiet::default);
         }
-        self.by_place.insert(place, key);
         self.by_name.entry(raw).or_default().push(key);
         self.wake(key);
         self.settle(key);
@@ -108,20 +106,19 @@ impl Registry {
         agent.counted = counted;
     }
 
-    /// The agent whose files these are, if it is known.
-    pub fn known_at(&self, place: &Place) -> Option<AgentKey> {
-        self.by_place.get(place).copied()
+    /// The agent of this name, if it is known; the instance is not compared.
+    pub fn find(&self, name: &Name) -> Option<(AgentKey, &Agent)> {
+        self.named(&name.raw).find(|(_, agent)| {
+            let known = &agent.name;
+            (known.owner, &known.part, &known.directory)
+                == (name.owner, &name.part, &name.directory)
+        })
     }
 
     /// The agents of this name, in any directory.
     pub fn named(&self, raw: &OsStr) -> impl Iterator<Item = (AgentKey, &Agent)> {
         let keys = self.by_name.get(raw).into_iter().flatten();
         keys.filter_map(|&key| Some((key, self.get(key)?)))
-    }
-
-    /// True if files of this place and owner are an agent's.
-    pub fn has_place(&self, place: &Place) -> bool {
-        self.by_place.contains_key(place)
     }
 
     /// True if an agent is called so in the instance domain.
@@ -152,7 +149,6 @@ impl Registry {
             self.attached.remove(id);
         }
         self.instances.remove(&agent.name.instance);
-        self.by_place.remove(&Place::of(&agent.name));
         if let Some(same) = self.by_name.get_mut(&agent.name.raw) {
             same.retain(|&other| other != key);
             if same.is_empty() {

@@ -6,7 +6,8 @@
 //! never one that has stores.
 
 use super::look::PATIENCE;
-use super::{AgentKey, Agents, Place};
+use super::place::name_of;
+use super::{AgentKey, Agents};
 use crate::agents::agent::Agent;
 use crate::base::file::FileFacts;
 use crate::error::Refusal;
@@ -137,14 +138,14 @@ impl Agents {
         alike: usize,
         now: Instant,
     ) -> AgentKey {
-        let mut place = Place::of_ring(&found.directory.path, &description.agent, found.facts.uid);
+        let mut name = name_of(found, &description.agent, String::new());
         for number in alike.. {
-            place.part = part(number, &description.rank);
-            if self.agents.known_at(&place).is_none() {
+            name.part = part(number, &description.rank);
+            if self.agents.find(&name).is_none() {
                 break;
             }
         }
-        self.agent_at(&found.directory, place, now)
+        self.agent_of(&found.directory, name, now)
     }
 
     /// Begins a new store of an agent, of which `seen` is counted already.
