@@ -193,7 +193,7 @@ impl Agents {
     /// All numbers that agents have: instance ids, and bases of the ids of histograms.
     #[must_use]
     pub fn taken_ids(&self) -> HashSet<u32> {
-        let both = |agent: &Agent| [agent.id, agent.bucket_base()];
+        let both = |agent: &Agent| [agent.id, agent.entry.account.bucket_base];
         self.agents.values().flat_map(both).flatten().collect()
     }
 

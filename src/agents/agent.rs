@@ -13,7 +13,6 @@ use crate::source::store::StoreReader;
 use crate::state::ledger::{Books, Ledger};
 use crate::state::record::{Entry, Lifecycle, Name};
 use crate::state::{Journal, RecordId};
-use crate::totals::ranges::Ranges;
 use crate::totals::windows::Windows;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -40,7 +39,7 @@ pub struct Agent {
     /// Where the entry is kept; `None`: in memory only.
     pub(crate) record: Option<RecordId>,
     /// Its instance id, once it had one.
-    pub(crate) id: Option<u32>,
+    pub id: Option<u32>,
     /// Its rings, or its store. More than one while a ring that was replaced or unlinked is still written to.
     pub(crate) sources: Vec<Source>,
     /// Since when it is known to have no file, as of the last look for those that are to be forgotten.
@@ -113,7 +112,8 @@ impl Agent {
 
     /// The changes by which an instance gets ids for its ranges of times, if these have none yet.
     pub(crate) fn renew_buckets(&self, key: AgentKey) -> impl Iterator<Item = Change> + use<> {
-        let is_due = self.is_published() && self.id.is_some() && self.bucket_base().is_none();
+        let is_due =
+            self.is_published() && self.id.is_some() && self.entry.account.bucket_base.is_none();
         let id = self.id;
         let changes = is_due.then_some([Change::Left { key, id }, Change::Appeared(key)]);
         changes.into_iter().flatten()
@@ -148,24 +148,6 @@ impl Agent {
             Lifecycle::AwaitingLabels { .. } => true,
             Lifecycle::Active | Lifecycle::Exited { .. } => self.facts.are_outdated(),
         }
-    }
-
-    /// Its instance id, once it had one.
-    #[must_use]
-    pub fn id(&self) -> Option<u32> {
-        self.id
-    }
-
-    /// The ranges of times of its histograms.
-    #[must_use]
-    pub fn ranges(&self) -> &Ranges {
-        self.entry.account.ranges()
-    }
-
-    /// The base of the instance ids of these ranges. `None`: they have no ids yet.
-    #[must_use]
-    pub fn bucket_base(&self) -> Option<u32> {
-        self.entry.account.bucket_base
     }
 
     /// Whether a ring or a store of it is attached.

@@ -50,16 +50,14 @@ impl Limits {
 impl Agent {
     /// The number of places that it takes: one while it is an instance, and one for each attached file beyond the first.
     pub(super) fn places(&self) -> usize {
-        self.files().max(self.entry.lifecycle.is_awake().into())
-    }
-
-    fn files(&self) -> usize {
-        self.attached().count()
+        self.sources
+            .len()
+            .max(self.entry.lifecycle.is_awake().into())
     }
 
     /// True if another file of it needs no further place: it is an instance without one.
     fn has_place(&self) -> bool {
-        self.files() < self.places()
+        self.sources.len() < self.places()
     }
 }
 
@@ -125,7 +123,7 @@ impl Agents {
         for (key, agent) in self.agents.iter().filter(|(_, agent)| agent.places() > 0) {
             let (count, entry) = (places.of(agent.name.owner), &agent.entry);
             let is_live = entry.lifecycle.is_awake() && entry.lifecycle.exited_since().is_none();
-            if !is_live || (all_found && agent.files() == 0) {
+            if !is_live || (all_found && !agent.has_files()) {
                 let is_instance = entry.lifecycle.is_awake();
                 let order = (Reverse(count), is_instance, entry.last_seen);
                 exited.extend((count >= own).then_some((order, key)));

@@ -29,7 +29,7 @@ impl Agents {
         let keys: Vec<AgentKey> = self.agents.iter().map(|(key, _)| key).collect();
         for (key, agent) in self.agents.iter_mut() {
             let was_published = agent.is_published();
-            let had_files = agent.attached().next().is_some();
+            let had_files = agent.has_files();
             let mut is_to_be_found = false;
             let patterns = match agent.has_stores() {
                 true => &config.multiproc_dir,
@@ -59,7 +59,7 @@ impl Agents {
                 is_to_be_found |= is_named && !same;
                 same && is_named
             });
-            if had_files && !is_to_be_found && agent.attached().next().is_none() {
+            if had_files && !is_to_be_found && !agent.has_files() {
                 agent.withdraw(Instant::now());
                 self.books.journal.commit(agent.record, &agent.entry);
                 self.changes.extend(agent.change_since(was_published, key));

@@ -159,7 +159,8 @@ impl BucketIndoms {
 
 /// The base and the ranges of an agent's times.
 fn times(agent: &Agent) -> Option<(u32, &Ranges)> {
-    agent.bucket_base().map(|base| (base, agent.ranges()))
+    let account = &agent.entry.account;
+    Some((account.bucket_base?, account.ranges()))
 }
 
 #[cfg(test)]

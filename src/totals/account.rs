@@ -3,7 +3,7 @@
 use crate::base::words::{Reader, Writer};
 use crate::event::{Event, EventType, Events, Totals};
 use crate::totals::Buckets;
-use crate::totals::histogram::{Bounds, Counts};
+use crate::totals::histogram::{Bounds, Counts, MAX_BUCKETS};
 use crate::totals::pairing::Pairing;
 use crate::totals::ranges::Ranges;
 use crate::totals::scale::Scaled;
@@ -37,9 +37,9 @@ pub struct Account {
     /// Which of them there were, by bits.
     met: u64,
     /// Type of the last error, and when it was counted (seconds since 1970).
-    last_error: Option<(EventType, u64)>,
+    pub last_error: Option<(EventType, u64)>,
     /// Bytes that are registered.
-    registered: u64,
+    pub registered: u64,
     /// What of a transfer is still to come.
     pub pairing: Pairing,
     /// Of the histograms of times.
@@ -59,7 +59,7 @@ pub struct Account {
 impl Account {
     /// Words in a record.
     pub const WORDS: usize =
-        Totals::WORDS + 5 + LAST.len() + Ranges::WORDS + Pairing::WORDS + 4 * Counts::WORDS;
+        Totals::WORDS + 5 + LAST.len() + Ranges::WORDS + Pairing::WORDS + 4 * MAX_BUCKETS;
 
     /// Counts events, the last taken at a time in seconds since 1970. Before those at `cuts`, in rising order, others may be
     /// missing. `bounds` are those of the histograms of times, see [`Account::set_bounds`].
@@ -170,7 +170,7 @@ impl Account {
     pub fn absorb(&mut self, delta: &Values, now: &Values, ranges: &Ranges, seconds: Option<u64>) {
         self.set_ranges(*ranges);
         self.totals.add(&Totals::from_store(&delta.counters));
-        let [xfer_time, post_time] = delta.histograms.map(Counts::from_words);
+        let [xfer_time, post_time] = delta.histograms.map(Counts);
         self.xfer_time.add(&xfer_time);
         self.post_time.add(&post_time);
         // As the gauges of NIXL's own endpoint: 0 of what never was.
@@ -201,12 +201,6 @@ impl Account {
         (self.met & (1 << at) != 0).then_some(self.last[at])
     }
 
-    /// The last error, and when it was counted (seconds since 1970).
-    #[must_use]
-    pub fn last_error(&self) -> Option<(EventType, u64)> {
-        self.last_error
-    }
-
     /// All errors.
     #[must_use]
     pub fn errors(&self) -> u64 {
@@ -225,12 +219,6 @@ impl Account {
             Buckets::Bandwidth => &self.bandwidth,
         };
         counts.get(bucket)
-    }
-
-    /// Bytes that are registered.
-    #[must_use]
-    pub fn registered_now(&self) -> u64 {
-        self.registered
     }
 
     /// The agent was started anew, with nothing registered.
@@ -260,7 +248,7 @@ impl Account {
             &self.size,
             &self.bandwidth,
         ] {
-            put.all(*counts.words());
+            put.all(counts.0);
         }
     }
 
@@ -281,10 +269,10 @@ impl Account {
             ranges,
             last: get.all(),
             pairing: Pairing::from_words(&get.all()),
-            xfer_time: Counts::from_words(get.all()),
-            post_time: Counts::from_words(get.all()),
-            size: Counts::from_words(get.all()),
-            bandwidth: Counts::from_words(get.all()),
+            xfer_time: Counts(get.all()),
+            post_time: Counts(get.all()),
+            size: Counts(get.all()),
+            bandwidth: Counts(get.all()),
             bucket_base: None,
         }
     }

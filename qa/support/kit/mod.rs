@@ -333,7 +333,7 @@ impl Running {
     fn number(&mut self, key: AgentKey) -> Option<u32> {
         let agent = self.agents.get(key)?;
         let name = agent.name.instance.clone();
-        let (had, base) = (agent.id(), agent.bucket_base());
+        let (had, base) = (agent.id, agent.entry.account.bucket_base);
         let taken = || self.agents.taken_ids();
         let id = had.or_else(|| self.ids.give(&name, taken));
         let id = id.expect("an id is left");

@@ -58,7 +58,7 @@ impl Stats {
 
     /// Transfers that have a bandwidth.
     pub fn paired(&self) -> u64 {
-        self.account.bandwidth.words().iter().sum()
+        self.account.bandwidth.0.iter().sum()
     }
 
     pub fn bucket(&self, of: Buckets, bucket: usize) -> u64 {

@@ -76,7 +76,7 @@ impl Core {
             ValueSource::Agent(get) => get.value(agent, &self.moment()),
             ValueSource::Slowness => {
                 let all = peers::slowness(self.running().instances());
-                let mut own = all.into_iter().filter(|&(id, _)| agent.id() == Some(id));
+                let mut own = all.into_iter().filter(|&(id, _)| agent.id == Some(id));
                 own.next()
                     .map(|(_, slowness)| metrics::Value::F64(slowness))
             }
@@ -177,7 +177,7 @@ impl Core {
         let ranges = match metric.indom() {
             Some(metrics::SIZES) => Ranges::of(&SIZE),
             Some(metrics::BANDWIDTHS) => Ranges::of(&BANDWIDTH),
-            _ => *agent.ranges(),
+            _ => *agent.entry.account.ranges(),
         };
         let mut below = 0;
         let buckets = (0..ranges.count()).filter_map(|bucket| match metric.source {

@@ -59,7 +59,7 @@ impl Agent {
 
     fn percentile(&self, window: &Window, percent: u64) -> Option<f64> {
         match self.has_stores() {
-            true => window.percentile_within(self.ranges(), percent),
+            true => window.percentile_within(self.entry.account.ranges(), percent),
             false => window.percentile(percent),
         }
     }

@@ -329,7 +329,7 @@ it: agent_xfer_post_time of NIXL's own exporters. No value: there was none.",
     of_agent(
         (19, 0),
         "memory.current",
-        Get::U64(|agent, _| Some(agent.entry.account.registered_now())),
+        Get::U64(|agent, _| Some(agent.entry.account.registered)),
         BYTES,
         "bytes registered now",
         "\
@@ -348,7 +348,7 @@ next start.",
     of_agent(
         (19, 2),
         "errors.last",
-        Get::Text(|agent, _| Some(agent.entry.account.last_error()?.0.status()?.into())),
+        Get::Text(|agent, _| Some(agent.entry.account.last_error?.0.status()?.into())),
         FACT,
         "what the last error was",
         "\
@@ -359,7 +359,7 @@ that came last. No value: there was none since the PMDA first saw the agent.",
     of_agent(
         (19, 3),
         "errors.last_time",
-        Get::U64(|agent, _| Some(agent.entry.account.last_error()?.1)),
+        Get::U64(|agent, _| Some(agent.entry.account.last_error?.1)),
         MOMENT,
         "when the last error was, seconds since 1970",
         "\

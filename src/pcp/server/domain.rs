@@ -41,7 +41,7 @@ impl Server {
         };
         let _about = log::about(Some(agent.name.owner));
         let name = agent.name.instance.as_str();
-        let (had, taken) = (agent.id(), || self.agents.taken_ids());
+        let (had, taken) = (agent.id, || self.agents.taken_ids());
         let Some(id) = had.or_else(|| self.ids.give(name, taken)) else {
             return tracing::error!("agent {name} cannot be an instance: no instance id is left");
         };
@@ -49,7 +49,7 @@ impl Server {
             return tracing::error!("agent {name} cannot be an instance: another has its id, {id}");
         }
         // The first base is the agent's id; with other ranges it needs one that no archive knows.
-        let base = match (agent.bucket_base(), had) {
+        let base = match (agent.entry.account.bucket_base, had) {
             (Some(base), _) => Some(base),
             (None, None) => Some(id),
             (None, Some(_)) => self.ids.draw(taken),

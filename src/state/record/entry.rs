@@ -9,10 +9,10 @@ use crate::ring::commit::{Commit, Identity};
 use crate::ring::layout::MAX_SLOT_WORDS;
 use crate::store::{Seen, StoreId};
 use crate::totals::account::Account;
-use crate::totals::histogram::Counts;
+use crate::totals::histogram::MAX_BUCKETS;
 
 /// Words in which 0.1.0 kept what histograms had in ranges that were gone. They are not to be used again.
-const VACATED: usize = 2 * Counts::WORDS;
+const VACATED: usize = 2 * MAX_BUCKETS;
 /// Words of an entry that are used.
 pub const ENTRY_WORDS: usize =
     Account::WORDS + 24 + Print::WORDS + MAX_SLOT_WORDS + 2 + Seen::WORDS + VACATED + 1;
