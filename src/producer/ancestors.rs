@@ -1,13 +1,10 @@
 //! Ancestors of a process of the same user.
 
-use crate::producer::survey::sees_host;
-use crate::producer::writer::{Stat, Writer, namespace};
+use crate::producer::writer::{INIT, Stat, Writer, namespace, sees_host};
 use std::fs;
 
 /// Levels that are followed: vLLM has two between a worker and its server, a launcher or a fork server adds one.
 const MAX_LEVELS: usize = 8;
-/// The first process.
-const INIT: u32 = 1;
 
 /// The ancestors of a process, the parent first. They end before the first one of another user or PID namespace, and before
 /// the host's init process, whose services have environments of their own.

@@ -8,7 +8,7 @@ use crate::producer::ancestors;
 use crate::producer::facts::Facts;
 use crate::producer::facts::pods::Pods;
 use crate::producer::holdups::{At, Avoided, Look};
-use crate::producer::writer::{Stat, Writer};
+use crate::producer::writer::{INIT, Stat, Writer, sees_host};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use nix::unistd::{Uid, User, geteuid};
@@ -25,11 +25,6 @@ mod locks;
 use library::Libraries;
 use locks::Locks;
 
-/// What /proc/self/ns/pid is a link to in the namespace that all processes of the host are seen from (PROC_PID_INIT_INO of
-/// Linux's include/linux/proc_ns.h).
-const HOST: &str = "pid:[4026531836]";
-/// The first process.
-const INIT: u32 = 1;
 /// No user has this id (chown(2): -1 means no change).
 const NO_USER: u32 = u32::MAX;
 
@@ -327,12 +322,6 @@ impl Mappers {
         }
         has_room
     }
-}
-
-/// True if all processes of the host can be seen, as far as the process namespace decides that.
-#[must_use]
-pub fn sees_host() -> bool {
-    fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link == Path::new(HOST))
 }
 
 /// What is looked for.

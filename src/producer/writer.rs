@@ -9,6 +9,11 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 
+/// Process id of the first process.
+pub const INIT: u32 = 1;
+/// The PID namespace in which all processes of the host can be seen (PROC_PID_INIT_INO of Linux's include/linux/proc_ns.h).
+const HOST: u64 = 0xEFFF_FFFC;
+
 /// Whether anybody else has a file open or mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
@@ -43,6 +48,12 @@ fn is_on_overlay(file: &File) -> bool {
 /// The process has ended, or may not be looked at.
 pub fn namespace(process: &str, kind: &str) -> io::Result<u64> {
     Ok(fs::metadata(format!("/proc/{process}/ns/{kind}"))?.ino())
+}
+
+/// True if all processes of the host can be seen, as far as the PID namespace decides that.
+#[must_use]
+pub fn sees_host() -> bool {
+    namespace("self", "pid").is_ok_and(|own| own == HOST)
 }
 
 /// A process, told from a later one of the same id by its start.
