@@ -3,9 +3,8 @@
 use super::Verdict;
 use crate::find::scan::Opened;
 use crate::find::{discover, name};
-use crate::producer::ancestors;
-use crate::producer::survey::{Mapper, Mappers};
-use crate::producer::writer::{self, Holder, Writer};
+use crate::producer::survey::{Mapper, Mappers, without_children};
+use crate::producer::writer::{self, Holder};
 use crate::ring::candidate::{Access, Candidate};
 use crate::ring::layout::HEADER_LEN;
 use crate::shm::{self, LeaseKind, unlocked};
@@ -87,9 +86,10 @@ fn ring(
     }
     // A ring that is only followed may have a consumer.
     if candidate.access != Access::Asked {
-        let agents = writers.iter().filter(|mapper| mapper.is_agent());
-        let agents: Vec<Writer> = agents.map(|mapper| mapper.process).collect();
-        if ancestors::are_related(&agents) == Some(false) && !are_forked(&agents) {
+        let agents = writers.iter().copied();
+        let agents = agents.filter(|mapper| mapper.is_agent() && mapper.process.is_running());
+        let agents = without_children(&Vec::from_iter(agents));
+        if agents.len() > 1 && !are_forked(&agents) {
             verdict.problems += 1;
             text.push_str(
                 ": several processes must not use one ring; give each agent a name or a directory of its own, and end other programs that drain it",
@@ -121,9 +121,9 @@ fn ring(
 
 /// True if these processes were forked from one, which may have ended: they have its stack where it had it. That of a program that
 /// is started lies at random.
-fn are_forked(processes: &[Writer]) -> bool {
-    let stack = |process: &Writer| {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", process.pid)).ok()?;
+fn are_forked(processes: &[&Mapper]) -> bool {
+    let stack = |mapper: &&Mapper| {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", mapper.process.pid)).ok()?;
         // Field 28 (proc_pid_stat(5)), of which the third is the first behind the name; 0 is shown to who may not see it.
         let start = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(25)?;
         start.parse::<u64>().ok().filter(|&start| start != 0)

@@ -8,7 +8,7 @@ use crate::check::{as_root, release};
 use crate::find::directory::Directory;
 use crate::find::discover;
 use crate::find::name;
-use crate::producer::ancestors::{self, Ancestors};
+use crate::producer::ancestors;
 use crate::producer::facts::Facts;
 use crate::producer::facts::telemetry::{Enable, Settings};
 use crate::producer::holdups::{At, Avoided};
@@ -117,8 +117,7 @@ impl User {
             let comm = fs::read(format!("/proc/{}/comm", process.pid)).ok()?;
             Some(name::shown(OsStr::from_bytes(comm.trim_ascii_end())))
         });
-        let ancestors = Ancestors::of(process).into_iter().flatten();
-        let mut processes = once(process).chain(ancestors);
+        let mut processes = once(process).chain(ancestors::of(process));
         let environment = processes.find_map(|one| {
             if !may_read(one) {
                 return None;

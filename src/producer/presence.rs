@@ -1,10 +1,9 @@
 //! Whether somebody still writes to a file, and who: to a ring or a store.
 
 use crate::base::file::FileFacts;
-use crate::producer::ancestors;
 use crate::producer::facts::Facts;
 use crate::producer::life::Life;
-use crate::producer::survey::Mappers;
+use crate::producer::survey::{Mappers, without_children};
 use crate::producer::writer::{self, Holder, Writer};
 use crate::shm::LeaseKind;
 use nix::sys::stat::fstat;
@@ -289,41 +288,29 @@ impl Presence {
 
     /// Takes what a survey showed of the file.
     pub fn end_survey(&mut self, mappers: &Mappers, facts: &FileFacts, path: &Path) {
-        let writers = mappers.of(facts.id.dev, facts.id.ino, path);
-        let writers = writers.into_iter().filter(|mapper| mapper.is_agent());
-        let writers: Vec<Writer> = writers.map(|mapper| mapper.process).collect();
-        // Of an agent and its children, which have what it had mapped, it was the first.
-        let first = |is_left_out: &dyn Fn(Writer) -> bool| {
-            let left = writers
-                .iter()
-                .copied()
-                .filter(|&writer| !is_left_out(writer));
-            left.min_by_key(|writer| writer.start)
-        };
-        let (before, previous) = (self.writer, self.previous);
-        // The process before a restart, and its children, may go on for a while.
-        let is_previous = |writer| {
-            previous.is_some_and(|previous| {
-                writer == previous || ancestors::are_related(&[previous, writer]) == Some(true)
-            })
-        };
         let (dev, ino) = (facts.id.dev, facts.id.ino);
+        let shown = mappers.of(dev, ino, path).into_iter();
+        let shown = Vec::from_iter(shown.filter(|mapper| mapper.is_agent()));
+        let (before, previous) = (self.writer, self.previous);
         let is_store = self.lease == LeaseKind::NoWriter;
-        // A scan that began before a restart was noticed may have shown the process before once more.
-        self.writer = before
-            .filter(|before| writers.contains(before) && self.previous != Some(*before))
-            .or_else(|| first(&is_previous))
-            .or_else(|| first(&|_| false))
+        // The process before a restart may go on for a while, and a scan that began before may show it once more. Of several
+        // agents it is the first that was started.
+        let writers = without_children(&shown).into_iter();
+        self.writer = writers
+            .map(|mapper| mapper.process)
+            .min_by_key(|&writer| {
+                let is = |other| Some(writer) == other;
+                (is(previous), !is(before), writer.start)
+            })
             // A store is locked as well, which is shown to everybody.
             .or_else(|| mappers.locker(dev, ino).filter(|_| is_store));
         if let Some(writer) = self.writer {
-            let facts = mappers.facts(writer).cloned();
-            let known = self.process_facts.take();
             // Of one process what was shown stays: a title that it gives itself writes over its arguments and its environment.
+            let known = self.process_facts.take();
             let known = known.filter(|_| before == self.writer);
-            self.process_facts = match (facts, known) {
-                (Some(facts), Some(known)) => Some(facts.merge(&known)),
-                (facts, known) => facts.or(known),
+            self.process_facts = match mappers.facts(writer) {
+                Some(facts) => Some(facts.clone().merge(&known.unwrap_or_default())),
+                None => known,
             };
         }
         // Seen through a container's layers a file may have another device, but keeps its number.

@@ -44,6 +44,8 @@ const MOST_LOCKS: u64 = 16 << 20;
 pub struct Mapper {
     /// Which process.
     pub process: Writer,
+    /// Process id of its parent.
+    pub parent: u32,
     /// Real user id.
     pub uid: u32,
     /// What it is called (`/proc/PID/comm`).
@@ -103,6 +105,7 @@ impl Mappers {
         let place = format!("{:02x}:{:02x} {}", device.0, device.1, path.display());
         let mapper = |&process: &Writer| Mapper {
             process,
+            parent: 0,
             uid: facts.uid,
             command: "python3".into(),
         };
@@ -183,6 +186,7 @@ impl Mappers {
             let command = fs::read(format!("{proc}/comm")).unwrap_or_default();
             Mapper {
                 process: stat.writer(pid),
+                parent: stat.parent(),
                 uid: ancestors::uid(pid).unwrap_or(NO_USER),
                 command: String::from_utf8_lossy(&command).trim_end().to_owned(),
             }
@@ -324,6 +328,15 @@ impl Mappers {
     }
 }
 
+/// Those of these processes that were not forked from another of them: a process that is forked has what its parent had mapped.
+#[must_use]
+pub fn without_children<'a>(mappers: &[&'a Mapper]) -> Vec<&'a Mapper> {
+    let pids: HashSet<u32> = mappers.iter().map(|mapper| mapper.process.pid).collect();
+    let all = mappers.iter().copied();
+    all.filter(|mapper| !pids.contains(&mapper.parent))
+        .collect()
+}
+
 /// What is looked for.
 struct Wanted<'a> {
     /// `None`: all.
@@ -424,6 +437,7 @@ mod tests {
     fn one_inode_number_on_two_file_systems_is_two_files() {
         let mapper = |pid| Mapper {
             process: Writer { pid, start: 1 },
+            parent: 0,
             uid: 0,
             command: "python3".into(),
         };
@@ -448,6 +462,20 @@ mod tests {
         assert_eq!(pids(device(0xfe, 0), 7, "/var/tmp/ring"), [2]);
         assert_eq!(pids(device(0, 0x2f), 7, "/srv/ring"), [3]);
         assert_eq!(pids(device(0, 0x2f), 8, "/srv/ring"), [0; 0]);
+    }
+
+    #[test]
+    fn processes_without_their_children_are_those_of_other_parents() {
+        let mapper = |(pid, parent)| Mapper {
+            process: Writer { pid, start: 1 },
+            parent,
+            uid: 0,
+            command: "python3".into(),
+        };
+        let all = [(7, 1), (9, 7), (8, 9), (5, 4), (3, 0)].map(mapper);
+        let left = without_children(&Vec::from_iter(&all));
+        let left = left.iter().map(|mapper| mapper.process.pid);
+        assert_eq!(Vec::from_iter(left), [7, 5, 3]);
     }
 
     #[test]
@@ -496,6 +524,7 @@ mod tests {
     fn an_inode_that_too_many_have_mapped_is_not_known_whole() {
         let mapper = |pid| Mapper {
             process: Writer { pid, start: 1 },
+            parent: 0,
             uid: 0,
             command: "python3".into(),
         };

@@ -15,7 +15,7 @@
 //! NIXL_TELEMETRY_RANK_ENV is not followed: the process would choose what is read. SLURM_LOCALID is no rank of an agent: all
 //! workers of an engine that Slurm starts as one task have the same.
 
-use crate::producer::ancestors::Ancestors;
+use crate::producer::ancestors;
 use crate::producer::facts::cgroup::Cgroup;
 use crate::producer::facts::command::{CommandLine, MAX_CMDLINE};
 use crate::producer::facts::environ::Environ;
@@ -114,7 +114,7 @@ impl Facts {
             server: line.is_none().then_some(None),
         };
         shared.note(&start);
-        for ancestor in Ancestors::of(process).into_iter().flatten() {
+        for ancestor in ancestors::of(process) {
             if shared.is_complete() || !may_read(ancestor) {
                 break;
             }
