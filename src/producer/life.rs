@@ -26,28 +26,4 @@ impl Life {
             Life::Live => "live",
         }
     }
-
-    /// Of an agent's files, the one that says most for its life counts.
-    #[must_use]
-    pub fn rank(self) -> u32 {
-        match self {
-            Life::Exited => 0,
-            Life::Unknown => 1,
-            Life::Idle => 2,
-            Life::Live => 3,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_live_ring_outweighs_others() {
-        use Life::{Exited, Live, Unknown};
-        let most = |lives: &[Life]| lives.iter().copied().max_by_key(|life| life.rank());
-        assert_eq!(most(&[Exited, Live, Unknown]), Some(Live));
-        assert_eq!(most(&[Exited, Unknown]), Some(Unknown));
-    }
 }

@@ -62,7 +62,8 @@ impl Agent {
         let lately = (self.entry.account.events > 0 || self.has_stores())
             && self.idle(now) < lifetimes.retain;
         let lives = lives.map(|presence| presence.life(lately));
-        match lives.max_by_key(|life| life.rank()) {
+        // Of several files, the one that says most for its life counts.
+        match lives.max_by_key(|&life| (life == Life::Live, life == Life::Unknown)) {
             Some(Life::Live) if self.idle(now) >= lifetimes.idle_after => Life::Idle,
             Some(life) => life,
             // A process may still write to its ring, which broke or lies in a directory that is not scanned now.
