@@ -8,7 +8,7 @@ use crate::error::{ConfigError, Refusal};
 use crate::find::directory::{self, Directory};
 use crate::find::name;
 use crate::find::scan::{Found, Scanner, is_starting};
-use crate::producer::holdups::{Holdups, Look};
+use crate::producer::holdups::Holdups;
 use crate::producer::survey::Mappers;
 use crate::rights;
 use crate::rights::confine::OwnPlaces;
@@ -92,13 +92,11 @@ pub fn run(
     verdict.daemons = configured.into_iter().chain(owner).collect();
     // Before the user is changed to one that may not see other users' processes.
     let mut holdups = Holdups::default();
-    let processes = holdups.look(|avoided| {
-        Look::begin("survey", move |at| {
-            let mappers = Mappers::read(&HashSet::new(), None, &avoided, at);
-            let nixl = Users::read(&mappers, &avoided, at);
-            (mappers, nixl)
-        })
-    })?;
+    let processes = holdups.look(|gate| {
+        let mappers = Mappers::read(&HashSet::new(), None, gate);
+        let nixl = Users::read(&mappers, gate);
+        (mappers, nixl)
+    });
     let (mappers, nixl) = processes.unwrap_or_default();
     for line in daemon::lines(path, config, conf, &mappers, &mut holdups)? {
         writeln!(out, "{line}")?;

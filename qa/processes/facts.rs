@@ -7,7 +7,7 @@ use nix::sys::stat::fstat;
 use nix::unistd::Pid;
 use pmdanixl::base::file::FileFacts;
 use pmdanixl::producer::facts::Facts;
-use pmdanixl::producer::holdups::{Avoided, Holdups, Look, STUCK};
+use pmdanixl::producer::holdups::{Gate, Holdups, Progress, STUCK};
 use pmdanixl::producer::presence::Presence;
 use pmdanixl::producer::survey::{self, Mappers};
 use pmdanixl::producer::writer::Writer;
@@ -18,7 +18,8 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 /// Starts an agent that writes until it is killed, as a worker of vLLM that a launcher gave a rank.
 fn agent(dir: &Path) -> Child {
@@ -41,10 +42,7 @@ fn survey(files: HashSet<(u64, u32)>) -> Mappers {
 
 /// With the inodes of which it is asked only who has them mapped.
 fn survey_with(files: HashSet<(u64, u32)>, inodes: HashSet<u64>) -> Mappers {
-    let survey = survey::begin(files, inodes, None, Avoided::default());
-    let end = Instant::now() + support::PATIENCE;
-    let mappers = survey.expect("a thread").answer_until(end);
-    mappers.expect("it ends").expect("an answer")
+    survey::read(&files, &inodes, None, &Gate::open().0)
 }
 
 #[test]
@@ -155,13 +153,10 @@ fn ancestor_is_announced_before_it_is_read() {
     let [vllm, core, worker] = [vllm, core, worker].map(|pid| Writer::of(pid).expect("it runs"));
     // A scan that waits for one of the two waits for the process that it has announced last.
     let file = FileFacts::new(&fstat(File::open(&ring).expect("ours")).expect("open"));
-    let mut announced = Vec::new();
-    let mappers = Mappers::read(
-        &[(file.id.ino, file.uid)].into(),
-        Some(&HashSet::new()),
-        &Avoided::default(),
-        &mut |process| announced.extend(process),
-    );
+    let (gate, announced) = Gate::open();
+    let files = [(file.id.ino, file.uid)].into();
+    let mappers = Mappers::read(&files, Some(&HashSet::new()), &gate);
+    let announced = Vec::from_iter(announced.try_iter());
     let facts = mappers.facts(worker).expect("it has the ring");
     assert_eq!(
         (facts.get("port"), facts.get("rank")),
@@ -265,27 +260,34 @@ fn holdups_skip_a_container_a_user_or_all_user_namespaces() {
         two(&["unshare", "--user", "--map-root-user"]),
         two(&["unshare", "--user", "--mount", "--map-root-user"]),
     ];
-    let now = Instant::now();
-    let stalls = |process: Writer| {
+    let all = Vec::from_iter(groups.iter().flat_map(|(_, processes)| *processes));
+    // Which of all are read after a read that this process has stalled.
+    let read_after = |process: Writer| {
         let mut holdups = Holdups::default();
-        let look = Look::begin("look", move |at| at(Some(process)));
-        let mut look = look.expect("a thread");
+        let (_end, ended) = mpsc::channel::<()>();
+        let mut later = Instant::now();
+        let stalls = move |gate: &Gate| gate.may_read(process) && ended.recv().is_ok();
+        let mut look = holdups.begin(later, stalls).expect("a thread");
         loop {
-            let _ = look.answer(now);
-            match holdups.go_on(look, now + STUCK) {
-                Some(goes_on) => look = goes_on,
-                None => return holdups.avoided(now + STUCK).expect("one is not too many"),
-            }
+            later += STUCK;
+            look = match holdups.poll(look, Duration::from_millis(1), later) {
+                Progress::Going(look) => look,
+                Progress::Stalled => break,
+                Progress::Ended(_) => panic!("it waits"),
+            };
         }
+        let all = all.clone().into_iter();
+        let read = |gate: &Gate| Vec::from_iter(all.filter(|&one| gate.may_read(one)));
+        holdups.look(read).expect("one is not too many")
     };
     for (number, (_, [first, second])) in groups.iter().enumerate() {
-        let skipped = stalls(*first);
-        assert!(skipped.has(*first), "{number}");
-        // Of root only that process is.
-        assert_eq!(skipped.has(*second), number != 0, "{number}");
+        let read = read_after(*first);
+        assert!(!read.contains(first), "{number}");
+        // Of root only that process is skipped.
+        assert_eq!(read.contains(second), number == 0, "{number}");
         for (other, (_, [process, _])) in groups.iter().enumerate() {
             let is_alike = number == other || (number >= 4 && other >= 4);
-            assert_eq!(skipped.has(*process), is_alike, "{number} {other}");
+            assert_eq!(read.contains(process), !is_alike, "{number} {other}");
         }
     }
     for (mut child, [background, _]) in groups {

@@ -5,7 +5,7 @@ use crate::agents::agent::Agent;
 use crate::base::file::FileId;
 use crate::config::Config;
 use crate::producer::facts::Facts;
-use crate::producer::holdups::{Holdups, Look};
+use crate::producer::holdups::{Holdups, Look, Progress};
 use crate::producer::survey::{self, Mappers};
 use crate::producer::writer::Writer;
 use crate::source::Source;
@@ -53,6 +53,12 @@ pub(super) struct ProcessScans {
 #[derive(Debug)]
 struct Running {
     look: Look<Mappers>,
+    asked: Asked,
+}
+
+/// What a process scan is for.
+#[derive(Debug)]
+struct Asked {
     /// The files that it is for: those that are attached later were not there when the first processes were looked at.
     files: HashSet<FileId>,
     /// Of which files it shows who has them mapped.
@@ -62,7 +68,7 @@ struct Running {
 /// What became of a process scan.
 enum Ended {
     /// It has shown something.
-    Shown(Box<(Running, Mappers)>),
+    Shown(Box<(Asked, Mappers)>),
     /// It has shown nothing of its files.
     Failed(HashSet<FileId>),
 }
@@ -79,33 +85,25 @@ impl ProcessScans {
     /// What became of the scan that runs; `None`: there is none, or it goes on. It is waited for until then, or else, if a process
     /// stalls it, abandoned.
     fn end(&mut self, now: Instant, until: Option<Instant>) -> Option<Ended> {
-        let mut scan = self.running.take()?;
-        let answer = match until {
-            Some(until) => scan.look.answer_until(until),
-            None => scan.look.answer(now),
-        };
-        match answer {
-            Ok(Some(mappers)) => {
+        let scan = self.running.take()?;
+        let left = |until: Instant| until.saturating_duration_since(Instant::now());
+        let wait = until.map_or(Duration::ZERO, left);
+        match self.holdups.poll(scan.look, wait, now) {
+            Progress::Ended(Some(mappers)) => {
                 self.count += 1;
                 self.time += mappers.took;
                 self.last = Some((now, mappers.took));
-                return Some(Ended::Shown(Box::new((scan, mappers))));
+                return Some(Ended::Shown(Box::new((scan.asked, mappers))));
             }
-            Ok(None) if until.is_some() => self.running = Some(scan),
-            Ok(None) => match self.holdups.go_on(scan.look, now) {
-                Some(look) => self.running = Some(Running { look, ..scan }),
-                None => {
-                    // The next one skips who has stalled this one.
-                    self.last = None;
-                    return Some(Ended::Failed(scan.files));
-                }
-            },
-            Err(_) => {
-                self.last = Some((now, LONGEST));
-                return Some(Ended::Failed(scan.files));
+            Progress::Ended(None) => self.last = Some((now, LONGEST)),
+            // The next one skips the process that has stalled this one.
+            Progress::Stalled => self.last = None,
+            Progress::Going(look) => {
+                self.running = Some(Running { look, ..scan });
+                return None;
             }
         }
-        None
+        Some(Ended::Failed(scan.asked.files))
     }
 
     fn is_census_due(&self, now: Instant) -> bool {
@@ -190,10 +188,6 @@ impl Agents {
     }
 
     fn begin_process_scan(&mut self, now: Instant) {
-        let Some(avoided) = self.process_scans.holdups.avoided(now) else {
-            self.process_scans.last = Some((now, LONGEST));
-            return;
-        };
         self.process_scans.asks = false;
         let (mut files, mut owners) = (HashSet::new(), HashSet::new());
         for agent in self.agents.values_mut() {
@@ -212,24 +206,20 @@ impl Agents {
         let attached = self.agents.values().flat_map(Agent::attached);
         let inodes: HashSet<u64> = attached.map(|(id, _)| id.ino).collect();
         let pod_logs = (!files.is_empty()).then(|| self.process_scans.pod_logs.clone());
-        match survey::begin(owners, inodes.clone(), pod_logs, avoided) {
-            Ok(look) => {
-                self.process_scans.running = Some(Running {
-                    look,
-                    files,
-                    inodes,
-                });
-            }
-            Err(err) => {
-                tracing::debug!("no thread to ask /proc with: {err}");
-                self.ask_again(&files);
+        let asked = Asked { files, inodes };
+        let inodes = asked.inodes.clone();
+        let read = move |gate: &_| survey::read(&owners, &inodes, pod_logs.as_deref(), gate);
+        match self.process_scans.holdups.begin(now, read) {
+            Some(look) => self.process_scans.running = Some(Running { look, asked }),
+            None => {
+                self.ask_again(&asked.files);
                 self.process_scans.last = Some((now, LONGEST));
             }
         }
     }
 
     /// Takes what a process scan has shown.
-    fn take(&mut self, scan: &Running, mappers: &Mappers, now: Instant) {
+    fn take(&mut self, scan: &Asked, mappers: &Mappers, now: Instant) {
         let files = || self.agents.values().flat_map(Agent::attached);
         // Of files that were attached meanwhile it does not show whose they are; the next one does, which is due.
         if files().all(|(id, _)| scan.inodes.contains(&id.ino)) || !mappers.complete {

@@ -6,7 +6,7 @@ use crate::config::pcpconf::PcpConf;
 use crate::config::{Config, Environment, VARIABLES};
 use crate::find::name;
 use crate::producer::facts::telemetry::Settings;
-use crate::producer::holdups::{At, Holdups, Look};
+use crate::producer::holdups::{Gate, Holdups};
 use crate::producer::survey::Mappers;
 use crate::producer::writer::Writer;
 use crate::shm;
@@ -71,12 +71,7 @@ pub fn lines(
         };
     };
     let process = found.process;
-    let setup = holdups.look(|avoided| {
-        Look::begin("daemon", move |at| match avoided.has(process) {
-            true => Err(ErrorKind::TimedOut.into()),
-            false => read(process, at),
-        })
-    })?;
+    let setup = holdups.look(move |gate| read(process, gate));
     let (options, variables) = match setup.unwrap_or_else(|| Err(ErrorKind::TimedOut.into())) {
         Ok(setup) => setup,
         Err(err) => {
@@ -108,8 +103,10 @@ pub fn lines(
     Ok([first].into_iter().chain(warnings).collect())
 }
 
-fn read(process: Writer, at: At) -> io::Result<Setup> {
-    at(Some(process));
+fn read(process: Writer, gate: &Gate) -> io::Result<Setup> {
+    if !gate.may_read(process) {
+        return Err(ErrorKind::TimedOut.into());
+    }
     let proc = format!("/proc/{}", process.pid);
     let open = |file: &str| io::Result::Ok(File::open(format!("{proc}/{file}"))?.take(MAX_TEXT));
     let settings = Settings::read(open("environ")?)?;

@@ -11,7 +11,7 @@ use crate::find::name;
 use crate::producer::ancestors;
 use crate::producer::facts::Facts;
 use crate::producer::facts::telemetry::{Enable, Settings};
-use crate::producer::holdups::{At, Avoided};
+use crate::producer::holdups::Gate;
 use crate::producer::survey::Mappers;
 use crate::producer::writer::{Stat, Writer, namespace};
 use std::collections::HashSet;
@@ -53,11 +53,10 @@ struct User {
 impl Users {
     /// Reads the environments of the processes that have a NIXL backend loaded. Reading one may take as long as its process likes.
     #[must_use]
-    pub fn read(mappers: &Mappers, avoided: &Avoided, at: At) -> Self {
+    pub fn read(mappers: &Mappers, gate: &Gate) -> Self {
         let all = mappers.nixl.iter();
-        let read = all.filter_map(|(process, core)| User::read(*process, core, avoided, at));
+        let read = all.filter_map(|(process, core)| User::read(*process, core, gate));
         let mut found: Vec<User> = read.collect();
-        at(None);
         found.sort_by_key(|user| user.pid);
         Self {
             found,
@@ -102,16 +101,11 @@ impl Users {
 
 impl User {
     /// `core` is the path of libnixl as the process sees it. `None`: the process has ended.
-    fn read(process: Writer, core: &Path, avoided: &Avoided, at: At) -> Option<Self> {
-        let mut may_read = |one| {
-            let may_read = !avoided.has(one);
-            if may_read {
-                at(Some(one));
-            }
-            may_read
-        };
-        may_read(process);
-        let facts = Facts::of_process(process, &mut may_read)?;
+    fn read(process: Writer, core: &Path, gate: &Gate) -> Option<Self> {
+        if !gate.may_read(process) {
+            return None;
+        }
+        let facts = Facts::of_process(process, &mut |one| gate.may_read(one))?;
         let command = facts.get("command").map(str::to_owned).or_else(|| {
             // The process has overwritten its command line with nothing.
             let comm = fs::read(format!("/proc/{}/comm", process.pid)).ok()?;
@@ -119,7 +113,7 @@ impl User {
         });
         let mut processes = once(process).chain(ancestors::of(process));
         let environment = processes.find_map(|one| {
-            if !may_read(one) {
+            if !gate.may_read(one) {
                 return None;
             }
             let shown_at = Stat::of(one.pid).ok()?.shown_at(one.pid)?;

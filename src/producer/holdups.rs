@@ -8,9 +8,8 @@
 use crate::log;
 use crate::producer::writer::{Writer, namespace};
 use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::sync::mpsc::{self, Receiver, RecvError, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -21,43 +20,20 @@ const AVOID: Duration = Duration::from_secs(600);
 /// While so many abandoned reads wait, there is no other.
 const MAX_STUCK: usize = 8;
 
-/// Processes that are skipped together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Group {
-    /// All that have a user namespace of their own: any user can make one.
-    Namespaces,
-    /// Those of a container, by its mount namespace.
-    Container(u64),
-    /// Those of a user outside of containers.
-    User(u32),
-    /// One process: root's, or one whose user is not known.
-    Process(Writer),
-}
-
-impl Group {
-    /// Finds the group of a process; nothing of that waits for it.
-    fn of(process: Writer) -> Self {
-        let pid = process.pid.to_string();
-        // `None`: it is ours, or hidden.
-        let other = |kind| {
-            let (its, ours) = (namespace(&pid, kind).ok()?, namespace("self", kind).ok()?);
-            (its != ours).then_some(its)
-        };
-        match (other("user"), other("mnt"), owner(process)) {
-            (Some(_), ..) => Self::Namespaces,
-            (_, Some(container), _) => Self::Container(container),
-            (.., None | Some(0)) => Self::Process(process),
-            (.., Some(uid)) => Self::User(uid),
-        }
-    }
-
-    fn skipped(self) -> &'static str {
-        match self {
-            Self::Namespaces => "no process with a user namespace of its own is",
-            Self::Container(_) => "no process of its container is",
-            Self::User(_) => "no process of its user is",
-            Self::Process(_) => "it is not",
-        }
+/// The processes that are skipped with a stalled one, in words: all with user namespaces of their own, which any user can make;
+/// else those of its container; else those of its user, but of root that process alone. Nothing here waits for the process.
+fn group(process: Writer) -> String {
+    let pid = process.pid.to_string();
+    // `None`: it is ours, or hidden.
+    let other = |kind| {
+        let (its, ours) = (namespace(&pid, kind).ok()?, namespace("self", kind).ok()?);
+        (its != ours).then_some(its)
+    };
+    match (other("user"), other("mnt"), owner(process)) {
+        (Some(_), ..) => "with user namespaces of their own".into(),
+        (_, Some(container), _) => format!("in mount namespace {container}"),
+        (.., None | Some(0)) => format!("with pid {pid}"),
+        (.., Some(uid)) => format!("of uid {uid}"),
     }
 }
 
@@ -67,102 +43,76 @@ fn owner(process: Writer) -> Option<u32> {
     Some(meta.uid())
 }
 
-/// Processes that a read skips.
-#[derive(Clone, Debug, Default)]
-pub struct Avoided(Vec<Group>);
+/// What a read asks before it reads a process.
+#[derive(Debug)]
+pub struct Gate {
+    /// Groups of processes that are skipped.
+    skipped: Vec<String>,
+    announce: Sender<Writer>,
+}
 
-impl Avoided {
-    /// True if this process is one of them.
+impl Gate {
+    /// A gate that skips nothing, and where it announces the processes that are read.
     #[must_use]
-    pub fn has(&self, process: Writer) -> bool {
-        // Almost always there are none.
-        !self.0.is_empty() && self.0.contains(&Group::of(process))
+    pub fn open() -> (Self, Receiver<Writer>) {
+        Self::new(Vec::new())
+    }
+
+    fn new(skipped: Vec<String>) -> (Self, Receiver<Writer>) {
+        let (announce, announced) = mpsc::channel();
+        (Self { skipped, announce }, announced)
+    }
+
+    /// True if a process may be read. The read waits for that process from here on, until it asks for another.
+    #[must_use]
+    pub fn may_read(&self, process: Writer) -> bool {
+        // Almost always nothing is skipped.
+        let may_read = self.skipped.is_empty() || !self.skipped.contains(&group(process));
+        if may_read {
+            // Nothing receives it once the read is abandoned.
+            let _ = self.announce.send(process);
+        }
+        may_read
     }
 }
 
-/// Says which process is read now; `None`: none, and what waits does not wait for one.
-pub type At<'a> = &'a mut dyn FnMut(Option<Writer>);
-
-#[derive(Debug)]
-enum Said<T> {
-    At(Option<Writer>),
-    Done(T),
-}
-
-/// A read of processes that goes on in a thread of its own. Nothing is shared with it but what it says.
+/// A read of processes that goes on in a thread of its own. Nothing is shared with it but what it announces.
 #[derive(Debug)]
 pub struct Look<T> {
-    said: Receiver<Said<T>>,
-    thread: JoinHandle<()>,
+    announced: Receiver<Writer>,
+    thread: JoinHandle<T>,
+    /// The process that is read. `None`: the first was not announced yet.
     at: Option<Writer>,
     /// When it last got further.
     since: Instant,
 }
 
-impl<T: Send + 'static> Look<T> {
-    /// Starts it.
-    ///
-    /// # Errors
-    /// No thread can be started.
-    pub fn begin(name: &str, look: impl FnOnce(At) -> T + Send + 'static) -> io::Result<Self> {
-        let (say, said) = mpsc::channel();
-        let look = move || {
-            // Sending fails once the read is abandoned.
-            let found = look(&mut |process| drop(say.send(Said::At(process))));
-            let _ = say.send(Said::Done(found));
-        };
-        Ok(Self {
-            said,
-            thread: thread::Builder::new().name(name.into()).spawn(look)?,
-            at: None,
-            since: Instant::now(),
-        })
-    }
-
-    /// What was found, once all was read; `None` until then.
-    ///
-    /// # Errors
-    /// The thread has ended without an answer.
-    pub fn answer(&mut self, now: Instant) -> Result<Option<T>, RecvError> {
-        self.answer_within(Duration::ZERO, now)
-    }
-
-    /// What was found, which is waited for until then.
-    ///
-    /// # Errors
-    /// The thread has ended without an answer.
-    pub fn answer_until(&mut self, end: Instant) -> Result<Option<T>, RecvError> {
-        let now = Instant::now();
-        self.answer_within(end.saturating_duration_since(now), now)
-    }
-
-    fn answer_within(&mut self, patience: Duration, now: Instant) -> Result<Option<T>, RecvError> {
-        let end = Instant::now() + patience;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            match self.said.recv_timeout(left) {
-                Ok(Said::At(process)) => (self.at, self.since) = (process, now),
-                Ok(Said::Done(found)) => return Ok(Some(found)),
-                Err(RecvTimeoutError::Timeout) => return Ok(None),
-                Err(RecvTimeoutError::Disconnected) => return Err(RecvError),
-            }
-        }
-    }
+/// How far a read is.
+#[derive(Debug)]
+pub enum Progress<T> {
+    /// It goes on.
+    Going(Look<T>),
+    /// It has ended with this; `None`: it has failed.
+    Ended(Option<T>),
+    /// A process has stalled it, and it is abandoned. The next one skips that process.
+    Stalled,
 }
 
 /// A read that was abandoned.
 #[derive(Debug)]
 struct Held {
     by: Writer,
-    group: Group,
+    group: String,
     /// The group is skipped until then at least.
     until: Instant,
-    thread: JoinHandle<()>,
+    announced: Receiver<Writer>,
 }
 
 impl Held {
+    /// True until its thread ends.
     fn waits(&self) -> bool {
-        !self.thread.is_finished()
+        let mut announced = std::iter::repeat_with(|| self.announced.try_recv());
+        announced.find(Result::is_err) == Some(Err(TryRecvError::Empty))
     }
 }
 
@@ -171,32 +121,78 @@ impl Held {
 pub struct Holdups(Vec<Held>);
 
 impl Holdups {
-    /// The processes that a read which begins now skips; `None`: so many wait that there is to be no other.
-    pub fn avoided(&mut self, now: Instant) -> Option<Avoided> {
+    /// Begins a read; `None`: so many wait that there is to be no other, or no thread can be started.
+    pub fn begin<T: Send + 'static>(
+        &mut self,
+        now: Instant,
+        read: impl FnOnce(&Gate) -> T + Send + 'static,
+    ) -> Option<Look<T>> {
         self.0.retain(|held| now < held.until || held.waits());
-        let avoided = self.0.iter().map(|held| held.group).collect();
-        (self.waiting().len() < MAX_STUCK).then_some(Avoided(avoided))
+        if self.waiting().len() >= MAX_STUCK {
+            return None;
+        }
+        let (gate, announced) = Gate::new(self.0.iter().map(|held| held.group.clone()).collect());
+        let thread = thread::Builder::new().name("survey".into());
+        let thread = thread.spawn(move || read(&gate));
+        let failed = |err: &_| tracing::debug!("no thread to read /proc with: {err}");
+        Some(Look {
+            announced,
+            thread: thread.inspect_err(failed).ok()?,
+            at: None,
+            since: now,
+        })
     }
 
-    /// Has a read go on to its end: where a process stalls it, another one begins that skips it. `None`: it has come to none.
-    ///
-    /// # Errors
-    /// No thread can be started.
-    pub fn look<T: Send + 'static>(
-        &mut self,
-        begin: impl Fn(Avoided) -> io::Result<Look<T>>,
-    ) -> io::Result<Option<T>> {
-        while let Some(avoided) = self.avoided(Instant::now()) {
-            let mut look = Some(begin(avoided)?);
-            while let Some(mut going) = look {
-                match going.answer_until(Instant::now() + STUCK / 10) {
-                    Ok(None) => look = self.go_on(going, Instant::now()),
-                    Ok(found) => return Ok(found),
-                    Err(_) => return Ok(None),
+    /// Waits so long for the end of a read, and abandons it if a process stalls it.
+    pub fn poll<T>(&mut self, mut look: Look<T>, wait: Duration, now: Instant) -> Progress<T> {
+        let end = Instant::now() + wait;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match look.announced.recv_timeout(left) {
+                Ok(process) => (look.at, look.since) = (Some(process), now),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Progress::Ended(look.thread.join().ok());
                 }
+                Err(RecvTimeoutError::Timeout) => break,
             }
         }
-        Ok(None)
+        let is_stuck = now.saturating_duration_since(look.since) >= STUCK;
+        let Some(by) = look.at.filter(|_| is_stuck) else {
+            return Progress::Going(look);
+        };
+        let group = group(by);
+        let _about = log::about(owner(by));
+        tracing::warn!(
+            "/proc does not answer: process {} keeps its memory busy; as long as it does, and for ten minutes, processes {group} are skipped",
+            by.pid
+        );
+        self.0.push(Held {
+            by,
+            group,
+            until: now + AVOID,
+            announced: look.announced,
+        });
+        if self.waiting().len() == MAX_STUCK {
+            tracing::error!(
+                "/proc does not answer: eight processes keep their memory busy; until one of them does no more, nothing new is found out of processes"
+            );
+        }
+        Progress::Stalled
+    }
+
+    /// Has a read go on to its end, and begins another one where a process stalls it. `None`: it has come to none.
+    pub fn look<T: Send + 'static>(
+        &mut self,
+        read: impl FnOnce(&Gate) -> T + Clone + Send + 'static,
+    ) -> Option<T> {
+        let mut look = self.begin(Instant::now(), read.clone())?;
+        loop {
+            look = match self.poll(look, STUCK / 10, Instant::now()) {
+                Progress::Going(look) => look,
+                Progress::Ended(found) => return found,
+                Progress::Stalled => self.begin(Instant::now(), read.clone())?,
+            }
+        }
     }
 
     /// The processes that stall a read now.
@@ -204,33 +200,6 @@ impl Holdups {
     pub fn waiting(&self) -> Vec<u32> {
         let waiting = self.0.iter().filter(|held| held.waits());
         waiting.map(|held| held.by.pid).collect()
-    }
-
-    /// Abandons a read if a process stalls it, so that another one can begin; otherwise it goes on.
-    pub fn go_on<T: Send + 'static>(&mut self, look: Look<T>, now: Instant) -> Option<Look<T>> {
-        let is_stuck = now.saturating_duration_since(look.since) >= STUCK;
-        let Some(by) = look.at.filter(|_| is_stuck) else {
-            return Some(look);
-        };
-        let group = Group::of(by);
-        let _about = log::about(owner(by));
-        tracing::warn!(
-            "/proc does not answer: process {} keeps its memory busy; as long as it does, and for ten minutes, {} looked at",
-            by.pid,
-            group.skipped()
-        );
-        self.0.push(Held {
-            by,
-            group,
-            until: now + AVOID,
-            thread: look.thread,
-        });
-        if self.waiting().len() == MAX_STUCK {
-            tracing::error!(
-                "/proc does not answer: eight processes keep their memory busy; until one of them does no more, nothing new is found out of processes"
-            );
-        }
-        None
     }
 }
 
@@ -246,107 +215,116 @@ mod tests {
     }
 
     #[test]
-    fn a_process_stands_for_itself_its_user_or_all_user_namespaces() {
+    fn stalled_process_is_skipped_with_its_user_or_user_namespaces() {
         let (mut child, process) = sleeper();
-        let of = |process| Group::of(process);
-        let other = Writer {
-            pid: std::process::id(),
-            start: 1,
-        };
         let expected = match nix::unistd::geteuid().as_raw() {
-            0 => Group::Process(process),
-            uid => Group::User(uid),
+            0 => format!("with pid {}", process.pid),
+            uid => format!("of uid {uid}"),
         };
-        assert_eq!(of(process), expected);
-        assert_eq!(
-            of(process) == of(other),
-            expected != Group::Process(process)
-        );
+        assert_eq!(group(process), expected);
+        // Any user may have that, where it is not forbidden.
+        let unshared = Command::new("unshare")
+            .args(["--user", "sleep", "600"])
+            .spawn();
+        if let Ok(mut unshared) = unshared {
+            let end = Instant::now() + Duration::from_secs(120);
+            let process = Writer::of(unshared.id()).expect("it runs");
+            while matches!(unshared.try_wait(), Ok(None)) && Instant::now() < end {
+                if group(process) == "with user namespaces of their own" {
+                    break;
+                }
+            }
+            assert!(Instant::now() < end);
+            let _ = unshared.kill();
+            unshared.wait().expect("our child");
+        }
         child.kill().expect("it runs");
         child.wait().expect("our child");
-        assert_eq!(of(process), Group::Process(process), "it has ended");
     }
 
-    #[test]
-    fn who_holds_looks_up_is_left_alone_while_he_does_and_for_a_while() {
-        let start = Instant::now();
-        let mut holdups = Holdups::default();
-        let (mut child, process) = sleeper();
+    /// A read that has announced a process, and goes on until the sender is dropped.
+    fn stalled(holdups: &mut Holdups, process: Writer, now: Instant) -> (Look<bool>, Sender<()>) {
         let (go, wait) = mpsc::channel::<()>();
-        let look = Look::begin("look", move |at| {
-            at(Some(process));
+        let look = holdups.begin(now, move |gate| {
+            let may_read = gate.may_read(process);
             let _ = wait.recv();
+            may_read
         });
         let mut look = look.expect("a thread");
         while look.at.is_none() {
-            assert_eq!(look.answer(start), Ok(None));
+            look = match holdups.poll(look, Duration::ZERO, now) {
+                Progress::Going(look) => look,
+                other => panic!("{other:?}"),
+            };
         }
-        // Where it does not say at whom it is, or not for long, it goes on.
-        look = holdups.go_on(look, start + STUCK / 2).expect("not long");
-        assert!(
-            holdups
-                .avoided(start)
-                .is_some_and(|avoided| !avoided.has(process))
-        );
-        assert!(holdups.go_on(look, start + STUCK).is_none());
-        let has = |holdups: &mut Holdups, now| {
-            let avoided = holdups.avoided(now).expect("there is room");
-            avoided.has(process)
+        (look, go)
+    }
+
+    #[test]
+    fn stalled_process_is_skipped_until_it_answers_and_for_a_while() {
+        let start = Instant::now();
+        let mut holdups = Holdups::default();
+        let (mut child, process) = sleeper();
+        let (look, go) = stalled(&mut holdups, process, start);
+        let Progress::Going(look) = holdups.poll(look, Duration::ZERO, start + STUCK / 2) else {
+            panic!("it is not stalled for long");
+        };
+        assert_eq!(holdups.look(move |gate| gate.may_read(process)), Some(true));
+        let progress = holdups.poll(look, Duration::ZERO, start + STUCK);
+        assert!(matches!(progress, Progress::Stalled));
+        let skips = |holdups: &mut Holdups, now| {
+            let mut look = holdups.begin(now, move |gate| gate.may_read(process));
+            loop {
+                match holdups.poll(look.expect("it goes on"), STUCK, now) {
+                    Progress::Going(going) => look = Some(going),
+                    Progress::Ended(may_read) => return may_read == Some(false),
+                    Progress::Stalled => panic!("it is not stalled"),
+                }
+            }
         };
         let late = start + STUCK + AVOID;
-        assert!(
-            has(&mut holdups, start + STUCK) && has(&mut holdups, late),
-            "it still waits"
-        );
+        assert!(skips(&mut holdups, start + STUCK));
+        assert!(skips(&mut holdups, late), "it still waits");
         drop(go);
         while holdups.0.iter().any(Held::waits) {
             thread::yield_now();
         }
-        assert!(has(&mut holdups, start + STUCK), "it may do so again");
-        assert!(!has(&mut holdups, late));
+        assert!(skips(&mut holdups, start + STUCK), "it may do so again");
+        assert!(!skips(&mut holdups, late));
         child.kill().expect("it runs");
         child.wait().expect("our child");
     }
 
     #[test]
-    fn where_many_wait_there_is_no_other_look_until_one_ends() {
+    fn no_read_begins_while_eight_are_stalled() {
         let now = Instant::now();
         let mut holdups = Holdups::default();
         let mut ends = Vec::new();
         for pid in 1..=8 {
-            assert!(holdups.avoided(now).is_some());
-            let (end, ended) = mpsc::channel::<()>();
-            ends.push(end);
-            let mut look = Look::begin("look", move |_| ended.recv().is_ok()).expect("a thread");
-            look.at = Some(Writer {
+            let process = Writer {
                 pid: pid + (1 << 30),
                 start: 1,
-            });
-            let stuck = look.since + STUCK;
-            assert!(holdups.go_on(look, stuck).is_none());
+            };
+            let (look, end) = stalled(&mut holdups, process, now);
+            let progress = holdups.poll(look, Duration::ZERO, now + STUCK);
+            assert!(matches!(progress, Progress::Stalled));
+            ends.push(end);
         }
-        assert!(holdups.avoided(now + STUCK).is_none());
+        assert!(holdups.begin(now + STUCK, |_| ()).is_none());
         assert!(
-            holdups.avoided(now + 2 * AVOID).is_none(),
+            holdups.begin(now + 2 * AVOID, |_| ()).is_none(),
             "they still wait"
         );
         ends.pop();
         while holdups.waiting().len() == MAX_STUCK {
             thread::yield_now();
         }
-        assert!(holdups.avoided(now + STUCK).is_some());
+        assert!(holdups.begin(now + STUCK, |_| ()).is_some());
     }
 
     #[test]
-    fn a_look_answers_once_and_says_when_it_cannot() {
-        let mut look = Look::begin("look", |at| {
-            at(None);
-            7
-        })
-        .expect("a thread");
-        let end = Instant::now() + Duration::from_secs(120);
-        assert_eq!(look.answer_until(end), Ok(Some(7)));
-        assert_eq!(look.answer_until(end), Err(RecvError));
-        assert_eq!(look.answer(end), Err(RecvError));
+    fn read_that_panics_has_failed() {
+        let found: Option<()> = Holdups::default().look(|_| panic!("as the test wants it"));
+        assert_eq!(found, None);
     }
 }

@@ -7,7 +7,7 @@ use crate::base::file::names;
 use crate::producer::ancestors;
 use crate::producer::facts::Facts;
 use crate::producer::facts::pods::Pods;
-use crate::producer::holdups::{At, Avoided, Look};
+use crate::producer::holdups::Gate;
 use crate::producer::writer::{INIT, Stat, Writer, sees_host};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
@@ -72,24 +72,22 @@ pub struct Mappers {
     pub took: Duration,
 }
 
-/// Starts to look who has one of `inodes` mapped, and to find out facts of who has one of `files`, which are among them, and what
-/// the owners of these files, their values, are called, and the pods that have logs there.
-///
-/// # Errors
-/// There is no thread to be had.
-pub fn begin(
-    files: HashSet<(u64, u32)>,
-    inodes: HashSet<u64>,
-    pod_logs: Option<PathBuf>,
-    avoided: Avoided,
-) -> io::Result<Look<Mappers>> {
-    Look::begin("survey", move |at| {
-        let started = Instant::now();
-        let mut mappers = Mappers::read(&files, Some(&inodes), &avoided, at);
-        mappers.pods = pod_logs.map(|logs| Pods::read(&logs)).unwrap_or_default();
-        mappers.took = started.elapsed();
-        mappers
-    })
+/// Looks who has one of `inodes` mapped, and finds out facts of who has one of `files`, which are among them, and what the owners
+/// of these files, their values, are called, and the pods that have logs there.
+#[must_use]
+pub fn read(
+    files: &HashSet<(u64, u32)>,
+    inodes: &HashSet<u64>,
+    pod_logs: Option<&Path>,
+    gate: &Gate,
+) -> Mappers {
+    let started = Instant::now();
+    // Before a process can be what this waits for.
+    let pods = pod_logs.map(Pods::read).unwrap_or_default();
+    let mut mappers = Mappers::read(files, Some(inodes), gate);
+    mappers.pods = pods;
+    mappers.took = started.elapsed();
+    mappers
 }
 
 #[cfg(test)]
@@ -118,15 +116,10 @@ impl Mappers {
 }
 
 impl Mappers {
-    /// Looks through all processes but those that are `avoided` for those that have one of `inodes` mapped (`None`: any), and
+    /// Looks through all processes that may be read for those that have one of `inodes` mapped (`None`: any), and
     /// finds out facts of those that have one of `files` and may be agents.
     #[must_use]
-    pub fn read(
-        files: &HashSet<(u64, u32)>,
-        inodes: Option<&HashSet<u64>>,
-        avoided: &Avoided,
-        at: At,
-    ) -> Self {
+    pub fn read(files: &HashSet<(u64, u32)>, inodes: Option<&HashSet<u64>>, gate: &Gate) -> Self {
         let proc = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let names = nix::fcntl::open("/proc", proc, Mode::empty()).and_then(|fd| names(&fd));
         let all = names.is_ok();
@@ -153,29 +146,21 @@ impl Mappers {
             ..Self::default()
         };
         for pid in pids {
-            if let Err(err) = mappers.read_process(pid, &wanted, avoided, at) {
+            if let Err(err) = mappers.read_process(pid, &wanted, gate) {
                 mappers.miss(pid, &err);
             }
         }
-        at(None);
         mappers
     }
 
-    fn read_process(
-        &mut self,
-        pid: u32,
-        wanted: &Wanted,
-        avoided: &Avoided,
-        at: At,
-    ) -> io::Result<()> {
+    fn read_process(&mut self, pid: u32, wanted: &Wanted, gate: &Gate) -> io::Result<()> {
         let proc = format!("/proc/{pid}");
         let stat = Stat::of(pid)?;
-        if avoided.has(stat.writer(pid)) {
+        if !gate.may_read(stat.writer(pid)) {
             // It may have anything mapped.
             self.complete = false;
             return Ok(());
         }
-        at(Some(stat.writer(pid)));
         let Some(shown_at) = stat.shown_at(pid) else {
             self.complete = false;
             return Ok(());
@@ -217,13 +202,7 @@ impl Mappers {
         }
         if has_file && mapper.is_agent() {
             // An ancestor that blocks is what the scan waits for then.
-            let mut may_read = |ancestor| {
-                let may_read = !avoided.has(ancestor);
-                if may_read {
-                    at(Some(ancestor));
-                }
-                may_read
-            };
+            let mut may_read = |ancestor| gate.may_read(ancestor);
             if let Some(facts) = Facts::of_process(mapper.process, &mut may_read) {
                 self.facts.insert(mapper.process, facts);
             }
@@ -412,7 +391,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     fn read(files: &HashSet<(u64, u32)>, inodes: Option<&HashSet<u64>>) -> Mappers {
-        Mappers::read(files, inodes, &Avoided::default(), &mut |_| ())
+        Mappers::read(files, inodes, &Gate::open().0)
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Unit tests of [`super::Presence`].
 
 use super::*;
-use crate::producer::holdups::Avoided;
+use crate::producer::holdups::Gate;
 use std::collections::HashSet;
 use std::os::fd::AsFd;
 
@@ -19,8 +19,7 @@ fn survey(presence: &mut Presence, file: &tempfile::NamedTempFile, facts: &FileF
     let mut mappers = Mappers::read(
         &[(facts.id.ino, facts.uid)].into(),
         Some(&HashSet::new()),
-        &Avoided::default(),
-        &mut |_| (),
+        &Gate::open().0,
     );
     mappers.complete = true;
     presence.end_survey(&mappers, facts, file.path());
