@@ -264,13 +264,13 @@ impl Agents {
         if let Some(agent) = self.agents.get_mut(key) {
             agent.bare_since = None;
         }
-        (self.process_scans.asks, self.process_scans.may_wait) = (true, true);
+        self.process_scans.asks = true;
         self.agents.settle(key);
     }
 
     fn insert(&mut self, agent: Agent) -> AgentKey {
         let key = self.agents.insert(agent);
-        (self.process_scans.asks, self.process_scans.may_wait) = (true, true);
+        self.process_scans.asks = true;
         key
     }
 }

@@ -9,7 +9,7 @@ use crate::find::directory::{self, Directory};
 use crate::find::name;
 use crate::find::scan::{Found, Scanner, is_starting};
 use crate::producer::holdups::Holdups;
-use crate::producer::survey::Mappers;
+use crate::producer::survey::{Mappers, Wanted};
 use crate::rights;
 use crate::rights::confine::OwnPlaces;
 use nix::errno::Errno;
@@ -93,7 +93,7 @@ pub fn run(
     // Before the user is changed to one that may not see other users' processes.
     let mut holdups = Holdups::default();
     let processes = holdups.look(|gate| {
-        let mappers = Mappers::read(&HashSet::new(), None, gate);
+        let mappers = Mappers::read(Wanted::default(), gate);
         let nixl = Users::read(&mappers, gate);
         (mappers, nixl)
     });

@@ -6,6 +6,7 @@
 use crate::base::file::{FileFacts, FileId};
 use crate::error::{Refusal, RingFault};
 use crate::producer::presence::{Presence, Seen};
+use crate::producer::survey::Mappers;
 use crate::producer::writer::Holder;
 use crate::ring::candidate::Candidate;
 use crate::ring::commit::Commit;
@@ -155,7 +156,7 @@ impl Source {
 
     /// Counts what came since the last time.
     pub fn drain(&mut self, ledger: &mut Ledger) -> Drained {
-        let (file, now, every) = (&mut self.file, ledger.now.instant, ledger.books.check_every);
+        let (file, now) = (&mut self.file, ledger.now.instant);
         let found = match &mut self.reader {
             Reader::Ring(ring) => ring.drain(file, ledger),
             Reader::Store(store) => store.read(ledger),
@@ -163,7 +164,7 @@ impl Source {
         match found {
             // What a store's agent had to say before its end, which is for good, is no sign of life.
             Ok(true) if self.as_ring().is_some() || !self.file.presence.is_abandoned() => {
-                self.file.presence.saw_events(now, every);
+                self.file.presence.saw_events(now);
                 Drained::Events
             }
             Ok(_) => self.check(ledger),
@@ -236,6 +237,18 @@ impl Source {
             Reader::Ring(ring) => ring.drain_out(&mut self.file, ledger),
             Reader::Store(_) => Ok(true),
         }
+    }
+
+    /// The file's facts as they are now, if a process scan that begins is to ask who writes; `is_full`: it asks about all files.
+    pub fn begin_survey(&mut self, is_full: bool) -> Option<FileFacts> {
+        let asks = self.file.presence.begin_survey(is_full);
+        asks.then(|| self.current_facts())?
+    }
+
+    /// Takes what it showed.
+    pub fn end_survey(&mut self, mappers: &Mappers) {
+        let file = &mut self.file;
+        file.presence.end_survey(mappers, file.facts.id, &file.path);
     }
 
     /// Until when a drain would find what the last one found, unless something happens in the file, where it is asked so often

@@ -1,4 +1,4 @@
-//! What a survey of /proc tells of the process that writes a ring, and how long that is known.
+//! What a process scan tells of the process that writes a ring, and how long that is known.
 
 use crate::support::titled::Titled;
 use crate::support::{self, example, wait_for};
@@ -9,10 +9,9 @@ use pmdanixl::base::file::FileFacts;
 use pmdanixl::producer::facts::Facts;
 use pmdanixl::producer::holdups::{Gate, Holdups, Progress, STUCK};
 use pmdanixl::producer::presence::Presence;
-use pmdanixl::producer::survey::{self, Mappers};
+use pmdanixl::producer::survey::{Mappers, Wanted};
 use pmdanixl::producer::writer::Writer;
 use pmdanixl::shm::LeaseKind;
-use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -36,13 +35,19 @@ fn agent(dir: &Path) -> Child {
         .expect("it starts")
 }
 
-fn survey(files: HashSet<(u64, u32)>) -> Mappers {
-    survey_with(files, HashSet::new())
+/// What a process scan shows that asks for these files, and who has these and other inodes mapped.
+fn scan(files: &[FileFacts], inodes: &[u64]) -> Mappers {
+    let all = files.iter().map(|file| file.id.ino);
+    let wanted = Wanted {
+        files: files.iter().map(|file| (file.id, *file)).collect(),
+        inodes: Some(all.chain(inodes.iter().copied()).collect()),
+        ..Wanted::default()
+    };
+    Mappers::read(wanted, &Gate::open().0)
 }
 
-/// With the inodes of which it is asked only who has them mapped.
-fn survey_with(files: HashSet<(u64, u32)>, inodes: HashSet<u64>) -> Mappers {
-    survey::read(&files, &inodes, None, &Gate::open().0)
+fn facts_of(file: &File) -> FileFacts {
+    FileFacts::new(&fstat(file).expect("open"))
 }
 
 #[test]
@@ -54,19 +59,18 @@ fn facts_come_with_the_writer_and_stay_until_another_is_started() {
     let file = wait_for("a ring", || File::open(&path).ok());
     // It is mapped after it was made.
     let file_facts = wait_for("its writer", || {
-        let facts = FileFacts::new(&fstat(&file).expect("open"));
-        let mappers = survey([(facts.id.ino, facts.uid)].into());
-        mappers.facts(writer).map(|_| facts)
+        let facts = facts_of(&file);
+        scan(&[facts], &[]).facts(writer).map(|_| facts)
     });
     let mut presence = Presence::new(&file, &file_facts, LeaseKind::Alone, Instant::now());
     assert_eq!(presence.facts(), None);
+    let ask = |presence: &mut Presence| {
+        presence.begin_survey(true);
+        let mappers = scan(&[facts_of(&file)], &[]);
+        presence.end_survey(&mappers, file_facts.id, &path);
+    };
 
-    presence.begin_survey(&file);
-    presence.end_survey(
-        &survey([(file_facts.id.ino, file_facts.uid)].into()),
-        &file_facts,
-        &path,
-    );
+    ask(&mut presence);
     assert_eq!(presence.writer(), Some(writer));
     let facts = presence.facts().cloned().expect("they were asked for");
     assert_eq!(facts.get("engine"), Some("vllm"));
@@ -78,21 +82,14 @@ fn facts_come_with_the_writer_and_stay_until_another_is_started() {
     let own = Facts::of_process(own, &mut |_| false).expect("it runs");
     assert_eq!(facts.get("container_id"), own.get("container_id"));
 
-    // One that was for other files tells who writes, and takes nothing away.
-    presence.begin_survey(&file);
-    let only_writers = survey_with(HashSet::new(), [file_facts.id.ino].into());
-    presence.end_survey(&only_writers, &file_facts, &path);
-    assert_eq!(presence.writer(), Some(writer));
-    assert_eq!(presence.facts(), Some(&facts));
-
     agent.kill().expect("it runs");
     agent.wait().expect("our child");
-    presence.begin_survey(&file);
-    presence.end_survey(
-        &survey([(file_facts.id.ino, file_facts.uid)].into()),
-        &file_facts,
-        &path,
-    );
+    // One that was for other files takes nothing away.
+    let for_others = scan(&[], &[file_facts.id.ino]);
+    presence.end_survey(&for_others, file_facts.id, &path);
+    assert_eq!(presence.writer(), Some(writer));
+    assert_eq!(presence.facts(), Some(&facts));
+    ask(&mut presence);
     assert_eq!(presence.writer(), None);
     assert_eq!(presence.facts(), Some(&facts), "what it was");
     presence.renewed();
@@ -100,16 +97,19 @@ fn facts_come_with_the_writer_and_stay_until_another_is_started() {
 }
 
 #[test]
-fn nobody_is_looked_at_who_has_none_of_the_files() {
+fn facts_are_of_processes_with_a_file_that_was_asked_for() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut agent = agent(dir.path());
     let writer = Writer::of(agent.id()).expect("it runs");
     let file = wait_for("a ring", || File::open(dir.path().join("agent")).ok());
-    let ino = FileFacts::new(&fstat(&file).expect("open")).id.ino;
     wait_for("its writer", || {
-        survey([(ino, 0)].into()).facts(writer).map(drop)
+        scan(&[facts_of(&file)], &[]).facts(writer).map(drop)
     });
-    assert_eq!(survey([(ino + 1, 0)].into()).facts(writer), None);
+    let ino = facts_of(&file).id.ino;
+    assert_eq!(scan(&[], &[ino]).facts(writer), None);
+    let mut other = facts_of(&file);
+    other.id.ino += 1;
+    assert_eq!(scan(&[other], &[ino]).facts(writer), None);
     agent.kill().expect("it runs");
     agent.wait().expect("our child");
 }
@@ -152,10 +152,14 @@ fn ancestor_is_announced_before_it_is_read() {
     };
     let [vllm, core, worker] = [vllm, core, worker].map(|pid| Writer::of(pid).expect("it runs"));
     // A scan that waits for one of the two waits for the process that it has announced last.
-    let file = FileFacts::new(&fstat(File::open(&ring).expect("ours")).expect("open"));
+    let file = facts_of(&File::open(&ring).expect("ours"));
+    let wanted = Wanted {
+        files: [(file.id, file)].into(),
+        inodes: Some([file.id.ino].into()),
+        ..Wanted::default()
+    };
     let (gate, announced) = Gate::open();
-    let files = [(file.id.ino, file.uid)].into();
-    let mappers = Mappers::read(&files, Some(&HashSet::new()), &gate);
+    let mappers = Mappers::read(wanted, &gate);
     let announced = Vec::from_iter(announced.try_iter());
     let facts = mappers.facts(worker).expect("it has the ring");
     assert_eq!(

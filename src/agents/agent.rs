@@ -72,13 +72,6 @@ impl Agent {
         sources.any(|source| source.file.presence.asks())
     }
 
-    /// Has the next process scan ask about all its files.
-    pub(crate) fn ask_again(&mut self) {
-        for source in &mut self.sources {
-            source.file.presence.ask_again();
-        }
-    }
-
     /// True for an instance.
     pub(crate) fn is_published(&self) -> bool {
         self.entry.lifecycle.is_published()

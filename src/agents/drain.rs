@@ -78,7 +78,6 @@ impl Agents {
             self.turns.push(owner, key);
         }
         self.process_scans.asks |= agent.asks();
-        self.process_scans.may_wait |= agent.wants_facts();
         self.agents.settle(key);
     }
 

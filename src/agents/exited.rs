@@ -20,9 +20,7 @@ impl Agents {
     /// Finds out from /proc who writes to the rings whose writer is not known, and removes those of agents that have exited
     /// long enough ago, until `end`.
     pub fn tidy(&mut self, now: Instant, end: Instant) {
-        if self.process_scans.enabled {
-            self.scan_processes(now);
-        }
+        self.scan_processes(now, Duration::ZERO);
         if now >= self.removal.next && Instant::now() < end {
             self.remove_exited(now, end);
         }

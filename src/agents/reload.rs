@@ -21,7 +21,7 @@ impl Agents {
         self.removal.after = config.remove_exited_after;
         self.forgetting = Forgetting::new(config);
         self.process_scans.pod_logs.clone_from(&config.pod_logs);
-        let asked = std::mem::replace(&mut self.process_scans.enabled, config.proc_facts);
+        self.process_scans.enable(config.proc_facts);
         self.candidates = Candidates::new(Instant::now());
         self.books.early = true;
         let places = room.limit(config.places());
@@ -41,8 +41,6 @@ impl Agents {
                 agent.set_facts(Some(agent.facts_of_files(None)));
                 let journal = &mut self.books.journal;
                 journal.set_facts(agent.record, agent.own_facts());
-            } else if !asked {
-                agent.ask_again();
             }
             if !agent.has_stores() {
                 agent.entry.account.set_bounds(&config.bounds);

@@ -1,12 +1,13 @@
 //! Which file a file is, and what stat(2) and readdir(3) tell of it.
 
 use nix::dir::Dir;
-use nix::fcntl::{AtFlags, OFlag};
+use nix::fcntl::{AtFlags, OFlag, open};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 /// To list a directory.
@@ -107,6 +108,14 @@ pub fn names(directory: &OwnedFd) -> nix::Result<Vec<OsString>> {
     }
     names.sort_unstable();
     Ok(names)
+}
+
+/// The names in the directory at this path, as [`names`] has them.
+///
+/// # Errors
+/// What open(2) and readdir(3) say.
+pub fn names_at(directory: &Path) -> nix::Result<Vec<OsString>> {
+    names(&open(directory, LIST, Mode::empty())?)
 }
 
 /// Whether a time of a file (seconds and nanoseconds) is less than an age ago, or still to come.

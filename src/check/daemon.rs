@@ -1,5 +1,6 @@
 //! The running daemon, found by its state file, and the differences between its configuration and that of `--check`.
 
+use crate::base::file::FileId;
 use crate::check::as_root;
 use crate::config::options::{self, Options};
 use crate::config::pcpconf::PcpConf;
@@ -58,7 +59,11 @@ pub fn lines(
     };
     let meta = file.metadata()?;
     // Any user can give a process this name and map a file of this path and number in a mount namespace of its own.
-    let mut mappers = mappers.of(meta.dev(), meta.ino(), &state).into_iter();
+    let id = FileId {
+        dev: meta.dev(),
+        ino: meta.ino(),
+    };
+    let mut mappers = mappers.of(id, &state).into_iter();
     let Some(found) = mappers.find(|mapper| mapper.is_pmdanixl(&[meta.uid()])) else {
         return match shm::is_locked(&file) {
             Ok(false) => Ok(vec!["daemon: not running".into()]),

@@ -23,7 +23,7 @@ pub fn describe(opened: &Opened, path: &Path, mappers: &Mappers, verdict: &mut V
     if !verdict.seen.insert(id) {
         return "the same file by another path".into();
     }
-    let all = mappers.of(id.dev, id.ino, path).into_iter();
+    let all = mappers.of(id, path).into_iter();
     let (daemons, writers): (Vec<_>, Vec<_>) =
         all.partition(|mapper| mapper.is_pmdanixl(&verdict.daemons));
     let written = writers.iter().fold(String::new(), |text, writer| {

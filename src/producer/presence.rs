@@ -1,6 +1,6 @@
 //! Whether somebody still writes to a file, and who: to a ring or a store.
 
-use crate::base::file::FileFacts;
+use crate::base::file::{FileFacts, FileId};
 use crate::producer::facts::Facts;
 use crate::producer::life::Life;
 use crate::producer::survey::{Mappers, without_children};
@@ -24,13 +24,6 @@ pub fn check_every(files: usize) -> Duration {
     let files = u32::try_from(files).unwrap_or(u32::MAX);
     (CHECK * files / CHECKS).clamp(CHECK, RARE_CHECK)
 }
-/// How often /proc is asked anew about a ring that somebody has and that says nothing: its agent may have let go of it, and the
-/// process gone on.
-const ASK: Duration = Duration::from_secs(60);
-/// At which of so many checks it is read in /proc whether a writer still runs. At the others it is only asked whether a process has
-/// its id, which costs a tenth: one that has ended has one as long as it was not waited for, and another may get its id, but not
-/// soon.
-const READ: u32 = 10;
 /// How long a ring is taken for live after its last event where the kernel does not tell who has it.
 const BENEFIT_OF_DOUBT: Duration = Duration::from_secs(60);
 
@@ -44,8 +37,6 @@ pub struct Presence {
     writer: Option<Writer>,
     /// The one that wrote before the producer was started anew.
     previous: Option<Writer>,
-    /// When it was last read in /proc whether the writer runs.
-    read: Instant,
     /// What is known of the last process that was seen to write; it stays when that has ended.
     process_facts: Option<Facts>,
     unlinked: bool,
@@ -57,14 +48,9 @@ pub struct Presence {
     changed: (i64, i64),
     /// Whether /proc is to be asked who writes.
     asks: bool,
-    /// The file's change time when it was asked last: an agent that starts changes it.
-    asked: Option<(i64, i64)>,
-    last_asked: Instant,
-    /// How long after that it is asked again: at first not long where /proc did not show everything, since that passes where a
-    /// process was just about to end.
-    again: Duration,
-    /// Whether it then showed nobody who writes: whoever has the file only reads it.
-    bystanders: bool,
+    /// The file's change time before a process scan that showed that no process writes: while it has not changed since, which an
+    /// agent that starts does, whoever has the file only reads it.
+    only_read: Option<(i64, i64)>,
 }
 
 /// What a check comes to.
@@ -92,7 +78,6 @@ impl Presence {
             lease,
             writer: None,
             previous: None,
-            read: now,
             process_facts: None,
             unlinked: false,
             nobody_since: (holder == Holder::Nobody).then_some(now),
@@ -100,24 +85,17 @@ impl Presence {
             last_event: now,
             changed: facts.changed,
             asks: holder != Holder::Nobody,
-            asked: None,
-            last_asked: now,
-            again: CHECK,
-            bystanders: false,
+            only_read: None,
         }
     }
 
-    /// There were events, so that a process wrote. If none had the file before, a process scan is to find it: while events keep
-    /// coming the kernel is not asked, and only whether the process that is known to write still runs: another may have taken
-    /// its place.
-    pub fn saw_events(&mut self, now: Instant, every: Duration) {
+    /// There were events, so that a process wrote. If none had the file before, a process scan is to find it. While events keep
+    /// coming the kernel is not asked.
+    pub fn saw_events(&mut self, now: Instant) {
         self.asks |= self.holder == Holder::Nobody;
-        if self.is_read_due(now, every) && !self.writer_runs(now, every) {
-            self.asks |= self.writer.take().is_some();
-        }
         (self.last_event, self.last_check) = (now, now);
         self.holder = Holder::Somebody;
-        (self.bystanders, self.nobody_since) = (false, None);
+        (self.only_read, self.nobody_since) = (None, None);
     }
 
     /// The file was removed: in a while it is asked whether somebody met it before.
@@ -143,8 +121,7 @@ impl Presence {
     /// Whether its agent lives: somebody writes, or has done so lately.
     #[must_use]
     pub fn life(&self, lately: bool) -> Life {
-        let bystanders = self.bystanders && self.asked == Some(self.changed);
-        if self.holder == Holder::Nobody || bystanders {
+        if self.holder == Holder::Nobody || self.is_only_read() {
             return Life::Exited;
         }
         let is_writer = self.lease == LeaseKind::NoWriter && self.holder == Holder::Somebody;
@@ -152,6 +129,10 @@ impl Presence {
             true => Life::Live,
             false => Life::Unknown,
         }
+    }
+
+    fn is_only_read(&self) -> bool {
+        self.only_read == Some(self.changed)
     }
 
     /// The process that wrote when that was asked last.
@@ -195,13 +176,9 @@ impl Presence {
     pub fn ask_kernel(&mut self, file: &File, now: Instant) -> Holder {
         self.last_check = now;
         self.holder = writer::holder(file, self.lease);
-        match self.holder {
-            Holder::Nobody => {
-                self.nobody_since.get_or_insert(now);
-                self.writer = None;
-            }
-            Holder::Somebody | Holder::Unknown => self.nobody_since = None,
-        }
+        let is_abandoned = self.is_abandoned();
+        self.nobody_since = is_abandoned.then(|| self.nobody_since.unwrap_or(now));
+        self.writer = self.writer.filter(|_| !is_abandoned);
         self.holder
     }
 
@@ -214,51 +191,24 @@ impl Presence {
                 let facts = FileFacts::new(&stat);
                 (self.unlinked, self.changed) = (facts.links == 0, facts.changed);
             }
-            if self.holder != Holder::Nobody {
-                if !self.writer_runs(now, every) {
-                    // The one that has ended may not have been the only one.
-                    let ended = self.writer.take().is_some();
-                    if ended || self.asked != Some(self.changed) {
-                        (self.asks, self.last_asked, self.again) = (true, now, CHECK);
-                    }
-                }
-                let idle = now.saturating_duration_since(self.last_event.max(self.last_asked));
-                if idle >= self.again {
-                    (self.asks, self.last_asked) = (true, now);
-                }
+            // Whether a process has the id, which costs a tenth of reading /proc, is told for one that has ended too, until its
+            // parent waits for it. Where /proc is another PID namespace's, kill(2) knows no process in it.
+            let runs = |writer: &Writer| writer.has_process() || writer.is_running();
+            if self.holder != Holder::Nobody && !self.writer.as_ref().is_some_and(runs) {
+                // The one that has ended may not have been the only one.
+                let has_ended = self.writer.take().is_some();
+                self.asks |= has_ended || was_abandoned || self.changed != changed;
             }
         }
-        let bystanders = self.bystanders && self.asked == Some(self.changed);
+        let silent = now.saturating_duration_since(self.last_event);
         match self.holder {
             Holder::Nobody if self.unlinked => Seen::Gone,
             Holder::Nobody => Seen::Silent,
-            _ if bystanders => Seen::Silent,
+            _ if self.is_only_read() => Seen::Silent,
             Holder::Somebody if was_abandoned && self.changed != changed => Seen::Started,
-            Holder::Somebody => Seen::Held,
-            Holder::Unknown => {
-                let doubt = now.saturating_duration_since(self.last_event) < BENEFIT_OF_DOUBT;
-                if self.writer.is_some() || doubt {
-                    Seen::Held
-                } else {
-                    Seen::Silent
-                }
-            }
+            Holder::Unknown if self.writer.is_none() && silent >= BENEFIT_OF_DOUBT => Seen::Silent,
+            Holder::Somebody | Holder::Unknown => Seen::Held,
         }
-    }
-
-    /// Whether the process that wrote still runs, as far as that is asked now.
-    fn writer_runs(&mut self, now: Instant, every: Duration) -> bool {
-        let is_read = self.is_read_due(now, every);
-        if is_read {
-            self.read = now;
-        }
-        // Where /proc is another PID namespace's, kill(2) knows nobody in it: only /proc says that one has ended.
-        let runs = |writer: Writer| (!is_read && writer.has_process()) || writer.is_running();
-        self.writer.is_some_and(runs)
-    }
-
-    fn is_read_due(&self, now: Instant, every: Duration) -> bool {
-        now.saturating_duration_since(self.read) >= READ * every
     }
 
     /// When it is time to find out who has the file, where that is asked so often.
@@ -273,23 +223,19 @@ impl Presence {
         self.asks
     }
 
-    /// Has the next survey ask who writes, whatever is known.
-    pub fn ask_again(&mut self) {
-        self.asks = self.holder != Holder::Nobody;
+    /// True if a process scan that begins now is to ask who has the file: it was to be asked, or the scan asks about all files
+    /// that a process may have.
+    pub fn begin_survey(&mut self, is_full: bool) -> bool {
+        let asks = std::mem::take(&mut self.asks);
+        asks || (is_full && self.holder != Holder::Nobody)
     }
 
-    /// A survey begins: what it shows holds for the file as it is now.
-    pub fn begin_survey(&mut self, file: &File) {
-        self.asks = false;
-        let changed = fstat(file).ok().map(|stat| FileFacts::new(&stat).changed);
-        self.bystanders &= changed == self.asked;
-        self.asked = changed;
-    }
-
-    /// Takes what a survey showed of the file.
-    pub fn end_survey(&mut self, mappers: &Mappers, facts: &FileFacts, path: &Path) {
-        let (dev, ino) = (facts.id.dev, facts.id.ino);
-        let shown = mappers.of(dev, ino, path).into_iter();
+    /// Takes what a process scan showed of the file, if that was asked.
+    pub fn end_survey(&mut self, mappers: &Mappers, id: FileId, path: &Path) {
+        let Some(asked) = mappers.wanted.files.get(&id) else {
+            return;
+        };
+        let shown = mappers.of(id, path).into_iter();
         let shown = Vec::from_iter(shown.filter(|mapper| mapper.is_agent()));
         let (before, previous) = (self.writer, self.previous);
         let is_store = self.lease == LeaseKind::NoWriter;
@@ -303,7 +249,7 @@ impl Presence {
                 (is(previous), !is(before), writer.start)
             })
             // A store is locked as well, which is shown to everybody.
-            .or_else(|| mappers.locker(dev, ino).filter(|_| is_store));
+            .or_else(|| mappers.locker(id).filter(|_| is_store));
         if let Some(writer) = self.writer {
             // Of one process what was shown stays: a title that it gives itself writes over its arguments and its environment.
             let known = self.process_facts.take();
@@ -314,12 +260,9 @@ impl Presence {
             };
         }
         // Seen through a container's layers a file may have another device, but keeps its number.
-        self.bystanders = (mappers.complete && !mappers.is_possible(ino))
-            || (is_store && self.writer.is_none() && mappers.is_unlocked(dev, ino));
-        self.again = match mappers.complete {
-            true => ASK,
-            false => (self.again * 2).min(ASK),
-        };
+        let is_only_read = (mappers.complete && !mappers.is_possible(id.ino))
+            || (is_store && self.writer.is_none() && mappers.is_unlocked(id.ino));
+        self.only_read = is_only_read.then_some(asked.changed);
     }
 }
 

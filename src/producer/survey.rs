@@ -3,18 +3,15 @@
 //! A host may run thousands of processes, and one that does inference has thousands of mappings: that takes its time, in a thread
 //! of its own.
 
-use crate::base::file::names;
+use crate::base::file::{FileFacts, FileId, names_at};
 use crate::producer::ancestors;
 use crate::producer::facts::Facts;
 use crate::producer::facts::pods::Pods;
 use crate::producer::holdups::Gate;
-use crate::producer::writer::{INIT, Stat, Writer, sees_host};
-use nix::fcntl::OFlag;
-use nix::sys::stat::Mode;
+use crate::producer::writer::{INIT, Stat, Writer, has_ended, sees_host};
 use nix::unistd::{Uid, User, geteuid};
 use std::cell::LazyCell;
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -39,6 +36,26 @@ const MOST_LINE: u64 = 8192;
 /// Bytes of /proc/locks: some hundred thousand locks.
 const MOST_LOCKS: u64 = 16 << 20;
 
+/// What a process scan is to find out.
+#[derive(Debug, Default)]
+pub struct Wanted {
+    /// Files, as they were before the scan: what their owners are called, and facts of the processes that write them.
+    pub files: HashMap<FileId, FileFacts>,
+    /// Inodes of these and other files whose writers are wanted; `None`: all.
+    pub inodes: Option<HashSet<u64>>,
+    /// Where pods have their logs.
+    pub pod_logs: PathBuf,
+}
+
+impl Wanted {
+    /// True if the processes are wanted that have this inode mapped.
+    #[must_use]
+    pub fn has(&self, ino: u64) -> bool {
+        let inodes = self.inodes.as_ref();
+        inodes.is_none_or(|inodes| inodes.contains(&ino))
+    }
+}
+
 /// A process that has a file mapped shared and writable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapper {
@@ -55,10 +72,12 @@ pub struct Mapper {
 /// Writable shared mappings of files, by what each process has.
 #[derive(Debug, Default)]
 pub struct Mappers {
+    /// What was to be found out.
+    pub wanted: Wanted,
     by_inode: HashMap<u64, Vec<(String, Mapper)>>,
-    /// What is known of the processes that facts were asked for.
+    /// What is known of the processes that write the files.
     facts: HashMap<Writer, Facts>,
-    /// What the owners of files are called that it was asked for.
+    /// What the owners of the files are called.
     users: HashMap<u32, String>,
     /// What pods are called.
     pub pods: Pods,
@@ -72,43 +91,27 @@ pub struct Mappers {
     pub took: Duration,
 }
 
-/// Looks who has one of `inodes` mapped, and finds out facts of who has one of `files`, which are among them, and what the owners
-/// of these files, their values, are called, and the pods that have logs there.
-#[must_use]
-pub fn read(
-    files: &HashSet<(u64, u32)>,
-    inodes: &HashSet<u64>,
-    pod_logs: Option<&Path>,
-    gate: &Gate,
-) -> Mappers {
-    let started = Instant::now();
-    // Before a process can be what this waits for.
-    let pods = pod_logs.map(Pods::read).unwrap_or_default();
-    let mut mappers = Mappers::read(files, Some(inodes), gate);
-    mappers.pods = pods;
-    mappers.took = started.elapsed();
-    mappers
-}
-
 #[cfg(test)]
 impl Mappers {
-    /// As if these processes had been seen to have a file mapped.
+    /// As if these processes had been seen to have a file mapped, each with its parent.
     pub(crate) fn of_processes(
-        facts: &crate::base::file::FileFacts,
+        facts: &FileFacts,
         path: &Path,
-        processes: &[Writer],
+        processes: &[(Writer, u32)],
     ) -> Self {
-        let dev = facts.id.dev;
-        let device = (nix::sys::stat::major(dev), nix::sys::stat::minor(dev));
-        let place = format!("{:02x}:{:02x} {}", device.0, device.1, path.display());
-        let mapper = |&process: &Writer| Mapper {
+        let place = format!("{} {}", device(facts.id.dev), path.display());
+        let mapper = |&(process, parent): &(Writer, u32)| Mapper {
             process,
-            parent: 0,
+            parent,
             uid: facts.uid,
             command: "python3".into(),
         };
         let mappers = processes.iter().map(|one| (place.clone(), mapper(one)));
         Self {
+            wanted: Wanted {
+                files: [(facts.id, *facts)].into(),
+                ..Wanted::default()
+            },
             by_inode: [(facts.id.ino, mappers.collect())].into(),
             ..Self::default()
         }
@@ -116,107 +119,97 @@ impl Mappers {
 }
 
 impl Mappers {
-    /// Looks through all processes that may be read for those that have one of `inodes` mapped (`None`: any), and
-    /// finds out facts of those that have one of `files` and may be agents.
+    /// Looks through all processes that may be read.
     #[must_use]
-    pub fn read(files: &HashSet<(u64, u32)>, inodes: Option<&HashSet<u64>>, gate: &Gate) -> Self {
-        let proc = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let names = nix::fcntl::open("/proc", proc, Mode::empty()).and_then(|fd| names(&fd));
-        let all = names.is_ok();
-        let pid = |name: OsString| name.to_str()?.parse().ok();
-        let pids: Vec<u32> = names
-            .unwrap_or_default()
-            .into_iter()
-            .filter_map(pid)
-            .collect();
-        let wanted = Wanted {
-            inodes,
-            files: files.iter().map(|(ino, _)| *ino).collect(),
-        };
-        let users: HashSet<u32> = files.iter().map(|(_, uid)| *uid).collect();
+    pub fn read(wanted: Wanted, gate: &Gate) -> Self {
+        let started = Instant::now();
+        let names = names_at(Path::new("/proc")).unwrap_or_default();
+        let pids = names.iter().filter_map(|name| name.to_str()?.parse().ok());
+        let pids: Vec<u32> = pids.collect();
+        let users: HashSet<u32> = wanted.files.values().map(|file| file.uid).collect();
         let host = sees_host();
         let mut mappers = Self {
             // Where processes are hidden (hidepid), so is the first.
-            complete: all && host && pids.contains(&INIT),
+            complete: host && pids.contains(&INIT),
             locks: locks()
                 .filter(|_| host)
-                .map(|text| Locks::parse(&text, |ino| wanted.has(ino))),
+                .zip(wanted.inodes.as_ref())
+                .map(|(text, inodes)| Locks::parse(&text, |ino| inodes.contains(&ino))),
             // Asked for here, since it may take as long as a server on the network likes.
             users: users.into_iter().map(|uid| (uid, user_name(uid))).collect(),
+            pods: Pods::read(&wanted.pod_logs),
+            wanted,
             ..Self::default()
         };
         for pid in pids {
-            if let Err(err) = mappers.read_process(pid, &wanted, gate) {
-                mappers.miss(pid, &err);
+            if let Err(err) = mappers.read_process(pid, gate) {
+                // It may have anything mapped. The first process of the host is no agent, and some kernels show it to nobody.
+                let is_init = pid == INIT && err.kind() == ErrorKind::PermissionDenied;
+                mappers.complete &= has_ended(&err) || is_init;
             }
         }
+        mappers.took = started.elapsed();
         mappers
     }
 
-    fn read_process(&mut self, pid: u32, wanted: &Wanted, gate: &Gate) -> io::Result<()> {
-        let proc = format!("/proc/{pid}");
+    fn read_process(&mut self, pid: u32, gate: &Gate) -> io::Result<()> {
         let stat = Stat::of(pid)?;
-        if !gate.may_read(stat.writer(pid)) {
-            // It may have anything mapped.
-            self.complete = false;
-            return Ok(());
+        let process = stat.writer(pid);
+        if !gate.may_read(process) {
+            return Err(ErrorKind::TimedOut.into());
         }
-        let Some(shown_at) = stat.shown_at(pid) else {
-            self.complete = false;
-            return Ok(());
-        };
-        let maps = File::open(format!("{shown_at}/maps"))?;
+        let maps = File::open(format!("{}/maps", stat.shown_at(pid)?))?;
         // Most processes have nothing of the kind mapped.
         let mapper = LazyCell::new(|| {
-            let command = fs::read(format!("{proc}/comm")).unwrap_or_default();
+            let command = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
             Mapper {
-                process: stat.writer(pid),
+                process,
                 parent: stat.parent(),
                 uid: ancestors::uid(pid).unwrap_or(NO_USER),
                 command: String::from_utf8_lossy(&command).trim_end().to_owned(),
             }
         });
         let (mut maps, mut line) = (BufReader::new(maps), Vec::new());
-        let (mut has_file, mut libraries) = (false, Libraries::default());
-        let mut places: HashMap<u64, HashSet<String>> = HashMap::new();
+        let (mut mapped, mut libraries) = (HashSet::new(), Libraries::default());
         // A process may end at any point; what was read of it until then may stay.
         while read_line(&mut maps, &mut line)? {
             let mapping = shared_mapping(&line);
-            if let Some((place, ino)) = mapping.filter(|(_, ino)| wanted.has(*ino)) {
-                has_file |= wanted.files.contains(&ino);
-                // The same inode number may be another file system's as well.
-                let places = places.entry(ino).or_default();
-                if !places.contains(&place) {
-                    let has_room =
-                        places.len() < MOST_PLACES && self.add(place.clone(), ino, &mapper);
-                    self.complete &= has_room;
-                    if has_room {
-                        places.insert(place);
-                    }
-                }
+            if let Some((place, ino)) = mapping.filter(|(_, ino)| self.wanted.has(*ino)) {
+                mapped.insert(ino);
+                self.complete &= self.add(place, ino, &mapper);
             }
             libraries.note(&line);
         }
         if let Some(core) = libraries.of_backend().filter(|_| mapper.is_agent()) {
-            self.nixl.push((mapper.process, core));
+            self.nixl.push((process, core));
         }
-        if has_file && mapper.is_agent() {
+        let mut files = self.wanted.files.keys();
+        if files.any(|file| mapped.contains(&file.ino)) && mapper.is_agent() {
             // An ancestor that blocks is what the scan waits for then.
-            let mut may_read = |ancestor| gate.may_read(ancestor);
-            if let Some(facts) = Facts::of_process(mapper.process, &mut may_read) {
-                self.facts.insert(mapper.process, facts);
-            }
+            let facts = Facts::of_process(process, &mut |ancestor| gate.may_read(ancestor));
+            self.facts.extend(facts.map(|facts| (process, facts)));
         }
         Ok(())
     }
 
-    /// A process could not be looked at: unless it has ended, it may have anything mapped. The first process of the host is no
-    /// agent, and some kernels show it to nobody.
-    fn miss(&mut self, pid: u32, err: &io::Error) {
-        let has_ended =
-            err.kind() == ErrorKind::NotFound || err.raw_os_error() == Some(libc::ESRCH);
-        let is_init = pid == INIT && err.kind() == ErrorKind::PermissionDenied;
-        self.complete &= has_ended || is_init;
+    /// Notes that a process has an inode mapped. Returns false if there is no room for that.
+    fn add(&mut self, place: String, ino: u64, mapper: &Mapper) -> bool {
+        let known = self.by_inode.entry(ino).or_default();
+        let its = known.iter().rev();
+        let mut its = its.take_while(|(_, other)| other.process == mapper.process);
+        // The same inode number may be another file system's as well.
+        let mut places = 0;
+        if its.any(|(other, _)| {
+            places += 1;
+            *other == place
+        }) {
+            return true;
+        }
+        let has_room = known.len() < MOST_MAPPERS && places < MOST_PLACES;
+        if has_room {
+            known.push((place, mapper.clone()));
+        }
+        has_room
     }
 
     /// What a user is called, of those that were asked for.
@@ -228,14 +221,10 @@ impl Mappers {
     /// The processes that have this file mapped. Device numbers in maps are those of the file system, which for some
     /// (btrfs, overlayfs) differ from the ones that stat(2) gives: then the path decides.
     #[must_use]
-    pub fn of(&self, dev: u64, ino: u64, path: &Path) -> Vec<&Mapper> {
-        let device = format!(
-            "{:02x}:{:02x}",
-            nix::sys::stat::major(dev),
-            nix::sys::stat::minor(dev)
-        );
-        let known = self.by_inode.get(&ino).map_or(&[][..], Vec::as_slice);
-        let is_on = |place: &str| place.split(' ').next() == Some(device.as_str());
+    pub fn of(&self, file: FileId, path: &Path) -> Vec<&Mapper> {
+        let device = device(file.dev);
+        let known = self.by_inode.get(&file.ino).map_or(&[][..], Vec::as_slice);
+        let is_on = |place: &str| place.split(' ').next() == Some(&device);
         let is_at = |place: &str| {
             let name = place.split_once(' ').map_or("", |(_, name)| name);
             path == Path::new(name)
@@ -255,19 +244,17 @@ impl Mappers {
 
     /// The process that has locked a store, which its agent does for as long as it lives. `None`: nobody, or it is not known.
     #[must_use]
-    pub fn locker(&self, dev: u64, ino: u64) -> Option<Writer> {
-        let pid = self.locks.as_ref()?.holder(dev, ino).ok()??;
-        Writer::of(pid).ok()
+    pub fn locker(&self, file: FileId) -> Option<Writer> {
+        self.locks.as_ref()?.holder(&device(file.dev), file.ino)
     }
 
-    /// Whether certainly nobody has locked a file.
+    /// Whether certainly nobody has locked a file with this inode number.
     #[must_use]
-    pub fn is_unlocked(&self, dev: u64, ino: u64) -> bool {
-        let locks = self.locks.as_ref();
-        locks.is_some_and(|locks| locks.holder(dev, ino) == Ok(None))
+    pub fn is_unlocked(&self, ino: u64) -> bool {
+        self.locks.as_ref().is_some_and(|locks| !locks.has(ino))
     }
 
-    /// What is known of a process that has one of the inodes mapped that facts were asked for.
+    /// What is known of a process that writes one of the files.
     #[must_use]
     pub fn facts(&self, process: Writer) -> Option<&Facts> {
         self.facts.get(&process)
@@ -280,30 +267,17 @@ impl Mappers {
         known.any(|(_, mapper)| mapper.is_agent())
     }
 
-    /// The processes that have a NIXL backend loaded and none of these files mapped, each file by its device, inode and path;
-    /// `None`: not all processes were seen.
+    /// The processes that have a NIXL backend loaded and none of these files mapped; `None`: not all processes were seen.
     #[must_use]
     pub fn silent<'a>(
         &self,
-        files: impl IntoIterator<Item = (u64, u64, &'a Path)>,
+        files: impl IntoIterator<Item = (FileId, &'a Path)>,
     ) -> Option<Vec<Writer>> {
-        let writers = files
-            .into_iter()
-            .flat_map(|(dev, ino, path)| self.of(dev, ino, path));
+        let writers = files.into_iter().flat_map(|(id, path)| self.of(id, path));
         let writers: HashSet<Writer> = writers.map(|mapper| mapper.process).collect();
         let all = self.nixl.iter().map(|(process, _)| *process);
         let silent = all.filter(|process| !writers.contains(process));
         self.complete.then(|| silent.collect())
-    }
-
-    /// Whether there was room for it.
-    fn add(&mut self, place: String, ino: u64, mapper: &Mapper) -> bool {
-        let known = self.by_inode.entry(ino).or_default();
-        let has_room = known.len() < MOST_MAPPERS;
-        if has_room {
-            known.push((place, mapper.clone()));
-        }
-        has_room
     }
 }
 
@@ -316,18 +290,10 @@ pub fn without_children<'a>(mappers: &[&'a Mapper]) -> Vec<&'a Mapper> {
         .collect()
 }
 
-/// What is looked for.
-struct Wanted<'a> {
-    /// `None`: all.
-    inodes: Option<&'a HashSet<u64>>,
-    /// Those of whose processes facts are asked for.
-    files: HashSet<u64>,
-}
-
-impl Wanted<'_> {
-    fn has(&self, ino: u64) -> bool {
-        self.inodes.is_none_or(|inodes| inodes.contains(&ino)) || self.files.contains(&ino)
-    }
+/// A device number as /proc/PID/maps and /proc/locks have it.
+fn device(dev: u64) -> String {
+    let (major, minor) = (nix::sys::stat::major(dev), nix::sys::stat::minor(dev));
+    format!("{major:02x}:{minor:02x}")
 }
 
 /// The next line of maps, without what is beyond its first bytes; whether there is one.
@@ -388,10 +354,23 @@ pub fn shared_mapping(line: &[u8]) -> Option<(String, u64)> {
 mod tests {
     use super::*;
     use crate::shm;
-    use std::os::unix::fs::MetadataExt;
 
-    fn read(files: &HashSet<(u64, u32)>, inodes: Option<&HashSet<u64>>) -> Mappers {
-        Mappers::read(files, inodes, &Gate::open().0)
+    fn read(files: &[&FileFacts], inodes: Option<HashSet<u64>>) -> Mappers {
+        let wanted = Wanted {
+            files: files.iter().map(|file| (file.id, **file)).collect(),
+            inodes,
+            pod_logs: PathBuf::new(),
+        };
+        Mappers::read(wanted, &Gate::open().0)
+    }
+
+    /// A file, mapped, and what stat(2) tells of it.
+    fn mapped() -> (tempfile::NamedTempFile, shm::Mapping, FileFacts) {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        file.as_file().set_len(4096).expect("room");
+        let mapping = shm::Mapping::new(file.as_file(), 512).expect("mapped");
+        let stat = nix::sys::stat::fstat(file.as_file()).expect("open");
+        (file, mapping, FileFacts::new(&stat))
     }
 
     #[test]
@@ -434,7 +413,7 @@ mod tests {
             ..Mappers::default()
         };
         let pids = |dev, ino, path: &str| -> Vec<u32> {
-            let found = mappers.of(dev, ino, Path::new(path));
+            let found = mappers.of(FileId { dev, ino }, Path::new(path));
             found.into_iter().map(|mapper| mapper.process.pid).collect()
         };
         let device = nix::sys::stat::makedev;
@@ -459,12 +438,9 @@ mod tests {
 
     #[test]
     fn this_process_is_found_by_what_it_has_mapped() {
-        let file = tempfile::NamedTempFile::new().expect("a temporary file");
-        file.as_file().set_len(4096).expect("room");
-        let mapping = shm::Mapping::new(file.as_file(), 512).expect("mapped");
-        let meta = file.as_file().metadata().expect("open");
-        let mappers = read(&[(meta.ino(), meta.uid())].into(), Some(&HashSet::new()));
-        let found = mappers.of(meta.dev(), meta.ino(), file.path());
+        let (file, mapping, facts) = mapped();
+        let mappers = read(&[&facts], Some([facts.id.ino].into()));
+        let found = mappers.of(facts.id, file.path());
         // A child that another test makes has it as well, until it starts its program.
         let is_ours = |mapper: &&&Mapper| mapper.process.pid == std::process::id();
         assert_eq!(found.iter().filter(is_ours).count(), 1, "{found:?}");
@@ -472,28 +448,19 @@ mod tests {
         let ours = Writer::of(std::process::id()).expect("this one");
         assert_eq!(mappers.facts(ours), None);
         drop(mapping);
-        assert!(
-            read(&HashSet::new(), None)
-                .of(meta.dev(), meta.ino(), file.path())
-                .is_empty()
-        );
+        assert!(read(&[], None).of(facts.id, file.path()).is_empty());
     }
 
     #[test]
     fn only_what_is_asked_for_is_kept() {
-        let files = [(); 2].map(|()| tempfile::NamedTempFile::new().expect("a temporary file"));
-        let [asked, other] = files.each_ref().map(|file| {
-            file.as_file().set_len(4096).expect("room");
-            let mapping = shm::Mapping::new(file.as_file(), 512).expect("mapped");
-            (mapping, file.as_file().metadata().expect("open").ino())
-        });
-        let inodes = [asked.1].into();
-        let mappers = read(&HashSet::new(), Some(&inodes));
+        let files = [mapped(), mapped()];
+        let [asked, other] = files.each_ref().map(|(.., facts)| facts.id.ino);
+        let mappers = read(&[], Some([asked].into()));
         let found: Vec<u64> = mappers.by_inode.keys().copied().collect();
-        assert_eq!(found, [asked.1]);
-        let all = read(&HashSet::new(), None);
+        assert_eq!(found, [asked]);
+        let all = read(&[], None);
         assert!(
-            [asked.1, other.1]
+            [asked, other]
                 .iter()
                 .all(|ino| all.by_inode.contains_key(ino))
         );
@@ -511,6 +478,9 @@ mod tests {
         let added = (0..2000).map(|pid| mappers.add("fe:00 /ring".into(), 7, &mapper(pid)));
         assert_eq!(added.filter(|&has_room| has_room).count(), MOST_MAPPERS);
         assert_eq!(mappers.by_inode[&7].len(), MOST_MAPPERS);
+        let places = (0..100).map(|place| mappers.add(format!("fe:00 /{place}"), 8, &mapper(1)));
+        assert_eq!(places.filter(|&has_room| has_room).count(), MOST_PLACES);
+        assert!(mappers.add("fe:00 /3".into(), 8, &mapper(1)), "it is known");
     }
 
     #[test]

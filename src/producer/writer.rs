@@ -146,24 +146,30 @@ impl Stat {
     }
 
     /// Where /proc shows what the process has: in its own directory or, where its first thread has ended, in that of one that
-    /// runs; `None`: it shows none of these.
-    pub(crate) fn shown_at(&self, pid: u32) -> Option<String> {
+    /// runs. Where none has anything mapped any more, the process is about to end.
+    ///
+    /// # Errors
+    /// The process has ended, or may not be looked at.
+    pub(crate) fn shown_at(&self, pid: u32) -> io::Result<String> {
         let process = format!("/proc/{pid}");
-        if !self.is_headless() || self.has_ended() {
-            return Some(process);
+        if self.is_headless() && !self.has_ended() {
+            for task in fs::read_dir(format!("{process}/task"))? {
+                let task = task?.path();
+                match File::open(task.join("maps")).and_then(|mut maps| maps.read(&mut [0])) {
+                    Ok(0) => {}
+                    Ok(_) => return Ok(task.display().to_string()),
+                    Err(err) if has_ended(&err) => {}
+                    Err(err) => return Err(err),
+                }
+            }
         }
-        let tasks = fs::read_dir(format!("{process}/task"));
-        let mut tasks = tasks.into_iter().flatten().flatten();
-        tasks.find_map(|task| {
-            let name = task.file_name();
-            let task = format!("{process}/task/{}", name.to_str()?);
-            // That of one that has ended is empty.
-            let mut start = [0];
-            let shown =
-                File::open(format!("{task}/maps")).and_then(|mut maps| maps.read(&mut start));
-            (shown.ok()? > 0).then_some(task)
-        })
+        Ok(process)
     }
+}
+
+/// True if this error of /proc is that the process, or the thread, has ended.
+pub(crate) fn has_ended(err: &io::Error) -> bool {
+    err.kind() == io::ErrorKind::NotFound || err.raw_os_error() == Some(libc::ESRCH)
 }
 
 #[cfg(test)]

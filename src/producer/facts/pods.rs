@@ -4,11 +4,9 @@
 //! `pkg/kubelet/kuberuntime/helpers.go`, BuildPodLogsDirectory). Names and namespaces are DNS labels and subdomains, which have no
 //! underscore (RFC 1123).
 
-use crate::base::file::names;
+use crate::base::file::names_at;
 use crate::producer::facts::kubelet;
 use crate::producer::facts::labels::Facts;
-use nix::fcntl::{OFlag, open};
-use nix::sys::stat::Mode;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -26,9 +24,7 @@ impl Pods {
     /// Those with a directory in this one. None where that may not be read or is not there: that costs labels only.
     #[must_use]
     pub fn read(logs: &Path) -> Self {
-        let how = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let names = open(logs, how, Mode::empty()).and_then(|fd| names(&fd));
-        let names = names.unwrap_or_default();
+        let names = names_at(logs).unwrap_or_default();
         let pods = names.iter().take(MOST);
         Self(pods.filter_map(|name| pod(name)).collect())
     }

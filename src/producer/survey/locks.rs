@@ -2,38 +2,39 @@
 //! agent lives. Any process may read this, but only the host's own PID namespace shows all of it; elsewhere what is missing
 //! proves nothing.
 
-/// The flocks for writing: inode, device and process of each.
+use crate::producer::writer::Writer;
+
+/// The flocks for writing: inode, device and process of each; no process where /proc hides it.
 #[derive(Debug, Default)]
-pub struct Locks(Vec<(u64, String, u32)>);
+pub struct Locks(Vec<(u64, String, Option<Writer>)>);
 
 impl Locks {
     /// Takes the text apart; what is no flock for writing, is only waited for, or is of another inode is left out.
     #[must_use]
     pub fn parse(text: &str, is_wanted: impl Fn(u64) -> bool) -> Self {
         let locks = text.lines().filter_map(flock);
-        Self(locks.filter(|(ino, ..)| is_wanted(*ino)).collect())
+        let locks = locks.filter(|(ino, ..)| is_wanted(*ino));
+        Self(
+            locks
+                .map(|(ino, device, pid)| (ino, device, Writer::of(pid).ok()))
+                .collect(),
+        )
     }
 
-    /// The process that has locked a file; `Ok(None)`: none has.
-    ///
-    /// # Errors
-    /// A file of the same number is locked on another device. Some file systems (btrfs, overlayfs) have other device numbers here
-    /// than stat(2) gives, so that it may be this one.
-    pub fn holder(&self, dev: u64, ino: u64) -> Result<Option<u32>, MayBe> {
-        let (major, minor) = (nix::sys::stat::major(dev), nix::sys::stat::minor(dev));
-        let device = format!("{major:02x}:{minor:02x}");
-        let mut known = self.0.iter().filter(|(other, ..)| *other == ino).peekable();
-        if known.peek().is_none() {
-            return Ok(None);
-        }
-        let found = known.find(|(_, other, _)| *other == device);
-        found.map(|&(.., pid)| Some(pid)).ok_or(MayBe)
+    /// The process that has locked a file, if it is known.
+    pub fn holder(&self, device: &str, ino: u64) -> Option<Writer> {
+        let mut locks = self.0.iter();
+        locks
+            .find(|(other, its, _)| *other == ino && its == device)?
+            .2
+    }
+
+    /// True if a file of this number is locked, on whatever device: some file systems (btrfs, overlayfs) have other device numbers
+    /// here than stat(2) gives.
+    pub fn has(&self, ino: u64) -> bool {
+        self.0.iter().any(|(other, ..)| *other == ino)
     }
 }
-
-/// It is not known whether the file is locked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MayBe;
 
 /// Inode, device and process of `1: FLOCK  ADVISORY  WRITE 4242 fe:00:131203 0 EOF`.
 fn flock(line: &str) -> Option<(u64, String, u32)> {
@@ -48,39 +49,43 @@ fn flock(line: &str) -> Option<(u64, String, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::sys::stat::makedev;
 
+    /// `OWN` stands for the id of this process.
     const TEXT: &str = "\
 1: OFDLCK ADVISORY  WRITE -1 fe:00:10838097 0 EOF
-2: FLOCK  ADVISORY  WRITE 17073 fe:00:6693491 0 EOF
+2: FLOCK  ADVISORY  WRITE OWN fe:00:6693491 0 EOF
 2: -> FLOCK  ADVISORY  WRITE 4 fe:00:77 0 EOF
-3: FLOCK  ADVISORY  READ 7464 fe:00:10783124 0 EOF
-4: POSIX  ADVISORY  WRITE 9 fe:00:78 0 EOF
-5: FLOCK  ADVISORY  WRITE 12 00:1b:6 0 EOF
-6: FLOCK  ADVISORY  WRITE 13 fe:00:6 0 EOF
+3: FLOCK  ADVISORY  READ OWN fe:00:10783124 0 EOF
+4: POSIX  ADVISORY  WRITE OWN fe:00:78 0 EOF
+5: FLOCK  ADVISORY  WRITE 4294967295 00:1b:6 0 EOF
+6: FLOCK  ADVISORY  WRITE OWN fe:00:6 0 EOF
 rubbish
 7: FLOCK ADVISORY WRITE x fe:00:8 0 EOF
 ";
 
-    #[test]
-    fn a_store_is_held_by_who_has_an_flock_for_writing() {
-        let locks = Locks::parse(TEXT, |_| true);
-        let disk = makedev(0xfe, 0);
-        assert_eq!(locks.holder(disk, 6_693_491), Ok(Some(17_073)));
-        assert_eq!(locks.holder(disk, 6), Ok(Some(13)));
-        assert_eq!(locks.holder(makedev(0, 0x1b), 6), Ok(Some(12)));
-        for ino in [10_838_097, 77, 10_783_124, 78, 8, 9] {
-            assert_eq!(locks.holder(disk, ino), Ok(None), "{ino}");
-        }
-        let wanted = Locks::parse(TEXT, |ino| ino == 6);
-        assert!(wanted.0.len() == 2 && wanted.0.iter().all(|(ino, ..)| *ino == 6));
+    fn locks(is_wanted: impl Fn(u64) -> bool) -> Locks {
+        let text = TEXT.replace("OWN", &std::process::id().to_string());
+        Locks::parse(&text, is_wanted)
     }
 
     #[test]
-    fn a_lock_on_a_device_that_is_called_otherwise_leaves_it_open() {
-        assert_eq!(
-            Locks::parse(TEXT, |_| true).holder(makedev(0, 0x30), 6),
-            Err(MayBe)
-        );
+    fn store_is_held_by_the_process_with_an_flock_for_writing() {
+        let locks = locks(|_| true);
+        let own = Writer::of(std::process::id()).ok();
+        assert_eq!(locks.holder("fe:00", 6_693_491), own);
+        assert_eq!(locks.holder("fe:00", 6), own);
+        assert_eq!(locks.holder("00:1b", 6), None, "no process has this id");
+        assert_eq!(locks.holder("00:30", 6), None, "it may be either");
+        assert!(locks.has(6) && locks.has(6_693_491));
+        for ino in [10_838_097, 77, 10_783_124, 78, 8, 9] {
+            assert_eq!(locks.holder("fe:00", ino), None, "{ino}");
+            assert!(!locks.has(ino), "{ino}");
+        }
+    }
+
+    #[test]
+    fn locks_of_other_inodes_are_left_out() {
+        let wanted = locks(|ino| ino == 6);
+        assert!(wanted.0.len() == 2 && wanted.0.iter().all(|(ino, ..)| *ino == 6));
     }
 }
