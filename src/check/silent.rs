@@ -116,13 +116,13 @@ impl User {
             if !gate.may_read(one) {
                 return None;
             }
-            let shown_at = Stat::of(one.pid).ok()?.shown_at(one.pid).ok()?;
+            let shown_at = Stat::of(one.pid).ok()?.shown_at().ok()?;
             let environ = File::open(format!("{shown_at}/environ")).ok()?;
             let settings = Settings::read(environ.take(ENVIRON)).ok()?;
             let is_its = !settings.is_overwritten() && one.is_running();
             is_its.then_some((one.pid, settings))
         });
-        let shown_at = Stat::of(process.pid).ok()?.shown_at(process.pid).ok()?;
+        let shown_at = Stat::of(process.pid).ok()?.shown_at().ok()?;
         let namespaces = [shown_at.trim_start_matches("/proc/"), "self"];
         let [its, ours] = namespaces.map(|process| namespace(process, "mnt").ok());
         // Another mount namespace has other files at the path.

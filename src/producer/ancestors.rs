@@ -31,7 +31,7 @@ fn parent(process: Writer) -> Option<Writer> {
 
 fn parent_id(process: Writer) -> Option<u32> {
     let stat = Stat::of(process.pid).ok()?;
-    (stat.writer(process.pid) == process).then(|| stat.parent())
+    (stat.process == process).then_some(stat.parent)
 }
 
 /// What an ancestor must share with a process: real user id and PID namespace; `None` if /proc does not tell. The owner of

@@ -154,17 +154,17 @@ impl Mappers {
 
     fn read_process(&mut self, pid: u32, gate: &Gate) -> io::Result<()> {
         let stat = Stat::of(pid)?;
-        let process = stat.writer(pid);
+        let process = stat.process;
         if !gate.may_read(process) {
             return Err(ErrorKind::TimedOut.into());
         }
-        let maps = File::open(format!("{}/maps", stat.shown_at(pid)?))?;
+        let maps = File::open(format!("{}/maps", stat.shown_at()?))?;
         // Most processes have nothing of the kind mapped.
         let mapper = LazyCell::new(|| {
             let command = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
             Mapper {
                 process,
-                parent: stat.parent(),
+                parent: stat.parent,
                 uid: ancestors::uid(pid).unwrap_or(NO_USER),
                 command: String::from_utf8_lossy(&command).trim_end().to_owned(),
             }

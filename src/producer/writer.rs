@@ -71,7 +71,7 @@ impl Writer {
     /// # Errors
     /// There is none, or it may not be looked at.
     pub fn of(pid: u32) -> io::Result<Self> {
-        Ok(Stat::of(pid)?.writer(pid))
+        Ok(Stat::of(pid)?.process)
     }
 
     /// Whether a process has its id: it, or one that was started after its end, or what is left of it until it was waited for.
@@ -86,18 +86,19 @@ impl Writer {
     /// waited for.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        Stat::of(self.pid).is_ok_and(|now| now.start == self.start && !now.has_ended())
+        Stat::of(self.pid).is_ok_and(|now| now.process == *self && !now.has_ended())
     }
 }
 
 /// What of /proc/PID/stat matters here (proc_pid_stat(5)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
-    state: u8,
+    /// The process that it is of.
+    pub process: Writer,
     /// Process id of the parent; 0 if the parent is outside of this PID namespace.
-    parent: u32,
+    pub parent: u32,
+    state: u8,
     threads: u64,
-    start: u64,
 }
 
 impl Stat {
@@ -105,34 +106,25 @@ impl Stat {
         // In one call: this is asked of each writer once a second. A line of 52 numbers is shorter.
         let mut line = [0; 2048];
         let len = File::open(format!("/proc/{pid}/stat"))?.read(&mut line)?;
-        Self::parse(&line[..len]).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        Self::parse(pid, &line[..len]).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// Fields 3, 4, 20 and 22. The second, the command in brackets, may hold anything.
-    fn parse(stat: &[u8]) -> Option<Self> {
+    fn parse(pid: u32, stat: &[u8]) -> Option<Self> {
         let close = stat.iter().rposition(|&byte| byte == b')')?;
         let rest = std::str::from_utf8(&stat[close + 1..]).ok()?;
         // The third is the first here.
         let mut fields = rest.split_ascii_whitespace();
+        let state = *fields.next()?.as_bytes().first()?;
+        let parent = fields.next()?.parse().ok()?;
+        let threads = fields.nth(15)?.parse().ok()?;
+        let start = fields.nth(1)?.parse().ok()?;
         Some(Self {
-            state: *fields.next()?.as_bytes().first()?,
-            parent: fields.next()?.parse().ok()?,
-            threads: fields.nth(15)?.parse().ok()?,
-            start: fields.nth(1)?.parse().ok()?,
+            process: Writer { pid, start },
+            parent,
+            state,
+            threads,
         })
-    }
-
-    /// The process that it is of.
-    pub(crate) fn writer(&self, pid: u32) -> Writer {
-        Writer {
-            pid,
-            start: self.start,
-        }
-    }
-
-    /// Process id of the parent; 0 if the parent is outside of this PID namespace.
-    pub(crate) fn parent(&self) -> u32 {
-        self.parent
     }
 
     /// Whether no thread of it is left.
@@ -150,8 +142,8 @@ impl Stat {
     ///
     /// # Errors
     /// The process has ended, or may not be looked at.
-    pub(crate) fn shown_at(&self, pid: u32) -> io::Result<String> {
-        let process = format!("/proc/{pid}");
+    pub(crate) fn shown_at(&self) -> io::Result<String> {
+        let process = format!("/proc/{}", self.process.pid);
         if self.is_headless() && !self.has_ended() {
             for task in fs::read_dir(format!("{process}/task"))? {
                 let task = task?.path();
@@ -208,12 +200,16 @@ mod tests {
     #[test]
     fn a_command_may_hold_brackets_and_blanks() {
         let stat = b"7 (a) R (b) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 100 9\n";
-        let stat = Stat::parse(stat).expect("a process");
-        assert_eq!((stat.start, stat.threads, stat.state), (4242, 1, b'S'));
-        assert_eq!(stat.parent(), 1);
+        let stat = Stat::parse(7, stat).expect("a process");
+        let process = Writer {
+            pid: 7,
+            start: 4242,
+        };
+        assert_eq!((stat.process, stat.parent), (process, 1));
+        assert_eq!((stat.threads, stat.state), (1, b'S'));
         let cut = b"7 (a) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 x 1";
         for other in [&b""[..], b"7 (a", b"7 (a) S 1", cut] {
-            assert_eq!(Stat::parse(other), None);
+            assert_eq!(Stat::parse(7, other), None);
         }
     }
 }

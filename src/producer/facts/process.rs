@@ -99,7 +99,7 @@ impl Facts {
     /// tell more; each only if `may_read` returns true, since that blocks as well, and none beyond one that may not be read.
     #[must_use]
     pub fn of_process(process: Writer, may_read: &mut dyn FnMut(Writer) -> bool) -> Option<Self> {
-        let shown_at = Stat::of(process.pid).ok()?.shown_at(process.pid).ok()?;
+        let shown_at = Stat::of(process.pid).ok()?.shown_at().ok()?;
         let start = Start::read(&shown_at);
         let cgroup = content(&shown_at, "cgroup", MAX_CGROUP);
         let cgroup = Cgroup::parse(&String::from_utf8_lossy(&cgroup));
