@@ -6,7 +6,7 @@ use crate::config::options::{self, Options};
 use crate::config::pcpconf::PcpConf;
 use crate::config::{Config, Environment, VARIABLES};
 use crate::find::name;
-use crate::producer::facts::telemetry::Settings;
+use crate::producer::facts::telemetry;
 use crate::producer::holdups::{Gate, Holdups};
 use crate::producer::survey::Mappers;
 use crate::producer::writer::Writer;
@@ -114,7 +114,7 @@ fn read(process: Writer, gate: &Gate) -> io::Result<Setup> {
     }
     let proc = format!("/proc/{}", process.pid);
     let open = |file: &str| io::Result::Ok(File::open(format!("{proc}/{file}"))?.take(MAX_TEXT));
-    let settings = Settings::read(open("environ")?)?;
+    let environ = telemetry::read(open("environ")?)?;
     let mut line = Vec::new();
     open("cmdline")?.read_to_end(&mut line)?;
     let words = line.strip_suffix(b"\0").unwrap_or(&line);
@@ -125,7 +125,7 @@ fn read(process: Writer, gate: &Gate) -> io::Result<Setup> {
     if !process.is_running() {
         return Err(ErrorKind::NotFound.into());
     }
-    let variables = settings.directories();
+    let variables = telemetry::directories(&environ);
     Ok((options, variables.map(|value| value.map(str::to_owned))))
 }
 

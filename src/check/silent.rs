@@ -10,7 +10,8 @@ use crate::find::discover;
 use crate::find::name;
 use crate::producer::ancestors;
 use crate::producer::facts::Facts;
-use crate::producer::facts::telemetry::{Enable, Settings};
+use crate::producer::facts::environ::Environ;
+use crate::producer::facts::telemetry::{self, Enable};
 use crate::producer::holdups::Gate;
 use crate::producer::survey::Mappers;
 use crate::producer::writer::{Stat, Writer, namespace};
@@ -45,7 +46,7 @@ struct User {
     command: String,
     enable: Enable,
     /// The environment of the process or of its nearest ancestor that has one, which has this process id.
-    environment: Option<(u32, Settings)>,
+    environment: Option<(u32, Environ)>,
     /// True if the process is in another mount namespace than this one.
     is_elsewhere: bool,
 }
@@ -118,9 +119,8 @@ impl User {
             }
             let shown_at = Stat::of(one.pid).ok()?.shown_at().ok()?;
             let environ = File::open(format!("{shown_at}/environ")).ok()?;
-            let settings = Settings::read(environ.take(ENVIRON)).ok()?;
-            let is_its = !settings.is_overwritten() && one.is_running();
-            is_its.then_some((one.pid, settings))
+            let environ = telemetry::read(environ.take(ENVIRON)).ok()?;
+            one.is_running().then_some((one.pid, environ))
         });
         let shown_at = Stat::of(process.pid).ok()?.shown_at().ok()?;
         let namespaces = [shown_at.trim_start_matches("/proc/"), "self"];
@@ -149,16 +149,16 @@ impl User {
                 "its environment may not be read, or the process has written a title over it: see what it was started with{}",
                 as_root()
             ),
-            Some((pid, settings)) if *pid == self.pid => self.advice(settings, directories),
-            Some((pid, settings)) => format!(
+            Some((pid, environ)) if *pid == self.pid => self.advice(environ, directories),
+            Some((pid, environ)) => format!(
                 "its environment cannot be read; by that of its ancestor pid {pid}: {}",
-                self.advice(settings, directories)
+                self.advice(environ, directories)
             ),
         }
     }
 
-    fn advice(&self, settings: &Settings, directories: &[Directory]) -> String {
-        let mut faults = settings.faults(self.enable, |path, stores| {
+    fn advice(&self, environ: &Environ, directories: &[Directory]) -> String {
+        let mut faults = telemetry::faults(environ, self.enable, |path, stores| {
             // What a container calls a directory says nothing of the host's.
             let known = |directory: &Directory| {
                 let holds = directory.holds;

@@ -104,9 +104,10 @@ mod tests {
     }
 
     fn of(engine: &str) -> Facts {
-        Facts::from(
-            [("engine", engine), ("user", "root")].map(|(name, value)| (name, Some(value.into()))),
-        )
+        let mut facts = Facts::default();
+        facts.set("engine", Some(engine));
+        facts.set("user", Some("root"));
+        facts
     }
 
     /// Rounded, since medians are right to a few percent.
@@ -137,8 +138,8 @@ mod tests {
 
     fn server(role: &str, port: u16, time: u64) -> Agent {
         let mut facts = of("vllm");
-        facts.set("role", role);
-        facts.set("port", &port.to_string());
+        facts.set("role", Some(role));
+        facts.set("port", Some(port));
         agent(Some(facts), "/run/nixl", Some(time))
     }
 
@@ -191,13 +192,13 @@ mod tests {
             ("user", "other"),
         ] {
             let mut facts = vllm();
-            facts.set(name, value);
+            facts.set(name, Some(value));
             assert_ne!(group(facts.clone(), "/a"), group(vllm(), "/a"), "{facts:?}");
         }
         // What a rank has for itself is no difference.
         let mut own = vllm();
         for name in ["local_rank", "gpu", "rank", "port", "command"] {
-            own.set(name, "3");
+            own.set(name, Some("3"));
         }
         assert_eq!(group(own, "/a"), group(vllm(), "/a"));
     }

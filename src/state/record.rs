@@ -323,6 +323,14 @@ mod tests {
         entry
     }
 
+    fn known(facts: &[(&str, &str)]) -> Facts {
+        let mut known = Facts::default();
+        for &(name, value) in facts {
+            known.set(name, Some(value));
+        }
+        known
+    }
+
     #[test]
     fn what_is_written_is_read() {
         let words = record();
@@ -344,30 +352,33 @@ mod tests {
         replace(&words, &entry(400));
         assert_eq!(released(&words), Some(false), "that was another batch");
         set_id(&words, 7);
-        let user = |user: &str| Facts::from([("user", Some(user.to_owned()))]);
+        let user = |user: &str| known(&[("user", user)]);
         let facts = user("nobody");
         set_facts(&words, Some(&facts));
         let saved = read(&words).expect("whole").expect("in use");
         assert_eq!((saved.id, saved.facts), (Some(7), Some(facts.clone())));
         // The longest that hosts have.
-        let text = |len| Some("x".repeat(len));
-        let most = Facts::from([
-            ("user", text(256)),
-            ("local_rank", text(63)),
-            ("agent_instance", text(20)),
-            ("nixl_hostname", text(127)),
-            ("container_id", text(64)),
-            ("pod_uid", text(36)),
-            ("pod", text(253)),
-            ("namespace", text(63)),
-            ("engine", text(7)),
-            ("gpu", text(gpu::MAX_LIST)),
-            ("slurm_job_id", text(10)),
-            ("rank", text(command::MAX_RANK)),
-            ("role", text(7)),
-            ("port", text(5)),
-            ("command", text(command::MAX_SHOWN)),
-        ]);
+        let longest = [
+            ("user", 256),
+            ("local_rank", 63),
+            ("agent_instance", 20),
+            ("nixl_hostname", 127),
+            ("container_id", 64),
+            ("pod_uid", 36),
+            ("pod", 253),
+            ("namespace", 63),
+            ("engine", 7),
+            ("gpu", gpu::MAX_LIST),
+            ("slurm_job_id", 10),
+            ("rank", command::MAX_RANK),
+            ("role", 7),
+            ("port", 5),
+            ("command", command::MAX_SHOWN),
+        ];
+        let mut most = Facts::default();
+        for (name, len) in longest {
+            most.set(name, Some("x".repeat(len)));
+        }
         set_facts(&words, Some(&most));
         let saved = read(&words).expect("whole").expect("in use");
         assert_eq!(saved.facts, Some(most));
@@ -399,9 +410,8 @@ mod tests {
         put_text(&words[FACTS..], text);
         words[FACTS_LENGTH].store(text.len() as u64, Release);
         let expected = [("user", "root"), ("local_rank", "3"), ("engine", "vllm")];
-        let expected = Facts::from(expected.map(|(name, value)| (name, Some(value.to_owned()))));
         let saved = read(&words).expect("whole").expect("in use");
-        assert_eq!(saved.facts, Some(expected));
+        assert_eq!(saved.facts, Some(known(&expected)));
     }
 
     #[test]

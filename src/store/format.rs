@@ -110,11 +110,11 @@ impl Description {
         let text = |text: &OsStr| {
             Some(text.to_string_lossy().into_owned()).filter(|text| !text.is_empty())
         };
-        Facts::from([
-            ("local_rank", text(&self.rank)),
-            ("agent_instance", Some(self.instance.to_string())),
-            ("nixl_hostname", text(&self.host)),
-        ])
+        let mut facts = Facts::default();
+        facts.set("local_rank", text(&self.rank));
+        facts.set("agent_instance", Some(self.instance));
+        facts.set("nixl_hostname", text(&self.host));
+        facts
     }
 
     /// Parses the first bytes of a file of this size, which are all of it if it is a store of this schema.

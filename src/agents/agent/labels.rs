@@ -118,7 +118,11 @@ mod tests {
             owner: 0,
         };
         let mut agent = Agent::new(name, Entry::default(), Instant::now());
-        let user = |user: &str| Some(Facts::from([("user", Some(user.to_owned()))]));
+        let user = |user: &str| {
+            let mut facts = Facts::default();
+            facts.set("user", Some(user));
+            Some(facts)
+        };
         for facts in [None, user("x"), user("y"), None, user("y"), user("x")] {
             agent.set_facts(facts);
             let made = agent.label_text();

@@ -3,6 +3,7 @@
 //! The rest of `/proc/PID/environ` holds tokens and keys. It is read into a buffer that is wiped, and nothing of other
 //! variables is kept, shown or logged.
 
+use std::collections::HashMap;
 use std::hint::black_box;
 use std::io::{self, Read};
 
@@ -11,13 +12,9 @@ const MAX_ENVIRON: usize = 1 << 20;
 /// The longest value that is kept, in bytes; a longer one is cut.
 const MAX_VALUE: usize = 800;
 
-/// The variables that were asked for.
+/// The values of the variables that were asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Environ {
-    values: Vec<(&'static str, String)>,
-    /// True if a title was written over the environment; what is left of it tells nothing.
-    pub is_overwritten: bool,
-}
+pub struct Environ(HashMap<&'static str, String>);
 
 impl Environ {
     /// Reads the variables of these names, each ended by a NUL; the first of a name counts, as for getenv(3).
@@ -26,7 +23,7 @@ impl Environ {
     /// both cases no equals sign comes before the first NUL.
     ///
     /// # Errors
-    /// The environment cannot be read.
+    /// The environment cannot be read, or (`InvalidData`) a title was written over it, and what is left of it tells nothing.
     pub fn read(environ: impl Read, names: &[&'static str]) -> io::Result<Self> {
         // Room for all of it, since a vector that grows leaves copies behind.
         let mut text = Vec::with_capacity(MAX_ENVIRON);
@@ -44,22 +41,20 @@ impl Environ {
             let value = value.get(..MAX_VALUE).unwrap_or(value);
             Some((name, String::from_utf8_lossy(value).into_owned()))
         });
-        let values = values.collect();
+        let values = Self(values.collect());
         text.fill(0);
         // Otherwise the compiler may leave out a wipe that is not read.
         black_box(&text);
-        read.map(|_| Self {
-            values,
-            is_overwritten,
-        })
+        match is_overwritten {
+            true => Err(io::ErrorKind::InvalidData.into()),
+            false => read.map(|_| values),
+        }
     }
 
     /// The value of a variable that was asked for.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
-        let mut values = self.values.iter();
-        let found = values.find(|(known, _)| *known == name);
-        found.map(|(_, value)| &**value)
+        self.0.get(name).map(String::as_str)
     }
 }
 
@@ -70,7 +65,7 @@ mod tests {
     const NAMES: [&str; 2] = ["LOCAL_RANK", "SLURM_JOB_ID"];
 
     fn told(environ: &[u8]) -> [Option<String>; 2] {
-        let environ = Environ::read(environ, &NAMES).expect("memory can be read");
+        let environ = Environ::read(environ, &NAMES).unwrap_or_default();
         NAMES.map(|name| environ.get(name).map(str::to_owned))
     }
 
@@ -144,8 +139,8 @@ mod tests {
             (b"HOME=/\0", false),
             (b"HOME=/\0\0PATH=/bin\0", false),
         ] {
-            let environ = Environ::read(environ, &NAMES).expect("memory can be read");
-            assert_eq!(environ.is_overwritten, expected, "{environ:?}");
+            let read = Environ::read(environ, &NAMES);
+            assert_eq!(read.is_err(), expected, "{environ:?}");
         }
     }
 }

@@ -34,29 +34,15 @@ impl From<BTreeMap<String, Value>> for Facts {
     }
 }
 
-impl<const N: usize> From<[(&str, Option<String>); N]> for Facts {
-    /// The facts of these that are known.
-    fn from(facts: [(&str, Option<String>); N]) -> Self {
-        let known = facts.into_iter();
-        Self(
-            known
-                .filter_map(|(name, value)| Some((name.to_owned(), value?)))
-                .collect(),
-        )
-    }
-}
-
 impl Facts {
     /// The facts that a file tells by its owner, its name and its directory.
     #[must_use]
     pub fn of_file(user: Option<&str>, name: &OsStr, directory: &Path) -> Self {
-        let user = user.filter(|user| user.len() <= USER);
-        let engine = names::engine(&name.to_string_lossy());
-        Self::from([
-            ("user", user.map(str::to_owned)),
-            ("pod_uid", kubelet::pod_uid(directory)),
-            ("engine", engine.map(str::to_owned)),
-        ])
+        let mut facts = Self::default();
+        facts.set("user", user.filter(|user| user.len() <= USER));
+        facts.set("pod_uid", kubelet::pod_uid(directory));
+        facts.set("engine", names::engine(&name.to_string_lossy()));
+        facts
     }
 
     /// The fact of this name, if it is known.
@@ -65,9 +51,10 @@ impl Facts {
         self.0.get(name).map(String::as_str)
     }
 
-    /// Adds a fact, or replaces it.
-    pub fn set(&mut self, name: &str, value: &str) {
-        self.0.insert(name.to_owned(), value.to_owned());
+    /// Adds a fact, or replaces it, if it is known.
+    pub fn set(&mut self, name: &str, value: Option<impl ToString>) {
+        let known = value.map(|value| (name.to_owned(), value.to_string()));
+        self.0.extend(known);
     }
 
     /// These facts, and where they leave a gap, weaker ones. A file's are stronger than a process's: the kubelet names a
@@ -103,7 +90,11 @@ mod tests {
     const POD: &str = "2c48913c-b29f-11e7-9350-020968147796";
 
     fn facts<const N: usize>(known: [(&str, &str); N]) -> Facts {
-        Facts::from(known.map(|(name, value)| (name, Some(value.to_owned()))))
+        let mut facts = Facts::default();
+        for (name, value) in known {
+            facts.set(name, Some(value));
+        }
+        facts
     }
 
     #[test]

@@ -36,15 +36,10 @@ impl Pods {
             return;
         };
         let before = before.filter(|before| before.get("pod_uid") == Some(uid));
-        let pod = match (self.0.get(uid), before) {
-            (Some([namespace, name]), _) => [Some(&**namespace), Some(&**name)],
-            (None, Some(before)) => LABELS.map(|label| before.get(label)),
-            (None, None) => return,
-        };
-        for (label, value) in LABELS.into_iter().zip(pod) {
-            if let Some(value) = value {
-                facts.set(label, value);
-            }
+        let pod = self.0.get(uid);
+        for (number, label) in LABELS.into_iter().enumerate() {
+            let known = pod.map(|pod| &*pod[number]);
+            facts.set(label, known.or_else(|| before?.get(label)));
         }
     }
 }
@@ -65,7 +60,9 @@ mod tests {
     const UID: &str = "2c48913c-b29f-11e7-9350-020968147796";
 
     fn facts(uid: &str) -> Facts {
-        Facts::from([("pod_uid", Some(uid.to_owned()))])
+        let mut facts = Facts::default();
+        facts.set("pod_uid", Some(uid));
+        facts
     }
 
     fn named(pods: &Pods, uid: &str, before: Option<&Facts>) -> (Option<String>, Option<String>) {

@@ -48,13 +48,8 @@ impl Start {
         let environ = environ.and_then(|file| Environ::read(file, &NAMES));
         Self {
             line: CommandLine::parse(&content(shown_at, "cmdline", MAX_CMDLINE)),
-            environ: environ.ok().filter(|environ| !environ.is_overwritten),
+            environ: environ.ok(),
         }
-    }
-
-    fn server(&self) -> Option<Server> {
-        let none = Environ::default();
-        Server::of(self.line.as_ref()?, self.environ.as_ref().unwrap_or(&none))
     }
 }
 
@@ -82,14 +77,12 @@ impl Shared {
             let job = job.filter(|&job: &u32| job != 0);
             self.job = Some(job.map(|job| job.to_string()));
         }
-        if let (None, Some(server)) = (self.server, start.server()) {
+        let server = start.line.as_ref();
+        let server = server.and_then(|line| Server::of(line, start.environ.as_ref()));
+        if let (None, Some(server)) = (self.server, server) {
             let is_its = self.engine.is_none_or(|engine| engine == server.engine);
             self.server = Some(is_its.then_some(server));
         }
-    }
-
-    fn is_complete(&self) -> bool {
-        self.job.is_some() && self.server.is_some()
     }
 }
 
@@ -115,7 +108,8 @@ impl Facts {
         };
         shared.note(&start);
         for ancestor in ancestors::of(process) {
-            if shared.is_complete() || !may_read(ancestor) {
+            let is_complete = shared.job.is_some() && shared.server.is_some();
+            if is_complete || !may_read(ancestor) {
                 break;
             }
             let start = Start::read(&format!("/proc/{}", ancestor.pid));
@@ -126,37 +120,19 @@ impl Facts {
             shared.note(&start);
         }
         let server = shared.server.flatten();
-        let facts = Self::from([
-            ("local_rank", local_rank.map(|rank| rank.to_string())),
-            ("container_id", cgroup.container_id),
-            ("pod_uid", cgroup.pod_uid),
-            (
-                "engine",
-                engine
-                    .or(server.map(|server| server.engine))
-                    .map(str::to_owned),
-            ),
-            // The environment says which GPUs are its own; it may have others open, to see what there is.
-            (
-                "gpu",
-                own(GPUS)
-                    .and_then(gpu::of_list)
-                    .or_else(|| gpu::of_open_files(&shown_at)),
-            ),
-            ("slurm_job_id", shared.job.flatten()),
-            ("rank", line.and_then(CommandLine::rank)),
-            (
-                "role",
-                server.and_then(|server| server.role).map(str::to_owned),
-            ),
-            (
-                "port",
-                server
-                    .and_then(|server| server.port)
-                    .map(|port| port.to_string()),
-            ),
-            ("command", line.and_then(CommandLine::shown)),
-        ]);
+        // The environment says which GPUs are its own; it may have others open, to see what there is.
+        let gpu = own(GPUS).and_then(gpu::of_list);
+        let mut facts = Self::default();
+        facts.set("local_rank", local_rank);
+        facts.set("container_id", cgroup.container_id);
+        facts.set("pod_uid", cgroup.pod_uid);
+        facts.set("engine", engine.or(server.map(|server| server.engine)));
+        facts.set("gpu", gpu.or_else(|| gpu::of_open_files(&shown_at)));
+        facts.set("slurm_job_id", shared.job.flatten());
+        facts.set("rank", line.and_then(CommandLine::rank));
+        facts.set("role", server.and_then(|server| server.role));
+        facts.set("port", server.and_then(|server| server.port));
+        facts.set("command", line.and_then(CommandLine::shown));
         let now = Writer::of(process.pid).ok()?;
         (now == process).then_some(facts)
     }
@@ -196,10 +172,10 @@ mod tests {
             server: None,
         };
         for (cmdline, environ) in ancestors {
-            let environ = environ.map(|text| Environ::read(text, &NAMES).expect("read"));
+            let environ = environ.and_then(|text| Environ::read(text, &NAMES).ok());
             shared.note(&Start {
                 line: CommandLine::parse(cmdline),
-                environ: environ.filter(|environ| !environ.is_overwritten),
+                environ,
             });
         }
         (shared.job.flatten(), shared.server.flatten())

@@ -39,10 +39,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// The server that a process is, from its command line and environment; `None` if it is not the process that a server was
-    /// started as.
+    /// The server that a process is, from its command line and its environment, if that can be read; `None` if it is not the
+    /// process that a server was started as.
     #[must_use]
-    pub fn of(line: &CommandLine, environ: &Environ) -> Option<Self> {
+    pub fn of(line: &CommandLine, environ: Option<&Environ>) -> Option<Self> {
+        let variable = |name| environ?.get(name);
         let is_titled = matches!(line.program, Program::Title(_));
         let engine = engine::of(line).filter(|_| !is_titled)?;
         let name = line.name();
@@ -59,14 +60,14 @@ impl Server {
             option("disaggregation-mode"),
             option("server-role"),
             kv_role,
-            environ.get(LMCACHE_ROLE),
+            variable(LMCACHE_ROLE),
         ];
         let roles = Vec::from_iter(text.into_iter().flatten().filter_map(role));
         // A connector for both serves either.
         let narrow = roles.iter().find(|&&role| role != "both");
         let port = |text: &str| text.parse().ok().filter(|&port| port != 0);
         let port = match default_port(&name, line.arguments.first()) {
-            None if name.starts_with("dynamo.") => environ.get(SYSTEM_PORT).and_then(port),
+            None if name.starts_with("dynamo.") => variable(SYSTEM_PORT).and_then(port),
             None => None,
             Some(default) => match option("port") {
                 Some(text) => port(text),
@@ -131,7 +132,7 @@ mod tests {
         let cmdline = (line.replace(' ', "\0") + "\0").replace('~', " ");
         let line = CommandLine::parse(cmdline.as_bytes()).expect("words");
         let environ = Environ::read(environ, &[LMCACHE_ROLE, SYSTEM_PORT]).expect("it is read");
-        let server = Server::of(&line, &environ)?;
+        let server = Server::of(&line, Some(&environ))?;
         Some((server.role, server.port))
     }
 
@@ -257,7 +258,7 @@ mod tests {
         }
         // Cut: the port may come later.
         let cut = CommandLine::parse(b"vllm\0serve\0m\0--po").expect("words");
-        let server = Server::of(&cut, &Environ::default());
+        let server = Server::of(&cut, None);
         assert_eq!(server.map(|server| server.port), Some(None));
     }
 

@@ -12,10 +12,6 @@ const RINGS: &str = "NIXL_TELEMETRY_DIR";
 const STORES: &str = "NIXL_TELEMETRY_MULTIPROC_DIR";
 const NAMES: [&str; 4] = [ENABLE, EXPORTER, RINGS, STORES];
 
-/// The values that NIXL finds.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings(Environ);
-
 /// Whether an agent needs NIXL_TELEMETRY_ENABLE to write telemetry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enable {
@@ -27,72 +23,60 @@ pub enum Enable {
     NotNeeded,
 }
 
-impl Settings {
-    /// Reads the variables.
-    ///
-    /// # Errors
-    /// The environment cannot be read.
-    pub fn read(environ: impl Read) -> io::Result<Self> {
-        Environ::read(environ, &NAMES).map(Self)
-    }
+/// Reads the variables from an environment.
+///
+/// # Errors
+/// As [`Environ::read`].
+pub fn read(environ: impl Read) -> io::Result<Environ> {
+    Environ::read(environ, &NAMES)
+}
 
-    /// True if a title was written over the environment, as vLLM's and SGLang's workers do. What is left of it tells nothing.
-    #[must_use]
-    pub fn is_overwritten(&self) -> bool {
-        self.0.is_overwritten
-    }
+/// `NIXL_TELEMETRY_DIR` and `NIXL_TELEMETRY_MULTIPROC_DIR`; an empty one is as unset.
+#[must_use]
+pub fn directories(environ: &Environ) -> [Option<&str>; 2] {
+    [RINGS, STORES].map(|name| environ.get(name).filter(|value| !value.is_empty()))
+}
 
-    /// NIXL_TELEMETRY_DIR and NIXL_TELEMETRY_MULTIPROC_DIR; an empty one is as unset.
-    #[must_use]
-    pub fn directories(&self) -> [Option<&str>; 2] {
-        [RINGS, STORES].map(|name| self.0.get(name).filter(|value| !value.is_empty()))
-    }
-
-    /// What is to be changed for its telemetry to be found: nothing, as far as the environment tells, or one thing or more.
-    /// `is_looked_through` says of a directory whether it is, for rings or (`true`) for stores.
-    #[must_use]
-    pub fn faults(
-        &self,
-        enable: Enable,
-        is_looked_through: impl Fn(&Path, bool) -> bool,
-    ) -> Vec<String> {
-        let mut faults = Vec::new();
-        match self.0.get(ENABLE) {
-            None if enable == Enable::NotNeeded => {}
-            None if enable == Enable::NeededBefore14 => faults.push(format!(
-                "{ENABLE} is not set: set it to y, which NIXL before 1.4 needs"
-            )),
-            None => faults.push(format!("{ENABLE} is not set: set it to y")),
-            Some(value) if !is_yes(value) => {
-                faults.push(format!("{ENABLE} is {value:?}: set it to y"));
-            }
-            Some(_) => {}
+/// What is to be changed for its telemetry to be found: nothing, as far as the environment tells, or one thing or more.
+/// `is_looked_through` says of a directory whether it is, for rings or (`true`) for stores.
+#[must_use]
+pub fn faults(
+    environ: &Environ,
+    enable: Enable,
+    is_looked_through: impl Fn(&Path, bool) -> bool,
+) -> Vec<String> {
+    let off = match (environ.get(ENABLE), enable) {
+        (Some(value), _) if is_yes(value) => None,
+        (Some(value), _) => Some(format!("{ENABLE} is {value:?}: set it to y")),
+        (None, Enable::NotNeeded) => None,
+        (None, Enable::NeededBefore14) => Some(format!(
+            "{ENABLE} is not set: set it to y, which NIXL before 1.4 needs"
+        )),
+        (None, Enable::Needed) => Some(format!("{ENABLE} is not set: set it to y")),
+    };
+    let [rings, stores] = directories(environ);
+    let ((variable, key, value), holds_stores) = match environ.get(EXPORTER) {
+        // Empty is as unset.
+        None | Some("" | "BUFFER") => ((RINGS, "telemetry_dir", rings), false),
+        Some("prometheus_mp") => ((STORES, "multiproc_dir", stores), true),
+        Some(other) => {
+            let to = "to BUFFER for a ring or, from NIXL 1.5 on, to prometheus_mp for a store";
+            let other = format!("{EXPORTER} is {other:?}: set it {to}");
+            return off.into_iter().chain([other]).collect();
         }
-        let (variable, key, stores) = match self.0.get(EXPORTER) {
-            // Empty is as unset.
-            None | Some("" | "BUFFER") => (RINGS, "telemetry_dir", false),
-            Some("prometheus_mp") => (STORES, "multiproc_dir", true),
-            Some(other) => {
-                let to = "to BUFFER for a ring or, from NIXL 1.5 on, to prometheus_mp for a store";
-                faults.push(format!("{EXPORTER} is {other:?}: set it {to}"));
-                return faults;
-            }
-        };
-        match self.0.get(variable).filter(|value| !value.is_empty()) {
-            None => faults.push(format!(
-                "{variable} is not set: set it to a directory of {key}"
-            )),
-            Some(value) => {
-                let directory: PathBuf = Path::new(value).components().collect();
-                if !is_looked_through(&directory, stores) {
-                    faults.push(format!(
-                        "{variable} is {value:?}, which is not looked through: add it to {key} in nixl.conf"
-                    ));
-                }
-            }
+    };
+    let hidden = match value {
+        None => Some(format!(
+            "{variable} is not set: set it to a directory of {key}"
+        )),
+        Some(value) => {
+            let directory: PathBuf = Path::new(value).components().collect();
+            (!is_looked_through(&directory, holds_stores)).then(|| {
+                format!("{variable} is {value:?}, which is not looked through: add it to {key} in nixl.conf")
+            })
         }
-        faults
-    }
+    };
+    off.into_iter().chain(hidden).collect()
 }
 
 /// What NIXL takes for a yes, in any case.
@@ -110,8 +94,8 @@ mod tests {
     }
 
     fn faults_if(enable: Enable, environ: &[u8]) -> Vec<String> {
-        let settings = Settings::read(environ).expect("memory can be read");
-        settings.faults(enable, |directory, stores| {
+        let environ = read(environ).expect("memory can be read");
+        super::faults(&environ, enable, |directory, stores| {
             directory == Path::new(if stores { "/run/mp" } else { "/run/nixl" })
         })
     }
@@ -182,17 +166,15 @@ mod tests {
     #[test]
     fn nothing_of_other_variables_is_kept() {
         let environ = &b"HF_TOKEN=secret\0NIXL_TELEMETRY_DIRS=/a\0NIXL=b\0"[..];
-        let settings = Settings::read(environ).expect("read");
-        assert_eq!(settings, Settings::default());
+        assert_eq!(read(environ).expect("read"), Environ::default());
     }
 
     #[test]
     fn directories_that_are_empty_are_unset() {
         let environ = &b"NIXL_TELEMETRY_DIR=/a\0NIXL_TELEMETRY_MULTIPROC_DIR=\0"[..];
-        let settings = Settings::read(environ).expect("read");
-        assert!(!settings.is_overwritten());
-        assert_eq!(settings.directories(), [Some("/a"), None]);
+        let environ = read(environ).expect("read");
+        assert_eq!(directories(&environ), [Some("/a"), None]);
         let title = &b"VLLM::Worker_TP0\0\0NIXL_TELEMETRY_DIR=/a\0"[..];
-        assert!(Settings::read(title).expect("read").is_overwritten());
+        assert!(read(title).is_err());
     }
 }
