@@ -92,13 +92,15 @@ pub fn run(
     verdict.daemons = configured.into_iter().chain(owner).collect();
     // Before the user is changed to one that may not see other users' processes.
     let mut holdups = Holdups::default();
-    let processes = holdups.look(|gate| {
+    let state = conf.state();
+    let processes = holdups.look(move |gate| {
         let mappers = Mappers::read(Wanted::default(), gate);
         let nixl = Users::read(&mappers, gate);
-        (mappers, nixl)
+        let daemon = daemon::find(&state, &mappers, gate);
+        (mappers, nixl, daemon)
     });
-    let (mappers, nixl) = processes.unwrap_or_default();
-    for line in daemon::lines(path, config, conf, &mappers, &mut holdups)? {
+    let (mappers, nixl, daemon) = processes.unwrap_or_default();
+    for line in daemon::lines(path, config, conf, daemon)? {
         writeln!(out, "{line}")?;
     }
     let Some(config) = config else {

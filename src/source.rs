@@ -6,8 +6,6 @@
 use crate::base::file::{FileFacts, FileId};
 use crate::error::{Refusal, RingFault};
 use crate::producer::presence::{Presence, Seen};
-use crate::producer::survey::Mappers;
-use crate::producer::writer::Holder;
 use crate::ring::candidate::Candidate;
 use crate::ring::commit::Commit;
 use crate::shm::{LeaseKind, Rest};
@@ -209,8 +207,7 @@ impl Source {
 
     /// Whether, asked now, nobody else has the file.
     pub fn is_abandoned(&mut self, now: Instant) -> bool {
-        let holder = self.file.presence.ask_kernel(self.reader.descriptor(), now);
-        holder == Holder::Nobody
+        self.file.presence.ask_kernel(self.reader.descriptor(), now)
     }
 
     /// True if it may be written to again, as far as the kernel tells: a ring by its agent's next start.
@@ -237,18 +234,6 @@ impl Source {
             Reader::Ring(ring) => ring.drain_out(&mut self.file, ledger),
             Reader::Store(_) => Ok(true),
         }
-    }
-
-    /// The file's facts as they are now, if a process scan that begins is to ask who writes; `is_full`: it asks about all files.
-    pub fn begin_survey(&mut self, is_full: bool) -> Option<FileFacts> {
-        let asks = self.file.presence.begin_survey(is_full);
-        asks.then(|| self.current_facts())?
-    }
-
-    /// Takes what it showed.
-    pub fn end_survey(&mut self, mappers: &Mappers) {
-        let file = &mut self.file;
-        file.presence.end_survey(mappers, file.facts.id, &file.path);
     }
 
     /// Until when a drain would find what the last one found, unless something happens in the file, where it is asked so often

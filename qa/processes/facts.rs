@@ -7,7 +7,7 @@ use nix::sys::stat::fstat;
 use nix::unistd::Pid;
 use pmdanixl::base::file::FileFacts;
 use pmdanixl::producer::facts::Facts;
-use pmdanixl::producer::holdups::{Gate, Holdups, Progress, STUCK};
+use pmdanixl::producer::holdups::{Gate, Holdups, STUCK};
 use pmdanixl::producer::presence::Presence;
 use pmdanixl::producer::survey::{Mappers, Wanted};
 use pmdanixl::producer::writer::Writer;
@@ -43,7 +43,7 @@ fn scan(files: &[FileFacts], inodes: &[u64]) -> Mappers {
         inodes: Some(all.chain(inodes.iter().copied()).collect()),
         ..Wanted::default()
     };
-    Mappers::read(wanted, &Gate::open().0)
+    Mappers::read(wanted, &Gate::new(Vec::new()).0)
 }
 
 fn facts_of(file: &File) -> FileFacts {
@@ -158,7 +158,7 @@ fn ancestor_is_announced_before_it_is_read() {
         inodes: Some([file.id.ino].into()),
         ..Wanted::default()
     };
-    let (gate, announced) = Gate::open();
+    let (gate, announced) = Gate::new(Vec::new());
     let mappers = Mappers::read(wanted, &gate);
     let announced = Vec::from_iter(announced.try_iter());
     let facts = mappers.facts(worker).expect("it has the ring");
@@ -270,15 +270,14 @@ fn holdups_skip_a_container_a_user_or_all_user_namespaces() {
         let mut holdups = Holdups::default();
         let (_end, ended) = mpsc::channel::<()>();
         let mut later = Instant::now();
-        let stalls = move |gate: &Gate| gate.may_read(process) && ended.recv().is_ok();
-        let mut look = holdups.begin(later, stalls).expect("a thread");
-        loop {
+        assert!(holdups.begin(later, move |gate| {
+            let _ = gate.may_read(process) && ended.recv().is_ok();
+            Vec::new()
+        }));
+        while holdups.is_reading() {
             later += STUCK;
-            look = match holdups.poll(look, Duration::from_millis(1), later) {
-                Progress::Going(look) => look,
-                Progress::Stalled => break,
-                Progress::Ended(_) => panic!("it waits"),
-            };
+            let ended = holdups.poll(Duration::from_millis(1), later);
+            assert!(ended.is_none_or(|found| found.is_none()), "it waits");
         }
         let all = all.clone().into_iter();
         let read = |gate: &Gate| Vec::from_iter(all.filter(|&one| gate.may_read(one)));

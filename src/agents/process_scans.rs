@@ -3,7 +3,7 @@
 use super::Agents;
 use crate::agents::agent::Agent;
 use crate::config::Config;
-use crate::producer::holdups::{Holdups, Look, Progress};
+use crate::producer::holdups::Holdups;
 use crate::producer::survey::{Mappers, Wanted};
 use crate::producer::writer::Writer;
 use crate::source::Source;
@@ -28,15 +28,14 @@ pub(super) struct ProcessScans {
     pub enabled: bool,
     /// Where pods have their logs (`pod_logs`).
     pub pod_logs: PathBuf,
-    running: Option<Look<Mappers>>,
-    /// Which processes have stalled a scan.
-    holdups: Holdups,
+    /// The scan that goes on, and those that processes have stalled.
+    scan: Holdups<Mappers>,
     /// Whether a scan could tell more of some file, as of the last drain.
     pub asks: bool,
-    /// When the last scan ended, and how long it took. `None`: there was none, or the next is to begin at once.
+    /// When the last scan ended, and how long it took. `None`: there was none.
     last: Option<(Instant, Duration)>,
     /// When the last scan began that asked about all files. `None`: the next one is to.
-    last_full: Option<Instant>,
+    pub last_full: Option<Instant>,
     /// The processes that use NIXL without telemetry; `None`: that is not known.
     silent: Option<Vec<Writer>>,
     /// Scans that have ended.
@@ -54,12 +53,6 @@ impl ProcessScans {
         }
     }
 
-    /// Takes whether /proc is read at all. Where it was not, all files are asked about.
-    pub fn enable(&mut self, enabled: bool) {
-        self.last_full = self.last_full.filter(|_| self.enabled);
-        self.enabled = enabled;
-    }
-
     fn is_full_due(&self, now: Instant) -> bool {
         let took = self.last.map_or(Duration::ZERO, |(_, took)| took);
         let every = FULL.max(took.saturating_mul(FULL_REST));
@@ -70,7 +63,7 @@ impl ProcessScans {
         let has_rested = |(ended, took): (Instant, Duration)| {
             now >= ended + (took * REST).clamp(SHORTEST, LONGEST)
         };
-        self.running.is_none()
+        !self.scan.is_reading()
             && (self.asks || self.is_full_due(now))
             && self.last.is_none_or(has_rested)
     }
@@ -87,7 +80,7 @@ impl Agents {
     pub fn reveal(&mut self, patience: Duration) {
         let scans = &self.process_scans;
         // Each answer asks, and almost always no agent waits.
-        let may_wait = scans.enabled && (scans.asks || scans.running.is_some());
+        let may_wait = scans.enabled && (scans.asks || scans.scan.is_reading());
         if !may_wait || !self.agents.values().any(Agent::wants_facts) {
             return;
         }
@@ -109,20 +102,15 @@ impl Agents {
             self.begin_process_scan(now);
         }
         let scans = &mut self.process_scans;
-        let Some(running) = scans.running.take() else {
-            return;
-        };
-        match scans.holdups.poll(running, wait, now) {
-            Progress::Going(running) => scans.running = Some(running),
-            Progress::Ended(Some(mappers)) => {
+        match scans.scan.poll(wait, now) {
+            None => {}
+            Some(None) => scans.has_failed(now),
+            Some(Some(mappers)) => {
                 scans.count += 1;
                 scans.time += mappers.took;
                 scans.last = Some((now, mappers.took));
                 self.take(&mappers, now);
             }
-            Progress::Ended(None) => scans.has_failed(now),
-            // The next one skips the process that has stalled this one.
-            Progress::Stalled => (scans.last, scans.last_full) = (None, None),
         }
     }
 
@@ -141,8 +129,10 @@ impl Agents {
         for agent in self.agents.values_mut() {
             for source in &mut agent.sources {
                 inodes.insert(source.file.facts.id.ino);
-                let asked = source.begin_survey(is_full);
-                wanted.files.extend(asked.map(|facts| (facts.id, facts)));
+                if source.file.presence.begin_survey(is_full) {
+                    let facts = source.current_facts();
+                    wanted.files.extend(facts.map(|facts| (facts.id, facts)));
+                }
             }
         }
         let scans = &mut self.process_scans;
@@ -153,11 +143,10 @@ impl Agents {
         wanted.inodes = Some(inodes);
         wanted.pod_logs.clone_from(&scans.pod_logs);
         let read = move |gate: &_| Mappers::read(wanted, gate);
-        scans.running = scans.holdups.begin(now, read);
-        match scans.running {
-            Some(_) if is_full => scans.last_full = Some(now),
-            Some(_) => {}
-            None => scans.has_failed(now),
+        if !scans.scan.begin(now, read) {
+            scans.has_failed(now);
+        } else if is_full {
+            scans.last_full = Some(now);
         }
     }
 
@@ -177,8 +166,8 @@ impl Agents {
             if !agent.sources.iter().any(is_asked) {
                 continue;
             }
-            for source in &mut agent.sources {
-                source.end_survey(mappers);
+            for file in agent.sources.iter_mut().map(|source| &mut source.file) {
+                file.presence.end_survey(mappers, file.facts.id, &file.path);
             }
             // Of several rings, the last one's writer counts if it is known.
             let mut sources = agent.sources.iter().rev();
@@ -186,7 +175,8 @@ impl Agents {
             let Some(source) = sources.find(|source| is_asked(source) || known(source)) else {
                 continue;
             };
-            let of_file = agent.facts_of_files(mappers.user(source.file.facts.uid));
+            let user = mappers.users.get(&source.file.facts.uid);
+            let of_file = agent.facts_of_files(user.map(String::as_str));
             // Of one that is not seen it stays as it was, or what its file tells must do.
             let of_process = source.file.presence.facts().or(agent.own_facts());
             let mut facts = match of_process {

@@ -21,7 +21,8 @@ impl Agents {
         self.removal.after = config.remove_exited_after;
         self.forgetting = Forgetting::new(config);
         self.process_scans.pod_logs.clone_from(&config.pod_logs);
-        self.process_scans.enable(config.proc_facts);
+        self.process_scans.enabled = config.proc_facts;
+        self.process_scans.last_full = None;
         self.candidates = Candidates::new(Instant::now());
         self.books.early = true;
         let places = room.limit(config.places());

@@ -14,6 +14,7 @@ use crate::error::Refusal;
 use crate::find::scan::Found;
 use crate::log;
 use crate::producer::facts::Facts;
+use crate::producer::life::Life;
 use crate::producer::writer::Holder;
 use crate::source::Source;
 use crate::store::{Candidate, Description, Seen, StoreId};
@@ -185,7 +186,7 @@ impl Agents {
         );
         // Also one that has exited meanwhile, so that its last values are seen. But where the kernel does not tell which process has
         // a file, an old one is no instance until something comes.
-        if is_recent || presence.is_held() {
+        if is_recent || presence.life(false) == Life::Live {
             let is_asked = self.process_scans.enabled && !presence.is_abandoned();
             let patience = if is_asked { PATIENCE } else { Duration::ZERO };
             agent.entry.lifecycle.wake(now + patience);

@@ -7,7 +7,7 @@ use crate::config::pcpconf::PcpConf;
 use crate::config::{Config, Environment, VARIABLES};
 use crate::find::name;
 use crate::producer::facts::telemetry;
-use crate::producer::holdups::{Gate, Holdups};
+use crate::producer::holdups::Gate;
 use crate::producer::survey::Mappers;
 use crate::producer::writer::Writer;
 use crate::shm;
@@ -24,19 +24,31 @@ use std::time::Duration;
 const MAX_TEXT: u64 = 8 << 20;
 
 /// What a daemon was started with, as far as it decides about its configuration: options and [`VARIABLES`].
-type Setup = (Options, [Option<String>; 2]);
+pub type Setup = (Options, [Option<String>; 2]);
+
+/// Finds the process of the running daemon by its state file, and reads what it was started with. `None`: /proc shows none.
+pub fn find(state: &Path, mappers: &Mappers, gate: &Gate) -> Option<(Writer, io::Result<Setup>)> {
+    let meta = fs::metadata(state).ok()?;
+    let id = FileId {
+        dev: meta.dev(),
+        ino: meta.ino(),
+    };
+    let mut mappers = mappers.of(id, state).into_iter();
+    // Any user can give a process this name and map a file of this path and number in a mount namespace of its own.
+    let found = mappers.find(|mapper| mapper.is_pmdanixl(&[meta.uid()]))?;
+    Some((found.process, read(found.process, gate)))
+}
 
 /// Returns the lines that `--check` prints: first whether a daemon runs, then a warning for each difference. `path` and `config`
-/// are those of `--check`; `None`: the file has a mistake.
+/// are those of `--check`; `None`: the file has a mistake. `found` is what [`find`] has found.
 ///
 /// # Errors
-/// No thread can be started.
+/// The state file cannot be read.
 pub fn lines(
     path: &Path,
     config: Option<&Config>,
     conf: &PcpConf,
-    mappers: &Mappers,
-    holdups: &mut Holdups,
+    found: Option<(Writer, io::Result<Setup>)>,
 ) -> io::Result<Vec<String>> {
     let state = conf.state();
     let not_known = |why: String| Ok(vec![format!("daemon: not known: {why}")]);
@@ -57,14 +69,7 @@ pub fn lines(
         }
         Err(err) => return unreadable(err),
     };
-    let meta = file.metadata()?;
-    // Any user can give a process this name and map a file of this path and number in a mount namespace of its own.
-    let id = FileId {
-        dev: meta.dev(),
-        ino: meta.ino(),
-    };
-    let mut mappers = mappers.of(id, &state).into_iter();
-    let Some(found) = mappers.find(|mapper| mapper.is_pmdanixl(&[meta.uid()])) else {
+    let Some((process, setup)) = found else {
         return match shm::is_locked(&file) {
             Ok(false) => Ok(vec!["daemon: not running".into()]),
             Ok(true) => not_known(format!(
@@ -75,9 +80,7 @@ pub fn lines(
             Err(err) => unreadable(err),
         };
     };
-    let process = found.process;
-    let setup = holdups.look(move |gate| read(process, gate));
-    let (options, variables) = match setup.unwrap_or_else(|| Err(ErrorKind::TimedOut.into())) {
+    let (options, variables) = match setup {
         Ok(setup) => setup,
         Err(err) => {
             return Ok(vec![format!(

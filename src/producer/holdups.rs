@@ -6,9 +6,8 @@
 //! from being seen.
 
 use crate::log;
+use crate::producer::ancestors::uid;
 use crate::producer::writer::{Writer, namespace};
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -29,18 +28,12 @@ fn group(process: Writer) -> String {
         let (its, ours) = (namespace(&pid, kind).ok()?, namespace("self", kind).ok()?);
         (its != ours).then_some(its)
     };
-    match (other("user"), other("mnt"), owner(process)) {
+    match (other("user"), other("mnt"), uid(process.pid)) {
         (Some(_), ..) => "with user namespaces of their own".into(),
         (_, Some(container), _) => format!("in mount namespace {container}"),
         (.., None | Some(0)) => format!("with pid {pid}"),
         (.., Some(uid)) => format!("of uid {uid}"),
     }
-}
-
-/// The user of a process; `None`: it has ended.
-fn owner(process: Writer) -> Option<u32> {
-    let meta = fs::metadata(format!("/proc/{}", process.pid)).ok()?;
-    Some(meta.uid())
 }
 
 /// What a read asks before it reads a process.
@@ -52,13 +45,9 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// A gate that skips nothing, and where it announces the processes that are read.
+    /// A gate that skips these groups, and where it announces the processes that are read.
     #[must_use]
-    pub fn open() -> (Self, Receiver<Writer>) {
-        Self::new(Vec::new())
-    }
-
-    fn new(skipped: Vec<String>) -> (Self, Receiver<Writer>) {
+    pub fn new(skipped: Vec<String>) -> (Self, Receiver<Writer>) {
         let (announce, announced) = mpsc::channel();
         (Self { skipped, announce }, announced)
     }
@@ -78,24 +67,13 @@ impl Gate {
 
 /// A read of processes that goes on in a thread of its own. Nothing is shared with it but what it announces.
 #[derive(Debug)]
-pub struct Look<T> {
+struct Look<T> {
     announced: Receiver<Writer>,
     thread: JoinHandle<T>,
     /// The process that is read. `None`: the first was not announced yet.
     at: Option<Writer>,
     /// When it last got further.
     since: Instant,
-}
-
-/// How far a read is.
-#[derive(Debug)]
-pub enum Progress<T> {
-    /// It goes on.
-    Going(Look<T>),
-    /// It has ended with this; `None`: it has failed.
-    Ended(Option<T>),
-    /// A process has stalled it, and it is abandoned. The next one skips that process.
-    Stalled,
 }
 
 /// A read that was abandoned.
@@ -116,89 +94,88 @@ impl Held {
     }
 }
 
-/// The reads that were abandoned.
+/// One read at a time, and those that were abandoned.
 #[derive(Debug, Default)]
-pub struct Holdups(Vec<Held>);
+pub struct Holdups<T> {
+    look: Option<Look<T>>,
+    held: Vec<Held>,
+}
 
-impl Holdups {
-    /// Begins a read; `None`: so many wait that there is to be no other, or no thread can be started.
-    pub fn begin<T: Send + 'static>(
-        &mut self,
-        now: Instant,
-        read: impl FnOnce(&Gate) -> T + Send + 'static,
-    ) -> Option<Look<T>> {
-        self.0.retain(|held| now < held.until || held.waits());
+impl<T: Send + 'static> Holdups<T> {
+    /// Begins a read. Returns false if so many wait that there is to be no other, or no thread can be started.
+    pub fn begin(&mut self, now: Instant, read: impl FnOnce(&Gate) -> T + Send + 'static) -> bool {
+        self.held.retain(|held| now < held.until || held.waits());
         if self.waiting().len() >= MAX_STUCK {
-            return None;
+            return false;
         }
-        let (gate, announced) = Gate::new(self.0.iter().map(|held| held.group.clone()).collect());
+        let skipped = self.held.iter().map(|held| held.group.clone());
+        let (gate, announced) = Gate::new(skipped.collect());
         let thread = thread::Builder::new().name("survey".into());
-        let thread = thread.spawn(move || read(&gate));
-        let failed = |err: &_| tracing::debug!("no thread to read /proc with: {err}");
-        Some(Look {
+        let thread = thread.spawn(move || read(&gate)).ok();
+        self.look = thread.map(|thread| Look {
             announced,
-            thread: thread.inspect_err(failed).ok()?,
+            thread,
             at: None,
             since: now,
-        })
+        });
+        self.is_reading()
     }
 
-    /// Waits so long for the end of a read, and abandons it if a process stalls it.
-    pub fn poll<T>(&mut self, mut look: Look<T>, wait: Duration, now: Instant) -> Progress<T> {
+    /// True if a read goes on.
+    #[must_use]
+    pub fn is_reading(&self) -> bool {
+        self.look.is_some()
+    }
+
+    /// Waits so long for the end of the read. Returns what it has come to: `None` if it goes on, or there is none; `Some(None)` if
+    /// it has failed, or a process has stalled it and it is abandoned.
+    pub fn poll(&mut self, wait: Duration, now: Instant) -> Option<Option<T>> {
+        let mut look = self.look.take()?;
         let end = Instant::now() + wait;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             match look.announced.recv_timeout(left) {
                 Ok(process) => (look.at, look.since) = (Some(process), now),
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Progress::Ended(look.thread.join().ok());
-                }
+                Err(RecvTimeoutError::Disconnected) => return Some(look.thread.join().ok()),
                 Err(RecvTimeoutError::Timeout) => break,
             }
         }
         let is_stuck = now.saturating_duration_since(look.since) >= STUCK;
         let Some(by) = look.at.filter(|_| is_stuck) else {
-            return Progress::Going(look);
+            self.look = Some(look);
+            return None;
         };
-        let group = group(by);
-        let _about = log::about(owner(by));
+        let (pid, group) = (by.pid, group(by));
+        let _about = log::about(uid(pid));
+        let number = self.waiting().len() + 1;
         tracing::warn!(
-            "/proc does not answer: process {} keeps its memory busy; as long as it does, and for ten minutes, processes {group} are skipped",
-            by.pid
+            "/proc does not answer: process {pid} keeps its memory busy; while it does, and for ten minutes, processes {group} are skipped; {number} scans wait like this, and with 8 there is no other"
         );
-        self.0.push(Held {
+        self.held.push(Held {
             by,
             group,
             until: now + AVOID,
             announced: look.announced,
         });
-        if self.waiting().len() == MAX_STUCK {
-            tracing::error!(
-                "/proc does not answer: eight processes keep their memory busy; until one of them does no more, nothing new is found out of processes"
-            );
-        }
-        Progress::Stalled
+        Some(None)
     }
 
     /// Has a read go on to its end, and begins another one where a process stalls it. `None`: it has come to none.
-    pub fn look<T: Send + 'static>(
-        &mut self,
-        read: impl FnOnce(&Gate) -> T + Clone + Send + 'static,
-    ) -> Option<T> {
-        let mut look = self.begin(Instant::now(), read.clone())?;
-        loop {
-            look = match self.poll(look, STUCK / 10, Instant::now()) {
-                Progress::Going(look) => look,
-                Progress::Ended(found) => return found,
-                Progress::Stalled => self.begin(Instant::now(), read.clone())?,
+    pub fn look(&mut self, read: impl FnOnce(&Gate) -> T + Clone + Send + 'static) -> Option<T> {
+        (0..=MAX_STUCK).find_map(|_| {
+            self.begin(Instant::now(), read.clone()).then_some(())?;
+            loop {
+                if let Some(found) = self.poll(STUCK / 10, Instant::now()) {
+                    return found;
+                }
             }
-        }
+        })
     }
 
     /// The processes that stall a read now.
     #[must_use]
     pub fn waiting(&self) -> Vec<u32> {
-        let waiting = self.0.iter().filter(|held| held.waits());
+        let waiting = self.held.iter().filter(|held| held.waits());
         waiting.map(|held| held.by.pid).collect()
     }
 }
@@ -242,22 +219,18 @@ mod tests {
         child.wait().expect("our child");
     }
 
-    /// A read that has announced a process, and goes on until the sender is dropped.
-    fn stalled(holdups: &mut Holdups, process: Writer, now: Instant) -> (Look<bool>, Sender<()>) {
+    /// Begins a read that has announced a process, and goes on until the sender is dropped.
+    fn begin(holdups: &mut Holdups<bool>, process: Writer, now: Instant) -> Sender<()> {
         let (go, wait) = mpsc::channel::<()>();
-        let look = holdups.begin(now, move |gate| {
+        assert!(holdups.begin(now, move |gate| {
             let may_read = gate.may_read(process);
             let _ = wait.recv();
             may_read
-        });
-        let mut look = look.expect("a thread");
-        while look.at.is_none() {
-            look = match holdups.poll(look, Duration::ZERO, now) {
-                Progress::Going(look) => look,
-                other => panic!("{other:?}"),
-            };
+        }));
+        while holdups.look.as_ref().is_some_and(|look| look.at.is_none()) {
+            assert_eq!(holdups.poll(Duration::ZERO, now), None);
         }
-        (look, go)
+        go
     }
 
     #[test]
@@ -265,32 +238,28 @@ mod tests {
         let start = Instant::now();
         let mut holdups = Holdups::default();
         let (mut child, process) = sleeper();
-        let (look, go) = stalled(&mut holdups, process, start);
-        let Progress::Going(look) = holdups.poll(look, Duration::ZERO, start + STUCK / 2) else {
-            panic!("it is not stalled for long");
-        };
-        assert_eq!(holdups.look(move |gate| gate.may_read(process)), Some(true));
-        let progress = holdups.poll(look, Duration::ZERO, start + STUCK);
-        assert!(matches!(progress, Progress::Stalled));
-        let skips = |holdups: &mut Holdups, now| {
-            let mut look = holdups.begin(now, move |gate| gate.may_read(process));
+        let go = begin(&mut holdups, process, start);
+        assert_eq!(holdups.poll(Duration::ZERO, start + STUCK / 2), None);
+        assert!(holdups.is_reading());
+        assert_eq!(holdups.poll(Duration::ZERO, start + STUCK), Some(None));
+        assert!(!holdups.is_reading());
+        let reads = |holdups: &mut Holdups<bool>, now| {
+            assert!(holdups.begin(now, move |gate| gate.may_read(process)));
             loop {
-                match holdups.poll(look.expect("it goes on"), STUCK, now) {
-                    Progress::Going(going) => look = Some(going),
-                    Progress::Ended(may_read) => return may_read == Some(false),
-                    Progress::Stalled => panic!("it is not stalled"),
+                if let Some(ended) = holdups.poll(STUCK, now) {
+                    break ended.expect("it does not stall");
                 }
             }
         };
         let late = start + STUCK + AVOID;
-        assert!(skips(&mut holdups, start + STUCK));
-        assert!(skips(&mut holdups, late), "it still waits");
+        assert!(!reads(&mut holdups, start + STUCK));
+        assert!(!reads(&mut holdups, late), "it still waits");
         drop(go);
-        while holdups.0.iter().any(Held::waits) {
+        while holdups.held.iter().any(Held::waits) {
             thread::yield_now();
         }
-        assert!(skips(&mut holdups, start + STUCK), "it may do so again");
-        assert!(!skips(&mut holdups, late));
+        assert!(!reads(&mut holdups, start + STUCK), "it may do so again");
+        assert!(reads(&mut holdups, late));
         child.kill().expect("it runs");
         child.wait().expect("our child");
     }
@@ -305,21 +274,16 @@ mod tests {
                 pid: pid + (1 << 30),
                 start: 1,
             };
-            let (look, end) = stalled(&mut holdups, process, now);
-            let progress = holdups.poll(look, Duration::ZERO, now + STUCK);
-            assert!(matches!(progress, Progress::Stalled));
-            ends.push(end);
+            ends.push(begin(&mut holdups, process, now));
+            assert_eq!(holdups.poll(Duration::ZERO, now + STUCK), Some(None));
         }
-        assert!(holdups.begin(now + STUCK, |_| ()).is_none());
-        assert!(
-            holdups.begin(now + 2 * AVOID, |_| ()).is_none(),
-            "they still wait"
-        );
+        assert!(!holdups.begin(now + STUCK, |_| true));
+        assert!(!holdups.begin(now + 2 * AVOID, |_| true), "they still wait");
         ends.pop();
         while holdups.waiting().len() == MAX_STUCK {
             thread::yield_now();
         }
-        assert!(holdups.begin(now + STUCK, |_| ()).is_some());
+        assert!(holdups.begin(now + STUCK, |_| true));
     }
 
     #[test]

@@ -154,12 +154,6 @@ impl Presence {
         self.holder == Holder::Nobody
     }
 
-    /// Whether the kernel says that somebody has it.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.holder == Holder::Somebody
-    }
-
     /// For how long it has said so.
     #[must_use]
     pub fn abandoned_for(&self, now: Instant) -> Option<Duration> {
@@ -172,14 +166,14 @@ impl Presence {
         self.unlinked
     }
 
-    /// Asks the kernel now.
-    pub fn ask_kernel(&mut self, file: &File, now: Instant) -> Holder {
+    /// Asks the kernel now; true if nobody else has the file.
+    pub fn ask_kernel(&mut self, file: &File, now: Instant) -> bool {
         self.last_check = now;
         self.holder = writer::holder(file, self.lease);
         let is_abandoned = self.is_abandoned();
         self.nobody_since = is_abandoned.then(|| self.nobody_since.unwrap_or(now));
         self.writer = self.writer.filter(|_| !is_abandoned);
-        self.holder
+        is_abandoned
     }
 
     /// Finds out who has a ring without new events, if that was not asked for as long as `every`.

@@ -22,9 +22,6 @@ mod locks;
 use library::Libraries;
 use locks::Locks;
 
-/// No user has this id (chown(2): -1 means no change).
-const NO_USER: u32 = u32::MAX;
-
 // Any user may have as many mappings as he likes, of files with names of any length.
 
 /// Places at which one process may have an inode mapped, on several file systems or by several names.
@@ -78,7 +75,7 @@ pub struct Mappers {
     /// What is known of the processes that write the files.
     facts: HashMap<Writer, Facts>,
     /// What the owners of the files are called.
-    users: HashMap<u32, String>,
+    pub users: HashMap<u32, String>,
     /// What pods are called.
     pub pods: Pods,
     /// Processes that have a NIXL backend loaded, without those of this program, and the path of libnixl as each sees it.
@@ -165,7 +162,8 @@ impl Mappers {
             Mapper {
                 process,
                 parent: stat.parent,
-                uid: ancestors::uid(pid).unwrap_or(NO_USER),
+                // No user has this id (chown(2): -1 means no change).
+                uid: ancestors::uid(pid).unwrap_or(u32::MAX),
                 command: String::from_utf8_lossy(&command).trim_end().to_owned(),
             }
         });
@@ -196,26 +194,17 @@ impl Mappers {
     fn add(&mut self, place: String, ino: u64, mapper: &Mapper) -> bool {
         let known = self.by_inode.entry(ino).or_default();
         let its = known.iter().rev();
-        let mut its = its.take_while(|(_, other)| other.process == mapper.process);
+        let its = its.take_while(|(_, other)| other.process == mapper.process);
         // The same inode number may be another file system's as well.
-        let mut places = 0;
-        if its.any(|(other, _)| {
-            places += 1;
-            *other == place
-        }) {
+        let places = Vec::from_iter(its.map(|(place, _)| place));
+        if places.contains(&&place) {
             return true;
         }
-        let has_room = known.len() < MOST_MAPPERS && places < MOST_PLACES;
+        let has_room = known.len() < MOST_MAPPERS && places.len() < MOST_PLACES;
         if has_room {
             known.push((place, mapper.clone()));
         }
         has_room
-    }
-
-    /// What a user is called, of those that were asked for.
-    #[must_use]
-    pub fn user(&self, uid: u32) -> Option<&str> {
-        self.users.get(&uid).map(String::as_str)
     }
 
     /// The processes that have this file mapped. Device numbers in maps are those of the file system, which for some
@@ -223,22 +212,14 @@ impl Mappers {
     #[must_use]
     pub fn of(&self, file: FileId, path: &Path) -> Vec<&Mapper> {
         let device = device(file.dev);
-        let known = self.by_inode.get(&file.ino).map_or(&[][..], Vec::as_slice);
-        let is_on = |place: &str| place.split(' ').next() == Some(&device);
-        let is_at = |place: &str| {
-            let name = place.split_once(' ').map_or("", |(_, name)| name);
-            path == Path::new(name)
-        };
+        let known = self.by_inode.get(&file.ino).into_iter().flatten();
+        let known = known.filter_map(|(place, mapper)| Some((place.split_once(' ')?, mapper)));
         // Two containers may have a file of the same number at the same path.
-        let by_device = known.iter().any(|(place, _)| is_on(place));
-        let is_meant = |place: &str| {
-            if by_device {
-                is_on(place)
-            } else {
-                is_at(place)
-            }
-        };
-        let meant = known.iter().filter(|(place, _)| is_meant(place));
+        let by_device = known.clone().any(|((its, _), _)| its == device);
+        let meant = known.filter(|((its, name), _)| match by_device {
+            true => *its == device,
+            false => path == Path::new(name),
+        });
         meant.map(|(_, mapper)| mapper).collect()
     }
 
@@ -361,7 +342,7 @@ mod tests {
             inodes,
             pod_logs: PathBuf::new(),
         };
-        Mappers::read(wanted, &Gate::open().0)
+        Mappers::read(wanted, &Gate::new(Vec::new()).0)
     }
 
     /// A file, mapped, and what stat(2) tells of it.
