@@ -100,7 +100,8 @@ fn state_that_cannot_be_used_is_written_over_and_said_once() {
 
 #[test]
 fn the_state_of_a_version_before_this_one_goes_on() {
-    // Written by format 3 with entries of 358 words, on a little-endian machine, and killed beside two living agents.
+    // Written by format 3 with entries of 358 words, on a little-endian machine, and killed beside two living agents. Root is noted
+    // as the owner of both, as 0.1.0 does.
     let home = home();
     let packed = fs::File::open(project("qa/golden/state-3-358.gz")).expect("checked in");
     let unpacked = std::process::Command::new("gzip")
