@@ -1,7 +1,7 @@
 //! `pmdanixl --check`: what would be done with each file, without pmcd and without consuming anything.
 
 use crate::base::file::{FileFacts, FileId};
-use crate::check::silent::Users;
+use crate::check::silent::NixlProcesses;
 use crate::config::pcpconf::PcpConf;
 use crate::config::{Config, Loaded};
 use crate::error::{ConfigError, Refusal};
@@ -34,7 +34,7 @@ const PIECE: Duration = Duration::from_secs(1);
 
 /// What the check came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct Summary {
     /// Rings that would be drained.
     pub rings: usize,
     /// Stores that would be read.
@@ -55,7 +55,7 @@ pub struct Verdict {
     daemons: Vec<u32>,
 }
 
-impl Verdict {
+impl Summary {
     fn problem(&mut self, out: &mut impl Write, problem: impl Display) -> io::Result<()> {
         self.problems += 1;
         writeln!(out, "problem: {problem}")
@@ -72,8 +72,8 @@ pub fn run(
     own: &OwnPlaces,
     conf: &PcpConf,
     out: &mut impl Write,
-) -> io::Result<Verdict> {
-    let mut verdict = Verdict::default();
+) -> io::Result<Summary> {
+    let mut summary = Summary::default();
     match loaded {
         Ok(loaded) => {
             writeln!(out, "configuration: {}", path.display())?;
@@ -84,39 +84,39 @@ pub fn run(
                 writeln!(out, "warning: {warning}")?;
             }
         }
-        Err(err) => verdict.problem(out, err)?,
+        Err(err) => summary.problem(out, err)?,
     }
     let config = loaded.map(|loaded| &loaded.config).ok();
     let configured = config.and_then(|config| Some(config.user.as_ref()?.uid));
     let owner = fs::metadata(conf.state()).ok().map(|meta| meta.uid());
-    verdict.daemons = configured.into_iter().chain(owner).collect();
+    summary.daemons = configured.into_iter().chain(owner).collect();
     // Before the user is changed to one that may not see other users' processes.
     let mut holdups = Holdups::default();
     let state = conf.state();
     let processes = holdups.look(move |gate| {
         let mappers = Mappers::read(Wanted::default(), gate);
-        let nixl = Users::read(&mappers, gate);
+        let nixl_processes = NixlProcesses::read(&mappers, gate);
         let daemon = daemon::find(&state, &mappers, gate);
-        (mappers, nixl, daemon)
+        (mappers, nixl_processes, daemon)
     });
-    let (mappers, nixl, daemon) = processes.unwrap_or_default();
+    let (mappers, nixl_processes, daemon) = processes.unwrap_or_default();
     for line in daemon::lines(path, config, conf, daemon)? {
         writeln!(out, "{line}")?;
     }
     let Some(config) = config else {
-        return Ok(verdict);
+        return Ok(summary);
     };
     for pid in holdups.waiting() {
         let problem = format!(
             "process {pid} keeps its memory busy, so that it and its like cannot be looked at; end it"
         );
-        verdict.problem(out, problem)?;
+        summary.problem(out, problem)?;
     }
     // Threads that wait in the kernel cannot become another user.
     if holdups.waiting().is_empty() {
         match rights::enter(config, own) {
             Ok(user) => writeln!(out, "as user: {user}")?,
-            Err(err) => verdict.problem(out, err)?,
+            Err(err) => summary.problem(out, err)?,
         }
     }
     writeln!(
@@ -124,30 +124,30 @@ pub fn run(
         "limits: max_agents {}, max_capacity {}, max_directories {}",
         config.max_agents, config.max_capacity, config.max_directories
     )?;
-    let directories = scan(config, &mappers, &mut verdict, out)?;
+    let directories = scan(config, &mappers, &mut summary, out)?;
     full::warn(&directories, out)?;
-    if verdict.rings + verdict.stores == 0 {
+    if summary.rings + summary.stores == 0 {
         writeln!(out, "note: {}", absent::advice(config, path))?;
     }
-    verdict.silent = nixl.tell(&verdict.writers, &directories, out)?;
-    if verdict.wanted > config.max_agents {
+    summary.silent = nixl_processes.report(&summary.writers, &directories, out)?;
+    if summary.wanted > config.max_agents {
         let problem = format!(
             "{} rings are in use, but max_agents is {}",
-            verdict.wanted, config.max_agents
+            summary.wanted, config.max_agents
         );
-        verdict.problem(out, problem)?;
+        summary.problem(out, problem)?;
     }
     let [rings, refused, problems] = [
-        (verdict.rings, "ring"),
-        (verdict.refused, "file"),
-        (verdict.problems, "problem"),
+        (summary.rings, "ring"),
+        (summary.refused, "file"),
+        (summary.problems, "problem"),
     ]
     .map(|(count, what)| plural(count, what, "s"));
     let stores = match config.multiproc_dir.is_empty() {
         true => String::new(),
-        false => format!("{}, ", plural(verdict.stores, "store", "s")),
+        false => format!("{}, ", plural(summary.stores, "store", "s")),
     };
-    let silent = match verdict.silent {
+    let silent = match summary.silent {
         0 => String::new(),
         count => format!(", {} without telemetry", plural(count, "process", "es")),
     };
@@ -155,7 +155,7 @@ pub fn run(
         out,
         "{rings}, {stores}{refused} refused, {problems}{silent}"
     )?;
-    Ok(verdict)
+    Ok(summary)
 }
 
 /// `1 ring`, `2 rings`.
@@ -167,7 +167,7 @@ fn plural(count: usize, what: &str, ending: &str) -> String {
 fn scan(
     config: &Config,
     mappers: &Mappers,
-    verdict: &mut Verdict,
+    summary: &mut Summary,
     out: &mut impl Write,
 ) -> io::Result<Vec<Directory>> {
     for pattern in config.telemetry_dir.iter().chain(&config.multiproc_dir) {
@@ -194,7 +194,7 @@ fn scan(
         let path = &directory.path;
         if let Err(errno) = directory.open() {
             writeln!(out, "directory {}", path.display())?;
-            verdict.problems += 1;
+            summary.problems += 1;
             let why = directory::why_not(errno);
             let remedy = match errno {
                 Errno::ENOENT => "; make it, or correct telemetry_dir",
@@ -206,7 +206,7 @@ fn scan(
             let mut files = files.remove(path).unwrap_or_default();
             files.sort_unstable_by(|one, other| one.name.cmp(&other.name));
             for found in files {
-                check_file(found, &mut scanner, mappers, verdict, out)?;
+                check_file(found, &mut scanner, mappers, summary, out)?;
             }
         } else {
             // max_directories has no room for it.
@@ -216,14 +216,14 @@ fn scan(
         directories.push(directory);
     }
     if directories.is_empty() {
-        verdict.problem(out, "telemetry_dir and multiproc_dir match no directory")?;
+        summary.problem(out, "telemetry_dir and multiproc_dir match no directory")?;
     }
     if left_out > 0 {
         let problem = format!(
             "patterns match {left_out} directories more than max_directories, which is {}",
             config.max_directories
         );
-        verdict.problem(out, problem)?;
+        summary.problem(out, problem)?;
     }
     Ok(directories)
 }
@@ -232,21 +232,21 @@ fn check_file(
     mut found: Found,
     scanner: &mut Scanner,
     mappers: &Mappers,
-    verdict: &mut Verdict,
+    summary: &mut Summary,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let said = match scanner.open(&mut found) {
+    let line = match scanner.open(&mut found) {
         Ok(opened) => {
             let path = found.directory.path.join(&found.name);
-            file::describe(&opened, &path, mappers, verdict)
+            file::describe(&opened, &path, mappers, summary)
         }
         Err(refusal) => {
-            verdict.refused += 1;
-            verdict.problems += usize::from(is_problem(&found.facts, &refusal));
+            summary.refused += 1;
+            summary.problems += usize::from(is_problem(&found.facts, &refusal));
             format!("refused: {refusal}")
         }
     };
-    writeln!(out, "  {}: {said}", name::shown(&found.name))
+    writeln!(out, "  {}: {line}", name::shown(&found.name))
 }
 
 /// True if a rejection means that an agent is not seen that should be, rather than that an unrelated file is left alone.
@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_that_stays_empty_is_a_problem_if_the_file_may_be_a_ring() {
+    fn uninitialised_ring_is_a_problem_when_it_is_old() {
         let file = tempfile::tempfile().expect("a temporary file");
         let young = FileFacts::new(&nix::sys::stat::fstat(&file).expect("open"));
         let mut old = young;

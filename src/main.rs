@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     let options = match options::parse(Path::new(""), std::env::args_os()) {
         Ok(options) => options,
         Err(err) => {
-            return complain(&format!("{err}\n\n{}", options::USAGE));
+            return print_error(&format!("{err}\n\n{}", options::USAGE));
         }
     };
     let done = if options.help {
@@ -53,16 +53,16 @@ fn main() -> ExitCode {
         };
     };
     done.unwrap_or_else(|err| match err.downcast_ref::<io::Error>() {
-        Some(err) if err.kind() == ErrorKind::BrokenPipe => ExitCode::from(READER_GONE),
-        _ => complain(&err.to_string()),
+        Some(err) if err.kind() == ErrorKind::BrokenPipe => ExitCode::from(EXIT_SIGPIPE),
+        _ => print_error(&err.to_string()),
     })
 }
 
 /// Exit status after the reader of the output has gone (`| head -1`): that of a command that SIGPIPE ends (128 + 13).
-const READER_GONE: u8 = 141;
+const EXIT_SIGPIPE: u8 = 141;
 
 /// Prints why there is no result, if standard error can be written.
-fn complain(why: &str) -> ExitCode {
+fn print_error(why: &str) -> ExitCode {
     let _ = writeln!(stderr(), "pmdanixl: {why}");
     ExitCode::FAILURE
 }
@@ -80,22 +80,22 @@ fn run_check(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     let source = ConfigSource::new(options, &conf);
     let own = own_places(&conf, &source);
     let loaded = source.read();
-    let verdict = check::run(
+    let summary = check::run(
         &source.path,
         loaded.as_ref(),
         &own,
         &conf,
         &mut stdout().lock(),
     )?;
-    Ok(ExitCode::from(u8::from(verdict.problems > 0)))
+    Ok(ExitCode::from(u8::from(summary.problems > 0)))
 }
 
 fn run(options: &Options) -> Result<(), Box<dyn Error>> {
-    let by_pipe = !options
+    let is_by_pipe = !options
         .standard
         .iter()
         .any(|option| [c"-i", c"-u", c"-6"].contains(&option.as_c_str()));
-    if by_pipe && stdin().is_terminal() {
+    if is_by_pipe && stdin().is_terminal() {
         return Err("is started by pmcd, not by hand; see pmdanixl(1), or try --check".into());
     }
     // pmcd's SIGHUP does not end a start.

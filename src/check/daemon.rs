@@ -21,7 +21,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Bytes that are read of a command line and of an environment: more than a process can be started with (execve(2)).
-const MAX_TEXT: u64 = 8 << 20;
+const MAX_PROC_LEN: u64 = 8 << 20;
 
 /// What a daemon was started with, as far as it decides about its configuration: options and [`VARIABLES`].
 pub type Setup = (Options, [Option<String>; 2]);
@@ -36,7 +36,7 @@ pub fn find(state: &Path, mappers: &Mappers, gate: &Gate) -> Option<(Writer, io:
     let mut mappers = mappers.of(id, state).into_iter();
     // Any user can give a process this name and map a file of this path and number in a mount namespace of its own.
     let found = mappers.find(|mapper| mapper.is_pmdanixl(&[meta.uid()]))?;
-    Some((found.process, read(found.process, gate)))
+    Some((found.process, read_setup(found.process, gate)))
 }
 
 /// Returns the lines that `--check` prints: first whether a daemon runs, then a warning for each difference. `path` and `config`
@@ -105,18 +105,19 @@ pub fn lines(
         false => "another configuration",
     };
     let config_read = state::config_read(&file).unwrap_or_default();
-    warnings.extend(outdated(file_of_daemon, config_read));
+    warnings.extend(outdated_warning(file_of_daemon, config_read));
     let warnings = warnings.iter().map(|line| format!("warning: {line}"));
     let first = format!("daemon: pid {}, started with {with}", process.pid);
     Ok([first].into_iter().chain(warnings).collect())
 }
 
-fn read(process: Writer, gate: &Gate) -> io::Result<Setup> {
+fn read_setup(process: Writer, gate: &Gate) -> io::Result<Setup> {
     if !gate.may_read(process) {
         return Err(ErrorKind::TimedOut.into());
     }
     let proc = format!("/proc/{}", process.pid);
-    let open = |file: &str| io::Result::Ok(File::open(format!("{proc}/{file}"))?.take(MAX_TEXT));
+    let open =
+        |file: &str| io::Result::Ok(File::open(format!("{proc}/{file}"))?.take(MAX_PROC_LEN));
     let environ = telemetry::read(open("environ")?)?;
     let mut line = Vec::new();
     open("cmdline")?.read_to_end(&mut line)?;
@@ -134,7 +135,7 @@ fn read(process: Writer, gate: &Gate) -> io::Result<Setup> {
 
 /// Returns a warning if the configuration file has changed since the daemon read it. Of a daemon whose state file does not say
 /// when that was, nothing is known.
-fn outdated(file: &Path, config_read: Duration) -> Option<String> {
+fn outdated_warning(file: &Path, config_read: Duration) -> Option<String> {
     let meta = fs::metadata(file).ok()?;
     let seconds = u64::try_from(meta.ctime()).ok()?;
     let changed = Duration::new(seconds, u32::try_from(meta.ctime_nsec()).ok()?);
@@ -185,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_difference_is_named() {
+    fn configuration_difference_is_reported() {
         let [a, b] = ["/none/a.conf", "/none/b.conf"].map(Path::new);
         let rings = |path: Option<&str>| [path.map(str::to_owned), None];
         let config = Config::default();
@@ -231,12 +232,15 @@ mod tests {
     }
 
     #[test]
-    fn file_that_changed_after_it_was_read_is_told() {
+    fn changed_file_is_reported() {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
-        let told = outdated(file.path(), Duration::from_secs(1)).expect("it is later");
-        assert!(told.contains("pmstore nixl.control.reload 1"), "{told}");
+        let warning = outdated_warning(file.path(), Duration::from_secs(1)).expect("it is later");
+        assert!(
+            warning.contains("pmstore nixl.control.reload 1"),
+            "{warning}"
+        );
         for read in [Duration::ZERO, Duration::from_secs(u32::MAX.into())] {
-            assert_eq!(outdated(file.path(), read), None);
+            assert_eq!(outdated_warning(file.path(), read), None);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What `--check` says of a file that is a ring or a store.
 
-use super::Verdict;
+use super::Summary;
 use crate::find::scan::Opened;
 use crate::find::{discover, name};
 use crate::producer::survey::{Mapper, Mappers, without_children};
@@ -15,17 +15,17 @@ use std::fs;
 use std::path::Path;
 
 /// Returns the line of a file and counts it: `ring v4, 4096 events, 12 pending, written by pid 4242 (python3) user dynamo`.
-pub fn describe(opened: &Opened, path: &Path, mappers: &Mappers, verdict: &mut Verdict) -> String {
+pub fn describe(opened: &Opened, path: &Path, mappers: &Mappers, summary: &mut Summary) -> String {
     let id = match opened {
         Opened::Ring(candidate) => candidate.facts.id,
         Opened::Store(candidate) => candidate.facts.id,
     };
-    if !verdict.seen.insert(id) {
+    if !summary.seen.insert(id) {
         return "the same file by another path".into();
     }
     let all = mappers.of(id, path).into_iter();
     let (daemons, writers): (Vec<_>, Vec<_>) =
-        all.partition(|mapper| mapper.is_pmdanixl(&verdict.daemons));
+        all.partition(|mapper| mapper.is_pmdanixl(&summary.daemons));
     let written = writers.iter().fold(String::new(), |text, writer| {
         let user = discover::user_name(writer.uid);
         let command = name::shown(OsStr::new(&writer.command));
@@ -33,15 +33,15 @@ pub fn describe(opened: &Opened, path: &Path, mappers: &Mappers, verdict: &mut V
         format!("{text}, written by pid {pid} ({command}) user {user}")
     });
     let pids = writers.iter().map(|writer| writer.process.pid);
-    verdict.writers.extend(pids);
+    summary.writers.extend(pids);
     match opened {
-        Opened::Ring(candidate) => ring(candidate, &daemons, &writers, &written, verdict),
-        Opened::Store(candidate) => store(candidate, &written, verdict),
+        Opened::Ring(candidate) => describe_ring(candidate, &daemons, &writers, &written, summary),
+        Opened::Store(candidate) => describe_store(candidate, &written, summary),
     }
 }
 
 /// `store of agent "worker", 18 bounds, local rank "0", written by pid 4242 (python3) user dynamo`
-fn store(candidate: &store::Candidate, written: &str, verdict: &mut Verdict) -> String {
+fn describe_store(candidate: &store::Candidate, written: &str, summary: &mut Summary) -> String {
     let description = &candidate.description;
     let bounds = description.ranges.count() - 1;
     let mut text = format!("store of agent {:?}, {bounds} bounds", description.agent);
@@ -55,17 +55,17 @@ fn store(candidate: &store::Candidate, written: &str, verdict: &mut Verdict) -> 
         Holder::Somebody => ", its agent runs, but /proc does not show the process",
         Holder::Unknown => ", no writer seen",
     });
-    verdict.stores += 1;
-    verdict.wanted += usize::from(held != Holder::Nobody);
+    summary.stores += 1;
+    summary.wanted += usize::from(held != Holder::Nobody);
     text
 }
 
-fn ring(
+fn describe_ring(
     candidate: &Candidate,
     daemons: &[&Mapper],
     writers: &[&Mapper],
     written: &str,
-    verdict: &mut Verdict,
+    summary: &mut Summary,
 ) -> String {
     let (layout, header) = (candidate.layout, &candidate.header);
     let (capacity, pending) = (header.capacity, header.pending());
@@ -90,7 +90,7 @@ fn ring(
         let agents = agents.filter(|mapper| mapper.is_agent() && mapper.process.is_running());
         let agents = without_children(&Vec::from_iter(agents));
         if agents.len() > 1 && !are_forked(&agents) {
-            verdict.problems += 1;
+            summary.problems += 1;
             text.push_str(
                 ": several processes must not use one ring; give each agent a name or a directory of its own, and end other programs that drain it",
             );
@@ -107,15 +107,15 @@ fn ring(
         Access::Asked => text.push_str(", only followed"),
         // What this check may not do the daemon does.
         Access::Denied(errno) if !is_locked => {
-            verdict.problems += 1;
+            summary.problems += 1;
             text.push_str(&format!(
                 ", may not be written to ({errno}) and is only followed; run as root or as the user of its agent"
             ));
         }
         Access::Write | Access::Denied(_) => {}
     }
-    verdict.rings += 1;
-    verdict.wanted += usize::from(pending > 0 || !writers.is_empty());
+    summary.rings += 1;
+    summary.wanted += usize::from(pending > 0 || !writers.is_empty());
     text
 }
 

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn release_is_that_of_the_package_of_the_library() {
+    fn release_is_read_from_the_python_package() {
         let dir = tempfile::tempdir().expect("a directory");
         let packages = dir.path().join("lib/python3.12/site-packages");
         for name in [

@@ -25,21 +25,21 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Bytes of an environment that are read: more than a process can be started with (execve(2)).
-const ENVIRON: u64 = 8 << 20;
+const MAX_ENVIRON_LEN: u64 = 8 << 20;
 /// The first release of NIXL, major and minor, that writes telemetry by `capture_telemetry` alone.
-const CAPTURES: (u32, u32) = (1, 4);
+const CAPTURE_TELEMETRY_SINCE: (u32, u32) = (1, 4);
 
 /// Processes that have a NIXL backend loaded, as far as /proc may be read.
 #[derive(Debug, Default)]
-pub struct Users {
-    found: Vec<User>,
+pub struct NixlProcesses {
+    found: Vec<NixlProcess>,
     /// False if /proc hides processes, or what they have mapped.
     is_complete: bool,
 }
 
 /// A process that has a NIXL backend loaded.
 #[derive(Debug)]
-struct User {
+struct NixlProcess {
     pid: u32,
     uid: u32,
     /// Title or program, without arguments.
@@ -48,16 +48,16 @@ struct User {
     /// The environment of the process or of its nearest ancestor that has one, which has this process id.
     environment: Option<(u32, Environ)>,
     /// True if the process is in another mount namespace than this one.
-    is_elsewhere: bool,
+    is_in_other_namespace: bool,
 }
 
-impl Users {
+impl NixlProcesses {
     /// Reads the environments of the processes that have a NIXL backend loaded. Reading one may take as long as its process likes.
     #[must_use]
     pub fn read(mappers: &Mappers, gate: &Gate) -> Self {
         let all = mappers.nixl.iter();
-        let read = all.filter_map(|(process, core)| User::read(*process, core, gate));
-        let mut found: Vec<User> = read.collect();
+        let read = all.filter_map(|(process, core)| NixlProcess::read(*process, core, gate));
+        let mut found: Vec<NixlProcess> = read.collect();
         found.sort_by_key(|user| user.pid);
         Self {
             found,
@@ -69,24 +69,26 @@ impl Users {
     ///
     /// # Errors
     /// The output cannot be written.
-    pub fn tell(
+    pub fn report(
         &self,
         writers: &HashSet<u32>,
         directories: &[Directory],
         out: &mut impl Write,
     ) -> io::Result<usize> {
         let silent = self.found.iter();
-        let silent: Vec<_> = silent.filter(|user| !writers.contains(&user.pid)).collect();
+        let silent: Vec<_> = silent
+            .filter(|process| !writers.contains(&process.pid))
+            .collect();
         if !silent.is_empty() {
             writeln!(out, "processes that use NIXL, without telemetry here:")?;
         }
-        for user in &silent {
-            let name = discover::user_name(user.uid);
-            let why = user.why(directories);
+        for process in &silent {
+            let name = discover::user_name(process.uid);
+            let reason = process.reason(directories);
             writeln!(
                 out,
-                "  pid {} ({}) user {name}: {why}",
-                user.pid, user.command
+                "  pid {} ({}) user {name}: {reason}",
+                process.pid, process.command
             )?;
         }
         if !self.is_complete {
@@ -100,7 +102,7 @@ impl Users {
     }
 }
 
-impl User {
+impl NixlProcess {
     /// `core` is the path of libnixl as the process sees it. `None`: the process has ended.
     fn read(process: Writer, core: &Path, gate: &Gate) -> Option<Self> {
         if !gate.may_read(process) {
@@ -119,7 +121,7 @@ impl User {
             }
             let shown_at = Stat::of(one.pid).ok()?.shown_at().ok()?;
             let environ = File::open(format!("{shown_at}/environ")).ok()?;
-            let environ = telemetry::read(environ.take(ENVIRON)).ok()?;
+            let environ = telemetry::read(environ.take(MAX_ENVIRON_LEN)).ok()?;
             one.is_running().then_some((one.pid, environ))
         });
         let shown_at = Stat::of(process.pid).ok()?.shown_at().ok()?;
@@ -130,7 +132,7 @@ impl User {
         let enable = match core.and_then(release::of_library) {
             _ if facts.get("engine") != Some("vllm") => Enable::Needed,
             None => Enable::NeededBefore14,
-            Some(release) if release < CAPTURES => Enable::Needed,
+            Some(release) if release < CAPTURE_TELEMETRY_SINCE => Enable::Needed,
             Some(_) => Enable::NotNeeded,
         };
         Some(Self {
@@ -139,11 +141,11 @@ impl User {
             command: command?,
             enable,
             environment,
-            is_elsewhere: its != ours,
+            is_in_other_namespace: its != ours,
         })
     }
 
-    fn why(&self, directories: &[Directory]) -> String {
+    fn reason(&self, directories: &[Directory]) -> String {
         match &self.environment {
             None => format!(
                 "its environment may not be read, or the process has written a title over it: see what it was started with{}",
@@ -162,11 +164,12 @@ impl User {
             // What a container calls a directory says nothing of the host's.
             let known = |directory: &Directory| {
                 let holds = directory.holds;
-                (if stores { holds.stores } else { holds.rings }) && is_same(&directory.path, path)
+                (if stores { holds.stores } else { holds.rings })
+                    && is_same_directory(&directory.path, path)
             };
-            self.is_elsewhere || directories.iter().any(known)
+            self.is_in_other_namespace || directories.iter().any(known)
         });
-        if self.is_elsewhere {
+        if self.is_in_other_namespace {
             faults.push("it is in a container: share a directory of telemetry_dir with it (a volume, docker run --ipc=host)".into());
         }
         if faults.is_empty() {
@@ -178,7 +181,7 @@ impl User {
 }
 
 /// True if two paths lead to one directory.
-fn is_same(one: &Path, other: &Path) -> bool {
+fn is_same_directory(one: &Path, other: &Path) -> bool {
     let place = |path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
     // A relative one is so to a directory that is not ours.
     one == other || other.is_absolute() && place(one).is_some_and(|one| place(other) == Some(one))
