@@ -25,7 +25,7 @@ pub const SIZES: u32 = 2;
 /// Serial number of the instance domain of the buckets of bandwidths.
 pub const BANDWIDTHS: u32 = 3;
 /// Serial number of the instance domain of cumulative ranges of times.
-pub const TIMES_UP_TO: u32 = 4;
+pub const CUMULATIVE_TIMES: u32 = 4;
 
 /// One metric.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,7 @@ pub enum ValueSource {
     /// A histogram of an agent: u64, one value per agent and bucket.
     Buckets(Buckets),
     /// The same of times, each with all that are below: u64, one value per agent and bucket.
-    UpTo(Buckets),
+    Cumulative(Buckets),
     /// The sum of all events of one type that this host has seen: u64, one value.
     Host(EventType),
     /// The PMDA itself: one value.
@@ -99,7 +99,7 @@ impl<T> Get<T> {
         })
     }
 
-    fn kind(&self) -> ValueType {
+    fn value_type(&self) -> ValueType {
         match self {
             Get::U32(_) => ValueType::U32,
             Get::U64(_) => ValueType::U64,
@@ -174,22 +174,22 @@ impl Metric {
             ValueSource::Buckets(Buckets::XferTime | Buckets::PostTime) => Some(LATENCIES),
             ValueSource::Buckets(Buckets::Size) => Some(SIZES),
             ValueSource::Buckets(Buckets::Bandwidth) => Some(BANDWIDTHS),
-            ValueSource::UpTo(_) => Some(TIMES_UP_TO),
+            ValueSource::Cumulative(_) => Some(CUMULATIVE_TIMES),
             ValueSource::Host(_) | ValueSource::Control(_) => None,
         }
     }
 
     /// Its type.
     #[must_use]
-    pub fn kind(&self) -> ValueType {
+    pub fn value_type(&self) -> ValueType {
         match self.source {
             ValueSource::Event(_)
             | ValueSource::Buckets(_)
-            | ValueSource::UpTo(_)
+            | ValueSource::Cumulative(_)
             | ValueSource::Host(_) => ValueType::U64,
-            ValueSource::Agent(get) => get.kind(),
+            ValueSource::Agent(get) => get.value_type(),
             ValueSource::Slowness => ValueType::F64,
-            ValueSource::Control(get) => get.kind(),
+            ValueSource::Control(get) => get.value_type(),
         }
     }
 }
@@ -216,7 +216,7 @@ pub const RELOAD: (u32, u32) = (CONTROL, 8);
 
 /// An instance domain's help.
 #[derive(Debug)]
-pub struct Indom {
+pub struct IndomHelp {
     /// Serial number.
     pub serial: u32,
     /// One line of help.
@@ -226,8 +226,8 @@ pub struct Indom {
 }
 
 /// All instance domains.
-pub const INDOMS: [Indom; 5] = [
-    Indom {
+pub const INDOMS: [IndomHelp; 5] = [
+    IndomHelp {
         serial: AGENTS,
         oneline: "NIXL agents of this host",
         help: "\
@@ -246,7 +246,7 @@ are left out. Never average percentiles of agents or times: add up the buckets.
 Those of a store are interpolated within its buckets, and it has no maximum and
 no bandwidth. No value: no transfer has completed.",
     },
-    Indom {
+    IndomHelp {
         serial: LATENCIES,
         oneline: "buckets of transfer times, for each NIXL agent",
         help: "\
@@ -256,7 +256,7 @@ bucket ends at inf. The labels lower_bound and upper_bound have these numbers.
 The bounds are those of NIXL's own exporters, 10 microseconds to 10 seconds,
 unless histogram_buckets_us in nixl.conf has others; a store has its own.",
     },
-    Indom {
+    IndomHelp {
         serial: SIZES,
         oneline: "buckets of transfer sizes, for each NIXL agent",
         help: "\
@@ -266,7 +266,7 @@ ends at inf. The labels lower_bound and upper_bound have these numbers. The
 bounds are those of vLLM's vllm:nixl_bytes_transferred: 2 KiB to 8 GiB, each
 four times the one before.",
     },
-    Indom {
+    IndomHelp {
         serial: BANDWIDTHS,
         oneline: "buckets of bandwidth, for each NIXL agent",
         help: "\
@@ -275,8 +275,8 @@ the upper bound in bytes per second, inclusive; LOW that of the bucket before;
 the last bucket ends at inf. The labels lower_bound and upper_bound have these
 numbers. The bounds go from 1 MB/s to 524 GB/s, each twice the one before.",
     },
-    Indom {
-        serial: TIMES_UP_TO,
+    IndomHelp {
+        serial: CUMULATIVE_TIMES,
         oneline: "upper bounds of transfer times, for each NIXL agent",
         help: "\
 One instance for each agent and upper bound of times, AGENT::le-HIGH. HIGH is
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn the_python_pmdas_metrics_are_all_there() {
+    fn python_pmda_metrics_are_all_present() {
         // PCP 7.2, qa/1999.out.
         let errors = "not_posted invalid_param backend not_found mismatch not_allowed repost_active unknown not_supported \
                       remote_disconnect canceled no_telemetry";
@@ -393,7 +393,7 @@ mod tests {
                     (metric.semantics, metric.units),
                     (Semantics::Counter, units)
                 );
-                assert!(metric.indom() == Some(AGENTS) && metric.kind() == ValueType::U64);
+                assert!(metric.indom() == Some(AGENTS) && metric.value_type() == ValueType::U64);
             }
         }
         for (item, name) in [(2, "transfer.tx_requests"), (3, "transfer.rx_requests")] {

@@ -72,7 +72,7 @@ fn reference() -> String {
             "\n### {of}{oneline}\n\n| metric | PMID | type | semantics | units | |\n| --- | --- | --- | --- | --- | --- |\n"
         );
         for metric in METRICS.iter().filter(|metric| metric.indom() == serial) {
-            let kind = match metric.kind() {
+            let kind = match metric.value_type() {
                 ValueType::U32 => "u32",
                 ValueType::U64 => "u64",
                 ValueType::F64 => "double",

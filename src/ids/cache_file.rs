@@ -17,7 +17,7 @@ use std::path::Path;
 /// First line of a file that holds nothing: version of the format, order of ids, highest id.
 const HEADER: &str = "2 0 2147483647\n";
 /// Stands for ids that are reserved. It is the name of no agent, since `%` is escaped in names.
-const RESERVED: &str = "%";
+const RESERVED_NAME: &str = "%";
 /// A longer file is none of ours, and to read it would take long.
 const MAX_LEN: u64 = 1 << 24;
 
@@ -49,21 +49,21 @@ pub fn read(path: &Path) -> io::Result<Vec<CacheLine>> {
         ));
     }
     // A name that is no UTF-8 is none of ours, and is kept as well as it can be.
-    Ok(lines(&String::from_utf8_lossy(&bytes)))
+    Ok(parse_lines(&String::from_utf8_lossy(&bytes)))
 }
 
 /// Opens the file: the directory belongs to PCP's user, and no link and no FIFO of its may lead root astray, or hold it up.
 fn open(path: &Path) -> io::Result<File> {
-    const NO_FILE: &str = "it is no regular file of one name; remove it";
+    const NOT_REGULAR: &str = "it is no regular file of one name; remove it";
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
     let file = file.map_err(|err| match err.raw_os_error() {
-        Some(libc::ELOOP | libc::ENXIO | libc::EISDIR) => io::Error::other(NO_FILE),
+        Some(libc::ELOOP | libc::ENXIO | libc::EISDIR) => io::Error::other(NOT_REGULAR),
         _ => err,
     })?;
     let meta = file.metadata()?;
     if !meta.is_file() || meta.nlink() != 1 {
-        return Err(io::Error::other(NO_FILE));
+        return Err(io::Error::other(NOT_REGULAR));
     }
     Ok(file)
 }
@@ -75,22 +75,26 @@ fn open(path: &Path) -> io::Result<File> {
 pub fn write(path: &Path, text: &str) -> io::Result<()> {
     let mut name = path.file_name().map(OsString::from).unwrap_or_default();
     name.push(".new");
-    let beside = path.with_file_name(name);
+    let new_path = path.with_file_name(name);
     // Left by one that was killed.
-    match fs::remove_file(&beside) {
+    match fs::remove_file(&new_path) {
         Err(err) if err.kind() != NotFound => return Err(err),
         _ => {}
     }
     // O_EXCL: neither a link nor a FIFO that is put there is opened.
     let mut new = OpenOptions::new();
-    let mut file = new.write(true).create_new(true).mode(0o644).open(&beside)?;
+    let mut file = new
+        .write(true)
+        .create_new(true)
+        .mode(0o644)
+        .open(&new_path)?;
     let replaced = file
         .write_all(text.as_bytes())
         // The name is not to come before the bytes, were the host to stop.
         .and_then(|()| file.sync_all())
-        .and_then(|()| fs::rename(&beside, path));
+        .and_then(|()| fs::rename(&new_path, path));
     if replaced.is_err() {
-        let _ = fs::remove_file(&beside);
+        let _ = fs::remove_file(&new_path);
     }
     replaced
 }
@@ -101,38 +105,38 @@ pub fn write(path: &Path, text: &str) -> io::Result<()> {
 pub fn text(lines: &[CacheLine], next: u32) -> String {
     // In the order of their ids, as the library writes them: a new id follows the last line's. The library has neither two names
     // of one id nor two ids of one name.
-    let (mut kept, mut names) = (BTreeMap::new(), HashSet::new());
-    let mut left = usize::try_from(MAX_LEN / 2).unwrap_or(usize::MAX);
+    let (mut by_id, mut names) = (BTreeMap::new(), HashSet::new());
+    let mut bytes_left = usize::try_from(MAX_LEN / 2).unwrap_or(usize::MAX);
     for CacheLine { id, seen, name } in lines {
         let line = format!("{id} {seen} {name}\n");
         // The library knows a name by all of it up to a space. A name of ours has none.
         let known_as = name.split(' ').next();
-        if line.len() <= left && !kept.contains_key(id) && names.insert(known_as) {
-            left -= line.len();
-            kept.insert(*id, line);
+        if line.len() <= bytes_left && !by_id.contains_key(id) && names.insert(known_as) {
+            bytes_left -= line.len();
+            by_id.insert(*id, line);
         }
     }
     if let Some(last) = next.checked_sub(1) {
-        let highest = kept.keys().next_back();
+        let highest = by_id.keys().next_back();
         if highest.is_none_or(|&highest| highest < last) {
-            kept.insert(last, format!("{last} 0 {RESERVED}\n"));
+            by_id.insert(last, format!("{last} 0 {RESERVED_NAME}\n"));
         }
     }
-    let lines: String = kept.into_values().collect();
+    let lines: String = by_id.into_values().collect();
     format!("{HEADER}{lines}")
 }
 
 /// What its lines say, but those that are none as the library writes them; the last one only where it is whole.
-fn lines(text: &str) -> Vec<CacheLine> {
+fn parse_lines(text: &str) -> Vec<CacheLine> {
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    whole.split('\n').skip(1).filter_map(parse).collect()
+    whole.split('\n').skip(1).filter_map(parse_line).collect()
 }
 
 /// Id, time and name of a line as the library writes it.
-fn parse(line: &str) -> Option<CacheLine> {
+fn parse_line(line: &str) -> Option<CacheLine> {
     let mut parts = line.splitn(3, ' ');
     // From 2038 on a time is more than the library's own files have. A higher id was never given: the file is damaged.
-    let (id, seen) = (number(parts.next()?)?, number(parts.next()?)?);
+    let (id, seen) = (parse_number(parts.next()?)?, parse_number(parts.next()?)?);
     let id = u32::try_from(id).ok().filter(|&id| id <= HIGHEST_ID)?;
     // Longer lines are two to the library. In brackets before the name it has a key, which no name of ours came with.
     let name = parts.next().filter(|_| line.len() < 1000)?;
@@ -146,7 +150,7 @@ fn parse(line: &str) -> Option<CacheLine> {
 }
 
 /// A number in digits alone.
-fn number(text: &str) -> Option<u64> {
+fn parse_number(text: &str) -> Option<u64> {
     let is_digits = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| is_digits)
 }
@@ -157,7 +161,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_time_from_2038_on_is_kept() {
+    fn time_after_2038_is_kept() {
         let all = vec![CacheLine {
             id: 3,
             seen: 1 << 31,
@@ -165,7 +169,7 @@ mod tests {
         }];
         let text = text(&all, 4);
         assert!(text.ends_with("\n3 2147483648 a\n"), "{text}");
-        assert_eq!(lines(&text), all);
+        assert_eq!(parse_lines(&text), all);
     }
 
     const FILE: &str = "2 0 2147483647\n0 11 a\n1 12 b\n7 13 c%20d\n";
@@ -179,18 +183,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
-        assert_eq!(text(&lines(FILE), 8), FILE);
-        assert_eq!(text(&lines(FILE), 0), FILE);
-        let ahead = text(&lines(FILE), 72);
+    fn written_lines_are_read_back() {
+        assert_eq!(text(&parse_lines(FILE), 8), FILE);
+        assert_eq!(text(&parse_lines(FILE), 0), FILE);
+        let ahead = text(&parse_lines(FILE), 72);
         assert_eq!(ahead, format!("{FILE}71 0 %\n"));
-        assert_eq!(lines(&ahead).last(), Some(&line(71, 0, "%")));
+        assert_eq!(parse_lines(&ahead).last(), Some(&line(71, 0, "%")));
         assert_eq!(text(&[], 0), HEADER);
-        assert_eq!(lines(HEADER), []);
+        assert_eq!(parse_lines(HEADER), []);
     }
 
     #[test]
-    fn a_line_that_the_library_would_stop_at_is_none() {
+    fn malformed_line_is_ignored() {
         for line in [
             "5",
             "5 5",
@@ -204,70 +208,70 @@ mod tests {
             "rubbish",
         ] {
             let text = format!("{FILE}{line}\n");
-            assert_eq!(lines(&text), lines(FILE), "{line}");
+            assert_eq!(parse_lines(&text), parse_lines(FILE), "{line}");
         }
         let long = format!("5 5 {}", "n".repeat(1000));
-        assert_eq!(lines(&format!("{HEADER}{long}\n")), []);
+        assert_eq!(parse_lines(&format!("{HEADER}{long}\n")), []);
     }
 
     #[test]
-    fn a_last_line_that_a_full_disk_cut_off_is_none() {
+    fn truncated_last_line_is_ignored() {
         for len in 0..FILE.len() {
             let whole = FILE[..len].rfind('\n').map_or("", |end| &FILE[..=end]);
-            assert_eq!(lines(&FILE[..len]), lines(whole), "{len}");
+            assert_eq!(parse_lines(&FILE[..len]), parse_lines(whole), "{len}");
         }
         assert_eq!(
-            lines("2 0 2147483647\n12 1 a"),
+            parse_lines("2 0 2147483647\n12 1 a"),
             [],
             "it may have been 123 1 ab"
         );
     }
 
     #[test]
-    fn an_id_and_a_name_that_are_there_twice_are_once_then() {
+    fn duplicate_ids_and_names_are_written_once() {
         for other in [
             line(7, 1, "other"),
             line(8, 1, "c%20d"),
             line(8, 1, "c%20d more"),
             line(7, 13, "c%20d"),
         ] {
-            let mut all = lines(FILE);
+            let mut all = parse_lines(FILE);
             all.push(other);
             assert_eq!(text(&all, 0), FILE);
         }
     }
 
     #[test]
-    fn it_is_never_longer_than_what_is_read() {
+    fn text_never_exceeds_the_read_limit() {
         let name = |number: u32| format!("{number:0>900}");
         let all = (0..20_000).map(|number| line(number, 1, &name(number)));
         let text = text(&all.collect::<Vec<_>>(), 20_002);
         assert!(text.len() as u64 <= MAX_LEN && text.len() as u64 > MAX_LEN / 4);
-        let kept = lines(&text);
+        let kept = parse_lines(&text);
         assert!(kept.contains(&line(0, 1, &name(0))), "the first");
         assert!(!kept.contains(&line(19_999, 1, &name(19_999))), "the last");
         assert_eq!(kept.last(), Some(&line(20_001, 0, "%")));
     }
 
     #[test]
-    fn it_is_replaced_as_a_whole_or_stays_as_it_was() {
+    fn file_is_replaced_atomically() {
         let dir = tempfile::tempdir().expect("a directory");
-        let (path, beside) = (dir.path().join("39.0"), dir.path().join("39.0.new"));
-        fs::write(&beside, "left by one that was killed").expect("written");
+        let (path, new_path) = (dir.path().join("39.0"), dir.path().join("39.0.new"));
+        fs::write(&new_path, "left by one that was killed").expect("written");
         write(&path, FILE).expect("written");
-        assert_eq!(read(&path).expect("read"), lines(FILE));
-        assert!(!beside.exists());
+        assert_eq!(read(&path).expect("read"), parse_lines(FILE));
+        assert!(!new_path.exists());
         let before = fs::metadata(&path).expect("there").ino();
         write(&path, HEADER).expect("written");
         assert_ne!(fs::metadata(&path).expect("there").ino(), before);
         // What stands beside it cannot be removed.
-        fs::create_dir(&beside).expect("made");
+        fs::create_dir(&new_path).expect("made");
         assert!(write(&path, FILE).is_err());
         assert_eq!(fs::read_to_string(&path).expect("there"), HEADER);
     }
 
     #[test]
-    fn what_is_no_regular_file_of_one_name_is_not_read() {
+    fn special_or_linked_file_is_rejected() {
         let dir = tempfile::tempdir().expect("a directory");
         let at = |name: &str| dir.path().join(name);
         fs::write(at("file"), FILE).expect("written");
@@ -276,18 +280,18 @@ mod tests {
         fs::create_dir(at("directory")).expect("made");
         nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::S_IRWXU).expect("made");
         for name in ["link", "symlink", "directory", "fifo"] {
-            let said = read(&at(name)).expect_err("no file").to_string();
-            assert!(said.ends_with("remove it"), "{name}: {said}");
+            let error = read(&at(name)).expect_err("no file").to_string();
+            assert!(error.ends_with("remove it"), "{name}: {error}");
         }
         assert_eq!(fs::read_to_string(at("file")).expect("there"), FILE);
         let long = File::create(at("long")).expect("made");
         long.set_len(MAX_LEN + 1).expect("a hole");
-        let said = read(&at("long")).expect_err("too long").to_string();
-        assert!(said.ends_with("remove it"), "{said}");
+        let error = read(&at("long")).expect_err("too long").to_string();
+        assert!(error.ends_with("remove it"), "{error}");
     }
 
     #[test]
-    fn a_file_that_is_no_text_is_read_as_well_as_it_can_be() {
+    fn invalid_utf8_is_replaced() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("39.0");
         fs::write(&path, b"2 0 2147483647\n0 11 a\n\xff\n1 2 b\xff\n").expect("written");

@@ -28,9 +28,9 @@ pub struct Control {
     /// What there is to be done, and was done.
     pub effort: Effort,
     /// Whether totals outlive the PMDA.
-    pub persistent: bool,
+    pub is_persistent: bool,
     /// How often a configuration was taken.
-    pub loads: u32,
+    pub config_loads: u32,
     /// Why the configuration was not taken the last time; empty if it was.
     pub config_error: String,
     /// When the configuration was last read, in time since the epoch; `None`: it had a mistake.
@@ -117,7 +117,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn processor_time_grows_with_work_and_not_faster_than_time() {
+    fn cpu_time_grows_with_work() {
         let (before, start) = (cpu_time().expect("a process"), Instant::now());
         while cpu_time().expect("a process") < before + 20_000 {
             std::hint::spin_loop();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_in_bytes_and_holds_what_was_touched() {
+    fn memory_includes_touched_pages() {
         const SIZE: usize = 64 << 20;
         let touched = std::hint::black_box(vec![1u8; SIZE]);
         let held = memory().expect("/proc");
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_statm_gives_no_value() {
+    fn invalid_statm_has_no_value() {
         assert_eq!(resident_pages("2044 631 563 9 0 136 0\n"), Some(631));
         for text in ["", "2044", "2044 -1", "2044 x 3", "1 99999999999999999999"] {
             assert_eq!(resident_pages(text), None, "{text:?}");

@@ -61,19 +61,19 @@ pub fn slowness<'a>(agents: impl Iterator<Item = (u32, &'a Agent)>) -> Vec<(u32,
 }
 
 fn compare(agents: impl Iterator<Item = (u32, PeerGroup, f64)>) -> Vec<(u32, f64)> {
-    let mut numbers = HashMap::new();
+    let mut indexes = HashMap::new();
     let mut groups: Vec<Medians> = Vec::new();
     let mut all = Vec::new();
     for (id, group, median) in agents {
-        let number = *numbers.entry(group).or_insert(groups.len());
-        if number == groups.len() {
+        let index = *indexes.entry(group).or_insert(groups.len());
+        if index == groups.len() {
             groups.push(Medians::default());
         }
-        groups[number].add(median);
-        all.push((id, number, median));
+        groups[index].add(median);
+        all.push((id, index, median));
     }
     all.into_iter()
-        .filter_map(|(id, number, median)| Some((id, groups[number].slowness(median)?)))
+        .filter_map(|(id, index, median)| Some((id, groups[index].slowness(median)?)))
         .collect()
 }
 
@@ -111,16 +111,17 @@ mod tests {
     }
 
     /// Rounded, since medians are right to a few percent.
-    fn told(agents: &[Agent]) -> Vec<(u32, f64)> {
-        let told = slowness((0..).zip(agents));
+    fn rounded_slowness(agents: &[Agent]) -> Vec<(u32, f64)> {
+        let found = slowness((0..).zip(agents));
         let round = |value: f64| (value * 2.0).round() / 2.0;
-        told.into_iter()
+        found
+            .into_iter()
             .map(|(id, value)| (id, round(value)))
             .collect()
     }
 
     #[test]
-    fn engines_of_different_speed_are_not_compared_and_a_slow_rank_is_beside_a_slow_engine() {
+    fn rank_is_compared_with_its_own_engine_only() {
         let rank = |engine, time| agent(Some(of(engine)), "/run/nixl", Some(time));
         let mut agents = vec![
             rank("vllm", 900),
@@ -129,9 +130,12 @@ mod tests {
             rank("sglang", 9000),
             rank("vllm", 900),
         ];
-        assert_eq!(told(&agents), [0, 1, 2, 3, 4].map(|id| (id, 1.0)));
+        assert_eq!(
+            rounded_slowness(&agents),
+            [0, 1, 2, 3, 4].map(|id| (id, 1.0))
+        );
         agents[2] = rank("vllm", 3600);
-        let slow = told(&agents);
+        let slow = rounded_slowness(&agents);
         assert_eq!(slow[2], (2, 4.0), "{slow:?}");
         assert_eq!((slow[1], slow[3]), ((1, 1.0), (3, 1.0)));
     }
@@ -151,34 +155,34 @@ mod tests {
             server("prefill", 8100, 900),
             server("decode", 8200, 9000),
         ];
-        assert_eq!(told(&agents), [0, 1, 2, 3].map(|id| (id, 1.0)));
+        assert_eq!(rounded_slowness(&agents), [0, 1, 2, 3].map(|id| (id, 1.0)));
     }
 
     #[test]
     fn servers_of_one_rank_that_differ_by_port_are_peers() {
         let agents = [server("decode", 8200, 900), server("decode", 8201, 3600)];
-        assert_eq!(told(&agents), [(0, 0.5), (1, 4.0)]);
+        assert_eq!(rounded_slowness(&agents), [(0, 0.5), (1, 4.0)]);
     }
 
     #[test]
-    fn who_has_no_peers_or_no_transfers_is_not_compared() {
+    fn agent_without_peers_or_transfers_has_no_slowness() {
         let rank = |time| agent(Some(of("vllm")), "/run/nixl", time);
-        assert_eq!(told(&[rank(Some(900))]), []);
-        assert_eq!(told(&[rank(Some(900)), rank(None)]), []);
+        assert_eq!(rounded_slowness(&[rank(Some(900))]), []);
+        assert_eq!(rounded_slowness(&[rank(Some(900)), rank(None)]), []);
         let other = agent(Some(of("trtllm")), "/run/nixl", Some(5));
-        assert_eq!(told(&[rank(Some(900)), rank(None), other]), []);
+        assert_eq!(rounded_slowness(&[rank(Some(900)), rank(None), other]), []);
     }
 
     #[test]
-    fn times_of_zero_are_no_measure() {
+    fn zero_times_are_not_a_reference() {
         let rank = |time| agent(Some(of("vllm")), "/run/nixl", Some(time));
-        assert_eq!(told(&[rank(0), rank(0)]), []);
+        assert_eq!(rounded_slowness(&[rank(0), rank(0)]), []);
         // Nothing is compared with the quick one, but that one with the others.
-        assert_eq!(told(&[rank(0), rank(900)]), [(0, 0.0)]);
+        assert_eq!(rounded_slowness(&[rank(0), rank(900)]), [(0, 0.0)]);
     }
 
     #[test]
-    fn a_group_is_of_one_engine_one_place_and_one_user() {
+    fn peer_group_has_one_engine_container_and_user() {
         let group = |facts: Facts, directory| PeerGroup::of(&agent(Some(facts), directory, None));
         let vllm = || of("vllm");
         // Ranks of a job may have a directory each.
@@ -204,12 +208,12 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_known_is_compared_within_its_directory() {
-        let stranger = |directory| agent(None, directory, Some(900));
-        let agents = [stranger("/a"), stranger("/b"), stranger("/a")];
-        assert_eq!(told(&agents), [(0, 1.0), (2, 1.0)]);
+    fn unknown_agent_is_compared_within_its_directory() {
+        let unknown = |directory| agent(None, directory, Some(900));
+        let agents = [unknown("/a"), unknown("/b"), unknown("/a")];
+        assert_eq!(rounded_slowness(&agents), [(0, 1.0), (2, 1.0)]);
         let known = agent(Some(Facts::default()), "/a", Some(900));
-        let agents = [stranger("/a"), stranger("/b"), known];
-        assert_eq!(told(&agents), [(0, 1.0), (2, 1.0)]);
+        let agents = [unknown("/a"), unknown("/b"), known];
+        assert_eq!(rounded_slowness(&agents), [(0, 1.0), (2, 1.0)]);
     }
 }

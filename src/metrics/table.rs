@@ -26,7 +26,7 @@ pub static METRICS: LazyLock<Vec<Metric>> = LazyLock::new(|| {
     .concat()
 });
 
-const fn event(
+const fn event_metric(
     cluster: u32,
     item: u32,
     name: &'static str,
@@ -47,18 +47,18 @@ const fn event(
     }
 }
 
-const fn error(
+const fn error_metric(
     item: u32,
     name: &'static str,
     status: EventType,
     oneline: &'static str,
     help: &'static str,
 ) -> Metric {
-    event(3, item, name, status, Units::Count, oneline, help)
+    event_metric(3, item, name, status, Units::Count, oneline, help)
 }
 
 /// Of an agent: cluster and item, semantics and units.
-const fn of_agent(
+const fn agent_metric(
     (cluster, item): (u32, u32),
     name: &'static str,
     value: Get<Agent>,
@@ -107,13 +107,13 @@ const fn cumulative(
     help: &'static str,
 ) -> Metric {
     Metric {
-        source: ValueSource::UpTo(buckets),
+        source: ValueSource::Cumulative(buckets),
         ..histogram(pmid, name, buckets, oneline, help)
     }
 }
 
 /// Of the PMDA or of all agents together: cluster and item, semantics and units.
-const fn of_pmda(
+const fn control_metric(
     (cluster, item): (u32, u32),
     name: &'static str,
     value: Get<Control>,

@@ -5,7 +5,7 @@
 
 use super::ffi::Instances;
 use crate::agents::agent::Agent;
-use crate::metrics::{BANDWIDTHS, LATENCIES, SIZES, TIMES_UP_TO};
+use crate::metrics::{BANDWIDTHS, CUMULATIVE_TIMES, LATENCIES, SIZES};
 use crate::state::record::HIGHEST_ID;
 use crate::totals::account::{BANDWIDTH, SIZE};
 use crate::totals::histogram::MAX_BUCKETS;
@@ -14,27 +14,28 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 
 /// How many ids a base has.
-const NUMBERS: u32 = 64;
-const _: () = assert!(i32::MAX as u32 / NUMBERS >= HIGHEST_ID && MAX_BUCKETS < NUMBERS as usize);
+const IDS_PER_BASE: u32 = 64;
+const _: () =
+    assert!(i32::MAX as u32 / IDS_PER_BASE >= HIGHEST_ID && MAX_BUCKETS < IDS_PER_BASE as usize);
 
 /// The range that has this instance id, of an agent's.
 #[must_use]
-pub fn bucket(ranges: &Ranges, inst: u32) -> Option<usize> {
-    let number = usize::try_from(inst % NUMBERS).ok();
+pub fn bucket_index(ranges: &Ranges, inst: u32) -> Option<usize> {
+    let number = usize::try_from(inst % IDS_PER_BASE).ok();
     number.filter(|&number| number < ranges.count())
 }
 
 /// The instance id of a range. `None`: PCP's ids, of 31 bits, do not go so far.
 #[must_use]
-pub fn instance(base: u32, bucket: usize) -> Option<u32> {
+pub fn instance_id(base: u32, bucket: usize) -> Option<u32> {
     let number = u32::try_from(bucket).ok()?;
-    let id = base.checked_mul(NUMBERS)?.checked_add(number)?;
+    let id = base.checked_mul(IDS_PER_BASE)?.checked_add(number)?;
     i32::try_from(id).is_ok().then_some(id)
 }
 
 /// The instance domain of one kind of histogram.
 #[derive(Debug)]
-struct Domain {
+struct BucketIndom {
     serial: u32,
     /// The ranges of all agents; `None`: each agent has its own.
     ranges: Option<Ranges>,
@@ -44,29 +45,33 @@ struct Domain {
     agents: HashMap<u32, u32>,
 }
 
-impl Domain {
+impl BucketIndom {
     /// The base and the ranges of an agent with this instance id, whose own ones for times are `times`.
-    fn of<'a>(&'a self, id: u32, times: Option<(u32, &'a Ranges)>) -> Option<(u32, &'a Ranges)> {
+    fn base_and_ranges<'a>(
+        &'a self,
+        id: u32,
+        times: Option<(u32, &'a Ranges)>,
+    ) -> Option<(u32, &'a Ranges)> {
         self.ranges
             .as_ref()
             .map_or(times, |ranges| Some((id, ranges)))
     }
 
     fn add(&mut self, id: u32, name: &str, times: Option<(u32, &Ranges)>) {
-        let Some((base, ranges)) = self.of(id, times) else {
+        let Some((base, ranges)) = self.base_and_ranges(id, times) else {
             return;
         };
         if self.agents.contains_key(&base) {
             return;
         }
         let suffix = |bucket| match self.serial {
-            TIMES_UP_TO => ranges.up_to(bucket),
+            CUMULATIVE_TIMES => ranges.up_to(bucket),
             _ => ranges.suffix(bucket),
         };
         let all: Option<Vec<(i32, CString)>> = (0..ranges.count())
             .map(|bucket| {
                 let name = format!("{name}::{}", suffix(bucket));
-                let id = instance(base, bucket)?;
+                let id = instance_id(base, bucket)?;
                 Some((i32::try_from(id).ok()?, CString::new(name).ok()?))
             })
             .collect();
@@ -82,11 +87,11 @@ impl Domain {
 
     /// In one pass, however many leave at a time. It is asked once of each agent, whose ranges stand together: there are tens of
     /// thousands of them.
-    fn remove(&mut self, gone: &HashSet<u32>) {
-        self.agents.retain(|_, id| !gone.contains(id));
+    fn remove(&mut self, removed: &HashSet<u32>) {
+        self.agents.retain(|_, id| !removed.contains(id));
         let mut last = None;
         self.instances.retain(|id| {
-            let base = id.unsigned_abs() / NUMBERS;
+            let base = id.unsigned_abs() / IDS_PER_BASE;
             match last {
                 Some((known, stays)) if known == base => stays,
                 _ => {
@@ -101,18 +106,18 @@ impl Domain {
 
 /// The instance domains of histograms.
 #[derive(Debug)]
-pub struct BucketIndoms([Domain; 4]);
+pub struct BucketIndoms([BucketIndom; 4]);
 
 impl BucketIndoms {
     /// No instances yet. `instances` gives an empty instance domain by its serial number.
     pub fn new(mut instances: impl FnMut(u32) -> Instances) -> Self {
-        let domains = [
+        let indoms = [
             (LATENCIES, None),
-            (TIMES_UP_TO, None),
+            (CUMULATIVE_TIMES, None),
             (SIZES, Some(SIZE)),
             (BANDWIDTHS, Some(BANDWIDTH)),
         ];
-        Self(domains.map(|(serial, bounds)| Domain {
+        Self(indoms.map(|(serial, bounds)| BucketIndom {
             serial,
             ranges: bounds.map(|bounds| Ranges::of(&bounds)),
             instances: instances(serial),
@@ -120,45 +125,50 @@ impl BucketIndoms {
         }))
     }
 
-    fn domain(&self, serial: u32) -> Option<&Domain> {
-        self.0.iter().find(|domain| domain.serial == serial)
+    fn indom(&self, serial: u32) -> Option<&BucketIndom> {
+        self.0.iter().find(|indom| indom.serial == serial)
     }
 
     /// The base and the ranges of an agent in the domain of this serial number; `id` is its instance id. `None`: it has no
     /// instances there yet.
     #[must_use]
-    pub fn of<'a>(&'a self, serial: u32, id: u32, agent: &'a Agent) -> Option<(u32, &'a Ranges)> {
-        self.domain(serial)?.of(id, times(agent))
+    pub fn base_and_ranges<'a>(
+        &'a self,
+        serial: u32,
+        id: u32,
+        agent: &'a Agent,
+    ) -> Option<(u32, &'a Ranges)> {
+        self.indom(serial)?.base_and_ranges(id, time_ranges(agent))
     }
 
     /// The instance id of the agent that has an instance in the domain of this serial number.
     #[must_use]
-    pub fn agent(&self, serial: u32, inst: u32) -> Option<u32> {
-        let agents = &self.domain(serial)?.agents;
-        agents.get(&(inst / NUMBERS)).copied()
+    pub fn agent_id(&self, serial: u32, inst: u32) -> Option<u32> {
+        let agents = &self.indom(serial)?.agents;
+        agents.get(&(inst / IDS_PER_BASE)).copied()
     }
 
     /// Adds the ranges of an agent that is an instance now, where it has none.
     pub fn add(&mut self, id: u32, agent: &Agent) {
-        self.insert(id, &agent.name.instance, times(agent));
+        self.insert(id, &agent.name.instance, time_ranges(agent));
     }
 
     fn insert(&mut self, id: u32, name: &str, times: Option<(u32, &Ranges)>) {
-        for domain in &mut self.0 {
-            domain.add(id, name, times);
+        for indom in &mut self.0 {
+            indom.add(id, name, times);
         }
     }
 
     /// Removes the ranges of agents with these instance ids.
-    pub fn remove(&mut self, gone: &HashSet<u32>) {
-        if !gone.is_empty() {
-            self.0.iter_mut().for_each(|domain| domain.remove(gone));
+    pub fn remove(&mut self, removed: &HashSet<u32>) {
+        if !removed.is_empty() {
+            self.0.iter_mut().for_each(|indom| indom.remove(removed));
         }
     }
 }
 
 /// The base and the ranges of an agent's times.
-fn times(agent: &Agent) -> Option<(u32, &Ranges)> {
+fn time_ranges(agent: &Agent) -> Option<(u32, &Ranges)> {
     let account = &agent.entry.account;
     Some((account.bucket_base?, account.ranges()))
 }
@@ -170,15 +180,15 @@ mod tests {
 
     fn names(indoms: &BucketIndoms) -> Vec<Vec<(i32, String)>> {
         let all = indoms.0.iter();
-        all.map(|domain| domain.instances.list()).collect()
+        all.map(|indom| indom.instances.list()).collect()
     }
 
-    fn nixls() -> Ranges {
+    fn nixl_bounds() -> Ranges {
         Ranges::of(&Bounds::latency())
     }
 
     fn indoms() -> BucketIndoms {
-        BucketIndoms::new(|_| Instances::alone())
+        BucketIndoms::new(|_| Instances::unregistered())
     }
 
     fn add(indoms: &mut BucketIndoms, id: u32, name: &str, ranges: &Ranges) {
@@ -186,36 +196,39 @@ mod tests {
     }
 
     #[test]
-    fn an_id_tells_the_base_and_the_range() {
-        assert_eq!(instance(7, 18), Some(7 * 64 + 18));
-        assert_eq!(instance((1 << 25) - 1, 18), Some((u32::MAX >> 1) - 63 + 18));
-        assert_eq!(instance(1 << 25, 18), None);
-        assert_eq!(bucket(&nixls(), 7 * 64 + 18), Some(18));
-        assert_eq!(bucket(&nixls(), 7 * 64 + 19), None);
+    fn instance_id_encodes_base_and_bucket() {
+        assert_eq!(instance_id(7, 18), Some(7 * 64 + 18));
+        assert_eq!(
+            instance_id((1 << 25) - 1, 18),
+            Some((u32::MAX >> 1) - 63 + 18)
+        );
+        assert_eq!(instance_id(1 << 25, 18), None);
+        assert_eq!(bucket_index(&nixl_bounds(), 7 * 64 + 18), Some(18));
+        assert_eq!(bucket_index(&nixl_bounds(), 7 * 64 + 19), None);
         let mut indoms = indoms();
-        indoms.insert(3, "a", Some((9, &nixls())));
-        for serial in [LATENCIES, TIMES_UP_TO] {
-            assert_eq!(indoms.agent(serial, 9 * 64 + 18), Some(3));
-            assert_eq!(indoms.agent(serial, 3 * 64), None);
+        indoms.insert(3, "a", Some((9, &nixl_bounds())));
+        for serial in [LATENCIES, CUMULATIVE_TIMES] {
+            assert_eq!(indoms.agent_id(serial, 9 * 64 + 18), Some(3));
+            assert_eq!(indoms.agent_id(serial, 3 * 64), None);
         }
-        assert_eq!(indoms.agent(SIZES, 3 * 64), Some(3));
-        assert_eq!(indoms.agent(SIZES, 9 * 64), None);
+        assert_eq!(indoms.agent_id(SIZES, 3 * 64), Some(3));
+        assert_eq!(indoms.agent_id(SIZES, 9 * 64), None);
     }
 
     #[test]
-    fn agents_come_and_go_and_the_others_stay_as_they_were() {
+    fn removed_agent_leaves_other_instances_unchanged() {
         let mut indoms = indoms();
         for (id, name) in [(3, "a"), (1, "b"), (9, "c")] {
-            add(&mut indoms, id, name, &nixls());
-            add(&mut indoms, id, name, &nixls());
+            add(&mut indoms, id, name, &nixl_bounds());
+            add(&mut indoms, id, name, &nixl_bounds());
         }
         indoms.remove(&[3].into());
         indoms.remove(&[3].into());
         add(&mut indoms, 4, "d", &Ranges::default());
         indoms.remove(&[4].into());
         let mut alone = self::indoms();
-        add(&mut alone, 1, "b", &nixls());
-        add(&mut alone, 9, "c", &nixls());
+        add(&mut alone, 1, "b", &nixl_bounds());
+        add(&mut alone, 9, "c", &nixl_bounds());
         assert_eq!(names(&indoms), names(&alone));
         let [latencies, up_to, sizes, bandwidths] = &names(&indoms)[..] else {
             panic!("four")
@@ -232,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn each_agent_has_ranges_of_its_own_and_may_get_others() {
+    fn agent_with_new_bounds_gets_new_instances() {
         let mut indoms = indoms();
         let ranges = |bounds: &[f64]| Ranges::new(bounds).expect("good");
         add(&mut indoms, 0, "a", &ranges(&[5.0]));
@@ -256,7 +269,7 @@ mod tests {
         assert_eq!(names(&indoms)[2][13], (0, "a::0-2048".into()));
         indoms.remove(&[1].into());
         assert_eq!(
-            [0, 1, 2].map(|domain| names(&indoms)[domain].len()),
+            [0, 1, 2].map(|indom| names(&indoms)[indom].len()),
             [3, 3, 13]
         );
     }

@@ -7,8 +7,8 @@
 use super::answer::Answer;
 use super::current::with_server;
 use super::ffi::{Pmda, Status};
-use super::profile::{AskedOf, Profile};
-use super::server::{Server, Store, StoreRefusal};
+use super::profile::{IndomProfile, Profile};
+use super::server::{PmStoreError, PmStoreRequest, Server};
 use super::sys;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint};
@@ -28,7 +28,7 @@ pub fn init(pmda: &mut Pmda) -> Result<(), Status> {
         table.version.seven.store = Some(store);
         table.version.seven.attribute = Some(attribute);
         // SAFETY: the interface lives for ever; plain functions of the right types, which live for ever.
-        unsafe { sys::pmdaSetResultCallBack(interface, Some(keep_result)) };
+        unsafe { sys::pmdaSetResultCallBack(interface, Some(result_sent)) };
         // SAFETY: as above.
         unsafe { sys::pmdaSetLabelCallBack(interface, Some(label_instance)) };
         // SAFETY: as above.
@@ -37,15 +37,15 @@ pub fn init(pmda: &mut Pmda) -> Result<(), Status> {
 }
 
 /// Runs the body of a callback.
-fn guard(body: impl FnOnce() -> c_int) -> c_int {
+fn catch_panic(body: impl FnOnce() -> c_int) -> c_int {
     // The panic hook has logged it.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(sys::PM_ERR_BOTCH)
 }
 
 /// Drains the rings, so that the answer that follows is fresh. Where that fails, it is answered from what is there: the
 /// cache and the totals are whole, and pmlogger ends itself over an error for a known instance domain.
-fn fresh(refresh: fn(&mut Server)) {
-    guard(|| with_server(refresh).map_or(0, |()| 0));
+fn refresh(refresh: fn(&mut Server)) {
+    catch_panic(|| with_server(refresh).map_or(0, |()| 0));
 }
 
 thread_local! {
@@ -60,7 +60,7 @@ unsafe extern "C" fn fetch(
     result: *mut *mut sys::nixl_pmda_result,
     ext: *mut sys::pmdaExt,
 ) -> c_int {
-    fresh(Server::refresh);
+    refresh(Server::refresh);
     let metrics = match usize::try_from(count) {
         // SAFETY: the library passes `count` metrics, which stay there during the call.
         Ok(count @ 1..) => unsafe { std::slice::from_raw_parts(pmids, count) },
@@ -69,8 +69,8 @@ unsafe extern "C" fn fetch(
     // SAFETY: the library passes its own state.
     let profile = unsafe { (*ext).e_prof };
     // SAFETY: the library keeps the last profile that pmcd sent, until the next one has taken its place.
-    let profile = unsafe { asked(profile) };
-    guard(|| {
+    let profile = unsafe { read_profile(profile) };
+    catch_panic(|| {
         let answer = ANSWER.with_borrow_mut(|answer| {
             with_server(|server| server.answer(metrics, &profile, answer))?;
             Some(answer.finish())
@@ -85,40 +85,40 @@ unsafe extern "C" fn fetch(
 }
 
 /// Called when a result was sent. Its memory is for the next one.
-unsafe extern "C" fn keep_result(_result: *mut sys::nixl_pmda_result) {
-    guard(|| {
-        ANSWER.with_borrow_mut(Answer::tidy);
+unsafe extern "C" fn result_sent(_result: *mut sys::nixl_pmda_result) {
+    catch_panic(|| {
+        ANSWER.with_borrow_mut(Answer::shrink);
         0
     });
 }
 
 /// Which instances a client asks for. The caller's profile is null or stays there during the call.
-unsafe fn asked(profile: *const sys::pmProfile) -> Profile {
-    let mut asked = Profile::default();
+unsafe fn read_profile(profile: *const sys::pmProfile) -> Profile {
+    let mut requested = Profile::default();
     if profile.is_null() {
-        return asked;
+        return requested;
     }
     // SAFETY: the caller's is valid.
     let profile = unsafe { &*profile };
-    asked.others = profile.state == sys::PM_PROFILE_INCLUDE;
+    requested.has_others = profile.state == sys::PM_PROFILE_INCLUDE;
     for at in 0..usize::try_from(profile.profile_len).unwrap_or(0) {
         // SAFETY: the profile has `profile_len` domains.
-        let domain = unsafe { profile.profile.add(at) };
+        let indom = unsafe { profile.profile.add(at) };
         // SAFETY: as above.
-        let domain = unsafe { &*domain };
-        let mut listed = Vec::new();
-        if let Ok(count @ 1..) = usize::try_from(domain.instances_len) {
+        let indom = unsafe { &*indom };
+        let mut exceptions = Vec::new();
+        if let Ok(count @ 1..) = usize::try_from(indom.instances_len) {
             // SAFETY: the domain has so many instances.
-            listed.extend(unsafe { std::slice::from_raw_parts(domain.instances, count) });
+            exceptions.extend(unsafe { std::slice::from_raw_parts(indom.instances, count) });
         }
-        listed.sort_unstable();
-        asked.domains.push(AskedOf {
-            indom: domain.indom,
-            others: domain.state == sys::PM_PROFILE_INCLUDE,
-            listed,
+        exceptions.sort_unstable();
+        requested.indoms.push(IndomProfile {
+            indom: indom.indom,
+            has_others: indom.state == sys::PM_PROFILE_INCLUDE,
+            exceptions,
         });
     }
-    asked
+    requested
 }
 
 unsafe extern "C" fn instance(
@@ -129,7 +129,7 @@ unsafe extern "C" fn instance(
     ext: *mut sys::pmdaExt,
 ) -> c_int {
     // Also while another pmdanixl drains, when there are none: pmlogger ends itself over an error here.
-    fresh(Server::refresh_instances);
+    refresh(Server::refresh_instances);
     // SAFETY: the arguments are the library's own, handed on.
     unsafe { sys::pmdaInstance(indom, inst, name, result, ext) }
 }
@@ -140,7 +140,7 @@ unsafe extern "C" fn label(
     labels: *mut *mut sys::pmLabelSet,
     ext: *mut sys::pmdaExt,
 ) -> c_int {
-    fresh(Server::refresh_instances);
+    refresh(Server::refresh_instances);
     // SAFETY: the arguments are the library's own, handed on; it calls label_instance, while nothing is borrowed here.
     unsafe { sys::pmdaLabel(ident, kind, labels, ext) }
 }
@@ -151,7 +151,7 @@ unsafe extern "C" fn label_instance(
     inst: c_uint,
     labels: *mut *mut sys::pmLabelSet,
 ) -> c_int {
-    guard(|| {
+    catch_panic(|| {
         let Some(json) = with_server(|server| server.labels(indom, inst)).flatten() else {
             return 0;
         };
@@ -168,7 +168,7 @@ unsafe extern "C" fn store(result: *mut sys::nixl_pmda_result, ext: *mut sys::pm
     let count = unsafe { (*result).numpmid };
     // SAFETY: as above; the value sets stand at the end of the struct.
     let sets = unsafe { &raw const (*result).vset }.cast::<*mut sys::pmValueSet>();
-    let mut stores = Vec::new();
+    let mut requests = Vec::new();
     for at in 0..usize::try_from(count).unwrap_or(0) {
         // SAFETY: there are `count` of them.
         let set = unsafe { sets.add(at) };
@@ -180,20 +180,20 @@ unsafe extern "C" fn store(result: *mut sys::nixl_pmda_result, ext: *mut sys::pm
         let values = unsafe { (*set).numval };
         let value = if values == 1 {
             // SAFETY: as above, and there is one value.
-            unsafe { number(set) }
+            unsafe { u32_value(set) }
         } else {
-            Err(StoreRefusal::NOT_ONE)
+            Err(PmStoreError::NOT_ONE)
         };
-        stores.push(Store { pmid, value });
+        requests.push(PmStoreRequest { pmid, value });
     }
     // The sender of this request. pmdaGetContext(3) tells who sent the last one that the library's own functions answered.
     // SAFETY: the library passes its own state.
     let context = unsafe { (*ext).e_context };
-    guard(|| {
-        let stored = with_server(|server| server.store(context, &stores));
+    catch_panic(|| {
+        let stored = with_server(|server| server.pmstore(context, &requests));
         match stored {
             Some(Ok(())) => 0,
-            Some(Err(refusal)) => refusal.0,
+            Some(Err(error)) => error.0,
             None => sys::PM_ERR_AGAIN,
         }
     })
@@ -202,10 +202,10 @@ unsafe extern "C" fn store(result: *mut sys::nixl_pmda_result, ext: *mut sys::pm
 /// The number that a set has as its first value, which must be there. What stands elsewhere is of another type: libpcp puts
 /// all numbers of 32 bits in place, takes none from elsewhere (pmExtractValue(3)), and does not say in which order their bytes
 /// would be there.
-unsafe fn number(set: *const sys::pmValueSet) -> Result<u32, StoreRefusal> {
+unsafe fn u32_value(set: *const sys::pmValueSet) -> Result<u32, PmStoreError> {
     // SAFETY: the caller's set is valid.
     if unsafe { (*set).valfmt } != sys::PM_VAL_INSITU {
-        return Err(StoreRefusal::TYPE);
+        return Err(PmStoreError::TYPE);
     }
     // SAFETY: the caller's set has a value.
     let value = unsafe { (*set).vlist[0].value };
@@ -227,7 +227,7 @@ unsafe extern "C" fn attribute(
     }
     // SAFETY: the library passes a string that ends in NUL, valid during the call.
     let value = unsafe { CStr::from_ptr(value) };
-    guard(|| {
+    catch_panic(|| {
         let uid = value.to_str().ok().and_then(|uid| uid.parse().ok());
         with_server(|server| server.set_user(context, uid));
         0
@@ -235,5 +235,5 @@ unsafe extern "C" fn attribute(
 }
 
 unsafe extern "C" fn end_context(context: c_int) {
-    guard(|| with_server(|server| server.set_user(context, None)).map_or(0, |()| 0));
+    catch_panic(|| with_server(|server| server.set_user(context, None)).map_or(0, |()| 0));
 }

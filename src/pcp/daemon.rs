@@ -21,7 +21,7 @@ const MAX_FAILURES: u32 = 100;
 ///
 /// # Errors
 /// The system lacks what the loop is made of.
-pub fn serve(mut pmda: Pmda, server: Server, mut signals: SignalFd) -> Result<(), ServeError> {
+pub fn serve(mut pmda: Pmda, server: Server, mut signals: SignalFd) -> Result<(), EventLoopError> {
     let pmcd = pmda.descriptor()?;
     let timer = TimerFd::new(
         ClockId::CLOCK_MONOTONIC,
@@ -49,12 +49,12 @@ pub fn serve(mut pmda: Pmda, server: Server, mut signals: SignalFd) -> Result<()
             }
         };
         failures = 0;
-        if ready.end {
+        if ready.has_end_signal {
             tracing::info!("asked to end");
             break;
         }
         // A client waits for it.
-        if ready.pmcd {
+        if ready.has_request {
             match pmda.serve_one() {
                 Ok(()) => {}
                 Err(Status::END) => {
@@ -70,8 +70,8 @@ pub fn serve(mut pmda: Pmda, server: Server, mut signals: SignalFd) -> Result<()
         // A panic is logged by its hook; as within a request, it costs this tick and not what was counted.
         if has_work {
             // A tick that comes meanwhile brings nothing new.
-            let _ = catch_unwind(|| with_server(Server::go_on));
-        } else if ready.timer {
+            let _ = catch_unwind(|| with_server(Server::continue_tick));
+        } else if ready.has_tick {
             let _ = catch_unwind(|| with_server(Server::tick));
         }
     }
@@ -82,10 +82,10 @@ pub fn serve(mut pmda: Pmda, server: Server, mut signals: SignalFd) -> Result<()
 
 /// What there is to be done.
 struct Ready {
-    pmcd: bool,
-    timer: bool,
+    has_request: bool,
+    has_tick: bool,
     /// A signal to end at came in.
-    end: bool,
+    has_end_signal: bool,
 }
 
 /// Waits for pmcd, the timer or a signal; if there is work, it only looks.
@@ -102,32 +102,36 @@ fn wait(
         false => PollTimeout::NONE,
     };
     poll(&mut fds, timeout)?;
-    let [pmcd, is_timer, is_signal] = fds.map(|fd| fd.any().unwrap_or(true));
-    let timer = is_timer
+    let [has_request, is_timer_ready, is_signal_ready] = fds.map(|fd| fd.any().unwrap_or(true));
+    let has_tick = is_timer_ready
         && match timer.wait() {
             // It was set again meanwhile.
             Err(Errno::EAGAIN) => true,
             waited => waited.map(|()| true)?,
         };
     // Last, since a signal that was read comes only once.
-    let end = is_signal && ends(signals)?;
-    Ok(Ready { pmcd, timer, end })
+    let has_end_signal = is_signal_ready && read_end_signal(signals)?;
+    Ok(Ready {
+        has_request,
+        has_tick,
+        has_end_signal,
+    })
 }
 
 /// Whether one of the signals that came in is one to end at. SIGHUP (pmcd's to its agents) and SIGIO (a lease was asked for)
 /// are none.
-fn ends(signals: &mut SignalFd) -> Result<bool, Errno> {
-    let mut ends = false;
+fn read_end_signal(signals: &mut SignalFd) -> Result<bool, Errno> {
+    let mut has_end_signal = false;
     while let Some(info) = signals.read_signal()? {
         let number = i32::try_from(info.ssi_signo).unwrap_or_default();
-        ends |= [Signal::SIGTERM as i32, Signal::SIGINT as i32].contains(&number);
+        has_end_signal |= [Signal::SIGTERM as i32, Signal::SIGINT as i32].contains(&number);
     }
-    Ok(ends)
+    Ok(has_end_signal)
 }
 
 /// Why the loop could not go on.
 #[derive(Debug, thiserror::Error)]
-pub enum ServeError {
+pub enum EventLoopError {
     /// A system call.
     #[error("the loop cannot run: {0}")]
     System(#[from] Errno),

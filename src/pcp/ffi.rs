@@ -37,13 +37,13 @@ impl fmt::Display for Status {
 impl std::error::Error for Status {}
 
 /// The status of a call, an error if it is negative.
-fn checked(sts: c_int) -> Result<c_int, Status> {
+fn check_status(sts: c_int) -> Result<c_int, Status> {
     if sts < 0 { Err(Status(sts)) } else { Ok(sts) }
 }
 
 /// What the library keeps pointers to: it is never freed, and so found by whoever looks for what was lost.
 #[used]
-static KEPT: [AtomicPtr<c_void>; 3] = [const { AtomicPtr::new(ptr::null_mut()) }; 3];
+static LEAKED: [AtomicPtr<c_void>; 3] = [const { AtomicPtr::new(ptr::null_mut()) }; 3];
 
 /// The library's state of this agent. There is one, and it never moves: `pmdaExt` points back to it.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Pmda {
         // SAFETY: all zeros is a value of this plain C struct: numbers, and pointers that may be null.
         let interface: sys::pmdaInterface = unsafe { std::mem::zeroed() };
         let interface = Box::into_raw(Box::new(interface));
-        KEPT[0].store(interface.cast(), Relaxed);
+        LEAKED[0].store(interface.cast(), Relaxed);
         let name = CString::from(name).into_raw();
         let domain = c_int::try_from(domain).unwrap_or_default();
         let version = sys::PMDA_INTERFACE_7;
@@ -83,7 +83,7 @@ impl Pmda {
             it_set: ptr::null_mut(),
         });
         let indoms = Box::into_raw(indoms.collect::<Box<[_]>>());
-        KEPT[2].store(indoms.cast(), Relaxed);
+        LEAKED[2].store(indoms.cast(), Relaxed);
         Self { interface, indoms }
     }
 
@@ -110,7 +110,7 @@ impl Pmda {
         let mut argv: Vec<*mut c_char> = args.into_iter().map(CString::into_raw).collect();
         argv.push(ptr::null_mut());
         let argv = argv.leak().as_mut_ptr();
-        KEPT[1].store(argv.cast(), Relaxed);
+        LEAKED[1].store(argv.cast(), Relaxed);
         let options = c"D:d:h:i:l:pu:U:6:".as_ptr();
         let mut errors = 0;
         loop {
@@ -212,7 +212,7 @@ impl Pmda {
     /// There is no connection.
     pub fn descriptor(&self) -> Result<BorrowedFd<'static>, Status> {
         // SAFETY: the interface lives for ever.
-        let fd = checked(unsafe { sys::__pmdaInFd(self.interface) })?;
+        let fd = check_status(unsafe { sys::__pmdaInFd(self.interface) })?;
         // SAFETY: the library keeps it open until the process ends.
         Ok(unsafe { BorrowedFd::borrow_raw(fd) })
     }
@@ -223,12 +223,12 @@ impl Pmda {
     /// pmcd has closed the connection, or it broke.
     pub fn serve_one(&mut self) -> Result<(), Status> {
         // SAFETY: the interface lives for ever; the callbacks that this runs do not refer to it.
-        checked(unsafe { sys::__pmdaMainPDU(self.interface) }).map(drop)
+        check_status(unsafe { sys::__pmdaMainPDU(self.interface) }).map(drop)
     }
 
     fn status(&self) -> Result<(), Status> {
         // SAFETY: the interface lives for ever and is only changed by the library's calls, none of which runs now.
-        checked(unsafe { (*self.interface).status }).map(drop)
+        check_status(unsafe { (*self.interface).status }).map(drop)
     }
 }
 
@@ -241,7 +241,7 @@ fn metric_table() -> Vec<sys::pmdaMetric> {
     for metric in METRICS.iter() {
         let m_desc = sys::pmDesc {
             pmid: super::pmid(0, metric.cluster, metric.item),
-            type_: match metric.kind() {
+            type_: match metric.value_type() {
                 ValueType::U32 => sys::PM_TYPE_U32,
                 ValueType::U64 => sys::PM_TYPE_U64,
                 ValueType::F64 => sys::PM_TYPE_DOUBLE,
@@ -324,7 +324,7 @@ impl Instances {
         self.set.insert(at, instance);
         // Moving it moves no text.
         self.names.insert(at, name);
-        self.publish();
+        self.update_table();
     }
 
     /// Keeps those of which `keep` says so by their ids, in their order.
@@ -336,12 +336,12 @@ impl Instances {
             .collect();
         let mut each = kept.iter();
         self.set.retain(|_| each.next() == Some(&true));
-        self.publish();
+        self.update_table();
         let mut each = kept.iter();
         self.names.retain(|_| each.next() == Some(&true));
     }
 
-    fn publish(&mut self) {
+    fn update_table(&mut self) {
         // SAFETY: the entry lives for ever (`new`), and the library does not run now: there is one thread, and this is called
         // between its calls or from a callback, outside of its walks.
         let indom = unsafe { &mut *self.indom };
@@ -353,22 +353,22 @@ impl Instances {
 #[cfg(test)]
 impl Instances {
     /// Of no library.
-    pub fn alone() -> Self {
+    pub fn unregistered() -> Self {
         /// Where what is never freed can be found.
-        static ALONE: std::sync::Mutex<Vec<usize>> = std::sync::Mutex::new(Vec::new());
+        static LEAKED_INDOMS: std::sync::Mutex<Vec<usize>> = std::sync::Mutex::new(Vec::new());
         let indom = Box::into_raw(Box::new(sys::pmdaIndom {
             it_indom: 0,
             it_numinst: 0,
             it_set: ptr::null_mut(),
         }));
-        let mut alone = ALONE.lock().expect("no panic");
-        alone.push(indom.expose_provenance());
+        let mut leaked = LEAKED_INDOMS.lock().expect("no panic");
+        leaked.push(indom.expose_provenance());
         Self::new(indom)
     }
 
     /// Ids and names as the library sees them.
     pub fn list(&self) -> Vec<(c_int, String)> {
-        // SAFETY: as in `publish`.
+        // SAFETY: as in `update_table`.
         let indom = unsafe { &*self.indom };
         let count = usize::try_from(indom.it_numinst).expect("a count");
         (0..count)

@@ -9,18 +9,18 @@ use std::ffi::CString;
 #[derive(Debug)]
 pub struct AgentInstances {
     /// As libpcp_pmda sees them.
-    shown: Instances,
+    instances: Instances,
     /// The same ones, in the same order.
-    agents: Vec<(u32, AgentKey)>,
+    keys: Vec<(u32, AgentKey)>,
 }
 
 impl AgentInstances {
     /// None yet.
     #[must_use]
-    pub fn new(shown: Instances) -> Self {
+    pub fn new(instances: Instances) -> Self {
         Self {
-            shown,
-            agents: Vec::new(),
+            instances,
+            keys: Vec::new(),
         }
     }
 
@@ -32,31 +32,32 @@ impl AgentInstances {
         let Err(at) = self.find(id) else {
             return false;
         };
-        self.agents.insert(at, (id, key));
-        self.shown.insert(at, inst, name);
+        self.keys.insert(at, (id, key));
+        self.instances.insert(at, inst, name);
         true
     }
 
     /// These are none any more.
     pub fn remove(&mut self, ids: &HashSet<u32>) {
         if !ids.is_empty() {
-            self.agents.retain(|(id, _)| !ids.contains(id));
-            self.shown.retain(|id| !ids.contains(&id.unsigned_abs()));
+            self.keys.retain(|(id, _)| !ids.contains(id));
+            self.instances
+                .retain(|id| !ids.contains(&id.unsigned_abs()));
         }
     }
 
     /// Who has this id, of those that are instances.
     #[must_use]
     pub fn get(&self, id: u32) -> Option<AgentKey> {
-        self.find(id).ok().map(|at| self.agents[at].1)
+        self.find(id).ok().map(|at| self.keys[at].1)
     }
 
     /// Ids and agents, in the order of the ids.
     pub fn iter(&self) -> impl Iterator<Item = (u32, AgentKey)> {
-        self.agents.iter().copied()
+        self.keys.iter().copied()
     }
 
     fn find(&self, id: u32) -> Result<usize, usize> {
-        self.agents.binary_search_by_key(&id, |&(id, _)| id)
+        self.keys.binary_search_by_key(&id, |&(id, _)| id)
     }
 }

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_built_as_libpcp_builds_them() {
+    fn pmid_and_indom_match_libpcp() {
         assert_eq!((indom(39, 0), serial(0x9c0_0003)), (0x9c0_0000, 3));
         assert_eq!(pmid(39, 3, 11), 0x9c0_0c0b);
         assert_eq!(cluster_and_item(0x9c0_0c0b), (3, 11));

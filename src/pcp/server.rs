@@ -3,7 +3,7 @@
 
 use super::buckets::BucketIndoms;
 use super::instances::AgentInstances;
-use super::work::{Allowance, END, FETCH, REVEAL, TimeBudget, Work};
+use super::work::{Allowance, FETCH, NEW_AGENT_WAIT, SHUTDOWN, TimeBudget, Work};
 use crate::agents::Agents;
 use crate::base::clock::Now;
 use crate::config::{Config, Loaded};
@@ -18,12 +18,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 mod answer;
 mod domain;
+mod pmstore;
 mod reload;
 mod state_file;
-mod store;
 mod ticks;
+pub use pmstore::{PmStoreError, PmStoreRequest};
 use state_file::Phase;
-pub use store::{Store, StoreRefusal};
 
 /// Reads the configuration anew.
 pub type ReadConfig = Box<dyn Fn() -> Result<Loaded, ConfigError>>;
@@ -58,7 +58,7 @@ pub struct Server {
     /// When it was last checked whether the state file is where it was.
     state_checked: Instant,
     /// The configuration by which the user was changed and rights were given up. `None`: none was good yet.
-    locked_in: Option<Config>,
+    entered_config: Option<Config>,
     work: Work,
 }
 
@@ -91,11 +91,11 @@ impl Server {
         enter_account: EnterAccount,
         indoms: Indoms,
     ) -> Result<Self, NotAllowed> {
-        let nowhere = Config {
+        let no_directories = Config {
             telemetry_dir: Vec::new(),
             ..Config::default()
         };
-        let config = loaded.as_ref().unwrap_or(&nowhere);
+        let config = loaded.as_ref().unwrap_or(&no_directories);
         if loaded.is_ok() {
             enter_account(config)?;
         }
@@ -109,7 +109,7 @@ impl Server {
             now: Now::read(),
             control: Control {
                 drain_interval: config.drain_interval,
-                loads: u32::from(loaded.is_ok()),
+                config_loads: u32::from(loaded.is_ok()),
                 config_read: loaded.is_ok().then(since_epoch),
                 config_error: loaded
                     .as_ref()
@@ -121,7 +121,7 @@ impl Server {
             users: HashMap::new(),
             read_config,
             enter_account,
-            locked_in: loaded.is_ok().then(|| config.clone()),
+            entered_config: loaded.is_ok().then(|| config.clone()),
             state_checked: Instant::now(),
             work: Work::Nothing,
         })
@@ -135,12 +135,12 @@ impl Server {
 
     /// Finds new rings and counts all events that wait.
     pub fn refresh(&mut self) {
-        let until = Instant::now() + REVEAL;
+        let until = Instant::now() + NEW_AGENT_WAIT;
         self.collect(FETCH);
         if !self.is_waiting() {
             let left = until.saturating_duration_since(Instant::now());
             self.agents.reveal(left);
-            self.follow();
+            self.update_indoms();
             self.now = Now::read();
         }
     }
@@ -155,11 +155,11 @@ impl Server {
 
     fn collect(&mut self, budget: TimeBudget) {
         let is_first = self.is_waiting();
-        if !self.begin() {
+        if !self.start_serving() {
             return;
         }
-        let first = is_first.then(Allowance::first);
-        while !self.scan(budget.scan) && first.is_some_and(|first| first.lasts()) {}
+        let first = is_first.then(Allowance::first_drain);
+        while !self.scan(budget.scan) && first.is_some_and(|first| first.has_time()) {}
         let mut in_time = self.drain_all(budget, first.unwrap_or_else(Allowance::answer));
         if self.agents.is_to_look_again() {
             // An agent that was started anew with a ring of another size: what it has written since is in this answer.
@@ -174,7 +174,7 @@ impl Server {
     fn drain_all(&mut self, budget: TimeBudget, allowance: Allowance) -> bool {
         loop {
             let in_time = self.drain(budget.drain, Agents::drain);
-            if in_time || !allowance.lasts() {
+            if in_time || !allowance.has_time() {
                 return in_time;
             }
         }
@@ -198,8 +198,8 @@ impl Server {
         let start = Instant::now();
         let all = drain(&mut self.agents, start, budget);
         self.control.drain_time += start.elapsed();
-        self.control.persistent = self.agents.is_persistent();
-        self.follow();
+        self.control.is_persistent = self.agents.is_persistent();
+        self.update_indoms();
         all
     }
 
@@ -213,8 +213,8 @@ impl Server {
         if self.is_waiting() {
             return;
         }
-        self.drain(END.drain, Agents::drain);
-        self.collect(END);
+        self.drain(SHUTDOWN.drain, Agents::drain);
+        self.collect(SHUTDOWN);
         self.save(true);
     }
 

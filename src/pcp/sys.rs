@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     #[allow(unused_comparisons)] // where `char` has no sign
-    fn the_c_compiler_sees_the_same_layouts() {
+    fn bindgen_layouts_match_the_c_compiler() {
         let assertions = assertions! {
             pmdaInterface { domain, comm, status, version, version.seven.ext, version.seven.fetch, version.seven.label }
             pmdaMetric { m_user, m_desc }
@@ -90,7 +90,7 @@ mod tests {
         let output = compiled(concat!(env!("PCP_ARCH"), "-linux-gnu-gcc"))
             .or_else(|_| compiled("cc"))
             .expect("a C compiler is there, by which Rust links");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{stderr}");
     }
 }

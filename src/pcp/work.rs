@@ -18,7 +18,7 @@ pub const FETCH: TimeBudget = TimeBudget {
     drain: Duration::from_millis(1),
 };
 /// How long an answer waits for what /proc shows of agents that are new.
-pub const REVEAL: Duration = Duration::from_micros(1500);
+pub const NEW_AGENT_WAIT: Duration = Duration::from_micros(1500);
 /// A piece of a tick; between two of them pmcd is answered.
 pub const PIECE: Duration = Duration::from_millis(1);
 /// All pieces of a tick, so that something is left of the processor for others.
@@ -27,21 +27,21 @@ pub const TICK: TimeBudget = TimeBudget {
     drain: Duration::from_millis(20),
 };
 /// At the end, for which pmcd allows about 150 ms.
-pub const END: TimeBudget = TICK;
+pub const SHUTDOWN: TimeBudget = TICK;
 
 /// What an answer may take beyond its budget, as the first does, when all that is there is new. It is counted in time that this
 /// thread has worked: on a machine that stands still for a while an answer has what it has on any other.
 #[derive(Clone, Copy, Debug)]
 pub struct Allowance {
     /// When it is used up, in time worked.
-    work: Duration,
+    cpu_end: Duration,
     /// When it ends in any case.
-    end: Instant,
+    wall_end: Instant,
 }
 
 impl Allowance {
     /// That of the first look. pmcd waits for an answer for five seconds.
-    pub fn first() -> Self {
+    pub fn first_drain() -> Self {
         Self::of(Duration::from_millis(400), Duration::from_secs(4))
     }
 
@@ -50,21 +50,21 @@ impl Allowance {
         Self::of(FETCH.drain, Duration::from_millis(20))
     }
 
-    fn of(work: Duration, clock: Duration) -> Self {
+    fn of(cpu: Duration, wall: Duration) -> Self {
         Self {
-            work: worked() + work,
-            end: Instant::now() + clock,
+            cpu_end: thread_cpu_time() + cpu,
+            wall_end: Instant::now() + wall,
         }
     }
 
     /// Whether something is left of it.
-    pub fn lasts(&self) -> bool {
-        worked() < self.work && Instant::now() < self.end
+    pub fn has_time(&self) -> bool {
+        thread_cpu_time() < self.cpu_end && Instant::now() < self.wall_end
     }
 }
 
 /// The processor time that this thread has used.
-fn worked() -> Duration {
+fn thread_cpu_time() -> Duration {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
     time.map_or(Duration::MAX / 2, Duration::from)
 }
@@ -82,7 +82,7 @@ pub enum Work {
     /// Events are counted.
     Drain {
         /// Since when: what is left when the budget is used up is for the next tick.
-        began: Instant,
+        start: Instant,
     },
     /// It is found out who writes, and what agents have left is removed.
     Tidy,

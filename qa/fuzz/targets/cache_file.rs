@@ -37,8 +37,8 @@ pub fn run(input: &[u8]) {
     let read = || {
         let next = known.iter().map(|line| line.id + 1).max().unwrap_or(0);
         let mut ids = Ids::default();
-        ids.begin(&[], next);
-        ids.learn(cache_file::read(&path).expect("there"), &known, now);
+        ids.load(&[], next);
+        ids.merge(cache_file::read(&path).expect("there"), &known, now);
         ids
     };
     let mut ids = read();
@@ -78,8 +78,8 @@ pub fn run(input: &[u8]) {
     keep(&ids);
     assert_eq!(std::fs::read(&path).expect("there"), bytes);
     // What comes next was never given, also by whoever reads this file.
-    let new = ids.give("new agent", taken);
+    let new = ids.assign("new agent", taken);
     let highest = found.last().map_or(0, |(id, _)| id + 1);
     assert!(new >= Some(highest), "{new:?} {text:?}");
-    assert_eq!(read().give("new agent", taken), new, "{text:?}");
+    assert_eq!(read().assign("new agent", taken), new, "{text:?}");
 }

@@ -283,7 +283,7 @@ impl Core {
         agents.restore(journal, found.records);
         // Without a file.
         let mut ids = Ids::default();
-        ids.begin(&[], agents.next_id());
+        ids.load(&[], agents.next_id());
         agents.set_next_id(ids.next());
         self.running = Some(Running {
             agents,
@@ -335,10 +335,10 @@ impl Running {
         let name = agent.name.instance.clone();
         let (had, base) = (agent.id, agent.entry.account.bucket_base);
         let taken = || self.agents.taken_ids();
-        let id = had.or_else(|| self.ids.give(&name, taken));
+        let id = had.or_else(|| self.ids.assign(&name, taken));
         let id = id.expect("an id is left");
         let first = had.is_none().then_some(id);
-        let base = base.or(first).or_else(|| self.ids.draw(taken));
+        let base = base.or(first).or_else(|| self.ids.allocate(taken));
         self.agents.set_next_id(self.ids.next());
         self.agents.set_id(key, id, base);
         Some(id)

@@ -80,7 +80,7 @@ impl Core {
         let of_agents = metrics().filter(|metric| metric.indom().is_some());
         let values = of_agents.filter_map(|metric| {
             let value = match metric.source {
-                ValueSource::Buckets(_) | ValueSource::UpTo(_) => self.counted(metric, name),
+                ValueSource::Buckets(_) | ValueSource::Cumulative(_) => self.counted(metric, name),
                 _ => self.of_agent(metric, agent).map(text),
             };
             Some((metric.name, self.normalised(&value?)))
@@ -97,7 +97,7 @@ impl Core {
         if buckets.is_empty() {
             return None;
         }
-        let is_sum = matches!(metric.source, ValueSource::UpTo(_));
+        let is_sum = matches!(metric.source, ValueSource::Cumulative(_));
         let mut below = 0;
         let counted = buckets.into_iter().filter(|&(_, count)| {
             let is_shown = count > below;

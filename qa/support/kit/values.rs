@@ -81,7 +81,7 @@ impl Core {
                     .map(|(_, slowness)| metrics::Value::F64(slowness))
             }
             ValueSource::Buckets(_)
-            | ValueSource::UpTo(_)
+            | ValueSource::Cumulative(_)
             | ValueSource::Host(_)
             | ValueSource::Control(_) => {
                 panic!("{} has no value of an agent", metric.name)
@@ -166,7 +166,7 @@ impl Core {
             agents: agents.counts(),
             effort: agents.effort(),
             files_refused: agents.scanner().refusals(),
-            persistent: agents.is_persistent(),
+            is_persistent: agents.is_persistent(),
             ..Control::default()
         }
     }
@@ -182,7 +182,7 @@ impl Core {
         let mut below = 0;
         let buckets = (0..ranges.count()).filter_map(|bucket| match metric.source {
             ValueSource::Buckets(of) => Some((ranges.suffix(bucket), agent.bucket(of, bucket)?)),
-            ValueSource::UpTo(of) => {
+            ValueSource::Cumulative(of) => {
                 below += agent.bucket(of, bucket)?;
                 Some((ranges.up_to(bucket), below))
             }

@@ -1,6 +1,6 @@
 //! Clusters 16 to 19: who an agent is and whether it lives, what of its telemetry is lost, and what it did last.
 
-use super::of_agent;
+use super::agent_metric;
 use crate::agents::agent::Agent;
 use crate::event::EventType;
 use crate::metrics::{Get, Metric, Semantics, Units};
@@ -27,11 +27,11 @@ const fn last(
     oneline: &'static str,
     help: &'static str,
 ) -> Metric {
-    of_agent((18, item), name, Get::U64(value), units, oneline, help)
+    agent_metric((18, item), name, Get::U64(value), units, oneline, help)
 }
 
 pub(super) const ROWS: &[Metric] = &[
-    of_agent(
+    agent_metric(
         (16, 0),
         "agent.state",
         Get::U32(|agent, _| Some(agent.entry.life as u32)),
@@ -45,7 +45,7 @@ pub(super) const ROWS: &[Metric] = &[
            without work looks like one whose transfers hang.
 3 exited   no process has the file open, or only a reader; leaves after retain.",
     ),
-    of_agent(
+    agent_metric(
         (16, 1),
         "agent.status",
         Get::Text(|agent, _| Some(agent.entry.life.text().into())),
@@ -53,7 +53,7 @@ pub(super) const ROWS: &[Metric] = &[
         "nixl.agent.state in words",
         "nixl.agent.state as a word: unknown, live, idle or exited.",
     ),
-    of_agent(
+    agent_metric(
         (16, 2),
         "agent.mode",
         Get::Text(|agent, _| Some(agent.mode()?.into())),
@@ -67,7 +67,7 @@ ring that is not drained stops, and one that is drained can go round unseen.
 read: values of a prometheus_mp store, of which nothing can be missed.
 No value: the agent has no file now.",
     ),
-    of_agent(
+    agent_metric(
         (16, 3),
         "agent.source",
         Get::Text(|agent, _| agent.source_kind().map(str::to_owned)),
@@ -78,7 +78,7 @@ ring: events that NIXL writes where NIXL_TELEMETRY_DIR is set. store: running
 totals that NIXL's exporter prometheus_mp keeps in NIXL_TELEMETRY_MULTIPROC_DIR.
 No value: the agent has neither now.",
     ),
-    of_agent(
+    agent_metric(
         (16, 4),
         "agent.pid",
         Get::U32(|agent, _| agent.pid()),
@@ -89,7 +89,7 @@ Id of the process that writes, in the PMDA's PID namespace. Where /proc does not
 show the process, the id that a live agent's store names, in the namespace of
 that process. No value: the agent has exited, or its process is not known.",
     ),
-    of_agent(
+    agent_metric(
         (16, 5),
         "agent.user",
         Get::Text(|agent, _| agent.user()),
@@ -99,7 +99,7 @@ that process. No value: the agent has exited, or its process is not known.",
 Name of the file's owner, which is the user that the agent runs as; a number
 where this host has no name for it. No value: the agent has no file now.",
     ),
-    of_agent(
+    agent_metric(
         (16, 6),
         "agent.wire_version",
         Get::U32(|agent, _| agent.wire_version()),
@@ -111,7 +111,7 @@ from 1.4 on. Different versions on a host show a rollout that is not complete.
 Of a store: the version of its schema, 1 from NIXL 1.5 on. No value: the agent
 has no file now.",
     ),
-    of_agent(
+    agent_metric(
         (16, 7),
         "agent.starts",
         Get::U64(|agent, _| Some(agent.entry.starts)),
@@ -121,7 +121,7 @@ has no file now.",
 Number of starts of the agent: its file appeared, or its ring was initialised
 again. A restart is missed if the ring was empty at its beginning before.",
     ),
-    of_agent(
+    agent_metric(
         (16, 8),
         "agent.first_seen",
         Get::U64(|agent, _| Some(agent.entry.first_seen)),
@@ -131,7 +131,7 @@ again. A restart is missed if the ring was empty at its beginning before.",
 Time when the PMDA first saw an agent of this name in this directory, in seconds
 since 1970. It stays when the agent restarts.",
     ),
-    of_agent(
+    agent_metric(
         (16, 9),
         "agent.idle_time",
         Get::U64(|agent, now| Some(agent.idle_time(now))),
@@ -141,7 +141,7 @@ since 1970. It stays when the agent restarts.",
 Milliseconds since the last event of any type was read, or since the agent was
 last found started, where that is later.",
     ),
-    of_agent(
+    agent_metric(
         (16, 10),
         "agent.path",
         Get::Text(|agent, _| Some(shown(&agent.path()?))),
@@ -152,7 +152,7 @@ Path of the ring or store, also after the ring was removed. Bytes that are not
 UTF-8 are shown as U+FFFD, control characters as \\n or \\u{1b}. No value: its
 store is gone.",
     ),
-    of_agent(
+    agent_metric(
         (16, 11),
         "agent.command",
         Get::Text(|agent, _| agent.labelled_facts().get("command").map(str::to_owned)),
@@ -165,7 +165,7 @@ the script, or -m and the module. Without arguments, which can hold secrets; at
 most 96 bytes; control characters as \\n or \\u{1b}. No value: /proc does not
 show the process.",
     ),
-    of_agent(
+    agent_metric(
         (17, 0),
         "ring.capacity",
         Get::U64(|agent, _| agent.capacity()),
@@ -175,7 +175,7 @@ show the process.",
 Slots of the ring (NIXL_TELEMETRY_BUFFER_SIZE, 4096 by default). It holds one
 event less. No value: the agent has no ring now.",
     ),
-    of_agent(
+    agent_metric(
         (17, 1),
         "ring.pending",
         Get::U64(|agent, _| agent.pending()),
@@ -185,7 +185,7 @@ event less. No value: the agent has no ring now.",
 Events that waited in the ring when it was last read, before they were taken
 out. In observe mode: events that wait there now.",
     ),
-    of_agent(
+    agent_metric(
         (17, 2),
         "ring.highwater",
         Get::U64(|agent, _| agent.of_ring(agent.entry.highwater)),
@@ -195,7 +195,7 @@ out. In observe mode: events that wait there now.",
 Most events that ever waited in the agent's ring when it was read. Near
 nixl.ring.capacity, the loss of events is near.",
     ),
-    of_agent(
+    agent_metric(
         (17, 3),
         "ring.full",
         Get::U64(|agent, _| agent.of_ring(agent.entry.full)),
@@ -208,7 +208,7 @@ sign of loss. Raise NIXL_TELEMETRY_BUFFER_SIZE (a power of two, 4096 by default)
 or lower NIXL_TELEMETRY_RUN_INTERVAL (100 ms by default) in the agent's process.
 In observe mode, find out why the ring is not drained.",
     ),
-    of_agent(
+    agent_metric(
         (17, 4),
         "ring.dropped",
         Get::U64(|agent, _| agent.dropped()),
@@ -220,7 +220,7 @@ lost. Raise NIXL_TELEMETRY_BUFFER_SIZE or lower NIXL_TELEMETRY_RUN_INTERVAL.
 NIXL mostly loses the report itself when the ring is full: see nixl.ring.full. A
 store tells it too. No value: NIXL before 1.4, which does not report it.",
     ),
-    of_agent(
+    agent_metric(
         (17, 5),
         "ring.events",
         Get::U64(|agent, _| agent.of_ring(agent.entry.account.events)),
@@ -230,7 +230,7 @@ store tells it too. No value: NIXL before 1.4, which does not report it.",
 Events of all types that were read from the agent's ring and counted. The
 metrics of nixl.ring have no value for an agent of stores.",
     ),
-    of_agent(
+    agent_metric(
         (17, 6),
         "ring.unknown",
         Get::U64(|agent, _| agent.of_ring(agent.entry.account.totals.unknown())),
@@ -242,7 +242,7 @@ Events of the ring that cannot be counted: of a type that the PMDA does not know
 size mean that two processes write to one file: two agents of one name and of
 different versions of NIXL, or a process that is no agent.",
     ),
-    of_agent(
+    agent_metric(
         (17, 7),
         "ring.resets",
         Get::U64(|agent, _| agent.of_ring(agent.entry.resets)),
@@ -255,7 +255,7 @@ lost then, at most those of one drain_interval; the agent's counters go on. If
 it grows without restarts, two processes of one name share the directory and
 spoil the ring: give each a directory of its own.",
     ),
-    of_agent(
+    agent_metric(
         (17, 8),
         "ring.foreign_reads",
         Get::U64(|agent, _| agent.of_ring(agent.entry.foreign_reads)),
@@ -326,7 +326,7 @@ agent_xfer_time of NIXL's own exporters. No value: there was none.",
 Microseconds from the start of the last transfer until NIXL's backend accepted
 it: agent_xfer_post_time of NIXL's own exporters. No value: there was none.",
     ),
-    of_agent(
+    agent_metric(
         (19, 0),
         "memory.current",
         Get::U64(|agent, _| Some(agent.entry.account.registered)),
@@ -337,7 +337,7 @@ Bytes registered less bytes deregistered since the agent's last start. A value
 that grows without end shows a leak. After lost events it is wrong until the
 next start.",
     ),
-    of_agent(
+    agent_metric(
         (19, 1),
         "errors.total",
         Get::U64(|agent, _| Some(agent.entry.account.errors())),
@@ -345,7 +345,7 @@ next start.",
         "errors of all kinds",
         "Sum of the twelve kinds of errors below nixl.errors.",
     ),
-    of_agent(
+    agent_metric(
         (19, 2),
         "errors.last",
         Get::Text(|agent, _| Some(agent.entry.account.last_error?.0.status()?.into())),
@@ -356,7 +356,7 @@ NIXL's name for the status of the last error, such as NIXL_ERR_BACKEND. A store
 does not tell the order of errors: there it is the most frequent of the errors
 that came last. No value: there was none since the PMDA first saw the agent.",
     ),
-    of_agent(
+    agent_metric(
         (19, 3),
         "errors.last_time",
         Get::U64(|agent, _| Some(agent.entry.account.last_error?.1)),

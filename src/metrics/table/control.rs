@@ -3,13 +3,13 @@
 //! Items of 0.1.0 that are retired: 2 drains, 3 drain_time, 4 scan_time, 10 events, 13 rings, 14 agents.known, 15 surveys,
 //! 16 survey_time, 22 log.left_out, 24 cut.scans, 25 files.known, 26 container_looks. The debug log has these figures.
 
-use super::of_pmda;
+use super::control_metric;
 use crate::log;
 use crate::metrics::control::{self as own, milliseconds};
 use crate::metrics::{CONTROL, Get, Metric, Semantics, Units};
 
 pub(super) const ROWS: &[Metric] = &[
-    of_pmda(
+    control_metric(
         (CONTROL, 0),
         "control.version",
         Get::Text(|_, _| Some(env!("CARGO_PKG_VERSION").into())),
@@ -17,7 +17,7 @@ pub(super) const ROWS: &[Metric] = &[
         "version of pmdanixl",
         "Version of the PMDA, as pmdanixl --version prints it.",
     ),
-    of_pmda(
+    control_metric(
         (CONTROL, 1),
         "control.drain_interval",
         Get::U32(|control, _| Some(milliseconds(control.drain_interval))),
@@ -29,7 +29,7 @@ drained once more. Set by drain_interval in nixl.conf. As root on the local
 socket, a value from 1 to 1000 can be stored: it holds until the configuration
 is read again (nixl.control.reload).",
     ),
-    of_pmda(
+    control_metric(
         (CONTROL, 5),
         "control.files.refused",
         Get::U64(|control, _| Some(control.files_refused)),
@@ -41,10 +41,10 @@ and reason once, and again after a change of owners in nixl.conf. A shared
 directory such as /var/tmp has many that are not telemetry; pmdanixl --check
 lists them with their reasons.",
     ),
-    of_pmda(
+    control_metric(
         (CONTROL, 6),
         "control.state.persistent",
-        Get::U32(|control, _| Some(control.persistent.into())),
+        Get::U32(|control, _| Some(control.is_persistent.into())),
         (Semantics::Discrete, Units::None),
         "whether the counters outlive the PMDA",
         "\
@@ -52,7 +52,7 @@ lists them with their reasons.",
 state file cannot be opened or cannot grow, and totals begin at zero after a
 restart. The log says why.",
     ),
-    of_pmda(
+    control_metric(
         (CONTROL, 7),
         "control.debug",
         Get::U32(|_, _| Some(log::is_debug().into())),
@@ -64,10 +64,10 @@ its reason, and once a minute the cost of drains and scans. 0: they are not.
 Begins with what -D appl0 says. As root on the local socket, 1 or 0 can be
 stored.",
     ),
-    of_pmda(
+    control_metric(
         (CONTROL, 8),
         "control.reload",
-        Get::U32(|control, _| Some(control.loads)),
+        Get::U32(|control, _| Some(control.config_loads)),
         (Semantics::Discrete, Units::None),
         "store to it to read the configuration again",
         "\
@@ -76,7 +76,7 @@ socket, storing any value reads nixl.conf again. A file with an error changes
 nothing: the store fails, and nixl.control.config_error and the log say why. A
 changed user takes effect at the next start.",
     ),
-    of_pmda(
+    control_metric(
         (CONTROL, 9),
         "control.config_error",
         Get::Text(|control, _| Some(control.config_error.clone())),
@@ -87,7 +87,7 @@ Error of nixl.conf when it was last read, with file, line and key; empty without
 one. After an error at the start, no directory is scanned until a good file is
 read (nixl.control.reload).",
     ),
-    of_pmda(
+    control_metric(
         (CONTROL, 11),
         "control.cpu_time",
         Get::U64(|_, _| own::cpu_time()),
@@ -97,7 +97,7 @@ read (nixl.control.reload).",
 Microseconds of processor time, user and system, of all threads of the PMDA
 since its start (getrusage(2)).",
     ),
-    of_pmda(
+    control_metric(
         (CONTROL, 12),
         "control.memory",
         Get::U64(|_, _| own::memory()),
@@ -108,7 +108,7 @@ Bytes of resident memory of the PMDA (/proc/self/statm). Touched pages of mapped
 rings and of the state file are included, though they belong to these files. No
 value: /proc is not mounted.",
     ),
-    of_pmda(
+    control_metric(
         (CONTROL, 17),
         "control.places.max",
         Get::U32(|control, _| Some(control.effort.places)),
@@ -119,7 +119,7 @@ Most agents at a time: max_agents in nixl.conf, or what the limit of open files
 allows. An agent takes one place while it is an instance, and another for each
 open file beyond the first.",
     ),
-    of_pmda(
+    control_metric(
         (CONTROL, 18),
         "control.places.taken",
         Get::U32(|control, _| Some(control.effort.taken)),
@@ -131,7 +131,7 @@ an exited agent of the user with most agents (with at least as many as its own
 user has). If there is none, it evicts the newest agent of the user with most
 agents, if that user has at least two more than its own user.",
     ),
-    of_pmda(
+    control_metric(
         (CONTROL, 19),
         "control.places.refused",
         Get::U64(|control, _| Some(control.effort.refused_places)),
@@ -142,7 +142,7 @@ Number of times that a ring or store found no place, or that its owner had too
 many new names. Each is tried, and counted, again every few seconds. If it
 grows, raise max_agents in nixl.conf.",
     ),
-    of_pmda(
+    control_metric(
         (CONTROL, 20),
         "control.directories.watched",
         Get::U32(|control, _| Some(control.effort.directories)),
@@ -153,7 +153,7 @@ Directories that are scanned: those that telemetry_dir and multiproc_dir name,
 and at most max_directories that their patterns match. Unreadable ones are in
 nixl.control.directories.missing.",
     ),
-    of_pmda(
+    control_metric(
         (CONTROL, 21),
         "control.directories.left_out",
         Get::U32(|control, _| Some(control.effort.left_out)),
@@ -164,7 +164,7 @@ Directories that match a pattern and are not scanned, since max_directories in
 nixl.conf is reached. A directory of the user with most is left out for one of a
 user with at least two fewer.",
     ),
-    of_pmda(
+    control_metric(
         (CONTROL, 23),
         "control.cut.drains",
         Get::U64(|control, _| Some(control.drains_cut)),
@@ -175,7 +175,7 @@ Number of drains that used up their time before all events were counted. The
 rest is counted by the next drain. If it grows, events come faster than they can
 be counted.",
     ),
-    of_pmda(
+    control_metric(
         (CONTROL, 27),
         "control.directories.missing",
         Get::U32(|control, _| Some(control.effort.missing)),
@@ -188,7 +188,7 @@ path is misspelt, a volume is not mounted, or the PMDA's user may not read it;
 pmdanixl --check says which. A directory that the first agent creates is missing
 until then.",
     ),
-    of_pmda(
+    control_metric(
         (CONTROL, 28),
         "control.doubtful_batches",
         Get::U64(|control, _| Some(control.effort.doubtful)),

@@ -1,6 +1,6 @@
 //! Clusters 30 and 31: the host.
 
-use super::of_pmda;
+use super::control_metric;
 use crate::event::EventType;
 use crate::metrics::{Get, Metric, Semantics, Units, ValueSource};
 
@@ -39,7 +39,7 @@ over all agents since the host booted, exited agents included."
 }
 
 pub(super) const ROWS: &[Metric] = &[
-    of_pmda(
+    control_metric(
         (30, 21),
         "host.errors.total",
         Get::U64(|control, _| Some(control.agents.errors)),
@@ -49,7 +49,7 @@ pub(super) const ROWS: &[Metric] = &[
 Sum of the twelve counters below nixl.host.errors: errors of all agents since
 the host booted, exited agents included.",
     ),
-    of_pmda(
+    control_metric(
         (30, 22),
         "host.ring.full",
         Get::U64(|control, _| Some(control.agents.full)),
@@ -59,7 +59,7 @@ the host booted, exited agents included.",
 Sum of nixl.ring.full over all agents since the host booted, exited agents
 included. NIXL does not tell how many events each full ring has lost.",
     ),
-    of_pmda(
+    control_metric(
         (31, 0),
         "agents.live",
         Get::U32(|control, _| Some(control.agents.live)),
@@ -69,7 +69,7 @@ included. NIXL does not tell how many events each full ring has lost.",
 Agents in nixl.agent.state 1: a process has the file open, and an event came
 within idle_after (60 seconds).",
     ),
-    of_pmda(
+    control_metric(
         (31, 1),
         "agents.idle",
         Get::U32(|control, _| Some(control.agents.idle)),
@@ -80,7 +80,7 @@ Agents in nixl.agent.state 2: a process has the file open, and no event came for
 idle_after (60 seconds). An agent without work is silent, and so is one whose
 transfers hang.",
     ),
-    of_pmda(
+    control_metric(
         (31, 2),
         "agents.exited",
         Get::U32(|control, _| Some(control.agents.exited)),
@@ -90,7 +90,7 @@ transfers hang.",
 Agents in nixl.agent.state 3: no process writes to the file any more. They stay
 instances until retain (10 minutes) has passed.",
     ),
-    of_pmda(
+    control_metric(
         (31, 3),
         "agents.unsupported",
         Get::U32(|control, _| Some(control.agents.unsupported)),
@@ -101,7 +101,7 @@ Rings and stores of a version that this pmdanixl does not know. They are neither
 read nor changed. The log and pmdanixl --check name each. Install a newer
 pmdanixl, or remove files that no process uses any more.",
     ),
-    of_pmda(
+    control_metric(
         (31, 4),
         "agents.refused",
         Get::U32(|control, _| Some(control.agents.refused)),
@@ -112,7 +112,7 @@ Files that look like telemetry but are rejected now: damaged headers, owners
 that are not accepted, no room below max_agents. The log and pmdanixl --check
 name each with its reason. Files of other kinds are not counted.",
     ),
-    of_pmda(
+    control_metric(
         (31, 5),
         "agents.unknown",
         Get::U32(|control, _| Some(control.agents.unknown)),
@@ -122,7 +122,7 @@ name each with its reason. Files of other kinds are not counted.",
 Agents in nixl.agent.state 0: whether a process writes cannot be found out, and
 no event came for retain.",
     ),
-    of_pmda(
+    control_metric(
         (31, 6),
         "agents.silent",
         Get::U32(|control, _| control.agents.silent),

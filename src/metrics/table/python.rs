@@ -1,11 +1,11 @@
 //! Clusters 0 to 3: those of PCP's own Python PMDA, to the letter.
 
-use super::{error, event};
+use super::{error_metric, event_metric};
 use crate::event::EventType;
 use crate::metrics::{Metric, Units};
 
 pub(super) const ROWS: &[Metric] = &[
-    event(
+    event_metric(
         0,
         0,
         "transfer.tx_bytes",
@@ -18,7 +18,7 @@ memory to a remote agent's. NIXL reports a transfer once, on the side that
 started it, when it completes. The remote side counts nothing, and neither does
 a transfer that hangs.",
     ),
-    event(
+    event_metric(
         0,
         1,
         "transfer.rx_bytes",
@@ -31,7 +31,7 @@ agent's memory to its own. NIXL reports a transfer once, on the side that
 started it, when it completes. What other agents read from this one or write to
 it is in their counters.",
     ),
-    event(
+    event_metric(
         0,
         2,
         "transfer.tx_requests",
@@ -42,7 +42,7 @@ it is in their counters.",
 Completed transfers that the agent started as WRITE. One request of an inference
 engine is commonly many transfers.",
     ),
-    event(
+    event_metric(
         0,
         3,
         "transfer.rx_requests",
@@ -53,7 +53,7 @@ engine is commonly many transfers.",
 Completed transfers that the agent started as READ. One request of an inference
 engine is commonly many transfers.",
     ),
-    event(
+    event_metric(
         1,
         0,
         "memory.registered",
@@ -64,7 +64,7 @@ engine is commonly many transfers.",
 Bytes of memory that the agent has registered with NIXL, summed over all
 registrations. It never falls: nixl.memory.current is what is registered now.",
     ),
-    event(
+    event_metric(
         1,
         1,
         "memory.deregistered",
@@ -75,7 +75,7 @@ registrations. It never falls: nixl.memory.current is what is registered now.",
 Bytes of memory that the agent has deregistered, summed over all calls. An agent
 that exits without deregistering leaves it behind nixl.memory.registered.",
     ),
-    event(
+    event_metric(
         2,
         0,
         "performance.xfer_time_us",
@@ -89,7 +89,7 @@ rx_requests of nixl.transfer) it is the mean time of a transfer. Transfers
 overlap: it can grow by more than a second per second, and bytes divided by it
 are the throughput of one transfer, not the rate on the wire.",
     ),
-    event(
+    event_metric(
         2,
         1,
         "performance.xfer_post_time_us",
@@ -101,7 +101,7 @@ Microseconds from the start of a transfer until NIXL's backend accepted it,
 summed over transfers: the part of nixl.performance.xfer_time_us that passes in
 software before the transfer runs.",
     ),
-    error(
+    error_metric(
         0,
         "errors.not_posted",
         EventType::NotPosted,
@@ -110,7 +110,7 @@ software before the transfer runs.",
 Events NIXL_ERR_NOT_POSTED: the state of a transfer was asked for before it was
 started. NIXL 0.10.1 to 1.5.1 never write this event.",
     ),
-    error(
+    error_metric(
         1,
         "errors.invalid_param",
         EventType::InvalidParam,
@@ -119,7 +119,7 @@ started. NIXL 0.10.1 to 1.5.1 never write this event.",
 Events NIXL_ERR_INVALID_PARAM: descriptors, memory type, operation or handle of
 a call were not valid.",
     ),
-    error(
+    error_metric(
         2,
         "errors.backend",
         EventType::Backend,
@@ -128,7 +128,7 @@ a call were not valid.",
 Events NIXL_ERR_BACKEND: the backend (UCX, libfabric, GDS and so on) failed. The
 backend's own log says more.",
     ),
-    error(
+    error_metric(
         3,
         "errors.not_found",
         EventType::NotFound,
@@ -138,7 +138,7 @@ Events NIXL_ERR_NOT_FOUND: a call named an unknown remote agent, backend or
 memory. Commonly the remote agent's metadata is not loaded, or its process was
 restarted.",
     ),
-    error(
+    error_metric(
         4,
         "errors.mismatch",
         EventType::Mismatch,
@@ -147,7 +147,7 @@ restarted.",
 Events NIXL_ERR_MISMATCH: the descriptor lists or the metadata of the two sides
 do not fit each other.",
     ),
-    error(
+    error_metric(
         5,
         "errors.not_allowed",
         EventType::NotAllowed,
@@ -156,7 +156,7 @@ do not fit each other.",
 Events NIXL_ERR_NOT_ALLOWED: the call is not allowed in this state or with this
 configuration.",
     ),
-    error(
+    error_metric(
         6,
         "errors.repost_active",
         EventType::RepostActive,
@@ -165,7 +165,7 @@ configuration.",
 Events NIXL_ERR_REPOST_ACTIVE: a transfer was started again before it completed.
 NIXL 0.10.1 to 1.5.1 never write this event.",
     ),
-    error(
+    error_metric(
         7,
         "errors.unknown",
         EventType::Unknown,
@@ -174,7 +174,7 @@ NIXL 0.10.1 to 1.5.1 never write this event.",
 Events NIXL_ERR_UNKNOWN, a status of NIXL. Events of types that the PMDA does
 not know are in nixl.ring.unknown.",
     ),
-    error(
+    error_metric(
         8,
         "errors.not_supported",
         EventType::NotSupported,
@@ -183,7 +183,7 @@ not know are in nixl.ring.unknown.",
 Events NIXL_ERR_NOT_SUPPORTED: the backend does not support the request. NIXL
 0.10.1 to 1.5.1 never write this event.",
     ),
-    error(
+    error_metric(
         9,
         "errors.remote_disconnect",
         EventType::RemoteDisconnect,
@@ -194,7 +194,7 @@ Events NIXL_ERR_REMOTE_DISCONNECT: the remote agent went away. NIXL 0.10.1 to
 stays 0 even if a peer is killed. Use the engine's own counter instead, such as
 vllm:nixl_num_failed_transfers of vLLM. See docs/errors.md.",
     ),
-    error(
+    error_metric(
         10,
         "errors.canceled",
         EventType::Canceled,
@@ -203,7 +203,7 @@ vllm:nixl_num_failed_transfers of vLLM. See docs/errors.md.",
 Events NIXL_ERR_CANCELED: a transfer was canceled before it completed. NIXL
 1.1.0 to 1.5.1 never write this event.",
     ),
-    error(
+    error_metric(
         11,
         "errors.no_telemetry",
         EventType::NoTelemetry,

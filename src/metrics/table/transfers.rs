@@ -1,6 +1,6 @@
 //! Clusters 20 to 23: how transfers are distributed, by their time, size and bandwidth.
 
-use super::{cumulative, histogram, of_agent};
+use super::{agent_metric, cumulative, histogram};
 use crate::agents::agent::Agent;
 use crate::base::clock::Now;
 use crate::metrics::{Get, Metric, Semantics, Units, ValueSource};
@@ -12,7 +12,7 @@ const BANDWIDTH: (Semantics, Units) = (Semantics::Instant, Units::BytePerSecond)
 /// A quantile of the last 60 s. The help of the instance domain of agents explains what all quantiles have in common.
 macro_rules! quantile {
     ($pmid:expr, $name:literal, $units:expr, $get:expr, $oneline:literal, $what:literal) => {
-        of_agent(
+        agent_metric(
             $pmid,
             $name,
             Get::F64($get),
@@ -211,7 +211,7 @@ prometheus_mp store, which does not tell.",
         90,
         "90th percentile of bandwidths, last 60 s"
     ),
-    of_agent(
+    agent_metric(
         (23, 4),
         "bandwidth.unpaired",
         Get::U64(|agent, _| agent.of_ring(agent.entry.account.pairing.unpaired())),

@@ -11,7 +11,7 @@ use std::cell::LazyCell;
 const NO_INSTANCE: u32 = u32::MAX;
 
 /// Whether a metric tells of the host what is counted up over all agents that are known, for an answer.
-fn is_counted_up(pmid: u32) -> bool {
+fn is_host_count(pmid: u32) -> bool {
     let (cluster, item) = cluster_and_item(pmid);
     HOST.contains(&cluster)
         && metrics::find(cluster, item)
@@ -20,11 +20,11 @@ fn is_counted_up(pmid: u32) -> bool {
 
 impl Server {
     /// Answers a fetch: of each metric the values of the instances that are asked for. Where one is not known, the instance is
-    /// left out. As long as another pmdanixl drains, all but `nixl.control` is to be asked for again later.
+    /// left out. As long as another pmdanixl drains, all but `nixl.control` is to be requested for again later.
     pub fn answer(&mut self, pmids: &[u32], profile: &Profile, answer: &mut Answer) {
         if !self.is_waiting() {
             self.control.effort = self.agents.effort();
-            if pmids.iter().any(|&pmid| is_counted_up(pmid)) {
+            if pmids.iter().any(|&pmid| is_host_count(pmid)) {
                 self.control.agents = self.agents.counts();
             }
         }
@@ -33,9 +33,11 @@ impl Server {
             agents.filter_map(|(id, key)| Some((id, self.agents.get(key)?)))
         };
         // Once, for metrics of which each agent has one value.
-        let asked = LazyCell::new(|| {
-            let is_asked = profile.of(indom(self.domain, AGENTS));
-            all().filter(|(id, _)| is_asked(*id)).collect::<Vec<_>>()
+        let requested = LazyCell::new(|| {
+            let is_requested = profile.filter(indom(self.domain, AGENTS));
+            all()
+                .filter(|(id, _)| is_requested(*id))
+                .collect::<Vec<_>>()
         });
         answer.begin(pmids.len());
         for &pmid in pmids {
@@ -43,11 +45,11 @@ impl Server {
             let (cluster, item) = cluster_and_item(pmid);
             let is_ours = pmid == pcp::pmid(self.domain, cluster, item);
             let Some(metric) = metrics::find(cluster, item).filter(|_| is_ours) else {
-                answer.refuse(sys::PM_ERR_PMID);
+                answer.set_error(sys::PM_ERR_PMID);
                 continue;
             };
             if self.is_waiting() && cluster != CONTROL {
-                answer.refuse(sys::PM_ERR_AGAIN);
+                answer.set_error(sys::PM_ERR_AGAIN);
                 continue;
             }
             let mut push = |instance, value| {
@@ -57,26 +59,29 @@ impl Server {
             };
             match metric.source {
                 ValueSource::Event(event) => {
-                    (asked.iter())
+                    (requested.iter())
                         .for_each(|(id, agent)| push(*id, Some(Value::U64(agent.total(event)))));
                 }
                 ValueSource::Agent(get) => {
-                    (asked.iter()).for_each(|(id, agent)| push(*id, get.value(agent, &self.now)));
+                    (requested.iter())
+                        .for_each(|(id, agent)| push(*id, get.value(agent, &self.now)));
                 }
                 ValueSource::Slowness => {
                     // Who is not asked for is a peer all the same.
-                    let is_asked = profile.of(indom(self.domain, AGENTS));
+                    let is_requested = profile.filter(indom(self.domain, AGENTS));
                     (peers::slowness(all()).into_iter())
-                        .filter(|&(id, _)| is_asked(id))
+                        .filter(|&(id, _)| is_requested(id))
                         .for_each(|(id, slowness)| push(id, Some(Value::F64(slowness))));
                 }
-                ValueSource::Buckets(of) | ValueSource::UpTo(of) => {
-                    let is_cumulative = matches!(metric.source, ValueSource::UpTo(_));
+                ValueSource::Buckets(of) | ValueSource::Cumulative(of) => {
+                    let is_cumulative = matches!(metric.source, ValueSource::Cumulative(_));
                     let serial = metric.indom().unwrap_or_default();
-                    let is_asked = profile.of(indom(self.domain, serial));
+                    let is_requested = profile.filter(indom(self.domain, serial));
                     for (id, agent) in all() {
                         let mut below = 0_u64;
-                        let Some((base, ranges)) = self.indoms.buckets.of(serial, id, agent) else {
+                        let Some((base, ranges)) =
+                            self.indoms.buckets.base_and_ranges(serial, id, agent)
+                        else {
                             continue;
                         };
                         for bucket in 0..ranges.count() {
@@ -85,8 +90,9 @@ impl Server {
                                 *sum = sum.saturating_add(below);
                                 below = *sum;
                             }
-                            let instance = buckets::instance(base, bucket);
-                            if let Some(instance) = instance.filter(|&instance| is_asked(instance))
+                            let instance = buckets::instance_id(base, bucket);
+                            if let Some(instance) =
+                                instance.filter(|&instance| is_requested(instance))
                             {
                                 push(instance, count.map(Value::U64));
                             }

@@ -1,49 +1,49 @@
 //! The configuration is read again.
 
-use super::{Server, StoreRefusal, since_epoch};
+use super::{PmStoreError, Server, since_epoch};
 use crate::config::Config;
 use crate::rights::privilege;
 use std::error::Error;
 
 impl Server {
     /// Reads the configuration again and takes it, if it is good.
-    pub(super) fn reload(&mut self) -> Result<(), StoreRefusal> {
+    pub(super) fn reload(&mut self) -> Result<(), PmStoreError> {
         let when = since_epoch();
-        let loaded = (self.read_config)().map_err(|err| self.not_taken(&err))?;
+        let loaded = (self.read_config)().map_err(|err| self.reject(&err))?;
         loaded.log();
         let config = loaded.config;
-        match self.locked_in.take() {
+        match self.entered_config.take() {
             Some(before) => {
-                warn_of_rights(&before, &config);
-                self.locked_in = Some(before);
+                warn_of_ignored_changes(&before, &config);
+                self.entered_config = Some(before);
             }
             None => {
-                (self.enter_account)(&config).map_err(|err| self.not_taken(&err))?;
-                self.locked_in = Some(config.clone());
+                (self.enter_account)(&config).map_err(|err| self.reject(&err))?;
+                self.entered_config = Some(config.clone());
             }
         }
         // The last events of directories that are no longer scanned.
         self.refresh();
         self.agents.configure(&config);
-        self.follow();
+        self.update_indoms();
         self.control.drain_interval = config.drain_interval;
         self.control.config_error.clear();
-        self.control.loads += 1;
+        self.control.config_loads += 1;
         self.control.config_read = Some(when);
         self.agents.set_config_read(when);
         tracing::info!("configuration read again");
         Ok(())
     }
 
-    fn not_taken(&mut self, err: &dyn Error) -> StoreRefusal {
+    fn reject(&mut self, err: &dyn Error) -> PmStoreError {
         tracing::error!("{err}; the configuration stays as it was");
         self.control.config_error = err.to_string();
-        StoreRefusal::BAD_CONFIGURATION
+        PmStoreError::BAD_CONFIGURATION
     }
 }
 
 /// Warns of what a new configuration asks in vain: the user was changed and rights were given up for good.
-fn warn_of_rights(before: &Config, config: &Config) {
+fn warn_of_ignored_changes(before: &Config, config: &Config) {
     let user = |config: &Config| config.user.as_ref().map(|user| user.name.clone());
     if user(before) != user(config) {
         tracing::warn!(

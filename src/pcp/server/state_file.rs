@@ -5,7 +5,7 @@ use crate::base::clock::Now;
 use std::time::{Duration, Instant};
 
 /// How often it is looked whether the state file is where it was.
-const LOOK_AFTER_STATE: Duration = Duration::from_secs(10);
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Whether this is the pmdanixl that drains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(super) enum Phase {
 
 impl Server {
     /// Becomes the one that drains, if no other is; then it goes on from where that one ended.
-    pub(super) fn begin(&mut self) -> bool {
+    pub(super) fn start_serving(&mut self) -> bool {
         if self.phase == Phase::Serving {
             return true;
         }
@@ -57,23 +57,23 @@ impl Server {
             tracing::info!("the other pmdanixl has ended; this one drains the rings now");
         }
         self.phase = Phase::Serving;
-        self.control.persistent = self.agents.is_persistent();
+        self.control.is_persistent = self.agents.is_persistent();
         let next = self.agents.next_id();
-        self.ids.begin(&self.agents.ids(Now::read()), next);
+        self.ids.load(&self.agents.ids(Now::read()), next);
         self.note_in_state();
-        self.follow();
+        self.update_indoms();
         true
     }
 
     /// Looks after the state file, if it is time.
-    pub(super) fn look_after_state(&mut self, now: Instant) {
-        if now.duration_since(self.state_checked) < LOOK_AFTER_STATE {
+    pub(super) fn check_state_file(&mut self, now: Instant) {
+        if now.duration_since(self.state_checked) < CHECK_INTERVAL {
             return;
         }
         self.state_checked = now;
         self.agents.check_state();
         self.note_in_state();
-        self.control.persistent = self.agents.is_persistent();
+        self.control.is_persistent = self.agents.is_persistent();
     }
 
     /// Writes to the state file what is not of one agent.

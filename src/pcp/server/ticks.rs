@@ -8,7 +8,7 @@ use std::time::Instant;
 
 impl Server {
     /// A tick of the timer: what [`Server::refresh`] does, with more time, and what need not be done for an answer. What does
-    /// not take long is done at once, and the rest by [`Server::go_on`].
+    /// not take long is done at once, and the rest by [`Server::continue_tick`].
     pub(in crate::pcp) fn tick(&mut self) {
         if self.is_waiting() {
             return self.collect(FETCH);
@@ -17,7 +17,7 @@ impl Server {
         self.work = Work::Scan {
             end: Instant::now() + TICK.scan,
         };
-        self.go_on();
+        self.continue_tick();
     }
 
     /// Whether something is left to do of the last tick.
@@ -26,7 +26,7 @@ impl Server {
     }
 
     /// Does a piece of what is left.
-    pub(in crate::pcp) fn go_on(&mut self) {
+    pub(in crate::pcp) fn continue_tick(&mut self) {
         let until = Instant::now() + PIECE;
         loop {
             let now = Instant::now();
@@ -36,12 +36,12 @@ impl Server {
                 Work::Scan { end } if !self.scan(left) && now < end => Work::Scan { end },
                 Work::Scan { end } => {
                     self.control.scans_cut += u64::from(now >= end);
-                    Work::Drain { began: now }
+                    Work::Drain { start: now }
                 }
-                Work::Drain { began } => {
-                    let on = |agents: &mut Agents, now, budget| agents.drain_on(began, now, budget);
+                Work::Drain { start } => {
+                    let on = |agents: &mut Agents, now, budget| agents.drain_on(start, now, budget);
                     match self.drain(left, on) {
-                        false if now < began + TICK.drain => Work::Drain { began },
+                        false if now < start + TICK.drain => Work::Drain { start },
                         in_time => {
                             self.control.drains_cut += u64::from(!in_time);
                             Work::Tidy
@@ -50,7 +50,7 @@ impl Server {
                 }
                 Work::Tidy => {
                     self.agents.tidy(now, until);
-                    self.look_after_state(now);
+                    self.check_state_file(now);
                     if log::is_debug() && self.control.are_figures_due(now) {
                         self.control.effort = self.agents.effort();
                         tracing::debug!("{}", self.control.figures());

@@ -9,18 +9,18 @@ use std::time::Duration;
 
 /// What a client wants to be stored to one metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Store {
+pub struct PmStoreRequest {
     /// The metric.
     pub pmid: u32,
     /// The value, or why it is none that any of the metrics takes.
-    pub value: Result<u32, StoreRefusal>,
+    pub value: Result<u32, PmStoreError>,
 }
 
 /// Why a store is refused: the status for the client, as PCP's sample PMDA has them, and the reason for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StoreRefusal(pub i32, &'static str);
+pub struct PmStoreError(pub i32, &'static str);
 
-impl StoreRefusal {
+impl PmStoreError {
     const NOT_ROOT: Self = Self(
         sys::PM_ERR_PERMISSION,
         "the client is not root on the local socket",
@@ -39,33 +39,33 @@ impl StoreRefusal {
 
 /// What is done about a store that is not refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
+enum Command {
     DrainEvery(Duration),
     Debug(bool),
     Reload,
 }
 
-impl Order {
-    fn of(store: Store) -> Result<Self, StoreRefusal> {
-        let (cluster, item) = cluster_and_item(store.pmid);
-        metrics::find(cluster, item).ok_or(StoreRefusal::NO_METRIC)?;
+impl Command {
+    fn parse(request: PmStoreRequest) -> Result<Self, PmStoreError> {
+        let (cluster, item) = cluster_and_item(request.pmid);
+        metrics::find(cluster, item).ok_or(PmStoreError::NO_METRIC)?;
         match (cluster, item) {
             metrics::DRAIN_INTERVAL => {
-                let value = store.value?;
+                let value = request.value?;
                 let (min, max) = DRAIN_INTERVAL_MS;
                 if (min..=max).contains(&value.into()) {
                     Ok(Self::DrainEvery(Duration::from_millis(value.into())))
                 } else {
-                    Err(StoreRefusal::RANGE)
+                    Err(PmStoreError::RANGE)
                 }
             }
-            metrics::DEBUG => match store.value? {
+            metrics::DEBUG => match request.value? {
                 0 => Ok(Self::Debug(false)),
                 1 => Ok(Self::Debug(true)),
-                _ => Err(StoreRefusal::RANGE),
+                _ => Err(PmStoreError::RANGE),
             },
-            metrics::RELOAD => store.value.map(|_| Self::Reload),
-            _ => Err(StoreRefusal::READ_ONLY),
+            metrics::RELOAD => request.value.map(|_| Self::Reload),
+            _ => Err(PmStoreError::READ_ONLY),
         }
     }
 }
@@ -75,36 +75,41 @@ impl Server {
     ///
     /// # Errors
     /// The client may not, a metric or its value is not taken, or what a store sets off failed.
-    pub fn store(&mut self, context: i32, stores: &[Store]) -> Result<(), StoreRefusal> {
-        let done = self.obey(context, stores);
+    pub fn pmstore(
+        &mut self,
+        context: i32,
+        requests: &[PmStoreRequest],
+    ) -> Result<(), PmStoreError> {
+        let done = self.execute(context, requests);
         // What any user can cause at will is no more than that.
-        done.inspect_err(|StoreRefusal(_, why)| tracing::debug!("a store is refused: {why}"))
+        done.inspect_err(|PmStoreError(_, why)| tracing::debug!("a store is refused: {why}"))
     }
 
-    fn obey(&mut self, context: i32, stores: &[Store]) -> Result<(), StoreRefusal> {
+    fn execute(&mut self, context: i32, requests: &[PmStoreRequest]) -> Result<(), PmStoreError> {
         // Only clients of the local socket have a uid.
         if self.users.get(&context) != Some(&0) {
-            return Err(StoreRefusal::NOT_ROOT);
+            return Err(PmStoreError::NOT_ROOT);
         }
-        let orders: Result<Vec<Order>, _> = stores.iter().copied().map(Order::of).collect();
-        let mut orders = orders?;
+        let commands: Result<Vec<Command>, _> =
+            requests.iter().copied().map(Command::parse).collect();
+        let mut commands = commands?;
         // The one that may still fail comes first.
-        orders.sort_by_key(|order| *order != Order::Reload);
-        for order in orders {
-            match order {
+        commands.sort_by_key(|command| *command != Command::Reload);
+        for command in commands {
+            match command {
                 // The loop sets its timer anew before it waits again.
-                Order::DrainEvery(interval) => {
+                Command::DrainEvery(interval) => {
                     self.control.drain_interval = interval;
                     let shown = interval.as_millis();
                     tracing::info!("drains every {shown} ms until the configuration is read again");
                 }
-                Order::Debug(debug) => {
+                Command::Debug(debug) => {
                     log::set_debug(debug);
                     self.control.figures_logged = None;
                     let shown = if debug { "on" } else { "off" };
                     tracing::info!("debug messages are {shown}");
                 }
-                Order::Reload => self.reload()?,
+                Command::Reload => self.reload()?,
             }
         }
         Ok(())
@@ -116,51 +121,51 @@ mod tests {
     use super::*;
     use crate::pcp::pmid;
 
-    fn order(
+    fn command(
         (cluster, item): (u32, u32),
-        value: Result<u32, StoreRefusal>,
-    ) -> Result<Order, StoreRefusal> {
-        Order::of(Store {
+        value: Result<u32, PmStoreError>,
+    ) -> Result<Command, PmStoreError> {
+        Command::parse(PmStoreRequest {
             pmid: pmid(39, cluster, item),
             value,
         })
     }
 
     #[test]
-    fn the_interval_takes_what_the_file_takes() {
+    fn interval_accepts_the_range_of_the_configuration() {
         for value in [1, 50, 1000] {
             let interval = Duration::from_millis(value.into());
-            let found = order(metrics::DRAIN_INTERVAL, Ok(value));
-            assert_eq!(found, Ok(Order::DrainEvery(interval)));
+            let found = command(metrics::DRAIN_INTERVAL, Ok(value));
+            assert_eq!(found, Ok(Command::DrainEvery(interval)));
         }
         for value in [0, 1001, u32::MAX] {
-            let found = order(metrics::DRAIN_INTERVAL, Ok(value));
-            assert_eq!(found, Err(StoreRefusal::RANGE));
+            let found = command(metrics::DRAIN_INTERVAL, Ok(value));
+            assert_eq!(found, Err(PmStoreError::RANGE));
         }
     }
 
     #[test]
-    fn debug_is_on_or_off_and_reload_takes_any_number() {
-        assert_eq!(order(metrics::DEBUG, Ok(0)), Ok(Order::Debug(false)));
-        assert_eq!(order(metrics::DEBUG, Ok(1)), Ok(Order::Debug(true)));
-        assert_eq!(order(metrics::DEBUG, Ok(2)), Err(StoreRefusal::RANGE));
-        assert_eq!(order(metrics::RELOAD, Ok(u32::MAX)), Ok(Order::Reload));
+    fn debug_accepts_0_and_1_and_reload_any_number() {
+        assert_eq!(command(metrics::DEBUG, Ok(0)), Ok(Command::Debug(false)));
+        assert_eq!(command(metrics::DEBUG, Ok(1)), Ok(Command::Debug(true)));
+        assert_eq!(command(metrics::DEBUG, Ok(2)), Err(PmStoreError::RANGE));
+        assert_eq!(command(metrics::RELOAD, Ok(u32::MAX)), Ok(Command::Reload));
     }
 
     #[test]
-    fn what_is_no_value_is_refused_by_every_metric() {
+    fn invalid_value_is_rejected_by_every_metric() {
         for metric in metrics::METRICS.iter() {
-            for refusal in [StoreRefusal::NOT_ONE, StoreRefusal::TYPE] {
+            for error in [PmStoreError::NOT_ONE, PmStoreError::TYPE] {
                 let at = (metric.cluster, metric.item);
                 let expected =
                     if [metrics::DRAIN_INTERVAL, metrics::DEBUG, metrics::RELOAD].contains(&at) {
-                        refusal
+                        error
                     } else {
-                        StoreRefusal::READ_ONLY
+                        PmStoreError::READ_ONLY
                     };
-                assert_eq!(order(at, Err(refusal)), Err(expected), "{}", metric.name);
+                assert_eq!(command(at, Err(error)), Err(expected), "{}", metric.name);
             }
         }
-        assert_eq!(order((0, 999), Ok(1)), Err(StoreRefusal::NO_METRIC));
+        assert_eq!(command((0, 999), Ok(1)), Err(PmStoreError::NO_METRIC));
     }
 }
