@@ -1,31 +1,30 @@
-//! The answer to a fetch, as libpcp_pmda hands it to pmcd: a result, its value sets, and their values (pmapi.h).
+//! Result of a fetch in the memory layout of pmapi.h: a result, its value sets and their values.
 //!
-//! pmdaFetch(3) walks through the instance domain twice for each metric and asks for each value by its instance; for each
-//! value of 64 bits it asks for memory, and gives it back. Here all is written in one go, to memory that the next answer uses
-//! again.
+//! pmdaFetch(3) walks the instance domain twice for each metric, and allocates memory for each 64-bit value. [`Answer`]
+//! writes all values into two buffers that the next fetch uses again.
 
 use super::sys;
 use crate::metrics::Value;
 use std::mem::{offset_of, size_of};
 
-/// Bytes of the words that it is made of.
+/// Size of a word of the buffers, in bytes.
 const WORD_BYTES: usize = size_of::<u64>();
-/// Where a result counts its value sets, and where it points to them.
+/// Words before `numpmid` and `vset` in a result.
 const COUNT_AT: usize = offset_of!(sys::nixl_pmda_result, numpmid) / WORD_BYTES;
 const SETS_AT: usize = offset_of!(sys::nixl_pmda_result, vset) / WORD_BYTES;
-/// Where the values of a set begin, and how long each is: the instance, then the value or a pointer to it.
+/// Words before `vlist` in a value set, and words of one value: the instance, then the value or a pointer to it.
 const VALUES_AT: usize = offset_of!(sys::pmValueSet, vlist) / WORD_BYTES;
 const VALUE_WORDS: usize = size_of::<sys::pmValue>() / WORD_BYTES;
 
-/// The longest text: the length of a block has 24 bits, and counts a head of four bytes and a NUL.
+/// Longest text, in bytes. The length of a value block has 24 bits and includes a header of four bytes and the NUL.
 const MAX_TEXT_LEN: usize = (1 << 24) - 1 - 5;
-/// What an answer leaves behind for the next one, in words, however little it took itself.
+/// Capacity, in words, that a buffer always keeps for the next fetch (1 MiB).
 const RETAINED_WORDS: usize = 1 << 17;
-/// Memory of which an answer has left so much more unused than used is given back.
+/// A buffer is freed if its capacity is more than this many times its content.
 const MAX_UNUSED_FACTOR: usize = 4;
 
 const _: () = {
-    // Pointers are words, and begin where words do; what is shorter stands at the start of its word.
+    // Pointers are words and word-aligned. A shorter field is at the start of its word.
     assert!(size_of::<*const u8>() == WORD_BYTES);
     assert!(offset_of!(sys::nixl_pmda_result, numpmid) == COUNT_AT * WORD_BYTES);
     assert!(offset_of!(sys::nixl_pmda_result, vset) == SETS_AT * WORD_BYTES);
@@ -37,19 +36,19 @@ const _: () = {
     assert!(offset_of!(sys::pmValueBlock, vbuf) == 4);
 };
 
-/// An answer that is being written.
+/// Builder of one fetch result. Call [`Answer::begin`], then write one value set per metric, then [`Answer::finish`].
 #[derive(Debug, Default)]
 pub struct Answer {
-    /// The result and its value sets. Where there will be pointers, until the end it is said how many words from the start of
-    /// these, or of the blocks, they will point to.
+    /// The result and its value sets. Until [`Answer::finish`], a pointer is a number of words from the start of this
+    /// buffer or of `blocks`.
     words: Vec<u64>,
-    /// What does not fit into a value set: each block begins with a word.
+    /// Value blocks: 64-bit values and texts. Each block is word-aligned.
     blocks: Vec<u64>,
-    /// Value sets that were begun.
+    /// Number of value sets that were begun.
     sets_begun: usize,
 }
 
-/// Two numbers of 32 bits in the order in which they stand in memory.
+/// Puts two 32-bit numbers into one word, in memory order.
 fn pack(first: u32, second: u32) -> u64 {
     let mut bytes = [0; WORD_BYTES];
     bytes[..4].copy_from_slice(&first.to_ne_bytes());
@@ -57,7 +56,7 @@ fn pack(first: u32, second: u32) -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-/// The numbers of a pair.
+/// Returns the two 32-bit numbers of a word, in memory order.
 fn unpack(word: u64) -> (u32, u32) {
     let bytes = word.to_ne_bytes();
     let part =
@@ -66,7 +65,7 @@ fn unpack(word: u64) -> (u32, u32) {
 }
 
 impl Answer {
-    /// Begins anew, for so many metrics: each of them needs a value set then.
+    /// Clears the buffers for a result with `metrics` value sets. Each set must be begun before [`Answer::finish`].
     pub fn begin(&mut self, metrics: usize) {
         self.words.clear();
         self.blocks.clear();
@@ -83,12 +82,12 @@ impl Answer {
             .extend([pack(pmid, 0), pack(sys::PM_VAL_INSITU.unsigned_abs(), 0)]);
     }
 
-    /// Instead of values, the set has an error (PM_ERR_*).
+    /// Puts an error (PM_ERR_*) into the current value set in place of values.
     pub fn set_error(&mut self, error: i32) {
         self.set_value_count(u32::from_ne_bytes(error.to_ne_bytes()));
     }
 
-    /// Adds a value. All values of a set are of one type.
+    /// Adds a value to the current value set. All values of a set must have one type.
     pub fn push(&mut self, instance: u32, value: Value) {
         let value = match value {
             Value::U32(value) => pack(value, 0),
@@ -99,13 +98,13 @@ impl Answer {
         self.words.extend([pack(instance, 0), value]);
     }
 
-    /// Ends the value set that was begun last.
+    /// Ends the current value set: writes its number of values.
     pub fn end_set(&mut self) {
         let values = (self.words.len() - self.set_start() - VALUES_AT) / VALUE_WORDS;
         self.set_value_count(u32::try_from(values).unwrap_or(0));
     }
 
-    /// Where the value set that was begun last starts.
+    /// Returns the word at which the current value set starts.
     fn set_start(&self) -> usize {
         to_usize(self.words[SETS_AT + self.sets_begun - 1])
     }
@@ -116,14 +115,14 @@ impl Answer {
         self.words[start] = pack(pmid, values);
     }
 
-    /// The values of this set are in blocks; where the next one will be.
+    /// Marks the current value set as one with pointers to blocks. Returns the word at which the next block starts.
     fn next_block(&mut self) -> u64 {
         let start = self.set_start();
         self.words[start + 1] = pack(sys::PM_VAL_DPTR.unsigned_abs(), 0);
         self.blocks.len() as u64
     }
 
-    /// A block with a number of 64 bits; where it is.
+    /// Adds a block with a 64-bit number. Returns the word at which it starts.
     fn push_number(&mut self, value_type: i32, value: u64) -> u64 {
         let at = self.next_block();
         let (first, second) = unpack(value);
@@ -134,15 +133,15 @@ impl Answer {
         at
     }
 
-    /// A block with a text that ends in NUL; where it is. Texts come from places that hold no NUL; one that does ends there, and
-    /// one that is longer than a block can be is cut.
+    /// Adds a block with a NUL-terminated text. Returns the word at which it starts. The text ends at its first NUL,
+    /// and is truncated to [`MAX_TEXT_LEN`].
     fn push_text(&mut self, text: &str) -> u64 {
         let at = self.next_block();
         let text = text.split('\0').next().unwrap_or_default().as_bytes();
         let text = &text[..text.len().min(MAX_TEXT_LEN)];
         let header = block_header(sys::PM_TYPE_STRING, text.len() + 1).to_ne_bytes();
         let mut bytes = header.into_iter().chain(text.iter().copied());
-        // With at least one NUL behind it.
+        // The division rounds down and 1 is added, so at least one NUL follows the text.
         for _ in 0..(header.len() + text.len()) / WORD_BYTES + 1 {
             let word = std::array::from_fn(|_| bytes.next().unwrap_or(0));
             self.blocks.push(u64::from_ne_bytes(word));
@@ -150,8 +149,8 @@ impl Answer {
         at
     }
 
-    /// Gives memory back that this answer did not need: one of all values of thousands of agents is followed by others like it, or
-    /// by none. The answer is gone.
+    /// Frees a buffer that is much larger than its content, and discards the result. A fetch of all values of thousands
+    /// of agents may be the only one.
     pub fn shrink(&mut self) {
         for words in [&mut self.words, &mut self.blocks] {
             if words.capacity() > RETAINED_WORDS.max(MAX_UNUSED_FACTOR * words.len()) {
@@ -160,10 +159,11 @@ impl Answer {
         }
     }
 
-    /// The answer, which stays where it is until the next one is begun.
+    /// Replaces offsets by pointers and returns the result. It is valid until the next [`Answer::begin`] or
+    /// [`Answer::shrink`].
     ///
     /// # Panics
-    /// A metric has no value set.
+    /// If a metric has no value set.
     pub fn finish(&mut self) -> *mut sys::nixl_pmda_result {
         let (sets, _) = unpack(self.words[COUNT_AT]);
         assert_eq!(
@@ -189,13 +189,13 @@ impl Answer {
     }
 }
 
-/// A place in memory, from a word.
+/// Converts a word to an index.
 fn to_usize(word: u64) -> usize {
     usize::try_from(word).unwrap_or(usize::MAX)
 }
 
-/// The first four bytes of a block: its type, and its length with these. By hand, since what bindgen makes of a bit field goes
-/// bit by bit.
+/// Returns the first four bytes of a value block: its type (8 bits) and its length in bytes, these four included (24
+/// bits). The bit field that bindgen makes is written bit by bit, which is slow.
 fn block_header(value_type: i32, bytes: usize) -> u32 {
     let length = u32::try_from(4 + bytes).unwrap_or(0);
     (value_type.unsigned_abs() << 24) | length
@@ -223,10 +223,10 @@ mod tests {
         }
     }
 
-    /// PMID, number of values or error, values by instance.
+    /// PMID, number of values or error, and values by instance.
     type Set = (u32, i32, Vec<(u32, Vec<u8>)>);
 
-    /// What is in an answer, as its words say.
+    /// Decodes the words of an answer.
     fn read(answer: &mut Answer) -> Vec<Set> {
         let (sets, _) = unpack(answer.words[COUNT_AT]);
         let starts: Vec<usize> = (0..to_usize(u64::from(sets)))
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn value_set_encodes_each_type() {
         let mut answer = Answer::default();
-        // The second time in memory that was used before.
+        // The second pass uses the memory of the first again.
         for _ in 0..2 {
             answer.begin(6);
             answer.begin_set(1);

@@ -1,7 +1,8 @@
-//! The instance domains of histograms: an instance for each agent and range.
+//! Instance domains of histograms: one instance for each agent and bucket.
 //!
-//! They need no file of ids: an id is a base and the range's number in one. The base of an agent's sizes and bandwidths is its
-//! instance id. That of its times is a word of its record: its instance id at first, another number once it has other bounds.
+//! Their instance ids need no file. An id is a base and the index of a bucket. The base for sizes and bandwidths is the
+//! agent's instance id. The base for times is in the agent's record. It equals the instance id until the agent has
+//! other bounds.
 
 use super::ffi::Instances;
 use crate::agents::agent::Agent;
@@ -13,19 +14,19 @@ use crate::totals::ranges::Ranges;
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 
-/// How many ids a base has.
+/// Instance ids per base. It is more than [`MAX_BUCKETS`].
 const IDS_PER_BASE: u32 = 64;
 const _: () =
     assert!(i32::MAX as u32 / IDS_PER_BASE >= HIGHEST_ID && MAX_BUCKETS < IDS_PER_BASE as usize);
 
-/// The range that has this instance id, of an agent's.
+/// Returns the index of the bucket that has this instance id. `None`: the agent has no such bucket.
 #[must_use]
 pub fn bucket_index(ranges: &Ranges, inst: u32) -> Option<usize> {
     let number = usize::try_from(inst % IDS_PER_BASE).ok();
     number.filter(|&number| number < ranges.count())
 }
 
-/// The instance id of a range. `None`: PCP's ids, of 31 bits, do not go so far.
+/// Returns the instance id of a bucket. `None`: it does not fit into the 31 bits of a PCP instance id.
 #[must_use]
 pub fn instance_id(base: u32, bucket: usize) -> Option<u32> {
     let number = u32::try_from(bucket).ok()?;
@@ -33,20 +34,21 @@ pub fn instance_id(base: u32, bucket: usize) -> Option<u32> {
     i32::try_from(id).is_ok().then_some(id)
 }
 
-/// The instance domain of one kind of histogram.
+/// Instance domain of one kind of histogram.
 #[derive(Debug)]
 struct BucketIndom {
     serial: u32,
-    /// The ranges of all agents; `None`: each agent has its own.
+    /// Buckets of all agents. `None`: each agent has its own.
     ranges: Option<Ranges>,
-    /// The ranges of one agent after those of another.
+    /// Instances in contiguous groups, one group per agent.
     instances: Instances,
-    /// The agents' instance ids, by base.
+    /// Instance id of each agent, by base.
     agents: HashMap<u32, u32>,
 }
 
 impl BucketIndom {
-    /// The base and the ranges of an agent with this instance id, whose own ones for times are `times`.
+    /// Returns base and buckets of the agent with instance id `id`. `times` are those of its times, which this domain
+    /// may not use. `None`: it has no instances here yet.
     fn base_and_ranges<'a>(
         &'a self,
         id: u32,
@@ -85,8 +87,8 @@ impl BucketIndom {
         self.agents.insert(base, id);
     }
 
-    /// In one pass, however many leave at a time. It is asked once of each agent, whose ranges stand together: there are tens of
-    /// thousands of them.
+    /// Removes the instances of agents in one pass, because a domain can have tens of thousands of instances. The
+    /// instances of an agent are contiguous, so each agent is looked up once.
     fn remove(&mut self, removed: &HashSet<u32>) {
         self.agents.retain(|_, id| !removed.contains(id));
         let mut last = None;
@@ -109,7 +111,7 @@ impl BucketIndom {
 pub struct BucketIndoms([BucketIndom; 4]);
 
 impl BucketIndoms {
-    /// No instances yet. `instances` gives an empty instance domain by its serial number.
+    /// Creates the domains without instances. `instances` returns an empty instance domain by its serial number.
     pub fn new(mut instances: impl FnMut(u32) -> Instances) -> Self {
         let indoms = [
             (LATENCIES, None),
@@ -129,8 +131,8 @@ impl BucketIndoms {
         self.0.iter().find(|indom| indom.serial == serial)
     }
 
-    /// The base and the ranges of an agent in the domain of this serial number; `id` is its instance id. `None`: it has no
-    /// instances there yet.
+    /// Returns base and buckets of the agent with instance id `id` in the domain `serial`. `None`: it has no instances
+    /// there yet.
     #[must_use]
     pub fn base_and_ranges<'a>(
         &'a self,
@@ -141,14 +143,14 @@ impl BucketIndoms {
         self.indom(serial)?.base_and_ranges(id, time_ranges(agent))
     }
 
-    /// The instance id of the agent that has an instance in the domain of this serial number.
+    /// Returns the instance id of the agent that owns the instance `inst` of the domain `serial`.
     #[must_use]
     pub fn agent_id(&self, serial: u32, inst: u32) -> Option<u32> {
         let agents = &self.indom(serial)?.agents;
         agents.get(&(inst / IDS_PER_BASE)).copied()
     }
 
-    /// Adds the ranges of an agent that is an instance now, where it has none.
+    /// Adds the buckets of a published agent to each domain that does not have them.
     pub fn add(&mut self, id: u32, agent: &Agent) {
         self.insert(id, &agent.name.instance, time_ranges(agent));
     }
@@ -159,7 +161,7 @@ impl BucketIndoms {
         }
     }
 
-    /// Removes the ranges of agents with these instance ids.
+    /// Removes the buckets of the agents with these instance ids.
     pub fn remove(&mut self, removed: &HashSet<u32>) {
         if !removed.is_empty() {
             self.0.iter_mut().for_each(|indom| indom.remove(removed));
@@ -167,7 +169,7 @@ impl BucketIndoms {
     }
 }
 
-/// The base and the ranges of an agent's times.
+/// Returns base and buckets of an agent's times. `None`: the agent has no base yet.
 fn time_ranges(agent: &Agent) -> Option<(u32, &Ranges)> {
     let account = &agent.entry.account;
     Some((account.bucket_base?, account.ranges()))
@@ -250,7 +252,7 @@ mod tests {
         let ranges = |bounds: &[f64]| Ranges::new(bounds).expect("good");
         add(&mut indoms, 0, "a", &ranges(&[5.0]));
         add(&mut indoms, 1, "b", &ranges(&[0.5, 7.0]));
-        // As an agent that has other bounds leaves, and comes again.
+        // An agent with other bounds is withdrawn and published again with another base.
         indoms.remove(&[0].into());
         indoms.insert(0, "a", Some((2, &ranges(&[4.0, 5.0]))));
         let expected = [

@@ -1,7 +1,7 @@
-//! The functions that libpcp_pmda calls: one of the three modules that hold unsafe code.
+//! Callbacks of libpcp_pmda. One of the three modules with unsafe code.
 //!
-//! Pointers end in the first lines of each; what is done is in [`Server`], in safe code. A panic becomes the status of this
-//! one request and never unwinds into C.
+//! Each callback converts its pointers first and then calls [`Server`], which is safe code. A panic becomes the status
+//! PM_ERR_BOTCH of this one request and never unwinds into C.
 #![allow(unsafe_code)]
 
 use super::answer::Answer;
@@ -14,20 +14,20 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Registers the callbacks, some of them in place of the library's own, and the metric table.
+/// Registers the metric table and the callbacks. Some callbacks replace functions of the library.
 ///
 /// # Errors
-/// The library does not take them; it has said why in the log.
+/// If the library rejects them. It has logged the reason.
 pub fn init(pmda: &mut Pmda) -> Result<(), Status> {
     pmda.init(|interface| {
-        // SAFETY: the interface lives for ever, and nothing else refers to it during this statement.
+        // SAFETY: the interface lives forever, and nothing else refers to it during this statement.
         let table = unsafe { &mut *interface };
         table.version.seven.fetch = Some(fetch);
         table.version.seven.instance = Some(instance);
         table.version.seven.label = Some(label);
         table.version.seven.store = Some(store);
         table.version.seven.attribute = Some(attribute);
-        // SAFETY: the interface lives for ever; plain functions of the right types, which live for ever.
+        // SAFETY: the interface lives forever; the function has the right type and lives forever.
         unsafe { sys::pmdaSetResultCallBack(interface, Some(result_sent)) };
         // SAFETY: as above.
         unsafe { sys::pmdaSetLabelCallBack(interface, Some(label_instance)) };
@@ -36,24 +36,24 @@ pub fn init(pmda: &mut Pmda) -> Result<(), Status> {
     })
 }
 
-/// Runs the body of a callback.
+/// Runs the body of a callback. Returns its status, or PM_ERR_BOTCH after a panic.
 fn catch_panic(body: impl FnOnce() -> c_int) -> c_int {
-    // The panic hook has logged it.
+    // The panic hook has logged the panic.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(sys::PM_ERR_BOTCH)
 }
 
-/// Drains the rings, so that the answer that follows is fresh. Where that fails, it is answered from what is there: the
-/// cache and the totals are whole, and pmlogger ends itself over an error for a known instance domain.
+/// Drains the rings before an answer, so that its values are fresh. After a panic in `refresh` the request is answered
+/// with the present values: pmlogger ends on an error for a known instance domain.
 fn refresh(refresh: fn(&mut Server)) {
     catch_panic(|| with_server(refresh).map_or(0, |()| 0));
 }
 
 thread_local! {
-    /// The answer that was given last, until the next one.
+    /// The result of the last fetch. libpcp_pmda reads it until the next fetch.
     static ANSWER: RefCell<Answer> = RefCell::default();
 }
 
-/// In place of pmdaFetch(3), which would also tell pmcd of flags for changed names and labels: this PMDA sets none of these.
+/// Replaces pmdaFetch(3). That function also reports changed names and labels to pmcd, which this PMDA never has.
 unsafe extern "C" fn fetch(
     count: c_int,
     pmids: *mut sys::pmID,
@@ -62,13 +62,13 @@ unsafe extern "C" fn fetch(
 ) -> c_int {
     refresh(Server::refresh);
     let metrics = match usize::try_from(count) {
-        // SAFETY: the library passes `count` metrics, which stay there during the call.
+        // SAFETY: the library passes `count` metrics, which are valid during the call.
         Ok(count @ 1..) => unsafe { std::slice::from_raw_parts(pmids, count) },
         _ => &[],
     };
     // SAFETY: the library passes its own state.
     let profile = unsafe { (*ext).e_prof };
-    // SAFETY: the library keeps the last profile that pmcd sent, until the next one has taken its place.
+    // SAFETY: the library keeps the last profile that pmcd sent until it has received another.
     let profile = unsafe { read_profile(profile) };
     catch_panic(|| {
         let answer = ANSWER.with_borrow_mut(|answer| {
@@ -78,13 +78,13 @@ unsafe extern "C" fn fetch(
         let Some(answer) = answer else {
             return sys::PM_ERR_AGAIN;
         };
-        // SAFETY: the library passes a place for the pointer.
+        // SAFETY: `result` points to a pointer of the library.
         unsafe { *result = answer };
         0
     })
 }
 
-/// Called when a result was sent. Its memory is for the next one.
+/// Called after a result was sent. The memory is kept for the next result, unless there is too much of it.
 unsafe extern "C" fn result_sent(_result: *mut sys::nixl_pmda_result) {
     catch_panic(|| {
         ANSWER.with_borrow_mut(Answer::shrink);
@@ -92,23 +92,25 @@ unsafe extern "C" fn result_sent(_result: *mut sys::nixl_pmda_result) {
     });
 }
 
-/// Which instances a client asks for. The caller's profile is null or stays there during the call.
+/// Copies the profile of a client: the instances that it requests.
+///
+/// `profile` must be null, or valid during the call.
 unsafe fn read_profile(profile: *const sys::pmProfile) -> Profile {
     let mut requested = Profile::default();
     if profile.is_null() {
         return requested;
     }
-    // SAFETY: the caller's is valid.
+    // SAFETY: the caller guarantees that it is valid.
     let profile = unsafe { &*profile };
     requested.has_others = profile.state == sys::PM_PROFILE_INCLUDE;
     for at in 0..usize::try_from(profile.profile_len).unwrap_or(0) {
-        // SAFETY: the profile has `profile_len` domains.
+        // SAFETY: the profile has `profile_len` instance domains.
         let indom = unsafe { profile.profile.add(at) };
         // SAFETY: as above.
         let indom = unsafe { &*indom };
         let mut exceptions = Vec::new();
         if let Ok(count @ 1..) = usize::try_from(indom.instances_len) {
-            // SAFETY: the domain has so many instances.
+            // SAFETY: the domain has `instances_len` instances.
             exceptions.extend(unsafe { std::slice::from_raw_parts(indom.instances, count) });
         }
         exceptions.sort_unstable();
@@ -128,9 +130,9 @@ unsafe extern "C" fn instance(
     result: *mut *mut sys::pmInResult,
     ext: *mut sys::pmdaExt,
 ) -> c_int {
-    // Also while another pmdanixl drains, when there are none: pmlogger ends itself over an error here.
+    // This also runs while another pmdanixl drains and there are no instances: pmlogger ends on an error here.
     refresh(Server::refresh_instances);
-    // SAFETY: the arguments are the library's own, handed on.
+    // SAFETY: the arguments come from the library unchanged.
     unsafe { sys::pmdaInstance(indom, inst, name, result, ext) }
 }
 
@@ -141,11 +143,11 @@ unsafe extern "C" fn label(
     ext: *mut sys::pmdaExt,
 ) -> c_int {
     refresh(Server::refresh_instances);
-    // SAFETY: the arguments are the library's own, handed on; it calls label_instance, while nothing is borrowed here.
+    // SAFETY: the arguments come from the library unchanged. It calls label_instance, and nothing is borrowed here.
     unsafe { sys::pmdaLabel(ident, kind, labels, ext) }
 }
 
-/// Adds the labels of an instance. The library wants the number of labels back, which the last call to it gives.
+/// Adds the labels of an instance. Returns the number of labels, or an error of pmdaAddLabels(3).
 unsafe extern "C" fn label_instance(
     indom: sys::pmInDom,
     inst: c_uint,
@@ -158,15 +160,15 @@ unsafe extern "C" fn label_instance(
         let Ok(json) = CString::new(json) else {
             return 0;
         };
-        // SAFETY: the library passes a place for a label set of its own; the text holds no format but "%s", and is copied.
+        // SAFETY: `labels` points to a label set of the library. The text is only an argument of "%s", and is copied.
         unsafe { sys::pmdaAddLabels(labels, c"%s".as_ptr(), json.as_ptr()) }
     })
 }
 
 unsafe extern "C" fn store(result: *mut sys::nixl_pmda_result, ext: *mut sys::pmdaExt) -> c_int {
-    // SAFETY: pmcd's request, decoded by the library: valid during the call.
+    // SAFETY: the library passes the decoded request, which is valid during the call.
     let count = unsafe { (*result).numpmid };
-    // SAFETY: as above; the value sets stand at the end of the struct.
+    // SAFETY: as above; the array of value sets is the last field of the struct.
     let sets = unsafe { &raw const (*result).vset }.cast::<*mut sys::pmValueSet>();
     let mut requests = Vec::new();
     for at in 0..usize::try_from(count).unwrap_or(0) {
@@ -174,7 +176,7 @@ unsafe extern "C" fn store(result: *mut sys::nixl_pmda_result, ext: *mut sys::pm
         let set = unsafe { sets.add(at) };
         // SAFETY: each points to a value set that is valid during the call.
         let set = unsafe { *set };
-        // SAFETY: as above; only fields are read, since one without values is shorter than its type.
+        // SAFETY: as above; only fields are read, because a set without values is shorter than its type.
         let pmid = unsafe { (*set).pmid };
         // SAFETY: as above.
         let values = unsafe { (*set).numval };
@@ -186,7 +188,7 @@ unsafe extern "C" fn store(result: *mut sys::nixl_pmda_result, ext: *mut sys::pm
         };
         requests.push(PmStoreRequest { pmid, value });
     }
-    // The sender of this request. pmdaGetContext(3) tells who sent the last one that the library's own functions answered.
+    // pmdaGetContext(3) would return the client of the last request that a function of the library answered.
     // SAFETY: the library passes its own state.
     let context = unsafe { (*ext).e_context };
     catch_panic(|| {
@@ -199,19 +201,20 @@ unsafe extern "C" fn store(result: *mut sys::nixl_pmda_result, ext: *mut sys::pm
     })
 }
 
-/// The number that a set has as its first value, which must be there. What stands elsewhere is of another type: libpcp puts
-/// all numbers of 32 bits in place, takes none from elsewhere (pmExtractValue(3)), and does not say in which order their bytes
-/// would be there.
+/// Returns the first value of a set, which must be valid and have a value.
+///
+/// libpcp passes all 32-bit numbers in place. A value in a block has another type, and pmExtractValue(3) does not
+/// convert it.
 unsafe fn u32_value(set: *const sys::pmValueSet) -> Result<u32, PmStoreError> {
-    // SAFETY: the caller's set is valid.
+    // SAFETY: the caller guarantees that the set is valid.
     if unsafe { (*set).valfmt } != sys::PM_VAL_INSITU {
         return Err(PmStoreError::TYPE);
     }
-    // SAFETY: the caller's set has a value.
+    // SAFETY: the caller guarantees that the set has a value.
     let value = unsafe { (*set).vlist[0].value };
     // SAFETY: the format says which field of the union it is.
     let value = unsafe { value.lval };
-    // The type of the metric has no sign.
+    // The metrics are unsigned. libpcp decodes them into a signed field.
     Ok(u32::from_ne_bytes(value.to_ne_bytes()))
 }
 

@@ -1,4 +1,5 @@
-//! The server of this process: libpcp_pmda's callbacks get no argument of ours, and there is one thread.
+//! The one [`Server`] of this process, in a thread-local variable. libpcp_pmda passes no user data to its callbacks. It
+//! calls all of them in the event-loop thread.
 
 use super::server::Server;
 use std::cell::RefCell;
@@ -7,12 +8,12 @@ thread_local! {
     static SERVER: RefCell<Option<Server>> = const { RefCell::new(None) };
 }
 
-/// From here on it is this one, or none.
+/// Sets the server that [`with_server`] uses. `None` removes it.
 pub(super) fn set(server: Option<Server>) {
     SERVER.set(server);
 }
 
-/// Runs something on the server; `None` while there is none.
+/// Runs `run` with the server. Returns `None` if there is no server.
 pub(super) fn with_server<T>(run: impl FnOnce(&mut Server) -> T) -> Option<T> {
     SERVER.with_borrow_mut(|server| server.as_mut().map(run))
 }

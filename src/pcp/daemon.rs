@@ -1,4 +1,5 @@
-//! The loop: pmcd's requests, the timer, and signals.
+//! Event loop: requests of pmcd, the drain timer, and signals. It does not know what a tick does; see
+//! `server/ticks.rs`.
 
 use super::current::{self, with_server};
 use super::ffi::{Pmda, Status};
@@ -13,14 +14,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::catch_unwind;
 use std::time::Duration;
 
-/// So many waits may fail one after the other.
+/// Failed waits in a row after which the loop ends.
 const MAX_FAILURES: u32 = 100;
 
-/// Answers pmcd and drains the rings, until pmcd closes the connection or `signals` brings SIGTERM or SIGINT. After a last
-/// drain it returns.
+/// Answers pmcd and drains the rings until pmcd closes the connection, or SIGTERM or SIGINT arrives. Drains once more,
+/// then returns.
 ///
 /// # Errors
-/// The system lacks what the loop is made of.
+/// If the timer or the connection is not available, or waiting fails repeatedly.
 pub fn serve(mut pmda: Pmda, server: Server, mut signals: SignalFd) -> Result<(), EventLoopError> {
     let pmcd = pmda.descriptor()?;
     let timer = TimerFd::new(
@@ -41,7 +42,7 @@ pub fn serve(mut pmda: Pmda, server: Server, mut signals: SignalFd) -> Result<()
         let has_work = with_server(|server| server.has_work()).unwrap_or(false);
         let ready = match wait(pmcd, &timer, &mut signals, has_work) {
             Ok(ready) => ready,
-            // These may fail now and then, but not for ever: the loop would do nothing else.
+            // poll(2) can fail for a moment, such as with EINTR. If it always fails, the loop would only spin.
             Err(errno) if failures == MAX_FAILURES => return Err(errno.into()),
             Err(_) => {
                 failures += 1;
@@ -53,7 +54,7 @@ pub fn serve(mut pmda: Pmda, server: Server, mut signals: SignalFd) -> Result<()
             tracing::info!("asked to end");
             break;
         }
-        // A client waits for it.
+        // Before the work of the tick, because a client waits for the answer.
         if ready.has_request {
             match pmda.serve_one() {
                 Ok(()) => {}
@@ -67,9 +68,9 @@ pub fn serve(mut pmda: Pmda, server: Server, mut signals: SignalFd) -> Result<()
                 }
             }
         }
-        // A panic is logged by its hook; as within a request, it costs this tick and not what was counted.
+        // The panic hook logs a panic. It ends this tick, and nothing that was counted is lost.
         if has_work {
-            // A tick that comes meanwhile brings nothing new.
+            // The last tick is not done, so a new one is ignored.
             let _ = catch_unwind(|| with_server(Server::continue_tick));
         } else if ready.has_tick {
             let _ = catch_unwind(|| with_server(Server::tick));
@@ -80,15 +81,15 @@ pub fn serve(mut pmda: Pmda, server: Server, mut signals: SignalFd) -> Result<()
     Ok(())
 }
 
-/// What there is to be done.
+/// What [`wait`] found.
 struct Ready {
     has_request: bool,
     has_tick: bool,
-    /// A signal to end at came in.
+    /// True if SIGTERM or SIGINT arrived.
     has_end_signal: bool,
 }
 
-/// Waits for pmcd, the timer or a signal; if there is work, it only looks.
+/// Waits for pmcd, the timer or a signal. Returns at once if `has_work`.
 fn wait(
     pmcd: BorrowedFd,
     timer: &TimerFd,
@@ -105,11 +106,11 @@ fn wait(
     let [has_request, is_timer_ready, is_signal_ready] = fds.map(|fd| fd.any().unwrap_or(true));
     let has_tick = is_timer_ready
         && match timer.wait() {
-            // It was set again meanwhile.
+            // The timer was set again after poll(2).
             Err(Errno::EAGAIN) => true,
             waited => waited.map(|()| true)?,
         };
-    // Last, since a signal that was read comes only once.
+    // Last, because an error above would lose a signal that was already read.
     let has_end_signal = is_signal_ready && read_end_signal(signals)?;
     Ok(Ready {
         has_request,
@@ -118,8 +119,8 @@ fn wait(
     })
 }
 
-/// Whether one of the signals that came in is one to end at. SIGHUP (pmcd's to its agents) and SIGIO (a lease was asked for)
-/// are none.
+/// Reads all pending signals. Returns true if one is SIGTERM or SIGINT. SIGHUP (pmcd sends it to its PMDAs) and SIGIO
+/// (a lease is broken) only wake the loop.
 fn read_end_signal(signals: &mut SignalFd) -> Result<bool, Errno> {
     let mut has_end_signal = false;
     while let Some(info) = signals.read_signal()? {
@@ -129,13 +130,13 @@ fn read_end_signal(signals: &mut SignalFd) -> Result<bool, Errno> {
     Ok(has_end_signal)
 }
 
-/// Why the loop could not go on.
+/// Reason why the event loop ended or could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum EventLoopError {
-    /// A system call.
+    /// A system call failed.
     #[error("the loop cannot run: {0}")]
     System(#[from] Errno),
-    /// libpcp_pmda.
+    /// libpcp_pmda reported an error.
     #[error("no connection to pmcd: {0}")]
     Pmda(#[from] Status),
 }

@@ -1,7 +1,7 @@
-//! One safe function for each call into libpcp_pmda: one of the three modules that hold unsafe code.
+//! Safe functions for the calls into libpcp_pmda. One of the three modules with unsafe code.
 //!
-//! The library keeps pointers to what it is given (the interface, the name, the metric table) for as long as the process
-//! runs, so these are leaked; there is one of each.
+//! The library keeps pointers to the interface, the name and the metric table until the process ends. So these are
+//! leaked. There is one of each.
 #![allow(unsafe_code)]
 
 use super::sys;
@@ -15,7 +15,7 @@ use std::ptr;
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A status of libpcp_pmda that is an error: a negative errno or PM_ERR_*.
+/// Error status of libpcp_pmda: a negative errno or PM_ERR_*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status(pub c_int);
 
@@ -36,36 +36,37 @@ impl fmt::Display for Status {
 
 impl std::error::Error for Status {}
 
-/// The status of a call, an error if it is negative.
+/// Converts a status to a `Result`: negative is an error.
 fn check_status(sts: c_int) -> Result<c_int, Status> {
     if sts < 0 { Err(Status(sts)) } else { Ok(sts) }
 }
 
-/// What the library keeps pointers to: it is never freed, and so found by whoever looks for what was lost.
+/// Pointers to leaked memory that the library keeps. From this static variable a leak checker finds that the memory is
+/// still in use.
 #[used]
 static LEAKED: [AtomicPtr<c_void>; 3] = [const { AtomicPtr::new(ptr::null_mut()) }; 3];
 
-/// The library's state of this agent. There is one, and it never moves: `pmdaExt` points back to it.
+/// State of this PMDA in the library. There is one. It never moves, because `pmdaExt` points back to it.
 #[derive(Debug)]
 pub struct Pmda {
     interface: *mut sys::pmdaInterface,
-    /// One for each of [`INDOMS`].
+    /// Table with one entry for each of [`INDOMS`].
     indoms: *mut [sys::pmdaIndom],
 }
 
 impl Pmda {
-    /// pmdaDaemon(3): an agent of the newest interface. `log` is relative to pmcd's log directory, `help` the help file
-    /// without its suffix.
+    /// Initialises the library with pmdaDaemon(3), interface version 7. `log` is relative to pmcd's log directory.
+    /// `help` is the help file without its suffix.
     #[must_use]
     pub fn new(name: &CStr, domain: u32, log: &CStr, help: &CStr) -> Self {
-        // SAFETY: all zeros is a value of this plain C struct: numbers, and pointers that may be null.
+        // SAFETY: all zeros is a valid value of this plain C struct: numbers, and pointers that may be null.
         let interface: sys::pmdaInterface = unsafe { std::mem::zeroed() };
         let interface = Box::into_raw(Box::new(interface));
         LEAKED[0].store(interface.cast(), Relaxed);
         let name = CString::from(name).into_raw();
         let domain = c_int::try_from(domain).unwrap_or_default();
         let version = sys::PMDA_INTERFACE_7;
-        // SAFETY: `interface` and `name` are leaked above, since the library keeps them; it copies the other strings.
+        // SAFETY: `interface` and `name` are leaked above, because the library keeps them. It copies the other strings.
         unsafe {
             sys::pmdaDaemon(
                 interface,
@@ -77,7 +78,7 @@ impl Pmda {
             )
         };
         let indoms = INDOMS.iter().map(|indom| sys::pmdaIndom {
-            // A serial number; pmdaInit makes it a domain.
+            // The serial number. pmdaInit replaces it by the pmInDom.
             it_indom: indom.serial,
             it_numinst: 0,
             it_set: ptr::null_mut(),
@@ -87,26 +88,27 @@ impl Pmda {
         Self { interface, indoms }
     }
 
-    /// An instance domain without instances yet, by its serial number. Each is given out once.
+    /// Returns the empty instance domain with this serial number. Call it once for each.
     ///
     /// # Panics
-    /// There is none of this number.
+    /// If no instance domain has this serial number.
     #[must_use]
     pub fn instances(&self, serial: u32) -> Instances {
         let at = INDOMS.iter().position(|indom| indom.serial == serial);
         let at = at.expect("a serial number from the table");
-        // SAFETY: the table was leaked by `new`, has one entry for each of INDOMS, and is referred to nowhere in this thread.
+        // SAFETY: the table was leaked by `new` and has one entry for each of INDOMS. No other reference to it exists
+        // now.
         let indom = unsafe { &raw mut (*self.indoms)[at] };
         Instances::new(indom)
     }
 
-    /// pmdaGetOpt(3) with the standard options only; `args` begins with the program's name.
+    /// Parses the standard options with pmdaGetOpt(3). `args` begins with the program's name.
     ///
     /// # Errors
-    /// The library found an option that it does not take; it has said so on standard error.
+    /// If the library rejects an option. It has printed the reason to standard error.
     pub fn options(&mut self, args: Vec<CString>) -> Result<(), Status> {
         let argc = c_int::try_from(args.len()).map_err(|_| Status(-libc::E2BIG))?;
-        // Leaked: the library keeps pointers into it (-i, -u, -U).
+        // Leaked, because the library keeps pointers into it (-i, -u, -U).
         let mut argv: Vec<*mut c_char> = args.into_iter().map(CString::into_raw).collect();
         argv.push(ptr::null_mut());
         let argv = argv.leak().as_mut_ptr();
@@ -114,7 +116,7 @@ impl Pmda {
         let options = c"D:d:h:i:l:pu:U:6:".as_ptr();
         let mut errors = 0;
         loop {
-            // SAFETY: argv is leaked, argc strings and a null; the interface lives for ever; `errors` outlives the call.
+            // SAFETY: argv is leaked and has argc strings and a null pointer; the interface lives forever; `errors` outlives the call.
             let option =
                 unsafe { sys::pmdaGetOpt(argc, argv, options, self.interface, &raw mut errors) };
             if option < 0 {
@@ -128,48 +130,49 @@ impl Pmda {
         }
     }
 
-    /// The metrics domain, after the options were looked at.
+    /// Returns the domain number of the PMDA. Call it after [`Pmda::options`], because -d changes it.
     #[must_use]
     pub fn domain(&self) -> u32 {
-        // SAFETY: the interface lives for ever and is only changed by the library's calls, none of which runs now.
+        // SAFETY: the interface lives forever and only calls into the library change it. None runs now.
         u32::try_from(unsafe { (*self.interface).domain }).unwrap_or_default()
     }
 
-    /// The log file of the command line; `None` if that is `-`, standard error as it is.
+    /// Returns the log file. `None`: the option was `-l -`, and the log goes to standard error.
     #[must_use]
     pub fn log_path(&self) -> Option<PathBuf> {
-        // SAFETY: the interface lives for ever, and nothing else refers to it during this statement.
+        // SAFETY: the interface lives forever, and nothing else refers to it during this statement.
         let interface = unsafe { &*self.interface };
         // SAFETY: all variants of the union begin with this pointer.
         let extension = unsafe { interface.version.any.ext };
-        // SAFETY: pmdaDaemon has set it up, and it lives as long as the interface.
+        // SAFETY: pmdaDaemon has initialised it, and it lives as long as the interface.
         let name = unsafe { (*extension).e_logfile };
         if name.is_null() {
             return None;
         }
-        // SAFETY: a string of the library's own, which only another -l would replace.
+        // SAFETY: a string of the library, which only another -l would replace.
         let name = unsafe { CStr::from_ptr(name) }.to_bytes();
         (name != b"-").then(|| OsStr::from_bytes(name).into())
     }
 
-    /// pmdaOpenLog(3): standard error goes to the log file from now on.
+    /// Redirects standard error to the log file with pmdaOpenLog(3).
     pub fn open_log(&mut self) {
-        // SAFETY: the interface was set up by pmdaDaemon and lives for ever.
+        // SAFETY: pmdaDaemon has initialised the interface, which lives forever.
         unsafe { sys::pmdaOpenLog(self.interface) };
     }
 
-    /// pmdaConnect(3): greets pmcd, asking for the attributes of its clients, by which stores are authorized.
+    /// Performs the handshake with pmcd (pmdaConnect(3)). Requests the attributes of pmcd's clients, which authorise
+    /// pmStore requests.
     ///
     /// # Errors
-    /// pmcd cannot be reached.
+    /// If pmcd cannot be reached.
     pub fn connect(&mut self) -> Result<(), Status> {
-        // SAFETY: the interface was set up by pmdaDaemon; the flags must be set before the handshake.
+        // SAFETY: pmdaDaemon has initialised the interface. The flags must be set before the handshake.
         unsafe { sys::pmdaSetCommFlags(self.interface, sys::PMDA_FLAG_AUTHORIZE) };
         // SAFETY: as above.
         unsafe { sys::pmdaConnect(self.interface) };
         self.status()?;
-        // Where the other side went away during the greeting, the library says so here only.
-        // SAFETY: the interface lives for ever and is only changed by the library's calls, none of which runs now.
+        // If pmcd closed the connection during the handshake, the status is 0, and only the version shows it.
+        // SAFETY: the interface lives forever and only calls into the library change it. None runs now.
         let version = unsafe { (*self.interface).comm }.pmapi_version();
         if version == 0 {
             Err(Status::END)
@@ -178,22 +181,22 @@ impl Pmda {
         }
     }
 
-    /// pmdaInit(3): registers the callbacks, which `register` puts into the interface, and the metric table.
+    /// Registers callbacks and metric table with pmdaInit(3). `register` puts the callbacks into the interface first.
     ///
     /// # Errors
-    /// The library does not take them; it has said why in the log.
+    /// If the library rejects them. It has logged the reason.
     pub(super) fn init(
         &mut self,
         register: impl FnOnce(*mut sys::pmdaInterface),
     ) -> Result<(), Status> {
         register(self.interface);
-        // SAFETY: the interface lives for ever; the flag must be set before pmdaInit.
+        // SAFETY: the interface lives forever. The flag must be set before pmdaInit.
         unsafe { sys::pmdaSetFlags(self.interface, sys::PMDA_EXT_FLAG_HASHED) };
         let metrics = metric_table().leak();
         let count = c_int::try_from(metrics.len()).map_err(|_| Status(-libc::E2BIG))?;
         let indom_count = c_int::try_from(INDOMS.len()).map_err(|_| Status(-libc::E2BIG))?;
         let indoms = self.indoms.cast::<sys::pmdaIndom>();
-        // SAFETY: the tables are leaked, since the library keeps them and writes the domain into them.
+        // SAFETY: the tables are leaked, because the library keeps them and writes the domain number into them.
         unsafe {
             sys::pmdaInit(
                 self.interface,
@@ -206,36 +209,36 @@ impl Pmda {
         self.status()
     }
 
-    /// The descriptor that pmcd's requests come from.
+    /// Returns the file descriptor from which requests of pmcd are read.
     ///
     /// # Errors
-    /// There is no connection.
+    /// If there is no connection.
     pub fn descriptor(&self) -> Result<BorrowedFd<'static>, Status> {
-        // SAFETY: the interface lives for ever.
+        // SAFETY: the interface lives forever.
         let fd = check_status(unsafe { sys::__pmdaInFd(self.interface) })?;
         // SAFETY: the library keeps it open until the process ends.
         Ok(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// Receives one request and answers it, by the callbacks. Waits if there is none.
+    /// Reads one request and answers it through the callbacks. Blocks if there is none.
     ///
     /// # Errors
-    /// pmcd has closed the connection, or it broke.
+    /// If pmcd has closed the connection, or the connection is broken.
     pub fn serve_one(&mut self) -> Result<(), Status> {
-        // SAFETY: the interface lives for ever; the callbacks that this runs do not refer to it.
+        // SAFETY: the interface lives forever; the callbacks that this runs do not refer to it.
         check_status(unsafe { sys::__pmdaMainPDU(self.interface) }).map(drop)
     }
 
     fn status(&self) -> Result<(), Status> {
-        // SAFETY: the interface lives for ever and is only changed by the library's calls, none of which runs now.
+        // SAFETY: the interface lives forever and only calls into the library change it. None runs now.
         check_status(unsafe { (*self.interface).status }).map(drop)
     }
 }
 
-/// No instance domain (pmapi.h).
+/// Instance domain number of a metric with one value (pmapi.h).
 const PM_INDOM_NULL: sys::pmInDom = u32::MAX;
 
-/// The metric table as the library wants it; it fills the domain in.
+/// Returns the metric table for pmdaInit(3), which adds the domain number.
 fn metric_table() -> Vec<sys::pmdaMetric> {
     let mut table = Vec::with_capacity(METRICS.len());
     for metric in METRICS.iter() {
@@ -247,7 +250,7 @@ fn metric_table() -> Vec<sys::pmdaMetric> {
                 ValueType::F64 => sys::PM_TYPE_DOUBLE,
                 ValueType::Text => sys::PM_TYPE_STRING,
             },
-            // A serial number; pmdaInit makes it a domain.
+            // The serial number. pmdaInit replaces it by the pmInDom.
             indom: metric.indom().unwrap_or(PM_INDOM_NULL),
             sem: match metric.semantics {
                 Semantics::Counter => sys::PM_SEM_COUNTER,
@@ -264,9 +267,9 @@ fn metric_table() -> Vec<sys::pmdaMetric> {
     table
 }
 
-/// pmUnits. Set field by field: PCP 7 split the padding that PCP 6 has.
+/// Returns pmUnits. The fields are set one by one, because PCP 7 divides the padding of PCP 6 into fields.
 fn units(units: Units) -> sys::pmUnits {
-    // SAFETY: all zeros is a value of this bit field: no units.
+    // SAFETY: all zeros is a valid value of this bit field: no units.
     let mut word: sys::pmUnits = unsafe { std::mem::zeroed() };
     if matches!(units, Units::Byte | Units::BytePerSecond) {
         word.set_dimSpace(1);
@@ -290,18 +293,20 @@ fn units(units: Units) -> sys::pmUnits {
     word
 }
 
-/// The instances of a domain in the table that the library walks, in any order. A cache (pmdacache(3)) is not used: it keeps all
-/// names that there ever were and walks through them, and forgetting one ends in a use after free.
+/// Instances of one instance domain, in the table that the library reads. Their order has no meaning.
+///
+/// pmdacache(3) is not used. It keeps every name forever and walks through all of them, and deleting one leads to a use
+/// after free.
 #[derive(Debug)]
 pub struct Instances {
     indom: *mut sys::pmdaIndom,
     set: Vec<sys::pmdaInstid>,
-    /// What `set` points to, in the same order.
+    /// Names that `set` points to, in the order of `set`.
     names: Vec<CString>,
 }
 
 impl Instances {
-    /// `indom` is never freed, and nobody else changes it.
+    /// Creates an empty set. `indom` must never be freed, and no other code may write to it.
     fn new(indom: *mut sys::pmdaIndom) -> Self {
         Self {
             indom,
@@ -315,19 +320,19 @@ impl Instances {
         self.insert(self.set.len(), id, name);
     }
 
-    /// Adds an instance before that at `at`.
+    /// Adds an instance at index `at`.
     pub fn insert(&mut self, at: usize, id: c_int, name: CString) {
         let instance = sys::pmdaInstid {
             i_inst: id,
             i_name: name.as_ptr().cast_mut(),
         };
         self.set.insert(at, instance);
-        // Moving it moves no text.
+        // Moving a CString does not move its text.
         self.names.insert(at, name);
         self.update_table();
     }
 
-    /// Keeps those of which `keep` says so by their ids, in their order.
+    /// Removes the instances for which `keep` returns false for their id. The order stays.
     pub fn retain(&mut self, mut keep: impl FnMut(c_int) -> bool) {
         let kept: Vec<bool> = self
             .set
@@ -342,8 +347,8 @@ impl Instances {
     }
 
     fn update_table(&mut self) {
-        // SAFETY: the entry lives for ever (`new`), and the library does not run now: there is one thread, and this is called
-        // between its calls or from a callback, outside of its walks.
+        // SAFETY: the entry lives forever (`new`). The library does not use it now: this runs in the same thread,
+        // between its calls or in a callback outside its walks.
         let indom = unsafe { &mut *self.indom };
         indom.it_set = self.set.as_mut_ptr();
         indom.it_numinst = c_int::try_from(self.set.len()).unwrap_or(c_int::MAX);
@@ -352,9 +357,9 @@ impl Instances {
 
 #[cfg(test)]
 impl Instances {
-    /// Of no library.
+    /// Creates an instance domain that is not registered with the library.
     pub fn unregistered() -> Self {
-        /// Where what is never freed can be found.
+        /// Keeps the leaked entries reachable for leak checkers.
         static LEAKED_INDOMS: std::sync::Mutex<Vec<usize>> = std::sync::Mutex::new(Vec::new());
         let indom = Box::into_raw(Box::new(sys::pmdaIndom {
             it_indom: 0,
@@ -366,18 +371,18 @@ impl Instances {
         Self::new(indom)
     }
 
-    /// Ids and names as the library sees them.
+    /// Returns ids and names from the table of the library.
     pub fn list(&self) -> Vec<(c_int, String)> {
         // SAFETY: as in `update_table`.
         let indom = unsafe { &*self.indom };
         let count = usize::try_from(indom.it_numinst).expect("a count");
         (0..count)
             .map(|at| {
-                // SAFETY: there are so many.
+                // SAFETY: the table has `it_numinst` entries.
                 let entry = unsafe { indom.it_set.add(at) };
                 // SAFETY: as above.
                 let entry = unsafe { &*entry };
-                // SAFETY: it points to one of the names.
+                // SAFETY: it points to one of `names`.
                 let name = unsafe { CStr::from_ptr(entry.i_name) };
                 (entry.i_inst, name.to_string_lossy().into_owned())
             })

@@ -1,21 +1,22 @@
-//! The instance domain of agents: those that are instances now, in the order of their ids, and nothing of those that left.
+//! Instance domain of agents, sorted by instance id. It has published agents only and remembers nothing of withdrawn
+//! ones.
 
 use super::ffi::Instances;
 use crate::agents::AgentKey;
 use std::collections::HashSet;
 use std::ffi::CString;
 
-/// The agents that are instances.
+/// Published agents.
 #[derive(Debug)]
 pub struct AgentInstances {
-    /// As libpcp_pmda sees them.
+    /// Instances in the table of libpcp_pmda.
     instances: Instances,
-    /// The same ones, in the same order.
+    /// Instance ids and keys of the agents, in the order of `instances`.
     keys: Vec<(u32, AgentKey)>,
 }
 
 impl AgentInstances {
-    /// None yet.
+    /// Creates the domain without instances.
     #[must_use]
     pub fn new(instances: Instances) -> Self {
         Self {
@@ -24,7 +25,8 @@ impl AgentInstances {
         }
     }
 
-    /// An agent is an instance now; `false`: one of that id is already, or PCP takes neither such an id nor such a name.
+    /// Adds an agent. Returns false if the id is in use, or if PCP accepts no such id (more than 31 bits) or name (with
+    /// a NUL).
     pub fn add(&mut self, id: u32, name: &str, key: AgentKey) -> bool {
         let (Ok(inst), Ok(name)) = (i32::try_from(id), CString::new(name)) else {
             return false;
@@ -37,7 +39,7 @@ impl AgentInstances {
         true
     }
 
-    /// These are none any more.
+    /// Removes the agents with these instance ids.
     pub fn remove(&mut self, ids: &HashSet<u32>) {
         if !ids.is_empty() {
             self.keys.retain(|(id, _)| !ids.contains(id));
@@ -46,13 +48,13 @@ impl AgentInstances {
         }
     }
 
-    /// Who has this id, of those that are instances.
+    /// Returns the agent that has this instance id.
     #[must_use]
     pub fn get(&self, id: u32) -> Option<AgentKey> {
         self.find(id).ok().map(|at| self.keys[at].1)
     }
 
-    /// Ids and agents, in the order of the ids.
+    /// Returns instance ids and keys of all published agents, in the order of the ids.
     pub fn iter(&self) -> impl Iterator<Item = (u32, AgentKey)> {
         self.keys.iter().copied()
     }

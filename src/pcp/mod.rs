@@ -1,6 +1,8 @@
-//! The contact with pmcd, by libpcp_pmda. It alone knows the library's types; nothing else in this program does.
+//! Connection to pmcd through libpcp_pmda. Only this module knows the types of that library. Start with `daemon` (the
+//! event loop) and `server` (the state behind it).
 //!
-//! No call goes into libpcp, whose soname differs between PCP 6 and 7: what is needed of it is a few shifts.
+//! libpcp is not called, because its soname differs between PCP 6 and 7. The few shifts of `pmID_build` and
+//! `pmInDom_build` are here.
 
 pub mod answer;
 pub mod buckets;
@@ -15,25 +17,25 @@ pub mod server;
 mod sys;
 mod work;
 
-/// pmIDs and pmInDoms are bit fields (`libpcp`'s `pmID_build`, `pmInDom_build`): domain, cluster, item; domain, serial.
+/// Builds a pmID as libpcp's `pmID_build` does: domain (9 bits), cluster (12 bits), item (10 bits).
 #[must_use]
 pub fn pmid(domain: u32, cluster: u32, item: u32) -> u32 {
     ((domain & 0x1ff) << 22) | ((cluster & 0xfff) << 10) | (item & 0x3ff)
 }
 
-/// Cluster and item of a pmID.
+/// Returns the cluster and the item of a pmID.
 #[must_use]
 pub fn cluster_and_item(pmid: u32) -> (u32, u32) {
     ((pmid >> 10) & 0xfff, pmid & 0x3ff)
 }
 
-/// An instance domain's number.
+/// Builds a pmInDom as libpcp's `pmInDom_build` does: domain (9 bits), serial number (22 bits).
 #[must_use]
 pub fn indom(domain: u32, serial: u32) -> u32 {
     ((domain & 0x1ff) << 22) | (serial & 0x3f_ffff)
 }
 
-/// Its serial number.
+/// Returns the serial number of a pmInDom.
 #[must_use]
 pub fn serial(indom: u32) -> u32 {
     indom & 0x3f_ffff

@@ -1,27 +1,27 @@
-//! Which instances a client asks for (pmapi.h: pmProfile; libpcp: __pmInProfile).
+//! Fetch profile: which instances a client requests (pmapi.h: pmProfile; libpcp: __pmInProfile).
 
-/// Which instances are asked for.
+/// Instances that a client requests, for all instance domains.
 #[derive(Debug)]
 pub struct Profile {
-    /// Whether those of other domains than these are.
+    /// True if the instances of all domains that are not in `indoms` are requested.
     pub has_others: bool,
-    /// Of some domains. The first of several of one number counts.
+    /// Rules for some domains. If two have one number, the first one applies.
     pub indoms: Vec<IndomProfile>,
 }
 
-/// Which instances of a domain are asked for.
+/// Instances that a client requests of one domain.
 #[derive(Debug)]
 pub struct IndomProfile {
-    /// The domain's number.
+    /// pmInDom of the domain.
     pub indom: u32,
-    /// Whether those that are not listed are; of those that are, the opposite is true.
+    /// True if all instances but `exceptions` are requested; false if only `exceptions` are.
     pub has_others: bool,
-    /// Instances in rising order.
+    /// Instance ids in ascending order.
     pub exceptions: Vec<i32>,
 }
 
 impl Default for Profile {
-    /// All.
+    /// Requests all instances.
     fn default() -> Self {
         Self {
             has_others: true,
@@ -31,7 +31,7 @@ impl Default for Profile {
 }
 
 impl Profile {
-    /// Of an instance domain, whether an instance is asked for.
+    /// Returns a function that returns true if an instance of this domain is requested.
     pub fn filter(&self, indom: u32) -> impl Fn(u32) -> bool {
         let found = self.indoms.iter().find(|profile| profile.indom == indom);
         let others = found.map_or(self.has_others, |profile| profile.has_others);

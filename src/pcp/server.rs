@@ -1,5 +1,8 @@
-//! What the PMDA answers, and what it does meanwhile: `ticks` is its work, `answer`, `domain` and `store` are what clients ask for, and
-//! `state_file` begins and follows the state file, and `reload` reads the configuration again.
+//! Server: answers requests of pmcd and does the work of each tick. It owns the agents, the state file and the instance
+//! domains.
+//!
+//! `ticks` is the periodic work. `answer`, `domain` and `pmstore` serve requests. `state_file` opens and checks the
+//! state file. `reload` reads the configuration again.
 
 use super::buckets::BucketIndoms;
 use super::instances::AgentInstances;
@@ -25,44 +28,44 @@ mod ticks;
 pub use pmstore::{PmStoreError, PmStoreRequest};
 use state_file::Phase;
 
-/// Reads the configuration anew.
+/// Function that reads the configuration.
 pub type ReadConfig = Box<dyn Fn() -> Result<Loaded, ConfigError>>;
-/// Becomes the user that the configuration names, for good.
+/// Function that becomes the configured user and gives up all other rights. This cannot be undone.
 pub type EnterAccount = Box<dyn Fn(&Config) -> Result<(), NotAllowed>>;
 
-/// The instance domains, with nothing in them yet.
+/// Instance domains without instances.
 #[derive(Debug)]
 pub struct Indoms {
-    /// Of agents.
+    /// Instance domain of agents.
     pub agents: AgentInstances,
-    /// Of histograms.
+    /// Instance domains of histograms.
     pub buckets: BucketIndoms,
 }
 
-/// Everything that an answer is made of.
+/// State of the PMDA: agents, instance domains, configuration, and the current tick.
 pub struct Server {
     agents: Agents,
-    /// The state file, until it is locked; then the agents have it.
+    /// State file, until it is locked. Then the agents have it.
     journal: Journal,
     phase: Phase,
-    /// Of metrics and instance domains.
+    /// Domain number of the PMDA.
     domain: u32,
     indoms: Indoms,
-    /// When the agents were looked at for the answer that is being given.
+    /// Time of the last scan and drain before an answer.
     now: Now,
     ids: Ids,
     control: Control,
     users: HashMap<i32, u32>,
     read_config: ReadConfig,
     enter_account: EnterAccount,
-    /// When it was last checked whether the state file is where it was.
+    /// Time of the last check that the state file is in place.
     state_checked: Instant,
-    /// The configuration by which the user was changed and rights were given up. `None`: none was good yet.
+    /// Configuration that [`EnterAccount`] was called with. `None`: there was no valid configuration yet.
     entered_config: Option<Config>,
     work: Work,
 }
 
-/// The time since the epoch.
+/// Returns the time since the epoch.
 fn since_epoch() -> Duration {
     SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
 }
@@ -77,11 +80,11 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// A server with the configuration that was read, or with none if it was bad: it then looks nowhere, since what it was
-    /// told to keep away from is not known, and waits for a good one.
+    /// Creates the server and becomes the configured user. If the configuration is invalid, the server scans no
+    /// directory until a reload succeeds: it does not know which directories and users are excluded.
     ///
     /// # Errors
-    /// The configured user cannot be had. The agent must not go on as another.
+    /// If the configured user is not available. The process must then end, because it would run as the wrong user.
     pub fn new(
         domain: u32,
         journal: Journal,
@@ -127,13 +130,13 @@ impl Server {
         })
     }
 
-    /// Whether another pmdanixl drains the rings of this host: then there is nothing to say but `nixl.control`.
+    /// True if another pmdanixl drains the rings of this host. Then only `nixl.control` has values.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.phase != Phase::Serving
     }
 
-    /// Finds new rings and counts all events that wait.
+    /// Scans for new rings and drains all rings, within the budget of an answer.
     pub fn refresh(&mut self) {
         let until = Instant::now() + NEW_AGENT_WAIT;
         self.collect(FETCH);
@@ -145,8 +148,8 @@ impl Server {
         }
     }
 
-    /// Finds new rings for a request about instances or labels. No value is asked for, so once in a timer period is enough: a
-    /// client asks about one instance domain after the other.
+    /// Scans and drains for a request about instances or labels, at most once per `drain_interval`. Such a request
+    /// reads no values, and clients ask about one instance domain after the other.
     pub fn refresh_instances(&mut self) {
         if self.is_waiting() || self.now.instant.elapsed() >= self.control.drain_interval {
             self.refresh();
@@ -162,7 +165,8 @@ impl Server {
         while !self.scan(budget.scan) && first.is_some_and(|first| first.has_time()) {}
         let mut in_time = self.drain_all(budget, first.unwrap_or_else(Allowance::answer));
         if self.agents.is_to_look_again() {
-            // An agent that was started anew with a ring of another size: what it has written since is in this answer.
+            // The drain found a ring that its agent has replaced by one of another size. Events of the new ring belong
+            // in this answer.
             self.scan(budget.scan);
             in_time &= self.drain_all(budget, Allowance::answer());
         }
@@ -170,7 +174,7 @@ impl Server {
         self.control.drains_cut += u64::from(!in_time);
     }
 
-    /// Counts what waits; whether that was all.
+    /// Drains all rings until `allowance` is over. Returns true if no event was left.
     fn drain_all(&mut self, budget: TimeBudget, allowance: Allowance) -> bool {
         loop {
             let in_time = self.drain(budget.drain, Agents::drain);
@@ -180,7 +184,7 @@ impl Server {
         }
     }
 
-    /// Whether all was looked at that was due.
+    /// Scans the directories for `budget`. Returns true if the pass is complete.
     fn scan(&mut self, budget: Duration) -> bool {
         let start = Instant::now();
         let all = self.agents.scan(start, budget);
@@ -189,7 +193,7 @@ impl Server {
         all
     }
 
-    /// Drains in one of the ways that [`Agents`] has; whether all events that waited are counted.
+    /// Runs `drain`, one of the drain functions of [`Agents`], for `budget`. Returns true if no event was left.
     fn drain(
         &mut self,
         budget: Duration,
@@ -203,12 +207,12 @@ impl Server {
         all
     }
 
-    /// Time between two ticks.
+    /// Returns the time between two ticks.
     pub(super) fn drain_interval(&self) -> Duration {
         self.control.drain_interval
     }
 
-    /// The end: what waits is counted before new rings are looked for, which may take long.
+    /// Drains once more and saves the instance ids. It drains before it scans, because the scan may take long.
     pub(super) fn finish(&mut self) {
         if self.is_waiting() {
             return;
@@ -223,7 +227,7 @@ impl Server {
         self.ids.save(known, limit, is_end);
     }
 
-    /// Notes the user of a client, or forgets it.
+    /// Records the uid of a client context. `None` removes it.
     pub fn set_user(&mut self, context: i32, uid: Option<u32>) {
         match uid {
             Some(uid) => drop(self.users.insert(context, uid)),

@@ -1,4 +1,4 @@
-//! What bindgen makes of PCP's headers (`build.rs`).
+//! Bindings that bindgen generates from the headers of PCP (`build.rs`).
 #![allow(
     clippy::all,
     clippy::pedantic,
@@ -24,7 +24,7 @@ mod tests {
     use std::mem::{align_of, offset_of, size_of};
     use std::process::Command;
 
-    /// One assertion in C for each size and offset that Rust sees.
+    /// Generates one C assertion for each size and offset that Rust uses.
     macro_rules! assertions {
         ($($of:ident { $($($field:ident).+),* })*) => {
             [$(
@@ -62,7 +62,7 @@ mod tests {
         };
         let mut source = "#include <stddef.h>\n".to_owned() + include_str!("pmda.h");
         for assertion in assertions {
-            // What is a keyword in Rust has another name there.
+            // bindgen appends an underscore to a field name that is a Rust keyword.
             source += &assertion.replace("type_", "type");
             source.push('\n');
         }
@@ -86,7 +86,7 @@ mod tests {
                 .arg(&file)
                 .output()
         };
-        // The compiler for the machine that this is built for, by its name on Debian; where that is this machine, cc is one too.
+        // The cross compiler by its name on Debian. If the target is this machine, `cc` compiles for it too.
         let output = compiled(concat!(env!("PCP_ARCH"), "-linux-gnu-gcc"))
             .or_else(|_| compiled("cc"))
             .expect("a C compiler is there, by which Rust links");

@@ -1,51 +1,52 @@
-//! How long the server may be at one thing, so that an answer to pmcd never waits for more than 10 ms.
+//! Time limits of the work that the event loop does, so that an answer to pmcd waits for at most 10 ms.
 
 use nix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
-/// How long looking for rings and draining them may take, each.
+/// Time limits of one scan and one drain.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeBudget {
-    /// Looking for rings.
+    /// Limit of the scan.
     pub scan: Duration,
-    /// Draining them.
+    /// Limit of the drain.
     pub drain: Duration,
 }
 
-/// Before an answer: pmcd's clients wait for it, and before that for the piece of a tick that is being done.
+/// Limits before an answer. A client of pmcd waits for it, and may have waited for a piece of a tick before.
 pub const FETCH: TimeBudget = TimeBudget {
     scan: Duration::from_micros(700),
     drain: Duration::from_millis(1),
 };
-/// How long an answer waits for what /proc shows of agents that are new.
+/// Time that an answer waits for the process facts of new agents.
 pub const NEW_AGENT_WAIT: Duration = Duration::from_micros(1500);
-/// A piece of a tick; between two of them pmcd is answered.
+/// Limit of one piece of a tick. Requests of pmcd are answered between two pieces.
 pub const PIECE: Duration = Duration::from_millis(1);
-/// All pieces of a tick, so that something is left of the processor for others.
+/// Limits of all pieces of a tick together. They leave processor time for other processes.
 pub const TICK: TimeBudget = TimeBudget {
     scan: Duration::from_millis(5),
     drain: Duration::from_millis(20),
 };
-/// At the end, for which pmcd allows about 150 ms.
+/// Limits of the last drain. pmcd allows about 150 ms for the shutdown.
 pub const SHUTDOWN: TimeBudget = TICK;
 
-/// What an answer may take beyond its budget, as the first does, when all that is there is new. It is counted in time that this
-/// thread has worked: on a machine that stands still for a while an answer has what it has on any other.
+/// Time that an answer may take beyond its budget. The first answer needs it, because then all rings are new. It is
+/// measured mainly in processor time of this thread, so that a busy machine does not use it up.
 #[derive(Clone, Copy, Debug)]
 pub struct Allowance {
-    /// When it is used up, in time worked.
+    /// End in processor time of this thread.
     cpu_end: Duration,
-    /// When it ends in any case.
+    /// End in any case, in wall-clock time.
     wall_end: Instant,
 }
 
 impl Allowance {
-    /// That of the first look. pmcd waits for an answer for five seconds.
+    /// Returns the allowance of the first scan and drain. pmcd waits for an answer for five seconds.
     pub fn first_drain() -> Self {
         Self::of(Duration::from_millis(400), Duration::from_secs(4))
     }
 
-    /// That of the drain before an answer: no more than its budget, if that has not gone by while others had the processor.
+    /// Returns the allowance of the drain before an answer: as much processor time as its budget, and at most 20 ms in
+    /// all. It matters if other processes used the processor during the budget.
     pub fn answer() -> Self {
         Self::of(FETCH.drain, Duration::from_millis(20))
     }
@@ -57,35 +58,35 @@ impl Allowance {
         }
     }
 
-    /// Whether something is left of it.
+    /// True if time is left.
     pub fn has_time(&self) -> bool {
         thread_cpu_time() < self.cpu_end && Instant::now() < self.wall_end
     }
 }
 
-/// The processor time that this thread has used.
+/// Returns the processor time of this thread (CLOCK_THREAD_CPUTIME_ID).
 fn thread_cpu_time() -> Duration {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
     time.map_or(Duration::MAX / 2, Duration::from)
 }
 
-/// What is to be done next of a tick.
+/// Next piece of a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// All is done.
+    /// The tick is done.
     Nothing,
-    /// Rings are looked for, until `end`.
+    /// The directories are scanned until `end`.
     Scan {
-        /// When the rest is left for the next tick.
+        /// Time after which the rest of the scan is left for the next tick.
         end: Instant,
     },
-    /// Events are counted.
+    /// The rings are drained.
     Drain {
-        /// Since when: what is left when the budget is used up is for the next tick.
+        /// Start of the drain. When TICK.drain is over, the rest is left for the next tick.
         start: Instant,
     },
-    /// It is found out who writes, and what agents have left is removed.
+    /// Liveness is checked, and agents and files that have expired are removed.
     Tidy,
-    /// The instance ids are saved.
+    /// The instance ids are written to their file.
     Save,
 }

@@ -1,4 +1,4 @@
-//! Which values a fetch gets.
+//! Values of a fetch.
 
 use super::Server;
 use crate::metrics::{self, AGENTS, CONTROL, HOST, Value, ValueSource, peers};
@@ -7,10 +7,10 @@ use crate::pcp::profile::Profile;
 use crate::pcp::{self, buckets, cluster_and_item, indom, sys};
 use std::cell::LazyCell;
 
-/// What stands for the instance of a value that is the only one (PM_IN_NULL, pmapi.h).
+/// Instance of a value without instance domain (PM_IN_NULL, pmapi.h).
 const NO_INSTANCE: u32 = u32::MAX;
 
-/// Whether a metric tells of the host what is counted up over all agents that are known, for an answer.
+/// True if a metric of the host is counted over all agents at each fetch.
 fn is_host_count(pmid: u32) -> bool {
     let (cluster, item) = cluster_and_item(pmid);
     HOST.contains(&cluster)
@@ -19,8 +19,8 @@ fn is_host_count(pmid: u32) -> bool {
 }
 
 impl Server {
-    /// Answers a fetch: of each metric the values of the instances that are asked for. Where one is not known, the instance is
-    /// left out. As long as another pmdanixl drains, all but `nixl.control` is to be requested for again later.
+    /// Writes the result of a fetch: for each metric the values of the requested instances. An instance without a value
+    /// is left out. While another pmdanixl drains, all metrics but `nixl.control` get PM_ERR_AGAIN.
     pub fn answer(&mut self, pmids: &[u32], profile: &Profile, answer: &mut Answer) {
         if !self.is_waiting() {
             self.control.effort = self.agents.effort();
@@ -32,7 +32,7 @@ impl Server {
             let agents = self.indoms.agents.iter();
             agents.filter_map(|(id, key)| Some((id, self.agents.get(key)?)))
         };
-        // Once, for metrics of which each agent has one value.
+        // Computed once for all metrics with one value per agent.
         let requested = LazyCell::new(|| {
             let is_requested = profile.filter(indom(self.domain, AGENTS));
             all()
@@ -67,7 +67,7 @@ impl Server {
                         .for_each(|(id, agent)| push(*id, get.value(agent, &self.now)));
                 }
                 ValueSource::Slowness => {
-                    // Who is not asked for is a peer all the same.
+                    // Agents that are not requested are still peers.
                     let is_requested = profile.filter(indom(self.domain, AGENTS));
                     (peers::slowness(all()).into_iter())
                         .filter(|&(id, _)| is_requested(id))

@@ -1,4 +1,4 @@
-//! The instance domains, which follow the agents.
+//! Publishes agents in the instance domains and withdraws them. Returns the labels of instances.
 
 use super::Server;
 use crate::agents::agent::Agent;
@@ -9,8 +9,8 @@ use crate::pcp::{buckets, serial};
 use std::collections::HashSet;
 
 impl Server {
-    /// Brings the instance domains after the agents: first who leaves, all at once, since each look through the ranges of all
-    /// agents takes long, and then who comes.
+    /// Updates the instance domains with the changes of the agents. Agents are withdrawn first, all in one pass,
+    /// because one pass over the buckets of all agents takes long.
     pub(super) fn update_indoms(&mut self) {
         let changes = self.agents.take_changes();
         if !changes.is_empty() {
@@ -21,11 +21,12 @@ impl Server {
             match change {
                 Change::Appeared(key) => published.push(key),
                 Change::Left { key, id } => {
-                    // It may have come and gone since the last time.
+                    // The agent may have been published and withdrawn since the last update.
                     published.retain(|&other| other != key);
                     withdrawn.extend(id);
                 }
-                // The file is to name it no more: its counters begin at zero under another id, and never go back under one.
+                // The id file no longer has its name. A new agent of this name gets another id, so that no counter of
+                // an id decreases.
                 Change::Forgotten(_) => {}
             }
         }
@@ -34,7 +35,7 @@ impl Server {
         published.into_iter().for_each(|key| self.publish(key));
     }
 
-    /// An agent is an instance from now on.
+    /// Publishes an agent: assigns an instance id and adds its instances.
     fn publish(&mut self, key: AgentKey) {
         let Some(agent) = self.agents.get(key) else {
             return;
@@ -48,13 +49,13 @@ impl Server {
         if !self.indoms.agents.add(id, name, key) {
             return tracing::error!("agent {name} cannot be an instance: another has its id, {id}");
         }
-        // The first base is the agent's id; with other ranges it needs one that no archive knows.
+        // The first base is the instance id. Other bounds need a base that no archive has.
         let base = match (agent.entry.account.bucket_base, known_id) {
             (Some(base), _) => Some(base),
             (None, None) => Some(id),
             (None, Some(_)) => self.ids.allocate(taken),
         };
-        // Before anybody is told of it.
+        // The next id is saved before the new one is visible to pmcd.
         self.agents.set_next_id(self.ids.next());
         self.agents.set_id(key, id, base);
         if let Some(agent) = self.agents.get(key) {
@@ -62,12 +63,12 @@ impl Server {
         }
     }
 
-    /// The agent that is this instance.
+    /// Returns the published agent with this instance id.
     fn agent(&self, inst: u32) -> Option<&Agent> {
         self.agents.get(self.indoms.agents.get(inst)?)
     }
 
-    /// The labels of an instance, as JSON.
+    /// Returns the labels of an instance as a JSON object. `None`: there is no such instance.
     #[must_use]
     pub fn labels(&self, indom: u32, inst: u32) -> Option<String> {
         let serial = serial(indom);
@@ -79,7 +80,7 @@ impl Server {
         let (_, ranges) = self.indoms.buckets.base_and_ranges(serial, id, agent)?;
         let (lower, upper) = ranges.label(buckets::bucket_index(ranges, inst)?);
         let labels = agent.label_text();
-        // An object that is not empty. Bounds are numbers, of which JSON takes all characters.
+        // The labels are a JSON object that is not empty. Bounds are numbers and need no escapes.
         let labels = labels.strip_suffix('}')?;
         Some(match serial {
             CUMULATIVE_TIMES => format!("{labels},\"le\":\"{upper}\"}}"),

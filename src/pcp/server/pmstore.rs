@@ -7,16 +7,16 @@ use crate::metrics;
 use crate::pcp::{cluster_and_item, sys};
 use std::time::Duration;
 
-/// What a client wants to be stored to one metric.
+/// Value that a pmStore request stores to one metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PmStoreRequest {
-    /// The metric.
+    /// pmID of the metric.
     pub pmid: u32,
-    /// The value, or why it is none that any of the metrics takes.
+    /// Value, or the reason why no metric accepts it.
     pub value: Result<u32, PmStoreError>,
 }
 
-/// Why a store is refused: the status for the client, as PCP's sample PMDA has them, and the reason for the log.
+/// Rejection of a pmStore request: the status for the client, as in the sample PMDA of PCP, and the reason for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PmStoreError(pub i32, &'static str);
 
@@ -27,17 +27,17 @@ impl PmStoreError {
     );
     const NO_METRIC: Self = Self(sys::PM_ERR_PMID, "there is no such metric");
     const READ_ONLY: Self = Self(sys::PM_ERR_PERMISSION, "the metric cannot be stored to");
-    /// No value, or several for one metric.
+    /// A metric has no value or several.
     pub const NOT_ONE: Self = Self(sys::PM_ERR_BADSTORE, "one value is stored at a time");
-    /// The value is of another type than the metric.
+    /// The value has another type than the metric.
     pub const TYPE: Self = Self(sys::PM_ERR_CONV, "the value is no number of 32 bits");
-    /// "Bad input to pmstore"; PM_ERR_SIGN, which some PMDAs give, is for numbers that have a sign.
+    /// PM_ERR_BADSTORE is "Bad input to pmstore". Some PMDAs return PM_ERR_SIGN, which is for signed numbers.
     const RANGE: Self = Self(sys::PM_ERR_BADSTORE, "the value is out of range");
     pub(super) const BAD_CONFIGURATION: Self =
         Self(sys::PM_ERR_BADSTORE, "the configuration is not taken");
 }
 
-/// What is done about a store that is not refused.
+/// Effect of a valid pmStore request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Command {
     DrainEvery(Duration),
@@ -71,17 +71,17 @@ impl Command {
 }
 
 impl Server {
-    /// Stores to metrics, for a client; to all of them or, where one cannot be stored to, to none.
+    /// Executes a pmStore request. If one value is invalid, none is stored.
     ///
     /// # Errors
-    /// The client may not, a metric or its value is not taken, or what a store sets off failed.
+    /// If the client has no permission, a metric or value is invalid, or the reload fails.
     pub fn pmstore(
         &mut self,
         context: i32,
         requests: &[PmStoreRequest],
     ) -> Result<(), PmStoreError> {
         let done = self.execute(context, requests);
-        // What any user can cause at will is no more than that.
+        // Debug level only, because any user can cause this message.
         done.inspect_err(|PmStoreError(_, why)| tracing::debug!("a store is refused: {why}"))
     }
 
@@ -93,11 +93,11 @@ impl Server {
         let commands: Result<Vec<Command>, _> =
             requests.iter().copied().map(Command::parse).collect();
         let mut commands = commands?;
-        // The one that may still fail comes first.
+        // Reload first, because only it can fail.
         commands.sort_by_key(|command| *command != Command::Reload);
         for command in commands {
             match command {
-                // The loop sets its timer anew before it waits again.
+                // The event loop sets its timer before it waits again.
                 Command::DrainEvery(interval) => {
                     self.control.drain_interval = interval;
                     let shown = interval.as_millis();

@@ -1,4 +1,4 @@
-//! The configuration is read again.
+//! Reload of the configuration, requested through `nixl.control.reload`.
 
 use super::{PmStoreError, Server, since_epoch};
 use crate::config::Config;
@@ -6,7 +6,10 @@ use crate::rights::privilege;
 use std::error::Error;
 
 impl Server {
-    /// Reads the configuration again and takes it, if it is good.
+    /// Reads the configuration and applies it if it is valid.
+    ///
+    /// # Errors
+    /// If the configuration is invalid or its user is not available. The previous configuration stays in force.
     pub(super) fn reload(&mut self) -> Result<(), PmStoreError> {
         let when = since_epoch();
         let loaded = (self.read_config)().map_err(|err| self.reject(&err))?;
@@ -22,7 +25,7 @@ impl Server {
                 self.entered_config = Some(config.clone());
             }
         }
-        // The last events of directories that are no longer scanned.
+        // Drains directories that are no longer scanned once more.
         self.refresh();
         self.agents.configure(&config);
         self.update_indoms();
@@ -35,6 +38,7 @@ impl Server {
         Ok(())
     }
 
+    /// Logs why a configuration is rejected, and records the reason for `nixl.control.config_error`.
     fn reject(&mut self, err: &dyn Error) -> PmStoreError {
         tracing::error!("{err}; the configuration stays as it was");
         self.control.config_error = err.to_string();
@@ -42,7 +46,7 @@ impl Server {
     }
 }
 
-/// Warns of what a new configuration asks in vain: the user was changed and rights were given up for good.
+/// Logs a warning for each change that a reload cannot apply: the user was changed and rights were given up for good.
 fn warn_of_ignored_changes(before: &Config, config: &Config) {
     let user = |config: &Config| config.user.as_ref().map(|user| user.name.clone());
     if user(before) != user(config) {

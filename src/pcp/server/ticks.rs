@@ -1,4 +1,4 @@
-//! What is done at each tick of the timer, a piece at a time.
+//! Work of one tick, in pieces of 1 ms: scan, drain, tidy, save.
 
 use super::Server;
 use crate::agents::Agents;
@@ -7,8 +7,8 @@ use crate::pcp::work::{FETCH, PIECE, TICK, Work};
 use std::time::Instant;
 
 impl Server {
-    /// A tick of the timer: what [`Server::refresh`] does, with more time, and what need not be done for an answer. What does
-    /// not take long is done at once, and the rest by [`Server::continue_tick`].
+    /// Starts a tick: a scan and a drain with more time than [`Server::refresh`] has, then the work that no answer
+    /// needs. Runs the first piece. [`Server::continue_tick`] does the rest.
     pub(in crate::pcp) fn tick(&mut self) {
         if self.is_waiting() {
             return self.collect(FETCH);
@@ -20,18 +20,18 @@ impl Server {
         self.continue_tick();
     }
 
-    /// Whether something is left to do of the last tick.
+    /// True if the last tick is not done.
     pub(in crate::pcp) fn has_work(&self) -> bool {
         self.work != Work::Nothing
     }
 
-    /// Does a piece of what is left.
+    /// Runs the next piece of the tick, for at most 1 ms.
     pub(in crate::pcp) fn continue_tick(&mut self) {
         let until = Instant::now() + PIECE;
         loop {
             let now = Instant::now();
             let left = until.saturating_duration_since(now);
-            // Nothing is left after a panic in the midst of it.
+            // A panic in a piece ends the tick.
             self.work = match std::mem::replace(&mut self.work, Work::Nothing) {
                 Work::Scan { end } if !self.scan(left) && now < end => Work::Scan { end },
                 Work::Scan { end } => {
