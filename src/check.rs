@@ -1,4 +1,4 @@
-//! `pmdanixl --check`: what would be done with each file, without pmcd and without consuming anything.
+//! `pmdanixl --check`: prints what the daemon would do with each file. Needs no pmcd and consumes no event.
 
 use crate::base::file::{FileFacts, FileId};
 use crate::check::silent::NixlProcesses;
@@ -29,29 +29,29 @@ mod full;
 mod release;
 mod silent;
 
-/// Time for a piece of the scan, which has as many as it takes.
+/// Time of one piece of the scan. The scan takes as many pieces as it needs.
 const PIECE: Duration = Duration::from_secs(1);
 
-/// What the check came to.
+/// Result of the check, for its last line and the exit status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Rings that would be drained.
     pub rings: usize,
     /// Stores that would be read.
     pub stores: usize,
-    /// Files that would be left alone.
+    /// Files that would be rejected.
     pub refused: usize,
-    /// Things that stop it from working.
+    /// Problems: reasons why telemetry is missing.
     pub problems: usize,
-    /// Processes that use NIXL and write none of these.
+    /// Processes that use NIXL and write to none of these rings and stores.
     pub silent: usize,
-    /// Rings with a writer or with events: those that `max_agents` must have room for.
+    /// Rings and stores that `max_agents` must have room for: those with a writer or with events.
     wanted: usize,
-    /// Each file once, by whichever path.
+    /// Files that were counted. A file can have several paths.
     seen: HashSet<FileId>,
-    /// The processes that write the rings and stores.
+    /// Process ids of the writers of these rings and stores.
     writers: HashSet<u32>,
-    /// The users other than root as whom a daemon runs: the owner of the state file, and the one that the configuration names.
+    /// Uids, other than root, that a daemon can run as: the configured user and the owner of the state file.
     daemons: Vec<u32>,
 }
 
@@ -62,10 +62,10 @@ impl Summary {
     }
 }
 
-/// Prints what would be done with each file, as the configured user where this one may become that.
+/// Prints what would be done with each file. Becomes the configured user if this process has the right to.
 ///
 /// # Errors
-/// The output cannot be written.
+/// If the output cannot be written, or no thread can be started.
 pub fn run(
     path: &Path,
     loaded: Result<&Loaded, &ConfigError>,
@@ -90,7 +90,7 @@ pub fn run(
     let configured = config.and_then(|config| Some(config.user.as_ref()?.uid));
     let owner = fs::metadata(conf.state()).ok().map(|meta| meta.uid());
     summary.daemons = configured.into_iter().chain(owner).collect();
-    // Before the user is changed to one that may not see other users' processes.
+    // Before the user is changed: another user may not see the processes of other users.
     let mut holdups = Holdups::default();
     let state = conf.state();
     let processes = holdups.look(move |gate| {
@@ -112,7 +112,7 @@ pub fn run(
         );
         summary.problem(out, problem)?;
     }
-    // Threads that wait in the kernel cannot become another user.
+    // A stalled thread in the kernel cannot change its user.
     if holdups.waiting().is_empty() {
         match rights::enter(config, own) {
             Ok(user) => writeln!(out, "as user: {user}")?,
@@ -158,12 +158,12 @@ pub fn run(
     Ok(summary)
 }
 
-/// `1 ring`, `2 rings`.
+/// Returns `1 ring`, `2 rings`.
 fn plural(count: usize, what: &str, ending: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { ending })
 }
 
-/// Scans all directories as the daemon does. Returns those that are scanned.
+/// Scans all directories as the daemon does. Returns the scanned ones.
 fn scan(
     config: &Config,
     mappers: &Mappers,
@@ -209,7 +209,7 @@ fn scan(
                 check_file(found, &mut scanner, mappers, summary, out)?;
             }
         } else {
-            // max_directories has no room for it.
+            // max_directories was reached before this directory.
             left_out += 1;
             continue;
         }
@@ -249,7 +249,7 @@ fn check_file(
     writeln!(out, "  {}: {line}", name::shown(&found.name))
 }
 
-/// True if a rejection means that an agent is not seen that should be, rather than that an unrelated file is left alone.
+/// True if a rejection probably hides an agent. False if the file is unrelated.
 fn is_problem(facts: &FileFacts, refusal: &Refusal) -> bool {
     let is_silent = match refusal {
         Refusal::NoReadAccess { .. } => true,
@@ -259,7 +259,7 @@ fn is_problem(facts: &FileFacts, refusal: &Refusal) -> bool {
     is_silent && refusal.concerns_a_ring()
 }
 
-/// What helps where something may not be read, unless that is so already.
+/// Returns the advice to run as root, or nothing if the process is root.
 fn as_root() -> &'static str {
     match geteuid().is_root() {
         true => "",

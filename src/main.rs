@@ -1,4 +1,4 @@
-//! The agent: options, configuration, pmcd, and then the loop.
+//! Entry point of the daemon and of `--check`: options, configuration, handshake with pmcd, then the event loop.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
@@ -58,16 +58,16 @@ fn main() -> ExitCode {
     })
 }
 
-/// Exit status after the reader of the output has gone (`| head -1`): that of a command that SIGPIPE ends (128 + 13).
+/// Exit status when the reader of the output has gone (`| head -1`): that of a command that SIGPIPE kills (128 + 13).
 const EXIT_SIGPIPE: u8 = 141;
 
-/// Prints why there is no result, if standard error can be written.
+/// Prints an error to standard error, if that can be written. Returns the exit status.
 fn print_error(why: &str) -> ExitCode {
     let _ = writeln!(stderr(), "pmdanixl: {why}");
     ExitCode::FAILURE
 }
 
-/// Standard output is for these only: pmcd's pipe is what it is otherwise.
+/// Prints a text to standard output. As a PMDA, the process has its pipe to pmcd there and prints nothing.
 fn print(text: &str) -> Result<ExitCode, Box<dyn Error>> {
     stdout().write_all(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
@@ -98,7 +98,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     if is_by_pipe && stdin().is_terminal() {
         return Err("is started by pmcd, not by hand; see pmdanixl(1), or try --check".into());
     }
-    // pmcd's SIGHUP does not end a start.
+    // SIGHUP of pmcd must not end the process before the event loop reads it.
     block(&[Signal::SIGHUP, Signal::SIGIO, Signal::SIGXFSZ])?;
     shm::guard_against_sigbus()?;
     let conf = PcpConf::read();
@@ -108,7 +108,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     pmda.options(standard)
         .map_err(|status| format!("command line: {status}; see pmdanixl --help"))?;
     log_file::open(&mut pmda);
-    // pmcd waits 3 s for this, so nothing that could take long comes before it.
+    // pmcd waits 3 s for the handshake, so nothing slow may come before it.
     pmda.connect().map_err(|status| {
         format!("cannot connect to pmcd: {status}; pmcd starts this program, see pmdanixl(1)")
     })?;
@@ -117,7 +117,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         Signal::SIGINT,
         Signal::SIGHUP,
         Signal::SIGIO,
-        // Where files may not grow, that is an error like others.
+        // A write beyond RLIMIT_FSIZE then fails with EFBIG instead of ending the process.
         Signal::SIGXFSZ,
         Signal::SIGUSR1,
         Signal::SIGUSR2,
@@ -146,14 +146,14 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Blocks signals, and gives what they are read from.
+/// Blocks signals. Returns a descriptor to read them from.
 fn block(signals: &[Signal]) -> nix::Result<SignalFd> {
     let set: SigSet = signals.iter().copied().collect();
     set.thread_block()?;
     SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
 }
 
-/// A ring costs a descriptor, and the usual limit is 1,024.
+/// Raises the soft limit of open files to the hard limit. Each ring needs a descriptor, and the usual limit is 1,024.
 fn raise_descriptor_limit() {
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
         if let Err(errno) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
@@ -162,24 +162,24 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// What the daemon reads and writes beside the rings.
+/// Returns the directories that the daemon reads and writes, other than the telemetry directories.
 fn own_places(conf: &PcpConf, source: &ConfigSource) -> OwnPlaces {
     let parents = |paths: &[PathBuf]| {
         let parents = paths.iter().filter_map(|path| path.parent());
         parents.map(Path::to_owned).collect::<Vec<_>>()
     };
-    // As it is given, and where links lead.
+    // The configured path and the target of its links.
     let real = source.path.canonicalize().unwrap_or_default();
     let mut read = parents(&[conf.help(), source.path.clone(), real]);
     read.push(conf.path());
-    // The log is open already.
+    // Without the log, which is already open.
     OwnPlaces {
         written: parents(&[conf.state(), conf.instance_cache(DOMAIN, AGENTS)]),
         read,
     }
 }
 
-/// Becomes the configured user; the files that it writes to in directories of PCP's become its own before.
+/// Gives the state file and the id file to the configured user, then becomes that user.
 fn enter_account(
     config: &Config,
     own: &OwnPlaces,
@@ -188,7 +188,7 @@ fn enter_account(
 ) -> Result<(), NotAllowed> {
     if let Some(account) = &config.user {
         let ids = privilege::hand_over(cache, account);
-        // That there is no state file is said elsewhere.
+        // A missing state file has its own message.
         let (uid, gid) = (Some(account.uid), Some(account.gid));
         let state = state.map_or(Ok(()), |state| fchown(state, uid, gid));
         for (what, done) in [("the file of instance ids", ids), ("the state file", state)] {

@@ -1,12 +1,13 @@
-//! `--check`: what to set if there is no ring and no store.
+//! `--check`: advice for the case that there is no ring and no store.
 
 use crate::config::{Config, VARIABLES};
 use std::path::Path;
 
-/// Directory that the documentation recommends: in memory, unlike the default.
+/// Directory that the documentation recommends. It is in memory; the default is not.
 const RECOMMENDED: &str = "/dev/shm/nixl";
 
-/// Returns what to set in the configuration file, if its directory is the default, and in the environment of the applications.
+/// Returns what to set in the environment of the applications. If the directory is the default, also what to set in the
+/// configuration file.
 #[must_use]
 pub fn advice(config: &Config, path: &Path) -> String {
     let is_default = config.telemetry_dir == Config::default().telemetry_dir;

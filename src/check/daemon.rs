@@ -1,4 +1,5 @@
-//! The running daemon, found by its state file, and the differences between its configuration and that of `--check`.
+//! `--check`: the running daemon, found by its state file, and the differences between its configuration and that of
+//! the check.
 
 use crate::base::file::FileId;
 use crate::check::as_root;
@@ -20,10 +21,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Bytes that are read of a command line and of an environment: more than a process can be started with (execve(2)).
+/// Bytes that are read of a command line and of an environment. The limit of execve(2) is lower.
 const MAX_PROC_LEN: u64 = 8 << 20;
 
-/// What a daemon was started with, as far as it decides about its configuration: options and [`VARIABLES`].
+/// Options and [`VARIABLES`] that a daemon was started with. They decide about its configuration.
 pub type Setup = (Options, [Option<String>; 2]);
 
 /// Finds the process of the running daemon by its state file, and reads what it was started with. `None`: /proc shows none.
@@ -34,16 +35,16 @@ pub fn find(state: &Path, mappers: &Mappers, gate: &Gate) -> Option<(Writer, io:
         ino: meta.ino(),
     };
     let mut mappers = mappers.of(id, state).into_iter();
-    // Any user can give a process this name and map a file of this path and number in a mount namespace of its own.
+    // The uid is compared: any user can give a process this name and map such a file in a mount namespace.
     let found = mappers.find(|mapper| mapper.is_pmdanixl(&[meta.uid()]))?;
     Some((found.process, read_setup(found.process, gate)))
 }
 
-/// Returns the lines that `--check` prints: first whether a daemon runs, then a warning for each difference. `path` and `config`
-/// are those of `--check`; `None`: the file has a mistake. `found` is what [`find`] has found.
+/// Returns the lines of `--check` about the daemon: whether one runs, then a warning for each difference. `path` and
+/// `config` are those of `--check`. `config` is `None` if the file has a mistake. `found` is the result of [`find`].
 ///
 /// # Errors
-/// The state file cannot be read.
+/// If the state file cannot be read.
 pub fn lines(
     path: &Path,
     config: Option<&Config>,
@@ -111,6 +112,7 @@ pub fn lines(
     Ok([first].into_iter().chain(warnings).collect())
 }
 
+/// Reads command line and environment of a daemon from /proc.
 fn read_setup(process: Writer, gate: &Gate) -> io::Result<Setup> {
     if !gate.may_read(process) {
         return Err(ErrorKind::TimedOut.into());
@@ -133,8 +135,8 @@ fn read_setup(process: Writer, gate: &Gate) -> io::Result<Setup> {
     Ok((options, variables.map(|value| value.map(str::to_owned))))
 }
 
-/// Returns a warning if the configuration file has changed since the daemon read it. Of a daemon whose state file does not say
-/// when that was, nothing is known.
+/// Returns a warning if the configuration file has changed since the daemon read it. Returns `None` if the state file
+/// does not have that time.
 fn outdated_warning(file: &Path, config_read: Duration) -> Option<String> {
     let meta = fs::metadata(file).ok()?;
     let seconds = u64::try_from(meta.ctime()).ok()?;
@@ -147,7 +149,7 @@ fn outdated_warning(file: &Path, config_read: Duration) -> Option<String> {
     })
 }
 
-/// Returns a line for each difference. Of files and variables, the daemon's come first.
+/// Returns a line for each difference. In `files` and in the variables, the value of the daemon comes first.
 fn differences(
     files: [&Path; 2],
     (its, ours): (&[Option<String>; 2], &Environment),
@@ -195,7 +197,7 @@ mod tests {
             (
                 [b, a],
                 None,
-                // Empty is as unset.
+                // An empty variable is like an unset one.
                 Some(""),
                 None,
                 Some(

@@ -1,4 +1,4 @@
-//! What `--check` says of a file that is a ring or a store.
+//! `--check`: the line of a ring or a store.
 
 use super::Summary;
 use crate::find::scan::Opened;
@@ -14,7 +14,8 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
-/// Returns the line of a file and counts it: `ring v4, 4096 events, 12 pending, written by pid 4242 (python3) user dynamo`.
+/// Counts a file in `summary`. Returns its line, such as `ring v4, 4096 events, 12 pending, written by pid 4242
+/// (python3) user dynamo`.
 pub fn describe(opened: &Opened, path: &Path, mappers: &Mappers, summary: &mut Summary) -> String {
     let id = match opened {
         Opened::Ring(candidate) => candidate.facts.id,
@@ -40,7 +41,8 @@ pub fn describe(opened: &Opened, path: &Path, mappers: &Mappers, summary: &mut S
     }
 }
 
-/// `store of agent "worker", 18 bounds, local rank "0", written by pid 4242 (python3) user dynamo`
+/// Returns a line such as `store of agent "worker", 18 bounds, local rank "0", written by pid 4242 (python3) user
+/// dynamo`.
 fn describe_store(candidate: &store::Candidate, written: &str, summary: &mut Summary) -> String {
     let description = &candidate.description;
     let bounds = description.ranges.count() - 1;
@@ -60,6 +62,7 @@ fn describe_store(candidate: &store::Candidate, written: &str, summary: &mut Sum
     text
 }
 
+/// Returns a line such as `ring v4, 4096 events, 12 pending, no writer seen`.
 fn describe_ring(
     candidate: &Candidate,
     daemons: &[&Mapper],
@@ -84,7 +87,7 @@ fn describe_ring(
             text.push_str(": not an instance before its first event");
         }
     }
-    // A ring that is only followed may have a consumer.
+    // A ring that is only followed may have another consumer.
     if candidate.access != Access::Asked {
         let agents = writers.iter().copied();
         let agents = agents.filter(|mapper| mapper.is_agent() && mapper.process.is_running());
@@ -105,7 +108,7 @@ fn describe_ring(
     }
     match candidate.access {
         Access::Asked => text.push_str(", only followed"),
-        // What this check may not do the daemon does.
+        // The process with the lock is a daemon. It may have rights that this check does not have.
         Access::Denied(errno) if !is_locked => {
             summary.problems += 1;
             text.push_str(&format!(
@@ -119,12 +122,13 @@ fn describe_ring(
     text
 }
 
-/// True if these processes were forked from one, which may have ended: they have its stack where it had it. That of a program that
-/// is started lies at random.
+/// True if these processes were forked from one process, which may have ended. Then their stacks start at one address.
+/// execve(2) puts the stack at a random address.
 fn are_forked(processes: &[&Mapper]) -> bool {
     let stack = |mapper: &&Mapper| {
         let stat = fs::read_to_string(format!("/proc/{}/stat", mapper.process.pid)).ok()?;
-        // Field 28 (proc_pid_stat(5)), of which the third is the first behind the name; 0 is shown to who may not see it.
+        // Field 28 of proc_pid_stat(5). The field after the name is number 3. The kernel shows 0 to a process without
+        // permission.
         let start = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(25)?;
         start.parse::<u64>().ok().filter(|&start| start != 0)
     };
@@ -132,7 +136,7 @@ fn are_forked(processes: &[&Mapper]) -> bool {
     stacks.is_some_and(|stacks| stacks.len() == 1)
 }
 
-/// True if no event was ever written to a ring.
+/// True if no event was ever written to the ring.
 fn is_unused(candidate: &Candidate) -> bool {
     let header = &candidate.header;
     let mut start = vec![0; HEADER_LEN + 8 * candidate.layout.slot_words()];

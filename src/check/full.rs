@@ -1,5 +1,5 @@
-//! `--check`: telemetry directories on a tmpfs that is nearly full. When it is full, SIGBUS kills an application that needs a new page
-//! for a file there.
+//! `--check`: telemetry directories on a tmpfs that is nearly full. On a full tmpfs, SIGBUS kills an application that
+//! needs a new page for a file.
 
 use crate::base::tmpfs::Space;
 use crate::find::directory::Directory;

@@ -1,15 +1,15 @@
-//! Release of NIXL that a process has loaded: that of the Python package which its libnixl is part of.
+//! Release of NIXL that a process has loaded. It is the release of the Python package with its libnixl.
 
 use std::fs;
 use std::path::Path;
 
-/// Names that are read of a directory of Python packages: some thousands are usual.
+/// Names that are read from a directory of Python packages. Thousands are usual.
 const MAX_NAMES: usize = 1 << 16;
 
-/// Major and minor number of the release that a libnixl belongs to; `None` where no package beside it says so.
+/// Returns major and minor number of the release that a libnixl belongs to. `None`: no package beside it has a release.
 ///
-/// A wheel has libnixl in `site-packages/.nixl_cu12.mesonpy.libs` or `site-packages/nixl_cu12.libs`, and its release in the
-/// name of `site-packages/nixl_cu12-1.5.1.dist-info`.
+/// A wheel has libnixl in `site-packages/.nixl_cu12.mesonpy.libs` or `site-packages/nixl_cu12.libs`. Its release is in
+/// the name `site-packages/nixl_cu12-1.5.1.dist-info`.
 #[must_use]
 pub fn of_library(library: &Path) -> Option<(u32, u32)> {
     let mut above = library.ancestors();

@@ -1,7 +1,7 @@
-//! Processes that can transfer data by NIXL and whose telemetry is not found: why an operator sees nothing. For `--check`.
+//! `--check`: processes that use NIXL without telemetry here, each with a probable reason.
 //!
-//! Such a process has a NIXL backend loaded ([`crate::producer::survey::library`]). One whose agent has ended, or a child that
-//! was forked after a backend was loaded, cannot be told from one whose telemetry is off; the environment says which is more
+//! Such a process has a NIXL backend loaded ([`crate::producer::survey::library`]). Its agent may have ended, or it may
+//! be a forked child without an agent. These cases look like telemetry that is off. The environment shows which is more
 //! likely.
 
 use crate::check::{as_root, release};
@@ -24,35 +24,35 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Bytes of an environment that are read: more than a process can be started with (execve(2)).
+/// Bytes of an environment that are read. The limit of execve(2) is lower.
 const MAX_ENVIRON_LEN: u64 = 8 << 20;
-/// The first release of NIXL, major and minor, that writes telemetry by `capture_telemetry` alone.
+/// First release of NIXL, major and minor, that needs only `capture_telemetry` to turn telemetry on.
 const CAPTURE_TELEMETRY_SINCE: (u32, u32) = (1, 4);
 
 /// Processes that have a NIXL backend loaded, as far as /proc may be read.
 #[derive(Debug, Default)]
 pub struct NixlProcesses {
     found: Vec<NixlProcess>,
-    /// False if /proc hides processes, or what they have mapped.
+    /// False if /proc hides processes, or their mapped files.
     is_complete: bool,
 }
 
-/// A process that has a NIXL backend loaded.
+/// Process that has a NIXL backend loaded.
 #[derive(Debug)]
 struct NixlProcess {
     pid: u32,
     uid: u32,
-    /// Title or program, without arguments.
+    /// Process title or program name, without arguments.
     command: String,
     enable: Enable,
-    /// The environment of the process or of its nearest ancestor that has one, which has this process id.
+    /// Environment of the process or of its nearest ancestor with a readable one, and the process id of that process.
     environment: Option<(u32, Environ)>,
     /// True if the process is in another mount namespace than this one.
     is_in_other_namespace: bool,
 }
 
 impl NixlProcesses {
-    /// Reads the environments of the processes that have a NIXL backend loaded. Reading one may take as long as its process likes.
+    /// Reads the environments of the processes that have a NIXL backend loaded. A stalled process can block it.
     #[must_use]
     pub fn read(mappers: &Mappers, gate: &Gate) -> Self {
         let all = mappers.nixl.iter();
@@ -65,10 +65,10 @@ impl NixlProcesses {
         }
     }
 
-    /// Prints those that are none of these writers, each with what is to be changed. Returns their number.
+    /// Prints the processes that are not among `writers`, each with the probable reason. Returns their number.
     ///
     /// # Errors
-    /// The output cannot be written.
+    /// If the output cannot be written.
     pub fn report(
         &self,
         writers: &HashSet<u32>,
@@ -103,14 +103,15 @@ impl NixlProcesses {
 }
 
 impl NixlProcess {
-    /// `core` is the path of libnixl as the process sees it. `None`: the process has ended.
+    /// Reads one process. `core` is the path of libnixl in the mount namespace of the process. `None`: the process has
+    /// ended.
     fn read(process: Writer, core: &Path, gate: &Gate) -> Option<Self> {
         if !gate.may_read(process) {
             return None;
         }
         let facts = Facts::of_process(process, &mut |one| gate.may_read(one))?;
         let command = facts.get("command").map(str::to_owned).or_else(|| {
-            // The process has overwritten its command line with nothing.
+            // The command line is empty, because the process has overwritten it.
             let comm = fs::read(format!("/proc/{}/comm", process.pid)).ok()?;
             Some(name::shown(OsStr::from_bytes(comm.trim_ascii_end())))
         });
@@ -127,7 +128,7 @@ impl NixlProcess {
         let shown_at = Stat::of(process.pid).ok()?.shown_at().ok()?;
         let namespaces = [shown_at.trim_start_matches("/proc/"), "self"];
         let [its, ours] = namespaces.map(|process| namespace(process, "mnt").ok());
-        // Another mount namespace has other files at the path.
+        // Another mount namespace can have another file at this path.
         let core = Some(core).filter(|_| its == ours);
         let enable = match core.and_then(release::of_library) {
             _ if facts.get("engine") != Some("vllm") => Enable::Needed,
@@ -161,7 +162,7 @@ impl NixlProcess {
 
     fn advice(&self, environ: &Environ, directories: &[Directory]) -> String {
         let mut faults = telemetry::faults(environ, self.enable, |path, stores| {
-            // What a container calls a directory says nothing of the host's.
+            // A path in a container is not a path of the host.
             let known = |directory: &Directory| {
                 let holds = directory.holds;
                 (if stores { holds.stores } else { holds.rings })
@@ -183,6 +184,6 @@ impl NixlProcess {
 /// True if two paths lead to one directory.
 fn is_same_directory(one: &Path, other: &Path) -> bool {
     let place = |path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
-    // A relative one is so to a directory that is not ours.
+    // A relative path belongs to the working directory of another process.
     one == other || other.is_absolute() && place(one).is_some_and(|one| place(other) == Some(one))
 }
