@@ -1,7 +1,7 @@
-//! What a metric is. Each is written down in one place only, [`METRICS`].
+//! Metrics: their types, and the table [`METRICS`] with one row for each metric.
 //!
-//! Registration, values, `pmns`, `help` and the reference in docs/metrics.md come from there. Clusters 0 to 3 are those of PCP's own
-//! Python PMDA, to the letter (PCP `src/pmdas/nixl`); ours begin at 16. Items are never renumbered.
+//! Registration, values, `pmns`, `help` and docs/metrics.md are made from that table. Clusters 0 to 3 are exactly those
+//! of the Python PMDA of PCP (`src/pmdas/nixl`). Clusters of this PMDA begin at 16. Items are never renumbered.
 
 use crate::agents::agent::Agent;
 use crate::base::clock::Now;
@@ -14,7 +14,7 @@ pub mod peers;
 mod table;
 pub use table::METRICS;
 
-/// The domain that PCP has registered for NIXL (`stdpmid.pcp`); `-d` overrides it.
+/// Domain number that PCP has registered for NIXL (`stdpmid.pcp`). The option -d overrides it.
 pub const DOMAIN: u32 = 39;
 /// Serial number of the instance domain of agents.
 pub const AGENTS: u32 = 0;
@@ -24,50 +24,50 @@ pub const LATENCIES: u32 = 1;
 pub const SIZES: u32 = 2;
 /// Serial number of the instance domain of the buckets of bandwidths.
 pub const BANDWIDTHS: u32 = 3;
-/// Serial number of the instance domain of cumulative ranges of times.
+/// Serial number of the instance domain of upper bounds of transfer times, for cumulative histograms.
 pub const CUMULATIVE_TIMES: u32 = 4;
 
-/// One metric.
+/// Row of the metric table.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
-    /// Cluster in the PMID.
+    /// Cluster of the PMID.
     pub cluster: u32,
-    /// Item in the PMID.
+    /// Item of the PMID.
     pub item: u32,
     /// Name below `nixl.`.
     pub name: &'static str,
-    /// Where its values come from, and with that its type and instance domain.
+    /// Where the values come from. Decides about type and instance domain.
     pub source: ValueSource,
-    /// Semantics.
+    /// PCP semantics.
     pub semantics: Semantics,
-    /// Units.
+    /// PCP units.
     pub units: Units,
-    /// One line of help.
+    /// Oneline: the short help text.
     pub oneline: &'static str,
-    /// All of the help.
+    /// Full help text.
     pub help: &'static str,
 }
 
-/// Where values come from.
+/// Where the values of a metric come from, with their type and number.
 #[derive(Clone, Copy, Debug)]
 pub enum ValueSource {
-    /// The sum of an agent's events of one type: u64, one value per agent.
+    /// Sum of an agent's events of one type: u64, one value per agent.
     Event(EventType),
-    /// What else is known of an agent: one value per agent.
+    /// Any other value of an agent: one value per agent.
     Agent(Get<Agent>),
-    /// How slow an agent is beside others: f64, one value per agent that can be compared.
+    /// Slowness of an agent compared with its peers: f64, one value per agent that has peers.
     Slowness,
-    /// A histogram of an agent: u64, one value per agent and bucket.
+    /// Histogram of an agent: u64, one value per agent and bucket.
     Buckets(Buckets),
-    /// The same of times, each with all that are below: u64, one value per agent and bucket.
+    /// Cumulative histogram of times of an agent: u64, one value per agent and upper bound.
     Cumulative(Buckets),
-    /// The sum of all events of one type that this host has seen: u64, one value.
+    /// Sum of all events of one type on this host: u64, one value.
     Host(EventType),
-    /// The PMDA itself: one value.
+    /// A value of the PMDA itself: one value.
     Control(Get<Control>),
 }
 
-/// How a value is had, by its type. `None`: there is no value now.
+/// Typed function that reads a value. It returns `None` if there is no value now.
 #[derive(Debug)]
 pub enum Get<T> {
     /// PM_TYPE_U32.
@@ -89,7 +89,7 @@ impl<T> Clone for Get<T> {
 }
 
 impl<T> Get<T> {
-    /// The value now.
+    /// Reads the value at `now`.
     pub fn value(&self, of: &T, now: &Now) -> Option<Value> {
         Some(match self {
             Get::U32(get) => Value::U32(get(of, now)?),
@@ -109,7 +109,7 @@ impl<T> Get<T> {
     }
 }
 
-/// PM_TYPE_*.
+/// Type of a metric (PM_TYPE_*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueType {
     /// PM_TYPE_U32.
@@ -122,7 +122,7 @@ pub enum ValueType {
     Text,
 }
 
-/// A value on its way to pmcd.
+/// Value of a fetch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// PM_TYPE_U32.
@@ -135,25 +135,25 @@ pub enum Value {
     Text(String),
 }
 
-/// PM_SEM_*.
+/// Semantics of a metric (PM_SEM_*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Semantics {
-    /// Only grows.
+    /// PM_SEM_COUNTER: only grows.
     Counter,
-    /// A level.
+    /// PM_SEM_INSTANT: a level.
     Instant,
-    /// Changes seldom.
+    /// PM_SEM_DISCRETE: rarely changes.
     Discrete,
 }
 
-/// Units, as far as they are used.
+/// Units of a metric: dimension and scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Units {
-    /// None.
+    /// No units.
     None,
     /// Bytes.
     Byte,
-    /// A number of things.
+    /// Counts.
     Count,
     /// Microseconds.
     Microsecond,
@@ -166,7 +166,7 @@ pub enum Units {
 }
 
 impl Metric {
-    /// Serial number of its instance domain; `None`: it has one value.
+    /// Returns the serial number of the instance domain. `None`: the metric has one value.
     #[must_use]
     pub fn indom(&self) -> Option<u32> {
         match self.source {
@@ -179,7 +179,7 @@ impl Metric {
         }
     }
 
-    /// Its type.
+    /// Returns the type of the values.
     #[must_use]
     pub fn value_type(&self) -> ValueType {
         match self.source {
@@ -194,7 +194,7 @@ impl Metric {
     }
 }
 
-/// The metric with this cluster and item.
+/// Returns the metric with this cluster and item.
 #[must_use]
 pub fn find(cluster: u32, item: u32) -> Option<&'static Metric> {
     let at = METRICS
@@ -203,25 +203,25 @@ pub fn find(cluster: u32, item: u32) -> Option<&'static Metric> {
     Some(&METRICS[at])
 }
 
-/// The clusters of the host: sums over all agents, and how many there are.
+/// Clusters of the host: sums over all agents, and numbers of agents.
 pub const HOST: [u32; 2] = [30, 31];
-/// Cluster of what the PMDA says of itself.
+/// Cluster of the metrics of the PMDA itself.
 pub const CONTROL: u32 = 40;
-/// Cluster and item of the time between two drains, which can be stored to.
+/// Cluster and item of `control.drain_interval`, a target of pmStore(3).
 pub const DRAIN_INTERVAL: (u32, u32) = (CONTROL, 1);
-/// Cluster and item of the switch of debug messages, which can be stored to.
+/// Cluster and item of `control.debug`, a target of pmStore(3).
 pub const DEBUG: (u32, u32) = (CONTROL, 7);
-/// Cluster and item of the metric that reads the configuration again when it is stored to.
+/// Cluster and item of `control.reload`. pmStore(3) to it reads the configuration again.
 pub const RELOAD: (u32, u32) = (CONTROL, 8);
 
-/// An instance domain's help.
+/// Help of an instance domain.
 #[derive(Debug)]
 pub struct IndomHelp {
     /// Serial number.
     pub serial: u32,
-    /// One line of help.
+    /// Oneline: the short help text.
     pub oneline: &'static str,
-    /// All of the help.
+    /// Full help text.
     pub help: &'static str,
 }
 
@@ -361,7 +361,7 @@ mod tests {
             let per_agent =
                 count(&|source| matches!(source, ValueSource::Event(of) if *of == event));
             let of_host = count(&|source| matches!(source, ValueSource::Host(of) if *of == event));
-            // Which rings cannot tell of drops, the metric of an agent knows.
+            // The metric `ring.dropped` of an agent handles rings that do not report drops.
             assert_eq!(
                 (per_agent, of_host),
                 (usize::from(!is_drop), 1),

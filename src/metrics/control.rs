@@ -1,4 +1,4 @@
-//! What the agent says of itself: the `nixl.control` metrics.
+//! Values of the `nixl.control` metrics, and the statistics line of the debug log.
 
 use crate::agents::counts::{AgentCounts, Effort};
 use nix::sys::resource::{UsageWho, getrusage};
@@ -6,44 +6,44 @@ use nix::sys::time::TimeVal;
 use nix::unistd::{SysconfVar, sysconf};
 use std::time::{Duration, Instant};
 
-/// Counts and settings of the agent itself.
+/// Counts and settings of the daemon.
 #[derive(Clone, Debug, Default)]
 pub struct Control {
-    /// Time between two drains.
+    /// Time between two ticks.
     pub drain_interval: Duration,
-    /// Drains of all rings.
+    /// Number of drains.
     pub drains: u64,
     /// Time spent draining.
     pub drain_time: Duration,
-    /// Ticks in which the time for drains was up before all was counted.
+    /// Drains that stopped at their time limit with events left.
     pub drains_cut: u64,
-    /// Ticks in which the time for looking was up before all was looked at.
+    /// Ticks in which the scan stopped at its time limit.
     pub scans_cut: u64,
-    /// Time spent looking through the directories.
+    /// Time spent scanning directories.
     pub scan_time: Duration,
-    /// Files refused, each file and reason once.
+    /// Rejected files. Each file counts once per reason.
     pub files_refused: u64,
-    /// Agents, by whether they live.
+    /// Numbers of agents by state.
     pub agents: AgentCounts,
-    /// What there is to be done, and was done.
+    /// Numbers of files and agents, and the work done for them.
     pub effort: Effort,
-    /// Whether totals outlive the PMDA.
+    /// True if totals survive the daemon in the state file.
     pub is_persistent: bool,
-    /// How often a configuration was taken.
+    /// Number of configurations that were applied.
     pub config_loads: u32,
-    /// Why the configuration was not taken the last time; empty if it was.
+    /// Reason why the last configuration was rejected. Empty if it was applied.
     pub config_error: String,
-    /// When the configuration was last read, in time since the epoch; `None`: it had a mistake.
+    /// Time since the epoch at which the configuration was last read. `None`: there was no valid one yet.
     pub config_read: Option<Duration>,
-    /// When the figures were last written to the debug log; `None`: the next tick writes them.
+    /// Time of the last statistics line in the debug log. `None`: the next tick writes one.
     pub figures_logged: Option<Instant>,
 }
 
-/// Time between two lines of figures in the debug log.
+/// Time between two statistics lines in the debug log.
 const FIGURES_EVERY: Duration = Duration::from_secs(60);
 
 impl Control {
-    /// True once a minute, and when debug messages were just switched on.
+    /// Returns true once a minute, and after debug messages were switched on.
     pub fn are_figures_due(&mut self, now: Instant) -> bool {
         let is_due = self
             .figures_logged
@@ -54,7 +54,7 @@ impl Control {
         is_due
     }
 
-    /// What was done since the start and what it took, for the debug log.
+    /// Returns the statistics line for the debug log: the work since the start and its time.
     #[must_use]
     pub fn figures(&self) -> String {
         let effort = &self.effort;
@@ -76,7 +76,7 @@ impl Control {
     }
 }
 
-/// Processor time of this process since its start, all threads, microseconds.
+/// Returns the processor time of this process since its start, all threads, in microseconds.
 #[must_use]
 pub fn cpu_time() -> Option<u64> {
     let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
@@ -87,25 +87,25 @@ pub fn cpu_time() -> Option<u64> {
     Some(microseconds(usage.user_time())? + microseconds(usage.system_time())?)
 }
 
-/// Bytes of memory that this process occupies, mapped files included; `None` where there is no /proc.
+/// Returns the resident memory of this process in bytes, mapped files included. `None`: there is no /proc.
 #[must_use]
 pub fn memory() -> Option<u64> {
     let page = u64::try_from(sysconf(SysconfVar::PAGE_SIZE).ok()??).ok()?;
     resident_pages(&std::fs::read_to_string("/proc/self/statm").ok()?)?.checked_mul(page)
 }
 
-/// Of /proc/PID/statm (proc_pid_statm(5)): size and resident, pages each, and more.
+/// Parses the second field of /proc/PID/statm: resident pages (proc_pid_statm(5)).
 fn resident_pages(statm: &str) -> Option<u64> {
     statm.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// Whole microseconds, as PCP counts time here.
+/// Converts a duration to whole microseconds.
 #[must_use]
 pub fn microseconds(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Whole milliseconds.
+/// Converts a duration to whole milliseconds.
 #[must_use]
 pub fn milliseconds(time: Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
@@ -122,7 +122,8 @@ mod tests {
         while cpu_time().expect("a process") < before + 20_000 {
             std::hint::spin_loop();
         }
-        // As many threads of other tests at most as there are processors, and the kernel's grain.
+        // Other tests run in threads of this process: at most one per processor. 10 ms are for the granularity of the
+        // kernel.
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let elapsed = microseconds(start.elapsed()) + 10_000;
         assert!(elapsed * processors as u64 >= 20_000, "{elapsed} us");
@@ -134,7 +135,7 @@ mod tests {
         let touched = std::hint::black_box(vec![1u8; SIZE]);
         let held = memory().expect("/proc");
         let size = touched.len() as u64;
-        // Other tests have theirs beside it, but not 4 GiB.
+        // Other tests use memory of this process too, but less than 4 GiB.
         assert!((size..64 * size).contains(&held), "{held} bytes");
     }
 

@@ -1,20 +1,23 @@
-//! How slow agents are beside their peers: the other agents of the same engine and role, in the same pod, container or job.
+//! Slowness of agents compared with their peers. Peers are the agents of the same engine and role in the same pod,
+//! container or job.
 //!
-//! The port is no part of that: a server often has one rank, and its peers are the servers of its role at other ports.
+//! Peers can have different ports: a server often has one rank, and its peers are the servers of its role at other
+//! ports.
 
 use crate::agents::agent::Agent;
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-/// Labels that peers have in common.
+/// Labels that are equal for peers.
 const LABELS: [&str; 5] = ["engine", "role", "pod_uid", "container_id", "slurm_job_id"];
 
-/// What peers have in common, as far as it is known.
+/// Key of a peer group: the values that peers have in common, as far as they are known.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct PeerGroup {
     labels: [Option<String>; 5],
     user: Option<String>,
-    /// Where nothing but that and the user is known. Else it tells nothing: ranks may have directories of their own.
+    /// Directory, if none of the labels is known. Otherwise it is ignored, because each rank may have a directory of
+    /// its own.
     directory: Option<PathBuf>,
 }
 
@@ -22,7 +25,7 @@ impl PeerGroup {
     fn of(agent: &Agent) -> Self {
         let facts = agent.labelled_facts();
         let known = |label| facts.get(label).map(str::to_owned);
-        // A role comes with an engine.
+        // A role is only known together with an engine.
         let is_known = LABELS.iter().any(|label| facts.get(label).is_some());
         Self {
             labels: LABELS.map(known),
@@ -32,7 +35,7 @@ impl PeerGroup {
     }
 }
 
-/// The median transfer times of a group in the last minute.
+/// Sum and number of the median transfer times of a peer group in the last minute, in microseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Medians {
     count: u32,
@@ -45,7 +48,8 @@ impl Medians {
         self.sum += median;
     }
 
-    /// One of them, by the mean of the others; `None`: there is no other, or they are shorter than what NIXL's clock tells.
+    /// Divides one median by the mean of the others. `None`: there is no other, or their mean is below the resolution
+    /// of NIXL's clock (1 microsecond).
     fn slowness(self, median: f64) -> Option<f64> {
         let others = self.count.checked_sub(1).filter(|&others| others > 0)?;
         let mean = (self.sum - median) / f64::from(others);
@@ -53,8 +57,8 @@ impl Medians {
     }
 }
 
-/// The median transfer time of each agent, by the mean of those of its peers; agents without transfers in the last minute are
-/// nobody's peers.
+/// Returns instance id and slowness of each agent: its median transfer time, divided by the mean of those of its peers.
+/// Agents without transfers in the last minute are left out.
 #[must_use]
 pub fn slowness<'a>(agents: impl Iterator<Item = (u32, &'a Agent)>) -> Vec<(u32, f64)> {
     compare(agents.filter_map(|(id, agent)| Some((id, PeerGroup::of(agent), agent.xfer_time(50)?))))
@@ -84,7 +88,7 @@ mod tests {
     use crate::state::record::{Entry, Name};
     use std::time::Instant;
 
-    /// An agent with these facts, in that directory, of whose transfers each took so long.
+    /// Creates an agent with these process facts in this directory. Each of its transfers took `time` microseconds.
     fn agent(facts: Option<Facts>, directory: &str, time: Option<u64>) -> Agent {
         let name = Name {
             raw: "a".into(),
@@ -110,7 +114,7 @@ mod tests {
         facts
     }
 
-    /// Rounded, since medians are right to a few percent.
+    /// Returns slownesses rounded to halves, because medians have an error of a few percent.
     fn rounded_slowness(agents: &[Agent]) -> Vec<(u32, f64)> {
         let found = slowness((0..).zip(agents));
         let round = |value: f64| (value * 2.0).round() / 2.0;
@@ -177,7 +181,7 @@ mod tests {
     fn zero_times_are_not_a_reference() {
         let rank = |time| agent(Some(of("vllm")), "/run/nixl", Some(time));
         assert_eq!(rounded_slowness(&[rank(0), rank(0)]), []);
-        // Nothing is compared with the quick one, but that one with the others.
+        // The agent with time 0 is not a reference, but it is compared with the other one.
         assert_eq!(rounded_slowness(&[rank(0), rank(900)]), [(0, 0.0)]);
     }
 
@@ -185,7 +189,7 @@ mod tests {
     fn peer_group_has_one_engine_container_and_user() {
         let group = |facts: Facts, directory| PeerGroup::of(&agent(Some(facts), directory, None));
         let vllm = || of("vllm");
-        // Ranks of a job may have a directory each.
+        // Ranks of a job may each have a directory of their own.
         assert_eq!(group(vllm(), "/a"), group(vllm(), "/b"));
         for (name, value) in [
             ("engine", "kvbm"),
@@ -199,7 +203,7 @@ mod tests {
             facts.set(name, Some(value));
             assert_ne!(group(facts.clone(), "/a"), group(vllm(), "/a"), "{facts:?}");
         }
-        // What a rank has for itself is no difference.
+        // Labels of a single rank do not separate peers.
         let mut own = vllm();
         for name in ["local_rank", "gpu", "rank", "port", "command"] {
             own.set(name, Some("3"));

@@ -1,4 +1,4 @@
-//! The metric table: the only place where a metric is written down, in a file for each group of clusters.
+//! The metric table, in one file for each group of clusters.
 
 use super::{Buckets, Get, Metric, Semantics, Units, ValueSource};
 use crate::agents::agent::Agent;
@@ -26,6 +26,7 @@ pub static METRICS: LazyLock<Vec<Metric>> = LazyLock::new(|| {
     .concat()
 });
 
+/// A counter of the events of one type.
 const fn event_metric(
     cluster: u32,
     item: u32,
@@ -47,6 +48,7 @@ const fn event_metric(
     }
 }
 
+/// A counter of cluster 3: failures with one status.
 const fn error_metric(
     item: u32,
     name: &'static str,
@@ -57,7 +59,7 @@ const fn error_metric(
     event_metric(3, item, name, status, Units::Count, oneline, help)
 }
 
-/// Of an agent: cluster and item, semantics and units.
+/// A metric with one value per agent: cluster and item, name, value, semantics and units.
 const fn agent_metric(
     (cluster, item): (u32, u32),
     name: &'static str,
@@ -78,7 +80,7 @@ const fn agent_metric(
     }
 }
 
-/// A histogram of an agent: counters, one for each bucket.
+/// A histogram with one counter per agent and bucket.
 const fn histogram(
     (cluster, item): (u32, u32),
     name: &'static str,
@@ -98,7 +100,7 @@ const fn histogram(
     }
 }
 
-/// The same as Prometheus has it: counters, each of all up to a bound.
+/// A cumulative histogram, as Prometheus has it: one counter per agent and upper bound.
 const fn cumulative(
     pmid: (u32, u32),
     name: &'static str,
@@ -112,7 +114,7 @@ const fn cumulative(
     }
 }
 
-/// Of the PMDA or of all agents together: cluster and item, semantics and units.
+/// A metric with one value for the PMDA or the host: cluster and item, name, value, semantics and units.
 const fn control_metric(
     (cluster, item): (u32, u32),
     name: &'static str,

@@ -1,4 +1,4 @@
-//! Clusters 16 to 19: who an agent is and whether it lives, what of its telemetry is lost, and what it did last.
+//! Clusters 16 to 19: identity and state of an agent, lost telemetry, and last values.
 
 use super::agent_metric;
 use crate::agents::agent::Agent;
@@ -13,12 +13,13 @@ const BYTES: (Semantics, Units) = (Semantics::Instant, Units::Byte);
 const TIME: (Semantics, Units) = (Semantics::Instant, Units::Microsecond);
 const MOMENT: (Semantics, Units) = (Semantics::Discrete, Units::Second);
 
-/// A path as a text that cannot be taken for more than one, and does nothing to a terminal: whoever may make a file chooses it.
+/// Returns a path with its control characters and quotes escaped. The owner of a file chooses its name, so a name can
+/// have control sequences of a terminal.
 fn shown(path: &Path) -> String {
     path.to_string_lossy().escape_debug().to_string()
 }
 
-/// The value of the last event of a type.
+/// A metric with the value of the last event of a type.
 const fn last(
     item: u32,
     name: &'static str,

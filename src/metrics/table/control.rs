@@ -1,7 +1,7 @@
 //! Cluster 40: the PMDA itself.
 //!
-//! Items of 0.1.0 that are retired: 2 drains, 3 drain_time, 4 scan_time, 10 events, 13 rings, 14 agents.known, 15 surveys,
-//! 16 survey_time, 22 log.left_out, 24 cut.scans, 25 files.known, 26 container_looks. The debug log has these figures.
+//! Retired items of 0.1.0: 2 drains, 3 drain_time, 4 scan_time, 10 events, 13 rings, 14 agents.known, 15 surveys, 16
+//! survey_time, 22 log.left_out, 24 cut.scans, 25 files.known, 26 container_looks. The debug log has their values.
 
 use super::control_metric;
 use crate::log;

@@ -7,7 +7,8 @@ use crate::metrics::{Get, Metric, Semantics, Units, ValueSource};
 const EVENTS: (Semantics, Units) = (Semantics::Counter, Units::Count);
 const LEVEL: (Semantics, Units) = (Semantics::Instant, Units::Count);
 
-/// The sums of metrics of agents over all agents that ever were. Their items are the places in `rows`.
+/// Returns the metrics that sum an event type over all agents, also expired ones. Their items are the indexes in
+/// `rows`.
 pub(super) fn sums(rows: &[Metric]) -> Vec<Metric> {
     let events = rows.iter().filter_map(|row| match row.source {
         ValueSource::Event(event) => Some((row.name, event, row.units, row.oneline)),

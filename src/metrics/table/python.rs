@@ -1,4 +1,4 @@
-//! Clusters 0 to 3: those of PCP's own Python PMDA, to the letter.
+//! Clusters 0 to 3, exactly as the Python PMDA of PCP has them.
 
 use super::{error_metric, event_metric};
 use crate::event::EventType;

@@ -1,4 +1,4 @@
-//! Clusters 20 to 23: how transfers are distributed, by their time, size and bandwidth.
+//! Clusters 20 to 23: distribution of transfers by time, size and bandwidth.
 
 use super::{agent_metric, cumulative, histogram};
 use crate::agents::agent::Agent;
@@ -9,7 +9,7 @@ use crate::totals::Buckets;
 const MICROSECONDS: (Semantics, Units) = (Semantics::Instant, Units::Microsecond);
 const BANDWIDTH: (Semantics, Units) = (Semantics::Instant, Units::BytePerSecond);
 
-/// A quantile of the last 60 s. The help of the instance domain of agents explains what all quantiles have in common.
+/// A quantile of the last 60 s. The help of the instance domain of agents explains all quantiles.
 macro_rules! quantile {
     ($pmid:expr, $name:literal, $units:expr, $get:expr, $oneline:literal, $what:literal) => {
         agent_metric(
@@ -224,7 +224,7 @@ agent does not write both events.",
     ),
 ];
 
-/// PCP has no integers for what is a quantile beside it.
+/// Converts to f64, because the other percentiles, which are interpolated for stores, are floating-point.
 #[allow(clippy::cast_precision_loss)]
 fn as_f64(value: u64) -> f64 {
     value as f64
