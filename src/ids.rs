@@ -1,8 +1,9 @@
-//! Instance ids only rise, and no id is given to a second name: archives may know it as the first one's.
+//! Instance identifiers. They only grow, and an id is never assigned to a second name, because archives have it under
+//! the first.
 //!
-//! Within a boot an agent's record has its id, and the state file the next one. The id file (`cache_file`) is written from these.
-//! It outlives the host, and tells the ids of names that no agent has yet. A disk may take its time, so that a thread of its own
-//! writes the file. The thread shares nothing with the rest.
+//! Within a boot, the record of an agent has its id, and the state file has the next id. The id file (`cache_file`) is
+//! written from these. It survives a reboot, and also has the ids of names without an agent. A slow disk must not block
+//! the event loop, so a thread writes the file. The thread shares no state with the event loop.
 
 use crate::base::clock::Now;
 use crate::state::record::HIGHEST_ID;
@@ -16,40 +17,39 @@ use std::time::{Duration, Instant};
 
 pub mod cache_file;
 
-/// Seconds after which a name that no agent has is left out of the file: a week.
+/// Seconds after which a name without an agent is left out of the file: one week.
 const MAX_AGE: u64 = 7 * 24 * 60 * 60;
-/// The file's times are brought up to date this often, so that a week is counted from when an agent was last seen.
+/// Time after which the file is written even without a change, so that the times in it are recent.
 const SAVE_INTERVAL: Duration = Duration::from_secs(3600);
-/// The file is written no more often than this, however fast agents come and go, unless ids are to be reserved. What failed is
-/// tried again after this time.
+/// Shortest time between two writes if no ids must be reserved, and time before a failed write is tried again.
 const MIN_SAVE_INTERVAL: Duration = Duration::from_secs(10);
-/// At least so many ids are reserved.
+/// Smallest number of ids to reserve.
 const MIN_RESERVED: u32 = 64;
-/// What an error in writing the file means.
+/// Consequence of a failed write, for the log.
 const WRITE_FAILED: &str = "until it can be written, instance ids do not outlive the host";
 
-/// Ids of names that no agent has yet, the next id, and their file.
+/// Ids of names without an agent, the next id, and the id file.
 #[derive(Debug, Default)]
 pub struct Ids {
     path: PathBuf,
     names: HashMap<String, CacheLine>,
-    /// More than any id that is known to be given.
+    /// Next id: greater than all ids that were assigned.
     next: u32,
-    /// More than any id that the file says was given or is reserved.
+    /// Greater than all ids that are assigned or reserved in the file.
     reserved: u32,
-    /// True once the file was read. It is not written before.
+    /// True if the file was read. It is not written before that.
     is_read: bool,
-    /// True if the last reading or writing failed.
+    /// True if the last read or write failed.
     has_failed: bool,
-    /// True if there is something that the file does not say.
+    /// True if agents have changed since the last write.
     is_changed: bool,
-    /// When the file was last written, or tried to be.
+    /// Time of the last write, successful or not.
     last_attempt: Option<Instant>,
     writer: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl Ids {
-    /// No ids yet.
+    /// Creates the ids without reading the file.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         Self {
@@ -58,24 +58,25 @@ impl Ids {
         }
     }
 
-    /// Reads the file. `known` are the lines of the agents, and `next` is more than any id that the state file says was given.
+    /// Reads the file. `agent_lines` are the lines of the agents. `next` is the next id of the state file.
     pub fn load(&mut self, agent_lines: &[CacheLine], next: u32) {
         self.next = next;
         self.read(agent_lines);
         if !self.is_read && next == 0 {
-            // What was given is not known: hardly so many were, nor so many in the minutes since this was the case before.
+            // Without id file and state file the assigned ids are unknown. It is very unlikely that half of all ids
+            // were assigned, or more ids than minutes have passed since the last such start.
             let half = HIGHEST_ID / 2;
             let minutes = u32::try_from(Now::read().seconds / 60 % u64::from(half)).unwrap_or(0);
             self.next = half + minutes;
         }
     }
 
-    /// Reads the file, unless it was read.
+    /// Reads the file if it was not read yet.
     fn read(&mut self, agent_lines: &[CacheLine]) {
         if self.is_read {
             return;
         }
-        // What fails once, for want of memory or of a descriptor, may not fail again.
+        // Tried twice: a lack of memory or descriptors can be over at the second attempt.
         match cache_file::read(&self.path).or_else(|_| cache_file::read(&self.path)) {
             Ok(lines) => {
                 self.merge(lines, agent_lines, Now::read().seconds);
@@ -89,8 +90,8 @@ impl Ids {
         }
     }
 
-    /// Learns what the id file says at `now`, in seconds since 1970. Where it contradicts `known`, the lines of the agents, it is
-    /// wrong.
+    /// Adds the lines of the id file. `now` is in seconds since 1970. If a line contradicts `agent_lines`, the lines of
+    /// the agents, it is ignored.
     pub fn merge(&mut self, lines: Vec<CacheLine>, agent_lines: &[CacheLine], now: u64) {
         let names: HashSet<&str> = agent_lines.iter().map(|line| line.name.as_str()).collect();
         let mut ids: HashSet<u32> = agent_lines.iter().map(|line| line.id).collect();
@@ -99,14 +100,14 @@ impl Ids {
             let is_known =
                 names.contains(line.name.as_str()) || self.names.contains_key(&line.name);
             if !is_known && ids.insert(line.id) {
-                // With a later time it would be kept for good, and before other names.
+                // A future time would keep the name forever, and before other names.
                 line.seen = line.seen.min(now);
                 self.names.insert(line.name.clone(), line);
             }
         }
     }
 
-    /// Returns the id of an agent's name: the one that the file has for it, or a new one. `None`: all are `taken`.
+    /// Returns the id for the name of an agent: the one in the file, or a new one. `None`: all ids are in use.
     pub fn assign(&mut self, name: &str, taken: impl FnOnce() -> HashSet<u32>) -> Option<u32> {
         match self.names.remove(name) {
             Some(line) => Some(line.id),
@@ -114,13 +115,13 @@ impl Ids {
         }
     }
 
-    /// Returns a number that was never given. `None`: all are `taken`, which has the numbers that agents have.
+    /// Returns an id that was never assigned. `taken` returns the ids of the agents. `None`: all ids are in use.
     pub fn allocate(&mut self, taken: impl FnOnce() -> HashSet<u32>) -> Option<u32> {
         if self.next <= HIGHEST_ID {
             self.next += 1;
             return Some(self.next - 1);
         }
-        // Tens of millions of agents, or a damaged file: better a second name than no service.
+        // After 33 million agents, or with a damaged file: a second name for an id is better than no service.
         tracing::warn!(
             "{}: no instance id is left, or the file is damaged; those of agents that are long gone are given again",
             self.path.display()
@@ -130,18 +131,18 @@ impl Ids {
         (0..=HIGHEST_ID).find(|id| !taken.contains(id))
     }
 
-    /// More than any id that was given.
+    /// Returns the next id: greater than all ids that were assigned.
     #[must_use]
     pub fn next(&self) -> u32 {
         self.next
     }
 
-    /// The agents are others than they were.
+    /// Records that agents were published or withdrawn.
     pub fn mark_changed(&mut self) {
         self.is_changed = true;
     }
 
-    /// Returns true if there is something to do for [`Ids::save`].
+    /// True if [`Ids::save`] has something to do.
     #[must_use]
     pub fn is_due(&self) -> bool {
         if let Some(writer) = &self.writer {
@@ -156,8 +157,8 @@ impl Ids {
             .is_none_or(|last_attempt| last_attempt.elapsed() >= interval)
     }
 
-    /// Has the file written in the background, or notes how that ended. At the end, when there is no later, waits for it. `known`
-    /// are the lines of the agents, and `limit` is how many names the file may have.
+    /// Starts a thread that writes the file, or collects the result of the last one. If `is_end`, waits for the thread.
+    /// `agent_lines` are the lines of the agents. `limit` is the largest number of names in the file.
     pub fn save(&mut self, agent_lines: Vec<CacheLine>, limit: usize, is_end: bool) {
         if self.writer.is_some() {
             self.join_writer();
@@ -181,7 +182,8 @@ impl Ids {
         }
     }
 
-    /// Returns what the file is to say. `None`: it cannot be read, and may say more than is agent_lines, or there is nothing to say.
+    /// Returns the new text of the file. `None`: the file cannot be read and may have unknown ids, or no id was
+    /// assigned.
     fn text(&mut self, agent_lines: Vec<CacheLine>, limit: usize, is_end: bool) -> Option<String> {
         self.last_attempt = Some(Instant::now());
         self.read(&agent_lines);
@@ -192,15 +194,16 @@ impl Ids {
         let lines = self.lines(agent_lines, limit, Now::read().seconds);
         let reserved = match is_end {
             true => 0,
-            // As many as there are names: what is written grows with what is given, not with its square.
+            // As many as there are names: then the number of written bytes grows linearly with the number of ids, not
+            // quadratically.
             false => u32::try_from(lines.len()).unwrap_or(0).max(MIN_RESERVED),
         };
         self.reserved = (self.next + reserved).min(HIGHEST_ID + 1);
         Some(cache_file::text(&lines, self.reserved))
     }
 
-    /// Returns the lines for the file at `now`: those of the agents, and, up to `limit` in all, those of other names that were
-    /// seen within a week, the latest first.
+    /// Returns the lines for the file at `now`. First those of the agents, then other names seen within a week, latest
+    /// first. Together at most `limit` lines, but always all agents.
     #[must_use]
     pub fn lines(&self, mut agent_lines: Vec<CacheLine>, limit: usize, now: u64) -> Vec<CacheLine> {
         let others = self.names.values();
@@ -212,7 +215,7 @@ impl Ids {
         agent_lines
     }
 
-    /// Waits for the thread that writes the file, and notes how that ended.
+    /// Waits for the writing thread and logs its result.
     fn join_writer(&mut self) {
         if let Some(writer) = self.writer.take() {
             let panicked = |_| Err(io::Error::other("the thread that writes it panicked"));
@@ -220,7 +223,8 @@ impl Ids {
         }
     }
 
-    /// Notes whether the file could be read or written, and logs it where that is new.
+    /// Logs the first failure after a success, and the first success after a failure. `until` is the consequence of a
+    /// failure.
     fn log_result(&mut self, done: io::Result<()>, until: &str) {
         let path = self.path.display();
         match &done {
@@ -236,7 +240,7 @@ impl Ids {
 mod tests {
     use super::*;
 
-    /// When the files of these tests are read: seconds since 1970.
+    /// Time at which the files of these tests are read, in seconds since 1970.
     const NOW: u64 = 99;
 
     fn lines(lines: &[(u32, u64, &str)]) -> Vec<CacheLine> {
@@ -261,7 +265,7 @@ mod tests {
         ids
     }
 
-    /// Gives an id while agents have `taken`.
+    /// Assigns an id while agents have the ids `taken`.
     fn assign(ids: &mut Ids, name: &str, taken: &[u32]) -> Option<u32> {
         ids.assign(name, || taken.iter().copied().collect())
     }
@@ -348,7 +352,7 @@ mod tests {
         let file = [(1, 12, "b"), (7, 13, "d")];
         let agent_lines = [(0, 11, "a")];
         let ids = ids(&file, &agent_lines, 1);
-        // b's week is over, and that of d in a second.
+        // The week of b is over; that of d ends one second later.
         let kept = ids.lines(lines(&agent_lines), 10, 12 + MAX_AGE);
         assert_eq!(kept, lines(&[(0, 11, "a"), (7, 13, "d")]));
     }

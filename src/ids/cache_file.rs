@@ -1,9 +1,9 @@
-//! The file that libpcp_pmda keeps the ids of an instance domain in (pmdacache(3)): PCP's Python PMDA for NIXL has one, whose ids
-//! go on here, and this one's survives the host, which the state file does not.
+//! The id file, in the format in which libpcp_pmda keeps the ids of an instance domain (pmdacache(3)). It survives a
+//! reboot; the state file does not. Ids of the Python PMDA for NIXL are continued.
 //!
-//! The library has no way to forget a name that it once had, but ones that end in a use after free: what it writes grows with
-//! every agent that ever was. Here the file is written as a whole, beside the old one, whose place it takes when it is on the
-//! disk. Where the file and the state file differ, after a kill, the state file is right.
+//! The library cannot delete a name without a use after free, so its own file grows with every agent. This module
+//! writes the whole file next to the old one, syncs it, and renames it. If the file and the state file differ after a
+//! kill, the state file is right.
 
 use crate::state::record::HIGHEST_ID;
 use std::collections::{BTreeMap, HashSet};
@@ -14,28 +14,28 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// First line of a file that holds nothing: version of the format, order of ids, highest id.
+/// First line of the file: version of the format, order of ids, highest id.
 const HEADER: &str = "2 0 2147483647\n";
-/// Stands for ids that are reserved. It is the name of no agent, since `%` is escaped in names.
+/// Name in the line of the last reserved id. No agent has this name, because `%` is escaped in names.
 const RESERVED_NAME: &str = "%";
-/// A longer file is none of ours, and to read it would take long.
+/// Longest file that is read, in bytes. This PMDA never writes a longer one, and reading it would take long.
 const MAX_LEN: u64 = 1 << 24;
 
-/// What a line says.
+/// Line of the id file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheLine {
-    /// An id that was given, or may have been.
+    /// Id that was assigned or reserved.
     pub id: u32,
-    /// When its name was last seen: seconds since 1970.
+    /// Time at which the name was last seen, in seconds since 1970.
     pub seen: u64,
-    /// The instance name.
+    /// Instance name.
     pub name: String,
 }
 
-/// What the file says; nothing, where there is none.
+/// Reads the file. Returns no lines if it does not exist.
 ///
 /// # Errors
-/// It cannot be read.
+/// If it cannot be read, is too long, or is not a regular file with one name.
 pub fn read(path: &Path) -> io::Result<Vec<CacheLine>> {
     let file = match open(path) {
         Err(err) if err.kind() == NotFound => return Ok(Vec::new()),
@@ -48,11 +48,12 @@ pub fn read(path: &Path) -> io::Result<Vec<CacheLine>> {
             "it is too long for a file of instance ids; remove it",
         ));
     }
-    // A name that is no UTF-8 is none of ours, and is kept as well as it can be.
+    // A name that is not UTF-8 is not from this PMDA. It is kept with replacement characters.
     Ok(parse_lines(&String::from_utf8_lossy(&bytes)))
 }
 
-/// Opens the file: the directory belongs to PCP's user, and no link and no FIFO of its may lead root astray, or hold it up.
+/// Opens the file. The directory belongs to the user pcp, so a link must not redirect root to another file, and a FIFO
+/// must not block it.
 fn open(path: &Path) -> io::Result<File> {
     const NOT_REGULAR: &str = "it is no regular file of one name; remove it";
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
@@ -68,20 +69,20 @@ fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes the file say so.
+/// Replaces the file by one with this text.
 ///
 /// # Errors
-/// The file cannot be written; then it is as it was.
+/// If the new file cannot be written. The old one then stays as it was.
 pub fn write(path: &Path, text: &str) -> io::Result<()> {
     let mut name = path.file_name().map(OsString::from).unwrap_or_default();
     name.push(".new");
     let new_path = path.with_file_name(name);
-    // Left by one that was killed.
+    // A killed process may have left its new file.
     match fs::remove_file(&new_path) {
         Err(err) if err.kind() != NotFound => return Err(err),
         _ => {}
     }
-    // O_EXCL: neither a link nor a FIFO that is put there is opened.
+    // O_EXCL: a link or FIFO that another process put there is not opened.
     let mut new = OpenOptions::new();
     let mut file = new
         .write(true)
@@ -90,7 +91,7 @@ pub fn write(path: &Path, text: &str) -> io::Result<()> {
         .open(&new_path)?;
     let replaced = file
         .write_all(text.as_bytes())
-        // The name is not to come before the bytes, were the host to stop.
+        // If the host crashes, the name must not refer to a file without content.
         .and_then(|()| file.sync_all())
         .and_then(|()| fs::rename(&new_path, path));
     if replaced.is_err() {
@@ -99,17 +100,16 @@ pub fn write(path: &Path, text: &str) -> io::Result<()> {
     replaced
 }
 
-/// Returns the text of a file with these lines, the most important first: as many as may be read again. `next` is more than any
-/// id that was given or is reserved.
+/// Returns the text of a file with these lines, the most important first. Lines that do not fit into half of the
+/// longest file are left out. `next` is greater than all ids that are assigned or reserved.
 #[must_use]
 pub fn text(lines: &[CacheLine], next: u32) -> String {
-    // In the order of their ids, as the library writes them: a new id follows the last line's. The library has neither two names
-    // of one id nor two ids of one name.
+    // Sorted by id, because the library assigns the id after that of the last line. It has each id and each name once.
     let (mut by_id, mut names) = (BTreeMap::new(), HashSet::new());
     let mut bytes_left = usize::try_from(MAX_LEN / 2).unwrap_or(usize::MAX);
     for CacheLine { id, seen, name } in lines {
         let line = format!("{id} {seen} {name}\n");
-        // The library knows a name by all of it up to a space. A name of ours has none.
+        // The library compares names up to the first space. Names of this PMDA have no space.
         let known_as = name.split(' ').next();
         if line.len() <= bytes_left && !by_id.contains_key(id) && names.insert(known_as) {
             bytes_left -= line.len();
@@ -126,19 +126,21 @@ pub fn text(lines: &[CacheLine], next: u32) -> String {
     format!("{HEADER}{lines}")
 }
 
-/// What its lines say, but those that are none as the library writes them; the last one only where it is whole.
+/// Parses the lines of a text. Ignores lines that the library would not write, and a last line without its end.
 fn parse_lines(text: &str) -> Vec<CacheLine> {
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole.split('\n').skip(1).filter_map(parse_line).collect()
 }
 
-/// Id, time and name of a line as the library writes it.
+/// Parses id, time and name of a line in the format of the library.
 fn parse_line(line: &str) -> Option<CacheLine> {
     let mut parts = line.splitn(3, ' ');
-    // From 2038 on a time is more than the library's own files have. A higher id was never given: the file is damaged.
+    // The library has 32-bit times, which end in 2038; here they have 64 bits. An id above HIGHEST_ID means a damaged
+    // file.
     let (id, seen) = (parse_number(parts.next()?)?, parse_number(parts.next()?)?);
     let id = u32::try_from(id).ok().filter(|&id| id <= HIGHEST_ID)?;
-    // Longer lines are two to the library. In brackets before the name it has a key, which no name of ours came with.
+    // The library reads a longer line as two lines. A bracket before the name begins a key of pmdacache(3), which no
+    // name of this PMDA has.
     let name = parts.next().filter(|_| line.len() < 1000)?;
     let begins = name.chars().next()?;
     let is_name = !begins.is_ascii_whitespace() && begins != '[';
@@ -149,7 +151,7 @@ fn parse_line(line: &str) -> Option<CacheLine> {
     })
 }
 
-/// A number in digits alone.
+/// Parses a number that has only digits.
 fn parse_number(text: &str) -> Option<u64> {
     let is_digits = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| is_digits)
@@ -264,7 +266,7 @@ mod tests {
         let before = fs::metadata(&path).expect("there").ino();
         write(&path, HEADER).expect("written");
         assert_ne!(fs::metadata(&path).expect("there").ino(), before);
-        // What stands beside it cannot be removed.
+        // The directory at that path cannot be removed by remove_file.
         fs::create_dir(&new_path).expect("made");
         assert!(write(&path, FILE).is_err());
         assert_eq!(fs::read_to_string(&path).expect("there"), HEADER);
