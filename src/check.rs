@@ -108,7 +108,7 @@ pub fn run(
     };
     for pid in holdups.waiting() {
         let problem = format!(
-            "process {pid} keeps its memory busy, so that it and its like cannot be looked at; end it"
+            "process {pid} blocks every read of its memory, so that it and other processes of its user or container cannot be examined; end it"
         );
         summary.problem(out, problem)?;
     }

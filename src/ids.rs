@@ -123,7 +123,7 @@ impl Ids {
         }
         // After 33 million agents, or with a damaged file: a second name for an id is better than no service.
         tracing::warn!(
-            "{}: no instance id is left, or the file is damaged; those of agents that are long gone are given again",
+            "{}: no instance id is left, or the file is damaged; ids of agents that no longer exist are used again",
             self.path.display()
         );
         let mut taken = taken();
@@ -218,7 +218,7 @@ impl Ids {
     /// Waits for the writing thread and logs its result.
     fn join_writer(&mut self) {
         if let Some(writer) = self.writer.take() {
-            let panicked = |_| Err(io::Error::other("the thread that writes it panicked"));
+            let panicked = |_| Err(io::Error::other("the writing thread panicked"));
             self.log_result(writer.join().unwrap_or_else(panicked), WRITE_FAILED);
         }
     }

@@ -96,7 +96,9 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         .iter()
         .any(|option| [c"-i", c"-u", c"-6"].contains(&option.as_c_str()));
     if is_by_pipe && stdin().is_terminal() {
-        return Err("is started by pmcd, not by hand; see pmdanixl(1), or try --check".into());
+        return Err(
+            "pmdanixl is started by pmcd, not by hand; run ./Install, or try --check".into(),
+        );
     }
     // SIGHUP of pmcd must not end the process before the event loop reads it.
     block(&[Signal::SIGHUP, Signal::SIGIO, Signal::SIGXFSZ])?;
@@ -195,7 +197,7 @@ fn enter_account(
             if let Err(err) = done {
                 let user = &account.name;
                 tracing::warn!(
-                    "{what} cannot be given to {user}: {err}; it is not kept over a restart"
+                    "{what} cannot be given to {user}: {err}; its content does not survive a restart; correct its owner"
                 );
             }
         }

@@ -275,7 +275,7 @@ fn it_drains_once_more_and_ends_at_sigterm_and_when_pmcd_goes() {
         });
         assert_eq!(writer.pending(), 0, "{end}: it drains once more");
         let why = if end == "SIGTERM" {
-            "asked to end"
+            "SIGTERM or SIGINT received"
         } else {
             "pmcd has closed the connection"
         };

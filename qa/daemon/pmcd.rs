@@ -208,7 +208,8 @@ fn reload_takes_a_good_configuration_and_leaves_a_bad_one() {
         "{why}"
     );
     assert!(
-        pmcd.log().contains("the configuration stays as it was"),
+        pmcd.log()
+            .contains("the previous configuration stays in force"),
         "{}",
         pmcd.log()
     );

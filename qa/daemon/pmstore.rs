@@ -62,7 +62,7 @@ fn a_store_to_the_interval_holds_at_once_and_until_a_reload() {
         (drains_in_a_second(&mut ring) >= 40).then_some(())
     });
     assert!(
-        pmcd.log().contains("Info: drains every 5 ms"),
+        pmcd.log().contains("Info: drain_interval: 5 ms"),
         "{}",
         pmcd.log()
     );
@@ -115,7 +115,7 @@ fn only_root_on_the_local_socket_can_store() {
     store(&pmcd, SWITCH, "1");
     let asked = || {
         pmcd.log()
-            .matches("a store is refused: the client is not root")
+            .matches("pmStore request rejected: the client is not root")
             .count()
     };
     let by_tcp = || {

@@ -194,7 +194,8 @@ fn check_shows_the_ancestors_environment_where_a_title_hides_it() {
     let (status, said) = home.check();
     assert_eq!(status, 0, "{said}");
     let told = agent.told(&said).expect("it is told");
-    let hidden = format!("its environment cannot be read; by that of its ancestor pid {shell}: ");
+    let hidden =
+        format!("its environment cannot be read; that of its ancestor, pid {shell}, says: ");
     let advice = told
         .strip_prefix(&hidden)
         .unwrap_or_else(|| panic!("{told}"));

@@ -59,7 +59,8 @@ fn a_file_that_cannot_be_read_is_left_alone_and_read_when_it_can_be() {
     let [first] = ids(&pmcd, ["a"]);
     let file = pmcd.path(FILE);
     wait_for("it is said", || {
-        let said = "it is no regular file of one name; remove it; until it can be read";
+        let said =
+            "not a regular file, or one with several hard links; remove it; until it can be read";
         pmcd.log().contains(said).then_some(())
     });
     assert_eq!(fs::read_to_string(&kept).expect("there"), text);

@@ -278,7 +278,9 @@ fn a_state_that_is_removed_or_cut_short_is_made_anew_with_all_that_is_known() {
         agent.push(Kind::TxBytes, 5);
         wait_for(what, || pmcd.log().contains(what).then_some(()));
         wait_for("another is made", || {
-            let is_made = pmcd.log().contains("all that is known is kept there now");
+            let is_made = pmcd
+                .log()
+                .contains("state file re-created; totals are persistent again");
             is_made.then_some(())
         });
         agent.push(Kind::TxBytes, 5);

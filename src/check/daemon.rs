@@ -55,7 +55,7 @@ pub fn lines(
     let not_known = |why: String| Ok(vec![format!("daemon: not known: {why}")]);
     let unreadable = |err: io::Error| {
         not_known(format!(
-            "{} may not be read ({err}){}",
+            "{} cannot be read ({err}){}",
             state.display(),
             as_root()
         ))
@@ -64,7 +64,7 @@ pub fn lines(
         Ok(file) => file,
         Err(err) if err.kind() == ErrorKind::NotFound => {
             return not_known(format!(
-                "{} does not exist: no daemon was started since the last boot, or the daemon cannot make this file, which its log says",
+                "{} does not exist: no daemon was started since the last boot, or the daemon cannot create this file; see its log",
                 state.display()
             ));
         }
@@ -74,7 +74,7 @@ pub fn lines(
         return match shm::is_locked(&file) {
             Ok(false) => Ok(vec!["daemon: not running".into()]),
             Ok(true) => not_known(format!(
-                "one has locked {}, and /proc does not show its process{}",
+                "a process has locked {}, and /proc does not show it{}",
                 state.display(),
                 as_root()
             )),
@@ -85,7 +85,7 @@ pub fn lines(
         Ok(setup) => setup,
         Err(err) => {
             return Ok(vec![format!(
-                "daemon: pid {}; its command line and environment may not be read ({err}){}, so its configuration may differ",
+                "daemon: pid {}; its command line and environment cannot be read ({err}){}, so its configuration may differ",
                 process.pid,
                 as_root()
             )]);
@@ -161,7 +161,7 @@ fn differences(
         if its != ours {
             let [its, ours] = [its, ours].map(|value| value.map_or("none".into(), name::shown));
             found.push(format!(
-                "{what}: the daemon has {its}, and this check has {ours}; give both the same"
+                "{what}: the daemon has {its}, and this check has {ours}; use one value for both"
             ));
         }
     };

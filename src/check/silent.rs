@@ -95,7 +95,7 @@ impl NixlProcesses {
             let hint = as_root();
             writeln!(
                 out,
-                "note: not all processes may be looked at for NIXL{hint}"
+                "note: not all processes can be examined for NIXL{hint}"
             )?;
         }
         Ok(silent.len())
@@ -149,12 +149,12 @@ impl NixlProcess {
     fn reason(&self, directories: &[Directory]) -> String {
         match &self.environment {
             None => format!(
-                "its environment may not be read, or the process has written a title over it: see what it was started with{}",
+                "its environment cannot be read, or the process has overwritten it with a title: check how it was started{}",
                 as_root()
             ),
             Some((pid, environ)) if *pid == self.pid => self.advice(environ, directories),
             Some((pid, environ)) => format!(
-                "its environment cannot be read; by that of its ancestor pid {pid}: {}",
+                "its environment cannot be read; that of its ancestor, pid {pid}, says: {}",
                 self.advice(environ, directories)
             ),
         }
@@ -174,7 +174,7 @@ impl NixlProcess {
             faults.push("it is in a container: share a directory of telemetry_dir with it (a volume, docker run --ipc=host)".into());
         }
         if faults.is_empty() {
-            return "the environment is as it should be: the agent has ended, the process was forked from one that has an agent, or NIXL's own log says why it has no telemetry"
+            return "its environment is correct: the agent has ended, the process was forked from one with an agent, or the log of NIXL says why there is no telemetry"
                 .into();
         }
         faults.join("; ")

@@ -45,7 +45,7 @@ pub fn read(path: &Path) -> io::Result<Vec<CacheLine>> {
     file.take(MAX_LEN + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_LEN {
         return Err(io::Error::other(
-            "it is too long for a file of instance ids; remove it",
+            "too long for a file of instance ids; remove it",
         ));
     }
     // A name that is not UTF-8 is not from this PMDA. It is kept with replacement characters.
@@ -55,7 +55,7 @@ pub fn read(path: &Path) -> io::Result<Vec<CacheLine>> {
 /// Opens the file. The directory belongs to the user pcp, so a link must not redirect root to another file, and a FIFO
 /// must not block it.
 fn open(path: &Path) -> io::Result<File> {
-    const NOT_REGULAR: &str = "it is no regular file of one name; remove it";
+    const NOT_REGULAR: &str = "not a regular file, or one with several hard links; remove it";
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
     let file = file.map_err(|err| match err.raw_os_error() {

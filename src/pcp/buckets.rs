@@ -78,7 +78,9 @@ impl BucketIndom {
             })
             .collect();
         let Some(all) = all else {
-            tracing::error!("agent {name} cannot have histograms: its instance id is {id}");
+            tracing::error!(
+                "agent {name}: no histograms: instance id {id} is too high for buckets; run ./Remove, then ./Install, in $PCP_PMDAS_DIR/nixl"
+            );
             return;
         };
         for (id, name) in all {

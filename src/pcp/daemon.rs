@@ -51,7 +51,7 @@ pub fn serve(mut pmda: Pmda, server: Server, mut signals: SignalFd) -> Result<()
         };
         failures = 0;
         if ready.has_end_signal {
-            tracing::info!("asked to end");
+            tracing::info!("SIGTERM or SIGINT received; ending after a last drain");
             break;
         }
         // Before the work of the tick, because a client waits for the answer.
@@ -134,7 +134,7 @@ fn read_end_signal(signals: &mut SignalFd) -> Result<bool, Errno> {
 #[derive(Debug, thiserror::Error)]
 pub enum EventLoopError {
     /// A system call failed.
-    #[error("the loop cannot run: {0}")]
+    #[error("the event loop cannot run: {0}")]
     System(#[from] Errno),
     /// libpcp_pmda reported an error.
     #[error("no connection to pmcd: {0}")]

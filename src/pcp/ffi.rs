@@ -27,9 +27,9 @@ impl Status {
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self.0 {
-            sys::PM_ERR_EOF => f.write_str("nobody answered"),
+            sys::PM_ERR_EOF => f.write_str("pmcd closed the connection"),
             sts @ ..0 if sts > -12_000 => write!(f, "{}", nix::errno::Errno::from_raw(-sts)),
-            sts => write!(f, "PCP status {sts} (pmerr {sts} says more)"),
+            sts => write!(f, "PCP status {sts}; pmerr {sts} explains it"),
         }
     }
 }

@@ -95,9 +95,11 @@ impl Journal {
         self.has_failed = made.is_err();
         let path = self.path.display();
         match made {
-            Ok(()) => tracing::info!("{path}: all that is known is kept there now"),
+            Ok(()) => tracing::info!("{path}: state file re-created; totals are persistent again"),
             Err(err) if !had_failed => {
-                tracing::warn!("{path}: {err}; no other can be made, which is tried again");
+                tracing::warn!(
+                    "{path}: {err}; the state file cannot be re-created, which is tried again every ten seconds"
+                );
             }
             Err(_) => {}
         }
@@ -113,12 +115,12 @@ impl Journal {
             _ => (self.file, self.is_ours) = (None, false),
         }
         let found = self.start()?;
-        let found = found.ok_or_else(|| io::Error::other("another pmdanixl holds it"))?;
+        let found = found.ok_or_else(|| io::Error::other("locked by another pmdanixl"))?;
         // What another has counted is not to be counted once more here.
         if !found.records.is_empty() {
             (self.records, self.is_ours) = (None, false);
             return Err(io::Error::other(
-                "it is one that another pmdanixl has written; remove it, or run Install to go on with it",
+                "written by another pmdanixl; remove it, or run ./Install to continue with its totals",
             ));
         }
         Ok(())

@@ -28,7 +28,9 @@ fn a_second_daemon_answers_again_later_and_takes_over_when_the_first_ends() {
     fs::remove_file(home.path("nixl.log")).expect("there");
     let second = home.start_dbpmda(Path::new(PMDANIXL));
     wait_for("the second waits", || {
-        home.log().contains("another pmdanixl holds").then_some(())
+        home.log()
+            .contains("locked by another pmdanixl; this one waits")
+            .then_some(())
     });
     let pid = Pid::from_raw(i32::try_from(agent_of(first.id())).expect("a pid"));
     kill(pid, Signal::SIGKILL).expect("it runs");

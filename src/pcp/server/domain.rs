@@ -44,10 +44,14 @@ impl Server {
         let name = agent.name.instance.as_str();
         let (known_id, taken) = (agent.id, || self.agents.taken_ids());
         let Some(id) = known_id.or_else(|| self.ids.assign(name, taken)) else {
-            return tracing::error!("agent {name} cannot be an instance: no instance id is left");
+            return tracing::error!(
+                "agent {name}: not published: no instance id is left; run ./Remove, then ./Install, in $PCP_PMDAS_DIR/nixl"
+            );
         };
         if !self.indoms.agents.add(id, name, key) {
-            return tracing::error!("agent {name} cannot be an instance: another has its id, {id}");
+            return tracing::error!(
+                "agent {name}: not published: PCP accepts no second instance with id {id}; please report it"
+            );
         }
         // The first base is the instance id. Other bounds need a base that no archive has.
         let base = match (agent.entry.account.bucket_base, known_id) {

@@ -26,15 +26,15 @@ impl PmStoreError {
         "the client is not root on the local socket",
     );
     const NO_METRIC: Self = Self(sys::PM_ERR_PMID, "there is no such metric");
-    const READ_ONLY: Self = Self(sys::PM_ERR_PERMISSION, "the metric cannot be stored to");
+    const READ_ONLY: Self = Self(sys::PM_ERR_PERMISSION, "the metric is read-only");
     /// A metric has no value or several.
-    pub const NOT_ONE: Self = Self(sys::PM_ERR_BADSTORE, "one value is stored at a time");
+    pub const NOT_ONE: Self = Self(sys::PM_ERR_BADSTORE, "each metric needs exactly one value");
     /// The value has another type than the metric.
-    pub const TYPE: Self = Self(sys::PM_ERR_CONV, "the value is no number of 32 bits");
+    pub const TYPE: Self = Self(sys::PM_ERR_CONV, "the value is not a 32-bit number");
     /// PM_ERR_BADSTORE is "Bad input to pmstore". Some PMDAs return PM_ERR_SIGN, which is for signed numbers.
     const RANGE: Self = Self(sys::PM_ERR_BADSTORE, "the value is out of range");
     pub(super) const BAD_CONFIGURATION: Self =
-        Self(sys::PM_ERR_BADSTORE, "the configuration is not taken");
+        Self(sys::PM_ERR_BADSTORE, "the configuration is rejected");
 }
 
 /// Effect of a valid pmStore request.
@@ -82,7 +82,7 @@ impl Server {
     ) -> Result<(), PmStoreError> {
         let done = self.execute(context, requests);
         // Debug level only, because any user can cause this message.
-        done.inspect_err(|PmStoreError(_, why)| tracing::debug!("a store is refused: {why}"))
+        done.inspect_err(|PmStoreError(_, why)| tracing::debug!("pmStore request rejected: {why}"))
     }
 
     fn execute(&mut self, context: i32, requests: &[PmStoreRequest]) -> Result<(), PmStoreError> {
@@ -101,7 +101,9 @@ impl Server {
                 Command::DrainEvery(interval) => {
                     self.control.drain_interval = interval;
                     let shown = interval.as_millis();
-                    tracing::info!("drains every {shown} ms until the configuration is read again");
+                    tracing::info!(
+                        "drain_interval: {shown} ms until the configuration is read again"
+                    );
                 }
                 Command::Debug(debug) => {
                     log::set_debug(debug);

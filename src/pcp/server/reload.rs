@@ -40,7 +40,7 @@ impl Server {
 
     /// Logs why a configuration is rejected, and records the reason for `nixl.control.config_error`.
     fn reject(&mut self, err: &dyn Error) -> PmStoreError {
-        tracing::error!("{err}; the configuration stays as it was");
+        tracing::error!("{err}; the previous configuration stays in force");
         self.control.config_error = err.to_string();
         PmStoreError::BAD_CONFIGURATION
     }

@@ -31,7 +31,7 @@ impl Server {
             Ok(None) => {
                 if self.phase == Phase::Start {
                     tracing::warn!(
-                        "another pmdanixl holds {shown}; this one waits until that has ended"
+                        "{shown}: locked by another pmdanixl; this one waits until the other ends"
                     );
                 }
                 self.phase = Phase::Waiting;
@@ -52,7 +52,7 @@ impl Server {
         let instances = self.agents.iter().filter(|agent| agent.is_published());
         let instances = instances.count();
         if instances > 0 {
-            tracing::info!("goes on with what {shown} says of {instances} instances");
+            tracing::info!("{shown}: totals of {instances} instances restored");
         }
         if self.phase == Phase::Waiting {
             tracing::info!("the other pmdanixl has ended; this one drains the rings now");
