@@ -42,10 +42,10 @@ fn catch_panic(body: impl FnOnce() -> c_int) -> c_int {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(sys::PM_ERR_BOTCH)
 }
 
-/// Drains the rings before an answer, so that its values are fresh. After a panic in `refresh` the request is answered
-/// with the present values: pmlogger ends on an error for a known instance domain.
-fn refresh(refresh: fn(&mut Server)) {
-    catch_panic(|| with_server(refresh).map_or(0, |()| 0));
+/// Drains the rings before an answer, so that its values are fresh. After a panic the request is answered with the
+/// present values: pmlogger ends on an error for a known instance domain.
+fn refresh(run: fn(&mut Server)) {
+    catch_panic(|| with_server(run).map_or(0, |()| 0));
 }
 
 thread_local! {
