@@ -73,7 +73,7 @@ No value: the agent has no file now.",
         "agent.source",
         Get::Text(|agent, _| agent.source_kind().map(str::to_owned)),
         FACT,
-        "where its values come from: ring or store",
+        "origin of the values: ring or store",
         "\
 ring: events that NIXL writes where NIXL_TELEMETRY_DIR is set. store: running
 totals that NIXL's exporter prometheus_mp keeps in NIXL_TELEMETRY_MULTIPROC_DIR.
@@ -84,7 +84,7 @@ No value: the agent has neither now.",
         "agent.pid",
         Get::U32(|agent, _| agent.pid()),
         FACT,
-        "process that writes the ring or store",
+        "id of the process that writes the ring or store",
         "\
 Id of the process that writes, in the PMDA's PID namespace. Where /proc does not
 show the process, the id that a live agent's store names, in the namespace of
@@ -95,7 +95,7 @@ that process. No value: the agent has exited, or its process is not known.",
         "agent.user",
         Get::Text(|agent, _| agent.user()),
         FACT,
-        "user that the ring or store belongs to",
+        "owner of the ring or store",
         "\
 Name of the file's owner, which is the user that the agent runs as; a number
 where this host has no name for it. No value: the agent has no file now.",
@@ -105,7 +105,7 @@ where this host has no name for it. No value: the agent has no file now.",
         "agent.wire_version",
         Get::U32(|agent, _| agent.wire_version()),
         FACT,
-        "version of its telemetry on the wire",
+        "format version of the ring or store",
         "\
 Version in the ring's header: 1 up to NIXL 1.0, 2 for 1.1 and 1.2, 3 for 1.3, 4
 from 1.4 on. Different versions on a host show a rollout that is not complete.
@@ -171,7 +171,7 @@ show the process.",
         "ring.capacity",
         Get::U64(|agent, _| agent.capacity()),
         LEVEL,
-        "events that the ring has room for, and one",
+        "slots of the ring, one more than the events it can hold",
         "\
 Slots of the ring (NIXL_TELEMETRY_BUFFER_SIZE, 4096 by default). It holds one
 event less. No value: the agent has no ring now.",
@@ -181,7 +181,7 @@ event less. No value: the agent has no ring now.",
         "ring.pending",
         Get::U64(|agent, _| agent.pending()),
         LEVEL,
-        "events that the last drain found",
+        "events that waited in the ring at the last drain",
         "\
 Events that waited in the ring when it was last read, before they were taken
 out. In observe mode: events that wait there now.",
@@ -191,7 +191,7 @@ out. In observe mode: events that wait there now.",
         "ring.highwater",
         Get::U64(|agent, _| agent.of_ring(agent.entry.highwater)),
         LEVEL,
-        "most events that a drain found",
+        "most events that waited in the ring at any drain",
         "\
 Most events that ever waited in the agent's ring when it was read. Near
 nixl.ring.capacity, the loss of events is near.",
@@ -214,7 +214,7 @@ In observe mode, find out why the ring is not drained.",
         "ring.dropped",
         Get::U64(|agent, _| agent.dropped()),
         EVENTS,
-        "events that NIXL has dropped before the ring",
+        "events that NIXL dropped before the ring",
         "\
 Events that the agent lost in its own queue before the ring, and reported as
 lost. Raise NIXL_TELEMETRY_BUFFER_SIZE or lower NIXL_TELEMETRY_RUN_INTERVAL.
@@ -226,7 +226,7 @@ store tells it too. No value: NIXL before 1.4, which does not report it.",
         "ring.events",
         Get::U64(|agent, _| agent.of_ring(agent.entry.account.events)),
         EVENTS,
-        "events taken from the ring",
+        "events read from the ring",
         "\
 Events of all types that were read from the agent's ring and counted. The
 metrics of nixl.ring have no value for an agent of stores.",
@@ -236,7 +236,7 @@ metrics of nixl.ring have no value for an agent of stores.",
         "ring.unknown",
         Get::U64(|agent, _| agent.of_ring(agent.entry.account.totals.unknown())),
         EVENTS,
-        "events of kinds or values that cannot be counted",
+        "events with a type or value that cannot be counted",
         "\
 Events of the ring that cannot be counted: of a type that the PMDA does not know
 (backends of NIXL up to 0.10 add their own), or of 2^56 or more. Values of that
@@ -248,7 +248,7 @@ different versions of NIXL, or a process that is no agent.",
         "ring.resets",
         Get::U64(|agent, _| agent.of_ring(agent.entry.resets)),
         EVENTS,
-        "producers that started anew in the same ring",
+        "restarts of the producer in the same ring",
         "\
 Number of times that the ring was found initialised again: its agent restarted
 under the same name and took over the file. Events that were not yet read are
@@ -261,7 +261,7 @@ spoil the ring: give each a directory of its own.",
         "ring.foreign_reads",
         Get::U64(|agent, _| agent.of_ring(agent.entry.foreign_reads)),
         EVENTS,
-        "events that another reader took",
+        "events that another reader consumed",
         "\
 Events that another reader took out of the ring: NIXL's telemetry_reader, the
 Python PMDA or another pmdanixl. They are missing in the counters. Stop the
@@ -351,7 +351,7 @@ next start.",
         "errors.last",
         Get::Text(|agent, _| Some(agent.entry.account.last_error?.0.status()?.into())),
         FACT,
-        "what the last error was",
+        "name of the last error",
         "\
 NIXL's name for the status of the last error, such as NIXL_ERR_BACKEND. A store
 does not tell the order of errors: there it is the most frequent of the errors
@@ -362,7 +362,7 @@ that came last. No value: there was none since the PMDA first saw the agent.",
         "errors.last_time",
         Get::U64(|agent, _| Some(agent.entry.account.last_error?.1)),
         MOMENT,
-        "when the last error was, seconds since 1970",
+        "time of the last error, seconds since 1970",
         "\
 Time when the last error was read, in seconds since 1970. No value: there was
 none since the PMDA first saw the agent.",

@@ -34,7 +34,7 @@ is read again (nixl.control.reload).",
         "control.files.refused",
         Get::U64(|control, _| Some(control.files_refused)),
         (Semantics::Counter, Units::Count),
-        "files in telemetry directories that were refused",
+        "rejected files in telemetry directories",
         "\
 Files in the telemetry directories that were rejected since the start, each file
 and reason once, and again after a change of owners in nixl.conf. A shared
@@ -46,7 +46,7 @@ lists them with their reasons.",
         "control.state.persistent",
         Get::U32(|control, _| Some(control.is_persistent.into())),
         (Semantics::Discrete, Units::None),
-        "whether the counters outlive the PMDA",
+        "1 if the counters survive a restart of the PMDA",
         "\
 1: totals are kept in the state file, and go on when the PMDA restarts. 0: the
 state file cannot be opened or cannot grow, and totals begin at zero after a
@@ -57,7 +57,7 @@ restart. The log says why.",
         "control.debug",
         Get::U32(|_, _| Some(log::is_debug().into())),
         (Semantics::Discrete, Units::None),
-        "whether debug messages are logged",
+        "1 if debug messages are logged",
         "\
 1: debug messages are logged without a limit, such as each rejected file with
 its reason, and once a minute the cost of drains and scans. 0: they are not.
@@ -69,7 +69,7 @@ stored.",
         "control.reload",
         Get::U32(|control, _| Some(control.config_loads)),
         (Semantics::Discrete, Units::None),
-        "store to it to read the configuration again",
+        "configurations loaded; pmstore here loads nixl.conf again",
         "\
 Number of configurations taken, that of the start included. As root on the local
 socket, storing any value reads nixl.conf again. A file with an error changes
@@ -81,7 +81,7 @@ changed user takes effect at the next start.",
         "control.config_error",
         Get::Text(|control, _| Some(control.config_error.clone())),
         (Semantics::Discrete, Units::None),
-        "why the configuration was not taken",
+        "reason why the configuration was rejected",
         "\
 Error of nixl.conf when it was last read, with file, line and key; empty without
 one. After an error at the start, no directory is scanned until a good file is
@@ -113,7 +113,7 @@ value: /proc is not mounted.",
         "control.places.max",
         Get::U32(|control, _| Some(control.effort.places)),
         (Semantics::Discrete, Units::Count),
-        "places for agents",
+        "largest number of places for agents (max_agents)",
         "\
 Most agents at a time: max_agents in nixl.conf, or what the limit of open files
 allows. An agent takes one place while it is an instance, and another for each
@@ -124,7 +124,7 @@ open file beyond the first.",
         "control.places.taken",
         Get::U32(|control, _| Some(control.effort.taken)),
         (Semantics::Instant, Units::Count),
-        "places for agents that are taken",
+        "places in use, out of nixl.control.places.max",
         "\
 Places of nixl.control.places.max that are taken. If all are, a new agent evicts
 an exited agent of the user with most agents (with at least as many as its own
@@ -136,7 +136,7 @@ agents, if that user has at least two more than its own user.",
         "control.places.refused",
         Get::U64(|control, _| Some(control.effort.refused_places)),
         (Semantics::Counter, Units::Count),
-        "files for which there was no place",
+        "rings and stores rejected for lack of a place",
         "\
 Number of times that a ring or store found no place, or that its owner had too
 many new names. Each is tried, and counted, again every few seconds. If it
@@ -147,7 +147,7 @@ grows, raise max_agents in nixl.conf.",
         "control.directories.watched",
         Get::U32(|control, _| Some(control.effort.directories)),
         (Semantics::Instant, Units::Count),
-        "directories that are looked through",
+        "directories that are scanned",
         "\
 Directories that are scanned: those that telemetry_dir and multiproc_dir name,
 and at most max_directories that their patterns match. Unreadable ones are in
@@ -158,7 +158,7 @@ nixl.control.directories.missing.",
         "control.directories.left_out",
         Get::U32(|control, _| Some(control.effort.left_out)),
         (Semantics::Instant, Units::Count),
-        "directories for which there was no place",
+        "directories left out because of max_directories",
         "\
 Directories that match a pattern and are not scanned, since max_directories in
 nixl.conf is reached. A directory of the user with most is left out for one of a
@@ -169,7 +169,7 @@ user with at least two fewer.",
         "control.cut.drains",
         Get::U64(|control, _| Some(control.drains_cut)),
         (Semantics::Counter, Units::Count),
-        "drains that were cut off",
+        "drains that used up their time limit",
         "\
 Number of drains that used up their time before all events were counted. The
 rest is counted by the next drain. If it grows, events come faster than they can
@@ -193,7 +193,7 @@ until then.",
         "control.doubtful_batches",
         Get::U64(|control, _| Some(control.effort.doubtful)),
         (Semantics::Counter, Units::Count),
-        "batches that may have been counted before",
+        "batches skipped because they may be counted already",
         "\
 Batches that were taken for counted although their ring may have been restarted:
 the PMDA was killed during a drain, and the ring's first events are the same as

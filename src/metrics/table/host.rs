@@ -18,7 +18,7 @@ pub(super) fn sums(rows: &[Metric]) -> Vec<Metric> {
         "ring.dropped",
         EventType::EventsDropped,
         Units::Count,
-        "events that NIXL has dropped",
+        "events that NIXL dropped",
     );
     let rows = (0..).zip(events.chain([dropped]));
     let sum = |(item, (name, event, units, oneline))| Metric {
@@ -75,7 +75,7 @@ within idle_after (60 seconds).",
         "agents.idle",
         Get::U32(|control, _| Some(control.agents.idle)),
         LEVEL,
-        "agents that are live and silent",
+        "agents that are live, without recent events",
         "\
 Agents in nixl.agent.state 2: a process has the file open, and no event came for
 idle_after (60 seconds). An agent without work is silent, and so is one whose
@@ -86,7 +86,7 @@ transfers hang.",
         "agents.exited",
         Get::U32(|control, _| Some(control.agents.exited)),
         LEVEL,
-        "agents that have exited within retain",
+        "agents that exited within retain",
         "\
 Agents in nixl.agent.state 3: no process writes to the file any more. They stay
 instances until retain (10 minutes) has passed.",
@@ -107,7 +107,7 @@ pmdanixl, or remove files that no process uses any more.",
         "agents.refused",
         Get::U32(|control, _| Some(control.agents.refused)),
         LEVEL,
-        "rings that cannot be read as they are",
+        "rings and stores that are rejected now",
         "\
 Files that look like telemetry but are rejected now: damaged headers, owners
 that are not accepted, no room below max_agents. The log and pmdanixl --check
@@ -118,7 +118,7 @@ name each with its reason. Files of other kinds are not counted.",
         "agents.unknown",
         Get::U32(|control, _| Some(control.agents.unknown)),
         LEVEL,
-        "agents of which it is not known whether they live",
+        "agents with unknown state",
         "\
 Agents in nixl.agent.state 0: whether a process writes cannot be found out, and
 no event came for retain.",

@@ -207,7 +207,7 @@ Events NIXL_ERR_CANCELED: a transfer was canceled before it completed. NIXL
         11,
         "errors.no_telemetry",
         EventType::NoTelemetry,
-        "telemetry asked for but not collected",
+        "telemetry requested but not collected",
         "\
 Events NIXL_ERR_NO_TELEMETRY: an application asked NIXL for the telemetry of a
 transfer, and none was collected. NIXL returns this status only where telemetry

@@ -167,7 +167,7 @@ archives and PCP's tools use nixl.latency.post_time.buckets.",
         source: ValueSource::Slowness,
         semantics: Semantics::Instant,
         units: Units::None,
-        oneline: "median transfer time, by the mean of its peers' medians",
+        oneline: "median transfer time divided by its peers' mean median",
         help: "\
 Median transfer time (p50) of the agent, divided by the mean of its peers'
 medians: about 1 for ranks that do the same work, far above for one that delays
@@ -216,7 +216,7 @@ prometheus_mp store, which does not tell.",
         "bandwidth.unpaired",
         Get::U64(|agent, _| agent.of_ring(agent.entry.account.pairing.unpaired())),
         (Semantics::Counter, Units::Count),
-        "events whose transfer was not complete",
+        "size or time events without their counterpart",
         "\
 Events of a size or a time whose counterpart is missing, so that the transfer's
 bandwidth is not in nixl.bandwidth: a full ring cut the transfer in two, or the
