@@ -171,8 +171,8 @@ fn scan(
     out: &mut impl Write,
 ) -> io::Result<Vec<Directory>> {
     for pattern in config.telemetry_dir.iter().chain(&config.multiproc_dir) {
-        if directory::matches_nothing(pattern) {
-            let why = directory::cannot_expand(pattern).map(directory::why_not);
+        if directory::has_no_match(pattern) {
+            let why = directory::base_error(pattern).map(directory::open_error);
             let why = why.map_or(String::new(), |why| format!(": {why}"));
             writeln!(out, "note: {} matches no directory{why}", pattern.path)?;
         }
@@ -195,7 +195,7 @@ fn scan(
         if let Err(errno) = directory.open() {
             writeln!(out, "directory {}", path.display())?;
             summary.problems += 1;
-            let why = directory::why_not(errno);
+            let why = directory::open_error(errno);
             let remedy = match errno {
                 Errno::ENOENT => "; make it, or correct telemetry_dir",
                 _ => "",
@@ -246,7 +246,7 @@ fn check_file(
             format!("refused: {refusal}")
         }
     };
-    writeln!(out, "  {}: {line}", name::shown(&found.name))
+    writeln!(out, "  {}: {line}", name::printable(&found.name))
 }
 
 /// True if a rejection probably hides an agent. False if the file is unrelated.

@@ -70,7 +70,7 @@ impl Agents {
                 .fold(0, u64::saturating_add),
             full: self.books.forgotten_full,
             unsupported: number(self.scanner.unsupported()),
-            refused: number(self.scanner.refused()),
+            refused: number(self.scanner.rejected()),
             silent: self.silent().map(|silent| number(silent.len())),
             ..AgentCounts::default()
         };
@@ -104,7 +104,7 @@ impl Agents {
             directories: number(directories),
             left_out,
             missing: number(missing),
-            remembered: number(self.scanner.remembered()),
+            remembered: number(self.scanner.cached_rejections()),
             surveys: self.process_scans.count,
             survey_time: self.process_scans.time,
         }

@@ -48,7 +48,7 @@ impl Agents {
         self.again = !found.again.is_empty();
         for path in found.again {
             if let (Some(directory), Some(name)) = (path.parent(), path.file_name()) {
-                self.scanner.look_again(directory, name);
+                self.scanner.recheck(directory, name);
             }
         }
         if since.is_some() {
@@ -96,7 +96,7 @@ impl Agents {
             let facts = source.current_facts();
             if let Some((facts, name)) = facts.zip(source.file.path.file_name()) {
                 self.scanner
-                    .set_aside(source.file.directory(), name, &facts, Refusal::Failed);
+                    .reject(source.file.directory(), name, &facts, Refusal::Failed);
             }
         }
         self.agents.wake(key);
@@ -221,7 +221,7 @@ mod tests {
             agents.drain(now, long);
         }
         assert_eq!(all(&agents), [Some(5), Some(0), Some(5)]);
-        assert_eq!(agents.scanner().refused(), 1);
+        assert_eq!(agents.scanner().rejected(), 1);
         fs::remove_file(dir.path().join("bad")).expect("there");
         fs::write(dir.path().join("bad"), ring(7)).expect("written");
         for _ in 0..5 {

@@ -199,8 +199,7 @@ impl Agents {
         self.agents.wake(key);
         for (file, facts, refusal) in left {
             if let Some(name) = file.path.file_name() {
-                self.scanner
-                    .set_aside(file.directory(), name, &facts, refusal);
+                self.scanner.reject(file.directory(), name, &facts, refusal);
             }
         }
     }

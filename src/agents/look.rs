@@ -69,7 +69,7 @@ impl Agents {
                     // A defect of ours; the next file is not to suffer from it.
                     let (directory, name, facts) = file;
                     self.scanner
-                        .set_aside(&directory, &name, &facts, Refusal::Failed);
+                        .reject(&directory, &name, &facts, Refusal::Failed);
                 }
             }
             if started.elapsed() >= budget {
@@ -119,7 +119,7 @@ impl Agents {
 
     pub(super) fn set_aside(&mut self, found: &Found, refusal: Refusal) {
         self.scanner
-            .set_aside(&found.directory.path, &found.name, &found.facts, refusal);
+            .reject(&found.directory.path, &found.name, &found.facts, refusal);
     }
 
     fn attach(&mut self, found: &Found, raw: &OsStr, candidate: Candidate, now: Instant) {
@@ -133,7 +133,8 @@ impl Agents {
             Ok(source) => source,
             Err(refusal) => return self.set_aside(found, refusal),
         };
-        self.scanner.taken(&found.directory.path, source.id());
+        self.scanner
+            .remove_rejection(&found.directory.path, source.id());
         let name = name_of(found, raw, String::new());
         let key = self.agent_of(&found.directory, name, now);
         let Some(agent) = self.agents.get_mut(key) else {

@@ -72,7 +72,7 @@ impl Agents {
         };
         let label = directory.label.clone().or_else(pod);
         let label = label.or_else(of_owner).or_else(of_rank).or_else(of_kind);
-        let instance = name::candidates(raw.as_bytes(), &directory.path, label.as_deref())
+        let instance = name::instance_names(raw.as_bytes(), &directory.path, label.as_deref())
             .find(|name| !self.agents.has_instance(name))
             .expect("candidates has no end");
         name.instance = instance;

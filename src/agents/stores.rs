@@ -76,7 +76,8 @@ impl Agents {
         if !self.has_room(now, key, has_news, || Holder::Nobody, &found) {
             return;
         }
-        self.scanner.taken(&found.directory.path, found.facts.id);
+        self.scanner
+            .remove_rejection(&found.directory.path, found.facts.id);
         let key = key.unwrap_or_else(|| self.new_agent(&found, &description, alike.len(), now));
         if known.is_none() {
             let seen = seen.unwrap_or_else(|| Seen::nothing(id));

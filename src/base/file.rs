@@ -11,12 +11,12 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 /// To list a directory.
-pub const LIST: OFlag = OFlag::O_RDONLY
+pub const LIST_FLAGS: OFlag = OFlag::O_RDONLY
     .union(OFlag::O_DIRECTORY)
     .union(OFlag::O_CLOEXEC)
     .union(OFlag::O_NONBLOCK);
 /// More than a tick of the clock that file times are taken from (10 ms at most).
-pub const COARSE: Duration = Duration::from_millis(20);
+pub const FILE_TIME_GRANULARITY: Duration = Duration::from_millis(20);
 /// Which file it is, whatever its names: device and inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId {
@@ -84,7 +84,7 @@ pub fn facts(directory: &OwnedFd, name: &OsStr) -> nix::Result<FileFacts> {
 
 /// When a file was made: seconds and nanoseconds; zeros where the file system does not tell.
 #[must_use]
-pub fn born(meta: &Metadata) -> (i64, i64) {
+pub fn birth_time(meta: &Metadata) -> (i64, i64) {
     let born = meta.created().ok();
     let born = born.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
     born.map_or((0, 0), |time| {
@@ -97,8 +97,8 @@ pub fn born(meta: &Metadata) -> (i64, i64) {
 ///
 /// # Errors
 /// What readdir(3) says.
-pub fn names(directory: &OwnedFd) -> nix::Result<Vec<OsString>> {
-    let mut dir = Dir::openat(directory, ".", LIST, Mode::empty())?;
+pub fn list_names(directory: &OwnedFd) -> nix::Result<Vec<OsString>> {
+    let mut dir = Dir::openat(directory, ".", LIST_FLAGS, Mode::empty())?;
     let mut names = Vec::new();
     for entry in dir.iter() {
         let name = entry?.file_name().to_bytes().to_vec();
@@ -115,7 +115,7 @@ pub fn names(directory: &OwnedFd) -> nix::Result<Vec<OsString>> {
 /// # Errors
 /// What open(2) and readdir(3) say.
 pub fn names_at(directory: &Path) -> nix::Result<Vec<OsString>> {
-    names(&open(directory, LIST, Mode::empty())?)
+    list_names(&open(directory, LIST_FLAGS, Mode::empty())?)
 }
 
 /// Whether a time of a file (seconds and nanoseconds) is less than an age ago, or still to come.

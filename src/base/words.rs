@@ -2,11 +2,11 @@
 
 /// Writes words.
 #[derive(Debug)]
-pub struct Writer<'a> {
+pub struct WordWriter<'a> {
     rest: &'a mut [u64],
 }
 
-impl<'a> Writer<'a> {
+impl<'a> WordWriter<'a> {
     /// Writes to these words, from the first on.
     pub fn new(words: &'a mut [u64]) -> Self {
         Self { rest: words }
@@ -18,15 +18,15 @@ impl<'a> Writer<'a> {
     /// There is no room: the number of words that a record has is wrong.
     pub fn all<const N: usize>(&mut self, words: [u64; N]) {
         let rest = std::mem::take(&mut self.rest);
-        let (place, rest) = rest.split_at_mut(N);
-        place.copy_from_slice(&words);
+        let (target, rest) = rest.split_at_mut(N);
+        target.copy_from_slice(&words);
         self.rest = rest;
     }
 
     /// Writes the next word.
     ///
     /// # Panics
-    /// As [`Writer::all`].
+    /// As [`WordWriter::all`].
     pub fn one(&mut self, word: u64) {
         self.all([word]);
     }
@@ -34,11 +34,11 @@ impl<'a> Writer<'a> {
 
 /// Reads words.
 #[derive(Debug)]
-pub struct Reader<'a> {
+pub struct WordReader<'a> {
     rest: &'a [u64],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> WordReader<'a> {
     /// Reads these words, from the first on.
     #[must_use]
     pub fn new(words: &'a [u64]) -> Self {
@@ -61,7 +61,7 @@ impl<'a> Reader<'a> {
     /// Reads the next word.
     ///
     /// # Panics
-    /// As [`Reader::all`].
+    /// As [`WordReader::all`].
     pub fn one(&mut self) -> u64 {
         let [word] = self.all();
         word
@@ -75,11 +75,11 @@ mod tests {
     #[test]
     fn what_is_written_is_read_in_the_same_order() {
         let mut words = [0; 4];
-        let mut put = Writer::new(&mut words);
+        let mut put = WordWriter::new(&mut words);
         put.one(1);
         put.all([2, 3]);
         put.one(4);
-        let mut get = Reader::new(&words);
+        let mut get = WordReader::new(&words);
         assert_eq!((get.all(), get.one(), get.all()), ([1, 2], 3, [4]));
     }
 }

@@ -144,7 +144,7 @@ fn outdated_warning(file: &Path, config_read: Duration) -> Option<String> {
     (!config_read.is_zero() && changed > config_read).then(|| {
         format!(
             "{} has changed since the daemon read it; have the daemon read it again: pmstore nixl.control.reload 1",
-            name::shown(file.as_os_str())
+            name::printable(file.as_os_str())
         )
     })
 }
@@ -159,7 +159,7 @@ fn differences(
     let mut found = Vec::new();
     let mut compare = |what: &str, its: Option<&OsStr>, ours: Option<&OsStr>| {
         if its != ours {
-            let [its, ours] = [its, ours].map(|value| value.map_or("none".into(), name::shown));
+            let [its, ours] = [its, ours].map(|value| value.map_or("none".into(), name::printable));
             found.push(format!(
                 "{what}: the daemon has {its}, and this check has {ours}; use one value for both"
             ));

@@ -29,7 +29,7 @@ pub fn describe(opened: &Opened, path: &Path, mappers: &Mappers, summary: &mut S
         all.partition(|mapper| mapper.is_pmdanixl(&summary.daemons));
     let written = writers.iter().fold(String::new(), |text, writer| {
         let user = discover::user_name(writer.uid);
-        let command = name::shown(OsStr::new(&writer.command));
+        let command = name::printable(OsStr::new(&writer.command));
         let pid = writer.process.pid;
         format!("{text}, written by pid {pid} ({command}) user {user}")
     });

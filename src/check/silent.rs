@@ -113,7 +113,7 @@ impl NixlProcess {
         let command = facts.get("command").map(str::to_owned).or_else(|| {
             // The command line is empty, because the process has overwritten it.
             let comm = fs::read(format!("/proc/{}/comm", process.pid)).ok()?;
-            Some(name::shown(OsStr::from_bytes(comm.trim_ascii_end())))
+            Some(name::printable(OsStr::from_bytes(comm.trim_ascii_end())))
         });
         let mut processes = once(process).chain(ancestors::of(process));
         let environment = processes.find_map(|one| {
@@ -164,7 +164,7 @@ impl NixlProcess {
         let mut faults = telemetry::faults(environ, self.enable, |path, stores| {
             // A path in a container is not a path of the host.
             let known = |directory: &Directory| {
-                let holds = directory.holds;
+                let holds = directory.kinds;
                 (if stores { holds.stores } else { holds.rings })
                     && is_same_directory(&directory.path, path)
             };

@@ -4,7 +4,7 @@
 //! changed them (`walk`). From the first component with a wildcard on, a stranger may own what is there (a container its
 //! volume), so that no link is followed, neither when the pattern is matched nor when the directory is opened.
 
-use crate::base::file::LIST;
+use crate::base::file::LIST_FLAGS;
 use crate::config::{DirectoryPattern, Places};
 use glob::{MatchOptions, Pattern};
 use nix::errno::Errno;
@@ -20,12 +20,12 @@ mod walk;
 pub use expansion::{Expanded, Expansion};
 
 /// To go through a directory, which needs no right to list it.
-pub const PASS: OFlag = OFlag::O_PATH
+pub const PATH_FLAGS: OFlag = OFlag::O_PATH
     .union(OFlag::O_DIRECTORY)
     .union(OFlag::O_CLOEXEC);
 
 /// As a shell matches: a leading dot must be written out.
-const AS_A_SHELL: MatchOptions = MatchOptions {
+const SHELL_MATCH: MatchOptions = MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
     require_literal_leading_dot: true,
@@ -33,7 +33,7 @@ const AS_A_SHELL: MatchOptions = MatchOptions {
 
 /// What is looked for in a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Holds {
+pub struct FileKinds {
     /// Rings.
     pub rings: bool,
     /// Stores of NIXL's prometheus_mp.
@@ -48,7 +48,7 @@ pub struct Directory {
     /// The configured label, which tells agents of the same name apart.
     pub label: Option<String>,
     /// What is looked for there.
-    pub holds: Holds,
+    pub kinds: FileKinds,
     /// How much of the path is the administrator's; links are not followed below it.
     base: PathBuf,
 }
@@ -70,17 +70,17 @@ impl Directory {
         let Some((parent, name)) = rest.parent().zip(rest.file_name()) else {
             return walk::open(&self.base);
         };
-        let mut fd = walk::pass(&self.base)?;
+        let mut fd = walk::open_path(&self.base)?;
         for component in parent {
-            fd = open_below(&fd, component, PASS)?;
+            fd = open_entry(&fd, component, PATH_FLAGS)?;
         }
-        open_below(&fd, name, LIST)
+        open_entry(&fd, name, LIST_FLAGS)
     }
 }
 
 /// Why a directory cannot be opened, in words.
 #[must_use]
-pub fn why_not(errno: Errno) -> String {
+pub fn open_error(errno: Errno) -> String {
     match errno {
         Errno::ELOOP => "a symbolic link that others than root could change is on the way; configure where it leads".into(),
         errno => errno.to_string(),
@@ -93,7 +93,7 @@ pub fn is_configured(patterns: &[DirectoryPattern], path: &Path) -> bool {
     patterns
         .iter()
         .any(|pattern| match Pattern::new(&pattern.path) {
-            Ok(wild) if !pattern.literal => wild.matches_path_with(path, AS_A_SHELL),
+            Ok(wild) if !pattern.literal => wild.matches_path_with(path, SHELL_MATCH),
             _ => Path::new(&pattern.path) == path,
         })
 }
@@ -110,7 +110,7 @@ pub fn expand(places: &Places) -> Vec<Expanded> {
 
 /// Whether a pattern matches no directory at the moment.
 #[must_use]
-pub fn matches_nothing(pattern: &DirectoryPattern) -> bool {
+pub fn has_no_match(pattern: &DirectoryPattern) -> bool {
     expand(&Places {
         rings: vec![pattern.clone()],
         ..Places::default()
@@ -120,8 +120,8 @@ pub fn matches_nothing(pattern: &DirectoryPattern) -> bool {
 
 /// Why the part of a pattern before its first wildcard cannot be opened; `None` if it can.
 #[must_use]
-pub fn cannot_expand(pattern: &DirectoryPattern) -> Option<Errno> {
-    walk::pass(&base(pattern)).err()
+pub fn base_error(pattern: &DirectoryPattern) -> Option<Errno> {
+    walk::open_path(&base(pattern)).err()
 }
 
 /// What of a configured path is written out: all of it, or a pattern's components before the first with a wildcard.
@@ -136,19 +136,21 @@ fn split(pattern: &DirectoryPattern) -> (PathBuf, Vec<&OsStr>) {
         return (PathBuf::from(&pattern.path), Vec::new());
     }
     let components: Vec<&OsStr> = Path::new(&pattern.path).iter().collect();
-    let wild = components.iter().position(|component| is_wild(component));
+    let wild = components
+        .iter()
+        .position(|component| has_wildcard(component));
     let (base, rest) = components.split_at(wild.unwrap_or(components.len()));
     (base.iter().collect(), rest.to_vec())
 }
 
-fn is_wild(component: &OsStr) -> bool {
+fn has_wildcard(component: &OsStr) -> bool {
     component
         .as_bytes()
         .iter()
         .any(|byte| b"*?[".contains(byte))
 }
 
-fn open_below(directory: &OwnedFd, name: &OsStr, flags: OFlag) -> nix::Result<OwnedFd> {
+fn open_entry(directory: &OwnedFd, name: &OsStr, flags: OFlag) -> nix::Result<OwnedFd> {
     openat(directory, name, flags | OFlag::O_NOFOLLOW, Mode::empty())
 }
 
@@ -159,7 +161,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     fn pattern(path: String) -> DirectoryPattern {
-        let literal = !is_wild(OsStr::new(&path));
+        let literal = !has_wildcard(OsStr::new(&path));
         DirectoryPattern {
             path,
             label: None,
@@ -229,7 +231,7 @@ mod tests {
         let found: Vec<_> = found
             .iter()
             .map(|(directory, _)| {
-                let Holds { rings, stores } = directory.holds;
+                let FileKinds { rings, stores } = directory.kinds;
                 (directory.path.to_str().expect("UTF-8"), rings, stores)
             })
             .collect();

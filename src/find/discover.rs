@@ -27,14 +27,17 @@ use std::os::fd::OwnedFd;
 pub fn check_kind(
     facts: &FileFacts,
     owners: Option<&[u32]>,
-    ring_size: bool,
+    has_ring_size: bool,
 ) -> Result<(), Refusal> {
     if facts.kind != SFlag::S_IFREG {
         return Err(Refusal::Kind);
     }
     if facts.links != 1 {
         let links = facts.links;
-        return Err(Refusal::Links { links, ring_size });
+        return Err(Refusal::Links {
+            links,
+            ring_size: has_ring_size,
+        });
     }
     if owners.is_some_and(|owners| !owners.contains(&facts.uid)) {
         return Err(Refusal::Owner { uid: facts.uid });
@@ -52,24 +55,26 @@ pub fn open(
     facts: &FileFacts,
     terms: &Terms,
 ) -> Result<Candidate, Refusal> {
-    let ring_size = Layout::fits_any(facts.size);
-    check_kind(facts, terms.owners.as_deref(), ring_size)?;
+    let has_ring_size = Layout::fits_any(facts.size);
+    check_kind(facts, terms.owners.as_deref(), has_ring_size)?;
     // Any whole number of words is let through: a later NIXL may have slots of another size, and is to be reported as such.
     if facts.size <= HEADER_LEN as u64 || facts.size % 8 != 0 {
         return Err(Refusal::Size { size: facts.size });
     }
-    let read_only = open_to_read(directory, name, facts, ring_size)?;
+    let read_only = open_to_read(directory, name, facts, has_ring_size)?;
     check_header(&read_only, facts.size, terms)?;
     let (file, access) = match terms.observe {
         true => (read_only, Access::Asked),
-        false => match open_same(directory, name, facts, OFlag::O_RDWR, "opened for writing") {
-            Ok(writable) => (writable, Access::Write),
-            Err(Refusal::Io {
-                errno: errno @ (Errno::EACCES | Errno::EPERM | Errno::EROFS),
-                ..
-            }) => (read_only, Access::Denied(errno)),
-            Err(refusal) => return Err(refusal),
-        },
+        false => {
+            match open_unchanged(directory, name, facts, OFlag::O_RDWR, "opened for writing") {
+                Ok(writable) => (writable, Access::Write),
+                Err(Refusal::Io {
+                    errno: errno @ (Errno::EACCES | Errno::EPERM | Errno::EROFS),
+                    ..
+                }) => (read_only, Access::Denied(errno)),
+                Err(refusal) => return Err(refusal),
+            }
+        }
     };
     // Once more, from the descriptor that will be mapped.
     let (header, layout) = check_header(&file, facts.size, terms)?;
@@ -108,7 +113,7 @@ fn check_header(file: &File, size: u64, terms: &Terms) -> Result<(Header, Layout
     Ok((header, layout))
 }
 
-/// Opens a file to look at it. `may_be_one`: whether it is known, from its name or its size, that it matters if it cannot be.
+/// Opens a file to look at it. `is_expected`: whether it is known, from its name or its size, that it matters if it cannot be.
 ///
 /// # Errors
 /// Why it cannot be opened.
@@ -116,23 +121,23 @@ pub fn open_to_read(
     directory: &OwnedFd,
     name: &OsStr,
     facts: &FileFacts,
-    may_be_one: bool,
+    is_expected: bool,
 ) -> Result<File, Refusal> {
-    let opened = open_same(directory, name, facts, OFlag::O_RDONLY, "opened");
+    let opened = open_unchanged(directory, name, facts, OFlag::O_RDONLY, "opened");
     opened.map_err(|refusal| match refusal {
         Refusal::Io {
             errno: errno @ (Errno::EACCES | Errno::EPERM),
             ..
         } => Refusal::NoReadAccess {
             errno,
-            ring_size: may_be_one,
+            ring_size: is_expected,
         },
         refusal => refusal,
     })
 }
 
 /// Opens a file and makes sure that it is the one that was looked at. `what` the file cannot be, in an error's words.
-fn open_same(
+fn open_unchanged(
     directory: &OwnedFd,
     name: &OsStr,
     facts: &FileFacts,

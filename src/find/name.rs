@@ -14,7 +14,7 @@ use unicode_properties::{GeneralCategory, UnicodeGeneralCategory};
 /// Longest name that is kept as it is, in bytes after escaping.
 const MAX_LEN: usize = 200;
 /// What is kept of a longer one, before `~` and 16 hex digits.
-const KEPT_LEN: usize = 183;
+const PREFIX_LEN: usize = 183;
 
 /// The instance name of an agent whose file has this name. Different raw names have different instance names.
 ///
@@ -24,42 +24,42 @@ const KEPT_LEN: usize = 183;
 #[must_use]
 pub fn instance_name(raw: &[u8]) -> String {
     let mut name = String::new();
-    let mut cut = 0;
+    let mut prefix_end = 0;
     for chunk in raw.utf8_chunks() {
         for c in chunk.valid().chars() {
             let leading_bracket = c == '[' && name.is_empty();
-            if c == '%' || is_odd(c) || leading_bracket {
+            if c == '%' || is_escaped(c) || leading_bracket {
                 c.encode_utf8(&mut [0; 4])
                     .bytes()
                     .for_each(|byte| escape(byte, &mut name));
             } else {
                 name.push(c);
             }
-            if name.len() <= KEPT_LEN {
-                cut = name.len();
+            if name.len() <= PREFIX_LEN {
+                prefix_end = name.len();
             }
         }
         for &byte in chunk.invalid() {
             escape(byte, &mut name);
-            if name.len() <= KEPT_LEN {
-                cut = name.len();
+            if name.len() <= PREFIX_LEN {
+                prefix_end = name.len();
             }
         }
     }
-    if let Some(tilde) = tilde_of_a_cut(&name).filter(|_| name.len() <= MAX_LEN) {
+    if let Some(tilde) = tilde_before_hash(&name).filter(|_| name.len() <= MAX_LEN) {
         name.replace_range(tilde..=tilde, "%7E");
-        cut = cut.min(tilde);
+        prefix_end = prefix_end.min(tilde);
     }
     if name.len() > MAX_LEN {
-        name.truncate(cut);
+        name.truncate(prefix_end);
         // Writing to a String cannot fail.
-        let _ = write!(name, "~{:016x}", hash(raw));
+        let _ = write!(name, "~{:016x}", stable_hash(raw));
     }
     name
 }
 
 /// Where the `~` stands in a name that ends as one does that was cut.
-fn tilde_of_a_cut(name: &str) -> Option<usize> {
+fn tilde_before_hash(name: &str) -> Option<usize> {
     let (before, digits) = name.rsplit_once('~')?;
     let is_hex = |digit: u8| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit);
     (digits.len() == 16 && digits.bytes().all(is_hex)).then_some(before.len())
@@ -68,13 +68,13 @@ fn tilde_of_a_cut(name: &str) -> Option<usize> {
 /// Whether a name is one that PCP does not mistake, as all are that are made here.
 #[must_use]
 pub fn is_instance_name(name: &str) -> bool {
-    !name.is_empty() && !name.starts_with('[') && !name.contains(is_mistaken)
+    !name.is_empty() && !name.starts_with('[') && !name.contains(is_special)
 }
 
 /// A stranger's text as it can be shown on a terminal: in quotation marks, and escaped, unless it is plain; characters that are
 /// invisible, or turn the direction of what follows, are escaped too.
 #[must_use]
-pub fn shown(text: &OsStr) -> String {
+pub fn printable(text: &OsStr) -> String {
     let quoted = format!("{text:?}");
     match text.to_str() {
         Some(plain)
@@ -87,14 +87,14 @@ pub fn shown(text: &OsStr) -> String {
 }
 
 /// What is escaped wherever it stands, other than the escape itself.
-fn is_odd(c: char) -> bool {
+fn is_escaped(c: char) -> bool {
     // Such as U+200B and U+202E: two names would look like one, or a line would be read backwards.
-    is_mistaken(c) || c.general_category() == GeneralCategory::Format || is_blank(c)
+    is_special(c) || c.general_category() == GeneralCategory::Format || is_invisible(c)
 }
 
 /// Letters and marks that are drawn as nothing, or as a blank: those of Default_Ignorable_Code_Point (DerivedCoreProperties.txt of
 /// Unicode 16) that are no format characters, the empty Braille pattern and the empty note head.
-fn is_blank(c: char) -> bool {
+fn is_invisible(c: char) -> bool {
     matches!(c,
         '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{2065}'
         | '\u{2800}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}'
@@ -102,22 +102,22 @@ fn is_blank(c: char) -> bool {
 }
 
 /// What PCP or a reader of a table takes for something else.
-fn is_mistaken(c: char) -> bool {
+fn is_special(c: char) -> bool {
     // White space outside ASCII is invisible in a table.
     c.is_control() || c.is_whitespace() || matches!(c, '"' | '\'' | '\\' | '/')
 }
 
 /// Instance names for an agent in a directory, the best first: its own; with the directory's label, or a hash of its path,
 /// behind it; then with hashes of both and a number, without end, since names are a stranger's choice and any may be taken.
-pub fn candidates(
+pub fn instance_names(
     raw: &[u8],
     directory: &Path,
     label: Option<&str>,
 ) -> impl Iterator<Item = String> {
     let path = directory.as_os_str().as_bytes();
     let plain = instance_name(raw);
-    let short = format!("{:08x}", hash(path) >> 32);
-    let whole = hash(&[path, b"/", raw].concat());
+    let short = format!("{:08x}", stable_hash(path) >> 32);
+    let whole = stable_hash(&[path, b"/", raw].concat());
     let first = [
         plain.clone(),
         format!("{plain}@{}", label.unwrap_or(&short)),
@@ -130,7 +130,7 @@ pub fn candidates(
 
 /// A hash that is the same in every build and on every machine: names outlive the daemon.
 #[must_use]
-pub fn hash(bytes: &[u8]) -> u64 {
+pub fn stable_hash(bytes: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new();
     hasher.write(bytes);
     hasher.finish()
@@ -155,9 +155,9 @@ mod tests {
             ("\u{202e}txt", "\"\\u{202e}txt\""),
             ("zero\u{200b}width", "\"zero\\u{200b}width\""),
         ] {
-            assert_eq!(shown(OsStr::new(text)), expected);
+            assert_eq!(printable(OsStr::new(text)), expected);
         }
-        assert_eq!(shown(OsStr::from_bytes(b"\xff")), "\"\\xFF\"");
+        assert_eq!(printable(OsStr::from_bytes(b"\xff")), "\"\\xFF\"");
     }
 
     #[test]
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn a_name_that_is_taken_gets_the_directory_behind_it() {
         let names = |label| {
-            candidates(b"a b", Path::new("/var/tmp"), label)
+            instance_names(b"a b", Path::new("/var/tmp"), label)
                 .take(4)
                 .collect::<Vec<_>>()
         };
@@ -275,6 +275,6 @@ mod tests {
 
     #[test]
     fn the_hash_never_changes() {
-        assert_eq!(hash(b"/var/tmp"), 0x5252_f868_7b5d_c207);
+        assert_eq!(stable_hash(b"/var/tmp"), 0x5252_f868_7b5d_c207);
     }
 }

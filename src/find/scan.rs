@@ -1,9 +1,9 @@
 //! Looks through the telemetry directories and says which rings are new and which files are refused.
 
-use crate::base::file::{self, COARSE, FileFacts, FileId, is_younger_than};
+use crate::base::file::{self, FILE_TIME_GRANULARITY, FileFacts, FileId, is_younger_than};
 use crate::config::{Places, Terms};
 use crate::error::Refusal;
-use crate::find::directory::{Directory, Expansion, Holds};
+use crate::find::directory::{Directory, Expansion, FileKinds};
 use crate::find::discover;
 use crate::log;
 use crate::ring::candidate::Candidate;
@@ -24,12 +24,12 @@ mod watched;
 
 /// The directories are opened and listed this often, even if their modification times stand still: a file that was not finished,
 /// or that an agent of the same name takes over, leaves them as they are.
-const PASS: Duration = Duration::from_secs(2);
+const PASS_INTERVAL: Duration = Duration::from_secs(2);
 /// Where a listing takes long, the directory is left alone this many times as long, but not longer than an agent may be late.
-const REST: u32 = 20;
-const LONGEST_REST: Duration = Duration::from_secs(5);
+const PAUSE_FACTOR: u32 = 20;
+const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// How long a file whose header is empty may still belong to an agent that is starting.
-const STARTING: Duration = Duration::from_secs(10);
+const STARTUP_TIME: Duration = Duration::from_secs(10);
 
 /// A file that is worth a look: it has no agent yet, and was not refused as it is now.
 #[derive(Debug)]
@@ -61,10 +61,10 @@ pub fn open(
     directory: &OwnedFd,
     name: &OsStr,
     facts: &FileFacts,
-    holds: Holds,
+    kinds: FileKinds,
     terms: &Terms,
 ) -> Result<Opened, Refusal> {
-    let is_store = holds.stores && (!holds.rings || store::is_store_name(name));
+    let is_store = kinds.stores && (!kinds.rings || store::is_store_name(name));
     if is_store {
         let candidate = super::store::open(directory, name, facts, terms)?;
         Ok(Opened::Store(Box::new(candidate)))
@@ -82,24 +82,24 @@ pub struct Scanner {
     terms: Terms,
     directories: BTreeMap<PathBuf, Watched>,
     /// Number of directories that were met until now.
-    met: u64,
+    last_number: u64,
     /// Number of directories that patterns match, by owner.
     counts: BTreeMap<u32, usize>,
     /// Directory that had the last turn.
-    last: PathBuf,
+    last_scanned: PathBuf,
     rejected: RejectedFiles,
     rejections: u64,
     /// Number of the last pass, which opens all directories again, since their paths may lead to other ones.
-    pass: u64,
-    passing: Option<Pass>,
+    pass_number: u64,
+    current_pass: Option<Pass>,
     /// `None`: a pass is due.
     next_pass: Option<Instant>,
     /// Number of directories for which the last pass had no room.
     left_out: u32,
     /// The cache is searched for files that are gone, behind this one. `None` after the last.
-    behind: Option<Key>,
+    cleanup_cursor: Option<Key>,
     /// True if the last scan did all that was due.
-    done: bool,
+    is_done: bool,
 }
 
 /// A pass, which may go on in later ticks.
@@ -116,7 +116,7 @@ impl Scanner {
         Self {
             places,
             terms,
-            done: true,
+            is_done: true,
             ..Self::default()
         }
     }
@@ -124,7 +124,7 @@ impl Scanner {
     /// Takes another configuration. The next scan begins a pass, and checks all files again.
     pub fn configure(&mut self, places: Places, terms: Terms) {
         (self.places, self.terms) = (places, terms);
-        (self.passing, self.next_pass) = (None, None);
+        (self.current_pass, self.next_pass) = (None, None);
         self.rejected = RejectedFiles::default();
         let directories = self.directories.values_mut();
         directories.for_each(|watched| watched.modified = None);
@@ -132,13 +132,13 @@ impl Scanner {
 
     /// Rejections since the start, each file and reason once.
     #[must_use]
-    pub fn refusals(&self) -> u64 {
+    pub fn rejections(&self) -> u64 {
         self.rejections
     }
 
     /// Number of rejected rings and stores of a version that this build reads.
     #[must_use]
-    pub fn refused(&self) -> usize {
+    pub fn rejected(&self) -> usize {
         self.rejected.count(Class::Ring)
     }
 
@@ -150,7 +150,7 @@ impl Scanner {
 
     /// Number of rejected files in the cache.
     #[must_use]
-    pub fn remembered(&self) -> usize {
+    pub fn cached_rejections(&self) -> usize {
         self.rejected.len()
     }
 
@@ -177,33 +177,29 @@ impl Scanner {
         let fd = self.directory(&found.directory.path);
         let fd = fd.ok_or(Refusal::Replaced)?;
         let ago = found.when.elapsed();
-        if ago >= COARSE && is_younger_than(found.facts.changed, COARSE + ago) {
+        if ago >= FILE_TIME_GRANULARITY
+            && is_younger_than(found.facts.changed, FILE_TIME_GRANULARITY + ago)
+        {
             found.facts = file::facts(fd, &found.name).map_err(|_| Refusal::Replaced)?;
         }
-        let holds = found.directory.holds;
-        let opened = open(fd, &found.name, &found.facts, holds, &self.terms);
+        let kinds = found.directory.kinds;
+        let opened = open(fd, &found.name, &found.facts, kinds, &self.terms);
         if let Err(refusal) = &opened {
             let path = &found.directory.path;
-            self.set_aside(path, &found.name, &found.facts, refusal.clone());
+            self.reject(path, &found.name, &found.facts, refusal.clone());
         }
         opened
     }
 
     /// Checks a file at the next [`Scanner::scan`]: its ring is not what it was.
-    pub fn look_again(&mut self, directory: &Path, name: &OsStr) {
+    pub fn recheck(&mut self, directory: &Path, name: &OsStr) {
         if let Some(watched) = self.directories.get_mut(directory) {
-            watched.named.push(name.to_owned());
+            watched.to_recheck.push(name.to_owned());
         }
     }
 
     /// Caches why a file has no agent. Unless the reason may pass, it is not found again before it changes.
-    pub fn set_aside(
-        &mut self,
-        directory: &Path,
-        name: &OsStr,
-        facts: &FileFacts,
-        refusal: Refusal,
-    ) {
+    pub fn reject(&mut self, directory: &Path, name: &OsStr, facts: &FileFacts, refusal: Refusal) {
         let Some(watched) = self.directories.get_mut(directory) else {
             return;
         };
@@ -219,7 +215,7 @@ impl Scanner {
     }
 
     /// Removes a file from the cache: it has an agent now.
-    pub fn taken(&mut self, directory: &Path, id: FileId) {
+    pub fn remove_rejection(&mut self, directory: &Path, id: FileId) {
         if let Some(watched) = self.directories.get(directory) {
             self.rejected.remove((watched.number, id));
         }
@@ -239,7 +235,7 @@ impl Scanner {
     /// Returns true if the last scan did all that was due.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.done
+        self.is_done
     }
 
     /// Scans what is due until `end`. The next call goes on from there. `attached` are the files that have an agent.
@@ -247,17 +243,17 @@ impl Scanner {
         let started = Instant::now();
         // The other half is for what is in the directories.
         let half = started + end.saturating_duration_since(started) / 2;
-        self.done = self.pass(now, half);
+        self.is_done = self.run_pass(now, half);
         let mut files = Files {
             attached,
             rejected: &mut self.rejected,
             found: Vec::new(),
         };
-        let last = std::mem::take(&mut self.last);
+        let last = std::mem::take(&mut self.last_scanned);
         'turns: for turn in [(Excluded(&last), Unbounded), (Unbounded, Included(&last))] {
             for (path, watched) in self.directories.range_mut::<PathBuf, _>(turn) {
-                if !watched.look(now, end, &mut files) {
-                    (self.last, self.done) = (path.clone(), false);
+                if !watched.scan(now, end, &mut files) {
+                    (self.last_scanned, self.is_done) = (path.clone(), false);
                     break 'turns;
                 }
             }
@@ -267,20 +263,20 @@ impl Scanner {
         // agent has had, each counts before the next takes its place.
         found.sort_by_cached_key(|found| {
             let watched = self.directories.get(&found.directory.path);
-            let age = found.directory.holds.stores.then_some(found.facts.changed);
+            let age = found.directory.kinds.stores.then_some(found.facts.changed);
             (watched.map(|watched| watched.number), age)
         });
-        self.forget(end);
+        self.remove_gone_rejections(end);
         found
     }
 
     /// After a pass, removes the rejected files that are gone from the cache, until `end`.
-    fn forget(&mut self, end: Instant) {
-        while let Some(behind) = self.behind {
+    fn remove_gone_rejections(&mut self, end: Instant) {
+        while let Some(behind) = self.cleanup_cursor {
             let all = self.directories.values();
             let complete: HashMap<u64, u64> = all.map(|one| (one.number, one.complete)).collect();
             let is_gone = |directory, met| complete.get(&directory).is_none_or(|&last| met < last);
-            self.behind = self.rejected.remove_next(behind, is_gone);
+            self.cleanup_cursor = self.rejected.remove_next(behind, is_gone);
             if Instant::now() >= end {
                 return;
             }
@@ -288,12 +284,12 @@ impl Scanner {
     }
 
     /// Opens all directories again until `end`, if a pass is due. Returns true unless the pass is to go on at the next scan.
-    fn pass(&mut self, now: Instant, end: Instant) -> bool {
-        if self.passing.is_none() && self.next_pass.is_some_and(|next| now < next) {
+    fn run_pass(&mut self, now: Instant, end: Instant) -> bool {
+        if self.current_pass.is_none() && self.next_pass.is_some_and(|next| now < next) {
             return true;
         }
-        let mut pass = self.passing.take().unwrap_or_else(|| {
-            self.pass += 1;
+        let mut pass = self.current_pass.take().unwrap_or_else(|| {
+            self.pass_number += 1;
             Pass {
                 expansion: Expansion::new(self.places.clone()),
                 left_out: 0,
@@ -301,45 +297,46 @@ impl Scanner {
         });
         while let Some(step) = pass.expansion.next() {
             if let Some((directory, owner)) = step {
-                pass.left_out += u32::from(!self.meet(directory, owner));
+                pass.left_out += u32::from(!self.add_directory(directory, owner));
             }
             if Instant::now() >= end {
-                self.passing = Some(pass);
+                self.current_pass = Some(pass);
                 return false;
             }
         }
         self.end_pass(pass.left_out);
-        self.next_pass = Some(now + PASS);
+        self.next_pass = Some(now + PASS_INTERVAL);
         true
     }
 
     /// Opens a directory. Returns false if there is no room for it.
-    fn meet(&mut self, directory: Directory, owner: Option<u32>) -> bool {
+    fn add_directory(&mut self, directory: Directory, owner: Option<u32>) -> bool {
         let path = directory.path.clone();
         let known = self.directories.get(&path);
         // It may have been given to another user, or be another directory of the same name.
         if known.is_none_or(|known| known.directory != directory || known.owner != owner) {
             self.remove(&path);
-            if !self.has_room(owner) {
+            if !self.make_room(owner) {
                 return false;
             }
             if let Some(owner) = owner {
                 *self.counts.entry(owner).or_default() += 1;
             }
-            self.met += 1;
+            self.last_number += 1;
             let mut watched = Watched::default();
-            (watched.directory, watched.owner, watched.number) = (directory, owner, self.met);
+            (watched.directory, watched.owner, watched.number) =
+                (directory, owner, self.last_number);
             self.directories.insert(path.clone(), watched);
         }
         if let Some(watched) = self.directories.get_mut(&path) {
             watched.reopen();
-            watched.pass = self.pass;
+            watched.pass = self.pass_number;
         }
         true
     }
 
     /// Returns true if there is room for one more directory of this user, after one was removed if need be.
-    fn has_room(&mut self, owner: Option<u32>) -> bool {
+    fn make_room(&mut self, owner: Option<u32>) -> bool {
         let Some(owner) = owner else { return true };
         let most = self.places.most;
         if self.counts.values().sum::<usize>() < most {
@@ -385,9 +382,9 @@ impl Scanner {
             );
         }
         self.left_out = left_out;
-        self.behind.get_or_insert_default();
+        self.cleanup_cursor.get_or_insert_default();
         let unmet = self.directories.values();
-        let unmet = unmet.filter(|watched| watched.pass != self.pass);
+        let unmet = unmet.filter(|watched| watched.pass != self.pass_number);
         let gone: Vec<PathBuf> = unmet
             .map(|watched| watched.directory.path.clone())
             .collect();
@@ -401,10 +398,10 @@ pub fn is_starting(facts: &FileFacts, refusal: &Refusal) -> bool {
     match refusal {
         // Also of a size that no ring of today has: a later NIXL may be starting.
         Refusal::Uninitialised { .. } | Refusal::Blank { .. } => {
-            is_younger_than(facts.changed, STARTING)
+            is_younger_than(facts.changed, STARTUP_TIME)
         }
         // It gets its size right after it was made.
-        Refusal::Size { size: 0 } => is_younger_than(facts.changed, 2 * COARSE),
+        Refusal::Size { size: 0 } => is_younger_than(facts.changed, 2 * FILE_TIME_GRANULARITY),
         _ => false,
     }
 }

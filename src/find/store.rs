@@ -36,7 +36,7 @@ pub fn open(
     Ok(Candidate {
         id: StoreId {
             file: facts.id,
-            born: file::born(&meta),
+            born: file::birth_time(&meta),
             pid: description.pid,
             instance: description.instance,
         },

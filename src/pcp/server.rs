@@ -189,7 +189,7 @@ impl Server {
         let start = Instant::now();
         let all = self.agents.scan(start, budget);
         self.control.scan_time += start.elapsed();
-        self.control.files_refused = self.agents.scanner().refusals();
+        self.control.files_refused = self.agents.scanner().rejections();
         all
     }
 

@@ -4,7 +4,7 @@
 //! compare-and-swap of `read_pos`. Where that fails, or the daemon was killed in between, [`Commit::judge`] decides, so that
 //! nothing is counted twice and nothing is lost.
 
-use crate::base::file::{self, COARSE, FileId, is_younger_than};
+use crate::base::file::{self, FILE_TIME_GRANULARITY, FileId, is_younger_than};
 use crate::ring::protocol::{Consumer, Load};
 use crate::ring::{Batch, Print, Ring, Slot};
 use std::io;
@@ -258,9 +258,9 @@ impl Identity {
                 dev: meta.dev(),
                 ino: meta.ino(),
             },
-            born: file::born(&meta),
+            born: file::birth_time(&meta),
             changed: (meta.ctime(), meta.ctime_nsec()),
-            settled: !is_younger_than((meta.ctime(), meta.ctime_nsec()), COARSE),
+            settled: !is_younger_than((meta.ctime(), meta.ctime_nsec()), FILE_TIME_GRANULARITY),
             versions: ring.shape.versions,
             capacity: ring.capacity(),
         })

@@ -1,7 +1,7 @@
 //! What was last read of a store: it outlives the daemon, so that a store goes on from there and no value counts twice.
 
 use crate::base::file::FileId;
-use crate::base::words::{Reader, Writer};
+use crate::base::words::{WordReader, WordWriter};
 use crate::event::EventType;
 use crate::totals::histogram::MAX_BUCKETS;
 use crate::totals::values::Values;
@@ -40,7 +40,7 @@ impl Seen {
     }
 
     /// Writes it.
-    pub fn put(&self, put: &mut Writer) {
+    pub fn put(&self, put: &mut WordWriter) {
         let StoreId {
             file,
             born,
@@ -69,7 +69,7 @@ impl Seen {
 
     /// Reads what [`Seen::put`] has written.
     #[must_use]
-    pub fn get(get: &mut Reader) -> Self {
+    pub fn get(get: &mut WordReader) -> Self {
         // Where it was not read yet, the values are zeros.
         let _ = get.one();
         let [dev, ino, seconds, nanoseconds, pid, instance, updated] = get.all();
@@ -117,8 +117,8 @@ mod tests {
         let nothing = Seen::nothing(seen().id);
         for seen in [seen(), nothing] {
             let mut words = [0; Seen::WORDS];
-            seen.put(&mut Writer::new(&mut words));
-            assert_eq!(Seen::get(&mut Reader::new(&words)), seen);
+            seen.put(&mut WordWriter::new(&mut words));
+            assert_eq!(Seen::get(&mut WordReader::new(&words)), seen);
         }
     }
 }

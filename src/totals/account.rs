@@ -1,6 +1,6 @@
 //! What the events of one agent come to.
 
-use crate::base::words::{Reader, Writer};
+use crate::base::words::{WordReader, WordWriter};
 use crate::event::{Event, EventType, Events, Totals};
 use crate::totals::Buckets;
 use crate::totals::histogram::{Bounds, Counts, MAX_BUCKETS};
@@ -233,7 +233,7 @@ impl Account {
     }
 
     /// Writes it.
-    pub fn put(&self, put: &mut Writer) {
+    pub fn put(&self, put: &mut WordWriter) {
         put.all(self.totals.to_words());
         let (kind, seconds) = self
             .last_error
@@ -254,7 +254,7 @@ impl Account {
 
     /// Reads what [`Account::put`] has written. Whatever the words are, it is an account.
     #[must_use]
-    pub fn get(get: &mut Reader) -> Self {
+    pub fn get(get: &mut WordReader) -> Self {
         let totals = Totals::from_words(&get.all());
         let [events, met, kind, seconds, registered] = get.all();
         let ranges = Ranges::from_words(&get.all());

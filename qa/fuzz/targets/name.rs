@@ -1,7 +1,7 @@
 //! Instance names, from file names that strangers chose.
 
 use super::{Input, assert_instance_name};
-use pmdanixl::find::name::{candidates, instance_name};
+use pmdanixl::find::name::{instance_name, instance_names};
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -37,7 +37,7 @@ pub fn run(input: &[u8]) {
         // As the agents of a host get theirs. One that is taken by each agent before is tried at most.
         let directory = format!("/dir/{}", place % 4);
         let label = (place & 4 != 0).then_some("label");
-        let taken: Vec<String> = candidates(raw, Path::new(&directory), label)
+        let taken: Vec<String> = instance_names(raw, Path::new(&directory), label)
             .take(agents.len() + 3)
             .collect();
         for candidate in &taken {

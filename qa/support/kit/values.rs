@@ -165,7 +165,7 @@ impl Core {
         Control {
             agents: agents.counts(),
             effort: agents.effort(),
-            files_refused: agents.scanner().refusals(),
+            files_refused: agents.scanner().rejections(),
             is_persistent: agents.is_persistent(),
             ..Control::default()
         }

@@ -2,9 +2,10 @@
 //! names there.
 
 use super::{
-    AS_A_SHELL, Directory, Holds, PASS, Places, is_configured, is_wild, open_below, split, walk,
+    Directory, FileKinds, PATH_FLAGS, Places, SHELL_MATCH, has_wildcard, is_configured, open_entry,
+    split, walk,
 };
-use crate::base::file::{FileFacts, LIST};
+use crate::base::file::{FileFacts, LIST_FLAGS};
 use crate::config::DirectoryPattern;
 use glob::Pattern;
 use nix::dir::{Dir, OwningIter, Type};
@@ -20,7 +21,7 @@ use std::vec::IntoIter;
 const CHUNK: usize = 1024;
 /// Most names that are read in one directory of root's, which may grow while it is listed, and in all directories of one other
 /// user together: that user may make any number of them, one in the other.
-const MOST_NAMES: usize = 1 << 16;
+const MAX_NAMES: usize = 1 << 16;
 const ROOT: u32 = 0;
 
 /// A directory that is configured, and its owner. The owner is `None` if the configuration writes the path out, since then it is the
@@ -41,9 +42,9 @@ pub struct Expansion {
     /// Directories on the way, each below the one before. Names in them are matched with the component of the same number.
     levels: Vec<Level>,
     /// Directories that were found.
-    met: HashSet<PathBuf>,
+    found_paths: HashSet<PathBuf>,
     /// Names that may still be read in the directories of each user but root.
-    left: HashMap<u32, usize>,
+    names_left: HashMap<u32, usize>,
 }
 
 /// A directory on the way.
@@ -57,7 +58,7 @@ struct Level {
     /// Names that match, of those that were read.
     names: IntoIter<OsString>,
     /// Names that may still be read, if the directory is root's.
-    left: usize,
+    names_left: usize,
 }
 
 impl Iterator for Expansion {
@@ -69,19 +70,17 @@ impl Iterator for Expansion {
             return self.begin_pattern();
         };
         let Some(name) = level.names.next() else {
-            if !level.read(&self.components[depth - 1], &mut self.left) {
+            if !level.read(&self.components[depth - 1], &mut self.names_left) {
                 self.levels.pop();
             }
             return Some(None);
         };
-        let below = open_below(&level.fd, &name, PASS);
+        let below = open_entry(&level.fd, &name, PATH_FLAGS);
         let path = level.path.join(name);
         let below = below.and_then(|fd| Level::new(fd, path, self.components.get(depth)));
         Some(match below {
             Err(_) => None,
-            Ok(below) if depth == self.components.len() => {
-                self.found(below.path, Some(below.owner))
-            }
+            Ok(below) if depth == self.components.len() => self.emit(below.path, Some(below.owner)),
             Ok(below) => {
                 self.levels.push(below);
                 None
@@ -110,11 +109,12 @@ impl Expansion {
         self.components = components.into_iter().map(OsStr::to_owned).collect();
         (self.base.base, self.base.label) = (base.clone(), pattern.label);
         if self.components.is_empty() {
-            return Some(self.found(base, None));
+            return Some(self.emit(base, None));
         }
-        let level = walk::pass(&base).and_then(|fd| Level::new(fd, base, self.components.first()));
+        let level =
+            walk::open_path(&base).and_then(|fd| Level::new(fd, base, self.components.first()));
         Some(match level {
-            Err(_) => self.found(PathBuf::from(pattern.path), None),
+            Err(_) => self.emit(PathBuf::from(pattern.path), None),
             Ok(level) => {
                 self.levels.push(level);
                 None
@@ -123,18 +123,18 @@ impl Expansion {
     }
 
     /// A directory comes once, for all that is looked for there.
-    fn found(&mut self, path: PathBuf, owner: Option<u32>) -> Option<Expanded> {
-        if !self.met.insert(path.clone()) {
+    fn emit(&mut self, path: PathBuf, owner: Option<u32>) -> Option<Expanded> {
+        if !self.found_paths.insert(path.clone()) {
             return None;
         }
-        let holds = Holds {
+        let kinds = FileKinds {
             rings: is_configured(&self.places.rings, &path),
             stores: is_configured(&self.places.stores, &path),
         };
         let base = self.base.clone();
         let directory = Directory {
             path,
-            holds,
+            kinds,
             ..base
         };
         Some((directory, owner))
@@ -148,8 +148,8 @@ impl Level {
         let owner = FileFacts::new(&fstat(&fd)?).uid;
         let (mut listing, mut names) = (None, Vec::new());
         match component {
-            Some(wild) if is_wild(wild) => {
-                let dir = Dir::openat(&fd, ".", LIST, Mode::empty());
+            Some(wild) if has_wildcard(wild) => {
+                let dir = Dir::openat(&fd, ".", LIST_FLAGS, Mode::empty());
                 listing = dir.ok().map(Dir::into_iter);
             }
             name => names.extend(name.cloned()),
@@ -160,12 +160,12 @@ impl Level {
             owner,
             listing,
             names: names.into_iter(),
-            left: MOST_NAMES,
+            names_left: MAX_NAMES,
         })
     }
 
     /// Reads the next names that match a component, as far as so many may still be read. Returns false if there are no more.
-    fn read(&mut self, component: &OsStr, left: &mut HashMap<u32, usize>) -> bool {
+    fn read(&mut self, component: &OsStr, names_left: &mut HashMap<u32, usize>) -> bool {
         let Some(listing) = &mut self.listing else {
             return false;
         };
@@ -173,18 +173,18 @@ impl Level {
         let Some(Ok(pattern)) = component.to_str().map(Pattern::new) else {
             return false;
         };
-        let left = match self.owner {
-            ROOT => &mut self.left,
-            owner => left.entry(owner).or_insert(MOST_NAMES),
+        let names_left = match self.owner {
+            ROOT => &mut self.names_left,
+            owner => names_left.entry(owner).or_insert(MAX_NAMES),
         };
         let (mut read, mut names) = (0, Vec::new());
-        for entry in listing.take(CHUNK.min(*left)) {
+        for entry in listing.take(CHUNK.min(*names_left)) {
             read += 1;
             let Ok(entry) = entry else { continue };
             // Where the file system does not tell what it is, that is found out when it is opened.
             let kind = entry.file_type().unwrap_or(Type::Directory);
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            let is_match = |name: &str| pattern.matches_with(name, AS_A_SHELL);
+            let is_match = |name: &str| pattern.matches_with(name, SHELL_MATCH);
             if kind == Type::Directory
                 && name != "."
                 && name != ".."
@@ -193,7 +193,7 @@ impl Level {
                 names.push(name.to_owned());
             }
         }
-        *left -= read;
+        *names_left -= read;
         names.sort_unstable();
         self.names = names.into_iter();
         read > 0
@@ -212,7 +212,7 @@ mod tests {
         fs::create_dir(dir.path().join("pod-1")).expect("made");
         fs::write(dir.path().join("pod-2"), "").expect("made");
         std::os::unix::fs::symlink("pod-1", dir.path().join("pod-3")).expect("made");
-        let fd = walk::pass(dir.path()).expect("there");
+        let fd = walk::open_path(dir.path()).expect("there");
         let component = OsString::from("pod-*");
         let level = Level::new(fd, dir.path().into(), Some(&component));
         let mut level = level.expect("there");
@@ -240,7 +240,7 @@ mod tests {
                 }],
                 ..Places::default()
             });
-            expansion.left.insert(4242, 42);
+            expansion.names_left.insert(4242, 42);
             expansion.flatten().count()
         };
         if !nix::unistd::geteuid().is_root() {

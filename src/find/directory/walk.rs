@@ -1,8 +1,8 @@
 //! The way to a directory that the configuration names, component by component: who may put a link there could lead root to any
 //! other directory, and have the rings in it emptied.
 
-use super::PASS;
-use crate::base::file::{FileFacts, LIST};
+use super::PATH_FLAGS;
+use crate::base::file::{FileFacts, LIST_FLAGS};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
@@ -20,19 +20,20 @@ const MAX_LINKS: usize = 40;
 /// # Errors
 /// What openat(2) says; ELOOP at a link that others than root and this process's user have made, or could replace.
 pub fn open(path: &Path) -> nix::Result<OwnedFd> {
-    at_once(path, LIST).or_else(|_| openat(walk(path)?, ".", LIST, Mode::empty()))
+    open_without_links(path, LIST_FLAGS)
+        .or_else(|_| openat(walk(path)?, ".", LIST_FLAGS, Mode::empty()))
 }
 
 /// Opens a directory to go through it.
 ///
 /// # Errors
 /// As [`open`].
-pub fn pass(path: &Path) -> nix::Result<OwnedFd> {
-    at_once(path, PASS).or_else(|_| walk(path))
+pub fn open_path(path: &Path) -> nix::Result<OwnedFd> {
+    open_without_links(path, PATH_FLAGS).or_else(|_| walk(path))
 }
 
 /// Where no link is on the way, there is nothing to look at; and this costs one call. Before Linux 5.6 it is an error.
-fn at_once(path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
+fn open_without_links(path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
     let how = OpenHow::new().flags(flags);
     let how = how.resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
     openat2(AT_FDCWD, path, how)
@@ -42,7 +43,7 @@ fn at_once(path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
 fn walk(path: &Path) -> nix::Result<OwnedFd> {
     let mut left = VecDeque::new();
     let mut links = 0;
-    let mut fd = begin(path, &mut left)?;
+    let mut fd = start(path, &mut left)?;
     while let Some(name) = left.pop_front() {
         let next = openat(
             &fd,
@@ -66,20 +67,20 @@ fn walk(path: &Path) -> nix::Result<OwnedFd> {
         let target = Path::new(&target);
         let rest = std::mem::take(&mut left);
         match target.is_absolute() {
-            true => fd = begin(target, &mut left)?,
+            true => fd = start(target, &mut left)?,
             false => left.extend(components(target)),
         }
         left.extend(rest);
     }
     // Also where the path has no component, or ends in what is none.
-    openat(&fd, ".", PASS, Mode::empty())
+    openat(&fd, ".", PATH_FLAGS, Mode::empty())
 }
 
 /// Where a path begins, and what is to be gone through from there.
-fn begin(path: &Path, left: &mut VecDeque<OsString>) -> nix::Result<OwnedFd> {
+fn start(path: &Path, left: &mut VecDeque<OsString>) -> nix::Result<OwnedFd> {
     left.extend(components(path));
     let start = if path.is_absolute() { "/" } else { "." };
-    openat(AT_FDCWD, start, PASS, Mode::empty())
+    openat(AT_FDCWD, start, PATH_FLAGS, Mode::empty())
 }
 
 fn components(path: &Path) -> impl Iterator<Item = OsString> {
@@ -124,7 +125,7 @@ mod tests {
             "relative/winding",
         ] {
             assert_eq!(ino(open(&at(path))), Ok(expected), "{path}");
-            assert_eq!(ino(pass(&at(path))), Ok(expected), "{path}");
+            assert_eq!(ino(open_path(&at(path))), Ok(expected), "{path}");
             assert_eq!(ino(walk(&at(path))), Ok(expected), "{path}");
         }
         let root = fs::metadata("/").expect("there").ino();

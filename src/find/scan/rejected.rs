@@ -1,7 +1,7 @@
 //! Cache of the rejected files in all directories, so that an unrelated file is checked once.
 
 use super::is_starting;
-use crate::base::file::{COARSE, FileFacts, FileId, is_younger_than};
+use crate::base::file::{FILE_TIME_GRANULARITY, FileFacts, FileId, is_younger_than};
 use crate::error::Refusal;
 use crate::log;
 use std::collections::BTreeMap;
@@ -11,9 +11,9 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::path::Path;
 
 /// Most entries: about 40 MB. Further files are checked by each listing.
-const MOST: usize = 1 << 17;
+const MAX_FILES: usize = 1 << 17;
 /// Entries of these that only files which are, or may become, rings can take.
-const FOR_RINGS: usize = 1 << 14;
+const RESERVED_FOR_RINGS: usize = 1 << 14;
 /// Entries that [`RejectedFiles::remove_next`] tests at a time.
 const CHUNK: usize = 1024;
 
@@ -30,11 +30,11 @@ struct Rejected {
     /// True if it was rejected for lack of room.
     left_out: bool,
     /// True if another check of the unchanged file would come to the same result.
-    lasts: bool,
+    is_lasting: bool,
     /// Number of the last listing that met the file.
     met: u64,
     /// Reasons that were counted and logged. Their numbers are left out, since the file's owner can change them without end.
-    said: Vec<Discriminant<Refusal>>,
+    logged: Vec<Discriminant<Refusal>>,
 }
 
 /// Kind of a rejected file. The files of each kind are counted.
@@ -43,7 +43,7 @@ pub enum Class {
     /// Not a ring. Not checked again while its name leads to the same inode, except by a whole listing.
     Unrelated,
     /// Belongs to an agent that may be starting, or to one that has exited.
-    Passing,
+    Transient,
     /// A ring or store of a version that this build does not read.
     Unsupported,
     /// A ring or store of a version that this build reads.
@@ -53,8 +53,8 @@ pub enum Class {
 impl Class {
     fn new(refusal: &Refusal, is_starting: bool) -> Self {
         match refusal {
-            _ if is_starting => Class::Passing,
-            Refusal::Exited => Class::Passing,
+            _ if is_starting => Class::Transient,
+            Refusal::Exited => Class::Transient,
             refusal if refusal.is_unsupported() => Class::Unsupported,
             refusal if refusal.concerns_a_ring() => Class::Ring,
             _ => Class::Unrelated,
@@ -82,10 +82,10 @@ impl RejectedFiles {
     ) -> bool {
         let starting = is_starting(facts, refusal);
         let key = (directory, facts.id);
-        let mut said = self.remove(key).unwrap_or_default();
+        let mut logged = self.remove(key).unwrap_or_default();
         let most = match starting || refusal.concerns_a_ring() {
-            true => MOST,
-            false => MOST - FOR_RINGS,
+            true => MAX_FILES,
+            false => MAX_FILES - RESERVED_FOR_RINGS,
         };
         let shown = || log::shown(path);
         if self.files.len() >= most {
@@ -93,9 +93,9 @@ impl RejectedFiles {
             return false;
         }
         // An empty header is not worth a line while its agent may be starting.
-        let new = !starting && !said.contains(&discriminant(refusal));
+        let new = !starting && !logged.contains(&discriminant(refusal));
         if new {
-            said.push(discriminant(refusal));
+            logged.push(discriminant(refusal));
             if refusal.concerns_a_ring() {
                 tracing::warn!("{}: refused: {refusal}", shown());
             } else {
@@ -105,16 +105,16 @@ impl RejectedFiles {
         let class = Class::new(refusal, starting);
         // The clock of change times is coarse: a change in the same tick as the check leaves no trace. The check may be as long
         // after stat(2) as its result is used.
-        let is_young = is_younger_than(facts.changed, 2 * COARSE);
+        let is_young = is_younger_than(facts.changed, 2 * FILE_TIME_GRANULARITY);
         let rejected = Rejected {
             name: path.file_name().unwrap_or_default().to_owned(),
             size: facts.size,
             changed: facts.changed,
             class,
             left_out: matches!(refusal, Refusal::TooMany { .. }),
-            lasts: !(starting || is_young || refusal.may_pass()),
+            is_lasting: !(starting || is_young || refusal.may_pass()),
             met: listing,
-            said,
+            logged,
         };
         self.counts[class as usize] += 1;
         self.files.insert(key, rejected);
@@ -129,23 +129,23 @@ impl RejectedFiles {
 
     /// Marks a file of this name as met by a listing. Returns true if it is known as unrelated, so that it needs no stat(2),
     /// although the name may have been given to a new file with the same inode number.
-    pub fn skips(&mut self, key: Key, name: &OsStr, listing: u64) -> bool {
+    pub fn is_known_unrelated(&mut self, key: Key, name: &OsStr, listing: u64) -> bool {
         match self.files.get_mut(&key) {
             Some(rejected) if rejected.name == name => {
                 rejected.met = listing;
-                rejected.lasts && rejected.class == Class::Unrelated
+                rejected.is_lasting && rejected.class == Class::Unrelated
             }
             _ => false,
         }
     }
 
     /// Marks a file as met by a listing. Returns true if it is unchanged since its rejection, and the reason lasts.
-    pub fn knows(&mut self, directory: u64, facts: &FileFacts, listing: u64) -> bool {
+    pub fn is_known(&mut self, directory: u64, facts: &FileFacts, listing: u64) -> bool {
         let rejected = self.files.get_mut(&(directory, facts.id));
         rejected.is_some_and(|rejected| {
             rejected.met = listing;
             let unchanged = (rejected.size, rejected.changed) == (facts.size, facts.changed);
-            unchanged && rejected.lasts
+            unchanged && rejected.is_lasting
         })
     }
 
@@ -153,7 +153,7 @@ impl RejectedFiles {
     pub fn remove(&mut self, key: Key) -> Option<Vec<Discriminant<Refusal>>> {
         let removed = self.files.remove(&key)?;
         self.counts[removed.class as usize] -= 1;
-        Some(removed.said)
+        Some(removed.logged)
     }
 
     /// Of the next files behind one, removes those whose directory and last listing say so. Returns the last that was tested, or
@@ -208,7 +208,7 @@ mod tests {
             files.reject(directory, "/d/x".as_ref(), &facts, &refusal, 1)
         };
         let no_ring = || Refusal::Size { size: 7 };
-        let others = MOST - FOR_RINGS;
+        let others = MAX_FILES - RESERVED_FOR_RINGS;
         for ino in 1..others {
             assert!(reject(&mut files, 1, ino, no_ring()));
         }
@@ -219,11 +219,14 @@ mod tests {
         // The same again takes no more, and what may be a ring has room of its own.
         assert!(!reject(&mut files, 1, 1, no_ring()));
         let ring = || Refusal::Capacity { capacity: 7 };
-        for ino in 1..=FOR_RINGS {
+        for ino in 1..=RESERVED_FOR_RINGS {
             assert!(reject(&mut files, 3, ino, ring()));
         }
         assert!(!reject(&mut files, 4, 1, ring()));
-        assert_eq!((files.len(), files.count(Class::Ring)), (MOST, FOR_RINGS));
+        assert_eq!(
+            (files.len(), files.count(Class::Ring)),
+            (MAX_FILES, RESERVED_FOR_RINGS)
+        );
         assert!(files.remove(key(3, 1)).is_some());
         assert!(reject(&mut files, 4, 1, ring()));
     }

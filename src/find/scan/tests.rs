@@ -27,12 +27,12 @@ fn ring_of_one() -> Vec<u8> {
 }
 
 fn scan(scanner: &mut Scanner, now: Instant) -> Vec<Found> {
-    scanner.scan(now, Instant::now() + PASS, &HashSet::new())
+    scanner.scan(now, Instant::now() + PASS_INTERVAL, &HashSet::new())
 }
 
-/// Opens what is found in looks that are `PASS` and more apart: how many files, and how many rings.
+/// Opens what is found in looks that are `PASS_INTERVAL` and more apart: how many files, and how many rings.
 fn open_all(scanner: &mut Scanner, look: u32) -> (usize, usize) {
-    let found = scan(scanner, Instant::now() + PASS * look * 10);
+    let found = scan(scanner, Instant::now() + PASS_INTERVAL * look * 10);
     let count = found.len();
     let rings = found
         .into_iter()
@@ -48,11 +48,11 @@ fn a_refused_file_is_counted_once_and_not_found_again_until_it_changes() {
     assert_eq!(open_all(&mut scanner, 1), (1, 0));
     // A file that changed a moment ago may change again without a trace.
     let settled = (2..1000).find(|&look| {
-        std::thread::sleep(COARSE / 4);
+        std::thread::sleep(FILE_TIME_GRANULARITY / 4);
         open_all(&mut scanner, look) == (0, 0)
     });
     assert!(settled.is_some());
-    assert_eq!(scanner.refusals(), 1);
+    assert_eq!(scanner.rejections(), 1);
     std::fs::write(dir.path().join("notes"), "no ring, but longer").expect("written");
     assert_eq!(open_all(&mut scanner, 1001), (1, 0));
 }
@@ -68,7 +68,7 @@ fn a_file_that_changes_its_numbers_is_no_new_refusal() {
             (1, 0)
         );
     }
-    assert_eq!(scanner.refusals(), 1);
+    assert_eq!(scanner.rejections(), 1);
 }
 
 #[test]
@@ -78,14 +78,14 @@ fn an_empty_header_is_looked_at_again_while_its_agent_may_be_starting_and_then_n
     let mut scanner = scanner(dir.path());
     assert_eq!(open_all(&mut scanner, 1), (1, 0));
     // Nothing in the directory changes when the header comes, so that it is looked at in each tick.
-    let soon = Instant::now() + PASS * 10 + PASS / 2;
+    let soon = Instant::now() + PASS_INTERVAL * 10 + PASS_INTERVAL / 2;
     let found = scan(&mut scanner, soon);
-    assert_eq!((found.len(), scanner.refusals()), (1, 0));
+    assert_eq!((found.len(), scanner.rejections()), (1, 0));
     // As it is after ten seconds.
     let mut facts = found[0].facts;
     facts.changed = (1, 0);
     for look in 0..3 {
-        assert_eq!(scanner.rejected.knows(1, &facts, 1), look > 0);
+        assert_eq!(scanner.rejected.is_known(1, &facts, 1), look > 0);
         let path = dir.path().join("zeros");
         let refusal = Refusal::Uninitialised { full: None };
         let new = scanner.rejected.reject(1, &path, &facts, &refusal, 1);
@@ -99,7 +99,7 @@ fn lock_of_nixls_is_neither_found_nor_refused() {
     std::fs::write(dir.path().join("nixl-owner.[::1]:9090.lock"), "").expect("written");
     let mut scanner = scanner(dir.path());
     assert_eq!(open_all(&mut scanner, 1), (0, 0));
-    assert_eq!(scanner.refusals(), 0);
+    assert_eq!(scanner.rejections(), 0);
 }
 
 #[test]
@@ -111,13 +111,13 @@ fn a_file_that_alternates_between_two_reasons_is_refused_twice() {
         std::fs::write(dir.path().join("odd"), vec![7; bytes]).expect("written");
         open_all(&mut scanner, look);
     }
-    assert_eq!(scanner.refusals(), 2);
+    assert_eq!(scanner.rejections(), 2);
 }
 
 #[test]
 fn times_to_come_are_young() {
-    assert!(is_younger_than((i64::MAX / 4, 0), STARTING));
-    assert!(!is_younger_than((0, 0), STARTING) && !is_younger_than((-1, 0), STARTING));
+    assert!(is_younger_than((i64::MAX / 4, 0), STARTUP_TIME));
+    assert!(!is_younger_than((0, 0), STARTUP_TIME) && !is_younger_than((-1, 0), STARTUP_TIME));
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_directory_of_any_size_is_looked_through_in_turns_and_nothing_in_it_is_met_t
         now += Duration::from_millis(1);
     }
     assert!(turns >= 2000 / 256, "{turns}");
-    assert_eq!(scanner.refusals(), 2000);
+    assert_eq!(scanner.rejections(), 2000);
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn files_that_seem_to_be_starting_keep_no_other_from_being_found() {
     // No time but for one of them at a look.
     let is_new = |found: &Found| found.name == "new";
     let met = (1..50).find(|&look| {
-        let now = now + PASS * 10 * look;
+        let now = now + PASS_INTERVAL * 10 * look;
         let found = scanner.scan(now, Instant::now(), &HashSet::new());
         found.iter().any(is_new)
     });
@@ -175,7 +175,7 @@ fn a_refused_file_that_becomes_a_ring_in_place_is_found_among_many() {
     }
     let mut scanner = scanner(dir.path());
     let settled = (1..1000).find(|&look| {
-        std::thread::sleep(COARSE / 4);
+        std::thread::sleep(FILE_TIME_GRANULARITY / 4);
         open_all(&mut scanner, look) == (0, 0)
     });
     let first = settled.expect("all are known");
@@ -197,14 +197,14 @@ fn a_file_that_gets_its_size_after_it_was_found_is_judged_by_that() {
     let now = Instant::now();
     let mut found = scan(&mut scanner, now);
     std::fs::write(&path, ring_of_one()).expect("written");
-    std::thread::sleep(COARSE);
+    std::thread::sleep(FILE_TIME_GRANULARITY);
     assert!(scanner.open(&mut found[0]).is_ok());
     // One that has no size yet is looked at in each tick, as one without a header is.
     std::fs::write(dir.path().join("second"), "").expect("written");
-    let mut found = scan(&mut scanner, now + PASS);
+    let mut found = scan(&mut scanner, now + PASS_INTERVAL);
     found.iter_mut().for_each(|found| drop(scanner.open(found)));
     std::fs::write(dir.path().join("second"), ring_of_one()).expect("written");
-    let found = scan(&mut scanner, now + PASS + PASS / 40);
+    let found = scan(&mut scanner, now + PASS_INTERVAL + PASS_INTERVAL / 40);
     assert!(found.iter().any(|found| found.name == "second"));
 }
 
@@ -234,8 +234,11 @@ fn a_file_that_may_be_a_ring_and_is_made_anew_under_its_name_is_met_again() {
         (Refusal::Uninitialised { full: None }, false),
     ] {
         rejected.reject(1, &path, &aged, &refusal, 1);
-        assert_eq!(rejected.skips((1, aged.id), "agent".as_ref(), 2), skips);
-        assert!(!rejected.skips((1, aged.id), "other".as_ref(), 2));
+        assert_eq!(
+            rejected.is_known_unrelated((1, aged.id), "agent".as_ref(), 2),
+            skips
+        );
+        assert!(!rejected.is_known_unrelated((1, aged.id), "other".as_ref(), 2));
     }
 }
 
@@ -268,7 +271,7 @@ fn make(dir: &Path, name: &str, uid: u32) {
 fn pass(scanner: &mut Scanner, time: Duration) -> usize {
     scanner.next_pass = None;
     let now = Instant::now();
-    let steps = (1..).find(|_| scanner.pass(now, Instant::now() + time));
+    let steps = (1..).find(|_| scanner.run_pass(now, Instant::now() + time));
     steps.expect("it comes to an end")
 }
 
@@ -382,8 +385,8 @@ fn a_directory_that_is_written_out_is_always_looked_through() {
     let mut scanner = Scanner::new(places, Terms::default());
     pass(&mut scanner, LONG);
     let watched = scanner.directories.get(&own).expect("it is watched");
-    let holds = watched.directory.holds;
-    assert!(holds.rings && holds.stores && watched.owner.is_none());
+    let kinds = watched.directory.kinds;
+    assert!(kinds.rings && kinds.stores && watched.owner.is_none());
 }
 
 #[test]

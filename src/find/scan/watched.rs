@@ -1,8 +1,10 @@
 //! One telemetry directory. A listing finds files that are new or changed, and rejected ones whose reason may have gone.
 
 use super::rejected::RejectedFiles;
-use super::{Found, LONGEST_REST, PASS, REST};
-use crate::base::file::{self, COARSE, FileFacts, FileId, LIST, is_younger_than};
+use super::{Found, MAX_PAUSE, PASS_INTERVAL, PAUSE_FACTOR};
+use crate::base::file::{
+    self, FILE_TIME_GRANULARITY, FileFacts, FileId, LIST_FLAGS, is_younger_than,
+};
 use crate::find::directory::{self, Directory};
 use crate::log;
 use crate::store::is_owner_lock;
@@ -16,14 +18,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
 /// While its modification time stands still, a directory is listed after so long for each of its names, ...
-const SELDOM: Duration = Duration::from_micros(64);
+const RELIST_PER_NAME: Duration = Duration::from_micros(64);
 /// ... but after this time at the latest.
-const ANYWAY: Duration = Duration::from_secs(10);
+const RELIST_MAX: Duration = Duration::from_secs(10);
 /// A listing that checks the unrelated files as well, which an agent may have taken over in place, comes after so long for each
 /// name, ...
-const RARELY: Duration = Duration::from_millis(6);
+const FULL_LISTING_PER_NAME: Duration = Duration::from_millis(6);
 /// ... but after this time at the latest.
-const WHOLE: Duration = Duration::from_secs(600);
+const FULL_LISTING_MAX: Duration = Duration::from_secs(600);
 /// Names that are taken from a listing at a time, in their order.
 const CHUNK: usize = 256;
 
@@ -49,16 +51,16 @@ pub struct Watched {
     /// Time before which it is not listed.
     not_before: Option<Instant>,
     /// Time at which it is listed even if its modification time stands still.
-    relist: Option<Instant>,
+    relist_at: Option<Instant>,
     /// Time from which on the next listing checks the unrelated files as well.
-    whole: Option<Instant>,
+    full_listing_at: Option<Instant>,
     listing: Option<Listing>,
     /// Number of the listing that began last.
     pub begun: u64,
     /// Number of the last listing that met all files.
     pub complete: u64,
     /// Names to check at the next scan, whatever is known of them.
-    pub named: Vec<OsString>,
+    pub to_recheck: Vec<OsString>,
 }
 
 /// A listing, which may go on in later ticks.
@@ -66,7 +68,7 @@ pub struct Watched {
 struct Listing {
     names: OwningIter,
     /// True if it checks the unrelated files as well.
-    is_whole: bool,
+    is_full: bool,
     /// Number of names until now.
     count: u32,
     /// Time that it took until now.
@@ -101,8 +103,8 @@ impl Watched {
     }
 
     /// Lists the directory until `end` if a listing is due. Returns true unless the listing is to go on at the next scan.
-    pub fn look(&mut self, now: Instant, end: Instant, files: &mut Files) -> bool {
-        for name in std::mem::take(&mut self.named) {
+    pub fn scan(&mut self, now: Instant, end: Instant, files: &mut Files) -> bool {
+        for name in std::mem::take(&mut self.to_recheck) {
             self.check(name, files);
         }
         let going_on = self.listing.take();
@@ -118,10 +120,12 @@ impl Watched {
             }
         }
         let took = listing.took + started.elapsed();
-        self.not_before = Some(now + (took * REST).min(LONGEST_REST));
-        self.relist = Some(now + (SELDOM * listing.count).clamp(PASS, ANYWAY));
-        if listing.is_whole {
-            self.whole = Some(now + (RARELY * listing.count).min(WHOLE));
+        self.not_before = Some(now + (took * PAUSE_FACTOR).min(MAX_PAUSE));
+        self.relist_at =
+            Some(now + (RELIST_PER_NAME * listing.count).clamp(PASS_INTERVAL, RELIST_MAX));
+        if listing.is_full {
+            self.full_listing_at =
+                Some(now + (FULL_LISTING_PER_NAME * listing.count).min(FULL_LISTING_MAX));
         }
         true
     }
@@ -130,14 +134,15 @@ impl Watched {
     fn begin_listing(&mut self, now: Instant) -> Option<Listing> {
         let modified = self.stat()?.modified;
         let is_past = |time: Option<Instant>| time.is_none_or(|time| now >= time);
-        let is_due = is_past(self.relist) || Some(modified) != self.modified;
+        let is_due = is_past(self.relist_at) || Some(modified) != self.modified;
         if !is_past(self.not_before) || !is_due {
             return None;
         }
         // Noted before the listing, since files may come during it. The kernel's clock for this is coarse: a time that is younger
         // than its ticks may stand for what comes after the listing as well.
-        self.modified = Some(modified).filter(|&time| !is_younger_than(time, COARSE));
-        match Dir::openat(self.fd.as_ref()?, ".", LIST, Mode::empty()) {
+        self.modified =
+            Some(modified).filter(|&time| !is_younger_than(time, FILE_TIME_GRANULARITY));
+        match Dir::openat(self.fd.as_ref()?, ".", LIST_FLAGS, Mode::empty()) {
             Ok(dir) => {
                 if self.error.take().is_some() {
                     let path = self.directory.path.display();
@@ -146,7 +151,7 @@ impl Watched {
                 self.begun += 1;
                 Some(Listing {
                     names: dir.into_iter(),
-                    is_whole: is_past(self.whole),
+                    is_full: is_past(self.full_listing_at),
                     count: 0,
                     took: Duration::ZERO,
                 })
@@ -162,7 +167,7 @@ impl Watched {
     fn fail(&mut self, errno: Errno) {
         if self.error != Some(errno) {
             let _about = self.directory.is_matched().then(|| log::about(None));
-            let (path, why) = (self.directory.path.display(), directory::why_not(errno));
+            let (path, why) = (self.directory.path.display(), directory::open_error(errno));
             tracing::warn!(
                 "{path}: cannot be looked through: {why}; no agent is found there until it can"
             );
@@ -198,7 +203,7 @@ impl Watched {
             };
             let key = (self.number, id);
             let is_known = files.attached.contains(&id)
-                || files.rejected.skips(key, name, self.begun) && !listing.is_whole;
+                || files.rejected.is_known_unrelated(key, name, self.begun) && !listing.is_full;
             if !is_known && name != "." && name != ".." {
                 self.check(name.to_owned(), files);
             }
@@ -212,7 +217,7 @@ impl Watched {
             return;
         };
         let is_known = files.attached.contains(&facts.id)
-            || files.rejected.knows(self.number, &facts, self.begun);
+            || files.rejected.is_known(self.number, &facts, self.begun);
         let is_lock = facts.is_file() && is_owner_lock(&name, facts.size);
         if !is_known && !is_lock {
             files.found.push(Found {

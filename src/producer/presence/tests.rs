@@ -84,7 +84,7 @@ fn who_has_a_file_open_to_read_it_does_not_keep_its_agent() {
     assert_eq!(presence.check(file.as_file(), now, CHECK), Seen::Silent);
     assert!(!presence.is_abandoned() && presence.abandoned_for(now).is_none());
     // An agent that starts makes it as long as its ring is.
-    std::thread::sleep(crate::base::file::COARSE);
+    std::thread::sleep(crate::base::file::FILE_TIME_GRANULARITY);
     file.as_file().set_len(8192).expect("room");
     assert_eq!(
         presence.check(file.as_file(), now + 2 * CHECK, CHECK),
@@ -108,7 +108,7 @@ fn producer_that_starts_on_a_file_that_nobody_had_is_told_from_a_reader_once() {
     drop(tail);
     assert_eq!(check(), Seen::Silent);
     let agent = File::options().append(true).open(file.path());
-    std::thread::sleep(crate::base::file::COARSE);
+    std::thread::sleep(crate::base::file::FILE_TIME_GRANULARITY);
     agent.as_ref().expect("there").set_len(8192).expect("room");
     assert_eq!([check(), check()], [Seen::Started, Seen::Held]);
 }

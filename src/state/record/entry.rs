@@ -2,7 +2,7 @@
 
 use super::Lifecycle;
 use crate::base::file::FileId;
-use crate::base::words::{Reader, Writer};
+use crate::base::words::{WordReader, WordWriter};
 use crate::producer::life::Life;
 use crate::ring::Print;
 use crate::ring::commit::{Commit, Identity};
@@ -113,7 +113,7 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
         | flag(ring.settled, SETTLED)
         | flag(entry.store.is_some(), STORE);
     let mut words = [0; ENTRY_WORDS];
-    let mut put = Writer::new(&mut words);
+    let mut put = WordWriter::new(&mut words);
     entry.account.put(&mut put);
     put.all([
         flags,
@@ -153,7 +153,7 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
 }
 
 pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
-    let mut get = Reader::new(words);
+    let mut get = WordReader::new(words);
     let account = Account::get(&mut get);
     let flags = get.one();
     let has = |flag| flags & flag != 0;

@@ -17,8 +17,8 @@ fn what_is_put_is_got() {
     for (number, kind) in (1..).zip(EventType::ALL) {
         count(&mut account, &[(kind, number << 40)], &[], &Bounds::size());
         let mut words = [0; Account::WORDS];
-        account.put(&mut Writer::new(&mut words));
-        assert_eq!(Account::get(&mut Reader::new(&words)), account);
+        account.put(&mut WordWriter::new(&mut words));
+        assert_eq!(Account::get(&mut WordReader::new(&words)), account);
     }
     assert_eq!(account.last_error, Some((EventType::NoTelemetry, 1234)));
     let errors: u64 = (9..=20).map(|number| number << 40).sum();
@@ -40,7 +40,7 @@ fn an_error_that_counts_nothing_is_not_the_last() {
 
 #[test]
 fn whatever_the_words_are_they_are_an_account() {
-    let account = Account::get(&mut Reader::new(&[u64::MAX; Account::WORDS]));
+    let account = Account::get(&mut WordReader::new(&[u64::MAX; Account::WORDS]));
     assert_eq!(account.last_error, None);
     assert_eq!(account.last(EventType::XferTime), Some(u64::MAX));
     assert_eq!(account.last(EventType::TxRequests), None);
@@ -79,8 +79,8 @@ fn other_bounds_begin_anew_and_the_same_go_on() {
     }
     assert_eq!(account.xfer_time.total(), 2);
     let mut words = [0; Account::WORDS];
-    account.put(&mut Writer::new(&mut words));
-    assert_eq!(Account::get(&mut Reader::new(&words)), account);
+    account.put(&mut WordWriter::new(&mut words));
+    assert_eq!(Account::get(&mut WordReader::new(&words)), account);
     account.bucket_base = Some(7);
     account.set_bounds(&Bounds::latency());
     assert_eq!((account.xfer_time.total(), account.bucket_base), (0, None));
