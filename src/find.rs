@@ -1,4 +1,7 @@
-//! Where rings and stores are: which directories are looked through, which files in them may be agents', and what these are called.
+//! Rings and stores in the telemetry directories: directories that are scanned, candidates in them, rejections, instance names.
+//!
+//! It does not know which agents exist: `agents` attaches the files that [`scan::Scanner`] returns. Start with [`scan`]; a file
+//! is checked in [`discover`] (rings) or [`store`].
 
 pub mod directory;
 pub mod discover;

@@ -1,21 +1,21 @@
-//! A moment, on the clocks that are used.
+//! A moment on three clocks: [`Instant`], CLOCK_MONOTONIC and CLOCK_REALTIME.
 
 use nix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
-/// A moment, for this process, for the state file, and for people.
+/// A moment on the clocks that this process, the state file and users need.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
-    /// For this process.
+    /// Moment for comparisons within this process.
     pub instant: Instant,
-    /// Nanoseconds of CLOCK_MONOTONIC.
+    /// CLOCK_MONOTONIC in nanoseconds. The state file has such stamps.
     pub stamp: u64,
-    /// Seconds since 1970.
+    /// CLOCK_REALTIME in seconds since 1970.
     pub seconds: u64,
 }
 
 impl Now {
-    /// Reads the clocks.
+    /// Reads the clocks and returns the present moment.
     #[must_use]
     pub fn read() -> Self {
         let read = |clock| clock_gettime(clock).map(Duration::from).unwrap_or_default();
@@ -26,14 +26,14 @@ impl Now {
         }
     }
 
-    /// The moment for which this process has an [`Instant`]. Times between such moments are as exact as those of instants.
+    /// Returns the moment at `instant`. Differences of stamps are as exact as differences of instants.
     #[must_use]
     pub fn at(&self, instant: Instant) -> Self {
         let (since, before) = (
             instant.saturating_duration_since(self.instant),
             self.instant.saturating_duration_since(instant),
         );
-        // The clock of people is set now and then.
+        // CLOCK_REALTIME may have been stepped since `self` was read.
         let now = Self::read();
         let ahead = instant.saturating_duration_since(now.instant);
         Self {
@@ -43,7 +43,7 @@ impl Now {
         }
     }
 
-    /// Time since a stamp.
+    /// Returns the time since a stamp in nanoseconds; zero if the stamp is later.
     #[must_use]
     pub fn since(&self, stamp: u64) -> Duration {
         Duration::from_nanos(self.stamp.saturating_sub(stamp))

@@ -1,4 +1,4 @@
-//! Which file a file is, and what stat(2) and readdir(3) tell of it.
+//! Identity of a file, and what stat(2) and readdir(3) return for it.
 
 use nix::dir::Dir;
 use nix::fcntl::{AtFlags, OFlag, open};
@@ -10,14 +10,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// To list a directory.
+/// Flags of open(2) to list a directory.
 pub const LIST_FLAGS: OFlag = OFlag::O_RDONLY
     .union(OFlag::O_DIRECTORY)
     .union(OFlag::O_CLOEXEC)
     .union(OFlag::O_NONBLOCK);
-/// More than a tick of the clock that file times are taken from (10 ms at most).
+/// Upper bound of the granularity of file times. The kernel takes them from a clock that ticks every 10 ms or faster.
 pub const FILE_TIME_GRANULARITY: Duration = Duration::from_millis(20);
-/// Which file it is, whatever its names: device and inode.
+
+/// Device and inode number, which identify a file under any name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId {
     /// Device number.
@@ -26,22 +27,22 @@ pub struct FileId {
     pub ino: u64,
 }
 
-/// What stat(2) tells of a file, as far as it matters here.
+/// The fields of stat(2) that the daemon uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileFacts {
-    /// Which file it is.
+    /// Identity of the file.
     pub id: FileId,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Owner's user id.
+    /// User id of the owner.
     pub uid: u32,
-    /// Names that the file has.
+    /// Number of hard links.
     pub links: u64,
-    /// Type, as in `st_mode`.
+    /// File type, as in `st_mode`.
     pub kind: SFlag,
-    /// When data or attributes last changed: seconds and nanoseconds.
+    /// Time of the last change of data or attributes (ctime): seconds and nanoseconds.
     pub changed: (i64, i64),
-    /// When data last changed: seconds and nanoseconds.
+    /// Time of the last change of data (mtime): seconds and nanoseconds.
     pub modified: (i64, i64),
 }
 
@@ -52,7 +53,7 @@ impl FileFacts {
         self.kind == SFlag::S_IFREG
     }
 
-    /// The facts in what stat(2) filled in.
+    /// Takes the facts from a result of stat(2).
     #[must_use]
     #[allow(
         clippy::useless_conversion,
@@ -74,15 +75,15 @@ impl FileFacts {
     }
 }
 
-/// What stat(2) tells of a name in an open directory; a symbolic link is not followed.
+/// Returns the facts of a name in an open directory. A symbolic link is not followed.
 ///
 /// # Errors
-/// What fstatat(2) says; ENOENT where the file is gone again.
+/// Any of fstatat(2); ENOENT if the file is gone.
 pub fn facts(directory: &OwnedFd, name: &OsStr) -> nix::Result<FileFacts> {
     fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW).map(|stat| FileFacts::new(&stat))
 }
 
-/// When a file was made: seconds and nanoseconds; zeros where the file system does not tell.
+/// Returns the birth time of a file: seconds and nanoseconds. Both are zero if the file system has no birth times.
 #[must_use]
 pub fn birth_time(meta: &Metadata) -> (i64, i64) {
     let born = meta.created().ok();
@@ -93,10 +94,10 @@ pub fn birth_time(meta: &Metadata) -> (i64, i64) {
     })
 }
 
-/// The names in an open directory, `.` and `..` left out, sorted so that every scan goes the same way.
+/// Returns the names in an open directory without `.` and `..`. They are sorted, so that every scan has the same order.
 ///
 /// # Errors
-/// What readdir(3) says.
+/// Any of openat(2) and readdir(3).
 pub fn list_names(directory: &OwnedFd) -> nix::Result<Vec<OsString>> {
     let mut dir = Dir::openat(directory, ".", LIST_FLAGS, Mode::empty())?;
     let mut names = Vec::new();

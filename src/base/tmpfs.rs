@@ -1,4 +1,4 @@
-//! Space of file systems in memory (tmpfs). The kernel kills an application with SIGBUS if its mapped file gets no page there.
+//! Space of file systems in memory (tmpfs). If a mapped file gets no page there, the kernel kills the application with SIGBUS.
 
 use nix::sys::statfs::{Statfs, TMPFS_MAGIC, fstatfs};
 use std::fmt::{self, Display, Formatter};
@@ -7,23 +7,23 @@ use std::os::fd::AsFd;
 /// Space of a tmpfs that has a size limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// The limit, in bytes.
+    /// Size limit in bytes.
     pub size: u64,
-    /// Bytes that are free.
+    /// Free space in bytes.
     pub free: u64,
 }
 
 impl Space {
-    /// Returns the space of the tmpfs that holds an open file or directory. `None`: another file system, or no limit.
+    /// Returns the space of the tmpfs that has an open file or directory. `None`: another file system, or no limit.
     ///
-    /// fstatfs(2) waits for the server of a file system that has one, such as NFS and FUSE.
+    /// It may block: on NFS and FUSE, fstatfs(2) waits for the server.
     #[must_use]
     pub fn of_tmpfs(file: impl AsFd) -> Option<Self> {
         let found = fstatfs(file).ok()?;
         (found.filesystem_type() == TMPFS_MAGIC).then(|| Self::of(&found))?
     }
 
-    /// A tmpfs without a limit has 0 blocks, 0 of them free (tmpfs(5), `size`).
+    /// Returns `None` for a tmpfs without a limit, which has 0 blocks (tmpfs(5), `size`).
     fn of(found: &Statfs) -> Option<Self> {
         let block = u64::try_from(found.block_size()).ok()?;
         let bytes = |blocks: u64| blocks.saturating_mul(block);

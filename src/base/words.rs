@@ -1,13 +1,13 @@
-//! Values as 64-bit words, one after the other: what is kept in the state file is written and read in the same order.
+//! Values as a sequence of 64-bit words. The state file consists of them; they are read in the order in which they were written.
 
-/// Writes words.
+/// Writes words one after the other.
 #[derive(Debug)]
 pub struct WordWriter<'a> {
     rest: &'a mut [u64],
 }
 
 impl<'a> WordWriter<'a> {
-    /// Writes to these words, from the first on.
+    /// Returns a writer that begins at the first of these words.
     pub fn new(words: &'a mut [u64]) -> Self {
         Self { rest: words }
     }
@@ -15,7 +15,7 @@ impl<'a> WordWriter<'a> {
     /// Writes the next words.
     ///
     /// # Panics
-    /// There is no room: the number of words that a record has is wrong.
+    /// Fewer than `N` words are left: the length of the record is wrong.
     pub fn all<const N: usize>(&mut self, words: [u64; N]) {
         let rest = std::mem::take(&mut self.rest);
         let (target, rest) = rest.split_at_mut(N);
@@ -26,20 +26,20 @@ impl<'a> WordWriter<'a> {
     /// Writes the next word.
     ///
     /// # Panics
-    /// As [`WordWriter::all`].
+    /// No word is left: the length of the record is wrong.
     pub fn one(&mut self, word: u64) {
         self.all([word]);
     }
 }
 
-/// Reads words.
+/// Reads words one after the other.
 #[derive(Debug)]
 pub struct WordReader<'a> {
     rest: &'a [u64],
 }
 
 impl<'a> WordReader<'a> {
-    /// Reads these words, from the first on.
+    /// Returns a reader that begins at the first of these words.
     #[must_use]
     pub fn new(words: &'a [u64]) -> Self {
         Self { rest: words }
@@ -48,7 +48,7 @@ impl<'a> WordReader<'a> {
     /// Reads the next words.
     ///
     /// # Panics
-    /// There are none: the number of words that a record has is wrong.
+    /// Fewer than `N` words are left: the length of the record is wrong.
     pub fn all<const N: usize>(&mut self) -> [u64; N] {
         let (words, rest) = self
             .rest
@@ -61,7 +61,7 @@ impl<'a> WordReader<'a> {
     /// Reads the next word.
     ///
     /// # Panics
-    /// As [`WordReader::all`].
+    /// No word is left: the length of the record is wrong.
     pub fn one(&mut self) -> u64 {
         let [word] = self.all();
         word

@@ -1,8 +1,8 @@
-//! The directories that rings are looked for in: the configured ones, and those that a pattern matches.
+//! Telemetry directories: those that are configured, and those that a pattern matches.
 //!
-//! A path that is written out is the administrator's, and symbolic links in it are followed where nobody else can have made or
-//! changed them (`walk`). From the first component with a wildcard on, a stranger may own what is there (a container its
-//! volume), so that no link is followed, neither when the pattern is matched nor when the directory is opened.
+//! The administrator chose a path without wildcards, so symbolic links in it are followed if only root or the user of this
+//! process can have made or replaced them (`walk`). From the first component with a wildcard on, another user may own the
+//! directories, such as a container its volume. No link is followed there, neither to match the pattern nor to open the directory.
 
 use crate::base::file::LIST_FLAGS;
 use crate::config::{DirectoryPattern, Places};
@@ -19,52 +19,51 @@ mod expansion;
 mod walk;
 pub use expansion::{Expanded, Expansion};
 
-/// To go through a directory, which needs no right to list it.
+/// Flags of open(2) to pass through a directory. They do not need the permission to list it.
 pub const PATH_FLAGS: OFlag = OFlag::O_PATH
     .union(OFlag::O_DIRECTORY)
     .union(OFlag::O_CLOEXEC);
 
-/// As a shell matches: a leading dot must be written out.
+/// Matching as in a shell: a wildcard matches no leading dot.
 const SHELL_MATCH: MatchOptions = MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
     require_literal_leading_dot: true,
 };
 
-/// What is looked for in a directory.
+/// Kinds of files that a directory is scanned for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileKinds {
-    /// Rings.
+    /// True if it is scanned for rings.
     pub rings: bool,
-    /// Stores of NIXL's prometheus_mp.
+    /// True if it is scanned for stores of NIXL's `prometheus_mp`.
     pub stores: bool,
 }
 
 /// A directory that is scanned.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Directory {
-    /// Where it is.
+    /// Path by which it is opened.
     pub path: PathBuf,
-    /// The configured label, which tells agents of the same name apart.
+    /// Configured label, which distinguishes agents of the same name.
     pub label: Option<String>,
-    /// What is looked for there.
+    /// Kinds of files that it is scanned for.
     pub kinds: FileKinds,
-    /// How much of the path is the administrator's; links are not followed below it.
+    /// First part of the path, without wildcards, in which links may be followed.
     base: PathBuf,
 }
 
 impl Directory {
-    /// True if a pattern matched it, so that another user may have made it.
+    /// True if a pattern matched it. Another user may have made such a directory.
     #[must_use]
     pub fn is_matched(&self) -> bool {
         self.base != self.path
     }
 
-    /// Opens the directory.
+    /// Opens the directory to list it.
     ///
     /// # Errors
-    /// What open(2) says; ENOTDIR or ELOOP where a link stands in a place that a pattern matched, or one that others could change
-    /// stands before that.
+    /// Any of open(2). ENOTDIR or ELOOP: a link is in the part that a pattern matched, or others could replace a link before it.
     pub fn open(&self) -> nix::Result<OwnedFd> {
         let rest = self.path.strip_prefix(&self.base).unwrap_or(Path::new(""));
         let Some((parent, name)) = rest.parent().zip(rest.file_name()) else {
@@ -78,7 +77,7 @@ impl Directory {
     }
 }
 
-/// Why a directory cannot be opened, in words.
+/// Returns the text of an error of [`Directory::open`].
 #[must_use]
 pub fn open_error(errno: Errno) -> String {
     match errno {
@@ -87,7 +86,7 @@ pub fn open_error(errno: Errno) -> String {
     }
 }
 
-/// Whether a directory is one that the configuration names, by its path or by a pattern.
+/// True if one of the configured paths or patterns names the directory. The directory need not exist.
 #[must_use]
 pub fn is_configured(patterns: &[DirectoryPattern], path: &Path) -> bool {
     patterns
@@ -98,8 +97,9 @@ pub fn is_configured(patterns: &[DirectoryPattern], path: &Path) -> bool {
         })
 }
 
-/// Expands the configured directories and patterns, in their order; each directory comes once, for all that is looked for there.
-/// With it comes whose it is, if a pattern matched it.
+/// Returns the configured directories, then those that patterns match. Each directory comes once, with all its kinds of files.
+///
+/// The second value is the owner of a directory that a pattern matched. A pattern that cannot be expanded is left out.
 #[must_use]
 pub fn expand(places: &Places) -> Vec<Expanded> {
     let found = Expansion::new(places.clone()).flatten();
@@ -108,7 +108,7 @@ pub fn expand(places: &Places) -> Vec<Expanded> {
         .collect()
 }
 
-/// Whether a pattern matches no directory at the moment.
+/// True if a pattern matches no directory at present.
 #[must_use]
 pub fn has_no_match(pattern: &DirectoryPattern) -> bool {
     expand(&Places {
@@ -118,19 +118,19 @@ pub fn has_no_match(pattern: &DirectoryPattern) -> bool {
     .is_empty()
 }
 
-/// Why the part of a pattern before its first wildcard cannot be opened; `None` if it can.
+/// Returns the error of opening the part of a pattern before its first wildcard; `None` if it can be opened.
 #[must_use]
 pub fn base_error(pattern: &DirectoryPattern) -> Option<Errno> {
     walk::open_path(&base(pattern)).err()
 }
 
-/// What of a configured path is written out: all of it, or a pattern's components before the first with a wildcard.
+/// Returns the part of a configured path without wildcards: the whole path, or a pattern's components before the first wildcard.
 #[must_use]
 pub fn base(pattern: &DirectoryPattern) -> PathBuf {
     split(pattern).0
 }
 
-/// The components before the first with a wildcard, and the others.
+/// Splits a pattern into the path before its first component with a wildcard, and the other components.
 fn split(pattern: &DirectoryPattern) -> (PathBuf, Vec<&OsStr>) {
     if pattern.literal {
         return (PathBuf::from(&pattern.path), Vec::new());
@@ -208,7 +208,7 @@ mod tests {
         );
         assert_eq!(expanded(format!("{root}/.*/vol")), [at(".pod-4/vol")]);
         assert!(expanded(format!("{root}/none-*/vol")).is_empty());
-        // One that is written out is there even before it is made.
+        // A path without a wildcard is returned even if it does not exist.
         assert_eq!(expanded(format!("{root}/later")), [at("later")]);
         assert_eq!(
             rings(&[
@@ -257,7 +257,7 @@ mod tests {
             [at("link/pod/nixl")]
         );
         assert_eq!(expanded(format!("{root}/real/*/*")), [at("real/pod/nixl")]);
-        // Put in place of a directory after it was matched.
+        // A link that replaces a directory after the match.
         let found = rings(&[pattern(format!("{root}/real/*/nixl"))]);
         assert!(found[0].open().is_ok());
         fs::rename(at("real/pod"), at("real/gone")).expect("there");

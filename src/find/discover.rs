@@ -1,7 +1,7 @@
-//! Whether a file in a telemetry directory is a ring, and may be touched.
+//! Checks of a file in a telemetry directory: whether it is a ring that may be attached.
 //!
-//! The directories may be world-writable, so every file is a stranger's until it has passed all checks, and nothing is
-//! written to one that has not.
+//! The directories may be world-writable, so every file is untrusted. Nothing is written to a file before it has passed all
+//! checks.
 
 use crate::base::file::FileFacts;
 use crate::base::tmpfs::Space;
@@ -19,11 +19,11 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 
-/// Checks what is true of all files that are looked at: regular, with one name, of an owner whose files are taken. `ring_size`:
-/// whether it is as long as a ring or a store.
+/// Checks that a file is regular, has one hard link, and belongs to one of `owners`. `None` allows all owners. `has_ring_size` is
+/// true if the file is as long as a ring or a store; the error contains it.
 ///
 /// # Errors
-/// Why the file is left alone.
+/// The rejection of the file.
 pub fn check_kind(
     facts: &FileFacts,
     owners: Option<&[u32]>,
@@ -45,10 +45,10 @@ pub fn check_kind(
     Ok(())
 }
 
-/// Opens a file and checks its header. It is opened for writing only after the header has been read and found good.
+/// Opens a ring and checks its header. It is opened for writing only after the header has passed the checks.
 ///
 /// # Errors
-/// Why the file is left alone.
+/// The rejection of the file.
 pub fn open(
     directory: &OwnedFd,
     name: &OsStr,
@@ -57,7 +57,7 @@ pub fn open(
 ) -> Result<Candidate, Refusal> {
     let has_ring_size = Layout::fits_any(facts.size);
     check_kind(facts, terms.owners.as_deref(), has_ring_size)?;
-    // Any whole number of words is let through: a later NIXL may have slots of another size, and is to be reported as such.
+    // Any whole number of words passes: a later NIXL may have slots of another size, and its ring is then reported as unsupported.
     if facts.size <= HEADER_LEN as u64 || facts.size % 8 != 0 {
         return Err(Refusal::Size { size: facts.size });
     }
@@ -76,7 +76,7 @@ pub fn open(
             }
         }
     };
-    // Once more, from the descriptor that will be mapped.
+    // Check again, on the descriptor that will be mapped.
     let (header, layout) = check_header(&file, facts.size, terms)?;
     let pending = header.pending();
     if !sparse::has_room_for(&file, layout, pending) {
@@ -91,13 +91,13 @@ pub fn open(
     })
 }
 
-/// Reads a file's header, and checks it.
+/// Reads the header of a file and checks it against the file's size and the largest accepted capacity.
 fn check_header(file: &File, size: u64, terms: &Terms) -> Result<(Header, Layout), Refusal> {
     let mut bytes = [0; HEADER_LEN];
     unlocked::read_start(file, &mut bytes).map_err(Refusal::io("read"))?;
     let header = Header::from_bytes(&bytes);
     let layout = header.check(size).map_err(|refusal| match refusal {
-        // The header was read: fstatfs(2) has answered for this file before.
+        // fstatfs(2) may block, but the server of this file has just answered a read.
         Refusal::Uninitialised { .. } => Refusal::Uninitialised {
             full: Space::of_tmpfs(file).filter(|space| space.free < size),
         },
@@ -113,10 +113,11 @@ fn check_header(file: &File, size: u64, terms: &Terms) -> Result<(Header, Layout
     Ok((header, layout))
 }
 
-/// Opens a file to look at it. `is_expected`: whether it is known, from its name or its size, that it matters if it cannot be.
+/// Opens a file for reading. `is_expected` is true if the name or size of the file is that of a ring or store; a missing read
+/// permission is then reported.
 ///
 /// # Errors
-/// Why it cannot be opened.
+/// `NoReadAccess` for EACCES and EPERM, `Replaced` for another file than `facts` describes, `Io` for other errors of open(2).
 pub fn open_to_read(
     directory: &OwnedFd,
     name: &OsStr,
@@ -136,7 +137,7 @@ pub fn open_to_read(
     })
 }
 
-/// Opens a file and makes sure that it is the one that was looked at. `what` the file cannot be, in an error's words.
+/// Opens a file and checks that `facts` still describe it. `what` is the operation in the error's text, such as "opened".
 fn open_unchanged(
     directory: &OwnedFd,
     name: &OsStr,
@@ -144,14 +145,14 @@ fn open_unchanged(
     mode: OFlag,
     what: &'static str,
 ) -> Result<File, Refusal> {
-    // O_NONBLOCK: a FIFO or a device put in its place meanwhile does not hold us up.
+    // O_NONBLOCK: the file may have been replaced with a FIFO or a device, which could block the open.
     let flags = mode | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
     let fd = openat(directory, name, flags, Mode::empty());
     let file = fd
         .map(File::from)
         .map_err(|errno| Refusal::Io { what, errno })?;
     let opened = fstat(&file).map_err(|errno| Refusal::Io { what, errno })?;
-    // A ring's times change at any moment.
+    // The producer changes the times of a ring at any moment, so they are not compared.
     let opened = FileFacts {
         changed: facts.changed,
         modified: facts.modified,
@@ -160,7 +161,7 @@ fn open_unchanged(
     (opened == *facts).then_some(file).ok_or(Refusal::Replaced)
 }
 
-/// A user's name, or the number of one that has none.
+/// Returns the name of a user, or `uid N` if the user has no name.
 #[must_use]
 pub fn user_name(uid: u32) -> String {
     match User::from_uid(Uid::from_raw(uid)) {
@@ -184,7 +185,7 @@ mod tests {
         let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let directory = open_directory(dir.path(), flags, Mode::empty()).expect("there");
         let open = |capacity: u64, max_capacity| {
-            // v4, empty, and a hole from its first slot on.
+            // An empty ring of version 4 without a block for its slots.
             let words = [0, 0, (4 << 32) | 4, capacity, capacity - 1];
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
             file.write_all_at(&bytes, 0).expect("written");
@@ -204,7 +205,7 @@ mod tests {
         assert_eq!(open(1 << 23, MAX_CAPACITY), refused);
         assert_eq!(open(1 << 22, MAX_CAPACITY), Ok(1 << 22));
         assert_eq!(open(1 << 23, 1 << 23), Ok(1 << 23));
-        // Attached or not, nothing of it was ever filled.
+        // The checks have filled no block of the sparse file.
         let blocks = std::os::unix::fs::MetadataExt::blocks(&file.metadata().expect("open"));
         assert!(blocks <= 16, "{blocks}");
     }

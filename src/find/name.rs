@@ -1,7 +1,7 @@
-//! Instance names: what an agent is called in the instance domain.
+//! Names of agents in the PCP instance domain.
 //!
-//! libpcp_pmda keeps instance names in a line-based file and matches them up to the first space (pmdaCacheStore(3)), while
-//! NIXL lets an agent be called anything that a file may be called. The raw name goes into a label.
+//! libpcp_pmda stores instance names in a line-based file and compares them up to the first space (pmdaCacheStore(3)). NIXL
+//! allows any file name as the name of an agent, so names are escaped. A label has the raw name.
 
 use siphasher::sip::SipHasher13;
 use std::ffi::OsStr;
@@ -11,16 +11,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use unicode_properties::{GeneralCategory, UnicodeGeneralCategory};
 
-/// Longest name that is kept as it is, in bytes after escaping.
+/// Longest instance name, in bytes after escaping. Longer ones are shortened.
 const MAX_LEN: usize = 200;
-/// What is kept of a longer one, before `~` and 16 hex digits.
+/// Bytes of a longer name that remain before `~` and 16 hex digits.
 const PREFIX_LEN: usize = 183;
 
-/// The instance name of an agent whose file has this name. Different raw names have different instance names.
+/// Returns the instance name for the name of an agent's file. Different raw names have different instance names.
 ///
-/// `%`, space, control and format characters, quotes, backslash, slash, a leading `[` and bytes that are no UTF-8 become `%XX`. A
-/// name that is longer than 200 bytes after that is cut, and told apart by a hash of the whole; the `~` before that is escaped
-/// in a name that ends so of itself.
+/// `%`, space, control and format characters, quotes, backslash, slash, a leading `[` and bytes that are not UTF-8 become `%XX`.
+/// A name longer than 200 bytes after that is shortened and ends with `~` and a hash of the raw name. If a shorter name ends
+/// like that, its `~` is escaped.
 #[must_use]
 pub fn instance_name(raw: &[u8]) -> String {
     let mut name = String::new();
@@ -58,21 +58,21 @@ pub fn instance_name(raw: &[u8]) -> String {
     name
 }
 
-/// Where the `~` stands in a name that ends as one does that was cut.
+/// Returns the position of the `~` in a name that ends like a shortened one, with `~` and 16 hex digits.
 fn tilde_before_hash(name: &str) -> Option<usize> {
     let (before, digits) = name.rsplit_once('~')?;
     let is_hex = |digit: u8| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit);
     (digits.len() == 16 && digits.bytes().all(is_hex)).then_some(before.len())
 }
 
-/// Whether a name is one that PCP does not mistake, as all are that are made here.
+/// True if PCP reads the name as one instance name. All results of [`instance_name`] are such names.
 #[must_use]
 pub fn is_instance_name(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('[') && !name.contains(is_special)
 }
 
-/// A stranger's text as it can be shown on a terminal: in quotation marks, and escaped, unless it is plain; characters that are
-/// invisible, or turn the direction of what follows, are escaped too.
+/// Returns untrusted text in a form that is safe on a terminal. Text with spaces, control, invisible or direction-changing
+/// characters is quoted and escaped; other text is unchanged.
 #[must_use]
 pub fn printable(text: &OsStr) -> String {
     let quoted = format!("{text:?}");
@@ -86,14 +86,14 @@ pub fn printable(text: &OsStr) -> String {
     }
 }
 
-/// What is escaped wherever it stands, other than the escape itself.
+/// True if [`instance_name`] escapes the character in any position. `%` is handled separately.
 fn is_escaped(c: char) -> bool {
-    // Such as U+200B and U+202E: two names would look like one, or a line would be read backwards.
+    // With U+200B two names would look alike; U+202E would reverse a line.
     is_special(c) || c.general_category() == GeneralCategory::Format || is_invisible(c)
 }
 
-/// Letters and marks that are drawn as nothing, or as a blank: those of Default_Ignorable_Code_Point (DerivedCoreProperties.txt of
-/// Unicode 16) that are no format characters, the empty Braille pattern and the empty note head.
+/// True for letters and marks that are drawn as nothing or as a blank: the empty Braille pattern, the empty note head, and
+/// Default_Ignorable_Code_Point (DerivedCoreProperties.txt of Unicode 16) without the format characters.
 fn is_invisible(c: char) -> bool {
     matches!(c,
         '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{2065}'
@@ -101,14 +101,16 @@ fn is_invisible(c: char) -> bool {
         | '\u{1d159}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// What PCP or a reader of a table takes for something else.
+/// True if the character has a meaning for PCP, or cannot be seen in a table.
 fn is_special(c: char) -> bool {
-    // White space outside ASCII is invisible in a table.
+    // All white space, since that outside ASCII is invisible in a table too.
     c.is_control() || c.is_whitespace() || matches!(c, '"' | '\'' | '\\' | '/')
 }
 
-/// Instance names for an agent in a directory, the best first: its own; with the directory's label, or a hash of its path,
-/// behind it; then with hashes of both and a number, without end, since names are a stranger's choice and any may be taken.
+/// Returns the instance names for an agent in a directory, best first.
+///
+/// They are the plain name, then the name with the label of the directory or a hash of its path, then the name with a hash of
+/// path and name and a number. The sequence is endless: another user may choose names so that any finite list is taken.
 pub fn instance_names(
     raw: &[u8],
     directory: &Path,
@@ -128,7 +130,7 @@ pub fn instance_names(
         .chain((0_u64..).map(move |number| format!("{plain}@{whole:016x}.{number}")))
 }
 
-/// A hash that is the same in every build and on every machine: names outlive the daemon.
+/// Returns a hash that is equal in every build and on every machine, since names outlive the daemon.
 #[must_use]
 pub fn stable_hash(bytes: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new();
@@ -184,11 +186,11 @@ mod tests {
         assert_eq!(instance_name(b"\xff\xfe"), "%FF%FE");
         assert_eq!(instance_name("\u{85}".as_bytes()), "%C2%85");
         assert_eq!(instance_name("\u{a0}".as_bytes()), "%C2%A0");
-        // Invisible, or read backwards from there on.
+        // Invisible, or the text behind it is reversed.
         assert_eq!(instance_name("a\u{200b}b".as_bytes()), "a%E2%80%8Bb");
         assert_eq!(instance_name("a\u{202e}b".as_bytes()), "a%E2%80%AEb");
         assert_eq!(instance_name("\u{feff}b".as_bytes()), "%EF%BB%BFb");
-        // No name has a twin that looks the same.
+        // Otherwise two names would look alike.
         for blank in [
             '\u{34f}',
             '\u{115f}',
@@ -249,7 +251,7 @@ mod tests {
         ] {
             assert_eq!(instance_name(plain.as_bytes()), plain);
         }
-        // No half of an escape is left of one that is cut for that.
+        // Shortening never leaves a part of an escape.
         for len in 195..=200 {
             let name =
                 instance_name(format!("{}~{}", "y".repeat(len - 17), "0".repeat(16)).as_bytes());

@@ -1,4 +1,6 @@
-//! Looks through the telemetry directories and says which rings are new and which files are refused.
+//! Scan of the telemetry directories: finds new and changed files, and caches the rejected ones.
+//!
+//! [`Scanner::scan`] works for a limited time and goes on at the next call. A pass opens all directories again, every 2 s.
 
 use crate::base::file::{self, FILE_TIME_GRANULARITY, FileFacts, FileId, is_younger_than};
 use crate::config::{Places, Terms};
@@ -22,29 +24,30 @@ mod rejected;
 mod tests;
 mod watched;
 
-/// The directories are opened and listed this often, even if their modification times stand still: a file that was not finished,
-/// or that an agent of the same name takes over, leaves them as they are.
+/// Interval at which all directories are opened and listed, even if their modification times are unchanged. Those do not change
+/// when an agent completes a file, or takes over an old file of its name.
 const PASS_INTERVAL: Duration = Duration::from_secs(2);
-/// Where a listing takes long, the directory is left alone this many times as long, but not longer than an agent may be late.
+/// Pause after a listing, as a multiple of the time that the listing took.
 const PAUSE_FACTOR: u32 = 20;
+/// Longest pause after a listing. It bounds how late an agent is found.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
-/// How long a file whose header is empty may still belong to an agent that is starting.
+/// Time after its last change in which a file with an empty header may belong to an agent that is starting.
 const STARTUP_TIME: Duration = Duration::from_secs(10);
 
-/// A file that is worth a look: it has no agent yet, and was not refused as it is now.
+/// A file to be opened and checked: it is not attached, and was not rejected in its present state.
 #[derive(Debug)]
 pub struct Found {
-    /// Where it was found.
+    /// Directory that has the file.
     pub directory: Directory,
-    /// The file's name, which is the agent's if it is a ring.
+    /// Name of the file. For a ring it is the name of the agent.
     pub name: OsString,
-    /// What stat(2) says of it.
+    /// Result of stat(2).
     pub facts: FileFacts,
-    /// When it said so.
+    /// Time of that stat(2).
     pub when: Instant,
 }
 
-/// A file that is an agent's, open.
+/// An open file that passed the checks and can be attached.
 #[derive(Debug)]
 pub enum Opened {
     /// A ring.
@@ -53,10 +56,10 @@ pub enum Opened {
     Store(Box<store::Candidate>),
 }
 
-/// Opens a file in a directory and checks that it is one of what is looked for there.
+/// Opens a file in a directory and checks that it is a ring or store, of the kinds that the directory is scanned for.
 ///
 /// # Errors
-/// Why it is left alone.
+/// The rejection of the file.
 pub fn open(
     directory: &OwnedFd,
     name: &OsStr,
@@ -73,36 +76,37 @@ pub fn open(
     }
 }
 
-/// The directories that are scanned, and the rejected files in them. Of the directories that patterns match there are at most
-/// `max_directories`. Where there are more, a user takes the place of one of the user with most, provided that this user has at
-/// least two more.
+/// The directories that are scanned, and the rejected files in them.
+///
+/// At most `max_directories` directories come from patterns. If there are more, a directory of the user with the most is removed
+/// for another user that has at least two fewer.
 #[derive(Debug, Default)]
 pub struct Scanner {
     places: Places,
     terms: Terms,
     directories: BTreeMap<PathBuf, Watched>,
-    /// Number of directories that were met until now.
+    /// Number of the last directory that was added.
     last_number: u64,
     /// Number of directories that patterns match, by owner.
     counts: BTreeMap<u32, usize>,
-    /// Directory that had the last turn.
+    /// Directory that the last scan ended in. The next scan begins with its successor.
     last_scanned: PathBuf,
     rejected: RejectedFiles,
     rejections: u64,
-    /// Number of the last pass, which opens all directories again, since their paths may lead to other ones.
+    /// Number of the last pass. A pass opens all directories again, since a path may lead to another directory now.
     pass_number: u64,
     current_pass: Option<Pass>,
     /// `None`: a pass is due.
     next_pass: Option<Instant>,
-    /// Number of directories for which the last pass had no room.
+    /// Number of directories that the last pass left out because of `max_directories`.
     left_out: u32,
-    /// The cache is searched for files that are gone, behind this one. `None` after the last.
+    /// Last cached rejection that was tested for a file that is gone. `None`: all were tested.
     cleanup_cursor: Option<Key>,
-    /// True if the last scan did all that was due.
+    /// True if the last scan had enough time for everything that was due.
     is_done: bool,
 }
 
-/// A pass, which may go on in later ticks.
+/// An unfinished pass, which later ticks continue.
 #[derive(Debug)]
 struct Pass {
     expansion: Expansion,
@@ -110,7 +114,7 @@ struct Pass {
 }
 
 impl Scanner {
-    /// No directory is known before the first [`Scanner::scan`].
+    /// Returns a scanner. It knows no directory before the first [`Scanner::scan`].
     #[must_use]
     pub fn new(places: Places, terms: Terms) -> Self {
         Self {
@@ -121,7 +125,7 @@ impl Scanner {
         }
     }
 
-    /// Takes another configuration. The next scan begins a pass, and checks all files again.
+    /// Applies another configuration. The next scan begins a pass and checks all files again.
     pub fn configure(&mut self, places: Places, terms: Terms) {
         (self.places, self.terms) = (places, terms);
         (self.current_pass, self.next_pass) = (None, None);
@@ -130,7 +134,7 @@ impl Scanner {
         directories.for_each(|watched| watched.modified = None);
     }
 
-    /// Rejections since the start, each file and reason once.
+    /// Number of rejections since the start. Each pair of file and reason counts once.
     #[must_use]
     pub fn rejections(&self) -> u64 {
         self.rejections
@@ -154,7 +158,8 @@ impl Scanner {
         self.rejected.len()
     }
 
-    /// Number of directories that are open, of those for which there is no room, and of those, and patterns, that cannot be opened.
+    /// Returns three numbers: open directories, directories left out because of `max_directories`, and directories or patterns
+    /// that cannot be opened.
     #[must_use]
     pub fn directories(&self) -> (usize, u32, usize) {
         let all = self.directories.values();
@@ -162,17 +167,18 @@ impl Scanner {
         (open, self.left_out, self.directories.len() - open)
     }
 
-    /// One of the directories, open.
+    /// Returns the descriptor of a directory; `None` if it is not scanned or cannot be opened.
     #[must_use]
     pub fn directory(&self, path: &Path) -> Option<&OwnedFd> {
         self.directories.get(path)?.fd.as_ref()
     }
 
-    /// Opens a file that was found and checks that it is a ring or a store. A rejection is cached. `found` is brought up to date
-    /// if that was a while ago and its agent may have been about to give it its size.
+    /// Opens a file that was found and checks that it is a ring or a store. A rejection is cached.
+    ///
+    /// If the file was found right after a change, such as before its agent set its size, `found` gets a new stat(2).
     ///
     /// # Errors
-    /// Why it is rejected.
+    /// The rejection of the file.
     pub fn open(&mut self, found: &mut Found) -> Result<Opened, Refusal> {
         let fd = self.directory(&found.directory.path);
         let fd = fd.ok_or(Refusal::Replaced)?;
@@ -191,20 +197,20 @@ impl Scanner {
         opened
     }
 
-    /// Checks a file at the next [`Scanner::scan`]: its ring is not what it was.
+    /// Makes the next [`Scanner::scan`] check a file, since its ring has changed.
     pub fn recheck(&mut self, directory: &Path, name: &OsStr) {
         if let Some(watched) = self.directories.get_mut(directory) {
             watched.to_recheck.push(name.to_owned());
         }
     }
 
-    /// Caches why a file has no agent. Unless the reason may pass, it is not found again before it changes.
+    /// Caches the rejection of a file. Unless the reason is temporary, the file is not found again before it changes.
     pub fn reject(&mut self, directory: &Path, name: &OsStr, facts: &FileFacts, refusal: Refusal) {
         let Some(watched) = self.directories.get_mut(directory) else {
             return;
         };
         if is_starting(facts, &refusal) {
-            // Its header does not change the directory when it comes.
+            // Writing the header will not change the modification time of the directory.
             watched.modified = None;
         }
         let (number, path) = (watched.number, directory.join(name));
@@ -214,7 +220,7 @@ impl Scanner {
         self.rejections += u64::from(is_new);
     }
 
-    /// Removes a file from the cache: it has an agent now.
+    /// Removes the rejection of a file that is attached now.
     pub fn remove_rejection(&mut self, directory: &Path, id: FileId) {
         if let Some(watched) = self.directories.get(directory) {
             self.rejected.remove((watched.number, id));
@@ -238,10 +244,10 @@ impl Scanner {
         self.is_done
     }
 
-    /// Scans what is due until `end`. The next call goes on from there. `attached` are the files that have an agent.
+    /// Scans everything that is due until `end`; the next call goes on from there. Files in `attached` are skipped.
     pub fn scan(&mut self, now: Instant, end: Instant, attached: &HashSet<FileId>) -> Vec<Found> {
         let started = Instant::now();
-        // The other half is for what is in the directories.
+        // The pass opens directories in the first half of the time; the second half is for listing them.
         let half = started + end.saturating_duration_since(started) / 2;
         self.is_done = self.run_pass(now, half);
         let mut files = Files {
@@ -270,7 +276,7 @@ impl Scanner {
         found
     }
 
-    /// After a pass, removes the rejected files that are gone from the cache, until `end`.
+    /// Removes the rejections of files that are gone, until `end`. A pass starts it.
     fn remove_gone_rejections(&mut self, end: Instant) {
         while let Some(behind) = self.cleanup_cursor {
             let all = self.directories.values();
@@ -283,7 +289,7 @@ impl Scanner {
         }
     }
 
-    /// Opens all directories again until `end`, if a pass is due. Returns true unless the pass is to go on at the next scan.
+    /// Opens all directories again until `end`, if a pass is due. Returns false if the pass goes on at the next scan.
     fn run_pass(&mut self, now: Instant, end: Instant) -> bool {
         if self.current_pass.is_none() && self.next_pass.is_some_and(|next| now < next) {
             return true;
@@ -309,11 +315,11 @@ impl Scanner {
         true
     }
 
-    /// Opens a directory. Returns false if there is no room for it.
+    /// Opens a directory that the pass found. Returns false if `max_directories` leaves no room for it.
     fn add_directory(&mut self, directory: Directory, owner: Option<u32>) -> bool {
         let path = directory.path.clone();
         let known = self.directories.get(&path);
-        // It may have been given to another user, or be another directory of the same name.
+        // The directory may have another owner now, or be another directory of the same name.
         if known.is_none_or(|known| known.directory != directory || known.owner != owner) {
             self.remove(&path);
             if !self.make_room(owner) {
@@ -335,7 +341,7 @@ impl Scanner {
         true
     }
 
-    /// Returns true if there is room for one more directory of this user, after one was removed if need be.
+    /// Makes room for one more directory of this user, and removes another directory if necessary. Returns false if it cannot.
     fn make_room(&mut self, owner: Option<u32>) -> bool {
         let Some(owner) = owner else { return true };
         let most = self.places.most;
@@ -372,7 +378,7 @@ impl Scanner {
         self.counts.retain(|_, count| *count > 0);
     }
 
-    /// Removes the directories that the pass did not meet.
+    /// Removes the directories that the pass did not find.
     fn end_pass(&mut self, left_out: u32) {
         if left_out > 0 && self.left_out == 0 {
             let _about = log::about(None);
@@ -392,15 +398,15 @@ impl Scanner {
     }
 }
 
-/// Whether a refusal is for a file without its size, or without a header, that an agent may be about to write.
+/// True if the rejected file has no size or header yet, and is so new that an agent may be about to write them.
 #[must_use]
 pub fn is_starting(facts: &FileFacts, refusal: &Refusal) -> bool {
     match refusal {
-        // Also of a size that no ring of today has: a later NIXL may be starting.
+        // A blank file of any size: a later NIXL may have rings of other sizes.
         Refusal::Uninitialised { .. } | Refusal::Blank { .. } => {
             is_younger_than(facts.changed, STARTUP_TIME)
         }
-        // It gets its size right after it was made.
+        // NIXL sets the size right after it creates the file.
         Refusal::Size { size: 0 } => is_younger_than(facts.changed, 2 * FILE_TIME_GRANULARITY),
         _ => false,
     }

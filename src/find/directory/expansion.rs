@@ -1,5 +1,7 @@
-//! Finds the directories that are configured, lazily: another user may own what a pattern leads through, and make any number of
-//! names there.
+//! Lazy expansion of configured paths and patterns.
+//!
+//! Another user may own directories on the way of a pattern and make any number of names in them. So each step is short, and the
+//! names that are read are limited.
 
 use super::{
     Directory, FileKinds, PATH_FLAGS, Places, SHELL_MATCH, has_wildcard, is_configured, open_entry,
@@ -17,37 +19,38 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::vec::IntoIter;
 
-/// Names that are taken from a listing at a time, in their order: each pass goes the same way.
+/// Names that are read from a listing at a time. They are sorted, so that each pass has the same order.
 const CHUNK: usize = 1024;
-/// Most names that are read in one directory of root's, which may grow while it is listed, and in all directories of one other
-/// user together: that user may make any number of them, one in the other.
+/// Most names that are read in one directory of root, and in all directories of one other user together. A directory may grow
+/// while it is listed, and a user other than root may make any number of nested directories.
 const MAX_NAMES: usize = 1 << 16;
 const ROOT: u32 = 0;
 
-/// A directory that is configured, and its owner. The owner is `None` if the configuration writes the path out, since then it is the
-/// administrator's choice.
+/// A directory, and its owner if a pattern matched it. The owner is `None` for a path without a wildcard, which the administrator
+/// chose.
 pub type Expanded = (Directory, Option<u32>);
 
-/// All configured directories: those that are written out first, then those that patterns match. A pattern whose part before the
-/// first wildcard cannot be opened comes itself, as a directory that cannot be opened. A step takes less than a millisecond. `None`
-/// is one that leads to no directory, or to one that was found before.
+/// Iterator over all configured directories: first the paths without wildcards, then the directories that patterns match.
+///
+/// A step takes less than a millisecond. `None` is a step that found no directory, or one that was found before. If the part of a
+/// pattern before its first wildcard cannot be opened, the pattern itself is returned as a directory.
 #[derive(Debug, Default)]
 pub struct Expansion {
     places: Places,
     patterns: IntoIter<DirectoryPattern>,
-    /// Label of the present pattern, and what it writes out.
+    /// Label of the current pattern, and its part before the first wildcard.
     base: Directory,
-    /// The other components of the present pattern.
+    /// Components of the current pattern from the first wildcard on.
     components: Vec<OsString>,
-    /// Directories on the way, each below the one before. Names in them are matched with the component of the same number.
+    /// Open directories, each inside the one before. Names in a level are matched with the component of the same index.
     levels: Vec<Level>,
-    /// Directories that were found.
+    /// Directories that were returned.
     found_paths: HashSet<PathBuf>,
-    /// Names that may still be read in the directories of each user but root.
+    /// Remaining names that may be read in the directories of each user other than root.
     names_left: HashMap<u32, usize>,
 }
 
-/// A directory on the way.
+/// An open directory on the way of a pattern.
 #[derive(Debug)]
 struct Level {
     fd: OwnedFd,
@@ -55,9 +58,9 @@ struct Level {
     owner: u32,
     /// `None` if the component has no wildcard, or the directory cannot be listed.
     listing: Option<OwningIter>,
-    /// Names that match, of those that were read.
+    /// Names that were read, match, and were not returned yet.
     names: IntoIter<OsString>,
-    /// Names that may still be read, if the directory is root's.
+    /// Remaining names that may be read, if root owns the directory.
     names_left: usize,
 }
 
@@ -90,7 +93,7 @@ impl Iterator for Expansion {
 }
 
 impl Expansion {
-    /// Opens nothing before its first step.
+    /// Returns the expansion. Nothing is opened before its first step.
     #[must_use]
     pub fn new(places: Places) -> Self {
         let all = places.rings.iter().chain(&places.stores);
@@ -122,7 +125,7 @@ impl Expansion {
         })
     }
 
-    /// A directory comes once, for all that is looked for there.
+    /// Returns a directory with all its kinds of files; `None` if it was returned before.
     fn emit(&mut self, path: PathBuf, owner: Option<u32>) -> Option<Expanded> {
         if !self.found_paths.insert(path.clone()) {
             return None;
@@ -142,8 +145,8 @@ impl Expansion {
 }
 
 impl Level {
-    /// A directory in which names are matched with a component. It is opened again to be listed: what led here may only have been
-    /// passed through.
+    /// Returns a level whose names are matched with `component`. To be listed, the directory is opened again, since `fd` may allow
+    /// passing through only.
     fn new(fd: OwnedFd, path: PathBuf, component: Option<&OsString>) -> nix::Result<Self> {
         let owner = FileFacts::new(&fstat(&fd)?).uid;
         let (mut listing, mut names) = (None, Vec::new());
@@ -164,12 +167,13 @@ impl Level {
         })
     }
 
-    /// Reads the next names that match a component, as far as so many may still be read. Returns false if there are no more.
+    /// Reads the next names and keeps those that match `component`, within the remaining number. Returns false if there are no
+    /// more, or none may be read.
     fn read(&mut self, component: &OsStr, names_left: &mut HashMap<u32, usize>) -> bool {
         let Some(listing) = &mut self.listing else {
             return false;
         };
-        // Patterns are checked when the configuration is read.
+        // The configuration has checked the pattern, so it parses.
         let Some(Ok(pattern)) = component.to_str().map(Pattern::new) else {
             return false;
         };
@@ -181,7 +185,7 @@ impl Level {
         for entry in listing.take(CHUNK.min(*names_left)) {
             read += 1;
             let Ok(entry) = entry else { continue };
-            // Where the file system does not tell what it is, that is found out when it is opened.
+            // Some file systems return no type; opening the entry then fails if it is not a directory.
             let kind = entry.file_type().unwrap_or(Type::Directory);
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             let is_match = |name: &str| pattern.matches_with(name, SHELL_MATCH);
@@ -228,7 +232,7 @@ mod tests {
             for place in 0..30 {
                 let outer = top.join(place.to_string());
                 fs::create_dir_all(outer.join("a")).expect("made");
-                // ".", ".." and this one.
+                // A listing has three names: ".", ".." and "a".
                 let owner = owner.map(Uid::from_raw);
                 chown(&outer, owner, None).expect("the tests are run as root");
             }

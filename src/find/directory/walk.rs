@@ -1,5 +1,7 @@
-//! The way to a directory that the configuration names, component by component: who may put a link there could lead root to any
-//! other directory, and have the rings in it emptied.
+//! Opening a configured directory one component after the other.
+//!
+//! A symbolic link of another user in the path could lead the daemon to another directory, and the rings there would be
+//! drained. So a link is followed only if other users can neither have made it nor replace it.
 
 use super::PATH_FLAGS;
 use crate::base::file::{FileFacts, LIST_FLAGS};
@@ -12,34 +14,34 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path};
 
-/// As many links as the kernel follows in one path (path_resolution(7)).
+/// Most links in one path, as in the kernel (path_resolution(7)).
 const MAX_LINKS: usize = 40;
 
 /// Opens a directory to list it.
 ///
 /// # Errors
-/// What openat(2) says; ELOOP at a link that others than root and this process's user have made, or could replace.
+/// Any of openat(2); ELOOP at a link that a user other than root and this process's user has made, or could replace.
 pub fn open(path: &Path) -> nix::Result<OwnedFd> {
     open_without_links(path, LIST_FLAGS)
         .or_else(|_| openat(walk(path)?, ".", LIST_FLAGS, Mode::empty()))
 }
 
-/// Opens a directory to go through it.
+/// Opens a directory to pass through it, with `O_PATH`.
 ///
 /// # Errors
-/// As [`open`].
+/// Any of openat(2); ELOOP at a link that a user other than root and this process's user has made, or could replace.
 pub fn open_path(path: &Path) -> nix::Result<OwnedFd> {
     open_without_links(path, PATH_FLAGS).or_else(|_| walk(path))
 }
 
-/// Where no link is on the way, there is nothing to look at; and this costs one call. Before Linux 5.6 it is an error.
+/// Opens a path without links with one system call. It fails with ELOOP at a link, and with ENOSYS before Linux 5.6.
 fn open_without_links(path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
     let how = OpenHow::new().flags(flags);
     let how = how.resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
     openat2(AT_FDCWD, path, how)
 }
 
-/// Goes through a path, one component after the other.
+/// Opens a path one component after the other, and checks each link before it is followed.
 fn walk(path: &Path) -> nix::Result<OwnedFd> {
     let mut left = VecDeque::new();
     let mut links = 0;
@@ -53,7 +55,7 @@ fn walk(path: &Path) -> nix::Result<OwnedFd> {
         )?;
         let stat = fstat(&next)?;
         if FileFacts::new(&stat).kind != SFlag::S_IFLNK {
-            // What is no directory is found out by the next step.
+            // If this is not a directory, the next openat(2) fails.
             fd = next;
             continue;
         }
@@ -72,11 +74,11 @@ fn walk(path: &Path) -> nix::Result<OwnedFd> {
         }
         left.extend(rest);
     }
-    // Also where the path has no component, or ends in what is none.
+    // Fails with ENOTDIR if the path ends in something else than a directory.
     openat(&fd, ".", PATH_FLAGS, Mode::empty())
 }
 
-/// Where a path begins, and what is to be gone through from there.
+/// Opens the directory in which a path starts, and appends the components of the path to `left`.
 fn start(path: &Path, left: &mut VecDeque<OsString>) -> nix::Result<OwnedFd> {
     left.extend(components(path));
     let start = if path.is_absolute() { "/" } else { "." };

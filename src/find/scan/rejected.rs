@@ -10,17 +10,17 @@ use std::mem::{Discriminant, discriminant};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::path::Path;
 
-/// Most entries: about 40 MB. Further files are checked by each listing.
+/// Most entries: about 40 MB. Each listing checks further files again.
 const MAX_FILES: usize = 1 << 17;
-/// Entries of these that only files which are, or may become, rings can take.
+/// Entries that are reserved for files that are rings or may become rings.
 const RESERVED_FOR_RINGS: usize = 1 << 14;
 /// Entries that [`RejectedFiles::remove_next`] tests at a time.
 const CHUNK: usize = 1024;
 
-/// Number of a directory, and a file in it.
+/// Number of a directory, and the identity of a file in it.
 pub type Key = (u64, FileId);
 
-/// A rejected file, as it was when it was checked.
+/// A rejected file, in its state at the check.
 #[derive(Debug)]
 struct Rejected {
     name: OsString,
@@ -31,18 +31,18 @@ struct Rejected {
     left_out: bool,
     /// True if another check of the unchanged file would come to the same result.
     is_lasting: bool,
-    /// Number of the last listing that met the file.
+    /// Number of the last listing that found the file.
     met: u64,
-    /// Reasons that were counted and logged. Their numbers are left out, since the file's owner can change them without end.
+    /// Reasons that were counted and logged. Numbers in them are ignored, since the owner could change those without end.
     logged: Vec<Discriminant<Refusal>>,
 }
 
 /// Kind of a rejected file. The files of each kind are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Not a ring. Not checked again while its name leads to the same inode, except by a whole listing.
+    /// Not a ring. Only a full listing checks it again while its name leads to the same inode.
     Unrelated,
-    /// Belongs to an agent that may be starting, or to one that has exited.
+    /// File of an agent that may be starting, or of an agent that has exited.
     Transient,
     /// A ring or store of a version that this build does not read.
     Unsupported,
@@ -62,7 +62,7 @@ impl Class {
     }
 }
 
-/// The cache.
+/// Cache of rejected files.
 #[derive(Debug, Default)]
 pub struct RejectedFiles {
     files: BTreeMap<Key, Rejected>,
@@ -71,7 +71,8 @@ pub struct RejectedFiles {
 }
 
 impl RejectedFiles {
-    /// Caches and logs a rejection during a listing. Returns true if the reason is new for this file.
+    /// Caches and logs a rejection. `listing` is the number of the listing that found the file. Returns true if the reason is new
+    /// for this file.
     pub fn reject(
         &mut self,
         directory: u64,
@@ -92,7 +93,7 @@ impl RejectedFiles {
             tracing::debug!("{}: refused, and not remembered: {refusal}", shown());
             return false;
         }
-        // An empty header is not worth a line while its agent may be starting.
+        // An empty header is normal while the agent is starting, so it is not logged.
         let new = !starting && !logged.contains(&discriminant(refusal));
         if new {
             logged.push(discriminant(refusal));
@@ -103,8 +104,8 @@ impl RejectedFiles {
             }
         }
         let class = Class::new(refusal, starting);
-        // The clock of change times is coarse: a change in the same tick as the check leaves no trace. The check may be as long
-        // after stat(2) as its result is used.
+        // A change in the same tick of the file time clock leaves the change time as it is. The factor 2: the check itself may come
+        // up to one granularity after the stat(2).
         let is_young = is_younger_than(facts.changed, 2 * FILE_TIME_GRANULARITY);
         let rejected = Rejected {
             name: path.file_name().unwrap_or_default().to_owned(),
@@ -139,7 +140,7 @@ impl RejectedFiles {
         }
     }
 
-    /// Marks a file as met by a listing. Returns true if it is unchanged since its rejection, and the reason lasts.
+    /// Marks a file as found by a listing. Returns true if it is unchanged since its rejection and the reason is lasting.
     pub fn is_known(&mut self, directory: u64, facts: &FileFacts, listing: u64) -> bool {
         let rejected = self.files.get_mut(&(directory, facts.id));
         rejected.is_some_and(|rejected| {
@@ -149,15 +150,15 @@ impl RejectedFiles {
         })
     }
 
-    /// Removes a file. Returns the reasons that were logged.
+    /// Removes a file. Returns the reasons that were logged; `None` if it was not cached.
     pub fn remove(&mut self, key: Key) -> Option<Vec<Discriminant<Refusal>>> {
         let removed = self.files.remove(&key)?;
         self.counts[removed.class as usize] -= 1;
         Some(removed.logged)
     }
 
-    /// Of the next files behind one, removes those whose directory and last listing say so. Returns the last that was tested, or
-    /// `None` if there are no more.
+    /// Tests the next files after `behind`, at most 1024, and removes those for which `is_gone(directory, last listing)` is true.
+    /// Returns the last file that was tested, or `None` if there are no more.
     pub fn remove_next(&mut self, behind: Key, is_gone: impl Fn(u64, u64) -> bool) -> Option<Key> {
         let next = self.files.range((Excluded(behind), Unbounded)).take(CHUNK);
         let next: Vec<(Key, u64)> = next.map(|(&key, rejected)| (key, rejected.met)).collect();
@@ -212,11 +213,11 @@ mod tests {
         for ino in 1..others {
             assert!(reject(&mut files, 1, ino, no_ring()));
         }
-        // In another directory an inode of the same number is another file.
+        // The same inode number in another directory is another file.
         assert!(reject(&mut files, 2, 1, no_ring()));
         assert!(!reject(&mut files, 1, others, no_ring()));
         assert!(!reject(&mut files, 2, 2, no_ring()));
-        // The same again takes no more, and what may be a ring has room of its own.
+        // A known file needs no new entry, and files that may be rings have reserved entries.
         assert!(!reject(&mut files, 1, 1, no_ring()));
         let ring = || Refusal::Capacity { capacity: 7 };
         for ino in 1..=RESERVED_FOR_RINGS {
@@ -238,7 +239,7 @@ mod tests {
         let count = 3 * CHUNK;
         for ino in 0..count {
             facts.id.ino = ino as u64;
-            // Each other one is met once more.
+            // Every second file is found by one more listing.
             let listing = 1 + ino as u64 % 2;
             let refusal = Refusal::Size { size: 7 };
             files.reject(1, "/d/x".as_ref(), &facts, &refusal, listing);

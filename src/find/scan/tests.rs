@@ -20,7 +20,7 @@ fn scanner(dir: &Path) -> Scanner {
     )
 }
 
-/// An empty ring of one slot, v4.
+/// Bytes of an empty ring of version 4 with one slot.
 fn ring_of_one() -> Vec<u8> {
     let words = [0, 0, (4 << 32) | 4, 1, 0, 0, 0_u64];
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
@@ -30,7 +30,7 @@ fn scan(scanner: &mut Scanner, now: Instant) -> Vec<Found> {
     scanner.scan(now, Instant::now() + PASS_INTERVAL, &HashSet::new())
 }
 
-/// Opens what is found in looks that are `PASS_INTERVAL` and more apart: how many files, and how many rings.
+/// Scans as if `look` times ten pass intervals had passed, and opens the found files. Returns the number of files and of rings.
 fn open_all(scanner: &mut Scanner, look: u32) -> (usize, usize) {
     let found = scan(scanner, Instant::now() + PASS_INTERVAL * look * 10);
     let count = found.len();
@@ -46,7 +46,7 @@ fn a_refused_file_is_counted_once_and_not_found_again_until_it_changes() {
     std::fs::write(dir.path().join("notes"), "no ring").expect("written");
     let mut scanner = scanner(dir.path());
     assert_eq!(open_all(&mut scanner, 1), (1, 0));
-    // A file that changed a moment ago may change again without a trace.
+    // A file that has just changed may change again without another change time.
     let settled = (2..1000).find(|&look| {
         std::thread::sleep(FILE_TIME_GRANULARITY / 4);
         open_all(&mut scanner, look) == (0, 0)
@@ -77,11 +77,11 @@ fn an_empty_header_is_looked_at_again_while_its_agent_may_be_starting_and_then_n
     std::fs::write(dir.path().join("zeros"), [0; 168]).expect("written");
     let mut scanner = scanner(dir.path());
     assert_eq!(open_all(&mut scanner, 1), (1, 0));
-    // Nothing in the directory changes when the header comes, so that it is looked at in each tick.
+    // Writing a header does not change the directory, so each tick checks the file.
     let soon = Instant::now() + PASS_INTERVAL * 10 + PASS_INTERVAL / 2;
     let found = scan(&mut scanner, soon);
     assert_eq!((found.len(), scanner.rejections()), (1, 0));
-    // As it is after ten seconds.
+    // The change time of the file is more than ten seconds ago.
     let mut facts = found[0].facts;
     facts.changed = (1, 0);
     for look in 0..3 {
@@ -130,7 +130,7 @@ fn a_directory_of_any_size_is_looked_through_in_turns_and_nothing_in_it_is_met_t
     let (mut turns, mut met) = (0, HashSet::new());
     let mut now = Instant::now();
     while met.len() < 2000 {
-        // No time but for one chunk.
+        // Time for one chunk.
         let found = scanner.scan(now, Instant::now(), &HashSet::new());
         assert!(found.len() <= 256, "{}", found.len());
         for mut found in found {
@@ -157,7 +157,7 @@ fn files_that_seem_to_be_starting_keep_no_other_from_being_found() {
         assert!(scanner.open(&mut found).is_err());
     }
     std::fs::write(dir.path().join("new"), "no ring").expect("written");
-    // No time but for one of them at a look.
+    // Time for one file in each scan.
     let is_new = |found: &Found| found.name == "new";
     let met = (1..50).find(|&look| {
         let now = now + PASS_INTERVAL * 10 * look;
@@ -183,7 +183,7 @@ fn a_refused_file_that_becomes_a_ring_in_place_is_found_among_many() {
     std::fs::write(dir.path().join("file-77"), ring_of_one()).expect("written");
     let now = std::fs::metadata(dir.path()).expect("there").modified();
     assert_eq!(listed.expect("a time"), now.expect("a time"));
-    // A listing checks all of them after ten minutes at the latest.
+    // A full listing comes after ten minutes at the latest.
     let found = (first + 1..first + 32).any(|look| open_all(&mut scanner, look).0 > 0);
     assert!(found);
 }
@@ -199,7 +199,7 @@ fn a_file_that_gets_its_size_after_it_was_found_is_judged_by_that() {
     std::fs::write(&path, ring_of_one()).expect("written");
     std::thread::sleep(FILE_TIME_GRANULARITY);
     assert!(scanner.open(&mut found[0]).is_ok());
-    // One that has no size yet is looked at in each tick, as one without a header is.
+    // Each tick checks a file that has no size yet.
     std::fs::write(dir.path().join("second"), "").expect("written");
     let mut found = scan(&mut scanner, now + PASS_INTERVAL);
     found.iter_mut().for_each(|found| drop(scanner.open(found)));
@@ -263,11 +263,11 @@ fn matching(dir: &Path, most: usize) -> Scanner {
 fn make(dir: &Path, name: &str, uid: u32) {
     let path = dir.join(name).join("nixl");
     fs::create_dir_all(&path).expect("made");
-    // Without root all are one user's.
+    // Without root, one user owns all directories.
     let _ = chown(path, Some(uid), None);
 }
 
-/// A whole pass, with so much time for each step.
+/// Runs a whole pass with `time` for each scan. Returns the number of scans.
 fn pass(scanner: &mut Scanner, time: Duration) -> usize {
     scanner.next_pass = None;
     let now = Instant::now();
@@ -288,7 +288,7 @@ fn any_number_of_directories_is_gone_through_in_turns() {
     let dir = tempfile::tempdir().expect("a directory");
     (0..300).for_each(|number| make(dir.path(), &format!("pod-{number:03}"), 1000));
     let mut scanner = matching(dir.path(), 1000);
-    // No time but for a few.
+    // Time for a few directories in each scan.
     assert!(pass(&mut scanner, Duration::ZERO) > 300 / 16);
     let all = names(&scanner);
     assert!(all.len() == 300 && all.is_sorted(), "{all:?}");
@@ -317,7 +317,7 @@ fn directories_and_bases_of_patterns_that_are_not_there_are_missing() {
         pass(scanner, time);
         (scanner.directories().2, scanner.directories().0)
     };
-    // One is written out, and is known even while it is not there.
+    // A path without a wildcard is known even if it does not exist.
     pass(&mut scanner, LONG);
     assert_eq!((scanner.directories().2, scanner.directories.len()), (1, 1));
     for number in 0..40 {
@@ -344,7 +344,7 @@ fn who_has_fewer_than_his_share_is_looked_at_and_what_is_known_stays() {
     let mut scanner = matching(dir.path(), 10);
     pass(&mut scanner, LONG);
     assert_eq!((scanner.directories.len(), scanner.left_out), (10, 20));
-    // Behind all of the greedy one's, and before.
+    // In the order of names, one is after all directories of uid 1001, the other before them.
     make(dir.path(), "victim", 1000);
     make(dir.path(), "a-victim", 1000);
     for _ in 0..3 {
@@ -356,13 +356,13 @@ fn who_has_fewer_than_his_share_is_looked_at_and_what_is_known_stays() {
         assert!(now[1..9].iter().all(|name| name < &"greedy-08".to_owned()));
     }
     assert_eq!(scanner.left_out, 22);
-    // No more than his share.
+    // Not more than an equal share.
     (0..9).for_each(|number| make(dir.path(), &format!("victim-{number}"), 1000));
     pass(&mut scanner, LONG);
     let now = names(&scanner);
     let victims = now.iter().filter(|name| name.contains("victim"));
     assert_eq!((victims.count(), now.len()), (5, 10));
-    // With more of them allowed all are there.
+    // A higher max_directories leaves none out.
     let mut places = scanner.places.clone();
     places.most = 100;
     scanner.configure(places, Terms::default());
@@ -401,7 +401,7 @@ fn no_number_of_names_in_one_directory_hides_another() {
     let mut places = places(dir.path(), 10);
     places.rings[0].path = format!("{}/*/nix*", dir.path().display());
     let mut scanner = Scanner::new(places, Terms::default());
-    // A look at the clock for each thousand of them.
+    // Each scan reads about a thousand names.
     assert!(pass(&mut scanner, Duration::ZERO) > 60);
     assert!(
         scanner

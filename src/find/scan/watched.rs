@@ -1,4 +1,4 @@
-//! One telemetry directory. A listing finds files that are new or changed, and rejected ones whose reason may have gone.
+//! Listings of one telemetry directory. A listing finds new and changed files, and rejected files with a temporary reason.
 
 use super::rejected::RejectedFiles;
 use super::{Found, MAX_PAUSE, PASS_INTERVAL, PAUSE_FACTOR};
@@ -17,76 +17,76 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
-/// While its modification time stands still, a directory is listed after so long for each of its names, ...
+/// Interval between listings of a directory with an unchanged modification time, for each name in it.
 const RELIST_PER_NAME: Duration = Duration::from_micros(64);
-/// ... but after this time at the latest.
+/// Longest interval between listings of a directory.
 const RELIST_MAX: Duration = Duration::from_secs(10);
-/// A listing that checks the unrelated files as well, which an agent may have taken over in place, comes after so long for each
-/// name, ...
+/// Interval between full listings, for each name in the directory. A full listing checks unrelated files as well, since an
+/// agent may have taken over such a file.
 const FULL_LISTING_PER_NAME: Duration = Duration::from_millis(6);
-/// ... but after this time at the latest.
+/// Longest interval between full listings.
 const FULL_LISTING_MAX: Duration = Duration::from_secs(600);
-/// Names that are taken from a listing at a time, in their order.
+/// Names that are read from a listing at a time, and sorted.
 const CHUNK: usize = 256;
 
-/// A directory between two listings, or during one.
+/// A directory, and the state of its listings.
 #[derive(Debug, Default)]
 pub struct Watched {
-    /// Which one.
+    /// Path, label and kinds of files.
     pub directory: Directory,
     /// Its owner, if a pattern matched it.
     pub owner: Option<u32>,
-    /// Its number, in the order in which directories are met.
+    /// Number of the directory, in the order in which directories were added.
     pub number: u64,
-    /// Number of the last pass that met it.
+    /// Number of the last pass that found it.
     pub pass: u64,
     /// `None` if it cannot be opened.
     pub fd: Option<OwnedFd>,
     /// Identity of the open directory.
     id: FileId,
-    /// Error of the last try to open or list it.
+    /// Error of the last attempt to open or list it.
     error: Option<Errno>,
-    /// Modification time as of the last listing, if any later change shows in it. `None`: it is to be listed.
+    /// Modification time at the last listing, if every later change alters it. `None`: a listing is due.
     pub modified: Option<(i64, i64)>,
-    /// Time before which it is not listed.
+    /// End of the pause after the last listing.
     not_before: Option<Instant>,
-    /// Time at which it is listed even if its modification time stands still.
+    /// Time at which it is listed even if its modification time is unchanged.
     relist_at: Option<Instant>,
-    /// Time from which on the next listing checks the unrelated files as well.
+    /// Time from which the next listing is a full one.
     full_listing_at: Option<Instant>,
     listing: Option<Listing>,
-    /// Number of the listing that began last.
+    /// Number of the last listing that began.
     pub begun: u64,
-    /// Number of the last listing that met all files.
+    /// Number of the last listing that reached all files.
     pub complete: u64,
-    /// Names to check at the next scan, whatever is known of them.
+    /// Names of files to check at the next scan.
     pub to_recheck: Vec<OsString>,
 }
 
-/// A listing, which may go on in later ticks.
+/// An unfinished listing, which later ticks continue.
 #[derive(Debug)]
 struct Listing {
     names: OwningIter,
-    /// True if it checks the unrelated files as well.
+    /// True if it checks unrelated files as well.
     is_full: bool,
-    /// Number of names until now.
+    /// Number of names that were read.
     count: u32,
-    /// Time that it took until now.
+    /// Time that earlier ticks spent on it.
     took: Duration,
 }
 
-/// What a listing fills in and compares with.
+/// Files that a listing skips, and those that it finds.
 pub struct Files<'a> {
-    /// Rings and stores that have an agent.
+    /// Attached rings and stores.
     pub attached: &'a HashSet<FileId>,
     /// Cache of rejected files.
     pub rejected: &'a mut RejectedFiles,
-    /// All other files.
+    /// Files that were found, in the order of the listing.
     pub found: Vec<Found>,
 }
 
 impl Watched {
-    /// Opens the directory again, since its path may lead to another one now.
+    /// Opens the directory again, since its path may lead to another directory now.
     pub fn reopen(&mut self) {
         self.fd = match self.directory.open() {
             Ok(fd) => Some(fd),
@@ -102,7 +102,7 @@ impl Watched {
         }
     }
 
-    /// Lists the directory until `end` if a listing is due. Returns true unless the listing is to go on at the next scan.
+    /// Lists the directory until `end` if a listing is due. Returns false if the listing goes on at the next scan.
     pub fn scan(&mut self, now: Instant, end: Instant, files: &mut Files) -> bool {
         for name in std::mem::take(&mut self.to_recheck) {
             self.check(name, files);
@@ -130,7 +130,7 @@ impl Watched {
         true
     }
 
-    /// Begins to list the directory if it is time.
+    /// Begins a listing if one is due.
     fn begin_listing(&mut self, now: Instant) -> Option<Listing> {
         let modified = self.stat()?.modified;
         let is_past = |time: Option<Instant>| time.is_none_or(|time| now >= time);
@@ -138,8 +138,8 @@ impl Watched {
         if !is_past(self.not_before) || !is_due {
             return None;
         }
-        // Noted before the listing, since files may come during it. The kernel's clock for this is coarse: a time that is younger
-        // than its ticks may stand for what comes after the listing as well.
+        // The time is read before the listing, since files may appear during it. A time younger than a tick of the kernel's clock
+        // is not kept: a file that appears after the listing may leave the directory with the same time.
         self.modified =
             Some(modified).filter(|&time| !is_younger_than(time, FILE_TIME_GRANULARITY));
         match Dir::openat(self.fd.as_ref()?, ".", LIST_FLAGS, Mode::empty()) {
@@ -186,17 +186,17 @@ impl Watched {
             }
             Ok(chunk) => chunk,
             Err(errno) => {
-                // What was not reached is not taken for gone.
+                // `complete` stays, so that the files that were not reached are not considered gone.
                 self.fail(errno);
                 return false;
             }
         };
-        // So that each start goes the same way.
+        // Sorted, so that agents of one name get the same instance names at each start.
         chunk.sort_unstable_by(|one, other| one.file_name().cmp(other.file_name()));
         for entry in chunk {
             listing.count = listing.count.saturating_add(1);
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            // Where a directory tells other numbers than stat(2) (overlayfs), this only costs more.
+            // On overlayfs readdir(3) and stat(2) may return different inode numbers; the file is then checked by name each time.
             let id = FileId {
                 dev: self.id.dev,
                 ino: entry.ino(),
@@ -211,7 +211,7 @@ impl Watched {
         true
     }
 
-    /// Adds a file to those that were found, unless it has an agent, is known as rejected, or is gone again.
+    /// Adds a file to those that were found, unless it is attached, rejected, NIXL's lock, or gone.
     fn check(&mut self, name: OsString, files: &mut Files) {
         let Some(Ok(facts)) = self.fd.as_ref().map(|fd| file::facts(fd, &name)) else {
             return;
