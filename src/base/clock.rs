@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_is_as_far_away_on_each_clock() {
+    fn moment_at_a_later_instant_is_as_far_away_on_each_clock() {
         let (now, hour) = (Now::read(), Duration::from_secs(3600));
         let later = now.at(now.instant + hour);
         let minute = Duration::from_secs(60);

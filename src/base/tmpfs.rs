@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn space_of_which_more_than_90_percent_is_used_is_over_90() {
+    fn space_with_more_than_90_percent_used_is_over_90() {
         for (size, free, expected) in [
             (8192, 8192, false),
             (1000, 101, false),

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_in_the_same_order() {
+    fn words_are_read_in_the_order_of_writing() {
         let mut words = [0; 4];
         let mut put = WordWriter::new(&mut words);
         put.one(1);

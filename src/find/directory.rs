@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_matches_directories_as_a_shell_does() {
+    fn pattern_matches_directories_as_in_a_shell() {
         let dir = tempfile::tempdir().expect("a directory");
         for path in [
             "pod-1/vol/nixl",
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_for_rings_and_for_stores_comes_once() {
+    fn directory_for_rings_and_stores_is_returned_once() {
         let place = |path: &str| pattern(path.into());
         let found = expand(&Places {
             rings: vec![place("/both"), place("/rings")],
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_followed_in_the_administrators_part_only() {
+    fn links_are_followed_before_the_first_wildcard_only() {
         let dir = tempfile::tempdir().expect("a directory");
         let at = |path: &str| dir.path().join(path);
         fs::create_dir_all(at("real/pod/nixl")).expect("made");
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_known_as_configured_when_it_is_gone() {
+    fn missing_directory_is_recognised_as_configured() {
         let patterns = [pattern("/a/pod-*/nixl".into()), pattern("/b".into())];
         for (path, expected) in [
             ("/a/pod-1/nixl", true),

@@ -179,7 +179,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     #[test]
-    fn a_ring_of_any_size_is_refused_above_the_most_and_taken_below() {
+    fn ring_is_rejected_above_max_capacity_only() {
         let dir = tempfile::tempdir().expect("a directory");
         let file = File::create(dir.path().join("huge")).expect("a file");
         let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;

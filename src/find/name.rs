@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_neither_moves_the_cursor_nor_hides() {
+    fn printable_text_has_no_control_or_invisible_characters() {
         for (text, expected) in [
             ("--model=a/b", "--model=a/b"),
             ("a b", "\"a b\""),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_names_stay_as_they_are() {
+    fn plain_name_is_its_own_instance_name() {
         for name in [
             "worker",
             "kvbm-worker-0",
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_pcp_would_mistake_is_escaped() {
+    fn characters_special_to_pcp_or_invisible_are_escaped() {
         assert_eq!(instance_name(b"worker 1"), "worker%201");
         assert_eq!(instance_name(b"[x]"), "%5Bx]");
         assert_eq!(instance_name(b"a\tb\n"), "a%09b%0A");
@@ -211,13 +211,13 @@ mod tests {
     }
 
     #[test]
-    fn names_that_escape_alike_do_not_collide() {
+    fn raw_names_with_escape_sequences_do_not_collide() {
         assert_ne!(instance_name(b"a b"), instance_name(b"a%20b"));
         assert_ne!(instance_name(b"\xff"), instance_name(b"%FF"));
     }
 
     #[test]
-    fn a_long_name_is_cut_at_a_character_and_told_apart_by_its_hash() {
+    fn long_name_is_cut_at_a_character_and_ends_with_its_hash() {
         let long = |tail: &str| instance_name(format!("{}{tail}", "ab ".repeat(84)).as_bytes());
         let (one, other) = (long("1"), long("2"));
         assert_ne!(one, other);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_looks_like_one_that_was_cut_has_its_tilde_escaped() {
+    fn name_that_looks_shortened_has_its_tilde_escaped() {
         let cut = instance_name(&[b'x'; 201]);
         let made = instance_name(cut.as_bytes());
         assert_ne!(made, cut);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_taken_gets_the_directory_behind_it() {
+    fn taken_name_is_followed_by_its_directory() {
         let names = |label| {
             instance_names(b"a b", Path::new("/var/tmp"), label)
                 .take(4)
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_never_changes() {
+    fn hash_of_a_path_never_changes() {
         assert_eq!(stable_hash(b"/var/tmp"), 0x5252_f868_7b5d_c207);
     }
 }

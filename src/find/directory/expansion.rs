@@ -211,7 +211,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn what_is_not_a_directory_is_not_opened() {
+    fn pattern_level_skips_files_and_links() {
         let dir = tempfile::tempdir().expect("a directory");
         fs::create_dir(dir.path().join("pod-1")).expect("made");
         fs::write(dir.path().join("pod-2"), "").expect("made");
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn all_directories_of_a_stranger_have_the_names_of_one() {
+    fn nested_directories_of_one_user_share_one_name_limit() {
         let dir = tempfile::tempdir().expect("a directory");
         let in_each = |owner: Option<u32>| {
             let top = dir.path().join(format!("{owner:?}"));

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_leads_where_it_leads_for_the_kernel() {
+    fn path_with_trusted_links_leads_where_the_kernel_leads() {
         let dir = tempfile::tempdir().expect("a directory");
         let at = |name: &str| dir.path().join(name);
         fs::create_dir_all(at("a/b")).expect("made");
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_or_no_directory_is_an_error() {
+    fn missing_path_file_and_link_loop_are_errors() {
         let dir = tempfile::tempdir().expect("a directory");
         let at = |name: &str| dir.path().join(name);
         fs::write(at("file"), "").expect("written");
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_others_could_have_made_or_could_replace_is_not_followed() {
+    fn link_that_others_made_or_could_replace_is_not_followed() {
         let dir = tempfile::tempdir().expect("a directory");
         let at = |name: &str| dir.path().join(name);
         fs::create_dir_all(at("private")).expect("made");

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn full_cache_has_room_for_what_may_be_rings_alone() {
+    fn full_cache_has_room_for_possible_rings_only() {
         let mut facts = facts_of_a_file();
         let mut files = RejectedFiles::default();
         let mut reject = |files: &mut RejectedFiles, directory, ino: usize, refusal| {
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_go_all_at_once_are_forgotten_some_at_a_time() {
+    fn files_that_disappear_at_once_leave_the_cache_in_chunks() {
         let mut facts = facts_of_a_file();
         let mut files = RejectedFiles::default();
         let count = 3 * CHUNK;

@@ -41,7 +41,7 @@ fn open_all(scanner: &mut Scanner, look: u32) -> (usize, usize) {
 }
 
 #[test]
-fn a_refused_file_is_counted_once_and_not_found_again_until_it_changes() {
+fn rejected_file_is_found_again_only_after_a_change() {
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::write(dir.path().join("notes"), "no ring").expect("written");
     let mut scanner = scanner(dir.path());
@@ -58,7 +58,7 @@ fn a_refused_file_is_counted_once_and_not_found_again_until_it_changes() {
 }
 
 #[test]
-fn a_file_that_changes_its_numbers_is_no_new_refusal() {
+fn other_numbers_in_a_rejection_do_not_count_again() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut scanner = scanner(dir.path());
     for look in 1..6 {
@@ -72,7 +72,7 @@ fn a_file_that_changes_its_numbers_is_no_new_refusal() {
 }
 
 #[test]
-fn an_empty_header_is_looked_at_again_while_its_agent_may_be_starting_and_then_no_more() {
+fn file_with_empty_header_is_checked_again_while_it_is_new() {
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::write(dir.path().join("zeros"), [0; 168]).expect("written");
     let mut scanner = scanner(dir.path());
@@ -94,7 +94,7 @@ fn an_empty_header_is_looked_at_again_while_its_agent_may_be_starting_and_then_n
 }
 
 #[test]
-fn lock_of_nixls_is_neither_found_nor_refused() {
+fn lock_of_nixl_is_neither_found_nor_rejected() {
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::write(dir.path().join("nixl-owner.[::1]:9090.lock"), "").expect("written");
     let mut scanner = scanner(dir.path());
@@ -103,7 +103,7 @@ fn lock_of_nixls_is_neither_found_nor_refused() {
 }
 
 #[test]
-fn a_file_that_alternates_between_two_reasons_is_refused_twice() {
+fn file_that_alternates_between_two_reasons_counts_twice() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut scanner = scanner(dir.path());
     for look in 1..8 {
@@ -115,13 +115,13 @@ fn a_file_that_alternates_between_two_reasons_is_refused_twice() {
 }
 
 #[test]
-fn times_to_come_are_young() {
+fn time_in_the_future_is_young() {
     assert!(is_younger_than((i64::MAX / 4, 0), STARTUP_TIME));
     assert!(!is_younger_than((0, 0), STARTUP_TIME) && !is_younger_than((-1, 0), STARTUP_TIME));
 }
 
 #[test]
-fn a_directory_of_any_size_is_looked_through_in_turns_and_nothing_in_it_is_met_twice() {
+fn large_directory_is_scanned_in_chunks_and_no_file_twice() {
     let dir = tempfile::tempdir().expect("a directory");
     for file in 0..2000 {
         std::fs::write(dir.path().join(format!("file-{file}")), "no ring").expect("written");
@@ -146,7 +146,7 @@ fn a_directory_of_any_size_is_looked_through_in_turns_and_nothing_in_it_is_met_t
 }
 
 #[test]
-fn files_that_seem_to_be_starting_keep_no_other_from_being_found() {
+fn many_files_with_empty_headers_do_not_hide_a_new_file() {
     let dir = tempfile::tempdir().expect("a directory");
     for file in 0..300 {
         std::fs::write(dir.path().join(format!("zeros-{file}")), [0; 168]).expect("written");
@@ -168,7 +168,7 @@ fn files_that_seem_to_be_starting_keep_no_other_from_being_found() {
 }
 
 #[test]
-fn a_refused_file_that_becomes_a_ring_in_place_is_found_among_many() {
+fn rejected_file_that_becomes_a_ring_is_found_among_many() {
     let dir = tempfile::tempdir().expect("a directory");
     for file in 0..200 {
         std::fs::write(dir.path().join(format!("file-{file}")), "no ring").expect("written");
@@ -189,7 +189,7 @@ fn a_refused_file_that_becomes_a_ring_in_place_is_found_among_many() {
 }
 
 #[test]
-fn a_file_that_gets_its_size_after_it_was_found_is_judged_by_that() {
+fn file_that_grew_after_the_scan_is_checked_at_its_new_size() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("agent");
     std::fs::write(&path, "").expect("written");
@@ -209,7 +209,7 @@ fn a_file_that_gets_its_size_after_it_was_found_is_judged_by_that() {
 }
 
 #[test]
-fn a_file_that_may_be_a_ring_and_is_made_anew_under_its_name_is_met_again() {
+fn only_unrelated_files_are_skipped_by_name_and_inode() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("agent");
     let old = FileFacts::new(&{
@@ -284,7 +284,7 @@ fn names(scanner: &Scanner) -> Vec<String> {
 }
 
 #[test]
-fn any_number_of_directories_is_gone_through_in_turns() {
+fn many_directories_are_expanded_over_several_scans() {
     let dir = tempfile::tempdir().expect("a directory");
     (0..300).for_each(|number| make(dir.path(), &format!("pod-{number:03}"), 1000));
     let mut scanner = matching(dir.path(), 1000);
@@ -305,7 +305,7 @@ fn any_number_of_directories_is_gone_through_in_turns() {
 }
 
 #[test]
-fn directories_and_bases_of_patterns_that_are_not_there_are_missing() {
+fn absent_directories_and_pattern_bases_count_as_missing() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut scanner = matching(dir.path(), 10);
     scanner.places.stores.push(DirectoryPattern {
@@ -335,7 +335,7 @@ fn directories_and_bases_of_patterns_that_are_not_there_are_missing() {
 }
 
 #[test]
-fn who_has_fewer_than_his_share_is_looked_at_and_what_is_known_stays() {
+fn user_below_its_share_gets_directories_and_known_ones_stay() {
     if !nix::unistd::geteuid().is_root() {
         return println!("left out: it takes root to give a directory to others");
     }
@@ -371,7 +371,7 @@ fn who_has_fewer_than_his_share_is_looked_at_and_what_is_known_stays() {
 }
 
 #[test]
-fn a_directory_that_is_written_out_is_always_looked_through() {
+fn directory_without_a_wildcard_is_always_scanned() {
     let dir = tempfile::tempdir().expect("a directory");
     (0..30).for_each(|number| make(dir.path(), &format!("greedy-{number:02}"), 1001));
     make(dir.path(), "own", 1001);
@@ -390,7 +390,7 @@ fn a_directory_that_is_written_out_is_always_looked_through() {
 }
 
 #[test]
-fn no_number_of_names_in_one_directory_hides_another() {
+fn many_names_in_one_directory_do_not_hide_another() {
     let dir = tempfile::tempdir().expect("a directory");
     make(dir.path(), "a-many", 1001);
     make(dir.path(), "victim", 1000);
