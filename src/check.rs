@@ -200,7 +200,7 @@ fn scan(
                 Errno::ENOENT => "; make it, or correct telemetry_dir",
                 _ => "",
             };
-            writeln!(out, "  problem: cannot be looked through: {why}{remedy}")?;
+            writeln!(out, "  problem: cannot be scanned: {why}{remedy}")?;
         } else if scanner.directory(path).is_some() {
             writeln!(out, "directory {}", path.display())?;
             let mut files = files.remove(path).unwrap_or_default();

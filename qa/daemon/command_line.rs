@@ -45,7 +45,7 @@ fn check_tells_rings_their_writers_and_what_stops_it() {
     home.configure("[nixl]\ntelemetry_dir = \"/none/such\"\n");
     let (status, output) = home.check();
     assert!(
-        status == 1 && output.contains("problem: cannot be looked through: ENOENT"),
+        status == 1 && output.contains("problem: cannot be scanned: ENOENT"),
         "{output}"
     );
     home.configure("[nixl]\nretain = 5\n");
@@ -103,7 +103,7 @@ fn check_tells_nixls_lock_rings_without_events_and_rejected_links() {
         let path = home.path(path);
         home.configure(&format!("[nixl]\ntelemetry_dir = {path:?}\n"));
         let (status, output) = home.check();
-        let why = "a symbolic link that others than root could change is on the way; configure where it leads\n";
+        let why = "a user other than root could change a symbolic link in the path; configure the target of the link\n";
         let is_told = |line: &str| line.starts_with(begin) && line.ends_with(why);
         assert!(
             status == 1 && output.split_inclusive('\n').any(is_told),
@@ -361,8 +361,8 @@ fn directory_that_moves_away_and_comes_back_is_logged_each_time() {
     let dbpmda = home.start_dbpmda(Path::new(PMDANIXL));
     let count = |what: &str| home.log().matches(what).count();
     let rings = home.rings().display().to_string();
-    let gone = format!("{rings}: cannot be looked through: ENOENT");
-    let back = format!("{rings}: can be looked through again");
+    let gone = format!("{rings}: cannot be scanned: ENOENT");
+    let back = format!("{rings}: can be scanned again");
     wait_for("it runs", || home.log().contains("version ").then_some(()));
     for round in 1..=2 {
         fs::rename(home.rings(), home.path("away")).expect("moved");
@@ -386,13 +386,13 @@ fn pattern_behind_a_rejected_link_is_logged_with_the_reason() {
     home.configure(&format!("[nixl]\ntelemetry_dir = {pattern:?}\n"));
     let dbpmda = home.start_dbpmda(Path::new(PMDANIXL));
     let why = format!(
-        "{pattern}: cannot be looked through: a symbolic link that others than root could change is on the way; configure where it leads"
+        "{pattern}: cannot be scanned: a user other than root could change a symbolic link in the path; configure the target of the link"
     );
     let count = || home.log().matches(&why).count();
     wait_for("it is logged", || (count() == 1).then_some(()));
     // Each time anew, and once.
     fs::rename(&open, home.path("away")).expect("moved");
-    let gone = format!("{pattern}: cannot be looked through: ENOENT");
+    let gone = format!("{pattern}: cannot be scanned: ENOENT");
     wait_for("it is logged", || home.log().contains(&gone).then_some(()));
     fs::rename(home.path("away"), &open).expect("moved");
     wait_for("it is logged again", || (count() == 2).then_some(()));

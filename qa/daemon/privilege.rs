@@ -120,8 +120,7 @@ fn without_facts_of_other_processes_it_is_locked_into_its_directories() {
     reload(&pmcd, &directories);
     let log = wait_for("it says that it cannot look there", || {
         let log = pmcd.log();
-        log.contains("cannot be looked through: EACCES")
-            .then_some(log)
+        log.contains("cannot be scanned: EACCES").then_some(log)
     });
     assert!(
         log.contains("asks for rights that were given up at the start"),

@@ -349,7 +349,7 @@ fn a_strangers_link_leads_to_no_ring_that_is_not_his() {
         ring(&private.join("agent")),
         ring(&private.join("nixl/agent")),
     ];
-    let why = "cannot be looked through: a symbolic link that others than root could change is on the way";
+    let why = "cannot be scanned: a user other than root could change a symbolic link in the path";
     shell(
         &home,
         "cd .. && ln -s ../private shared/nixl && ln -s ../private shared/way",

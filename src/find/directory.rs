@@ -81,7 +81,7 @@ impl Directory {
 #[must_use]
 pub fn open_error(errno: Errno) -> String {
     match errno {
-        Errno::ELOOP => "a symbolic link that others than root could change is on the way; configure where it leads".into(),
+        Errno::ELOOP => "a user other than root could change a symbolic link in the path; configure the target of the link".into(),
         errno => errno.to_string(),
     }
 }

@@ -362,7 +362,7 @@ impl Scanner {
         };
         let _about = log::about(Some(greediest));
         tracing::warn!(
-            "{}: is looked through no more, since another user needs its place: uid {greediest} has most of the {most} that patterns may match; raise max_directories",
+            "{}: no longer scanned: max_directories ({most}) is reached and uid {greediest} has the most directories; raise it in nixl.conf",
             log::shown(&path),
         );
         self.remove(&path);
@@ -383,7 +383,7 @@ impl Scanner {
         if left_out > 0 && self.left_out == 0 {
             let _about = log::about(None);
             tracing::warn!(
-                "patterns match {left_out} directories more than are looked through; raise max_directories, which is {}",
+                "patterns: {left_out} matching directories are not scanned: max_directories ({}) is reached; raise it in nixl.conf",
                 self.places.most
             );
         }

@@ -248,7 +248,7 @@ mod tests {
             expansion.flatten().count()
         };
         if !nix::unistd::geteuid().is_root() {
-            println!("left out: directories of a stranger, which only root can make");
+            println!("left out: directories of another user: only root can make them");
             return;
         }
         assert_eq!(in_each(None), 30);

@@ -170,7 +170,7 @@ mod tests {
         fs::set_permissions(at("open"), fs::Permissions::from_mode(0o755)).expect("ours");
         assert!(open(&at("open")).is_ok(), "a directory is no link");
         if !geteuid().is_root() {
-            return println!("left out: it takes root to give a link to others");
+            return println!("left out: only root can give a link to another user");
         }
         lchown(at("open/link"), Some(1000), None).expect("root may");
         assert_eq!(ino(open(&at("open/link"))), Err(Errno::ELOOP));

@@ -90,7 +90,10 @@ impl RejectedFiles {
         };
         let shown = || log::shown(path);
         if self.files.len() >= most {
-            tracing::debug!("{}: refused, and not remembered: {refusal}", shown());
+            tracing::debug!(
+                "{}: refused, and not cached since the cache is full: {refusal}",
+                shown()
+            );
             return false;
         }
         // An empty header is normal while the agent is starting, so it is not logged.

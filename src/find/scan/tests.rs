@@ -337,7 +337,7 @@ fn absent_directories_and_pattern_bases_count_as_missing() {
 #[test]
 fn user_below_its_share_gets_directories_and_known_ones_stay() {
     if !nix::unistd::geteuid().is_root() {
-        return println!("left out: it takes root to give a directory to others");
+        return println!("left out: only root can give a directory to another user");
     }
     let dir = tempfile::tempdir().expect("a directory");
     (0..30).for_each(|number| make(dir.path(), &format!("greedy-{number:02}"), 1001));

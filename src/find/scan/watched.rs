@@ -146,7 +146,7 @@ impl Watched {
             Ok(dir) => {
                 if self.error.take().is_some() {
                     let path = self.directory.path.display();
-                    tracing::info!("{path}: can be looked through again");
+                    tracing::info!("{path}: can be scanned again");
                 }
                 self.begun += 1;
                 Some(Listing {
@@ -169,7 +169,7 @@ impl Watched {
             let _about = self.directory.is_matched().then(|| log::about(None));
             let (path, why) = (self.directory.path.display(), directory::open_error(errno));
             tracing::warn!(
-                "{path}: cannot be looked through: {why}; no agent is found there until it can"
+                "{path}: cannot be scanned: {why}; no agent is found there until this is fixed"
             );
         }
         (self.error, self.modified) = (Some(errno), None);
