@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::time::Duration;
 
 #[test]
-fn an_exited_agent_stays_for_retain_and_goes_on_with_its_totals_when_it_returns() {
+fn exited_agent_stays_for_retain_and_returns_with_totals() {
     let mut core = Core::new("retain = \"10s\"");
     let mut ring = core.ring("a");
     push(&mut ring, 1);
@@ -27,7 +27,7 @@ fn an_exited_agent_stays_for_retain_and_goes_on_with_its_totals_when_it_returns(
 }
 
 #[test]
-fn what_waited_in_a_ring_that_is_found_late_is_in_no_percentile() {
+fn events_of_a_ring_found_late_are_in_no_percentile() {
     for (observe, after, found) in [(false, 0, true), (false, 120, false), (true, 120, false)] {
         let mut core = Core::new(&format!("observe = {observe}"));
         let mut ring = RingWriter::create(&core.path("a"), Layout::V4, 1 << 14).expect("a ring");
@@ -53,7 +53,7 @@ fn what_waited_in_a_ring_that_is_found_late_is_in_no_percentile() {
 }
 
 #[test]
-fn an_agent_that_is_only_remembered_keeps_no_window() {
+fn withdrawn_agent_has_no_window() {
     // With none, it may go before it was ever shown.
     for retain in ["0s", "1s"] {
         let mut core = Core::new(&format!("retain = {retain:?}"));
@@ -70,7 +70,7 @@ fn an_agent_that_is_only_remembered_keeps_no_window() {
 }
 
 #[test]
-fn whoever_opens_the_file_of_an_exited_agent_does_not_bring_it_back() {
+fn opening_the_file_of_an_exited_agent_does_not_revive_it() {
     let mut core = Core::new("retain = \"2s\"");
     let ring = core.ring("a");
     core.run(3);
@@ -88,7 +88,7 @@ fn whoever_opens_the_file_of_an_exited_agent_does_not_bring_it_back() {
 }
 
 #[test]
-fn an_agent_that_restarts_with_the_same_bytes_in_the_same_place_loses_none() {
+fn agent_restarted_with_identical_events_loses_none() {
     let mut core = Core::new("");
     for turn in 1..=5 {
         // As in a loop of crashes: its first event is the registration of its memory.
@@ -99,7 +99,7 @@ fn an_agent_that_restarts_with_the_same_bytes_in_the_same_place_loses_none() {
 }
 
 #[test]
-fn a_restart_after_a_batch_that_went_round_is_a_restart() {
+fn restart_after_a_batch_that_wrapped_is_recognised() {
     let mut core = Core::new("");
     let mut ring = core.ring("a");
     for count in [14, 5] {
@@ -113,7 +113,7 @@ fn a_restart_after_a_batch_that_went_round_is_a_restart() {
 }
 
 #[test]
-fn who_has_a_silent_agents_file_keeps_it_for_twice_retain_where_nobody_knows_who_it_is() {
+fn unknown_holder_keeps_a_silent_agent_for_twice_retain() {
     let mut core = Core::new("retain = \"100s\"");
     let mut ring = core.ring("a");
     push(&mut ring, 7);
@@ -136,7 +136,7 @@ fn who_has_a_silent_agents_file_keeps_it_for_twice_retain_where_nobody_knows_who
 }
 
 #[test]
-fn an_agent_that_returns_is_not_taken_for_the_one_before() {
+fn returned_agent_is_distinguished_from_its_predecessor() {
     let mut core = Core::new("retain = \"1s\"");
     drop(push_to(core.ring("a"), 1));
     core.run(5);
@@ -156,7 +156,7 @@ fn an_agent_that_returns_is_not_taken_for_the_one_before() {
 }
 
 #[test]
-fn an_exited_agent_does_not_stay_longer_when_its_ring_is_looked_at_anew() {
+fn exited_agent_does_not_stay_longer_after_reattaching() {
     let mut core = Core::new("retain = \"10s\"");
     drop(push_to(core.ring("a"), 1));
     core.run(6);
@@ -169,7 +169,7 @@ fn an_exited_agent_does_not_stay_longer_when_its_ring_is_looked_at_anew() {
 }
 
 #[test]
-fn a_file_that_an_exited_agent_left_empty_is_no_instance_and_one_with_events_is() {
+fn file_of_an_exited_agent_is_an_instance_if_it_has_events() {
     let mut core = Core::new("");
     drop(core.ring("empty"));
     push(&mut core.ring("full"), 3);
@@ -178,7 +178,7 @@ fn a_file_that_an_exited_agent_left_empty_is_no_instance_and_one_with_events_is(
 }
 
 #[test]
-fn an_exited_ring_is_drained_before_it_makes_room_and_is_found_again_when_it_restarts() {
+fn exited_ring_is_drained_before_eviction_and_found_on_restart() {
     let mut core = Core::new("retain = \"1s\"\nmax_agents = 1");
     let mut old = core.ring("old");
     push(&mut old, 1);
@@ -204,7 +204,7 @@ fn an_exited_ring_is_drained_before_it_makes_room_and_is_found_again_when_it_res
 }
 
 #[test]
-fn who_gives_his_place_up_keeps_no_window() {
+fn evicted_agent_has_no_window() {
     let mut core = Core::new("retain = \"1h\"\nmax_agents = 1");
     let mut old = core.ring("old");
     assert_eq!(old.push_transfer(false, 4096, 120, 20), 4);
@@ -221,7 +221,7 @@ fn who_gives_his_place_up_keeps_no_window() {
 }
 
 #[test]
-fn a_ring_that_is_only_held_open_makes_room_for_one_that_has_something_to_say() {
+fn idle_held_ring_is_evicted_for_a_ring_with_events() {
     let mut core = Core::new("retain = \"1s\"\nmax_agents = 1");
     drop(push_to(core.ring("old"), 1));
     core.run(4);
@@ -241,7 +241,7 @@ fn a_ring_that_is_only_held_open_makes_room_for_one_that_has_something_to_say() 
 }
 
 #[test]
-fn a_ring_that_holds_events_makes_no_room_though_its_writer_is_gone() {
+fn ring_with_events_is_not_evicted_after_its_writer_ended() {
     let mut core = Core::new("retain = \"1s\"\nmax_agents = 1");
     drop(push_to(core.ring("old"), 1));
     core.run(4);
@@ -252,7 +252,7 @@ fn a_ring_that_holds_events_makes_no_room_though_its_writer_is_gone() {
 }
 
 #[test]
-fn a_header_that_comes_after_its_file_is_seen_at_the_next_tick() {
+fn header_written_after_its_file_is_found_at_the_next_tick() {
     let tick = Duration::from_millis(50);
     let mut core = Core::new("");
     fs::write(core.path("slow"), [0; 40 + 16 * 16]).expect("written");
@@ -265,7 +265,7 @@ fn a_header_that_comes_after_its_file_is_seen_at_the_next_tick() {
 }
 
 #[test]
-fn a_ring_that_is_set_up_anew_with_another_size_is_seen_at_the_next_ticks() {
+fn restart_with_another_size_is_found_at_the_next_ticks() {
     let tick = Duration::from_millis(50);
     let mut core = Core::new("");
     push(&mut core.ring("a"), 1);
@@ -278,7 +278,7 @@ fn a_ring_that_is_set_up_anew_with_another_size_is_seen_at_the_next_ticks() {
 }
 
 #[test]
-fn a_ring_that_is_set_up_anew_with_another_layout_of_the_same_version_is_read_as_that() {
+fn restart_with_another_layout_of_its_version_is_read_as_that() {
     let mut core = Core::new("");
     let path = core.path("a");
     let ring = |layout| RingWriter::create(&path, layout, 16).expect("a ring");
@@ -290,7 +290,7 @@ fn a_ring_that_is_set_up_anew_with_another_layout_of_the_same_version_is_read_as
 }
 
 #[test]
-fn agents_that_come_and_go_for_ever_are_not_all_remembered() {
+fn records_of_exited_agents_are_limited() {
     let mut core = Core::new("max_agents = 2");
     for number in 0..40 {
         let name = format!("agent-{number:02}");
@@ -310,7 +310,7 @@ fn agents_that_come_and_go_for_ever_are_not_all_remembered() {
 }
 
 #[test]
-fn rings_that_the_configuration_leaves_out_are_let_go_with_their_agent() {
+fn rings_left_out_of_the_configuration_are_detached() {
     let mut core = Core::new("retain = \"1s\"");
     let mut ring = core.ring("a");
     push(&mut ring, 1);
@@ -328,7 +328,7 @@ fn rings_that_the_configuration_leaves_out_are_let_go_with_their_agent() {
 
 /// In a directory that all may write to, a stranger takes the name of an agent whose file is gone.
 #[test]
-fn a_strangers_ring_of_an_agents_name_is_another_agent() {
+fn ring_of_another_user_with_the_same_name_is_another_agent() {
     if !nix::unistd::geteuid().is_root() {
         return println!("left out: it takes root to give a file to others");
     }
@@ -376,7 +376,7 @@ fn a_strangers_ring_of_an_agents_name_is_another_agent() {
 }
 
 #[test]
-fn a_ring_that_is_too_large_is_taken_when_more_is_allowed() {
+fn too_large_ring_is_attached_when_the_limit_is_raised() {
     let mut core = Core::new("max_capacity = 8");
     let mut ring = core.ring("a");
     push(&mut ring, 5);
@@ -389,7 +389,7 @@ fn a_ring_that_is_too_large_is_taken_when_more_is_allowed() {
 
 /// What is written through a mapping changes neither size nor times of a file on tmpfs, and elsewhere only now and then.
 #[test]
-fn a_reload_checks_a_rejected_file_again() {
+fn reload_checks_a_rejected_file_again() {
     let mut core = Core::new("");
     let mut ring = core.ring("a");
     push(&mut ring, 5);

@@ -75,7 +75,7 @@ fn never_goes_back(mut pminfo: Command, stop: &AtomicBool) -> (u64, u64) {
 }
 
 #[test]
-fn a_thousand_agents_come_and_go_and_nothing_goes_back_or_grows() {
+fn thousand_short_agents_leave_host_totals_and_cache_right() {
     let home = Home::new();
     home.set(&format!("retain = \"0s\"\nmax_agents = {MAX_AGENTS}"));
     let mut dice = Dice::new(4);

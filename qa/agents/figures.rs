@@ -179,7 +179,7 @@ fn numpy(lists: &[Vec<u64>], percents: &[u64]) -> Vec<Vec<f64>> {
 }
 
 #[test]
-fn percentiles_of_heavy_tailed_times_are_numpys() {
+fn percentiles_of_heavy_tailed_times_match_numpy() {
     const PERCENTS: [u64; 4] = [10, 50, 90, 99];
     let mut lists = vec![
         // Sixteen transfers of which two were slow, far apart from each other and from the rest.
@@ -203,7 +203,7 @@ fn percentiles_of_heavy_tailed_times_are_numpys() {
 
 /// The other tests compare with qa/figures.py.
 #[test]
-fn percentiles_of_figures_py_are_numpys() {
+fn percentiles_of_figures_py_match_numpy() {
     let lists = [1, 2, 5, 16, 100].map(|count| heavy_tailed(count, 7));
     for (values, exact) in lists.iter().zip(numpy(&lists, &[50, 90, 99])) {
         let events: Vec<_> = values.iter().map(|&value| (XFER_TIME, value)).collect();
@@ -219,17 +219,17 @@ fn percentiles_of_figures_py_are_numpys() {
 }
 
 #[test]
-fn nixl_1_2_0_agrees() {
+fn stats_of_the_nixl_1_2_0_stream_match_figures_py() {
     whole("1.2.0");
 }
 
 #[test]
-fn nixl_1_5_1_agrees() {
+fn stats_of_the_nixl_1_5_1_stream_match_figures_py() {
     whole("1.5.1");
 }
 
 #[test]
-fn a_ring_that_lost_events_agrees() {
+fn stats_of_a_ring_that_lost_events_match_figures_py() {
     for every in [2, 3, 7, 50] {
         let mut events = stream("1.5.1");
         let mut number = 0;
@@ -242,7 +242,7 @@ fn a_ring_that_lost_events_agrees() {
 }
 
 #[test]
-fn with_each_type_of_event_hidden_in_turn_nothing_is_guessed() {
+fn stats_without_one_event_type_are_not_guessed() {
     for version in ["1.2.0", "1.5.1"] {
         let all = stream(version);
         let kinds: BTreeSet<_> = all.iter().map(|&(kind, _)| kind).collect();
@@ -269,7 +269,7 @@ fn with_each_type_of_event_hidden_in_turn_nothing_is_guessed() {
 }
 
 #[test]
-fn unknown_events_agree() {
+fn stats_with_unknown_events_match_figures_py() {
     let mut events = stream("1.5.1");
     for at in (0..events.len()).step_by(11) {
         events.insert(at, (21 + at % 90, 1 << 50));

@@ -36,7 +36,7 @@ fn events_are_counted_at_the_next_tick() {
 }
 
 #[test]
-fn a_restart_in_place_is_counted_at_the_next_tick() {
+fn restart_in_place_is_counted_at_the_next_tick() {
     let (mut core, _old) = quiet();
     push(&mut core.ring("a"), 5);
     core.tick(1, TICK, SECOND);
@@ -44,7 +44,7 @@ fn a_restart_in_place_is_counted_at_the_next_tick() {
 }
 
 #[test]
-fn so_is_one_without_an_event() {
+fn restart_without_an_event_is_counted_at_the_next_tick() {
     let (mut core, _old) = quiet();
     let _new = core.ring("a");
     core.tick(1, TICK, SECOND);
@@ -52,7 +52,7 @@ fn so_is_one_without_an_event() {
 }
 
 #[test]
-fn a_restart_with_another_size_or_layout_is_counted_at_the_next_ticks() {
+fn restart_with_another_size_or_layout_is_counted() {
     for (layout, capacity) in [
         (Layout::V4, 64),
         (Layout::V4, 8),
@@ -68,7 +68,7 @@ fn a_restart_with_another_size_or_layout_is_counted_at_the_next_ticks() {
 }
 
 #[test]
-fn what_another_reader_takes_is_noticed_at_the_next_tick() {
+fn foreign_read_is_counted_at_the_next_tick() {
     let (mut core, mut ring) = quiet();
     push(&mut ring, 1);
     push(&mut ring, 2);
@@ -80,7 +80,7 @@ fn what_another_reader_takes_is_noticed_at_the_next_tick() {
 }
 
 #[test]
-fn the_end_of_its_writer_is_found_out_within_a_second() {
+fn exit_and_return_of_the_writer_are_found_within_a_second() {
     let (mut core, ring) = quiet();
     assert_ne!(core.status("a"), "exited");
     drop(ring);
@@ -93,7 +93,7 @@ fn the_end_of_its_writer_is_found_out_within_a_second() {
 }
 
 #[test]
-fn a_ring_whose_directory_is_not_looked_at_any_more_is_not_held() {
+fn ring_of_a_removed_directory_is_closed() {
     let (mut core, mut ring) = quiet();
     core.configure("telemetry_dir = []");
     push(&mut ring, 1);
@@ -108,7 +108,7 @@ fn a_ring_whose_directory_is_not_looked_at_any_more_is_not_held() {
 }
 
 #[test]
-fn a_drain_that_goes_on_gives_no_second_turn_to_those_that_had_nothing_more() {
+fn continued_drain_skips_agents_without_more_events() {
     let mut core = Core::new("");
     let (mut one, mut other) = (core.ring("a"), core.ring("b"));
     push(&mut one, 1);
@@ -153,7 +153,7 @@ fn a_drain_that_goes_on_gives_no_second_turn_to_those_that_had_nothing_more() {
 }
 
 #[test]
-fn a_full_ring_is_counted_at_one_tick_also_where_a_batch_would_end_at_its_end() {
+fn full_ring_that_wraps_is_counted_in_one_tick() {
     const CAPACITY: u64 = 1 << 14;
     let mut core = Core::new("");
     let mut ring = RingWriter::create(&core.path("a"), Layout::V4, CAPACITY).expect("a ring");

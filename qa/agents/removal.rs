@@ -39,7 +39,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn only_drained_rings_that_nobody_has_are_removed_and_only_when_it_is_asked_for() {
+fn only_drained_unheld_rings_are_removed_if_configured() {
     let asked = "remove_exited_after = \"5s\"";
     let followed = format!("{asked}\nobserve = true");
     for (settings, removes) in [("", false), (asked, true), (followed.as_str(), false)] {
@@ -71,7 +71,7 @@ fn only_drained_rings_that_nobody_has_are_removed_and_only_when_it_is_asked_for(
 }
 
 #[test]
-fn what_a_kill_in_the_midst_of_a_removal_leaves_is_the_agents_and_nobody_elses() {
+fn file_left_by_a_killed_removal_belongs_to_its_agent() {
     let mut core = Core::new("");
     let dir = core.rings();
     let path = dir.join("agent");
@@ -151,8 +151,8 @@ fn restarts(path: &Path, races: u64, pass: &AtomicU64, starts: &AtomicBool) -> (
 }
 
 #[test]
-fn ten_thousand_agents_that_start_while_their_file_is_removed_lose_no_event() {
-    if !ignores_sigio("ten_thousand_agents_that_start_while_their_file_is_removed_lose_no_event") {
+fn agents_that_start_during_a_removal_lose_no_event() {
+    if !ignores_sigio("agents_that_start_during_a_removal_lose_no_event") {
         return;
     }
     let mut core = Core::new("remove_exited_after = \"0s\"");

@@ -68,7 +68,7 @@ fn of(shown: &Values, who: &str) -> usize {
 }
 
 #[test]
-fn who_has_less_than_his_share_gets_a_place_of_who_has_most_and_no_more() {
+fn user_below_its_share_evicts_from_the_user_with_most() {
     if !is_root() {
         return;
     }
@@ -108,7 +108,7 @@ fn who_has_less_than_his_share_gets_a_place_of_who_has_most_and_no_more() {
 }
 
 #[test]
-fn those_of_the_greediest_that_have_exited_make_room_first_and_nobody_elses() {
+fn exited_agents_of_the_user_with_most_are_evicted_first() {
     if !is_root() {
         return;
     }
@@ -144,7 +144,7 @@ fn those_of_the_greediest_that_have_exited_make_room_first_and_nobody_elses() {
 }
 
 #[test]
-fn names_that_come_and_go_are_never_more_instances_than_there_are_places() {
+fn changing_names_never_exceed_max_agents_instances() {
     if !is_root() {
         return;
     }
@@ -165,7 +165,7 @@ fn names_that_come_and_go_are_never_more_instances_than_there_are_places() {
 }
 
 #[test]
-fn strangers_names_do_not_cost_an_agent_that_has_left_its_totals() {
+fn names_of_another_user_do_not_expire_an_exited_agent() {
     if !is_root() {
         return;
     }
@@ -189,7 +189,7 @@ fn strangers_names_do_not_cost_an_agent_that_has_left_its_totals() {
 }
 
 #[test]
-fn rings_that_are_unlinked_and_held_take_nobody_elses_place() {
+fn unlinked_held_rings_take_no_room_of_other_users() {
     if !is_root() {
         return;
     }
@@ -215,7 +215,7 @@ fn rings_that_are_unlinked_and_held_take_nobody_elses_place() {
 
 /// Files of agents that have exited long ago, all of them held open by a reader.
 #[test]
-fn what_nobody_writes_keeps_out_neither_who_has_less_nor_who_speaks() {
+fn unwritten_files_do_not_keep_active_agents_out() {
     if !is_root() {
         return;
     }
@@ -250,7 +250,7 @@ fn what_nobody_writes_keeps_out_neither_who_has_less_nor_who_speaks() {
 }
 
 #[test]
-fn one_that_says_nothing_keeps_out_no_other_of_the_same_user() {
+fn silent_agent_does_not_keep_out_another_of_its_user() {
     if !is_root() {
         return;
     }
@@ -273,7 +273,7 @@ fn one_that_says_nothing_keeps_out_no_other_of_the_same_user() {
 
 /// More than there is time for, of one user, and behind that one ring of another's.
 #[test]
-fn one_users_events_do_not_take_the_time_that_is_for_anothers() {
+fn events_of_one_user_do_not_delay_those_of_another() {
     if !is_root() {
         return;
     }

@@ -410,7 +410,7 @@ const NEW: Names = Names {
 };
 
 #[test]
-fn agents_that_come_and_go_leave_memory_descriptors_and_instances_as_they_were() {
+fn short_lived_agents_leave_no_memory_descriptors_or_instances() {
     let minutes = std::env::var("MINUTES").ok();
     let seconds = minutes.map_or(18.0, |minutes| {
         60.0 * minutes.parse::<f64>().expect("MINUTES is a number")

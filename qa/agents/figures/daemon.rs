@@ -104,7 +104,7 @@ fn told(link: &mut Link, names: &[&str]) -> Vec<Vec<u64>> {
 }
 
 #[test]
-fn daemons_that_are_killed_again_and_again_agree_in_all_but_percentiles() {
+fn repeatedly_killed_daemon_matches_all_but_percentiles() {
     let events = stream("1.5.1");
     let expected = figures(&events);
     let home = Home::new();
@@ -140,11 +140,11 @@ fn daemons_that_are_killed_again_and_again_agree_in_all_but_percentiles() {
 }
 
 #[test]
-fn a_daemon_that_drains_what_nixl_1_5_1_wrote_agrees() {
+fn daemon_values_of_nixl_1_5_1_match_figures_py() {
     through_the_daemon("1.5.1", Layout::V4);
 }
 
 #[test]
-fn a_daemon_that_drains_what_nixl_1_2_0_wrote_agrees() {
+fn daemon_values_of_nixl_1_2_0_match_figures_py() {
     through_the_daemon("1.2.0", Layout::V2);
 }

@@ -10,7 +10,7 @@ use std::os::unix::fs::chown;
 use std::path::PathBuf;
 
 #[test]
-fn agents_exit_and_return() {
+fn exited_agents_return_with_their_totals() {
     let mut replay = Replay::new("retain = \"30s\"\nidle_after = \"10s\"\nremember = \"100s\"");
     let path = replay.core.path("a");
     let mut writer = ring(&path, Layout::V4, 64);

@@ -128,7 +128,7 @@ fn another_users_files_have_the_same_names() {
 }
 
 #[test]
-fn a_ring_and_stores_of_one_name_are_instances_of_their_own() {
+fn ring_and_stores_of_one_name_are_separate_instances() {
     let mut replay = Replay::new("retain = \"30s\"");
     // The file of an agent that has exited is looked at again only some time later.
     replay.hide("control.files.refused");
