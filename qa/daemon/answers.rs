@@ -16,7 +16,7 @@ fn answer(core: &mut Core) -> u64 {
 }
 
 #[test]
-fn it_has_the_last_event_wherever_the_ring_ends_and_however_full_it_is() {
+fn answer_has_the_last_event_at_any_position_and_fill_level() {
     // Where no store to a mapping changes the time of the file, by which it would be seen that the ring was set up anew.
     let mut core = Core::in_memory("");
     let mut ring = core.ring("a");
@@ -61,7 +61,7 @@ fn it_has_the_last_event_wherever_the_ring_ends_and_however_full_it_is() {
 }
 
 #[test]
-fn it_has_what_an_agent_wrote_that_was_started_anew_with_a_ring_of_another_size() {
+fn answer_has_events_of_a_restart_with_another_ring_size() {
     let mut core = Core::new("");
     let start = |core: &Core, capacity| {
         let path = core.path("a");
@@ -87,7 +87,7 @@ fn it_has_what_an_agent_wrote_that_was_started_anew_with_a_ring_of_another_size(
 }
 
 #[test]
-fn no_answer_has_more_than_was_written_and_in_the_end_it_has_all_of_a_ring_of_another_size() {
+fn answers_never_exceed_what_a_restart_of_another_size_wrote() {
     let home = Home::new();
     home.set("drain_interval = \"1s\"");
     let start = |round: u32| {

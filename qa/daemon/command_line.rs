@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 #[test]
-fn check_tells_rings_their_writers_and_what_stops_it() {
+fn check_lists_rings_writers_and_problems() {
     needs_root();
     let home = Home::new();
     let mut writer = RingWriter::create(&home.ring("agent"), Layout::V2, 4096).expect("a ring");
@@ -73,7 +73,7 @@ fn check_tells_rings_their_writers_and_what_stops_it() {
 }
 
 #[test]
-fn check_tells_nixls_lock_rings_without_events_and_rejected_links() {
+fn check_lists_the_nixl_lock_idle_rings_and_rejected_links() {
     needs_root();
     let home = Home::new();
     // NIXL makes it beside its stores.
@@ -113,7 +113,7 @@ fn check_tells_nixls_lock_rings_without_events_and_rejected_links() {
 }
 
 #[test]
-fn check_finds_the_daemon_and_says_where_it_differs() {
+fn check_finds_the_daemon_and_lists_differences() {
     needs_root();
     let home = Home::new();
     let check = |conf: &Path, variables: &[(&str, &Path)]| {
@@ -222,7 +222,7 @@ fn mapper(name: &str, uid: &str, file: &Path) -> Child {
 }
 
 #[test]
-fn another_users_process_is_not_taken_for_the_daemon() {
+fn process_of_another_user_is_not_taken_for_the_daemon() {
     needs_root();
     let home = Home::new();
     let state = home.path("run/nixl/state");
@@ -254,7 +254,7 @@ fn another_users_process_is_not_taken_for_the_daemon() {
 }
 
 #[test]
-fn unprivileged_check_believes_the_lock_and_not_its_own_users_process() {
+fn unprivileged_check_trusts_the_lock_not_a_process_name() {
     needs_root();
     let home = Home::new();
     let (state, ring) = (home.path("run/nixl/state"), home.ring("agent"));
@@ -299,7 +299,7 @@ fn unprivileged_check_believes_the_lock_and_not_its_own_users_process() {
 }
 
 #[test]
-fn two_unrelated_writers_of_one_ring_are_a_problem() {
+fn two_unrelated_writers_of_one_ring_are_reported() {
     needs_root();
     let home = Home::new();
     let path = home.ring("agent");
@@ -401,7 +401,7 @@ fn pattern_behind_a_rejected_link_is_logged_with_the_reason() {
 }
 
 #[test]
-fn check_as_another_user_says_what_it_may_and_which_rings_it_can_only_follow() {
+fn check_as_another_user_lists_rings_it_can_only_follow() {
     needs_root();
     let home = Home::new();
     fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
@@ -428,7 +428,7 @@ fn check_as_another_user_says_what_it_may_and_which_rings_it_can_only_follow() {
 }
 
 #[test]
-fn a_wrong_option_is_answered_with_the_usage() {
+fn wrong_option_prints_the_usage() {
     let output = Command::new(PMDANIXL)
         .arg(OsString::from("--chek"))
         .output()
@@ -470,7 +470,7 @@ fn output_without_a_reader_ends_quietly() {
 }
 
 #[test]
-fn the_binary_needs_libpcp_pmda_and_no_libpcp() {
+fn binary_needs_libpcp_pmda_but_not_libpcp() {
     let shown = run(Command::new("readelf").args(["-d", PMDANIXL]));
     let needed: Vec<&str> = shown
         .lines()
@@ -493,7 +493,7 @@ fn the_binary_needs_libpcp_pmda_and_no_libpcp() {
 }
 
 #[test]
-fn it_can_be_ended_while_it_waits_for_pmcd() {
+fn daemon_that_waits_for_pmcd_ends_at_sigterm() {
     let home = Home::new();
     let socket = home.path("socket");
     let mut child = Command::new(PMDANIXL)
@@ -514,7 +514,7 @@ fn it_can_be_ended_while_it_waits_for_pmcd() {
 }
 
 #[test]
-fn without_pmcd_it_drains_nothing_and_says_so() {
+fn daemon_without_pmcd_drains_nothing_and_logs_it() {
     let home = Home::new();
     let mut ring = RingWriter::create(&home.ring("agent"), Layout::V4, 16).expect("a ring");
     ring.push(Kind::TxBytes, 1);
@@ -533,7 +533,7 @@ fn without_pmcd_it_drains_nothing_and_says_so() {
 }
 
 #[test]
-fn a_live_agent_is_found_though_descriptors_are_few_and_dead_rings_many() {
+fn live_agent_is_found_among_dead_rings_with_few_descriptors() {
     let home = Home::new();
     // The first answer is to have the agent.
     home.set("proc_facts = false");
@@ -563,7 +563,7 @@ fn script(path: &Path, before: &str, behind: &str) {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_costs_nothing_but_its_lines() {
+fn unwritable_log_loses_only_its_lines() {
     let home = Home::new();
     // The first answer is to have the agent.
     home.set("proc_facts = false");

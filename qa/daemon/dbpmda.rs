@@ -95,19 +95,19 @@ fn each(command: &str) -> String {
 }
 
 #[test]
-fn desc() {
+fn desc_of_every_metric_matches_golden() {
     golden("dbpmda_desc.out", &Home::new().dbpmda(&each("desc")));
 }
 
 #[test]
-fn text() {
+fn help_of_metrics_and_indoms_matches_golden() {
     let indoms = (0..=4).map(|indom| format!("text indom 39.{indom}\n"));
     let script = each("text") + &indoms.collect::<String>();
     golden("dbpmda_text.out", &Home::new().dbpmda(&script));
 }
 
 #[test]
-fn instance() {
+fn instance_requests_match_golden() {
     let home = Home::new();
     let _writers = two_agents(&home);
     let script = "instance 39.0\ninstance 39.0 0\ninstance 39.0 \"prefill%201\"\ninstance 39.0 7\ninstance 39.0 \"none\"\ninstance 39.5";
@@ -115,7 +115,7 @@ fn instance() {
 }
 
 #[test]
-fn fetch() {
+fn fetch_of_event_metrics_matches_golden() {
     let home = Home::new();
     let _writers = two_agents(&home);
     let counters = (0..=3).flat_map(pmids_of).collect::<Vec<_>>().join(" ");
@@ -126,7 +126,7 @@ fn fetch() {
 }
 
 #[test]
-fn fetch_of_what_is_known_of_an_agent_and_of_all() {
+fn fetch_of_agent_host_and_peer_metrics_matches_golden() {
     needs_root();
     let home = Home::new();
     let _writer = busy_agent(&home);
@@ -138,7 +138,7 @@ fn fetch_of_what_is_known_of_an_agent_and_of_all() {
 }
 
 #[test]
-fn buckets() {
+fn bucket_requests_match_golden() {
     let home = Home::new();
     let _writer = busy_agent(&home);
     let mut script = "getdesc on\n".to_owned();
@@ -163,7 +163,7 @@ fn buckets() {
 }
 
 #[test]
-fn label() {
+fn label_requests_match_golden() {
     let home = Home::new();
     let script = "label context\nlabel indom 39.0\nlabel cluster 39.0\nlabel item 39.0.0";
     let of_all = home.dbpmda(script);
@@ -177,7 +177,7 @@ fn label() {
 }
 
 #[test]
-fn profile() {
+fn profile_requests_match_golden() {
     let home = Home::new();
     let _writers = two_agents(&home);
     let script = "getdesc on\nprofile 39.0 none\nfetch 39.0.0\nprofile 39.0 add 1\nfetch 39.0.0\nprofile 39.0 all\nprofile 39.0 delete 1\nfetch 39.0.0";
@@ -185,7 +185,7 @@ fn profile() {
 }
 
 #[test]
-fn bad_requests() {
+fn bad_requests_match_golden() {
     let home = Home::new();
     let _writers = two_agents(&home);
     let script = "desc 39.0.4\nfetch 39.0.4\nfetch 39.99.0\ntext 39.0.4\ntext indom 39.7\nlabel instances 39.7\n\
@@ -194,7 +194,7 @@ fn bad_requests() {
 }
 
 #[test]
-fn no_memory_error_in_any_request() {
+fn requests_cause_no_memory_error() {
     let home = Home::new();
     let _writers = two_agents(&home);
     // valgrind does not know the system calls of Landlock.

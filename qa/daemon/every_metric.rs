@@ -107,7 +107,7 @@ fn trouble(home: &Home, agent: &mut RingWriter, taken: &mut RingWriter) {
 }
 
 #[test]
-fn every_metric_is_set_by_something_and_read_by_a_test() {
+fn every_metric_is_set_by_a_scene_and_read_by_a_test() {
     needs_root();
     let home = Home::new();
     let more = home.path("more");

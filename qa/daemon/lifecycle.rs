@@ -21,7 +21,7 @@ fn is_stopped(pid: u32) -> bool {
 }
 
 #[test]
-fn an_agent_appears_exits_stays_for_retain_and_returns_with_its_totals_and_id() {
+fn agent_exits_stays_for_retain_and_returns_with_totals_and_id() {
     needs_root();
     let home = Home::new();
     home.set("retain = \"1h\"");
@@ -57,7 +57,7 @@ fn an_agent_appears_exits_stays_for_retain_and_returns_with_its_totals_and_id() 
 }
 
 #[test]
-fn a_ring_that_is_unlinked_is_drained_as_long_as_it_is_written_to() {
+fn unlinked_ring_is_drained_while_it_is_written_to() {
     let home = Home::new();
     home.set("retain = \"1s\"");
     let pmcd = Pmcd::start(&home);
@@ -79,7 +79,7 @@ fn a_ring_that_is_unlinked_is_drained_as_long_as_it_is_written_to() {
 }
 
 #[test]
-fn an_agent_that_restarts_in_place_with_another_layout_and_size_goes_on() {
+fn restart_with_another_layout_and_size_keeps_the_agent() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let mut total = 0;
@@ -107,7 +107,7 @@ fn an_agent_that_restarts_in_place_with_another_layout_and_size_goes_on() {
 }
 
 #[test]
-fn a_ring_that_is_truncated_costs_that_ring_only() {
+fn truncated_ring_does_not_affect_other_rings() {
     let home = Home::new();
     let (mut cut, mut whole) = (ring(&home, "cut"), ring(&home, "whole"));
     cut.push(Kind::TxBytes, 1);
@@ -136,7 +136,7 @@ fn a_ring_that_is_truncated_costs_that_ring_only() {
 }
 
 #[test]
-fn the_same_name_in_two_directories_is_two_agents() {
+fn same_name_in_two_directories_is_two_agents() {
     let home = Home::new();
     let other = home.path("other");
     fs::create_dir(&other).expect("made");
@@ -153,7 +153,7 @@ fn the_same_name_in_two_directories_is_two_agents() {
 }
 
 #[test]
-fn directories_that_match_a_pattern_later_are_found() {
+fn directories_that_match_a_pattern_later_are_scanned() {
     let home = Home::new();
     home.configure(&format!(
         "[nixl]\ntelemetry_dir = \"{}/pod-*/nixl\"\n",
@@ -169,7 +169,7 @@ fn directories_that_match_a_pattern_later_are_found() {
 }
 
 #[test]
-fn ids_last_over_a_restart_of_pmcd() {
+fn ids_survive_a_restart_of_pmcd() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let (mut b, mut c) = (ring(&home, "b"), ring(&home, "c"));
@@ -220,7 +220,7 @@ fn ids_last_over_a_restart_of_pmcd() {
 }
 
 #[test]
-fn ids_are_kept_for_a_week_after_an_agent_was_last_seen() {
+fn ids_are_kept_for_a_week_after_the_last_use() {
     let home = Home::new();
     let mut seen = ring(&home, "seen");
     seen.push(Kind::TxBytes, 1);
@@ -252,7 +252,7 @@ fn ids_are_kept_for_a_week_after_an_agent_was_last_seen() {
 }
 
 #[test]
-fn it_drains_once_more_and_ends_at_sigterm_and_when_pmcd_goes() {
+fn daemon_drains_once_more_at_sigterm_and_at_the_end_of_pmcd() {
     for end in ["SIGTERM", "EOF"] {
         let home = Home::new();
         let mut writer = ring(&home, "agent");

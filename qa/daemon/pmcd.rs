@@ -22,7 +22,7 @@ fn pminfo_shows_every_metric_with_its_help() {
 }
 
 #[test]
-fn values_come_to_pminfo_with_names_and_labels() {
+fn pminfo_shows_values_with_names_and_labels() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let mut worker = RingWriter::create(&home.ring("worker 1"), Layout::V4, 4096).expect("a ring");
@@ -50,7 +50,7 @@ fn values_come_to_pminfo_with_names_and_labels() {
 }
 
 #[test]
-fn a_client_gets_the_instances_that_it_asks_for_and_no_others() {
+fn client_gets_only_the_instances_it_requests() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     for (name, bytes) in [("a", 5000), ("b", 300), ("c", 70)] {
@@ -79,7 +79,7 @@ fn a_client_gets_the_instances_that_it_asks_for_and_no_others() {
 }
 
 #[test]
-fn an_agent_is_compared_with_those_of_its_engine_also_where_only_it_is_asked_for() {
+fn peer_metrics_of_one_requested_agent_use_its_whole_engine() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let metric = "nixl.latency.xfer_time.slowness";
@@ -113,7 +113,7 @@ fn an_agent_is_compared_with_those_of_its_engine_also_where_only_it_is_asked_for
 }
 
 #[test]
-fn rings_are_drained_while_nobody_asks() {
+fn rings_are_drained_without_fetches() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let mut ring = RingWriter::create(&home.ring("decode-0"), Layout::V3, 64).expect("a ring");
@@ -135,7 +135,7 @@ fn rings_are_drained_while_nobody_asks() {
 }
 
 #[test]
-fn an_answer_counts_what_was_pushed_just_before_the_question() {
+fn answer_has_events_pushed_just_before_the_request() {
     let home = Home::new();
     home.set("drain_interval = \"1s\"");
     let pmcd = Pmcd::start(&home);
@@ -182,7 +182,7 @@ fn missing_directories_are_counted_until_they_exist() {
 }
 
 #[test]
-fn reload_takes_a_good_configuration_and_leaves_a_bad_one() {
+fn valid_reload_is_applied_and_invalid_reload_is_ignored() {
     needs_root();
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
@@ -241,7 +241,7 @@ fn reload_takes_a_good_configuration_and_leaves_a_bad_one() {
 }
 
 #[test]
-fn a_configuration_that_vanished_is_no_reason_to_fall_back_to_the_defaults() {
+fn missing_configuration_does_not_restore_the_defaults() {
     needs_root();
     let home = Home::new();
     let (ours, theirs) = (home.ring("ours"), home.ring("theirs"));
@@ -269,7 +269,7 @@ fn a_configuration_that_vanished_is_no_reason_to_fall_back_to_the_defaults() {
 }
 
 #[test]
-fn a_bad_configuration_at_the_start_costs_no_agent_its_life() {
+fn invalid_configuration_at_the_start_does_not_end_the_daemon() {
     needs_root();
     let home = Home::new();
     home.configure("[nixl]\nowner = [\"root\"]\n");
@@ -352,7 +352,7 @@ fn pmlogger_archives_what_the_producer_wrote() {
 }
 
 #[test]
-fn pmlogger_of_nixl_outlives_agents_and_a_restart_of_pmcd() {
+fn pmlogger_of_nixl_survives_agents_and_a_restart_of_pmcd() {
     // At 100 kB/s, what derived metrics below nixl cost, pmlogger writes this much in a fraction of a second.
     const MAX_LOG_BYTES: usize = 16 << 10;
     let home = Home::new();

@@ -47,7 +47,7 @@ fn drains_in_a_second(ring: &mut RingWriter) -> u64 {
 }
 
 #[test]
-fn a_store_to_the_interval_holds_at_once_and_until_a_reload() {
+fn stored_interval_applies_at_once_and_until_a_reload() {
     let home = Home::new();
     home.set("drain_interval = \"1s\"");
     let mut ring = RingWriter::create(&home.ring("agent"), Layout::V4, 64).expect("a ring");
@@ -74,7 +74,7 @@ fn a_store_to_the_interval_holds_at_once_and_until_a_reload() {
 }
 
 #[test]
-fn debug_messages_come_and_go_with_a_store() {
+fn pmstore_switches_debug_messages_on_and_off() {
     needs_root();
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
@@ -146,7 +146,7 @@ fn only_root_on_the_local_socket_can_store() {
 }
 
 #[test]
-fn values_out_of_range_and_other_metrics_are_refused() {
+fn pmstore_of_bad_values_or_other_metrics_is_rejected() {
     needs_root();
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
@@ -179,7 +179,7 @@ fn values_out_of_range_and_other_metrics_are_refused() {
 }
 
 #[test]
-fn the_agent_says_what_it_does_and_costs() {
+fn control_metrics_show_the_work_and_cost_of_the_daemon() {
     let home = Home::new();
     home.set("retain = \"0s\"");
     let pmcd = Pmcd::start(&home);

@@ -46,7 +46,7 @@ fn kept(capabilities: u64) -> (String, String, String) {
 }
 
 #[test]
-fn as_another_user_it_keeps_three_capabilities_and_each_does_its_work() {
+fn daemon_as_another_user_keeps_three_capabilities_in_use() {
     needs_root();
     let (home, theirs, roots) = shared_home("user = \"nobody\"\nretain = \"1s\"");
     let pmcd = Pmcd::start(&home);
@@ -94,7 +94,7 @@ fn as_another_user_it_keeps_three_capabilities_and_each_does_its_work() {
 }
 
 #[test]
-fn without_facts_of_other_processes_it_is_locked_into_its_directories() {
+fn daemon_without_proc_facts_is_confined_to_its_directories() {
     needs_root();
     let (home, theirs, roots) = shared_home("user = \"nobody\"\nproc_facts = false");
     let (code, said) = home.check();
@@ -137,7 +137,7 @@ fn reload(pmcd: &Pmcd, settings: &str) {
 }
 
 #[test]
-fn the_rings_of_others_are_removed_with_the_right_to_that_only() {
+fn rings_of_other_users_are_removed_with_one_capability() {
     needs_root();
     for right in [true, false] {
         let settings = |home: &Home, more: &str| {
@@ -176,7 +176,7 @@ fn the_rings_of_others_are_removed_with_the_right_to_that_only() {
 }
 
 #[test]
-fn where_owners_is_that_user_alone_it_has_no_capability_at_all() {
+fn daemon_that_reads_its_own_user_only_has_no_capability() {
     needs_root();
     let (home, theirs, roots) = shared_home("user = \"nobody\"\nowners = [\"nobody\"]");
     let pmcd = Pmcd::start(&home);
@@ -190,7 +190,7 @@ fn where_owners_is_that_user_alone_it_has_no_capability_at_all() {
 }
 
 #[test]
-fn where_it_only_observes_it_may_look_at_everything_and_write_to_nothing() {
+fn observing_daemon_may_read_everything_and_write_nothing() {
     needs_root();
     let (home, mut theirs, mut roots) = shared_home("user = \"nobody\"\nobserve = true");
     fs::set_permissions(home.ring("roots"), PermissionsExt::from_mode(0o600)).expect("ours");
@@ -230,7 +230,7 @@ fn where_it_only_observes_it_may_look_at_everything_and_write_to_nothing() {
 }
 
 #[test]
-fn root_too_keeps_what_its_work_takes_and_no_more() {
+fn root_keeps_only_the_capabilities_that_it_uses() {
     needs_root();
     for (settings, more) in [
         ("retain = \"0s\"", SYS_PTRACE),

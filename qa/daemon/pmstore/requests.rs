@@ -25,7 +25,7 @@ fn control(link: &mut Link) -> Vec<u64> {
 }
 
 #[test]
-fn no_value_several_and_one_of_another_type_change_nothing() {
+fn pmstore_with_wrong_value_count_or_type_changes_nothing() {
     let home = Home::new();
     let mut link = linked(&home, &[]);
     link.be_user(0).expect("sent");
@@ -67,7 +67,7 @@ fn no_value_several_and_one_of_another_type_change_nothing() {
 }
 
 #[test]
-fn nothing_else_can_be_stored_to_even_by_root() {
+fn root_can_store_to_no_other_metric() {
     let home = Home::new();
     let mut link = linked(&home, &[]);
     link.be_user(0).expect("sent");
@@ -82,7 +82,7 @@ fn nothing_else_can_be_stored_to_even_by_root() {
 }
 
 #[test]
-fn a_client_whose_user_is_not_known_or_not_root_is_refused() {
+fn pmstore_of_an_unknown_or_other_user_is_rejected() {
     let home = Home::new();
     let mut link = linked(&home, &[]);
     let store = |link: &mut Link| {
@@ -99,7 +99,7 @@ fn a_client_whose_user_is_not_known_or_not_root_is_refused() {
 }
 
 #[test]
-fn a_store_is_its_senders_and_not_that_of_who_asked_last() {
+fn pmstore_is_judged_by_its_own_sender() {
     let home = Home::new();
     let mut link = linked(&home, &[]);
     let (root, user) = (1, 2);
@@ -125,7 +125,7 @@ fn a_store_is_its_senders_and_not_that_of_who_asked_last() {
 }
 
 #[test]
-fn debug_options_start_the_switch_and_a_store_ends_it() {
+fn debug_option_starts_debug_and_pmstore_ends_it() {
     let home = Home::new();
     let mut link = linked(&home, &["-D", "appl0"]);
     assert_eq!(control(&mut link)[1], 1);
