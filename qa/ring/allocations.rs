@@ -87,20 +87,23 @@ fn steady(layout: Layout, capacity: u64, agents: usize) {
 }
 
 #[test]
-fn a_tick_of_agents_that_neither_come_nor_go_takes_no_memory() {
+fn tick_with_the_same_agents_allocates_no_memory() {
     for layout in Layout::ALL {
         steady(layout, 64, 100);
     }
 }
 
 #[test]
-fn nor_does_one_that_finds_full_rings() {
+fn tick_with_full_rings_allocates_no_memory() {
     steady(Layout::V4, 1 << 16, 2);
 }
 
 #[test]
-fn what_is_taken_is_counted() {
+fn allocation_counter_counts_an_allocation() {
     let (count, first) = allocations(|| drop(std::hint::black_box(vec![1_u8])));
     assert_eq!(count, 1);
-    assert!(first.contains("what_is_taken_is_counted"), "{first}");
+    assert!(
+        first.contains("allocation_counter_counts_an_allocation"),
+        "{first}"
+    );
 }

@@ -122,7 +122,7 @@ fn counted(layout: Layout) -> (Daemon, RingWriter) {
 }
 
 #[test]
-fn after_a_kill_each_place_of_read_pos_has_its_meaning() {
+fn read_pos_after_a_kill_gives_the_right_verdict() {
     for layout in Layout::ALL {
         // Where read_pos is, and what comes of it with one more event of a million behind the batch.
         for (read_pos, expected) in [
@@ -153,7 +153,7 @@ fn after_a_kill_each_place_of_read_pos_has_its_meaning() {
 }
 
 #[test]
-fn in_a_running_daemon_each_place_of_read_pos_has_its_meaning() {
+fn read_pos_in_a_running_daemon_gives_the_right_verdict() {
     for layout in Layout::ALL {
         // All done.
         let (mut daemon, mut ring) = counted(layout);
@@ -223,7 +223,7 @@ impl Drop for Agent {
 }
 
 #[test]
-fn the_same_bytes_at_the_start_of_a_v2_ring_are_taken_for_counted() {
+fn identical_batch_at_the_start_of_a_v2_ring_is_not_counted() {
     // Counted from a ring that was at its start, and killed before the slots were given back; then the agent, too, is started
     // anew, or is not. Nothing tells: rather is the new batch lost than the old one counted twice.
     for restarted in [false, true] {
@@ -250,7 +250,7 @@ fn the_same_bytes_at_the_start_of_a_v2_ring_are_taken_for_counted() {
 }
 
 #[test]
-fn what_became_of_one_rings_batch_is_found_out_before_another_of_its_agent_is_drained() {
+fn agent_recovers_one_ring_before_it_drains_another() {
     // Killed in the midst of a removal's last drain: the ring has its private name, its last batch was not given back, and the
     // agent has made another.
     for is_met_first in [true, false] {

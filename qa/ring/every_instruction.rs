@@ -17,7 +17,7 @@ fn after_kill(mut bench: Bench, drain: Traced, meanwhile: Meanwhile) -> ([u64; 3
 }
 
 #[test]
-fn a_kill_after_any_instruction_of_a_drain_leaves_every_event_counted_once() {
+fn drain_killed_after_any_instruction_counts_every_event_once() {
     let program = example("one_drain");
     for (before, meanwhile) in [
         (0, Meanwhile::Nothing),
@@ -99,7 +99,7 @@ fn is_right([bytes, resets, foreign]: [u64; 3], before: u64, events: u64) -> boo
 }
 
 #[test]
-fn a_ring_that_is_set_up_anew_at_any_moment_of_a_drain_is_counted_once_killed_or_not() {
+fn producer_restart_at_any_moment_of_a_drain_counts_once() {
     let program = example("one_drain");
     let mut turns = 0;
     for before in [0, 14, 16] {

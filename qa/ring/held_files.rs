@@ -63,7 +63,7 @@ fn cores() -> [Core; 2] {
 }
 
 #[test]
-fn rings_that_are_being_written_to_without_an_end_are_found_and_drained() {
+fn rings_locked_by_their_writer_are_found_and_drained() {
     if !is_possible() {
         return;
     }
@@ -87,7 +87,7 @@ fn rings_that_are_being_written_to_without_an_end_are_found_and_drained() {
 }
 
 #[test]
-fn a_file_that_is_to_be_removed_and_is_written_to_without_an_end_stays() {
+fn file_locked_by_its_writer_is_not_removed() {
     if !is_possible() {
         return;
     }

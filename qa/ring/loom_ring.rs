@@ -281,31 +281,31 @@ fn each_event_is_read_whole_and_counted_once() {
 }
 
 #[test]
-fn a_restart_is_recognised_and_nothing_of_it_is_counted_wrongly() {
+fn restart_is_recognised_and_counted_right() {
     a_restart_while_the_ring_is_drained::<NOTHING>();
 }
 
 #[test]
-fn without_the_consumers_acquire_it_fails() {
+fn model_without_the_consumers_acquire_fails() {
     assert_needed(a_producer_and_a_consumer::<CONSUMER_FENCE>, WRONG);
 }
 
 #[test]
-fn without_the_producers_release_it_fails() {
+fn model_without_the_producers_release_fails() {
     assert_needed(a_producer_and_a_consumer::<PRODUCER_RELEASE>, WRONG);
 }
 
 #[test]
-fn without_the_consumers_release_it_fails() {
+fn model_without_the_consumers_release_fails() {
     assert_needed(a_producer_and_a_consumer::<CONSUMER_RELEASE>, RACE);
 }
 
 #[test]
-fn with_a_store_in_place_of_the_compare_and_swap_it_fails() {
+fn model_with_a_store_for_the_compare_and_swap_fails() {
     assert_needed(a_restart_while_the_ring_is_drained::<CONSUMER_SWAP>, WRONG);
 }
 
 #[test]
-fn without_the_consumers_fence_it_fails() {
+fn model_without_the_consumers_fence_fails() {
     assert_needed(a_restart_while_the_ring_is_drained::<CONSUMER_FENCE>, WRONG);
 }

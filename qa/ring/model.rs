@@ -225,7 +225,7 @@ proptest! {
     })]
 
     #[test]
-    fn what_is_counted_is_what_was_written_and_neither_lost_by_a_restart_nor_taken_by_another(
+    fn counts_after_any_steps_match_the_model(
         steps in prop::collection::vec(step(), 1..40)
     ) {
         let mut world = World::new();

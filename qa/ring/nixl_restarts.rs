@@ -122,7 +122,7 @@ fn of(values: &Values, agent: &str) -> BTreeMap<String, u64> {
 }
 
 #[test]
-fn an_agent_started_anew_with_other_sizes_and_versions_has_every_event_counted() {
+fn restarts_with_other_sizes_and_versions_lose_no_event() {
     let _turn = turn();
     let bench = Bench::new();
     let (some, all) = (
@@ -184,7 +184,7 @@ fn let_go(bench: &Bench, agent: &str) -> usize {
 }
 
 #[test]
-fn a_ring_cut_short_under_a_live_agent_costs_nobody_else_anything() {
+fn truncated_ring_of_a_live_agent_does_not_affect_others() {
     let _turn = turn();
     let bench = Bench::new();
     let mut next = bench.serve(NEWEST);
@@ -224,7 +224,7 @@ fn a_ring_cut_short_under_a_live_agent_costs_nobody_else_anything() {
 }
 
 #[test]
-fn two_agents_of_one_name_spoil_their_own_ring_and_no_other() {
+fn two_agents_of_one_name_corrupt_their_own_ring_only() {
     let _turn = turn();
     let bench = Bench::new();
     let twins = [

@@ -85,7 +85,7 @@ fn exact(version: &'static str, layout: &str) {
 }
 
 #[test]
-fn nixl_0_10_1_writes_v1() {
+fn values_of_nixl_0_10_1_in_v1_are_exact() {
     let interfaces = std::fs::read_to_string("/proc/net/dev").expect("mounted");
     let mut names = interfaces
         .lines()
@@ -98,33 +98,33 @@ fn nixl_0_10_1_writes_v1() {
 }
 
 #[test]
-fn nixl_1_1_0_writes_v2_named() {
+fn values_of_nixl_1_1_0_in_named_v2_are_exact() {
     exact("1.1.0", "v2 named");
 }
 
 #[test]
-fn nixl_1_2_0_writes_v2() {
+fn values_of_nixl_1_2_0_in_v2_are_exact() {
     exact("1.2.0", "v2");
 }
 
 #[test]
-fn nixl_1_3_2_writes_v3() {
+fn values_of_nixl_1_3_2_in_v3_are_exact() {
     exact("1.3.2", "v3");
 }
 
 #[test]
-fn nixl_1_4_1_writes_v4() {
+fn values_of_nixl_1_4_1_in_v4_are_exact() {
     exact("1.4.1", "v4");
 }
 
 #[test]
-fn nixl_1_5_1_writes_v4() {
+fn values_of_nixl_1_5_1_in_v4_are_exact() {
     exact("1.5.1", "v4");
 }
 
 /// No fetch before the end: a reader that drains only when it is asked would see 65,536 of these 80,000 events at best.
 #[test]
-fn twenty_thousand_transfers_and_one_fetch_at_the_end_are_exact() {
+fn one_fetch_after_20_000_transfers_is_exact() {
     let _turn = turn();
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
@@ -134,7 +134,7 @@ fn twenty_thousand_transfers_and_one_fetch_at_the_end_are_exact() {
 }
 
 #[test]
-fn fifteen_thousand_transfers_through_a_ring_of_nixls_default_size_are_exact() {
+fn values_of_15_000_transfers_in_a_default_ring_are_exact() {
     let _turn = turn();
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
@@ -196,7 +196,7 @@ const PROVOKED: [(&str, &str, Option<&str>); 15] = [
 
 /// docs/errors.md says this. Where it fails after a new NIXL, that one reports more, or less.
 #[test]
-fn provoked_errors_of_nixl_1_5_1_write_the_documented_events() {
+fn provoked_errors_of_nixl_1_5_1_write_documented_events() {
     let _turn = turn();
     let home = Home::new();
     let pmcd = Pmcd::start(&home);

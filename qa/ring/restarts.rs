@@ -26,7 +26,7 @@ fn tick(core: &mut Core) -> Option<[u64; 3]> {
 }
 
 #[test]
-fn a_start_is_counted_though_the_ring_went_round_to_its_start() {
+fn restart_of_a_ring_that_wrapped_to_0_is_counted() {
     needs_root();
     let mut core = Core::new("");
     let rings = core.rings();
@@ -45,7 +45,7 @@ fn a_start_is_counted_though_the_ring_went_round_to_its_start() {
 }
 
 #[test]
-fn one_that_is_started_anew_is_there_before_its_first_event() {
+fn restarted_agent_is_an_instance_before_its_first_event() {
     needs_root();
     let mut core = Core::new("retain = \"1s\"");
     let rings = core.rings();

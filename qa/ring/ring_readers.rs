@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 #[test]
-fn a_restart_is_told_from_another_reader() {
+fn restart_is_distinguished_from_a_foreign_read() {
     let mut core = Core::new("");
     let mut ring = core.ring("a");
     for _ in 0..2 {
@@ -51,7 +51,7 @@ fn locked(path: &Path, kind: i32) -> File {
 }
 
 #[test]
-fn a_stranger_who_may_only_read_a_ring_cannot_keep_its_reader_away() {
+fn read_lock_of_another_user_does_not_stop_draining() {
     let mut core = Core::new("");
     let mut ring = core.ring("a");
     let _lock = locked(&core.path("a"), libc::F_RDLCK);
@@ -61,7 +61,7 @@ fn a_stranger_who_may_only_read_a_ring_cannot_keep_its_reader_away() {
 }
 
 #[test]
-fn lock_is_taken_when_a_read_lock_has_gone() {
+fn drain_lock_is_taken_when_a_read_lock_ends() {
     let (mut one, state) = (Core::new(""), tempfile::tempdir().expect("a directory"));
     let mut ring = one.ring("a");
     let lock = locked(&one.path("a"), libc::F_RDLCK);
@@ -86,7 +86,7 @@ fn lock_is_taken_when_a_read_lock_has_gone() {
 }
 
 #[test]
-fn a_ring_with_traffic_is_taken_over_soon_after_its_drainer_has_gone() {
+fn busy_ring_is_taken_over_soon_after_its_drainer_ended() {
     let mut core = Core::new("");
     let mut ring = core.ring("a");
     let lock = locked(&core.path("a"), libc::F_WRLCK);
@@ -106,7 +106,7 @@ fn a_ring_with_traffic_is_taken_over_soon_after_its_drainer_has_gone() {
 }
 
 #[test]
-fn who_puts_read_pos_before_the_end_again_and_again_gets_two_batches_a_drain() {
+fn rewound_read_pos_gets_at_most_two_batches_a_drain() {
     let mut core = Core::new("");
     let mut ring = core.ring("a");
     for _ in 0..16 {
@@ -137,7 +137,7 @@ fn who_puts_read_pos_before_the_end_again_and_again_gets_two_batches_a_drain() {
 }
 
 #[test]
-fn a_ring_that_is_followed_and_restarted_shows_nothing_old() {
+fn followed_ring_after_a_restart_counts_no_old_event() {
     let mut core = Core::new("observe = true");
     let mut ring = core.ring("a");
     (0..6).for_each(|_| push(&mut ring, 1));
@@ -158,7 +158,7 @@ fn fill(file: &File, slots: u64) {
 }
 
 #[test]
-fn events_where_nothing_was_ever_written_are_not_read() {
+fn slots_in_a_hole_of_the_file_are_not_read() {
     let mut core = Core::in_memory("");
     let path = core.path("sparse");
     let mut ring = RingWriter::create(&path, Layout::V4, 1 << 36).expect("a sparse ring");
@@ -178,7 +178,7 @@ fn events_where_nothing_was_ever_written_are_not_read() {
 }
 
 #[test]
-fn a_position_that_moves_while_it_is_looked_at_leads_into_no_hole() {
+fn position_that_moves_during_a_read_fills_no_hole() {
     let mut core = Core::in_memory("");
     let path = core.path("a");
     let mut ring = RingWriter::create(&path, Layout::V4, 1 << 20).expect("a ring");
@@ -209,7 +209,7 @@ fn a_position_that_moves_while_it_is_looked_at_leads_into_no_hole() {
 }
 
 #[test]
-fn the_rings_of_one_agent_have_their_turns_as_those_of_many_have() {
+fn rings_of_one_agent_are_drained_a_batch_a_tick() {
     let mut core = Core::new("");
     let slots = 1 << 16;
     for _ in 0..20 {
@@ -236,7 +236,7 @@ fn the_rings_of_one_agent_have_their_turns_as_those_of_many_have() {
 }
 
 #[test]
-fn no_pair_is_made_across_what_a_full_ring_lost_wherever_its_batch_began() {
+fn events_around_an_overflow_are_not_paired() {
     for before in [0, 1] {
         for (requests, pairs) in [(14, 0), (5, 1)] {
             let mut core = Core::new("");
@@ -264,7 +264,7 @@ fn no_pair_is_made_across_what_a_full_ring_lost_wherever_its_batch_began() {
 }
 
 #[test]
-fn a_full_ring_that_is_followed_is_full_once_however_many_batches_it_is() {
+fn followed_full_ring_of_many_batches_counts_one_overflow() {
     let mut core = Core::new("observe = true");
     let path = core.path("a");
     let mut ring = RingWriter::create(&path, Layout::V4, 1 << 15).expect("a ring");
@@ -296,7 +296,7 @@ fn own_time() -> Duration {
 }
 
 #[test]
-fn rings_that_hold_more_than_there_is_time_for_have_their_turns() {
+fn ring_is_drained_among_rings_that_exceed_the_budget() {
     let mut core = Core::new("");
     let slots = 1 << 16;
     for number in 0..30 {
@@ -331,7 +331,7 @@ fn rings_that_hold_more_than_there_is_time_for_have_their_turns() {
 }
 
 #[test]
-fn one_ring_under_two_paths_is_counted_once() {
+fn ring_under_two_paths_is_counted_once() {
     let mut core = Core::new("");
     let rings = core.rings();
     let again = rings.join("../rings");
@@ -376,7 +376,7 @@ fn answer_has_the_last_event_before_the_end_of_a_ring() {
 /// Where all events are alike, a producer that has gone round leaves the bytes that were there before, as one that was started
 /// anew does; and write-back changes the times of its file.
 #[test]
-fn a_ring_of_events_that_are_all_alike_is_never_counted_twice_where_it_is_followed() {
+fn followed_ring_of_identical_events_counts_nothing_twice() {
     for lag in 0..8 {
         let mut core = Core::new("observe = true");
         let mut ring = core.ring("a");
@@ -412,7 +412,7 @@ fn a_ring_of_events_that_are_all_alike_is_never_counted_twice_where_it_is_follow
 }
 
 #[test]
-fn a_ring_whose_positions_were_wrong_is_drained_soon_after_they_are_right() {
+fn ring_is_drained_soon_after_its_positions_become_valid() {
     let mut core = Core::in_memory("");
     let mut ring = core.ring("a");
     push(&mut ring, 3);

@@ -47,7 +47,7 @@ fn agree(layout: &str, args: &[&str]) -> u64 {
 }
 
 #[test]
-fn each_layout_comes_through_with_restarts_in_place() {
+fn each_layout_with_restarts_in_place_is_exact() {
     for layout in ["v1", "v2named", "v2", "v3", "v4"] {
         let args = [
             "--agents",
@@ -75,7 +75,7 @@ fn each_layout_comes_through_with_restarts_in_place() {
 }
 
 #[test]
-fn what_a_full_ring_lost_is_not_counted_and_all_else_is() {
+fn full_ring_that_drops_events_counts_all_others() {
     // Far more at once than the ring holds.
     let args = [
         "--transfers",

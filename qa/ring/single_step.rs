@@ -101,19 +101,19 @@ fn every_event_once(before: u64, meanwhile: Meanwhile) {
 }
 
 #[test]
-fn a_kill_after_any_instruction_at_the_start_of_a_ring() {
+fn kill_at_any_instruction_at_the_start_of_a_ring_is_exact() {
     every_event_once(0, Meanwhile::Nothing);
     every_event_once(0, Meanwhile::Touched);
 }
 
 #[test]
-fn a_kill_after_any_instruction_in_the_midst_of_a_ring() {
+fn kill_at_any_instruction_in_the_middle_of_a_ring_is_exact() {
     every_event_once(5, Meanwhile::Nothing);
     every_event_once(5, Meanwhile::Touched);
 }
 
 #[test]
-fn a_kill_after_any_instruction_where_a_ring_begins_anew_and_is_filled_meanwhile() {
+fn kill_at_any_instruction_where_a_full_ring_wraps_is_exact() {
     every_event_once(14, Meanwhile::Filled);
     every_event_once(16, Meanwhile::Filled);
 }
@@ -182,7 +182,7 @@ impl Left {
 
 /// A start that finds out what the one before has left is killed in the midst of that as well.
 #[test]
-fn a_kill_after_any_instruction_of_the_start_that_decides_what_became_of_a_batch() {
+fn kill_at_any_instruction_of_a_recovery_is_exact() {
     let program = example("one_drain");
     for layout in layouts() {
         for left in Left::ALL {
@@ -254,7 +254,7 @@ fn interrupted(bench: &mut Bench, between: Between, from: u64) -> [u64; 3] {
 }
 
 #[test]
-fn what_comes_before_the_slots_are_given_back_is_noticed_by_the_drain_itself() {
+fn change_before_the_release_is_noticed_by_the_drain() {
     let program = example("one_drain");
     // It is the same for all of them.
     let layouts = layouts().into_iter();

@@ -21,7 +21,7 @@ fn file(layout: Layout, push: fn(&mut RingWriter) -> bool) -> io::Result<Vec<u8>
 }
 
 #[test]
-fn header_and_size() -> io::Result<()> {
+fn ring_has_the_header_and_size_of_its_layout() -> io::Result<()> {
     let versions = [1, 2, 2, 3, 4];
     let sizes = [264, 232, 104, 104, 104];
     for ((layout, version), size) in Layout::ALL.into_iter().zip(versions).zip(sizes) {
@@ -36,7 +36,7 @@ fn header_and_size() -> io::Result<()> {
 }
 
 #[test]
-fn slots_of_the_named_layouts() -> io::Result<()> {
+fn slots_of_named_layouts_have_the_type_name() -> io::Result<()> {
     let v1 = file(Layout::V1, |ring| ring.push(Kind::XferTime, VALUE))?;
     let stamp = u64::from_le_bytes(v1[40..48].try_into().expect("8 bytes"));
     assert_eq!(stamp.ilog10(), 15, "no microseconds since 1970: {stamp}");
@@ -52,7 +52,7 @@ fn slots_of_the_named_layouts() -> io::Result<()> {
 }
 
 #[test]
-fn slots_of_the_numbered_layouts() -> io::Result<()> {
+fn slots_of_numbered_layouts_have_the_type_number() -> io::Result<()> {
     let v2 = file(Layout::V2, |ring| ring.push(Kind::NoTelemetry, VALUE))?;
     assert_eq!(v2[40..48], [4, 0, 0, 0, 19, 0, 0, 0]);
     assert_eq!(v2[48..56], BYTES);
@@ -66,7 +66,7 @@ fn slots_of_the_numbered_layouts() -> io::Result<()> {
 }
 
 #[test]
-fn full_ring_and_restart_in_place() -> io::Result<()> {
+fn full_ring_rejects_events_and_restart_empties_it() -> io::Result<()> {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("agent");
     let mut ring = RingWriter::create(&path, Layout::V1, 4)?;
@@ -87,7 +87,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 
 /// At the offsets that were seen in stores of NIXL 1.5.1.
 #[test]
-fn a_store_as_nixl_leaves_it() -> io::Result<()> {
+fn store_has_the_bytes_of_nixl_1_5_1() -> io::Result<()> {
     let dir = tempfile::tempdir()?;
     let who = Who::named("worker").rank("7").bounds(&[10.0, 20.5]);
     let store = StoreWriter::create(dir.path(), &who)?;
@@ -119,7 +119,7 @@ fn a_store_as_nixl_leaves_it() -> io::Result<()> {
 }
 
 #[test]
-fn it_is_locked_while_its_agent_lives() -> io::Result<()> {
+fn store_is_locked_while_its_agent_lives() -> io::Result<()> {
     let dir = tempfile::tempdir()?;
     let store = StoreWriter::create(dir.path(), &Who::named("a"))?;
     let lock = |path: &Path| {

@@ -28,7 +28,7 @@ fn patches() -> Vec<PathBuf> {
 }
 
 #[test]
-fn each_wrong_order_of_the_steps_of_a_drain_is_found() {
+fn wrong_order_of_drain_steps_is_found() {
     let patches = patches();
     assert!(patches.len() >= 3, "{patches:?}");
     for patch in patches {

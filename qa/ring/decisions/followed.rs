@@ -6,8 +6,7 @@ use pmdanixl::shm;
 use std::fs::OpenOptions;
 
 #[test]
-fn a_batch_of_which_a_kill_left_open_what_became_of_it_counts_once_where_the_ring_is_only_followed_then()
- {
+fn batch_left_by_a_kill_counts_once_in_a_ring_followed_later() {
     // Where read_pos is after the kill, and what comes of it with an event of a million behind the batch.
     for (read_pos, foreign_reads) in [(10, 0), (4, 0), (7, 0), (12, 2)] {
         for locked in [false, true] {
@@ -71,7 +70,7 @@ fn steady() -> (Daemon, RingWriter) {
 }
 
 #[test]
-fn a_producer_that_writes_the_bytes_of_its_last_round_is_the_same_where_it_is_followed() {
+fn followed_producer_repeating_its_bytes_is_no_restart() {
     for observe in [false, true] {
         let (mut daemon, mut ring) = steady();
         daemon.set_read_pos(4);
@@ -94,7 +93,7 @@ fn a_producer_that_writes_the_bytes_of_its_last_round_is_the_same_where_it_is_fo
 }
 
 #[test]
-fn a_producer_that_is_started_anew_where_it_is_followed_is_told_by_what_it_writes() {
+fn restart_of_a_followed_producer_is_recognised_by_its_events() {
     // Before the batch, over it, and behind it.
     for count in [2, 8, 12] {
         let (mut daemon, _old) = counted(Layout::V4);
