@@ -51,7 +51,7 @@ fn facts_of(file: &File) -> FileFacts {
 }
 
 #[test]
-fn facts_come_with_the_writer_and_stay_until_another_is_started() {
+fn process_facts_stay_until_another_writer_starts() {
     let dir = tempfile::tempdir().expect("a directory");
     let path: PathBuf = dir.path().join("agent");
     let mut agent = agent(dir.path());
@@ -115,7 +115,7 @@ fn facts_are_of_processes_with_a_file_that_was_asked_for() {
 }
 
 #[test]
-fn the_gpus_of_a_process_are_those_whose_device_files_it_has_open() {
+fn gpus_of_a_process_are_its_open_device_files() {
     support::needs_root();
     // A /dev of its own, of which nobody else sees anything.
     let script = "mount -t tmpfs tmpfs /dev && touch /dev/nvidia10 /dev/nvidia3 /dev/nvidiactl && \
@@ -254,7 +254,7 @@ fn two(command: &[&str]) -> (Child, [Writer; 2]) {
 }
 
 #[test]
-fn holdups_skip_a_container_a_user_or_all_user_namespaces() {
+fn stalled_process_skips_its_container_user_or_namespaces() {
     support::needs_root();
     let groups = [
         two(&["env"]),

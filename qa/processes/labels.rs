@@ -109,7 +109,7 @@ fn holds(bytes: &[u8], text: &str) -> bool {
 }
 
 #[test]
-fn labels_are_right_when_an_instance_is_seen_first() {
+fn labels_are_complete_when_an_instance_first_appears() {
     let home = Home::new();
     fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
     fs::set_permissions(home.rings(), PermissionsExt::from_mode(0o1777)).expect("ours");
@@ -180,7 +180,7 @@ fn labels_are_right_when_an_instance_is_seen_first() {
 }
 
 #[test]
-fn an_agent_is_no_instance_before_it_is_known_who_it_is() {
+fn agent_is_published_after_its_labels_are_known() {
     let mut core = Core::new("proc_facts = true");
     let rings = core.rings();
     let user = own_user();
@@ -215,7 +215,7 @@ fn an_agent_is_no_instance_before_it_is_known_who_it_is() {
 }
 
 #[test]
-fn an_agent_that_has_written_nothing_yet_is_live_from_the_first_answer_on() {
+fn agent_without_events_is_live_from_the_first_answer() {
     let mut core = Core::new("proc_facts = true");
     let rings = core.rings();
     let command = Command::new(example("producer"));
@@ -237,7 +237,7 @@ fn an_agent_that_has_written_nothing_yet_is_live_from_the_first_answer_on() {
 }
 
 #[test]
-fn what_else_is_in_an_environment_is_nowhere() {
+fn other_environment_variables_are_stored_nowhere() {
     let home = Home::new();
     let mut command = worker(example("producer"), 2);
     command

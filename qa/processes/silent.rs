@@ -86,7 +86,7 @@ fn told(pid: u32, said: &str) -> Option<String> {
 }
 
 #[test]
-fn check_names_agents_without_telemetry_here_and_what_is_missing() {
+fn check_lists_agents_without_telemetry_and_the_cause() {
     let home = Home::new();
     let other = home.path("other");
     std::fs::create_dir(&other).expect("made");
@@ -133,7 +133,7 @@ fn check_names_agents_without_telemetry_here_and_what_is_missing() {
 }
 
 #[test]
-fn check_leaves_out_importers_and_names_children_of_agents() {
+fn check_skips_importers_and_lists_children_of_agents() {
     let home = Home::new();
     let here = home.rings().display().to_string();
     let on = [
@@ -175,7 +175,7 @@ fn check_leaves_out_importers_and_names_children_of_agents() {
 }
 
 #[test]
-fn check_shows_the_ancestors_environment_where_a_title_hides_it() {
+fn check_shows_the_parent_environment_behind_a_title() {
     let home = Home::new();
     let other = home.path("other");
     std::fs::create_dir(&other).expect("made");
@@ -209,7 +209,7 @@ fn check_shows_the_ancestors_environment_where_a_title_hides_it() {
 }
 
 #[test]
-fn check_knows_vllm_by_its_server_where_titles_have_another_prefix() {
+fn check_recognises_vllm_workers_by_their_server() {
     let home = Home::new();
     let libraries = libraries(|name| home.path(name));
     let title = TITLE.replace("b'VLLM::Worker_TP0', 16", "b'prefill-a::Worker_TP0', 22");
@@ -246,7 +246,7 @@ fn check_knows_vllm_by_its_server_where_titles_have_another_prefix() {
 }
 
 #[test]
-fn check_names_agent_whose_directory_only_its_container_sees() {
+fn check_lists_agent_with_a_directory_in_its_container() {
     needs_root();
     let home = Home::new();
     let inside = home.path("inside");

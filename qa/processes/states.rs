@@ -90,7 +90,7 @@ fn future_ring(home: &Home, name: &str) -> RingWriter {
 }
 
 #[test]
-fn one_that_exits_is_killed_hangs_goes_on_or_is_unknown_has_its_state() {
+fn state_shows_exit_kill_hang_resume_and_unknown() {
     let home = Home::new();
     // Longer than a machine holds its processes up.
     home.set("idle_after = \"10s\"");
@@ -169,7 +169,7 @@ fn one_that_exits_is_killed_hangs_goes_on_or_is_unknown_has_its_state() {
 }
 
 #[test]
-fn an_end_and_a_hang_show_within_two_seconds() {
+fn exit_and_hang_are_shown_within_two_seconds() {
     /// The longest that a state may take to show, after what it tells of.
     const IN_TIME: Duration = Duration::from_secs(2);
     let home = Home::new();
@@ -203,7 +203,7 @@ fn an_end_and_a_hang_show_within_two_seconds() {
 }
 
 #[test]
-fn one_that_restarts_in_place_is_live_with_two_starts_and_its_totals_go_on() {
+fn restart_in_place_is_live_with_two_starts_and_totals() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let bytes = || {
@@ -252,7 +252,7 @@ fn one_that_restarts_in_place_is_live_with_two_starts_and_its_totals_go_on() {
 }
 
 #[test]
-fn ring_of_unknown_version_is_counted_and_no_instance() {
+fn ring_of_unknown_version_is_counted_but_not_published() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let future = future_ring(&home, "future");
@@ -283,7 +283,7 @@ fn ring_of_unknown_version_is_counted_and_no_instance() {
 }
 
 #[test]
-fn where_only_a_reader_is_left_it_has_exited_or_without_proc_it_is_not_known() {
+fn agent_held_by_a_reader_only_is_exited_or_unknown() {
     for proc_facts in [true, false] {
         // In a PID namespace of its own nobody can tell whether it is one outside that writes.
         let is_told = proc_facts && support::sees_all_processes();
@@ -331,7 +331,7 @@ fn where_only_a_reader_is_left_it_has_exited_or_without_proc_it_is_not_known() {
 }
 
 #[test]
-fn one_that_is_only_followed_says_so() {
+fn followed_ring_is_shown_as_followed() {
     let home = Home::new();
     home.set("observe = true\nidle_after = \"1s\"");
     let pmcd = Pmcd::start(&home);
@@ -347,7 +347,7 @@ fn one_that_is_only_followed_says_so() {
 }
 
 #[test]
-fn pid_follows_a_rolling_restart_while_the_process_before_lives_and_after() {
+fn pid_label_follows_a_rolling_restart() {
     let home = Home::new();
     let before = Sample::start(&home, "agent", "--transfers 1 --linger 600");
     let pmcd = Pmcd::start(&home);

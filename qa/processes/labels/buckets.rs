@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 
 #[test]
-fn buckets_have_the_labels_of_their_agent_and_their_bounds() {
+fn buckets_have_the_labels_of_their_agent_and_bounds() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let [one, _two] = ["one", "two"]
@@ -64,7 +64,7 @@ fn buckets_have_the_labels_of_their_agent_and_their_bounds() {
 }
 
 #[test]
-fn a_scrape_by_prometheus_has_the_labels_and_the_values_of_a_histogram() {
+fn prometheus_scrape_has_labels_and_values_of_a_histogram() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let mut command = worker(example("producer"), 7);

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 #[test]
-fn labels_outlive_the_agent_and_a_kill_of_all() {
+fn labels_survive_the_agent_and_a_kill_of_all_processes() {
     let home = Home::new();
     let mut pmcd = Pmcd::start(&home);
     let mut command = worker(example("producer"), 5);
@@ -49,7 +49,7 @@ fn labels_outlive_the_agent_and_a_kill_of_all() {
 }
 
 #[test]
-fn a_look_for_others_takes_no_label_away() {
+fn process_scan_for_another_agent_keeps_labels() {
     let mut core = Core::new("proc_facts = true");
     // It is never silent, so that /proc is not asked about it again.
     let rings = core.rings();
@@ -82,7 +82,7 @@ fn a_look_for_others_takes_no_label_away() {
 }
 
 #[test]
-fn an_agent_that_is_started_anew_keeps_its_labels_until_it_has_its_own() {
+fn restarted_agent_keeps_old_labels_until_it_has_new_ones() {
     let mut core = Core::new("proc_facts = true");
     let rings = core.rings();
     let user = own_user();
@@ -118,7 +118,7 @@ fn an_agent_that_is_started_anew_keeps_its_labels_until_it_has_its_own() {
 }
 
 #[test]
-fn what_proc_tells_goes_and_comes_with_the_configuration_also_of_a_busy_agent() {
+fn labels_of_a_busy_agent_follow_proc_facts() {
     let mut core = Core::new("proc_facts = true");
     let rings = core.rings();
     let mut command = worker(example("producer"), 3);
@@ -139,7 +139,7 @@ fn what_proc_tells_goes_and_comes_with_the_configuration_also_of_a_busy_agent() 
 }
 
 #[test]
-fn what_proc_told_is_not_told_any_more_after_a_restart_either() {
+fn labels_stay_off_after_a_restart_without_proc_facts() {
     let home = Home::new();
     let mut pmcd = Pmcd::start(&home);
     let mut command = worker(example("producer"), 3);

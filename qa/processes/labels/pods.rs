@@ -10,7 +10,7 @@ use std::fs;
 const POD: &str = "0f3c2b1a-1111-2222-3333-444455556666";
 
 #[test]
-fn the_pod_is_told_by_the_directory_of_its_volume_also_where_proc_is_not_asked() {
+fn pod_label_comes_from_the_volume_path_without_proc_facts() {
     for proc_facts in [true, false] {
         let home = Home::new();
         let pods = home.path("kubelet/pods");
@@ -49,7 +49,7 @@ fn the_pod_is_told_by_the_directory_of_its_volume_also_where_proc_is_not_asked()
 }
 
 #[test]
-fn the_second_agent_of_a_name_is_called_by_the_uid_of_its_pod() {
+fn second_agent_of_a_name_gets_the_uid_of_its_pod() {
     let home = Home::new();
     let pods = home.path("kubelet/pods");
     let other = POD.replace('2', "f");

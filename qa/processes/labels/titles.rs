@@ -31,7 +31,7 @@ sys.stdin.readline()
 ";
 
 #[test]
-fn a_title_that_a_process_gives_itself_takes_no_label_away() {
+fn process_title_keeps_labels() {
     let mut core = Core::new("proc_facts = true");
     drop(push_to(core.ring("agent"), 1));
     let mut process = Command::new("/usr/bin/python3");

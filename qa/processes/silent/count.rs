@@ -20,7 +20,7 @@ fn mapper(files: &[&Path]) -> Agent {
 }
 
 #[test]
-fn processes_with_a_backend_and_no_file_of_ours_are_counted() {
+fn silent_counts_processes_with_a_backend_and_no_file() {
     let mut core = Core::new("proc_facts = true");
     let [nixl, plugin] = libraries(|name| core.path(name));
     drop(core.ring("heard"));
@@ -64,7 +64,7 @@ fn processes_with_a_backend_and_no_file_of_ours_are_counted() {
 }
 
 #[test]
-fn how_many_they_are_is_a_value_where_all_processes_can_be_seen() {
+fn silent_has_a_value_only_if_all_processes_are_visible() {
     let home = Home::new();
     let [core, plugin] = libraries(|name| home.path(name));
     let _process = mapper(&[&core, &plugin]);
