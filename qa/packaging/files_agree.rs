@@ -24,17 +24,17 @@ fn agrees(file: &str, expected: &str) {
 }
 
 #[test]
-fn pmns_is_what_the_table_gives() {
+fn pmns_matches_the_metric_table() {
     agrees("pmns", &render::pmns());
 }
 
 #[test]
-fn help_is_what_the_table_gives() {
+fn help_matches_the_metric_table() {
     agrees("help", &render::help());
 }
 
 #[test]
-fn domain_h_has_the_tables_domain() {
+fn domain_h_has_the_domain_of_the_table() {
     let text = std::fs::read_to_string(project("domain.h")).expect("domain.h");
     let domain = text
         .lines()
@@ -43,7 +43,7 @@ fn domain_h_has_the_tables_domain() {
 }
 
 #[test]
-fn the_manual_page_has_every_option() {
+fn manual_page_has_every_option() {
     let page = std::fs::read_to_string(project("pmdanixl.1")).expect("pmdanixl.1");
     let usage = pmdanixl::config::options::USAGE.split_whitespace();
     for name in usage.filter(|word| word.starts_with('-')) {
@@ -103,7 +103,7 @@ fn reference() -> String {
 }
 
 #[test]
-fn metrics_md_ends_with_the_tables_metrics() {
+fn metrics_md_ends_with_the_metrics_of_the_table() {
     const MARK: &str = "not edited by hand from here on. -->\n";
     let page = std::fs::read_to_string(project("docs/metrics.md")).expect("docs/metrics.md");
     let (by_hand, _) = page.split_once(MARK).expect(MARK);

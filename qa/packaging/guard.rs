@@ -49,7 +49,7 @@ const HARMS: &[(&str, &str)] = &[
 const NAMESPACE: &[&str] = &["--mount", "--pid", "--fork", "--mount-proc", "--kill-child"];
 
 #[test]
-fn each_harm_is_named_and_what_others_do_is_none() {
+fn guard_names_each_harm_and_ignores_foreign_changes() {
     let probe = output(Command::new("unshare").args(NAMESPACE).arg("true"));
     if !probe.status.success() {
         println!("left out: there are no rights to make namespaces");

@@ -4,7 +4,7 @@ use crate::support::{PMDANIXL, output, project, text};
 use std::process::Command;
 
 #[test]
-fn install_remove_and_upgrade_do_all_they_should_and_leave_nothing() {
+fn install_remove_and_upgrade_work_and_leave_nothing() {
     let output = output(Command::new(project("qa/install.sh")).arg(PMDANIXL));
     let said = text(&output);
     match output.status.code() {

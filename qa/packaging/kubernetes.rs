@@ -74,7 +74,7 @@ fn configuration() -> String {
 }
 
 #[test]
-fn the_manifests_fit_the_published_schemas() {
+fn manifests_match_the_published_schemas() {
     let kinds = |file| {
         let output = schemas(&shared(file));
         assert!(output.status.success(), "{file}: {}", text(&output));
@@ -90,7 +90,7 @@ fn the_manifests_fit_the_published_schemas() {
 }
 
 #[test]
-fn a_spoiled_manifest_does_not_fit() {
+fn corrupted_manifest_does_not_match_the_schemas() {
     for (file, was, spoiled, said) in [
         ("daemonset.yaml", "hostPID:", "hostPid:", "hostPid"),
         (
@@ -137,7 +137,7 @@ fn a_spoiled_manifest_does_not_fit() {
 }
 
 #[test]
-fn the_parts_of_the_daemonset_name_each_other() {
+fn parts_of_the_daemonset_refer_to_each_other() {
     let set = of_kind("DaemonSet");
     let pod = &set["spec"]["template"];
     assert_eq!(
@@ -184,7 +184,7 @@ fn the_parts_of_the_daemonset_name_each_other() {
 }
 
 #[test]
-fn the_container_may_open_what_selinux_keeps_for_other_pods() {
+fn container_may_open_files_of_other_pods_under_selinux() {
     let set = of_kind("DaemonSet");
     let rights = &set["spec"]["template"]["spec"]["containers"][0]["securityContext"];
     assert_eq!(rights["seLinuxOptions"]["type"], "spc_t");
@@ -194,7 +194,7 @@ fn the_container_may_open_what_selinux_keeps_for_other_pods() {
 }
 
 #[test]
-fn the_configuration_of_the_manifest_finds_the_rings_of_pods() {
+fn manifest_configuration_finds_rings_of_pods() {
     let home = Home::new();
     let kubelet = home.path("kubelet");
     let volumes = format!("pods/{POD}/volumes/kubernetes.io~empty-dir");
@@ -227,7 +227,7 @@ fn the_configuration_of_the_manifest_finds_the_rings_of_pods() {
 }
 
 #[test]
-fn a_workload_writes_where_the_configuration_looks() {
+fn workload_writes_into_a_scanned_directory() {
     let configuration: toml::Table = configuration().parse().expect("TOML");
     let patterns = |key: &str| match &configuration["nixl"][key] {
         toml::Value::Array(paths) => paths.clone(),
@@ -267,7 +267,7 @@ fn a_workload_writes_where_the_configuration_looks() {
 }
 
 #[test]
-fn all_that_the_container_file_does_is_done_by_the_test_of_the_image() {
+fn image_test_covers_every_step_of_the_container_file() {
     let file = shared("Containerfile");
     let steps: Vec<_> = file
         .lines()

@@ -101,7 +101,7 @@ fn install_files(root: &Path, arguments: &[&str]) {
 }
 
 #[test]
-fn uninstall_leaves_the_python_pmda_as_it_was() {
+fn uninstall_restores_the_python_pmda() {
     let home = Home::new();
     for link in [true, false] {
         let root = home.path(&format!("root-{link}"));
@@ -116,7 +116,7 @@ fn uninstall_leaves_the_python_pmda_as_it_was() {
 }
 
 #[test]
-fn uninstall_leaves_a_python_pmda_that_came_later_and_no_link_of_ours() {
+fn uninstall_keeps_a_later_python_pmda_and_leaves_no_link() {
     let home = Home::new();
     for again in [true, false] {
         let [root, alone] = ["root", "alone"].map(|name| home.path(&format!("{name}-{again}")));
@@ -145,11 +145,11 @@ fn uninstall_leaves_a_python_pmda_that_came_later_and_no_link_of_ours() {
 }
 
 #[test]
-fn each_file_is_where_debian_has_it() {
+fn make_install_uses_the_debian_layout() {
     layout("debian", "/usr/lib/pcp/pmdas", "/usr/lib/pcp/bin");
 }
 
 #[test]
-fn each_file_is_where_fedora_and_rhel_have_it() {
+fn make_install_uses_the_fedora_and_rhel_layout() {
     layout("rpm", "/usr/libexec/pcp/pmdas", "/usr/libexec/pcp/bin");
 }

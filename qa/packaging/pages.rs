@@ -160,7 +160,7 @@ fn enabling_page_commands_and_configurations_are_accepted() {
 }
 
 #[test]
-fn configuration_error_of_the_troubleshooting_page_is_what_is_said() {
+fn troubleshooting_page_shows_the_real_configuration_error() {
     let home = Home::new();
     let shown = block_with(TROUBLESHOOTING, "retain: ");
     home.configure("[nixl]\n\nretain = \"long\"\n");
@@ -224,7 +224,7 @@ fn links_lead_to_files_and_headings() {
 }
 
 #[test]
-fn metrics_that_the_pages_name_exist() {
+fn metrics_named_by_the_pages_exist() {
     for page in pages() {
         // What is gone is named in the changelog.
         if page == "CHANGELOG.md" {
@@ -282,7 +282,7 @@ fn fixed_parts(message: &str) -> Vec<String> {
 }
 
 #[test]
-fn log_messages_of_the_troubleshooting_page_are_in_the_sources() {
+fn log_messages_of_the_troubleshooting_page_exist() {
     let page = text_of(TROUBLESHOOTING);
     let (_, tables) = page.split_once("## Log messages").expect("its tables");
     let sources = sources();
@@ -304,7 +304,7 @@ fn log_messages_of_the_troubleshooting_page_are_in_the_sources() {
 }
 
 #[test]
-fn tests_that_the_threats_page_names_exist() {
+fn tests_named_by_the_threats_page_exist() {
     let page = text_of("docs/threats.md");
     let mut tests = sources();
     add_code("qa", &mut tests);

@@ -63,7 +63,7 @@ fn subtree_is_named_in_its_parent_and_written_once() {
 }
 
 #[test]
-fn no_entry_of_help_is_longer_than_newhelp_takes() {
+fn help_entries_are_within_the_limit_of_newhelp() {
     // newhelp(1) cuts them off, the line with the name counted in.
     const MOST: usize = 1000;
     for entry in help().split("\n@ ") {

@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 
 #[test]
-fn every_crate_has_a_licence_that_goes_with_ours() {
+fn every_crate_has_a_compatible_licence() {
     let home = Home::new();
     let metadata = home.path("metadata.json");
     let mut cargo = Command::new(env!("CARGO"));
@@ -63,7 +63,7 @@ fn check_of_a_crate(values: &[(&str, Value)], banned: &str) -> (bool, String) {
 }
 
 #[test]
-fn a_crate_of_another_origin_or_a_banned_one_is_refused() {
+fn crate_of_another_origin_or_banned_crate_is_rejected() {
     let (passed, said) = check_of_a_crate(&[], "");
     assert!(passed, "{said}");
     let git = "git+https://example.org/other?rev=1#1";

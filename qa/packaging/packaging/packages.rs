@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 #[test]
-fn a_package_for_another_machine_is_refused() {
+fn package_for_another_architecture_is_rejected() {
     // This machine and another one that there are packages for, as compilers call them; that one as Debian does.
     let (here, other, debian) = match std::env::consts::ARCH {
         "aarch64" => ("aarch64", "x86_64", "amd64"),
@@ -99,7 +99,7 @@ fn steady(text: &str) -> String {
 }
 
 #[test]
-fn the_program_needs_nothing_but_libpcp_pmda_and_the_c_library() {
+fn program_needs_only_libpcp_pmda_and_the_c_library() {
     let dynamic = run(Command::new("readelf").args(["-d", PMDANIXL]));
     let needed = dynamic.lines().filter_map(|line| {
         let (_, library) = line.split_once("(NEEDED)")?.1.split_once('[')?;
@@ -115,7 +115,7 @@ fn the_program_needs_nothing_but_libpcp_pmda_and_the_c_library() {
 }
 
 #[test]
-fn the_debian_package_has_its_files_scripts_and_dependencies() {
+fn debian_package_has_files_scripts_and_dependencies() {
     if !has("dh") || !has("dpkg-deb") {
         return;
     }
@@ -172,7 +172,7 @@ fn the_debian_package_has_its_files_scripts_and_dependencies() {
 }
 
 #[test]
-fn the_rpm_packages_have_their_files_scripts_and_dependencies() {
+fn rpm_packages_have_files_scripts_and_dependencies() {
     if !["rpmbuild", "checkmodule", "semodule_package", "bzip2"]
         .iter()
         .all(|one| has(one))
@@ -229,7 +229,7 @@ fn the_rpm_packages_have_their_files_scripts_and_dependencies() {
 }
 
 #[test]
-fn the_spec_is_right_for_each_distribution() {
+fn spec_is_valid_for_each_distribution() {
     if !has("rpmspec") {
         return;
     }

@@ -102,7 +102,7 @@ fn promises_mark_modules_with_tests_in_long() {
 }
 
 #[test]
-fn folders_of_src_have_a_row_that_begins_with_their_unit_tests() {
+fn source_folders_have_rows_that_begin_with_unit_tests() {
     let suites = suites();
     let mut folders = BTreeSet::new();
     for row in rows("What to run for which folder") {
