@@ -35,7 +35,7 @@ fn appear_soon(home: &Home, link: &mut Link) {
 }
 
 #[test]
-fn agents_appear_soon_beside_6000_rings_of_a_stranger() {
+fn agent_appears_soon_beside_6000_rings_of_another_user() {
     for held in [true, false] {
         let home = shared_home();
         home.set("max_agents = 1000");
@@ -49,7 +49,7 @@ fn agents_appear_soon_beside_6000_rings_of_a_stranger() {
 }
 
 #[test]
-fn agents_appear_soon_beside_names_that_come_and_go() {
+fn agent_appears_soon_beside_rings_with_changing_names() {
     let home = shared_home();
     home.set("max_agents = 100");
     let stranger = Stranger::does(&home, &["names", "200"]);

@@ -50,7 +50,7 @@ fn sends(link: &mut Link, victim: &mut RingWriter, name: &str, before: u64, even
 
 /// 4 KiB on disk, or none, that say that they are 2^36 events: whoever reads them reads for ever, and fills a tmpfs.
 #[test]
-fn a_ring_that_claims_2_to_the_36_events_is_refused_and_stays_a_hole() {
+fn ring_with_2_to_the_36_claimed_events_is_rejected_unread() {
     let home = shared_home();
     // The header of an empty ring, with other positions and another size.
     shell(
@@ -79,7 +79,7 @@ fn a_ring_that_claims_2_to_the_36_events_is_refused_and_stays_a_hole() {
 
 /// Write positions that move cost their owner nothing, and their reader 1,024 events each.
 #[test]
-fn rings_that_a_stranger_keeps_full_cost_no_other_an_event_and_no_answer_its_time() {
+fn full_rings_of_another_user_delay_no_event_and_no_answer() {
     let home = shared_home();
     let mut victim = ring(&home, VICTIM, "victim");
     let mut link = serve(&home);
@@ -103,7 +103,7 @@ fn rings_that_a_stranger_keeps_full_cost_no_other_an_event_and_no_answer_its_tim
 }
 
 #[test]
-fn names_that_come_and_go_cost_neither_places_nor_files_nor_a_victims_total() {
+fn rings_with_changing_names_stay_within_all_limits() {
     let home = shared_home();
     home.set("max_agents = 20\nretain = \"0s\"\ndrain_interval = \"20ms\"");
     let mut victim = ring(&home, VICTIM, "victim");
@@ -148,7 +148,7 @@ fn names_that_come_and_go_cost_neither_places_nor_files_nor_a_victims_total() {
 
 /// Where there is no sticky bit, anybody can remove a victim's file and have one of that name.
 #[test]
-fn who_takes_a_victims_name_changes_no_value_of_the_victims() {
+fn ring_with_the_name_of_a_victim_changes_none_of_its_values() {
     let home = shared_home();
     let mut victim = ring(&home, VICTIM, "victim");
     let mut link = serve(&home);
@@ -174,7 +174,7 @@ fn who_takes_a_victims_name_changes_no_value_of_the_victims() {
 }
 
 #[test]
-fn thousands_of_rings_at_once_are_all_served_and_so_is_who_comes_last() {
+fn agent_beside_4096_new_rings_is_served() {
     let home = shared_home();
     let rings = Stranger::does(&home, &["rings", "4096"]);
     let mut link = serve(&home);
@@ -192,7 +192,7 @@ fn thousands_of_rings_at_once_are_all_served_and_so_is_who_comes_last() {
 
 /// Stores that are written to all the time, more than there are places for, also over a kill of the daemon.
 #[test]
-fn living_stores_leave_room_for_others_and_each_byte_counts_once() {
+fn live_stores_leave_room_for_others_and_count_once() {
     let home = shared_home();
     home.set(&format!(
         "multiproc_dir = {:?}\nmax_agents = 8\nretain = \"0s\"",
@@ -247,7 +247,7 @@ fn living_stores_leave_room_for_others_and_each_byte_counts_once() {
 }
 
 #[test]
-fn files_that_are_rewritten_all_the_time_hide_no_new_agent() {
+fn rewritten_unrelated_files_do_not_hide_a_new_agent() {
     let home = shared_home();
     let rewritten = Stranger::does(&home, &["rewrite", "5000"]);
     let mut link = serve(&home);
@@ -271,7 +271,7 @@ fn files_that_are_rewritten_all_the_time_hide_no_new_agent() {
 
 /// Log, state and instance ids are on a file system that a stranger fills to the last byte.
 #[test]
-fn a_stranger_who_fills_the_disk_costs_no_value() {
+fn disk_filled_by_another_user_loses_no_value() {
     if !is_alone() {
         return;
     }
@@ -333,7 +333,7 @@ fn a_stranger_who_fills_the_disk_costs_no_value() {
 
 /// In a directory that all may write to, a stranger puts a link in the place of the telemetry directory, or of one on the way.
 #[test]
-fn a_strangers_link_leads_to_no_ring_that_is_not_his() {
+fn link_of_another_user_does_not_lead_to_foreign_rings() {
     let home = shared_home();
     let (shared, private) = (home.path("shared"), home.path("private"));
     for directory in [&shared, &private, &private.join("nixl")] {

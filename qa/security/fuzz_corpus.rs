@@ -24,47 +24,47 @@ fn replay(target: &str, run: fn(&[u8])) {
 }
 
 #[test]
-fn rings_of_any_content_give_what_stands_in_them_and_no_more() {
+fn ring_corpus_gives_exactly_the_content_of_the_rings() {
     replay("ring", targets::ring::run);
 }
 
 #[test]
-fn a_state_file_of_any_content_is_used_or_set_aside() {
+fn state_corpus_is_used_or_moved_aside() {
     replay("state", targets::state::run);
 }
 
 #[test]
-fn a_daemon_starts_with_any_state_and_any_ring() {
+fn restart_corpus_starts_with_any_state_and_ring() {
     replay("restart", targets::restart::run);
 }
 
 #[test]
-fn stores_of_any_content_give_what_stands_in_them_and_no_more() {
+fn store_corpus_gives_exactly_the_content_of_the_stores() {
     replay("store", targets::store::run);
 }
 
 #[test]
-fn a_configuration_of_any_content_is_within_its_limits_or_refused_in_one_line() {
+fn config_corpus_is_within_limits_or_rejected_in_one_line() {
     replay("config", targets::config::run);
 }
 
 #[test]
-fn the_file_of_instance_ids_is_right_afterwards_whatever_it_held() {
+fn cache_file_corpus_leaves_a_valid_id_file() {
     replay("cache_file", targets::cache_file::run);
 }
 
 #[test]
-fn instance_names_are_such_that_pcp_can_keep_them() {
+fn name_corpus_gives_names_that_pcp_can_store() {
     replay("name", targets::name::run);
 }
 
 #[test]
-fn what_processes_and_files_are_called_tells_facts_or_nothing() {
+fn facts_corpus_gives_valid_facts_or_none() {
     replay("facts", targets::facts::run);
 }
 
 #[test]
-fn command_lines_pcp_conf_and_maps_of_any_content_are_read() {
+fn options_pcp_conf_and_maps_corpora_are_read() {
     replay("options", targets::options::run);
     replay("pcp_conf", targets::pcp_conf::run);
     replay("maps", targets::maps::run);

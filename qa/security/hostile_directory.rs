@@ -374,7 +374,7 @@ fn turn() -> MutexGuard<'static, ()> {
 }
 
 #[test]
-fn hostile_files_cost_neither_the_agent_nor_the_agents_beside_them_anything() {
+fn hostile_files_delay_no_answer_and_no_other_agent() {
     let _turn = turn();
     let time = Duration::from_secs(setting("HOSTILE_SECONDS").unwrap_or(7));
     let seeds = match setting("HOSTILE_SEED") {
@@ -388,7 +388,7 @@ fn hostile_files_cost_neither_the_agent_nor_the_agents_beside_them_anything() {
 
 /// The same without looking at the clock, and the same changes each time.
 #[test]
-fn the_agents_beside_hostile_files_stay_right_to_the_last_event() {
+fn agents_beside_hostile_files_are_exact() {
     let _turn = turn();
     torment(1, Duration::from_secs(5), None);
 }

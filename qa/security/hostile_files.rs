@@ -138,7 +138,7 @@ fn contents(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, std::time::SystemTime)> {
 }
 
 #[test]
-fn check_gives_every_file_its_reason_and_changes_none() {
+fn check_lists_a_reason_for_every_file_and_changes_none() {
     needs_root();
     let home = Home::new();
     let expected = hostile(&home.rings());
@@ -169,7 +169,7 @@ fn check_gives_every_file_its_reason_and_changes_none() {
 }
 
 #[test]
-fn the_agent_leaves_hostile_files_alone_and_goes_on() {
+fn hostile_files_are_left_unchanged_by_the_daemon() {
     needs_root();
     let home = Home::new();
     let expected = hostile(&home.rings());
@@ -216,7 +216,7 @@ fn the_agent_leaves_hostile_files_alone_and_goes_on() {
 }
 
 #[test]
-fn a_file_that_is_finished_later_is_taken_then() {
+fn file_that_is_completed_later_is_attached_then() {
     let home = Home::new();
     fs::write(home.ring("slow"), "").expect("written");
     let pmcd = Pmcd::start(&home);
@@ -243,7 +243,7 @@ fn a_file_that_is_finished_later_is_taken_then() {
 }
 
 #[test]
-fn odd_names_are_separate_instances_and_change_no_other() {
+fn files_with_odd_names_are_separate_instances() {
     let home = Home::new();
     let long = "L".repeat(255);
     let names: [(&OsStr, &str); 9] = [
@@ -317,7 +317,7 @@ fn odd_names_are_separate_instances_and_change_no_other() {
 }
 
 #[test]
-fn owners_keeps_to_the_files_of_the_listed_users() {
+fn owners_setting_limits_files_to_the_listed_users() {
     needs_root();
     let home = Home::new();
     let (mut ours, mut theirs) = (
@@ -334,7 +334,7 @@ fn owners_keeps_to_the_files_of_the_listed_users() {
 }
 
 #[test]
-fn max_agents_bounds_the_rings_and_makes_room_for_the_living() {
+fn max_agents_limits_rings_and_prefers_live_agents() {
     let home = Home::new();
     home.set("max_agents = 2\nretain = \"0s\"");
     let mut writers: Vec<RingWriter> = ["a", "b", "c"]

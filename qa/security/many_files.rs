@@ -59,7 +59,7 @@ impl Trace {
 }
 
 #[test]
-fn each_of_100_000_unrelated_files_costs_one_stat_and_is_not_opened() {
+fn unrelated_file_costs_one_stat_and_is_not_opened() {
     let (home, directory) = crowded();
     let trace = Trace(home.path("trace"));
     let mut traced = Command::new("strace");
@@ -105,7 +105,7 @@ impl Drop for Attached {
 }
 
 #[test]
-fn neither_time_nor_a_new_ring_costs_a_second_look_at_100_000_unrelated_files() {
+fn unrelated_files_are_not_checked_again_for_a_new_ring() {
     let (home, directory) = crowded();
     let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
     wait_for("all were looked at", || {

@@ -8,7 +8,7 @@ use std::os::unix::fs::chown;
 use std::process::Command;
 
 #[test]
-fn a_lock_that_a_stranger_has_on_a_ring_keeps_it_from_nobody() {
+fn lock_of_another_user_does_not_block_a_ring() {
     let home = shared_home();
     let mut victim = ring(&home, VICTIM, "victim");
     let lock = Stranger::start(
@@ -35,7 +35,7 @@ fn a_lock_that_a_stranger_has_on_a_ring_keeps_it_from_nobody() {
 
 /// The name that was looked at is another file when it is opened, or was when it was looked at.
 #[test]
-fn names_that_are_exchanged_all_the_time_lead_nowhere_else() {
+fn exchanged_names_lead_to_no_other_file() {
     let home = shared_home();
     let private = home.path("private");
     fs::create_dir(&private).expect("made");
@@ -75,7 +75,7 @@ fn names_that_are_exchanged_all_the_time_lead_nowhere_else() {
 }
 
 #[test]
-fn a_strangers_rings_leave_room_for_others() {
+fn rings_of_one_user_leave_room_for_other_users() {
     let home = shared_home();
     home.set("max_agents = 20\nproc_facts = false");
     drop(RingWriter::create(&home.path("template"), Layout::V4, 16).expect("a ring"));
@@ -104,7 +104,7 @@ fn a_strangers_rings_leave_room_for_others() {
 
 /// As a backup would: whoever has a file open keeps the place of an agent that has exited from nobody.
 #[test]
-fn what_is_only_read_gives_way_to_what_is_written() {
+fn exited_agents_held_by_a_reader_are_evicted() {
     let home = shared_home();
     home.set("max_agents = 2\nretain = \"1s\"");
     let exited = ["old-0", "old-1"].map(|name| ring(&home, VICTIM, name));
@@ -120,7 +120,7 @@ fn what_is_only_read_gives_way_to_what_is_written() {
 }
 
 #[test]
-fn a_strangers_directories_leave_room_for_others() {
+fn directories_of_one_user_leave_room_for_other_users() {
     let home = shared_home();
     let pods = home.path("pods");
     fs::create_dir(&pods).expect("made");
@@ -158,7 +158,7 @@ fn a_strangers_directories_leave_room_for_others() {
 }
 
 #[test]
-fn what_is_said_of_a_strangers_files_keeps_nothing_else_out_of_the_log() {
+fn log_lines_of_one_user_leave_room_for_others() {
     let home = shared_home();
     // The size of a ring, and nothing in it that one has; a long name of what is shown as several characters each.
     let name = "\u{200b}".repeat(70);
@@ -190,7 +190,7 @@ fn what_is_said_of_a_strangers_files_keeps_nothing_else_out_of_the_log() {
 }
 
 #[test]
-fn a_configuration_that_is_a_fifo_or_endless_is_not_taken_and_holds_nothing_up() {
+fn configuration_that_is_a_fifo_or_endless_is_rejected() {
     let home = shared_home();
     let mut victim = ring(&home, VICTIM, "victim");
     let pmcd = Pmcd::start(&home);

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 
 #[test]
-fn answers_are_in_time_though_more_events_wait_than_there_is_time_for() {
+fn answers_are_in_time_during_a_backlog() {
     let _turn = turn();
     let home = Home::new();
     let slots = 1 << 16;
