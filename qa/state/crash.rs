@@ -229,19 +229,19 @@ fn kill_both<D: Drainer>(home: &Home, mut drainer: D) {
 }
 
 #[test]
-fn a_daemon_killed_at_any_moment_loses_nothing_and_counts_nothing_twice() {
+fn daemon_killed_at_any_moment_counts_every_event_once() {
     let home = Home::new();
     kill_the_drainer(&home, Daemon::new(&home));
 }
 
 #[test]
-fn a_pmcd_killed_at_any_moment_loses_nothing_and_counts_nothing_twice() {
+fn pmcd_killed_at_any_moment_counts_every_event_once() {
     let home = Home::new();
     kill_the_drainer(&home, Whole::new(&home));
 }
 
 #[test]
-fn an_agent_killed_and_started_in_place_loses_only_what_its_restart_wipes() {
+fn agent_killed_and_restarted_loses_only_wiped_events() {
     let home = Home::new();
     // So that many drains meet a restart.
     home.set("drain_interval = \"1ms\"");
@@ -264,14 +264,14 @@ fn an_agent_killed_and_started_in_place_loses_only_what_its_restart_wipes() {
 }
 
 #[test]
-fn a_daemon_and_an_agent_killed_lose_only_what_a_restart_wipes() {
+fn daemon_and_agent_killed_lose_only_wiped_events() {
     let home = Home::new();
     home.set("drain_interval = \"2ms\"");
     kill_both(&home, Daemon::new(&home));
 }
 
 #[test]
-fn a_pmcd_and_an_agent_killed_lose_only_what_a_restart_wipes() {
+fn pmcd_and_agent_killed_lose_only_wiped_events() {
     let home = Home::new();
     home.set("drain_interval = \"2ms\"");
     kill_both(&home, Whole::new(&home));
@@ -279,7 +279,7 @@ fn a_pmcd_and_an_agent_killed_lose_only_what_a_restart_wipes() {
 
 /// The same bytes in the same place: only the positions and the times tell one life from the next.
 #[test]
-fn an_agent_that_crashes_in_a_loop_has_each_event_of_each_life_counted() {
+fn agent_in_a_crash_loop_has_every_event_counted() {
     let home = Home::new();
     let (mut whole, mut dice) = (Whole::new(&home), Dice::new(4));
     let mut truth = 0;

@@ -194,12 +194,12 @@ fn play(case: &Case) -> Result<Option<Kind>, String> {
 }
 
 #[test]
-fn a_call_on_a_ring_or_the_state_may_fail_once_and_no_event_is_lost_or_counted_twice() {
+fn failed_call_on_a_ring_or_state_counts_every_event_once() {
     play_all(cases(Which::Heart));
 }
 
 #[test]
-fn any_system_call_may_fail_once_and_no_event_is_lost_or_counted_twice() {
+fn any_failed_system_call_counts_every_event_once() {
     let all = std::env::var_os("TORTURE").is_some();
     play_all(cases(if all { Which::All } else { Which::Some }));
 }

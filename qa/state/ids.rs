@@ -47,7 +47,7 @@ fn start(home: &Home, name: &str, file: impl FnOnce(&std::path::Path)) -> Pmcd {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_left_alone_and_read_when_it_can_be() {
+fn unreadable_id_file_is_kept_and_read_later() {
     needs_root();
     let home = Home::new();
     let _a = agent(&home, "a");
@@ -79,7 +79,7 @@ fn a_file_that_cannot_be_read_is_left_alone_and_read_when_it_can_be() {
 }
 
 #[test]
-fn what_cannot_be_written_is_written_when_it_can_be() {
+fn unwritable_id_file_is_written_later() {
     needs_root();
     let home = Home::new();
     let _a = agent(&home, "a");
@@ -115,7 +115,7 @@ fn what_cannot_be_written_is_written_when_it_can_be() {
 }
 
 #[test]
-fn a_host_that_stops_right_after_an_agent_came_gives_its_id_to_nobody_else() {
+fn id_of_an_agent_before_a_host_crash_is_not_reused() {
     needs_root();
     let home = Home::new();
     let _a = agent(&home, "a");
@@ -141,7 +141,7 @@ fn a_host_that_stops_right_after_an_agent_came_gives_its_id_to_nobody_else() {
 }
 
 #[test]
-fn a_file_that_says_that_all_are_given_costs_no_agent_its_place_and_it_is_said() {
+fn id_file_without_a_free_id_is_logged_and_agents_get_ids() {
     needs_root();
     let home = Home::new();
     let _agents = ["a", "b"].map(|name| agent(&home, name));
@@ -169,7 +169,7 @@ fn ranges(pmcd: &Pmcd, metric: &str) -> BTreeMap<u32, (String, u64)> {
 }
 
 #[test]
-fn other_bounds_give_no_id_a_second_name_and_no_count_goes_back() {
+fn other_bounds_keep_ids_unique_and_counters_monotonic() {
     needs_root();
     let home = Home::new();
     let set = |bounds: &str| home.set(&format!("histogram_buckets_us = {bounds}"));

@@ -37,7 +37,7 @@ fn state(home: &Home) -> std::path::PathBuf {
 }
 
 #[test]
-fn totals_ids_and_instances_go_on_after_an_end_and_after_a_kill() {
+fn totals_ids_and_instances_survive_an_end_and_a_kill() {
     let home = home();
     let (mut a, mut b) = (ring(&home, "a"), ring(&home, "b"));
     b.push(Kind::TxBytes, 7);
@@ -99,7 +99,7 @@ fn state_that_cannot_be_used_is_written_over_and_said_once() {
 }
 
 #[test]
-fn the_state_of_a_version_before_this_one_goes_on() {
+fn state_file_of_the_previous_version_is_used() {
     // Written by format 3 with entries of 358 words, on a little-endian machine, and killed beside two living agents. Root is noted
     // as the owner of both, as 0.1.0 does.
     let home = home();
@@ -134,7 +134,7 @@ fn the_state_of_a_version_before_this_one_goes_on() {
 }
 
 #[test]
-fn an_instance_id_is_not_given_again_after_its_agent_was_forgotten() {
+fn instance_id_of_an_expired_agent_is_not_reused() {
     let home = Home::new();
     home.set("proc_facts = false\nmax_agents = 1");
     // Of four agents that are remembered, the one that was not seen for longest is forgotten for the fifth.
@@ -165,7 +165,7 @@ fn an_instance_id_is_not_given_again_after_its_agent_was_forgotten() {
 }
 
 #[test]
-fn a_state_that_was_cut_short_while_nothing_ran_costs_only_what_is_not_there() {
+fn state_file_truncated_offline_loses_only_its_missing_part() {
     let home = Home::new();
     home.set("proc_facts = false");
     let mut agent = ring(&home, "a");
@@ -186,7 +186,7 @@ fn a_state_that_was_cut_short_while_nothing_ran_costs_only_what_is_not_there() {
 }
 
 #[test]
-fn a_file_that_may_not_grow_ends_nobody() {
+fn state_file_that_cannot_grow_does_not_end_the_daemon() {
     let home = Home::new();
     home.set("proc_facts = false");
     let mut agent = ring(&home, "a");
@@ -207,7 +207,7 @@ fn a_file_that_may_not_grow_ends_nobody() {
 }
 
 #[test]
-fn without_a_place_for_its_state_it_serves_all_the_same() {
+fn daemon_without_a_state_directory_serves_values() {
     needs_root();
     for (what, spoil) in [
         ("no directory", "rmdir run"),
@@ -239,7 +239,7 @@ fn without_a_place_for_its_state_it_serves_all_the_same() {
 }
 
 #[test]
-fn a_state_that_is_removed_or_cut_short_is_made_anew_with_all_that_is_known() {
+fn removed_or_truncated_state_file_is_recreated_in_full() {
     needs_root();
     for (what, len) in [
         ("was removed or replaced", None),
@@ -300,7 +300,7 @@ fn a_state_that_is_removed_or_cut_short_is_made_anew_with_all_that_is_known() {
 }
 
 #[test]
-fn a_transfer_that_a_full_ring_cut_in_two_is_paired_with_no_other_after_a_restart() {
+fn transfer_split_by_an_overflow_stays_unpaired_after_restart() {
     for kill in [false, true] {
         let home = Home::new();
         let mut ring = RingWriter::create(&home.ring("a"), Layout::V4, 16).expect("a ring");

@@ -58,7 +58,7 @@ fn log_of_a_living_daemon_goes_on_as_prev() {
 }
 
 #[test]
-fn directory_named_as_the_previous_log_is_reported_in_the_new_one() {
+fn directory_in_place_of_the_previous_log_is_reported() {
     let home = home();
     fs::write(home.path("nixl.log"), "of a run before\n").expect("written");
     fs::create_dir(home.path("nixl.log.prev")).expect("made");

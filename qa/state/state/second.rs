@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 
 #[test]
-fn a_second_daemon_answers_again_later_and_takes_over_when_the_first_ends() {
+fn second_daemon_answers_again_and_takes_over() {
     let home = home();
     let mut agent = ring(&home, "agent");
     agent.push(Kind::TxBytes, 1);
@@ -47,7 +47,7 @@ fn a_second_daemon_answers_again_later_and_takes_over_when_the_first_ends() {
 }
 
 #[test]
-fn a_ring_that_another_pmdanixl_drains_is_followed_and_then_taken_over() {
+fn ring_of_another_pmdanixl_is_followed_then_taken_over() {
     let (home, other) = (home(), home());
     other.configure(&format!("[nixl]\ntelemetry_dir = {:?}\n", home.rings()));
     let mut agent = ring(&home, "agent");
