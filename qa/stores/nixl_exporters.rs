@@ -98,11 +98,11 @@ fn change(rings: impl Fn(&Home) -> std::path::PathBuf) {
 }
 
 #[test]
-fn rings_and_stores_of_one_name_go_on_each_by_itself_in_one_directory() {
+fn rings_and_stores_of_one_name_are_separate_in_one_dir() {
     change(|home| home.path("stores"));
 }
 
 #[test]
-fn rings_and_stores_of_one_name_go_on_each_by_itself_in_two_directories() {
+fn rings_and_stores_of_one_name_are_separate_in_two_dirs() {
     change(Home::rings);
 }

@@ -54,7 +54,7 @@ fn facts(shown: &Shown, instance: &str) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn a_text_of_nixls_becomes_the_numbers_in_it() {
+fn text_of_the_nixl_endpoint_is_parsed() {
     let text = r#"# HELP exposer_scrapes_total Number of times metrics were scraped
 exposer_scrapes_total 7
 exposer_request_latencies{quantile="0.5"} Nan
@@ -99,7 +99,7 @@ agent_errors_total{hostname="h",agent_name="two",pid="8",agent_instance="0",stat
 }
 
 #[test]
-fn every_number_of_the_endpoint_is_the_same_in_pcp() {
+fn every_endpoint_value_equals_the_pcp_value() {
     let _turn = turn();
     let home = Home::new();
     let stores = Stores::new(&home, "");
@@ -164,7 +164,7 @@ fn cuts(pmcd: &Pmcd) -> String {
 }
 
 #[test]
-fn under_load_each_value_lies_between_those_of_a_scrape_before_and_one_after() {
+fn value_under_load_is_between_two_scrapes() {
     let _turn = turn();
     let home = Home::new();
     let stores = Stores::new(&home, "");
@@ -214,7 +214,7 @@ fn under_load_each_value_lies_between_those_of_a_scrape_before_and_one_after() {
 /// Each in a process of its own, all in one directory: as many bounds as NIXL allows, one, some that are no whole numbers, and
 /// those that NIXL has by itself.
 #[test]
-fn agents_with_bounds_of_their_own_have_these_in_pcp() {
+fn agents_with_other_bounds_have_these_bounds_in_pcp() {
     let _turn = turn();
     let home = Home::new();
     let stores = Stores::new(&home, "");
@@ -251,7 +251,7 @@ fn agents_with_bounds_of_their_own_have_these_in_pcp() {
 }
 
 #[test]
-fn what_nixl_publishes_is_the_same_with_and_without_pcp() {
+fn endpoint_of_nixl_is_unchanged_by_pcp() {
     let _turn = turn();
     let home = Home::new();
     let stores = Stores::new(&home, "");

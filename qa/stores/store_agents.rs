@@ -46,21 +46,21 @@ fn change_exporters(mut core: Core, kills: u32) {
 }
 
 #[test]
-fn the_ring_and_the_stores_of_one_name_are_two_agents_in_one_directory() {
+fn ring_and_store_of_one_name_are_two_agents_in_one_dir() {
     for kills in 0..64 {
         change_exporters(Core::new("").in_one_directory(), kills);
     }
 }
 
 #[test]
-fn the_ring_and_the_stores_of_one_name_are_two_agents_in_two_directories() {
+fn ring_and_store_of_one_name_are_two_agents_in_two_dirs() {
     for kills in 0..64 {
         change_exporters(Core::new(""), kills);
     }
 }
 
 #[test]
-fn agents_of_one_name_are_instances_of_their_own_whatever_order_they_start_in() {
+fn agents_of_one_name_are_separate_in_any_start_order() {
     let mut core = Core::new("");
     let ranks = ["0", "1", "2"];
     let mut expected = Values::default();
@@ -96,7 +96,7 @@ fn agents_of_one_name_are_instances_of_their_own_whatever_order_they_start_in() 
 }
 
 #[test]
-fn agents_of_one_name_without_a_rank_are_instances_of_their_own() {
+fn agents_of_one_name_without_a_rank_are_separate_instances() {
     let mut core = Core::new("");
     let mut stores: Vec<StoreWriter> = (0..3).map(|_| core.store(&Who::named("kv"))).collect();
     for (store, bytes) in stores.iter().zip([1, 10, 100]) {
@@ -130,7 +130,7 @@ fn agents_of_one_name_without_a_rank_are_instances_of_their_own() {
 
 /// As an agent's child that has a ring where its parent, which has exited, had one.
 #[test]
-fn a_ring_that_comes_back_while_another_process_has_a_store_of_that_name_counts_nothing_twice() {
+fn ring_that_returns_beside_a_store_counts_nothing_twice() {
     for remove in [false, true] {
         let mut core = Core::new("");
         let mut ring = core.ring("a");
@@ -159,7 +159,7 @@ fn a_ring_that_comes_back_while_another_process_has_a_store_of_that_name_counts_
 }
 
 #[test]
-fn what_a_rank_holds_makes_no_instance_name_that_pcp_mistakes() {
+fn rank_with_special_characters_gives_a_valid_instance_name() {
     use std::os::unix::ffi::OsStrExt;
     let mut core = Core::new("");
     let ranks: [&[u8]; 8] = [
@@ -196,7 +196,7 @@ fn what_a_rank_holds_makes_no_instance_name_that_pcp_mistakes() {
 }
 
 #[test]
-fn a_store_that_there_is_no_room_for_has_its_turn_when_there_is() {
+fn waiting_store_is_attached_when_there_is_room() {
     let mut core = Core::new("max_agents = 2\nretain = \"5s\"");
     let start = |core: &Core, name: &str| {
         let store = core.store(&Who::named(name));
@@ -233,7 +233,7 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn a_strangers_store_of_the_same_name_and_rank_adds_nothing_to_another_users_agent() {
+fn store_of_another_user_adds_nothing_to_an_agent() {
     if !is_root() {
         return;
     }
@@ -267,7 +267,7 @@ fn a_strangers_store_of_the_same_name_and_rank_adds_nothing_to_another_users_age
 }
 
 #[test]
-fn when_a_stranger_s_store_ended_says_nothing_of_another_user_s() {
+fn foreign_store_end_does_not_affect_other_users() {
     if !is_root() {
         return;
     }

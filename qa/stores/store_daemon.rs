@@ -53,7 +53,7 @@ fn wait_for_status(pmcd: &Pmcd, instance: &str, expected: &str) {
 }
 
 #[test]
-fn a_daemon_killed_at_any_moment_counts_each_value_of_a_store_once() {
+fn killed_daemon_counts_each_value_of_a_store_once() {
     let home = home("drain_interval = \"2ms\"");
     let (done, turn) = (AtomicBool::new(false), Mutex::new(()));
     let mut dice = Dice::new(5);
@@ -144,7 +144,7 @@ fn a_daemon_killed_at_any_moment_counts_each_value_of_a_store_once() {
 }
 
 #[test]
-fn a_writers_end_in_each_way_is_seen_and_its_last_values_stay() {
+fn end_of_a_writer_is_seen_and_last_values_stay() {
     let home = home("");
     let pmcd = Pmcd::start(&home);
     let [ends, owner, stays] = ["ends", "owner", "stays"].map(|name| {
@@ -187,7 +187,7 @@ fn a_writers_end_in_each_way_is_seen_and_its_last_values_stay() {
 }
 
 #[test]
-fn stores_of_another_schema_are_counted_and_no_instances() {
+fn stores_of_another_schema_are_counted_but_not_published() {
     let home = home("");
     let pmcd = Pmcd::start(&home);
     let sizes = [16, 17, 6800, 123_456];
@@ -211,7 +211,7 @@ fn stores_of_another_schema_are_counted_and_no_instances() {
 
 /// So many agents at a time, each with a new file, and what they have left behind.
 #[test]
-fn three_hundred_stores_come_and_go_and_nothing_grows() {
+fn short_lived_stores_leave_no_memory_or_records() {
     const WAVE: usize = 25;
     let home = home("retain = \"0s\"\nmax_agents = 32");
     let mut link = start(&home);
@@ -270,7 +270,7 @@ fn three_hundred_stores_come_and_go_and_nothing_grows() {
 }
 
 #[test]
-fn whatever_a_store_calls_its_agent_pcp_shows_it() {
+fn store_with_any_agent_name_is_shown() {
     use std::os::unix::ffi::OsStrExt;
     let home = home("");
     let pmcd = Pmcd::start(&home);

@@ -168,7 +168,7 @@ impl Drop for Stop<'_> {
 }
 
 #[test]
-fn hostile_stores_cost_neither_the_agent_nor_the_agents_beside_them_anything() {
+fn hostile_stores_delay_no_answer_and_no_other_agent() {
     let time = Duration::from_secs(setting("HOSTILE_SECONDS").unwrap_or(7));
     match setting("HOSTILE_SEED") {
         Some(seed) => torment(seed, time),

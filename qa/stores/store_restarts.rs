@@ -7,7 +7,7 @@ use crate::support::kit::writer::Kind;
 
 /// pmdanixl comes back to one that it knows, and to another that began meanwhile and that its directory shows first.
 #[test]
-fn a_store_that_began_meanwhile_takes_no_living_agents_place() {
+fn store_begun_during_downtime_does_not_replace_a_live_one() {
     for order in 0..8 {
         let mut core = Core::new("");
         let first = core.store(&Who::named("kv"));
@@ -51,7 +51,7 @@ fn a_store_that_began_meanwhile_takes_no_living_agents_place() {
 }
 
 #[test]
-fn what_begins_and_ends_while_pmdanixl_is_down_counts_once_in_any_number() {
+fn stores_begun_and_ended_during_downtime_count_once() {
     let mut core = Core::new("");
     let mut sent = 0;
     for round in 0..4 {
@@ -86,7 +86,7 @@ fn what_begins_and_ends_while_pmdanixl_is_down_counts_once_in_any_number() {
 }
 
 #[test]
-fn what_ended_longer_ago_than_retain_does_not_count() {
+fn store_ended_before_retain_does_not_count() {
     let mut core = Core::new("retain = \"10s\"");
     core.kill();
     let store = core.store(&Who::named("old"));
@@ -109,7 +109,7 @@ fn what_ended_longer_ago_than_retain_does_not_count() {
 }
 
 #[test]
-fn an_agents_end_is_seen_and_its_last_values_stay_for_retain_though_its_file_goes() {
+fn exited_store_stays_for_retain_without_its_file() {
     let mut core = Core::new("retain = \"40s\"");
     let store = core.store(&Who::named("a"));
     core.send(&store, 1);
@@ -142,7 +142,7 @@ fn an_agents_end_is_seen_and_its_last_values_stay_for_retain_though_its_file_goe
 }
 
 #[test]
-fn a_state_brings_the_bounds_of_a_store_back_at_once() {
+fn state_file_restores_the_bounds_of_a_store_at_once() {
     let mut core = Core::new("");
     let store = core.store(&Who::named("a").bounds(&[0.5, 7.25]));
     store.count(XFER_TIME, 7);
@@ -163,7 +163,7 @@ fn a_state_brings_the_bounds_of_a_store_back_at_once() {
 
 /// As where the agent's user has no CAP_LEASE: the kernel does not say who has another user's file.
 #[test]
-fn where_the_kernel_does_not_tell_an_agent_is_live_by_its_last_update_and_never_exited() {
+fn store_without_lease_answer_is_live_by_its_last_update() {
     let mut core = Core::new("retain = \"100s\"");
     let store = core.store(&Who::named("a"));
     // Only an owner may ask without the right to it.
@@ -196,7 +196,7 @@ fn where_the_kernel_does_not_tell_an_agent_is_live_by_its_last_update_and_never_
 
 /// The first look at a large directory takes many ticks, and what it shows first is as it happens.
 #[test]
-fn while_not_everything_was_looked_at_no_new_store_takes_a_known_agents_place() {
+fn new_store_waits_for_the_first_complete_scan() {
     for known_pid in [1, 999_999] {
         let mut core = Core::new("");
         let known = core.store(&Who::named("kv").pid(known_pid));
@@ -230,7 +230,7 @@ fn while_not_everything_was_looked_at_no_new_store_takes_a_known_agents_place() 
 }
 
 #[test]
-fn a_store_that_says_it_is_of_the_future_keeps_no_other_from_being_counted() {
+fn store_from_the_future_does_not_stop_later_stores() {
     let mut core = Core::new("");
     let store = core.store(&Who::named("kv"));
     core.send(&store, 1);
@@ -253,7 +253,7 @@ fn a_store_that_says_it_is_of_the_future_keeps_no_other_from_being_counted() {
 
 /// The counters of a flush come before its time: a look may fall between the two.
 #[test]
-fn a_time_that_comes_after_the_values_makes_them_count_no_second_time() {
+fn update_time_after_its_values_does_not_count_them_twice() {
     for killed in [false, true] {
         let mut core = Core::new("");
         let store = core.store(&Who::named("kv"));
@@ -281,7 +281,7 @@ fn a_time_that_comes_after_the_values_makes_them_count_no_second_time() {
 }
 
 #[test]
-fn without_retain_what_came_last_still_counts() {
+fn last_values_count_without_retain() {
     let mut core = Core::new("retain = \"0s\"");
     let store = core.store(&Who::named("a"));
     core.send(&store, 1);
@@ -298,7 +298,7 @@ fn without_retain_what_came_last_still_counts() {
 }
 
 #[test]
-fn a_directory_that_is_left_out_for_a_while_counts_nothing_twice() {
+fn directory_removed_and_added_again_counts_nothing_twice() {
     let mut core = Core::new("");
     let (stays, ends) = (core.store(&Who::named("kv")), core.store(&Who::named("kv")));
     core.send(&stays, 1);
@@ -322,7 +322,7 @@ fn a_directory_that_is_left_out_for_a_while_counts_nothing_twice() {
 }
 
 #[test]
-fn an_agent_that_starts_with_other_bounds_has_those_and_its_totals() {
+fn agent_restarted_with_other_bounds_keeps_its_totals() {
     let mut core = Core::new("");
     let mut time = 0;
     for bounds in [&[1.0, 20.0][..], &[0.5, 3.0, 20.0], &[7.0], &[7.0]] {
@@ -341,7 +341,7 @@ fn an_agent_that_starts_with_other_bounds_has_those_and_its_totals() {
 }
 
 #[test]
-fn what_an_earlier_version_counted_of_a_ring_and_a_store_as_one_agent_counts_once() {
+fn shared_record_of_an_earlier_version_counts_once() {
     for kept in ["a", "a@1"] {
         let gone = if kept == "a" { "a@1" } else { "a" };
         let mut core = Core::new("");

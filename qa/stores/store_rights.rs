@@ -90,7 +90,7 @@ const LEASE: u64 = 1 << 28;
 const SYS_PTRACE: u64 = 1 << 19;
 
 #[test]
-fn stores_and_rings_of_three_users_are_read_as_another_user() {
+fn daemon_as_another_user_reads_files_of_three_users() {
     let (home, stores, rings) = three_users("user = \"nobody\"", true);
     let pmcd = Pmcd::start(&home);
     let ring = [("ring-0", 1), ("ring-1001", 1002), ("ring-1002", 1003)];
@@ -109,7 +109,7 @@ fn stores_and_rings_of_three_users_are_read_as_another_user() {
 }
 
 #[test]
-fn where_there_are_only_stores_it_may_write_to_nothing() {
+fn daemon_with_stores_only_may_write_nothing() {
     let (home, stores, _) = three_users("user = \"nobody\"", false);
     let pmcd = Pmcd::start(&home);
     pmcd.becomes(&STORES);
@@ -125,7 +125,7 @@ fn where_there_are_only_stores_it_may_write_to_nothing() {
 }
 
 #[test]
-fn locked_into_its_directories_it_reads_stores() {
+fn confined_daemon_reads_stores() {
     let (home, stores, _) = three_users("user = \"nobody\"\nproc_facts = false", false);
     let pmcd = Pmcd::start(&home);
     pmcd.becomes(&STORES);
@@ -146,7 +146,7 @@ fn locked_into_its_directories_it_reads_stores() {
 }
 
 #[test]
-fn owners_are_whose_stores_and_rings_are_read() {
+fn owners_setting_selects_stores_and_rings() {
     let (home, _stores, rings) = three_users("owners = [1001]", true);
     let pmcd = Pmcd::start(&home);
     pmcd.becomes(&[("ring-1001", 1002), ("store-1001", 1002)]);
@@ -193,7 +193,7 @@ fn states(link: &mut Link, end: Instant) -> Vec<Option<u64>> {
 }
 
 #[test]
-fn without_the_right_to_ask_the_kernel_an_agent_is_live_by_its_last_update_and_never_exited() {
+fn store_without_lease_right_is_live_by_its_last_update() {
     let settings = "proc_facts = false\nretain = \"3s\"";
     let (_home, mut link, store) = under("setpriv", "--bounding-set=-lease", settings);
     assert_eq!(state(&mut link), Some(LIVE));
@@ -206,7 +206,7 @@ fn without_the_right_to_ask_the_kernel_an_agent_is_live_by_its_last_update_and_n
 
 /// As in a pod without hostPID: the agents' processes are not in its /proc, which it sees all of.
 #[test]
-fn an_agent_whose_process_it_cannot_see_is_live_until_it_has_exited() {
+fn agent_of_an_invisible_process_is_live_until_it_exits() {
     let (_home, mut link, store) = under("unshare", "--pid --fork --mount-proc --kill-child", "");
     let told = states(&mut link, Instant::now() + Duration::from_secs(6));
     assert_eq!(told, [Some(LIVE)], "the kernel says that it is written to");

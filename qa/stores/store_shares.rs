@@ -32,7 +32,7 @@ fn victim(core: &Core, name: &str) -> RingWriter {
 }
 
 #[test]
-fn living_stores_of_the_greediest_make_room_and_go_on_where_they_were() {
+fn evicted_live_stores_resume_with_their_totals() {
     if !is_root() {
         return;
     }
@@ -99,7 +99,7 @@ fn living_stores_of_the_greediest_make_room_and_go_on_where_they_were() {
 }
 
 #[test]
-fn who_waited_for_a_place_and_begins_again_is_who_he_was() {
+fn waiting_store_that_restarts_is_recognised() {
     if !is_root() {
         return;
     }

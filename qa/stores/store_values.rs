@@ -10,7 +10,7 @@ const LAST: usize = 115;
 const UPDATED: usize = 3;
 
 #[test]
-fn what_a_look_in_the_midst_of_a_flush_missed_is_read_at_the_next() {
+fn values_missed_during_a_flush_are_read_at_the_next_drain() {
     let mut core = Core::new("");
     let store = core.store(&Who::named("a"));
     core.send(&store, 1);
@@ -26,7 +26,7 @@ fn what_a_look_in_the_midst_of_a_flush_missed_is_read_at_the_next() {
 }
 
 #[test]
-fn a_time_to_come_is_a_lie_by_which_no_later_store_is_judged() {
+fn update_time_in_the_future_does_not_affect_later_stores() {
     let mut core = Core::new("");
     let liar = core.store(&Who::named("a"));
     liar.put(UPDATED, u64::MAX);
@@ -46,7 +46,7 @@ fn a_time_to_come_is_a_lie_by_which_no_later_store_is_judged() {
 }
 
 #[test]
-fn a_store_that_is_cut_short_counts_nothing_twice_when_it_grows_again() {
+fn truncated_store_that_grows_again_counts_nothing_twice() {
     let mut core = Core::new("");
     let store = core.store(&Who::named("a"));
     core.send(&store, 100);
@@ -62,7 +62,7 @@ fn a_store_that_is_cut_short_counts_nothing_twice_when_it_grows_again() {
 }
 
 #[test]
-fn many_agents_of_one_name_cost_no_more_than_many_of_many() {
+fn many_agents_of_one_name_cost_as_much_as_of_many_names() {
     let time = |named: fn(u64) -> String| {
         let mut core = Core::new("");
         let mut all: Vec<StoreWriter> = Vec::new();

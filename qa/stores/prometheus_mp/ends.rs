@@ -31,7 +31,7 @@ fn wait_for_two_exits(pmcd: &Pmcd) {
 
 /// Their process is no sign of that, and neither is their store, which stays.
 #[test]
-fn agents_that_end_in_a_process_that_goes_on_have_exited() {
+fn agents_destroyed_in_a_live_process_are_exited() {
     let _turn = turn();
     let home = Home::new();
     let stores = Stores::new(&home, "");
@@ -87,7 +87,7 @@ fn instances(pmcd: &Pmcd, rank: &str) -> usize {
 }
 
 #[test]
-fn a_killed_agents_store_is_reaped_by_nixl_in_its_time_and_pcp_has_its_last_values_until_retain() {
+fn last_values_of_a_reaped_store_stay_for_retain() {
     let home = Home::new();
     let stores = Stores::new(&home, "retain = \"40s\"");
     let pmcd = Pmcd::start(&home);
