@@ -51,7 +51,7 @@ fn about(found: f64, expected: f64, share: f64) -> bool {
 
 #[test]
 #[ignore = "takes Chromium: scripts/check-full dashboard"]
-fn the_page_shows_what_pminfo_shows() {
+fn page_shows_the_values_of_pminfo() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let proxy = Pmproxy::start(&home, &pmcd);
@@ -185,7 +185,7 @@ fn the_page_shows_what_pminfo_shows() {
 
 #[test]
 #[ignore = "takes Chromium: scripts/check-full dashboard"]
-fn the_page_says_what_is_wrong_and_goes_on() {
+fn page_shows_errors_and_recovers() {
     let home = Home::new();
     let mut pmcd = Pmcd::start(&home);
     let proxy = Pmproxy::start(&home, &pmcd);
@@ -248,7 +248,7 @@ fn the_page_says_what_is_wrong_and_goes_on() {
 
 #[test]
 #[ignore = "takes Chromium: scripts/check-full dashboard"]
-fn hundreds_of_agents_have_their_rows_and_the_most_busy_their_lines() {
+fn page_with_hundreds_of_agents_plots_the_busiest() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let proxy = Pmproxy::start(&home, &pmcd);
@@ -303,7 +303,7 @@ fn node() -> Option<u32> {
 }
 
 #[test]
-fn the_modules_of_the_page_do_what_they_say() {
+fn page_modules_pass_their_unit_tests() {
     if node().is_none_or(|version| version < 18) {
         leave_out("there is no Node 18 or later");
     }
@@ -316,7 +316,7 @@ fn the_modules_of_the_page_do_what_they_say() {
 }
 
 #[test]
-fn all_that_the_page_asks_for_exists() {
+fn metrics_of_the_page_exist() {
     let mut asked = 0;
     for file in files_in(SOURCES) {
         let text = text_of(&format!("{SOURCES}/{file}"));
@@ -332,7 +332,7 @@ fn all_that_the_page_asks_for_exists() {
 }
 
 #[test]
-fn the_page_is_one_file_that_loads_nothing() {
+fn page_is_one_file_that_loads_nothing() {
     let page = text_of(PAGE);
     assert!(page.contains("The MIT License (MIT)"), "uPlot's licence");
     for element in ["<script>", "<style>"] {

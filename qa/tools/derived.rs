@@ -125,7 +125,7 @@ fn within(share: f64, name: &str, found: f64, expected: f64) {
 }
 
 #[test]
-fn every_definition_is_taken_and_has_its_help() {
+fn every_definition_is_accepted_and_has_help() {
     let home = Home::new();
     let pmcd = pmcd(&home);
     let shown = run(pmcd.tool("pminfo").args(["-dtT", "nixl_derived"]));
@@ -142,7 +142,7 @@ fn every_definition_is_taken_and_has_its_help() {
 }
 
 #[test]
-fn who_has_no_nixl_metrics_is_told_nothing_of_them() {
+fn definitions_without_nixl_metrics_cause_no_message() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     // The same definitions, of metrics that this pmcd does not have.
@@ -156,7 +156,7 @@ fn who_has_no_nixl_metrics_is_told_nothing_of_them() {
 }
 
 #[test]
-fn the_figures_of_an_interval_are_those_of_its_events() {
+fn derived_values_of_an_interval_match_its_events() {
     let home = Home::new();
     let pmcd = pmcd(&home);
     let mut ring = ring(&home, &pmcd);
@@ -207,7 +207,7 @@ fn the_figures_of_an_interval_are_those_of_its_events() {
 }
 
 #[test]
-fn the_example_of_metrics_md_adds_up_buckets() {
+fn example_in_metrics_md_sums_buckets() {
     let page = std::fs::read_to_string(project("docs/metrics.md")).expect("there");
     let mut lines = page.lines();
     let example = lines.find(|line| line.starts_with("my.within_25us = "));
@@ -227,7 +227,7 @@ fn the_example_of_metrics_md_adds_up_buckets() {
 }
 
 #[test]
-fn vllm_s_seven_figures_are_those_of_a_recorded_stream() {
+fn seven_vllm_values_match_a_recorded_stream() {
     let stream = project("qa/streams/nixl-1.5.1.txt");
     let figures = run(Command::new("python3")
         .arg(project("qa/figures.py"))

@@ -54,7 +54,7 @@ fn show(what: &str, values: &[(String, u64)]) {
 }
 
 #[test]
-fn pmseries_has_the_totals_of_each_host_label_and_of_all() {
+fn pmseries_has_totals_by_host_by_label_and_overall() {
     if !is_possible() {
         return;
     }
@@ -104,7 +104,7 @@ fn pmseries_has_the_totals_of_each_host_label_and_of_all() {
 }
 
 #[test]
-fn a_host_that_was_cut_off_has_no_hole_in_its_archive_and_its_series_is_completed_from_that() {
+fn archive_of_a_disconnected_host_completes_its_series() {
     if !is_possible() {
         return;
     }
@@ -199,7 +199,7 @@ fn a_host_that_was_cut_off_has_no_hole_in_its_archive_and_its_series_is_complete
 }
 
 #[test]
-fn with_a_pmproxy_on_each_host_a_short_cut_leaves_no_hole_in_the_series() {
+fn pmproxy_on_each_host_bridges_a_short_disconnection() {
     if !is_possible() {
         return;
     }

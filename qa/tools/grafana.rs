@@ -99,7 +99,7 @@ fn bounds_of(instances: &[Value]) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_dashboards_are_those_that_the_generator_writes() {
+fn dashboards_match_the_generator() {
     let home = Home::new();
     let mut generator = Command::new("/usr/bin/python3");
     run(generator
@@ -117,7 +117,7 @@ fn the_dashboards_are_those_that_the_generator_writes() {
 }
 
 #[test]
-fn the_rows_of_a_heat_map_follow_the_configured_bounds() {
+fn heat_map_rows_follow_the_configured_bounds() {
     let home = Home::new();
     home.set("histogram_buckets_us = [5, 1_000, 70000]");
     let mut generator = Command::new("/usr/bin/python3");
@@ -137,7 +137,7 @@ fn the_rows_of_a_heat_map_follow_the_configured_bounds() {
 }
 
 #[test]
-fn every_name_is_a_metric_and_all_dashboards_have_the_same() {
+fn dashboards_use_the_same_existing_metrics() {
     let mut all = Vec::new();
     for file in [VECTOR, VALKEY] {
         let targets = targets(file);
@@ -160,7 +160,7 @@ fn every_name_is_a_metric_and_all_dashboards_have_the_same() {
 }
 
 #[test]
-fn all_but_the_heat_maps_is_in_what_pmlogger_logs_without_being_told_to() {
+fn panels_except_heat_maps_use_metrics_logged_by_default() {
     let group = |group| text_of(&format!("share/pmlogconf/nixl/{group}"));
     let (summary, detail) = (group("summary"), group("detail"));
     let has = |group: &str, name: &str| {
@@ -182,7 +182,7 @@ fn all_but_the_heat_maps_is_in_what_pmlogger_logs_without_being_told_to() {
 }
 
 #[test]
-fn the_names_to_scrape_are_all_that_the_dashboard_and_the_alerts_use() {
+fn scraped_names_are_those_of_the_dashboard_and_alerts() {
     let page = text_of("docs/grafana.md");
     let (_, names) = page.split_once("        - \"nixl").expect("the names");
     let (names, _) = names.split_once('"').expect("their end");
@@ -216,7 +216,7 @@ fn names_in_promql(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn vector_has_values_for_every_panel() {
+fn vector_data_source_has_values_for_every_panel() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let _agents = agents(&home);
@@ -260,7 +260,7 @@ fn vector_has_values_for_every_panel() {
 }
 
 #[test]
-fn valkey_has_values_for_every_panel() {
+fn valkey_data_source_has_values_for_every_panel() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let _agents = agents(&home);

@@ -79,7 +79,7 @@ fn minutes(home: &Home) -> PathBuf {
 }
 
 #[test]
-fn an_archive_is_shown_report_by_report_within_eighty_columns() {
+fn archive_is_shown_in_reports_within_80_columns() {
     let home = Home::new();
     let path = minutes(&home);
     let mut shown = String::new();
@@ -118,7 +118,7 @@ fn an_archive_is_shown_report_by_report_within_eighty_columns() {
 }
 
 #[test]
-fn labels_are_read_once_for_each_set_of_instances_and_are_printable() {
+fn labels_are_read_once_a_set_of_instances_and_printable() {
     let script = "
 import types
 class Context(object):
@@ -161,7 +161,7 @@ TP1 None :80
 }
 
 #[test]
-fn help_explains_the_columns_and_names_the_manual_page() {
+fn help_explains_columns_and_names_the_manual_page() {
     let home = Home::new();
     let said = output(pcp(&home, tool("pcp")).args(["nixl", "--help"]));
     let said = text(&said);
@@ -177,7 +177,7 @@ fn help_explains_the_columns_and_names_the_manual_page() {
 }
 
 #[test]
-fn json_has_what_the_table_has_and_no_value_is_null() {
+fn json_has_the_values_of_the_table_and_no_null() {
     let home = Home::new();
     let path = minutes(&home);
     let said = run(&mut of_archive(
@@ -215,7 +215,7 @@ fn json_has_what_the_table_has_and_no_value_is_null() {
 }
 
 #[test]
-fn there_are_no_agents_only_where_an_archive_says_so() {
+fn no_agents_is_reported_only_if_an_archive_has_nixl() {
     let home = Home::new();
     // The host's network is logged all the time, NIXL from the third minute to the fifth.
     let path = home.path("part");
@@ -262,7 +262,7 @@ fn there_are_no_agents_only_where_an_archive_says_so() {
 }
 
 #[test]
-fn a_time_that_is_no_whole_number_is_shown_as_it_is() {
+fn fractional_time_is_shown_unrounded() {
     let home = Home::new();
     let path = home.path("fractions");
     archive(
@@ -280,7 +280,7 @@ fn a_time_that_is_no_whole_number_is_shown_as_it_is() {
 }
 
 #[test]
-fn what_the_python_pmda_has_logged_is_shown_without_what_it_has_not() {
+fn python_pmda_archive_is_shown_without_missing_columns() {
     let home = Home::new();
     let path = home.path("python");
     archive(
@@ -311,7 +311,7 @@ loader.exec_module(nixl)
 }
 
 #[test]
-fn where_there_is_nothing_to_be_shown_it_says_why_and_what_to_do() {
+fn missing_data_is_reported_with_cause_and_action() {
     let home = Home::new();
     let path = minutes(&home);
     let refused = |command: &mut Command, expected: &str| {

@@ -152,7 +152,7 @@ fn ranks_in(colours: &BTreeSet<[u8; 3]>) -> Vec<usize> {
 }
 
 #[test]
-fn pmchart_takes_each_view_by_its_name() {
+fn pmchart_opens_each_view_by_name() {
     let home = Home::new();
     link(VIEWS, &home.path(".pcp/pmchart"));
     for view in files_in(VIEWS) {
@@ -166,7 +166,7 @@ fn pmchart_takes_each_view_by_its_name() {
 }
 
 #[test]
-fn each_metric_of_a_view_exists_and_is_in_the_summary() {
+fn view_metrics_exist_and_are_in_the_summary() {
     let summary = text_of("share/pmlogconf/nixl/summary");
     let logged = |name: &str| {
         let mut groups = summary.lines().filter_map(|line| line.strip_prefix('\t'));
@@ -196,7 +196,7 @@ fn ranks_of(home: &Home, view: &str, title: &str, percent: usize) -> Vec<usize> 
 }
 
 #[test]
-fn the_throughput_of_all_four_ranks_is_drawn() {
+fn throughput_chart_draws_all_four_ranks() {
     let home = Home::new();
     assert_eq!(ranks_of(&home, "NIXL", "bytes sent", 60), [0, 1, 2, 3]);
     // Nothing was received.
@@ -205,21 +205,21 @@ fn the_throughput_of_all_four_ranks_is_drawn() {
 }
 
 #[test]
-fn the_slow_ranks_stand_out_in_the_charts_of_latency() {
+fn latency_charts_show_the_slow_ranks() {
     let home = Home::new();
     assert_eq!(ranks_of(&home, "NIXL-latency", "median", 50), [1, 2]);
     assert_eq!(ranks_of(&home, "NIXL-latency", "times to post", 50), [1]);
 }
 
 #[test]
-fn the_rank_whose_ring_was_full_is_the_one_in_the_charts_of_loss() {
+fn loss_charts_show_the_rank_with_the_full_ring() {
     let home = Home::new();
     assert_eq!(ranks_of(&home, "NIXL-loss", "most events", 50), [3]);
     assert_eq!(ranks_of(&home, "NIXL-loss", "found full", 50), [3]);
 }
 
 #[test]
-fn each_view_has_five_charts_that_pmchart_draws() {
+fn views_have_five_charts_that_pmchart_draws() {
     let home = Home::new();
     for view in files_in(VIEWS) {
         let charts = charts(&view);
@@ -236,7 +236,7 @@ fn each_view_has_five_charts_that_pmchart_draws() {
 }
 
 #[test]
-fn the_pictures_of_the_documentation_are_what_pmchart_draws() {
+fn documentation_pictures_match_pmchart() {
     let home = Home::new();
     for (view, title, picture, percent) in [
         ("NIXL", "bytes sent", "pmchart-nixl.png", 60),

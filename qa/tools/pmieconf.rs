@@ -10,7 +10,7 @@ use crate::support::{Home, Pmcd, TX_BYTES, run, wait_for};
 use std::os::unix::fs::FileExt;
 
 #[test]
-fn all_rules_are_off_until_they_are_switched_on() {
+fn rules_are_off_by_default() {
     let home = Home::new();
     let disabled = run(pmieconf(&home).args(["rules", "disabled"]));
     for name in files_in(RULES) {
@@ -22,7 +22,7 @@ fn all_rules_are_off_until_they_are_switched_on() {
 }
 
 #[test]
-fn each_rule_has_a_help_text_whose_metrics_exist() {
+fn rules_have_help_with_existing_metrics() {
     let home = Home::new();
     let rules = files_in(RULES);
     for name in &rules {
@@ -39,7 +39,7 @@ fn each_rule_has_a_help_text_whose_metrics_exist() {
 }
 
 #[test]
-fn a_ring_that_is_found_full_is_told_once_and_an_old_loss_not_at_all() {
+fn full_ring_is_reported_once_and_an_old_loss_never() {
     let rule = Rule::new("ring_full");
     rule.fires(
         "nixl.ring.full lost 0 0 3 3 6 6
@@ -55,7 +55,7 @@ fn a_ring_that_is_found_full_is_told_once_and_an_old_loss_not_at_all() {
 }
 
 #[test]
-fn an_agent_that_dropped_events_is_told_beside_one_that_cannot_tell() {
+fn agent_with_drops_is_reported_beside_one_without_values() {
     let rule = Rule::new("events_dropped");
     rule.fires(
         "nixl.ring.dropped new 0 0 120 120
@@ -69,7 +69,7 @@ fn an_agent_that_dropped_events_is_told_beside_one_that_cannot_tell() {
 }
 
 #[test]
-fn a_burst_of_errors_is_told_and_a_few_of_them_are_not() {
+fn burst_of_errors_is_reported_and_few_errors_are_not() {
     let rule = Rule::new("error_burst");
     rule.fires(
         "nixl.errors.total burst  0 0 60 60
@@ -85,7 +85,7 @@ fn a_burst_of_errors_is_told_and_a_few_of_them_are_not() {
 }
 
 #[test]
-fn trouble_is_told_even_if_another_agent_comes_or_leaves_meanwhile() {
+fn problem_is_reported_while_other_agents_come_or_leave() {
     for (name, metric) in [
         ("ring_full", "nixl.ring.full"),
         ("events_dropped", "nixl.ring.dropped"),
@@ -105,7 +105,7 @@ fn trouble_is_told_even_if_another_agent_comes_or_leaves_meanwhile() {
 
 /// As where pmdanixl was started without its state under a running pmcd.
 #[test]
-fn counters_that_start_anew_are_no_trouble() {
+fn counter_reset_is_not_reported() {
     for (name, metric) in [
         ("ring_full", "nixl.ring.full"),
         ("events_dropped", "nixl.ring.dropped"),
@@ -120,7 +120,7 @@ fn counters_that_start_anew_are_no_trouble() {
 }
 
 #[test]
-fn one_disconnect_is_told_and_other_errors_are_not() {
+fn single_disconnect_is_reported_but_other_errors_are_not() {
     let rule = Rule::new("remote_disconnect");
     rule.fires(
         "nixl.errors.remote_disconnect left 0 0 3 3
@@ -134,7 +134,7 @@ fn one_disconnect_is_told_and_other_errors_are_not() {
 }
 
 #[test]
-fn memory_that_grows_in_six_intervals_on_end_is_told() {
+fn memory_growth_in_six_intervals_is_reported() {
     let rule = Rule::new("memory_growth").every(600);
     let told = "NIXL registered memory grows without end [leak]@host";
     rule.fires(
@@ -165,7 +165,7 @@ fn memory_that_grows_in_six_intervals_on_end_is_told() {
 }
 
 #[test]
-fn who_comes_or_goes_meanwhile_has_nobody_else_s_memory() {
+fn agent_that_comes_or_leaves_is_not_memory_growth() {
     // What pmie does with a history when the agents change must not make a leak of two that are none.
     Rule::new("memory_growth").every(600).is_silent(
         "nixl.memory.current first 9000000 9000000 9000000 9000000 - - - - - -
@@ -197,7 +197,7 @@ fn unsupported_file_is_reported() {
 }
 
 #[test]
-fn processes_without_telemetry_are_told_when_they_are_not_just_starting() {
+fn silent_processes_are_reported_after_their_start() {
     let rule = Rule::new("no_telemetry").every(300);
     rule.fires(
         "nixl.agents.silent - 0 2 2 2",
@@ -231,7 +231,7 @@ fn missing_directory_is_reported_after_three_samples() {
 }
 
 #[test]
-fn rules_fire_on_what_pmlogger_has_written_of_agents_in_trouble() {
+fn rules_fire_on_a_pmlogger_archive_with_problems() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let mut ring = RingWriter::create(&home.ring("worker"), Layout::V4, 64).expect("a ring");

@@ -65,7 +65,7 @@ fn logged(pmcd: &Pmcd, archive: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_primary_pmlogger_has_the_summary_and_with_one_switch_the_detail() {
+fn primary_pmlogger_logs_summary_and_optional_detail() {
     let home = Home::new();
     let (pmcd, _ring) = pmcd(&home);
     let config = home.path("pmlogger.conf");
@@ -89,7 +89,7 @@ fn the_primary_pmlogger_has_the_summary_and_with_one_switch_the_detail() {
 }
 
 #[test]
-fn a_pmlogger_that_was_there_before_gets_the_summary_too() {
+fn existing_pmlogger_gets_the_summary() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let other = "#pmlogconf-setup 2.0\nident pmcd\nprobe pmcd.version exists ? include : exclude\n\tpmcd.version\n";
@@ -103,7 +103,7 @@ fn a_pmlogger_that_was_there_before_gets_the_summary_too() {
 }
 
 #[test]
-fn where_pmcd_has_no_nixl_nothing_is_added() {
+fn pmlogconf_without_nixl_adds_nothing() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     // The same groups, of metrics that this pmcd does not have.
@@ -120,7 +120,7 @@ fn where_pmcd_has_no_nixl_nothing_is_added() {
 }
 
 #[test]
-fn each_metric_is_in_one_group() {
+fn every_metric_is_in_one_group() {
     let home = Home::new();
     let (pmcd, _ring) = pmcd(&home);
     let (summary, detail) = (metrics_of(&pmcd, "summary"), metrics_of(&pmcd, "detail"));
@@ -134,7 +134,7 @@ fn each_metric_is_in_one_group() {
 }
 
 #[test]
-fn the_summary_is_enough_for_all_derived_metrics_and_all_rules() {
+fn summary_has_all_inputs_of_derived_metrics_and_rules() {
     let home = Home::new();
     let (pmcd, _ring) = pmcd(&home);
     let config = home.path("pmlogger.conf");

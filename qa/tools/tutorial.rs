@@ -78,7 +78,7 @@ impl User {
 }
 
 #[test]
-fn each_command_prints_what_the_tutorial_says() {
+fn tutorial_commands_print_the_documented_output() {
     let user = User::new();
     let tutorial = text_of(TUTORIAL);
     let (mut found, mut commands) = (String::new(), 0);
@@ -130,7 +130,7 @@ fn names_below<'a>(text: &'a str, top: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn each_metric_that_the_tutorial_names_exists() {
+fn metrics_named_by_the_tutorial_exist() {
     let tutorial = text_of(TUTORIAL);
     let mut names = names_below(&tutorial, "nixl");
     names.extend(names_below(&tutorial, "nixl_derived"));
@@ -159,7 +159,7 @@ fn each_metric_that_the_tutorial_names_exists() {
 }
 
 #[test]
-fn what_installs_is_what_the_test_of_installing_runs() {
+fn readme_installation_matches_the_install_test() {
     let commands = |text: &str| {
         let lines = text.lines().skip_while(|line| *line != "make build");
         let lines = lines.take_while(|line| !line.starts_with("```"));

@@ -84,7 +84,7 @@ fn samples(home: &Home) -> PathBuf {
 }
 
 #[test]
-fn each_view_of_pmrep_shows_what_happened() {
+fn pmrep_views_match_golden() {
     let home = Home::new();
     let path = samples(&home);
     let mut shown = String::new();
@@ -107,7 +107,7 @@ fn user(home: &Home) -> PathBuf {
 }
 
 #[test]
-fn each_plugin_of_dstat_shows_what_happened() {
+fn dstat_plugins_match_golden() {
     let home = Home::new();
     let path = samples(&home);
     let plugins = text_of(PLUGINS);
@@ -144,7 +144,7 @@ fn htop(pmcd: &Pmcd, user: &Path, seconds: u32) -> String {
 }
 
 #[test]
-fn htop_has_both_meters() {
+fn htop_shows_both_meters() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let _ring = RingWriter::create(&home.ring("worker"), Layout::V4, 64).expect("a ring");
@@ -168,7 +168,7 @@ fn htop_has_both_meters() {
 }
 
 #[test]
-fn all_that_is_shown_exists() {
+fn metrics_of_all_viewers_exist() {
     for file in [VIEWS, PLUGINS, METERS] {
         let text = text_of(file);
         let settings = text.lines().filter(|line| !line.starts_with('#'));

@@ -22,7 +22,7 @@ const CONTRAST: &str = "(one, other) => {
 
 #[test]
 #[ignore = "takes Chromium: scripts/check-full dashboard"]
-fn it_can_be_read_and_used_in_light_and_dark_wide_and_narrow_and_without_a_mouse() {
+fn page_is_usable_in_each_theme_width_and_without_a_mouse() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let proxy = Pmproxy::start(&home, &pmcd);

@@ -51,7 +51,7 @@ fn fetched(context: u32, time: &str, bytes: &str) -> String {
 
 #[test]
 #[ignore = "takes Chromium: scripts/check-full dashboard"]
-fn rates_are_by_the_times_of_pmproxy_and_never_a_guess() {
+fn rates_use_the_times_of_pmproxy_only() {
     let answers = pmproxy();
     // The nanoseconds behind the point have no leading zeros: 1.15 s between the first two.
     let course = [
@@ -100,7 +100,7 @@ fn rates_are_by_the_times_of_pmproxy_and_never_a_guess() {
 
 #[test]
 #[ignore = "takes Chromium: scripts/check-full dashboard"]
-fn html_and_scripts_are_text_wherever_they_come_from() {
+fn html_and_scripts_in_answers_are_shown_as_text() {
     let hostile = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>&lt;b&gt;";
     let text = serde_json::Value::from(hostile).to_string();
     let answers = pmproxy();
@@ -198,7 +198,7 @@ fn html_and_scripts_are_text_wherever_they_come_from() {
 
 #[test]
 #[ignore = "takes Chromium: scripts/check-full dashboard"]
-fn an_address_is_checked_and_remembered_and_who_is_no_pmproxy_is_told() {
+fn address_is_checked_saved_and_rejected_if_not_pmproxy() {
     let answers = pmproxy();
     answers.to("/fetch", &[&fetched(7, "100.5", "1")]);
     let mut page = Chromium::start(1280, 900);
@@ -259,7 +259,7 @@ fn an_address_is_checked_and_remembered_and_who_is_no_pmproxy_is_told() {
 
 #[test]
 #[ignore = "takes Chromium: scripts/check-full dashboard"]
-fn servers_and_ranks_are_told_apart_where_names_are_uuids() {
+fn servers_and_ranks_distinguish_agents_with_uuid_names() {
     let agents = [
         (1, "prefill", 8100, "TP1"),
         (2, "decode", 8200, "TP0"),

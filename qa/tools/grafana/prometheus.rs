@@ -12,7 +12,7 @@ use std::process::Command;
 const CASES: &str = "qa/prometheus/rules.yml";
 
 #[test]
-fn every_alert_for_prometheus_fires_where_it_should_and_nowhere_else() {
+fn prometheus_alerts_fire_only_in_their_cases() {
     let (rules, cases) = (text_of(RULES), text_of(CASES));
     let metrics = text_of("qa/golden/pminfo_dmtT.out").replace('.', "_");
     for name in names_in_promql(&rules) {
@@ -84,7 +84,7 @@ fn prometheus_has_values_for_every_panel() {
 }
 
 #[test]
-fn histogram_quantile_of_prometheus_is_in_the_range_of_each_agents_transfers() {
+fn prometheus_quantile_is_in_the_bucket_of_the_transfers() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let mut rings = [("fast", 30), ("slow", 3000)].map(|(name, time)| {

@@ -6,7 +6,7 @@ use crate::support::{Home, Pmcd, run, wait_for};
 use serde_json::Value;
 
 #[test]
-fn where_lines_are_short_the_last_columns_are_left_out_but_not_the_chosen_one() {
+fn narrow_lines_drop_last_columns_but_keep_the_chosen() {
     let home = Home::new();
     let path = minutes(&home);
     for (columns, key, head) in [
@@ -27,7 +27,7 @@ fn where_lines_are_short_the_last_columns_are_left_out_but_not_the_chosen_one() 
 }
 
 #[test]
-fn no_value_is_wider_than_its_column() {
+fn values_fit_their_columns() {
     let script = "
 values = [0] + [int(f * 10 ** e) for e in range(20) for f in (1, 1.00499, 3.14159, 9.949, 9.99, 9.9999)]
 for column in nixl.COLUMNS[1:]:
@@ -42,7 +42,7 @@ print([nixl.duration(10 ** e) for e in range(0, 17, 2)])
 }
 
 #[test]
-fn no_character_takes_more_places_of_a_line_than_are_counted_for_it() {
+fn character_widths_are_not_underestimated() {
     let script = "
 import ctypes, locale
 locale.setlocale(locale.LC_ALL, 'C.UTF-8')
@@ -58,7 +58,7 @@ print([len(nixl.fitted(60 * char, 21)) for char in '\\u0903\\u302e'])
 }
 
 #[test]
-fn no_name_has_a_twin_that_looks_like_it() {
+fn names_with_invisible_characters_are_distinguishable() {
     let script = "
 print([nixl.printable(name) for name in ('a', 'größe-日本語', 'a\\x1b[2J', 'a\\u115f', 'a\\ufe0f', 'a\\U000e0100')])
 invisible = [0x34f, 0x115f, 0x1160, 0x17b4, 0x17b5, *range(0x180b, 0x1810), 0x2800, 0x3164, *range(0xfe00, 0xfe10), 0xffa0, 0x1d159,
@@ -73,7 +73,7 @@ print(len(seen) == len(invisible) and all(name.startswith('a%') and name.isascii
 }
 
 #[test]
-fn names_of_any_script_and_length_are_whole_where_nobody_says_how_wide_a_line_is() {
+fn names_are_complete_if_the_line_width_is_unknown() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let names = ["ünïcode-日本語".to_owned(), "n".repeat(150)];

@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 #[test]
-fn a_live_pmcd_is_shown_with_its_agents_and_without() {
+fn live_pmcd_is_shown_with_and_without_agents() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let live = |options: &[&str]| {
@@ -58,7 +58,7 @@ fn a_live_pmcd_is_shown_with_its_agents_and_without() {
 }
 
 #[test]
-fn an_agent_that_leaves_meanwhile_is_in_no_later_report_of_the_same_run() {
+fn agent_that_leaves_is_in_no_later_report() {
     let home = Home::new();
     home.set("retain = \"0s\"");
     let pmcd = Pmcd::start(&home);
@@ -87,7 +87,7 @@ fn an_agent_that_leaves_meanwhile_is_in_no_later_report_of_the_same_run() {
 }
 
 #[test]
-fn one_that_leaves_between_its_values_and_the_names_is_left_out() {
+fn agent_that_leaves_between_two_requests_is_omitted() {
     let script = "
 class Source(object):
     def names(self):
@@ -102,7 +102,7 @@ print([(agent['name'], agent['tx_rate']) for agent in report.agents])
 }
 
 #[test]
-fn an_agent_of_pcp_s_that_does_not_answer_is_not_taken_for_none_of_nixl_s() {
+fn pmda_that_does_not_answer_is_not_shown_as_no_agents() {
     let home = Home::new();
     let _ring = RingWriter::create(&home.ring("a"), Layout::V4, 64).expect("a ring");
     let pmcd = Pmcd::start(&home);

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
 #[test]
-fn a_terminal_of_hardly_any_columns_is_no_reason_not_to_end() {
+fn very_narrow_terminal_does_not_stop_the_command() {
     let home = Home::new();
     let path = minutes(&home);
     for (columns, heading) in [("1", ""), ("2", "."), ("3", ".."), ("4", "h..")] {
@@ -80,7 +80,7 @@ impl Drop for Screen {
 }
 
 #[test]
-fn a_screen_says_that_there_is_no_answer_and_goes_on_when_there_is_one() {
+fn screen_shows_a_missing_answer_and_recovers() {
     let home = Home::new();
     let _ring = RingWriter::create(&home.ring("steady"), Layout::V4, 64).expect("a ring");
     let pmcd = Pmcd::start(&home);
@@ -101,7 +101,7 @@ fn a_screen_says_that_there_is_no_answer_and_goes_on_when_there_is_one() {
 }
 
 #[test]
-fn a_screen_goes_on_when_pmcd_is_back_unless_the_user_wants_it_later() {
+fn screen_resumes_when_pmcd_returns_or_after_the_given_time() {
     const AWAY: &str = "  no values: pmcd does not answer";
     let home = Home::new();
     let _ring = RingWriter::create(&home.ring("steady"), Layout::V4, 64).expect("a ring");
@@ -130,7 +130,7 @@ fn a_screen_goes_on_when_pmcd_is_back_unless_the_user_wants_it_later() {
 }
 
 #[test]
-fn on_a_terminal_it_is_one_screen_with_as_many_agents_as_there_is_room_for() {
+fn terminal_shows_one_screen_of_agents() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let _rings: Vec<_> = (0..20)

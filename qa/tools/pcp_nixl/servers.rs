@@ -52,7 +52,7 @@ fn servers(home: &Home) -> PathBuf {
 }
 
 #[test]
-fn servers_and_ranks_of_uuids_are_told_apart_within_eighty_columns() {
+fn servers_and_ranks_distinguish_uuids_within_80_columns() {
     let home = Home::new();
     let path = servers(&home);
     let mut shown = String::new();
@@ -113,7 +113,7 @@ fn json_has_the_labels_and_the_command_of_each_agent() {
 }
 
 #[test]
-fn short_screen_keeps_the_busiest_agents_in_the_order_of_servers() {
+fn short_screen_keeps_the_busiest_agents_by_server() {
     let script = "
 class Source(object):
     host, is_archive = 'host', False
@@ -146,7 +146,7 @@ for key in ('server', 'name'):
 }
 
 #[test]
-fn server_column_is_left_out_where_a_line_has_no_room_for_it() {
+fn server_column_is_dropped_on_narrow_lines() {
     let home = Home::new();
     let path = servers(&home);
     for (columns, head) in [

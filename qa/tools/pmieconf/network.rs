@@ -27,7 +27,7 @@ const INFINIBAND: &str = "infiniband.port.total.bytes mlx5_0:1 RDMA
 const BY_TCP: &str = "NIXL moves data by TCP instead of InfiniBand 178956971bytes/s@host";
 
 #[test]
-fn tcp_in_place_of_infiniband_is_told() {
+fn tcp_instead_of_infiniband_is_reported() {
     let rule = Rule::new("tcp_fallback");
     let by = |nixl, rdma, network| moved(INFINIBAND, nixl, rdma, &[("lo", 0), ("eth0", network)]);
     rule.fires(&by(1000, 50, 1050), BY_TCP);
@@ -48,7 +48,7 @@ fn tcp_in_place_of_infiniband_is_told() {
 }
 
 #[test]
-fn a_busy_loopback_is_no_fallback_to_tcp() {
+fn busy_loopback_is_not_reported_as_tcp() {
     let busy = [("lo", 9000), ("eth0", 3)];
     Rule::new("tcp_fallback").is_silent(&moved(INFINIBAND, 1000, 5, &busy));
     let all = Rule::new("tcp_fallback").with(&[("left_out", "\"^(none)\"")]);
@@ -56,7 +56,7 @@ fn a_busy_loopback_is_no_fallback_to_tcp() {
 }
 
 #[test]
-fn what_pods_send_counts_once_whatever_it_passes() {
+fn pod_traffic_counts_once_on_any_path() {
     let by = |share| {
         let names = ["eth0", "cni0", "veth1a2b", "docker0", "br-7f", "cali3"];
         moved(INFINIBAND, 1000, 5, &names.map(|name| (name, share)))
@@ -81,7 +81,7 @@ fn what_pods_send_counts_once_whatever_it_passes() {
 }
 
 #[test]
-fn what_comes_in_is_no_fallback_of_what_is_written() {
+fn incoming_traffic_is_not_reported_as_fallback() {
     let (nixl, less) = (grows(1000), grows(20));
     let table = |written: &str, read: &str, sent: &str, came: &str| {
         format!(
@@ -102,7 +102,7 @@ fn what_comes_in_is_no_fallback_of_what_is_written() {
 }
 
 #[test]
-fn tcp_in_place_of_roce_is_told() {
+fn tcp_instead_of_roce_is_reported() {
     // Words of four bytes.
     let links = "rocestat.hw.xmit.port_xmit_data mlx5_0_1 RDMA
          rocestat.hw.rcv.port_rcv_data mlx5_0_1 0 0 0 0";

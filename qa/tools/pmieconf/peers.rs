@@ -20,7 +20,7 @@ fn pair(state: u8, idle: &str, transfers: u8, works: bool) -> String {
 }
 
 #[test]
-fn an_agent_that_is_silent_while_another_works_is_told() {
+fn silent_agent_beside_a_busy_one_is_reported() {
     let rule = Rule::new("silent");
     let long = "240000 300000 360000 420000";
     let told = "NIXL agent is silent while others work 360s[mute]@host";
@@ -54,7 +54,7 @@ fn ranks(ranks: &[(&str, &str, u32)]) -> String {
 }
 
 #[test]
-fn an_agent_that_is_far_slower_than_its_peers_is_told() {
+fn agent_far_slower_than_its_peers_is_reported() {
     let rule = Rule::new("straggler");
     let engine = ranks(&[
         ("rank0", "1 1 0.4 0.4", 60),
@@ -87,7 +87,7 @@ fn an_agent_that_is_far_slower_than_its_peers_is_told() {
 }
 
 #[test]
-fn an_agent_that_is_slow_in_one_sample_only_is_not_told() {
+fn agent_slow_in_one_sample_is_not_reported() {
     let rule = Rule::new("straggler");
     rule.is_silent(&ranks(&[
         ("rank0", "1 0.1 1 0.1 1", 60),
@@ -113,7 +113,7 @@ fn an_agent_that_is_slow_in_one_sample_only_is_not_told() {
 }
 
 #[test]
-fn the_first_transfer_of_an_agent_makes_it_no_straggler() {
+fn first_transfer_of_an_agent_is_not_reported_as_slow() {
     // It is in the window for a minute, and so in two samples perhaps.
     let first = ranks(&[
         ("rank0", "1 0.01 0.01 1", 1000),
