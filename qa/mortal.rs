@@ -1,9 +1,9 @@
 //! An agent that is made to be killed: `mortal RING CAPACITY TYPE PAUSE [COUNT]`
 //!
-//! It starts on the file RING, which restarts an agent that was there in place, and writes events of one type number until
-//! it is killed, with a pause of so many microseconds after every few. Each event's value is its number, from 1 on: so
-//! the ring itself always says how many were written, whenever the end came (`qa/support/life.rs`). With a COUNT it writes
-//! so many, says so on standard output, and waits for its end.
+//! It starts on the file RING, which restarts a previous agent in place. Then it writes events of one type number until it is
+//! killed, with a pause of PAUSE microseconds after every few events. The value of an event is its number, from 1 on, so that
+//! the ring shows how many events were written before the kill (`qa/support/life.rs`). With COUNT it writes that many events,
+//! reports so on standard output, and waits to be killed.
 
 use std::path::Path;
 use std::process::exit;

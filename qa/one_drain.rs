@@ -1,5 +1,5 @@
-//! One drain of one directory with a state file, without pmcd: `one_drain DIRECTORY STATE [step]` prints what is known of
-//! each agent then. With `step` it stops itself right before and right after the drain, for whoever traces it.
+//! One drain of one directory with a state file, without pmcd: `one_drain DIRECTORY STATE [step]` prints the values of each
+//! agent afterwards. With `step` it stops itself right before and right after the drain, for a tracer.
 
 #[path = "support/kit/mod.rs"]
 mod kit;

@@ -1,4 +1,4 @@
-//! When an agent is an instance, and what becomes of its totals: over time that the tests set, without pmcd.
+//! Publication, withdrawal, eviction and totals of agents over time. The tests set the clock; there is no pmcd.
 
 use crate::support::kit::writer::{Layout, RingWriter};
 use crate::support::kit::{self, Core, SECOND, push, push_to};
@@ -326,7 +326,7 @@ fn rings_left_out_of_the_configuration_are_detached() {
     assert_eq!((core.sent(), ring.pending()), ([("a", 2)].into(), 0));
 }
 
-/// In a directory that all may write to, a stranger takes the name of an agent whose file is gone.
+/// In a directory that all users may write to, another user makes a file with the name of an agent whose file is gone.
 #[test]
 fn ring_of_another_user_with_the_same_name_is_another_agent() {
     if !nix::unistd::geteuid().is_root() {
@@ -387,7 +387,7 @@ fn too_large_ring_is_attached_when_the_limit_is_raised() {
     assert_eq!(core.sent(), [("a", 5)].into());
 }
 
-/// What is written through a mapping changes neither size nor times of a file on tmpfs, and elsewhere only now and then.
+/// Writes through a mapping change neither size nor times of a file on tmpfs, and on other file systems only sometimes.
 #[test]
 fn reload_checks_a_rejected_file_again() {
     let mut core = Core::new("");

@@ -1,5 +1,5 @@
-//! A thousand agents come and go, while the agent is killed now and then: what the host has sent never goes back, and what is
-//! kept of those that have gone does not grow.
+//! A thousand short-lived agents, while the daemon is killed now and then. The totals of the host never decrease, and the
+//! records of exited agents stay within their limit.
 
 use crate::support::kill::{Dice, kill_process, wait_for_orphans};
 use crate::support::writer::{Layout, RingWriter};

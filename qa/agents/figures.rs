@@ -1,7 +1,8 @@
-//! What the stats of an agent, and the daemon, make of real NIXL's events, against qa/figures.py, which computes it apart from them.
+//! Stats of an agent and values of the daemon for events of real NIXL, compared with qa/figures.py, which computes them
+//! independently.
 //!
-//! The streams in qa/streams were recorded from real rings (qa/nixl/capture). They are taken whole, and as what a full ring, an
-//! allow-list or an unknown NIXL would leave of them.
+//! The streams in qa/streams were recorded from real rings (qa/nixl/capture). The tests use them whole, and reduced as by a
+//! full ring, an allow-list or an unknown NIXL.
 
 mod daemon;
 
@@ -201,7 +202,7 @@ fn percentiles_of_heavy_tailed_times_match_numpy() {
     }
 }
 
-/// The other tests compare with qa/figures.py.
+/// qa/figures.py is the reference of the other tests.
 #[test]
 fn percentiles_of_figures_py_match_numpy() {
     let lists = [1, 2, 5, 16, 100].map(|count| heavy_tailed(count, 7));

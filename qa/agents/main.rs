@@ -1,4 +1,4 @@
-//! Agents, through the test kit: when they are instances, what counts for them, and their limits.
+//! Agents, through the test kit: publication, totals and limits.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! A drain passes over agents in which nothing happens. What happens all the same is seen at the next one.
+//! Idle agents, which a drain skips. Every change of such an agent must be seen at the next drain.
 
 use crate::support::kit::writer::{Layout, RingWriter};
 use crate::support::kit::{Core, LONG, SECOND, push};

@@ -1,4 +1,4 @@
-//! Rings of agents that have exited are removed, and no agent that starts meanwhile loses an event by it.
+//! Removal of rings of exited agents. An agent that starts during a removal must not lose an event.
 
 use crate::support::PATIENCE;
 use crate::support::kit::writer::{Kind, Layout, RingWriter};

@@ -1,4 +1,4 @@
-//! What is there for all users is not for one alone: places for agents, and records of those that have left.
+//! Limits that users share: agents, and records of exited agents. One user must not take all of them.
 
 use crate::support::kit::Core;
 use crate::support::kit::values::Values;
@@ -213,7 +213,7 @@ fn unlinked_held_rings_take_no_room_of_other_users() {
     assert!(core.attached() <= 6);
 }
 
-/// Files of agents that have exited long ago, all of them held open by a reader.
+/// The files belong to agents that exited long ago, and a reader holds all of them open.
 #[test]
 fn unwritten_files_do_not_keep_active_agents_out() {
     if !is_root() {
@@ -271,7 +271,7 @@ fn silent_agent_does_not_keep_out_another_of_its_user() {
     drop((held, idle));
 }
 
-/// More than there is time for, of one user, and behind that one ring of another's.
+/// One user has more events than there is time for; a ring of another user comes after them.
 #[test]
 fn events_of_one_user_do_not_delay_those_of_another() {
     if !is_root() {

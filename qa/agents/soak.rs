@@ -1,6 +1,6 @@
-//! Agents come and go by the hundred, and what that costs is gone when they are gone: memory, descriptors and instances.
+//! Hundreds of short-lived agents. Memory, descriptors and instances must return to their level before the load.
 //!
-//! About 25 seconds; `MINUTES=10` makes it as long as that (`make soak`).
+//! It takes about 25 seconds; `MINUTES=10` sets the duration (`make soak`).
 
 use crate::support::kill::Dice;
 use crate::support::writer::{Kind, Layout, RingWriter};

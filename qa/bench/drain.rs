@@ -1,9 +1,9 @@
-//! `cargo bench --bench drain`: what an event costs, by layout, in rings of 4,096 and of a million slots, in the processor's cache
-//! and not.
+//! `cargo bench --bench drain`: the cost of an event by layout, in rings of 4,096 and of a million slots, inside and outside
+//! the processor's cache.
 //!
-//! `read` reads the words of the ring; `pop` takes one event at a time as NIXL's own reader does, and sums; `sum` sums all at
-//! once, and cannot tell whether it did before; `counters` takes them as the daemon does, and sums; `everything` is all that the
-//! daemon does for them, through files and into a state file.
+//! `read` reads the words of the ring. `pop` pops one event at a time as NIXL's own reader does, and adds its value. `sum` adds
+//! all values at once, without a checkpoint. `counters` reads and adds as the daemon does. `everything` is the whole work of
+//! the daemon, through files and into a state file.
 
 mod rings;
 #[path = "../support/writer.rs"]

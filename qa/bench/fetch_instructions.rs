@@ -1,8 +1,8 @@
-//! `cargo bench --bench fetch_instructions`: what a fetch costs in instructions, as valgrind counts them, beside that of an agent
-//! in C of the same shape (qa/bench/shape.c). Fails where a share is above its limit: counts do not depend on the machine, and
-//! compilers and PCP's versions change both sides.
+//! `cargo bench --bench fetch_instructions`: instructions of a fetch, as valgrind counts them, compared with an agent in C of
+//! the same shape (qa/bench/shape.c). It fails if a ratio is above its limit. Counts do not depend on the machine, and
+//! compilers and versions of PCP change both sides.
 //!
-//! `PROFILE=DIR` keeps in DIR what callgrind_annotate(1) reads, and compares nothing.
+//! `PROFILE=DIR` writes the input of callgrind_annotate(1) to DIR, and compares nothing.
 
 #[path = "../support/mod.rs"]
 mod support;

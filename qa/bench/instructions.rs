@@ -1,6 +1,6 @@
-//! `cargo bench --bench instructions`: what an event costs in instructions, as valgrind counts them, beside the loop that pops one
-//! event at a time; and what a ring costs in which nothing waits. Fails where a share is above its limit: counts do not depend on
-//! the machine.
+//! `cargo bench --bench instructions`: instructions of an event, as valgrind counts them, compared with a loop that pops one
+//! event at a time; and instructions of an idle ring. It fails if a ratio is above its limit. Counts do not depend on the
+//! machine.
 
 mod rings;
 #[path = "../support/writer.rs"]

@@ -1,5 +1,5 @@
-//! Rings full of events to be drained, and the loops that the drain is compared with. In memory they are made of the bytes of a
-//! file that the tests' own producer has written.
+//! Rings full of events to drain, and the loops that the drain is compared with. Rings in memory have the bytes of a file that
+//! the producer of the tests wrote.
 #![allow(dead_code)] // each program that is made with it uses a part of it
 
 use pmdanixl::agents::Agents;

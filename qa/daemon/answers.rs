@@ -1,4 +1,4 @@
-//! What an answer holds: all that was written before it was asked for.
+//! Completeness of answers: an answer has all events that were written before the request.
 
 use crate::support::kit::writer::{Kind, Layout, RingWriter};
 use crate::support::kit::{Core, LONG, SECOND, push};

@@ -1,4 +1,4 @@
-//! The program by itself: its options, `--check`, and what it needs, such as room on a tmpfs.
+//! The program without pmcd: options, `--check`, libraries, and space on a tmpfs.
 
 use crate::support::pdu::Link;
 use crate::support::writer::{Kind, Layout, RingWriter};

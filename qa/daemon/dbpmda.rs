@@ -1,4 +1,4 @@
-//! The agent under dbpmda(1), PCP's own debugger for agents: every request, compared with checked-in output.
+//! The daemon under dbpmda(1), PCP's debugger for PMDAs: every request, compared with golden files.
 
 use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{self, Home, PMDANIXL, golden, needs_root};

@@ -1,5 +1,5 @@
-//! Every metric of the table is set by something: agents to which all happens that can happen to one, and a daemon that has too
-//! much of everything. What they do not set, another test does, which is named here.
+//! Coverage of the metric table: every metric is set here by agents and a daemon in all kinds of trouble, or by another test
+//! that is named here.
 
 use crate::support::show::Shown;
 use crate::support::writer::{Kind, Layout, RingWriter};

@@ -1,4 +1,4 @@
-//! Agents that appear, vanish and are replaced, and the agent's own start and end, behind a real pmcd.
+//! Agents that appear, disappear and are replaced, and the start and end of the daemon, behind a real pmcd.
 
 use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{Home, Pmcd, TX_BYTES, needs_root, run, wait_for};

@@ -1,4 +1,4 @@
-//! The agent behind a real pmcd, seen through PCP's own tools.
+//! The daemon behind a real pmcd, seen through PCP's own tools.
 
 use crate::support::share::{DERIVED, Logger, link};
 use crate::support::writer::{Kind, Layout, RingWriter};

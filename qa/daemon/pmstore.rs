@@ -1,4 +1,4 @@
-//! What root can change at run time, and nobody else; and what the agent says that it costs.
+//! Settings that only root can change at run time, and metrics of the daemon's own cost.
 
 mod requests;
 

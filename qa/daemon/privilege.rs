@@ -1,4 +1,4 @@
-//! With a user configured, the agent has the rights that its work takes, and no others.
+//! Rights of the daemon with a configured `user`: those that its work needs, and no others.
 
 use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{self, Home, Pmcd, TX_BYTES, example, needs_root, run, wait_for};

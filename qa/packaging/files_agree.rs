@@ -1,4 +1,4 @@
-//! The files that PCP reads, and what people read, say what the metric table says.
+//! Files for PCP and for readers, compared with the metric table.
 
 mod render;
 

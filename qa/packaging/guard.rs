@@ -1,5 +1,5 @@
-//! The guard at the end of the tests (qa/guard) finds each harm, done on purpose: in a mount namespace with devices of its own, and
-//! to a PCP configuration of its own.
+//! The guard after the tests (qa/guard) detects each kind of harm. The tests cause the harm in a mount namespace with devices
+//! of its own, and in a PCP configuration of its own.
 
 use crate::support::{Home, output, project, text};
 use std::fs;

@@ -1,4 +1,4 @@
-//! Modules import modules that `src/lib.rs` lists before them.
+//! Imports between modules: a module imports only modules that `src/lib.rs` lists before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,4 +1,4 @@
-//! Install, Remove, Install again and Upgrade, in namespaces of their own: `qa/install.sh` does it and says what it found.
+//! Install, Remove, Install again and Upgrade in namespaces of their own. `qa/install.sh` runs them and reports the results.
 
 use crate::support::{PMDANIXL, output, project, text};
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! What a cluster is given: the manifests of share/kubernetes against the schemas that Kubernetes publishes, and their parts
-//! against each other. `scripts/check-full image` makes the image and runs it as the DaemonSet has it.
+//! The manifests of share/kubernetes, compared with the schemas that Kubernetes publishes and with each other.
+//! `scripts/check-full image` builds the image and runs it as in the DaemonSet.
 
 use crate::support::writer::{Layout, RingWriter};
 use crate::support::{Home, output, project, run, text};

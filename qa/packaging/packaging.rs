@@ -1,7 +1,7 @@
-//! What packages are made of: where each file goes on Debian and on Fedora and RHEL, what the packages themselves have and ask
-//! for, and under which licences the crates are.
+//! Contents of packages: the place of each file on Debian, Fedora and RHEL, dependencies of the packages, and licences of the
+//! crates.
 //!
-//! The packages are real, made by debhelper and by rpmbuild, but of the program that the other tests run: to build that anew takes
+//! The packages are real, made by debhelper and rpmbuild, but contain the program that the other tests run. A new build takes
 //! minutes (qa/packages does it).
 
 mod crates;

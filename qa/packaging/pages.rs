@@ -1,4 +1,4 @@
-//! README.md and the pages of docs/ for users: their commands run, their links lead somewhere, and the metrics, log messages and
+//! README.md and the pages of docs/ for users: their commands run, their links are valid, and the metrics, log messages and
 //! tests that they name exist.
 
 mod testing;

@@ -1,4 +1,4 @@
-//! Who an agent is, in the labels of its instances: from the first moment on, over a restart of all, and for Prometheus.
+//! Labels of agents, from their first appearance on, after a restart of everything, and for Prometheus.
 
 mod buckets;
 mod changes;

@@ -1,5 +1,5 @@
-//! Processes that have a NIXL backend loaded and whose telemetry is not found: `pmdanixl --check` names them, with what is missing
-//! (real NIXL), and `nixl.agents.silent` counts them.
+//! Processes with a NIXL backend loaded and no telemetry here: `pmdanixl --check` lists them with the cause (real NIXL), and
+//! `nixl.agents.silent` counts them.
 
 mod count;
 

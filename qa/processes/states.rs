@@ -1,4 +1,4 @@
-//! Whether an agent lives, as nixl.agent.state says it, for each way in which one can end, hang or be another than expected.
+//! nixl.agent.state, for each way in which an agent can end, hang or change.
 
 use crate::support::sample::Sample;
 use crate::support::show::Shown;

@@ -1,4 +1,4 @@
-//! One pretended NIXL agent: its ring, its pace, and the truth about what it pushed.
+//! A simulated NIXL agent: its ring, its pace, and the true counts of its events.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The sample producer for `make run`. The example of that name takes all crates of the tests, such as criterion.
+//! The sample producer for `make run`. The example of the same name needs all crates of the tests, such as criterion.
 
 #[path = "main.rs"]
 mod producer;

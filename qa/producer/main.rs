@@ -1,4 +1,4 @@
-//! The sample producer: writes the rings of pretended NIXL agents, and prints exactly what it wrote.
+//! The sample producer: writes the rings of simulated NIXL agents, and prints exactly what it wrote.
 
 use std::fs;
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! Sleeping that SIGTERM and SIGINT end.
+//! Sleep that SIGTERM and SIGINT interrupt.
 
 use std::os::fd::AsFd;
 use std::time::Duration;

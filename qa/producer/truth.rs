@@ -1,4 +1,4 @@
-//! What an agent pushed, exactly, and its line of JSON.
+//! True counts of the events that an agent pushed, and their line of JSON.
 
 use std::time::Duration;
 

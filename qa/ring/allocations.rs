@@ -1,5 +1,4 @@
-//! A tick in which agents neither come nor go takes no memory: looking for new files and draining all rings, between the times when
-//! directories are read anew (every two seconds) and when it is asked who writes (every second, of /proc).
+//! Memory allocations of a tick: none while the agents stay the same.
 #![allow(unsafe_code)] // an allocator is unsafe by its signature; this one hands all on to the system's
 
 #[path = "../bench/rings.rs"]

@@ -1,4 +1,4 @@
-//! What is done where a ring's `read_pos` is not where it was left: each case, in a running daemon and after a restart.
+//! Decisions for a ring whose `read_pos` is not where the daemon left it: each case, in a running daemon and after a restart.
 
 mod followed;
 

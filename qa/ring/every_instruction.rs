@@ -1,9 +1,9 @@
-//! A drain is killed after any of its stores, or its ring is set up anew before any of them: the next start has every event
-//! once. Each kill is a real one, of a run of its own, which takes long; qa/ring/single_step.rs looks at all moments of one
-//! run.
+//! A drain that is killed after any of its stores, or whose ring is restarted before any of them. The next start must count
+//! every event once. Each kill is real and needs a run of its own, so this takes long; qa/ring/single_step.rs tests all moments
+//! of one run.
 //!
-//! Another process sees nothing of a drain but what it stores in the ring and in the state file, so that a kill after each of
-//! these stores stands for a kill after each instruction; every thousandth instruction is one more.
+//! Another process sees only the stores of a drain, in the ring and in the state file. So a kill after each store represents a
+//! kill after each instruction. Every thousandth instruction is tested as well.
 
 use crate::support::drain::{Bench, Meanwhile, NEW, Traced};
 use crate::support::example;

@@ -1,4 +1,4 @@
-//! Files whose writers have the kernel lock them for as long as they like: nobody but they themselves waits.
+//! Files that their writers keep locked in the kernel for any time. Only the writers must wait.
 
 use crate::support::held::Held;
 use crate::support::kit::writer::{Kind, Layout, RingWriter};

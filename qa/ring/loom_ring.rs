@@ -1,11 +1,12 @@
-//! Producer and consumer of a ring in the orders that the memory model allows, by loom: the consumer is the real one
-//! (`src/ring/protocol.rs`), on loom's words in place of a mapping; the producer does what NIXL does.
+//! Producer and consumer of a ring in all orders that the memory model allows, by loom. The consumer is the real one
+//! (`src/ring/protocol.rs`) on loom's words in place of a mapping; the producer does what NIXL does.
 //!
-//! Its limits: as many interruptions as `explore` says, a ring of four slots, and loads that see no store from the future, which
-//! loom does not have. A restart's stores are taken to be seen in their order, as on x86; in any order, the model finds batches
-//! that are none. A restart of a ring whose `read_pos` is 0 is not in it: the file's identity tells that (`src/source/ring/counting.rs`).
+//! Limits: the number of preemptions in `explore`, a ring of four slots, and no loads that see later stores, which loom does
+//! not model. Stores of a restart are assumed to become visible in their order, as on x86; in any order, the model finds
+//! invalid batches. A restart of a ring with `read_pos` 0 is not modelled: the identity of the file shows it
+//! (`src/source/ring/counting.rs`).
 //!
-//! What holds with the orderings as they are fails where they are weakened, which is tested as well.
+//! The tests also weaken each ordering and check that the model then fails.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

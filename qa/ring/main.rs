@@ -1,4 +1,4 @@
-//! Rings: the protocol, what is read of them and when, restarts of producers, and real NIXL's.
+//! Rings: the protocol, reads and their times, restarts of producers, and real NIXL.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! Any sequence of what can happen to a ring, against a queue that says what must have been counted.
+//! Random sequences of everything that can happen to a ring, compared with a queue of the events that must be counted.
 
 use crate::support::writer::{Kind, Layout, RingWriter};
 use pmdanixl::agents::Agents;

@@ -1,6 +1,6 @@
-//! Real NIXL agents that are started anew in place, cut short, or two of one name, while others go on.
+//! Real NIXL agents that restart in place, lose a part of their file, or share a name, while others continue.
 //!
-//! `RESTARTS=50` takes so many restarts, and all versions.
+//! `RESTARTS=50` sets the number of restarts, and tests all versions.
 
 use crate::support::life::event_metrics;
 use crate::support::serve::Server;

@@ -1,6 +1,6 @@
-//! Real NIXL, from its published wheels, moving real bytes: what pminfo shows through a real pmcd is what it did, exactly.
+//! Real NIXL from its published wheels, which moves real bytes: pminfo shows its exact numbers through a real pmcd.
 //!
-//! Each test uses both processors of a small machine, so that they take turns.
+//! Each test uses both processors of a small machine, so the tests run one at a time.
 
 use crate::support::{Home, Nixl, Pmcd, leave_out, wait_for};
 use pmdanixl::metrics::{METRICS, ValueSource};
@@ -122,7 +122,7 @@ fn values_of_nixl_1_5_1_in_v4_are_exact() {
     exact("1.5.1", "v4");
 }
 
-/// No fetch before the end: a reader that drains only when it is asked would see 65,536 of these 80,000 events at best.
+/// There is no fetch before the end. A reader that drains only at a fetch would see at most 65,536 of these 80,000 events.
 #[test]
 fn one_fetch_after_20_000_transfers_is_exact() {
     let _turn = turn();
@@ -194,7 +194,7 @@ const PROVOKED: [(&str, &str, Option<&str>); 15] = [
     ),
 ];
 
-/// docs/errors.md says this. Where it fails after a new NIXL, that one reports more, or less.
+/// docs/errors.md has these events. If this fails for a new NIXL version, that version reports other events.
 #[test]
 fn provoked_errors_of_nixl_1_5_1_write_documented_events() {
     let _turn = turn();

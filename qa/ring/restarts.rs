@@ -1,4 +1,4 @@
-//! Agents that are started anew in place while their ring stands at its start, where its positions do not tell that.
+//! Agents that restart in place when the positions of their ring are at its start, and so do not show the restart.
 
 use crate::support::kit::{Core, LONG};
 use crate::support::sample::Sample;

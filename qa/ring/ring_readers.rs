@@ -1,5 +1,5 @@
-//! What of a ring is drained that others use too, or that is not whole: other readers and drainers, positions that somebody moves,
-//! holes, full rings, and rings that wait for their turns.
+//! Rings that others use too, or that are incomplete: other readers and drainers, positions that others move, holes, full
+//! rings, and rings that wait for their turn.
 
 use crate::support::kit::layers::BATCH;
 use crate::support::kit::writer::{Kind, Layout, RingWriter};
@@ -373,8 +373,8 @@ fn answer_has_the_last_event_before_the_end_of_a_ring() {
     assert_eq!(core.sent(), [("a", 16)].into());
 }
 
-/// Where all events are alike, a producer that has gone round leaves the bytes that were there before, as one that was started
-/// anew does; and write-back changes the times of its file.
+/// If all events are identical, a producer that has wrapped leaves the old bytes, as a restarted producer does. Write-back also
+/// changes the times of its file.
 #[test]
 fn followed_ring_of_identical_events_counts_nothing_twice() {
     for lag in 0..8 {

@@ -1,5 +1,4 @@
-//! The sample producer's own account of what it wrote, and what pmcd shows of it: equal, for each layout, over restarts and
-//! full rings.
+//! The counts of the sample producer equal the values of pmcd, for each layout, with restarts and full rings.
 
 use crate::support::{Home, Pmcd, example, run};
 use pmdanixl::metrics::ValueSource;

@@ -1,8 +1,8 @@
-//! Wherever a drain is killed, the next start has every event once: a drain is single-stepped, and the restart's decision is
-//! run on each state that shared memory was in on the way.
+//! A drain that is killed at any instruction: the next start must count every event once. The drain is single-stepped, and
+//! recovery runs on each state of shared memory on the way.
 //!
-//! Another process sees nothing of a drain but what it stores in the ring and in the state file, so that those states stand for
-//! a kill after each instruction. qa/ring/every_instruction.rs kills for real.
+//! Another process sees only the stores of a drain, in the ring and in the state file. So those states represent a kill after
+//! each instruction. qa/ring/every_instruction.rs uses real kills.
 
 use crate::support::drain::{Bench, Contents, Meanwhile, NEW};
 use crate::support::example;
@@ -180,7 +180,7 @@ impl Left {
     }
 }
 
-/// A start that finds out what the one before has left is killed in the midst of that as well.
+/// A start that recovers the state of the previous daemon is killed during recovery as well.
 #[test]
 fn kill_at_any_instruction_of_a_recovery_is_exact() {
     let program = example("one_drain");

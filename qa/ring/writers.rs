@@ -1,4 +1,4 @@
-//! The rings and stores that tests write are those that NIXL writes, byte by byte.
+//! The rings and stores that tests write have the bytes of those that NIXL writes.
 
 use crate::support::kit::store_writer::{StoreWriter, TX_BYTES, Who, XFER_TIME};
 use crate::support::writer::{Kind, Layout, RingWriter};
@@ -85,7 +85,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
 }
 
-/// At the offsets that were seen in stores of NIXL 1.5.1.
+/// The offsets are from stores of NIXL 1.5.1.
 #[test]
 fn store_has_the_bytes_of_nixl_1_5_1() -> io::Result<()> {
     let dir = tempfile::tempdir()?;

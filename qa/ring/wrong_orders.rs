@@ -1,5 +1,5 @@
-//! Whether [`super::single_step`] would notice: with its steps in each wrong order a drain loses or doubles events, and that is
-//! found. Each patch in qa/ring/wrong_orders makes one wrong order, in a copy of the sources.
+//! Sensitivity of [`super::single_step`]: with the steps of a drain in any wrong order, it must find lost or doubled events.
+//! Each patch in qa/ring/wrong_orders makes one wrong order in a copy of the sources.
 
 use super::single_step::wrong;
 use crate::support::drain::{Bench, Meanwhile};

@@ -1,4 +1,4 @@
-//! How soon an agent of another user is found where one user has more files than there are places.
+//! Time until an agent of another user is found while one user has more files than the limits allow.
 
 use crate::support::pdu::Link;
 use crate::support::stranger::{Stranger, VICTIM, ring, shared_home};

@@ -1,4 +1,4 @@
-//! What another user of the host makes much of, as that user: it costs him, and nobody else.
+//! Large amounts of files and events of another user of the host, made as that user: they must affect that user only.
 
 use crate::support::measure::timed;
 use crate::support::pdu::Link;
@@ -48,7 +48,7 @@ fn sends(link: &mut Link, victim: &mut RingWriter, name: &str, before: u64, even
     becomes(link, name, before + events);
 }
 
-/// 4 KiB on disk, or none, that say that they are 2^36 events: whoever reads them reads for ever, and fills a tmpfs.
+/// The file has 4 KiB on disk, or none, and claims 2^36 events. Reading them would take for ever and fill a tmpfs.
 #[test]
 fn ring_with_2_to_the_36_claimed_events_is_rejected_unread() {
     let home = shared_home();
@@ -77,7 +77,7 @@ fn ring_with_2_to_the_36_claimed_events_is_rejected_unread() {
     assert!(link.end().success());
 }
 
-/// Write positions that move cost their owner nothing, and their reader 1,024 events each.
+/// Moving a write position costs its owner nothing, and costs a reader 1,024 events.
 #[test]
 fn full_rings_of_another_user_delay_no_event_and_no_answer() {
     let home = shared_home();
@@ -146,7 +146,7 @@ fn rings_with_changing_names_stay_within_all_limits() {
     assert!(ids < 64 * 1024, "{ids} bytes of names");
 }
 
-/// Where there is no sticky bit, anybody can remove a victim's file and have one of that name.
+/// Without a sticky bit, any user can remove the file of a victim and make one with its name.
 #[test]
 fn ring_with_the_name_of_a_victim_changes_none_of_its_values() {
     let home = shared_home();
@@ -190,7 +190,7 @@ fn agent_beside_4096_new_rings_is_served() {
     assert!(link.end().success());
 }
 
-/// Stores that are written to all the time, more than there are places for, also over a kill of the daemon.
+/// There are more stores than the limit allows, all written to continuously, and the daemon is killed once.
 #[test]
 fn live_stores_leave_room_for_others_and_count_once() {
     let home = shared_home();
@@ -269,7 +269,7 @@ fn rewritten_unrelated_files_do_not_hide_a_new_agent() {
     assert!(link.end().success());
 }
 
-/// Log, state and instance ids are on a file system that a stranger fills to the last byte.
+/// Log, state and instance ids are on a file system that another user fills to the last byte.
 #[test]
 fn disk_filled_by_another_user_loses_no_value() {
     if !is_alone() {
@@ -331,7 +331,7 @@ fn disk_filled_by_another_user_loses_no_value() {
     run(Command::new("umount").arg(&disk));
 }
 
-/// In a directory that all may write to, a stranger puts a link in the place of the telemetry directory, or of one on the way.
+/// In a directory that all users may write to, another user replaces the telemetry directory, or one on the way, with a link.
 #[test]
 fn link_of_another_user_does_not_lead_to_foreign_rings() {
     let home = shared_home();

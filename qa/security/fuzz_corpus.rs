@@ -1,4 +1,4 @@
-//! Every input that the fuzzer found worth keeping, or that once was a finding, through the code that it fuzzes (`make fuzz`).
+//! Every input that the fuzzer kept, or that was a finding, run through the fuzzed code (`make fuzz`).
 
 #[path = "../fuzz/targets/mod.rs"]
 mod targets;

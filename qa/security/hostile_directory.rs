@@ -1,7 +1,7 @@
-//! A directory in which a hostile user makes, spoils and swaps thousands of files while the agent reads them: the agent goes
-//! on, in time, and the agents beside them stay right to the last event.
+//! A directory in which a hostile user makes, corrupts and swaps thousands of files while the daemon reads them. The daemon
+//! must answer in time, and other agents must stay exact.
 //!
-//! `HOSTILE_SECONDS` is how long each seed torments it, `HOSTILE_SEED` the only seed to be tried.
+//! `HOSTILE_SECONDS` is the time for each seed; `HOSTILE_SEED` selects one seed.
 
 mod backlog;
 
@@ -386,7 +386,7 @@ fn hostile_files_delay_no_answer_and_no_other_agent() {
     }
 }
 
-/// The same without looking at the clock, and the same changes each time.
+/// Answer times are not checked here, and the changes are identical in each run.
 #[test]
 fn agents_beside_hostile_files_are_exact() {
     let _turn = turn();

@@ -1,5 +1,5 @@
-//! What else may lie in a telemetry directory: names that PCP would mistake, and files that are no rings. Each is refused
-//! for its own reason and left as it was, and the agents beside it stay right.
+//! Other files in a telemetry directory: names with characters special to PCP, and files that are not rings. Each is rejected
+//! for its own reason and stays unchanged, and the agents beside it stay exact.
 
 use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{Home, Pmcd, needs_root, wait_for};

@@ -1,4 +1,4 @@
-//! 100,000 unrelated files beside the rings: each costs one stat(2) in minutes, whatever comes beside them.
+//! 100,000 unrelated files beside the rings: each costs one stat(2) in minutes, even if new files appear.
 
 use crate::support::pdu::Link;
 use crate::support::writer::{Kind, Layout, RingWriter};

@@ -1,4 +1,5 @@
-//! What another user of the host does in a directory that all may write to, as that user: where it leads, and who gives way.
+//! Another user of the host in a directory that all users may write to, acting as that user: links, exchanged names, and shares
+//! of limits.
 
 use crate::support::stranger::{Stranger, VICTIM, open_to_all, ring, shared_home, shell};
 use crate::support::writer::{Kind, Layout, RingWriter};
@@ -33,7 +34,7 @@ fn lock_of_another_user_does_not_block_a_ring() {
     assert_eq!(lock.end(), "locked\n");
 }
 
-/// The name that was looked at is another file when it is opened, or was when it was looked at.
+/// The name leads to another file when it is opened than at its stat(2).
 #[test]
 fn exchanged_names_lead_to_no_other_file() {
     let home = shared_home();
@@ -102,7 +103,7 @@ fn rings_of_one_user_leave_room_for_other_users() {
     assert_eq!(pmcd.values("nixl.control.places.max")[""], 20);
 }
 
-/// As a backup would: whoever has a file open keeps the place of an agent that has exited from nobody.
+/// A reader such as a backup has the file of an exited agent open. That must not keep the agent from being evicted.
 #[test]
 fn exited_agents_held_by_a_reader_are_evicted() {
     let home = shared_home();

@@ -1,6 +1,6 @@
-//! The daemon, pmcd and the agents are killed in the midst of their work: nothing is lost, and nothing is counted twice.
+//! Kills of the daemon, pmcd and agents during their work: every event is counted once.
 //!
-//! `KILLS=N` sets how often, in each test.
+//! `KILLS=N` sets the number of kills in each test.
 
 use crate::support::kill::{Dice, kill_process, wait_for_orphans};
 use crate::support::life::{Mortal, event_metrics};
@@ -277,7 +277,7 @@ fn pmcd_and_agent_killed_lose_only_wiped_events() {
     kill_both(&home, Whole::new(&home));
 }
 
-/// The same bytes in the same place: only the positions and the times tell one life from the next.
+/// The bytes of each life are identical. Only positions and times distinguish one life from the next.
 #[test]
 fn agent_in_a_crash_loop_has_every_event_counted() {
     let home = Home::new();

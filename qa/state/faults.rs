@@ -1,9 +1,7 @@
-//! Every system call of the agent is made to fail, once, by strace(1): the agent serves on, and no event is lost or counted
-//! twice.
+//! Every system call of the daemon fails once, by strace(1). The daemon must continue, and every event must be counted once.
 //!
-//! What happens to the agent in the meantime is in [`scene`]. A run without faults tells which calls there are; each
-//! kind of call, by what it works on, then fails in runs of its own. `TORTURE=1` lets each call that events and totals depend on
-//! fail in each way that there is.
+//! [`scene`] has the load meanwhile. A run without faults finds the calls; then each kind of call, by what it works on, fails
+//! in runs of its own. With `TORTURE=1`, each call that events and totals depend on fails in every possible way.
 
 use scene::{Before, Fault, Scene};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! Instance ids where their file cannot be read or written: none is lost, and none is given to a second name.
+//! Instance ids while their file cannot be read or written: none is lost, and none is given to a second name.
 
 use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{Home, Pmcd, TX_BYTES, needs_root, run, wait_for};

@@ -1,4 +1,4 @@
-//! What outlives the daemon, wherever it ends and whatever fails.
+//! State that survives the daemon, wherever it ends and whatever fails.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! What outlives the daemon, and that there is one of it.
+//! State that survives the daemon, and the lock that allows one daemon only.
 
 mod log;
 mod second;

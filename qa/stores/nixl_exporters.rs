@@ -1,5 +1,5 @@
-//! Real NIXL agents that change their exporter from start to start, between rings and stores, while pmdanixl is killed and
-//! started anew: an instance for each exporter, with all that they ever did by it.
+//! Real NIXL agents that switch between rings and stores at each start, while pmdanixl is killed and restarted. Each exporter
+//! has its own instance with all of its totals.
 
 use crate::support::endpoint::Stores;
 use crate::support::kill::{kill_process, wait_for_orphans};

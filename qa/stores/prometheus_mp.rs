@@ -1,7 +1,6 @@
-//! Real NIXL with `prometheus_mp` stores: what NIXL's own endpoint says, PCP says too, and neither is in the other's way.
+//! Real NIXL with `prometheus_mp` stores: PCP shows the values of NIXL's own endpoint, and neither disturbs the other.
 //!
-//! The endpoint is the truth here, and it is itself compared with what the workload did. Tests that load the machine take
-//! turns.
+//! The endpoint is the reference, and is itself compared with the workload. Tests that load the machine run one at a time.
 
 mod ends;
 
@@ -211,8 +210,8 @@ fn value_under_load_is_between_two_scrapes() {
     agree(&stores, &pmcd, 8);
 }
 
-/// Each in a process of its own, all in one directory: as many bounds as NIXL allows, one, some that are no whole numbers, and
-/// those that NIXL has by itself.
+/// Each agent has a process of its own, all in one directory. Their bounds: the most that NIXL allows, one, fractional ones, and
+/// NIXL's defaults.
 #[test]
 fn agents_with_other_bounds_have_these_bounds_in_pcp() {
     let _turn = turn();

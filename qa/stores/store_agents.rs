@@ -1,5 +1,5 @@
-//! Agents with stores of NIXL's `prometheus_mp`: whose instance each store is, over any order of starts and ends, and that each
-//! value counts once. Without pmcd; qa/stores/store_daemon.rs does it with.
+//! Agents with stores of NIXL's `prometheus_mp`: which instance a store belongs to, for any order of starts and ends, and that
+//! each value counts once. Without pmcd; qa/stores/store_daemon.rs uses pmcd.
 
 use crate::support::kit::layers::is_instance_name;
 use crate::support::kit::store_writer::{StoreWriter, Who};
@@ -128,7 +128,7 @@ fn agents_of_one_name_without_a_rank_are_separate_instances() {
     assert_eq!(after, before);
 }
 
-/// As an agent's child that has a ring where its parent, which has exited, had one.
+/// A case: an agent's child makes a ring in place of the ring of its parent, which has exited.
 #[test]
 fn ring_that_returns_beside_a_store_counts_nothing_twice() {
     for remove in [false, true] {

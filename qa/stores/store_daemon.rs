@@ -1,5 +1,5 @@
-//! Stores of NIXL's `prometheus_mp` behind a real pmcd: the daemon is killed while they are written, they are of a schema that is
-//! not read, or come and go by the hundred. qa/stores/prometheus_mp.rs has real NIXL's.
+//! Stores of NIXL's `prometheus_mp` behind a real pmcd: kills of the daemon while they are written, unknown schemas, and
+//! hundreds of short-lived stores. qa/stores/prometheus_mp.rs uses real NIXL.
 
 use crate::support::kill::{Dice, kill_process};
 use crate::support::kit::layers::is_instance_name;
@@ -209,7 +209,7 @@ fn stores_of_another_schema_are_counted_but_not_published() {
     );
 }
 
-/// So many agents at a time, each with a new file, and what they have left behind.
+/// Each of the agents has a new file. The test checks what they leave behind.
 #[test]
 fn short_lived_stores_leave_no_memory_or_records() {
     const WAVE: usize = 25;

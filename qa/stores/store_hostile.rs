@@ -1,7 +1,7 @@
-//! A directory of stores in which a hostile user makes, spoils and swaps hundreds of files while the agent reads them, as in
-//! qa/security/hostile_directory.rs: the agent goes on, in time, and the agents beside them stay right.
+//! A directory of stores in which a hostile user makes, corrupts and swaps hundreds of files while the daemon reads them, as in
+//! qa/security/hostile_directory.rs. The daemon must answer in time, and other agents must stay exact.
 //!
-//! `HOSTILE_SECONDS` is how long each seed torments it, `HOSTILE_SEED` the only seed to be tried.
+//! `HOSTILE_SECONDS` is the time for each seed; `HOSTILE_SEED` selects one seed.
 
 use crate::support::hostile_stores::Hostile;
 use crate::support::kit::store_writer::{StoreWriter, TX_BYTES as TX, Who};

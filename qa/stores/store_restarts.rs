@@ -1,11 +1,11 @@
-//! What stores of NIXL's `prometheus_mp` come to where pmdanixl or their agents end: each value counts once, and stays for as
-//! long as it is to. Without pmcd; qa/stores/store_daemon.rs has one.
+//! Stores of NIXL's `prometheus_mp` when pmdanixl or their agents end: each value counts once, and stays for its time. Without
+//! pmcd; qa/stores/store_daemon.rs uses pmcd.
 
 use crate::support::kit::Core;
 use crate::support::kit::store_writer::{self, BACKEND, TX_BYTES, Who, XFER_TIME};
 use crate::support::kit::writer::Kind;
 
-/// pmdanixl comes back to one that it knows, and to another that began meanwhile and that its directory shows first.
+/// pmdanixl returns to a known store, and to a new one that comes first in its directory.
 #[test]
 fn store_begun_during_downtime_does_not_replace_a_live_one() {
     for order in 0..8 {
@@ -161,7 +161,7 @@ fn state_file_restores_the_bounds_of_a_store_at_once() {
     }
 }
 
-/// As where the agent's user has no CAP_LEASE: the kernel does not say who has another user's file.
+/// As for a daemon without CAP_LEASE: the kernel does not show whether a process has another user's file open.
 #[test]
 fn store_without_lease_answer_is_live_by_its_last_update() {
     let mut core = Core::new("retain = \"100s\"");
@@ -194,7 +194,7 @@ fn store_without_lease_answer_is_live_by_its_last_update() {
     assert_eq!((core.host_sent(), core.attached()), (3, 0));
 }
 
-/// The first look at a large directory takes many ticks, and what it shows first is as it happens.
+/// The first listing of a large directory takes many ticks, and its order is arbitrary.
 #[test]
 fn new_store_waits_for_the_first_complete_scan() {
     for known_pid in [1, 999_999] {
@@ -251,7 +251,7 @@ fn store_from_the_future_does_not_stop_later_stores() {
     core.assert_sent([("kv", 111)]);
 }
 
-/// The counters of a flush come before its time: a look may fall between the two.
+/// A flush writes the counters before its time. A reading may fall between the two.
 #[test]
 fn update_time_after_its_values_does_not_count_them_twice() {
     for killed in [false, true] {

@@ -1,4 +1,4 @@
-//! Whose stores are read, with what rights, and what is known of their agents where rights or processes are out of reach.
+//! Rights for reading stores of different owners, and states of their agents without access to rights or processes.
 
 use crate::support::kit::store_writer::{StoreWriter, TX_BYTES as TX, Who};
 use crate::support::pdu::Link;
@@ -204,7 +204,7 @@ fn store_without_lease_right_is_live_by_its_last_update() {
     assert!(link.end().success());
 }
 
-/// As in a pod without hostPID: the agents' processes are not in its /proc, which it sees all of.
+/// As in a pod without hostPID: the daemon can read all of its /proc, but the processes of the agents are not there.
 #[test]
 fn agent_of_an_invisible_process_is_live_until_it_exits() {
     let (_home, mut link, store) = under("unshare", "--pid --fork --mount-proc --kill-child", "");

@@ -1,4 +1,4 @@
-//! Living agents whose stores give their places to others: nothing of them is lost or counted twice, for as long as they wait.
+//! Live agents with stores that are evicted for others: nothing is lost or counted twice, however long they wait.
 
 use crate::support::kit::Core;
 use crate::support::kit::store_writer::{StoreWriter, Who};

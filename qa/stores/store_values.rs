@@ -1,4 +1,4 @@
-//! What a look at a store must not miss or believe.
+//! Values of a store that a reading must not miss, and values that it must not believe.
 
 use crate::support::kit::Core;
 use crate::support::kit::store_writer::{self, StoreWriter, Who};

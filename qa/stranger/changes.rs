@@ -1,4 +1,4 @@
-//! What a hostile user can do to files while somebody reads them.
+//! Changes that a hostile user can make to files during a read.
 
 use crate::files::{self, Variant};
 use crate::kit::layers::{Lease, LeaseKind, lock};

@@ -1,4 +1,4 @@
-//! What a file in a telemetry directory can be: a ring, nearly a ring, or anything else.
+//! Kinds of files in a telemetry directory: a ring, almost a ring, or anything else.
 
 use crate::kit::writer::{Kind, Layout};
 use fastrand::Rng;

@@ -1,16 +1,16 @@
-//! `stranger ACTION ...`: what another user of the host does in the directory that it is started in, until its standard input ends.
-//! It says `ready` once there is something to see, and last how often it did it.
+//! `stranger ACTION ...`: another user of the host. It acts in its working directory until its standard input ends. It prints
+//! `ready` when the first effect is visible, and at the end how often it acted.
 //!
-//! - `exchange A B`: has two names change places (renameat2(2)).
-//! - `flood RINGS SLOTS`: keeps rings full by moving their write positions; says how often the one that was read least was read.
-//! - `churn`: agents come, are drained and go with their files, and then others of other names.
-//! - `names RATE`: makes so many rings with an event in each second, and removes each a second later.
-//! - `rewrite FILES`: writes to as many files that are no rings, again and again.
-//! - `rings NUMBER`: as many rings, with an event each, all at once.
-//! - `stores NUMBER`: as many stores, which count a byte more all the time; says how many bytes each has counted.
-//! - `torment DIRECTORY SEED FILES`: fills a directory with so many hostile files, and goes on changing them; says first how often
-//!   it did each thing.
-//! - `take NAME VALUE`: removes another's ring, and has one of its name, full of events of that value.
+//! - `exchange A B`: exchanges two names again and again (renameat2(2)).
+//! - `flood RINGS SLOTS`: keeps rings full by moving their write positions; prints the number of reads of the least-read ring.
+//! - `churn`: agents start, are drained and leave with their files, then others with other names.
+//! - `names RATE`: makes that many rings with one event per second, and removes each after a second.
+//! - `rewrite FILES`: writes to that many files that are not rings, again and again.
+//! - `rings NUMBER`: makes that many rings with one event each, all at once.
+//! - `stores NUMBER`: makes that many stores that keep counting bytes; prints how many bytes each has counted.
+//! - `torment DIRECTORY SEED FILES`: fills a directory with that many hostile files and keeps changing them; first prints how
+//!   often it did each thing.
+//! - `take NAME VALUE`: removes a ring of another user and makes one of the same name, full of events with that value.
 
 use kit::store_writer::{StoreWriter, TX_BYTES, Who};
 use kit::writer::{Kind, Layout, RingWriter};

@@ -1,6 +1,6 @@
-//! Fills a directory with what a hostile user could put there, and goes on changing it. One seed, one sequence.
+//! Fills a directory with what a hostile user could put there, and keeps changing it. One seed gives one sequence.
 //!
-//! It touches no file but those that it has made.
+//! It touches only files that it has made.
 
 use crate::changes::Hostile;
 use crate::{Input, PAUSE, Result, ready};

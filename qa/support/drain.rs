@@ -1,4 +1,4 @@
-//! A drain that another process traces, instruction by instruction (qa/one_drain.rs), and what the next start makes of it.
+//! A drain that another process traces, instruction by instruction (qa/one_drain.rs), and the result of the next start.
 #![allow(dead_code)] // each test binary uses a part of it
 
 use super::kit::layers::RECORD;

@@ -1,4 +1,4 @@
-//! Hosts beside each other on one network: namespaces with a name, an address and a machine-id each, none of them in /run.
+//! Hosts on one network: namespaces with a name, an address and a machine-id each, none of them in /run.
 
 use super::sample::Sample;
 use super::share::Logger;

@@ -1,4 +1,4 @@
-//! A write(2) to a file that does not end, with the lock of the file that it has in the kernel.
+//! A write(2) to a file that does not end, and holds the kernel's lock of the file.
 #![allow(unsafe_code)]
 
 use nix::libc;

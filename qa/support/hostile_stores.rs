@@ -1,4 +1,4 @@
-//! Who torments a directory of stores: what a hostile user can do to files while somebody reads them.
+//! A process that corrupts a directory of stores: everything that a hostile user can do to files during a read.
 
 use super::kit::store_writer::{FIRST_BOUND, LEN, Who};
 use fastrand::Rng;

@@ -1,4 +1,4 @@
-//! What kills pmcd, and the daemons that it leaves behind.
+//! Kills of pmcd, and of the daemons that pmcd leaves behind.
 
 use super::{Pmcd, wait_for};
 use nix::sys::signal::{Signal, kill};

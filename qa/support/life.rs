@@ -1,16 +1,16 @@
-//! An agent that is killed and started anew on the same file, again and again, and what of its events must be counted.
+//! An agent that is killed and restarted on the same file, again and again, and the events that must be counted.
 //!
-//! Its process (`qa/mortal.rs`) is killed at any instruction, and still it is known how many events it wrote: each carries
-//! its number, so that the one before `write_pos` is the last. An event counts as written once `write_pos` is stored, and
-//! not before, as it does for a reader.
+//! Its process (`qa/mortal.rs`) is killed at any instruction, and still the number of its events is known. Each event has its
+//! number as value, so the event before `write_pos` is the last one. As for a reader, an event is written when `write_pos` is
+//! stored.
 //!
-//! What a restart finds in the ring it throws away, as NIXL does. Of that, what the daemon has counted but not given back yet
-//! is counted, and the rest is lost; from outside nobody can tell how much that is. So for each life, from one start to the
-//! next, with `written` events and `pending` of them in the ring before the next start:
+//! A restart discards the events in the ring, as NIXL does. Of those, the daemon may have counted the ones that it had not
+//! released yet, and the rest is lost. How many is not visible from outside. So for each life, from one start to the next, with
+//! `written` events and `pending` of them in the ring before the next start:
 //!
-//! - the events that were counted are the first ones, each once. A life has an event type of its own, whose sum is then
-//!   1 + 2 + ... + counted: a gap or an event that was counted twice makes it another number.
-//! - `written - pending <= counted <= written`; where the ring was empty before the next start, that is exact.
+//! - the counted events are the first ones, each once. A life has an event type of its own, so its sum is 1 + 2 + ... +
+//!   counted: a gap or an event counted twice gives another number.
+//! - `written - pending <= counted <= written`; if the ring was empty before the next start, that is exact.
 
 use super::kill::{Dice, kill_child};
 use super::{Values, example, wait_for};

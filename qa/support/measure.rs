@@ -1,4 +1,4 @@
-//! How long the agent takes to answer, and what it uses of the machine, on a machine that others use as well.
+//! Answer time of the daemon and its use of the machine, on a machine with other load.
 
 use super::pdu::Link;
 use std::collections::BTreeMap;

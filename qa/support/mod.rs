@@ -1,4 +1,4 @@
-//! What the tests share: a home of their own, the real dbpmda, a private pmcd, real NIXL.
+//! Support for all tests: a home directory for each test, the real dbpmda, a private pmcd, real NIXL.
 #![allow(dead_code)] // each test binary uses a part of it
 
 use std::collections::BTreeMap;

@@ -1,8 +1,7 @@
-//! The numbers of agents that have `prometheus_mp` stores, from NIXL's own endpoint and from PCP, and how they compare.
+//! Values of agents with `prometheus_mp` stores, from NIXL's own endpoint and from PCP, and their comparison.
 //!
-//! Both are brought into one form, so that a test can compare them as a whole: the series of each agent by their names, those
-//! of errors with the status behind the name, and histograms with the count of each range alone, where NIXL publishes the sum
-//! of it and all ranges below.
+//! Both are converted into one form, so that a test can compare them as a whole. Series have their names. Errors have the
+//! status after the name. Histograms have the count of each bucket alone, while NIXL publishes cumulative counts.
 
 use super::{Pmcd, TX_BYTES};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! How long tests wait.
+//! Time limits of waits in tests.
 #![allow(dead_code)] // each test binary uses a part of it
 
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
-//! pmcd's side of the pipe to the agent, down to its PDUs: for tests that must know when an answer came, or who was in
-//! between.
+//! pmcd's side of the pipe to the daemon, down to its PDUs: for tests that must know the time of an answer, or the requests
+//! before it.
 //!
-//! Stated from what PCP 6 sends, independently of `src/`: a length, a type and a sender, then numbers of four bytes, all
-//! big-endian.
+//! The format is stated from what PCP 6 sends, independently of `src/`: a length, a type and a sender, then numbers of four
+//! bytes, all big-endian.
 
 use super::{Home, PATIENCE};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};

@@ -1,4 +1,4 @@
-//! pmproxy(1), as Prometheus and Grafana see it, and the servers that they need besides.
+//! pmproxy(1) as Prometheus and Grafana see it, and the servers that they need.
 
 use super::{Home, Pmcd, pcp};
 use serde_json::Value;

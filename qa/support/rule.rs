@@ -1,4 +1,4 @@
-//! A rule of share/pmieconf, as PCP's own pmieconf and pmie take it.
+//! A rule of share/pmieconf, run by PCP's own pmieconf and pmie.
 
 use super::share::{archive, tool};
 use super::{Home, pcp, project, run, text};

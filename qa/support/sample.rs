@@ -1,4 +1,4 @@
-//! The sample producer as a process of its own, as an agent is one.
+//! The sample producer as a process of its own.
 
 use super::{Home, example};
 use nix::sys::signal::{Signal, kill};

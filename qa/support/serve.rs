@@ -1,4 +1,4 @@
-//! Real NIXL that stays: a process that starts agents one after the other, or some that go on until they are told to end.
+//! Long-running real NIXL: a process that starts agents one after the other, or several that run until it tells them to end.
 
 use super::Nixl;
 use serde_json::Value;

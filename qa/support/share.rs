@@ -1,4 +1,4 @@
-//! What share/ has for PCP's tools, and archives to try it on.
+//! Files of share/ for PCP's tools, and archives to test them with.
 
 use super::{Pmcd, output, project, text, wait_for};
 use std::fs;

@@ -1,4 +1,4 @@
-//! What PCP's own tools show of the agents: values of any type, and labels.
+//! Values and labels of agents as PCP's own tools show them.
 
 use super::{Pmcd, run};
 use serde_json::{Map, Value};

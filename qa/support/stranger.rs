@@ -1,4 +1,4 @@
-//! Another user of the host, in a directory that all may write to.
+//! Another user of the host, in a directory that all users may write to.
 
 use super::writer::{Kind, Layout, RingWriter};
 use super::{Home, example, needs_root};

@@ -1,4 +1,4 @@
-//! A server of an engine as vLLM is one: it forks its core, and that its workers; both give themselves titles.
+//! A server like that of vLLM: it forks its core, and the core forks the workers. Both set their own titles.
 #![allow(dead_code)] // each test binary uses a part of it
 
 use std::io::{BufRead, BufReader};

@@ -1,7 +1,7 @@
 //! The producer's side of a NIXL telemetry ring.
 //!
-//! Written from the format and from what the published NIXL wheels do, not from `src/`: every constant is stated
-//! again, so that a test which writes here and reads there checks both.
+//! It is written from the format and the behaviour of the published NIXL wheels, not from `src/`. Every constant is stated
+//! again, so that a test that writes here and reads there checks both.
 #![allow(unsafe_code, dead_code)] // one view of the mapping is unsafe; each test binary uses a part of the rest
 
 use std::fs::OpenOptions;

@@ -1,7 +1,7 @@
-//! The page of share/dashboard, in Chromium: with a real pmproxy, and with a server that answers what a test says. Its modules
-//! also by themselves, in Node.
+//! The page of share/dashboard in Chromium, with a real pmproxy and with a server whose answers a test sets. The modules of the
+//! page also run alone in Node.
 //!
-//! What takes Chromium is ignored unless asked for: `scripts/check-full dashboard`.
+//! Tests that need Chromium are ignored by default: `scripts/check-full dashboard` runs them.
 
 mod answers;
 mod chromium;

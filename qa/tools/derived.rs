@@ -1,5 +1,4 @@
-//! The derived metrics of share/derived, computed by PCP's tools from archives of what a private pmcd
-//! says.
+//! The derived metrics of share/derived, computed by PCP's tools from archives of a private pmcd.
 
 use crate::support::share::archive;
 use crate::support::show::Shown;

@@ -1,5 +1,5 @@
 //! Hosts on one network, each with its own pmcd, pmdanixl and pmlogger: PCP's time series over all of them (docs/fleet.md).
-//! `make fleet` shows what each query is answered, and what is on both sides of a cut.
+//! `make fleet` shows the answer of each query, and the values on both sides of a disconnection.
 
 use crate::support::fleet::{HOSTS, Host, Network, is_possible, logged};
 use crate::support::share::{self, text_of};

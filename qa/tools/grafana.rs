@@ -1,5 +1,5 @@
-//! The dashboards of share/grafana: each of their expressions is asked of a real pmproxy as the data source asks it, of one
-//! with a real key server and archives, and of a real Prometheus, and has an answer.
+//! The dashboards of share/grafana. A real pmproxy, one with a real key server and archives, and a real Prometheus answer each
+//! of their expressions as for the data source.
 
 mod prometheus;
 

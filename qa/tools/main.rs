@@ -1,4 +1,4 @@
-//! What PCP's tools, Grafana, Prometheus and a browser show.
+//! Output of PCP's tools, Grafana, Prometheus and a browser.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! `pcp nixl`: what it shows of archives, of a live pmcd and on a terminal, and what it says where there is nothing to be shown.
+//! `pcp nixl`: its output for archives, a live pmcd and a terminal, and its messages if there is nothing to show.
 
 mod columns;
 mod live;

@@ -1,4 +1,4 @@
-//! The views of share/pmchart: what is in them, and what pmchart draws of them, without a screen.
+//! The views of share/pmchart: their contents, and the charts that pmchart draws of them without a screen.
 
 use crate::support::share::{files_in, is_metric, link, names_in, text_of, tool};
 use crate::support::{Home, output, project, run, text, wait_for};

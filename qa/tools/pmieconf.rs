@@ -1,4 +1,4 @@
-//! The rules of share/pmieconf: PCP's own pmieconf makes the configuration, and pmie says on which archives they fire.
+//! The rules of share/pmieconf: PCP's own pmieconf makes the configuration, and pmie evaluates it on archives.
 
 mod network;
 mod peers;
@@ -103,7 +103,7 @@ fn problem_is_reported_while_other_agents_come_or_leave() {
     }
 }
 
-/// As where pmdanixl was started without its state under a running pmcd.
+/// The counters reset as if pmdanixl had been started without its state under a running pmcd.
 #[test]
 fn counter_reset_is_not_reported() {
     for (name, metric) in [

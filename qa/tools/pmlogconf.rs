@@ -1,4 +1,4 @@
-//! The groups of share/pmlogconf: what PCP's own pmlogconf makes of them, and what pmlogger writes then.
+//! The groups of share/pmlogconf: the result of PCP's own pmlogconf, and what pmlogger then writes.
 
 use crate::support::share::{DERIVED, files_in, link, names_in, text_of};
 use crate::support::writer::{Layout, RingWriter};

@@ -1,4 +1,4 @@
-//! docs/tutorial.md: what it says that a command prints is what that command prints, of the archive in docs/tutorial.
+//! docs/tutorial.md: the documented output of a command is its real output for the archive in docs/tutorial.
 
 use crate::support::share::{files_in, is_metric, link, text_of, tool};
 use crate::support::{Home, output, pcp, project, run, text};

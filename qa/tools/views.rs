@@ -1,4 +1,4 @@
-//! What PCP's own viewers show of NIXL: the views of share/pmrep, the plugins of share/dstat, the meters of share/htop.
+//! PCP's own viewers: the views of share/pmrep, the plugins of share/dstat, and the meters of share/htop.
 
 use crate::support::share::{archive, is_metric, link, names_in, text_of, tool};
 use crate::support::writer::{Layout, RingWriter};

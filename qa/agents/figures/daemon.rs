@@ -1,4 +1,4 @@
-//! The same figures through a daemon and its answers.
+//! Values of a daemon that drains the recorded streams, compared with qa/figures.py.
 
 use super::{assert_near, figures, histograms, stream};
 use crate::support::kill::kill_process;

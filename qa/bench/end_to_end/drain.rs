@@ -1,4 +1,4 @@
-//! What criterion found in `cargo bench --bench drain`, which `make bench` runs first.
+//! Results of `cargo bench --bench drain`, which `make bench` runs first.
 
 use super::report::Table;
 use super::support::project;

@@ -1,4 +1,4 @@
-//! How the cost of a drain grows with agents and with events: in this process, through files and into a state file.
+//! Growth of the cost of a drain with agents and events, in this process, through files and into a state file.
 
 use super::Extent;
 use super::report::Table;

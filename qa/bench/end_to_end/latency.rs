@@ -1,4 +1,4 @@
-//! Fetches through a real pmcd, by the number of agents; what the daemon takes meanwhile.
+//! Latency of fetches through a real pmcd by number of agents, and what the daemon uses meanwhile.
 
 use super::report::{Line, Plot, Table};
 use super::support::measure::Use;

@@ -1,4 +1,4 @@
-//! The daemon under load: NIXL's highest rate, unrelated files beside the rings, and clients that come rarely.
+//! The daemon under load: NIXL's highest rate, unrelated files beside the rings, and rare clients.
 
 use super::report::Table;
 use super::support::pdu::Link;

@@ -1,8 +1,8 @@
-//! `make bench`: what the daemon costs, as its users meet it: the time of a fetch through a real pmcd, beside PCP's own agent in C,
-//! memory, processor, and what an application pays.
+//! `make bench`: the cost of the daemon for its users. It measures fetches through a real pmcd beside PCP's own agent in C,
+//! memory, processor time, and the cost for an application.
 //!
-//! Writes docs/speed.md and its plot; `cargo bench --bench drain`, run before, has a part in it. `QUICK=1` does all of it once and
-//! briefly, to show that it works, and writes to target/bench.
+//! It writes docs/speed.md and its plot, and includes the results of `cargo bench --bench drain`, which runs before. `QUICK=1`
+//! runs everything once and briefly as a smoke test, and writes to target/bench.
 
 mod drain;
 mod growth;

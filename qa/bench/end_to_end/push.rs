@@ -1,5 +1,5 @@
-//! What the application pays: the time of a push into a ring that nobody reads, into one that is read as NIXL's own reader does,
-//! and into one that the daemon drains.
+//! Cost for the application: the time of a push into a ring without a reader, a ring that NIXL's own reader reads, and a ring
+//! that the daemon drains.
 
 use super::Extent;
 use super::report::Table;

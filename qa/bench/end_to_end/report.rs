@@ -1,4 +1,4 @@
-//! What was measured, as the Markdown of docs/speed.md and as a plot.
+//! The results as Markdown of docs/speed.md and as a plot.
 
 use super::Extent;
 use std::fmt::Write as _;

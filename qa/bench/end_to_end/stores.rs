@@ -1,4 +1,4 @@
-//! What an agent with a store costs, beside one with a ring.
+//! Cost of an agent with a store, compared with an agent with a ring.
 
 use super::latency::LAST_OLD_CLUSTER;
 use super::report::Table;

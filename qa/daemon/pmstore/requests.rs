@@ -1,4 +1,4 @@
-//! pmStore requests as PDUs: their values, and the users who send them.
+//! pmStore requests as PDUs: their values, and the users that send them.
 
 use super::PERMISSION;
 use crate::support::pdu::{Link, Sent};

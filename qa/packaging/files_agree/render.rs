@@ -1,6 +1,6 @@
-//! Renders the files that PCP wants from the metric table: `pmns` and `help`.
+//! Renders the files that PCP needs from the metric table: `pmns` and `help`.
 //!
-//! Both are checked in, since Install needs them where there is no compiler.
+//! Both are checked in, since Install needs them on hosts without a compiler.
 
 use pmdanixl::metrics::{INDOMS, METRICS};
 use std::fmt::Write;

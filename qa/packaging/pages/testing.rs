@@ -1,4 +1,4 @@
-//! docs/testing.md names suites, modules and folders that exist, and marks modules with tests in qa/long.
+//! docs/testing.md names existing suites, modules and folders, and marks modules with tests in qa/long.
 
 use crate::support::project;
 use crate::support::share::{files_in, text_of};

@@ -1,4 +1,4 @@
-//! Labels of processes that give themselves titles.
+//! Labels of processes that set their own titles.
 
 use super::{SECRET, contents, expected, first_labels, holds, own_user};
 use crate::support::kit::{Core, LONG, push_to};

@@ -1,4 +1,4 @@
-//! Rings that are only followed.
+//! Recovery and restarts of rings that are followed.
 
 use super::{Daemon, counted, killed, push};
 use crate::support::writer::{Layout, RingWriter};

@@ -1,4 +1,4 @@
-//! What happens to the agent while a system call of its fails.
+//! The load on the daemon while one of its system calls fails.
 
 use super::trace::{self, Call};
 use crate::support::pdu::Link;

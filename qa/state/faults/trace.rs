@@ -1,4 +1,4 @@
-//! What strace(1) says of the agent's system calls.
+//! Output of strace(1) for the system calls of the daemon.
 
 use std::collections::BTreeMap;
 

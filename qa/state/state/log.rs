@@ -1,4 +1,4 @@
-//! The log of a daemon and that of the daemon before.
+//! The log of a daemon, and the log of the previous daemon.
 
 use super::{FETCH, home, ring};
 use crate::support::kill::kill_process;

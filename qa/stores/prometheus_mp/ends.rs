@@ -1,4 +1,4 @@
-//! Agents that end, in a process that goes on or with it.
+//! Agents that end before their process, or with it.
 
 use super::{STATUS, agree, turn, wait_until_known};
 use crate::support::endpoint::Stores;
@@ -29,7 +29,7 @@ fn wait_for_two_exits(pmcd: &Pmcd) {
     });
 }
 
-/// Their process is no sign of that, and neither is their store, which stays.
+/// The process continues and the stores stay, so neither shows that the agents ended.
 #[test]
 fn agents_destroyed_in_a_live_process_are_exited() {
     let _turn = turn();

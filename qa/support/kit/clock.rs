@@ -1,4 +1,4 @@
-//! The test clock, and what the daemon does in a tick, for an answer and between them.
+//! The test clock, and the work of the daemon in a tick, for an answer and between them.
 
 use super::{Core, LONG, SECOND};
 use std::time::{Duration, Instant};

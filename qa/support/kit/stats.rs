@@ -1,4 +1,4 @@
-//! What the totals of one agent make of events, without a ring.
+//! Totals of one agent from events, without a ring.
 
 use pmdanixl::event::{Event, EventType, Events};
 use pmdanixl::totals::Buckets;

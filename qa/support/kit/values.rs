@@ -1,4 +1,4 @@
-//! What a daemon answers: values by metric and instance name, read through the metric table, and labels.
+//! Answers of a daemon: values by metric and instance name, read through the metric table, and labels.
 
 use super::{Core, Running};
 use pmdanixl::agents::agent::Agent;

@@ -1,4 +1,4 @@
-//! A web server that answers as pmproxy does, or as it never should, with what a test says.
+//! A web server that gives the answers of a test, such as those of pmproxy, or answers that pmproxy never gives.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};

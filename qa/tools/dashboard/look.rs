@@ -1,4 +1,4 @@
-//! How the page looks and how it is used: light, dark, wide, narrow, and without a mouse. Makes the documentation's pictures.
+//! Appearance and use of the page: light, dark, wide, narrow, and without a mouse. It makes the pictures of the documentation.
 
 use super::chromium::Chromium;
 use crate::support::pmproxy::Pmproxy;

@@ -1,4 +1,4 @@
-//! The page and answers that pmproxy gives seldom, or never should.
+//! The page with answers that pmproxy rarely or never gives.
 
 use super::answers::Answers;
 use super::chromium::Chromium;
