@@ -161,7 +161,7 @@ fn exited_agent_does_not_stay_longer_after_reattaching() {
     drop(push_to(core.ring("a"), 1));
     core.run(6);
     assert_eq!(core.sent(), [("a", 1)].into());
-    // The ring is let go and attached again, as at a restart of the daemon.
+    // The ring is detached and attached again, as at a restart of the daemon.
     core.configure("retain = \"10s\"\ntelemetry_dir = []");
     core.configure("retain = \"10s\"");
     core.run(6);
@@ -227,14 +227,14 @@ fn idle_held_ring_is_evicted_for_a_ring_with_events() {
     core.run(4);
     assert_eq!(core.sent(), [].into());
     let reader = File::open(core.path("old")).expect("there");
-    // Nobody knows whether it will.
+    // The daemon cannot know whether it will.
     let mut new = core.ring("new");
     core.run(6);
     assert_eq!((core.sent(), core.attached()), ([].into(), 1));
     push(&mut new, 5);
     core.run(6);
     assert_eq!((core.sent(), new.pending()), ([("new", 5)].into(), 0));
-    // Who only looks brings nobody back.
+    // A reader does not revive the agent.
     core.run(6);
     assert_eq!(core.sent(), [("new", 5)].into());
     drop(reader);
@@ -303,7 +303,7 @@ fn records_of_exited_agents_are_limited() {
     assert_eq!(kept, 8, "four times max_agents");
     assert!(core.forgotten.len() == 32 && core.forgotten.contains(&"agent-31".into()));
     assert_eq!(core.sent(), [("agent-38", 1), ("agent-39", 1)].into());
-    // What is forgotten begins anew.
+    // An expired agent begins at zero.
     push(&mut core.ring("agent-00"), 7);
     core.run(3);
     assert_eq!(core.sent()["agent-00"], 7);

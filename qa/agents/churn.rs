@@ -14,7 +14,7 @@ use std::thread;
 const WAVE: usize = 100;
 const WAVES: usize = 10;
 const MAX_AGENTS: usize = 128;
-/// Agents whose names and totals are remembered.
+/// Limit of records of exited agents.
 const REMEMBERED: usize = 4 * MAX_AGENTS;
 /// What the host has sent.
 const HOST: &str = "nixl.host.transfer.tx_bytes";
@@ -113,14 +113,14 @@ fn thousand_short_agents_leave_host_totals_and_cache_right() {
                 pmcd.wait_until_it_answers();
             }
             wait_until_drained(&rings);
-            // Some start anew before they go, on the same file.
+            // Some restart on the same file before they leave.
             for (ring, name) in rings.iter_mut().zip(&names).step_by(5) {
                 *ring = RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring");
                 sent += push(ring, &mut dice);
             }
             wait_until_drained(&rings);
             drop(rings);
-            // NIXL leaves the files behind; somebody may clear them away.
+            // NIXL leaves the files behind; the user may remove them.
             for name in names.iter().step_by(2) {
                 fs::remove_file(home.ring(name)).expect("there");
             }

@@ -154,7 +154,7 @@ fn whole(version: &str) {
     assert_eq!(expected["errors"]["total"], 17, "{version}");
 }
 
-/// Times in microseconds of which a few are far longer than the others, as a Pareto distribution has them.
+/// Times in microseconds with a Pareto distribution: a few are far longer than the others.
 fn heavy_tailed(count: usize, seed: u64) -> Vec<u64> {
     let mut state = seed;
     let mut next = || {
@@ -183,7 +183,7 @@ fn numpy(lists: &[Vec<u64>], percents: &[u64]) -> Vec<Vec<f64>> {
 fn percentiles_of_heavy_tailed_times_match_numpy() {
     const PERCENTS: [u64; 4] = [10, 50, 90, 99];
     let mut lists = vec![
-        // Sixteen transfers of which two were slow, far apart from each other and from the rest.
+        // Sixteen transfers; two are slow, far apart from each other and from the others.
         [vec![1000; 14], vec![900_000, 7_500_000]].concat(),
     ];
     for count in [1, 2, 5, 16, 100, 10_000] {

@@ -144,7 +144,7 @@ fn continued_drain_skips_agents_without_more_events() {
         push(&mut full, 1);
     }
     assert_eq!(drain(&mut core, began), before + 10_000);
-    // The next drain, and an answer, leave nobody out.
+    // The next drain, and an answer, include every agent.
     push(&mut one, 1000);
     core.tick(1, TICK, SECOND);
     push(&mut other, 1000);

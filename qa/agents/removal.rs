@@ -83,7 +83,7 @@ fn file_left_by_a_killed_removal_belongs_to_its_agent() {
     core.configure("telemetry_dir = []");
     let mut new = RingWriter::create(&path, Layout::V4, 16).expect("a ring");
     assert!(ring.push(Kind::TxBytes, 10) && new.push(Kind::TxBytes, 100));
-    // Somebody would like to add to the agent's counts.
+    // A file of another user, made to add to the agent's counts.
     let foreign = dir.join(".pmdanixl-other");
     let mut foreign = RingWriter::create(&foreign, Layout::V4, 16).expect("a ring");
     assert!(foreign.push(Kind::TxBytes, 1000));
@@ -97,8 +97,8 @@ fn file_left_by_a_killed_removal_belongs_to_its_agent() {
     assert_eq!(names(&dir), [".pmdanixl-other", "agent"]);
 }
 
-/// Runs a test once more in a process that ignores SIGIO, as the daemon does: the kernel sends it when somebody waits for a
-/// lease. `true`: this is that process.
+/// Runs a test again in a process that ignores SIGIO, as the daemon does: the kernel sends it when a process waits for a lease.
+/// Returns true in that process.
 fn ignores_sigio(test: &str) -> bool {
     if std::env::var_os("IGNORES_SIGIO").is_some() {
         return true;
@@ -139,7 +139,7 @@ fn restarts(path: &Path, races: u64, pass: &AtomicU64, starts: &AtomicBool) -> (
             std::thread::sleep(Duration::from_micros(20));
         }
         drop(ring);
-        // The next start is anywhere in the daemon's next passes, of which it takes two to find that nobody has the file.
+        // The next start is at any moment of the daemon's next passes. It needs two passes to find that no process has the file.
         let passes = 5 * pass.load(Ordering::Relaxed) + 1;
         let pause = race.wrapping_mul(0x9e37_79b9_7f4a_7c15) % passes;
         let until = Instant::now() + Duration::from_nanos(pause);
@@ -171,8 +171,8 @@ fn agents_that_start_during_a_removal_lose_no_event() {
         });
         while !done.load(Ordering::Acquire) {
             let started = Instant::now();
-            // An agent that is about to open the file, and cannot be seen by anybody, takes no seconds for that, however busy the
-            // machine is: in one, a removed ring is let go.
+            // An agent that is about to open the file is invisible. It needs less than a second even on a busy machine, and the
+            // daemon detaches a removed ring after one second.
             if !starts.load(Ordering::Acquire) {
                 core.advance(SECOND);
             }

@@ -29,7 +29,7 @@ const WIDTH: usize = 100;
 struct Replay {
     core: Core,
     text: String,
-    /// A metric of the host whose values depend on how coarse the times of files are.
+    /// A metric of the host that depends on the granularity of file times.
     hidden: Option<&'static str>,
     shown: Snapshot,
 }

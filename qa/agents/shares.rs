@@ -10,7 +10,7 @@ use std::time::Duration;
 const GREEDY: u32 = 1001;
 const VICTIM: u32 = 1000;
 
-/// Whoever writes a ring, and what it has written.
+/// The writer of a ring, and what it has written.
 struct Sender {
     name: String,
     ring: RingWriter,
@@ -38,7 +38,7 @@ impl Sender {
         names.map(|name| Self::start(core, uid, &name)).collect()
     }
 
-    /// One event, if there is room: nobody may drain it at the moment.
+    /// Sends one event if there is room, since the ring may not be drained at the moment.
     fn send(&mut self) {
         self.sent += u64::from(self.ring.push(Kind::TxBytes, 1));
     }
@@ -85,7 +85,7 @@ fn user_below_its_share_evicts_from_the_user_with_most() {
     }
     let now = core.sent();
     assert_eq!((of(&now, "greedy"), of(&now, "victim")), (3, 3), "{now:?}");
-    // Who was let go comes back with all that it had, when there is room.
+    // An evicted agent returns with its totals when there is room.
     core.configure("max_agents = 6\nretain = \"0s\"");
     let (greedy, victims): (Vec<_>, _) = all.into_iter().partition(|sender| {
         let name = &sender.name;
@@ -132,7 +132,7 @@ fn exited_agents_of_the_user_with_most_are_evicted_first() {
         "victim-new",
     ];
     assert_eq!(now, expected);
-    // He who has most makes room for himself only at his own cost.
+    // The user with the most agents can only replace its own.
     let _more = Sender::several(&core, GREEDY, "greedy-more", 3);
     core.run(10);
     let now: Vec<_> = core.sent().into_keys().collect();

@@ -156,7 +156,7 @@ impl<'a> Soak<'a> {
         }
     }
 
-    /// Those whose time has come exit, once all that they wrote was read: then every one of their events counts.
+    /// Ends agents that are due, after all of their events were read, so that every event counts.
     fn exit(&mut self) {
         let mut at = 0;
         while at < self.agents.len() {
@@ -166,7 +166,7 @@ impl<'a> Soak<'a> {
             }
             let Agent { name, ring, .. } = self.agents.swap_remove(at);
             match self.dice.below(4) {
-                // Started anew on its file at once.
+                // Restarted on its file at once.
                 0 => {
                     drop(ring);
                     let agent = self.start(name);
@@ -233,7 +233,7 @@ impl<'a> Soak<'a> {
         });
         for agent in drained {
             let resident = agent.name.starts_with("resident");
-            // One that has just come is shown when it is known who it is.
+            // A new agent is published when its labels are known.
             let Some(&value) = shown.get(&agent.name) else {
                 assert!(!resident, "{} is not shown", agent.name);
                 continue;

@@ -125,7 +125,7 @@ fn theirs(home: &Home, agents: usize) -> f64 {
     instructions(&counts)
 }
 
-/// A program whose work on requests is counted, each by itself.
+/// A command that counts the instructions of a program for each request.
 fn counted(counts: &Path, program: &str) -> Command {
     fs::create_dir(counts).expect("made");
     let mut command = Command::new("valgrind");

@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode};
 
 /// Slots of the rings.
 const CAPACITY: u64 = 1 << 12;
-/// Drains of which the instructions are counted, beyond the same program with none.
+/// Drains whose instructions are counted, minus those of a run without drains.
 const DRAINS: u32 = 20;
 /// Rings in which nothing waits.
 const SILENT: usize = 256;
@@ -23,7 +23,7 @@ const LOOK: f64 = 3.1;
 /// What an event may cost, of one that is popped: summed, and with all figures. What was measured, and 20 % above.
 fn limits(layout: Layout) -> (f64, f64) {
     match layout {
-        // Whose events have names: to tell these apart is most of the work.
+        // Layouts with named events: comparing names is most of the work.
         Layout::V1 | Layout::V2Named => (0.86, 1.15),
         Layout::V2 | Layout::V3 => (0.55, 2.19),
         Layout::V4 => (0.43, 2.07),

@@ -38,7 +38,7 @@ fn directory() -> TempDir {
     tempfile::tempdir_in("/dev/shm").expect("a directory in memory")
 }
 
-/// Makes a ring of which every slot holds an event: transfers as NIXL writes them, of 4 KiB to 16 MiB and 50 us to 5 ms.
+/// Makes a ring with an event in every slot: transfers as NIXL writes them, of 4 KiB to 16 MiB and 50 us to 5 ms.
 fn fill(path: &Path, layout: Layout, capacity: u64) {
     let mut random = fastrand::Rng::with_seed(capacity);
     let mut ring = RingWriter::create(path, layout, capacity).expect("a ring");
@@ -67,7 +67,7 @@ pub struct Memory {
     layout: Layout,
     words: Vec<AtomicU64>,
     shape: Shape,
-    /// As many words that nobody writes.
+    /// The same number of words, which no thread writes.
     plain: Vec<u64>,
 }
 
@@ -181,7 +181,7 @@ fn pop<const N: usize>(words: &[AtomicU64], kind: impl Fn(&[u64; N]) -> usize) -
     sums
 }
 
-/// Takes the next event; whether there was one. A function that is called for each, as NIXL's is by who reads with it.
+/// Pops the next event and returns whether there was one. It is called once per event, as NIXL's own function is.
 #[inline(never)]
 fn pop_one<const N: usize>(words: &[AtomicU64], slot: &mut [u64; N]) -> bool {
     let read_pos = words[READ_POS].load(Relaxed);
@@ -271,7 +271,7 @@ pub struct Host {
     dir: TempDir,
     agents: Agents,
     rings: Vec<RingWriter>,
-    /// When all ticks are: how many of them it takes until directories and writers are looked at is no matter of luck.
+    /// Time of the next tick. With a test clock, the number of ticks between scans is constant.
     now: Instant,
 }
 
@@ -298,7 +298,7 @@ impl Host {
             if number > 0 {
                 fs::copy(&first, &path).expect("copied");
             }
-            // The agent is started anew: its slots stay as they are.
+            // The agent restarts: its slots keep their contents.
             RingWriter::create(&path, layout, capacity).expect("a ring")
         });
         let rings = rings.collect();

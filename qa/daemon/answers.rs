@@ -17,7 +17,7 @@ fn answer(core: &mut Core) -> u64 {
 
 #[test]
 fn answer_has_the_last_event_at_any_position_and_fill_level() {
-    // Where no store to a mapping changes the time of the file, by which it would be seen that the ring was set up anew.
+    // In memory, a store to a mapping does not change the time of the file, which would show the restart.
     let mut core = Core::in_memory("");
     let mut ring = core.ring("a");
     push(&mut ring, 1);

@@ -54,7 +54,7 @@ fn check_lists_rings_writers_and_problems() {
         status == 1 && output.contains("problem: ") && output.contains("nixl.conf:2: retain: "),
         "{output}"
     );
-    // The Python PMDA's format, and beside the rings what UCX leaves there when it is killed: both are no problem.
+    // The format of the Python PMDA, and a segment that UCX leaves beside the rings when it is killed: neither is a problem.
     let segment = home.ring("ucx_shm_posix_2529def");
     fs::write(segment, [0; 4096]).expect("written");
     let rings = home.rings();
@@ -390,7 +390,7 @@ fn pattern_behind_a_rejected_link_is_logged_with_the_reason() {
     );
     let count = || home.log().matches(&why).count();
     wait_for("it is logged", || (count() == 1).then_some(()));
-    // Each time anew, and once.
+    // It is logged once each time.
     fs::rename(&open, home.path("away")).expect("moved");
     let gone = format!("{pattern}: cannot be scanned: ENOENT");
     wait_for("it is logged", || home.log().contains(&gone).then_some(()));
@@ -443,7 +443,7 @@ fn wrong_option_prints_the_usage() {
     assert!(run(Command::new(PMDANIXL).arg("--help")).contains("--check"));
 }
 
-/// What nothing can be written to, as a pipe whose reader has gone: EPIPE.
+/// The write end of a pipe without a reader: writes fail with EPIPE.
 fn gone() -> OwnedFd {
     let (stream, _) = UnixStream::pair().expect("a pair");
     stream.shutdown(Shutdown::Both).expect("open");

@@ -6,8 +6,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::mpsc;
 
-/// Two agents with known events; the writers stay alive as long as the test wants. Nobody is asked who they are, so that all
-/// that is said of them is the same everywhere.
+/// Two agents with known events; their writers live until they are dropped. Processes are not scanned, so that the output is equal
+/// everywhere.
 fn two_agents(home: &Home) -> [RingWriter; 2] {
     home.set("proc_facts = false");
     let mut first = RingWriter::create(&home.ring("decode-0"), Layout::V4, 64).expect("a ring");
@@ -218,8 +218,8 @@ fn requests_cause_no_memory_error() {
         each("text"),
         all_pmids().replace('\n', " ")
     );
-    // An agent is an instance when it is known who it is: asked for until then. dbpmda keeps back what it prints until that is
-    // a block, so that more has to be asked meanwhile.
+    // An agent is published when its labels are known, so it is requested until then. dbpmda buffers its output in blocks, so
+    // further requests are needed meanwhile.
     let mut dbpmda = home.start_dbpmda(&wrapper);
     let mut input = dbpmda.stdin.take().expect("piped");
     let output = BufReader::new(dbpmda.stdout.take().expect("piped"));

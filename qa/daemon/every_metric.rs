@@ -96,7 +96,7 @@ fn trouble(home: &Home, agent: &mut RingWriter, taken: &mut RingWriter) {
     agent.push(Kind::RxRequests, 1);
     // All that there is room for.
     let mut full = ring(home, "full");
-    // Of one group with the first, whose median has one to be compared with.
+    // In one group with the first agent, so that there is a median of peers.
     full.push_transfer(false, 4096, 100, 10);
     while full.push(Kind::TxBytes, 1) {}
     // Some that another reader takes.

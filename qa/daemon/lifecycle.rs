@@ -191,7 +191,7 @@ fn ids_survive_a_restart_of_pmcd() {
     let kept = home.path("kept");
     fs::copy(&cache, &kept).expect("copied");
     pmcd.stop();
-    // "a" would come before both if ids were given anew.
+    // "a" would come before both if ids were assigned again.
     let mut a = ring(&home, "a");
     a.push(Kind::TxBytes, 1);
     let again = Pmcd::start_with(&home, "again", |dir| {

@@ -140,7 +140,7 @@ fn answer_has_events_pushed_just_before_the_request() {
     home.set("drain_interval = \"1s\"");
     let pmcd = Pmcd::start(&home);
     let mut ring = RingWriter::create(&home.ring("decode-0"), Layout::V4, 64).expect("a ring");
-    // The instance is there when it is known who the agent is.
+    // The instance is published when the labels of the agent are known.
     wait_for("the instance", || {
         let instances = text_of(pmcd.tool("pmprobe"), &["-I", "nixl.transfer.tx_bytes"]);
         (instances.trim() == "nixl.transfer.tx_bytes 1 \"decode-0\"").then_some(())

@@ -105,7 +105,7 @@ fn only_root_on_the_local_socket_can_store() {
     needs_root();
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
-    // As delivered, pmcd refuses stores by TCP itself. Here it lets all through, and the agent is who refuses.
+    // By default pmcd itself rejects pmStore requests over TCP. Here it passes them, and the daemon rejects them.
     let conf = pmcd.path("etc/pmcd.conf");
     let lines = fs::read_to_string(&conf).expect("there");
     let (agents, _) = lines.split_once("[access]").expect("access rules");
@@ -238,7 +238,7 @@ fn control_metrics_show_the_work_and_cost_of_the_daemon() {
     let page: u64 = page.trim().parse().expect("a number");
     let (said, seen) = (of("memory"), pages * page);
     assert!(said.abs_diff(seen) <= seen / 10, "{said} and {seen} bytes");
-    // An agent that leaves is remembered, and its ring let go with its file.
+    // The record of an agent that leaves stays; its ring is detached with its file.
     let [one, two] = rings;
     drop(one);
     fs::remove_file(home.ring("one")).expect("there");

@@ -73,7 +73,7 @@ fn daemon_as_another_user_keeps_three_capabilities_in_use() {
     // LEASE: that agents of others have exited.
     drop((theirs, roots));
     pmcd.becomes(&[]);
-    // SYS_PTRACE: that who still has the file of one only reads it.
+    // SYS_PTRACE: whether a process that has the file open only reads it.
     let mut agent = Command::new(example("producer"))
         .arg("--dir")
         .arg(home.rings())
@@ -87,7 +87,7 @@ fn daemon_as_another_user_keeps_three_capabilities_in_use() {
     });
     agent.kill().expect("it runs");
     agent.wait().expect("our child");
-    // In a PID namespace of its own nobody can tell whether it is one outside that writes.
+    // In its own PID namespace the daemon cannot know whether a process outside writes.
     let tail = Some(tail).filter(|_| support::sees_all_processes());
     pmcd.becomes(&[]);
     drop(tail);
@@ -107,7 +107,7 @@ fn daemon_without_proc_facts_is_confined_to_its_directories() {
     assert_eq!(rights(pmcd.pmda_pid()), kept(DAC_OVERRIDE | LEASE));
     assert!(pmcd.log().contains(", locked in by Landlock"));
     assert_eq!(pmcd.values("nixl.control.state.persistent")[""], 1);
-    // Where it was not to look at the start it cannot, whoever it is told by; what it could it still can.
+    // A directory that was not configured at the start is inaccessible; the others stay accessible.
     let outside = tempfile::tempdir().expect("a directory");
     fs::set_permissions(outside.path(), PermissionsExt::from_mode(0o755)).expect("ours");
     let mut ring = RingWriter::create(&outside.path().join("outside"), Layout::V4, 16);

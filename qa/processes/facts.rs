@@ -77,7 +77,7 @@ fn process_facts_stay_until_another_writer_starts() {
     assert_eq!(facts.get("local_rank"), Some("3"));
     assert_eq!(facts.get("user"), None, "the file's, not the process's");
     assert!(!format!("{facts:?}").contains("secret"));
-    // Of which container it is, if any, this process is as well.
+    // This process is in the same container, if any.
     let own = Writer::of(std::process::id()).expect("this one");
     let own = Facts::of_process(own, &mut |_| false).expect("it runs");
     assert_eq!(facts.get("container_id"), own.get("container_id"));
@@ -117,7 +117,7 @@ fn facts_are_of_processes_with_a_file_that_was_asked_for() {
 #[test]
 fn gpus_of_a_process_are_its_open_device_files() {
     support::needs_root();
-    // A /dev of its own, of which nobody else sees anything.
+    // A private /dev, invisible to other processes.
     let script = "mount -t tmpfs tmpfs /dev && touch /dev/nvidia10 /dev/nvidia3 /dev/nvidiactl && \
                   exec sleep 600 3</dev/nvidia10 4</dev/nvidia3 5</dev/nvidiactl 6</dev/nvidia3";
     let mut child = Command::new("unshare")

@@ -136,7 +136,7 @@ fn labels_are_complete_when_an_instance_first_appears() {
         ];
         assert_eq!(first_labels(&pmcd, &name), expected(&labels));
     }
-    // A title that a process gave itself; a name that tells more; and one of which nothing is known.
+    // A process with its own title, a name with more information, and an unknown process.
     for (name, title, engine, rank) in [
         (
             "scheduler",
@@ -200,7 +200,7 @@ fn agent_is_published_after_its_labels_are_known() {
         right.insert(name.clone(), expected(&labels));
         Sample::start_as(command, &rings, &name, A_FEW)
     });
-    // Its patience passes while the test ticks, so that whoever holds the machine up holds both up.
+    // Its time limit counts while the test ticks, so that other load delays both.
     let mut seen = BTreeMap::new();
     wait_for("all are instances", || {
         core.tick(1, Duration::from_millis(2), LONG);

@@ -50,7 +50,7 @@ fn counts(pmcd: &Pmcd) -> BTreeMap<String, u64> {
     let shown = pmcd.shown(&["nixl.agents"]);
     let counts = shown.into_iter().filter_map(|(metric, values)| {
         let kind = metric.trim_start_matches("nixl.agents.").to_owned();
-        // Those that use NIXL without telemetry are processes, and may be anybody's.
+        // Silent processes are counted for all users, so the host may have others.
         let value = values.get("").filter(|_| kind != "silent")?;
         Some((kind, value.parse().expect("a number")))
     });
@@ -117,7 +117,7 @@ fn state_shows_exit_kill_hang_resume_and_unknown() {
             ("starts", "1"),
             ("path", path.to_str().expect("UTF-8")),
         ]);
-        // Of which process it is, /proc says when it can.
+        // The process is known when /proc can be read.
         let mut facts = wait_for("all is known of it", || {
             let shown = pmcd.shown(&["nixl.agent"]);
             let facts = said(&shown, name).into_iter();
@@ -212,7 +212,7 @@ fn restart_in_place_is_live_with_two_starts_and_totals() {
     };
     let first = Sample::start(&home, "agent", STEADY);
     becomes(&pmcd, "agent", LIVE);
-    // One that has never said anything leaves a ring by which its next start cannot be told.
+    // A ring without any event would not show the next start.
     wait_for("it speaks", || (bytes() > 0).then_some(()));
     let first = first.end()["tx_bytes"].as_u64().expect("a number");
     wait_for("all of the first is counted", || {
@@ -285,7 +285,7 @@ fn ring_of_unknown_version_is_counted_but_not_published() {
 #[test]
 fn agent_held_by_a_reader_only_is_exited_or_unknown() {
     for proc_facts in [true, false] {
-        // In a PID namespace of its own nobody can tell whether it is one outside that writes.
+        // In its own PID namespace the daemon cannot know whether a process outside writes.
         let is_told = proc_facts && support::sees_all_processes();
         let (state, kind) = match is_told {
             true => (EXITED, "exited"),

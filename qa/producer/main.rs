@@ -20,7 +20,7 @@ use stop::Stop;
 /// NIXL's own interval between two flushes to the ring.
 const FLUSH: Duration = Duration::from_millis(100);
 
-/// Bounds the arithmetic with times; nobody notices a flush that finds nothing due.
+/// Longest sleep: it bounds arithmetic with times. A flush with nothing due has no effect.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
 /// Why the producer ended early.

@@ -31,7 +31,7 @@ pub struct Truth {
     pub excess: u64,
     /// Starts after the first.
     pub restarts: u64,
-    /// Events pushed, but wiped by a restart before anybody had read them.
+    /// Events that a restart wiped before they were read.
     pub wiped: u64,
     /// From the first start to the last transfer.
     pub time: Duration,

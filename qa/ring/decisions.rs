@@ -109,8 +109,8 @@ fn killed(saved: &mut Saved) {
     commit.released = false;
 }
 
-/// What is left to decide when a daemon has counted `[4, 10)` of a ring and left the rest to whoever comes: a ring of 16, the
-/// batch's values powers of ten, so that what is counted twice or not at all shows.
+/// A ring of 16 slots after a daemon has counted `[4, 10)` of it. The values are powers of ten, so that an event counted twice or
+/// not at all is visible.
 fn counted(layout: Layout) -> (Daemon, RingWriter) {
     let mut daemon = Daemon::new();
     let mut ring = RingWriter::create(&daemon.path(), layout, 16).expect("a ring");
@@ -169,7 +169,7 @@ fn read_pos_in_a_running_daemon_gives_the_right_verdict() {
             let (mut daemon, _old) = counted(layout);
             let mut ring = RingWriter::create(&daemon.path(), layout, slots).expect("a ring");
             push(&mut ring, &[1_000_000]);
-            // Looked at anew as soon as the directory has had its rest.
+            // Checked again after the pause of the directory.
             let end = Instant::now() + PATIENCE;
             while daemon.drain() != [1_111_111, 1, 0] {
                 assert!(
@@ -224,8 +224,8 @@ impl Drop for Agent {
 
 #[test]
 fn identical_batch_at_the_start_of_a_v2_ring_is_not_counted() {
-    // Counted from a ring that was at its start, and killed before the slots were given back; then the agent, too, is started
-    // anew, or is not. Nothing tells: rather is the new batch lost than the old one counted twice.
+    // A batch at the start of the ring is counted, and the daemon is killed before the release; then the agent restarts, or does
+    // not. The two cases look alike: when in doubt, the new batch is lost rather than the old one counted twice.
     for restarted in [false, true] {
         let mut daemon = Daemon::new();
         let mut writer = Agent::start(&daemon);

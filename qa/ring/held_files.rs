@@ -9,11 +9,11 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// After how long a file is let go in any case, so that the test ends where the daemon waits for it.
+/// Time after which a file is unlocked in any case, so that the test ends even if the daemon waits for it.
 const MOST: Duration = Duration::from_secs(60);
 const SLOTS: u64 = 16;
 
-/// Somebody who has a file locked until he is told to let go.
+/// A thread that keeps a file locked until it is told to unlock it.
 struct Holder {
     end: Sender<()>,
     holding: JoinHandle<()>,
@@ -32,10 +32,10 @@ impl Holder {
         Self { end, holding }
     }
 
-    /// Lets go; whether he had it until then.
+    /// Unlocks the file. Returns true if it was locked until then.
     fn end(self) -> bool {
         let had = !self.holding.is_finished();
-        // Where he has let go, he listens no more.
+        // The receiver is gone if the thread has unlocked the file already.
         let _ = self.end.send(());
         self.holding.join().expect("it lasted");
         had

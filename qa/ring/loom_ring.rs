@@ -106,8 +106,8 @@ impl<const WEAK: u8> Ring<WEAK> {
         true
     }
 
-    /// Sets the header up anew as NIXL does when an agent is started on the file of another. Its stores are seen in their order,
-    /// as they are on x86: nothing in NIXL says so, but for the versions at the end.
+    /// Re-initialises the header as NIXL does when an agent starts on the file of another. The stores become visible in their
+    /// order, as on x86. NIXL guarantees that only for the versions at the end.
     fn restart(&self) {
         let store = |word: usize, value| self.words[word].0.store(value, Release);
         store(VERSIONS, 0);
@@ -208,8 +208,8 @@ fn a_producer_and_a_consumer<const WEAK: u8>() {
 const OLD: Range<u32> = 2..5;
 const NEW: Range<u32> = 10..11;
 
-/// A producer that is started anew while the ring is drained. The old events are counted once or, if it comes before, not at
-/// all; the new ones once; and the consumer knows that there was a restart.
+/// A producer restart during a drain. The old events are counted once, or not at all if the restart is first. The new events are
+/// counted once, and the consumer recognises the restart.
 fn a_restart_while_the_ring_is_drained<const WEAK: u8>() {
     explore(|| {
         let ring = Arc::new(Ring::<WEAK>::new(4));

@@ -29,11 +29,11 @@ enum Step {
     /// The daemon is killed between counting its last batch and giving the slots back, another reader takes so many of them, and
     /// it is started again.
     KillInFlight(u64),
-    /// The agent is started anew on the same file, with a ring of this layout and size.
+    /// The agent restarts on the same file, with a ring of this layout and size.
     Reset(Layout, u64),
     /// Another reader takes so many events.
     Foreign(u64),
-    /// The file is removed, and the agent started anew.
+    /// The file is removed, and the agent restarts.
     Replace,
     /// The change time of the file moves.
     Touch,
@@ -129,7 +129,7 @@ impl World {
 
     fn drain(&mut self) {
         let agents = self.agents.as_mut().expect("started");
-        // Two ticks, and an answer: one may find that the ring is another one, and the next looks at it anew.
+        // Two ticks and an answer: one tick may find that the ring is another one, and the next attaches it.
         for is_answer in [false, false, true] {
             self.now += 3 * SECOND;
             let now = self.now;

@@ -74,7 +74,7 @@ impl Bench {
         of(&self.pmcd.all_values(), agent)
     }
 
-    /// The sums of an agent of which nobody is there to write, once nothing more comes.
+    /// The sums of an agent without a writer, after all of its events were counted.
     fn settled(&self, agent: &str) -> BTreeMap<String, u64> {
         let mut last = self.counted(agent);
         wait_for("nothing more comes", || {
@@ -177,7 +177,7 @@ fn restarts_with_other_sizes_and_versions_lose_no_event() {
     bench.finish();
 }
 
-/// How often the daemon has let go of an agent's ring.
+/// Number of times that the daemon has detached the ring of an agent.
 fn let_go(bench: &Bench, agent: &str) -> usize {
     let line = format!("agent {agent}: its ring ");
     bench.pmcd.log().matches(&line).count()
@@ -202,8 +202,8 @@ fn truncated_ring_of_a_live_agent_does_not_affect_others() {
             .open(bench.home.ring("victim-A"));
         ring.and_then(|ring| ring.set_len(length))
             .expect("it is there");
-        // Whichever comes to what is not there any more: that is the agent's end, and no more than a ring for the daemon.
-        // An agent whose ring is not drained does not come to it.
+        // The process that accesses the file beyond its end gets SIGBUS: the agent is killed, the daemon loses one ring. The agent
+        // gets there only if its ring is drained.
         let noticed = || let_go(&bench, "victim-A") > before_that;
         let ended = wait_for("somebody comes to the end of the file", || {
             let ended = victim.ended();

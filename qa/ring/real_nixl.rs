@@ -21,7 +21,7 @@ fn agree(pmcd: &Pmcd, truth: &serde_json::Value) {
         Some(("errors", status)) => truth["errors"][status].as_u64(),
         _ => truth[name.rsplit('.').next().expect("a name")].as_u64(),
     };
-    // A new agent becomes one when it is known who it is, or that is not known in a second.
+    // A new agent is published when its labels are known, or after a second.
     wait_for("an instance", || {
         let shown = pmcd.values("nixl.transfer.tx_bytes");
         shown.contains_key(agent).then_some(())

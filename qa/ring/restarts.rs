@@ -13,8 +13,8 @@ fn start(rings: &Path, options: &str) -> Sample {
     Sample::start_as(command, rings, "agent", options)
 }
 
-/// Bytes sent, starts and resets of the agent after a tick, if it is an instance. The clock is that of the processes, whose
-/// starts are compared with it.
+/// Bytes sent, starts and resets of the agent after a tick, if it is an instance. The clock is the real one, since the start times
+/// of processes are compared with it.
 fn tick(core: &mut Core) -> Option<[u64; 3]> {
     std::thread::sleep(Duration::from_millis(5));
     let passed = Instant::now().saturating_duration_since(core.now());

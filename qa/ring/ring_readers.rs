@@ -275,7 +275,7 @@ fn followed_full_ring_of_many_batches_counts_one_overflow() {
     for metric in ["ring.highwater", "ring.events"] {
         assert_eq!(core.value(metric, "a"), (1 << 15) - 1, "{metric}");
     }
-    // As long as nobody drains it, it loses what comes: a rate shows that.
+    // While it is not drained, it drops new events, and a rate shows that.
     for _ in 0..3 {
         let before = full(&core);
         core.run(10);

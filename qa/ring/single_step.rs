@@ -76,7 +76,7 @@ pub fn wrong(bench: &mut Bench, meanwhile: Meanwhile) -> (Vec<Outcome>, usize) {
     (outcomes, steps)
 }
 
-/// That of all layouts, for `TORTURE`, or of the newest and the oldest, whose slots are the longest.
+/// All layouts with `TORTURE`, otherwise the newest and the oldest, which has the longest slots.
 fn layouts() -> Vec<Layout> {
     match torture() {
         true => Layout::ALL.to_vec(),
@@ -129,7 +129,7 @@ enum Left {
     Between,
     /// Another reader took an event behind it, of two.
     Behind,
-    /// The agent was started anew in place, and has sent two events.
+    /// The agent restarted in place and has sent two events.
     NewRing,
     /// The same, of a batch from 0 to 3, and its slots were given back in the new ring.
     NewRingReleased,
@@ -193,8 +193,7 @@ fn kill_at_any_instruction_of_a_recovery_is_exact() {
             let right = [bytes, resets, foreign];
             assert_eq!(last.found, right, "{layout:?} {left:?}, without a kill");
             for Outcome { moment, found, .. } in outcomes {
-                // That somebody else took events is told once the position is right: a kill in between loses the note of it, and
-                // no event.
+                // Foreign reads are counted when the position is right. A kill before that loses this count, and no event.
                 let is_right = found[..2] == right[..2] && found[2] <= foreign;
                 assert!(
                     is_right,
@@ -214,7 +213,7 @@ enum Between {
     AllTaken,
     /// Another reader takes all of them, and one of two that came since.
     MoreTaken,
-    /// The agent is started anew in place, and sends two events.
+    /// The agent restarts in place and sends two events.
     Restart,
 }
 

@@ -114,7 +114,7 @@ fn rings_with_changing_names_stay_within_all_limits() {
     let old = *old.expect("it is shown").0;
     drop(victim);
     fs::remove_file(home.ring("victim")).expect("there");
-    // Those whose files are still there when they are looked for are instances; most are gone before.
+    // Agents with files that exist at the scan are instances; most files are gone before.
     let churn = Stranger::does(&home, &["churn"]);
     wait_for("more have come than are remembered", || {
         let instances = link.instances().expect("an answer");
@@ -367,7 +367,7 @@ fn link_of_another_user_does_not_lead_to_foreign_rings() {
         let pending: Vec<u64> = rings.iter().map(RingWriter::pending).collect();
         assert_eq!(pending, [1, 1], "{link}: nothing was taken out");
     }
-    // Root's own link, where nobody else can change it, is followed.
+    // A link of root that no other user can change is followed.
     open_to_all(&shared, 0o755);
     for link in ["nixl", "way"] {
         std::os::unix::fs::lchown(shared.join(link), Some(0), Some(0)).expect("root may");

@@ -25,8 +25,8 @@ const IN_TIME: Duration = Duration::from_millis(50);
 /// What was sent is shown within this, where that is measured.
 const SOON: Duration = Duration::from_secs(3);
 
-/// KiB that it may have of its own: for itself, for each agent that is an instance, whose windows take the most where its
-/// values are noise (src/totals/window.rs), and for each that it remembers.
+/// Limit of private memory in KiB: a base, a part for each instance, and a part for each record. The windows of an instance are
+/// largest if its values are noise (src/totals/window.rs).
 fn may_have(instances: usize, known: u64) -> u64 {
     6 * 1024 + 64 * instances as u64 + 6 * known
 }
@@ -248,7 +248,7 @@ fn watch(link: &mut Link, healthy: &mut [Healthy], time: Duration) -> (Vec<Took>
     (all, most)
 }
 
-/// The answers were in time: all of which it is certain how long they took, and nearly all of the rest.
+/// Checks that answers were in time: all answers with a certain time, and nearly all others.
 fn judge(all: &[Took]) {
     let certain: Vec<&Took> = all.iter().filter(|took| took.is_certain()).collect();
     let late = all.iter().filter(|took| took.own() >= IN_TIME).count();
@@ -287,7 +287,7 @@ fn settled(link: &mut Link, expected: &BTreeMap<String, u64>) {
     });
 }
 
-/// Lines in a minute: 60 and a note about the files of each of three users, and as many of each of two levels about nobody's.
+/// Lines in a minute: 60 and a summary for the files of each of three users, and for each of two levels without a user.
 const LINES: u64 = 5 * 61;
 
 /// Torments it for some time; whether it does all in time is looked at where `soon` says how soon.

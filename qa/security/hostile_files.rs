@@ -35,7 +35,7 @@ fn hostile(dir: &Path) -> Vec<(&'static str, &'static str)> {
         0,
     )
     .expect("a FIFO");
-    // The device of /dev/full: whoever opens and reads it notices.
+    // The device of /dev/full: opening and reading it would be noticed.
     mknod(
         &at("device"),
         SFlag::S_IFCHR,
@@ -187,7 +187,7 @@ fn hostile_files_are_left_unchanged_by_the_daemon() {
         healthy.push(Kind::TxBytes, 1);
         assert_eq!(pmcd.values(TX_BYTES)["healthy"], turn);
     }
-    // All but the two files of zeros, whose agents may be starting.
+    // All but the two files of zeros: their agents may be starting.
     assert!(pmcd.values("nixl.control.files.refused")[""] >= expected.len() as u64 - 2);
     let log = pmcd.log();
     for (name, reason) in expected {
@@ -288,7 +288,7 @@ fn files_with_odd_names_are_separate_instances() {
             })
             .collect()
     };
-    // Once it is known who they are.
+    // When their labels are known.
     wait_for("all are instances", || {
         (pmcd.values(TX_BYTES).len() == expected.len()).then_some(())
     });

@@ -17,7 +17,7 @@ const TICK: Duration = Duration::from_millis(100);
 
 const TX_BYTES: &str = "transfer.tx_bytes";
 
-/// A home whose directory holds that many files.
+/// A home with a directory of that many files.
 fn crowded() -> (Home, TempDir) {
     let (home, directory) = (Home::new(), in_memory());
     for file in 0..FILES {

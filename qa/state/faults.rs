@@ -94,8 +94,8 @@ struct Case {
     start: Arc<Start>,
 }
 
-/// The calls of a run without a fault, and those of its start. What looks through /proc is a thread of its own, of which the
-/// first calls would be the first ones of the agent as well, as strace counts.
+/// The calls of a run without a fault, and those of its start. Process scans have a thread of their own; strace counts its first
+/// calls like those of the daemon.
 fn calls(before: Before) -> (Vec<Call>, Start) {
     let scene = Scene::new(before);
     scene.run(None).expect("without a fault all is well");
@@ -177,7 +177,7 @@ fn play(case: &Case) -> Result<Option<Kind>, String> {
         let calls = scene.calls();
         let met: Vec<&Call> = calls.iter().filter(|call| call.injected).collect();
         let promised = |call: &&Call| is_promised(call, case.error, &case.start);
-        // Where another call was in its place of which nothing is promised, the run tells nothing.
+        // If another call without any guarantee failed in its place, the run proves nothing.
         if met.iter().all(promised) {
             run.map_err(|why| format!("{case:?}, met {met:?}: {why}\n{}", scene.log()))?;
             if met.iter().any(|met| met.kind() == case.call.kind()) {

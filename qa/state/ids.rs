@@ -54,7 +54,7 @@ fn unreadable_id_file_is_kept_and_read_later() {
     let text = format!("2 0 2147483647\n0 {0} x\n5 {0} y\n70 {0} z\n", now() - 60);
     let kept = home.path("kept");
     fs::write(&kept, &text).expect("written");
-    // Where the file is, somebody has put a link to it.
+    // A link is in place of the file.
     let pmcd = start(&home, "pcp", |file| symlink(&kept, file).expect("made"));
     let [first] = ids(&pmcd, ["a"]);
     let file = pmcd.path(FILE);

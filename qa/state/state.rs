@@ -21,7 +21,7 @@ const FETCH: &str = "fetch nixl.transfer.tx_bytes";
 const RECORD: u64 = layers::RECORD as u64;
 const PERSISTENT: &str = "fetch nixl.control.state.persistent";
 
-/// A home where the first answer has all agents: nobody is asked who they are.
+/// A home where the first answer has all agents, since processes are not scanned.
 fn home() -> Home {
     let home = Home::new();
     home.set("proc_facts = false");
@@ -68,7 +68,7 @@ fn totals_ids_and_instances_survive_an_end_and_a_kill() {
         shown.contains("state.persistent): numval: 1 valfmt: 0 vlist[]:\n   value 1"),
         "{shown}"
     );
-    // An agent that has exited and whose file is gone is still an instance, with its last value.
+    // An exited agent without a file is still an instance, with its last value.
     drop(a);
     fs::remove_file(home.ring("a")).expect("there");
     let shown = home.dbpmda(FETCH);

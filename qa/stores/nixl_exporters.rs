@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 /// They use both processors of a small machine, so that they take turns.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Adds what an agent did to what is expected of its instance, whose name ends so.
+/// Adds the truth of an agent to the expected values of its instance; `end` is the end of the instance name.
 fn expect(expected: &mut Values, did: &Value, end: &str) {
     let agent = did["agent"].as_str().expect("a name");
     for metric in event_metrics() {
@@ -28,7 +28,7 @@ fn expect(expected: &mut Values, did: &Value, end: &str) {
     }
 }
 
-/// Kills pmdanixl, and has pmcd start it anew.
+/// Kills pmdanixl, and makes pmcd restart it.
 fn kill_pmdanixl(pmcd: &mut Pmcd) {
     kill_process(pmcd.pmda_pid());
     // It would wait a minute before it starts another.

@@ -126,7 +126,7 @@ fn killed_daemon_counts_each_value_of_a_store_once() {
     };
     let mut expected = [bytes, transfers, errors, transfers, bytes];
     assert!(check(expected).end().success());
-    // It ends while nobody looks, and its file stays.
+    // It ends while pmdanixl is down, and its file stays.
     life.add(TX, 7);
     drop(life);
     expected[0] += 7;

@@ -24,7 +24,7 @@ fn setting(variable: &str) -> Option<u64> {
     Some(value.parse().expect("a number"))
 }
 
-/// Agents that do nothing wrong: the last one has a name that others have as well, and the others start anew now and then.
+/// Well-behaved agents: the last one shares its name with others, and the others restart now and then.
 struct Healthy {
     who: Who,
     store: Option<StoreWriter>,

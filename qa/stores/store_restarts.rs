@@ -186,7 +186,7 @@ fn store_without_lease_answer_is_live_by_its_last_update() {
     core.run(2);
     core.assert_sent([("a", 3)]);
     assert_eq!(core.status("a"), "live");
-    // Without its file nobody can find it again.
+    // Without its file it cannot be found again.
     std::fs::remove_file(store.path()).expect("there");
     drop(store);
     core.run(300);

@@ -12,7 +12,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::PathBuf;
 
-/// How many files it has mapped at a time, and how many open: of those, somebody seems to be the agent.
+/// Number of files that it has mapped at a time, and open: those files seem to have an agent.
 const HELD: usize = 64;
 /// How many rings are never empty, and what they hold.
 const FLOODS: usize = 8;
@@ -219,7 +219,7 @@ impl Hostile {
         Ok("change the mode")
     }
 
-    /// The lock by which one pmdanixl keeps another away.
+    /// Takes the lock by which one pmdanixl excludes another.
     fn lock(&mut self, path: PathBuf) -> io::Result<&'static str> {
         let file = self.open(&path)?;
         if !lock(&file)? {
@@ -245,7 +245,7 @@ impl Hostile {
         Ok("flood")
     }
 
-    /// A lease, which whoever opens the file meanwhile has to wait for, unless he is careful.
+    /// Takes a lease: a process that opens the file has to wait for it, unless it opens without blocking.
     fn take_a_lease(&mut self, path: PathBuf) -> io::Result<&'static str> {
         let file = self.open(&path)?;
         // It lasts as long as the file is open.

@@ -201,7 +201,7 @@ pub fn events(rng: &mut Rng, file: &File, layout: Layout, capacity: u64) -> io::
 fn sparse(rng: &mut Rng, path: &Path, layout: Layout) -> io::Result<()> {
     let file = ring(rng, path, layout, 64)?;
     let capacity = 1 << [16, 20, 26, 30, 34, 36, 57][rng.usize(..7)];
-    // Where the file system has no room for it, a ring whose size is wrong stays.
+    // Without space on the file system, a ring of the wrong size stays.
     file.set_len(HEADER_LEN + capacity * layout.slot_size())?;
     put(&file, 3, capacity)?;
     put(&file, 4, capacity - 1)?;

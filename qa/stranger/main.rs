@@ -29,7 +29,7 @@ mod files;
 mod kit;
 mod torment;
 
-/// Between two turns, so that there is something left of the machine for whoever looks on.
+/// Pause between two actions, so that the daemon gets processor time.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Agents that come and go together.

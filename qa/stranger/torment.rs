@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Changes between two pauses, so that there is something left of the machine for whoever is tormented.
+/// Changes between two pauses, so that the daemon gets processor time.
 const BURST: usize = 10;
 
 /// Says in the end how often it did each thing; how many changes it made.

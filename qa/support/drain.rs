@@ -40,7 +40,7 @@ pub enum Meanwhile {
 }
 
 impl<'a> Bench<'a> {
-    /// A ring whose next batch is behind `before` events that are counted already.
+    /// A ring with `before` counted events before its next batch.
     pub fn new(program: &'a Path, before: u64) -> Self {
         Self::of(program, Layout::V4, before)
     }
@@ -73,7 +73,7 @@ impl<'a> Bench<'a> {
         self.pushed += value;
     }
 
-    /// The agent is started anew in place, and writes so many events.
+    /// Restarts the agent in place, and writes `events` events.
     pub fn restart(&mut self, events: u64) {
         let path = self.dir.path().join("rings/agent");
         self.ring = RingWriter::create(&path, self.layout, 16).expect("a ring");

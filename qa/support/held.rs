@@ -16,7 +16,7 @@ const REGISTER: libc::c_ulong = 0xc020_aa00;
 const VERSION: u64 = 0xaa;
 const MISSING: u64 = 1;
 
-/// A write whose bytes are in memory that is not there before this is dropped.
+/// A write from memory that is not populated before this is dropped.
 pub struct Held {
     memory: Option<OwnedFd>,
     writing: Option<JoinHandle<()>>,
@@ -31,7 +31,7 @@ impl Held {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: it is new, and nobody else's.
+        // SAFETY: the descriptor is new and owned by this function.
         let memory = unsafe { OwnedFd::from_raw_fd(fd) };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: memory of our own, which is there for good.

@@ -17,7 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 const FILES: usize = 800;
-/// Files that somebody has open for writing, so that an agent seems to have them.
+/// Files that a process has open for writing, so that they seem to have an agent.
 const HELD: usize = 300;
 
 /// A directory, and what it is tormented with.

@@ -51,9 +51,9 @@ pub struct Mortal {
     before: Vec<u64>,
     /// Starts of its process; some were killed before they wrote anything.
     pub starts: u64,
-    /// Lives that were checked and whose every event had to be counted.
+    /// Lives that were checked and had to have every event counted.
     pub exact: u64,
-    /// Events in rings that were set up anew.
+    /// Events in rings that a restart wiped.
     pub wiped: u64,
 }
 
@@ -77,7 +77,7 @@ impl Mortal {
     pub fn start(&mut self, dice: &mut Dice) {
         assert!(self.process.is_none(), "one writer at a time");
         let kind = self.lives.len();
-        // A ring of another size now and then, of which one batch is a part, and from a handful of events in it to more than fit.
+        // Sometimes a larger ring, of which a batch is only a part; from a few events to more than fit.
         let capacity = dice.one_of([512, 512, 512, 16_384]);
         let pause = dice.one_of([0, 20, 200]);
         let process = Command::new(example("mortal"))
@@ -123,7 +123,7 @@ impl Mortal {
     /// Compares what was counted with what was written, after the ring was drained.
     pub fn check(&mut self, values: &Values) {
         if let Some(last) = self.lives.len().checked_sub(1) {
-            // Unless somebody was started who did not get as far as writing, nothing was thrown away.
+            // A restart wiped events only if the new process got as far as writing.
             if self.written(last) == self.lives[last].written {
                 self.lives[last].pending = 0;
             }
@@ -139,7 +139,7 @@ impl Mortal {
                 written: 0,
                 pending: 0,
             });
-            // The number of events of which this is the sum.
+            // The number of events with this sum.
             let counted = (8 * u128::from(earned) + 1).isqrt().saturating_sub(1) / 2;
             let counted = u64::try_from(counted).expect("a count");
             assert!(
@@ -200,7 +200,7 @@ impl Mortal {
         let word =
             |at: usize| u64::from_le_bytes(header[8 * at..8 * at + 8].try_into().expect("8 bytes"));
         let words = [0, 1, 2, 3].map(word);
-        // An end between the change of the file's size and that of the header leaves what is no ring, for the daemon too.
+        // A kill between the change of size and header leaves a file that is not a ring, for the daemon too.
         let whole = file.metadata().ok()?.len() == 40 + 16 * words[3];
         (whole && words[2] == ((4 << 32) | 4)).then_some((file, words))
     }

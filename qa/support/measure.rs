@@ -47,7 +47,7 @@ impl Took {
         self.ran.min(self.wall.saturating_sub(self.waited))
     }
 
-    /// Whether that is certain: nobody else had a processor that was needed.
+    /// True if the time is certain: no other process had a processor that was needed.
     pub fn is_certain(&self) -> bool {
         !self.stolen && self.waited < Duration::from_millis(1)
     }

@@ -366,8 +366,8 @@ pub fn quit(mut dbpmda: Child) {
     ends(agent);
 }
 
-/// Waits for the end of an agent whose dbpmda has ended, or that was killed: until then it drains, and has its state. Who has
-/// become its parent may take long to see that end.
+/// Waits for the end of a daemon that was killed, or whose dbpmda has ended. Until then it drains and holds its state file. Its new
+/// parent may reap it late.
 pub fn ends(agent: u32) {
     wait_for("pmdanixl ends", || {
         let task = format!("/proc/{agent}/task");
@@ -519,7 +519,7 @@ impl Pmcd {
         self.reload(home);
     }
 
-    /// Has the agent read the home's configuration anew.
+    /// Makes the daemon reload the configuration of the home.
     pub fn reload(&self, home: &Home) {
         fs::copy(home.conf(), self.path("etc/nixl/nixl.conf")).expect("copied");
         run(self.tool("pmstore").args(["nixl.control.reload", "1"]));

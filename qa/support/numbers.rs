@@ -58,7 +58,7 @@ const HISTOGRAMS: [(&str, &str); 2] = [
     ("agent_xfer_post_time_us", "nixl.latency.post_time.buckets"),
 ];
 
-/// Who an agent is, by the labels that both sides have. A rank that is not there is empty.
+/// Identity of an agent, by the labels that both sides have. A missing rank is empty.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Who {
     pub name: String,
@@ -171,7 +171,7 @@ pub fn numbers(text: &str) -> Numbers {
 impl Pmcd {
     /// What PCP says of all agents that have stores, in the same words.
     pub fn numbers(&self) -> Numbers {
-        // Labels first: who comes in between is not known yet.
+        // Labels are fetched first; an agent that comes after that is ignored.
         let labels = self.labels(TX_BYTES);
         let ranges = HISTOGRAMS.map(|(name, metric)| (name, metric, self.labels(metric)));
         let histograms = HISTOGRAMS.map(|(_, metric)| metric);

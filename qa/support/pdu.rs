@@ -22,7 +22,7 @@ const INSTANCE_REQ: u32 = 0x7006;
 const INSTANCE: u32 = 0x7007;
 const CREDS: u32 = 0x700c;
 const ATTRIBUTE: u32 = 0x7011;
-/// Who a client is, as a number in decimal digits.
+/// Attribute with the user id of a client, in decimal digits.
 const USER_ID: u32 = 11;
 /// A value beside its instance; anything else stands at an offset.
 const IN_PLACE: u32 = 0;
@@ -56,7 +56,7 @@ pub struct Link {
     child: Child,
     requests: Option<ChildStdin>,
     answers: ChildStdout,
-    /// The number that pmcd has for the client whose requests these are.
+    /// Number that pmcd gives to the client of these requests.
     pub sender: u32,
 }
 

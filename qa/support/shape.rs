@@ -4,7 +4,7 @@ use super::{Home, project, run};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Its domain: none that PCP has given to anybody.
+/// Its domain, which PCP has not assigned.
 pub const DOMAIN: u32 = 253;
 /// Its metrics: as many clusters, with as many items each.
 const CLUSTERS: u32 = 4;

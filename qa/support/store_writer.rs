@@ -64,7 +64,7 @@ pub const DEFAULT_BOUNDS: [f64; 18] = [
     10_000_000.0,
 ];
 
-/// Who an agent is; what NIXL would take from the process and its environment.
+/// Identity of an agent, as NIXL would read it from the process and its environment.
 #[derive(Clone, Debug)]
 pub struct Who {
     pub agent: Vec<u8>,

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 pub const STRANGER: u32 = 4243;
-/// Whom it is done to.
+/// User id of the victim.
 pub const VICTIM: u32 = 4242;
 
 /// A directory for rings that all may write to, without the sticky bit, as Kubernetes makes them.
@@ -33,7 +33,7 @@ pub fn ring(home: &Home, uid: u32, name: &str) -> RingWriter {
     ring
 }
 
-/// A program that the stranger runs, in the directory of rings, until [`Stranger::end`].
+/// A program that runs as another user in the directory of rings, until [`Stranger::end`].
 pub struct Stranger {
     child: Child,
     input: Option<ChildStdin>,
@@ -105,7 +105,7 @@ impl Drop for Stranger {
     }
 }
 
-/// Waits for the end of a script of the stranger's.
+/// Runs a script as the other user and waits for its end.
 pub fn shell(home: &Home, script: &str) {
     Stranger::start(home, "sh", &["-ec", script]).end();
 }

@@ -37,7 +37,7 @@ pub struct RingWriter {
 impl RingWriter {
     /// Creates the ring, or, on the path of an existing one, restarts it in place: the inode stays.
     ///
-    /// A capacity that is no power of two is refused at NIXL's point: the file then has its size, and version 0.
+    /// A capacity that is not a power of two fails where it fails in NIXL: the file then has its size, and version 0.
     pub fn create(path: &Path, layout: Layout, capacity: u64) -> io::Result<Self> {
         let invalid = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
         let slots = layout.slot_size().checked_mul(capacity);

@@ -131,7 +131,7 @@ fn page_shows_the_values_of_pminfo() {
         let rates = is("sent", 5.0, "MB/s") && is("received", 5.0, "MB/s");
         (rates && about(both, 200.0, 0.1)).then_some(())
     });
-    // Who writes a ring may be found after it, and labels are asked for now and then.
+    // The writer of a ring may be found after the ring, and labels are requested rarely.
     let place = format!(
         "(({{ server, rank }}) => [server, rank])({})",
         row("steady")

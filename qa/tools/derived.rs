@@ -78,7 +78,7 @@ impl<'a> Archive<'a> {
             let values: Vec<_> = values.collect();
             table += &format!("{metric} {shown} {}\n", values.join(" "));
         }
-        // Who is alone has none, and pmrep takes none of the derived metrics if one of them is of what the archive lacks.
+        // An agent without peers has none, and pmrep rejects all derived metrics if the archive lacks an input of one.
         let slowness = vec!["1"; self.samples.len()].join(" ");
         table += &format!("nixl.latency.xfer_time.slowness another {slowness}\n");
         table

@@ -277,7 +277,7 @@ fn valkey_data_source_has_values_for_every_panel() {
     let missing = (0..3).map_while(|_| {
         let keys = Local::key_server(&home);
         let proxy = Pmproxy::start_with_keys(&home, &pmcd, &keys);
-        // Who asks pmproxy 6.0.3 for labels before it has any is told for good that there are none.
+        // If pmproxy 6.0.3 gets a request for labels before it has any, it answers "none" from then on.
         wait_for("pmproxy has taken values in", || {
             (keys.count("pcp:values:series:*")? > 0).then_some(())
         });

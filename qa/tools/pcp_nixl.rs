@@ -14,7 +14,7 @@ use std::process::Command;
 
 const COMMAND: &str = "share/pcp/pcp-nixl";
 
-/// `pcp nixl` of a user who has it where pcp(1) looks for commands of one's own.
+/// `pcp nixl`, installed where pcp(1) finds commands of a user.
 fn pcp(home: &Home, mut command: Command) -> Command {
     let place = home.path(".pcp/bin/pcp-nixl");
     if !place.exists() {
@@ -32,8 +32,7 @@ fn of_archive(home: &Home, path: &Path, options: &[&str]) -> Command {
     command
 }
 
-/// Four minutes of an agent that is always there, one with a long name, one that leaves, one that comes, and one of which
-/// nothing but its state is known.
+/// Four minutes of five agents: one is always there, one has a long name, one leaves, one comes, and one has only a state.
 fn minutes(home: &Home) -> PathBuf {
     let mut table = String::new();
     let long = format!("4fa1c2de-{}-end", "very-long-name-".repeat(12));
@@ -346,7 +345,7 @@ fn missing_data_is_reported_with_cause_and_action() {
         &mut of_archive(&home, &home.path("none"), &[]),
         "pcp-nixl: ",
     );
-    // Whoever reads it may have seen enough.
+    // The reader may close the pipe early.
     let mut shell = pcp(&home, tool("sh"));
     let command = format!("pcp -a {} nixl -z -t 60 | head -n 1", path.display());
     let said = output(shell.args(["-c", &command]));

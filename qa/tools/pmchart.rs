@@ -245,7 +245,7 @@ fn documentation_pictures_match_pmchart() {
     ] {
         let chart = chart_of(view, title);
         let picture = project("docs/images").join(picture);
-        // PICTURES=1 makes them anew; pmchart compresses nothing.
+        // PICTURES=1 makes them again; pmchart does not compress.
         if std::env::var_os("PICTURES").is_some() {
             let file = home.path("picture.png");
             draw(&home, &chart, &file);

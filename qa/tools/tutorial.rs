@@ -172,7 +172,7 @@ fn readme_installation_matches_the_install_test() {
     };
     let told = commands(&text_of("README.md"));
     assert_eq!(told.len(), 5, "{told:?}");
-    // The tutorial has a pmlogger started anew as well, for the sake of the archives.
+    // The tutorial also restarts pmlogger, for the archives.
     assert_eq!(told, commands(&text_of(TUTORIAL))[..told.len()]);
     // What they come to, in the order that they have there.
     let (makefile, test) = (text_of("Makefile"), text_of("qa/install.sh"));

@@ -8,7 +8,7 @@ use crate::support::{Home, PMDANIXL, wait_for};
 use serde_json::json;
 use std::process::Command;
 
-/// Metrics whose values are the same to the unit, and where qa/figures.py has them.
+/// Metrics with exactly equal values, and their keys in the output of qa/figures.py.
 const EXACT: [(&str, &str); 23] = [
     ("transfer.tx_bytes", "/totals/tx_bytes"),
     ("transfer.rx_bytes", "/totals/rx_bytes"),

@@ -29,7 +29,7 @@ const TARGET_AGENTS: [usize; 2] = [64, 1000];
 /// Agents that live and have transferred, but are silent now.
 struct Silent {
     home: Home,
-    /// Held, since an agent whose ring nobody has is none.
+    /// Held open, since a ring without a holder is not an instance.
     rings: Vec<RingWriter>,
 }
 
@@ -258,7 +258,7 @@ pub fn measure(extent: Extent, plot: &mut Plot) -> Vec<Table> {
     ]
 }
 
-/// What pmcd takes longer for values of 64 bits, whoever answers.
+/// Extra time of pmcd for 64-bit values, for any PMDA.
 fn wide(client: &Path, extent: Extent) -> Table {
     let mut table = Table::new(
         "What values of 64 bits cost",

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Transfers per second of an agent that writes 40,000 events: what fits into a ring of NIXL's own size in each of its intervals.
 const HIGHEST: u32 = 10_000;
 const EVENTS_PER_TRANSFER: u32 = 4;
-/// Slots of a ring that nobody has set the size of.
+/// Default slots of a ring.
 const CAPACITY: u32 = 4096;
 
 /// The tables of load, of unrelated files and of rare fetches.

@@ -48,7 +48,7 @@ impl Table {
     }
 }
 
-/// Writes the page, and the plot that it shows. Of a quick run they go where nobody takes them for figures.
+/// Writes the page and its plot. Those of a quick run go to target/bench, since their numbers mean nothing.
 pub fn write(extent: Extent, tables: &[Table], plot: &Plot) {
     let (page, image) = places(extent);
     let mut text = String::from(

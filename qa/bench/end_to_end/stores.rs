@@ -81,7 +81,7 @@ fn costs(extent: Extent, stores: bool) -> [f64; 4] {
         ended.store(true, Ordering::Relaxed);
         share
     });
-    // Until /proc is asked who has what is silent.
+    // Until a process scan has looked for the writers of silent files.
     std::thread::sleep(Duration::from_secs(extent.of(75, 2)));
     let idle = processor::share(pid, Duration::from_secs(extent.of(120, 1)));
     let names = METRICS

@@ -37,7 +37,7 @@ fn labels_survive_the_agent_and_a_kill_of_all_processes() {
         kill_process(pmda);
         pmcd.kill();
         wait_for_orphans(&pmcd.path("log"));
-        // The second time nobody can be asked any more who that was.
+        // The second time the process is gone, so a process scan cannot find its facts.
         drop(agent);
         pmcd.start_anew();
         pmcd.wait_until_it_answers();

@@ -40,7 +40,7 @@ fn silent_counts_processes_with_a_backend_and_no_file() {
         Some([is_found(&importer), is_found(&silent), is_found(&heard)])
     };
     if !sees_all_processes() {
-        // Nobody knows whether there are others.
+        // The daemon cannot know whether there are other processes.
         (0..200).for_each(|_| assert_eq!(look(61), None));
         return;
     }

@@ -15,7 +15,7 @@ fn batch_left_by_a_kill_counts_once_in_a_ring_followed_later() {
             push(&mut ring, more);
             push(&mut ring, &[1_000_000]);
             daemon.set_read_pos(read_pos);
-            // It is let go, so that another process can have it.
+            // The ring is detached, so that another process can drain it.
             daemon.agents = None;
             let drainer = OpenOptions::new()
                 .read(true)
@@ -44,7 +44,7 @@ fn batch_left_by_a_kill_counts_once_in_a_ring_followed_later() {
             assert_eq!(ring.pending(), 0);
         }
     }
-    // The producer was started anew and, in the new ring, the slots were given back.
+    // The producer restarted, and the slots of the new ring were released.
     let mut daemon = Daemon::new();
     let mut ring = RingWriter::create(&daemon.path(), Layout::V4, 16).expect("a ring");
     push(&mut ring, &[1, 10]);
@@ -78,7 +78,7 @@ fn followed_producer_repeating_its_bytes_is_no_restart() {
         daemon.start_as(observe, killed);
         assert_eq!(daemon.drain(), [27, 0, 0], "{observe}");
     }
-    // Nobody drains it, and the file's time moves before each event, as where its pages are written back.
+    // The ring is not drained, and the time of the file changes before each event, as at write-back of its pages.
     let (mut daemon, mut ring) = steady();
     daemon.start_as(true, |_| ());
     assert_eq!(daemon.drain(), [26, 0, 0]);

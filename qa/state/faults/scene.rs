@@ -221,7 +221,7 @@ impl Scene {
         self.end(link)
     }
 
-    /// Who has which instance id; none of those that names had before all this, which no agent has.
+    /// Names by instance id, without ids of names from before the scene.
     fn ids(&self, link: &mut Link) -> Result<BTreeMap<u32, String>, String> {
         let ids = link.instances().map_err(|err| err.to_string())?;
         match ids.iter().find(|(id, _)| TAKEN.contains(id)) {

@@ -5,9 +5,8 @@ use pmdanixl::agents::agent::Agent;
 use pmdanixl::metrics::{METRICS, Metric, Value, ValueSource};
 use std::collections::BTreeMap;
 
-/// Metrics whose values depend on the clock, the machine, the user or the process of the test, and those that the part of the
-/// daemon that talks to pmcd sets. How often a file is tried again while all places are taken depends on how coarse the times of
-/// files are.
+/// Metrics that depend on the clock, the machine, the user or the process of the test, and metrics that the code for pmcd sets. The
+/// number of retries of a file while a limit is reached depends on the granularity of file times.
 const LEFT_OUT: [&str; 15] = [
     "agent.first_seen",
     "agent.idle_time",

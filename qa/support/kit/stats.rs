@@ -51,7 +51,7 @@ impl Stats {
         self.account.errors()
     }
 
-    /// Halves of transfers whose other half is missing.
+    /// Number of unpaired halves of transfers.
     pub fn unpaired(&self) -> u64 {
         self.account.pairing.unpaired()
     }

@@ -240,7 +240,7 @@ impl Core {
         serde_json::from_str(&text).expect("an object")
     }
 
-    /// Transfers of the last minute whose bandwidth an agent's percentiles are made of.
+    /// Number of transfers of the last minute in the bandwidth percentiles of an agent.
     pub fn bandwidths(&self, instance: &str) -> u64 {
         self.instance(instance).windows.bandwidth.count()
     }

@@ -38,7 +38,7 @@ fn program() -> String {
     found.to_str().expect("UTF-8").to_owned()
 }
 
-/// Passes on what Chromium says, until nobody listens any more.
+/// Forwards messages of Chromium until the receiver is gone.
 fn listen(mut output: impl BufRead, messages: &Sender<Value>) {
     let mut message = Vec::new();
     while output

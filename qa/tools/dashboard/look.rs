@@ -94,7 +94,7 @@ fn page_is_usable_in_each_theme_width_and_without_a_mouse() {
         }
     }
 
-    // What can be used has a name for those who cannot see it.
+    // Every control has an accessible name.
     page.call("Accessibility.enable", serde_json::json!({}));
     let tree = page.call("Accessibility.getFullAXTree", serde_json::json!({}));
     let mut used = 0;

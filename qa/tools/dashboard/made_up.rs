@@ -3,7 +3,7 @@
 use super::answers::Answers;
 use super::chromium::Chromium;
 
-/// A pmproxy of made-up answers with one agent, whose units and name are what no pmproxy sends.
+/// A pmproxy with invented answers and one agent; no real pmproxy sends such units and names.
 fn pmproxy() -> Answers {
     let answers = Answers::start();
     answers.to(
@@ -63,7 +63,7 @@ fn rates_use_the_times_of_pmproxy_only() {
         // The clock was set back.
         ("50.50000000", "9650"),
         ("51.50000000", "9900"),
-        // What is no number.
+        // Not a number.
         ("52.50000000", "\"12\""),
         ("53.50000000", "20000"),
         ("55.50000000", "30000"),

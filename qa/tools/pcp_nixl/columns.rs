@@ -88,7 +88,7 @@ fn names_are_complete_if_the_line_width_is_unknown() {
         .args(["nixl", "-1", "-t", "0.2"])
         .env_remove("COLUMNS");
     let shown = run(&mut command);
-    // A terminal without these characters is no reason to end.
+    // A terminal without these characters does not stop the command.
     let poor = run(command.env("PYTHONIOENCODING", "ascii"));
     assert!(poor.contains("n?code-"), "{poor}");
     command.env_remove("PYTHONIOENCODING");

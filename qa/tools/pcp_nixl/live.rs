@@ -30,7 +30,7 @@ fn live_pmcd_is_shown_with_and_without_agents() {
     }
     rings[0].push(Kind::Backend, 1);
     pmcd.becomes(&[("one", 1000), ("two", 2000)]);
-    // All but whose it is and the time is the same each time.
+    // Everything but the host and the time is equal each time.
     let shown = run(&mut live(&["-1", "-k", "agent"]));
     let (head, table) = shown.split_once('\n').expect("two lines");
     let (_, head) = head.split_once("  tx ").expect("what all of them send");

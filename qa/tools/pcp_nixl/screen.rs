@@ -95,7 +95,7 @@ fn screen_shows_a_missing_answer_and_recovers() {
     wait_for("it is missed", || {
         (screen.count("  no values: ") > 0).then_some(())
     });
-    // pmcd starts agents anew that have ended.
+    // pmcd restarts PMDAs that have ended.
     signal(pmcd.pid(), Signal::SIGHUP);
     screen.shows_steady();
 }
