@@ -216,7 +216,7 @@ impl Scanner {
         let (number, path) = (watched.number, directory.join(name));
         let is_new = self
             .rejected
-            .reject(number, &path, facts, &refusal, watched.begun);
+            .reject(number, &path, facts, &refusal, watched.last_begun);
         self.rejections += u64::from(is_new);
     }
 
@@ -280,8 +280,13 @@ impl Scanner {
     fn remove_gone_rejections(&mut self, end: Instant) {
         while let Some(behind) = self.cleanup_cursor {
             let all = self.directories.values();
-            let complete: HashMap<u64, u64> = all.map(|one| (one.number, one.complete)).collect();
-            let is_gone = |directory, met| complete.get(&directory).is_none_or(|&last| met < last);
+            let complete: HashMap<u64, u64> =
+                all.map(|one| (one.number, one.last_complete)).collect();
+            let is_gone = |directory, last_listing| {
+                complete
+                    .get(&directory)
+                    .is_none_or(|&last| last_listing < last)
+            };
             self.cleanup_cursor = self.rejected.remove_next(behind, is_gone);
             if Instant::now() >= end {
                 return;

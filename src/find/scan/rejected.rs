@@ -32,7 +32,7 @@ struct Rejected {
     /// True if another check of the unchanged file would come to the same result.
     is_lasting: bool,
     /// Number of the last listing that found the file.
-    met: u64,
+    last_listing: u64,
     /// Reasons that were counted and logged. Numbers in them are ignored, since the owner could change those without end.
     logged: Vec<Discriminant<Refusal>>,
 }
@@ -117,7 +117,7 @@ impl RejectedFiles {
             class,
             left_out: matches!(refusal, Refusal::TooMany { .. }),
             is_lasting: !(starting || is_young || refusal.may_pass()),
-            met: listing,
+            last_listing: listing,
             logged,
         };
         self.counts[class as usize] += 1;
@@ -136,7 +136,7 @@ impl RejectedFiles {
     pub fn is_known_unrelated(&mut self, key: Key, name: &OsStr, listing: u64) -> bool {
         match self.files.get_mut(&key) {
             Some(rejected) if rejected.name == name => {
-                rejected.met = listing;
+                rejected.last_listing = listing;
                 rejected.is_lasting && rejected.class == Class::Unrelated
             }
             _ => false,
@@ -147,7 +147,7 @@ impl RejectedFiles {
     pub fn is_known(&mut self, directory: u64, facts: &FileFacts, listing: u64) -> bool {
         let rejected = self.files.get_mut(&(directory, facts.id));
         rejected.is_some_and(|rejected| {
-            rejected.met = listing;
+            rejected.last_listing = listing;
             let unchanged = (rejected.size, rejected.changed) == (facts.size, facts.changed);
             unchanged && rejected.is_lasting
         })
@@ -164,9 +164,11 @@ impl RejectedFiles {
     /// Returns the last file that was tested, or `None` if there are no more.
     pub fn remove_next(&mut self, behind: Key, is_gone: impl Fn(u64, u64) -> bool) -> Option<Key> {
         let next = self.files.range((Excluded(behind), Unbounded)).take(CHUNK);
-        let next: Vec<(Key, u64)> = next.map(|(&key, rejected)| (key, rejected.met)).collect();
-        for &(key, met) in &next {
-            if is_gone(key.0, met) {
+        let next: Vec<(Key, u64)> = next
+            .map(|(&key, rejected)| (key, rejected.last_listing))
+            .collect();
+        for &(key, last_listing) in &next {
+            if is_gone(key.0, last_listing) {
                 self.remove(key);
             }
         }
@@ -250,7 +252,7 @@ mod tests {
         let forget = |files: &mut RejectedFiles, listing| {
             let mut behind = Key::default();
             let pieces = std::iter::from_fn(|| {
-                behind = files.remove_next(behind, |_, met| met < listing)?;
+                behind = files.remove_next(behind, |_, last_listing| last_listing < listing)?;
                 Some(files.len())
             });
             pieces.collect::<Vec<_>>()

@@ -56,9 +56,9 @@ pub struct Watched {
     full_listing_at: Option<Instant>,
     listing: Option<Listing>,
     /// Number of the last listing that began.
-    pub begun: u64,
+    pub last_begun: u64,
     /// Number of the last listing that reached all files.
-    pub complete: u64,
+    pub last_complete: u64,
     /// Names of files to check at the next scan.
     pub to_recheck: Vec<OsString>,
 }
@@ -148,7 +148,7 @@ impl Watched {
                     let path = self.directory.path.display();
                     tracing::info!("{path}: can be scanned again");
                 }
-                self.begun += 1;
+                self.last_begun += 1;
                 Some(Listing {
                     names: dir.into_iter(),
                     is_full: is_past(self.full_listing_at),
@@ -181,12 +181,12 @@ impl Watched {
         let chunk: nix::Result<Vec<Entry>> = chunk.collect();
         let mut chunk = match chunk {
             Ok(chunk) if chunk.is_empty() => {
-                self.complete = self.begun;
+                self.last_complete = self.last_begun;
                 return false;
             }
             Ok(chunk) => chunk,
             Err(errno) => {
-                // `complete` stays, so that the files that were not reached are not considered gone.
+                // `last_complete` stays, so that the files that were not reached are not considered gone.
                 self.fail(errno);
                 return false;
             }
@@ -203,7 +203,10 @@ impl Watched {
             };
             let key = (self.number, id);
             let is_known = files.attached.contains(&id)
-                || files.rejected.is_known_unrelated(key, name, self.begun) && !listing.is_full;
+                || files
+                    .rejected
+                    .is_known_unrelated(key, name, self.last_begun)
+                    && !listing.is_full;
             if !is_known && name != "." && name != ".." {
                 self.check(name.to_owned(), files);
             }
@@ -217,7 +220,9 @@ impl Watched {
             return;
         };
         let is_known = files.attached.contains(&facts.id)
-            || files.rejected.is_known(self.number, &facts, self.begun);
+            || files
+                .rejected
+                .is_known(self.number, &facts, self.last_begun);
         let is_lock = facts.is_file() && is_owner_lock(&name, facts.size);
         if !is_known && !is_lock {
             files.found.push(Found {
