@@ -14,14 +14,14 @@ import { Source } from "../../../share/dashboard/src/source.js";
 const always = () => true;
 const never = () => false;
 
-/** A history of what is no counter: values of one metric, by instance, a second each. */
+/** A history of a metric that is not a counter: values by instance, one per second. */
 function history_of(rows, span = 600) {
     const history = new History(span);
     rows.forEach((row, i) => history.take({ time: i + 1, values: new Map([["m", new Map(row)]]) }, never, always));
     return history;
 }
 
-test("a rate takes two numbers that do not go back, and some time", () => {
+test("a rate needs two values, the later not lower, and a time between them", () => {
     const before = new Map([[1, 100], [2, 100], [3, 100], [4, "100"], [5, 100]]);
     const now = new Map([[1, 300], [2, 100], [3, 99], [4, 300], [5, "300"], [6, 300]]);
     assert.deepEqual([...rates(before, now, 2)], [[1, 100], [2, 0]]);
@@ -32,7 +32,7 @@ test("a rate takes two numbers that do not go back, and some time", () => {
     assert.equal(rates(before, undefined, 1).size, 0);
 });
 
-test("the time of an answer has nanoseconds without leading zeros", () => {
+test("a timestamp with nanoseconds without leading zeros is parsed", () => {
     assert.equal(timeOf('{"context":7,"timestamp":5.42,"values":[]}'), 5.000000042);
     assert.equal(timeOf('{"timestamp": 5.500000000}'), 5.5);
     assert.equal(timeOf('\n {"timestamp":5}'), 5);
@@ -41,7 +41,7 @@ test("the time of an answer has nanoseconds without leading zeros", () => {
     }
 });
 
-test("labels are those of the metric's own lines and no value passes for one", () => {
+test("labels are read from lines of the metric, never from values", () => {
     const text = [
         "# HELP m about m",
         'm{a="1",instid="7",nixl_agent="plain"} 1',
@@ -58,7 +58,7 @@ test("labels are those of the metric's own lines and no value passes for one", (
     assert.equal(found.get(3).size, 2);
 });
 
-test("numbers have the units of their metrics", () => {
+test("numbers are shown in the units of their metrics", () => {
     const { brief, bytes, count, duration, microseconds, writer } = format;
     assert.deepEqual([0, 9999, 10_000, 1.5, 999_960, undefined].map(count), ["0", "9999", "10.0 k", "1.50", "1.00 M", "–"]);
     assert.deepEqual([0, 999, 1000, 123_456_789, "1"].map(bytes), ["0 B", "999 B", "1.00 kB", "123 MB", "–"]);
@@ -72,7 +72,7 @@ test("numbers have the units of their metrics", () => {
     assert.equal(format.clock(3_661), "01:01:01");
 });
 
-test("agents are sorted as people count and those without a value come last either way", () => {
+test("agents are sorted in natural order, those without a value last", () => {
     const agents = ["a-10", "a-9", "b", "c"].map((name, i) => ({ name, sent: [5, 5, undefined, 7][i], rank: ["10", "9", "", "x"][i] }));
     const names = (key, isDescending) => sorted(agents, key, isDescending).map(({ name }) => name).join(" ");
     assert.equal(names("name", false), "a-9 a-10 b c");
@@ -91,7 +91,7 @@ function rows(...made) {
     return agents(new Map([[metric.WRITES, by(({ rate }) => rate)]]), totals, by(({ name }) => name), labels);
 }
 
-test("ranks of one server stand together and agents without labels are last by what they do", () => {
+test("ranks of one server are adjacent, agents without labels last", () => {
     const vllm = (role, port, rank) => ({ engine: "vllm", role, port, rank });
     const all = rows(
         { id: 1, name: "u1", rate: 1, labels: {} },
@@ -110,7 +110,7 @@ test("ranks of one server stand together and agents without labels are last by w
     assert.deepEqual(rows({ id: 1, name: "a", labels: { port: "80" } }).map(({ server }) => server), [":80"]);
 });
 
-test("a legend has server and rank, and the name where two agents have the same ones or none", () => {
+test("a legend has server and rank, or the name if those are not unique", () => {
     const rank = (rank) => ({ engine: "vllm", role: "decode", port: "8200", rank });
     const all = rows(
         { id: 1, name: "u1", labels: rank("TP0") },
@@ -143,13 +143,13 @@ test("agents are found by name, user, state and pid, and by engine", () => {
     assert.ok(has("", "vllm") && !has("", "sglang") && !has("worker-2", ""));
 });
 
-test("ranges of times are in order and have the instances of the agents asked for", () => {
+test("buckets are sorted and limited to the requested agents", () => {
     const names = new Map([[1, "a::100-inf"], [2, "a::0-5"], [3, "b::0-5"], [4, "x::y::0-5"], [5, "a::5-100"], [6, "a"]]);
     const found = ranges(names, new Set(["a", "x::y"]));
     assert.deepEqual(found.map(({ low, high, ids }) => [low, high, ids]), [[0, 5, [2, 4]], [5, 100, [5]], [100, Infinity, [1]]]);
 });
 
-test("an address is made whole, and is that of a web server", () => {
+test("an address is completed and must be that of a web server", () => {
     assert.equal(address(" node1 "), "http://node1:44322");
     assert.equal(address("http://node1:80/"), "http://node1");
     assert.equal(address("https://node1/page#x"), "https://node1");
@@ -158,7 +158,7 @@ test("an address is made whole, and is that of a web server", () => {
     }
 });
 
-test("sums are of all instances or of some, and nothing is not 0", () => {
+test("a sum covers all or some instances, and of no value is not 0", () => {
     const history = history_of([[[1, 1], [2, 2]], [[2, 4], [9, 8]], [], [[1, "text"], [3, 0]]]);
     assert.deepEqual(history.sums(["m"]), [3, 12, null, 0]);
     assert.deepEqual(history.sums(["m"], [9, 2]), [2, 12, null, null]);
@@ -170,7 +170,7 @@ test("sums are of all instances or of some, and nothing is not 0", () => {
     assert.deepEqual(history.sums(["m"], []), [null, null, null, null]);
 });
 
-test("a counter's course are its rates, which a gap and a clock that is set back interrupt", () => {
+test("the history of a counter has rates, interrupted by gaps and clock steps", () => {
     const history = new History(600);
     const take = (time, value) => history.take({ time, values: new Map([["c", new Map([[1, value]])]]) }, always, always);
     take(1, 100);
@@ -186,7 +186,7 @@ test("a counter's course are its rates, which a gap and a clock that is set back
     assert.deepEqual(history.top(["c"], [1], 5), [], "nothing is left of what was before");
 });
 
-test("those that did most are of the span of the history only", () => {
+test("the busiest agents are those of the shown history only", () => {
     const history = history_of([[[1, 100], [2, 1]], [[2, 60]], [[2, 60], [3, 30]], [[2, 0.1], [3, 30]]], 2);
     assert.equal(history.rows.length, 3);
     assert.deepEqual(history.top(["m"], [1, 2, 3], 5), [2, 3], "the row with the first is gone");
@@ -212,7 +212,7 @@ function filled() {
     return history;
 }
 
-test("a history of a thousand agents has ten minutes in four bytes a value", () => {
+test("a history of 1,000 agents has ten minutes at four bytes a value", () => {
     const history = filled();
     assert.equal(history.times.length, SAMPLES + 1);
     assert.equal(history.rows.length, SAMPLES + 1);
@@ -223,7 +223,7 @@ test("a history of a thousand agents has ten minutes in four bytes a value", () 
     assert.deepEqual([...history.totals].map(([, totals]) => totals.size), NAMES.map(() => AGENTS - 1), "0 does nothing");
 });
 
-test("what is drawn of all of a thousand agents is not added up again", () => {
+test("the sum over 1,000 agents is cached between drawings", () => {
     const history = filled();
     // Counts what is read of the single agents' values.
     let reads = 0;
@@ -264,7 +264,7 @@ test("what is drawn of all of a thousand agents is not added up again", () => {
     assert.equal(number, 2 * (SAMPLES + 1));
 });
 
-test("many keys are one drawing", (context) => {
+test("many key presses cause one drawing", (context) => {
     // A clock that goes on when it is told to.
     const { setTimeout, clearTimeout } = globalThis;
     context.after(() => Object.assign(globalThis, { setTimeout, clearTimeout }));
@@ -333,7 +333,7 @@ function pmproxy() {
     return proxy;
 }
 
-test("a pmproxy that goes away and comes back is asked anew, and no rate is of the time between", async () => {
+test("a pmproxy that returns is queried again, and no rate covers the gap", async () => {
     const proxy = pmproxy();
     const source = new Source("http://node1:44322");
     const history = new History(600);
@@ -361,7 +361,7 @@ test("a pmproxy that goes away and comes back is asked anew, and no rate is of t
     proxy.context = 8;
     await ask(104, 1000);
     await ask(105, 1020);
-    // It was started anew so soon that nobody missed it.
+    // It restarted so soon that no request failed.
     proxy.context = 9;
     await ask(106, 5000);
     await ask(107, 5030);
