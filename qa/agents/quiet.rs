@@ -93,7 +93,7 @@ fn exit_and_return_of_the_writer_are_found_within_a_second() {
 }
 
 #[test]
-fn ring_of_a_removed_directory_is_closed() {
+fn ring_of_an_unconfigured_directory_is_detached() {
     let (mut core, mut ring) = quiet();
     core.configure("telemetry_dir = []");
     push(&mut ring, 1);
