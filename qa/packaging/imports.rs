@@ -197,7 +197,7 @@ fn circle(folder: &str) -> Vec<String> {
 }
 
 #[test]
-fn files_of_a_folder_import_each_other_in_no_circle() {
+fn files_of_a_folder_have_no_import_cycle() {
     for folder in ["pcp", "producer", "producer/facts"] {
         assert_eq!(circle(folder), [""; 0], "{folder}");
     }
