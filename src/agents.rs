@@ -153,7 +153,7 @@ impl Agents {
             agent.set_facts(saved.facts);
             // It was an instance, and is one at once.
             let is_published = agent.is_published();
-            let key = self.insert(agent);
+            let key = self.agents.insert(agent);
             self.changes
                 .extend(is_published.then_some(Change::Appeared(key)));
         }
@@ -266,11 +266,5 @@ impl Agents {
         }
         self.process_scans.asks = true;
         self.agents.settle(key);
-    }
-
-    fn insert(&mut self, agent: Agent) -> AgentKey {
-        let key = self.agents.insert(agent);
-        self.process_scans.asks = true;
-        key
     }
 }

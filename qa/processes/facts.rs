@@ -60,7 +60,7 @@ fn process_facts_stay_until_another_writer_starts() {
     // It is mapped after it was made.
     let file_facts = wait_for("its writer", || {
         let facts = facts_of(&file);
-        scan(&[facts], &[]).facts(writer).map(|_| facts)
+        scan(&[facts], &[]).facts.get(&writer).map(|_| facts)
     });
     let mut presence = Presence::new(&file, &file_facts, LeaseKind::Alone, Instant::now());
     assert_eq!(presence.facts(), None);
@@ -103,13 +103,13 @@ fn facts_are_of_processes_with_a_file_that_was_asked_for() {
     let writer = Writer::of(agent.id()).expect("it runs");
     let file = wait_for("a ring", || File::open(dir.path().join("agent")).ok());
     wait_for("its writer", || {
-        scan(&[facts_of(&file)], &[]).facts(writer).map(drop)
+        scan(&[facts_of(&file)], &[]).facts.get(&writer).map(drop)
     });
     let ino = facts_of(&file).id.ino;
-    assert_eq!(scan(&[], &[ino]).facts(writer), None);
+    assert_eq!(scan(&[], &[ino]).facts.get(&writer), None);
     let mut other = facts_of(&file);
     other.id.ino += 1;
-    assert_eq!(scan(&[other], &[ino]).facts(writer), None);
+    assert_eq!(scan(&[other], &[ino]).facts.get(&writer), None);
     agent.kill().expect("it runs");
     agent.wait().expect("our child");
 }
@@ -161,7 +161,7 @@ fn ancestor_is_announced_before_it_is_read() {
     let (gate, announced) = Gate::new(Vec::new());
     let mappers = Mappers::read(wanted, &gate);
     let announced = Vec::from_iter(announced.try_iter());
-    let facts = mappers.facts(worker).expect("it has the ring");
+    let facts = mappers.facts.get(&worker).expect("it has the ring");
     assert_eq!(
         (facts.get("port"), facts.get("rank")),
         (Some("8100"), Some("TP0"))

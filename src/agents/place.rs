@@ -84,7 +84,7 @@ impl Agents {
             ..Entry::default()
         };
         entry.account.set_bounds(&self.books.bounds);
-        let key = self.insert(Agent::new(name, entry, now));
+        let key = self.agents.insert(Agent::new(name, entry, now));
         self.wake(key);
         self.keep(key);
         key

@@ -48,8 +48,8 @@ pub struct Presence {
     changed: (i64, i64),
     /// Whether /proc is to be asked who writes.
     asks: bool,
-    /// The file's change time before a process scan that showed that no process writes: while it has not changed since, which an
-    /// agent that starts does, whoever has the file only reads it.
+    /// Change time of the file before a process scan that showed no writer. Until the file changes, which an agent that starts
+    /// does, processes that have it only read it.
     only_read: Option<(i64, i64)>,
 }
 
@@ -89,8 +89,8 @@ impl Presence {
         }
     }
 
-    /// There were events, so that a process wrote. If none had the file before, a process scan is to find it. While events keep
-    /// coming the kernel is not asked.
+    /// There were events, so that a process wrote. If none had the file before, a process scan is to find that process. The kernel
+    /// is not asked while events keep coming.
     pub fn saw_events(&mut self, now: Instant) {
         self.asks |= self.holder == Holder::Nobody;
         (self.last_event, self.last_check) = (now, now);
@@ -211,7 +211,7 @@ impl Presence {
         self.last_check + every
     }
 
-    /// Whether a survey of /proc could tell more.
+    /// True if a process scan could tell more.
     #[must_use]
     pub fn asks(&self) -> bool {
         self.asks
@@ -248,7 +248,7 @@ impl Presence {
             // Of one process what was shown stays: a title that it gives itself writes over its arguments and its environment.
             let known = self.process_facts.take();
             let known = known.filter(|_| before == self.writer);
-            self.process_facts = match mappers.facts(writer) {
+            self.process_facts = match mappers.facts.get(&writer) {
                 Some(facts) => Some(facts.clone().merge(&known.unwrap_or_default())),
                 None => known,
             };

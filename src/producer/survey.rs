@@ -73,7 +73,7 @@ pub struct Mappers {
     pub wanted: Wanted,
     by_inode: HashMap<u64, Vec<(String, Mapper)>>,
     /// What is known of the processes that write the files.
-    facts: HashMap<Writer, Facts>,
+    pub facts: HashMap<Writer, Facts>,
     /// What the owners of the files are called.
     pub users: HashMap<u32, String>,
     /// What pods are called.
@@ -223,22 +223,16 @@ impl Mappers {
         meant.map(|(_, mapper)| mapper).collect()
     }
 
-    /// The process that has locked a store, which its agent does for as long as it lives. `None`: nobody, or it is not known.
+    /// The process that has locked a store, which its agent does for as long as it lives. `None`: none has, or it is not known.
     #[must_use]
     pub fn locker(&self, file: FileId) -> Option<Writer> {
         self.locks.as_ref()?.holder(&device(file.dev), file.ino)
     }
 
-    /// Whether certainly nobody has locked a file with this inode number.
+    /// True if certainly no process has locked a file with this inode number.
     #[must_use]
     pub fn is_unlocked(&self, ino: u64) -> bool {
         self.locks.as_ref().is_some_and(|locks| !locks.has(ino))
-    }
-
-    /// What is known of a process that writes one of the files.
-    #[must_use]
-    pub fn facts(&self, process: Writer) -> Option<&Facts> {
-        self.facts.get(&process)
     }
 
     /// Whether a file with this inode number is mapped by a process that could be an agent, on whatever device it seems to be.
@@ -427,7 +421,7 @@ mod tests {
         assert_eq!(found.iter().filter(is_ours).count(), 1, "{found:?}");
         // It is no agent.
         let ours = Writer::of(std::process::id()).expect("this one");
-        assert_eq!(mappers.facts(ours), None);
+        assert_eq!(mappers.facts.get(&ours), None);
         drop(mapping);
         assert!(read(&[], None).of(facts.id, file.path()).is_empty());
     }

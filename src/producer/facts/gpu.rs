@@ -1,7 +1,7 @@
 //! Which GPUs a process has: those that it was given, or else those whose device files it has open.
 
+use crate::base::file::LIST_FLAGS;
 use nix::dir::Dir;
-use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use std::collections::BTreeSet;
 use std::fs;
@@ -31,9 +31,8 @@ pub fn of_list(list: &str) -> Option<String> {
 #[must_use]
 pub fn of_open_files(shown_at: &str) -> Option<String> {
     // Not std's, which panics where a directory cannot be closed.
-    let list = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let directory = format!("{shown_at}/fd");
-    let mut files = Dir::open(&*directory, list, Mode::empty()).ok()?;
+    let mut files = Dir::open(&*directory, LIST_FLAGS, Mode::empty()).ok()?;
     let numbers = files.iter().take(MAX_FILES).flatten().filter_map(|file| {
         // `.` and `..` are no links.
         let link = fs::read_link(format!("{directory}/{}", file.file_name().to_str().ok()?));

@@ -20,14 +20,13 @@ pub struct Facts(BTreeMap<String, String>);
 impl From<BTreeMap<String, Value>> for Facts {
     /// Facts as 0.1.0 saved them have null, numbers, and engines in capital letters.
     fn from(saved: BTreeMap<String, Value>) -> Self {
-        let text = |name: &str, value: Value| match value {
-            Value::String(text) if name == "engine" => Some(text.to_lowercase()),
-            Value::String(text) => Some(text),
-            Value::Number(number) => Some(number.to_string()),
-            _ => None,
-        };
         let known = saved.into_iter().filter_map(|(name, value)| {
-            let text = text(&name, value)?;
+            let text = match value {
+                Value::String(text) if name == "engine" => text.to_lowercase(),
+                Value::String(text) => text,
+                Value::Number(number) => number.to_string(),
+                _ => return None,
+            };
             Some((name, text))
         });
         Self(known.collect())
