@@ -31,7 +31,7 @@ const LENGTHS: usize = 3;
 const RELEASED: usize = 4;
 /// Length of the text at [`FACTS`].
 const FACTS_LENGTH: usize = 5;
-/// The uid of the owner of the agent's files, and one.
+/// The uid of the owner of the agent's files, and one. Versions before 0.1.0 left 0 there, which is read as root's.
 const OWNER: usize = 6;
 const TEXTS: [(usize, usize); 4] = [(8, 32), (40, 40), (80, 128), (208, 32)];
 const ENTRIES: [usize; 2] = [256, 256 + ENTRY_ROOM];
@@ -234,7 +234,7 @@ impl TryFrom<&RawRecord> for Name {
     fn try_from(raw: &RawRecord) -> Result<Self, Damaged> {
         let text = |number| raw.name(number).ok_or(Damaged);
         let utf8 = |number| String::from_utf8(text(number)?).map_err(|_| Damaged);
-        let owner = raw.0[OWNER].checked_sub(1).ok_or(Damaged)?;
+        let owner = raw.0[OWNER].saturating_sub(1);
         let name = Name {
             raw: OsString::from_vec(text(0)?),
             instance: utf8(1)?,
