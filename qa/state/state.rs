@@ -100,8 +100,7 @@ fn state_that_cannot_be_used_is_written_over_and_said_once() {
 
 #[test]
 fn state_file_of_the_previous_version_is_used() {
-    // Written by format 3 with entries of 358 words, on a little-endian machine, and killed beside two living agents. Root is noted
-    // as the owner of both, as 0.1.0 does.
+    // Written by format 3 with entries of 358 words, on a little-endian machine, and killed beside two living agents.
     let home = home();
     let packed = fs::File::open(project("qa/golden/state-3-358.gz")).expect("checked in");
     let unpacked = std::process::Command::new("gzip")
