@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::event::{EventType, Events, Totals};
 use crate::find::scan::Scanner;
 use crate::ids::cache_file::CacheLine;
-use crate::producer::presence::check_every;
+use crate::procfs::presence::check_every;
 use crate::state::ledger::Books;
 use crate::state::record::Saved;
 use crate::state::{Journal, RecordId};

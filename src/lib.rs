@@ -11,7 +11,7 @@
 //! | [`shm`] | mappings, SIGBUS guard, leases and locks; `unsafe` code |
 //! | [`totals`] | what events add up to: histograms, pairing of bytes and times, the window of the last minute |
 //! | [`config`] | command line, configuration file, PCP's own settings |
-//! | [`producer`] | processes that write a file, and what /proc tells of them; worker thread |
+//! | [`procfs`] | processes that write a file, and what /proc tells of them; worker thread |
 //! | [`ring`] | NIXL's ring in shared memory, and its consumer |
 //! | [`store`] | files of NIXL's `prometheus_mp` exporter |
 //! | [`find`] | directories that are scanned, candidates in them, rejections |
@@ -39,7 +39,7 @@ pub mod log;
 pub mod metrics;
 #[cfg(feature = "pcp")]
 pub mod pcp;
-pub mod producer;
+pub mod procfs;
 pub mod rights;
 pub mod ring;
 pub mod shm;

@@ -7,7 +7,7 @@ use crate::base::clock::Now;
 use crate::base::file::FileId;
 use crate::find::scan::Scanner;
 use crate::log;
-use crate::producer::facts::Facts;
+use crate::procfs::facts::Facts;
 use crate::source::Source;
 use crate::source::store::StoreReader;
 use crate::state::ledger::{Books, Ledger};

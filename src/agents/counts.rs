@@ -2,7 +2,7 @@
 
 use super::Agents;
 use crate::event::EventType;
-use crate::producer::life::Life;
+use crate::procfs::life::Life;
 use std::time::Duration;
 
 /// How many agents there are of each kind.

@@ -6,7 +6,7 @@ use crate::agents::removal;
 use crate::error::Refusal;
 use crate::find::scan::{Found, Opened};
 use crate::log;
-use crate::producer::writer;
+use crate::procfs::writer;
 use crate::ring::candidate::{Access, Candidate};
 use crate::ring::commit::Commit;
 use crate::shm::LeaseKind;

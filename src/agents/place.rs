@@ -6,7 +6,7 @@ use crate::agents::agent::Agent;
 use crate::find::directory::Directory;
 use crate::find::name;
 use crate::find::scan::Found;
-use crate::producer::facts::kubelet;
+use crate::procfs::facts::kubelet;
 use crate::state::record::{Entry, Name};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

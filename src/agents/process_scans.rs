@@ -3,9 +3,9 @@
 use super::Agents;
 use crate::agents::agent::Agent;
 use crate::config::Config;
-use crate::producer::holdups::Holdups;
-use crate::producer::survey::{Mappers, Wanted};
-use crate::producer::writer::Writer;
+use crate::procfs::holdups::Holdups;
+use crate::procfs::survey::{Mappers, Wanted};
+use crate::procfs::writer::Writer;
 use crate::source::Source;
 use std::collections::HashSet;
 use std::path::PathBuf;

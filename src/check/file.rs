@@ -3,8 +3,8 @@
 use super::Summary;
 use crate::find::scan::Opened;
 use crate::find::{discover, name};
-use crate::producer::survey::{Mapper, Mappers, without_children};
-use crate::producer::writer::{self, Holder};
+use crate::procfs::survey::{Mapper, Mappers, without_children};
+use crate::procfs::writer::{self, Holder};
 use crate::ring::candidate::{Access, Candidate};
 use crate::ring::layout::HEADER_LEN;
 use crate::shm::{self, LeaseKind, unlocked};

@@ -1,6 +1,6 @@
 //! `--check`: processes that use NIXL without telemetry here, each with a probable reason.
 //!
-//! Such a process has a NIXL backend loaded ([`crate::producer::survey::library`]). Its agent may have ended, or it may
+//! Such a process has a NIXL backend loaded ([`crate::procfs::survey::library`]). Its agent may have ended, or it may
 //! be a forked child without an agent. These cases look like telemetry that is off. The environment shows which is more
 //! likely.
 
@@ -8,13 +8,13 @@ use crate::check::{as_root, release};
 use crate::find::directory::Directory;
 use crate::find::discover;
 use crate::find::name;
-use crate::producer::ancestors;
-use crate::producer::facts::Facts;
-use crate::producer::facts::environ::Environ;
-use crate::producer::facts::telemetry::{self, Enable};
-use crate::producer::holdups::Gate;
-use crate::producer::survey::Mappers;
-use crate::producer::writer::{Stat, Writer, namespace};
+use crate::procfs::ancestors;
+use crate::procfs::facts::Facts;
+use crate::procfs::facts::environ::Environ;
+use crate::procfs::facts::telemetry::{self, Enable};
+use crate::procfs::holdups::Gate;
+use crate::procfs::survey::Mappers;
+use crate::procfs::writer::{Stat, Writer, namespace};
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -84,7 +84,7 @@ fn compare(agents: impl Iterator<Item = (u32, PeerGroup, f64)>) -> Vec<(u32, f64
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::producer::facts::Facts;
+    use crate::procfs::facts::Facts;
     use crate::state::record::{Entry, Name};
     use std::time::Instant;
 

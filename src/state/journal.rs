@@ -7,7 +7,7 @@ use super::file;
 use super::record::{self, Entry, Name};
 use super::records::{Found, RecordId, Records};
 use super::retired::{self, Retired};
-use crate::producer::facts::Facts;
+use crate::procfs::facts::Facts;
 use crate::shm::Broken;
 use std::fs::File;
 use std::io;

@@ -5,7 +5,7 @@
 //! leaves the one entry or the other, never a mixture.
 
 use crate::find::name::is_instance_name;
-use crate::producer::facts::Facts;
+use crate::procfs::facts::Facts;
 use crate::totals::ranges::Ranges;
 use std::ffi::OsString;
 use std::ops::Range;
@@ -290,7 +290,7 @@ pub struct Damaged;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::producer::facts::{command, gpu};
+    use crate::procfs::facts::{command, gpu};
     use crate::ring::commit::Commit;
     use crate::totals::histogram::Bounds;
 

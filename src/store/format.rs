@@ -6,7 +6,7 @@
 
 use crate::error::Refusal;
 use crate::event::EventType;
-use crate::producer::facts::Facts;
+use crate::procfs::facts::Facts;
 use crate::ring::layout::halves;
 use crate::ring::protocol::Load;
 use crate::totals::histogram::{MAX_BOUNDS, MAX_BUCKETS};

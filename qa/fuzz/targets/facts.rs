@@ -1,10 +1,10 @@
 //! What strangers call their processes, groups, variables and files: `/proc/PID/{cgroup,cmdline,environ}` and agents' names.
 
-use pmdanixl::producer::facts::cgroup::Cgroup;
-use pmdanixl::producer::facts::command::{CommandLine, MAX_RANK, MAX_SHOWN};
-use pmdanixl::producer::facts::environ::Environ;
-use pmdanixl::producer::facts::server::{LMCACHE_ROLE, SYSTEM_PORT, Server};
-use pmdanixl::producer::facts::{Facts, engine, kubelet};
+use pmdanixl::procfs::facts::cgroup::Cgroup;
+use pmdanixl::procfs::facts::command::{CommandLine, MAX_RANK, MAX_SHOWN};
+use pmdanixl::procfs::facts::environ::Environ;
+use pmdanixl::procfs::facts::server::{LMCACHE_ROLE, SYSTEM_PORT, Server};
+use pmdanixl::procfs::facts::{Facts, engine, kubelet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! Facts of single layers that tests of the whole daemon need.
 #![allow(unused_imports)] // each test binary uses a part of it
 
-use pmdanixl::producer::facts::Facts;
-use pmdanixl::producer::writer::Writer;
+use pmdanixl::procfs::facts::Facts;
+use pmdanixl::procfs::writer::Writer;
 use pmdanixl::state::record::RECORD_WORDS;
 
 pub use pmdanixl::event::MAX_VALUE;

@@ -2,7 +2,7 @@
 
 use super::{Agent, Now};
 use crate::config::Lifetimes;
-use crate::producer::life::Life;
+use crate::procfs::life::Life;
 use crate::source::{Drained, Source};
 use crate::state::ledger::{Books, Ledger};
 use crate::state::record::Name;

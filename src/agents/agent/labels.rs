@@ -1,7 +1,7 @@
 //! What an agent's instances are labelled with.
 
 use super::Agent;
-use crate::producer::facts::Facts;
+use crate::procfs::facts::Facts;
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -2,7 +2,7 @@
 
 use super::{Agent, Now};
 use crate::event::EventType;
-use crate::producer::life::Life;
+use crate::procfs::life::Life;
 use crate::source::Source;
 use crate::source::ring::{Mode, RingReader};
 use crate::store::SCHEMA;

@@ -3,7 +3,7 @@
 use super::super::TrackedFile;
 use super::{FULL_AGAIN, RingReader};
 use crate::error::RingFault;
-use crate::producer::life::Life;
+use crate::procfs::life::Life;
 use crate::ring::BATCH;
 use crate::ring::commit::Commit;
 use crate::ring::protocol::Consumer;

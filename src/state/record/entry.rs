@@ -3,7 +3,7 @@
 use super::Lifecycle;
 use crate::base::file::FileId;
 use crate::base::words::{WordReader, WordWriter};
-use crate::producer::life::Life;
+use crate::procfs::life::Life;
 use crate::ring::Print;
 use crate::ring::commit::{Commit, Identity};
 use crate::ring::layout::MAX_SLOT_WORDS;

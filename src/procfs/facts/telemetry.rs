@@ -2,7 +2,7 @@
 //!
 //! Read for `--check` only.
 
-use crate::producer::facts::environ::Environ;
+use crate::procfs::facts::environ::Environ;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 

@@ -1,8 +1,8 @@
 //! Unit tests of [`super::Presence`].
 
 use super::*;
-use crate::producer::holdups::Gate;
-use crate::producer::survey::Wanted;
+use crate::procfs::holdups::Gate;
+use crate::procfs::survey::Wanted;
 
 /// A file as a ring is attached to it, and where it is.
 fn file() -> (tempfile::NamedTempFile, FileFacts, Instant) {

@@ -15,14 +15,14 @@
 //! NIXL_TELEMETRY_RANK_ENV is not followed: the process would choose what is read. SLURM_LOCALID is no rank of an agent: all
 //! workers of an engine that Slurm starts as one task have the same.
 
-use crate::producer::ancestors;
-use crate::producer::facts::cgroup::Cgroup;
-use crate::producer::facts::command::{CommandLine, MAX_CMDLINE};
-use crate::producer::facts::environ::Environ;
-use crate::producer::facts::labels::Facts;
-use crate::producer::facts::server::{LMCACHE_ROLE, SYSTEM_PORT, Server};
-use crate::producer::facts::{engine, gpu};
-use crate::producer::writer::{Stat, Writer};
+use crate::procfs::ancestors;
+use crate::procfs::facts::cgroup::Cgroup;
+use crate::procfs::facts::command::{CommandLine, MAX_CMDLINE};
+use crate::procfs::facts::environ::Environ;
+use crate::procfs::facts::labels::Facts;
+use crate::procfs::facts::server::{LMCACHE_ROLE, SYSTEM_PORT, Server};
+use crate::procfs::facts::{engine, gpu};
+use crate::procfs::writer::{Stat, Writer};
 use std::fs::File;
 use std::io::Read;
 

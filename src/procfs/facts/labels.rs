@@ -1,6 +1,6 @@
 //! What is known of an agent, its name apart, and the labels that are made of it.
 
-use crate::producer::facts::{kubelet, names};
+use crate::procfs::facts::{kubelet, names};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -6,8 +6,8 @@
 //! from being seen.
 
 use crate::log;
-use crate::producer::ancestors::uid;
-use crate::producer::writer::{Writer, namespace};
+use crate::procfs::ancestors::uid;
+use crate::procfs::writer::{Writer, namespace};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};

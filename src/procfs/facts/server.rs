@@ -13,9 +13,9 @@
 //! not read. The default of a port is told only where none was given, and no other option can give one. The only HTTP port of
 //! a Dynamo worker is that of its status server.
 
-use crate::producer::facts::command::{CommandLine, Program};
-use crate::producer::facts::engine;
-use crate::producer::facts::environ::Environ;
+use crate::procfs::facts::command::{CommandLine, Program};
+use crate::procfs::facts::engine;
+use crate::procfs::facts::environ::Environ;
 use serde_json::Value;
 use std::collections::HashMap;
 

@@ -11,7 +11,7 @@
 //!
 //! A container may have groups of its own below (`libpod-ID.scope/container`, `docker-ID.scope/init.scope`).
 
-use crate::producer::facts::kubelet;
+use crate::procfs::facts::kubelet;
 
 /// Hexadecimal digits of a container's id.
 const ID: usize = 64;

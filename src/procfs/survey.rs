@@ -4,11 +4,11 @@
 //! of its own.
 
 use crate::base::file::{FileFacts, FileId, names_at};
-use crate::producer::ancestors;
-use crate::producer::facts::Facts;
-use crate::producer::facts::pods::Pods;
-use crate::producer::holdups::Gate;
-use crate::producer::writer::{INIT, Stat, Writer, has_ended, sees_host};
+use crate::procfs::ancestors;
+use crate::procfs::facts::Facts;
+use crate::procfs::facts::pods::Pods;
+use crate::procfs::holdups::Gate;
+use crate::procfs::writer::{INIT, Stat, Writer, has_ended, sees_host};
 use nix::unistd::{Uid, User, geteuid};
 use std::cell::LazyCell;
 use std::collections::{HashMap, HashSet};

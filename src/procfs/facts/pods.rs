@@ -5,8 +5,8 @@
 //! underscore (RFC 1123).
 
 use crate::base::file::names_at;
-use crate::producer::facts::kubelet;
-use crate::producer::facts::labels::Facts;
+use crate::procfs::facts::kubelet;
+use crate::procfs::facts::labels::Facts;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::Path;

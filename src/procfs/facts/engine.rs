@@ -10,7 +10,7 @@
 //! A title that another engine gives as well tells nothing: `ray::RayWorkerWrapper` is vLLM's, TensorRT-LLM's and LMDeploy's. So does
 //! `python -c`, which is how Python starts the children of all of them; those that make agents give themselves titles.
 
-use crate::producer::facts::command::{CommandLine, Program};
+use crate::procfs::facts::command::{CommandLine, Program};
 
 /// The engine that a process with this command line is part of, as labels name it: `vllm`, `sglang`, `trtllm`, `kvbm` or
 /// `lmcache`.

@@ -1,10 +1,10 @@
 //! Whether somebody still writes to a file, and who: to a ring or a store.
 
 use crate::base::file::{FileFacts, FileId};
-use crate::producer::facts::Facts;
-use crate::producer::life::Life;
-use crate::producer::survey::{Mappers, without_children};
-use crate::producer::writer::{self, Holder, Writer};
+use crate::procfs::facts::Facts;
+use crate::procfs::life::Life;
+use crate::procfs::survey::{Mappers, without_children};
+use crate::procfs::writer::{self, Holder, Writer};
 use crate::shm::LeaseKind;
 use nix::sys::stat::fstat;
 use std::fs::File;
