@@ -1,7 +1,7 @@
 //! The configuration file: TOML, `$PCP_SYSCONF_DIR/nixl/nixl.conf`; and the INI file of PCP's Python PMDA of the same name.
 
 use crate::error::ConfigError;
-use crate::totals::histogram::Bounds;
+use crate::stats::histogram::Bounds;
 use serde::Deserialize;
 use std::ffi::OsString;
 use std::io::{self, Read};

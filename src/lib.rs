@@ -9,7 +9,7 @@
 //! | [`error`] | typed errors with the numbers in them |
 //! | [`event`] | NIXL's event types, and sums by type |
 //! | [`shm`] | mappings, SIGBUS guard, leases and locks; `unsafe` code |
-//! | [`totals`] | what events add up to: histograms, pairing of bytes and times, the window of the last minute |
+//! | [`stats`] | what events add up to: histograms, pairing of bytes and times, the window of the last minute |
 //! | [`config`] | command line, configuration file, PCP's own settings |
 //! | [`procfs`] | processes that write a file, and what /proc tells of them; worker thread |
 //! | [`ring`] | NIXL's ring in shared memory, and its consumer |
@@ -45,5 +45,5 @@ pub mod ring;
 pub mod shm;
 pub mod source;
 pub mod state;
+pub mod stats;
 pub mod store;
-pub mod totals;

@@ -7,7 +7,7 @@ use crate::agents::agent::Agent;
 use crate::base::clock::Now;
 use crate::event::EventType;
 use crate::metrics::control::Control;
-use crate::totals::Buckets;
+use crate::stats::Buckets;
 
 pub mod control;
 pub mod peers;

@@ -10,7 +10,7 @@ use crate::ring::candidate::Candidate;
 use crate::ring::commit::Commit;
 use crate::shm::{LeaseKind, Rest};
 use crate::state::ledger::Ledger;
-use crate::totals::values::Values;
+use crate::stats::values::Values;
 use nix::sys::stat::fstat;
 use ring::{Mode, RingReader};
 use std::fs::File;

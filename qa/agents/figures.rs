@@ -9,7 +9,7 @@ mod daemon;
 use crate::support::kit::stats::Stats;
 use crate::support::{Nixl, run};
 use pmdanixl::event::EventType;
-use pmdanixl::totals::Buckets;
+use pmdanixl::stats::Buckets;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;

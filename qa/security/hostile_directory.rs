@@ -26,7 +26,7 @@ const IN_TIME: Duration = Duration::from_millis(50);
 const SOON: Duration = Duration::from_secs(3);
 
 /// Limit of private memory in KiB: a base, a part for each instance, and a part for each record. The windows of an instance are
-/// largest if its values are noise (src/totals/window.rs).
+/// largest if its values are noise (src/stats/window.rs).
 fn may_have(instances: usize, known: u64) -> u64 {
     6 * 1024 + 64 * instances as u64 + 6 * known
 }

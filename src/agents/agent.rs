@@ -13,7 +13,7 @@ use crate::source::store::StoreReader;
 use crate::state::ledger::{Books, Ledger};
 use crate::state::record::{Entry, Lifecycle, Name};
 use crate::state::{Journal, RecordId};
-use crate::totals::windows::Windows;
+use crate::stats::windows::Windows;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -17,8 +17,8 @@ use crate::procfs::facts::Facts;
 use crate::procfs::life::Life;
 use crate::procfs::writer::Holder;
 use crate::source::Source;
+use crate::stats::values::Values;
 use crate::store::{Candidate, Description, Seen, StoreId};
-use crate::totals::values::Values;
 use std::ffi::OsStr;
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! The values in the configuration file: each is checked where it is read, so that the error has its line.
 
 use super::{Account, DirectoryPattern};
-use crate::totals::histogram::Bounds;
+use crate::stats::histogram::Bounds;
 use nix::unistd::User;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};

@@ -8,9 +8,9 @@ use super::ffi::Instances;
 use crate::agents::agent::Agent;
 use crate::metrics::{BANDWIDTHS, CUMULATIVE_TIMES, LATENCIES, SIZES};
 use crate::state::record::HIGHEST_ID;
-use crate::totals::account::{BANDWIDTH, SIZE};
-use crate::totals::histogram::MAX_BUCKETS;
-use crate::totals::ranges::Ranges;
+use crate::stats::account::{BANDWIDTH, SIZE};
+use crate::stats::histogram::MAX_BUCKETS;
+use crate::stats::ranges::Ranges;
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 
@@ -180,7 +180,7 @@ fn time_ranges(agent: &Agent) -> Option<(u32, &Ranges)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::totals::histogram::Bounds;
+    use crate::stats::histogram::Bounds;
 
     fn names(indoms: &BucketIndoms) -> Vec<Vec<(i32, String)>> {
         let all = indoms.0.iter();

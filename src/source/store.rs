@@ -5,10 +5,10 @@ use crate::error::{Refusal, RingFault};
 use crate::event::Totals;
 use crate::shm::{Mapping, Rest};
 use crate::state::ledger::Ledger;
+use crate::stats::values::Values;
+use crate::stats::windows::Windows;
 use crate::store::format::{self, WORDS};
 use crate::store::{Candidate, Description, Seen, StoreId};
-use crate::totals::values::Values;
-use crate::totals::windows::Windows;
 use std::fs::File;
 use std::rc::Rc;
 

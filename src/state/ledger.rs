@@ -7,8 +7,8 @@ use crate::event::{Events, Totals};
 use crate::ring::commit::Commit;
 use crate::state::record::Entry;
 use crate::state::{Journal, RecordId};
-use crate::totals::histogram::Bounds;
-use crate::totals::windows::Windows;
+use crate::stats::histogram::Bounds;
+use crate::stats::windows::Windows;
 use std::time::Duration;
 
 /// What the accounts of all agents have in common.

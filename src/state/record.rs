@@ -6,7 +6,7 @@
 
 use crate::find::name::is_instance_name;
 use crate::procfs::facts::Facts;
-use crate::totals::ranges::Ranges;
+use crate::stats::ranges::Ranges;
 use std::ffi::OsString;
 use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -292,7 +292,7 @@ mod tests {
     use super::*;
     use crate::procfs::facts::{command, gpu};
     use crate::ring::commit::Commit;
-    use crate::totals::histogram::Bounds;
+    use crate::stats::histogram::Bounds;
 
     fn record() -> Vec<AtomicU64> {
         (0..RECORD_WORDS).map(|_| AtomicU64::new(0xdead)).collect()

@@ -3,8 +3,8 @@
 use crate::base::file::FileId;
 use crate::base::words::{WordReader, WordWriter};
 use crate::event::EventType;
-use crate::totals::histogram::MAX_BUCKETS;
-use crate::totals::values::Values;
+use crate::stats::histogram::MAX_BUCKETS;
+use crate::stats::values::Values;
 
 /// Which store it is. Its name is never used twice, and no more is its file while somebody has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,10 +1,10 @@
 //! Totals of one agent from events, without a ring.
 
 use pmdanixl::event::{Event, EventType, Events};
-use pmdanixl::totals::Buckets;
-use pmdanixl::totals::account::Account;
-use pmdanixl::totals::histogram::Bounds;
-use pmdanixl::totals::windows::Windows;
+use pmdanixl::stats::Buckets;
+use pmdanixl::stats::account::Account;
+use pmdanixl::stats::histogram::Bounds;
+use pmdanixl::stats::windows::Windows;
 use std::time::{Duration, Instant};
 
 /// Totals, histograms and last values of an agent, and the percentiles of its last minute.

@@ -5,9 +5,9 @@ use crate::event::EventType;
 use crate::procfs::life::Life;
 use crate::source::Source;
 use crate::source::ring::{Mode, RingReader};
+use crate::stats::Buckets;
+use crate::stats::window::Window;
 use crate::store::SCHEMA;
-use crate::totals::Buckets;
-use crate::totals::window::Window;
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -4,7 +4,7 @@ use super::{agent_metric, cumulative, histogram};
 use crate::agents::agent::Agent;
 use crate::base::clock::Now;
 use crate::metrics::{Get, Metric, Semantics, Units, ValueSource};
-use crate::totals::Buckets;
+use crate::stats::Buckets;
 
 const MICROSECONDS: (Semantics, Units) = (Semantics::Instant, Units::Microsecond);
 const BANDWIDTH: (Semantics, Units) = (Semantics::Instant, Units::BytePerSecond);

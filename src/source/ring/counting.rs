@@ -7,8 +7,8 @@ use crate::event::Events;
 use crate::ring::commit::{Commit, Identity};
 use crate::ring::{BATCH, sparse};
 use crate::state::ledger::Ledger;
-use crate::totals::window;
-use crate::totals::windows::Windows;
+use crate::stats::window;
+use crate::stats::windows::Windows;
 use std::io;
 
 /// What a batch has taken of what waited.

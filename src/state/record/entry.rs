@@ -7,9 +7,9 @@ use crate::procfs::life::Life;
 use crate::ring::Print;
 use crate::ring::commit::{Commit, Identity};
 use crate::ring::layout::MAX_SLOT_WORDS;
+use crate::stats::account::Account;
+use crate::stats::histogram::MAX_BUCKETS;
 use crate::store::{Seen, StoreId};
-use crate::totals::account::Account;
-use crate::totals::histogram::MAX_BUCKETS;
 
 /// Words in which 0.1.0 kept what histograms had in ranges that were gone. They are not to be used again.
 const VACATED: usize = 2 * MAX_BUCKETS;

@@ -1,7 +1,7 @@
 //! The values of a store, and the delta since another reading.
 
 use crate::event::EventType;
-use crate::totals::histogram::MAX_BUCKETS;
+use crate::stats::histogram::MAX_BUCKETS;
 
 /// All values of a store. None of them is of the same moment as another.
 #[derive(Clone, Debug, PartialEq, Eq)]

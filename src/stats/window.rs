@@ -1,19 +1,19 @@
-//! Percentiles of the values of the last minute, for live views; what is to be kept or added up is in [`crate::totals::histogram`].
+//! Percentiles of the values of the last minute, for live views; what is to be kept or added up is in [`crate::stats::histogram`].
 //!
-//! Time is cut into parts of 10 s, see [`crate::totals::windows`]. A window holds the current part and the six before it, so that it
+//! Time is cut into parts of 10 s, see [`crate::stats::windows`]. A window holds the current part and the six before it, so that it
 //! covers the last 60 s and as much of the current part as has passed: a value stays for at least 60 s and leaves before 70 s have
 //! passed.
 //! Parts only go by time, so that whoever fetches, and however often, changes nothing for anybody else.
 //!
-//! Each part counts values by their steps on [`crate::totals::scale`], and has counters only for the range of steps that it has met.
+//! Each part counts values by their steps on [`crate::stats::scale`], and has counters only for the range of steps that it has met.
 //! This is why the hdrhistogram crate is not used: the counters of its histograms begin at 0 whatever the smallest value is,
 //! and there would be seven of them for each kind of value of each agent, almost all of them for values that no fabric is fast
 //! enough to reach.
 
 mod part;
 
-use crate::totals::ranges::Ranges;
-use crate::totals::scale::{Rank, Scaled};
+use crate::stats::ranges::Ranges;
+use crate::stats::scale::{Rank, Scaled};
 use part::{BUCKETS, Part, middle};
 use std::time::Duration;
 
@@ -130,7 +130,7 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::totals::windows::Windows;
+    use crate::stats::windows::Windows;
     use proptest::prelude::*;
     use std::time::Instant;
 

@@ -1,6 +1,6 @@
 //! Histograms with fixed upper bounds: of latencies in the bounds of NIXL's own exporters, of sizes, of bandwidths.
 
-use crate::totals::scale::{self, STEPS, Scaled};
+use crate::stats::scale::{self, STEPS, Scaled};
 
 /// The most bounds that a histogram may have, as in NIXL.
 pub const MAX_BOUNDS: usize = 32;

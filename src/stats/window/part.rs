@@ -1,6 +1,6 @@
 //! One part of a window: counts in buckets, for the range of buckets that it has met.
 
-use crate::totals::scale::{self, Scaled};
+use crate::stats::scale::{self, Scaled};
 
 /// The smallest value of the last bucket, which holds all larger ones too.
 const LIMIT: u64 = 1 << 42;
@@ -123,7 +123,7 @@ pub fn middle(bucket: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::totals::scale::step;
+    use crate::stats::scale::step;
 
     /// Counts these.
     fn record(part: &mut Part, values: &[u64]) {

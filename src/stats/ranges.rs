@@ -1,6 +1,6 @@
 //! The ranges of a histogram: what its instances and their labels are called.
 
-use crate::totals::histogram::{Bounds, MAX_BOUNDS};
+use crate::stats::histogram::{Bounds, MAX_BOUNDS};
 
 /// Upper bounds of the ranges of a histogram, inclusive, strictly rising, one range above them. Unlike [`Bounds`], by which
 /// values are counted here, they may be fractions: a store has been counted by NIXL, in bounds of its own.

@@ -2,13 +2,13 @@
 
 use crate::base::words::{WordReader, WordWriter};
 use crate::event::{Event, EventType, Events, Totals};
-use crate::totals::Buckets;
-use crate::totals::histogram::{Bounds, Counts, MAX_BUCKETS};
-use crate::totals::pairing::Pairing;
-use crate::totals::ranges::Ranges;
-use crate::totals::scale::Scaled;
-use crate::totals::values::Values;
-use crate::totals::windows::Windows;
+use crate::stats::Buckets;
+use crate::stats::histogram::{Bounds, Counts, MAX_BUCKETS};
+use crate::stats::pairing::Pairing;
+use crate::stats::ranges::Ranges;
+use crate::stats::scale::Scaled;
+use crate::stats::values::Values;
+use crate::stats::windows::Windows;
 
 /// Types of which the last value is kept: the first four that carry bytes or counts of them, and the times.
 const LAST: [EventType; 6] = [

@@ -1,6 +1,6 @@
 //! How an agent's transfers of the last minute are distributed.
 
-use crate::totals::window::{PART, Window};
+use crate::stats::window::{PART, Window};
 use std::time::{Duration, Instant};
 
 /// Of times in microseconds, and of bandwidths in bytes per second.
