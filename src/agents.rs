@@ -8,8 +8,8 @@
 use crate::agents::agent::Agent;
 use crate::base::clock::Now;
 use crate::config::Config;
+use crate::discovery::scan::Scanner;
 use crate::event::{EventType, Events, Totals};
-use crate::find::scan::Scanner;
 use crate::ids::cache_file::CacheLine;
 use crate::procfs::presence::check_every;
 use crate::state::ledger::Books;

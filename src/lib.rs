@@ -14,7 +14,7 @@
 //! | [`procfs`] | processes that write a file, and what /proc tells of them; worker thread |
 //! | [`ring`] | NIXL's ring in shared memory, and its consumer |
 //! | [`store`] | files of NIXL's `prometheus_mp` exporter |
-//! | [`find`] | directories that are scanned, candidates in them, rejections |
+//! | [`discovery`] | directories that are scanned, candidates in them, rejections |
 //! | [`rights`] | user, capabilities, Landlock |
 //! | [`state`] | the state file, which makes totals survive a kill |
 //! | [`source`] | attached files: a ring that is drained or followed, a store that is read |
@@ -31,9 +31,9 @@ pub mod agents;
 pub mod base;
 pub mod check;
 pub mod config;
+pub mod discovery;
 pub mod error;
 pub mod event;
-pub mod find;
 pub mod ids;
 pub mod log;
 pub mod metrics;

@@ -1,7 +1,7 @@
 //! What the daemon may do: the user that it becomes, the capabilities that it keeps, the directories that it keeps to.
 
 use crate::config::Config;
-use crate::find::discover;
+use crate::discovery::discover;
 use confine::OwnPlaces;
 use nix::unistd::geteuid;
 use privilege::NotAllowed;

@@ -5,7 +5,7 @@ use crate::agents::removal::{self, Removal};
 use crate::agents::{AgentKey, Change};
 use crate::base::clock::Now;
 use crate::base::file::FileId;
-use crate::find::scan::Scanner;
+use crate::discovery::scan::Scanner;
 use crate::log;
 use crate::procfs::facts::Facts;
 use crate::source::Source;

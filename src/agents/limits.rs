@@ -7,8 +7,8 @@
 use super::newcomers::Newcomers;
 use super::{AgentKey, Agents};
 use crate::agents::agent::Agent;
+use crate::discovery::scan::Found;
 use crate::error::Refusal;
-use crate::find::scan::Found;
 use crate::log;
 use crate::procfs::life::Life;
 use crate::procfs::writer::Holder;

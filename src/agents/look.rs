@@ -3,8 +3,8 @@
 use super::Agents;
 use super::place::name_of;
 use crate::agents::removal;
+use crate::discovery::scan::{Found, Opened};
 use crate::error::Refusal;
-use crate::find::scan::{Found, Opened};
 use crate::log;
 use crate::procfs::writer;
 use crate::ring::candidate::{Access, Candidate};

@@ -3,9 +3,9 @@
 use super::stores::rank;
 use super::{AgentKey, Agents};
 use crate::agents::agent::Agent;
-use crate::find::directory::Directory;
-use crate::find::name;
-use crate::find::scan::Found;
+use crate::discovery::directory::Directory;
+use crate::discovery::name;
+use crate::discovery::scan::Found;
 use crate::procfs::facts::kubelet;
 use crate::state::record::{Entry, Name};
 use std::ffi::OsStr;

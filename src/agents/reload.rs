@@ -5,7 +5,7 @@ use super::forget::Forgetting;
 use super::look::Candidates;
 use super::{AgentKey, Agents};
 use crate::config::Config;
-use crate::find::directory;
+use crate::discovery::directory;
 use crate::source::ring::Mode;
 use std::time::Instant;
 

@@ -6,7 +6,7 @@ use crate::check::as_root;
 use crate::config::options::{self, Options};
 use crate::config::pcpconf::PcpConf;
 use crate::config::{Config, Environment, VARIABLES};
-use crate::find::name;
+use crate::discovery::name;
 use crate::procfs::facts::telemetry;
 use crate::procfs::holdups::Gate;
 use crate::procfs::survey::Mappers;

@@ -1,8 +1,8 @@
 //! `--check`: the line of a ring or a store.
 
 use super::Summary;
-use crate::find::scan::Opened;
-use crate::find::{discover, name};
+use crate::discovery::scan::Opened;
+use crate::discovery::{discover, name};
 use crate::procfs::survey::{Mapper, Mappers, without_children};
 use crate::procfs::writer::{self, Holder};
 use crate::ring::candidate::{Access, Candidate};

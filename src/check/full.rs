@@ -2,7 +2,7 @@
 //! needs a new page for a file.
 
 use crate::base::tmpfs::Space;
-use crate::find::directory::Directory;
+use crate::discovery::directory::Directory;
 use nix::libc::dev_t;
 use nix::sys::stat::{fstat, stat};
 use std::collections::HashSet;

@@ -5,9 +5,9 @@
 //! likely.
 
 use crate::check::{as_root, release};
-use crate::find::directory::Directory;
-use crate::find::discover;
-use crate::find::name;
+use crate::discovery::directory::Directory;
+use crate::discovery::discover;
+use crate::discovery::name;
 use crate::procfs::ancestors;
 use crate::procfs::facts::Facts;
 use crate::procfs::facts::environ::Environ;

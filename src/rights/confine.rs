@@ -3,7 +3,7 @@
 //! Only where the configuration wants nothing from /proc/PID/maps: in a Landlock domain no other process's can be read.
 
 use crate::config::{Config, DirectoryPattern};
-use crate::find::directory;
+use crate::discovery::directory;
 use landlock::{
     ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
     RulesetStatus, path_beneath_rules,

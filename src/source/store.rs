@@ -125,8 +125,8 @@ mod tests {
             let fd = File::open(dir.path()).expect("there").into();
             let name = OsStr::new(NAME);
             let facts = file::facts(&fd, name).expect("there");
-            let candidate =
-                crate::find::store::open(&fd, name, &facts, &Terms::default()).expect("a store");
+            let candidate = crate::discovery::store::open(&fd, name, &facts, &Terms::default())
+                .expect("a store");
             let (store, values) = StoreReader::attach(candidate).expect("mapped");
             assert_eq!(values.updated, 5);
             crate::shm::guard_against_sigbus().expect("a handler");

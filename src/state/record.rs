@@ -4,7 +4,7 @@
 //! word: the entry that the generation does not name is written, then the generation is raised. A kill at any instruction
 //! leaves the one entry or the other, never a mixture.
 
-use crate::find::name::is_instance_name;
+use crate::discovery::name::is_instance_name;
 use crate::procfs::facts::Facts;
 use crate::stats::ranges::Ranges;
 use std::ffi::OsString;

@@ -12,7 +12,7 @@ pub fn run(input: &[u8]) {
     for _ in 0..input.u8() % 8 {
         let (id, len) = (u32::from(input.u8()), usize::from(input.u8() % 8));
         // A name as it is made for an agent, and an id that no other has.
-        let name = pmdanixl::find::name::instance_name(input.bytes(len));
+        let name = pmdanixl::discovery::name::instance_name(input.bytes(len));
         if !name.is_empty() && !names.values().any(|&other| other == id) {
             names.insert(name, id);
         }

@@ -1,7 +1,7 @@
 //! Instance names, from file names that strangers chose.
 
 use super::{Input, assert_instance_name};
-use pmdanixl::find::name::{instance_name, instance_names};
+use pmdanixl::discovery::name::{instance_name, instance_names};
 use std::collections::HashSet;
 use std::path::Path;
 

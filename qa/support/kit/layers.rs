@@ -5,8 +5,8 @@ use pmdanixl::procfs::facts::Facts;
 use pmdanixl::procfs::writer::Writer;
 use pmdanixl::state::record::RECORD_WORDS;
 
+pub use pmdanixl::discovery::name::is_instance_name;
 pub use pmdanixl::event::MAX_VALUE;
-pub use pmdanixl::find::name::is_instance_name;
 pub use pmdanixl::ring::BATCH;
 pub use pmdanixl::shm::{Lease, LeaseKind, lock};
 pub use pmdanixl::state::boot_id;

@@ -5,7 +5,7 @@ use super::{Found, MAX_PAUSE, PASS_INTERVAL, PAUSE_FACTOR};
 use crate::base::file::{
     self, FILE_TIME_GRANULARITY, FileFacts, FileId, LIST_FLAGS, is_younger_than,
 };
-use crate::find::directory::{self, Directory};
+use crate::discovery::directory::{self, Directory};
 use crate::log;
 use crate::store::is_owner_lock;
 use nix::dir::{Dir, Entry, OwningIter};

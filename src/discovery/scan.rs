@@ -4,9 +4,9 @@
 
 use crate::base::file::{self, FILE_TIME_GRANULARITY, FileFacts, FileId, is_younger_than};
 use crate::config::{Places, Terms};
+use crate::discovery::directory::{Directory, Expansion, FileKinds};
+use crate::discovery::discover;
 use crate::error::Refusal;
-use crate::find::directory::{Directory, Expansion, FileKinds};
-use crate::find::discover;
 use crate::log;
 use crate::ring::candidate::Candidate;
 use crate::store;
