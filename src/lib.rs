@@ -16,7 +16,7 @@
 //! | [`store`] | files of NIXL's `prometheus_mp` exporter |
 //! | [`discovery`] | directories that are scanned, candidates in them, rejections |
 //! | [`rights`] | user, capabilities, Landlock |
-//! | [`state`] | the state file, which makes totals survive a kill |
+//! | [`journal`] | the state file, which makes totals survive a kill |
 //! | [`source`] | attached files: a ring that is drained or followed, a store that is read |
 //! | [`ids`] | instance ids that survive a boot; worker thread |
 //! | [`agents`] | agents by name, and one tick: scan, drain, publish |
@@ -24,7 +24,7 @@
 //! | [`check`] | `--check` |
 //! | [`pcp`] | libpcp_pmda: callbacks, results, instance domains, the event loop |
 //!
-//! Data goes from a `source` into the totals of an agent (`agents`), from there to `state` and, at a fetch, through
+//! Data goes from a `source` into the totals of an agent (`agents`), from there to `journal` and, at a fetch, through
 //! `metrics` to `pcp`. ARCHITECTURE.md has the way of an event, the threads and the words.
 
 pub mod agents;
@@ -35,6 +35,7 @@ pub mod discovery;
 pub mod error;
 pub mod event;
 pub mod ids;
+pub mod journal;
 pub mod log;
 pub mod metrics;
 #[cfg(feature = "pcp")]
@@ -44,6 +45,5 @@ pub mod rights;
 pub mod ring;
 pub mod shm;
 pub mod source;
-pub mod state;
 pub mod stats;
 pub mod store;

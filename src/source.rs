@@ -5,11 +5,11 @@
 
 use crate::base::file::{FileFacts, FileId};
 use crate::error::{Refusal, RingFault};
+use crate::journal::ledger::Ledger;
 use crate::procfs::presence::{Presence, Seen};
 use crate::ring::candidate::Candidate;
 use crate::ring::commit::Commit;
 use crate::shm::{LeaseKind, Rest};
-use crate::state::ledger::Ledger;
 use crate::stats::values::Values;
 use nix::sys::stat::fstat;
 use ring::{Mode, RingReader};

@@ -5,10 +5,10 @@
 use pmdanixl::agents::Agents;
 use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::event::{EventType, Events, Totals};
+use pmdanixl::journal::Journal;
 use pmdanixl::ring::BATCH;
 use pmdanixl::ring::layout::{CAPACITY, HEADER_WORDS, MASK, READ_POS, VERSIONS, WRITE_POS};
 use pmdanixl::ring::protocol::{Consumer, Shape};
-use pmdanixl::state::Journal;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;

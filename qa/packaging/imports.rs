@@ -229,8 +229,8 @@ fn imports_are_found_in_code_only() {
         use crate::metrics;
         #[cfg(test)]
         mod tests { use crate::agents; fn g() { if true {} } }
-        fn h() { crate::state::open() }
+        fn h() { crate::journal::open() }
     "#;
     let found: Vec<_> = imports(&code(text), "", 2).into_iter().collect();
-    assert_eq!(found, ["base", "event", "log", "ring", "shm", "state"]);
+    assert_eq!(found, ["base", "event", "journal", "log", "ring", "shm"]);
 }

@@ -111,7 +111,7 @@ impl<'a> Bench<'a> {
                 .expect("ours");
         };
         put("rings/agent", 8, read_pos);
-        // The word of the record that names the generation (src/state/record.rs).
+        // The word of the record that names the generation (src/journal/record.rs).
         put("nixl/state", RECORD + 8 * 4, u64::MAX);
     }
 

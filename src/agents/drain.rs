@@ -114,7 +114,7 @@ mod tests {
     use super::*;
     use crate::config::{Config, DirectoryPattern};
     use crate::event::EventType;
-    use crate::state::Journal;
+    use crate::journal::Journal;
     use std::fs::{self, File};
     use std::os::unix::fs::FileExt;
     use std::path::Path;

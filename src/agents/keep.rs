@@ -1,8 +1,8 @@
 //! What of the agents outlives the daemon, and which of them are forgotten.
 
 use super::{AgentKey, Agents, Change};
-use crate::state::record::Entry;
-use crate::state::{RecordId, Retired};
+use crate::journal::record::Entry;
+use crate::journal::{RecordId, Retired};
 
 impl Agents {
     /// Looks after the state file: writes all that is known to it where it was made again, and looks for room for the agents that

@@ -2,9 +2,9 @@
 
 use crate::agents::agent::Agent;
 use crate::base::clock::Now;
+use crate::journal::ledger::Books;
+use crate::journal::record::Lifecycle;
 use crate::shm::Rest;
-use crate::state::ledger::Books;
-use crate::state::record::Lifecycle;
 use std::time::{Duration, Instant};
 
 /// What a drain looks at of an agent that it passes over, beside its file. It lies close to those of the other agents: an agent by

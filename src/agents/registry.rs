@@ -6,7 +6,7 @@
 use super::quiet::Quiet;
 use crate::agents::agent::Agent;
 use crate::base::file::FileId;
-use crate::state::record::Name;
+use crate::journal::record::Name;
 use slab::Slab;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};

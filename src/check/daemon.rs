@@ -7,12 +7,12 @@ use crate::config::options::{self, Options};
 use crate::config::pcpconf::PcpConf;
 use crate::config::{Config, Environment, VARIABLES};
 use crate::discovery::name;
+use crate::journal;
 use crate::procfs::facts::telemetry;
 use crate::procfs::holdups::Gate;
 use crate::procfs::survey::Mappers;
 use crate::procfs::writer::Writer;
 use crate::shm;
-use crate::state;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
@@ -105,7 +105,7 @@ pub fn lines(
         true => "the same configuration file, environment and user",
         false => "another configuration",
     };
-    let config_read = state::config_read(&file).unwrap_or_default();
+    let config_read = journal::config_read(&file).unwrap_or_default();
     warnings.extend(outdated_warning(file_of_daemon, config_read));
     let warnings = warnings.iter().map(|line| format!("warning: {line}"));
     let first = format!("daemon: pid {}, started with {with}", process.pid);

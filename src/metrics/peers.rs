@@ -84,8 +84,8 @@ fn compare(agents: impl Iterator<Item = (u32, PeerGroup, f64)>) -> Vec<(u32, f64
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::journal::record::{Entry, Name};
     use crate::procfs::facts::Facts;
-    use crate::state::record::{Entry, Name};
     use std::time::Instant;
 
     /// Creates an agent with these process facts in this directory. Each of its transfers took `time` microseconds.

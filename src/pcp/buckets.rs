@@ -6,8 +6,8 @@
 
 use super::ffi::Instances;
 use crate::agents::agent::Agent;
+use crate::journal::record::HIGHEST_ID;
 use crate::metrics::{BANDWIDTHS, CUMULATIVE_TIMES, LATENCIES, SIZES};
-use crate::state::record::HIGHEST_ID;
 use crate::stats::account::{BANDWIDTH, SIZE};
 use crate::stats::histogram::MAX_BUCKETS;
 use crate::stats::ranges::Ranges;

@@ -3,8 +3,8 @@
 
 use crate::error::{Refusal, RingFault};
 use crate::event::Totals;
+use crate::journal::ledger::Ledger;
 use crate::shm::{Mapping, Rest};
-use crate::state::ledger::Ledger;
 use crate::stats::values::Values;
 use crate::stats::windows::Windows;
 use crate::store::format::{self, WORDS};

@@ -2,9 +2,9 @@
 
 use super::{Input, assert_instance_name, assert_one_line};
 use pmdanixl::event::{Event, EventType};
+use pmdanixl::journal::record::{Entry, Lifecycle, Name, RECORD_WORDS};
+use pmdanixl::journal::{Found, Journal};
 use pmdanixl::shm::guard_against_sigbus;
-use pmdanixl::state::record::{Entry, Lifecycle, Name, RECORD_WORDS};
-use pmdanixl::state::{Found, Journal};
 use std::fs::{self, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;

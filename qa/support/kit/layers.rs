@@ -1,15 +1,15 @@
 //! Facts of single layers that tests of the whole daemon need.
 #![allow(unused_imports)] // each test binary uses a part of it
 
+use pmdanixl::journal::record::RECORD_WORDS;
 use pmdanixl::procfs::facts::Facts;
 use pmdanixl::procfs::writer::Writer;
-use pmdanixl::state::record::RECORD_WORDS;
 
 pub use pmdanixl::discovery::name::is_instance_name;
 pub use pmdanixl::event::MAX_VALUE;
+pub use pmdanixl::journal::boot_id;
 pub use pmdanixl::ring::BATCH;
 pub use pmdanixl::shm::{Lease, LeaseKind, lock};
-pub use pmdanixl::state::boot_id;
 
 /// Bytes of a record of the state file, and of its header.
 pub const RECORD: usize = 8 * RECORD_WORDS;

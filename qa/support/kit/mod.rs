@@ -22,8 +22,8 @@ use pmdanixl::agents::{AgentKey, Agents, Change};
 use pmdanixl::config::{self, Config};
 use pmdanixl::error::ConfigError;
 use pmdanixl::ids::Ids;
+use pmdanixl::journal::{Found, Journal};
 use pmdanixl::shm::guard_against_sigbus;
-use pmdanixl::state::{Found, Journal};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
@@ -238,7 +238,7 @@ impl Core {
     pub fn kill_before_release(&mut self, ring: &RingWriter, from: u64) {
         self.kill();
         ring.set_read_pos(from);
-        // The word of the record that names the generation (src/state/record.rs).
+        // The word of the record that names the generation (src/journal/record.rs).
         let state = fs::File::options().write(true).open(&self.home.state);
         let at = layers::RECORD + 8 * 4;
         let written = state.and_then(|file| file.write_all_at(&u64::MAX.to_ne_bytes(), at as u64));

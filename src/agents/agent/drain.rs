@@ -2,10 +2,10 @@
 
 use super::{Agent, Now};
 use crate::config::Lifetimes;
+use crate::journal::ledger::{Books, Ledger};
+use crate::journal::record::Name;
 use crate::procfs::life::Life;
 use crate::source::{Drained, Source};
-use crate::state::ledger::{Books, Ledger};
-use crate::state::record::Name;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 

@@ -105,7 +105,7 @@ impl Agent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::record::{Entry, Lifecycle, Name};
+    use crate::journal::record::{Entry, Lifecycle, Name};
     use std::time::Instant;
 
     #[test]

@@ -3,10 +3,10 @@
 use super::super::TrackedFile;
 use super::{Mode, RingReader};
 use crate::error::RingFault;
+use crate::journal::ledger::Ledger;
 use crate::log;
 use crate::ring::Ring;
 use crate::ring::commit::{Commit, Fate, Identity, Sight};
-use crate::state::ledger::Ledger;
 
 impl RingReader {
     /// Finds out what became of the batch that was counted last, and goes on from there. In a ring that may not be written to now

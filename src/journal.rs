@@ -1,14 +1,25 @@
-//! The journal: what outlives the daemon, in a state file that may be missing or break at any time.
+//! The journal: each agent's totals in the state file, so that they outlive the daemon. They do not outlive the host: the file lies
+//! in `$PCP_RUN_DIR`.
 //!
-//! Callers commit, and ask whether totals are persistent. The failures of the file are the journal's own business: they are
-//! logged once, what is counted is kept in memory only, and [`Journal::check`] makes another file.
+//! The file has a header, with the sums of expired agents (`retired`), then a [`record`] for each agent, all of the same length.
+//! The process that holds the lock on the file is the one pmdanixl of this host that drains rings. `file` opens the file,
+//! `records` reads it at the start, and [`Journal`] writes it.
+//!
+//! The file may be missing or break at any time. Callers commit, and ask whether totals are persistent. Failures of the file are
+//! the journal's own business: they are logged once, totals are kept in memory only, and [`Journal::check`] makes another file.
 
-use super::file;
-use super::record::{self, Entry, Name};
-use super::records::{Found, RecordId, Records};
-use super::retired::{self, Retired};
+mod file;
+pub mod ledger;
+pub mod record;
+mod records;
+mod retired;
+pub use records::{Found, RecordId, boot_id};
+pub use retired::{Retired, config_read};
+
 use crate::procfs::facts::Facts;
 use crate::shm::Broken;
+use record::{Entry, Name};
+use records::Records;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 use super::*;
 use crate::event::{Event, EventType, Events, Totals};
-use crate::state::boot_id;
-use crate::state::records::{
+
+use crate::journal::records::{
     CHUNK, FIRST_ENTRY_WORDS, FORMAT, RECORD_LEN, format, is_readable, offset, read_header,
 };
 use std::fs;

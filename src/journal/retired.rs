@@ -5,7 +5,7 @@
 //! that are forgotten are not given to others: the next one is here too.
 
 use crate::event::Totals;
-use crate::state::record::{Entry, HIGHEST_ID};
+use crate::journal::record::{Entry, HIGHEST_ID};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
