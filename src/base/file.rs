@@ -111,11 +111,11 @@ pub fn list_names(directory: &OwnedFd) -> nix::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// The names in the directory at this path, as [`names`] has them.
+/// Returns the names in the directory at this path, as [`list_names`] does.
 ///
 /// # Errors
 /// What open(2) and readdir(3) say.
-pub fn names_at(directory: &Path) -> nix::Result<Vec<OsString>> {
+pub fn list_names_at(directory: &Path) -> nix::Result<Vec<OsString>> {
     list_names(&open(directory, LIST_FLAGS, Mode::empty())?)
 }
 

@@ -3,7 +3,7 @@
 //! A host may run thousands of processes, and one that does inference has thousands of mappings: that takes its time, in a thread
 //! of its own.
 
-use crate::base::file::{FileFacts, FileId, names_at};
+use crate::base::file::{FileFacts, FileId, list_names_at};
 use crate::procfs::ancestors;
 use crate::procfs::facts::Facts;
 use crate::procfs::facts::pods::Pods;
@@ -120,7 +120,7 @@ impl Mappers {
     #[must_use]
     pub fn read(wanted: Wanted, gate: &Gate) -> Self {
         let started = Instant::now();
-        let names = names_at(Path::new("/proc")).unwrap_or_default();
+        let names = list_names_at(Path::new("/proc")).unwrap_or_default();
         let pids = names.iter().filter_map(|name| name.to_str()?.parse().ok());
         let pids: Vec<u32> = pids.collect();
         let users: HashSet<u32> = wanted.files.values().map(|file| file.uid).collect();

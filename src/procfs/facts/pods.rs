@@ -4,7 +4,7 @@
 //! `pkg/kubelet/kuberuntime/helpers.go`, BuildPodLogsDirectory). Names and namespaces are DNS labels and subdomains, which have no
 //! underscore (RFC 1123).
 
-use crate::base::file::names_at;
+use crate::base::file::list_names_at;
 use crate::procfs::facts::kubelet;
 use crate::procfs::facts::labels::Facts;
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ impl Pods {
     /// Those with a directory in this one. None where that may not be read or is not there: that costs labels only.
     #[must_use]
     pub fn read(logs: &Path) -> Self {
-        let names = names_at(logs).unwrap_or_default();
+        let names = list_names_at(logs).unwrap_or_default();
         let pods = names.iter().take(MOST);
         Self(pods.filter_map(|name| pod(name)).collect())
     }
