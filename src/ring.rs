@@ -21,7 +21,7 @@ pub mod protocol;
 pub mod sparse;
 pub use print::{Print, Slot};
 use protocol::Consumer;
-pub use protocol::{Batch, Shape};
+pub use protocol::{Ahead, Batch, Shape};
 
 /// Events that are taken from one ring at a time, so that a huge one holds up neither the others nor an answer to pmcd: all that
 /// one of NIXL's own size holds, and a small part of a millisecond's worth.

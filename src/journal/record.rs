@@ -267,7 +267,7 @@ impl TryFrom<&RawRecord> for Saved {
         if let Some(commit) = &mut entry.commit {
             // Its positions go into the ring when its slots are given back.
             let capacity = commit.ring.capacity;
-            let mut positions = [commit.from, commit.upto, commit.write_pos].into_iter();
+            let mut positions = [commit.from, commit.upto, commit.ahead.write_pos].into_iter();
             if !capacity.is_power_of_two() || positions.any(|pos| pos >= capacity) {
                 return Err(Damaged);
             }
@@ -318,7 +318,7 @@ mod tests {
         let mut entry = entry::from_words(&words);
         let commit = entry.commit.get_or_insert_default();
         commit.ring.capacity = 1024 << (first / 100);
-        (commit.from, commit.upto, commit.write_pos) = (first + 1, first + 2, first + 3);
+        (commit.from, commit.upto, commit.ahead.write_pos) = (first + 1, first + 2, first + 3);
         commit.released = false;
         entry
     }
@@ -540,7 +540,7 @@ mod tests {
         };
         spoil(&|commit| commit.from = commit.ring.capacity);
         spoil(&|commit| commit.upto = commit.ring.capacity);
-        spoil(&|commit| commit.write_pos = u64::MAX);
+        spoil(&|commit| commit.ahead.write_pos = u64::MAX);
         spoil(&|commit| commit.ring.capacity -= 1);
         spoil(&|commit| commit.ring.capacity = 0);
     }

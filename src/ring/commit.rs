@@ -5,8 +5,8 @@
 //! nothing is counted twice and nothing is lost.
 
 use crate::base::file::{self, FILE_TIME_GRANULARITY, FileId, is_younger_than};
-use crate::ring::protocol::{Consumer, Load};
-use crate::ring::{Batch, Print, Ring, Slot};
+use crate::ring::protocol::{Ahead, Consumer, Load};
+use crate::ring::{Batch, Print, Ring};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering::Acquire;
@@ -22,12 +22,8 @@ pub struct Commit {
     pub upto: u64,
     /// What its slots looked like.
     pub print: Print,
-    /// Where the producer was when they were copied.
-    pub write_pos: u64,
-    /// What stood in the slot that it was to write next.
-    pub next: Slot,
-    /// A hash of slots that it was to write before it went round, see [`Consumer::beyond`].
-    pub beyond: u64,
+    /// Where the producer was when they were copied, and what it had yet to write.
+    pub ahead: Ahead,
     /// Whether the ring was only looked at, so that its slots were another's to give back.
     pub observed: bool,
     /// Whether its slots are known to have been given back: then `read_pos` cannot be behind them.
@@ -92,9 +88,7 @@ impl Commit {
             from: batch.from,
             upto: batch.upto,
             print: batch.print,
-            write_pos: batch.write_pos,
-            next: batch.next,
-            beyond: batch.beyond,
+            ahead: batch.ahead,
             observed,
             released: false,
         }
@@ -162,8 +156,8 @@ impl Commit {
     /// Whether the producer stands elsewhere without having written the slot that was its next: then it was started anew.
     fn went_back<W: Load>(&self, now: &Sight<W>) -> bool {
         !self.is_unchanged(now.identity)
-            && now.write_pos != self.write_pos
-            && now.ring.slot_at(self.write_pos) == self.next
+            && now.write_pos != self.ahead.write_pos
+            && now.ring.slot_at(self.ahead.write_pos) == self.ahead.next
     }
 
     /// Whether a ring that is only followed was set up anew since this was seen of it. What a producer has written is as it was
@@ -179,9 +173,9 @@ impl Commit {
         if self.is_unchanged(now) {
             return false;
         }
-        if write_pos < self.write_pos {
-            return ring.slot_at(self.write_pos) == self.next
-                && ring.beyond(self.write_pos) == self.beyond;
+        if write_pos < self.ahead.write_pos {
+            return ring.slot_at(self.ahead.write_pos) == self.ahead.next
+                && ring.beyond(self.ahead.write_pos) == self.ahead.beyond;
         }
         // Of a ring of which nothing was counted yet, the last slot.
         let empty = self.from == self.upto;
@@ -198,8 +192,8 @@ impl Commit {
         let Ok((_, write_pos)) = now.ring.positions() else {
             return true; // in the midst of a restart
         };
-        let betrayed = if write_pos < self.write_pos {
-            now.ring.beyond(self.write_pos) == self.beyond
+        let betrayed = if write_pos < self.ahead.write_pos {
+            now.ring.beyond(self.ahead.write_pos) == self.ahead.beyond
         } else {
             print != self.print
         };
@@ -336,9 +330,11 @@ pub(crate) mod tests {
                 from,
                 upto,
                 print: table.read(|ring| ring.print(from, upto)),
-                write_pos: upto,
-                next: table.read(|ring| ring.slot_at(upto)),
-                beyond: table.read(|ring| ring.beyond(upto)),
+                ahead: table.read(|ring| Ahead {
+                    write_pos: upto,
+                    next: ring.slot_at(upto),
+                    beyond: ring.beyond(upto),
+                }),
                 observed: false,
                 released: false,
             };

@@ -70,16 +70,12 @@ pub struct Batch {
     pub upto: u64,
     /// By which the slots can be recognised.
     pub print: Print,
-    /// Where the producer was.
-    pub write_pos: u64,
-    /// What stood in the slot that it was to write next.
-    pub next: Slot,
-    /// A hash of slots that it was to write before it went round, see [`Consumer::beyond`].
-    pub beyond: u64,
+    /// Where the producer was, and what it had yet to write.
+    pub ahead: Ahead,
 }
 
 /// Where a producer is, and what it has yet to write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ahead {
     /// Its position.
     pub write_pos: u64,
@@ -161,9 +157,7 @@ impl<'a, W: Load> Consumer<'a, W> {
             from,
             upto,
             print,
-            write_pos: ahead.write_pos,
-            next: ahead.next,
-            beyond: ahead.beyond,
+            ahead,
         })
     }
 

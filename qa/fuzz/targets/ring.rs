@@ -170,8 +170,8 @@ impl World {
         let mask = self.capacity - 1;
         let len = batch.upto.wrapping_sub(batch.from) & mask;
         assert!(batch.from < self.capacity && batch.upto < self.capacity);
-        assert_eq!(batch.write_pos, self.word(WRITE_POS));
-        let pending = batch.write_pos.wrapping_sub(batch.from) & mask;
+        assert_eq!(batch.ahead.write_pos, self.word(WRITE_POS));
+        let pending = batch.ahead.write_pos.wrapping_sub(batch.from) & mask;
         assert_eq!(
             len,
             pending.min(limit),
@@ -180,11 +180,11 @@ impl World {
         assert_eq!(events.list().len() as u64, len);
         assert_eq!(*events.totals(), self.totals(batch.from, len));
         // What a batch says of slots is what the ring says of them, since nobody has written since.
-        let (from, upto, pos) = (batch.from, batch.upto, batch.write_pos);
+        let (from, upto, pos) = (batch.from, batch.upto, batch.ahead.write_pos);
         let look = |ring: Consumer<ReadWord>| {
             (ring.print(from, upto), ring.slot_at(pos), ring.beyond(pos))
         };
-        let expected = (batch.print, batch.next, batch.beyond);
+        let expected = (batch.print, batch.ahead.next, batch.ahead.beyond);
         assert_eq!(self.ring.read(look), Ok(expected));
     }
 

@@ -47,7 +47,7 @@ pub fn run(input: &[u8]) {
         if let Some(commit) = &saved.entry.commit {
             // Positions of a ring that can be.
             assert!(commit.ring.capacity.is_power_of_two());
-            let positions = [commit.from, commit.upto, commit.write_pos];
+            let positions = [commit.from, commit.upto, commit.ahead.write_pos];
             assert!(positions.iter().all(|&pos| pos < commit.ring.capacity));
         }
     }

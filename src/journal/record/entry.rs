@@ -4,9 +4,9 @@ use super::Lifecycle;
 use crate::base::file::FileId;
 use crate::base::words::{WordReader, WordWriter};
 use crate::procfs::life::Life;
-use crate::ring::Print;
 use crate::ring::commit::{Commit, Identity};
 use crate::ring::layout::MAX_SLOT_WORDS;
+use crate::ring::{Ahead, Print};
 use crate::stats::account::Account;
 use crate::stats::histogram::MAX_BUCKETS;
 use crate::store::{Seen, StoreId};
@@ -138,11 +138,11 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
         0,
         commit.from,
         commit.upto,
-        commit.write_pos,
-        commit.beyond,
+        commit.ahead.write_pos,
+        commit.ahead.beyond,
     ]);
     put.all(commit.print.to_words());
-    put.all(commit.next);
+    put.all(commit.ahead.next);
     // 0.1.0 had a local rank there.
     put.all([entry.store_retired, 0]);
     let nothing = Seen::nothing(StoreId::default());
@@ -175,10 +175,12 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
         ring,
         from,
         upto,
-        write_pos,
-        beyond,
         print: Print::from_words(&get.all()),
-        next: get.all(),
+        ahead: Ahead {
+            write_pos,
+            next: get.all(),
+            beyond,
+        },
         observed: has(OBSERVED),
         released: has(GIVEN_BACK),
     };

@@ -110,12 +110,9 @@ pub(super) fn begin(
 ) -> Result<Commit, RingFault> {
     let (read_pos, _) = ring.positions()?;
     let pos = pos.unwrap_or(read_pos);
-    let ahead = ring.read(|ring| ring.ahead())??;
     let last = pos.wrapping_sub(1) & (ring.capacity() - 1);
     Ok(Commit {
-        write_pos: ahead.write_pos,
-        next: ahead.next,
-        beyond: ahead.beyond,
+        ahead: ring.read(|ring| ring.ahead())??,
         ring: identity,
         from: pos,
         upto: pos,
@@ -130,10 +127,10 @@ pub(super) fn begin(
 pub(super) fn was_full(ring: &Ring, commit: &Commit) -> bool {
     let most = ring.capacity() - 1;
     let stands = ring.positions().ok().filter(|_| commit.is_in_flight());
-    let write_pos = stands.map_or(commit.write_pos, |(_, write_pos)| write_pos);
+    let write_pos = stands.map_or(commit.ahead.write_pos, |(_, write_pos)| write_pos);
     !commit.observed
         && commit.from != commit.upto
-        && (ring.between(commit.from, commit.write_pos) == most
+        && (ring.between(commit.from, commit.ahead.write_pos) == most
             || ring.between(commit.from, write_pos) == most)
 }
 
@@ -151,12 +148,8 @@ mod tests {
         assert!(was_full(&full.ring, &full.commit));
         full.commit.observed = true;
         assert!(!was_full(&full.ring, &full.commit), "another drains it");
-        let none = Commit {
-            from: 4,
-            upto: 4,
-            write_pos: 3,
-            ..Table::new(4, 3).commit
-        };
+        let mut none = Table::new(4, 3).commit;
+        (none.from, none.upto, none.ahead.write_pos) = (4, 4, 3);
         assert!(!was_full(&full.ring, &none), "nothing was counted");
     }
 
