@@ -91,7 +91,7 @@ impl Agents {
         let now = clock.instant;
         let room = Descriptors::of(config);
         Self {
-            scanner: Scanner::new(room.limit(config.places()), config.terms()),
+            scanner: Scanner::new(room.limit(config)),
             candidates: Candidates::new(now),
             books: Books {
                 journal: Journal::default(),

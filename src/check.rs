@@ -177,7 +177,7 @@ fn scan(
             writeln!(out, "note: {} matches no directory{why}", pattern.path)?;
         }
     }
-    let mut scanner = Scanner::new(config.places(), config.terms());
+    let mut scanner = Scanner::new(config.clone());
     let (now, none) = (Instant::now(), HashSet::new());
     let mut files: HashMap<PathBuf, Vec<Found>> = HashMap::new();
     loop {
@@ -190,7 +190,7 @@ fn scan(
         }
     }
     let (mut directories, mut left_out) = (Vec::new(), 0);
-    for (directory, _) in directory::expand(&config.places()) {
+    for (directory, _) in directory::expand(config) {
         let path = &directory.path;
         if let Err(errno) = directory.open() {
             writeln!(out, "directory {}", path.display())?;

@@ -82,26 +82,6 @@ pub struct Config {
 }
 
 impl Config {
-    /// What decides about a file.
-    #[must_use]
-    pub fn terms(&self) -> Terms {
-        Terms {
-            owners: self.owners.clone(),
-            observe: self.observe,
-            max_capacity: self.max_capacity,
-        }
-    }
-
-    /// Where what is looked for.
-    #[must_use]
-    pub fn places(&self) -> Places {
-        Places {
-            rings: self.telemetry_dir.clone(),
-            stores: self.multiproc_dir.clone(),
-            most: self.max_directories,
-        }
-    }
-
     /// How long silence may last.
     #[must_use]
     pub fn lifetimes(&self) -> Lifetimes {
@@ -140,47 +120,9 @@ impl Default for Config {
     }
 }
 
-/// The configured directories, by what is looked for in them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Places {
-    /// Where rings are looked for (NIXL_TELEMETRY_DIR).
-    pub rings: Vec<DirectoryPattern>,
-    /// Where stores are looked for (NIXL_TELEMETRY_MULTIPROC_DIR).
-    pub stores: Vec<DirectoryPattern>,
-    /// How many there are at most that patterns match.
-    pub most: usize,
-}
-
-impl Default for Places {
-    fn default() -> Self {
-        Self {
-            rings: Vec::new(),
-            stores: Vec::new(),
-            most: Config::default().max_directories,
-        }
-    }
-}
-
-/// What of the configuration decides about a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Terms {
-    /// User ids whose files are taken; `None`: everybody's.
-    pub owners: Option<Vec<u32>>,
-    /// Whether rings are only followed.
-    pub observe: bool,
-    /// Slots that a ring has at most.
-    pub max_capacity: u64,
-}
-
 /// Slots that a ring has at most, where nothing else is wanted: a thousand times NIXL's default, and 64 MiB of the newest layout. A
 /// stranger's file can say that it has any number, and be a hole.
 pub const MAX_CAPACITY: u64 = 1 << 22;
-
-impl Default for Terms {
-    fn default() -> Self {
-        Config::default().terms()
-    }
-}
 
 /// How long silence may last.
 #[derive(Clone, Copy, Debug)]

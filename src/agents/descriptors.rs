@@ -1,6 +1,6 @@
 //! What the descriptors that the process may have are for: rings, directories, and a reserve for everything else.
 
-use crate::config::{Config, Places};
+use crate::config::Config;
 use nix::sys::resource::{Resource, getrlimit};
 
 /// Those that are neither for rings nor for directories: pmcd, the log, the state, and what is opened for a moment.
@@ -47,11 +47,11 @@ impl Descriptors {
         }
     }
 
-    /// Where what is looked for, in no more directories than there are descriptors for.
-    pub fn limit(self, places: Places) -> Places {
-        Places {
-            most: self.directories,
-            ..places
+    /// A configuration that wants no more directories than there are descriptors for.
+    pub fn limit(self, config: &Config) -> Config {
+        Config {
+            max_directories: self.directories,
+            ..config.clone()
         }
     }
 }

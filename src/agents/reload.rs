@@ -25,8 +25,7 @@ impl Agents {
         self.process_scans.last_full = None;
         self.candidates = Candidates::new(Instant::now());
         self.books.early = true;
-        let places = room.limit(config.places());
-        self.scanner.configure(places, config.terms());
+        self.scanner.configure(room.limit(config));
         let keys: Vec<AgentKey> = self.agents.iter().map(|(key, _)| key).collect();
         for (key, agent) in self.agents.iter_mut() {
             let was_published = agent.is_published();

@@ -5,7 +5,7 @@
 //! directories, such as a container its volume. No link is followed there, neither to match the pattern nor to open the directory.
 
 use crate::base::file::LIST_FLAGS;
-use crate::config::{DirectoryPattern, Places};
+use crate::config::{Config, DirectoryPattern};
 use glob::{MatchOptions, Pattern};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
@@ -101,8 +101,8 @@ pub fn is_configured(patterns: &[DirectoryPattern], path: &Path) -> bool {
 ///
 /// The second value is the owner of a directory that a pattern matched. A pattern that cannot be expanded is left out.
 #[must_use]
-pub fn expand(places: &Places) -> Vec<Expanded> {
-    let found = Expansion::new(places.clone()).flatten();
+pub fn expand(config: &Config) -> Vec<Expanded> {
+    let found = Expansion::new(config.clone()).flatten();
     found
         .filter(|(directory, owner)| owner.is_some() || !directory.is_matched())
         .collect()
@@ -111,9 +111,9 @@ pub fn expand(places: &Places) -> Vec<Expanded> {
 /// True if a pattern matches no directory at present.
 #[must_use]
 pub fn has_no_match(pattern: &DirectoryPattern) -> bool {
-    expand(&Places {
-        rings: vec![pattern.clone()],
-        ..Places::default()
+    expand(&Config {
+        telemetry_dir: vec![pattern.clone()],
+        ..Config::default()
     })
     .is_empty()
 }
@@ -170,9 +170,9 @@ mod tests {
     }
 
     fn rings(patterns: &[DirectoryPattern]) -> Vec<Directory> {
-        let found = expand(&Places {
-            rings: patterns.to_vec(),
-            ..Places::default()
+        let found = expand(&Config {
+            telemetry_dir: patterns.to_vec(),
+            ..Config::default()
         });
         found.into_iter().map(|(directory, _)| directory).collect()
     }
@@ -223,10 +223,10 @@ mod tests {
     #[test]
     fn directory_for_rings_and_stores_is_returned_once() {
         let place = |path: &str| pattern(path.into());
-        let found = expand(&Places {
-            rings: vec![place("/both"), place("/rings")],
-            stores: vec![place("/stores"), place("/both")],
-            ..Places::default()
+        let found = expand(&Config {
+            telemetry_dir: vec![place("/both"), place("/rings")],
+            multiproc_dir: vec![place("/stores"), place("/both")],
+            ..Config::default()
         });
         let found: Vec<_> = found
             .iter()

@@ -5,7 +5,7 @@
 
 use crate::base::file::FileFacts;
 use crate::base::tmpfs::Space;
-use crate::config::Terms;
+use crate::config::Config;
 use crate::error::Refusal;
 use crate::ring::candidate::{Access, Candidate};
 use crate::ring::layout::{HEADER_LEN, Header, Layout};
@@ -53,17 +53,17 @@ pub fn open(
     directory: &OwnedFd,
     name: &OsStr,
     facts: &FileFacts,
-    terms: &Terms,
+    config: &Config,
 ) -> Result<Candidate, Refusal> {
     let has_ring_size = Layout::fits_any(facts.size);
-    check_kind(facts, terms.owners.as_deref(), has_ring_size)?;
+    check_kind(facts, config.owners.as_deref(), has_ring_size)?;
     // Any whole number of words passes: a later NIXL may have slots of another size, and its ring is then reported as unsupported.
     if facts.size <= HEADER_LEN as u64 || facts.size % 8 != 0 {
         return Err(Refusal::Size { size: facts.size });
     }
     let read_only = open_to_read(directory, name, facts, has_ring_size)?;
-    check_header(&read_only, facts.size, terms)?;
-    let (file, access) = match terms.observe {
+    check_header(&read_only, facts.size, config)?;
+    let (file, access) = match config.observe {
         true => (read_only, Access::Asked),
         false => {
             match open_unchanged(directory, name, facts, OFlag::O_RDWR, "opened for writing") {
@@ -77,7 +77,7 @@ pub fn open(
         }
     };
     // Check again, on the descriptor that will be mapped.
-    let (header, layout) = check_header(&file, facts.size, terms)?;
+    let (header, layout) = check_header(&file, facts.size, config)?;
     let pending = header.pending();
     if !sparse::has_room_for(&file, layout, pending) {
         return Err(Refusal::Sparse { pending });
@@ -92,7 +92,7 @@ pub fn open(
 }
 
 /// Reads the header of a file and checks it against the file's size and the largest accepted capacity.
-fn check_header(file: &File, size: u64, terms: &Terms) -> Result<(Header, Layout), Refusal> {
+fn check_header(file: &File, size: u64, config: &Config) -> Result<(Header, Layout), Refusal> {
     let mut bytes = [0; HEADER_LEN];
     unlocked::read_start(file, &mut bytes).map_err(Refusal::io("read"))?;
     let header = Header::from_bytes(&bytes);
@@ -103,7 +103,7 @@ fn check_header(file: &File, size: u64, terms: &Terms) -> Result<(Header, Layout
         },
         refusal => refusal,
     })?;
-    let (capacity, max_capacity) = (header.capacity, terms.max_capacity);
+    let (capacity, max_capacity) = (header.capacity, config.max_capacity);
     if capacity > max_capacity {
         return Err(Refusal::TooLarge {
             capacity,
@@ -192,11 +192,11 @@ mod tests {
             file.set_len(40 + 16 * capacity).expect("sparse");
             let name = OsStr::new("huge");
             let facts = file::facts(&directory, name).expect("there");
-            let terms = Terms {
+            let config = Config {
                 max_capacity,
-                ..Terms::default()
+                ..Config::default()
             };
-            super::open(&directory, name, &facts, &terms).map(|found| found.header.capacity)
+            super::open(&directory, name, &facts, &config).map(|found| found.header.capacity)
         };
         let refused = Err(Refusal::TooLarge {
             capacity: 1 << 23,

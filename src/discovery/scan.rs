@@ -3,7 +3,7 @@
 //! [`Scanner::scan`] works for a limited time and goes on at the next call. A pass opens all directories again, every 2 s.
 
 use crate::base::file::{self, FILE_TIME_GRANULARITY, FileFacts, FileId, is_younger_than};
-use crate::config::{Places, Terms};
+use crate::config::Config;
 use crate::discovery::directory::{Directory, Expansion, FileKinds};
 use crate::discovery::discover;
 use crate::error::Refusal;
@@ -65,14 +65,14 @@ pub fn open(
     name: &OsStr,
     facts: &FileFacts,
     kinds: FileKinds,
-    terms: &Terms,
+    config: &Config,
 ) -> Result<Opened, Refusal> {
     let is_store = kinds.stores && (!kinds.rings || store::is_store_name(name));
     if is_store {
-        let candidate = super::store::open(directory, name, facts, terms)?;
+        let candidate = super::store::open(directory, name, facts, config)?;
         Ok(Opened::Store(Box::new(candidate)))
     } else {
-        discover::open(directory, name, facts, terms).map(Opened::Ring)
+        discover::open(directory, name, facts, config).map(Opened::Ring)
     }
 }
 
@@ -82,8 +82,7 @@ pub fn open(
 /// for another user that has at least two fewer.
 #[derive(Debug, Default)]
 pub struct Scanner {
-    places: Places,
-    terms: Terms,
+    config: Config,
     directories: BTreeMap<PathBuf, Watched>,
     /// Number of the last directory that was added.
     last_number: u64,
@@ -116,18 +115,17 @@ struct Pass {
 impl Scanner {
     /// Returns a scanner. It knows no directory before the first [`Scanner::scan`].
     #[must_use]
-    pub fn new(places: Places, terms: Terms) -> Self {
+    pub fn new(config: Config) -> Self {
         Self {
-            places,
-            terms,
+            config,
             is_done: true,
             ..Self::default()
         }
     }
 
     /// Applies another configuration. The next scan begins a pass and checks all files again.
-    pub fn configure(&mut self, places: Places, terms: Terms) {
-        (self.places, self.terms) = (places, terms);
+    pub fn configure(&mut self, config: Config) {
+        self.config = config;
         (self.current_pass, self.next_pass) = (None, None);
         self.rejected = RejectedFiles::default();
         let directories = self.directories.values_mut();
@@ -189,7 +187,7 @@ impl Scanner {
             found.facts = file::facts(fd, &found.name).map_err(|_| Refusal::Replaced)?;
         }
         let kinds = found.directory.kinds;
-        let opened = open(fd, &found.name, &found.facts, kinds, &self.terms);
+        let opened = open(fd, &found.name, &found.facts, kinds, &self.config);
         if let Err(refusal) = &opened {
             let path = &found.directory.path;
             self.reject(path, &found.name, &found.facts, refusal.clone());
@@ -302,7 +300,7 @@ impl Scanner {
         let mut pass = self.current_pass.take().unwrap_or_else(|| {
             self.pass_number += 1;
             Pass {
-                expansion: Expansion::new(self.places.clone()),
+                expansion: Expansion::new(self.config.clone()),
                 left_out: 0,
             }
         });
@@ -349,7 +347,7 @@ impl Scanner {
     /// Makes room for one more directory of this user, and removes another directory if necessary. Returns false if it cannot.
     fn make_room(&mut self, owner: Option<u32>) -> bool {
         let Some(owner) = owner else { return true };
-        let most = self.places.most;
+        let most = self.config.max_directories;
         if self.counts.values().sum::<usize>() < most {
             return true;
         }
@@ -389,7 +387,7 @@ impl Scanner {
             let _about = log::about(None);
             tracing::warn!(
                 "patterns: {left_out} matching directories are not scanned: max_directories ({}) is reached; raise it in nixl.conf",
-                self.places.most
+                self.config.max_directories
             );
         }
         self.left_out = left_out;

@@ -2,7 +2,7 @@
 
 use super::discover;
 use crate::base::file::{self, FileFacts};
-use crate::config::Terms;
+use crate::config::Config;
 use crate::error::Refusal;
 use crate::shm::unlocked;
 use crate::store::{Candidate, Description, LEN, StoreId, is_store_name};
@@ -17,12 +17,12 @@ pub fn open(
     directory: &OwnedFd,
     name: &OsStr,
     facts: &FileFacts,
-    terms: &Terms,
+    config: &Config,
 ) -> Result<Candidate, Refusal> {
     if !is_store_name(name) {
         return Err(Refusal::Name);
     }
-    discover::check_kind(facts, terms.owners.as_deref(), facts.size == LEN as u64)?;
+    discover::check_kind(facts, config.owners.as_deref(), facts.size == LEN as u64)?;
     let file = discover::open_to_read(directory, name, facts, true)?;
     // Another schema may have another size: the first 16 bytes say which schema it is.
     if facts.size < 16 {
@@ -64,7 +64,7 @@ mod tests {
         let fd = File::open(dir.path()).expect("there").into();
         let name = OsStr::new(NAME);
         let facts = file::facts(&fd, name).expect("there");
-        open(&fd, name, &facts, &Terms::default())
+        open(&fd, name, &facts, &Config::default())
     }
 
     fn resize(len: u64) -> impl FnOnce(&Path) {

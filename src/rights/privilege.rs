@@ -105,7 +105,8 @@ pub fn asks_more(before: &Config, now: &Config) -> bool {
                 && kept.contains(&Capability::CAP_DAC_OVERRIDE)
     };
     let is_locked_in = !before.proc_facts
-        && (now.places() != before.places()
+        && (now.telemetry_dir != before.telemetry_dir
+            || now.multiproc_dir != before.multiproc_dir
             || drains(now) && !drains(before)
             || removes(now) && !removes(before));
     is_locked_in || now.proc_facts != before.proc_facts || !needed(uid, now).iter().all(has)

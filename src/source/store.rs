@@ -109,7 +109,7 @@ impl StoreReader {
 mod tests {
     use super::*;
     use crate::base::file;
-    use crate::config::Terms;
+    use crate::config::Config;
     use std::ffi::OsStr;
     use std::os::unix::fs::FileExt;
 
@@ -125,7 +125,7 @@ mod tests {
             let fd = File::open(dir.path()).expect("there").into();
             let name = OsStr::new(NAME);
             let facts = file::facts(&fd, name).expect("there");
-            let candidate = crate::discovery::store::open(&fd, name, &facts, &Terms::default())
+            let candidate = crate::discovery::store::open(&fd, name, &facts, &Config::default())
                 .expect("a store");
             let (store, values) = StoreReader::attach(candidate).expect("mapped");
             assert_eq!(values.updated, 5);

@@ -5,7 +5,7 @@ use super::state::take;
 use super::{Input, assert_instance_name, assert_one_line};
 use pmdanixl::agents::Agents;
 use pmdanixl::base::file;
-use pmdanixl::config::{Config, DirectoryPattern, Terms};
+use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::discovery::store;
 use pmdanixl::event::EventType;
 use pmdanixl::shm::guard_against_sigbus;
@@ -237,7 +237,7 @@ impl World {
             .into();
         let name = OsStr::new(NAME);
         let facts = file::facts(&directory, name).expect("there");
-        let opened = store::open(&directory, name, &facts, &Terms::default());
+        let opened = store::open(&directory, name, &facts, &Config::default());
         if let Err(refusal) = &opened {
             assert_one_line(&refusal.to_string());
         }

@@ -4,7 +4,7 @@
 //! names that are read are limited.
 
 use super::{
-    Directory, FileKinds, PATH_FLAGS, Places, SHELL_MATCH, has_wildcard, is_configured, open_entry,
+    Config, Directory, FileKinds, PATH_FLAGS, SHELL_MATCH, has_wildcard, is_configured, open_entry,
     split, walk,
 };
 use crate::base::file::{FileFacts, LIST_FLAGS};
@@ -36,7 +36,7 @@ pub type Expanded = (Directory, Option<u32>);
 /// pattern before its first wildcard cannot be opened, the pattern itself is returned as a directory.
 #[derive(Debug, Default)]
 pub struct Expansion {
-    places: Places,
+    config: Config,
     patterns: IntoIter<DirectoryPattern>,
     /// Label of the current pattern, and its part before the first wildcard.
     base: Directory,
@@ -95,12 +95,12 @@ impl Iterator for Expansion {
 impl Expansion {
     /// Returns the expansion. Nothing is opened before its first step.
     #[must_use]
-    pub fn new(places: Places) -> Self {
-        let all = places.rings.iter().chain(&places.stores);
+    pub fn new(config: Config) -> Self {
+        let all = config.telemetry_dir.iter().chain(&config.multiproc_dir);
         let mut patterns: Vec<DirectoryPattern> = all.cloned().collect();
         patterns.sort_by_key(|pattern| !pattern.literal);
         Self {
-            places,
+            config,
             patterns: patterns.into_iter(),
             ..Self::default()
         }
@@ -131,8 +131,8 @@ impl Expansion {
             return None;
         }
         let kinds = FileKinds {
-            rings: is_configured(&self.places.rings, &path),
-            stores: is_configured(&self.places.stores, &path),
+            rings: is_configured(&self.config.telemetry_dir, &path),
+            stores: is_configured(&self.config.multiproc_dir, &path),
         };
         let base = self.base.clone();
         let directory = Directory {
@@ -236,13 +236,13 @@ mod tests {
                 let owner = owner.map(Uid::from_raw);
                 chown(&outer, owner, None).expect("the tests are run as root");
             }
-            let mut expansion = Expansion::new(Places {
-                rings: vec![DirectoryPattern {
+            let mut expansion = Expansion::new(Config {
+                telemetry_dir: vec![DirectoryPattern {
                     path: top.join("*/*").to_str().expect("UTF-8").to_owned(),
                     label: None,
                     literal: false,
                 }],
-                ..Places::default()
+                ..Config::default()
             });
             expansion.names_left.insert(4242, 42);
             expansion.flatten().count()

@@ -7,17 +7,14 @@ use std::os::unix::fs::chown;
 
 fn scanner(dir: &Path) -> Scanner {
     let path = dir.to_str().expect("UTF-8").to_owned();
-    Scanner::new(
-        Places {
-            rings: vec![DirectoryPattern {
-                path,
-                label: None,
-                literal: true,
-            }],
-            ..Places::default()
-        },
-        Terms::default(),
-    )
+    Scanner::new(Config {
+        telemetry_dir: vec![DirectoryPattern {
+            path,
+            label: None,
+            literal: true,
+        }],
+        ..Config::default()
+    })
 }
 
 /// Bytes of an empty ring of version 4 with one slot.
@@ -244,20 +241,20 @@ fn only_unrelated_files_are_skipped_by_name_and_inode() {
 
 const LONG: Duration = Duration::from_secs(3600);
 
-fn places(dir: &Path, most: usize) -> Places {
-    Places {
-        rings: vec![DirectoryPattern {
+fn config(dir: &Path, most: usize) -> Config {
+    Config {
+        telemetry_dir: vec![DirectoryPattern {
             path: format!("{}/*/nixl", dir.display()),
             label: None,
             literal: false,
         }],
-        most,
-        ..Places::default()
+        max_directories: most,
+        ..Config::default()
     }
 }
 
 fn matching(dir: &Path, most: usize) -> Scanner {
-    Scanner::new(places(dir, most), Terms::default())
+    Scanner::new(config(dir, most))
 }
 
 fn make(dir: &Path, name: &str, uid: u32) {
@@ -308,7 +305,7 @@ fn many_directories_are_expanded_over_several_scans() {
 fn absent_directories_and_pattern_bases_count_as_missing() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut scanner = matching(dir.path(), 10);
-    scanner.places.stores.push(DirectoryPattern {
+    scanner.config.multiproc_dir.push(DirectoryPattern {
         path: format!("{}/stores", dir.path().display()),
         label: None,
         literal: true,
@@ -363,9 +360,9 @@ fn user_below_its_share_gets_directories_and_known_ones_stay() {
     let victims = now.iter().filter(|name| name.contains("victim"));
     assert_eq!((victims.count(), now.len()), (5, 10));
     // A higher max_directories leaves none out.
-    let mut places = scanner.places.clone();
-    places.most = 100;
-    scanner.configure(places, Terms::default());
+    let mut config = scanner.config.clone();
+    config.max_directories = 100;
+    scanner.configure(config);
     pass(&mut scanner, LONG);
     assert_eq!((scanner.directories.len(), scanner.left_out), (41, 0));
 }
@@ -376,13 +373,13 @@ fn directory_without_a_wildcard_is_always_scanned() {
     (0..30).for_each(|number| make(dir.path(), &format!("greedy-{number:02}"), 1001));
     make(dir.path(), "own", 1001);
     let own = dir.path().join("own/nixl");
-    let mut places = places(dir.path(), 10);
-    places.stores.push(DirectoryPattern {
+    let mut config = config(dir.path(), 10);
+    config.multiproc_dir.push(DirectoryPattern {
         path: own.to_str().expect("UTF-8").into(),
         label: None,
         literal: true,
     });
-    let mut scanner = Scanner::new(places, Terms::default());
+    let mut scanner = Scanner::new(config);
     pass(&mut scanner, LONG);
     let watched = scanner.directories.get(&own).expect("it is watched");
     let kinds = watched.directory.kinds;
@@ -398,9 +395,9 @@ fn many_names_in_one_directory_do_not_hide_another() {
         let path = dir.path().join("a-many").join(number.to_string());
         fs::File::create(path).expect("made");
     }
-    let mut places = places(dir.path(), 10);
-    places.rings[0].path = format!("{}/*/nix*", dir.path().display());
-    let mut scanner = Scanner::new(places, Terms::default());
+    let mut config = config(dir.path(), 10);
+    config.telemetry_dir[0].path = format!("{}/*/nix*", dir.path().display());
+    let mut scanner = Scanner::new(config);
     // Each scan reads about a thousand names.
     assert!(pass(&mut scanner, Duration::ZERO) > 60);
     assert!(
