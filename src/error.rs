@@ -300,14 +300,6 @@ pub enum RingFault {
     Unseen,
 }
 
-impl ConfigError {
-    /// Whether it is put right in the file, so that reading that again helps.
-    #[must_use]
-    pub fn is_in_file(&self) -> bool {
-        matches!(self, ConfigError::Read { .. } | ConfigError::Value { .. })
-    }
-}
-
 fn remedy(err: &std::io::Error) -> &'static str {
     match err.kind() {
         std::io::ErrorKind::PermissionDenied => {

@@ -173,7 +173,7 @@ fn own_places(conf: &PcpConf, source: &ConfigSource) -> OwnPlaces {
     // The configured path and the target of its links.
     let real = source.path.canonicalize().unwrap_or_default();
     let mut read = parents(&[conf.help(), source.path.clone(), real]);
-    read.push(conf.path());
+    read.push(conf.path.clone());
     // Without the log, which is already open.
     OwnPlaces {
         written: parents(&[conf.state(), conf.instance_cache(DOMAIN, AGENTS)]),

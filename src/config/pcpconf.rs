@@ -7,8 +7,9 @@ use std::path::PathBuf;
 /// Where PCP has its things on this host.
 #[derive(Clone, Debug, Default)]
 pub struct PcpConf {
+    /// The file that says so.
+    pub path: PathBuf,
     settings: HashMap<String, String>,
-    path: PathBuf,
 }
 
 impl PcpConf {
@@ -21,16 +22,11 @@ impl PcpConf {
             path.push("/etc/pcp.conf");
             path
         });
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
         Self {
-            settings: Self::parse(&std::fs::read_to_string(&path).unwrap_or_default()).settings,
             path: path.into(),
+            ..Self::parse(&text)
         }
-    }
-
-    /// The file that says so.
-    #[must_use]
-    pub fn path(&self) -> PathBuf {
-        self.path.clone()
     }
 
     /// Takes the text of such a file.

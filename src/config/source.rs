@@ -66,10 +66,9 @@ pub fn announce(loaded: &Result<Loaded, ConfigError>) {
             }
         }
         Err(err) => {
-            let remedy = if err.is_in_file() {
-                "pmstore nixl.control.reload 1"
-            } else {
-                "then start pmcd again"
+            let remedy = match err {
+                ConfigError::Outside { .. } => "then start pmcd again",
+                _ => "pmstore nixl.control.reload 1",
             };
             tracing::error!("{err}");
             tracing::error!("no directory is looked through until that is put right: {remedy}");

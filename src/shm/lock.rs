@@ -62,14 +62,6 @@ fn lease_call(file: &File, command: c_int, kind: c_int) -> io::Result<c_int> {
     }
 }
 
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "small constants, which C has as int"
-)]
-const WRITE: libc::c_short = libc::F_WRLCK as libc::c_short;
-#[allow(clippy::cast_possible_truncation, reason = "as above")]
-const START: libc::c_short = libc::SEEK_SET as libc::c_short;
-
 /// Locks a file that is open for writing, until its last descriptor is closed. Returns false while another process has a lock.
 ///
 /// The lock is an open file description lock for writing (fcntl(2)), which takes the right to write the file. Another user's lock
@@ -93,14 +85,15 @@ pub fn lock(file: &File) -> io::Result<bool> {
 pub fn is_locked(file: &File) -> io::Result<bool> {
     let mut found = whole();
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut found))?;
-    Ok(found.l_type == WRITE)
+    Ok(c_int::from(found.l_type) == libc::F_WRLCK)
 }
 
 /// A lock for writing of the whole file.
 fn whole() -> libc::flock {
     libc::flock {
-        l_type: WRITE,
-        l_whence: START,
+        // C has these as int.
+        l_type: libc::F_WRLCK.try_into().unwrap_or_default(),
+        l_whence: libc::SEEK_SET.try_into().unwrap_or_default(),
         l_start: 0,
         l_len: 0,
         l_pid: 0,
