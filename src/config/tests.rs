@@ -1,0 +1,340 @@
+use super::*;
+
+fn ok(text: &str) -> Config {
+    let loaded = parse(Path::new("nixl.conf"), text).expect("a good configuration");
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    loaded.config
+}
+
+fn err(text: &str) -> String {
+    parse(Path::new("nixl.conf"), text)
+        .expect_err("a bad configuration")
+        .to_string()
+}
+
+#[test]
+fn an_empty_file_gives_the_defaults() {
+    assert_eq!(ok(""), Config::default());
+    assert_eq!(ok("[nixl]\n# user = \"root\"\n"), Config::default());
+}
+
+#[test]
+fn the_shipped_file_gives_the_defaults_and_each_of_its_examples_is_valid() {
+    let shipped = include_str!("../../nixl.conf");
+    assert_eq!(ok(shipped), Config::default());
+    let examples: Vec<&str> = shipped
+        .lines()
+        .filter_map(|line| line.strip_prefix("#: "))
+        .collect();
+    assert!(examples.len() >= 6, "{examples:?}");
+    for example in examples {
+        ok(&format!("[nixl]\n{example}\n"));
+    }
+}
+
+#[test]
+fn removed_key_is_accepted_with_a_warning() {
+    let read = |text: &str| parse(Path::new("nixl.conf"), text).expect("a good configuration");
+    let loaded = read("[nixl]\nretain = \"1min\"\ncontainers = true\n");
+    assert_eq!(loaded.config.retain, Duration::from_secs(60));
+    let [warning] = &loaded.warnings[..] else {
+        panic!("{:?}", loaded.warnings);
+    };
+    assert!(
+        warning.starts_with(
+            "nixl.conf: containers: ignored: directories inside containers are not read"
+        ),
+        "{warning}"
+    );
+    assert!(read("[nixl]\ncontainers = false\n").warnings.is_empty());
+}
+
+#[test]
+fn every_key_is_taken() {
+    let config = ok(
+        "[nixl]\nuser = \"root\"\ntelemetry_dir = \"/dev/shm/nixl\"\nmultiproc_dir = [\"/mp\"]\ndrain_interval = \"20ms\"\n\
+                     retain = \"1h 30min\"\nremember = \"30days\"\nmax_agents = 7\nmax_capacity = 1024\nowners = [\"root\", 4242]\nobserve = true\n\
+                     remove_exited_after = \"1day\"\nproc_facts = false\nidle_after = \"90s\"\n\
+                     histogram_buckets_us = [1, 20, 300]\npod_logs = \"/host/logs//\"\n",
+    );
+    assert_eq!(
+        config.user,
+        Some(Account {
+            name: "root".into(),
+            uid: 0,
+            gid: 0
+        })
+    );
+    assert_eq!(config.telemetry_dir[0].path, "/dev/shm/nixl");
+    assert_eq!(config.multiproc_dir[0].path, "/mp");
+    assert_eq!(
+        (config.drain_interval, config.retain),
+        (Duration::from_millis(20), Duration::from_secs(5400))
+    );
+    assert_eq!(config.remember, Duration::from_secs(30 * 86_400));
+    assert_eq!(
+        (config.max_agents, config.max_capacity, config.observe),
+        (7, 1024, true)
+    );
+    assert_eq!(config.owners, Some(vec![0, 4242]));
+    assert_eq!(config.idle_after, Duration::from_secs(90));
+    assert_eq!(config.bounds.as_slice(), [1, 20, 300]);
+    assert_eq!(
+        (config.remove_exited_after, config.proc_facts),
+        (Some(Duration::from_secs(86_400)), false)
+    );
+    assert_eq!(config.pod_logs, Path::new("/host/logs"));
+}
+
+#[test]
+fn directories_come_as_a_path_a_list_a_pattern_and_with_labels() {
+    let config =
+        ok("[nixl]\ntelemetry_dir = [\"/a\", { path = \"/b/*/nixl\", label = \"gpu-0\" }]\n");
+    let [a, b] = &config.telemetry_dir[..] else {
+        panic!("two directories")
+    };
+    assert!(a.literal && a.label.is_none());
+    assert!(!b.literal && b.label.as_deref() == Some("gpu-0"));
+    assert_eq!(
+        ok("[nixl]\ntelemetry_dir = { path = \"/b\", label = \"x\" }\n")
+            .telemetry_dir
+            .len(),
+        1
+    );
+}
+
+#[test]
+fn what_stands_in_the_file_neither_divides_a_message_nor_moves_a_cursor() {
+    let message = err("[nixl]\n\"a\\nb\\u001b[2J\" = 1\n");
+    assert!(
+        message.starts_with("nixl.conf:2: unknown field `a b [2J`"),
+        "{message:?}"
+    );
+    let message = err("[nixl]\ntelemetry_dir = /a\n\u{1b}c = 1\n");
+    assert!(
+        message.starts_with("nixl.conf:2: telemetry_dir: ") && !message.contains('\u{1b}'),
+        "{message:?}"
+    );
+}
+
+#[test]
+fn errors_name_file_line_key_and_remedy() {
+    let cases = [
+        (
+            "[nixl]\nuser = \"nosuchuser\"\n",
+            "nixl.conf:2: user: no user \"nosuchuser\" on this host; name one that",
+        ),
+        (
+            "[nixl]\n\ndrain_interval = 50\n",
+            "nixl.conf:3: drain_interval: write a time from 1ms to 1s in quotes and with its unit",
+        ),
+        (
+            "[nixl]\ndrain_interval = \"5s\"\n",
+            "nixl.conf:2: drain_interval: write a time from 1ms to 1s in quotes",
+        ),
+        (
+            "[nixl]\ndrain_interval = \"0ms\"\n",
+            "nixl.conf:2: drain_interval: write a time from 1ms to 1s in quotes",
+        ),
+        (
+            "[nixl]\nretain = \"long\"\n",
+            "nixl.conf:2: retain: write a time from 0s to 7days in quotes and with its unit, such as \"7days\"",
+        ),
+        (
+            "[nixl]\nmax_agents = \"5\"\n",
+            "nixl.conf:2: max_agents: write a number from 1 to 100000, without quotes",
+        ),
+        (
+            "[nixl]\nmax_agent = 5\nretane = 7\n",
+            "nixl.conf:2: max_agent: unknown field `max_agent`, expected one of",
+        ),
+        (
+            "[nixl]\nowners = \"root\"\n",
+            "nixl.conf:2: owners: write a list of user names",
+        ),
+        (
+            "[nixl]\nmax_agents = 0\n",
+            "nixl.conf:2: max_agents: write a number from 1 to 100000",
+        ),
+        (
+            "[nixl]\nmax_capacity = -1\n",
+            "nixl.conf:2: max_capacity: write a number from 1 to 1099511627776",
+        ),
+        (
+            "[nixl]\ntelemetry_dir = \"tmp\"\n",
+            "nixl.conf:2: telemetry_dir: \"tmp\" is not an absolute path; begin it with /",
+        ),
+        (
+            "[nixl]\ntelemetry_dir = [\n  \"/a\",\n  7,\n]\n",
+            "nixl.conf:2: telemetry_dir: write a path in quotes",
+        ),
+        (
+            "[nixl]\ntelemetry_dir = \"/a/[\"\n",
+            "nixl.conf:2: telemetry_dir: \"/a/[\" is not a valid pattern",
+        ),
+        (
+            "[nixl]\ntelemetry_dir = \"/a/**/b\"\n",
+            "nixl.conf:2: telemetry_dir: \"/a/**/b\" holds **, which is not taken",
+        ),
+        (
+            "[nixl]\ntelemetry_dir = []\n",
+            "nixl.conf:2: telemetry_dir: an empty list finds no agent unless",
+        ),
+        (
+            "[nixl]\ncontainers = \"yes\"\n",
+            "nixl.conf:2: containers: invalid type: string \"yes\", expected a boolean",
+        ),
+        (
+            "[nixl]\nowners = []\n",
+            "nixl.conf:2: owners: write a list of user names in quotes and user ids",
+        ),
+        (
+            "[nixl]\nowners = [-1]\n",
+            "nixl.conf:2: owners: write a list of user names in quotes and user ids",
+        ),
+        (
+            "[nixl]\ntelemetry_dir = { path = \"/a\", label = \"x y\" }\n",
+            "nixl.conf:2: telemetry_dir: label \"x y\" is not",
+        ),
+        (
+            "[nixl]\ntelemtry_dir = \"/a\"\n",
+            "nixl.conf:2: telemtry_dir: unknown field `telemtry_dir`, expected one of `user`, `telemetry_dir`",
+        ),
+        (
+            "[nixl]\nowners = [1]\nretain\n",
+            "nixl.conf:3: key with no value",
+        ),
+        (
+            "[nxil]\n",
+            "nixl.conf:1: unknown field `nxil`, expected `nixl`",
+        ),
+        (
+            "[nixl]\nretain = \"10min\n",
+            "nixl.conf:2: retain: invalid basic string",
+        ),
+    ];
+    for (text, expected) in cases {
+        let message = err(text);
+        assert!(
+            message.starts_with(expected),
+            "{text:?} gave\n{message}\nnot\n{expected}"
+        );
+        assert!(!message.contains('\n'), "{message}");
+    }
+}
+
+#[test]
+fn slashes_that_mean_nothing_are_left_out() {
+    let config = ok("[nixl]\ntelemetry_dir = [\"/a//b/\", \"/c/*//d/\"]\n");
+    assert_eq!(config.telemetry_dir[0].path, "/a/b");
+    assert_eq!(config.telemetry_dir[1].path, "/c/*/d");
+}
+
+#[test]
+fn the_python_pmdas_file_loads_with_a_warning_that_shows_the_toml() {
+    let text = "# comment\n[nixl]\nUser = root\ntelemetry_dir: /dev/shm\n; more\n";
+    let loaded = parse(Path::new("nixl.conf"), text).expect("the Python PMDA's format");
+    assert_eq!(loaded.config.telemetry_dir[0].path, "/dev/shm");
+    assert_eq!(loaded.config.user.as_ref().map(|user| user.uid), Some(0));
+    let [warning] = &loaded.warnings[..] else {
+        panic!("{:?}", loaded.warnings)
+    };
+    assert!(
+        warning.ends_with("[nixl]; user = \"root\"; telemetry_dir = \"/dev/shm\""),
+        "{warning}"
+    );
+}
+
+#[test]
+fn unquoted_value_beyond_the_python_pmdas_format_is_an_error_at_its_line() {
+    for (text, expected) in [
+        (
+            "user = root\nusr = nobody",
+            "2: user: string values must be quoted",
+        ),
+        ("user = \"root\"\nidle_after = 2min", "3: idle_after: "),
+        (
+            "user = root\nobserve = true",
+            "2: user: string values must be quoted",
+        ),
+        ("owners = root", "2: owners: string values must be quoted"),
+        (
+            "\ntelemetry_dir = /a # rings",
+            "3: telemetry_dir: string values must be quoted",
+        ),
+        (
+            "telemetry_dir = /a\t;rings",
+            "2: telemetry_dir: string values must be quoted",
+        ),
+        ("# a\rtelemetry_dir = /a\nuser = root", "2: "),
+    ] {
+        let message = err(&format!("[nixl]\n{text}\n"));
+        let expected = format!("nixl.conf:{expected}");
+        assert!(
+            message.starts_with(&expected),
+            "{text:?} gave\n{message}\nnot\n{expected}"
+        );
+    }
+}
+
+#[test]
+fn a_wrong_value_in_the_python_pmdas_file_is_an_error_at_its_line() {
+    assert!(
+        err("[nixl]\n# x\nuser = nosuchuser\n")
+            .starts_with("nixl.conf:3: user: no user \"nosuchuser\"")
+    );
+}
+
+#[test]
+fn the_environment_wins_over_the_file() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("nixl.conf");
+    std::fs::write(&path, "[nixl]\ntelemetry_dir = \"/a\"\n").expect("written");
+    let dirs = |env: Option<&str>| {
+        let environment = [env.map(OsString::from), None];
+        load(&path, false, &environment).map(|loaded| loaded.config.telemetry_dir)
+    };
+    assert_eq!(dirs(None).expect("good")[0].path, "/a");
+    assert_eq!(dirs(Some("")).expect("good")[0].path, "/a");
+    let from_env = &dirs(Some("/b[1]")).expect("good")[0];
+    assert!(from_env.path == "/b[1]" && from_env.literal, "{from_env:?}");
+    let message = dirs(Some("b")).expect_err("no absolute path").to_string();
+    assert!(
+        message
+            .starts_with("environment variable NIXL_TELEMETRY_DIR: \"b\" is not an absolute path"),
+        "{message}"
+    );
+    let environment = [None, Some("/mp".into())];
+    let loaded = load(&path, false, &environment).expect("good");
+    assert_eq!(loaded.config.multiproc_dir[0].path, "/mp");
+    assert_eq!(
+        loaded.notes,
+        ["multiproc_dir is NIXL_TELEMETRY_MULTIPROC_DIR of the environment"]
+    );
+    let missing = load(&dir.path().join("none"), false, &Environment::default())
+        .expect_err("no file")
+        .to_string();
+    assert!(missing.contains("none: No such file"), "{missing}");
+}
+
+#[test]
+fn what_is_no_file_of_a_sensible_size_is_refused_at_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let fifo = dir.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("made");
+    let long = dir.path().join("long");
+    std::fs::write(&long, " ".repeat((1 << 20) + 1)).expect("written");
+    let latin = dir.path().join("latin");
+    std::fs::write(&latin, b"[nixl]\n# gr\xfc\xdfe\n").expect("written");
+    for (path, why) in [
+        (Path::new("/dev/zero"), "is no regular file"),
+        (&fifo, "is no regular file"),
+        (dir.path(), "is no regular file"),
+        (&long, "is longer than 1048576 bytes"),
+        (&latin, "save the file as UTF-8"),
+    ] {
+        let refused = load(path, false, &Environment::default()).expect_err("refused");
+        let said = refused.to_string();
+        assert!(said.contains(why), "{path:?}: {said}");
+    }
+}

@@ -1,0 +1,279 @@
+use super::*;
+use crate::procfs::facts::{command, gpu};
+use crate::ring::commit::Commit;
+use crate::stats::histogram::Bounds;
+
+fn record() -> Vec<AtomicU64> {
+    (0..RECORD_WORDS).map(|_| AtomicU64::new(0xdead)).collect()
+}
+
+fn name() -> Name {
+    Name {
+        raw: OsString::from_vec(b"worker \xff".to_vec()),
+        instance: "worker%20%FF@gpu".into(),
+        directory: "/dev/shm/nixl".into(),
+        part: "store:1:7".into(),
+        owner: u32::MAX,
+    }
+}
+
+/// An entry in which no two words are alike.
+fn entry(first: u64) -> Entry {
+    let mut words = [0; ENTRY_WORDS];
+    words
+        .iter_mut()
+        .zip(first..)
+        .for_each(|(word, value)| *word = value);
+    let mut entry = entry::from_words(&words);
+    let commit = entry.commit.get_or_insert_default();
+    commit.ring.capacity = 1024 << (first / 100);
+    (commit.from, commit.upto, commit.ahead.write_pos) = (first + 1, first + 2, first + 3);
+    commit.released = false;
+    entry
+}
+
+fn known(facts: &[(&str, &str)]) -> Facts {
+    let mut known = Facts::default();
+    for &(name, value) in facts {
+        known.set(name, Some(value));
+    }
+    known
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let words = record();
+    create(&words, &name(), &Entry::default());
+    let saved = read(&words).expect("whole").expect("in use");
+    assert_eq!((saved.name, saved.id, saved.facts), (name(), None, None));
+    assert_eq!(saved.entry, Entry::default());
+    for first in [100, 200, 300] {
+        replace(&words, &entry(first));
+        let saved = read(&words).expect("whole").expect("in use");
+        assert_eq!(saved.entry, entry(first));
+    }
+    let released = |words: &[AtomicU64]| {
+        let saved = read(words).expect("whole").expect("in use");
+        saved.entry.commit.map(|commit| commit.released)
+    };
+    set_released(&words);
+    assert_eq!(released(&words), Some(true));
+    replace(&words, &entry(400));
+    assert_eq!(released(&words), Some(false), "that was another batch");
+    set_id(&words, 7);
+    let user = |user: &str| known(&[("user", user)]);
+    let facts = user("nobody");
+    set_facts(&words, Some(&facts));
+    let saved = read(&words).expect("whole").expect("in use");
+    assert_eq!((saved.id, saved.facts), (Some(7), Some(facts.clone())));
+    // The longest that hosts have.
+    let longest = [
+        ("user", 256),
+        ("local_rank", 63),
+        ("agent_instance", 20),
+        ("nixl_hostname", 127),
+        ("container_id", 64),
+        ("pod_uid", 36),
+        ("pod", 253),
+        ("namespace", 63),
+        ("engine", 7),
+        ("gpu", gpu::MAX_LIST),
+        ("slurm_job_id", 10),
+        ("rank", command::MAX_RANK),
+        ("role", 7),
+        ("port", 5),
+        ("command", command::MAX_SHOWN),
+    ];
+    let mut most = Facts::default();
+    for (name, len) in longest {
+        most.set(name, Some("x".repeat(len)));
+    }
+    set_facts(&words, Some(&most));
+    let saved = read(&words).expect("whole").expect("in use");
+    assert_eq!(saved.facts, Some(most));
+    let much = user(&"x".repeat(5000));
+    for (none, why) in [(Some(&much), "it has no room"), (None, "nothing is known")] {
+        set_facts(&words, Some(&facts));
+        set_facts(&words, none);
+        let saved = read(&words).expect("whole").expect("in use");
+        assert_eq!(saved.facts, None, "{why}");
+    }
+    free(&words);
+    assert_eq!(read(&words), Ok(None));
+}
+
+#[test]
+fn words_of_the_state_file_stay_in_place() {
+    assert_eq!((ENTRIES, FACTS, NUMBERED), ([256, 704], 1152, 1407));
+    let mut words = [0; ENTRY_WORDS];
+    *words.get_mut(424).expect("the base of the buckets") = 9;
+    assert_eq!(entry::from_words(&words).account.bucket_base, Some(7));
+}
+
+#[test]
+fn facts_of_the_version_before_are_read() {
+    let words = record();
+    create(&words, &name(), &Entry::default());
+    let text =
+        br#"{"user":"root","local_rank":"3","agent_instance":null,"engine":"Vllm","gpu":null}"#;
+    put_text(&words[FACTS..], text);
+    words[FACTS_LENGTH].store(text.len() as u64, Release);
+    let expected = [("user", "root"), ("local_rank", "3"), ("engine", "vllm")];
+    let saved = read(&words).expect("whole").expect("in use");
+    assert_eq!(saved.facts, Some(known(&expected)));
+}
+
+#[test]
+fn histograms_of_an_earlier_version_keep_their_ids_unless_renumbered() {
+    let times = Bounds::from_config(&[10, 100]).expect("good bounds");
+    let numbered = |bounds: &[f64]| -> Vec<AtomicU64> {
+        let words = record();
+        let mut entry = Entry::default();
+        entry.account.set_bounds(&times);
+        create(&words, &name(), &entry);
+        set_id(&words, 7);
+        words[ENTRIES[0] + ENTRY_WORDS - 1].store(0, Relaxed);
+        words[NUMBERED].store(NUMBERED_MARK | (bounds.len() as u64 / 2), Relaxed);
+        for (word, bound) in words[NUMBERED + 1..].iter().zip(bounds) {
+            word.store(bound.to_bits(), Relaxed);
+        }
+        words
+    };
+    let base = |words: &[AtomicU64]| {
+        let saved = read(words).expect("whole").expect("in use");
+        assert_eq!(*saved.entry.account.ranges(), Ranges::of(&times));
+        saved.entry.account.bucket_base
+    };
+    let first = [0.0, 10.0, 10.0, 100.0, 100.0, f64::INFINITY];
+    assert_eq!(base(&numbered(&first)), Some(7));
+    assert_eq!(base(&numbered(&[])), Some(7), "nobody has seen its ids");
+    let more = [&first[..], &[0.0, 50.0]].concat();
+    assert_eq!(base(&numbered(&more)), None);
+    let words = numbered(&first);
+    words[NUMBERED + 2].fetch_or(GONE, Relaxed);
+    assert_eq!(base(&words), None);
+    // What this version writes says it itself.
+    for given in [None, Some(9)] {
+        let mut entry = read(&words).expect("whole").expect("in use").entry;
+        entry.account.bucket_base = given;
+        replace(&words, &entry);
+        assert_eq!(base(&words), given);
+    }
+}
+
+#[test]
+fn an_entry_that_is_half_written_does_not_count() {
+    let words = record();
+    create(&words, &name(), &entry(100));
+    for first in [200, 300] {
+        let before = read(&words).expect("whole");
+        let generation = words[GENERATION].load(Relaxed);
+        let inactive = ENTRIES[usize::from(generation % 2 == 0)];
+        for word in &words[inactive..inactive + ENTRY_ROOM] {
+            word.store(0xbad, Relaxed);
+            assert_eq!(read(&words).expect("whole"), before);
+        }
+        replace(&words, &entry(first));
+    }
+}
+
+#[test]
+fn what_cannot_have_been_written_is_damaged() {
+    let rubbish = record();
+    assert_eq!(read(&rubbish), Err(Damaged));
+    for (word, value) in [
+        (OWNER, 1 << 33),
+        (LENGTHS, 0),
+        (LENGTHS, u64::MAX),
+        (40, 0xffff),
+    ] {
+        let words = record();
+        create(&words, &name(), &entry(1));
+        words[word].store(value, Relaxed);
+        assert_eq!(read(&words), Err(Damaged), "{word}");
+    }
+}
+
+#[test]
+fn an_id_that_cannot_have_been_given_is_none_and_all_else_stays() {
+    for id in [1 << 25, 1 << 31, 1 << 32, u64::MAX - 1] {
+        let words = record();
+        create(&words, &name(), &entry(1));
+        words[INSTANCE_ID].store(id, Relaxed);
+        let saved = read(&words).expect("whole").expect("in use");
+        assert_eq!((saved.id, saved.entry), (None, entry(1)));
+        set_id(&words, HIGHEST_ID);
+        let saved = read(&words).expect("whole").expect("in use");
+        assert_eq!(saved.id, Some(HIGHEST_ID));
+    }
+}
+
+#[test]
+fn a_name_that_pcp_would_mistake_is_damaged() {
+    for instance in ["agent 1", "agent\n", "[agent", "a/b", "\u{a0}"] {
+        let words = record();
+        let name = Name {
+            instance: instance.into(),
+            ..name()
+        };
+        create(&words, &name, &Entry::default());
+        assert_eq!(read(&words), Err(Damaged), "{instance:?}");
+    }
+}
+
+#[test]
+fn counts_of_any_size_stay_at_the_most() {
+    let words = record();
+    let mut entry = Entry {
+        resets: u64::MAX,
+        foreign_reads: u64::MAX,
+        ..entry(100)
+    };
+    create(&words, &name(), &entry);
+    entry = read(&words).expect("whole").expect("in use").entry;
+    entry.add_reset();
+    entry.add_foreign_reads(3);
+    assert_eq!((entry.resets, entry.foreign_reads), (u64::MAX, u64::MAX));
+}
+
+#[test]
+fn positions_that_no_ring_has_are_damaged() {
+    let spoil = |change: &dyn Fn(&mut Commit)| {
+        let mut entry = entry(100);
+        if let Some(commit) = &mut entry.commit {
+            change(commit);
+        }
+        let words = record();
+        create(&words, &name(), &entry);
+        assert_eq!(read(&words), Err(Damaged), "{:?}", entry.commit);
+    };
+    spoil(&|commit| commit.from = commit.ring.capacity);
+    spoil(&|commit| commit.upto = commit.ring.capacity);
+    spoil(&|commit| commit.ahead.write_pos = u64::MAX);
+    spoil(&|commit| commit.ring.capacity -= 1);
+    spoil(&|commit| commit.ring.capacity = 0);
+}
+
+#[test]
+fn the_longest_names_of_files_have_room() {
+    let longest = Name {
+        raw: OsString::from_vec(vec![b'x'; 255]),
+        instance: "y".repeat(200 + 1 + 64),
+        directory: PathBuf::from(format!("/{}", "z".repeat(1023))),
+        // 63 bytes that are no UTF-8, each of which is shown as three.
+        part: format!("store:{}:{}", usize::MAX, "\u{fffd}".repeat(63)),
+        owner: 0,
+    };
+    assert!(fits(&longest));
+    let words = record();
+    create(&words, &longest, &Entry::default());
+    assert_eq!(
+        read(&words).expect("whole").map(|saved| saved.name),
+        Some(longest.clone())
+    );
+    let directory = longest.directory.join("z");
+    assert!(!fits(&Name {
+        directory,
+        ..longest
+    }));
+}

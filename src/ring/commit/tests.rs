@@ -1,0 +1,314 @@
+use super::*;
+use crate::ring::layout::{CAPACITY, Header, Layout, VERSIONS, WRITE_POS};
+use crate::shm::ReadWord;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+fn write_word(file: &File, word: usize, value: u64) {
+    let at = 8 * u64::try_from(word).expect("small");
+    file.write_all_at(&value.to_le_bytes(), at)
+        .expect("written");
+}
+
+/// A v4 ring of 16 slots with these words in the slots from 0 on, and the commit of its batch `from..upto`.
+pub(crate) struct Table {
+    file: File,
+    pub(crate) ring: Ring,
+    pub(crate) commit: Commit,
+}
+
+impl Table {
+    pub(crate) fn new(from: u64, upto: u64) -> Self {
+        let file = tempfile::tempfile().expect("a temporary file");
+        file.set_len(Layout::V4.file_len(16).expect("small"))
+            .expect("room");
+        let header = Header {
+            write_pos: 0,
+            read_pos: 0,
+            version: 4,
+            expected_version: 4,
+            capacity: 16,
+            mask: 15,
+        };
+        let ring = Ring::map(
+            file.try_clone().expect("a descriptor"),
+            &header,
+            Layout::V4,
+            false,
+        )
+        .expect("mapped");
+        for (word, value) in [(VERSIONS, (4 << 32) | 4), (CAPACITY, 16)] {
+            write_word(&file, word, value);
+        }
+        let mut table = Self {
+            file,
+            ring,
+            commit: Commit::default(),
+        };
+        (0..16).for_each(|pos| table.put(pos, 100 + pos));
+        let identity = Identity {
+            versions: (4 << 32) | 4,
+            capacity: 16,
+            changed: (7, 7),
+            settled: true,
+            ..Identity::default()
+        };
+        table.commit = Commit {
+            ring: identity,
+            from,
+            upto,
+            print: table.read(|ring| ring.print(from, upto)),
+            ahead: table.read(|ring| Ahead {
+                write_pos: upto,
+                next: ring.slot_at(upto),
+                beyond: ring.beyond(upto),
+            }),
+            observed: false,
+            released: false,
+        };
+        table
+    }
+
+    fn read<T>(&self, run: impl FnOnce(Consumer<ReadWord>) -> T) -> T {
+        self.ring.read(run).expect("whole")
+    }
+
+    /// Writes a slot's value.
+    fn put(&mut self, pos: u64, value: u64) {
+        self.file
+            .write_all_at(&value.to_le_bytes(), 40 + 16 * pos + 8)
+            .expect("written");
+    }
+
+    fn judge(&self, identity: Identity, read_pos: u64, write_pos: u64) -> Fate {
+        self.moves_on(write_pos);
+        self.judge_late(identity, read_pos, write_pos)
+    }
+
+    fn judge_late(&self, identity: Identity, read_pos: u64, write_pos: u64) -> Fate {
+        self.read(|ring| {
+            self.commit.judge(&Sight {
+                identity: &identity,
+                read_pos,
+                write_pos,
+                ring,
+            })
+        })
+    }
+
+    /// The producer writes the slot that was its next.
+    fn goes_on(mut self) -> Self {
+        self.put(self.commit.upto, 1);
+        self
+    }
+
+    /// Where the producer is when its position is looked at once more.
+    pub(crate) fn moves_on(&self, write_pos: u64) {
+        write_word(&self.file, WRITE_POS, write_pos);
+    }
+
+    /// The same ring, whose file was touched.
+    fn touched(&self) -> Identity {
+        Identity {
+            changed: (8, 8),
+            ..self.commit.ring
+        }
+    }
+}
+
+#[test]
+fn an_unchanged_file_is_the_same_ring_and_the_position_tells_the_fate() {
+    let table = Table::new(4, 10);
+    let same = table.commit.ring;
+    assert_eq!(table.judge(same, 10, 12), Fate::Done);
+    assert_eq!(table.judge(same, 4, 12), Fate::Release);
+    assert_eq!(table.judge(same, 7, 12), Fate::Overtaken(3));
+    assert_eq!(table.judge(same, 12, 12), Fate::Passed(2));
+    assert_eq!(table.judge(same, 2, 2), Fate::Passed(8));
+    assert_eq!(table.judge(same, 0, 0), Fate::Passed(6));
+}
+
+#[test]
+fn another_file_version_or_size_is_a_new_ring_wherever_its_position_is() {
+    let table = Table::new(4, 10);
+    let same = table.commit.ring;
+    let other = |change: fn(&mut Identity)| {
+        let mut other = same;
+        change(&mut other);
+        [4, 10, 0].map(|read_pos| table.judge(other, read_pos, 10))
+    };
+    assert_eq!(other(|ring| ring.id.ino = 1), [Fate::NewRing; 3]);
+    assert_eq!(other(|ring| ring.born = (1, 0)), [Fate::NewRing; 3]);
+    assert_eq!(
+        other(|ring| ring.versions = (3 << 32) | 3),
+        [Fate::NewRing; 3]
+    );
+    assert_eq!(other(|ring| ring.capacity = 8), [Fate::NewRing; 3]);
+}
+
+#[test]
+fn a_touched_file_whose_slots_are_as_they_were_is_the_same_ring() {
+    let table = Table::new(4, 10).goes_on();
+    let touched = table.touched();
+    assert_eq!(table.judge(touched, 10, 3), Fate::Done);
+    // The producer may have filled the ring up to what it was not given back.
+    assert_eq!(table.judge(touched, 4, 3), Fate::Release);
+    assert_eq!(table.judge(touched, 7, 6), Fate::Overtaken(3));
+    assert_eq!(table.judge(touched, 12, 12), Fate::Passed(2));
+}
+
+#[test]
+fn a_slot_that_was_overwritten_before_it_was_given_back_betrays_a_restart() {
+    let mut table = Table::new(4, 10).goes_on();
+    let touched = table.touched();
+    table.put(5, 1);
+    assert_eq!(table.judge(touched, 4, 12), Fate::NewRing);
+    // Given back by another reader, it may be overwritten.
+    assert_eq!(table.judge(touched, 7, 12), Fate::Overtaken(3));
+    table.put(9, 1);
+    assert_eq!(table.judge(touched, 7, 12), Fate::NewRing);
+    assert_eq!(table.judge(touched, 10, 12), Fate::Done);
+}
+
+#[test]
+fn a_producer_that_stands_within_the_batch_was_restarted() {
+    let table = Table::new(4, 10).goes_on();
+    let touched = table.touched();
+    for write_pos in 4..10 {
+        assert_eq!(
+            table.judge(touched, 4, write_pos),
+            Fate::NewRing,
+            "{write_pos}"
+        );
+    }
+    assert_eq!(table.judge(touched, 7, 7), Fate::NewRing);
+    assert_eq!(table.judge(touched, 7, 6), Fate::Overtaken(3));
+}
+
+#[test]
+fn the_same_bytes_at_the_start_of_a_ring_are_taken_for_counted_with_a_doubt_if_it_was_touched() {
+    let table = Table::new(0, 2);
+    for (ring, is_doubtful) in [(table.commit.ring, false), (table.touched(), true)] {
+        // Rather lost than counted twice.
+        assert_eq!(table.judge(ring, 0, 2), Fate::Release);
+        assert_eq!(table.commit.is_doubtful(&ring), is_doubtful);
+    }
+    let table = Table::new(4, 10);
+    assert!(!table.commit.is_doubtful(&table.touched()));
+}
+
+#[test]
+fn a_position_behind_slots_that_were_given_back_betrays_a_restart() {
+    let mut table = Table::new(0, 2).goes_on();
+    table.commit.released = true;
+    // The same bytes in the same place, and nothing to tell the writers apart.
+    let touched = table.touched();
+    assert_eq!(table.judge(touched, 0, 2), Fate::NewRing);
+    assert_eq!(table.judge(touched, 2, 2), Fate::Done);
+    assert_eq!(table.judge(touched, 5, 5), Fate::Passed(3));
+    assert_eq!(table.judge(table.commit.ring, 0, 5), Fate::Passed(14));
+}
+
+#[test]
+fn a_swap_from_0_that_met_a_new_ring_is_taken_back() {
+    let mut table = Table::new(0, 5);
+    let same = table.commit.ring;
+    let touched = table.touched();
+    assert_eq!(table.judge(touched, 5, 5), Fate::Done);
+    // The new producer has not come as far as the old one, whose next slot it left alone.
+    assert_eq!(table.judge(touched, 5, 0), Fate::NewRingReleased);
+    assert_eq!(table.judge(touched, 5, 3), Fate::NewRingReleased);
+    assert_eq!(table.judge(same, 5, 3), Fate::Done);
+    table.commit.released = true;
+    assert_eq!(table.judge(touched, 5, 3), Fate::Done);
+    // It has come further, over the batch.
+    table.commit.released = false;
+    table.put(2, 9);
+    assert_eq!(table.judge(touched, 5, 5), Fate::NewRingReleased);
+    assert_eq!(table.judge(touched, 5, 9), Fate::NewRingReleased);
+    // A producer that has gone round has written it.
+    table.commit.released = false;
+    let table = table.goes_on();
+    assert_eq!(table.judge(touched, 5, 3), Fate::Done);
+}
+
+#[test]
+fn a_producer_that_writes_the_bytes_of_its_last_round_is_the_same() {
+    for from in [0, 4] {
+        let table = Table::new(from, 10);
+        // Sums of a steady load: what is written at 10 is what stood there.
+        let touched = table.touched();
+        assert_eq!(table.judge(touched, from, 12), Fate::Release, "{from}");
+    }
+}
+
+#[test]
+fn a_producer_that_goes_round_and_over_the_batch_during_the_look_is_the_same() {
+    let mut table = Table::new(0, 15);
+    let touched = table.touched();
+    // It waited for room: from 15, where it was seen, it has gone on to 3 before the slots were compared.
+    for (pos, value) in [(15, 1), (0, 2), (1, 3), (2, 4)] {
+        table.put(pos, value);
+    }
+    table.moves_on(3);
+    assert_eq!(table.judge_late(touched, 15, 15), Fate::Done);
+    // That it is still where it was is proof of a restart.
+    table.moves_on(15);
+    assert_eq!(table.judge_late(touched, 15, 15), Fate::NewRingReleased);
+}
+
+#[test]
+fn followed_ring_is_a_new_one_if_its_producer_went_back() {
+    let mut table = Table::new(4, 10);
+    table.commit.observed = true;
+    let (same, touched) = (table.commit.ring, table.touched());
+    // Nothing was written at 10 and beyond, where the producer was to go on.
+    assert_eq!(table.judge(touched, 0, 3), Fate::NewRing);
+    assert_eq!(table.judge(touched, 4, 12), Fate::Release);
+    // The other reader has released the batch, so that the producer may be anywhere.
+    assert_eq!(table.judge(same, 4, 5), Fate::Passed(10));
+    let mut table = table.goes_on();
+    assert_eq!(table.judge(touched, 4, 3), Fate::Release, "it went round");
+    table.put(5, 1);
+    assert_eq!(table.judge(touched, 7, 12), Fate::NewRing);
+}
+
+#[test]
+fn released_slots_may_be_written_again() {
+    let mut table = Table::new(4, 10);
+    table.commit.released = true;
+    assert_eq!(table.judge(table.commit.ring, 5, 6), Fate::Passed(11));
+}
+
+#[test]
+fn batch_is_in_flight_unless_released_or_another_readers() {
+    let in_flight = |observed, released| {
+        let commit = Commit {
+            observed,
+            released,
+            ..Commit::default()
+        };
+        commit.is_in_flight()
+    };
+    assert!(in_flight(false, false));
+    assert!(!in_flight(false, true));
+    assert!(!in_flight(true, false));
+}
+
+#[test]
+fn a_change_time_that_was_too_young_proves_nothing() {
+    let mut table = Table::new(4, 10);
+    table.commit.ring.settled = false;
+    assert_eq!(table.judge(table.commit.ring, 0, 0), Fate::NewRing);
+}
+
+#[test]
+fn a_batch_that_wraps_is_judged_alike() {
+    let table = Table::new(14, 3).goes_on();
+    let same = table.commit.ring;
+    assert_eq!(table.judge(same, 14, 5), Fate::Release);
+    assert_eq!(table.judge(same, 0, 5), Fate::Overtaken(2));
+    assert_eq!(table.judge(same, 5, 5), Fate::Passed(2));
+    assert_eq!(table.judge(table.touched(), 14, 13), Fate::Release);
+    assert_eq!(table.judge(table.touched(), 14, 14), Fate::NewRing);
+}

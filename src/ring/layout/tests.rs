@@ -1,0 +1,235 @@
+use super::*;
+
+fn good(layout: Layout, capacity: u64) -> (Header, u64) {
+    let version = layout.version();
+    let header = Header {
+        write_pos: 0,
+        read_pos: 0,
+        version,
+        expected_version: version,
+        capacity,
+        mask: capacity - 1,
+    };
+    (header, layout.file_len(capacity).expect("a small file"))
+}
+
+#[test]
+fn version_and_size_together_tell_the_layout() {
+    for layout in Layout::ALL {
+        for capacity in [1, 2, 4096, 1 << 20] {
+            let (header, size) = good(layout, capacity);
+            assert_eq!(header.check(size), Ok(layout));
+            assert_eq!(
+                header.check(size + 8),
+                Err(Refusal::Length {
+                    version: layout.version(),
+                    capacity,
+                    size: size + 8
+                })
+            );
+        }
+    }
+}
+
+#[test]
+fn default_rings_have_the_sizes_that_nixl_makes() {
+    let sizes = Layout::ALL.map(|layout| layout.file_len(4096));
+    assert_eq!(
+        sizes,
+        [
+            Some(229_416),
+            Some(196_648),
+            Some(65_576),
+            Some(65_576),
+            Some(65_576)
+        ]
+    );
+    assert!(Layout::fits_any(229_416) && Layout::fits_any(65_576) && Layout::fits_any(56));
+    assert!(!Layout::fits_any(65_592) && !Layout::fits_any(40) && !Layout::fits_any(0));
+}
+
+#[test]
+fn each_wrong_field_has_its_own_refusal() {
+    let (header, size) = good(Layout::V4, 8);
+    let refusal = |change: fn(&mut Header)| {
+        let mut wrong = header;
+        change(&mut wrong);
+        wrong.check(size).expect_err("a wrong header")
+    };
+    assert_eq!(
+        refusal(|h| h.version = 0),
+        Refusal::Uninitialised { full: None }
+    );
+    assert_eq!(
+        refusal(|h| h.expected_version = 0),
+        Refusal::Uninitialised { full: None }
+    );
+    let blank = Header::from_words([0; HEADER_WORDS]);
+    // 1,000 slots are what NIXL leaves; what UCX leaves in /dev/shm is of whole pages.
+    for layout in Layout::ALL {
+        let size = layout.file_len(1000).expect("small");
+        assert_eq!(
+            blank.check(size),
+            Err(Refusal::Uninitialised { full: None })
+        );
+    }
+    for size in [4096, 5 * 4096, 519 * 4096, 100] {
+        assert_eq!(blank.check(size), Err(Refusal::Blank { size }));
+    }
+    assert_eq!(
+        refusal(|h| h.version = 3),
+        Refusal::Versions {
+            version: 3,
+            expected_version: 4
+        }
+    );
+    assert_eq!(
+        refusal(|h| (h.version, h.expected_version) = (5, 5)),
+        Refusal::Unsupported {
+            version: 5,
+            newest: 4
+        }
+    );
+    assert_eq!(
+        refusal(|h| (h.version, h.expected_version) = (-1, -1)),
+        Refusal::Version { version: -1 }
+    );
+    assert_eq!(
+        refusal(|h| (h.version, h.expected_version) = (256, 256)),
+        Refusal::Version { version: 256 }
+    );
+    // All sevens, as a file of other numbers may be; and the header of a NIXL branch, with the capacity in word 1.
+    let words = |words| Header::from_words(words).check(size);
+    assert_eq!(
+        words([(7 << 32) | 7; 5]),
+        Err(Refusal::Version { version: 7 })
+    );
+    assert_eq!(
+        words([0, 4096, (5 << 32) | 5, 4095, 0]),
+        Err(Refusal::Unsupported {
+            version: 5,
+            newest: 4
+        })
+    );
+    assert_eq!(
+        refusal(|h| h.capacity = 1000),
+        Refusal::Capacity { capacity: 1000 }
+    );
+    assert_eq!(
+        refusal(|h| h.capacity = 0),
+        Refusal::Capacity { capacity: 0 }
+    );
+    assert_eq!(
+        refusal(|h| h.capacity = 1 << 63),
+        Refusal::Length {
+            version: 4,
+            capacity: 1 << 63,
+            size: 168
+        }
+    );
+    assert_eq!(
+        refusal(|h| h.mask = 0),
+        Refusal::Mask {
+            mask: 0,
+            capacity: 8
+        }
+    );
+    assert_eq!(
+        refusal(|h| h.write_pos = 8),
+        Refusal::Positions {
+            read_pos: 0,
+            write_pos: 8,
+            capacity: 8
+        }
+    );
+    assert_eq!(
+        refusal(|h| h.read_pos = u64::MAX),
+        Refusal::Positions {
+            read_pos: u64::MAX,
+            write_pos: 0,
+            capacity: 8
+        }
+    );
+}
+
+#[test]
+fn bytes_and_words_give_the_same_header() {
+    let bytes: [u8; HEADER_LEN] = std::array::from_fn(|at| u8::try_from(at).expect("below 40"));
+    let header = Header::from_bytes(&bytes);
+    assert_eq!(header.write_pos, 0x0706_0504_0302_0100);
+    assert_eq!(
+        (header.version, header.expected_version),
+        (0x1312_1110, 0x1716_1514)
+    );
+    assert_eq!(header.mask, 0x2726_2524_2322_2120);
+}
+
+#[test]
+fn version_3_does_not_know_the_type_that_version_4_added() {
+    assert_eq!(
+        Layout::V4.decode(&[20, 7]),
+        Event::new(Some(EventType::EventsDropped), 7)
+    );
+    assert_eq!(Layout::V3.decode(&[20, 7]), Event::new(None, 7));
+    assert_eq!(Layout::V2.decode(&[20 << 32, 7]), Event::new(None, 7));
+    assert_eq!(Layout::V4.decode(&[21, 7]), Event::new(None, 7));
+}
+
+#[test]
+fn rubbish_in_the_padding_is_no_part_of_the_type() {
+    assert_eq!(
+        Layout::V3.decode(&[0xdead_beef_0000_0006, 9]),
+        Event::new(Some(EventType::XferTime), 9)
+    );
+    assert_eq!(
+        Layout::V4.decode(&[0xffff_ffff_0000_0000, 9]),
+        Event::new(Some(EventType::TxBytes), 9)
+    );
+}
+
+#[test]
+fn names_end_at_nul_or_at_32_bytes() {
+    let slot = |name: &[u8]| {
+        let mut bytes = [0xaa; 40];
+        bytes[4..4 + name.len()].copy_from_slice(name);
+        let mut words: Vec<u64> = bytes
+            .chunks(8)
+            .map(|c| u64::from_le_bytes(c.try_into().expect("8 bytes")))
+            .collect();
+        words.push(5);
+        words
+    };
+    assert_eq!(
+        Layout::V2Named.decode(&slot(b"agent_tx_bytes\0")),
+        Event::new(Some(EventType::TxBytes), 5)
+    );
+    assert_eq!(
+        Layout::V2Named.decode(&slot(b"agent_tx_bytes")),
+        Event::new(None, 5)
+    );
+    assert_eq!(
+        Layout::V2Named.decode(&slot(&[b'x'; 32])),
+        Event::new(None, 5)
+    );
+    let mut v1 = vec![123_456];
+    v1.extend(slot(b"NIXL_ERR_BACKEND\0"));
+    assert_eq!(
+        Layout::V1.decode(&v1),
+        Event::new(Some(EventType::Backend), 5)
+    );
+}
+
+#[test]
+fn a_value_that_cannot_be_is_of_no_known_kind() {
+    let tx_bytes = [EventType::TxBytes as u64, MAX_VALUE];
+    assert_eq!(
+        Layout::V4.decode(&tx_bytes),
+        Event::new(Some(EventType::TxBytes), MAX_VALUE)
+    );
+    let absurd = [EventType::TxBytes as u64, MAX_VALUE + 1];
+    let decoded = Layout::V4.decode(&absurd);
+    assert_eq!(decoded, Event::new(None, MAX_VALUE + 1));
+    // A name that another layout has where this one has a value.
+    let name = u64::from_le_bytes(*b"agent_tx");
+    assert_eq!(Layout::V3.decode(&[0, name]).kind, None);
+}

@@ -1,0 +1,275 @@
+use super::*;
+use crate::event::{Event, EventType, Events, Totals};
+use crate::ring::layout::{CAPACITY, READ_POS, VERSIONS, WRITE_POS};
+use std::os::unix::fs::FileExt;
+
+/// A v4 ring of 8 slots in a file of its own, and the file to write to it by pwrite.
+fn ring() -> (File, Ring) {
+    ring_of(8)
+}
+
+fn copy(file: &File) -> File {
+    file.try_clone().expect("a descriptor")
+}
+
+fn ring_of(capacity: u64) -> (File, Ring) {
+    let file = tempfile::tempfile().expect("a temporary file");
+    let header = Header {
+        write_pos: 0,
+        read_pos: 0,
+        version: 4,
+        expected_version: 4,
+        capacity,
+        mask: capacity - 1,
+    };
+    file.set_len(Layout::V4.file_len(capacity).expect("small"))
+        .expect("room");
+    put(&file, VERSIONS, (4 << 32) | 4);
+    put(&file, CAPACITY, capacity);
+    let ring = Ring::map(copy(&file), &header, Layout::V4, false).expect("mapped");
+    (file, ring)
+}
+
+fn try_take(ring: &Ring, limit: u64, events: &mut Events) -> Result<Batch, RingFault> {
+    ring.read(|ring| ring.take(limit, events))?
+}
+
+/// Takes, and sums what was taken.
+fn take(ring: &Ring, limit: u64) -> (Batch, Totals) {
+    let mut events = Events::default();
+    let batch = try_take(ring, limit, &mut events).expect("a good ring");
+    (batch, events.totals().clone())
+}
+
+fn print(ring: &Ring, from: u64, upto: u64) -> Print {
+    ring.read(|ring| ring.print(from, upto)).expect("whole")
+}
+
+fn beyond(ring: &Ring, pos: u64) -> u64 {
+    ring.read(|ring| ring.beyond(pos)).expect("whole")
+}
+
+fn put(file: &File, word: usize, value: u64) {
+    file.write_all_at(&value.to_le_bytes(), 8 * word as u64)
+        .expect("written");
+}
+
+fn put_event(file: &File, pos: usize, event: EventType, value: u64) {
+    put(file, HEADER_WORDS + 2 * pos, event as u64 | (0xbad << 32));
+    put(file, HEADER_WORDS + 2 * pos + 1, value);
+}
+
+#[test]
+fn takes_what_is_there_across_the_end_of_the_ring() {
+    let (file, ring) = ring();
+    put(&file, READ_POS, 6);
+    for pos in [6, 7, 0] {
+        put_event(&file, pos, EventType::RxBytes, 10 + pos as u64);
+    }
+    put(&file, WRITE_POS, 1);
+    let (batch, totals) = take(&ring, 100);
+    assert_eq!((batch.from, batch.upto), (6, 1));
+    assert_eq!(totals.get(EventType::RxBytes), 16 + 17 + 10);
+    assert_eq!(ring.positions(), Ok((6, 1)), "take releases nothing");
+    assert_eq!(ring.release(6, 1), Ok(Ok(())));
+    assert_eq!(ring.positions(), Ok((1, 1)));
+    let (empty, totals) = take(&ring, 100);
+    assert_eq!((empty.from, empty.upto, totals), (1, 1, Totals::default()));
+}
+
+#[test]
+fn a_full_ring_gives_one_event_less_than_its_capacity_in_as_many_batches_as_the_limit_makes() {
+    let (file, ring) = ring();
+    (0..8).for_each(|pos| put_event(&file, pos, EventType::TxRequests, 1));
+    put(&file, READ_POS, 3);
+    put(&file, WRITE_POS, 2);
+    let mut counts = Vec::new();
+    while ring.positions() != Ok((2, 2)) {
+        let (batch, totals) = take(&ring, 3);
+        counts.push(totals.get(EventType::TxRequests));
+        assert_eq!(ring.release(batch.from, batch.upto), Ok(Ok(())));
+    }
+    assert_eq!(counts, [3, 3, 1]);
+}
+
+#[test]
+fn a_follower_whose_position_lies_outside_the_ring_begins_within_it() {
+    let (file, ring) = ring();
+    (0..8).for_each(|pos| put_event(&file, pos, EventType::TxBytes, 1 << pos));
+    put(&file, WRITE_POS, 5);
+    let mut events = Events::of(&[Event::new(None, 1)]);
+    let batch = ring.read(|ring| ring.follow(8 * 64 + 3, 100, &mut events));
+    let batch = batch.expect("whole").expect("a good ring");
+    let totals = events.totals();
+    assert_eq!((batch.from, batch.upto), (3, 5));
+    assert_eq!(totals.get(EventType::TxBytes), (1 << 3) + (1 << 4));
+}
+
+#[test]
+fn release_does_not_touch_a_ring_that_was_restarted_meanwhile() {
+    let (file, ring) = ring();
+    put(&file, READ_POS, 2);
+    put(&file, WRITE_POS, 5);
+    let batch = try_take(&ring, 100, &mut Events::default()).expect("a good ring");
+    put(&file, READ_POS, 0);
+    put(&file, WRITE_POS, 0);
+    assert_eq!(ring.release(batch.from, batch.upto), Ok(Err(0)));
+    assert_eq!(
+        ring.positions(),
+        Ok((0, 0)),
+        "the new ring keeps its positions"
+    );
+}
+
+#[test]
+fn another_version_capacity_or_position_is_noticed_before_slots_are_read() {
+    let (file, ring) = ring();
+    put(&file, VERSIONS, (3 << 32) | 3);
+    assert_eq!(
+        try_take(&ring, 100, &mut Events::default()),
+        Err(RingFault::Reformatted)
+    );
+    put(&file, VERSIONS, (4 << 32) | 4);
+    put(&file, CAPACITY, 1 << 40);
+    assert_eq!(
+        try_take(&ring, 100, &mut Events::default()),
+        Err(RingFault::Reformatted)
+    );
+    put(&file, CAPACITY, 8);
+    put(&file, WRITE_POS, 8);
+    assert_eq!(
+        try_take(&ring, 100, &mut Events::default()),
+        Err(RingFault::Positions {
+            read_pos: 0,
+            write_pos: 8,
+            capacity: 8
+        })
+    );
+}
+
+#[test]
+fn the_other_layout_that_is_called_2_is_told_by_the_length_of_the_file() {
+    let header = Header {
+        write_pos: 0,
+        read_pos: 0,
+        version: 2,
+        expected_version: 2,
+        capacity: 8,
+        mask: 7,
+    };
+    let lengths = [Layout::V2, Layout::V2Named].map(|layout| {
+        let len = layout.file_len(8).expect("small");
+        let file = tempfile::tempfile().expect("a temporary file");
+        file.set_len(len).expect("room");
+        let ring = Ring::map(copy(&file), &header, layout, false).expect("mapped");
+        (len, ring)
+    });
+    let [(short, v2), (long, named)] = lengths;
+    assert!(v2.is_taken_for_another(long) && named.is_taken_for_another(short));
+    assert!(!v2.is_taken_for_another(short) && !named.is_taken_for_another(long));
+    assert!(!v2.is_taken_for_another(short - 1));
+}
+
+#[test]
+fn a_print_tells_slots_of_which_one_was_written_again() {
+    let (file, ring) = ring_of(512);
+    (0..512).for_each(|pos| put_event(&file, pos, EventType::TxBytes, 1 + pos as u64));
+    for (from, upto) in [(0, 300), (300, 200), (500, 100), (40, 50)] {
+        let found = print(&ring, from, upto);
+        let mut pos = from;
+        while pos != upto {
+            let at = usize::try_from(pos).expect("small");
+            put_event(&file, at, EventType::TxBytes, 0);
+            assert_ne!(print(&ring, from, upto), found, "{from} to {upto}, {pos}");
+            put_event(&file, at, EventType::RxBytes, 1 + pos);
+            assert_ne!(print(&ring, from, upto), found, "{from} to {upto}, {pos}");
+            put_event(&file, at, EventType::TxBytes, 1 + pos);
+            pos = (pos + 1) % 512;
+        }
+        assert_eq!(print(&ring, from, upto), found, "as it was");
+    }
+}
+
+#[test]
+fn a_print_tells_the_order_of_the_slots_that_a_restart_writes_first() {
+    let (file, ring) = ring_of(512);
+    (0..512).for_each(|pos| put_event(&file, pos, EventType::TxBytes, 1 + pos as u64));
+    for (from, upto, first) in [(0, 300, 0), (100, 300, 100), (500, 100, 0), (500, 100, 500)] {
+        let found = print(&ring, from, upto);
+        for pos in first..(first + 11) {
+            let mut values = [1 + pos as u64, 2 + pos as u64];
+            for turn in [true, false] {
+                values.reverse();
+                put_event(&file, pos, EventType::TxBytes, values[0]);
+                put_event(&file, pos + 1, EventType::TxBytes, values[1]);
+                assert_eq!(print(&ring, from, upto) != found, turn, "{pos}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_lies_beyond_is_what_a_producer_writes_last_before_it_goes_round() {
+    let (file, ring) = ring_of(256);
+    let before = beyond(&ring, 10);
+    (10..192).for_each(|pos| put_event(&file, pos, EventType::TxBytes, 1));
+    assert_eq!(
+        beyond(&ring, 10),
+        before,
+        "a producer at work is not there yet"
+    );
+    put_event(&file, 192, EventType::TxBytes, 1);
+    let later = beyond(&ring, 10);
+    assert_ne!(later, before);
+    put_event(&file, 255, EventType::TxBytes, 1);
+    assert_ne!(beyond(&ring, 10), later);
+}
+
+#[test]
+fn a_ring_that_was_truncated_is_a_fault_and_no_end() {
+    crate::shm::guard_against_sigbus().expect("a handler");
+    let (file, ring) = ring();
+    put(&file, WRITE_POS, 3);
+    file.set_len(0).expect("shorter");
+    assert_eq!(ring.positions(), Err(RingFault::Truncated));
+    assert_eq!(
+        try_take(&ring, 100, &mut Events::default()),
+        Err(RingFault::Truncated)
+    );
+}
+
+#[test]
+fn a_mapping_needs_a_file_that_may_be_written() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("ring");
+    std::fs::write(&path, [0; 168]).expect("written");
+    let header = Header {
+        write_pos: 0,
+        read_pos: 0,
+        version: 4,
+        expected_version: 4,
+        capacity: 8,
+        mask: 7,
+    };
+    assert!(
+        Ring::map(
+            File::open(&path).expect("there"),
+            &header,
+            Layout::V4,
+            false
+        )
+        .is_err()
+    );
+    let huge = Header {
+        capacity: 1 << 63,
+        ..header
+    };
+    // Open for writing as well, so that nothing but its size is in the way.
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .expect("there");
+    assert!(Ring::map(copy(&file), &header, Layout::V4, false).is_ok());
+    assert!(Ring::map(copy(&file), &huge, Layout::V4, false).is_err());
+}

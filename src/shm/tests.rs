@@ -1,0 +1,124 @@
+use super::*;
+use std::io::Write;
+use std::sync::atomic::Ordering::Relaxed;
+
+#[test]
+fn stores_reach_the_file_and_other_mappings() {
+    let mut file = tempfile::tempfile().expect("a temporary file");
+    file.write_all(&[0; 24]).expect("room");
+    let (one, other) = (
+        Mapping::new(&file, 3).expect("mapped"),
+        Mapping::new(&file, 3).expect("mapped"),
+    );
+    one.access(|words| words[2].store(7, Relaxed))
+        .expect("whole");
+    assert_eq!(other.access(|words| words[2].load(Relaxed)), Ok(7));
+    assert_eq!(one.access(<[AtomicU64]>::len), Ok(3));
+}
+
+#[test]
+fn what_is_mapped_for_looking_only_cannot_be_stored_to() {
+    let mut file = tempfile::tempfile().expect("a temporary file");
+    file.write_all(&7_u64.to_ne_bytes()).expect("room");
+    let mapping = Mapping::read_only(&file, 1).expect("mapped");
+    assert_eq!(
+        mapping.access(|words| words[0].store(8, Relaxed)),
+        Err(Broken)
+    );
+    assert_eq!(mapping.look(&file, |words| words[0].load(Relaxed)), Ok(7));
+}
+
+#[test]
+fn a_file_that_shrinks_voids_the_access_and_all_later_ones() {
+    guard_against_sigbus().expect("a handler");
+    let file = tempfile::tempfile().expect("a temporary file");
+    file.set_len(3 * 4096).expect("room");
+    let mapping = Mapping::new(&file, 3 * 512).expect("mapped");
+    let whole = Mapping::new(&file, 512).expect("mapped");
+    // In the midst of an access, as a producer does it.
+    let found = mapping.access(|words| {
+        words[0].store(1, Relaxed);
+        file.set_len(4096).expect("shorter");
+        words[512].load(Relaxed)
+    });
+    assert_eq!(found, Err(Broken));
+    file.set_len(3 * 4096).expect("room");
+    assert_eq!(
+        mapping.access(|words| words[0].load(Relaxed)),
+        Err(Broken),
+        "it stays broken"
+    );
+    assert_eq!(
+        whole.access(|words| words[0].load(Relaxed)),
+        Ok(1),
+        "another mapping does not"
+    );
+    file.set_len(0).expect("shorter");
+    assert_eq!(whole.access(|words| words[0].swap(2, Relaxed)), Err(Broken));
+    assert_eq!(file.metadata().expect("open").len(), 0, "stores go nowhere");
+}
+
+#[test]
+fn a_file_that_shrinks_from_more_than_there_is_memory_voids_the_access() {
+    guard_against_sigbus().expect("a handler");
+    let file = tempfile::tempfile().expect("a temporary file");
+    let words = 1 << 37;
+    file.set_len(8 * words as u64).expect("sparse");
+    let mapping = Mapping::new(&file, words).expect("mapped");
+    // In three places that are far apart.
+    let found = mapping.access(|words| {
+        file.set_len(0).expect("shorter");
+        [0, 1 << 30, (1 << 37) - 1].map(|at: usize| words[at].load(Relaxed))
+    });
+    assert_eq!(found, Err(Broken));
+}
+
+#[test]
+fn rest_holds_while_the_first_words_are_what_they_were() {
+    guard_against_sigbus().expect("a handler");
+    let file = tempfile::tempfile().expect("a temporary file");
+    file.set_len(4096).expect("room");
+    let short = Rc::new(Mapping::new(&file, 3).expect("mapped"));
+    assert!(Rest::new(&short, [0; 4]).is_none());
+    let mapping = Rc::new(Mapping::new(&file, 512).expect("mapped"));
+    let rest = Rest::new(&mapping, [0, 0, 0, 7]).expect("long enough");
+    let put = |value| mapping.access(|words| words[3].store(value, Relaxed));
+    put(7).expect("whole");
+    assert!(rest.holds());
+    put(8).expect("whole");
+    assert!(!rest.holds());
+    put(7).expect("whole");
+    file.set_len(0).expect("shorter");
+    assert!(!rest.holds());
+    assert_eq!(put(7), Err(Broken));
+    drop(mapping);
+    assert!(!rest.holds(), "it is mapped still, and zeros");
+}
+
+#[test]
+fn a_mapping_that_breaks_in_one_thread_breaks_none_in_another() {
+    guard_against_sigbus().expect("a handler");
+    let breaking = std::thread::spawn(|| {
+        let file = tempfile::tempfile().expect("a temporary file");
+        for _ in 0..1000 {
+            file.set_len(4096).expect("room");
+            let mapping = Mapping::new(&file, 512).expect("mapped");
+            file.set_len(0).expect("shorter");
+            assert_eq!(mapping.access(|words| words[0].load(Relaxed)), Err(Broken));
+        }
+    });
+    let file = tempfile::tempfile().expect("a temporary file");
+    file.set_len(4096).expect("room");
+    let whole = Mapping::new(&file, 512).expect("mapped");
+    while !breaking.is_finished() {
+        let found = whole.access(|words| words[0].fetch_add(1, Relaxed));
+        assert_ne!(found, Err(Broken));
+    }
+    breaking.join().expect("no panic");
+}
+
+#[test]
+fn a_length_that_overflows_is_an_error() {
+    let file = tempfile::tempfile().expect("a temporary file");
+    assert!(Mapping::new(&file, usize::MAX).is_err());
+}
