@@ -130,7 +130,7 @@ pub fn run(input: &[u8]) {
 fn judge(agents: &Agents) {
     for agent in agents.iter() {
         assert_instance_name(&agent.name.instance);
-        assert!(!agent.labels().to_string().contains('\n'));
+        assert!(!agent.label_text().contains('\n'));
         let ranges = agent.entry.account.ranges();
         for range in 0..ranges.count() {
             assert_instance_name(&ranges.suffix(range));

@@ -7,7 +7,7 @@ use crate::journal::record::Name;
 use crate::procfs::life::Life;
 use crate::source::{Drained, Source};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// What a drain of an agent's rings came to.
 #[derive(Debug, Default)]
@@ -30,9 +30,9 @@ impl Agent {
         let (mut ledger, name, sources) = self.ledger(now, books);
         ledger.windows.advance(now.instant);
         let starts = ledger.entry.starts;
-        let alive = drain_sources(name, sources, &mut ledger, now, end, &mut outcome);
+        let alive = drain_sources(name, sources, &mut ledger, end, &mut outcome);
         let lifetimes = ledger.books.lifetimes;
-        let is_over = age(name, &mut ledger, alive, &outcome, now, lifetimes.retain);
+        let is_over = age(&name.instance, &mut ledger, alive, outcome.unknown);
         if is_over {
             self.withdraw(now.instant);
             books.journal.commit(self.record, &self.entry);
@@ -54,22 +54,19 @@ impl Agent {
 
     /// Brings whether it lives up to date with what is known of who has its files.
     pub(crate) fn update_life(&mut self, now: &Now, lifetimes: Lifetimes) {
-        self.entry.life = self.life(now, lifetimes);
-    }
-
-    fn life(&self, now: &Now, lifetimes: Lifetimes) -> Life {
         let lives = self.sources.iter().map(|source| &source.file.presence);
         let lately = (self.entry.account.events > 0 || self.has_stores())
             && self.idle(now) < lifetimes.retain;
         let lives = lives.map(|presence| presence.life(lately));
         // Of several files, the one that says most for its life counts.
-        match lives.max_by_key(|&life| (life == Life::Live, life == Life::Unknown)) {
+        let most = lives.max_by_key(|&life| (life == Life::Live, life == Life::Unknown));
+        self.entry.life = match most {
             Some(Life::Live) if self.idle(now) >= lifetimes.idle_after => Life::Idle,
             Some(life) => life,
             // A process may still write to its ring, which broke or lies in a directory that is not scanned now.
             None if self.entry.life != Life::Exited => Life::Unknown,
             None => Life::Exited,
-        }
+        };
     }
 }
 
@@ -78,13 +75,12 @@ fn drain_sources(
     name: &Name,
     sources: &mut Vec<Source>,
     ledger: &mut Ledger,
-    now: Now,
     end: Instant,
     outcome: &mut Outcome,
 ) -> bool {
     let active = ledger.entry.lifecycle.is_awake();
     let Lifetimes { retain, idle_after } = ledger.books.lifetimes;
-    let lately = now.since(ledger.entry.last_event) < retain.max(idle_after);
+    let lately = ledger.now.since(ledger.entry.last_event) < retain.max(idle_after);
     let (mut alive, mut at) = (false, 0);
     if let Some(ring) = ledger.in_flight() {
         match sources.iter().position(|source| source.id() == ring) {
@@ -156,16 +152,9 @@ fn drain_sources(
 }
 
 /// Brings an agent's lifecycle up to date. Returns true if its time as an instance is over.
-fn age(
-    name: &Name,
-    ledger: &mut Ledger,
-    alive: bool,
-    outcome: &Outcome,
-    now: Now,
-    retain: Duration,
-) -> bool {
-    let entry = &mut *ledger.entry;
-    let (before, instance) = (entry.lifecycle, &name.instance);
+fn age(instance: &str, ledger: &mut Ledger, alive: bool, is_unknown: bool) -> bool {
+    let (entry, now) = (&mut *ledger.entry, ledger.now);
+    let before = entry.lifecycle;
     if alive {
         entry.lifecycle.wake(now.instant);
         entry.last_seen = now.stamp;
@@ -175,11 +164,11 @@ fn age(
     if before != entry.lifecycle {
         ledger.keep();
     }
+    let retain = ledger.books.lifetimes.retain;
     let since = ledger.entry.lifecycle.exited_since();
-    let is_over =
-        since.is_some_and(|since| u128::from(now.stamp.saturating_sub(since)) >= retain.as_nanos());
+    let is_over = since.is_some_and(|since| now.since(since) >= retain);
     if is_over {
-        let why = match outcome.unknown {
+        let why = match is_unknown {
             true => "is silent, and whether it lives is not known: until it says something it",
             false => "has exited and",
         };

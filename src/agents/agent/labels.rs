@@ -57,33 +57,24 @@ impl ProcessFacts {
 #[derive(Debug, Default)]
 pub(super) struct Kept(RefCell<Option<Made>>);
 
-/// A text, and what it was made of beside the agent's name.
+/// A text, and what it was made of beside what names the agent.
 #[derive(Debug)]
 struct Made {
     facts: Facts,
-    source: &'static str,
     text: Rc<str>,
 }
 
 impl Agent {
-    /// Its labels, a JSON object. Where /proc is not asked, or has not answered yet, they are what its file tells, and of a
-    /// process that was started anew also what the one before was.
-    #[must_use]
-    pub fn labels(&self) -> serde_json::Value {
-        self.labelled_facts()
-            .labels(&self.name.raw, self.labelled_source())
-    }
-
-    /// The same as text.
+    /// Its labels, the text of a JSON object. Where /proc is not asked, or has not answered yet, they are what its file tells, and of
+    /// a process that was started again also what the one before was.
     #[must_use]
     pub fn label_text(&self) -> Rc<str> {
-        let (facts, source) = (self.labelled_facts(), self.labelled_source());
+        let facts = self.labelled_facts();
         let mut kept = self.label_text.0.borrow_mut();
-        let made = kept.take_if(|made| (&made.facts, made.source) == (&*facts, source));
+        let made = kept.take_if(|made| made.facts == *facts);
         let made = made.unwrap_or_else(|| Made {
-            text: Rc::from(facts.labels(&self.name.raw, source).to_string()),
+            text: Rc::from(facts.labels(&self.name.raw, self.source_kind()).to_string()),
             facts: facts.into_owned(),
-            source,
         });
         Rc::clone(&kept.insert(made).text)
     }
@@ -97,7 +88,9 @@ impl Agent {
         }
     }
 
-    fn labelled_source(&self) -> &'static str {
+    /// Whether its values come from a ring or from a store.
+    #[must_use]
+    pub fn source_kind(&self) -> &'static str {
         if self.has_stores() { "store" } else { "ring" }
     }
 }
@@ -107,6 +100,11 @@ mod tests {
     use super::*;
     use crate::journal::record::{Entry, Lifecycle, Name};
     use std::time::Instant;
+
+    fn labels(agent: &Agent) -> String {
+        let facts = agent.labelled_facts();
+        facts.labels(&agent.name.raw, "ring").to_string()
+    }
 
     #[test]
     fn the_text_is_that_of_the_labels_whatever_changes() {
@@ -126,12 +124,12 @@ mod tests {
         for facts in [None, user("x"), user("y"), None, user("y"), user("x")] {
             agent.set_facts(facts);
             let made = agent.label_text();
-            assert_eq!(*made, *agent.labels().to_string());
+            assert_eq!(*made, labels(&agent));
             assert!(Rc::ptr_eq(&made, &agent.label_text()), "it is kept");
         }
         agent.entry.lifecycle = Lifecycle::Active;
         agent.outdate_facts();
-        assert_eq!(*agent.label_text(), *agent.labels().to_string());
+        assert_eq!(*agent.label_text(), labels(&agent));
         assert!(agent.label_text().contains("\"x\""));
     }
 }

@@ -91,15 +91,6 @@ impl Agent {
         })
     }
 
-    /// Where its values come from.
-    #[must_use]
-    pub fn source_kind(&self) -> Option<&'static str> {
-        self.source().map(|source| match source.as_ring() {
-            Some(_) => "ring",
-            None => "store",
-        })
-    }
-
     /// The process that writes, where that is known; else of a store what it says itself, while it is not known to have ended.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {

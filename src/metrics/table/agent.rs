@@ -71,7 +71,7 @@ No value: the agent has no file now.",
     agent_metric(
         (16, 3),
         "agent.source",
-        Get::Text(|agent, _| agent.source_kind().map(str::to_owned)),
+        Get::Text(|agent, _| agent.has_files().then(|| agent.source_kind().to_owned())),
         FACT,
         "origin of the values: ring or store",
         "\
