@@ -106,14 +106,14 @@ pub fn run(
     let Some(config) = config else {
         return Ok(summary);
     };
-    for pid in holdups.waiting() {
+    for pid in holdups.stalling() {
         let problem = format!(
             "process {pid} blocks every read of its memory, so that it and other processes of its user or container cannot be examined; end it"
         );
         summary.problem(out, problem)?;
     }
     // A stalled thread in the kernel cannot change its user.
-    if holdups.waiting().is_empty() {
+    if holdups.stalling().is_empty() {
         match rights::enter(config, own) {
             Ok(user) => writeln!(out, "as user: {user}")?,
             Err(err) => summary.problem(out, err)?,

@@ -81,11 +81,19 @@ impl Journal {
     }
 
     fn take(&mut self) -> io::Result<Option<(Records, Found)>> {
-        let file = match self.file.take() {
-            Some(file) => file,
-            None => file::open(&self.path)?,
-        };
-        Records::take(self.file.insert(file).try_clone()?)
+        loop {
+            let file = match self.file.take() {
+                Some(file) => file,
+                None => file::open(&self.path)?,
+            };
+            let file = self.file.insert(file);
+            let taken = Records::take(file.try_clone()?)?;
+            // The process that had the lock may have made another file, which it has locked.
+            if taken.is_none() || file::is_at(file, &self.path) {
+                return Ok(taken);
+            }
+            self.file = None;
+        }
     }
 
     /// Looks after the file: where it was removed, replaced or truncated, or could not be had, makes another. Returns true if it

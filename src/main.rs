@@ -20,6 +20,7 @@ use pmdanixl::rights::confine::OwnPlaces;
 use pmdanixl::rights::privilege::NotAllowed;
 use pmdanixl::rights::{self, privilege};
 use pmdanixl::{check, log, shm};
+use std::cell::RefCell;
 use std::error::Error;
 use std::ffi::CString;
 use std::fs::File;
@@ -130,11 +131,15 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     raise_descriptor_limit();
     let domain = pmda.domain();
     let journal = Journal::open(&conf.state());
-    let state = journal.descriptor();
+    let state = RefCell::new(journal.descriptor());
     let cache_path = conf.instance_cache(domain, AGENTS);
     let (own, cache) = (own_places(&conf, &source), cache_path.clone());
-    let enter =
-        Box::new(move |config: &Config| enter_account(config, &own, &cache, state.as_ref()));
+    let enter = Box::new(move |config: &Config| {
+        enter_account(config, &own, &cache, state.borrow().as_ref())?;
+        // A second descriptor keeps the lock, and the room of a file that was removed.
+        state.take();
+        Ok(())
+    });
     let reader = Box::new(move || source.read());
     let loaded = loaded.map(|loaded| loaded.config);
     let indoms = Indoms {

@@ -36,8 +36,9 @@ fn evicted_live_stores_resume_with_their_totals() {
     if !is_root() {
         return;
     }
-    for restarts in [false, true] {
-        let mut core = Core::new("max_agents = 4\nretain = \"10s\"");
+    for between in ["nothing", "restart", "reload"] {
+        let settings = "max_agents = 4\nretain = \"10s\"";
+        let mut core = Core::new(settings);
         let stores: Vec<_> = (0..4)
             .map(|number| greedy(&core, &Who::named(format!("greedy-{number}"))))
             .collect();
@@ -58,8 +59,11 @@ fn evicted_live_stores_resume_with_their_totals() {
         assert_eq!(core.host_sent(), 4 * 100 + 2);
         // Meanwhile they go on, and others of their names come, which are none of those that wait.
         stores.iter().for_each(|store| core.send(store, 7));
-        if restarts {
-            core.restart();
+        match between {
+            "restart" => core.restart(),
+            // Rejections are forgotten.
+            "reload" => core.configure(settings),
+            _ => {}
         }
         core.run(3);
         let shown = core.sent();

@@ -4,7 +4,7 @@ use crate::agents::registry::Counted;
 use crate::agents::removal::{self, Removal};
 use crate::agents::{AgentKey, Change};
 use crate::base::clock::Now;
-use crate::base::file::FileId;
+use crate::base::file::{self, FileId};
 use crate::discovery::scan::Scanner;
 use crate::journal::ledger::{Books, Ledger};
 use crate::journal::record::{Entry, Lifecycle, Name};
@@ -14,6 +14,8 @@ use crate::procfs::facts::Facts;
 use crate::source::Source;
 use crate::source::store::StoreReader;
 use crate::stats::windows::Windows;
+use nix::errno::Errno;
+use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -42,6 +44,8 @@ pub struct Agent {
     pub id: Option<u32>,
     /// Its rings, or its store. More than one while a ring that was replaced or unlinked is still written to.
     pub(crate) sources: Vec<Source>,
+    /// Name and identity of a file that there is no room for, and that the agent may write to. No other file is taken for its next.
+    pub(crate) waiting: Option<(OsString, FileId)>,
     /// Since when it is known to have no file, as of the last look for those that are to be forgotten.
     pub(crate) bare_since: Option<Instant>,
     /// What the registry counts of it.
@@ -61,6 +65,7 @@ impl Agent {
             record: None,
             id: None,
             sources: Vec::new(),
+            waiting: None,
             bare_since: None,
             counted: Counted::default(),
         }
@@ -161,9 +166,14 @@ impl Agent {
 
     /// True if there is no room for its file, which is still there: the agent may be writing to it.
     pub(crate) fn waits(&self, scanner: &Scanner) -> bool {
-        let store = self.entry.store.as_ref().map(|seen| seen.id.file);
-        let file = store.or(self.entry.commit.map(|commit| commit.ring.id));
-        file.is_some_and(|id| scanner.is_left_out(&self.name.directory, id))
+        self.waiting.as_ref().is_some_and(|(name, id)| {
+            let directory = scanner.directory(&self.name.directory);
+            // A file that cannot be reached now may still be there.
+            directory.is_none_or(|directory| match file::facts(directory, name) {
+                Ok(facts) => facts.id == *id,
+                Err(errno) => errno != Errno::ENOENT,
+            })
+        })
     }
 
     /// Counts what came to a store that no process writes any more.

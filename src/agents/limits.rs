@@ -168,10 +168,22 @@ impl Agents {
             };
             match facts.filter(|_| at < last) {
                 Some(facts) => {
+                    if !is_live && source.as_store().is_some() {
+                        // What its process wrote before it ended, and after the last drain.
+                        agent.read_last(&mut source, self.clock.at(now), &mut self.books);
+                    }
                     let holder = match source.file.presence.is_abandoned() {
                         true => Holder::Nobody,
                         false => Holder::Unknown,
                     };
+                    let name = source
+                        .file
+                        .path
+                        .file_name()
+                        .filter(|_| holder != Holder::Nobody);
+                    agent.waiting = name
+                        .map(|name| (name.to_owned(), facts.id))
+                        .or(agent.waiting.take());
                     let refusal = without_place(holder, max_rings);
                     left.push((source.file, facts, refusal));
                 }
@@ -219,9 +231,17 @@ impl Agents {
             let gone = self.agents.iter().filter(|(_, agent)| agent.places() == 0);
             let oldest = gone.min_by_key(|(key, agent)| {
                 let count = counts.get(&agent.name.owner).copied();
+                // Whatever came to these files since would be counted from their beginning.
+                let in_flight = agent
+                    .entry
+                    .commit
+                    .is_some_and(|commit| commit.is_in_flight());
+                let is_open = in_flight || agent.waits(&self.scanner);
+                let has_exited = agent.entry.life == Life::Exited;
                 (
                     Reverse(count),
-                    agent.entry.life != Life::Exited,
+                    is_open,
+                    !has_exited,
                     agent.entry.last_seen,
                     *key,
                 )

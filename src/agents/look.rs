@@ -140,6 +140,7 @@ impl Agents {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
+        agent.waiting = None;
         let Some(ring) = source.as_ring() else {
             return;
         };

@@ -74,6 +74,10 @@ impl Agents {
         });
         let has_news = known.is_none() || !has_exited;
         if !self.has_room(now, key, has_news, || Holder::Nobody, &found) {
+            // What was counted of the store is this agent's: no other store takes its place while this one waits for room.
+            if let Some(agent) = known.and_then(|key| self.agents.get_mut(key)) {
+                agent.waiting = (!has_exited).then_some((found.name, found.facts.id));
+            }
             return;
         }
         self.scanner
@@ -99,6 +103,8 @@ impl Agents {
             let seen = agent.entry.store.as_ref();
             let is_new = seen.is_some_and(|seen| values.since(&seen.values).has_counts());
             agent.read_last(source, now, &mut self.books);
+            // No process writes to it, so that another store may be the agent's next.
+            agent.waiting = None;
             is_new
         })
     }
@@ -177,6 +183,7 @@ impl Agents {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
+        agent.waiting = None;
         let presence = &source.file.presence;
         tracing::info!(
             "agent {}: store of process {}, agent {} in it, {}",

@@ -225,17 +225,6 @@ impl Scanner {
         }
     }
 
-    /// True if a file in this directory was rejected for lack of room, and is still there.
-    #[must_use]
-    pub fn is_left_out(&self, directory: &Path, id: FileId) -> bool {
-        self.directories.get(directory).is_some_and(|watched| {
-            let name = self.rejected.left_out((watched.number, id));
-            let is_there = |fd, name| file::facts(fd, name).is_ok_and(|facts| facts.id == id);
-            let fd = watched.fd.as_ref();
-            name.is_some_and(|name| fd.is_none_or(|fd| is_there(fd, name)))
-        })
-    }
-
     /// Returns true if the last scan did all that was due.
     #[must_use]
     pub fn is_done(&self) -> bool {

@@ -13,6 +13,26 @@ fn take(path: &Path) -> (Journal, Found) {
     (journal, found.expect("no other process has it"))
 }
 
+#[test]
+fn second_journal_waits_for_the_file_in_place() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("nixl/state");
+    let (mut first, _) = take(&path);
+    let mut second = Journal::open(&path);
+    assert!(second.start().expect("it is there").is_none());
+    fs::remove_file(&path).expect("there");
+    assert!(first.check(), "another is made");
+    assert!(second.start().expect("it is there").is_none());
+    drop(first);
+    assert!(second.start().expect("it is there").is_some());
+    assert!(
+        second
+            .file
+            .as_ref()
+            .is_some_and(|file| file::is_at(file, &path))
+    );
+}
+
 /// Opens the state file as another program does.
 fn file(path: &Path) -> File {
     let mut options = File::options();

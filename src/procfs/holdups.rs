@@ -79,8 +79,8 @@ struct Look<T> {
 /// A read that was abandoned.
 #[derive(Debug)]
 struct Held {
-    by: Writer,
-    group: String,
+    /// The process that has stalled it, and the group that is skipped. `None`: it was stalled before it came to a process.
+    by: Option<(Writer, String)>,
     /// The group is skipped until then at least.
     until: Instant,
     announced: Receiver<Writer>,
@@ -105,10 +105,11 @@ impl<T: Send + 'static> Holdups<T> {
     /// Begins a read. Returns false if so many wait that there is to be no other, or no thread can be started.
     pub fn begin(&mut self, now: Instant, read: impl FnOnce(&Gate) -> T + Send + 'static) -> bool {
         self.held.retain(|held| now < held.until || held.waits());
-        if self.waiting().len() >= MAX_STUCK {
+        if self.waiting() >= MAX_STUCK {
             return false;
         }
-        let skipped = self.held.iter().map(|held| held.group.clone());
+        let skipped = self.held.iter().filter_map(|held| held.by.as_ref());
+        let skipped = skipped.map(|(_, group)| group.clone());
         let (gate, announced) = Gate::new(skipped.collect());
         let thread = thread::Builder::new().name("survey".into());
         let thread = thread.spawn(move || read(&gate)).ok();
@@ -140,20 +141,23 @@ impl<T: Send + 'static> Holdups<T> {
                 Err(RecvTimeoutError::Timeout) => break,
             }
         }
-        let is_stuck = now.saturating_duration_since(look.since) >= STUCK;
-        let Some(by) = look.at.filter(|_| is_stuck) else {
+        if now.saturating_duration_since(look.since) < STUCK {
             self.look = Some(look);
             return None;
-        };
-        let (pid, group) = (by.pid, group(by));
-        let _about = log::about(uid(pid));
-        let number = self.waiting().len() + 1;
-        tracing::warn!(
-            "/proc does not answer: process {pid} keeps its memory busy; while it does, and for ten minutes, processes {group} are skipped; {number} scans wait like this, and with 8 there is no other"
-        );
+        }
+        let number = self.waiting() + 1;
+        let by = look.at.map(|by| (by, group(by)));
+        let _about = log::about(by.as_ref().and_then(|(by, _)| uid(by.pid)));
+        match &by {
+            Some((Writer { pid, .. }, group)) => tracing::warn!(
+                "/proc does not answer: process {pid} keeps its memory busy; while it does, and for ten minutes, processes {group} are skipped; {number} scans wait like this, and with 8 there is no other"
+            ),
+            None => tracing::warn!(
+                "process scan: abandoned after 10 s: the names of users or /proc/locks cannot be read; {number} scans wait like this, and with 8 there is no other"
+            ),
+        }
         self.held.push(Held {
             by,
-            group,
             until: now + AVOID,
             announced: look.announced,
         });
@@ -172,11 +176,18 @@ impl<T: Send + 'static> Holdups<T> {
         })
     }
 
+    /// Number of abandoned reads that still wait.
+    fn waiting(&self) -> usize {
+        self.held.iter().filter(|held| held.waits()).count()
+    }
+
     /// The processes that stall a read now.
     #[must_use]
-    pub fn waiting(&self) -> Vec<u32> {
+    pub fn stalling(&self) -> Vec<u32> {
         let waiting = self.held.iter().filter(|held| held.waits());
-        waiting.map(|held| held.by.pid).collect()
+        waiting
+            .filter_map(|held| Some(held.by.as_ref()?.0.pid))
+            .collect()
     }
 }
 
@@ -265,6 +276,18 @@ mod tests {
     }
 
     #[test]
+    fn read_that_stalls_before_any_process_is_abandoned() {
+        let start = Instant::now();
+        let mut holdups = Holdups::default();
+        let (go, wait) = mpsc::channel::<()>();
+        assert!(holdups.begin(start, move |_| wait.recv().is_ok()));
+        assert_eq!(holdups.poll(Duration::ZERO, start + STUCK / 2), None);
+        assert_eq!(holdups.poll(Duration::ZERO, start + STUCK), Some(None));
+        assert_eq!((holdups.waiting(), holdups.stalling()), (1, Vec::new()));
+        drop(go);
+    }
+
+    #[test]
     fn no_read_begins_while_eight_are_stalled() {
         let now = Instant::now();
         let mut holdups = Holdups::default();
@@ -280,7 +303,7 @@ mod tests {
         assert!(!holdups.begin(now + STUCK, |_| true));
         assert!(!holdups.begin(now + 2 * AVOID, |_| true), "they still wait");
         ends.pop();
-        while holdups.waiting().len() == MAX_STUCK {
+        while holdups.waiting() == MAX_STUCK {
             thread::yield_now();
         }
         assert!(holdups.begin(now + STUCK, |_| true));

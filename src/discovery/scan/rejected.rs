@@ -27,8 +27,6 @@ struct Rejected {
     size: u64,
     changed: (i64, i64),
     class: Class,
-    /// True if it was rejected for lack of room.
-    left_out: bool,
     /// True if another check of the unchanged file would come to the same result.
     is_lasting: bool,
     /// Number of the last listing that found the file.
@@ -115,7 +113,6 @@ impl RejectedFiles {
             size: facts.size,
             changed: facts.changed,
             class,
-            left_out: matches!(refusal, Refusal::TooMany { .. }),
             is_lasting: !(starting || is_young || refusal.may_pass()),
             last_listing: listing,
             logged,
@@ -123,12 +120,6 @@ impl RejectedFiles {
         self.counts[class as usize] += 1;
         self.files.insert(key, rejected);
         new
-    }
-
-    /// Name of a file that was rejected for lack of room.
-    pub fn left_out(&self, key: Key) -> Option<&OsStr> {
-        let rejected = self.files.get(&key).filter(|rejected| rejected.left_out);
-        Some(&rejected?.name)
     }
 
     /// Marks a file of this name as met by a listing. Returns true if it is known as unrelated, so that it needs no stat(2),
