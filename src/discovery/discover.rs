@@ -69,8 +69,8 @@ pub fn open(
             match open_unchanged(directory, name, facts, OFlag::O_RDWR, "opened for writing") {
                 Ok(writable) => (writable, Access::Write),
                 Err(Refusal::Io {
+                    what: "opened for writing",
                     errno: errno @ (Errno::EACCES | Errno::EPERM | Errno::EROFS),
-                    ..
                 }) => (read_only, Access::Denied(errno)),
                 Err(refusal) => return Err(refusal),
             }
@@ -127,8 +127,8 @@ pub fn open_to_read(
     let opened = open_unchanged(directory, name, facts, OFlag::O_RDONLY, "opened");
     opened.map_err(|refusal| match refusal {
         Refusal::Io {
+            what: "opened",
             errno: errno @ (Errno::EACCES | Errno::EPERM),
-            ..
         } => Refusal::NoReadAccess {
             errno,
             ring_size: is_expected,
@@ -151,6 +151,8 @@ fn open_unchanged(
     let file = fd
         .map(File::from)
         .map_err(|errno| Refusal::Io { what, errno })?;
+    // Not a lack of rights, whatever its error: the next listing tries it again.
+    let what = "looked at";
     let opened = fstat(&file).map_err(|errno| Refusal::Io { what, errno })?;
     // The producer changes the times of a ring at any moment, so they are not compared.
     let opened = FileFacts {
