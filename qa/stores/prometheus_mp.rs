@@ -101,7 +101,7 @@ agent_errors_total{hostname="h",agent_name="two",pid="8",agent_instance="0",stat
 fn every_endpoint_value_equals_the_pcp_value() {
     let _turn = turn();
     let home = Home::new();
-    let stores = Stores::new(&home, "");
+    let stores = Stores::new(&home, "idle_after = \"1h\"");
     let pmcd = Pmcd::start(&home);
     // Agents of the same names in each process: two have a rank, and one has none.
     let ranks = ["0", "1", ""];
