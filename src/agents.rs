@@ -9,14 +9,13 @@ use crate::agents::agent::Agent;
 use crate::base::clock::Now;
 use crate::config::Config;
 use crate::discovery::scan::Scanner;
-use crate::event::{EventType, Events, Totals};
+use crate::event::EventType;
 use crate::ids::cache_file::CacheLine;
 use crate::journal::ledger::Books;
 use crate::journal::record::Saved;
 use crate::journal::{Journal, RecordId};
 use crate::procfs::presence::check_every;
 use descriptors::Descriptors;
-use exited::RemovalSchedule;
 use forget::Forgetting;
 use limits::Limits;
 use look::Candidates;
@@ -70,7 +69,8 @@ pub struct Agents {
     candidates: Candidates,
     books: Books,
     limits: Limits,
-    removal: RemovalSchedule,
+    /// When files of exited agents are looked for again, to remove them.
+    next_removal: Instant,
     process_scans: ProcessScans,
     turns: Turns,
     agents: Registry,
@@ -94,29 +94,22 @@ impl Agents {
             scanner: Scanner::new(room.limit(config)),
             candidates: Candidates::new(now),
             books: Books {
-                journal: Journal::default(),
-                host: Totals::default(),
-                forgotten_full: 0,
-                bounds: config.bounds.clone(),
-                lifetimes: config.lifetimes(),
+                config: config.clone(),
                 check_every: check_every(0),
-                room: Events::default(),
                 early: true,
-                for_answer: false,
-                counted: 0,
-                doubtful: 0,
+                ..Books::default()
             },
-            limits: Limits::new(config.max_agents, room.rings),
-            removal: RemovalSchedule {
-                after: config.remove_exited_after,
-                next: now,
+            limits: Limits {
+                rings: room.rings,
+                ..Limits::default()
             },
-            process_scans: ProcessScans::new(config),
+            next_removal: now,
+            process_scans: ProcessScans::default(),
             turns: Turns::default(),
             agents: Registry::default(),
             changes: Vec::new(),
             again: false,
-            forgetting: Forgetting::new(config),
+            forgetting: Forgetting::default(),
             clock,
         }
     }
@@ -147,7 +140,7 @@ impl Agents {
             }
             let mut agent = Agent::new(saved.name, saved.entry, now);
             if !agent.has_stores() {
-                agent.entry.account.set_bounds(&self.books.bounds);
+                agent.entry.account.set_bounds(&self.books.config.bounds);
             }
             (agent.record, agent.id) = (Some(record), saved.id);
             agent.set_facts(saved.facts);
@@ -200,7 +193,8 @@ impl Agents {
     /// How many agents are remembered at most, once their rings are gone.
     #[must_use]
     pub fn max_records(&self) -> usize {
-        self.limits.agents + forget::REMEMBERED.min(3 * self.limits.agents)
+        let max_agents = self.books.config.max_agents;
+        max_agents + forget::REMEMBERED.min(3 * max_agents)
     }
 
     /// More than any instance id that was given before, as far as the state and its records say.

@@ -81,17 +81,6 @@ pub struct Config {
     pub pod_logs: PathBuf,
 }
 
-impl Config {
-    /// How long silence may last.
-    #[must_use]
-    pub fn lifetimes(&self) -> Lifetimes {
-        Lifetimes {
-            retain: self.retain,
-            idle_after: self.idle_after,
-        }
-    }
-}
-
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -123,15 +112,6 @@ impl Default for Config {
 /// Slots that a ring has at most, where nothing else is wanted: a thousand times NIXL's default, and 64 MiB of the newest layout. A
 /// stranger's file can say that it has any number, and be a hole.
 pub const MAX_CAPACITY: u64 = 1 << 22;
-
-/// How long silence may last.
-#[derive(Clone, Copy, Debug)]
-pub struct Lifetimes {
-    /// How long an agent stays an instance after it has exited.
-    pub retain: Duration,
-    /// After how long without an event it is idle.
-    pub idle_after: Duration,
-}
 
 /// A user account, looked up when the configuration is read.
 #[derive(Clone, Debug, PartialEq, Eq)]

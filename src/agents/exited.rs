@@ -7,28 +7,19 @@ use std::time::{Duration, Instant};
 /// Whether there is something to remove is looked for this often.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// When the files of exited agents are removed.
-#[derive(Debug)]
-pub(super) struct RemovalSchedule {
-    /// How long after their end (`remove_exited_after`); `None`: they are not.
-    pub after: Option<Duration>,
-    /// When there is looked for some again.
-    pub next: Instant,
-}
-
 impl Agents {
     /// Finds out from /proc who writes to the rings whose writer is not known, and removes those of agents that have exited
     /// long enough ago, until `end`.
     pub fn tidy(&mut self, now: Instant, end: Instant) {
         self.scan_processes(now, Duration::ZERO);
-        if now >= self.removal.next && Instant::now() < end {
+        if now >= self.next_removal && Instant::now() < end {
             self.remove_exited(now, end);
         }
         self.give_back(now);
     }
 
     fn remove_exited(&mut self, now: Instant, end: Instant) {
-        let Some(after) = self.removal.after else {
+        let Some(after) = self.books.config.remove_exited_after else {
             return;
         };
         let (scanner, moment) = (&self.scanner, self.clock.at(now));
@@ -48,6 +39,6 @@ impl Agents {
                 return;
             }
         }
-        self.removal.next = now + PAUSE;
+        self.next_removal = now + PAUSE;
     }
 }

@@ -4,7 +4,6 @@
 //! To forget one takes a record out of the state, and a name out of the instance domains: so a tick forgets a few.
 
 use super::{AgentKey, Agents, Change};
-use crate::config::Config;
 use crate::shm;
 use std::time::{Duration, Instant};
 
@@ -21,28 +20,16 @@ const MANY: usize = 64;
 const GIVE_BACK: Duration = Duration::from_secs(10);
 
 /// When agents are forgotten.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Forgetting {
     /// How many have left or were forgotten since memory was given back, and when that was.
     freed: usize,
     gave_back: Option<Instant>,
-    /// For how long agents without files are remembered. At least `retain`: an agent of a store may lose its file earlier, and
-    /// its record tells what of the store is counted.
-    remember: Duration,
     /// When agents that left long ago are looked for again. `None`: at once.
     next_look: Option<Instant>,
 }
 
 impl Forgetting {
-    pub fn new(config: &Config) -> Self {
-        Self {
-            freed: 0,
-            gave_back: None,
-            remember: config.remember.max(config.retain),
-            next_look: None,
-        }
-    }
-
     /// Notes how many agents there are less to keep the values of.
     pub fn add_freed(&mut self, changes: &[Change]) {
         let is_less = |change: &&Change| !matches!(change, Change::Appeared(_));
@@ -75,13 +62,19 @@ impl Agents {
             self.forget_one(key);
         }
         // The rest has its turn in the next tick.
-        let pause = self.forgetting.remember.clamp(LEAST_PAUSE, PAUSE);
+        let pause = self.remember().clamp(LEAST_PAUSE, PAUSE);
         self.forgetting.next_look = (old.len() <= PIECE).then_some(now + pause);
+    }
+
+    /// For how long agents without files are remembered. At least `retain`: an agent of a store may lose its file earlier, and
+    /// its record tells what of the store is counted.
+    fn remember(&self) -> Duration {
+        self.books.config.remember.max(self.books.config.retain)
     }
 
     /// The agents that are no instances and have had no file for longer than they are remembered.
     fn left_long_ago(&mut self, now: Instant) -> Vec<AgentKey> {
-        let remember = self.forgetting.remember;
+        let remember = self.remember();
         let (agents, scanner) = (self.agents.iter_mut(), &self.scanner);
         let old = agents.filter_map(|(key, agent)| {
             if agent.has_files() {

@@ -22,29 +22,15 @@ const MOST_ASKED: usize = 64;
 const FORGOTTEN_AT_ONCE: usize = 2;
 
 /// How many agents there may be, and whom there was no place for.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Limits {
-    /// `max_agents`.
-    pub agents: usize,
-    /// The same, or as many as there are descriptors for.
+    /// `max_agents`, or as many as there are descriptors for.
     pub rings: usize,
     pub newcomers: Newcomers,
     /// How often there was no place for a file.
     pub refused: u64,
     /// Users for whose files there was no place, with or without events, in this pass through what was found.
     pub turned_away: HashSet<(u32, bool)>,
-}
-
-impl Limits {
-    pub fn new(agents: usize, rings: usize) -> Self {
-        Self {
-            agents,
-            rings,
-            newcomers: Newcomers::default(),
-            refused: 0,
-            turned_away: HashSet::new(),
-        }
-    }
 }
 
 impl Agent {

@@ -150,7 +150,7 @@ impl Agents {
             .commit
             .is_none_or(|before| !before.ring.is_same_file(&commit.ring))
         {
-            agent.entry.account.set_bounds(&self.books.bounds);
+            agent.entry.account.set_bounds(&self.books.config.bounds);
             agent.started(self.clock.at(now).stamp, &mut self.books.journal);
             // What became of a batch in flight, of another of its rings, is found out first.
             if !agent
@@ -181,7 +181,7 @@ impl Agents {
         // A ring that is empty and that nobody writes to has nothing to say; it is watched for its agent's return.
         let is_abandoned = source.file.presence.is_abandoned();
         if pending > 0 || !is_abandoned {
-            let is_asked = self.process_scans.enabled && !is_abandoned;
+            let is_asked = self.books.config.proc_facts && !is_abandoned;
             let patience = if is_asked { PATIENCE } else { Duration::ZERO };
             agent.entry.lifecycle.wake(now + patience);
         }

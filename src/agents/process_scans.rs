@@ -2,13 +2,11 @@
 
 use super::Agents;
 use crate::agents::agent::Agent;
-use crate::config::Config;
 use crate::procfs::holdups::Holdups;
 use crate::procfs::survey::{Mappers, Wanted};
 use crate::procfs::writer::Writer;
 use crate::source::Source;
 use std::collections::HashSet;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Between two process scans there is so much more time than one takes, within these bounds: on a host of many processes it takes
@@ -24,10 +22,6 @@ const FULL_REST: u32 = 200;
 /// When processes are scanned, and what the last scan has shown of all of them.
 #[derive(Debug, Default)]
 pub(super) struct ProcessScans {
-    /// Whether /proc is read at all (`proc_facts`).
-    pub enabled: bool,
-    /// Where pods have their logs (`pod_logs`).
-    pub pod_logs: PathBuf,
     /// The scan that goes on, and those that processes have stalled.
     scan: Holdups<Mappers>,
     /// Whether a scan could tell more of some file, as of the last drain.
@@ -45,14 +39,6 @@ pub(super) struct ProcessScans {
 }
 
 impl ProcessScans {
-    pub fn new(config: &Config) -> Self {
-        Self {
-            enabled: config.proc_facts,
-            pod_logs: config.pod_logs.clone(),
-            ..Self::default()
-        }
-    }
-
     fn is_full_due(&self, now: Instant) -> bool {
         let took = self.last.map_or(Duration::ZERO, |(_, took)| took);
         let every = FULL.max(took.saturating_mul(FULL_REST));
@@ -80,7 +66,7 @@ impl Agents {
     pub fn reveal(&mut self, patience: Duration) {
         let scans = &self.process_scans;
         // Each answer asks, and almost always no agent waits.
-        let may_wait = scans.enabled && (scans.asks || scans.scan.is_reading());
+        let may_wait = self.books.config.proc_facts && (scans.asks || scans.scan.is_reading());
         if !may_wait || !self.agents.values().any(Agent::wants_facts) {
             return;
         }
@@ -95,7 +81,7 @@ impl Agents {
 
     /// Begins a process scan if it is time, and takes what it has shown once it ends, which is waited for so long.
     pub(super) fn scan_processes(&mut self, now: Instant, wait: Duration) {
-        if !self.process_scans.enabled {
+        if !self.books.config.proc_facts {
             return;
         }
         if self.process_scans.is_due(now) {
@@ -118,7 +104,7 @@ impl Agents {
     #[must_use]
     pub fn silent(&self) -> Option<&[Writer]> {
         let scans = &self.process_scans;
-        scans.silent.as_deref().filter(|_| scans.enabled)
+        scans.silent.as_deref().filter(|_| self.books.config.proc_facts)
     }
 
     fn begin_process_scan(&mut self, now: Instant) {
@@ -141,7 +127,7 @@ impl Agents {
             return;
         }
         wanted.inodes = Some(inodes);
-        wanted.pod_logs.clone_from(&scans.pod_logs);
+        wanted.pod_logs.clone_from(&self.books.config.pod_logs);
         let read = move |gate: &_| Mappers::read(wanted, gate);
         if !scans.scan.begin(now, read) {
             scans.has_failed(now);
@@ -158,7 +144,7 @@ impl Agents {
             self.process_scans.silent = mappers.silent(files());
         }
         let mut woken = Vec::new();
-        let (moment, lifetimes) = (self.clock.at(now), self.books.lifetimes);
+        let moment = self.clock.at(now);
         for (key, agent) in self.agents.iter_mut() {
             // What its owner is called was asked only with its files.
             let is_asked =
@@ -190,7 +176,7 @@ impl Agents {
                 agent.set_facts(Some(facts));
             }
             // It may be an instance before the next drain.
-            agent.update_life(&moment, lifetimes);
+            agent.update_life(&moment, &self.books.config);
         }
         for key in woken {
             self.agents.wake(key);

@@ -30,7 +30,7 @@ impl Quiet {
         let look = books.check_every;
         let lifecycle = agent.entry.lifecycle;
         let left = match lifecycle.exited_since() {
-            Some(since) => books.lifetimes.retain.saturating_sub(now.since(since)),
+            Some(since) => books.config.retain.saturating_sub(now.since(since)),
             None => Duration::MAX,
         };
         let without = if lifecycle.is_awake() { look } else { GONE };

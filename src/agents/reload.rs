@@ -13,15 +13,10 @@ impl Agents {
     /// Takes another configuration. What it leaves out is let go, after a last drain, and whose all that was is no instance any
     /// more: whether it lives is not known from here on.
     pub fn configure(&mut self, config: &Config) {
-        self.books.lifetimes = config.lifetimes();
-        self.books.bounds = config.bounds.clone();
-        self.limits.agents = config.max_agents;
+        self.books.config = config.clone();
         let room = Descriptors::of(config);
         self.limits.rings = room.rings;
-        self.removal.after = config.remove_exited_after;
-        self.forgetting = Forgetting::new(config);
-        self.process_scans.pod_logs.clone_from(&config.pod_logs);
-        self.process_scans.enabled = config.proc_facts;
+        self.forgetting = Forgetting::default();
         self.process_scans.last_full = None;
         self.candidates = Candidates::new(Instant::now());
         self.books.early = true;

@@ -117,7 +117,7 @@ impl Agents {
         let changed = u64::try_from(facts.changed.0).unwrap_or(0);
         let ago = now.stamp.checked_sub(values.updated);
         changed + HOUR >= now.seconds.saturating_sub(up)
-            && ago.is_some_and(|ago| Duration::from_nanos(ago) <= self.books.lifetimes.retain)
+            && ago.is_some_and(|ago| Duration::from_nanos(ago) <= self.books.config.retain)
     }
 
     /// True if one of these agents had a store that was updated later: so it had this one, and it is counted.
@@ -195,12 +195,12 @@ impl Agents {
         // Also one that has exited meanwhile, so that its last values are seen. But where the kernel does not tell which process has
         // a file, an old one is no instance until something comes.
         if is_recent || presence.life(false) == Life::Live {
-            let is_asked = self.process_scans.enabled && !presence.is_abandoned();
+            let is_asked = self.books.config.proc_facts && !presence.is_abandoned();
             let patience = if is_asked { PATIENCE } else { Duration::ZERO };
             agent.entry.lifecycle.wake(now + patience);
         }
         agent.sources.push(source);
-        if !self.process_scans.enabled {
+        if !self.books.config.proc_facts {
             // Nothing else will tell of which rank it is.
             agent.set_facts(Some(agent.facts_of_files(None)));
         }

@@ -2,28 +2,25 @@
 
 use crate::base::clock::Now;
 use crate::base::file::FileId;
-use crate::config::Lifetimes;
+use crate::config::Config;
 use crate::event::{Events, Totals};
 use crate::journal::record::Entry;
 use crate::journal::{Journal, RecordId};
 use crate::ring::commit::Commit;
-use crate::stats::histogram::Bounds;
 use crate::stats::windows::Windows;
 use std::time::Duration;
 
 /// What the accounts of all agents have in common.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Books {
+    /// The configuration.
+    pub config: Config,
     /// Where the entries are kept.
     pub journal: Journal,
     /// Sums over all agents that ever were.
     pub host: Totals,
     /// How often the rings of agents that are forgotten were found full.
     pub forgotten_full: u64,
-    /// Of the histograms of times.
-    pub bounds: Bounds,
-    /// How long silence may last.
-    pub lifetimes: Lifetimes,
     /// How often it is asked who has a file in which nothing happens.
     pub check_every: Duration,
     /// Room for the events of a batch, which its reader takes and puts back: a drain allocates nothing.

@@ -1,7 +1,7 @@
 //! Counts what waits in an agent's rings and its store, and finds out whether it lives.
 
 use super::{Agent, Now};
-use crate::config::Lifetimes;
+use crate::config::Config;
 use crate::journal::ledger::{Books, Ledger};
 use crate::journal::record::Name;
 use crate::procfs::life::Life;
@@ -31,7 +31,6 @@ impl Agent {
         ledger.windows.advance(now.instant);
         let starts = ledger.entry.starts;
         let alive = drain_sources(name, sources, &mut ledger, end, &mut outcome);
-        let lifetimes = ledger.books.lifetimes;
         let is_over = age(&name.instance, &mut ledger, alive, outcome.unknown);
         if is_over {
             self.withdraw(now.instant);
@@ -44,7 +43,7 @@ impl Agent {
         if outcome.exited && !self.has_files() {
             self.entry.life = Life::Exited;
         }
-        self.update_life(&now, lifetimes);
+        self.update_life(&now, &books.config);
         self.publish(now.instant);
         if had_exited != (self.entry.life == Life::Exited) {
             books.journal.commit(self.record, &self.entry);
@@ -53,15 +52,15 @@ impl Agent {
     }
 
     /// Brings whether it lives up to date with what is known of who has its files.
-    pub(crate) fn update_life(&mut self, now: &Now, lifetimes: Lifetimes) {
+    pub(crate) fn update_life(&mut self, now: &Now, config: &Config) {
         let lives = self.sources.iter().map(|source| &source.file.presence);
-        let lately = (self.entry.account.events > 0 || self.has_stores())
-            && self.idle(now) < lifetimes.retain;
+        let lately =
+            (self.entry.account.events > 0 || self.has_stores()) && self.idle(now) < config.retain;
         let lives = lives.map(|presence| presence.life(lately));
         // Of several files, the one that says most for its life counts.
         let most = lives.max_by_key(|&life| (life == Life::Live, life == Life::Unknown));
         self.entry.life = match most {
-            Some(Life::Live) if self.idle(now) >= lifetimes.idle_after => Life::Idle,
+            Some(Life::Live) if self.idle(now) >= config.idle_after => Life::Idle,
             Some(life) => life,
             // A process may still write to its ring, which broke or lies in a directory that is not scanned now.
             None if self.entry.life != Life::Exited => Life::Unknown,
@@ -79,8 +78,8 @@ fn drain_sources(
     outcome: &mut Outcome,
 ) -> bool {
     let active = ledger.entry.lifecycle.is_awake();
-    let Lifetimes { retain, idle_after } = ledger.books.lifetimes;
-    let lately = ledger.now.since(ledger.entry.last_event) < retain.max(idle_after);
+    let config = &ledger.books.config;
+    let lately = ledger.now.since(ledger.entry.last_event) < config.retain.max(config.idle_after);
     let (mut alive, mut at) = (false, 0);
     if let Some(ring) = ledger.in_flight() {
         match sources.iter().position(|source| source.id() == ring) {
@@ -164,7 +163,7 @@ fn age(instance: &str, ledger: &mut Ledger, alive: bool, is_unknown: bool) -> bo
     if before != entry.lifecycle {
         ledger.keep();
     }
-    let retain = ledger.books.lifetimes.retain;
+    let retain = ledger.books.config.retain;
     let since = ledger.entry.lifecycle.exited_since();
     let is_over = since.is_some_and(|since| now.since(since) >= retain);
     if is_over {

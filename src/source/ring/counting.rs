@@ -174,7 +174,7 @@ impl RingReader {
         }
         let cuts = self.gaps.of(&self.commit);
         let account = &mut entry.account;
-        account.count(&events, cuts, &books.bounds, now.seconds, windows);
+        account.count(&events, cuts, &books.config.bounds, now.seconds, windows);
         entry.add_look(pending, self.commit.ring.capacity);
         // Also where it was away: the process that writes it had started by then.
         (entry.last_event, entry.last_seen) = (now.stamp, now.stamp);
