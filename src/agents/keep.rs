@@ -20,7 +20,12 @@ impl Agents {
             self.books.journal.set_retired(&forgotten);
         }
         if !self.is_persistent() {
-            let keys: Vec<AgentKey> = self.agents.iter().map(|(key, _)| key).collect();
+            // One that has a record tries nothing, and says nothing of whether the file can grow now.
+            let without = self
+                .agents
+                .iter()
+                .filter(|(_, agent)| agent.record.is_none());
+            let keys: Vec<AgentKey> = without.map(|(key, _)| key).collect();
             for key in keys {
                 self.keep(key);
                 if self.books.journal.is_full() {

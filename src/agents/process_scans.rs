@@ -104,7 +104,10 @@ impl Agents {
     #[must_use]
     pub fn silent(&self) -> Option<&[Writer]> {
         let scans = &self.process_scans;
-        scans.silent.as_deref().filter(|_| self.books.config.proc_facts)
+        scans
+            .silent
+            .as_deref()
+            .filter(|_| self.books.config.proc_facts)
     }
 
     fn begin_process_scan(&mut self, now: Instant) {
