@@ -9,7 +9,7 @@ use crate::log;
 use crate::procfs::ancestors::uid;
 use crate::procfs::writer::{Writer, namespace};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// A read that does not get any further for so long is abandoned.
@@ -69,7 +69,8 @@ impl Gate {
 #[derive(Debug)]
 struct Look<T> {
     announced: Receiver<Writer>,
-    thread: JoinHandle<T>,
+    /// Has what was found once no more is announced.
+    found: Receiver<T>,
     /// The process that is read. `None`: the first was not announced yet.
     at: Option<Writer>,
     /// When it last got further.
@@ -111,11 +112,13 @@ impl<T: Send + 'static> Holdups<T> {
         let skipped = self.held.iter().filter_map(|held| held.by.as_ref());
         let skipped = skipped.map(|(_, group)| group.clone());
         let (gate, announced) = Gate::new(skipped.collect());
+        let (tell, found) = mpsc::channel();
         let thread = thread::Builder::new().name("survey".into());
-        let thread = thread.spawn(move || read(&gate)).ok();
-        self.look = thread.map(|thread| Look {
+        // Nothing receives it if the read was abandoned. The gate, which announces, goes after that.
+        let thread = thread.spawn(move || drop(tell.send(read(&gate))));
+        self.look = thread.ok().map(|_| Look {
             announced,
-            thread,
+            found,
             at: None,
             since: now,
         });
@@ -137,7 +140,7 @@ impl<T: Send + 'static> Holdups<T> {
             let left = end.saturating_duration_since(Instant::now());
             match look.announced.recv_timeout(left) {
                 Ok(process) => (look.at, look.since) = (Some(process), now),
-                Err(RecvTimeoutError::Disconnected) => return Some(look.thread.join().ok()),
+                Err(RecvTimeoutError::Disconnected) => return Some(look.found.try_recv().ok()),
                 Err(RecvTimeoutError::Timeout) => break,
             }
         }
