@@ -361,10 +361,11 @@ fn pid_label_follows_a_rolling_restart() {
     };
     is_of(&before);
     let events = || pmcd.values("nixl.ring.events")["agent"];
+    // A restart of a ring that still stands at its start is missed, as the help of nixl.agent.starts says.
+    wait_for("its transfer", || (events() > 0).then_some(()));
     let counted = events();
     let next = Sample::start(&home, "agent", STEADY);
     is_of(&next);
-    // A restart of a ring that still stands at its start is missed, as the help of nixl.agent.starts says.
     wait_for("its first events", || (events() > counted).then_some(()));
     before.kill();
     let next_but_one = Sample::start(&home, "agent", STEADY);

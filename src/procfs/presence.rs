@@ -35,7 +35,7 @@ pub struct Presence {
     lease: LeaseKind,
     /// The process that writes, where /proc has shown it.
     writer: Option<Writer>,
-    /// The one that wrote before the producer was started anew.
+    /// The last one that is known to have written before the producer was started anew.
     previous: Option<Writer>,
     /// What is known of the last process that was seen to write; it stays when that has ended.
     process_facts: Option<Facts>,
@@ -113,7 +113,7 @@ impl Presence {
 
     /// The producer was started anew: it may be another process.
     pub fn renewed(&mut self) {
-        self.previous = self.writer.take();
+        self.previous = self.writer.take().or(self.previous);
         self.process_facts = None;
         self.asks = true;
     }
