@@ -15,6 +15,7 @@ use crate::journal::ledger::Books;
 use crate::journal::record::Saved;
 use crate::journal::{Journal, RecordId};
 use crate::procfs::presence::check_every;
+use counted_stores::CountedStores;
 use descriptors::Descriptors;
 use forget::Forgetting;
 use limits::Limits;
@@ -27,6 +28,7 @@ use std::time::{Duration, Instant};
 use turns::Turns;
 
 pub mod agent;
+mod counted_stores;
 pub mod counts;
 mod descriptors;
 mod drain;
@@ -67,6 +69,7 @@ pub enum Change {
 pub struct Agents {
     scanner: Scanner,
     candidates: Candidates,
+    counted_stores: CountedStores,
     books: Books,
     limits: Limits,
     /// When files of exited agents are looked for again, to remove them.
@@ -93,6 +96,7 @@ impl Agents {
         Self {
             scanner: Scanner::new(room.limit(config)),
             candidates: Candidates::new(now),
+            counted_stores: CountedStores::default(),
             books: Books {
                 config: config.clone(),
                 check_every: check_every(0),
@@ -124,6 +128,7 @@ impl Agents {
     pub fn restore(&mut self, mut journal: Journal, mut records: Vec<(RecordId, Saved)>) {
         let retired = journal.retired().unwrap_or_default();
         (self.books.host, self.books.forgotten_full) = (retired.totals, retired.full);
+        self.counted_stores = CountedStores::until(journal.stores_counted_until());
         self.books.journal = journal;
         let (mut ids, now) = (HashSet::new(), Instant::now());
         // An id that was given away after its agent was long gone belongs to the one that was seen last.

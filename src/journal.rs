@@ -251,6 +251,17 @@ impl Journal {
         self.run(|records| records.head(|words| retired::set_next_id(words, next)));
     }
 
+    /// Until when all stores are counted that have no process any more, in nanoseconds of CLOCK_MONOTONIC; 0: that was never noted.
+    pub fn stores_counted_until(&mut self) -> u64 {
+        self.run(|records| records.head(retired::stores_counted_until))
+            .unwrap_or(0)
+    }
+
+    /// Notes that.
+    pub fn set_stores_counted_until(&mut self, stamp: u64) {
+        self.run(|records| records.head(|words| retired::set_stores_counted_until(words, stamp)));
+    }
+
     /// Notes when the configuration was last read, in time since the epoch.
     pub fn set_config_read(&mut self, when: Duration) {
         self.run(|records| records.head(|words| retired::set_config_read(words, when)));

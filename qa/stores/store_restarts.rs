@@ -85,6 +85,69 @@ fn stores_begun_and_ended_during_downtime_count_once() {
     assert_eq!(core.sent().len(), 2, "{:?}", core.sent());
 }
 
+/// Processes without a local rank, of which each writes between the others' first and last values.
+#[test]
+fn stores_of_processes_that_overlapped_count_once() {
+    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
+        let mut core = Core::new("");
+        core.kill();
+        let stores: Vec<_> = (0..4).map(|_| core.store(&Who::named("kv"))).collect();
+        stores.iter().for_each(|store| core.send(store, 1));
+        order.iter().for_each(|&at| core.send(&stores[at], 1));
+        drop(stores);
+        core.start();
+        core.run(3);
+        assert_eq!(core.host_sent(), 8, "{order:?}: {:?}", core.sent());
+        let live = core.store(&Who::named("kv"));
+        core.send(&live, 10);
+        core.run(2);
+        for _ in 0..2 {
+            core.configure("retain = \"20m\"");
+            core.run(3);
+            assert_eq!(core.host_sent(), 18, "{order:?}: {:?}", core.sent());
+            core.restart();
+            core.run(3);
+            assert_eq!(core.host_sent(), 18, "{order:?}: {:?}", core.sent());
+        }
+    }
+}
+
+#[test]
+fn store_that_waited_for_room_counts_after_its_process() {
+    let mut core = Core::new("max_agents = 1");
+    let stores: Vec<_> = (0..5).map(|_| core.store(&Who::named("kv"))).collect();
+    stores.iter().for_each(|store| core.send(store, 1));
+    core.run(2);
+    stores.iter().rev().for_each(|store| core.send(store, 1));
+    core.run(2);
+    for store in stores {
+        drop(store);
+        core.run(3);
+    }
+    assert_eq!(core.host_sent(), 10, "{:?}", core.sent());
+}
+
+#[test]
+fn stores_of_forgotten_agents_do_not_count_again() {
+    let mut core = Core::new("max_agents = 4");
+    for number in 0..40 {
+        let store = core.store(&Who::named(&format!("n{number}")));
+        core.send(&store, 1);
+        core.run(3);
+        drop(store);
+        core.run(2);
+    }
+    assert!(core.forgotten.len() > 20, "{:?}", core.forgotten);
+    for _ in 0..2 {
+        core.configure("max_agents = 4");
+        core.run(5);
+        assert_eq!(core.host_sent(), 40, "{:?}", core.sent());
+        core.restart();
+        core.run(5);
+        assert_eq!(core.host_sent(), 40, "{:?}", core.sent());
+    }
+}
+
 #[test]
 fn store_ended_before_retain_does_not_count() {
     let mut core = Core::new("retain = \"10s\"");

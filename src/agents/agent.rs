@@ -46,6 +46,8 @@ pub struct Agent {
     pub(crate) sources: Vec<Source>,
     /// Name and identity of a file that there is no room for, and that the agent may write to. No other file is taken for its next.
     pub(crate) waiting: Option<(OsString, FileId)>,
+    /// The time of the last update of its earlier stores that the process before had counted.
+    pub(crate) stores_before: u64,
     /// Since when it is known to have no file, as of the last look for those that are to be forgotten.
     pub(crate) bare_since: Option<Instant>,
     /// What the registry counts of it.
@@ -58,6 +60,7 @@ impl Agent {
     pub(crate) fn new(name: Name, entry: Entry, now: Instant) -> Self {
         Self {
             name,
+            stores_before: entry.store_retired,
             entry,
             windows: Windows::new(now),
             facts: ProcessFacts::default(),

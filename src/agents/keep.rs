@@ -64,6 +64,9 @@ impl Agents {
         let Some(agent) = self.agents.remove(key) else {
             return;
         };
+        if let Some(seen) = &agent.entry.store {
+            self.counted_stores.add(seen.id, seen.values.updated);
+        }
         self.retire(agent.record, &agent.entry);
         if agent.is_published() {
             self.changes.push(Change::Left { key, id: agent.id });

@@ -28,8 +28,9 @@ const FIRST_SCAN: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Candidates {
     queue: VecDeque<Found>,
-    /// Stores that no agent knows, until everything was scanned once: one that an agent knows may still be found.
-    pub unknown: Vec<Found>,
+    /// Stores that no agent knows, with the time of their last update, until everything was scanned once: one that an agent knows
+    /// may still be found.
+    pub unknown: Vec<(u64, Found)>,
     /// When that is no longer waited for.
     first_scan_ends: Instant,
 }
@@ -76,7 +77,15 @@ impl Agents {
                 break;
             }
         }
-        self.candidates.queue.is_empty() && self.scanner.is_done()
+        let is_done = self.candidates.queue.is_empty() && self.scanner.is_done();
+        if is_done && !self.books.early {
+            let stamp = self.clock.at(now).stamp;
+            let counted = self.counted_stores.all_found(stamp, self.limits.refused);
+            if let Some(until) = counted {
+                self.books.journal.set_stores_counted_until(until);
+            }
+        }
+        is_done
     }
 
     /// The next file to be looked at. When everything was scanned once, the stores that no agent knew then, the oldest first.
@@ -85,8 +94,9 @@ impl Agents {
         if self.books.early && self.candidates.queue.is_empty() && is_scanned {
             self.books.early = false;
             let mut unknown = std::mem::take(&mut self.candidates.unknown);
-            unknown.sort_by_key(|found| found.facts.changed);
-            self.candidates.queue = unknown.into();
+            // Of several stores that an agent has had, each counts before the next takes its place.
+            unknown.sort_by_key(|&(updated, _)| updated);
+            self.candidates.queue = unknown.into_iter().map(|(_, found)| found).collect();
         }
         self.candidates.queue.pop_front()
     }

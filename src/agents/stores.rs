@@ -60,13 +60,13 @@ impl Agents {
             && match known {
                 // Nothing more comes, so that it is counted whether there is a place for it or not.
                 Some(key) => !self.read_last(key, &mut source, &values, now),
-                None => !is_recent || self.is_retired(&alike, &values),
+                None => !is_recent || self.is_counted(&alike, id, values.updated),
             };
         if is_over {
             return self.set_aside(&found, Refusal::Exited);
         }
         if known.is_none() && self.books.early {
-            return self.candidates.unknown.push(found);
+            return self.candidates.unknown.push((values.updated, found));
         }
         let key = known.or_else(|| {
             let mut asked = alike.iter().copied().take(MOST_ASKED);
@@ -120,10 +120,13 @@ impl Agents {
             && ago.is_some_and(|ago| Duration::from_nanos(ago) <= self.books.config.retain)
     }
 
-    /// True if one of these agents had a store that was updated later: so it had this one, and it is counted.
-    fn is_retired(&self, alike: &[AgentKey], values: &Values) -> bool {
+    /// True if a store that no process writes was counted to its end, though none of these agents, which may have had it, knows it.
+    fn is_counted(&mut self, alike: &[AgentKey], id: StoreId, updated: u64) -> bool {
         let mut agents = alike.iter().filter_map(|&key| self.agents.get(key));
-        agents.any(|agent| agent.entry.store_retired >= values.updated)
+        if agents.any(|agent| agent.stores_before >= updated) {
+            self.counted_stores.add(id, updated);
+        }
+        self.counted_stores.has(id, updated)
     }
 
     /// True if, asked now, certainly no process writes to the store of an agent, so that a new one may be its next.
@@ -165,7 +168,9 @@ impl Agents {
         if let Some(mut before) = agent.sources.pop() {
             agent.read_last(&mut before, now, &mut self.books);
         }
-        agent.entry.retire_store(now.stamp);
+        if let Some(before) = agent.entry.retire_store(now.stamp) {
+            self.counted_stores.add(before.id, before.values.updated);
+        }
         agent.started(now.stamp, &mut self.books.journal);
         agent.entry.last_event = values.updated.min(now.stamp);
         agent.entry.store = Some(seen);

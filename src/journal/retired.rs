@@ -41,6 +41,8 @@ const FULL: usize = FREED + 1;
 const NEXT_ID: usize = 80;
 /// When the configuration was last read: nanoseconds since the epoch.
 const CONFIG_READ: usize = 81;
+/// Until when all stores are counted that have no process any more: nanoseconds of CLOCK_MONOTONIC.
+const STORES_COUNTED: usize = 82;
 const _: () = assert!(ENTRIES[0] + FULL < ENTRIES[1] && ENTRIES[1] + FULL < NEXT_ID);
 
 /// More than any instance id that was given; 0 where that was never noted, or makes no sense.
@@ -60,6 +62,16 @@ pub fn set_next_id(words: &[AtomicU64], next: u32) {
 pub fn set_config_read(words: &[AtomicU64], when: Duration) {
     let nanoseconds = u64::try_from(when.as_nanos()).unwrap_or(u64::MAX);
     words[CONFIG_READ].store(nanoseconds, Relaxed);
+}
+
+/// Until when all stores are counted that have no process any more; 0 where that was never noted.
+pub fn stores_counted_until(words: &[AtomicU64]) -> u64 {
+    words[STORES_COUNTED].load(Relaxed)
+}
+
+/// Notes it.
+pub fn set_stores_counted_until(words: &[AtomicU64], stamp: u64) {
+    words[STORES_COUNTED].store(stamp, Relaxed);
 }
 
 /// When the configuration was last read, in time since the epoch, as a state file says that another process has.

@@ -7,7 +7,7 @@ use crate::stats::histogram::MAX_BUCKETS;
 use crate::stats::values::Values;
 
 /// Which store it is. Its name is never used twice, and no more is its file while somebody has it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StoreId {
     /// Which file it is.
     pub file: FileId,

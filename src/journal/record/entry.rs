@@ -59,10 +59,10 @@ impl Entry {
 
     /// Lets its store go: what it has of it is known for good. A time still to come is a stranger's lie, by which no later store
     /// is to be judged.
-    pub fn retire_store(&mut self, stamp: u64) {
-        if let Some(seen) = self.store.take() {
-            self.store_retired = self.store_retired.max(seen.values.updated.min(stamp));
-        }
+    pub fn retire_store(&mut self, stamp: u64) -> Option<Seen> {
+        let seen = self.store.take()?;
+        self.store_retired = self.store_retired.max(seen.values.updated.min(stamp));
+        Some(seen)
     }
 
     /// Counts a start of the producer: what it had registered or begun before is gone.
