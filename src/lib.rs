@@ -19,7 +19,8 @@
 //! | [`journal`] | the state file, which makes totals survive a kill |
 //! | [`source`] | attached files: a ring that is drained or followed, a store that is read |
 //! | [`ids`] | instance ids that survive a boot; worker thread |
-//! | [`agents`] | agents by name, and one tick: scan, drain, publish |
+//! | [`agents`] | what is known of each agent; agents by key and name |
+//! | [`collector`] | one tick: discover, attach, drain, expire |
 //! | [`metrics`] | the metric table |
 //! | [`check`] | `--check` |
 //! | [`pcp`] | libpcp_pmda: callbacks, results, instance domains, the event loop |
@@ -30,6 +31,7 @@
 pub mod agents;
 pub mod base;
 pub mod check;
+pub mod collector;
 pub mod config;
 pub mod discovery;
 pub mod error;

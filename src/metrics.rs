@@ -3,7 +3,7 @@
 //! Registration, values, `pmns`, `help` and docs/metrics.md are made from that table. Clusters 0 to 3 are exactly those
 //! of the Python PMDA of PCP (`src/pmdas/nixl`). Clusters of this PMDA begin at 16. Items are never renumbered.
 
-use crate::agents::agent::Agent;
+use crate::agents::Agent;
 use crate::base::clock::Now;
 use crate::event::EventType;
 use crate::metrics::control::Control;

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use store::StoreReader;
 
+pub mod removal;
 pub mod ring;
 pub mod store;
 

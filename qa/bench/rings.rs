@@ -2,7 +2,7 @@
 //! the producer of the tests wrote.
 #![allow(dead_code)] // each program that is made with it uses a part of it
 
-use pmdanixl::agents::Agents;
+use pmdanixl::collector::Agents;
 use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::event::{EventType, Events, Totals};
 use pmdanixl::journal::Journal;

@@ -4,7 +4,7 @@ mod followed;
 
 use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{PATIENCE, example};
-use pmdanixl::agents::Agents;
+use pmdanixl::collector::Agents;
 use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::event::EventType;
 use pmdanixl::journal::record::Saved;

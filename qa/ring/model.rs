@@ -1,7 +1,7 @@
 //! Random sequences of everything that can happen to a ring, compared with a queue of the events that must be counted.
 
 use crate::support::writer::{Kind, Layout, RingWriter};
-use pmdanixl::agents::Agents;
+use pmdanixl::collector::Agents;
 use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::event::EventType;
 use pmdanixl::journal::record::Saved;

@@ -131,7 +131,7 @@ fn store_that_waited_for_room_counts_after_its_process() {
 fn stores_of_forgotten_agents_do_not_count_again() {
     let mut core = Core::new("max_agents = 4");
     for number in 0..40 {
-        let store = core.store(&Who::named(&format!("n{number}")));
+        let store = core.store(&Who::named(format!("n{number}")));
         core.send(&store, 1);
         core.run(3);
         drop(store);

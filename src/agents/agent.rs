@@ -1,7 +1,6 @@
 //! One NIXL agent: its rings, what is known of it, and whether it is an instance.
 
 use crate::agents::registry::Counted;
-use crate::agents::removal::{self, Removal};
 use crate::agents::{AgentKey, Change};
 use crate::base::clock::Now;
 use crate::base::file::{self, FileId};
@@ -12,8 +11,10 @@ use crate::journal::{Journal, RecordId};
 use crate::log;
 use crate::procfs::facts::Facts;
 use crate::source::Source;
+use crate::source::removal::{self, Removal};
 use crate::source::store::StoreReader;
 use crate::stats::windows::Windows;
+use crate::store::{Seen, StoreId};
 use nix::errno::Errno;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -71,6 +72,37 @@ impl Agent {
             waiting: None,
             bare_since: None,
             counted: Counted::default(),
+        }
+    }
+
+    /// The number of places that it takes: one while it is an instance, and one for each attached file beyond the first.
+    pub(crate) fn places(&self) -> usize {
+        self.sources
+            .len()
+            .max(self.entry.lifecycle.is_awake().into())
+    }
+
+    /// True if another file of it needs no further place: it is an instance without one.
+    pub(crate) fn has_place(&self) -> bool {
+        self.sources.len() < self.places()
+    }
+
+    /// True if it has stores, and no ring.
+    pub(crate) fn has_stores(&self) -> bool {
+        !self.name.part.is_empty()
+    }
+
+    /// What is counted of this store, if it was the last that the agent had.
+    pub(crate) fn seen(&self, id: StoreId) -> Option<&Seen> {
+        self.entry.store.as_ref().filter(|seen| seen.id == id)
+    }
+
+    /// What its files tell of it.
+    pub(crate) fn facts_of_files(&self, user: Option<&str>) -> Facts {
+        let facts = Facts::of_file(user, &self.name.raw, &self.name.directory);
+        match self.store() {
+            Some(store) => store.description.facts().merge(&facts),
+            None => facts,
         }
     }
 

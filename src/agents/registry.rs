@@ -4,7 +4,7 @@
 //! [`Registry::settle`], so that what is counted of all agents cannot disagree with them.
 
 use super::quiet::Quiet;
-use crate::agents::agent::Agent;
+use crate::agents::Agent;
 use crate::base::file::FileId;
 use crate::journal::record::Name;
 use slab::Slab;
@@ -25,7 +25,7 @@ pub(crate) struct Counted {
 
 /// How many places the agents of each user take.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub(crate) struct Places {
     by_owner: HashMap<u32, usize>,
     total: usize,
 }
@@ -41,24 +41,24 @@ impl Places {
     }
 
     /// Those of all users.
-    pub fn total(&self) -> usize {
+    pub(crate) fn total(&self) -> usize {
         self.total
     }
 
     /// Those of one user.
-    pub fn of(&self, owner: u32) -> usize {
+    pub(crate) fn of(&self, owner: u32) -> usize {
         self.by_owner.get(&owner).copied().unwrap_or(0)
     }
 
     /// Those of the user who has most.
-    pub fn most(&self) -> usize {
+    pub(crate) fn most(&self) -> usize {
         self.by_owner.values().copied().max().unwrap_or(0)
     }
 }
 
 /// The agents, and apart from them what a drain looks at first.
 #[derive(Debug, Default)]
-pub(super) struct Registry {
+pub(crate) struct Registry {
     /// Boxed: the slab keeps the room that its most agents took, and a box goes back.
     agents: Slab<Box<Agent>>,
     /// In the places of the agents, so that those in which nothing happens cost no look at more than this.
@@ -71,7 +71,7 @@ pub(super) struct Registry {
 
 impl Registry {
     /// Adds an agent; the next drain looks at all of it.
-    pub fn insert(&mut self, agent: Agent) -> AgentKey {
+    pub(crate) fn insert(&mut self, agent: Agent) -> AgentKey {
         let raw = agent.name.raw.clone();
         self.instances.insert(agent.name.instance.clone());
         let key = AgentKey(self.agents.insert(Box::new(agent)));
@@ -85,7 +85,7 @@ impl Registry {
     }
 
     /// Brings what is counted of all agents up to date with one that has changed.
-    pub fn settle(&mut self, key: AgentKey) {
+    pub(crate) fn settle(&mut self, key: AgentKey) {
         let Some(agent) = self.agents.get_mut(key.0) else {
             return;
         };
@@ -107,7 +107,7 @@ impl Registry {
     }
 
     /// The agent of this name, if it is known; the instance is not compared.
-    pub fn find(&self, name: &Name) -> Option<(AgentKey, &Agent)> {
+    pub(crate) fn find(&self, name: &Name) -> Option<(AgentKey, &Agent)> {
         self.named(&name.raw).find(|(_, agent)| {
             let known = &agent.name;
             (known.owner, &known.part, &known.directory)
@@ -116,32 +116,32 @@ impl Registry {
     }
 
     /// The agents of this name, in any directory.
-    pub fn named(&self, raw: &OsStr) -> impl Iterator<Item = (AgentKey, &Agent)> {
+    pub(crate) fn named(&self, raw: &OsStr) -> impl Iterator<Item = (AgentKey, &Agent)> {
         let keys = self.by_name.get(raw).into_iter().flatten();
         keys.filter_map(|&key| Some((key, self.get(key)?)))
     }
 
     /// True if an agent is called so in the instance domain.
-    pub fn has_instance(&self, name: &str) -> bool {
+    pub(crate) fn has_instance(&self, name: &str) -> bool {
         self.instances.contains(name)
     }
 
     /// The files that are attached.
-    pub fn attached(&self) -> &HashSet<FileId> {
+    pub(crate) fn attached(&self) -> &HashSet<FileId> {
         &self.attached
     }
 
     /// How many places the agents of each user take.
-    pub fn places(&self) -> &Places {
+    pub(crate) fn places(&self) -> &Places {
         &self.places
     }
 
     /// Has the next drain look at all of an agent.
-    pub fn wake(&mut self, key: AgentKey) {
+    pub(crate) fn wake(&mut self, key: AgentKey) {
         self.quiet[key.0] = Quiet::default();
     }
 
-    pub fn remove(&mut self, key: AgentKey) -> Option<Agent> {
+    pub(crate) fn remove(&mut self, key: AgentKey) -> Option<Agent> {
         let agent = self.agents.try_remove(key.0)?;
         self.places
             .change(agent.name.owner, agent.counted.places, 0);
@@ -163,22 +163,22 @@ impl Registry {
         Some(*agent)
     }
 
-    pub fn get(&self, key: AgentKey) -> Option<&Agent> {
+    pub(crate) fn get(&self, key: AgentKey) -> Option<&Agent> {
         self.agents.get(key.0).map(|agent| &**agent)
     }
 
-    pub fn get_mut(&mut self, key: AgentKey) -> Option<&mut Agent> {
+    pub(crate) fn get_mut(&mut self, key: AgentKey) -> Option<&mut Agent> {
         self.agents.get_mut(key.0).map(|agent| &mut **agent)
     }
 
     /// An agent, and what tells whether it is due.
-    pub fn at(&mut self, key: AgentKey) -> Option<(&mut Quiet, &mut Agent)> {
+    pub(crate) fn at(&mut self, key: AgentKey) -> Option<(&mut Quiet, &mut Agent)> {
         let agent = self.agents.get_mut(key.0)?;
         Some((&mut self.quiet[key.0], agent))
     }
 
     /// The agents in which something happens.
-    pub fn due(&self, now: Instant) -> impl Iterator<Item = (AgentKey, &Agent)> {
+    pub(crate) fn due(&self, now: Instant) -> impl Iterator<Item = (AgentKey, &Agent)> {
         let quiet = self.quiet.iter().enumerate();
         quiet
             .filter(move |(_, quiet)| !quiet.holds(now))
@@ -187,37 +187,37 @@ impl Registry {
 
     /// What tells whether the agent in this place is due.
     #[cfg(test)]
-    pub fn quiet(&self, place: usize) -> &Quiet {
+    pub(crate) fn quiet(&self, place: usize) -> &Quiet {
         &self.quiet[place]
     }
 
     /// More than the place of any agent.
     #[cfg(test)]
-    pub fn end(&self) -> usize {
+    pub(crate) fn end(&self) -> usize {
         self.quiet.len()
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.agents.len()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (AgentKey, &Agent)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (AgentKey, &Agent)> {
         self.agents
             .iter()
             .map(|(place, agent)| (AgentKey(place), &**agent))
     }
 
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (AgentKey, &mut Agent)> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (AgentKey, &mut Agent)> {
         self.agents
             .iter_mut()
             .map(|(place, agent)| (AgentKey(place), &mut **agent))
     }
 
-    pub fn values(&self) -> impl Iterator<Item = &Agent> {
+    pub(crate) fn values(&self) -> impl Iterator<Item = &Agent> {
         self.agents.iter().map(|(_, agent)| &**agent)
     }
 
-    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Agent> {
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut Agent> {
         self.agents.iter_mut().map(|(_, agent)| &mut **agent)
     }
 }
@@ -225,12 +225,12 @@ impl Registry {
 #[cfg(test)]
 impl AgentKey {
     /// The key of the agent in a place of the table.
-    pub(super) fn of(place: usize) -> Self {
+    pub(crate) fn of(place: usize) -> Self {
         Self(place)
     }
 
     /// Its place in the table.
-    pub(super) fn place(self) -> usize {
+    pub(crate) fn place(self) -> usize {
         self.0
     }
 }

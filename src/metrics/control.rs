@@ -1,6 +1,6 @@
 //! Values of the `nixl.control` metrics, and the statistics line of the debug log.
 
-use crate::agents::counts::{AgentCounts, Effort};
+use crate::collector::counts::{AgentCounts, Effort};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use nix::unistd::{SysconfVar, sysconf};

@@ -4,7 +4,7 @@
 //! Peers can have different ports: a server often has one rank, and its peers are the servers of its role at other
 //! ports.
 
-use crate::agents::agent::Agent;
+use crate::agents::Agent;
 use std::collections::HashMap;
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
 //! The metric table, in one file for each group of clusters.
 
 use super::{Buckets, Get, Metric, Semantics, Units, ValueSource};
-use crate::agents::agent::Agent;
+use crate::agents::Agent;
 use crate::event::EventType;
 use crate::metrics::control::Control;
 use std::sync::LazyLock;

@@ -5,7 +5,7 @@
 //! other bounds.
 
 use super::ffi::Instances;
-use crate::agents::agent::Agent;
+use crate::agents::Agent;
 use crate::journal::record::HIGHEST_ID;
 use crate::metrics::{BANDWIDTHS, CUMULATIVE_TIMES, LATENCIES, SIZES};
 use crate::stats::account::{BANDWIDTH, SIZE};

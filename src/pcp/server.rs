@@ -7,8 +7,8 @@
 use super::buckets::BucketIndoms;
 use super::instances::AgentInstances;
 use super::work::{Allowance, FETCH, NEW_AGENT_WAIT, SHUTDOWN, TimeBudget, Work};
-use crate::agents::Agents;
 use crate::base::clock::Now;
+use crate::collector::Agents;
 use crate::config::{Config, Loaded};
 use crate::error::ConfigError;
 use crate::ids::Ids;

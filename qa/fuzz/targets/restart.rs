@@ -3,7 +3,7 @@
 use super::state::{spoil, take};
 use super::wire::{Kind, Layout};
 use super::{Input, assert_instance_name};
-use pmdanixl::agents::Agents;
+use pmdanixl::collector::Agents;
 use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::event::EventType;
 use pmdanixl::shm::guard_against_sigbus;

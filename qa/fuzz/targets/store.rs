@@ -3,8 +3,8 @@
 
 use super::state::take;
 use super::{Input, assert_instance_name, assert_one_line};
-use pmdanixl::agents::Agents;
 use pmdanixl::base::file;
+use pmdanixl::collector::Agents;
 use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::discovery::store;
 use pmdanixl::event::EventType;

@@ -17,8 +17,9 @@ pub mod values;
 #[path = "../writer.rs"]
 pub mod writer;
 
-use pmdanixl::agents::agent::Agent;
-use pmdanixl::agents::{AgentKey, Agents, Change};
+use pmdanixl::agents::Agent;
+use pmdanixl::agents::{AgentKey, Change};
+use pmdanixl::collector::Agents;
 use pmdanixl::config::{self, Config};
 use pmdanixl::error::ConfigError;
 use pmdanixl::ids::Ids;

@@ -1,7 +1,7 @@
 //! All values that the load determines, as text.
 
 use super::Core;
-use pmdanixl::agents::agent::Agent;
+use pmdanixl::agents::Agent;
 use pmdanixl::metrics::{METRICS, Metric, Value, ValueSource};
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! Answers of a daemon: values by metric and instance name, read through the metric table, and labels.
 
 use super::{Core, Running};
-use pmdanixl::agents::agent::Agent;
+use pmdanixl::agents::Agent;
 use pmdanixl::base::clock::Now;
 use pmdanixl::metrics::control::Control;
 use pmdanixl::metrics::peers;

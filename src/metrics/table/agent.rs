@@ -1,7 +1,7 @@
 //! Clusters 16 to 19: identity and state of an agent, lost telemetry, and last values.
 
 use super::agent_metric;
-use crate::agents::agent::Agent;
+use crate::agents::Agent;
 use crate::event::EventType;
 use crate::metrics::{Get, Metric, Semantics, Units};
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Clusters 20 to 23: distribution of transfers by time, size and bandwidth.
 
 use super::{agent_metric, cumulative, histogram};
-use crate::agents::agent::Agent;
+use crate::agents::Agent;
 use crate::base::clock::Now;
 use crate::metrics::{Get, Metric, Semantics, Units, ValueSource};
 use crate::stats::Buckets;

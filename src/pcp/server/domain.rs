@@ -1,7 +1,7 @@
 //! Publishes agents in the instance domains and withdraws them. Returns the labels of instances.
 
 use super::Server;
-use crate::agents::agent::Agent;
+use crate::agents::Agent;
 use crate::agents::{AgentKey, Change};
 use crate::log;
 use crate::metrics::{AGENTS, CUMULATIVE_TIMES};

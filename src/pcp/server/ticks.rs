@@ -1,7 +1,7 @@
 //! Work of one tick, in pieces of 1 ms: scan, drain, tidy, save.
 
 use super::Server;
-use crate::agents::Agents;
+use crate::collector::Agents;
 use crate::log;
 use crate::pcp::work::{FETCH, PIECE, TICK, Work};
 use std::time::Instant;

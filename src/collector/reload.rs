@@ -1,9 +1,10 @@
 //! Another configuration.
 
+use super::Agents;
 use super::descriptors::Descriptors;
 use super::forget::Forgetting;
 use super::look::Candidates;
-use super::{AgentKey, Agents};
+use crate::agents::AgentKey;
 use crate::config::Config;
 use crate::discovery::directory;
 use crate::source::ring::Mode;

@@ -1,8 +1,9 @@
 //! What names an agent's files, and whose they are.
 
+use super::Agents;
 use super::stores::rank;
-use super::{AgentKey, Agents};
-use crate::agents::agent::Agent;
+use crate::agents::Agent;
+use crate::agents::AgentKey;
 use crate::discovery::directory::Directory;
 use crate::discovery::name;
 use crate::discovery::scan::Found;

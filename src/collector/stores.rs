@@ -5,15 +5,15 @@
 //! and local rank in the same directory, whose store no process writes any more; else it is new. An agent that writes a ring is
 //! never one that has stores.
 
+use super::Agents;
 use super::look::PATIENCE;
 use super::place::name_of;
-use super::{AgentKey, Agents};
-use crate::agents::agent::Agent;
+use crate::agents::Agent;
+use crate::agents::AgentKey;
 use crate::base::file::FileFacts;
 use crate::discovery::scan::Found;
 use crate::error::Refusal;
 use crate::log;
-use crate::procfs::facts::Facts;
 use crate::procfs::life::Life;
 use crate::procfs::writer::Holder;
 use crate::source::Source;
@@ -222,25 +222,4 @@ fn is_alike(agent: &Agent, found: &Found, description: &Description) -> bool {
     name.directory == found.directory.path
         && rank(&name.part) == Some(&*description.rank.to_string_lossy())
         && name.owner == found.facts.uid
-}
-
-impl Agent {
-    /// True if it has stores, and no ring.
-    pub(crate) fn has_stores(&self) -> bool {
-        !self.name.part.is_empty()
-    }
-
-    /// What is counted of this store, if it was the last that the agent had.
-    fn seen(&self, id: StoreId) -> Option<&Seen> {
-        self.entry.store.as_ref().filter(|seen| seen.id == id)
-    }
-
-    /// What its files tell of it.
-    pub(crate) fn facts_of_files(&self, user: Option<&str>) -> Facts {
-        let facts = Facts::of_file(user, &self.name.raw, &self.name.directory);
-        match self.store() {
-            Some(store) => store.description.facts().merge(&facts),
-            None => facts,
-        }
-    }
 }

@@ -3,7 +3,8 @@
 //!
 //! To forget one takes a record out of the state, and a name out of the instance domains: so a tick forgets a few.
 
-use super::{AgentKey, Agents, Change};
+use super::Agents;
+use crate::agents::{AgentKey, Change};
 use crate::shm;
 use std::time::{Duration, Instant};
 
@@ -93,7 +94,7 @@ impl Agents {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agents::agent::Agent;
+    use crate::agents::Agent;
     use crate::base::clock::Now;
     use crate::config::{Config, DirectoryPattern};
     use crate::event::EventType;

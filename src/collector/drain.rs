@@ -1,6 +1,7 @@
 //! Drains of all rings, one agent after the other.
 
-use super::{AgentKey, Agents};
+use super::Agents;
+use crate::agents::AgentKey;
 use crate::base::clock::Now;
 use crate::error::Refusal;
 use crate::log;

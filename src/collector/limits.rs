@@ -4,9 +4,10 @@
 //! provided that the user has at least two more than the newcomer's user. So one user may have all places, and many users cannot
 //! keep another one out. No exited agent makes room for a user who has more than its own.
 
+use super::Agents;
 use super::newcomers::Newcomers;
-use super::{AgentKey, Agents};
-use crate::agents::agent::Agent;
+use crate::agents::Agent;
+use crate::agents::AgentKey;
 use crate::discovery::scan::Found;
 use crate::error::Refusal;
 use crate::log;
@@ -31,20 +32,6 @@ pub(super) struct Limits {
     pub refused: u64,
     /// Users for whose files there was no place, with or without events, in this pass through what was found.
     pub turned_away: HashSet<(u32, bool)>,
-}
-
-impl Agent {
-    /// The number of places that it takes: one while it is an instance, and one for each attached file beyond the first.
-    pub(super) fn places(&self) -> usize {
-        self.sources
-            .len()
-            .max(self.entry.lifecycle.is_awake().into())
-    }
-
-    /// True if another file of it needs no further place: it is an instance without one.
-    fn has_place(&self) -> bool {
-        self.sources.len() < self.places()
-    }
 }
 
 impl Agents {

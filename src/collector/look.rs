@@ -2,7 +2,6 @@
 
 use super::Agents;
 use super::place::name_of;
-use crate::agents::removal;
 use crate::discovery::scan::{Found, Opened};
 use crate::error::Refusal;
 use crate::log;
@@ -11,6 +10,7 @@ use crate::ring::candidate::{Access, Candidate};
 use crate::ring::commit::Commit;
 use crate::shm::LeaseKind;
 use crate::source::Source;
+use crate::source::removal;
 use crate::source::ring::Mode;
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};

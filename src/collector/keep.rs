@@ -1,6 +1,7 @@
 //! What of the agents outlives the daemon, and which of them are forgotten.
 
-use super::{AgentKey, Agents, Change};
+use super::Agents;
+use crate::agents::{AgentKey, Change};
 use crate::journal::record::Entry;
 use crate::journal::{RecordId, Retired};
 

@@ -1,7 +1,7 @@
 //! Process scans: who writes the rings and the stores, as far as /proc shows it.
 
 use super::Agents;
-use crate::agents::agent::Agent;
+use crate::agents::Agent;
 use crate::procfs::holdups::Holdups;
 use crate::procfs::survey::{Mappers, Wanted};
 use crate::procfs::writer::Writer;
