@@ -46,7 +46,7 @@ mod turns;
 
 /// All agents.
 #[derive(Debug)]
-pub struct Agents {
+pub struct Collector {
     scanner: Scanner,
     candidates: Candidates,
     counted_stores: CountedStores,
@@ -66,7 +66,7 @@ pub struct Agents {
     clock: Now,
 }
 
-impl Agents {
+impl Collector {
     /// No agents yet, and no state: they are forgotten at the end.
     #[must_use]
     pub fn new(config: &Config) -> Self {

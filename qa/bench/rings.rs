@@ -2,7 +2,7 @@
 //! the producer of the tests wrote.
 #![allow(dead_code)] // each program that is made with it uses a part of it
 
-use pmdanixl::collector::Agents;
+use pmdanixl::collector::Collector;
 use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::event::{EventType, Events, Totals};
 use pmdanixl::journal::Journal;
@@ -269,7 +269,7 @@ fn drained_as(layout: Layout) -> pmdanixl::ring::layout::Layout {
 /// Agents with a ring each, drained as the daemon does it: all figures, into a state file.
 pub struct Host {
     dir: TempDir,
-    agents: Agents,
+    agents: Collector,
     rings: Vec<RingWriter>,
     /// Time of the next tick. With a test clock, the number of ticks between scans is constant.
     now: Instant,
@@ -303,7 +303,7 @@ impl Host {
         });
         let rings = rings.collect();
         let mut host = Self {
-            agents: Agents::new(&config),
+            agents: Collector::new(&config),
             dir,
             rings,
             now: Instant::now(),

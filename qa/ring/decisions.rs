@@ -4,7 +4,7 @@ mod followed;
 
 use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{PATIENCE, example};
-use pmdanixl::collector::Agents;
+use pmdanixl::collector::Collector;
 use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::event::EventType;
 use pmdanixl::journal::record::Saved;
@@ -22,7 +22,7 @@ const LONG: Duration = Duration::from_secs(3600);
 /// A daemon without pmcd: rings, state, and what it has counted.
 struct Daemon {
     dir: tempfile::TempDir,
-    agents: Option<Agents>,
+    agents: Option<Collector>,
 }
 
 impl Daemon {
@@ -66,7 +66,7 @@ impl Daemon {
         let taken = taken.expect("nobody else has it");
         let mut records: Vec<(RecordId, Saved)> = taken.records;
         records.iter_mut().for_each(|(_, saved)| change(saved));
-        let mut agents = Agents::new(&config);
+        let mut agents = Collector::new(&config);
         agents.restore(journal, records);
         self.agents = Some(agents);
     }

@@ -1,7 +1,7 @@
 //! Random sequences of everything that can happen to a ring, compared with a queue of the events that must be counted.
 
 use crate::support::writer::{Kind, Layout, RingWriter};
-use pmdanixl::collector::Agents;
+use pmdanixl::collector::Collector;
 use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::event::EventType;
 use pmdanixl::journal::record::Saved;
@@ -65,7 +65,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct World {
     dir: tempfile::TempDir,
     config: Config,
-    agents: Option<Agents>,
+    agents: Option<Collector>,
     now: Instant,
     ring: RingWriter,
     /// What waits in the ring.
@@ -122,7 +122,7 @@ impl World {
         let found = journal.start().expect("readable");
         let mut found = found.expect("nobody has it");
         change(&mut journal, &mut found.records);
-        let mut agents = Agents::new(&self.config);
+        let mut agents = Collector::new(&self.config);
         agents.restore(journal, found.records);
         self.agents = Some(agents);
     }

@@ -1,6 +1,6 @@
 //! How many agents there are, and what is done for them.
 
-use super::Agents;
+use super::Collector;
 use crate::event::EventType;
 use crate::procfs::life::Life;
 use std::time::Duration;
@@ -59,7 +59,7 @@ pub struct Effort {
     pub survey_time: Duration,
 }
 
-impl Agents {
+impl Collector {
     /// How many agents there are of each kind.
     #[must_use]
     pub fn counts(&self) -> AgentCounts {

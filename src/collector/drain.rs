@@ -1,6 +1,6 @@
 //! Drains of all rings, one agent after the other.
 
-use super::Agents;
+use super::Collector;
 use crate::agents::AgentKey;
 use crate::base::clock::Now;
 use crate::error::Refusal;
@@ -17,14 +17,14 @@ struct FoundOut {
     again: Vec<PathBuf>,
 }
 
-impl Agents {
+impl Collector {
     /// Drains the rings and stores of all agents in which something happens, until the budget is used up; at least one agent.
     /// What is left has its turn first the next time. Returns true if nothing is left.
     pub fn drain(&mut self, now: Instant, budget: Duration) -> bool {
         self.drain_since(None, now, budget)
     }
 
-    /// Goes on with the drain of the tick that began then, as [`Agents::drain`].
+    /// Goes on with the drain of the tick that began then, as [`Collector::drain`].
     pub fn drain_on(&mut self, began: Instant, now: Instant, budget: Duration) -> bool {
         self.drain_since(Some(began), now, budget)
     }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     /// Drains, and fails in the midst of the agent that is called bad, as its ring turns out to be another one.
-    fn drain_and_fail(agents: &mut Agents, now: Instant, bad: &File) {
+    fn drain_and_fail(agents: &mut Collector, now: Instant, bad: &File) {
         bad.write_all_at(&[9], 16).expect("written");
         let fails = tracing_subscriber::registry().with(FailsOver("agent bad: its ring"));
         tracing::subscriber::with_default(fails, || agents.drain(now, Duration::from_secs(3600)));
@@ -152,11 +152,11 @@ mod tests {
     }
 
     /// The agents in a directory with these rings of 5 bytes sent.
-    fn agents_of(dir: &Path, names: &[&str]) -> Agents {
+    fn agents_of(dir: &Path, names: &[&str]) -> Collector {
         for name in names {
             fs::write(dir.join(name), ring(5)).expect("written");
         }
-        Agents::new(&Config {
+        Collector::new(&Config {
             telemetry_dir: vec![DirectoryPattern {
                 path: dir.to_str().expect("UTF-8").into(),
                 label: None,
@@ -207,12 +207,12 @@ mod tests {
         agents.scan(now, long);
         let bad = open(&dir.path().join("bad"));
         drain_and_fail(&mut agents, now, &bad);
-        let sent = |agents: &Agents, name: &str| {
+        let sent = |agents: &Collector, name: &str| {
             let mut all = agents.iter();
             let agent = all.find(|agent| agent.name.instance == name);
             agent.map(|agent| agent.total(EventType::TxBytes))
         };
-        let all = |agents: &Agents| ["a", "bad", "c"].map(|name| sent(agents, name));
+        let all = |agents: &Collector| ["a", "bad", "c"].map(|name| sent(agents, name));
         assert_eq!(all(&agents), [Some(5), Some(0), Some(5)]);
         assert_eq!(agents.host_total(EventType::TxBytes), 10);
         // It is left alone from then on, until its file is another.

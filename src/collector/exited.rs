@@ -1,13 +1,13 @@
 //! The rings of agents that have exited: which files are removed.
 
-use super::Agents;
+use super::Collector;
 use crate::log;
 use std::time::{Duration, Instant};
 
 /// Whether there is something to remove is looked for this often.
 const PAUSE: Duration = Duration::from_secs(1);
 
-impl Agents {
+impl Collector {
     /// Finds out from /proc who writes to the rings whose writer is not known, and removes those of agents that have exited
     /// long enough ago, until `end`.
     pub fn tidy(&mut self, now: Instant, end: Instant) {

@@ -3,7 +3,7 @@
 //!
 //! To forget one takes a record out of the state, and a name out of the instance domains: so a tick forgets a few.
 
-use super::Agents;
+use super::Collector;
 use crate::agents::{AgentKey, Change};
 use crate::shm;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ impl Forgetting {
     }
 }
 
-impl Agents {
+impl Collector {
     /// Gives the memory of many that have left back to the host.
     pub(super) fn give_back(&mut self, now: Instant) {
         let is_due = |before: Instant| now.saturating_duration_since(before) >= GIVE_BACK;
@@ -111,8 +111,8 @@ mod tests {
         fs::write(path, bytes).expect("written");
     }
 
-    fn agents(dir: &Path, remember: Duration, max_agents: usize) -> Agents {
-        let mut agents = Agents::new(&Config {
+    fn agents(dir: &Path, remember: Duration, max_agents: usize) -> Collector {
+        let mut agents = Collector::new(&Config {
             telemetry_dir: vec![DirectoryPattern {
                 path: dir.to_str().expect("UTF-8").into(),
                 label: None,
@@ -129,7 +129,7 @@ mod tests {
     }
 
     /// A tick, and whose names were forgotten in it.
-    fn tick(agents: &mut Agents, now: Instant) -> Vec<String> {
+    fn tick(agents: &mut Collector, now: Instant) -> Vec<String> {
         agents.scan(now, LONG);
         agents.drain_on(now, now, LONG);
         let names = agents
@@ -143,9 +143,14 @@ mod tests {
     }
 
     /// Agents come and leave with their files; when all have left.
-    fn come_and_go(agents: &mut Agents, dir: &Path, names: &[String], mut now: Instant) -> Instant {
+    fn come_and_go(
+        agents: &mut Collector,
+        dir: &Path,
+        names: &[String],
+        mut now: Instant,
+    ) -> Instant {
         names.iter().for_each(|name| ring(&dir.join(name), 5));
-        let shown = |agents: &Agents| agents.iter().filter(|agent| agent.is_published()).count();
+        let shown = |agents: &Collector| agents.iter().filter(|agent| agent.is_published()).count();
         while shown(agents) < names.len() {
             now += SECOND;
             tick(agents, now);
@@ -153,7 +158,7 @@ mod tests {
         names
             .iter()
             .for_each(|name| fs::remove_file(dir.join(name)).expect("there"));
-        let files = |agents: &Agents| agents.iter().filter(|agent| agent.has_files()).count();
+        let files = |agents: &Collector| agents.iter().filter(|agent| agent.has_files()).count();
         while files(agents) + shown(agents) > 0 {
             now += SECOND;
             tick(agents, now);
@@ -257,7 +262,7 @@ mod tests {
             now += SECOND;
             tick(&mut agents, now);
         }
-        let seen = |agents: &Agents, at: &Now| {
+        let seen = |agents: &Collector, at: &Now| {
             let lines = agents.ids(*at);
             assert_eq!((lines.len(), lines[0].id), (1, 7));
             assert_eq!(lines[0].name, "a");

@@ -1,11 +1,11 @@
 //! What of the agents outlives the daemon, and which of them are forgotten.
 
-use super::Agents;
+use super::Collector;
 use crate::agents::{AgentKey, Change};
 use crate::journal::record::Entry;
 use crate::journal::{RecordId, Retired};
 
-impl Agents {
+impl Collector {
     /// Looks after the state file: writes all that is known to it where it was made again, and looks for room for the agents that
     /// have no record.
     pub fn check_state(&mut self) {

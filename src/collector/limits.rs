@@ -4,7 +4,7 @@
 //! provided that the user has at least two more than the newcomer's user. So one user may have all places, and many users cannot
 //! keep another one out. No exited agent makes room for a user who has more than its own.
 
-use super::Agents;
+use super::Collector;
 use super::newcomers::Newcomers;
 use crate::agents::Agent;
 use crate::agents::AgentKey;
@@ -34,7 +34,7 @@ pub(super) struct Limits {
     pub turned_away: HashSet<(u32, bool)>,
 }
 
-impl Agents {
+impl Collector {
     pub(super) fn is_full(&self) -> bool {
         self.agents.places().total() >= self.limits.rings
     }

@@ -1,6 +1,6 @@
 //! Which files are attached: what the scanner finds, as far as there is room. `stores` says whose a store is.
 
-use super::Agents;
+use super::Collector;
 use super::place::name_of;
 use crate::discovery::scan::{Found, Opened};
 use crate::error::Refusal;
@@ -46,7 +46,7 @@ impl Candidates {
     }
 }
 
-impl Agents {
+impl Collector {
     /// Looks for rings that came or went, for as long as the budget lasts; the next call goes on from there. Whether nothing
     /// is left for it.
     pub fn scan(&mut self, now: Instant, budget: Duration) -> bool {

@@ -1,6 +1,6 @@
 //! What names an agent's files, and whose they are.
 
-use super::Agents;
+use super::Collector;
 use super::stores::rank;
 use crate::agents::Agent;
 use crate::agents::AgentKey;
@@ -27,7 +27,7 @@ pub(super) fn name_of(found: &Found, raw: &OsStr, part: String) -> Name {
     }
 }
 
-impl Agents {
+impl Collector {
     /// The agent of the rings of this name, in the directory and of the owner of a file that was found.
     pub(super) fn ring_agent(&self, found: &Found, raw: &OsStr) -> Option<(AgentKey, &Agent)> {
         self.agents.find(&name_of(found, raw, String::new()))

@@ -1,6 +1,6 @@
 //! Process scans: who writes the rings and the stores, as far as /proc shows it.
 
-use super::Agents;
+use super::Collector;
 use crate::agents::Agent;
 use crate::procfs::holdups::Holdups;
 use crate::procfs::survey::{Mappers, Wanted};
@@ -60,7 +60,7 @@ impl ProcessScans {
     }
 }
 
-impl Agents {
+impl Collector {
     /// Makes instances of the agents that wait for what /proc shows of them, as soon as it has, within `patience`: an answer to
     /// pmcd is about to be given.
     pub fn reveal(&mut self, patience: Duration) {

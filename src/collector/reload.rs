@@ -1,6 +1,6 @@
 //! Another configuration.
 
-use super::Agents;
+use super::Collector;
 use super::descriptors::Descriptors;
 use super::forget::Forgetting;
 use super::look::Candidates;
@@ -10,7 +10,7 @@ use crate::discovery::directory;
 use crate::source::ring::Mode;
 use std::time::Instant;
 
-impl Agents {
+impl Collector {
     /// Takes another configuration. What it leaves out is let go, after a last drain, and whose all that was is no instance any
     /// more: whether it lives is not known from here on.
     pub fn configure(&mut self, config: &Config) {

@@ -5,7 +5,7 @@
 //! and local rank in the same directory, whose store no process writes any more; else it is new. An agent that writes a ring is
 //! never one that has stores.
 
-use super::Agents;
+use super::Collector;
 use super::look::PATIENCE;
 use super::place::name_of;
 use crate::agents::Agent;
@@ -39,7 +39,7 @@ const MOST_ASKED: usize = 64;
 /// Seconds by which CLOCK_REALTIME may have been stepped since a file was changed.
 const HOUR: u64 = 3600;
 
-impl Agents {
+impl Collector {
     pub(super) fn look_at_store(&mut self, found: Found, candidate: Candidate, now: Instant) {
         let (id, description) = (candidate.id, candidate.description.clone());
         let path = found.directory.path.join(&found.name);

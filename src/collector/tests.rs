@@ -1,6 +1,6 @@
 //! Which agents a drain passes over.
 
-use super::Agents;
+use super::Collector;
 use crate::agents::Agent;
 use crate::config::{Config, DirectoryPattern};
 use std::fs::{self, File};
@@ -13,12 +13,12 @@ const RETAIN: Duration = Duration::from_millis(2500);
 const LONG: Duration = Duration::from_secs(3600);
 
 /// A v4 ring of four slots with one event in its first, which nobody has, and the agent whose it is.
-fn agent(observe: bool) -> (tempfile::TempDir, Agents, Instant) {
+fn agent(observe: bool) -> (tempfile::TempDir, Collector, Instant) {
     let dir = tempfile::tempdir().expect("a directory");
     let words = [1, 0, (4 << 32) | 4, 4, 3, 0, 5, 0, 0, 0, 0, 0, 0_u64];
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     fs::write(dir.path().join("a"), bytes).expect("written");
-    let agents = Agents::new(&Config {
+    let agents = Collector::new(&Config {
         telemetry_dir: vec![DirectoryPattern {
             path: dir.path().to_str().expect("UTF-8").into(),
             label: None,
@@ -32,7 +32,7 @@ fn agent(observe: bool) -> (tempfile::TempDir, Agents, Instant) {
     (dir, agents, Instant::now())
 }
 
-fn tick(agents: &mut Agents, now: Instant) {
+fn tick(agents: &mut Collector, now: Instant) {
     agents.scan(now, LONG);
     agents.drain(now, LONG);
 }
@@ -94,7 +94,7 @@ fn an_agent_of_two_rings_is_passed_over_while_nothing_happens_in_either() {
     fs::remove_file(dir.path().join(".old")).expect("there");
     fs::write(&path, &bytes).expect("written");
     let second = open(&path);
-    let rings = |agents: &Agents| {
+    let rings = |agents: &Collector| {
         let rings = agents.iter().map(|agent| agent.sources.len());
         rings.sum::<usize>()
     };
@@ -103,7 +103,7 @@ fn an_agent_of_two_rings_is_passed_over_while_nothing_happens_in_either() {
         tick(&mut agents, now);
     }
     tick(&mut agents, now);
-    let sent = |agents: &Agents| {
+    let sent = |agents: &Collector| {
         let agent = agents.iter().next().expect("one");
         agent.total(crate::event::EventType::TxBytes)
     };
@@ -140,7 +140,7 @@ fn a_ring_that_is_followed_is_passed_over_while_nobody_moves() {
         ring.write_all_at(&value.to_le_bytes(), 8 * word)
             .expect("written");
     };
-    let pending = |agents: &Agents| agents.iter().next().expect("one").pending();
+    let pending = |agents: &Collector| agents.iter().next().expect("one").pending();
     for (word, value, waits) in [(0, 1, 1), (1, 1, 0), (0, 2, 1), (0, 0, 3)] {
         put(word, value);
         assert!(agents.agents.end() == 0 || !agents.agents.quiet(0).holds(now));
@@ -159,7 +159,7 @@ fn a_store_that_nobody_changes_is_passed_over() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("nixl.4242.17.0.mmap");
     fs::write(&path, crate::store::format::tests::store("a", "0", &[1.0])).expect("written");
-    let mut agents = Agents::new(&Config {
+    let mut agents = Collector::new(&Config {
         telemetry_dir: Vec::new(),
         multiproc_dir: vec![DirectoryPattern {
             path: dir.path().to_str().expect("UTF-8").into(),

@@ -8,7 +8,7 @@ use super::buckets::BucketIndoms;
 use super::instances::AgentInstances;
 use super::work::{Allowance, FETCH, NEW_AGENT_WAIT, SHUTDOWN, TimeBudget, Work};
 use crate::base::clock::Now;
-use crate::collector::Agents;
+use crate::collector::Collector;
 use crate::config::{Config, Loaded};
 use crate::error::ConfigError;
 use crate::ids::Ids;
@@ -44,7 +44,7 @@ pub struct Indoms {
 
 /// State of the PMDA: agents, instance domains, configuration, and the current tick.
 pub struct Server {
-    agents: Agents,
+    collector: Collector,
     /// State file, until it is locked. Then the agents have it.
     journal: Journal,
     phase: Phase,
@@ -73,7 +73,7 @@ fn since_epoch() -> Duration {
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         f.debug_struct("Server")
-            .field("agents", &self.agents)
+            .field("agents", &self.collector)
             .field("control", &self.control)
             .finish_non_exhaustive()
     }
@@ -103,7 +103,7 @@ impl Server {
             enter_account(config)?;
         }
         Ok(Self {
-            agents: Agents::new(config),
+            collector: Collector::new(config),
             ids: Ids::new(cache_path),
             journal,
             phase: Phase::Start,
@@ -142,7 +142,7 @@ impl Server {
         self.collect(FETCH);
         if !self.is_waiting() {
             let left = until.saturating_duration_since(Instant::now());
-            self.agents.reveal(left);
+            self.collector.reveal(left);
             self.update_indoms();
             self.now = Now::read();
         }
@@ -164,7 +164,7 @@ impl Server {
         let first = is_first.then(Allowance::first_drain);
         while !self.scan(budget.scan) && first.is_some_and(|first| first.has_time()) {}
         let mut in_time = self.drain_all(budget, first.unwrap_or_else(Allowance::answer));
-        if self.agents.is_to_look_again() {
+        if self.collector.is_to_look_again() {
             // The drain found a ring that its agent has replaced by one of another size. Events of the new ring belong
             // in this answer.
             self.scan(budget.scan);
@@ -177,7 +177,7 @@ impl Server {
     /// Drains all rings until `allowance` is over. Returns true if no event was left.
     fn drain_all(&mut self, budget: TimeBudget, allowance: Allowance) -> bool {
         loop {
-            let in_time = self.drain(budget.drain, Agents::drain);
+            let in_time = self.drain(budget.drain, Collector::drain);
             if in_time || !allowance.has_time() {
                 return in_time;
             }
@@ -187,22 +187,22 @@ impl Server {
     /// Scans the directories for `budget`. Returns true if the pass is complete.
     fn scan(&mut self, budget: Duration) -> bool {
         let start = Instant::now();
-        let all = self.agents.scan(start, budget);
+        let all = self.collector.scan(start, budget);
         self.control.scan_time += start.elapsed();
-        self.control.files_refused = self.agents.scanner().rejections();
+        self.control.files_refused = self.collector.scanner().rejections();
         all
     }
 
-    /// Runs `drain`, one of the drain functions of [`Agents`], for `budget`. Returns true if no event was left.
+    /// Runs `drain`, one of the drain functions of [`Collector`], for `budget`. Returns true if no event was left.
     fn drain(
         &mut self,
         budget: Duration,
-        drain: impl FnOnce(&mut Agents, Instant, Duration) -> bool,
+        drain: impl FnOnce(&mut Collector, Instant, Duration) -> bool,
     ) -> bool {
         let start = Instant::now();
-        let all = drain(&mut self.agents, start, budget);
+        let all = drain(&mut self.collector, start, budget);
         self.control.drain_time += start.elapsed();
-        self.control.is_persistent = self.agents.is_persistent();
+        self.control.is_persistent = self.collector.is_persistent();
         self.update_indoms();
         all
     }
@@ -217,13 +217,16 @@ impl Server {
         if self.is_waiting() {
             return;
         }
-        self.drain(SHUTDOWN.drain, Agents::drain);
+        self.drain(SHUTDOWN.drain, Collector::drain);
         self.collect(SHUTDOWN);
         self.save(true);
     }
 
     fn save(&mut self, is_end: bool) {
-        let (known, limit) = (self.agents.ids(Now::read()), self.agents.max_records());
+        let (known, limit) = (
+            self.collector.ids(Now::read()),
+            self.collector.max_records(),
+        );
         self.ids.save(known, limit, is_end);
     }
 

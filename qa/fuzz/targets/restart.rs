@@ -3,7 +3,7 @@
 use super::state::{spoil, take};
 use super::wire::{Kind, Layout};
 use super::{Input, assert_instance_name};
-use pmdanixl::collector::Agents;
+use pmdanixl::collector::Collector;
 use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::event::EventType;
 use pmdanixl::shm::guard_against_sigbus;
@@ -60,7 +60,7 @@ pub fn run(input: &[u8]) {
         assert_eq!((agent.entry.resets, agent.entry.foreign_reads), (0, 0));
     }
     // Started once more, it knows the same.
-    let total = |agents: &Agents| {
+    let total = |agents: &Collector| {
         let mut all: Vec<_> = agents
             .iter()
             .map(|agent| (agent.name.clone(), agent.entry.account.clone()))
@@ -117,9 +117,9 @@ impl World {
     }
 
     /// Starts the daemon, which looks and drains so many times.
-    fn start(&self, times: u32) -> Agents {
+    fn start(&self, times: u32) -> Collector {
         let (journal, found) = take(&self.state());
-        let mut agents = Agents::new(&self.config);
+        let mut agents = Collector::new(&self.config);
         agents.restore(journal, found.records);
         let mut now = Instant::now();
         for _ in 0..times {

@@ -4,7 +4,7 @@
 use super::state::take;
 use super::{Input, assert_instance_name, assert_one_line};
 use pmdanixl::base::file;
-use pmdanixl::collector::Agents;
+use pmdanixl::collector::Collector;
 use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::discovery::store;
 use pmdanixl::event::EventType;
@@ -113,7 +113,7 @@ pub fn run(input: &[u8]) {
         follows &= writer.is_some();
     }
     // Started once more, it knows the same.
-    let all = |agents: &Agents| {
+    let all = |agents: &Collector| {
         let mut all: Vec<_> = agents
             .iter()
             .map(|agent| (agent.name.clone(), agent.entry.account.clone()))
@@ -127,7 +127,7 @@ pub fn run(input: &[u8]) {
 }
 
 /// What is told of an agent can be told to PCP.
-fn judge(agents: &Agents) {
+fn judge(agents: &Collector) {
     for agent in agents.iter() {
         assert_instance_name(&agent.name.instance);
         assert!(!agent.label_text().contains('\n'));
@@ -246,9 +246,9 @@ impl World {
     }
 
     /// Starts the daemon.
-    fn start(&self) -> Agents {
+    fn start(&self) -> Collector {
         let (journal, found) = take(&self.dir.path().join("nixl/state"));
-        let mut agents = Agents::new(&self.config);
+        let mut agents = Collector::new(&self.config);
         agents.restore(journal, found.records);
         agents
     }

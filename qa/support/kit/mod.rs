@@ -19,7 +19,7 @@ pub mod writer;
 
 use pmdanixl::agents::Agent;
 use pmdanixl::agents::{AgentKey, Change};
-use pmdanixl::collector::Agents;
+use pmdanixl::collector::Collector;
 use pmdanixl::config::{self, Config};
 use pmdanixl::error::ConfigError;
 use pmdanixl::ids::Ids;
@@ -69,7 +69,7 @@ struct Home {
 /// What a kill takes away.
 #[derive(Debug)]
 struct Running {
-    agents: Agents,
+    agents: Collector,
     ids: Ids,
     /// The instances, and their ids; `None`: it was withdrawn before it had one.
     instances: BTreeMap<AgentKey, Option<u32>>,
@@ -278,7 +278,7 @@ impl Core {
     pub fn start(&mut self) {
         let (journal, found) = self.journal();
         assert_eq!(found.set_aside, None);
-        let mut agents = Agents::new(&self.config());
+        let mut agents = Collector::new(&self.config());
         // What is new begins now, however long the test took to come here.
         self.now = self.now.max(Instant::now());
         agents.restore(journal, found.records);
@@ -300,7 +300,7 @@ impl Core {
         self.start();
     }
 
-    fn agents(&self) -> &Agents {
+    fn agents(&self) -> &Collector {
         &self.running.as_ref().expect("it runs").agents
     }
 

@@ -23,14 +23,14 @@ impl Server {
     /// is left out. While another pmdanixl drains, all metrics but `nixl.control` get PM_ERR_AGAIN.
     pub fn answer(&mut self, pmids: &[u32], profile: &Profile, answer: &mut Answer) {
         if !self.is_waiting() {
-            self.control.effort = self.agents.effort();
+            self.control.effort = self.collector.effort();
             if pmids.iter().any(|&pmid| is_host_count(pmid)) {
-                self.control.agents = self.agents.counts();
+                self.control.agents = self.collector.counts();
             }
         }
         let all = || {
             let agents = self.indoms.agents.iter();
-            agents.filter_map(|(id, key)| Some((id, self.agents.get(key)?)))
+            agents.filter_map(|(id, key)| Some((id, self.collector.get(key)?)))
         };
         // Computed once for all metrics with one value per agent.
         let requested = LazyCell::new(|| {
@@ -99,9 +99,10 @@ impl Server {
                         }
                     }
                 }
-                ValueSource::Host(event) => {
-                    push(NO_INSTANCE, Some(Value::U64(self.agents.host_total(event))))
-                }
+                ValueSource::Host(event) => push(
+                    NO_INSTANCE,
+                    Some(Value::U64(self.collector.host_total(event))),
+                ),
                 ValueSource::Control(get) => push(NO_INSTANCE, get.value(&self.control, &self.now)),
             }
             answer.end_set();

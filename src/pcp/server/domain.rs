@@ -12,7 +12,7 @@ impl Server {
     /// Updates the instance domains with the changes of the agents. Agents are withdrawn first, all in one pass,
     /// because one pass over the buckets of all agents takes long.
     pub(super) fn update_indoms(&mut self) {
-        let changes = self.agents.take_changes();
+        let changes = self.collector.take_changes();
         if !changes.is_empty() {
             self.ids.mark_changed();
         }
@@ -37,12 +37,12 @@ impl Server {
 
     /// Publishes an agent: assigns an instance id and adds its instances.
     fn publish(&mut self, key: AgentKey) {
-        let Some(agent) = self.agents.get(key) else {
+        let Some(agent) = self.collector.get(key) else {
             return;
         };
         let _about = log::about(Some(agent.name.owner));
         let name = agent.name.instance.as_str();
-        let (known_id, taken) = (agent.id, || self.agents.taken_ids());
+        let (known_id, taken) = (agent.id, || self.collector.taken_ids());
         let Some(id) = known_id.or_else(|| self.ids.assign(name, taken)) else {
             return tracing::error!(
                 "agent {name}: not published: no instance id is left; run ./Remove, then ./Install, in $PCP_PMDAS_DIR/nixl"
@@ -60,16 +60,16 @@ impl Server {
             (None, Some(_)) => self.ids.allocate(taken),
         };
         // The next id is saved before the new one is visible to pmcd.
-        self.agents.set_next_id(self.ids.next());
-        self.agents.set_id(key, id, base);
-        if let Some(agent) = self.agents.get(key) {
+        self.collector.set_next_id(self.ids.next());
+        self.collector.set_id(key, id, base);
+        if let Some(agent) = self.collector.get(key) {
             self.indoms.buckets.add(id, agent);
         }
     }
 
     /// Returns the published agent with this instance id.
     fn agent(&self, inst: u32) -> Option<&Agent> {
-        self.agents.get(self.indoms.agents.get(inst)?)
+        self.collector.get(self.indoms.agents.get(inst)?)
     }
 
     /// Returns the labels of an instance as a JSON object. `None`: there is no such instance.

@@ -27,13 +27,13 @@ impl Server {
         }
         // Drains directories that are no longer scanned once more.
         self.refresh();
-        self.agents.configure(&config);
+        self.collector.configure(&config);
         self.update_indoms();
         self.control.drain_interval = config.drain_interval;
         self.control.config_error.clear();
         self.control.config_loads += 1;
         self.control.config_read = Some(when);
-        self.agents.set_config_read(when);
+        self.collector.set_config_read(when);
         tracing::info!("configuration read again");
         Ok(())
     }

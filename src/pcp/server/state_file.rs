@@ -48,8 +48,8 @@ impl Server {
             }
         }
         let journal = std::mem::take(&mut self.journal);
-        self.agents.restore(journal, records);
-        let instances = self.agents.iter().filter(|agent| agent.is_published());
+        self.collector.restore(journal, records);
+        let instances = self.collector.iter().filter(|agent| agent.is_published());
         let instances = instances.count();
         if instances > 0 {
             tracing::info!("{shown}: totals of {instances} instances restored");
@@ -58,9 +58,9 @@ impl Server {
             tracing::info!("the other pmdanixl has ended; this one drains the rings now");
         }
         self.phase = Phase::Serving;
-        self.control.is_persistent = self.agents.is_persistent();
-        let next = self.agents.next_id();
-        self.ids.load(&self.agents.ids(Now::read()), next);
+        self.control.is_persistent = self.collector.is_persistent();
+        let next = self.collector.next_id();
+        self.ids.load(&self.collector.ids(Now::read()), next);
         self.note_in_state();
         self.update_indoms();
         true
@@ -72,16 +72,16 @@ impl Server {
             return;
         }
         self.state_checked = now;
-        self.agents.check_state();
+        self.collector.check_state();
         self.note_in_state();
-        self.control.is_persistent = self.agents.is_persistent();
+        self.control.is_persistent = self.collector.is_persistent();
     }
 
     /// Writes to the state file what is not of one agent.
     fn note_in_state(&mut self) {
-        self.agents.set_next_id(self.ids.next());
+        self.collector.set_next_id(self.ids.next());
         if let Some(when) = self.control.config_read {
-            self.agents.set_config_read(when);
+            self.collector.set_config_read(when);
         }
     }
 }

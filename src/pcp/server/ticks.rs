@@ -1,7 +1,7 @@
 //! Work of one tick, in pieces of 1 ms: scan, drain, tidy, save.
 
 use super::Server;
-use crate::collector::Agents;
+use crate::collector::Collector;
 use crate::log;
 use crate::pcp::work::{FETCH, PIECE, TICK, Work};
 use std::time::Instant;
@@ -39,7 +39,9 @@ impl Server {
                     Work::Drain { start: now }
                 }
                 Work::Drain { start } => {
-                    let on = |agents: &mut Agents, now, budget| agents.drain_on(start, now, budget);
+                    let on = |collector: &mut Collector, now, budget| {
+                        collector.drain_on(start, now, budget)
+                    };
                     match self.drain(left, on) {
                         false if now < start + TICK.drain => Work::Drain { start },
                         in_time => {
@@ -49,10 +51,10 @@ impl Server {
                     }
                 }
                 Work::Tidy => {
-                    self.agents.tidy(now, until);
+                    self.collector.tidy(now, until);
                     self.check_state_file(now);
                     if log::is_debug() && self.control.are_figures_due(now) {
-                        self.control.effort = self.agents.effort();
+                        self.control.effort = self.collector.effort();
                         tracing::debug!("{}", self.control.figures());
                     }
                     if self.ids.is_due() {
