@@ -4,9 +4,11 @@
 //! [`Agent`].
 
 mod agent;
+mod eviction;
 mod quiet;
 mod registry;
 pub use agent::{Agent, Outcome};
+pub(crate) use eviction::Evictable;
 pub use registry::AgentKey;
 pub(crate) use registry::Registry;
 

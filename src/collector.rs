@@ -15,17 +15,18 @@ use crate::journal::ledger::Books;
 use crate::journal::record::Saved;
 use crate::journal::{Journal, RecordId};
 use crate::procfs::presence::check_every;
+use attach::Candidates;
 use counted_stores::CountedStores;
 use descriptors::Descriptors;
 use forget::Forgetting;
 use limits::Limits;
-use look::Candidates;
 use process_scans::ProcessScans;
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use turns::Turns;
 
+mod attach;
 mod counted_stores;
 pub mod counts;
 mod descriptors;
@@ -34,9 +35,8 @@ mod exited;
 mod forget;
 mod keep;
 mod limits;
-mod look;
+mod names;
 mod newcomers;
-mod place;
 mod process_scans;
 mod reload;
 mod stores;
@@ -84,7 +84,7 @@ impl Collector {
                 ..Books::default()
             },
             limits: Limits {
-                rings: room.rings,
+                places: room.rings,
                 ..Limits::default()
             },
             next_removal: now,

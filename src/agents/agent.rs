@@ -75,18 +75,6 @@ impl Agent {
         }
     }
 
-    /// The number of places that it takes: one while it is an instance, and one for each attached file beyond the first.
-    pub(crate) fn places(&self) -> usize {
-        self.sources
-            .len()
-            .max(self.entry.lifecycle.is_awake().into())
-    }
-
-    /// True if another file of it needs no further place: it is an instance without one.
-    pub(crate) fn has_place(&self) -> bool {
-        self.sources.len() < self.places()
-    }
-
     /// True if it has stores, and no ring.
     pub(crate) fn has_stores(&self) -> bool {
         !self.name.part.is_empty()

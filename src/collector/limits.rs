@@ -1,46 +1,37 @@
-//! What happens where `max_agents`, or the limit on remembered agents, is reached.
-//!
-//! One rule: an exited agent of the user with most agents makes room. If there is none, that user's newest live agent does,
-//! provided that the user has at least two more than the newcomer's user. So one user may have all places, and many users cannot
-//! keep another one out. No exited agent makes room for a user who has more than its own.
+//! Makes room where `max_agents`, or the limit on records, is reached. `agents::eviction` has the rule for who makes room.
 
 use super::Collector;
 use super::newcomers::Newcomers;
-use crate::agents::Agent;
-use crate::agents::AgentKey;
+use crate::agents::{Agent, AgentKey, Evictable};
 use crate::discovery::scan::Found;
 use crate::error::Refusal;
 use crate::log;
-use crate::procfs::life::Life;
 use crate::procfs::writer::Holder;
-use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::time::Instant;
 
-/// How many agents are asked whether they can be evicted for one newcomer: each is a question to the kernel.
-const MOST_ASKED: usize = 64;
-/// How many agents are forgotten for one that comes, where a reload has made the limit smaller.
-const FORGOTTEN_AT_ONCE: usize = 2;
+/// Number of agents that expire for one new agent, after a reload has lowered the limit.
+const EXPIRED_AT_ONCE: usize = 2;
 
-/// How many agents there may be, and whom there was no place for.
+/// Limits on agents, and the users that have reached them.
 #[derive(Debug, Default)]
 pub(super) struct Limits {
-    /// `max_agents`, or as many as there are descriptors for.
-    pub rings: usize,
+    /// Number of places: `max_agents`, or fewer if the process may not open so many files.
+    pub places: usize,
     pub newcomers: Newcomers,
-    /// How often there was no place for a file.
-    pub refused: u64,
-    /// Users for whose files there was no place, with or without events, in this pass through what was found.
-    pub turned_away: HashSet<(u32, bool)>,
+    /// Number of rejections for lack of a place since the start.
+    pub rejections: u64,
+    /// Users whose files were rejected for lack of a place among the files of this scan, and true if those files had events.
+    pub rejected_users: HashSet<(u32, bool)>,
 }
 
 impl Collector {
     pub(super) fn is_full(&self) -> bool {
-        self.agents.places().total() >= self.limits.rings
+        self.agents.places().total() >= self.limits.places
     }
 
-    /// Makes room for a file that was found, if there is none; `key` is its agent, if that is known. Returns false if the file
-    /// cannot be taken now; then it is set aside. A file without events that no process has open evicts none.
+    /// Makes room for a file that was found, if there is none; `key` is its agent, if that is known. Returns false, and rejects the
+    /// file, if there is no room now. A file without events that no process has open does not evict any agent.
     pub(super) fn has_room(
         &mut self,
         now: Instant,
@@ -51,66 +42,50 @@ impl Collector {
     ) -> bool {
         let uid = found.facts.uid;
         let known = key.and_then(|key| self.agents.get(key));
-        if self.is_full() && !known.is_some_and(Agent::has_place) {
+        if self.is_full() && !known.is_some_and(Agent::has_free_place) {
             let holder = if has_events {
                 Holder::Somebody
             } else {
                 holder()
             };
             if holder != Holder::Somebody {
-                self.set_aside(found, without_place(holder, self.limits.rings));
+                self.reject(found, without_place(holder, self.limits.places));
                 return false;
             }
-            if self.limits.turned_away.contains(&(uid, has_events))
+            if self.limits.rejected_users.contains(&(uid, has_events))
                 || !self.evict_for(uid, has_events, now)
             {
-                self.set_aside(found, without_place(holder, self.limits.rings));
-                self.limits.refused += 1;
-                // Other files of this user would find no place either: they are found again by the next listing.
-                self.limits.turned_away.insert((uid, has_events));
+                self.reject(found, without_place(holder, self.limits.places));
+                self.limits.rejections += 1;
+                // No other file of this user would get a place now. The next listing finds them again.
+                self.limits.rejected_users.insert((uid, has_events));
                 return false;
             }
         }
         if key.is_none() && !self.limits.newcomers.admit(uid, self.max_records(), now) {
-            // Names that are known are not among those that come too fast.
-            self.set_aside(found, Refusal::Newcomers);
-            self.limits.refused += 1;
+            // The limit is on new names only.
+            self.reject(found, Refusal::Newcomers);
+            self.limits.rejections += 1;
             return false;
         }
         true
     }
 
-    /// True if there is certainly no place for a file, since one of the same user was turned away in this look.
-    pub(super) fn is_turned_away(&self, found: &Found) -> bool {
+    /// True if there is certainly no place for a file, since another file of its owner was rejected in this scan.
+    pub(super) fn is_user_rejected(&self, found: &Found) -> bool {
         let known = || self.ring_agent(found, &found.name);
-        self.limits.turned_away.contains(&(found.facts.uid, true))
-            && !known().is_some_and(|(_, agent)| agent.has_place())
+        self.limits
+            .rejected_users
+            .contains(&(found.facts.uid, true))
+            && !known().is_some_and(|(_, agent)| agent.has_free_place())
     }
 
-    /// Evicts an agent for one of this user's, which has events or is only open. Returns false if none can be evicted.
+    /// Evicts an agent for a file of this user, which has events or is only open. Returns false if none can be evicted.
     fn evict_for(&mut self, uid: u32, has_events: bool, now: Instant) -> bool {
-        let (places, all_found) = (self.agents.places(), !self.books.early);
-        let (own, most) = (places.of(uid), places.most());
-        let mut exited: Vec<_> = Vec::new();
-        let mut live: Vec<_> = Vec::new();
-        for (key, agent) in self.agents.iter().filter(|(_, agent)| agent.places() > 0) {
-            let (count, entry) = (places.of(agent.name.owner), &agent.entry);
-            let is_live = entry.lifecycle.is_awake() && entry.lifecycle.exited_since().is_none();
-            if !is_live || (all_found && !agent.has_files()) {
-                let is_instance = entry.lifecycle.is_awake();
-                let order = (Reverse(count), is_instance, entry.last_seen);
-                exited.extend((count >= own).then_some((order, key)));
-            } else if count == most && most >= own + 2 {
-                live.push((Reverse((entry.first_seen, agent.id)), key));
-            }
-        }
-        exited.sort_unstable();
-        live.sort_unstable();
-        let exited = exited.into_iter().map(|(_, key)| (key, false));
-        let live = live.into_iter().map(|(_, key)| (key, true));
-        for (key, is_live) in exited.take(MOST_ASKED).chain(live.take(MOST_ASKED)) {
-            self.evict(key, is_live, has_events, now);
-            self.agents.settle(key);
+        let all_found = !self.books.early;
+        for evictable in self.agents.eviction_order(uid, all_found) {
+            self.evict(evictable, has_events, now);
+            self.agents.settle(evictable.key);
             if !self.is_full() {
                 return true;
             }
@@ -118,108 +93,87 @@ impl Collector {
         false
     }
 
-    /// Detaches an agent's files, if it is still what it was taken for, and ends its instance. A live one with several rings
-    /// loses the first only: all but the last were replaced. Exited files that a process has open, to read them, are detached only if
-    /// they `may_be_held`: what is open itself does not evict its like.
-    fn evict(&mut self, key: AgentKey, is_live: bool, may_be_held: bool, now: Instant) {
-        let max_rings = self.limits.rings;
+    /// Detaches the sources of an agent that may be evicted, and withdraws it. A live agent with several rings loses the first one
+    /// only, since its process writes the last. Files of an exited agent that a process has open are detached only if `has_events`:
+    /// a file that is only open itself does not replace them.
+    fn evict(&mut self, evictable: Evictable, has_events: bool, now: Instant) {
+        let Evictable { key, is_live } = evictable;
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
         let _about = log::about(Some(agent.name.owner));
-        // What became of a batch in flight is found out first.
+        // A batch in flight is recovered first.
         let commit = agent.entry.commit;
         if is_live && commit.is_some_and(|commit| commit.is_in_flight()) {
             return;
         }
         let last = if is_live { 1 } else { agent.sources.len() };
-        let (mut kept, mut left) = (Vec::new(), Vec::new());
+        let (mut kept, mut detached) = (Vec::new(), Vec::new());
         for (at, mut source) in std::mem::take(&mut agent.sources).into_iter().enumerate() {
             let facts = match is_live {
                 true => source.current_facts(),
-                false => source.spent(now, may_be_held),
+                false => source.spent(now, has_events),
             };
             match facts.filter(|_| at < last) {
-                Some(facts) => {
-                    if !is_live && source.as_store().is_some() {
-                        // What its process wrote before it ended, and after the last drain.
-                        agent.read_last(&mut source, self.clock.at(now), &mut self.books);
-                    }
-                    let holder = match source.file.presence.is_abandoned() {
-                        true => Holder::Nobody,
-                        false => Holder::Unknown,
-                    };
-                    let name = source
-                        .file
-                        .path
-                        .file_name()
-                        .filter(|_| holder != Holder::Nobody);
-                    agent.waiting = name
-                        .map(|name| (name.to_owned(), facts.id))
-                        .or(agent.waiting.take());
-                    let refusal = without_place(holder, max_rings);
-                    left.push((source.file, facts, refusal));
-                }
+                Some(facts) => detached.push((source, facts)),
                 None => kept.push(source),
             }
         }
         agent.sources = kept;
+        for (source, facts) in &mut detached {
+            if !is_live && source.as_store().is_some() {
+                // What its process wrote after the last drain.
+                agent.read_last(source, self.clock.at(now), &mut self.books);
+            }
+            let name = source.file.path.file_name();
+            if let Some(name) = name.filter(|_| !source.file.presence.is_abandoned()) {
+                agent.waiting = Some((name.to_owned(), facts.id));
+            }
+        }
+        let max_agents = self.limits.places;
         if agent.entry.lifecycle.is_awake() && !agent.has_files() {
             let was_published = agent.is_published();
             agent.withdraw(now);
             let (instance, uid) = (&agent.name.instance, agent.name.owner);
             match is_live {
                 true => tracing::warn!(
-                    "agent {instance}: is let go, since another user needs its place: uid {uid} has most of the {max_rings} places; raise max_agents"
+                    "agent {instance}: evicted: max_agents ({max_agents}) is reached, and uid {uid} has the most agents; raise max_agents in nixl.conf"
                 ),
-                false => {
-                    tracing::info!("agent {instance}: has exited, and another needs its place")
-                }
+                false => tracing::info!(
+                    "agent {instance}: evicted: it has exited, and max_agents ({max_agents}) is reached"
+                ),
             }
-            // Before another is an instance in its place.
+            // The eviction is published before the new agent.
             self.changes.extend(agent.change_since(was_published, key));
             self.books.journal.commit(agent.record, &agent.entry);
         }
-        // What it lets go is not kept mapped.
+        // Polls keep its rings mapped.
         self.agents.wake(key);
-        for (file, facts, refusal) in left {
-            if let Some(name) = file.path.file_name() {
-                self.scanner.reject(file.directory(), name, &facts, refusal);
+        for (source, facts) in detached {
+            let holder = match source.file.presence.is_abandoned() {
+                true => Holder::Nobody,
+                false => Holder::Unknown,
+            };
+            if let Some(name) = source.file.path.file_name() {
+                let refusal = without_place(holder, max_agents);
+                self.scanner
+                    .reject(source.file.directory(), name, &facts, refusal);
             }
         }
     }
 
-    /// Where as many agents are remembered as may be, forgets one without files for each that comes: of the user with most agents
-    /// who has such, the one that was not seen for longest.
+    /// Where the limit on records is reached, expires one agent without places for each new agent.
     pub(super) fn make_room_for_record(&mut self) {
-        for _ in 0..FORGOTTEN_AT_ONCE {
+        for _ in 0..EXPIRED_AT_ONCE {
             if self.agents.len() < self.max_records() {
                 return;
             }
-            let mut counts: HashMap<u32, usize> = HashMap::new();
-            for agent in self.agents.values() {
-                *counts.entry(agent.name.owner).or_default() += 1;
-            }
-            // There is one, since fewer agents have places than are remembered.
-            let gone = self.agents.iter().filter(|(_, agent)| agent.places() == 0);
-            let oldest = gone.min_by_key(|(key, agent)| {
-                let count = counts.get(&agent.name.owner).copied();
-                // Whatever came to these files since would be counted from their beginning.
-                let in_flight = agent
-                    .entry
-                    .commit
-                    .is_some_and(|commit| commit.is_in_flight());
-                let is_open = in_flight || agent.waits(&self.scanner);
-                let has_exited = agent.entry.life == Life::Exited;
-                (
-                    Reverse(count),
-                    is_open,
-                    !has_exited,
-                    agent.entry.last_seen,
-                    *key,
-                )
-            });
-            let Some((key, _)) = oldest else {
+            let is_open = |agent: &Agent| {
+                let commit = agent.entry.commit;
+                commit.is_some_and(|commit| commit.is_in_flight()) || agent.waits(&self.scanner)
+            };
+            // There is one, since fewer agents have places than there are records.
+            let Some(key) = self.agents.next_to_expire(is_open) else {
                 return;
             };
             self.forget_one(key);
@@ -227,8 +181,8 @@ impl Collector {
     }
 }
 
-/// Why a file is not attached while there is no room for it. Only one whose agent has certainly exited need not be looked at
-/// again before its file changes.
+/// Returns why a file is not attached for lack of a place. Only a file that certainly no process writes is not found again before it
+/// changes.
 fn without_place(holder: Holder, max_agents: usize) -> Refusal {
     match holder {
         Holder::Nobody => Refusal::Exited,

@@ -1,9 +1,9 @@
 //! Another configuration.
 
 use super::Collector;
+use super::attach::Candidates;
 use super::descriptors::Descriptors;
 use super::forget::Forgetting;
-use super::look::Candidates;
 use crate::agents::AgentKey;
 use crate::config::Config;
 use crate::discovery::directory;
@@ -16,7 +16,7 @@ impl Collector {
     pub fn configure(&mut self, config: &Config) {
         self.books.config = config.clone();
         let room = Descriptors::of(config);
-        self.limits.rings = room.rings;
+        self.limits.places = room.rings;
         self.forgetting = Forgetting::default();
         self.process_scans.last_full = None;
         self.candidates = Candidates::new(Instant::now());

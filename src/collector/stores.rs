@@ -1,16 +1,12 @@
-//! Which stores are attached, and to which agents.
+//! Attaches stores to agents.
 //!
-//! A ring is its agent's by name and directory, for ever. A store is a new file at each start, and several processes may have
-//! agents of one name in one directory, so that its agent is found: the one that had this very store; else one of the same name
-//! and local rank in the same directory, whose store no process writes any more; else it is new. An agent that writes a ring is
-//! never one that has stores.
+//! A ring belongs to its agent by directory, name and owner. A store is a new file at each start of a process, and several processes
+//! may have agents of one name in one directory, so that [`StoreVerdict`] decides which agent a store belongs to. An agent that
+//! writes a ring never gets a store.
 
 use super::Collector;
-use super::look::PATIENCE;
-use super::place::name_of;
-use crate::agents::Agent;
-use crate::agents::AgentKey;
-use crate::base::file::FileFacts;
+use super::names::name_of;
+use crate::agents::{Agent, AgentKey};
 use crate::discovery::scan::Found;
 use crate::error::Refusal;
 use crate::log;
@@ -22,118 +18,166 @@ use crate::store::{Candidate, Description, Seen, StoreId};
 use std::ffi::OsStr;
 use std::time::{Duration, Instant};
 
-/// What makes the agent of a store another one than that of a ring of the same name in the same directory, or of another store:
-/// the first, second, ... of this local rank.
+/// Part of an agent's identity that tells it from the agent of a ring of its name, and from other agents with stores: the local
+/// rank, and a number among the agents of this name and rank.
 fn part(number: usize, rank: &OsStr) -> String {
     format!("store:{number}:{}", rank.to_string_lossy())
 }
 
-/// The local rank in that; `None`: a ring's agent.
+/// Returns the local rank in a part; `None` for the agent of a ring.
 pub(super) fn rank(part: &str) -> Option<&str> {
     part.splitn(3, ':').nth(2)
 }
 
-/// How many agents of one name are asked whether they are free for a store: each is a question to the kernel, and one user may
-/// have as many as there are.
-const MOST_ASKED: usize = 64;
+/// Number of agents of one name that are tested for one store. Each test is a system call, and one user may have as many as
+/// `max_agents`.
+const MAX_TESTED: usize = 64;
 /// Seconds by which CLOCK_REALTIME may have been stepped since a file was changed.
-const HOUR: u64 = 3600;
+const MAX_CLOCK_STEP: u64 = 3600;
+
+/// A store that was found, and what it says.
+#[derive(Debug)]
+struct FoundStore {
+    found: Found,
+    id: StoreId,
+    description: Description,
+    source: Source,
+    values: Values,
+}
+
+impl FoundStore {
+    /// True if certainly no process writes it.
+    fn has_exited(&self) -> bool {
+        self.source.file.presence.is_abandoned()
+    }
+}
+
+/// What is to be done with a store that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StoreVerdict {
+    /// Nothing: no process writes it, and it was counted as an earlier store of an agent, or it ended more than `retain` ago.
+    Over,
+    /// Nothing yet: no agent has it, and the first scan is not over, which may find the present store of an agent of its name.
+    Early,
+    /// It is the present store of this agent.
+    Present(AgentKey),
+    /// This agent of its name and rank, whose present store no process writes, goes on with it.
+    Next(AgentKey),
+    /// It is the first store of a new agent, which gets this number among those of its name and rank.
+    First(usize),
+}
 
 impl Collector {
-    pub(super) fn look_at_store(&mut self, found: Found, candidate: Candidate, now: Instant) {
+    /// Attaches a store to its agent, unless it is rejected.
+    pub(super) fn attach_store(&mut self, found: Found, candidate: Candidate, now: Instant) {
         let (id, description) = (candidate.id, candidate.description.clone());
         let path = found.directory.path.join(&found.name);
-        let (mut source, values) = match Source::store(candidate, path, now) {
+        let (source, values) = match Source::store(candidate, path, now) {
             Ok(opened) => opened,
-            Err(refusal) => return self.set_aside(&found, refusal),
+            Err(refusal) => return self.reject(&found, refusal),
         };
-        let same = || self.agents.named(&description.agent);
-        let known = same().find(|(_, agent)| agent.has_stores() && agent.seen(id).is_some());
-        let known = known.map(|(key, _)| key);
-        // 0.1.0 let an agent that wrote a ring go over to stores: what that had of this one is counted.
-        let seen = same().find_map(|(_, agent)| agent.seen(id).cloned());
-        let alike = same().filter(|(_, agent)| is_alike(agent, &found, &description));
-        let alike: Vec<AgentKey> = alike.map(|(key, _)| key).collect();
-        let has_exited = source.file.presence.is_abandoned();
-        let is_recent = self.is_recent(&found.facts, &values, now);
-        let is_over = has_exited
-            && match known {
-                // Nothing more comes, so that it is counted whether there is a place for it or not.
-                Some(key) => !self.read_last(key, &mut source, &values, now),
-                None => !is_recent || self.is_counted(&alike, id, values.updated),
-            };
-        if is_over {
-            return self.set_aside(&found, Refusal::Exited);
+        let mut store = FoundStore {
+            found,
+            id,
+            description,
+            source,
+            values,
+        };
+        let verdict = self.judge_store(&store, now);
+        let key = match verdict {
+            StoreVerdict::Over => return self.reject(&store.found, Refusal::Exited),
+            StoreVerdict::Early => {
+                return self
+                    .candidates
+                    .wait_for_scan(store.found, store.values.updated);
+            }
+            StoreVerdict::Present(key) | StoreVerdict::Next(key) => Some(key),
+            StoreVerdict::First(_) => None,
+        };
+        let present = key.filter(|_| matches!(verdict, StoreVerdict::Present(_)));
+        if let Some(key) = present.filter(|_| store.has_exited()) {
+            // Nothing more will come, so that it is counted even if there is no room.
+            if !self.read_last(key, &mut store, now) {
+                return self.reject(&store.found, Refusal::Exited);
+            }
         }
-        if known.is_none() && self.books.early {
-            return self.candidates.unknown.push((values.updated, found));
-        }
-        let key = known.or_else(|| {
-            let mut asked = alike.iter().copied().take(MOST_ASKED);
-            asked.find(|&key| self.is_free(key, id, now))
-        });
-        let has_news = known.is_none() || !has_exited;
-        if !self.has_room(now, key, has_news, || Holder::Nobody, &found) {
-            // What was counted of the store is this agent's: no other store takes its place while this one waits for room.
-            if let Some(agent) = known.and_then(|key| self.agents.get_mut(key)) {
-                agent.waiting = (!has_exited).then_some((found.name, found.facts.id));
+        let may_evict = present.is_none() || !store.has_exited();
+        if !self.has_room(now, key, may_evict, || Holder::Nobody, &store.found) {
+            // No other store becomes this agent's while its present one waits for room.
+            if let Some(agent) = present.and_then(|key| self.agents.get_mut(key)) {
+                let file = (store.found.name, store.found.facts.id);
+                agent.waiting = Some(file).filter(|_| !store.source.file.presence.is_abandoned());
             }
             return;
         }
+        let directory = &store.found.directory.path;
         self.scanner
-            .remove_rejection(&found.directory.path, found.facts.id);
-        let key = key.unwrap_or_else(|| self.new_agent(&found, &description, alike.len(), now));
-        if known.is_none() {
-            let seen = seen.unwrap_or_else(|| Seen::nothing(id));
-            self.start(key, seen, &values, now);
+            .remove_rejection(directory, store.found.facts.id);
+        let key = match verdict {
+            StoreVerdict::First(number) => self.new_store_agent(&store, number, now),
+            _ => key.expect("the verdict names it"),
+        };
+        if present.is_none() {
+            self.begin_store(key, &store, now);
         }
-        self.give(key, source, &description, is_recent, now);
+        self.add_store(key, store, now);
     }
 
-    /// Counts what came to a known store that no process writes any more. Returns true if something did.
-    fn read_last(
-        &mut self,
-        key: AgentKey,
-        source: &mut Source,
-        values: &Values,
-        now: Instant,
-    ) -> bool {
-        let now = self.clock.at(now);
-        self.agents.get_mut(key).is_some_and(|agent| {
-            let seen = agent.entry.store.as_ref();
-            let is_new = seen.is_some_and(|seen| values.since(&seen.values).has_counts());
-            agent.read_last(source, now, &mut self.books);
-            // No process writes to it, so that another store may be the agent's next.
-            agent.waiting = None;
-            is_new
-        })
+    /// Decides what is to be done with a store. Asks the kernel about processes, and changes nothing else.
+    fn judge_store(&mut self, store: &FoundStore, now: Instant) -> StoreVerdict {
+        let same_name = self.agents.named(&store.description.agent);
+        let same_name = same_name.filter(|(_, agent)| agent.has_stores());
+        let (mut present, mut alike) = (None, Vec::new());
+        for (key, agent) in same_name {
+            if agent.seen(store.id).is_some() {
+                present = Some(key);
+            }
+            if is_alike(agent, store) {
+                alike.push(key);
+            }
+        }
+        if let Some(key) = present {
+            return StoreVerdict::Present(key);
+        }
+        if store.has_exited() && (!self.is_recent(store, now) || self.is_counted(&alike, store)) {
+            return StoreVerdict::Over;
+        }
+        if self.books.early {
+            return StoreVerdict::Early;
+        }
+        let mut tested = alike.iter().take(MAX_TESTED);
+        match tested.find(|&&key| self.is_free(key, store.id, now)) {
+            Some(&key) => StoreVerdict::Next(key),
+            None => StoreVerdict::First(alike.len()),
+        }
     }
 
-    /// True if a store was updated within `retain`, and since the host was started. After that the times of an older one may be
-    /// still to come.
-    fn is_recent(&self, facts: &FileFacts, values: &Values, now: Instant) -> bool {
+    /// True if a store was updated within `retain`, and since the host was started: CLOCK_MONOTONIC begins again then.
+    fn is_recent(&self, store: &FoundStore, now: Instant) -> bool {
         let now = self.clock.at(now);
-        let up = Duration::from_nanos(now.stamp).as_secs();
-        let changed = u64::try_from(facts.changed.0).unwrap_or(0);
-        let ago = now.stamp.checked_sub(values.updated);
-        changed + HOUR >= now.seconds.saturating_sub(up)
+        let uptime = Duration::from_nanos(now.stamp).as_secs();
+        let changed = u64::try_from(store.found.facts.changed.0).unwrap_or(0);
+        let ago = now.stamp.checked_sub(store.values.updated);
+        changed + MAX_CLOCK_STEP >= now.seconds.saturating_sub(uptime)
             && ago.is_some_and(|ago| Duration::from_nanos(ago) <= self.books.config.retain)
     }
 
-    /// True if a store that no process writes was counted to its end, though none of these agents, which may have had it, knows it.
-    fn is_counted(&mut self, alike: &[AgentKey], id: StoreId, updated: u64) -> bool {
+    /// True if all of a store was counted that no process writes, although it is not the present store of any agent. An agent in
+    /// `alike` may have had it before its present one.
+    fn is_counted(&mut self, alike: &[AgentKey], store: &FoundStore) -> bool {
+        let updated = store.values.updated;
         let mut agents = alike.iter().filter_map(|&key| self.agents.get(key));
         if agents.any(|agent| agent.stores_before >= updated) {
-            self.counted_stores.add(id, updated);
+            self.counted_stores.add(store.id, updated);
         }
-        self.counted_stores.has(id, updated)
+        self.counted_stores.has(store.id, updated)
     }
 
-    /// True if, asked now, certainly no process writes to the store of an agent, so that a new one may be its next.
+    /// True if, asked now, certainly no process writes the present store of an agent.
     fn is_free(&mut self, key: AgentKey, new: StoreId, now: Instant) -> bool {
         self.agents.get_mut(key).is_some_and(|agent| {
             let seen = agent.entry.store.as_ref();
-            // The new file may have the inode number of one that is gone.
+            // A new file may have the inode number of one that was removed.
             let is_gone = seen.is_some_and(|seen| seen.id.file == new.file);
             let mut sources = agent.sources.iter_mut();
             sources.all(|source| source.is_abandoned(now))
@@ -141,16 +185,24 @@ impl Collector {
         })
     }
 
-    /// A new agent, of which there are so many already.
-    fn new_agent(
-        &mut self,
-        found: &Found,
-        description: &Description,
-        alike: usize,
-        now: Instant,
-    ) -> AgentKey {
+    /// Counts what came to the present store of an agent before its process ended. Returns true if something did.
+    fn read_last(&mut self, key: AgentKey, store: &mut FoundStore, now: Instant) -> bool {
+        let now = self.clock.at(now);
+        self.agents.get_mut(key).is_some_and(|agent| {
+            let seen = agent.entry.store.as_ref();
+            let has_more = seen.is_some_and(|seen| store.values.since(&seen.values).has_counts());
+            agent.read_last(&mut store.source, now, &mut self.books);
+            // No process writes it, so that another store may be the agent's next.
+            agent.waiting = None;
+            has_more
+        })
+    }
+
+    /// Adds an agent for a store. `number`: how many agents of its name and rank there are.
+    fn new_store_agent(&mut self, store: &FoundStore, number: usize, now: Instant) -> AgentKey {
+        let (found, description) = (&store.found, &store.description);
         let mut name = name_of(found, &description.agent, String::new());
-        for number in alike.. {
+        for number in number.. {
             name.part = part(number, &description.rank);
             if self.agents.find(&name).is_none() {
                 break;
@@ -159,8 +211,12 @@ impl Collector {
         self.agent_of(&found.directory, name, now)
     }
 
-    /// Begins a new store of an agent, of which `seen` is counted already.
-    fn start(&mut self, key: AgentKey, seen: Seen, values: &Values, now: Instant) {
+    /// Makes a store the present one of an agent. The one before is counted to its end.
+    fn begin_store(&mut self, key: AgentKey, store: &FoundStore, now: Instant) {
+        // 0.1.0 kept one record for a ring and the stores of its name: what that record has of this store is counted.
+        let mut same_name = self.agents.named(&store.description.agent);
+        let seen = same_name.find_map(|(_, agent)| agent.seen(store.id).cloned());
+        drop(same_name);
         let now = self.clock.at(now);
         let Some(agent) = self.agents.get_mut(key) else {
             return;
@@ -172,54 +228,41 @@ impl Collector {
             self.counted_stores.add(before.id, before.values.updated);
         }
         agent.started(now.stamp, &mut self.books.journal);
-        agent.entry.last_event = values.updated.min(now.stamp);
-        agent.entry.store = Some(seen);
+        agent.entry.last_event = store.values.updated.min(now.stamp);
+        agent.entry.store = Some(seen.unwrap_or_else(|| Seen::nothing(store.id)));
     }
 
-    /// Attaches a store to its agent. `is_recent`: it was updated a short time ago.
-    fn give(
-        &mut self,
-        key: AgentKey,
-        source: Source,
-        description: &Description,
-        is_recent: bool,
-        now: Instant,
-    ) {
+    /// Adds the present store of an agent to its sources.
+    fn add_store(&mut self, key: AgentKey, store: FoundStore, now: Instant) {
+        // Also if its process has ended meanwhile, so that its last values are seen. Where the kernel does not tell which process
+        // has a file, an old store publishes no agent before it is updated.
+        let is_visible =
+            self.is_recent(&store, now) || store.source.file.presence.life(false) == Life::Live;
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
-        agent.waiting = None;
-        let presence = &source.file.presence;
         tracing::info!(
             "agent {}: store of process {}, agent {} in it, {}",
             agent.name.instance,
-            description.pid,
-            description.instance,
-            log::shown(&source.file.path)
+            store.description.pid,
+            store.description.instance,
+            log::shown(&store.source.file.path)
         );
-        // Also one that has exited meanwhile, so that its last values are seen. But where the kernel does not tell which process has
-        // a file, an old one is no instance until something comes.
-        if is_recent || presence.life(false) == Life::Live {
-            let is_asked = self.books.config.proc_facts && !presence.is_abandoned();
-            let patience = if is_asked { PATIENCE } else { Duration::ZERO };
-            agent.entry.lifecycle.wake(now + patience);
-        }
-        agent.sources.push(source);
+        agent.sources.push(store.source);
         if !self.books.config.proc_facts {
-            // Nothing else will tell of which rank it is.
+            // Only the store tells its rank.
             agent.set_facts(Some(agent.facts_of_files(None)));
         }
-        let journal = &mut self.books.journal;
-        journal.commit(agent.record, &agent.entry);
-        journal.set_facts(agent.record, agent.own_facts());
-        self.wake(key);
+        let facts = agent.own_facts();
+        self.books.journal.set_facts(agent.record, facts);
+        self.source_added(key, is_visible, now);
     }
 }
 
-/// True if an agent has stores of this name, local rank and directory. Another user's is another agent.
-fn is_alike(agent: &Agent, found: &Found, description: &Description) -> bool {
-    let name = &agent.name;
+/// True if an agent has stores of the name, local rank, directory and owner of this one.
+fn is_alike(agent: &Agent, store: &FoundStore) -> bool {
+    let (name, found) = (&agent.name, &store.found);
     name.directory == found.directory.path
-        && rank(&name.part) == Some(&*description.rank.to_string_lossy())
+        && rank(&name.part) == Some(&*store.description.rank.to_string_lossy())
         && name.owner == found.facts.uid
 }

@@ -1,7 +1,8 @@
-//! Which files are attached: what the scanner finds, as far as there is room. `stores` says whose a store is.
+//! Attaches the files that a scan finds to agents, as far as there is room. `stores` has what is particular to stores.
 
 use super::Collector;
-use super::place::name_of;
+use super::names::name_of;
+use crate::agents::AgentKey;
 use crate::discovery::scan::{Found, Opened};
 use crate::error::Refusal;
 use crate::log;
@@ -17,57 +18,61 @@ use std::ffi::{OsStr, OsString};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-/// How long an agent that is new is no instance while /proc is asked who it is: its labels are to be right from the first
-/// moment on, and one that cannot be known is not to be waited for.
-pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+/// Longest wait of a new agent for its labels before it is published. Labels should be right when an instance appears, but /proc may
+/// not tell them.
+const LABEL_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long the first scan of everything may take.
+/// Longest duration of the first scan for which unknown stores wait.
 const FIRST_SCAN: Duration = Duration::from_secs(5);
 
-/// Files that were found and not looked at yet.
+/// Files that were found and are not attached or rejected yet.
 #[derive(Debug)]
 pub(super) struct Candidates {
     queue: VecDeque<Found>,
-    /// Stores that no agent knows, with the time of their last update, until everything was scanned once: one that an agent knows
-    /// may still be found.
-    pub unknown: Vec<(u64, Found)>,
-    /// When that is no longer waited for.
+    /// Stores that are not the present one of any agent, with the time of their last update. They wait for the end of the first scan.
+    unknown_stores: Vec<(u64, Found)>,
+    /// When the wait ends, even if the first scan has not.
     first_scan_ends: Instant,
 }
 
 impl Candidates {
-    /// None yet: everything is scanned from now on.
+    /// Returns an empty queue. The first scan begins now.
     pub fn new(now: Instant) -> Self {
         Self {
             queue: VecDeque::new(),
-            unknown: Vec::new(),
+            unknown_stores: Vec::new(),
             first_scan_ends: now + FIRST_SCAN,
         }
+    }
+
+    /// Has a store wait for the end of the first scan.
+    pub fn wait_for_scan(&mut self, found: Found, updated: u64) {
+        self.unknown_stores.push((updated, found));
     }
 }
 
 impl Collector {
-    /// Looks for rings that came or went, for as long as the budget lasts; the next call goes on from there. Whether nothing
-    /// is left for it.
+    /// Scans the directories and attaches what is found, for as long as the budget lasts; the next call goes on from there.
+    /// Returns true if nothing is left for it.
     pub fn scan(&mut self, now: Instant, budget: Duration) -> bool {
         let started = Instant::now();
         if self.candidates.queue.is_empty() {
-            self.limits.turned_away.clear();
-            // The other half is for what is found.
+            self.limits.rejected_users.clear();
+            // The other half is for the files that are found.
             let end = started + budget / 2;
             let found = self.scanner.scan(now, end, self.agents.attached());
             self.candidates.queue = found.into();
         }
         while let Some(found) = self.next_candidate(now) {
-            // One inode met by two paths is one ring.
-            if !self.agents.attached().contains(&found.facts.id) && !self.is_turned_away(&found) {
+            // A file that is found by two paths is one source.
+            if !self.agents.attached().contains(&found.facts.id) && !self.is_user_rejected(&found) {
                 let file = (
                     found.directory.path.clone(),
                     found.name.clone(),
                     found.facts,
                 );
-                if catch_unwind(AssertUnwindSafe(|| self.look_at(found, now))).is_err() {
-                    // A defect of ours; the next file is not to suffer from it.
+                if catch_unwind(AssertUnwindSafe(|| self.attach_found(found, now))).is_err() {
+                    // A defect of the daemon costs this file only.
                     let (directory, name, facts) = file;
                     self.scanner
                         .reject(&directory, &name, &facts, Refusal::Failed);
@@ -80,7 +85,7 @@ impl Collector {
         let is_done = self.candidates.queue.is_empty() && self.scanner.is_done();
         if is_done && !self.books.early {
             let stamp = self.clock.at(now).stamp;
-            let counted = self.counted_stores.all_found(stamp, self.limits.refused);
+            let counted = self.counted_stores.all_found(stamp, self.limits.rejections);
             if let Some(until) = counted {
                 self.books.journal.set_stores_counted_until(until);
             }
@@ -88,31 +93,32 @@ impl Collector {
         is_done
     }
 
-    /// The next file to be looked at. When everything was scanned once, the stores that no agent knew then, the oldest first.
+    /// Returns the next file to be attached. At the end of the first scan these are the stores that have waited for it, the oldest
+    /// first.
     fn next_candidate(&mut self, now: Instant) -> Option<Found> {
         let is_scanned = self.scanner.is_done() || now >= self.candidates.first_scan_ends;
         if self.books.early && self.candidates.queue.is_empty() && is_scanned {
             self.books.early = false;
-            let mut unknown = std::mem::take(&mut self.candidates.unknown);
-            // Of several stores that an agent has had, each counts before the next takes its place.
+            let mut unknown = std::mem::take(&mut self.candidates.unknown_stores);
+            // Each store of an agent is counted before the next replaces it.
             unknown.sort_by_key(|&(updated, _)| updated);
             self.candidates.queue = unknown.into_iter().map(|(_, found)| found).collect();
         }
         self.candidates.queue.pop_front()
     }
 
-    fn look_at(&mut self, mut found: Found, now: Instant) {
+    fn attach_found(&mut self, mut found: Found, now: Instant) {
         let _about = log::about(Some(found.facts.uid));
         let Ok(opened) = self.scanner.open(&mut found) else {
             return;
         };
-        // The name may have been given to another file since it was found, and that may have an agent.
+        // The file may have been replaced by one that is attached.
         if self.agents.attached().contains(&found.facts.id) {
             return;
         }
         let candidate = match opened {
             Opened::Ring(candidate) => candidate,
-            Opened::Store(candidate) => return self.look_at_store(found, *candidate, now),
+            Opened::Store(candidate) => return self.attach_store(found, *candidate, now),
         };
         let raw = self.name_before(&found);
         let known = self.ring_agent(&found, &raw).map(|(key, _)| key);
@@ -123,16 +129,16 @@ impl Collector {
             || writer::holder(&candidate.file, LeaseKind::Alone),
             &found,
         ) {
-            self.attach(&found, &raw, candidate, now);
+            self.attach_ring(&found, &raw, candidate, now);
         }
     }
 
-    pub(super) fn set_aside(&mut self, found: &Found, refusal: Refusal) {
+    pub(super) fn reject(&mut self, found: &Found, refusal: Refusal) {
         self.scanner
             .reject(&found.directory.path, &found.name, &found.facts, refusal);
     }
 
-    fn attach(&mut self, found: &Found, raw: &OsStr, candidate: Candidate, now: Instant) {
+    fn attach_ring(&mut self, found: &Found, raw: &OsStr, candidate: Candidate, now: Instant) {
         let (header, layout) = (candidate.header, candidate.layout);
         let file = found.directory.path.join(&found.name);
         let before = match self.ring_agent(found, raw) {
@@ -141,7 +147,7 @@ impl Collector {
         };
         let source = match Source::ring(candidate, file, before.as_ref(), now) {
             Ok(source) => source,
-            Err(refusal) => return self.set_aside(found, refusal),
+            Err(refusal) => return self.reject(found, refusal),
         };
         self.scanner
             .remove_rejection(&found.directory.path, source.id());
@@ -150,7 +156,6 @@ impl Collector {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
-        agent.waiting = None;
         let Some(ring) = source.as_ring() else {
             return;
         };
@@ -162,7 +167,7 @@ impl Collector {
         {
             agent.entry.account.set_bounds(&self.books.config.bounds);
             agent.started(self.clock.at(now).stamp, &mut self.books.journal);
-            // What became of a batch in flight, of another of its rings, is found out first.
+            // A batch in flight, of another of its rings, is recovered first.
             if !agent
                 .entry
                 .commit
@@ -188,27 +193,42 @@ impl Collector {
         tracing::info!(
             "agent {instance}: ring {version}, {capacity} events, {pending} pending, {path}{how}"
         );
-        // A ring that is empty and that nobody writes to has nothing to say; it is watched for its agent's return.
-        let is_abandoned = source.file.presence.is_abandoned();
-        if pending > 0 || !is_abandoned {
-            let is_asked = self.books.config.proc_facts && !is_abandoned;
-            let patience = if is_asked { PATIENCE } else { Duration::ZERO };
+        // An empty ring without a process publishes no agent; its agent may return.
+        let is_visible = pending > 0 || !source.file.presence.is_abandoned();
+        agent.sources.push(source);
+        self.source_added(key, is_visible, now);
+    }
+
+    /// Completes the attachment of the last source of an agent. If `is_visible`, the agent is published, or waits for its labels.
+    pub(super) fn source_added(&mut self, key: AgentKey, is_visible: bool, now: Instant) {
+        let Some(agent) = self.agents.get_mut(key) else {
+            return;
+        };
+        agent.waiting = None;
+        if is_visible {
+            let may_be_labelled = |source: &Source| !source.file.presence.is_abandoned();
+            let waits =
+                self.books.config.proc_facts && agent.sources.last().is_some_and(may_be_labelled);
+            let patience = if waits {
+                LABEL_PATIENCE
+            } else {
+                Duration::ZERO
+            };
             agent.entry.lifecycle.wake(now + patience);
         }
-        agent.sources.push(source);
         self.books.journal.commit(agent.record, &agent.entry);
         self.wake(key);
     }
 
-    /// The last batch of a ring that an earlier version let an agent of stores go over to: that is counted.
+    /// Returns the last batch of a ring in the record of an agent with stores. 0.1.0 kept one record for both.
     fn commit_of_store_agent(&self, found: &Found) -> Option<Commit> {
         let same = self.agents.named(&found.name);
         let mut commits = same.filter_map(|(_, agent)| agent.entry.commit);
         commits.find(|commit| commit.ring.id == found.facts.id)
     }
 
-    /// The name of the agent that a file belongs to: the file's, or, if that was being removed when the daemon was killed, what it
-    /// was before. Only of a ring that is known to be that agent's, or anybody could add to another's counts.
+    /// Returns the name of the agent that a file belongs to: the file's, or the name before, if the daemon was killed while it
+    /// removed the file. Then the ring must be known as that agent's, or any user could add to another agent's counts.
     fn name_before(&self, found: &Found) -> OsString {
         let was = removal::original_name(&found.name).filter(|was| {
             self.ring_agent(found, was).is_some_and(|(_, agent)| {

@@ -1,0 +1,86 @@
+//! Which agent makes room for another.
+//!
+//! One rule, for places and for records: an exited agent of the user with the most agents makes room. If there is none, that user's
+//! newest live agent does, provided that the user has at least two more than the owner of the new agent. So one user may have all
+//! places, and many users cannot keep another one out. An exited agent never makes room for a user who has more agents than its
+//! owner.
+
+use super::{Agent, AgentKey, Registry};
+use crate::procfs::life::Life;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+/// Number of exited, and of live, agents that are tested for one new agent. Each test is a system call.
+const MAX_TESTED: usize = 64;
+
+impl Agent {
+    /// Returns the number of places that the agent takes: one while it is published or about to be, and one for each source beyond
+    /// the first.
+    pub(crate) fn places(&self) -> usize {
+        let is_awake = self.entry.lifecycle.is_awake();
+        self.sources.len().max(is_awake.into())
+    }
+
+    /// True if another source of the agent needs no further place.
+    pub(crate) fn has_free_place(&self) -> bool {
+        self.sources.len() < self.places()
+    }
+}
+
+/// An agent that may be evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Evictable {
+    pub key: AgentKey,
+    /// True if a process writes its files, or may.
+    pub is_live: bool,
+}
+
+impl Registry {
+    /// Returns the agents that may make room for an agent of this user, in the order in which they do. `all_found`: the first scan is
+    /// over, so that an agent without a file has none.
+    pub(crate) fn eviction_order(
+        &self,
+        uid: u32,
+        all_found: bool,
+    ) -> impl Iterator<Item = Evictable> + use<> {
+        let (own, most) = (self.places().of(uid), self.places().most());
+        let (mut exited, mut live) = (Vec::new(), Vec::new());
+        for (key, agent) in self.iter().filter(|(_, agent)| agent.places() > 0) {
+            let (count, lifecycle) = (self.places().of(agent.name.owner), agent.entry.lifecycle);
+            let is_live = lifecycle.is_awake() && lifecycle.exited_since().is_none();
+            if !is_live || (all_found && !agent.has_files()) {
+                // An agent that is not an instance goes first.
+                let order = (Reverse(count), lifecycle.is_awake(), agent.entry.last_seen);
+                exited.extend((count >= own).then_some((order, key)));
+            } else if count == most && most >= own + 2 {
+                live.push((Reverse((agent.entry.first_seen, agent.id)), key));
+            }
+        }
+        exited.sort_unstable();
+        live.sort_unstable();
+        let evictable = |is_live| move |key| Evictable { key, is_live };
+        let exited = exited.into_iter().take(MAX_TESTED).map(|(_, key)| key);
+        let live = live.into_iter().take(MAX_TESTED).map(|(_, key)| key);
+        exited
+            .map(evictable(false))
+            .chain(live.map(evictable(true)))
+    }
+
+    /// Returns the agent without places whose record makes room for another: of the user with the most agents that has such an
+    /// agent, the one that was last seen longest ago. `is_open`: what comes to a file of the agent would later be counted from the
+    /// beginning of that file.
+    pub(crate) fn next_to_expire(&self, is_open: impl Fn(&Agent) -> bool) -> Option<AgentKey> {
+        let mut counts: HashMap<u32, usize> = HashMap::new();
+        for agent in self.values() {
+            *counts.entry(agent.name.owner).or_default() += 1;
+        }
+        let without_places = self.iter().filter(|(_, agent)| agent.places() == 0);
+        let next = without_places.min_by_key(|(key, agent)| {
+            let count = counts.get(&agent.name.owner).copied();
+            let may_live = agent.entry.life != Life::Exited;
+            let last_seen = agent.entry.last_seen;
+            (Reverse(count), is_open(agent), may_live, last_seen, *key)
+        });
+        next.map(|(key, _)| key)
+    }
+}
