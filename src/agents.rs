@@ -5,7 +5,7 @@
 
 mod agent;
 mod eviction;
-mod quiet;
+mod poll;
 mod registry;
 pub use agent::{Agent, Outcome};
 pub(crate) use eviction::Evictable;

@@ -18,31 +18,31 @@ use crate::procfs::presence::check_every;
 use attach::Candidates;
 use counted_stores::CountedStores;
 use descriptors::Descriptors;
-use forget::Forgetting;
+use expiry::Forgetting;
 use limits::Limits;
 use process_scans::ProcessScans;
+use round_robin::Turns;
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
-use turns::Turns;
 
 mod attach;
 mod counted_stores;
 pub mod counts;
 mod descriptors;
 mod drain;
-mod exited;
-mod forget;
-mod keep;
+mod expiry;
+mod file_removal;
 mod limits;
 mod names;
 mod newcomers;
 mod process_scans;
+mod records;
 mod reload;
+mod round_robin;
 mod stores;
 #[cfg(test)]
 mod tests;
-mod turns;
 
 /// All agents.
 #[derive(Debug)]
@@ -179,7 +179,7 @@ impl Collector {
     #[must_use]
     pub fn max_records(&self) -> usize {
         let max_agents = self.books.config.max_agents;
-        max_agents + forget::REMEMBERED.min(3 * max_agents)
+        max_agents + expiry::REMEMBERED.min(3 * max_agents)
     }
 
     /// More than any instance id that was given before, as far as the state and its records say.

@@ -3,7 +3,7 @@
 //! An agent is in one slab: its key is its place there. Whoever has changed an agent's files or life calls
 //! [`Registry::settle`], so that what is counted of all agents cannot disagree with them.
 
-use super::quiet::Quiet;
+use super::poll::Quiet;
 use crate::agents::Agent;
 use crate::base::file::FileId;
 use crate::journal::record::Name;

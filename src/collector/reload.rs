@@ -3,7 +3,7 @@
 use super::Collector;
 use super::attach::Candidates;
 use super::descriptors::Descriptors;
-use super::forget::Forgetting;
+use super::expiry::Forgetting;
 use crate::agents::AgentKey;
 use crate::config::Config;
 use crate::discovery::directory;
