@@ -12,18 +12,18 @@ pub(crate) use eviction::Evictable;
 pub use registry::AgentKey;
 pub(crate) use registry::Registry;
 
-/// The instance domain changed.
+/// A change of the instance domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// An agent is an instance from now on.
-    Appeared(AgentKey),
-    /// An agent is no instance any more; it may be forgotten.
-    Left {
+    /// The agent became an instance.
+    Published(AgentKey),
+    /// The agent ceased to be an instance. It may have expired.
+    Withdrawn {
         /// The agent.
         key: AgentKey,
         /// Its instance id, if it had one.
         id: Option<u32>,
     },
-    /// The agent of this instance name is not remembered any more: one that comes under it is another.
-    Forgotten(String),
+    /// The agent of this instance name expired. An agent that gets the name later is another one.
+    Expired(String),
 }

@@ -1,9 +1,15 @@
-//! The NIXL agents of this host.
+//! Finds the files of NIXL agents, drains them and keeps each agent's totals.
 //!
-//! `look` and `stores` find their files, `place` says whose they are;
-//! `drain` counts their events, and `quiet` says whom it passes over; `keep` keeps what is known of them in the state file,
-//! `process_scans` finds out who they are, `exited` removes what they have left, `limits` evicts where there are too many, `forget` ends
-//! records after `remember`, and `counts` says how many they are. `reload` takes another configuration.
+//! The event loop calls, in each tick:
+//!
+//! | call | what it does | file |
+//! | --- | --- | --- |
+//! | [`Collector::scan`] | scans the directories and attaches files to agents | `attach`, `stores`, `names`, `limits` |
+//! | [`Collector::drain_on`] | drains all agents, withdraws those that have exited, expires old ones | `drain`, `round_robin`, `expiry` |
+//! | [`Collector::maintain`] | process scans, removal of files, memory | `process_scans`, `file_removal` |
+//! | [`Collector::take_changes`] | the changes of the instance domains | |
+//!
+//! `records` has what concerns the state file, `reload` applies another configuration.
 
 use crate::agents::{Agent, AgentKey, Change, Registry};
 use crate::base::clock::Now;
@@ -18,10 +24,10 @@ use crate::procfs::presence::check_every;
 use attach::Candidates;
 use counted_stores::CountedStores;
 use descriptors::Descriptors;
-use expiry::Forgetting;
+use expiry::Expiry;
 use limits::Limits;
 use process_scans::ProcessScans;
-use round_robin::Turns;
+use round_robin::RoundRobin;
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -44,7 +50,7 @@ mod stores;
 #[cfg(test)]
 mod tests;
 
-/// All agents.
+/// The agents, and what finds and drains their files.
 #[derive(Debug)]
 pub struct Collector {
     scanner: Scanner,
@@ -52,22 +58,22 @@ pub struct Collector {
     counted_stores: CountedStores,
     books: Books,
     limits: Limits,
-    /// When files of exited agents are looked for again, to remove them.
+    /// When files of exited agents may be removed again.
     next_removal: Instant,
     process_scans: ProcessScans,
-    turns: Turns,
+    turns: RoundRobin,
     agents: Registry,
-    /// What the instance domains were not told yet.
+    /// Changes that [`Collector::take_changes`] has not returned yet.
     changes: Vec<Change>,
-    /// Whether the last drain has found files that are to be looked at anew.
-    again: bool,
-    forgetting: Forgetting,
-    /// A moment on all clocks.
+    /// True if the last drain has found files that the next scan has to check.
+    wants_rescan: bool,
+    expiry: Expiry,
+    /// A moment on all clocks, to convert between them.
     clock: Now,
 }
 
 impl Collector {
-    /// No agents yet, and no state: they are forgotten at the end.
+    /// Returns a collector without agents and without a state file.
     #[must_use]
     pub fn new(config: &Config) -> Self {
         let clock = Now::read();
@@ -89,29 +95,29 @@ impl Collector {
             },
             next_removal: now,
             process_scans: ProcessScans::default(),
-            turns: Turns::default(),
+            turns: RoundRobin::default(),
             agents: Registry::default(),
             changes: Vec::new(),
-            again: false,
-            forgetting: Forgetting::default(),
+            wants_rescan: false,
+            expiry: Expiry::default(),
             clock,
         }
     }
 
-    /// Whether the last drain has found that rings are not what they were: another look finds what they are now.
+    /// True if the last drain has found that files were replaced or re-initialised, so that a scan should follow.
     #[must_use]
-    pub fn is_to_look_again(&self) -> bool {
-        self.again
+    pub fn wants_rescan(&self) -> bool {
+        self.wants_rescan
     }
 
-    /// Goes on from a journal that was started: its agents are known again, and those that were instances are.
+    /// Restores the agents from the records of a journal. Those that were instances are published.
     pub fn restore(&mut self, mut journal: Journal, mut records: Vec<(RecordId, Saved)>) {
         let retired = journal.retired().unwrap_or_default();
         (self.books.host, self.books.forgotten_full) = (retired.totals, retired.full);
         self.counted_stores = CountedStores::until(journal.stores_counted_until());
         self.books.journal = journal;
         let (mut ids, now) = (HashSet::new(), Instant::now());
-        // An id that was given away after its agent was long gone belongs to the one that was seen last.
+        // Of two agents with one id, the one that was last seen keeps it.
         records.sort_by_key(|(_, saved)| {
             Reverse((saved.entry.lifecycle.is_awake(), saved.entry.last_seen))
         });
@@ -120,7 +126,7 @@ impl Collector {
             self.books.host.add(&saved.entry.account.totals);
             let is_known = self.agents.find(&saved.name).is_some();
             if is_known || self.agents.has_instance(&saved.name.instance) {
-                self.retire(Some(record), &saved.entry);
+                self.remove_record(Some(record), &saved.entry);
                 continue;
             }
             let mut agent = Agent::new(saved.name, saved.entry, now);
@@ -129,29 +135,35 @@ impl Collector {
             }
             (agent.record, agent.id) = (Some(record), saved.id);
             agent.set_facts(saved.facts);
-            // It was an instance, and is one at once.
             let is_published = agent.is_published();
             let key = self.agents.insert(agent);
             self.changes
-                .extend(is_published.then_some(Change::Appeared(key)));
+                .extend(is_published.then_some(Change::Published(key)));
         }
     }
 
-    /// What changed in the instance domains since the last call, in its order.
+    /// Runs process scans, removes files of exited agents until `end`, and returns memory to the kernel.
+    pub fn maintain(&mut self, now: Instant, end: Instant) {
+        self.scan_processes(now, Duration::ZERO);
+        self.remove_exited_files(now, end);
+        self.trim_memory(now);
+    }
+
+    /// Returns the changes of the instance domains since the last call, in their order.
     #[must_use]
     pub fn take_changes(&mut self) -> Vec<Change> {
         let changes = std::mem::take(&mut self.changes);
-        self.forgetting.add_freed(&changes);
+        self.expiry.add_freed(&changes);
         changes
     }
 
-    /// Whether what is counted now will be known after a restart of the daemon.
+    /// True if all totals survive a restart of the daemon.
     #[must_use]
     pub fn is_persistent(&self) -> bool {
         self.books.journal.is_persistent(self.agents.len())
     }
 
-    /// The instance ids that agents have, with their names and when they were last seen, at `now`.
+    /// Returns the instance ids with the agents' names and the times when they were last seen.
     #[must_use]
     pub fn ids(&self, now: Now) -> Vec<CacheLine> {
         let line = |agent: &Agent| {
@@ -168,21 +180,21 @@ impl Collector {
         self.agents.values().filter_map(line).collect()
     }
 
-    /// All numbers that agents have: instance ids, and bases of the ids of histograms.
+    /// Returns all numbers in use: instance ids, and bases of histogram ids.
     #[must_use]
     pub fn taken_ids(&self) -> HashSet<u32> {
         let both = |agent: &Agent| [agent.id, agent.entry.account.bucket_base];
         self.agents.values().flat_map(both).flatten().collect()
     }
 
-    /// How many agents are remembered at most, once their rings are gone.
+    /// Returns the limit on records.
     #[must_use]
     pub fn max_records(&self) -> usize {
         let max_agents = self.books.config.max_agents;
-        max_agents + expiry::REMEMBERED.min(3 * max_agents)
+        max_agents + expiry::MORE_RECORDS.min(3 * max_agents)
     }
 
-    /// More than any instance id that was given before, as far as the state and its records say.
+    /// Returns a number above all instance ids that were ever assigned, as far as the state file tells.
     #[must_use]
     pub fn next_id(&mut self) -> u32 {
         let next = self.books.journal.next_id();
@@ -190,17 +202,17 @@ impl Collector {
         ids.fold(next, |next, id| next.max(id + 1))
     }
 
-    /// Notes what is more than any that was given.
+    /// Notes a number above all instance ids that were ever assigned.
     pub fn set_next_id(&mut self, next: u32) {
         self.books.journal.set_next_id(next);
     }
 
-    /// Notes in the state file when the configuration was last read, in time since the epoch.
+    /// Notes in the state file when the configuration was last read, as time since the epoch.
     pub fn set_config_read(&mut self, when: Duration) {
         self.books.journal.set_config_read(when);
     }
 
-    /// Notes the instance id that an agent has, and the base of the ids of its histograms of times: before anybody sees them.
+    /// Notes the instance id of an agent, and the base of its histogram ids, before they are published.
     pub fn set_id(&mut self, key: AgentKey, id: u32, bucket_base: Option<u32>) {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
@@ -214,36 +226,36 @@ impl Collector {
         }
     }
 
-    /// Sum of all values of one event type over all agents that ever were.
+    /// Returns the sum of all values of one event type over all agents, including expired ones.
     #[must_use]
     pub fn host_total(&self, event: EventType) -> u64 {
         self.books.host.get(event)
     }
 
-    /// The scanner's counts.
+    /// Returns the scanner, for its numbers.
     #[must_use]
     pub fn scanner(&self) -> &Scanner {
         &self.scanner
     }
 
-    /// All that are known, instances or not.
+    /// Returns all known agents, instances or not.
     pub fn iter(&self) -> impl Iterator<Item = &Agent> {
         self.agents.values()
     }
 
-    /// An agent that is there, instance or not.
+    /// Returns a known agent, instance or not.
     #[must_use]
     pub fn get(&self, key: AgentKey) -> Option<&Agent> {
         self.agents.get(key)
     }
 
-    /// Has the next drain look at all of an agent, and the next process scan ask about it: it has a file that it had not.
+    /// Makes the next tick drain an agent, and the next process scan look for its process. It has a new file.
     fn wake(&mut self, key: AgentKey) {
         self.agents.wake(key);
         if let Some(agent) = self.agents.get_mut(key) {
-            agent.bare_since = None;
+            agent.without_file_since = None;
         }
         self.process_scans.asks = true;
-        self.agents.settle(key);
+        self.agents.update(key);
     }
 }

@@ -352,7 +352,7 @@ impl Host {
         let now = self.now;
         self.agents.scan(now, LONG);
         assert!(self.agents.drain_on(now, now, LONG));
-        self.agents.tidy(now, now + LONG);
+        self.agents.maintain(now, now + LONG);
     }
 
     /// Counts all; how many events there were.

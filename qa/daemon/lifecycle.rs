@@ -45,7 +45,7 @@ fn agent_exits_stays_for_retain_and_returns_with_totals_and_id() {
     pmcd.becomes(&[("stays", 1)]);
     assert!(
         pmcd.log()
-            .contains("agent goes: has exited and is no instance any more"),
+            .contains("agent goes: withdrawn: it has exited, and retain is over"),
         "{}",
         pmcd.log()
     );

@@ -1,6 +1,6 @@
-//! One NIXL agent: its rings, what is known of it, and whether it is an instance.
+//! One NIXL agent: its sources, totals, labels and lifecycle.
 
-use crate::agents::registry::Counted;
+use crate::agents::registry::Included;
 use crate::agents::{AgentKey, Change};
 use crate::base::clock::Now;
 use crate::base::file::{self, FileId};
@@ -27,36 +27,37 @@ mod view;
 pub use drain::Outcome;
 pub(crate) use labels::ProcessFacts;
 
-/// A NIXL agent: what writes, or wrote, rings of one name in one directory, or stores.
+/// A NIXL agent. It writes, or wrote, rings of one name in one directory, or stores.
 #[derive(Debug)]
 pub struct Agent {
-    /// What it is called.
+    /// Directory, name, owner, part and instance name.
     pub name: Name,
-    /// What its events came to, and what else outlives the daemon.
+    /// Totals, and what else survives a restart of the daemon.
     pub entry: Entry,
-    /// How its transfers of the last minute are distributed.
+    /// Distribution of the transfers of the last minute.
     pub windows: Windows,
-    /// What is known of its process and its place.
+    /// Facts of its process, for the labels.
     pub(crate) facts: ProcessFacts,
-    label_text: labels::Kept,
-    /// Where the entry is kept; `None`: in memory only.
+    label_text: labels::CachedText,
+    /// Record in the state file. `None`: the totals are in memory only.
     pub(crate) record: Option<RecordId>,
-    /// Its instance id, once it had one.
+    /// Instance id, if it was ever published.
     pub id: Option<u32>,
-    /// Its rings, or its store. More than one while a ring that was replaced or unlinked is still written to.
+    /// Attached rings, or the present store. More than one while a ring that was replaced or unlinked is still written to.
     pub(crate) sources: Vec<Source>,
-    /// Name and identity of a file that there is no room for, and that the agent may write to. No other file is taken for its next.
+    /// Name and identity of a file that there is no room for, and that the agent may write to. Until it is attached, no other store
+    /// becomes the agent's.
     pub(crate) waiting: Option<(OsString, FileId)>,
-    /// The time of the last update of its earlier stores that the process before had counted.
+    /// Last update of its earlier stores that were counted before the start of the daemon, in nanoseconds of CLOCK_MONOTONIC.
     pub(crate) stores_before: u64,
-    /// Since when it is known to have no file, as of the last look for those that are to be forgotten.
-    pub(crate) bare_since: Option<Instant>,
-    /// What the registry counts of it.
-    pub(crate) counted: Counted,
+    /// When it was first found without a file by a search for agents to expire.
+    pub(crate) without_file_since: Option<Instant>,
+    /// Its part in the sums of the registry.
+    pub(crate) included: Included,
 }
 
 impl Agent {
-    /// An agent of which nothing is known yet but what it is called, or what the state file says.
+    /// Returns an agent without sources.
     #[must_use]
     pub(crate) fn new(name: Name, entry: Entry, now: Instant) -> Self {
         Self {
@@ -65,27 +66,27 @@ impl Agent {
             entry,
             windows: Windows::new(now),
             facts: ProcessFacts::default(),
-            label_text: labels::Kept::default(),
+            label_text: labels::CachedText::default(),
             record: None,
             id: None,
             sources: Vec::new(),
             waiting: None,
-            bare_since: None,
-            counted: Counted::default(),
+            without_file_since: None,
+            included: Included::default(),
         }
     }
 
-    /// True if it has stores, and no ring.
+    /// True if the agent has stores. False if it has rings.
     pub(crate) fn has_stores(&self) -> bool {
         !self.name.part.is_empty()
     }
 
-    /// What is counted of this store, if it was the last that the agent had.
+    /// Returns the counted values of a store, if it is the present store of the agent.
     pub(crate) fn seen(&self, id: StoreId) -> Option<&Seen> {
         self.entry.store.as_ref().filter(|seen| seen.id == id)
     }
 
-    /// What its files tell of it.
+    /// Returns the facts that the agent's files tell.
     pub(crate) fn facts_of_files(&self, user: Option<&str>) -> Facts {
         let facts = Facts::of_file(user, &self.name.raw, &self.name.directory);
         match self.store() {
@@ -94,75 +95,75 @@ impl Agent {
         }
     }
 
-    /// Whether a process scan could tell more of its files.
+    /// True if a process scan could still resolve the writer of one of its files.
     pub(crate) fn asks(&self) -> bool {
         let mut sources = self.sources.iter();
         sources.any(|source| source.file.presence.asks())
     }
 
-    /// True for an instance.
+    /// True if the agent is an instance.
     pub(crate) fn is_published(&self) -> bool {
         self.entry.lifecycle.is_published()
     }
 
-    /// Publishes an agent that has waited for its labels, if they are known or have been waited for long enough.
+    /// Publishes an agent that waits for its labels, if they are known or the wait is over.
     pub(crate) fn publish(&mut self, now: Instant) {
         let are_known = self.facts.any().is_some();
         self.entry.lifecycle.publish(are_known, now);
     }
 
-    /// Ends an instance.
+    /// Withdraws the agent from the instance domain.
     pub(crate) fn withdraw(&mut self, now: Instant) {
         self.entry.lifecycle.withdraw();
         if self.facts.current().is_none() {
             self.set_facts(None);
         }
-        // It may be remembered for long, and its values are nobody's.
+        // Its record may stay for long, and its recent values are not shown any more.
         self.windows = Windows::new(now);
-        self.label_text = labels::Kept::default();
+        self.label_text = labels::CachedText::default();
     }
 
-    /// How an agent that was or was not published has changed the instance domains. `None`: it has not.
+    /// Returns the change of the instance domain since the agent was, or was not, published.
     pub(crate) fn change_since(&self, was_published: bool, key: AgentKey) -> Option<Change> {
         match (was_published, self.is_published()) {
-            (false, true) => Some(Change::Appeared(key)),
-            (true, false) => Some(Change::Left { key, id: self.id }),
+            (false, true) => Some(Change::Published(key)),
+            (true, false) => Some(Change::Withdrawn { key, id: self.id }),
             _ => None,
         }
     }
 
-    /// The changes by which an instance gets ids for its ranges of times, if these have none yet.
+    /// Returns the changes that give an instance ids for its histograms, if these have none yet.
     pub(crate) fn renew_buckets(&self, key: AgentKey) -> impl Iterator<Item = Change> + use<> {
         let is_due =
             self.is_published() && self.id.is_some() && self.entry.account.bucket_base.is_none();
         let id = self.id;
-        let changes = is_due.then_some([Change::Left { key, id }, Change::Appeared(key)]);
+        let changes = is_due.then_some([Change::Withdrawn { key, id }, Change::Published(key)]);
         changes.into_iter().flatten()
     }
 
-    /// Its producer was started: nothing is known of it yet. After a restart of the daemon what was known before is not, either.
+    /// Notes a start of the producer. The facts of the process before are no longer current, also after a restart of the daemon.
     pub(crate) fn started(&mut self, stamp: u64, journal: &mut Journal) {
         self.entry.add_start(stamp);
         self.outdate_facts();
         journal.set_facts(self.record, None);
     }
 
-    /// What is known of its process is of the one before.
+    /// Notes that the known facts are those of the process before.
     pub(crate) fn outdate_facts(&mut self) {
         self.facts.outdate(self.is_published());
     }
 
-    /// Takes what is known of its process, or that nothing is.
+    /// Replaces the facts of its process.
     pub(crate) fn set_facts(&mut self, facts: Option<Facts>) {
         self.facts = ProcessFacts::of(facts);
     }
 
-    /// What is known of the process that writes now.
+    /// Returns the facts of the process that writes now.
     pub(crate) fn own_facts(&self) -> Option<&Facts> {
         self.facts.current()
     }
 
-    /// Whether a process scan is wanted soon: what it is labelled with is not known, or of another process.
+    /// True if the labels are not known, or those of the process before, so that a process scan is wanted soon.
     pub(crate) fn wants_facts(&self) -> bool {
         match self.entry.lifecycle {
             Lifecycle::Dormant => false,
@@ -171,27 +172,27 @@ impl Agent {
         }
     }
 
-    /// Whether a ring or a store of it is attached.
+    /// True if a file of the agent is attached.
     pub(crate) fn has_files(&self) -> bool {
         !self.sources.is_empty()
     }
 
-    /// The attached files.
+    /// Returns the attached files.
     pub(crate) fn attached(&self) -> impl Iterator<Item = (FileId, &Path)> {
         let sources = self.sources.iter();
         sources.map(|source| (source.id(), &*source.file.path))
     }
 
-    /// The store that it has, or had until it left.
+    /// Returns the attached store.
     pub(crate) fn store(&self) -> Option<&StoreReader> {
         self.sources.last()?.as_store()
     }
 
-    /// True if there is no room for its file, which is still there: the agent may be writing to it.
+    /// True if there is no room for a file of the agent that still exists, and that the agent may write to.
     pub(crate) fn waits(&self, scanner: &Scanner) -> bool {
         self.waiting.as_ref().is_some_and(|(name, id)| {
             let directory = scanner.directory(&self.name.directory);
-            // A file that cannot be reached now may still be there.
+            // A file that cannot be accessed now may still exist.
             directory.is_none_or(|directory| match file::facts(directory, name) {
                 Ok(facts) => facts.id == *id,
                 Err(errno) => errno != Errno::ENOENT,
@@ -199,12 +200,12 @@ impl Agent {
         })
     }
 
-    /// Counts what came to a store that no process writes any more.
+    /// Counts what came to a store before its process ended.
     pub(crate) fn read_last(&mut self, store: &mut Source, now: Now, books: &mut Books) {
         store.drain(&mut self.ledger(now, books).0);
     }
 
-    /// Its account, with its name and its sources.
+    /// Returns what a drain changes, the agent's name and its sources.
     fn ledger<'a>(
         &'a mut self,
         now: Now,
@@ -222,8 +223,8 @@ impl Agent {
 }
 
 impl Agent {
-    /// Removes the files of rings that nobody has had for so long.
-    pub(crate) fn remove_exited(
+    /// Removes the files of rings that no process has had open for `after`.
+    pub(crate) fn remove_exited_files(
         &mut self,
         directory: &OwnedFd,
         now: Now,
@@ -236,7 +237,7 @@ impl Agent {
             let Some(ago) = source.abandoned_for(now).filter(|&ago| ago >= after) else {
                 continue;
             };
-            // Another of its rings comes first.
+            // Another of its rings has a batch in flight, which is recovered first.
             if ledger.in_flight().is_some_and(|ring| ring != source.id()) {
                 continue;
             }
@@ -245,14 +246,16 @@ impl Agent {
                 Removal::Done => {
                     let ago = humantime::format_duration(Duration::from_secs(ago.as_secs()));
                     tracing::info!(
-                        "agent {instance}: {path} is removed; nothing waits in it, and nobody has had it for {ago}"
+                        "agent {instance}: {path}: removed: it is empty, and no process has had it open for {ago}"
                     );
                     source.file.presence.unlinked(now);
                 }
-                // Whoever has it now is asked for again in a second.
+                // Tried again in a second.
                 Removal::Left => source.file.presence.saw_somebody(now),
                 Removal::Impossible(errno) => {
-                    tracing::warn!("agent {instance}: {path} cannot be removed: {errno}; it stays");
+                    tracing::warn!(
+                        "agent {instance}: {path}: cannot be removed, and is not tried again: {errno}"
+                    );
                     source.file.stays = true;
                 }
             }

@@ -1,4 +1,4 @@
-//! Which agents a drain passes over: those in which nothing happens, as it is with almost all, almost always.
+//! Polls of the files of agents in which nothing happens. A drain skips these agents, which almost always are almost all.
 
 use crate::agents::Agent;
 use crate::base::clock::Now;
@@ -7,58 +7,61 @@ use crate::journal::record::Lifecycle;
 use crate::shm::Rest;
 use std::time::{Duration, Instant};
 
-/// What a drain looks at of an agent that it passes over, beside its file. It lies close to those of the other agents: an agent by
-/// itself is, where there are a thousand, out of the processor's cache by the next tick.
+/// What a drain reads of an agent that it skips, beside the header of the file. The polls of all agents are close to each other in
+/// memory: with a thousand agents, the agents themselves are not in the processor's cache in the next tick.
 #[derive(Debug, Default)]
-pub(crate) struct Quiet {
-    /// `None`: the agent is not passed over.
+pub(crate) struct AgentPoll {
+    /// When the agent is drained at the latest. `None`: in the next tick.
     until: Option<Instant>,
-    /// Its ring, or its store.
+    /// Header of its first file, as of the last drain.
     file: Option<Rest>,
-    /// Its other files: a ring that was replaced and is written to all the same, or a ring beside a store.
+    /// Headers of its other files: rings that were replaced and are still written to.
     more: Vec<Rest>,
 }
 
-/// For so long one that has left, and has no file, is not looked at: what happens to it wakes it.
-const GONE: Duration = Duration::from_secs(3600);
+/// Time for which an agent that is not an instance and has no file is skipped. Attaching a file ends it.
+const WITHOUT_FILE: Duration = Duration::from_secs(3600);
 
-impl Quiet {
-    /// As of a drain that has just been; `is_whole` says whether that left nothing. An agent in which nothing happens is looked
-    /// at as often as it is asked who has its file: what passes with time alone is found out as late as that, but for the end of
-    /// one that has exited, which is known beforehand.
-    pub(crate) fn renew(&mut self, agent: &Agent, now: &Now, is_whole: bool, books: &Books) {
-        let look = books.check_every;
+impl AgentPoll {
+    /// Sets the poll after a drain of its agent; `is_complete`: the drain left no event. The agent is skipped until its liveness is
+    /// due to be checked, or its time as an instance is over.
+    pub(crate) fn reset(&mut self, agent: &Agent, now: &Now, is_complete: bool, books: &Books) {
+        let check = books.check_every;
         let lifecycle = agent.entry.lifecycle;
-        let left = match lifecycle.exited_since() {
+        let visible_for = match lifecycle.exited_since() {
             Some(since) => books.config.retain.saturating_sub(now.since(since)),
             None => Duration::MAX,
         };
-        let without = if lifecycle.is_awake() { look } else { GONE };
-        self.until = now.instant.checked_add(left.min(without));
+        let pause = if lifecycle.is_awake() {
+            check
+        } else {
+            WITHOUT_FILE
+        };
+        self.until = now.instant.checked_add(visible_for.min(pause));
         self.file = None;
-        // Its room stays, for a tick allocates nothing.
+        // Keeps its capacity, since a tick should not allocate.
         self.more.clear();
-        let is_settled = !matches!(lifecycle, Lifecycle::AwaitingLabels { .. });
-        // Of several rings not all may have had their turn.
-        let is_whole = agent.sources.len() < 2 || is_whole;
+        let is_published = !matches!(lifecycle, Lifecycle::AwaitingLabels { .. });
+        // Of several rings, some may not have been drained.
+        let is_complete = agent.sources.len() < 2 || is_complete;
         for (number, source) in agent.sources.iter().enumerate() {
-            let rest = source.rest();
-            let until = source.quiet_until(look);
-            // The store of one that has left is let go by the next drain.
+            let header = source.rest();
+            let until = source.quiet_until(check);
+            // The next drain detaches the store of an agent that is no longer an instance.
             let until = until.filter(|_| lifecycle.is_awake() || source.as_ring().is_some());
             let earliest = self.until.zip(until).map(|(one, other)| one.min(other));
-            self.until = earliest.filter(|_| rest.is_some());
+            self.until = earliest.filter(|_| header.is_some());
             match number {
-                0 => self.file = rest,
-                _ => self.more.extend(rest),
+                0 => self.file = header,
+                _ => self.more.extend(header),
             }
         }
-        self.until = self.until.filter(|_| is_settled && is_whole);
+        self.until = self.until.filter(|_| is_published && is_complete);
     }
 
-    /// Whether a drain would change nothing.
+    /// True if a drain of the agent would change nothing.
     #[inline]
-    pub(crate) fn holds(&self, now: Instant) -> bool {
+    pub(crate) fn is_idle(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| now < until)
             && self.file.as_ref().is_none_or(Rest::holds)
             && self.more.iter().all(Rest::holds)

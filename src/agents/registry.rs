@@ -1,9 +1,9 @@
-//! All agents that are known: by key and by name, and what they take.
+//! All agents by key and by name, with the files and places that they have.
 //!
-//! An agent is in one slab: its key is its place there. Whoever has changed an agent's files or life calls
-//! [`Registry::settle`], so that what is counted of all agents cannot disagree with them.
+//! The code that has changed an agent's sources or lifecycle calls [`Registry::update`], so that the sums over all agents agree with
+//! the agents.
 
-use super::poll::Quiet;
+use super::poll::AgentPoll;
 use crate::agents::Agent;
 use crate::base::file::FileId;
 use crate::journal::record::Name;
@@ -12,25 +12,25 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::time::Instant;
 
-/// Names an agent for as long as it is known; one that comes later may have the key of one that was forgotten.
+/// Key of an agent in the registry. A later agent may get the key of one that has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AgentKey(usize);
 
-/// What is counted of an agent.
+/// The places and files of an agent that are included in the sums over all agents.
 #[derive(Debug, Default)]
-pub(crate) struct Counted {
+pub(crate) struct Included {
     places: usize,
     files: Vec<FileId>,
 }
 
-/// How many places the agents of each user take.
+/// Number of places that the agents of each user take.
 #[derive(Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct PlaceCounts {
     by_owner: HashMap<u32, usize>,
     total: usize,
 }
 
-impl Places {
+impl PlaceCounts {
     fn change(&mut self, owner: u32, before: usize, after: usize) {
         let count = self.by_owner.entry(owner).or_default();
         *count = (*count + after).saturating_sub(before);
@@ -40,73 +40,73 @@ impl Places {
         self.total = (self.total + after).saturating_sub(before);
     }
 
-    /// Those of all users.
+    /// Returns the number of all users.
     pub(crate) fn total(&self) -> usize {
         self.total
     }
 
-    /// Those of one user.
+    /// Returns the number of one user.
     pub(crate) fn of(&self, owner: u32) -> usize {
         self.by_owner.get(&owner).copied().unwrap_or(0)
     }
 
-    /// Those of the user who has most.
+    /// Returns the number of the user that has the most.
     pub(crate) fn most(&self) -> usize {
         self.by_owner.values().copied().max().unwrap_or(0)
     }
 }
 
-/// The agents, and apart from them what a drain looks at first.
+/// The agents, and separate from them their polls, which each tick reads.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    /// Boxed: the slab keeps the room that its most agents took, and a box goes back.
+    /// Boxed, since a slab never shrinks.
     agents: Slab<Box<Agent>>,
-    /// In the places of the agents, so that those in which nothing happens cost no look at more than this.
-    quiet: Vec<Quiet>,
+    /// At the index of the agent.
+    polls: Vec<AgentPoll>,
     by_name: HashMap<OsString, Vec<AgentKey>>,
     instances: HashSet<String>,
     attached: HashSet<FileId>,
-    places: Places,
+    places: PlaceCounts,
 }
 
 impl Registry {
-    /// Adds an agent; the next drain looks at all of it.
+    /// Adds an agent. The next tick drains it.
     pub(crate) fn insert(&mut self, agent: Agent) -> AgentKey {
         let raw = agent.name.raw.clone();
         self.instances.insert(agent.name.instance.clone());
         let key = AgentKey(self.agents.insert(Box::new(agent)));
-        if self.quiet.len() <= key.0 {
-            self.quiet.resize_with(key.0 + 1, Quiet::default);
+        if self.polls.len() <= key.0 {
+            self.polls.resize_with(key.0 + 1, AgentPoll::default);
         }
         self.by_name.entry(raw).or_default().push(key);
         self.wake(key);
-        self.settle(key);
+        self.update(key);
         key
     }
 
-    /// Brings what is counted of all agents up to date with one that has changed.
-    pub(crate) fn settle(&mut self, key: AgentKey) {
+    /// Updates the sums over all agents after a change of one.
+    pub(crate) fn update(&mut self, key: AgentKey) {
         let Some(agent) = self.agents.get_mut(key.0) else {
             return;
         };
         let (owner, places) = (agent.name.owner, agent.places());
-        let mut counted = std::mem::take(&mut agent.counted);
+        let mut included = std::mem::take(&mut agent.included);
         let files = || agent.attached().map(|(id, _)| id);
-        if !files().eq(counted.files.iter().copied()) {
-            for id in &counted.files {
+        if !files().eq(included.files.iter().copied()) {
+            for id in &included.files {
                 self.attached.remove(id);
             }
-            counted.files = files().collect();
-            self.attached.extend(&counted.files);
+            included.files = files().collect();
+            self.attached.extend(&included.files);
         }
-        if counted.places != places {
-            self.places.change(owner, counted.places, places);
-            counted.places = places;
+        if included.places != places {
+            self.places.change(owner, included.places, places);
+            included.places = places;
         }
-        agent.counted = counted;
+        agent.included = included;
     }
 
-    /// The agent of this name, if it is known; the instance is not compared.
+    /// Returns the agent with this name, whatever its instance name is.
     pub(crate) fn find(&self, name: &Name) -> Option<(AgentKey, &Agent)> {
         self.named(&name.raw).find(|(_, agent)| {
             let known = &agent.name;
@@ -115,37 +115,37 @@ impl Registry {
         })
     }
 
-    /// The agents of this name, in any directory.
+    /// Returns the agents of this name in all directories.
     pub(crate) fn named(&self, raw: &OsStr) -> impl Iterator<Item = (AgentKey, &Agent)> {
         let keys = self.by_name.get(raw).into_iter().flatten();
         keys.filter_map(|&key| Some((key, self.get(key)?)))
     }
 
-    /// True if an agent is called so in the instance domain.
+    /// True if an agent has this instance name.
     pub(crate) fn has_instance(&self, name: &str) -> bool {
         self.instances.contains(name)
     }
 
-    /// The files that are attached.
+    /// Returns the attached files.
     pub(crate) fn attached(&self) -> &HashSet<FileId> {
         &self.attached
     }
 
-    /// How many places the agents of each user take.
-    pub(crate) fn places(&self) -> &Places {
+    /// Returns the number of places that the agents of each user take.
+    pub(crate) fn places(&self) -> &PlaceCounts {
         &self.places
     }
 
-    /// Has the next drain look at all of an agent.
+    /// Makes the next tick drain an agent.
     pub(crate) fn wake(&mut self, key: AgentKey) {
-        self.quiet[key.0] = Quiet::default();
+        self.polls[key.0] = AgentPoll::default();
     }
 
     pub(crate) fn remove(&mut self, key: AgentKey) -> Option<Agent> {
         let agent = self.agents.try_remove(key.0)?;
         self.places
-            .change(agent.name.owner, agent.counted.places, 0);
-        for id in &agent.counted.files {
+            .change(agent.name.owner, agent.included.places, 0);
+        for id in &agent.included.files {
             self.attached.remove(id);
         }
         self.instances.remove(&agent.name.instance);
@@ -155,10 +155,10 @@ impl Registry {
                 self.by_name.remove(&agent.name.raw);
             }
         }
-        // It keeps the agent's ring mapped.
+        // The poll keeps the agent's files mapped.
         self.wake(key);
-        while !self.quiet.is_empty() && !self.agents.contains(self.quiet.len() - 1) {
-            self.quiet.pop();
+        while !self.polls.is_empty() && !self.agents.contains(self.polls.len() - 1) {
+            self.polls.pop();
         }
         Some(*agent)
     }
@@ -171,30 +171,30 @@ impl Registry {
         self.agents.get_mut(key.0).map(|agent| &mut **agent)
     }
 
-    /// An agent, and what tells whether it is due.
-    pub(crate) fn at(&mut self, key: AgentKey) -> Option<(&mut Quiet, &mut Agent)> {
+    /// Returns an agent with its poll.
+    pub(crate) fn at(&mut self, key: AgentKey) -> Option<(&mut AgentPoll, &mut Agent)> {
         let agent = self.agents.get_mut(key.0)?;
-        Some((&mut self.quiet[key.0], agent))
+        Some((&mut self.polls[key.0], agent))
     }
 
-    /// The agents in which something happens.
+    /// Returns the agents in which something happens.
     pub(crate) fn due(&self, now: Instant) -> impl Iterator<Item = (AgentKey, &Agent)> {
-        let quiet = self.quiet.iter().enumerate();
-        quiet
-            .filter(move |(_, quiet)| !quiet.holds(now))
+        let polls = self.polls.iter().enumerate();
+        polls
+            .filter(move |(_, poll)| !poll.is_idle(now))
             .filter_map(|(place, _)| Some((AgentKey(place), &**self.agents.get(place)?)))
     }
 
-    /// What tells whether the agent in this place is due.
+    /// Returns the poll at an index.
     #[cfg(test)]
-    pub(crate) fn quiet(&self, place: usize) -> &Quiet {
-        &self.quiet[place]
+    pub(crate) fn poll(&self, place: usize) -> &AgentPoll {
+        &self.polls[place]
     }
 
-    /// More than the place of any agent.
+    /// Returns a number above the index of any agent.
     #[cfg(test)]
     pub(crate) fn end(&self) -> usize {
-        self.quiet.len()
+        self.polls.len()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -224,12 +224,12 @@ impl Registry {
 
 #[cfg(test)]
 impl AgentKey {
-    /// The key of the agent in a place of the table.
+    /// Returns the key of the agent at an index.
     pub(crate) fn of(place: usize) -> Self {
         Self(place)
     }
 
-    /// Its place in the table.
+    /// Returns the index of the agent.
     pub(crate) fn place(self) -> usize {
         self.0
     }

@@ -1,66 +1,66 @@
-//! How many agents there are, and what is done for them.
+//! Numbers of agents by state, and what the daemon does for them.
 
 use super::Collector;
 use crate::event::EventType;
 use crate::procfs::life::Life;
 use std::time::Duration;
 
-/// How many agents there are of each kind.
+/// Numbers of agents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AgentCounts {
     /// [`Life::Live`].
     pub live: u32,
     /// [`Life::Idle`].
     pub idle: u32,
-    /// [`Life::Exited`], of those that are instances.
+    /// [`Life::Exited`] and still an instance.
     pub exited: u32,
     /// Rings and stores of a version that this build does not read.
     pub unsupported: u32,
-    /// Rings that are refused.
+    /// Rejected rings.
     pub refused: u32,
     /// [`Life::Unknown`].
     pub unknown: u32,
-    /// Processes that use NIXL and write nothing that is read here; `None`: not all processes can be seen.
+    /// Processes with a NIXL backend loaded that write to no attached file. `None`: not all processes are visible.
     pub silent: Option<u32>,
-    /// Errors of all agents that ever were, of all kinds.
+    /// Errors of all types, over all agents including expired ones.
     pub errors: u64,
-    /// How often the rings of all agents that ever were, were found full.
+    /// Overflows, over all agents including expired ones.
     pub full: u64,
 }
 
-/// What the agent has to do, and has done since the start.
+/// What the daemon handles now, and what it has done since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effort {
-    /// Events that were counted, of all types.
+    /// Counted events of all types.
     pub events: u64,
-    /// Batches that were taken for counted, although their ring may have been restarted since.
+    /// Batches that were taken for counted although the producer may have restarted.
     pub doubtful: u64,
-    /// Rings that are attached.
+    /// Attached files.
     pub rings: u32,
-    /// Agents that are known, instances or not.
+    /// Known agents, instances or not.
     pub known: u32,
     /// Places for agents.
     pub places: u32,
-    /// Those that are taken.
+    /// Places that are taken.
     pub taken: u32,
-    /// How often there was none for a file.
+    /// Rejections of files for lack of a place.
     pub refused_places: u64,
-    /// Directories that are looked through.
+    /// Directories that are scanned.
     pub directories: u32,
-    /// Directories that patterns match and that there is no place for.
+    /// Directories that patterns match beyond `max_directories`.
     pub left_out: u32,
     /// Configured directories that do not exist or cannot be read.
     pub missing: u32,
-    /// Files that were refused and are remembered.
+    /// Cached rejections.
     pub remembered: u32,
-    /// Looks through /proc that were finished.
+    /// Completed process scans.
     pub surveys: u64,
-    /// Time that all of them took.
+    /// Time that process scans took.
     pub survey_time: Duration,
 }
 
 impl Collector {
-    /// How many agents there are of each kind.
+    /// Counts the agents by state.
     #[must_use]
     pub fn counts(&self) -> AgentCounts {
         let mut counts = AgentCounts {
@@ -89,7 +89,7 @@ impl Collector {
         counts
     }
 
-    /// What there is to be done, and was done since the start.
+    /// Returns what the daemon handles now, and what it has done since the start.
     #[must_use]
     pub fn effort(&self) -> Effort {
         let (directories, left_out, missing) = self.scanner.directories();

@@ -1,22 +1,22 @@
-//! What the descriptors that the process may have are for: rings, directories, and a reserve for everything else.
+//! Divides the descriptors that the process may have among files, directories and a reserve.
 
 use crate::config::Config;
 use nix::sys::resource::{Resource, getrlimit};
 
-/// Those that are neither for rings nor for directories: pmcd, the log, the state, and what is opened for a moment.
+/// Reserve: pmcd, the log, the state file, and files that are open for a moment.
 const SPARE: usize = 64;
 
-/// How many there are of what takes a descriptor each.
+/// Number of descriptors by use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Descriptors {
-    /// Rings and stores.
+    /// Attached files.
     pub rings: usize,
     /// Directories that patterns match.
     directories: usize,
 }
 
 impl Descriptors {
-    /// What a configuration wants, as far as the process may have it.
+    /// Returns what a configuration needs, within the limit of the process.
     pub fn of(config: &Config) -> Self {
         let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
@@ -35,7 +35,7 @@ impl Descriptors {
         let room = limit.saturating_sub(SPARE);
         let patterns = config.telemetry_dir.iter().chain(&config.multiproc_dir);
         let (named, matched): (Vec<_>, Vec<_>) = patterns.partition(|pattern| pattern.literal);
-        // Twice a quarter at most: each directory stands open, and is listed.
+        // A directory takes two descriptors, so that they get at most half: it is kept open, and opened to be listed.
         let directories = match matched.is_empty() {
             true => 0,
             false => config.max_directories.min(room / 4),
@@ -47,7 +47,7 @@ impl Descriptors {
         }
     }
 
-    /// A configuration that wants no more directories than there are descriptors for.
+    /// Returns the configuration with no more directories than there are descriptors for.
     pub fn limit(self, config: &Config) -> Config {
         Config {
             max_directories: self.directories,

@@ -1,4 +1,4 @@
-//! Drains of all rings, one agent after the other.
+//! Drains the rings and reads the stores of all agents, within the budget of a tick.
 
 use super::Collector;
 use crate::agents::AgentKey;
@@ -10,21 +10,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// What drains of several agents came to.
-#[derive(Debug, Default)]
-struct FoundOut {
-    /// Files that are to be looked at anew.
-    again: Vec<PathBuf>,
-}
-
 impl Collector {
-    /// Drains the rings and stores of all agents in which something happens, until the budget is used up; at least one agent.
-    /// What is left has its turn first the next time. Returns true if nothing is left.
+    /// Drains the rings and stores of all agents in which something happens, at least one agent, until the budget is used up. The next
+    /// call goes on with the agents that are left. Returns true if none is left.
     pub fn drain(&mut self, now: Instant, budget: Duration) -> bool {
         self.drain_since(None, now, budget)
     }
 
-    /// Goes on with the drain of the tick that began then, as [`Collector::drain`].
+    /// Continues the drain of the tick that began at `began`; otherwise as [`Collector::drain`].
     pub fn drain_on(&mut self, began: Instant, now: Instant, budget: Duration) -> bool {
         self.drain_since(Some(began), now, budget)
     }
@@ -39,53 +32,53 @@ impl Collector {
                 self.turns.push(agent.name.owner, key);
             }
         }
-        let mut found = FoundOut::default();
+        let mut changed = Vec::new();
         while let Some(key) = self.turns.pop() {
-            self.drain_agent(key, now, end, &mut found);
+            self.drain_agent(key, now, end, &mut changed);
             if Instant::now() >= end {
                 break;
             }
         }
-        self.again = !found.again.is_empty();
-        for path in found.again {
+        self.wants_rescan = !changed.is_empty();
+        for path in changed {
             if let (Some(directory), Some(name)) = (path.parent(), path.file_name()) {
                 self.scanner.recheck(directory, name);
             }
         }
         if since.is_some() {
-            self.forget_some(now.instant);
+            self.expire_some(now.instant);
         }
         self.turns.is_empty()
     }
 
-    /// Drains one agent: a batch of each of its rings, and its store.
-    fn drain_agent(&mut self, key: AgentKey, now: Now, end: Instant, found: &mut FoundOut) {
-        let Some((quiet, agent)) = self.agents.at(key) else {
+    /// Drains a batch of each ring of an agent, and its store. Adds the files that the next scan has to check to `changed`.
+    fn drain_agent(&mut self, key: AgentKey, now: Now, end: Instant, changed: &mut Vec<PathBuf>) {
+        let Some((poll, agent)) = self.agents.at(key) else {
             return;
         };
         let (owner, was_published) = (agent.name.owner, agent.is_published());
         let _about = log::about(Some(owner));
         let drained = catch_unwind(AssertUnwindSafe(|| agent.drain(now, end, &mut self.books)));
         let Ok(outcome) = drained else {
-            self.set_apart(key, was_published);
-            return self.agents.settle(key);
+            self.reject_after_panic(key, was_published);
+            return self.agents.update(key);
         };
         self.changes.extend(agent.change_since(was_published, key));
         self.changes.extend(agent.renew_buckets(key));
-        found.again.extend(outcome.again);
-        let is_whole = !outcome.more && Instant::now() < end;
-        quiet.renew(agent, &now, is_whole, &self.books);
+        changed.extend(outcome.changed);
+        let is_complete = !outcome.more && Instant::now() < end;
+        poll.reset(agent, &now, is_complete, &self.books);
         if outcome.more {
             self.turns.push(owner, key);
         }
         self.process_scans.asks |= agent.asks();
-        self.agents.settle(key);
+        self.agents.update(key);
     }
 
-    /// Lets the files of an agent go over which pmdanixl has failed, until they change: a defect of ours costs no other agent
-    /// anything. What the agent has counted is what the state file says, and the host's totals are added up again. Without a state
-    /// file both stay as the failure left them.
-    fn set_apart(&mut self, key: AgentKey, was_published: bool) {
+    /// Rejects the files of an agent whose drain has panicked, until they change: a defect of the daemon costs this agent only. The
+    /// totals of the agent are read from the state file, and the host totals are computed again. Without a state file both stay as the
+    /// panic left them.
+    fn reject_after_panic(&mut self, key: AgentKey, was_published: bool) {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
@@ -122,10 +115,10 @@ mod tests {
     use tracing::Subscriber;
     use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
-    /// Fails over each line of the log that has this text: a stand-in for a defect.
-    struct FailsOver(&'static str);
+    /// Panics at each log message with this text, as a defect would.
+    struct PanicsAt(&'static str);
 
-    impl<S: Subscriber> Layer<S> for FailsOver {
+    impl<S: Subscriber> Layer<S> for PanicsAt {
         fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
             assert!(
                 !format!("{event:?}").contains(self.0),
@@ -134,10 +127,10 @@ mod tests {
         }
     }
 
-    /// Drains, and fails in the midst of the agent that is called bad, as its ring turns out to be another one.
+    /// Drains, and panics while the ring of the agent `bad` is found to have changed.
     fn drain_and_fail(agents: &mut Collector, now: Instant, bad: &File) {
         bad.write_all_at(&[9], 16).expect("written");
-        let fails = tracing_subscriber::registry().with(FailsOver("agent bad: its ring"));
+        let fails = tracing_subscriber::registry().with(PanicsAt("agent bad: its ring"));
         tracing::subscriber::with_default(fails, || agents.drain(now, Duration::from_secs(3600)));
     }
 
@@ -168,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn failure_after_a_commit_leaves_host_totals_right() {
+    fn panic_after_a_commit_leaves_host_totals_right() {
         let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
         let mut agents = agents_of(dirs[0].path(), &["a", "bad"]);
         let mut journal = Journal::open(&dirs[1].path().join("nixl/state"));
@@ -199,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_over_one_agent_costs_no_other_anything() {
+    fn panic_over_one_agent_costs_the_others_nothing() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut agents = agents_of(dir.path(), &["a", "bad", "c"]);
         let long = Duration::from_secs(3600);
@@ -215,7 +208,7 @@ mod tests {
         let all = |agents: &Collector| ["a", "bad", "c"].map(|name| sent(agents, name));
         assert_eq!(all(&agents), [Some(5), Some(0), Some(5)]);
         assert_eq!(agents.host_total(EventType::TxBytes), 10);
-        // It is left alone from then on, until its file is another.
+        // Its file is skipped until it is replaced.
         for _ in 0..5 {
             now += Duration::from_secs(10);
             agents.scan(now, long);

@@ -1,88 +1,85 @@
-//! Which agents are forgotten: those whose files have been gone for `remember`. What one has counted stays in the sums of the
-//! host; an agent that comes under its name is a new one, with another instance id.
-//!
-//! To forget one takes a record out of the state, and a name out of the instance domains: so a tick forgets a few.
+//! Expires agents whose files have been gone for `remember`: their records are removed, and their totals stay in the host totals. An
+//! agent that comes later under the name of an expired one is another agent, with another instance id.
 
 use super::Collector;
 use crate::agents::{AgentKey, Change};
 use crate::shm;
 use std::time::{Duration, Instant};
 
-/// How many agents without files are remembered beyond `max_agents`, or three times `max_agents` if that is less.
-pub(super) const REMEMBERED: usize = 1024;
-/// How many agents a tick forgets.
+/// Number of records beyond `max_agents`, for agents without files; three times `max_agents` if that is less.
+pub(super) const MORE_RECORDS: usize = 1024;
+/// Number of agents that a tick expires. Each takes a write to the state file and a pass over the instance domains.
 const PIECE: usize = 16;
-/// How often agents are looked for that left long ago, unless they are remembered for less than that, and no more often than
-/// [`LEAST_PAUSE`].
-const PAUSE: Duration = Duration::from_secs(60);
-const LEAST_PAUSE: Duration = Duration::from_secs(1);
-/// Memory is given back when so many have left or were forgotten, and no more often than [`GIVE_BACK`].
+/// Pause between two searches for agents to expire: `remember`, within these bounds.
+const MAX_PAUSE: Duration = Duration::from_secs(60);
+const MIN_PAUSE: Duration = Duration::from_secs(1);
+/// Number of agents that were withdrawn or expired before memory is returned to the kernel.
 const MANY: usize = 64;
-const GIVE_BACK: Duration = Duration::from_secs(10);
+/// Shortest time between two returns of memory.
+const TRIM_PAUSE: Duration = Duration::from_secs(10);
 
-/// When agents are forgotten.
+/// When agents expire, and when memory is returned.
 #[derive(Debug, Default)]
-pub(super) struct Forgetting {
-    /// How many have left or were forgotten since memory was given back, and when that was.
+pub(super) struct Expiry {
+    /// Number of agents that were withdrawn or expired since memory was returned.
     freed: usize,
-    gave_back: Option<Instant>,
-    /// When agents that left long ago are looked for again. `None`: at once.
-    next_look: Option<Instant>,
+    /// When memory was returned.
+    trimmed: Option<Instant>,
+    /// When agents to expire are searched for again. `None`: in the next tick.
+    next_search: Option<Instant>,
 }
 
-impl Forgetting {
-    /// Notes how many agents there are less to keep the values of.
+impl Expiry {
+    /// Counts the agents that were withdrawn or expired.
     pub fn add_freed(&mut self, changes: &[Change]) {
-        let is_less = |change: &&Change| !matches!(change, Change::Appeared(_));
-        self.freed += changes.iter().filter(is_less).count();
+        let is_freed = |change: &&Change| !matches!(change, Change::Published(_));
+        self.freed += changes.iter().filter(is_freed).count();
     }
 }
 
 impl Collector {
-    /// Gives the memory of many that have left back to the host.
-    pub(super) fn give_back(&mut self, now: Instant) {
-        let is_due = |before: Instant| now.saturating_duration_since(before) >= GIVE_BACK;
-        let Forgetting {
-            freed, gave_back, ..
-        } = &mut self.forgetting;
-        if *freed >= MANY && gave_back.is_none_or(is_due) {
-            (*freed, *gave_back) = (0, Some(now));
+    /// Returns the memory of many agents that were withdrawn or expired to the kernel.
+    pub(super) fn trim_memory(&mut self, now: Instant) {
+        let is_due = |last: Instant| now.saturating_duration_since(last) >= TRIM_PAUSE;
+        let Expiry { freed, trimmed, .. } = &mut self.expiry;
+        if *freed >= MANY && trimmed.is_none_or(is_due) {
+            (*freed, *trimmed) = (0, Some(now));
             shm::give_back();
         }
     }
 
-    /// Forgets a few of those that left long ago, if it is time to look for them.
-    pub(super) fn forget_some(&mut self, now: Instant) {
+    /// Expires a few agents, if a search is due.
+    pub(super) fn expire_some(&mut self, now: Instant) {
         let is_due = |next: Instant| now >= next;
-        // Whose file is still to be found has not left.
-        if self.books.early || !self.forgetting.next_look.is_none_or(is_due) {
+        // The first scan may still find the file of an agent.
+        if self.books.early || !self.expiry.next_search.is_none_or(is_due) {
             return;
         }
-        let old = self.left_long_ago(now);
+        let old = self.expirable(now);
         for &key in old.iter().take(PIECE) {
-            self.forget_one(key);
+            self.expire(key);
         }
-        // The rest has its turn in the next tick.
-        let pause = self.remember().clamp(LEAST_PAUSE, PAUSE);
-        self.forgetting.next_look = (old.len() <= PIECE).then_some(now + pause);
+        // The next tick expires the others.
+        let pause = self.remember().clamp(MIN_PAUSE, MAX_PAUSE);
+        self.expiry.next_search = (old.len() <= PIECE).then_some(now + pause);
     }
 
-    /// For how long agents without files are remembered. At least `retain`: an agent of a store may lose its file earlier, and
-    /// its record tells what of the store is counted.
+    /// Returns how long agents without files are remembered. At least `retain`: the record tells how much of a store is counted, and
+    /// a store is counted again if it is younger than `retain` and has no record.
     fn remember(&self) -> Duration {
         self.books.config.remember.max(self.books.config.retain)
     }
 
-    /// The agents that are no instances and have had no file for longer than they are remembered.
-    fn left_long_ago(&mut self, now: Instant) -> Vec<AgentKey> {
+    /// Returns the agents that are not instances and have had no file for `remember`.
+    fn expirable(&mut self, now: Instant) -> Vec<AgentKey> {
         let remember = self.remember();
         let (agents, scanner) = (self.agents.iter_mut(), &self.scanner);
         let old = agents.filter_map(|(key, agent)| {
             if agent.has_files() {
-                agent.bare_since = None;
+                agent.without_file_since = None;
                 return None;
             }
-            let since = *agent.bare_since.get_or_insert(now);
+            let since = *agent.without_file_since.get_or_insert(now);
             let is_long_ago = now.saturating_duration_since(since) >= remember;
             let is_over = is_long_ago && !agent.entry.lifecycle.is_awake();
             (is_over && !agent.waits(scanner)).then_some(key)
@@ -136,7 +133,7 @@ mod tests {
             .take_changes()
             .into_iter()
             .filter_map(|change| match change {
-                Change::Forgotten(name) => Some(name),
+                Change::Expired(name) => Some(name),
                 _ => None,
             });
         names.collect()
@@ -172,7 +169,7 @@ mod tests {
         let mut agents = agents(dir.path(), LONG, 4096);
         let names: Vec<String> = (0..100).map(|number| format!("a{number}")).collect();
         let mut left = come_and_go(&mut agents, dir.path(), &names, Instant::now());
-        for _ in 0..PAUSE.as_secs() {
+        for _ in 0..MAX_PAUSE.as_secs() {
             left += SECOND;
             assert_eq!(tick(&mut agents, left), [""; 0]);
         }
@@ -185,7 +182,7 @@ mod tests {
             now += SECOND;
         }
         assert_eq!(agents.agents.len(), 101);
-        now = left + LONG + PAUSE;
+        now = left + LONG + MAX_PAUSE;
         let mut forgotten = Vec::new();
         for _ in 0..100 {
             let some = tick(&mut agents, now);

@@ -1,24 +1,18 @@
-//! The rings of agents that have exited: which files are removed.
+//! Removes the ring files of exited agents, if `remove_exited_after` is set.
 
 use super::Collector;
 use crate::log;
 use std::time::{Duration, Instant};
 
-/// Whether there is something to remove is looked for this often.
+/// Pause between two searches for files to remove.
 const PAUSE: Duration = Duration::from_secs(1);
 
 impl Collector {
-    /// Finds out from /proc who writes to the rings whose writer is not known, and removes those of agents that have exited
-    /// long enough ago, until `end`.
-    pub fn tidy(&mut self, now: Instant, end: Instant) {
-        self.scan_processes(now, Duration::ZERO);
-        if now >= self.next_removal && Instant::now() < end {
-            self.remove_exited(now, end);
+    /// Removes ring files that no process has had open for `remove_exited_after`, until `end`. The next call goes on from there.
+    pub(super) fn remove_exited_files(&mut self, now: Instant, end: Instant) {
+        if now < self.next_removal || Instant::now() >= end {
+            return;
         }
-        self.give_back(now);
-    }
-
-    fn remove_exited(&mut self, now: Instant, end: Instant) {
         let Some(after) = self.books.config.remove_exited_after else {
             return;
         };
@@ -33,9 +27,8 @@ impl Collector {
                 continue;
             };
             let _about = log::about(Some(agent.name.owner));
-            agent.remove_exited(directory, moment, after, &mut self.books);
+            agent.remove_exited_files(directory, moment, after, &mut self.books);
             if Instant::now() >= end {
-                // The rest has its turn in the next tick.
                 return;
             }
         }

@@ -85,7 +85,7 @@ impl Collector {
         let all_found = !self.books.early;
         for evictable in self.agents.eviction_order(uid, all_found) {
             self.evict(evictable, has_events, now);
-            self.agents.settle(evictable.key);
+            self.agents.update(evictable.key);
             if !self.is_full() {
                 return true;
             }
@@ -176,7 +176,7 @@ impl Collector {
             let Some(key) = self.agents.next_to_expire(is_open) else {
                 return;
             };
-            self.forget_one(key);
+            self.expire(key);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What names an agent's files, and whose they are.
+//! Names agents: finds the agent of a file, and makes instance names of new agents.
 
 use super::Collector;
 use super::stores::rank;
@@ -13,10 +13,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Instant;
 
-/// Bytes of a local rank, escaped, that tells agents of one name apart; a hash does where it is longer.
+/// Longest local rank in an instance name, in bytes after escaping. A hash replaces a longer one.
 const MAX_RANK: usize = 64;
 
-/// Names the agent that has a file, without its instance.
+/// Returns the name of the agent of a file, without an instance name.
 pub(super) fn name_of(found: &Found, raw: &OsStr, part: String) -> Name {
     Name {
         raw: raw.to_owned(),
@@ -28,12 +28,12 @@ pub(super) fn name_of(found: &Found, raw: &OsStr, part: String) -> Name {
 }
 
 impl Collector {
-    /// The agent of the rings of this name, in the directory and of the owner of a file that was found.
+    /// Returns the agent of the rings of this name, in the directory and of the owner of a file.
     pub(super) fn ring_agent(&self, found: &Found, raw: &OsStr) -> Option<(AgentKey, &Agent)> {
         self.agents.find(&name_of(found, raw, String::new()))
     }
 
-    /// The agent of this name, but for its instance, made if there is none; its files are in this directory.
+    /// Returns the agent with this name, whatever its instance name is. Adds it if there is none.
     pub(super) fn agent_of(
         &mut self,
         directory: &Directory,
@@ -48,17 +48,16 @@ impl Collector {
             raw, part, owner, ..
         } = &name;
         let pod = || kubelet::pod_uid(&directory.path);
-        // The local rank, of a store that has one: a stranger's text, which may be too long to be kept.
+        // The local rank of a store is untrusted, and may be too long for a record.
         let of_rank = || {
             let rank = name::instance_name(rank(part)?.as_bytes());
             (1..=MAX_RANK).contains(&rank.len()).then_some(rank)
         };
-        // Whether there is such an agent of this name, in any directory.
         let has_other = |is_other: &dyn Fn(&Agent) -> bool| {
             let mut same = self.agents.named(raw);
             same.any(|(_, agent)| is_other(agent))
         };
-        // A number: to look up the owner's name may take as long as a directory service likes.
+        // The number, since a directory service may take any time to look up the name.
         let of_owner = || {
             let is_other = |agent: &Agent| {
                 let name = &agent.name;
@@ -87,7 +86,7 @@ impl Collector {
         entry.account.set_bounds(&self.books.config.bounds);
         let key = self.agents.insert(Agent::new(name, entry, now));
         self.wake(key);
-        self.keep(key);
+        self.create_record(key);
         key
     }
 }

@@ -1,35 +1,36 @@
-//! How many new names a user's agents may have: each takes an instance id, of which there are as many as 25 bits say, for as long
-//! as archives are kept.
+//! Limits the rate of new agent names of each user. Each name takes an instance id for as long as archives are kept, and there are
+//! 2^25 ids.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// New names of one user at once, or as many as are remembered of all if that is more; then fifty come in a second: by one user alone the ids last for a week.
-const AT_ONCE: u32 = 4096;
-const EACH: Duration = Duration::from_millis(20);
-/// Users of whom it is known what they have had.
+/// Burst of new names of one user, or the limit on records if that is more. Then the rate is fifty a second: one user uses up the ids in
+/// a week.
+const BURST: u32 = 4096;
+const INTERVAL: Duration = Duration::from_millis(20);
+/// Number of users whose names are counted.
 const MOST_USERS: usize = 1024;
 
-/// What each user has had lately.
+/// New names of each user (GCRA).
 #[derive(Debug, Default)]
 pub(super) struct Newcomers {
-    /// When all that a user has had will be had back.
-    paid: HashMap<u32, Instant>,
+    /// When the full burst of a user is available again.
+    available: HashMap<u32, Instant>,
 }
 
 impl Newcomers {
-    /// Whether a user may have another new name: then he has it.
-    pub fn admit(&mut self, uid: u32, remembered: usize, now: Instant) -> bool {
-        let at_once = u32::try_from(remembered).unwrap_or(u32::MAX).max(AT_ONCE);
-        if self.paid.len() >= MOST_USERS && !self.paid.contains_key(&uid) {
-            self.paid.retain(|_, paid| *paid > now);
+    /// Returns true and counts the name if a user may have another new name.
+    pub fn admit(&mut self, uid: u32, max_records: usize, now: Instant) -> bool {
+        let burst = u32::try_from(max_records).unwrap_or(u32::MAX).max(BURST);
+        if self.available.len() >= MOST_USERS && !self.available.contains_key(&uid) {
+            self.available.retain(|_, available| *available > now);
         }
-        let paid = self.paid.get(&uid).copied().unwrap_or(now).max(now);
-        let is_over = paid - now > EACH * (at_once - 1);
-        if is_over || (self.paid.len() >= MOST_USERS && !self.paid.contains_key(&uid)) {
+        let available = self.available.get(&uid).copied().unwrap_or(now).max(now);
+        let is_over = available - now > INTERVAL * (burst - 1);
+        if is_over || (self.available.len() >= MOST_USERS && !self.available.contains_key(&uid)) {
             return false;
         }
-        self.paid.insert(uid, paid + EACH);
+        self.available.insert(uid, available + INTERVAL);
         true
     }
 }
@@ -39,22 +40,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_users_names_come_at_once_and_then_one_by_one() {
+    fn one_users_names_come_burst_and_then_one_by_one() {
         let (mut newcomers, start) = (Newcomers::default(), Instant::now());
         let admitted = |newcomers: &mut Newcomers, uid, now| {
             (0..10_000).filter(|_| newcomers.admit(uid, 8, now)).count()
         };
         assert_eq!(admitted(&mut newcomers, 1, start), 4096);
         assert_eq!(admitted(&mut newcomers, 2, start), 4096, "another's");
-        let later = start + 10 * EACH;
+        let later = start + 10 * INTERVAL;
         assert_eq!(admitted(&mut newcomers, 1, later), 10);
-        let all = start + EACH * 10_000;
+        let all = start + INTERVAL * 10_000;
         assert_eq!(admitted(&mut newcomers, 1, all), 4096);
         // A user more than are known finds no place until one of them has had nothing for long enough.
         for uid in 100..3000 {
             newcomers.admit(uid, 8, all);
         }
-        assert_eq!(newcomers.paid.len(), MOST_USERS);
-        assert!(newcomers.admit(7, 8, all + EACH * 10_000));
+        assert_eq!(newcomers.available.len(), MOST_USERS);
+        assert!(newcomers.admit(7, 8, all + INTERVAL * 10_000));
     }
 }

@@ -1,4 +1,4 @@
-//! Process scans: who writes the rings and the stores, as far as /proc shows it.
+//! Schedules process scans and applies their results: which process writes each file, and its labels.
 
 use super::Collector;
 use crate::agents::Agent;
@@ -9,63 +9,63 @@ use crate::source::Source;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-/// Between two process scans there is so much more time than one takes, within these bounds: on a host of many processes it takes
-/// long, and a new agent waits for its labels.
-const REST: u32 = 3;
-const SHORTEST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(5);
-/// All files are asked about this often, and which processes use NIXL without telemetry; less often where that would take a
-/// noticeable share of the time.
-const FULL: Duration = Duration::from_secs(60);
-const FULL_REST: u32 = 200;
+/// Pause after a process scan, as a multiple of the time that it took, within these bounds. On a host with many processes a scan takes
+/// long, and new agents wait for their labels.
+const PAUSE_FACTOR: u32 = 3;
+const MIN_PAUSE: Duration = Duration::from_millis(100);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+/// Pause after a full scan, which resolves the writers of all files and finds the processes that use NIXL without telemetry. At least
+/// this multiple of the time that a scan took.
+const FULL_PAUSE: Duration = Duration::from_secs(60);
+const FULL_PAUSE_FACTOR: u32 = 200;
 
-/// When processes are scanned, and what the last scan has shown of all of them.
+/// When processes are scanned, and what the last scans have found.
 #[derive(Debug, Default)]
 pub(super) struct ProcessScans {
-    /// The scan that goes on, and those that processes have stalled.
+    /// The scan that is running, and those that stalled processes block.
     scan: Holdups<Mappers>,
-    /// Whether a scan could tell more of some file, as of the last drain.
+    /// True if a process scan could still resolve the writer of some file.
     pub asks: bool,
-    /// When the last scan ended, and how long it took. `None`: there was none.
+    /// When the last scan ended, and how long it took.
     last: Option<(Instant, Duration)>,
-    /// When the last scan began that asked about all files. `None`: the next one is to.
+    /// When the last full scan began. `None`: the next scan is full.
     pub last_full: Option<Instant>,
-    /// The processes that use NIXL without telemetry; `None`: that is not known.
+    /// Processes that use NIXL without telemetry. `None`: not known.
     silent: Option<Vec<Writer>>,
-    /// Scans that have ended.
+    /// Number of completed scans.
     pub count: u64,
-    /// The time that all of them took.
+    /// Time that they took.
     pub time: Duration,
 }
 
 impl ProcessScans {
     fn is_full_due(&self, now: Instant) -> bool {
         let took = self.last.map_or(Duration::ZERO, |(_, took)| took);
-        let every = FULL.max(took.saturating_mul(FULL_REST));
+        let every = FULL_PAUSE.max(took.saturating_mul(FULL_PAUSE_FACTOR));
         self.last_full.is_none_or(|last| now >= last + every)
     }
 
     fn is_due(&self, now: Instant) -> bool {
-        let has_rested = |(ended, took): (Instant, Duration)| {
-            now >= ended + (took * REST).clamp(SHORTEST, LONGEST)
+        let is_pause_over = |(ended, took): (Instant, Duration)| {
+            now >= ended + (took * PAUSE_FACTOR).clamp(MIN_PAUSE, MAX_PAUSE)
         };
         !self.scan.is_reading()
             && (self.asks || self.is_full_due(now))
-            && self.last.is_none_or(has_rested)
+            && self.last.is_none_or(is_pause_over)
     }
 
-    /// Nothing was found out: the next scan is in a while, and asks about all files.
+    /// Notes that a scan has failed. The next one is full, after a pause.
     fn has_failed(&mut self, now: Instant) {
-        (self.last, self.last_full) = (Some((now, LONGEST)), None);
+        (self.last, self.last_full) = (Some((now, MAX_PAUSE)), None);
     }
 }
 
 impl Collector {
-    /// Makes instances of the agents that wait for what /proc shows of them, as soon as it has, within `patience`: an answer to
-    /// pmcd is about to be given.
-    pub fn reveal(&mut self, patience: Duration) {
+    /// Publishes the agents that wait for their labels before an answer to pmcd, as soon as a process scan has found these. Waits for the
+    /// scan for `patience` at most.
+    pub fn publish_waiting(&mut self, patience: Duration) {
         let scans = &self.process_scans;
-        // Each answer asks, and almost always no agent waits.
+        // Almost always no agent waits.
         let may_wait = self.books.config.proc_facts && (scans.asks || scans.scan.is_reading());
         if !may_wait || !self.agents.values().any(Agent::wants_facts) {
             return;
@@ -79,7 +79,7 @@ impl Collector {
         }
     }
 
-    /// Begins a process scan if it is time, and takes what it has shown once it ends, which is waited for so long.
+    /// Begins a process scan if one is due, and applies its result when it ends. Waits for the end for `wait` at most.
     pub(super) fn scan_processes(&mut self, now: Instant, wait: Duration) {
         if !self.books.config.proc_facts {
             return;
@@ -95,12 +95,13 @@ impl Collector {
                 scans.count += 1;
                 scans.time += mappers.took;
                 scans.last = Some((now, mappers.took));
-                self.take(&mappers, now);
+                self.apply_scan(&mappers, now);
             }
         }
     }
 
-    /// The processes that use NIXL and write nothing that is read here, as of the last scan; `None`: not all can be seen.
+    /// Returns the processes with a NIXL backend loaded that write to no attached file, as of the last scan. `None`: not all processes
+    /// are visible.
     #[must_use]
     pub fn silent(&self) -> Option<&[Writer]> {
         let scans = &self.process_scans;
@@ -113,7 +114,7 @@ impl Collector {
     fn begin_process_scan(&mut self, now: Instant) {
         let is_full = self.process_scans.is_full_due(now);
         let mut wanted = Wanted::default();
-        // A process that has any of the files mapped does not use NIXL without telemetry.
+        // Of all files, to tell which processes use NIXL without telemetry.
         let mut inodes = HashSet::new();
         for agent in self.agents.values_mut() {
             for source in &mut agent.sources {
@@ -139,17 +140,17 @@ impl Collector {
         }
     }
 
-    /// Takes what a process scan has shown.
-    fn take(&mut self, mappers: &Mappers, now: Instant) {
+    /// Applies the result of a process scan.
+    fn apply_scan(&mut self, mappers: &Mappers, now: Instant) {
         let files = || self.agents.values().flat_map(Agent::attached);
-        // Of files that were attached meanwhile it does not show whose they are; the next one does, which is due.
+        // It does not tell which processes write the files that were attached meanwhile. The next scan, which is due, does.
         if files().all(|(id, _)| mappers.wanted.has(id.ino)) || !mappers.complete {
             self.process_scans.silent = mappers.silent(files());
         }
         let mut woken = Vec::new();
         let moment = self.clock.at(now);
         for (key, agent) in self.agents.iter_mut() {
-            // What its owner is called was asked only with its files.
+            // The scan has resolved the owner's name of these files only.
             let is_asked =
                 |source: &Source| mappers.wanted.files.contains_key(&source.file.facts.id);
             if !agent.sources.iter().any(is_asked) {
@@ -158,7 +159,7 @@ impl Collector {
             for file in agent.sources.iter_mut().map(|source| &mut source.file) {
                 file.presence.end_survey(mappers, file.facts.id, &file.path);
             }
-            // Of several rings, the last one's writer counts if it is known.
+            // Of several rings, the process of the last one counts if it is known.
             let mut sources = agent.sources.iter().rev();
             let known = |source: &&Source| source.file.presence.facts().is_some();
             let Some(source) = sources.find(|source| is_asked(source) || known(source)) else {
@@ -166,7 +167,7 @@ impl Collector {
             };
             let user = mappers.users.get(&source.file.facts.uid);
             let of_file = agent.facts_of_files(user.map(String::as_str));
-            // Of one that is not seen it stays as it was, or what its file tells must do.
+            // If the process was not found, its facts stay as they were.
             let of_process = source.file.presence.facts().or(agent.own_facts());
             let mut facts = match of_process {
                 Some(of_process) => of_file.merge(of_process),
@@ -178,7 +179,7 @@ impl Collector {
                 self.books.journal.set_facts(agent.record, Some(&facts));
                 agent.set_facts(Some(facts));
             }
-            // It may be an instance before the next drain.
+            // It may be published before the next drain.
             agent.update_life(&moment, &self.books.config);
         }
         for key in woken {

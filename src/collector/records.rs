@@ -1,4 +1,4 @@
-//! What of the agents outlives the daemon, and which of them are forgotten.
+//! Records of the agents in the state file.
 
 use super::Collector;
 use crate::agents::{AgentKey, Change};
@@ -6,44 +6,39 @@ use crate::journal::record::Entry;
 use crate::journal::{RecordId, Retired};
 
 impl Collector {
-    /// Looks after the state file: writes all that is known to it where it was made again, and looks for room for the agents that
-    /// have no record.
+    /// Checks the state file. Writes all that is known to a file that was made again, and tries to create the records of agents that
+    /// have none.
     pub fn check_state(&mut self) {
         if self.books.journal.check() {
-            let mut forgotten = Retired {
+            let mut expired = Retired {
                 totals: self.books.host.clone(),
                 full: self.books.forgotten_full,
             };
             for agent in self.agents.values_mut() {
-                forgotten.totals.take_away(&agent.entry.account.totals);
+                expired.totals.take_away(&agent.entry.account.totals);
                 agent.record = None;
             }
-            self.books.journal.set_retired(&forgotten);
+            self.books.journal.set_retired(&expired);
         }
-        if !self.is_persistent() {
-            // One that has a record tries nothing, and says nothing of whether the file can grow now.
-            let without = self
-                .agents
-                .iter()
-                .filter(|(_, agent)| agent.record.is_none());
-            let keys: Vec<AgentKey> = without.map(|(key, _)| key).collect();
-            for key in keys {
-                self.keep(key);
-                if self.books.journal.is_full() {
-                    break;
-                }
+        if self.is_persistent() {
+            return;
+        }
+        let all = self.agents.iter();
+        let without_record = all.filter(|(_, agent)| agent.record.is_none());
+        let keys: Vec<AgentKey> = without_record.map(|(key, _)| key).collect();
+        for key in keys {
+            self.create_record(key);
+            if self.books.journal.is_full() {
+                break;
             }
         }
     }
 
-    /// Gives an agent a record, if it has none and there is room.
-    pub(super) fn keep(&mut self, key: AgentKey) {
+    /// Creates the record of an agent that has none, if there is room for it.
+    pub(super) fn create_record(&mut self, key: AgentKey) {
         let journal = &mut self.books.journal;
-        let Some(agent) = self
-            .agents
-            .get_mut(key)
-            .filter(|agent| agent.record.is_none())
-        else {
+        let agent = self.agents.get_mut(key);
+        let Some(agent) = agent.filter(|agent| agent.record.is_none()) else {
             return;
         };
         agent.record = journal.create(&agent.name, &agent.entry);
@@ -53,25 +48,25 @@ impl Collector {
         journal.set_facts(agent.record, agent.own_facts());
     }
 
-    /// Forgets an agent: what it has counted stays in the sums of the host.
-    pub(super) fn retire(&mut self, record: Option<RecordId>, entry: &Entry) {
+    /// Removes the record of an agent and adds its totals to those of expired agents.
+    pub(super) fn remove_record(&mut self, record: Option<RecordId>, entry: &Entry) {
         let full = &mut self.books.forgotten_full;
         *full = full.saturating_add(entry.full);
         self.books.journal.retire(record, entry);
     }
 
-    /// Forgets an agent whose files are gone, and its name.
-    pub(super) fn forget_one(&mut self, key: AgentKey) {
+    /// Removes an agent without files. Its totals stay in the host totals.
+    pub(super) fn expire(&mut self, key: AgentKey) {
         let Some(agent) = self.agents.remove(key) else {
             return;
         };
         if let Some(seen) = &agent.entry.store {
             self.counted_stores.add(seen.id, seen.values.updated);
         }
-        self.retire(agent.record, &agent.entry);
+        self.remove_record(agent.record, &agent.entry);
         if agent.is_published() {
-            self.changes.push(Change::Left { key, id: agent.id });
+            self.changes.push(Change::Withdrawn { key, id: agent.id });
         }
-        self.changes.push(Change::Forgotten(agent.name.instance));
+        self.changes.push(Change::Expired(agent.name.instance));
     }
 }

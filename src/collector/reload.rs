@@ -1,9 +1,9 @@
-//! Another configuration.
+//! Applies another configuration.
 
 use super::Collector;
 use super::attach::Candidates;
 use super::descriptors::Descriptors;
-use super::expiry::Forgetting;
+use super::expiry::Expiry;
 use crate::agents::AgentKey;
 use crate::config::Config;
 use crate::discovery::directory;
@@ -11,13 +11,13 @@ use crate::source::ring::Mode;
 use std::time::Instant;
 
 impl Collector {
-    /// Takes another configuration. What it leaves out is let go, after a last drain, and whose all that was is no instance any
-    /// more: whether it lives is not known from here on.
+    /// Applies another configuration, and begins the first scan again. Detaches files that it leaves out. An agent whose files are all
+    /// detached is withdrawn, since its liveness is no longer known.
     pub fn configure(&mut self, config: &Config) {
         self.books.config = config.clone();
         let room = Descriptors::of(config);
         self.limits.places = room.rings;
-        self.forgetting = Forgetting::default();
+        self.expiry = Expiry::default();
         self.process_scans.last_full = None;
         self.candidates = Candidates::new(Instant::now());
         self.books.early = true;
@@ -33,7 +33,7 @@ impl Collector {
             };
             let is_configured = directory::is_configured(patterns, &agent.name.directory);
             if !config.proc_facts {
-                // What /proc told is not to be shown any more, also not after a restart.
+                // What process scans have found must not be shown any more, not even after a restart.
                 agent.set_facts(Some(agent.facts_of_files(None)));
                 let journal = &mut self.books.journal;
                 journal.set_facts(agent.record, agent.own_facts());
@@ -44,7 +44,7 @@ impl Collector {
             self.changes.extend(agent.renew_buckets(key));
             agent.sources.retain(|source| {
                 let owners = config.owners.as_ref();
-                // One that is only followed is looked at anew, in case it may be drained now.
+                // A ring that is only followed is attached again, since it may be possible to drain it now.
                 let same = source
                     .as_ring()
                     .is_none_or(|ring| !config.observe && ring.mode == Mode::Drain);

@@ -1,31 +1,31 @@
-//! Whose turn it is: users one after the other, and of each user the agents one after the other.
+//! The order in which agents are drained: round-robin over users, then over the agents of each user.
 
-use super::AgentKey;
+use crate::agents::AgentKey;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Instant;
 
-/// Users whose empty queues are kept: a tick allocates nothing.
+/// Number of users whose empty queues are kept, so that a tick does not allocate.
 const KEPT_USERS: usize = 64;
 
-/// Agents that are to be drained, by user. One turn drains one batch of each ring of one agent.
+/// Agents to drain, by user. A turn drains one batch of each ring of one agent.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
-    /// When the tick began for which the agents were queued last.
+pub(super) struct RoundRobin {
+    /// Begin of the tick for which agents were queued last.
     began: Option<Instant>,
     users: VecDeque<u32>,
     agents: HashMap<u32, VecDeque<AgentKey>>,
     queued: HashSet<AgentKey>,
 }
 
-impl Turns {
-    /// True if agents are to be queued: a tick begins, or nothing is left of the one before.
+impl RoundRobin {
+    /// Returns true if agents are to be queued: a tick begins, or no agent is left of the last one.
     pub fn begin(&mut self, began: Option<Instant>) -> bool {
         let begins = began.is_none() || self.began != began || self.is_empty();
         self.began = began;
         begins
     }
 
-    /// Puts an agent behind the others of its owner, unless it is queued.
+    /// Appends an agent to the queue of its owner, unless it is queued.
     pub fn push(&mut self, owner: u32, key: AgentKey) {
         if !self.queued.insert(key) {
             return;
@@ -42,7 +42,7 @@ impl Turns {
         self.users.is_empty()
     }
 
-    /// The next agent. Its user is behind all others then.
+    /// Removes and returns the next agent. The next turn of its owner comes after those of all other users.
     pub fn pop(&mut self) -> Option<AgentKey> {
         let owner = self.users.pop_front()?;
         let agents = self.agents.get_mut(&owner)?;
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn users_have_their_turns_one_after_the_other() {
-        let mut turns = Turns::default();
+        let mut turns = RoundRobin::default();
         for number in [0, 1, 2, 0] {
             turns.push(1, AgentKey::of(number));
         }

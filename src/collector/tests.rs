@@ -51,10 +51,10 @@ fn who_has_exited_is_passed_over_until_it_leaves() {
     for half_seconds in 0..5 {
         let now = exited + half_seconds * SECOND / 2;
         tick(&mut agents, now);
-        assert!(agents.agents.quiet(0).holds(now + SECOND / 4));
+        assert!(agents.agents.poll(0).is_idle(now + SECOND / 4));
         assert!(agents.iter().all(|agent| agent.is_published()));
     }
-    assert!(!agents.agents.quiet(0).holds(exited + RETAIN));
+    assert!(!agents.agents.poll(0).is_idle(exited + RETAIN));
     tick(&mut agents, exited + RETAIN);
     assert!(agents.iter().all(|agent| !agent.is_published()));
 }
@@ -68,7 +68,7 @@ fn who_has_left_and_has_no_file_is_not_looked_at() {
         now += SECOND;
         tick(&mut agents, now);
     }
-    assert!(agents.agents.quiet(0).holds(now + LONG / 2));
+    assert!(agents.agents.poll(0).is_idle(now + LONG / 2));
     // Its file is there again, with what it was.
     let words = [1, 0, (4 << 32) | 4, 4, 3, 0, 5, 0, 0, 0, 0, 0, 0_u64];
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -113,12 +113,12 @@ fn an_agent_of_two_rings_is_passed_over_while_nothing_happens_in_either() {
         "the second is a copy of the first as it was drained"
     );
     for (ring, upto) in [(&first, 2_u64), (&second, 2), (&first, 3), (&second, 3)] {
-        assert!(agents.agents.quiet(0).holds(now));
+        assert!(agents.agents.poll(0).is_idle(now));
         let slot = [0, 7_u64].map(u64::to_le_bytes).concat();
         ring.write_all_at(&slot, 8 * (5 + 2 * (upto - 1)))
             .expect("written");
         ring.write_all_at(&upto.to_le_bytes(), 0).expect("written");
-        assert!(!agents.agents.quiet(0).holds(now));
+        assert!(!agents.agents.poll(0).is_idle(now));
         now += SECOND;
         tick(&mut agents, now);
         expected += 7;
@@ -126,7 +126,7 @@ fn an_agent_of_two_rings_is_passed_over_while_nothing_happens_in_either() {
         tick(&mut agents, now);
     }
     assert!(
-        !agents.agents.quiet(0).holds(now + SECOND),
+        !agents.agents.poll(0).is_idle(now + SECOND),
         "who has them is asked"
     );
 }
@@ -143,15 +143,15 @@ fn a_ring_that_is_followed_is_passed_over_while_nobody_moves() {
     let pending = |agents: &Collector| agents.iter().next().expect("one").pending();
     for (word, value, waits) in [(0, 1, 1), (1, 1, 0), (0, 2, 1), (0, 0, 3)] {
         put(word, value);
-        assert!(agents.agents.end() == 0 || !agents.agents.quiet(0).holds(now));
+        assert!(agents.agents.end() == 0 || !agents.agents.poll(0).is_idle(now));
         now += SECOND;
         tick(&mut agents, now);
         tick(&mut agents, now);
         assert_eq!(pending(&agents), Some(waits));
-        assert!(agents.agents.quiet(0).holds(now + SECOND / 2));
+        assert!(agents.agents.poll(0).is_idle(now + SECOND / 2));
     }
     // Full, and counted so again and again, as long as somebody has it.
-    assert!(!agents.agents.quiet(0).holds(now + SECOND));
+    assert!(!agents.agents.poll(0).is_idle(now + SECOND));
 }
 
 #[test]
@@ -174,13 +174,13 @@ fn a_store_that_nobody_changes_is_passed_over() {
     for time in 10..15_u64 {
         now += SECOND;
         tick(&mut agents, now);
-        assert!(agents.agents.quiet(0).holds(now + SECOND / 2));
+        assert!(agents.agents.poll(0).is_idle(now + SECOND / 2));
         // A counter, and then the time of the change.
         for (word, value) in [(94, 1000 + time), (3, time)] {
             store
                 .write_all_at(&value.to_le_bytes(), 8 * word)
                 .expect("written");
         }
-        assert!(!agents.agents.quiet(0).holds(now + SECOND / 2));
+        assert!(!agents.agents.poll(0).is_idle(now + SECOND / 2));
     }
 }

@@ -142,7 +142,7 @@ impl Server {
         self.collect(FETCH);
         if !self.is_waiting() {
             let left = until.saturating_duration_since(Instant::now());
-            self.collector.reveal(left);
+            self.collector.publish_waiting(left);
             self.update_indoms();
             self.now = Now::read();
         }
@@ -164,7 +164,7 @@ impl Server {
         let first = is_first.then(Allowance::first_drain);
         while !self.scan(budget.scan) && first.is_some_and(|first| first.has_time()) {}
         let mut in_time = self.drain_all(budget, first.unwrap_or_else(Allowance::answer));
-        if self.collector.is_to_look_again() {
+        if self.collector.wants_rescan() {
             // The drain found a ring that its agent has replaced by one of another size. Events of the new ring belong
             // in this answer.
             self.scan(budget.scan);

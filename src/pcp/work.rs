@@ -86,7 +86,7 @@ pub enum Work {
         start: Instant,
     },
     /// Liveness is checked, and agents and files that have expired are removed.
-    Tidy,
+    Maintain,
     /// The instance ids are written to their file.
     Save,
 }

@@ -79,19 +79,19 @@ impl Core {
 
     /// True if the last drain found rings that the next scan has to attach again.
     pub fn wants_scan(&self) -> bool {
-        self.agents().is_to_look_again()
+        self.agents().wants_rescan()
     }
 
     /// Asks /proc about processes, and removes the rings of agents that have exited, where it is time.
     pub fn tidy(&mut self) {
         let now = self.now;
         let agents = &mut self.running_mut().agents;
-        agents.tidy(now, Instant::now() + LONG);
+        agents.maintain(now, Instant::now() + LONG);
     }
 
     /// Waits for what /proc shows of new agents, as before an answer.
     pub fn reveal(&mut self) {
-        self.running_mut().agents.reveal(LONG);
+        self.running_mut().agents.publish_waiting(LONG);
         self.publish();
     }
 }

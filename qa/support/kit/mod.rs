@@ -313,16 +313,16 @@ impl Core {
         let running = self.running.as_mut().expect("it runs");
         for change in running.agents.take_changes() {
             match change {
-                Change::Appeared(key) => {
+                Change::Published(key) => {
                     let id = running.number(key);
                     let before = running.instances.insert(key, id);
                     assert_eq!(before, None, "{key:?} twice");
                 }
-                Change::Left { key, .. } => {
+                Change::Withdrawn { key, .. } => {
                     let before = running.instances.remove(&key);
                     assert!(before.is_some(), "{key:?} is no instance");
                 }
-                Change::Forgotten(name) => self.forgotten.push(name),
+                Change::Expired(name) => self.forgotten.push(name),
             }
         }
     }

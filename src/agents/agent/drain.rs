@@ -1,4 +1,4 @@
-//! Counts what waits in an agent's rings and its store, and finds out whether it lives.
+//! Drains the sources of an agent, and updates its lifecycle and liveness.
 
 use super::{Agent, Now};
 use crate::config::Config;
@@ -9,29 +9,29 @@ use crate::source::{Drained, Source};
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// What a drain of an agent's rings came to.
+/// Result of a drain of an agent.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Files that are to be looked at anew.
-    pub again: Vec<PathBuf>,
-    /// Whether more events wait than are taken at a time.
+    /// Files that were replaced or re-initialised, which the next scan has to check.
+    pub changed: Vec<PathBuf>,
+    /// True if a ring has more events than one batch.
     pub more: bool,
-    /// Whether somebody has a ring of whom it is not known whether he writes, and nothing has come for long.
+    /// True if a process has a ring open without events for long, and may not write it.
     pub unknown: bool,
-    /// True if a file was let go to which no process can write any more.
+    /// True if a file was detached that no process can write any more.
     pub exited: bool,
 }
 
 impl Agent {
-    /// Counts the events that wait, and finds out whether the agent lives. At `end` it leaves the rest of its rings for the
-    /// next call.
+    /// Drains the sources of the agent, and updates its lifecycle and liveness. Sources that are left at `end` are drained by the next
+    /// call.
     pub(crate) fn drain(&mut self, now: Now, end: Instant, books: &mut Books) -> Outcome {
         let mut outcome = Outcome::default();
         let (mut ledger, name, sources) = self.ledger(now, books);
         ledger.windows.advance(now.instant);
         let starts = ledger.entry.starts;
         let alive = drain_sources(name, sources, &mut ledger, end, &mut outcome);
-        let is_over = age(&name.instance, &mut ledger, alive, outcome.unknown);
+        let is_over = update_lifecycle(&name.instance, &mut ledger, alive, outcome.unknown);
         if is_over {
             self.withdraw(now.instant);
             books.journal.commit(self.record, &self.entry);
@@ -51,25 +51,26 @@ impl Agent {
         outcome
     }
 
-    /// Brings whether it lives up to date with what is known of who has its files.
+    /// Updates the liveness of the agent from that of its files.
     pub(crate) fn update_life(&mut self, now: &Now, config: &Config) {
         let lives = self.sources.iter().map(|source| &source.file.presence);
         let lately =
             (self.entry.account.events > 0 || self.has_stores()) && self.idle(now) < config.retain;
         let lives = lives.map(|presence| presence.life(lately));
-        // Of several files, the one that says most for its life counts.
+        // Of several files the liveliest counts.
         let most = lives.max_by_key(|&life| (life == Life::Live, life == Life::Unknown));
         self.entry.life = match most {
             Some(Life::Live) if self.idle(now) >= config.idle_after => Life::Idle,
             Some(life) => life,
-            // A process may still write to its ring, which broke or lies in a directory that is not scanned now.
+            // A process may still write a ring that is damaged, or in a directory that is not scanned now.
             None if self.entry.life != Life::Exited => Life::Unknown,
             None => Life::Exited,
         };
     }
 }
 
-/// Drains an agent's rings, one after the other, until `end`, or its store; whether it lives, as far as they say.
+/// Drains the sources of an agent one after the other, until `end`, and detaches those that are over. Returns true if a process may
+/// still write one of them.
 fn drain_sources(
     name: &Name,
     sources: &mut Vec<Source>,
@@ -77,88 +78,119 @@ fn drain_sources(
     end: Instant,
     outcome: &mut Outcome,
 ) -> bool {
-    let active = ledger.entry.lifecycle.is_awake();
-    let config = &ledger.books.config;
-    let lately = ledger.now.since(ledger.entry.last_event) < config.retain.max(config.idle_after);
-    let (mut alive, mut at) = (false, 0);
-    if let Some(ring) = ledger.in_flight() {
-        match sources.iter().position(|source| source.id() == ring) {
-            Some(first) => sources.swap(0, first),
-            // It may still be found.
-            None if ledger.books.early => return active,
-            None => {
-                if let Some(source) = sources.first() {
-                    ledger.entry.commit = source.as_ring().map(|ring| ring.commit);
-                    ledger.keep();
-                }
-            }
-        }
+    let was_awake = ledger.entry.lifecycle.is_awake();
+    if !put_in_flight_first(sources, ledger) {
+        return was_awake;
     }
+    let (mut is_alive, mut at) = (false, 0);
     while at < sources.len() {
-        let source = &mut sources[at];
-        let mut keep = true;
-        match source.drain(ledger) {
-            Drained::Events => {
-                alive = true;
-                outcome.more |= source.as_ring().is_some_and(|ring| ring.more);
-            }
-            // Of a store the kernel says that somebody has it who writes.
-            Drained::Held if source.as_ring().is_none() => alive = true,
-            // Whoever has an exited agent's ring open, a backup or another reader, does not bring it back; nor is one waited for
-            // for ever of whom nobody knows whether it writes.
-            Drained::Held => {
-                let is_known = lately || source.file.presence.life(false) != Life::Unknown;
-                outcome.unknown |= !is_known;
-                alive |= active && is_known;
-            }
-            // Its last values stay for as long as its agent is an instance.
-            Drained::Silent => {
-                keep = active || source.may_return();
-                outcome.exited |= !keep;
-            }
-            Drained::Gone => (keep, outcome.exited) = (false, true),
-            Drained::Broken(fault) => {
-                let (instance, is_ring) = (&name.instance, source.as_ring().is_some());
-                let kind = if is_ring { "ring" } else { "store" };
-                tracing::info!("agent {instance}: its {kind} {fault}; it is looked at anew");
-                outcome.again.push(source.file.path.clone());
-                if is_ring {
-                    // What comes next on this file is a new ring, however alike.
-                    ledger.entry.add_reset();
-                    let commit = &mut ledger.entry.commit;
-                    *commit = commit.filter(|commit| commit.ring.id != source.id());
-                    ledger.keep();
-                    alive |= active;
-                }
-                keep = false;
-            }
-        }
-        if keep {
+        let Liveness { stays, lives } = drain_source(name, &mut sources[at], ledger, outcome);
+        is_alive |= lives;
+        if stays {
             at += 1;
         } else {
             sources.remove(at);
         }
-        // The record has room for one batch in flight: another's would take its place.
+        // A record has room for one batch in flight only.
         let is_over = Instant::now() >= end || ledger.in_flight().is_some();
         if at < sources.len() && is_over {
-            // Those that had no turn have it first the next time, and may be alive.
+            // The next call begins with the sources that are left, which may be written.
             sources.rotate_left(at);
-            alive |= active;
+            is_alive |= was_awake;
             break;
         }
     }
-    alive
+    is_alive
 }
 
-/// Brings an agent's lifecycle up to date. Returns true if its time as an instance is over.
-fn age(instance: &str, ledger: &mut Ledger, alive: bool, is_unknown: bool) -> bool {
+/// Puts the ring with a batch in flight first, so that the batch is recovered before another takes its place in the record. Returns
+/// false if the first scan may still find that ring: then no source can be drained.
+fn put_in_flight_first(sources: &mut [Source], ledger: &mut Ledger) -> bool {
+    let Some(ring) = ledger.in_flight() else {
+        return true;
+    };
+    match sources.iter().position(|source| source.id() == ring) {
+        Some(first) => sources.swap(0, first),
+        None if ledger.books.early => return false,
+        None => {
+            if let Some(source) = sources.first() {
+                ledger.entry.commit = source.as_ring().map(|ring| ring.commit);
+                ledger.keep();
+            }
+        }
+    }
+    true
+}
+
+/// What a drain tells of a source.
+struct Liveness {
+    /// False if the source is to be detached.
+    stays: bool,
+    /// True if a process may still write it.
+    lives: bool,
+}
+
+fn drain_source(
+    name: &Name,
+    source: &mut Source,
+    ledger: &mut Ledger,
+    outcome: &mut Outcome,
+) -> Liveness {
+    let liveness = |stays, lives| Liveness { stays, lives };
+    let is_awake = ledger.entry.lifecycle.is_awake();
+    let is_ring = source.as_ring().is_some();
+    match source.drain(ledger) {
+        Drained::Events => {
+            outcome.more |= source.as_ring().is_some_and(|ring| ring.more);
+            liveness(true, true)
+        }
+        // The kernel has shown that a process has the store open for writing.
+        Drained::Held if !is_ring => liveness(true, true),
+        // A process that has an exited agent's ring open, such as a backup, does not publish the agent again. A process that may not
+        // write the ring does not keep the agent published for ever.
+        Drained::Held => {
+            let config = &ledger.books.config;
+            let longest = config.retain.max(config.idle_after);
+            let is_recent = ledger.now.since(ledger.entry.last_event) < longest;
+            let is_known = is_recent || source.file.presence.life(false) != Life::Unknown;
+            outcome.unknown |= !is_known;
+            liveness(true, is_awake && is_known)
+        }
+        // Its last values are shown for as long as its agent is an instance.
+        Drained::Silent => {
+            let stays = is_awake || source.may_return();
+            outcome.exited |= !stays;
+            liveness(stays, false)
+        }
+        Drained::Gone => {
+            outcome.exited = true;
+            liveness(false, false)
+        }
+        Drained::Broken(fault) => {
+            let (instance, kind) = (&name.instance, if is_ring { "ring" } else { "store" });
+            tracing::info!("agent {instance}: its {kind} {fault}; it is checked again");
+            outcome.changed.push(source.file.path.clone());
+            if is_ring {
+                // The file is a new ring from now on, even if its bytes are equal.
+                ledger.entry.add_reset();
+                let commit = &mut ledger.entry.commit;
+                *commit = commit.filter(|commit| commit.ring.id != source.id());
+                ledger.keep();
+            }
+            liveness(false, is_ring && is_awake)
+        }
+    }
+}
+
+/// Updates the lifecycle of an agent. Returns true if its time as an instance is over.
+fn update_lifecycle(instance: &str, ledger: &mut Ledger, is_alive: bool, is_unknown: bool) -> bool {
     let (entry, now) = (&mut *ledger.entry, ledger.now);
     let before = entry.lifecycle;
-    if alive {
+    if is_alive {
         entry.lifecycle.wake(now.instant);
         entry.last_seen = now.stamp;
     } else if entry.lifecycle.exit(now.stamp) {
-        tracing::debug!("agent {instance}: nobody is known to write to its ring any more");
+        tracing::debug!("agent {instance}: no process is known to write its files any more");
     }
     if before != entry.lifecycle {
         ledger.keep();
@@ -168,10 +200,10 @@ fn age(instance: &str, ledger: &mut Ledger, alive: bool, is_unknown: bool) -> bo
     let is_over = since.is_some_and(|since| now.since(since) >= retain);
     if is_over {
         let why = match is_unknown {
-            true => "is silent, and whether it lives is not known: until it says something it",
-            false => "has exited and",
+            true => "withdrawn until its next event: it is silent, and its process is not known",
+            false => "withdrawn: it has exited, and retain is over",
         };
-        tracing::info!("agent {instance}: {why} is no instance any more");
+        tracing::info!("agent {instance}: {why}");
     }
     is_over
 }

@@ -1,4 +1,4 @@
-//! What an agent's instances are labelled with.
+//! Labels of an agent's instances.
 
 use super::Agent;
 use crate::procfs::facts::Facts;
@@ -6,15 +6,15 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// What is known of the process that writes an agent's files, and of its place.
+/// What is known of the process that writes an agent's files: pod, container, user and others.
 #[derive(Debug, Default)]
 pub(crate) enum ProcessFacts {
-    /// Nothing yet.
+    /// No process scan has found the process yet.
     #[default]
     Unknown,
-    /// These are of the process that writes now.
+    /// Facts of the process that writes now.
     Current(Facts),
-    /// These are of the process before it. An instance keeps its labels until the new process is known.
+    /// Facts of the process before. An instance keeps its labels until the new process is found.
     Outdated(Facts),
 }
 
@@ -53,33 +53,33 @@ impl ProcessFacts {
     }
 }
 
-/// The text of an agent's labels, kept until they are others: pmcd asks for those of tens of thousands of ranges at a time.
+/// Labels of an agent as JSON, until a label changes: pmcd requests those of tens of thousands of buckets at a time.
 #[derive(Debug, Default)]
-pub(super) struct Kept(RefCell<Option<Made>>);
+pub(super) struct CachedText(RefCell<Option<CachedLabels>>);
 
-/// A text, and what it was made of beside what names the agent.
+/// Labels as JSON, and the facts that they were made of.
 #[derive(Debug)]
-struct Made {
+struct CachedLabels {
     facts: Facts,
     text: Rc<str>,
 }
 
 impl Agent {
-    /// Its labels, the text of a JSON object. Where /proc is not asked, or has not answered yet, they are what its file tells, and of
-    /// a process that was started again also what the one before was.
+    /// Returns the labels as a JSON object. Until a process scan has found the process, they are what the agent's files tell, with the
+    /// facts of the process before.
     #[must_use]
     pub fn label_text(&self) -> Rc<str> {
         let facts = self.labelled_facts();
-        let mut kept = self.label_text.0.borrow_mut();
-        let made = kept.take_if(|made| made.facts == *facts);
-        let made = made.unwrap_or_else(|| Made {
+        let mut cached = self.label_text.0.borrow_mut();
+        let made = cached.take_if(|made| made.facts == *facts);
+        let made = made.unwrap_or_else(|| CachedLabels {
             text: Rc::from(facts.labels(&self.name.raw, self.source_kind()).to_string()),
             facts: facts.into_owned(),
         });
-        Rc::clone(&kept.insert(made).text)
+        Rc::clone(&cached.insert(made).text)
     }
 
-    /// What they are made of.
+    /// Returns the facts that the labels are made of.
     pub(crate) fn labelled_facts(&self) -> Cow<'_, Facts> {
         match &self.facts {
             ProcessFacts::Current(facts) => Cow::Borrowed(facts),
@@ -88,7 +88,7 @@ impl Agent {
         }
     }
 
-    /// Whether its values come from a ring or from a store.
+    /// Returns `ring` or `store`, by where the values come from.
     #[must_use]
     pub fn source_kind(&self) -> &'static str {
         if self.has_stores() { "store" } else { "ring" }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_is_that_of_the_labels_whatever_changes() {
+    fn cached_label_text_follows_each_change_of_facts() {
         let name = Name {
             raw: "a".into(),
             instance: "a".into(),
@@ -125,7 +125,7 @@ mod tests {
             agent.set_facts(facts);
             let made = agent.label_text();
             assert_eq!(*made, labels(&agent));
-            assert!(Rc::ptr_eq(&made, &agent.label_text()), "it is kept");
+            assert!(Rc::ptr_eq(&made, &agent.label_text()), "it is cached");
         }
         agent.entry.lifecycle = Lifecycle::Active;
         agent.outdate_facts();

@@ -1,4 +1,4 @@
-//! What the metrics ask of an agent.
+//! Values of an agent for the metrics.
 
 use super::{Agent, Now};
 use crate::event::EventType;
@@ -11,17 +11,17 @@ use crate::store::SCHEMA;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The first wire version that tells of drops.
-const TELLS_DROPS: u64 = 4;
+/// First wire version with events for drops.
+const DROPS_VERSION: u64 = 4;
 
 impl Agent {
-    /// Sum of all values of one event type since the agent was first seen.
+    /// Returns the sum of all values of one event type since the agent was first seen.
     #[must_use]
     pub fn total(&self, event: EventType) -> u64 {
         self.entry.account.totals.get(event)
     }
 
-    /// The file of its store, or else of its ring; `None`: it had a store, which is let go.
+    /// Returns the path of its present store, or of its ring. `None`: its store is detached.
     #[must_use]
     pub fn path(&self) -> Option<PathBuf> {
         match self.has_stores() {
@@ -30,12 +30,12 @@ impl Agent {
         }
     }
 
-    /// What only rings tell.
+    /// Returns a value that only rings have.
     pub fn of_ring<T>(&self, value: T) -> Option<T> {
         (!self.has_stores()).then_some(value)
     }
 
-    /// How many transfers a range of a histogram has; `None`: a store does not tell.
+    /// Returns the number of transfers in a bucket. `None`: a store does not have this histogram.
     #[must_use]
     pub fn bucket(&self, of: Buckets, bucket: usize) -> Option<u64> {
         let count = self.entry.account.bucket(of, bucket);
@@ -45,13 +45,13 @@ impl Agent {
         }
     }
 
-    /// A percentile of the times of its transfers in the last minute, microseconds; of a store within its ranges.
+    /// Returns a percentile of the transfer times of the last minute, in microseconds; of a store within its buckets.
     #[must_use]
     pub fn xfer_time(&self, percent: u64) -> Option<f64> {
         self.percentile(&self.windows.xfer_time, percent)
     }
 
-    /// The same of the times to post them.
+    /// Returns a percentile of the post times of the last minute, in microseconds; of a store within its buckets.
     #[must_use]
     pub fn post_time(&self, percent: u64) -> Option<f64> {
         self.percentile(&self.windows.post_time, percent)
@@ -64,13 +64,13 @@ impl Agent {
         }
     }
 
-    /// The longest of the times in such a window; a store does not tell.
+    /// Returns the longest time in a window. `None`: a store does not tell.
     #[must_use]
     pub fn max(&self, window: &Window) -> Option<u64> {
         window.max().filter(|_| !self.has_stores())
     }
 
-    /// Its file; of several rings the one that has the name.
+    /// Returns its source; of several rings the one that is still linked.
     fn source(&self) -> Option<&Source> {
         let mut sources = self.sources.iter().rev();
         let named = sources.find(|source| !source.file.presence.is_unlinked());
@@ -81,7 +81,7 @@ impl Agent {
         self.source()?.as_ring()
     }
 
-    /// What is done with its events.
+    /// Returns what is done with its events.
     #[must_use]
     pub fn mode(&self) -> Option<&'static str> {
         Some(match self.source()?.as_ring().map(|ring| ring.mode) {
@@ -91,7 +91,7 @@ impl Agent {
         })
     }
 
-    /// The process that writes, where that is known; else of a store what it says itself, while it is not known to have ended.
+    /// Returns the process that writes its files. If it is not known, the one that its store names, unless the agent has exited.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         let mut sources = self.sources.iter().rev();
@@ -101,7 +101,7 @@ impl Agent {
         known.or_else(|| said().filter(|_| lives))
     }
 
-    /// The owner of its file.
+    /// Returns the owner of its file, by name or number.
     #[must_use]
     pub fn user(&self) -> Option<String> {
         let uid = self.source()?.file.facts.uid;
@@ -109,43 +109,43 @@ impl Agent {
         Some(name.map_or_else(|| uid.to_string(), str::to_owned))
     }
 
-    /// The version in its ring's header, or the schema in its store's.
+    /// Returns the version in the header of its ring, or the schema of its store.
     #[must_use]
     pub fn wire_version(&self) -> Option<u32> {
         let source = self.source()?;
         Some(source.as_ring().map_or(SCHEMA, |reader| reader.version()))
     }
 
-    /// Slots of its ring.
+    /// Returns the number of slots of its ring.
     #[must_use]
     pub fn capacity(&self) -> Option<u64> {
         Some(self.ring()?.ring.capacity())
     }
 
-    /// Events that waited in its ring at the last look.
+    /// Returns the number of events in its ring at the last drain.
     #[must_use]
     pub fn pending(&self) -> Option<u64> {
         Some(self.ring()?.pending)
     }
 
-    /// Events that it dropped; `None` where its version does not tell.
+    /// Returns the number of events that it dropped. `None` if its version does not tell.
     #[must_use]
     pub fn dropped(&self) -> Option<u64> {
         let dropped = self.total(EventType::EventsDropped);
-        // The version is in both halves.
+        // Both halves of the word have the version.
         let of_commit = || Some(self.entry.commit?.ring.versions >> 32);
         let version = self.ring().map(|reader| reader.version().into());
-        let tells = version.or_else(of_commit) >= Some(TELLS_DROPS) || self.has_stores();
+        let tells = version.or_else(of_commit) >= Some(DROPS_VERSION) || self.has_stores();
         (tells || dropped > 0).then_some(dropped)
     }
 
-    /// Time since its last event.
+    /// Returns the time since its last event.
     #[must_use]
     pub fn idle(&self, now: &Now) -> Duration {
         now.since(self.entry.last_event)
     }
 
-    /// The same in milliseconds.
+    /// Returns the time since its last event in milliseconds.
     #[must_use]
     pub fn idle_time(&self, now: &Now) -> u64 {
         u64::try_from(self.idle(now).as_millis()).unwrap_or(u64::MAX)

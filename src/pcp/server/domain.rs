@@ -19,15 +19,15 @@ impl Server {
         let (mut withdrawn, mut published) = (HashSet::new(), Vec::new());
         for change in changes {
             match change {
-                Change::Appeared(key) => published.push(key),
-                Change::Left { key, id } => {
+                Change::Published(key) => published.push(key),
+                Change::Withdrawn { key, id } => {
                     // The agent may have been published and withdrawn since the last update.
                     published.retain(|&other| other != key);
                     withdrawn.extend(id);
                 }
                 // The id file no longer has its name. A new agent of this name gets another id, so that no counter of
                 // an id decreases.
-                Change::Forgotten(_) => {}
+                Change::Expired(_) => {}
             }
         }
         self.indoms.agents.remove(&withdrawn);

@@ -1,4 +1,4 @@
-//! Work of one tick, in pieces of 1 ms: scan, drain, tidy, save.
+//! Work of one tick, in pieces of 1 ms: scan, drain, maintain, save.
 
 use super::Server;
 use crate::collector::Collector;
@@ -46,12 +46,12 @@ impl Server {
                         false if now < start + TICK.drain => Work::Drain { start },
                         in_time => {
                             self.control.drains_cut += u64::from(!in_time);
-                            Work::Tidy
+                            Work::Maintain
                         }
                     }
                 }
-                Work::Tidy => {
-                    self.collector.tidy(now, until);
+                Work::Maintain => {
+                    self.collector.maintain(now, until);
                     self.check_state_file(now);
                     if log::is_debug() && self.control.are_figures_due(now) {
                         self.control.effort = self.collector.effort();
