@@ -18,7 +18,7 @@ use crate::discovery::scan::Scanner;
 use crate::event::EventType;
 use crate::ids::cache_file::CacheLine;
 use crate::journal::ledger::Books;
-use crate::journal::record::Saved;
+use crate::journal::record::{Lifecycle, Saved};
 use crate::journal::{Journal, RecordId};
 use crate::procfs::presence::check_every;
 use attach::Candidates;
@@ -117,6 +117,7 @@ impl Collector {
         self.counted_stores = CountedStores::until(journal.stores_counted_until());
         self.books.journal = journal;
         let (mut ids, now) = (HashSet::new(), Instant::now());
+        let deadline = attach::label_deadline(&self.clock, now, self.books.config.proc_facts);
         // Of two agents with one id, the one that was last seen keeps it.
         records.sort_by_key(|(_, saved)| {
             Reverse((saved.entry.lifecycle.is_awake(), saved.entry.last_seen))
@@ -135,6 +136,10 @@ impl Collector {
             }
             (agent.record, agent.id) = (Some(record), saved.id);
             agent.set_facts(saved.facts);
+            // An agent that was waiting for its labels gets the time of a new one.
+            if let Lifecycle::AwaitingLabels { .. } = agent.entry.lifecycle {
+                agent.entry.lifecycle.wake(deadline);
+            }
             let is_published = agent.is_published();
             let key = self.agents.insert(agent);
             self.changes

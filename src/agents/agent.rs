@@ -107,9 +107,11 @@ impl Agent {
     }
 
     /// Publishes an agent that waits for its labels, if they are known or the wait is over.
-    pub(crate) fn publish(&mut self, now: Instant) {
+    pub(crate) fn publish(&mut self, stamp: u64, journal: &mut Journal) {
         let are_known = self.facts.any().is_some();
-        self.entry.lifecycle.publish(are_known, now);
+        if self.entry.lifecycle.publish(are_known, stamp) {
+            journal.commit(self.record, &self.entry);
+        }
     }
 
     /// Withdraws the agent from the instance domain.

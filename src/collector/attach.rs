@@ -3,6 +3,7 @@
 use super::Collector;
 use super::names::name_of;
 use crate::agents::AgentKey;
+use crate::base::clock::Now;
 use crate::discovery::scan::{Found, Opened};
 use crate::error::Refusal;
 use crate::log;
@@ -21,6 +22,17 @@ use std::time::{Duration, Instant};
 /// Longest wait of a new agent for its labels before it is published. Labels should be right when an instance appears, but /proc may
 /// not tell them.
 const LABEL_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Returns when an agent that is woken now is published without labels, in nanoseconds of CLOCK_MONOTONIC. `is_scanned`: a process scan
+/// may tell the labels.
+pub(super) fn label_deadline(clock: &Now, now: Instant, is_scanned: bool) -> u64 {
+    let patience = if is_scanned {
+        LABEL_PATIENCE
+    } else {
+        Duration::ZERO
+    };
+    clock.at(now + patience).stamp
+}
 
 /// Longest duration of the first scan for which unknown stores wait.
 const FIRST_SCAN: Duration = Duration::from_secs(5);
@@ -209,12 +221,8 @@ impl Collector {
             let may_be_labelled = |source: &Source| !source.file.presence.is_abandoned();
             let waits =
                 self.books.config.proc_facts && agent.sources.last().is_some_and(may_be_labelled);
-            let patience = if waits {
-                LABEL_PATIENCE
-            } else {
-                Duration::ZERO
-            };
-            agent.entry.lifecycle.wake(now + patience);
+            let deadline = label_deadline(&self.clock, now, waits);
+            agent.entry.lifecycle.wake(deadline);
         }
         self.books.journal.commit(agent.record, &agent.entry);
         self.wake(key);

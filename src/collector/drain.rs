@@ -106,6 +106,7 @@ impl Collector {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agents::Change;
     use crate::config::{Config, DirectoryPattern};
     use crate::event::EventType;
     use crate::journal::Journal;
@@ -189,6 +190,26 @@ mod tests {
         let sent = agents.iter().map(|agent| agent.total(EventType::TxBytes));
         assert_eq!(sent.collect::<Vec<_>>(), [5, 17]);
         assert_eq!(agents.host_total(EventType::TxBytes), 22);
+    }
+
+    #[test]
+    fn panic_over_an_agent_without_labels_does_not_publish_it() {
+        let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+        let mut agents = agents_of(dirs[0].path(), &["bad"]);
+        agents.books.config.proc_facts = true;
+        let mut journal = Journal::open(&dirs[1].path().join("nixl/state"));
+        journal.start().expect("readable");
+        agents.restore(journal, Vec::new());
+        let bad = open(&dirs[0].path().join("bad"));
+        let now = Instant::now();
+        agents.scan(now, Duration::from_secs(3600));
+        drain_and_fail(&mut agents, now, &bad);
+        assert_eq!(agents.scanner().rejected(), 1);
+        assert_eq!(agents.take_changes(), []);
+        // Its file is detached, so that no process scan can tell its labels.
+        agents.drain(now + Duration::from_secs(1), Duration::from_secs(3600));
+        let changes = agents.take_changes();
+        assert!(matches!(changes[..], [Change::Published(_)]), "{changes:?}");
     }
 
     #[test]

@@ -72,9 +72,10 @@ impl Collector {
         }
         let now = Instant::now();
         self.scan_processes(now, patience);
+        let stamp = self.clock.at(now).stamp;
         for (key, agent) in self.agents.iter_mut() {
             let was_published = agent.is_published();
-            agent.publish(now);
+            agent.publish(stamp, &mut self.books.journal);
             self.changes.extend(agent.change_since(was_published, key));
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{A_FEW, expected, own_labels, own_user, worker};
 use crate::support::kill::{kill_process, wait_for_orphans};
-use crate::support::kit::{Core, LONG};
+use crate::support::kit::{Core, LONG, push_to};
 use crate::support::sample::Sample;
 use crate::support::{Home, Pmcd, TX_BYTES, example, wait_for};
 use serde_json::{Map, Value};
@@ -115,6 +115,46 @@ fn restarted_agent_keeps_old_labels_until_it_has_new_ones() {
         assert_eq!(owner.as_deref(), Some(&*user));
         (now > starts && labels["local_rank"] == "2").then_some(())
     });
+}
+
+#[test]
+fn agent_without_labels_waits_for_them_after_a_restart() {
+    let mut core = Core::new("proc_facts = true");
+    let rings = core.rings();
+    let mut command = worker(example("producer"), 3);
+    command.arg0("VLLM::Worker_TP3");
+    let _agent = Sample::start_as(command, &rings, "agent", A_FEW);
+    wait_for("its events are counted", || {
+        core.tick(1, Duration::from_millis(2), LONG);
+        (core.host_sent() == 30 * 3000).then_some(())
+    });
+    core.restart();
+    assert_eq!(core.known(), 1);
+    wait_for("it is an instance", || {
+        let instances = core.instances();
+        core.tick(1, Duration::from_millis(2), LONG);
+        core.reveal();
+        (!instances.is_empty()).then_some(())
+    });
+    assert_eq!(core.labels("agent")["local_rank"], "3");
+}
+
+#[test]
+fn agent_is_published_at_its_deadline_after_a_restart() {
+    let mut core = Core::new("proc_facts = true");
+    let _ring = push_to(core.ring("agent"), 5);
+    core.scan();
+    core.drain();
+    core.restart();
+    assert!(core.instances().is_empty(), "its labels may become known");
+    // Its process is not asked for.
+    fs::remove_file(core.path("agent")).expect("there");
+    core.drain();
+    assert!(core.instances().is_empty());
+    core.run(2);
+    core.assert_sent([("agent", 5)]);
+    core.restart();
+    core.assert_sent([("agent", 5)]);
 }
 
 #[test]

@@ -44,7 +44,7 @@ impl Agent {
             self.entry.life = Life::Exited;
         }
         self.update_life(&now, &books.config);
-        self.publish(now.instant);
+        self.publish(now.stamp, &mut books.journal);
         if had_exited != (self.entry.life == Life::Exited) {
             books.journal.commit(self.record, &self.entry);
         }
@@ -187,7 +187,7 @@ fn update_lifecycle(instance: &str, ledger: &mut Ledger, is_alive: bool, is_unkn
     let (entry, now) = (&mut *ledger.entry, ledger.now);
     let before = entry.lifecycle;
     if is_alive {
-        entry.lifecycle.wake(now.instant);
+        entry.lifecycle.wake(now.stamp);
         entry.last_seen = now.stamp;
     } else if entry.lifecycle.exit(now.stamp) {
         tracing::debug!("agent {instance}: no process is known to write its files any more");

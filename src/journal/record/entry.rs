@@ -98,14 +98,20 @@ const GIVEN_BACK: u64 = 32;
 const SETTLED: u64 = 64;
 const STORE: u64 = 128;
 const EXITED: u64 = 256;
+/// Beside [`ACTIVE`], which is all that a version before this knows of it.
+const AWAITING: u64 = 512;
 
 pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
     let commit = entry.commit.unwrap_or_default();
     let ring = commit.ring;
     let flag = |set, flag| if set { flag } else { 0 };
-    let exited_since = entry.lifecycle.exited_since();
-    let flags = flag(entry.lifecycle.is_awake(), ACTIVE)
-        | flag(exited_since.is_some(), SILENT)
+    let (lifecycle, stamp) = match entry.lifecycle {
+        Lifecycle::Dormant => (0, 0),
+        Lifecycle::AwaitingLabels { deadline } => (ACTIVE | AWAITING, deadline),
+        Lifecycle::Active => (ACTIVE, 0),
+        Lifecycle::Exited { since } => (ACTIVE | SILENT, since),
+    };
+    let flags = lifecycle
         | flag(entry.life == Life::Exited, EXITED)
         | flag(entry.commit.is_some(), COMMITTED)
         | flag(commit.observed, OBSERVED)
@@ -117,7 +123,7 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
     entry.account.put(&mut put);
     put.all([
         flags,
-        exited_since.unwrap_or(0),
+        stamp,
         entry.last_seen,
         entry.last_event,
         entry.first_seen,
@@ -157,7 +163,7 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
     let account = Account::get(&mut get);
     let flags = get.one();
     let has = |flag| flags & flag != 0;
-    let [exited_since, last_seen, last_event, first_seen] = get.all();
+    let [stamp, last_seen, last_event, first_seen] = get.all();
     let [starts, resets, foreign_reads, full, highwater] = get.all();
     let [dev, ino, born, born_nsec, changed, changed_nsec] = get.all();
     // The last two were a writer's, which 0.1.0 kept.
@@ -188,12 +194,11 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
     let [store_retired, _] = get.all();
     let mut entry = Entry {
         account,
-        lifecycle: match (has(ACTIVE), has(SILENT)) {
-            (false, _) => Lifecycle::Dormant,
-            (true, false) => Lifecycle::Active,
-            (true, true) => Lifecycle::Exited {
-                since: exited_since,
-            },
+        lifecycle: match (has(ACTIVE), has(SILENT), has(AWAITING)) {
+            (false, ..) => Lifecycle::Dormant,
+            (true, true, _) => Lifecycle::Exited { since: stamp },
+            (true, false, true) => Lifecycle::AwaitingLabels { deadline: stamp },
+            (true, false, false) => Lifecycle::Active,
         },
         // A ring that is not found after a restart may still be written to.
         life: match has(EXITED) {

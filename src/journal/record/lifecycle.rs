@@ -1,18 +1,15 @@
 //! Whether an agent is an instance, and why.
 
-use std::time::Instant;
-
 /// Whether an agent is an instance. Each change is a method, so that no two flags can disagree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lifecycle {
     /// No instance: the agent has no file, or no process has written to its files for `retain`.
     #[default]
     Dormant,
-    /// No instance yet: becomes one as soon as its labels are known, at the deadline at the latest. The state file says
-    /// [`Lifecycle::Active`].
+    /// No instance yet: becomes one as soon as its labels are known, at the deadline at the latest.
     AwaitingLabels {
-        /// When the labels are not waited for any longer.
-        deadline: Instant,
+        /// When the labels are not waited for any longer: nanoseconds of CLOCK_MONOTONIC.
+        deadline: u64,
     },
     /// An instance: a process writes to its files, or may.
     Active,
@@ -47,7 +44,7 @@ impl Lifecycle {
 
     /// A process writes: an instance goes on, and another agent becomes one when its labels are known, or at the later of its
     /// deadlines.
-    pub fn wake(&mut self, deadline: Instant) {
+    pub fn wake(&mut self, deadline: u64) {
         *self = match *self {
             Self::Dormant => Self::AwaitingLabels { deadline },
             Self::AwaitingLabels { deadline: before } => Self::AwaitingLabels {
@@ -57,13 +54,13 @@ impl Lifecycle {
         };
     }
 
-    /// Ends the wait for labels, if they are known or the deadline has passed.
-    pub fn publish(&mut self, are_labels_known: bool, now: Instant) {
-        if let Self::AwaitingLabels { deadline } = *self {
-            if are_labels_known || now >= deadline {
-                *self = Self::Active;
-            }
+    /// Ends the wait for labels, if they are known or `stamp` is not before the deadline. True if it has ended.
+    pub fn publish(&mut self, are_labels_known: bool, stamp: u64) -> bool {
+        let has_ended = matches!(*self, Self::AwaitingLabels { deadline } if are_labels_known || stamp >= deadline);
+        if has_ended {
+            *self = Self::Active;
         }
+        has_ended
     }
 
     /// No process is known to write: an active instance has exited at `stamp`. True if this is news.
@@ -84,39 +81,32 @@ impl Lifecycle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn agent_is_published_with_labels_or_at_its_deadline() {
-        let (now, second) = (Instant::now(), Duration::from_secs(1));
-        for (are_known, later, is_published) in [
-            (false, Duration::ZERO, false),
-            (true, Duration::ZERO, true),
-            (false, second, true),
-        ] {
+        for (are_known, stamp, is_published) in
+            [(false, 8, false), (true, 8, true), (false, 9, true)]
+        {
             let mut lifecycle = Lifecycle::Dormant;
-            lifecycle.wake(now + second);
+            lifecycle.wake(9);
             assert!(lifecycle.is_awake() && !lifecycle.is_published());
-            lifecycle.wake(now);
+            lifecycle.wake(8);
             assert!(!lifecycle.exit(5), "no instance has exited");
-            lifecycle.publish(are_known, now + later);
+            assert_eq!(lifecycle.publish(are_known, stamp), is_published);
             assert_eq!(lifecycle.is_published(), is_published);
         }
     }
 
     #[test]
     fn exited_agent_keeps_the_time_of_its_exit() {
-        let now = Instant::now();
         let mut lifecycle = Lifecycle::Active;
         assert!(lifecycle.exit(5) && !lifecycle.exit(6));
         assert_eq!(lifecycle.exited_since(), Some(5));
-        lifecycle.publish(true, now);
-        assert!(lifecycle.is_published());
-        lifecycle.wake(now);
+        assert!(!lifecycle.publish(true, 7) && lifecycle.is_published());
+        lifecycle.wake(7);
         assert_eq!(lifecycle, Lifecycle::Active);
         lifecycle.withdraw();
         assert!(!lifecycle.is_awake());
-        lifecycle.publish(true, now);
-        assert!(!lifecycle.is_published(), "it waits for nothing");
+        assert!(!lifecycle.publish(true, 7), "it waits for nothing");
     }
 }

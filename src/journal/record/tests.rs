@@ -103,6 +103,24 @@ fn what_is_written_is_read() {
 }
 
 #[test]
+fn each_lifecycle_is_read_as_it_was_written() {
+    let words = record();
+    create(&words, &name(), &Entry::default());
+    for lifecycle in [
+        Lifecycle::Dormant,
+        Lifecycle::AwaitingLabels { deadline: 7 },
+        Lifecycle::Active,
+        Lifecycle::Exited { since: 8 },
+    ] {
+        let mut entry = entry(100);
+        entry.lifecycle = lifecycle;
+        replace(&words, &entry);
+        let saved = read(&words).expect("whole").expect("in use");
+        assert_eq!(saved.entry.lifecycle, lifecycle);
+    }
+}
+
+#[test]
 fn words_of_the_state_file_stay_in_place() {
     assert_eq!((ENTRIES, FACTS, NUMBERED), ([256, 704], 1152, 1407));
     let mut words = [0; ENTRY_WORDS];
