@@ -1,14 +1,16 @@
 //! nixl.agent.state, for each way in which an agent can end, hang or change.
 
+use crate::support::kit::{Core, LONG};
 use crate::support::sample::Sample;
 use crate::support::show::Shown;
 use crate::support::writer::{Kind, Layout, RingWriter};
-use crate::support::{self, Home, Pmcd, TX_BYTES, wait_for};
+use crate::support::{self, Home, Pmcd, TX_BYTES, example, wait_for};
 use nix::sys::signal::Signal;
 use nix::unistd::{Uid, User};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const UNKNOWN: &str = "0";
@@ -249,6 +251,34 @@ fn restart_in_place_is_live_with_two_starts_and_totals() {
     wait_for("all of the last is counted", || {
         (bytes() == between + last).then_some(())
     });
+}
+
+#[test]
+fn silent_agent_is_shown_again_when_its_writer_is_found() {
+    let mut core = Core::new("proc_facts = true\nretain = \"0s\"\nidle_after = \"1s\"");
+    let rings = core.rings();
+    let command = Command::new(example("producer"));
+    let _agent = Sample::start_as(
+        command,
+        &rings,
+        "agent",
+        "--transfers 1 --size 5 --read-every 0 --linger 600",
+    );
+    let tick = Duration::from_millis(2);
+    wait_for("it has sent all", || {
+        core.tick(1, tick, LONG);
+        core.tidy();
+        (core.sent() == [("agent", 5)].into()).then_some(())
+    });
+    core.advance(2 * SECOND);
+    core.restart();
+    core.tick(1, tick, LONG);
+    wait_for("a process scan", || {
+        core.tidy();
+        (core.process_scans() > 0).then_some(())
+    });
+    core.tick(1, tick, LONG);
+    assert_eq!(core.status("agent"), "idle");
 }
 
 #[test]

@@ -147,14 +147,16 @@ fn drain_source(
         // The kernel has shown that a process has the store open for writing.
         Drained::Held if !is_ring => liveness(true, true),
         // A process that has an exited agent's ring open, such as a backup, does not publish the agent again. A process that may not
-        // write the ring does not keep the agent published for ever.
+        // write the ring does not keep the agent published for ever. A silent agent is published again when a process scan has found
+        // its process.
         Drained::Held => {
             let config = &ledger.books.config;
             let longest = config.retain.max(config.idle_after);
             let is_recent = ledger.now.since(ledger.entry.last_event) < longest;
-            let is_known = is_recent || source.file.presence.life(false) != Life::Unknown;
+            let life = source.file.presence.life(false);
+            let is_known = is_recent || life != Life::Unknown;
             outcome.unknown |= !is_known;
-            liveness(true, is_awake && is_known)
+            liveness(true, (is_awake && is_known) || life == Life::Live)
         }
         // Its last values are shown for as long as its agent is an instance.
         Drained::Silent => {
