@@ -72,6 +72,11 @@ pub(super) fn owners<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Vec<u
         ));
     }
     let uid = |owner| match owner {
+        // What chown(2) takes for no change.
+        Owner::Id(u32::MAX) => Err(format!(
+            "{} is not a user id; write ids below it, or user names in quotes",
+            u32::MAX
+        )),
         Owner::Id(uid) => Ok(uid),
         Owner::Name(name) => account(&name).map(|account| account.uid),
     };
