@@ -14,7 +14,7 @@ use crate::ids::cache_file::CacheLine;
 use crate::journal::ledger::Books;
 use crate::journal::record::Saved;
 use crate::journal::{Journal, RecordId};
-use crate::procfs::presence::check_every;
+use crate::procfs::liveness::check_every;
 use counted_stores::CountedStores;
 use descriptors::Descriptors;
 use forget::Forgetting;

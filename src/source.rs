@@ -6,7 +6,7 @@
 use crate::base::file::{FileFacts, FileId};
 use crate::error::{Refusal, RingFault};
 use crate::journal::ledger::Ledger;
-use crate::procfs::presence::{Presence, Seen};
+use crate::procfs::liveness::{Presence, Seen};
 use crate::ring::candidate::Candidate;
 use crate::ring::commit::Commit;
 use crate::shm::{LeaseKind, Rest};

@@ -2,7 +2,7 @@
 
 use super::Agents;
 use crate::event::EventType;
-use crate::procfs::life::Life;
+use crate::procfs::agent_state::Life;
 use std::time::Duration;
 
 /// How many agents there are of each kind.

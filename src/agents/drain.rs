@@ -4,7 +4,7 @@ use super::{AgentKey, Agents};
 use crate::base::clock::Now;
 use crate::error::Refusal;
 use crate::log;
-use crate::procfs::presence::check_every;
+use crate::procfs::liveness::check_every;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -6,7 +6,7 @@ use crate::agents::removal;
 use crate::discovery::scan::{Found, Opened};
 use crate::error::Refusal;
 use crate::log;
-use crate::procfs::writer;
+use crate::procfs::process;
 use crate::ring::candidate::{Access, Candidate};
 use crate::ring::commit::Commit;
 use crate::shm::LeaseKind;
@@ -120,7 +120,7 @@ impl Agents {
             now,
             known,
             candidate.header.pending() > 0,
-            || writer::holder(&candidate.file, LeaseKind::Alone),
+            || process::holder(&candidate.file, LeaseKind::Alone),
             &found,
         ) {
             self.attach(&found, &raw, candidate, now);

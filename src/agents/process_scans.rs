@@ -2,9 +2,9 @@
 
 use super::Agents;
 use crate::agents::agent::Agent;
-use crate::procfs::holdups::Holdups;
-use crate::procfs::survey::{Mappers, Wanted};
-use crate::procfs::writer::Writer;
+use crate::procfs::process::Writer;
+use crate::procfs::process_scan::{Mappers, Wanted};
+use crate::procfs::scan_threads::Holdups;
 use crate::source::Source;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};

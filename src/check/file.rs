@@ -3,8 +3,8 @@
 use super::Summary;
 use crate::discovery::scan::Opened;
 use crate::discovery::{discover, name};
-use crate::procfs::survey::{Mapper, Mappers, without_children};
-use crate::procfs::writer::{self, Holder};
+use crate::procfs::process::{self, Holder};
+use crate::procfs::process_scan::{Mapper, Mappers, without_children};
 use crate::ring::candidate::{Access, Candidate};
 use crate::ring::layout::HEADER_LEN;
 use crate::shm::{self, LeaseKind, unlocked};
@@ -50,7 +50,7 @@ fn describe_store(candidate: &store::Candidate, written: &str, summary: &mut Sum
     if !description.rank.is_empty() {
         text.push_str(&format!(", local rank {:?}", description.rank));
     }
-    let held = writer::holder(&candidate.file, LeaseKind::NoWriter);
+    let held = process::holder(&candidate.file, LeaseKind::NoWriter);
     text.push_str(match held {
         _ if !written.is_empty() => written,
         Holder::Nobody => ", its agent has exited",
@@ -83,7 +83,7 @@ fn describe_ring(
     text.push_str(written);
     if writers.is_empty() {
         text.push_str(", no writer seen");
-        if is_unused && writer::holder(&candidate.file, LeaseKind::Alone) == Holder::Nobody {
+        if is_unused && process::holder(&candidate.file, LeaseKind::Alone) == Holder::Nobody {
             text.push_str(": not an instance before its first event");
         }
     }

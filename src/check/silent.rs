@@ -1,6 +1,6 @@
 //! `--check`: processes that use NIXL without telemetry here, each with a probable reason.
 //!
-//! Such a process has a NIXL backend loaded ([`crate::procfs::survey::library`]). Its agent may have ended, or it may
+//! Such a process has a NIXL backend loaded ([`crate::procfs::process_scan::library`]). Its agent may have ended, or it may
 //! be a forked child without an agent. These cases look like telemetry that is off. The environment shows which is more
 //! likely.
 
@@ -12,9 +12,9 @@ use crate::procfs::ancestors;
 use crate::procfs::facts::Facts;
 use crate::procfs::facts::environ::Environ;
 use crate::procfs::facts::telemetry::{self, Enable};
-use crate::procfs::holdups::Gate;
-use crate::procfs::survey::Mappers;
-use crate::procfs::writer::{Stat, Writer, namespace};
+use crate::procfs::process::{Stat, Writer, namespace};
+use crate::procfs::process_scan::Mappers;
+use crate::procfs::scan_threads::Gate;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -1,6 +1,6 @@
 //! Ancestors of a process of the same user.
 
-use crate::procfs::writer::{INIT, Stat, Writer, namespace, sees_host};
+use crate::procfs::process::{INIT, Stat, Writer, namespace, sees_host};
 use std::{fs, iter};
 
 /// Levels that are followed: vLLM has two between a worker and its server, a launcher or a fork server adds one.

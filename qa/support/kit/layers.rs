@@ -3,7 +3,7 @@
 
 use pmdanixl::journal::record::RECORD_WORDS;
 use pmdanixl::procfs::facts::Facts;
-use pmdanixl::procfs::writer::Writer;
+use pmdanixl::procfs::process::Writer;
 
 pub use pmdanixl::discovery::name::is_instance_name;
 pub use pmdanixl::event::MAX_VALUE;

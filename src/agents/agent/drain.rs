@@ -4,7 +4,7 @@ use super::{Agent, Now};
 use crate::config::Config;
 use crate::journal::ledger::{Books, Ledger};
 use crate::journal::record::Name;
-use crate::procfs::life::Life;
+use crate::procfs::agent_state::Life;
 use crate::source::{Drained, Source};
 use std::path::PathBuf;
 use std::time::Instant;

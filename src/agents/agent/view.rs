@@ -2,7 +2,7 @@
 
 use super::{Agent, Now};
 use crate::event::EventType;
-use crate::procfs::life::Life;
+use crate::procfs::agent_state::Life;
 use crate::source::Source;
 use crate::source::ring::{Mode, RingReader};
 use crate::stats::Buckets;

@@ -3,7 +3,7 @@
 use super::Lifecycle;
 use crate::base::file::FileId;
 use crate::base::words::{WordReader, WordWriter};
-use crate::procfs::life::Life;
+use crate::procfs::agent_state::Life;
 use crate::ring::commit::{Commit, Identity};
 use crate::ring::layout::MAX_SLOT_WORDS;
 use crate::ring::{Ahead, Print};

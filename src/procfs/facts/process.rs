@@ -22,7 +22,7 @@ use crate::procfs::facts::environ::Environ;
 use crate::procfs::facts::labels::Facts;
 use crate::procfs::facts::server::{LMCACHE_ROLE, SYSTEM_PORT, Server};
 use crate::procfs::facts::{engine, gpu};
-use crate::procfs::writer::{Stat, Writer};
+use crate::procfs::process::{Stat, Writer};
 use std::fs::File;
 use std::io::Read;
 

@@ -4,7 +4,7 @@ use super::super::TrackedFile;
 use super::{FULL_AGAIN, RingReader};
 use crate::error::RingFault;
 use crate::journal::ledger::Ledger;
-use crate::procfs::life::Life;
+use crate::procfs::agent_state::Life;
 use crate::ring::BATCH;
 use crate::ring::commit::Commit;
 use crate::ring::protocol::Consumer;

@@ -2,7 +2,7 @@
 //! agent lives. Any process may read this, but only the host's own PID namespace shows all of it; elsewhere what is missing
 //! proves nothing.
 
-use crate::procfs::writer::Writer;
+use crate::procfs::process::Writer;
 
 /// The flocks for writing: inode, device and process of each; no process where /proc hides it.
 #[derive(Debug, Default)]

@@ -7,7 +7,7 @@
 
 use crate::log;
 use crate::procfs::ancestors::uid;
-use crate::procfs::writer::{Writer, namespace};
+use crate::procfs::process::{Writer, namespace};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 //! Unit tests of [`super::Presence`].
 
 use super::*;
-use crate::procfs::holdups::Gate;
-use crate::procfs::survey::Wanted;
+use crate::procfs::process_scan::Wanted;
+use crate::procfs::scan_threads::Gate;
 
 /// A file as a ring is attached to it, and where it is.
 fn file() -> (tempfile::NamedTempFile, FileFacts, Instant) {

@@ -1,10 +1,10 @@
 //! Whether somebody still writes to a file, and who: to a ring or a store.
 
 use crate::base::file::{FileFacts, FileId};
+use crate::procfs::agent_state::Life;
 use crate::procfs::facts::Facts;
-use crate::procfs::life::Life;
-use crate::procfs::survey::{Mappers, without_children};
-use crate::procfs::writer::{self, Holder, Writer};
+use crate::procfs::process::{self, Holder, Writer};
+use crate::procfs::process_scan::{Mappers, without_children};
 use crate::shm::LeaseKind;
 use nix::sys::stat::fstat;
 use std::fs::File;
@@ -70,7 +70,7 @@ impl Presence {
     /// Asks for the first time.
     #[must_use]
     pub fn new(file: &File, facts: &FileFacts, lease: LeaseKind, now: Instant) -> Self {
-        let holder = writer::holder(file, lease);
+        let holder = process::holder(file, lease);
         // Rings that were found together are not all asked for their writers in one tick.
         let offset = Duration::from_millis(facts.id.ino % 1000);
         Self {
@@ -169,7 +169,7 @@ impl Presence {
     /// Asks the kernel now; true if nobody else has the file.
     pub fn ask_kernel(&mut self, file: &File, now: Instant) -> bool {
         self.last_check = now;
-        self.holder = writer::holder(file, self.lease);
+        self.holder = process::holder(file, self.lease);
         let is_abandoned = self.is_abandoned();
         self.nobody_since = is_abandoned.then(|| self.nobody_since.unwrap_or(now));
         self.writer = self.writer.filter(|_| !is_abandoned);
