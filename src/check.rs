@@ -8,8 +8,8 @@ use crate::discovery::directory::{self, Directory};
 use crate::discovery::name;
 use crate::discovery::scan::{Found, Scanner, is_starting};
 use crate::error::{ConfigError, Refusal};
-use crate::procfs::process_scan::{Mappers, Wanted};
-use crate::procfs::scan_threads::Holdups;
+use crate::procfs::process_scan::{ProcessScan, ScanRequest};
+use crate::procfs::scan_threads::ScanThreads;
 use crate::rights;
 use crate::rights::confine::OwnPlaces;
 use nix::errno::Errno;
@@ -91,12 +91,12 @@ pub fn run(
     let owner = fs::metadata(conf.state()).ok().map(|meta| meta.uid());
     summary.daemons = configured.into_iter().chain(owner).collect();
     // Before the user is changed: another user may not see the processes of other users.
-    let mut holdups = Holdups::default();
+    let mut holdups = ScanThreads::default();
     let state = conf.state();
-    let processes = holdups.look(move |gate| {
-        let mappers = Mappers::read(Wanted::default(), gate);
-        let nixl_processes = NixlProcesses::read(&mappers, gate);
-        let daemon = daemon::find(&state, &mappers, gate);
+    let processes = holdups.look(move |context| {
+        let mappers = ProcessScan::read(ScanRequest::default(), context);
+        let nixl_processes = NixlProcesses::read(&mappers, context);
+        let daemon = daemon::find(&state, &mappers, context);
         (mappers, nixl_processes, daemon)
     });
     let (mappers, nixl_processes, daemon) = processes.unwrap_or_default();
@@ -166,7 +166,7 @@ fn plural(count: usize, what: &str, ending: &str) -> String {
 /// Scans all directories as the daemon does. Returns the scanned ones.
 fn scan(
     config: &Config,
-    mappers: &Mappers,
+    mappers: &ProcessScan,
     summary: &mut Summary,
     out: &mut impl Write,
 ) -> io::Result<Vec<Directory>> {
@@ -231,7 +231,7 @@ fn scan(
 fn check_file(
     mut found: Found,
     scanner: &mut Scanner,
-    mappers: &Mappers,
+    mappers: &ProcessScan,
     summary: &mut Summary,
     out: &mut impl Write,
 ) -> io::Result<()> {

@@ -6,7 +6,7 @@
 use crate::base::file::{FileFacts, FileId};
 use crate::error::{Refusal, RingFault};
 use crate::journal::ledger::Ledger;
-use crate::procfs::liveness::{Presence, Seen};
+use crate::procfs::liveness::{HolderCheck, Liveness};
 use crate::ring::candidate::Candidate;
 use crate::ring::commit::Commit;
 use crate::shm::{LeaseKind, Rest};
@@ -29,7 +29,7 @@ pub struct TrackedFile {
     /// Where it is.
     pub path: PathBuf,
     /// Whether a process still writes to it.
-    pub presence: Presence,
+    pub presence: Liveness,
     /// True if it cannot be removed, so that it is not tried again.
     pub stays: bool,
 }
@@ -43,7 +43,7 @@ impl TrackedFile {
         now: Instant,
     ) -> Self {
         Self {
-            presence: Presence::new(descriptor, &facts, lease, now),
+            presence: Liveness::new(descriptor, &facts, lease, now),
             facts,
             path,
             stays: false,
@@ -179,14 +179,16 @@ impl Source {
         let Self { file, reader } = self;
         let (now, every) = (ledger.now.instant, ledger.books.check_every);
         match (file.presence.check(reader.descriptor(), now, every), reader) {
-            (Seen::Started, Reader::Ring(ring)) if ring.may_have_started() => {
+            (HolderCheck::ProducerStarted, Reader::Ring(ring)) if ring.may_have_started() => {
                 let renewed = ring.started(file, ledger);
                 renewed.map_or(Drained::Held, |()| Drained::Events)
             }
-            (Seen::Held | Seen::Started, _) => Drained::Held,
+            (HolderCheck::Held | HolderCheck::ProducerStarted, _) => Drained::Held,
             // What its last writer wrote before it ended, and after it was looked at here.
-            (Seen::Gone, Reader::Ring(ring)) if ring.is_drained() == Ok(true) => Drained::Gone,
-            (Seen::Gone | Seen::Silent, _) => Drained::Silent,
+            (HolderCheck::Gone, Reader::Ring(ring)) if ring.is_drained() == Ok(true) => {
+                Drained::Gone
+            }
+            (HolderCheck::Gone | HolderCheck::NoWriter, _) => Drained::Silent,
         }
     }
 

@@ -2,23 +2,23 @@
 
 use super::Agents;
 use crate::event::EventType;
-use crate::procfs::agent_state::Life;
+use crate::procfs::agent_state::AgentState;
 use std::time::Duration;
 
 /// How many agents there are of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AgentCounts {
-    /// [`Life::Live`].
+    /// [`AgentState::Live`].
     pub live: u32,
-    /// [`Life::Idle`].
+    /// [`AgentState::Idle`].
     pub idle: u32,
-    /// [`Life::Exited`], of those that are instances.
+    /// [`AgentState::Exited`], of those that are instances.
     pub exited: u32,
     /// Rings and stores of a version that this build does not read.
     pub unsupported: u32,
     /// Rings that are refused.
     pub refused: u32,
-    /// [`Life::Unknown`].
+    /// [`AgentState::Unknown`].
     pub unknown: u32,
     /// Processes that use NIXL and write nothing that is read here; `None`: not all processes can be seen.
     pub silent: Option<u32>,
@@ -80,10 +80,10 @@ impl Agents {
                 continue;
             }
             match agent.entry.life {
-                Life::Live => counts.live += 1,
-                Life::Idle => counts.idle += 1,
-                Life::Exited => counts.exited += 1,
-                Life::Unknown => counts.unknown += 1,
+                AgentState::Live => counts.live += 1,
+                AgentState::Idle => counts.idle += 1,
+                AgentState::Exited => counts.exited += 1,
+                AgentState::Unknown => counts.unknown += 1,
             }
         }
         counts

@@ -10,7 +10,7 @@ use crate::agents::agent::Agent;
 use crate::discovery::scan::Found;
 use crate::error::Refusal;
 use crate::log;
-use crate::procfs::agent_state::Life;
+use crate::procfs::agent_state::AgentState;
 use crate::procfs::process::Holder;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -66,11 +66,11 @@ impl Agents {
         let known = key.and_then(|key| self.agents.get(key));
         if self.is_full() && !known.is_some_and(Agent::has_place) {
             let holder = if has_events {
-                Holder::Somebody
+                Holder::Present
             } else {
                 holder()
             };
-            if holder != Holder::Somebody {
+            if holder != Holder::Present {
                 self.set_aside(found, without_place(holder, self.limits.rings));
                 return false;
             }
@@ -159,14 +159,14 @@ impl Agents {
                         agent.read_last(&mut source, self.clock.at(now), &mut self.books);
                     }
                     let holder = match source.file.presence.is_abandoned() {
-                        true => Holder::Nobody,
+                        true => Holder::Absent,
                         false => Holder::Unknown,
                     };
                     let name = source
                         .file
                         .path
                         .file_name()
-                        .filter(|_| holder != Holder::Nobody);
+                        .filter(|_| holder != Holder::Absent);
                     agent.waiting = name
                         .map(|name| (name.to_owned(), facts.id))
                         .or(agent.waiting.take());
@@ -223,7 +223,7 @@ impl Agents {
                     .commit
                     .is_some_and(|commit| commit.is_in_flight());
                 let is_open = in_flight || agent.waits(&self.scanner);
-                let has_exited = agent.entry.life == Life::Exited;
+                let has_exited = agent.entry.life == AgentState::Exited;
                 (
                     Reverse(count),
                     is_open,
@@ -244,7 +244,7 @@ impl Agents {
 /// again before its file changes.
 fn without_place(holder: Holder, max_agents: usize) -> Refusal {
     match holder {
-        Holder::Nobody => Refusal::Exited,
+        Holder::Absent => Refusal::Exited,
         _ => Refusal::TooMany { max_agents },
     }
 }

@@ -2,9 +2,9 @@
 
 use super::Agents;
 use crate::agents::agent::Agent;
-use crate::procfs::process::Writer;
-use crate::procfs::process_scan::{Mappers, Wanted};
-use crate::procfs::scan_threads::Holdups;
+use crate::procfs::process::ProcessId;
+use crate::procfs::process_scan::{ProcessScan, ScanRequest};
+use crate::procfs::scan_threads::ScanThreads;
 use crate::source::Source;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ const FULL_REST: u32 = 200;
 #[derive(Debug, Default)]
 pub(super) struct ProcessScans {
     /// The scan that goes on, and those that processes have stalled.
-    scan: Holdups<Mappers>,
+    scan: ScanThreads<ProcessScan>,
     /// Whether a scan could tell more of some file, as of the last drain.
     pub asks: bool,
     /// When the last scan ended, and how long it took. `None`: there was none.
@@ -31,7 +31,7 @@ pub(super) struct ProcessScans {
     /// When the last scan began that asked about all files. `None`: the next one is to.
     pub last_full: Option<Instant>,
     /// The processes that use NIXL without telemetry; `None`: that is not known.
-    silent: Option<Vec<Writer>>,
+    silent: Option<Vec<ProcessId>>,
     /// Scans that have ended.
     pub count: u64,
     /// The time that all of them took.
@@ -102,7 +102,7 @@ impl Agents {
 
     /// The processes that use NIXL and write nothing that is read here, as of the last scan; `None`: not all can be seen.
     #[must_use]
-    pub fn silent(&self) -> Option<&[Writer]> {
+    pub fn silent(&self) -> Option<&[ProcessId]> {
         let scans = &self.process_scans;
         scans
             .silent
@@ -112,7 +112,7 @@ impl Agents {
 
     fn begin_process_scan(&mut self, now: Instant) {
         let is_full = self.process_scans.is_full_due(now);
-        let mut wanted = Wanted::default();
+        let mut request = ScanRequest::default();
         // A process that has any of the files mapped does not use NIXL without telemetry.
         let mut inodes = HashSet::new();
         for agent in self.agents.values_mut() {
@@ -120,18 +120,18 @@ impl Agents {
                 inodes.insert(source.file.facts.id.ino);
                 if source.file.presence.begin_survey(is_full) {
                     let facts = source.current_facts();
-                    wanted.files.extend(facts.map(|facts| (facts.id, facts)));
+                    request.files.extend(facts.map(|facts| (facts.id, facts)));
                 }
             }
         }
         let scans = &mut self.process_scans;
         scans.asks = false;
-        if wanted.files.is_empty() && !is_full {
+        if request.files.is_empty() && !is_full {
             return;
         }
-        wanted.inodes = Some(inodes);
-        wanted.pod_logs.clone_from(&self.books.config.pod_logs);
-        let read = move |gate: &_| Mappers::read(wanted, gate);
+        request.inodes = Some(inodes);
+        request.pod_logs.clone_from(&self.books.config.pod_logs);
+        let read = move |gate: &_| ProcessScan::read(request, gate);
         if !scans.scan.begin(now, read) {
             scans.has_failed(now);
         } else if is_full {
@@ -140,10 +140,10 @@ impl Agents {
     }
 
     /// Takes what a process scan has shown.
-    fn take(&mut self, mappers: &Mappers, now: Instant) {
+    fn take(&mut self, mappers: &ProcessScan, now: Instant) {
         let files = || self.agents.values().flat_map(Agent::attached);
         // Of files that were attached meanwhile it does not show whose they are; the next one does, which is due.
-        if files().all(|(id, _)| mappers.wanted.has(id.ino)) || !mappers.complete {
+        if files().all(|(id, _)| mappers.request.has(id.ino)) || !mappers.complete {
             self.process_scans.silent = mappers.silent(files());
         }
         let mut woken = Vec::new();
@@ -151,7 +151,7 @@ impl Agents {
         for (key, agent) in self.agents.iter_mut() {
             // What its owner is called was asked only with its files.
             let is_asked =
-                |source: &Source| mappers.wanted.files.contains_key(&source.file.facts.id);
+                |source: &Source| mappers.request.files.contains_key(&source.file.facts.id);
             if !agent.sources.iter().any(is_asked) {
                 continue;
             }

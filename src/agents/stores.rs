@@ -13,7 +13,7 @@ use crate::base::file::FileFacts;
 use crate::discovery::scan::Found;
 use crate::error::Refusal;
 use crate::log;
-use crate::procfs::agent_state::Life;
+use crate::procfs::agent_state::AgentState;
 use crate::procfs::facts::Facts;
 use crate::procfs::process::Holder;
 use crate::source::Source;
@@ -73,7 +73,7 @@ impl Agents {
             asked.find(|&key| self.is_free(key, id, now))
         });
         let has_news = known.is_none() || !has_exited;
-        if !self.has_room(now, key, has_news, || Holder::Nobody, &found) {
+        if !self.has_room(now, key, has_news, || Holder::Absent, &found) {
             // What was counted of the store is this agent's: no other store takes its place while this one waits for room.
             if let Some(agent) = known.and_then(|key| self.agents.get_mut(key)) {
                 agent.waiting = (!has_exited).then_some((found.name, found.facts.id));
@@ -199,7 +199,7 @@ impl Agents {
         );
         // Also one that has exited meanwhile, so that its last values are seen. But where the kernel does not tell which process has
         // a file, an old one is no instance until something comes.
-        if is_recent || presence.life(false) == Life::Live {
+        if is_recent || presence.life(false) == AgentState::Live {
             let is_asked = self.books.config.proc_facts && !presence.is_abandoned();
             let patience = if is_asked { PATIENCE } else { Duration::ZERO };
             agent.entry.lifecycle.wake(now + patience);

@@ -4,7 +4,7 @@ use super::Summary;
 use crate::discovery::scan::Opened;
 use crate::discovery::{discover, name};
 use crate::procfs::process::{self, Holder};
-use crate::procfs::process_scan::{Mapper, Mappers, without_children};
+use crate::procfs::process_scan::{MappingProcess, ProcessScan, without_children};
 use crate::ring::candidate::{Access, Candidate};
 use crate::ring::layout::HEADER_LEN;
 use crate::shm::{self, LeaseKind, unlocked};
@@ -16,7 +16,12 @@ use std::path::Path;
 
 /// Counts a file in `summary`. Returns its line, such as `ring v4, 4096 events, 12 pending, written by pid 4242
 /// (python3) user dynamo`.
-pub fn describe(opened: &Opened, path: &Path, mappers: &Mappers, summary: &mut Summary) -> String {
+pub fn describe(
+    opened: &Opened,
+    path: &Path,
+    mappers: &ProcessScan,
+    summary: &mut Summary,
+) -> String {
     let id = match opened {
         Opened::Ring(candidate) => candidate.facts.id,
         Opened::Store(candidate) => candidate.facts.id,
@@ -53,20 +58,20 @@ fn describe_store(candidate: &store::Candidate, written: &str, summary: &mut Sum
     let held = process::holder(&candidate.file, LeaseKind::NoWriter);
     text.push_str(match held {
         _ if !written.is_empty() => written,
-        Holder::Nobody => ", its agent has exited",
-        Holder::Somebody => ", its agent runs, but /proc does not show the process",
+        Holder::Absent => ", its agent has exited",
+        Holder::Present => ", its agent runs, but /proc does not show the process",
         Holder::Unknown => ", no writer seen",
     });
     summary.stores += 1;
-    summary.wanted += usize::from(held != Holder::Nobody);
+    summary.wanted += usize::from(held != Holder::Absent);
     text
 }
 
 /// Returns a line such as `ring v4, 4096 events, 12 pending, no writer seen`.
 fn describe_ring(
     candidate: &Candidate,
-    daemons: &[&Mapper],
-    writers: &[&Mapper],
+    daemons: &[&MappingProcess],
+    writers: &[&MappingProcess],
     written: &str,
     summary: &mut Summary,
 ) -> String {
@@ -83,7 +88,7 @@ fn describe_ring(
     text.push_str(written);
     if writers.is_empty() {
         text.push_str(", no writer seen");
-        if is_unused && process::holder(&candidate.file, LeaseKind::Alone) == Holder::Nobody {
+        if is_unused && process::holder(&candidate.file, LeaseKind::Alone) == Holder::Absent {
             text.push_str(": not an instance before its first event");
         }
     }
@@ -124,8 +129,8 @@ fn describe_ring(
 
 /// True if these processes were forked from one process, which may have ended. Then their stacks start at one address.
 /// execve(2) puts the stack at a random address.
-fn are_forked(processes: &[&Mapper]) -> bool {
-    let stack = |mapper: &&Mapper| {
+fn are_forked(processes: &[&MappingProcess]) -> bool {
+    let stack = |mapper: &&MappingProcess| {
         let stat = fs::read_to_string(format!("/proc/{}/stat", mapper.process.pid)).ok()?;
         // Field 28 of proc_pid_stat(5). The field after the name is number 3. The kernel shows 0 to a process without
         // permission.

@@ -3,7 +3,7 @@
 /// What `nixl.agent.state` says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Life {
+pub enum AgentState {
     /// It is not known who has its ring or store.
     #[default]
     Unknown = 0,
@@ -15,15 +15,15 @@ pub enum Life {
     Exited = 3,
 }
 
-impl Life {
+impl AgentState {
     /// In a word.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
-            Life::Exited => "exited",
-            Life::Unknown => "unknown",
-            Life::Idle => "idle",
-            Life::Live => "live",
+            AgentState::Exited => "exited",
+            AgentState::Unknown => "unknown",
+            AgentState::Idle => "idle",
+            AgentState::Live => "live",
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Whether somebody still writes to a file, and who: to a ring or a store.
 
 use crate::base::file::{FileFacts, FileId};
-use crate::procfs::agent_state::Life;
+use crate::procfs::agent_state::AgentState;
 use crate::procfs::facts::Facts;
-use crate::procfs::process::{self, Holder, Writer};
-use crate::procfs::process_scan::{Mappers, without_children};
+use crate::procfs::process::{self, Holder, ProcessId};
+use crate::procfs::process_scan::{ProcessScan, without_children};
 use crate::shm::LeaseKind;
 use nix::sys::stat::fstat;
 use std::fs::File;
@@ -12,31 +12,31 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How often this is asked of a ring without new events, where there are not many.
-const CHECK: Duration = Duration::from_secs(1);
+const CHECK_PERIOD: Duration = Duration::from_secs(1);
 /// How often at least.
-const RARE_CHECK: Duration = Duration::from_secs(5);
+const MAX_CHECK_PERIOD: Duration = Duration::from_secs(5);
 /// Of how many rings it is asked in a second, unless it would be asked of one too rarely.
-const CHECKS: u32 = 200;
+const CHECKS_PER_SECOND: u32 = 200;
 
 /// How often it is asked of each of so many.
 #[must_use]
 pub fn check_every(files: usize) -> Duration {
     let files = u32::try_from(files).unwrap_or(u32::MAX);
-    (CHECK * files / CHECKS).clamp(CHECK, RARE_CHECK)
+    (CHECK_PERIOD * files / CHECKS_PER_SECOND).clamp(CHECK_PERIOD, MAX_CHECK_PERIOD)
 }
 /// How long a ring is taken for live after its last event where the kernel does not tell who has it.
-const BENEFIT_OF_DOUBT: Duration = Duration::from_secs(60);
+const UNKNOWN_HOLDER_GRACE: Duration = Duration::from_secs(60);
 
 /// What is known of a file's holders.
 #[derive(Debug)]
-pub struct Presence {
+pub struct Liveness {
     holder: Holder,
     /// How the kernel is asked.
     lease: LeaseKind,
     /// The process that writes, where /proc has shown it.
-    writer: Option<Writer>,
+    writer: Option<ProcessId>,
     /// The last one that is known to have written before the producer was started anew.
-    previous: Option<Writer>,
+    previous: Option<ProcessId>,
     /// What is known of the last process that was seen to write; it stays when that has ended.
     process_facts: Option<Facts>,
     unlinked: bool,
@@ -55,18 +55,18 @@ pub struct Presence {
 
 /// What a check comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum HolderCheck {
     /// Somebody has the file who may write to it.
     Held,
     /// The same, and the file has changed since nobody had it: a producer was started.
-    Started,
+    ProducerStarted,
     /// Nobody is known who could write.
-    Silent,
+    NoWriter,
     /// Certainly nobody, and the file is unlinked: nobody will.
     Gone,
 }
 
-impl Presence {
+impl Liveness {
     /// Asks for the first time.
     #[must_use]
     pub fn new(file: &File, facts: &FileFacts, lease: LeaseKind, now: Instant) -> Self {
@@ -80,11 +80,11 @@ impl Presence {
             previous: None,
             process_facts: None,
             unlinked: false,
-            nobody_since: (holder == Holder::Nobody).then_some(now),
+            nobody_since: (holder == Holder::Absent).then_some(now),
             last_check: now.checked_sub(offset).unwrap_or(now),
             last_event: now,
             changed: facts.changed,
-            asks: holder != Holder::Nobody,
+            asks: holder != Holder::Absent,
             only_read: None,
         }
     }
@@ -92,9 +92,9 @@ impl Presence {
     /// There were events, so that a process wrote. If none had the file before, a process scan is to find that process. The kernel
     /// is not asked while events keep coming.
     pub fn saw_events(&mut self, now: Instant) {
-        self.asks |= self.holder == Holder::Nobody;
+        self.asks |= self.holder == Holder::Absent;
         (self.last_event, self.last_check) = (now, now);
-        self.holder = Holder::Somebody;
+        self.holder = Holder::Present;
         (self.only_read, self.nobody_since) = (None, None);
     }
 
@@ -120,14 +120,14 @@ impl Presence {
 
     /// Whether its agent lives: somebody writes, or has done so lately.
     #[must_use]
-    pub fn life(&self, lately: bool) -> Life {
-        if self.holder == Holder::Nobody || self.is_only_read() {
-            return Life::Exited;
+    pub fn life(&self, lately: bool) -> AgentState {
+        if self.holder == Holder::Absent || self.is_only_read() {
+            return AgentState::Exited;
         }
-        let is_writer = self.lease == LeaseKind::NoWriter && self.holder == Holder::Somebody;
+        let is_writer = self.lease == LeaseKind::NoWriter && self.holder == Holder::Present;
         match self.writer.is_some() || lately || is_writer {
-            true => Life::Live,
-            false => Life::Unknown,
+            true => AgentState::Live,
+            false => AgentState::Unknown,
         }
     }
 
@@ -137,7 +137,7 @@ impl Presence {
 
     /// The process that wrote when that was asked last.
     #[must_use]
-    pub fn writer(&self) -> Option<Writer> {
+    pub fn writer(&self) -> Option<ProcessId> {
         self.writer
     }
 
@@ -151,7 +151,7 @@ impl Presence {
     /// Whether the kernel says that nobody else has the file.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
-        self.holder == Holder::Nobody
+        self.holder == Holder::Absent
     }
 
     /// For how long it has said so.
@@ -177,7 +177,7 @@ impl Presence {
     }
 
     /// Finds out who has a ring without new events, if that was not asked for as long as `every`.
-    pub fn check(&mut self, file: &File, now: Instant, every: Duration) -> Seen {
+    pub fn check(&mut self, file: &File, now: Instant, every: Duration) -> HolderCheck {
         let (was_abandoned, changed) = (self.is_abandoned(), self.changed);
         if now >= self.next_check(every) {
             self.ask_kernel(file, now);
@@ -187,8 +187,8 @@ impl Presence {
             }
             // Whether a process has the id, which costs a tenth of reading /proc, is told for one that has ended too, until its
             // parent waits for it. Where /proc is another PID namespace's, kill(2) knows no process in it.
-            let runs = |writer: &Writer| writer.has_process() || writer.is_running();
-            if self.holder != Holder::Nobody && !self.writer.as_ref().is_some_and(runs) {
+            let runs = |writer: &ProcessId| writer.has_process() || writer.is_running();
+            if self.holder != Holder::Absent && !self.writer.as_ref().is_some_and(runs) {
                 // The one that has ended may not have been the only one.
                 let has_ended = self.writer.take().is_some();
                 self.asks |= has_ended || was_abandoned || self.changed != changed;
@@ -196,12 +196,16 @@ impl Presence {
         }
         let silent = now.saturating_duration_since(self.last_event);
         match self.holder {
-            Holder::Nobody if self.unlinked => Seen::Gone,
-            Holder::Nobody => Seen::Silent,
-            _ if self.is_only_read() => Seen::Silent,
-            Holder::Somebody if was_abandoned && self.changed != changed => Seen::Started,
-            Holder::Unknown if self.writer.is_none() && silent >= BENEFIT_OF_DOUBT => Seen::Silent,
-            Holder::Somebody | Holder::Unknown => Seen::Held,
+            Holder::Absent if self.unlinked => HolderCheck::Gone,
+            Holder::Absent => HolderCheck::NoWriter,
+            _ if self.is_only_read() => HolderCheck::NoWriter,
+            Holder::Present if was_abandoned && self.changed != changed => {
+                HolderCheck::ProducerStarted
+            }
+            Holder::Unknown if self.writer.is_none() && silent >= UNKNOWN_HOLDER_GRACE => {
+                HolderCheck::NoWriter
+            }
+            Holder::Present | Holder::Unknown => HolderCheck::Held,
         }
     }
 
@@ -221,12 +225,12 @@ impl Presence {
     /// that a process may have.
     pub fn begin_survey(&mut self, is_full: bool) -> bool {
         let asks = std::mem::take(&mut self.asks);
-        asks || (is_full && self.holder != Holder::Nobody)
+        asks || (is_full && self.holder != Holder::Absent)
     }
 
     /// Takes what a process scan showed of the file, if that was asked.
-    pub fn end_survey(&mut self, mappers: &Mappers, id: FileId, path: &Path) {
-        let Some(asked) = mappers.wanted.files.get(&id) else {
+    pub fn end_survey(&mut self, mappers: &ProcessScan, id: FileId, path: &Path) {
+        let Some(asked) = mappers.request.files.get(&id) else {
             return;
         };
         let shown = mappers.of(id, path).into_iter();
@@ -253,7 +257,7 @@ impl Presence {
                 None => known,
             };
         }
-        // Seen through a container's layers a file may have another device, but keeps its number.
+        // HolderCheck through a container's layers a file may have another device, but keeps its number.
         let is_only_read = (mappers.complete && !mappers.is_possible(id.ino))
             || (is_store && self.writer.is_none() && mappers.is_unlocked(id.ino));
         self.only_read = is_only_read.then_some(asked.changed);

@@ -10,17 +10,17 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 
 /// Process id of the first process.
-pub const INIT: u32 = 1;
+pub const INIT_PID: u32 = 1;
 /// The PID namespace in which all processes of the host can be seen (PROC_PID_INIT_INO of Linux's include/linux/proc_ns.h).
-const HOST: u64 = 0xEFFF_FFFC;
+const HOST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
 /// Whether anybody else has a file open or mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
     /// Nobody: the agent that wrote it has exited.
-    Nobody,
+    Absent,
     /// Somebody: the agent, or whoever looks at the file just now.
-    Somebody,
+    Present,
     /// The kernel or the file system does not tell.
     Unknown,
 }
@@ -32,8 +32,8 @@ pub fn holder(file: &File, kind: LeaseKind) -> Holder {
     match Lease::take(file, kind) {
         // An overlay does not know who has mapped the file below it, and grants a lease in spite of it.
         Ok(_) if is_on_overlay(file) => Holder::Unknown,
-        Ok(_) => Holder::Nobody,
-        Err(err) if err.raw_os_error() == Some(libc::EAGAIN) => Holder::Somebody,
+        Ok(_) => Holder::Absent,
+        Err(err) if err.raw_os_error() == Some(libc::EAGAIN) => Holder::Present,
         Err(_) => Holder::Unknown,
     }
 }
@@ -53,25 +53,25 @@ pub fn namespace(process: &str, kind: &str) -> io::Result<u64> {
 /// True if all processes of the host can be seen, as far as the PID namespace decides that.
 #[must_use]
 pub fn sees_host() -> bool {
-    namespace("self", "pid").is_ok_and(|own| own == HOST)
+    namespace("self", "pid").is_ok_and(|own| own == HOST_PID_NAMESPACE)
 }
 
 /// A process, told from a later one of the same id by its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Writer {
+pub struct ProcessId {
     /// Process id.
     pub pid: u32,
     /// Start time in clock ticks after boot (field 22 of /proc/PID/stat).
     pub start: u64,
 }
 
-impl Writer {
+impl ProcessId {
     /// The process that has this id now.
     ///
     /// # Errors
     /// There is none, or it may not be looked at.
     pub fn of(pid: u32) -> io::Result<Self> {
-        Ok(Stat::of(pid)?.process)
+        Ok(ProcessStat::of(pid)?.process)
     }
 
     /// Whether a process has its id: it, or one that was started after its end, or what is left of it until it was waited for.
@@ -86,22 +86,22 @@ impl Writer {
     /// waited for.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        Stat::of(self.pid).is_ok_and(|now| now.process == *self && !now.has_ended())
+        ProcessStat::of(self.pid).is_ok_and(|now| now.process == *self && !now.has_ended())
     }
 }
 
 /// What of /proc/PID/stat matters here (proc_pid_stat(5)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stat {
+pub(crate) struct ProcessStat {
     /// The process that it is of.
-    pub process: Writer,
+    pub process: ProcessId,
     /// Process id of the parent; 0 if the parent is outside of this PID namespace.
     pub parent: u32,
     state: u8,
     threads: u64,
 }
 
-impl Stat {
+impl ProcessStat {
     pub(crate) fn of(pid: u32) -> io::Result<Self> {
         // In one call: this is asked of each writer once a second. A line of 52 numbers is shorter.
         let mut line = [0; 2048];
@@ -120,7 +120,7 @@ impl Stat {
         let threads = fields.nth(15)?.parse().ok()?;
         let start = fields.nth(1)?.parse().ok()?;
         Some(Self {
-            process: Writer { pid, start },
+            process: ProcessId { pid, start },
             parent,
             state,
             threads,
@@ -174,9 +174,9 @@ mod tests {
             .arg("600")
             .spawn()
             .expect("it starts");
-        let writer = Writer::of(child.id()).expect("it runs");
+        let writer = ProcessId::of(child.id()).expect("it runs");
         assert!(writer.is_running() && writer.start > 0);
-        let other = Writer {
+        let other = ProcessId {
             start: writer.start - 1,
             ..writer
         };
@@ -193,15 +193,15 @@ mod tests {
         assert!(!writer.is_running() && !writer.has_process());
         for pid in [0, u32::MAX, 1 << 31] {
             // Never this process's group, nor all.
-            assert!(!Writer { pid, start: 1 }.has_process());
+            assert!(!ProcessId { pid, start: 1 }.has_process());
         }
     }
 
     #[test]
     fn a_command_may_hold_brackets_and_blanks() {
         let stat = b"7 (a) R (b) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 100 9\n";
-        let stat = Stat::parse(7, stat).expect("a process");
-        let process = Writer {
+        let stat = ProcessStat::parse(7, stat).expect("a process");
+        let process = ProcessId {
             pid: 7,
             start: 4242,
         };
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!((stat.threads, stat.state), (1, b'S'));
         let cut = b"7 (a) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 x 1";
         for other in [&b""[..], b"7 (a", b"7 (a) S 1", cut] {
-            assert_eq!(Stat::parse(7, other), None);
+            assert_eq!(ProcessStat::parse(7, other), None);
         }
     }
 }

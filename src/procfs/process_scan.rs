@@ -7,8 +7,8 @@ use crate::base::file::{FileFacts, FileId, list_names_at};
 use crate::procfs::ancestors;
 use crate::procfs::facts::Facts;
 use crate::procfs::facts::pods::Pods;
-use crate::procfs::process::{INIT, Stat, Writer, has_ended, sees_host};
-use crate::procfs::scan_threads::Gate;
+use crate::procfs::process::{INIT_PID, ProcessId, ProcessStat, has_ended, sees_host};
+use crate::procfs::scan_threads::ScanContext;
 use nix::unistd::{Uid, User, geteuid};
 use std::cell::LazyCell;
 use std::collections::{HashMap, HashSet};
@@ -25,27 +25,27 @@ use locks::Locks;
 // Any user may have as many mappings as he likes, of files with names of any length.
 
 /// Places at which one process may have an inode mapped, on several file systems or by several names.
-const MOST_PLACES: usize = 16;
+const MAX_PATHS: usize = 16;
 /// Processes that may have an inode mapped.
-const MOST_MAPPERS: usize = 1024;
+const MAX_MAPPING_PROCESSES: usize = 1024;
 /// Bytes of a line of maps that are looked at; a path has 4,096 at most where it can be opened by it.
-const MOST_LINE: u64 = 8192;
+const MAX_LINE: u64 = 8192;
 /// Bytes of /proc/locks: some hundred thousand locks.
-const MOST_LOCKS: u64 = 16 << 20;
+const MAX_LOCKS_TEXT: u64 = 16 << 20;
 
 /// What a process scan is to find out.
 #[derive(Debug, Default)]
-pub struct Wanted {
+pub struct ScanRequest {
     /// Files, as they were before the scan: what their owners are called, and facts of the processes that write them.
     pub files: HashMap<FileId, FileFacts>,
-    /// Inodes of these and other files whose writers are wanted; `None`: all.
+    /// Inodes of these and other files whose writers are request; `None`: all.
     pub inodes: Option<HashSet<u64>>,
     /// Where pods have their logs.
     pub pod_logs: PathBuf,
 }
 
-impl Wanted {
-    /// True if the processes are wanted that have this inode mapped.
+impl ScanRequest {
+    /// True if the processes are request that have this inode mapped.
     #[must_use]
     pub fn has(&self, ino: u64) -> bool {
         let inodes = self.inodes.as_ref();
@@ -55,9 +55,9 @@ impl Wanted {
 
 /// A process that has a file mapped shared and writable.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mapper {
+pub struct MappingProcess {
     /// Which process.
-    pub process: Writer,
+    pub process: ProcessId,
     /// Process id of its parent.
     pub parent: u32,
     /// Real user id.
@@ -68,18 +68,18 @@ pub struct Mapper {
 
 /// Writable shared mappings of files, by what each process has.
 #[derive(Debug, Default)]
-pub struct Mappers {
+pub struct ProcessScan {
     /// What was to be found out.
-    pub wanted: Wanted,
-    by_inode: HashMap<u64, Vec<(String, Mapper)>>,
+    pub request: ScanRequest,
+    by_inode: HashMap<u64, Vec<(String, MappingProcess)>>,
     /// What is known of the processes that write the files.
-    pub facts: HashMap<Writer, Facts>,
+    pub facts: HashMap<ProcessId, Facts>,
     /// What the owners of the files are called.
     pub users: HashMap<u32, String>,
     /// What pods are called.
     pub pods: Pods,
     /// Processes that have a NIXL backend loaded, without those of this program, and the path of libnixl as each sees it.
-    pub nixl: Vec<(Writer, PathBuf)>,
+    pub nixl: Vec<(ProcessId, PathBuf)>,
     /// Who has locked a store; `None`: not all of it is shown.
     locks: Option<Locks>,
     /// Whether no process was hidden: then a file that nobody has mapped is one that nobody writes to.
@@ -89,15 +89,15 @@ pub struct Mappers {
 }
 
 #[cfg(test)]
-impl Mappers {
+impl ProcessScan {
     /// As if these processes had been seen to have a file mapped, each with its parent.
     pub(crate) fn of_processes(
         facts: &FileFacts,
         path: &Path,
-        processes: &[(Writer, u32)],
+        processes: &[(ProcessId, u32)],
     ) -> Self {
         let place = format!("{} {}", device(facts.id.dev), path.display());
-        let mapper = |&(process, parent): &(Writer, u32)| Mapper {
+        let mapper = |&(process, parent): &(ProcessId, u32)| MappingProcess {
             process,
             parent,
             uid: facts.uid,
@@ -105,9 +105,9 @@ impl Mappers {
         };
         let mappers = processes.iter().map(|one| (place.clone(), mapper(one)));
         Self {
-            wanted: Wanted {
+            request: ScanRequest {
                 files: [(facts.id, *facts)].into(),
-                ..Wanted::default()
+                ..ScanRequest::default()
             },
             by_inode: [(facts.id.ino, mappers.collect())].into(),
             ..Self::default()
@@ -115,33 +115,33 @@ impl Mappers {
     }
 }
 
-impl Mappers {
+impl ProcessScan {
     /// Looks through all processes that may be read.
     #[must_use]
-    pub fn read(wanted: Wanted, gate: &Gate) -> Self {
+    pub fn read(request: ScanRequest, context: &ScanContext) -> Self {
         let started = Instant::now();
         let names = list_names_at(Path::new("/proc")).unwrap_or_default();
         let pids = names.iter().filter_map(|name| name.to_str()?.parse().ok());
         let pids: Vec<u32> = pids.collect();
-        let users: HashSet<u32> = wanted.files.values().map(|file| file.uid).collect();
+        let users: HashSet<u32> = request.files.values().map(|file| file.uid).collect();
         let host = sees_host();
         let mut mappers = Self {
             // Where processes are hidden (hidepid), so is the first.
-            complete: host && pids.contains(&INIT),
+            complete: host && pids.contains(&INIT_PID),
             locks: locks()
                 .filter(|_| host)
-                .zip(wanted.inodes.as_ref())
+                .zip(request.inodes.as_ref())
                 .map(|(text, inodes)| Locks::parse(&text, |ino| inodes.contains(&ino))),
             // Asked for here, since it may take as long as a server on the network likes.
             users: users.into_iter().map(|uid| (uid, user_name(uid))).collect(),
-            pods: Pods::read(&wanted.pod_logs),
-            wanted,
+            pods: Pods::read(&request.pod_logs),
+            request,
             ..Self::default()
         };
         for pid in pids {
-            if let Err(err) = mappers.read_process(pid, gate) {
+            if let Err(err) = mappers.read_process(pid, context) {
                 // It may have anything mapped. The first process of the host is no agent, and some kernels show it to nobody.
-                let is_init = pid == INIT && err.kind() == ErrorKind::PermissionDenied;
+                let is_init = pid == INIT_PID && err.kind() == ErrorKind::PermissionDenied;
                 mappers.complete &= has_ended(&err) || is_init;
             }
         }
@@ -149,17 +149,17 @@ impl Mappers {
         mappers
     }
 
-    fn read_process(&mut self, pid: u32, gate: &Gate) -> io::Result<()> {
-        let stat = Stat::of(pid)?;
+    fn read_process(&mut self, pid: u32, context: &ScanContext) -> io::Result<()> {
+        let stat = ProcessStat::of(pid)?;
         let process = stat.process;
-        if !gate.may_read(process) {
+        if !context.may_read(process) {
             return Err(ErrorKind::TimedOut.into());
         }
         let maps = File::open(format!("{}/maps", stat.shown_at()?))?;
         // Most processes have nothing of the kind mapped.
         let mapper = LazyCell::new(|| {
             let command = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-            Mapper {
+            MappingProcess {
                 process,
                 parent: stat.parent,
                 // No user has this id (chown(2): -1 means no change).
@@ -172,7 +172,7 @@ impl Mappers {
         // A process may end at any point; what was read of it until then may stay.
         while read_line(&mut maps, &mut line)? {
             let mapping = shared_mapping(&line);
-            if let Some((place, ino)) = mapping.filter(|(_, ino)| self.wanted.has(*ino)) {
+            if let Some((place, ino)) = mapping.filter(|(_, ino)| self.request.has(*ino)) {
                 mapped.insert(ino);
                 self.complete &= self.add(place, ino, &mapper);
             }
@@ -181,17 +181,17 @@ impl Mappers {
         if let Some(core) = libraries.of_backend().filter(|_| mapper.is_agent()) {
             self.nixl.push((process, core));
         }
-        let mut files = self.wanted.files.keys();
+        let mut files = self.request.files.keys();
         if files.any(|file| mapped.contains(&file.ino)) && mapper.is_agent() {
             // An ancestor that blocks is what the scan waits for then.
-            let facts = Facts::of_process(process, &mut |ancestor| gate.may_read(ancestor));
+            let facts = Facts::of_process(process, &mut |ancestor| context.may_read(ancestor));
             self.facts.extend(facts.map(|facts| (process, facts)));
         }
         Ok(())
     }
 
     /// Notes that a process has an inode mapped. Returns false if there is no room for that.
-    fn add(&mut self, place: String, ino: u64, mapper: &Mapper) -> bool {
+    fn add(&mut self, place: String, ino: u64, mapper: &MappingProcess) -> bool {
         let known = self.by_inode.entry(ino).or_default();
         let its = known.iter().rev();
         let its = its.take_while(|(_, other)| other.process == mapper.process);
@@ -200,7 +200,7 @@ impl Mappers {
         if places.contains(&&place) {
             return true;
         }
-        let has_room = known.len() < MOST_MAPPERS && places.len() < MOST_PLACES;
+        let has_room = known.len() < MAX_MAPPING_PROCESSES && places.len() < MAX_PATHS;
         if has_room {
             known.push((place, mapper.clone()));
         }
@@ -210,7 +210,7 @@ impl Mappers {
     /// The processes that have this file mapped. Device numbers in maps are those of the file system, which for some
     /// (btrfs, overlayfs) differ from the ones that stat(2) gives: then the path decides.
     #[must_use]
-    pub fn of(&self, file: FileId, path: &Path) -> Vec<&Mapper> {
+    pub fn of(&self, file: FileId, path: &Path) -> Vec<&MappingProcess> {
         let device = device(file.dev);
         let known = self.by_inode.get(&file.ino).into_iter().flatten();
         let known = known.filter_map(|(place, mapper)| Some((place.split_once(' ')?, mapper)));
@@ -225,7 +225,7 @@ impl Mappers {
 
     /// The process that has locked a store, which its agent does for as long as it lives. `None`: none has, or it is not known.
     #[must_use]
-    pub fn locker(&self, file: FileId) -> Option<Writer> {
+    pub fn locker(&self, file: FileId) -> Option<ProcessId> {
         self.locks.as_ref()?.holder(&device(file.dev), file.ino)
     }
 
@@ -247,9 +247,9 @@ impl Mappers {
     pub fn silent<'a>(
         &self,
         files: impl IntoIterator<Item = (FileId, &'a Path)>,
-    ) -> Option<Vec<Writer>> {
+    ) -> Option<Vec<ProcessId>> {
         let writers = files.into_iter().flat_map(|(id, path)| self.of(id, path));
-        let writers: HashSet<Writer> = writers.map(|mapper| mapper.process).collect();
+        let writers: HashSet<ProcessId> = writers.map(|mapper| mapper.process).collect();
         let all = self.nixl.iter().map(|(process, _)| *process);
         let silent = all.filter(|process| !writers.contains(process));
         self.complete.then(|| silent.collect())
@@ -258,7 +258,7 @@ impl Mappers {
 
 /// Those of these processes that were not forked from another of them: a process that is forked has what its parent had mapped.
 #[must_use]
-pub fn without_children<'a>(mappers: &[&'a Mapper]) -> Vec<&'a Mapper> {
+pub fn without_children<'a>(mappers: &[&'a MappingProcess]) -> Vec<&'a MappingProcess> {
     let pids: HashSet<u32> = mappers.iter().map(|mapper| mapper.process.pid).collect();
     let all = mappers.iter().copied();
     all.filter(|mapper| !pids.contains(&mapper.parent))
@@ -274,8 +274,8 @@ fn device(dev: u64) -> String {
 /// The next line of maps, without what is beyond its first bytes; whether there is one.
 fn read_line(maps: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
-    maps.by_ref().take(MOST_LINE).read_until(b'\n', line)?;
-    if line.len() as u64 == MOST_LINE && !line.ends_with(b"\n") {
+    maps.by_ref().take(MAX_LINE).read_until(b'\n', line)?;
+    if line.len() as u64 == MAX_LINE && !line.ends_with(b"\n") {
         maps.skip_until(b'\n')?;
     }
     Ok(!line.is_empty())
@@ -285,11 +285,11 @@ fn read_line(maps: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
 fn locks() -> Option<String> {
     let mut text = String::new();
     let file = File::open("/proc/locks").ok()?;
-    file.take(MOST_LOCKS).read_to_string(&mut text).ok()?;
-    ((text.len() as u64) < MOST_LOCKS).then_some(text)
+    file.take(MAX_LOCKS_TEXT).read_to_string(&mut text).ok()?;
+    ((text.len() as u64) < MAX_LOCKS_TEXT).then_some(text)
 }
 
-impl Mapper {
+impl MappingProcess {
     /// Whether it may be an agent: neither this process nor another pmdanixl, which only reads.
     #[must_use]
     pub fn is_agent(&self) -> bool {
@@ -330,13 +330,13 @@ mod tests {
     use super::*;
     use crate::shm;
 
-    fn read(files: &[&FileFacts], inodes: Option<HashSet<u64>>) -> Mappers {
-        let wanted = Wanted {
+    fn read(files: &[&FileFacts], inodes: Option<HashSet<u64>>) -> ProcessScan {
+        let request = ScanRequest {
             files: files.iter().map(|file| (file.id, **file)).collect(),
             inodes,
             pod_logs: PathBuf::new(),
         };
-        Mappers::read(wanted, &Gate::new(Vec::new()).0)
+        ProcessScan::read(request, &ScanContext::new(Vec::new()).0)
     }
 
     /// A file, mapped, and what stat(2) tells of it.
@@ -368,8 +368,8 @@ mod tests {
 
     #[test]
     fn one_inode_number_on_two_file_systems_is_two_files() {
-        let mapper = |pid| Mapper {
-            process: Writer { pid, start: 1 },
+        let mapper = |pid| MappingProcess {
+            process: ProcessId { pid, start: 1 },
             parent: 0,
             uid: 0,
             command: "python3".into(),
@@ -382,10 +382,10 @@ mod tests {
             // Another container's, which sees it at the same path.
             ("00:31 /var/tmp/ring".into(), mapper(4)),
         ];
-        let mappers = Mappers {
+        let mappers = ProcessScan {
             by_inode: [(7, known)].into(),
             complete: true,
-            ..Mappers::default()
+            ..ProcessScan::default()
         };
         let pids = |dev, ino, path: &str| -> Vec<u32> {
             let found = mappers.of(FileId { dev, ino }, Path::new(path));
@@ -399,8 +399,8 @@ mod tests {
 
     #[test]
     fn processes_without_their_children_are_those_of_other_parents() {
-        let mapper = |(pid, parent)| Mapper {
-            process: Writer { pid, start: 1 },
+        let mapper = |(pid, parent)| MappingProcess {
+            process: ProcessId { pid, start: 1 },
             parent,
             uid: 0,
             command: "python3".into(),
@@ -417,10 +417,10 @@ mod tests {
         let mappers = read(&[&facts], Some([facts.id.ino].into()));
         let found = mappers.of(facts.id, file.path());
         // A child that another test makes has it as well, until it starts its program.
-        let is_ours = |mapper: &&&Mapper| mapper.process.pid == std::process::id();
+        let is_ours = |mapper: &&&MappingProcess| mapper.process.pid == std::process::id();
         assert_eq!(found.iter().filter(is_ours).count(), 1, "{found:?}");
         // It is no agent.
-        let ours = Writer::of(std::process::id()).expect("this one");
+        let ours = ProcessId::of(std::process::id()).expect("this one");
         assert_eq!(mappers.facts.get(&ours), None);
         drop(mapping);
         assert!(read(&[], None).of(facts.id, file.path()).is_empty());
@@ -443,18 +443,21 @@ mod tests {
 
     #[test]
     fn an_inode_that_too_many_have_mapped_is_not_known_whole() {
-        let mapper = |pid| Mapper {
-            process: Writer { pid, start: 1 },
+        let mapper = |pid| MappingProcess {
+            process: ProcessId { pid, start: 1 },
             parent: 0,
             uid: 0,
             command: "python3".into(),
         };
-        let mut mappers = Mappers::default();
+        let mut mappers = ProcessScan::default();
         let added = (0..2000).map(|pid| mappers.add("fe:00 /ring".into(), 7, &mapper(pid)));
-        assert_eq!(added.filter(|&has_room| has_room).count(), MOST_MAPPERS);
-        assert_eq!(mappers.by_inode[&7].len(), MOST_MAPPERS);
+        assert_eq!(
+            added.filter(|&has_room| has_room).count(),
+            MAX_MAPPING_PROCESSES
+        );
+        assert_eq!(mappers.by_inode[&7].len(), MAX_MAPPING_PROCESSES);
         let places = (0..100).map(|place| mappers.add(format!("fe:00 /{place}"), 8, &mapper(1)));
-        assert_eq!(places.filter(|&has_room| has_room).count(), MOST_PLACES);
+        assert_eq!(places.filter(|&has_room| has_room).count(), MAX_PATHS);
         assert!(mappers.add("fe:00 /3".into(), 8, &mapper(1)), "it is known");
     }
 
@@ -463,7 +466,7 @@ mod tests {
         let long = format!("a{}\nb\n", "x".repeat(1 << 20));
         let (mut maps, mut line) = (BufReader::new(long.as_bytes()), Vec::new());
         assert!(read_line(&mut maps, &mut line).expect("read"));
-        assert_eq!(line.len() as u64, MOST_LINE);
+        assert_eq!(line.len() as u64, MAX_LINE);
         assert!(read_line(&mut maps, &mut line).expect("read"));
         assert_eq!(line, b"b\n");
         assert!(!read_line(&mut maps, &mut line).expect("read"));

@@ -7,21 +7,21 @@
 
 use crate::log;
 use crate::procfs::ancestors::uid;
-use crate::procfs::process::{Writer, namespace};
+use crate::procfs::process::{ProcessId, namespace};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// A read that does not get any further for so long is abandoned.
-pub const STUCK: Duration = Duration::from_secs(10);
+pub const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// So long, at least, the group of a stalled process is skipped.
-const AVOID: Duration = Duration::from_secs(600);
+const SKIP_TIME: Duration = Duration::from_secs(600);
 /// While so many abandoned reads wait, there is no other.
-const MAX_STUCK: usize = 8;
+const MAX_ABANDONED: usize = 8;
 
 /// The processes that are skipped with a stalled one, in words: all with user namespaces of their own, which any user can make;
 /// else those of its container; else those of its user, but of root that process alone. Nothing here waits for the process.
-fn group(process: Writer) -> String {
+fn group(process: ProcessId) -> String {
     let pid = process.pid.to_string();
     // `None`: it is ours, or hidden.
     let other = |kind| {
@@ -38,23 +38,23 @@ fn group(process: Writer) -> String {
 
 /// What a read asks before it reads a process.
 #[derive(Debug)]
-pub struct Gate {
+pub struct ScanContext {
     /// Groups of processes that are skipped.
     skipped: Vec<String>,
-    announce: Sender<Writer>,
+    announce: Sender<ProcessId>,
 }
 
-impl Gate {
-    /// A gate that skips these groups, and where it announces the processes that are read.
+impl ScanContext {
+    /// A context that skips these groups, and where it announces the processes that are read.
     #[must_use]
-    pub fn new(skipped: Vec<String>) -> (Self, Receiver<Writer>) {
+    pub fn new(skipped: Vec<String>) -> (Self, Receiver<ProcessId>) {
         let (announce, announced) = mpsc::channel();
         (Self { skipped, announce }, announced)
     }
 
     /// True if a process may be read. The read waits for that process from here on, until it asks for another.
     #[must_use]
-    pub fn may_read(&self, process: Writer) -> bool {
+    pub fn may_read(&self, process: ProcessId) -> bool {
         // Almost always nothing is skipped.
         let may_read = self.skipped.is_empty() || !self.skipped.contains(&group(process));
         if may_read {
@@ -67,27 +67,27 @@ impl Gate {
 
 /// A read of processes that goes on in a thread of its own. Nothing is shared with it but what it announces.
 #[derive(Debug)]
-struct Look<T> {
-    announced: Receiver<Writer>,
+struct RunningScan<T> {
+    announced: Receiver<ProcessId>,
     /// Has what was found once no more is announced.
     found: Receiver<T>,
     /// The process that is read. `None`: the first was not announced yet.
-    at: Option<Writer>,
+    at: Option<ProcessId>,
     /// When it last got further.
     since: Instant,
 }
 
 /// A read that was abandoned.
 #[derive(Debug)]
-struct Held {
+struct AbandonedScan {
     /// The process that has stalled it, and the group that is skipped. `None`: it was stalled before it came to a process.
-    by: Option<(Writer, String)>,
+    by: Option<(ProcessId, String)>,
     /// The group is skipped until then at least.
     until: Instant,
-    announced: Receiver<Writer>,
+    announced: Receiver<ProcessId>,
 }
 
-impl Held {
+impl AbandonedScan {
     /// True until its thread ends.
     fn waits(&self) -> bool {
         let mut announced = std::iter::repeat_with(|| self.announced.try_recv());
@@ -97,26 +97,30 @@ impl Held {
 
 /// One read at a time, and those that were abandoned.
 #[derive(Debug, Default)]
-pub struct Holdups<T> {
-    look: Option<Look<T>>,
-    held: Vec<Held>,
+pub struct ScanThreads<T> {
+    look: Option<RunningScan<T>>,
+    held: Vec<AbandonedScan>,
 }
 
-impl<T: Send + 'static> Holdups<T> {
+impl<T: Send + 'static> ScanThreads<T> {
     /// Begins a read. Returns false if so many wait that there is to be no other, or no thread can be started.
-    pub fn begin(&mut self, now: Instant, read: impl FnOnce(&Gate) -> T + Send + 'static) -> bool {
+    pub fn begin(
+        &mut self,
+        now: Instant,
+        read: impl FnOnce(&ScanContext) -> T + Send + 'static,
+    ) -> bool {
         self.held.retain(|held| now < held.until || held.waits());
-        if self.waiting() >= MAX_STUCK {
+        if self.waiting() >= MAX_ABANDONED {
             return false;
         }
         let skipped = self.held.iter().filter_map(|held| held.by.as_ref());
         let skipped = skipped.map(|(_, group)| group.clone());
-        let (gate, announced) = Gate::new(skipped.collect());
+        let (context, announced) = ScanContext::new(skipped.collect());
         let (tell, found) = mpsc::channel();
         let thread = thread::Builder::new().name("survey".into());
-        // Nothing receives it if the read was abandoned. The gate, which announces, goes after that.
-        let thread = thread.spawn(move || drop(tell.send(read(&gate))));
-        self.look = thread.ok().map(|_| Look {
+        // Nothing receives it if the read was abandoned. The context, which announces, goes after that.
+        let thread = thread.spawn(move || drop(tell.send(read(&context))));
+        self.look = thread.ok().map(|_| RunningScan {
             announced,
             found,
             at: None,
@@ -144,7 +148,7 @@ impl<T: Send + 'static> Holdups<T> {
                 Err(RecvTimeoutError::Timeout) => break,
             }
         }
-        if now.saturating_duration_since(look.since) < STUCK {
+        if now.saturating_duration_since(look.since) < STALL_TIMEOUT {
             self.look = Some(look);
             return None;
         }
@@ -152,27 +156,30 @@ impl<T: Send + 'static> Holdups<T> {
         let by = look.at.map(|by| (by, group(by)));
         let _about = log::about(by.as_ref().and_then(|(by, _)| uid(by.pid)));
         match &by {
-            Some((Writer { pid, .. }, group)) => tracing::warn!(
+            Some((ProcessId { pid, .. }, group)) => tracing::warn!(
                 "/proc does not answer: process {pid} keeps its memory busy; while it does, and for ten minutes, processes {group} are skipped; {number} scans wait like this, and with 8 there is no other"
             ),
             None => tracing::warn!(
                 "process scan: abandoned after 10 s: the names of users or /proc/locks cannot be read; {number} scans wait like this, and with 8 there is no other"
             ),
         }
-        self.held.push(Held {
+        self.held.push(AbandonedScan {
             by,
-            until: now + AVOID,
+            until: now + SKIP_TIME,
             announced: look.announced,
         });
         Some(None)
     }
 
     /// Has a read go on to its end, and begins another one where a process stalls it. `None`: it has come to none.
-    pub fn look(&mut self, read: impl FnOnce(&Gate) -> T + Clone + Send + 'static) -> Option<T> {
-        (0..=MAX_STUCK).find_map(|_| {
+    pub fn look(
+        &mut self,
+        read: impl FnOnce(&ScanContext) -> T + Clone + Send + 'static,
+    ) -> Option<T> {
+        (0..=MAX_ABANDONED).find_map(|_| {
             self.begin(Instant::now(), read.clone()).then_some(())?;
             loop {
-                if let Some(found) = self.poll(STUCK / 10, Instant::now()) {
+                if let Some(found) = self.poll(STALL_TIMEOUT / 10, Instant::now()) {
                     return found;
                 }
             }
@@ -199,9 +206,9 @@ mod tests {
     use super::*;
     use std::process::{Child, Command};
 
-    fn sleeper() -> (Child, Writer) {
+    fn sleeper() -> (Child, ProcessId) {
         let child = Command::new("sleep").arg("600").spawn().expect("it starts");
-        let writer = Writer::of(child.id()).expect("it runs");
+        let writer = ProcessId::of(child.id()).expect("it runs");
         (child, writer)
     }
 
@@ -219,7 +226,7 @@ mod tests {
             .spawn();
         if let Ok(mut unshared) = unshared {
             let end = Instant::now() + Duration::from_secs(120);
-            let process = Writer::of(unshared.id()).expect("it runs");
+            let process = ProcessId::of(unshared.id()).expect("it runs");
             while matches!(unshared.try_wait(), Ok(None)) && Instant::now() < end {
                 if group(process) == "with user namespaces of their own" {
                     break;
@@ -234,10 +241,10 @@ mod tests {
     }
 
     /// Begins a read that has announced a process, and goes on until the sender is dropped.
-    fn begin(holdups: &mut Holdups<bool>, process: Writer, now: Instant) -> Sender<()> {
+    fn begin(holdups: &mut ScanThreads<bool>, process: ProcessId, now: Instant) -> Sender<()> {
         let (go, wait) = mpsc::channel::<()>();
-        assert!(holdups.begin(now, move |gate| {
-            let may_read = gate.may_read(process);
+        assert!(holdups.begin(now, move |context| {
+            let may_read = context.may_read(process);
             let _ = wait.recv();
             may_read
         }));
@@ -250,29 +257,38 @@ mod tests {
     #[test]
     fn stalled_process_is_skipped_until_it_answers_and_for_a_while() {
         let start = Instant::now();
-        let mut holdups = Holdups::default();
+        let mut holdups = ScanThreads::default();
         let (mut child, process) = sleeper();
         let go = begin(&mut holdups, process, start);
-        assert_eq!(holdups.poll(Duration::ZERO, start + STUCK / 2), None);
+        assert_eq!(
+            holdups.poll(Duration::ZERO, start + STALL_TIMEOUT / 2),
+            None
+        );
         assert!(holdups.is_reading());
-        assert_eq!(holdups.poll(Duration::ZERO, start + STUCK), Some(None));
+        assert_eq!(
+            holdups.poll(Duration::ZERO, start + STALL_TIMEOUT),
+            Some(None)
+        );
         assert!(!holdups.is_reading());
-        let reads = |holdups: &mut Holdups<bool>, now| {
-            assert!(holdups.begin(now, move |gate| gate.may_read(process)));
+        let reads = |holdups: &mut ScanThreads<bool>, now| {
+            assert!(holdups.begin(now, move |context| context.may_read(process)));
             loop {
-                if let Some(ended) = holdups.poll(STUCK, now) {
+                if let Some(ended) = holdups.poll(STALL_TIMEOUT, now) {
                     break ended.expect("it does not stall");
                 }
             }
         };
-        let late = start + STUCK + AVOID;
-        assert!(!reads(&mut holdups, start + STUCK));
+        let late = start + STALL_TIMEOUT + SKIP_TIME;
+        assert!(!reads(&mut holdups, start + STALL_TIMEOUT));
         assert!(!reads(&mut holdups, late), "it still waits");
         drop(go);
-        while holdups.held.iter().any(Held::waits) {
+        while holdups.held.iter().any(AbandonedScan::waits) {
             thread::yield_now();
         }
-        assert!(!reads(&mut holdups, start + STUCK), "it may do so again");
+        assert!(
+            !reads(&mut holdups, start + STALL_TIMEOUT),
+            "it may do so again"
+        );
         assert!(reads(&mut holdups, late));
         child.kill().expect("it runs");
         child.wait().expect("our child");
@@ -281,11 +297,17 @@ mod tests {
     #[test]
     fn read_that_stalls_before_any_process_is_abandoned() {
         let start = Instant::now();
-        let mut holdups = Holdups::default();
+        let mut holdups = ScanThreads::default();
         let (go, wait) = mpsc::channel::<()>();
         assert!(holdups.begin(start, move |_| wait.recv().is_ok()));
-        assert_eq!(holdups.poll(Duration::ZERO, start + STUCK / 2), None);
-        assert_eq!(holdups.poll(Duration::ZERO, start + STUCK), Some(None));
+        assert_eq!(
+            holdups.poll(Duration::ZERO, start + STALL_TIMEOUT / 2),
+            None
+        );
+        assert_eq!(
+            holdups.poll(Duration::ZERO, start + STALL_TIMEOUT),
+            Some(None)
+        );
         assert_eq!((holdups.waiting(), holdups.stalling()), (1, Vec::new()));
         drop(go);
     }
@@ -293,28 +315,34 @@ mod tests {
     #[test]
     fn no_read_begins_while_eight_are_stalled() {
         let now = Instant::now();
-        let mut holdups = Holdups::default();
+        let mut holdups = ScanThreads::default();
         let mut ends = Vec::new();
         for pid in 1..=8 {
-            let process = Writer {
+            let process = ProcessId {
                 pid: pid + (1 << 30),
                 start: 1,
             };
             ends.push(begin(&mut holdups, process, now));
-            assert_eq!(holdups.poll(Duration::ZERO, now + STUCK), Some(None));
+            assert_eq!(
+                holdups.poll(Duration::ZERO, now + STALL_TIMEOUT),
+                Some(None)
+            );
         }
-        assert!(!holdups.begin(now + STUCK, |_| true));
-        assert!(!holdups.begin(now + 2 * AVOID, |_| true), "they still wait");
+        assert!(!holdups.begin(now + STALL_TIMEOUT, |_| true));
+        assert!(
+            !holdups.begin(now + 2 * SKIP_TIME, |_| true),
+            "they still wait"
+        );
         ends.pop();
-        while holdups.waiting() == MAX_STUCK {
+        while holdups.waiting() == MAX_ABANDONED {
             thread::yield_now();
         }
-        assert!(holdups.begin(now + STUCK, |_| true));
+        assert!(holdups.begin(now + STALL_TIMEOUT, |_| true));
     }
 
     #[test]
     fn read_that_panics_has_failed() {
-        let found: Option<()> = Holdups::default().look(|_| panic!("as the test wants it"));
+        let found: Option<()> = ScanThreads::default().look(|_| panic!("as the test wants it"));
         assert_eq!(found, None);
     }
 }

@@ -4,7 +4,7 @@ use super::{Agent, Now};
 use crate::config::Config;
 use crate::journal::ledger::{Books, Ledger};
 use crate::journal::record::Name;
-use crate::procfs::agent_state::Life;
+use crate::procfs::agent_state::AgentState;
 use crate::source::{Drained, Source};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -39,13 +39,13 @@ impl Agent {
         if self.entry.starts != starts {
             self.outdate_facts();
         }
-        let had_exited = self.entry.life == Life::Exited;
+        let had_exited = self.entry.life == AgentState::Exited;
         if outcome.exited && !self.has_files() {
-            self.entry.life = Life::Exited;
+            self.entry.life = AgentState::Exited;
         }
         self.update_life(&now, &books.config);
         self.publish(now.instant);
-        if had_exited != (self.entry.life == Life::Exited) {
+        if had_exited != (self.entry.life == AgentState::Exited) {
             books.journal.commit(self.record, &self.entry);
         }
         outcome
@@ -58,13 +58,14 @@ impl Agent {
             (self.entry.account.events > 0 || self.has_stores()) && self.idle(now) < config.retain;
         let lives = lives.map(|presence| presence.life(lately));
         // Of several files, the one that says most for its life counts.
-        let most = lives.max_by_key(|&life| (life == Life::Live, life == Life::Unknown));
+        let most =
+            lives.max_by_key(|&life| (life == AgentState::Live, life == AgentState::Unknown));
         self.entry.life = match most {
-            Some(Life::Live) if self.idle(now) >= config.idle_after => Life::Idle,
+            Some(AgentState::Live) if self.idle(now) >= config.idle_after => AgentState::Idle,
             Some(life) => life,
             // A process may still write to its ring, which broke or lies in a directory that is not scanned now.
-            None if self.entry.life != Life::Exited => Life::Unknown,
-            None => Life::Exited,
+            None if self.entry.life != AgentState::Exited => AgentState::Unknown,
+            None => AgentState::Exited,
         };
     }
 }
@@ -107,7 +108,7 @@ fn drain_sources(
             // Whoever has an exited agent's ring open, a backup or another reader, does not bring it back; nor is one waited for
             // for ever of whom nobody knows whether it writes.
             Drained::Held => {
-                let is_known = lately || source.file.presence.life(false) != Life::Unknown;
+                let is_known = lately || source.file.presence.life(false) != AgentState::Unknown;
                 outcome.unknown |= !is_known;
                 alive |= active && is_known;
             }

@@ -2,7 +2,7 @@
 
 use super::{Agent, Now};
 use crate::event::EventType;
-use crate::procfs::agent_state::Life;
+use crate::procfs::agent_state::AgentState;
 use crate::source::Source;
 use crate::source::ring::{Mode, RingReader};
 use crate::stats::Buckets;
@@ -96,7 +96,7 @@ impl Agent {
     pub fn pid(&self) -> Option<u32> {
         let mut sources = self.sources.iter().rev();
         let known = sources.find_map(|source| Some(source.file.presence.writer()?.pid));
-        let lives = self.entry.life != Life::Exited;
+        let lives = self.entry.life != AgentState::Exited;
         let said = || u32::try_from(self.store()?.description.pid).ok();
         known.or_else(|| said().filter(|_| lives))
     }

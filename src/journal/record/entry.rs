@@ -3,7 +3,7 @@
 use super::Lifecycle;
 use crate::base::file::FileId;
 use crate::base::words::{WordReader, WordWriter};
-use crate::procfs::agent_state::Life;
+use crate::procfs::agent_state::AgentState;
 use crate::ring::commit::{Commit, Identity};
 use crate::ring::layout::MAX_SLOT_WORDS;
 use crate::ring::{Ahead, Print};
@@ -25,7 +25,7 @@ pub struct Entry {
     /// Whether it is an instance.
     pub lifecycle: Lifecycle,
     /// Whether a process writes to its files, as of the last drain. The state file keeps only whether all have exited.
-    pub life: Life,
+    pub life: AgentState,
     /// When it was last seen, on the same clock.
     pub last_seen: u64,
     /// When its last event was counted, or it was last found started, on the same clock.
@@ -106,7 +106,7 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
     let exited_since = entry.lifecycle.exited_since();
     let flags = flag(entry.lifecycle.is_awake(), ACTIVE)
         | flag(exited_since.is_some(), SILENT)
-        | flag(entry.life == Life::Exited, EXITED)
+        | flag(entry.life == AgentState::Exited, EXITED)
         | flag(entry.commit.is_some(), COMMITTED)
         | flag(commit.observed, OBSERVED)
         | flag(commit.released, GIVEN_BACK)
@@ -197,8 +197,8 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
         },
         // A ring that is not found after a restart may still be written to.
         life: match has(EXITED) {
-            true => Life::Exited,
-            false => Life::Unknown,
+            true => AgentState::Exited,
+            false => AgentState::Unknown,
         },
         last_seen,
         last_event,

@@ -14,7 +14,7 @@
 use crate::procfs::facts::kubelet;
 
 /// Hexadecimal digits of a container's id.
-const ID: usize = 64;
+const CONTAINER_ID_LEN: usize = 64;
 
 /// What the names of a process's control groups tell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,7 +62,7 @@ fn is_slice_of_user(name: &str) -> bool {
 /// (`crio-conmon-ID.scope`, `libpod-conmon-ID.scope`) is not in it.
 fn container(name: &str) -> Option<String> {
     let name = name.strip_suffix(".scope").unwrap_or(name);
-    let (runtime, id) = name.split_at_checked(name.len().checked_sub(ID)?)?;
+    let (runtime, id) = name.split_at_checked(name.len().checked_sub(CONTAINER_ID_LEN)?)?;
     let is_id = id
         .bytes()
         .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
@@ -147,7 +147,7 @@ mod tests {
             "0::/system.slice/docker-{C}.scope/init.scope\n",
             "0::/docker/{C}\n",
             "0::/user.slice/user-1000.slice/user@1000.service/app.slice/docker-{C}.scope\n",
-            // Seen from another container.
+            // HolderCheck from another container.
             "0::/../{C}\n",
             "0::/../../system.slice/docker-{C}.scope (deleted)\n",
         ] {

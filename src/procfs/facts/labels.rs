@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 /// The longest name of a user that is shown, in bytes (LOGIN_NAME_MAX of Linux).
-const USER: usize = 256;
+const MAX_USER_NAME: usize = 256;
 /// Title or program of the process, without arguments: a fact that is no label.
 const COMMAND: &str = "command";
 
@@ -38,7 +38,7 @@ impl Facts {
     #[must_use]
     pub fn of_file(user: Option<&str>, name: &OsStr, directory: &Path) -> Self {
         let mut facts = Self::default();
-        facts.set("user", user.filter(|user| user.len() <= USER));
+        facts.set("user", user.filter(|user| user.len() <= MAX_USER_NAME));
         facts.set("pod_uid", kubelet::pod_uid(directory));
         facts.set("engine", names::engine(&name.to_string_lossy()));
         facts

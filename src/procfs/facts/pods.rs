@@ -12,7 +12,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 /// How many are looked at; a node has some hundreds at most, and the kubelet removes those of pods that are gone.
-const MOST: usize = 1 << 14;
+const MAX_PODS: usize = 1 << 14;
 /// The labels of both.
 const LABELS: [&str; 2] = ["namespace", "pod"];
 
@@ -25,7 +25,7 @@ impl Pods {
     #[must_use]
     pub fn read(logs: &Path) -> Self {
         let names = list_names_at(logs).unwrap_or_default();
-        let pods = names.iter().take(MOST);
+        let pods = names.iter().take(MAX_PODS);
         Self(pods.filter_map(|name| pod(name)).collect())
     }
 

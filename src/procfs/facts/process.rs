@@ -20,9 +20,9 @@ use crate::procfs::facts::cgroup::Cgroup;
 use crate::procfs::facts::command::{CommandLine, MAX_CMDLINE};
 use crate::procfs::facts::environ::Environ;
 use crate::procfs::facts::labels::Facts;
-use crate::procfs::facts::server::{LMCACHE_ROLE, SYSTEM_PORT, Server};
+use crate::procfs::facts::server::{EngineServer, LMCACHE_ROLE, SYSTEM_PORT};
 use crate::procfs::facts::{engine, gpu};
-use crate::procfs::process::{Stat, Writer};
+use crate::procfs::process::{ProcessId, ProcessStat};
 use std::fs::File;
 use std::io::Read;
 
@@ -34,14 +34,14 @@ const NAMES: [&str; 5] = [LOCAL_RANK, SLURM_JOB_ID, GPUS, LMCACHE_ROLE, SYSTEM_P
 const MAX_CGROUP: u64 = 64 << 10;
 
 /// What a process was started with, which is read from its memory. That can block.
-struct Start {
+struct StartData {
     /// `None`: it cannot be read, or the process has none.
     line: Option<CommandLine>,
     /// `None`: it cannot be read, or a title was written over it.
     environ: Option<Environ>,
 }
 
-impl Start {
+impl StartData {
     /// Reads it where /proc shows the process.
     fn read(shown_at: &str) -> Self {
         let environ = File::open(format!("{shown_at}/environ"));
@@ -62,23 +62,23 @@ fn content(shown_at: &str, file: &str, limit: u64) -> Vec<u8> {
 }
 
 /// Facts that all ranks of a server share; `Some(None)`: it is certain that there is none.
-struct Shared {
+struct SharedFacts {
     /// The engine of the process, if its own command line tells. A server of another engine is not its server.
     engine: Option<&'static str>,
     job: Option<Option<String>>,
-    server: Option<Option<Server>>,
+    server: Option<Option<EngineServer>>,
 }
 
-impl Shared {
+impl SharedFacts {
     /// Adds what the process or its next ancestor tells.
-    fn note(&mut self, start: &Start) {
+    fn note(&mut self, start: &StartData) {
         if let (None, Some(environ)) = (&self.job, &start.environ) {
             let job = environ.get(SLURM_JOB_ID).and_then(|job| job.parse().ok());
             let job = job.filter(|&job: &u32| job != 0);
             self.job = Some(job.map(|job| job.to_string()));
         }
         let server = start.line.as_ref();
-        let server = server.and_then(|line| Server::of(line, start.environ.as_ref()));
+        let server = server.and_then(|line| EngineServer::of(line, start.environ.as_ref()));
         if let (None, Some(server)) = (self.server, server) {
             let is_its = self.engine.is_none_or(|engine| engine == server.engine);
             self.server = Some(is_its.then_some(server));
@@ -91,16 +91,19 @@ impl Facts {
     /// that of another process which got its id. Blocks for as long as the process likes. Ancestors are read where they can
     /// tell more; each only if `may_read` returns true, since that blocks as well, and none beyond one that may not be read.
     #[must_use]
-    pub fn of_process(process: Writer, may_read: &mut dyn FnMut(Writer) -> bool) -> Option<Self> {
-        let shown_at = Stat::of(process.pid).ok()?.shown_at().ok()?;
-        let start = Start::read(&shown_at);
+    pub fn of_process(
+        process: ProcessId,
+        may_read: &mut dyn FnMut(ProcessId) -> bool,
+    ) -> Option<Self> {
+        let shown_at = ProcessStat::of(process.pid).ok()?.shown_at().ok()?;
+        let start = StartData::read(&shown_at);
         let cgroup = content(&shown_at, "cgroup", MAX_CGROUP);
         let cgroup = Cgroup::parse(&String::from_utf8_lossy(&cgroup));
         let line = start.line.as_ref();
         let own = |name| start.environ.as_ref().and_then(|environ| environ.get(name));
         let local_rank = own(LOCAL_RANK).and_then(|rank| rank.parse::<u16>().ok());
         let engine = line.and_then(engine::of);
-        let mut shared = Shared {
+        let mut shared = SharedFacts {
             engine,
             // The groups are the system's; an environment is passed on to whatever is started from a job.
             job: cgroup.slurm_job_id.map(Some),
@@ -112,7 +115,7 @@ impl Facts {
             if is_complete || !may_read(ancestor) {
                 break;
             }
-            let start = Start::read(&format!("/proc/{}", ancestor.pid));
+            let start = StartData::read(&format!("/proc/{}", ancestor.pid));
             // The process may have ended meanwhile, and its id may be another's.
             if start.line.is_none() || !ancestor.is_running() {
                 break;
@@ -133,7 +136,7 @@ impl Facts {
         facts.set("role", server.and_then(|server| server.role));
         facts.set("port", server.and_then(|server| server.port));
         facts.set("command", line.and_then(CommandLine::shown));
-        let now = Writer::of(process.pid).ok()?;
+        let now = ProcessId::of(process.pid).ok()?;
         (now == process).then_some(facts)
     }
 }
@@ -147,7 +150,7 @@ mod tests {
     const SERVER: &[u8] = b"vllm\0serve\0m\0--port\x008100\0";
 
     /// A process that sleeps, with variables of ours.
-    fn sleeper() -> (Child, Writer) {
+    fn sleeper() -> (Child, ProcessId) {
         let child = Command::new("sleep")
             .arg("600")
             .env_clear()
@@ -156,7 +159,7 @@ mod tests {
             .env("CUDA_VISIBLE_DEVICES", "2,3")
             .spawn()
             .expect("it starts");
-        let writer = Writer::of(child.id()).expect("it runs");
+        let writer = ProcessId::of(child.id()).expect("it runs");
         (child, writer)
     }
 
@@ -165,15 +168,15 @@ mod tests {
     fn told(
         engine: Option<&'static str>,
         ancestors: &[(&[u8], Option<&[u8]>)],
-    ) -> (Option<String>, Option<Server>) {
-        let mut shared = Shared {
+    ) -> (Option<String>, Option<EngineServer>) {
+        let mut shared = SharedFacts {
             engine,
             job: None,
             server: None,
         };
         for (cmdline, environ) in ancestors {
             let environ = environ.and_then(|text| Environ::read(text, &NAMES).ok());
-            shared.note(&Start {
+            shared.note(&StartData {
                 line: CommandLine::parse(cmdline),
                 environ,
             });
@@ -200,7 +203,7 @@ mod tests {
         let core = &b"prefill-a::EngineCore\0\0\0"[..];
         let lmcache = &b"LMCACHE_PD_ROLE=sender\0"[..];
         let (_, found) = told(None, &[(core, Some(b"\0\0")), (SERVER, Some(lmcache))]);
-        let server = Server {
+        let server = EngineServer {
             engine: "vllm",
             role: Some("prefill"),
             port: Some(8100),
@@ -237,7 +240,7 @@ mod tests {
     #[test]
     fn a_process_that_is_gone_or_has_another_start_tells_nothing() {
         let (mut child, writer) = sleeper();
-        let earlier = Writer {
+        let earlier = ProcessId {
             start: writer.start - 1,
             ..writer
         };

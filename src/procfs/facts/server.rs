@@ -28,7 +28,7 @@ const PORTS: [&str; 4] = ["config", "headless", "uds", "disagg-cluster-uri"];
 
 /// Facts that all ranks of an engine's server share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Server {
+pub struct EngineServer {
     /// The engine.
     pub engine: &'static str,
     /// Part in disaggregated inference: `prefill` computes the KV cache of prompts, which other servers read; `decode`
@@ -38,7 +38,7 @@ pub struct Server {
     pub port: Option<u16>,
 }
 
-impl Server {
+impl EngineServer {
     /// The server that a process is, from its command line and its environment, if that can be read; `None` if it is not the
     /// process that a server was started as.
     #[must_use]
@@ -132,7 +132,7 @@ mod tests {
         let cmdline = (line.replace(' ', "\0") + "\0").replace('~', " ");
         let line = CommandLine::parse(cmdline.as_bytes()).expect("words");
         let environ = Environ::read(environ, &[LMCACHE_ROLE, SYSTEM_PORT]).expect("it is read");
-        let server = Server::of(&line, Some(&environ))?;
+        let server = EngineServer::of(&line, Some(&environ))?;
         Some((server.role, server.port))
     }
 
@@ -258,7 +258,7 @@ mod tests {
         }
         // Cut: the port may come later.
         let cut = CommandLine::parse(b"vllm\0serve\0m\0--po").expect("words");
-        let server = Server::of(&cut, None);
+        let server = EngineServer::of(&cut, None);
         assert_eq!(server.map(|server| server.port), Some(None));
     }
 

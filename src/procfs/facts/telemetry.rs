@@ -14,7 +14,7 @@ const NAMES: [&str; 4] = [ENABLE, EXPORTER, RINGS, STORES];
 
 /// Whether an agent needs NIXL_TELEMETRY_ENABLE to write telemetry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Enable {
+pub enum EnableVariable {
     /// The variable is needed.
     Needed,
     /// The agent is vLLM's, and the release of NIXL is not known.
@@ -42,17 +42,17 @@ pub fn directories(environ: &Environ) -> [Option<&str>; 2] {
 #[must_use]
 pub fn faults(
     environ: &Environ,
-    enable: Enable,
+    enable: EnableVariable,
     is_looked_through: impl Fn(&Path, bool) -> bool,
 ) -> Vec<String> {
     let off = match (environ.get(ENABLE), enable) {
         (Some(value), _) if is_yes(value) => None,
         (Some(value), _) => Some(format!("{ENABLE} is {value:?}: set it to y")),
-        (None, Enable::NotNeeded) => None,
-        (None, Enable::NeededBefore14) => Some(format!(
+        (None, EnableVariable::NotNeeded) => None,
+        (None, EnableVariable::NeededBefore14) => Some(format!(
             "{ENABLE} is not set: set it to y, which NIXL before 1.4 needs"
         )),
-        (None, Enable::Needed) => Some(format!("{ENABLE} is not set: set it to y")),
+        (None, EnableVariable::Needed) => Some(format!("{ENABLE} is not set: set it to y")),
     };
     let [rings, stores] = directories(environ);
     let ((variable, key, value), holds_stores) = match environ.get(EXPORTER) {
@@ -90,10 +90,10 @@ mod tests {
     use super::*;
 
     fn faults(environ: &[u8]) -> Vec<String> {
-        faults_if(Enable::Needed, environ)
+        faults_if(EnableVariable::Needed, environ)
     }
 
-    fn faults_if(enable: Enable, environ: &[u8]) -> Vec<String> {
+    fn faults_if(enable: EnableVariable, environ: &[u8]) -> Vec<String> {
         let environ = read(environ).expect("memory can be read");
         super::faults(&environ, enable, |directory, stores| {
             directory == Path::new(if stores { "/run/mp" } else { "/run/nixl" })
@@ -103,13 +103,17 @@ mod tests {
     #[test]
     fn enable_is_asked_for_only_where_nixl_needs_it() {
         let directory = b"NIXL_TELEMETRY_DIR=/run/nixl\0";
-        assert_eq!(faults_if(Enable::NotNeeded, directory), [""; 0]);
+        assert_eq!(faults_if(EnableVariable::NotNeeded, directory), [""; 0]);
         assert_eq!(
-            faults_if(Enable::NeededBefore14, directory),
+            faults_if(EnableVariable::NeededBefore14, directory),
             ["NIXL_TELEMETRY_ENABLE is not set: set it to y, which NIXL before 1.4 needs"]
         );
         let vetoed = b"NIXL_TELEMETRY_ENABLE=n\0NIXL_TELEMETRY_DIR=/run/nixl\0";
-        for enable in [Enable::NotNeeded, Enable::NeededBefore14, Enable::Needed] {
+        for enable in [
+            EnableVariable::NotNeeded,
+            EnableVariable::NeededBefore14,
+            EnableVariable::Needed,
+        ] {
             assert_eq!(
                 faults_if(enable, vetoed),
                 ["NIXL_TELEMETRY_ENABLE is \"n\": set it to y"]

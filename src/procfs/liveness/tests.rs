@@ -1,8 +1,8 @@
-//! Unit tests of [`super::Presence`].
+//! Unit tests of [`super::Liveness`].
 
 use super::*;
-use crate::procfs::process_scan::Wanted;
-use crate::procfs::scan_threads::Gate;
+use crate::procfs::process_scan::ScanRequest;
+use crate::procfs::scan_threads::ScanContext;
 
 /// A file as a ring is attached to it, and where it is.
 fn file() -> (tempfile::NamedTempFile, FileFacts, Instant) {
@@ -13,31 +13,31 @@ fn file() -> (tempfile::NamedTempFile, FileFacts, Instant) {
 }
 
 /// A scan of all of /proc, with nothing hidden, that asks about the file.
-fn scan(presence: &mut Presence, file: &tempfile::NamedTempFile, facts: &FileFacts) {
+fn scan(presence: &mut Liveness, file: &tempfile::NamedTempFile, facts: &FileFacts) {
     presence.begin_survey(true);
     let now = FileFacts::new(&fstat(file.as_file()).expect("open"));
-    let wanted = Wanted {
+    let request = ScanRequest {
         files: [(now.id, now)].into(),
         inodes: Some([now.id.ino].into()),
-        ..Wanted::default()
+        ..ScanRequest::default()
     };
-    let mut mappers = Mappers::read(wanted, &Gate::new(Vec::new()).0);
+    let mut mappers = ProcessScan::read(request, &ScanContext::new(Vec::new()).0);
     mappers.complete = true;
     presence.end_survey(&mappers, facts.id, file.path());
 }
 
 /// What a scan shows that does not see everything.
-fn incomplete(presence: &mut Presence, file: &tempfile::NamedTempFile, facts: &FileFacts) {
-    let mappers = Mappers::of_processes(facts, file.path(), &[]);
+fn incomplete(presence: &mut Liveness, file: &tempfile::NamedTempFile, facts: &FileFacts) {
+    let mappers = ProcessScan::of_processes(facts, file.path(), &[]);
     presence.begin_survey(false);
     presence.end_survey(&mappers, facts.id, file.path());
 }
 
 /// A process that does nothing, as if a scan had shown that it writes.
-fn shown_to_write(presence: &mut Presence) -> (std::process::Child, Writer) {
+fn shown_to_write(presence: &mut Liveness) -> (std::process::Child, ProcessId) {
     let mut process = std::process::Command::new("sleep");
     let process = process.arg("600").spawn().expect("it starts");
-    let writer = Writer::of(process.id()).expect("it runs");
+    let writer = ProcessId::of(process.id()).expect("it runs");
     (presence.writer, presence.only_read) = (Some(writer), None);
     (process, writer)
 }
@@ -47,10 +47,10 @@ fn events_of_a_file_that_no_process_had_ask_for_the_writer() {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     let facts = FileFacts::new(&fstat(file.as_file()).expect("open"));
     let now = Instant::now();
-    let mut presence = Presence::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    let mut presence = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
     assert!(presence.is_abandoned() && !presence.asks());
     presence.saw_events(now);
-    assert!(presence.holder == Holder::Somebody && presence.asks());
+    assert!(presence.holder == Holder::Present && presence.asks());
     assert!(presence.begin_survey(false));
     presence.saw_events(now);
     assert!(!presence.asks(), "once");
@@ -66,29 +66,43 @@ fn the_more_files_there_are_the_more_rarely_each_is_asked_about() {
         .append(true)
         .open(file.path())
         .expect("there");
-    let mut presence = Presence::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    let mut presence = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
     presence.saw_events(now);
     drop(_agent);
-    let seen =
-        [1, 2, 3].map(|second| presence.check(file.as_file(), now + second * CHECK, 3 * CHECK));
-    assert_eq!(seen, [Seen::Held, Seen::Held, Seen::Silent]);
+    let seen = [1, 2, 3].map(|second| {
+        presence.check(
+            file.as_file(),
+            now + second * CHECK_PERIOD,
+            3 * CHECK_PERIOD,
+        )
+    });
+    assert_eq!(
+        seen,
+        [HolderCheck::Held, HolderCheck::Held, HolderCheck::NoWriter]
+    );
 }
 
 #[test]
 fn who_has_a_file_open_to_read_it_does_not_keep_its_agent() {
     let (file, facts, now) = file();
     let _tail = File::open(file.path()).expect("there");
-    let mut presence = Presence::new(file.as_file(), &facts, LeaseKind::Alone, now);
-    assert_eq!(presence.check(file.as_file(), now, CHECK), Seen::Held);
+    let mut presence = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    assert_eq!(
+        presence.check(file.as_file(), now, CHECK_PERIOD),
+        HolderCheck::Held
+    );
     scan(&mut presence, &file, &facts);
-    assert_eq!(presence.check(file.as_file(), now, CHECK), Seen::Silent);
+    assert_eq!(
+        presence.check(file.as_file(), now, CHECK_PERIOD),
+        HolderCheck::NoWriter
+    );
     assert!(!presence.is_abandoned() && presence.abandoned_for(now).is_none());
     // An agent that starts makes it as long as its ring is.
     std::thread::sleep(crate::base::file::FILE_TIME_GRANULARITY);
     file.as_file().set_len(8192).expect("room");
     assert_eq!(
-        presence.check(file.as_file(), now + 2 * CHECK, CHECK),
-        Seen::Held
+        presence.check(file.as_file(), now + 2 * CHECK_PERIOD, CHECK_PERIOD),
+        HolderCheck::Held
     );
     assert!(presence.asks());
 }
@@ -96,42 +110,51 @@ fn who_has_a_file_open_to_read_it_does_not_keep_its_agent() {
 #[test]
 fn producer_that_starts_on_a_file_that_nobody_had_is_told_from_a_reader_once() {
     let (file, facts, now) = file();
-    let mut presence = Presence::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    let mut presence = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
     let mut second = 0;
     let mut check = || {
         second += 1;
-        presence.check(file.as_file(), now + second * CHECK, CHECK)
+        presence.check(file.as_file(), now + second * CHECK_PERIOD, CHECK_PERIOD)
     };
-    assert_eq!(check(), Seen::Silent);
+    assert_eq!(check(), HolderCheck::NoWriter);
     let tail = File::open(file.path()).expect("there");
-    assert_eq!(check(), Seen::Held);
+    assert_eq!(check(), HolderCheck::Held);
     drop(tail);
-    assert_eq!(check(), Seen::Silent);
+    assert_eq!(check(), HolderCheck::NoWriter);
     let agent = File::options().append(true).open(file.path());
     std::thread::sleep(crate::base::file::FILE_TIME_GRANULARITY);
     agent.as_ref().expect("there").set_len(8192).expect("room");
-    assert_eq!([check(), check()], [Seen::Started, Seen::Held]);
+    assert_eq!(
+        [check(), check()],
+        [HolderCheck::ProducerStarted, HolderCheck::Held]
+    );
 }
 
 #[test]
 fn agent_that_gave_its_ring_up_is_found_out_by_the_next_full_scan() {
     let (file, facts, now) = file();
     let _tail = File::open(file.path()).expect("there");
-    let mut presence = Presence::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    let mut presence = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
     scan(&mut presence, &file, &facts);
     // As if that had shown a process that still runs.
-    presence.writer = Some(Writer::of(std::process::id()).expect("this one"));
+    presence.writer = Some(ProcessId::of(std::process::id()).expect("this one"));
     presence.only_read = None;
-    let later = now + CHECK;
-    assert_eq!(presence.check(file.as_file(), later, CHECK), Seen::Held);
+    let later = now + CHECK_PERIOD;
+    assert_eq!(
+        presence.check(file.as_file(), later, CHECK_PERIOD),
+        HolderCheck::Held
+    );
     assert!(!presence.asks() && !presence.begin_survey(false));
     scan(&mut presence, &file, &facts);
-    assert_eq!(presence.check(file.as_file(), later, CHECK), Seen::Silent);
+    assert_eq!(
+        presence.check(file.as_file(), later, CHECK_PERIOD),
+        HolderCheck::NoWriter
+    );
     // It is not taken for live again while another one goes on.
     assert!(presence.begin_survey(true));
     assert_eq!(
-        presence.check(file.as_file(), later + CHECK, CHECK),
-        Seen::Silent
+        presence.check(file.as_file(), later + CHECK_PERIOD, CHECK_PERIOD),
+        HolderCheck::NoWriter
     );
 }
 
@@ -139,32 +162,32 @@ fn agent_that_gave_its_ring_up_is_found_out_by_the_next_full_scan() {
 fn when_the_process_that_wrote_has_ended_it_is_asked_at_once_who_else_does() {
     let (file, facts, now) = file();
     let _tail = File::open(file.path()).expect("there");
-    let mut presence = Presence::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    let mut presence = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
     scan(&mut presence, &file, &facts);
     let (mut agent, _) = shown_to_write(&mut presence);
     assert_eq!(
-        presence.check(file.as_file(), now + CHECK, CHECK),
-        Seen::Held
+        presence.check(file.as_file(), now + CHECK_PERIOD, CHECK_PERIOD),
+        HolderCheck::Held
     );
     assert!(!presence.asks());
     agent.kill().expect("it runs");
     agent.wait().expect("our child");
     assert_eq!(
-        presence.check(file.as_file(), now + 2 * CHECK, CHECK),
-        Seen::Held
+        presence.check(file.as_file(), now + 2 * CHECK_PERIOD, CHECK_PERIOD),
+        HolderCheck::Held
     );
     assert!(presence.asks());
     scan(&mut presence, &file, &facts);
     assert_eq!(
-        presence.check(file.as_file(), now + 2 * CHECK, CHECK),
-        Seen::Silent
+        presence.check(file.as_file(), now + 2 * CHECK_PERIOD, CHECK_PERIOD),
+        HolderCheck::NoWriter
     );
 }
 
 #[test]
 fn scan_that_began_before_a_restart_does_not_keep_the_process_before() {
     let (file, facts, now) = file();
-    let mut presence = Presence::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    let mut presence = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
     let (mut old, before) = shown_to_write(&mut presence);
     presence.renewed();
     // A restart may be met in two steps.
@@ -172,13 +195,13 @@ fn scan_that_began_before_a_restart_does_not_keep_the_process_before() {
     let (mut new, next) = shown_to_write(&mut presence);
     presence.writer = None;
     // A child of the process before has what that had mapped.
-    let child = Writer {
+    let child = ProcessId {
         pid: u32::MAX,
         start: 0,
     };
     let all = [(before, 1), (next, 1), (child, before.pid)];
     for (shown, expected) in [(&all[..1], before), (&all, next)] {
-        let mappers = Mappers::of_processes(&facts, file.path(), shown);
+        let mappers = ProcessScan::of_processes(&facts, file.path(), shown);
         presence.end_survey(&mappers, facts.id, file.path());
         assert_eq!(presence.writer(), Some(expected));
     }
@@ -192,30 +215,42 @@ fn scan_that_began_before_a_restart_does_not_keep_the_process_before() {
 fn scan_that_does_not_see_everything_leaves_it_open() {
     let (file, facts, now) = file();
     let _tail = File::open(file.path()).expect("there");
-    let mut presence = Presence::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    let mut presence = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
     assert!(presence.asks());
     for second in 1..200 {
         incomplete(&mut presence, &file, &facts);
-        let now = now + second * CHECK;
-        assert_eq!(presence.check(file.as_file(), now, CHECK), Seen::Held);
+        let now = now + second * CHECK_PERIOD;
+        assert_eq!(
+            presence.check(file.as_file(), now, CHECK_PERIOD),
+            HolderCheck::Held
+        );
         assert!(!presence.asks(), "the next full scan asks");
     }
-    let now = now + 300 * CHECK;
+    let now = now + 300 * CHECK_PERIOD;
     scan(&mut presence, &file, &facts);
-    assert_eq!(presence.check(file.as_file(), now, CHECK), Seen::Silent);
+    assert_eq!(
+        presence.check(file.as_file(), now, CHECK_PERIOD),
+        HolderCheck::NoWriter
+    );
 }
 
 #[test]
 fn a_file_that_nobody_has_is_abandoned_since_then_and_gone_when_unlinked() {
     let (file, facts, now) = file();
-    let mut presence = Presence::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    let mut presence = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
     assert!(presence.is_abandoned() && !presence.asks());
-    let later = now + 5 * CHECK;
-    assert_eq!(presence.check(file.as_file(), later, CHECK), Seen::Silent);
-    assert_eq!(presence.abandoned_for(later), Some(5 * CHECK));
+    let later = now + 5 * CHECK_PERIOD;
+    assert_eq!(
+        presence.check(file.as_file(), later, CHECK_PERIOD),
+        HolderCheck::NoWriter
+    );
+    assert_eq!(presence.abandoned_for(later), Some(5 * CHECK_PERIOD));
     presence.saw_events(later);
     assert_eq!(presence.abandoned_for(later), None);
     let (file, _path) = file.keep().expect("kept");
     std::fs::remove_file(&_path).expect("there");
-    assert_eq!(presence.check(&file, later + 2 * CHECK, CHECK), Seen::Gone);
+    assert_eq!(
+        presence.check(&file, later + 2 * CHECK_PERIOD, CHECK_PERIOD),
+        HolderCheck::Gone
+    );
 }

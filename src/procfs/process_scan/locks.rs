@@ -2,11 +2,11 @@
 //! agent lives. Any process may read this, but only the host's own PID namespace shows all of it; elsewhere what is missing
 //! proves nothing.
 
-use crate::procfs::process::Writer;
+use crate::procfs::process::ProcessId;
 
 /// The flocks for writing: inode, device and process of each; no process where /proc hides it.
 #[derive(Debug, Default)]
-pub struct Locks(Vec<(u64, String, Option<Writer>)>);
+pub struct Locks(Vec<(u64, String, Option<ProcessId>)>);
 
 impl Locks {
     /// Takes the text apart; what is no flock for writing, is only waited for, or is of another inode is left out.
@@ -16,13 +16,13 @@ impl Locks {
         let locks = locks.filter(|(ino, ..)| is_wanted(*ino));
         Self(
             locks
-                .map(|(ino, device, pid)| (ino, device, Writer::of(pid).ok()))
+                .map(|(ino, device, pid)| (ino, device, ProcessId::of(pid).ok()))
                 .collect(),
         )
     }
 
     /// The process that has locked a file, if it is known.
-    pub fn holder(&self, device: &str, ino: u64) -> Option<Writer> {
+    pub fn holder(&self, device: &str, ino: u64) -> Option<ProcessId> {
         let mut locks = self.0.iter();
         locks
             .find(|(other, its, _)| *other == ino && its == device)?
@@ -71,7 +71,7 @@ rubbish
     #[test]
     fn store_is_held_by_the_process_with_an_flock_for_writing() {
         let locks = locks(|_| true);
-        let own = Writer::of(std::process::id()).ok();
+        let own = ProcessId::of(std::process::id()).ok();
         assert_eq!(locks.holder("fe:00", 6_693_491), own);
         assert_eq!(locks.holder("fe:00", 6), own);
         assert_eq!(locks.holder("00:1b", 6), None, "no process has this id");
@@ -85,7 +85,7 @@ rubbish
 
     #[test]
     fn locks_of_other_inodes_are_left_out() {
-        let wanted = locks(|ino| ino == 6);
-        assert!(wanted.0.len() == 2 && wanted.0.iter().all(|(ino, ..)| *ino == 6));
+        let request = locks(|ino| ino == 6);
+        assert!(request.0.len() == 2 && request.0.iter().all(|(ino, ..)| *ino == 6));
     }
 }
