@@ -14,7 +14,7 @@ use crate::ids::cache_file::CacheLine;
 use crate::journal::ledger::Books;
 use crate::journal::record::Saved;
 use crate::journal::{Journal, RecordId};
-use crate::procfs::liveness::check_every;
+use crate::procfs::liveness::check_period;
 use counted_stores::CountedStores;
 use descriptors::Descriptors;
 use forget::Forgetting;
@@ -99,7 +99,7 @@ impl Agents {
             counted_stores: CountedStores::default(),
             books: Books {
                 config: config.clone(),
-                check_every: check_every(0),
+                check_period: check_period(0),
                 early: true,
                 ..Books::default()
             },

@@ -43,7 +43,7 @@ fn scan(files: &[FileFacts], inodes: &[u64]) -> ProcessScan {
         inodes: Some(all.chain(inodes.iter().copied()).collect()),
         ..ScanRequest::default()
     };
-    ProcessScan::read(request, &ScanContext::new(Vec::new()).0)
+    ProcessScan::run(request, &ScanContext::new(Vec::new()).0)
 }
 
 fn facts_of(file: &File) -> FileFacts {
@@ -62,17 +62,17 @@ fn process_facts_stay_until_another_writer_starts() {
         let facts = facts_of(&file);
         scan(&[facts], &[]).facts.get(&writer).map(|_| facts)
     });
-    let mut presence = Liveness::new(&file, &file_facts, LeaseKind::Alone, Instant::now());
-    assert_eq!(presence.facts(), None);
-    let ask = |presence: &mut Liveness| {
-        presence.begin_survey(true);
-        let mappers = scan(&[facts_of(&file)], &[]);
-        presence.end_survey(&mappers, file_facts.id, &path);
+    let mut liveness = Liveness::new(&file, &file_facts, LeaseKind::Alone, Instant::now());
+    assert_eq!(liveness.facts(), None);
+    let ask = |liveness: &mut Liveness| {
+        liveness.begin_process_scan(true);
+        let process_scan = scan(&[facts_of(&file)], &[]);
+        liveness.end_process_scan(&process_scan, file_facts.id, &path);
     };
 
-    ask(&mut presence);
-    assert_eq!(presence.writer(), Some(writer));
-    let facts = presence.facts().cloned().expect("they were asked for");
+    ask(&mut liveness);
+    assert_eq!(liveness.writer(), Some(writer));
+    let facts = liveness.facts().cloned().expect("they were asked for");
     assert_eq!(facts.get("engine"), Some("vllm"));
     assert_eq!(facts.get("local_rank"), Some("3"));
     assert_eq!(facts.get("user"), None, "the file's, not the process's");
@@ -86,14 +86,14 @@ fn process_facts_stay_until_another_writer_starts() {
     agent.wait().expect("our child");
     // One that was for other files takes nothing away.
     let for_others = scan(&[], &[file_facts.id.ino]);
-    presence.end_survey(&for_others, file_facts.id, &path);
-    assert_eq!(presence.writer(), Some(writer));
-    assert_eq!(presence.facts(), Some(&facts));
-    ask(&mut presence);
-    assert_eq!(presence.writer(), None);
-    assert_eq!(presence.facts(), Some(&facts), "what it was");
-    presence.renewed();
-    assert_eq!(presence.facts(), None, "it may be another now");
+    liveness.end_process_scan(&for_others, file_facts.id, &path);
+    assert_eq!(liveness.writer(), Some(writer));
+    assert_eq!(liveness.facts(), Some(&facts));
+    ask(&mut liveness);
+    assert_eq!(liveness.writer(), None);
+    assert_eq!(liveness.facts(), Some(&facts), "what it was");
+    liveness.producer_restarted();
+    assert_eq!(liveness.facts(), None, "it may be another now");
 }
 
 #[test]
@@ -159,9 +159,9 @@ fn ancestor_is_announced_before_it_is_read() {
         ..ScanRequest::default()
     };
     let (context, announced) = ScanContext::new(Vec::new());
-    let mappers = ProcessScan::read(request, &context);
+    let process_scan = ProcessScan::run(request, &context);
     let announced = Vec::from_iter(announced.try_iter());
-    let facts = mappers.facts.get(&worker).expect("it has the ring");
+    let facts = process_scan.facts.get(&worker).expect("it has the ring");
     assert_eq!(
         (facts.get("port"), facts.get("rank")),
         (Some("8100"), Some("TP0"))
@@ -267,21 +267,21 @@ fn stalled_process_skips_its_container_user_or_namespaces() {
     let all = Vec::from_iter(groups.iter().flat_map(|(_, processes)| *processes));
     // Which of all are read after a read that this process has stalled.
     let read_after = |process: ProcessId| {
-        let mut holdups = ScanThreads::default();
+        let mut threads = ScanThreads::default();
         let (_end, ended) = mpsc::channel::<()>();
         let mut later = Instant::now();
-        assert!(holdups.begin(later, move |context| {
+        assert!(threads.start(later, move |context| {
             let _ = context.may_read(process) && ended.recv().is_ok();
             Vec::new()
         }));
-        while holdups.is_reading() {
+        while threads.is_running() {
             later += STALL_TIMEOUT;
-            let ended = holdups.poll(Duration::from_millis(1), later);
+            let ended = threads.wait(Duration::from_millis(1), later);
             assert!(ended.is_none_or(|found| found.is_none()), "it waits");
         }
         let all = all.clone().into_iter();
         let read = |context: &ScanContext| Vec::from_iter(all.filter(|&one| context.may_read(one)));
-        holdups.look(read).expect("one is not too many")
+        threads.run(read).expect("one is not too many")
     };
     for (number, (_, [first, second])) in groups.iter().enumerate() {
         let read = read_after(*first);

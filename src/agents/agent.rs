@@ -77,7 +77,7 @@ impl Agent {
     /// Whether a process scan could tell more of its files.
     pub(crate) fn asks(&self) -> bool {
         let mut sources = self.sources.iter();
-        sources.any(|source| source.file.presence.asks())
+        sources.any(|source| source.file.liveness.needs_scan())
     }
 
     /// True for an instance.
@@ -227,10 +227,10 @@ impl Agent {
                     tracing::info!(
                         "agent {instance}: {path} is removed; nothing waits in it, and nobody has had it for {ago}"
                     );
-                    source.file.presence.unlinked(now);
+                    source.file.liveness.unlinked(now);
                 }
                 // Whoever has it now is asked for again in a second.
-                Removal::Left => source.file.presence.saw_somebody(now),
+                Removal::Left => source.file.liveness.saw_holder(now),
                 Removal::Impossible(errno) => {
                     tracing::warn!("agent {instance}: {path} cannot be removed: {errno}; it stays");
                     source.file.stays = true;

@@ -4,7 +4,7 @@ use super::{AgentKey, Agents};
 use crate::base::clock::Now;
 use crate::error::Refusal;
 use crate::log;
-use crate::procfs::liveness::check_every;
+use crate::procfs::liveness::check_period;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ impl Agents {
     fn drain_since(&mut self, since: Option<Instant>, now: Instant, budget: Duration) -> bool {
         let end = Instant::now() + budget;
         let now = self.clock.at(now);
-        self.books.check_every = check_every(self.agents.places().total());
+        self.books.check_period = check_period(self.agents.places().total());
         self.books.for_answer = since.is_none();
         if self.turns.begin(since) {
             for (key, agent) in self.agents.due(now.instant) {

@@ -158,7 +158,7 @@ impl Agents {
                         // What its process wrote before it ended, and after the last drain.
                         agent.read_last(&mut source, self.clock.at(now), &mut self.books);
                     }
-                    let holder = match source.file.presence.is_abandoned() {
+                    let holder = match source.file.liveness.has_no_holder() {
                         true => Holder::Absent,
                         false => Holder::Unknown,
                     };

@@ -189,7 +189,7 @@ impl Agents {
             "agent {instance}: ring {version}, {capacity} events, {pending} pending, {path}{how}"
         );
         // A ring that is empty and that nobody writes to has nothing to say; it is watched for its agent's return.
-        let is_abandoned = source.file.presence.is_abandoned();
+        let is_abandoned = source.file.liveness.has_no_holder();
         if pending > 0 || !is_abandoned {
             let is_asked = self.books.config.proc_facts && !is_abandoned;
             let patience = if is_asked { PATIENCE } else { Duration::ZERO };

@@ -49,7 +49,7 @@ impl ProcessScans {
         let has_rested = |(ended, took): (Instant, Duration)| {
             now >= ended + (took * REST).clamp(SHORTEST, LONGEST)
         };
-        !self.scan.is_reading()
+        !self.scan.is_running()
             && (self.asks || self.is_full_due(now))
             && self.last.is_none_or(has_rested)
     }
@@ -66,7 +66,7 @@ impl Agents {
     pub fn reveal(&mut self, patience: Duration) {
         let scans = &self.process_scans;
         // Each answer asks, and almost always no agent waits.
-        let may_wait = self.books.config.proc_facts && (scans.asks || scans.scan.is_reading());
+        let may_wait = self.books.config.proc_facts && (scans.asks || scans.scan.is_running());
         if !may_wait || !self.agents.values().any(Agent::wants_facts) {
             return;
         }
@@ -88,14 +88,14 @@ impl Agents {
             self.begin_process_scan(now);
         }
         let scans = &mut self.process_scans;
-        match scans.scan.poll(wait, now) {
+        match scans.scan.wait(wait, now) {
             None => {}
             Some(None) => scans.has_failed(now),
-            Some(Some(mappers)) => {
+            Some(Some(process_scan)) => {
                 scans.count += 1;
-                scans.time += mappers.took;
-                scans.last = Some((now, mappers.took));
-                self.take(&mappers, now);
+                scans.time += process_scan.duration;
+                scans.last = Some((now, process_scan.duration));
+                self.take(&process_scan, now);
             }
         }
     }
@@ -118,7 +118,7 @@ impl Agents {
         for agent in self.agents.values_mut() {
             for source in &mut agent.sources {
                 inodes.insert(source.file.facts.id.ino);
-                if source.file.presence.begin_survey(is_full) {
+                if source.file.liveness.begin_process_scan(is_full) {
                     let facts = source.current_facts();
                     request.files.extend(facts.map(|facts| (facts.id, facts)));
                 }
@@ -131,8 +131,8 @@ impl Agents {
         }
         request.inodes = Some(inodes);
         request.pod_logs.clone_from(&self.books.config.pod_logs);
-        let read = move |gate: &_| ProcessScan::read(request, gate);
-        if !scans.scan.begin(now, read) {
+        let read = move |context: &_| ProcessScan::run(request, context);
+        if !scans.scan.start(now, read) {
             scans.has_failed(now);
         } else if is_full {
             scans.last_full = Some(now);
@@ -140,39 +140,45 @@ impl Agents {
     }
 
     /// Takes what a process scan has shown.
-    fn take(&mut self, mappers: &ProcessScan, now: Instant) {
+    fn take(&mut self, process_scan: &ProcessScan, now: Instant) {
         let files = || self.agents.values().flat_map(Agent::attached);
         // Of files that were attached meanwhile it does not show whose they are; the next one does, which is due.
-        if files().all(|(id, _)| mappers.request.has(id.ino)) || !mappers.complete {
-            self.process_scans.silent = mappers.silent(files());
+        if files().all(|(id, _)| process_scan.request.includes(id.ino)) || !process_scan.is_complete
+        {
+            self.process_scans.silent = process_scan.without_telemetry(files());
         }
         let mut woken = Vec::new();
         let moment = self.clock.at(now);
         for (key, agent) in self.agents.iter_mut() {
             // What its owner is called was asked only with its files.
-            let is_asked =
-                |source: &Source| mappers.request.files.contains_key(&source.file.facts.id);
+            let is_asked = |source: &Source| {
+                process_scan
+                    .request
+                    .files
+                    .contains_key(&source.file.facts.id)
+            };
             if !agent.sources.iter().any(is_asked) {
                 continue;
             }
             for file in agent.sources.iter_mut().map(|source| &mut source.file) {
-                file.presence.end_survey(mappers, file.facts.id, &file.path);
+                file.liveness
+                    .end_process_scan(process_scan, file.facts.id, &file.path);
             }
             // Of several rings, the last one's writer counts if it is known.
             let mut sources = agent.sources.iter().rev();
-            let known = |source: &&Source| source.file.presence.facts().is_some();
+            let known = |source: &&Source| source.file.liveness.facts().is_some();
             let Some(source) = sources.find(|source| is_asked(source) || known(source)) else {
                 continue;
             };
-            let user = mappers.users.get(&source.file.facts.uid);
+            let user = process_scan.user_names.get(&source.file.facts.uid);
             let of_file = agent.facts_of_files(user.map(String::as_str));
             // Of one that is not seen it stays as it was, or what its file tells must do.
-            let of_process = source.file.presence.facts().or(agent.own_facts());
+            let of_process = source.file.liveness.facts().or(agent.own_facts());
             let mut facts = match of_process {
                 Some(of_process) => of_file.merge(of_process),
                 None => of_file,
             };
-            mappers.pods.name(&mut facts, agent.own_facts());
+            process_scan.pods.name(&mut facts, agent.own_facts());
             woken.push(key);
             if agent.own_facts() != Some(&facts) {
                 self.books.journal.set_facts(agent.record, Some(&facts));

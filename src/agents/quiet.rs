@@ -27,7 +27,7 @@ impl Quiet {
     /// at as often as it is asked who has its file: what passes with time alone is found out as late as that, but for the end of
     /// one that has exited, which is known beforehand.
     pub(super) fn renew(&mut self, agent: &Agent, now: &Now, is_whole: bool, books: &Books) {
-        let look = books.check_every;
+        let look = books.check_period;
         let lifecycle = agent.entry.lifecycle;
         let left = match lifecycle.exited_since() {
             Some(since) => books.config.retain.saturating_sub(now.since(since)),

@@ -54,7 +54,7 @@ impl Agents {
         let seen = same().find_map(|(_, agent)| agent.seen(id).cloned());
         let alike = same().filter(|(_, agent)| is_alike(agent, &found, &description));
         let alike: Vec<AgentKey> = alike.map(|(key, _)| key).collect();
-        let has_exited = source.file.presence.is_abandoned();
+        let has_exited = source.file.liveness.has_no_holder();
         let is_recent = self.is_recent(&found.facts, &values, now);
         let is_over = has_exited
             && match known {
@@ -189,7 +189,7 @@ impl Agents {
             return;
         };
         agent.waiting = None;
-        let presence = &source.file.presence;
+        let liveness = &source.file.liveness;
         tracing::info!(
             "agent {}: store of process {}, agent {} in it, {}",
             agent.name.instance,
@@ -199,8 +199,8 @@ impl Agents {
         );
         // Also one that has exited meanwhile, so that its last values are seen. But where the kernel does not tell which process has
         // a file, an old one is no instance until something comes.
-        if is_recent || presence.life(false) == AgentState::Live {
-            let is_asked = self.books.config.proc_facts && !presence.is_abandoned();
+        if is_recent || liveness.state(false) == AgentState::Live {
+            let is_asked = self.books.config.proc_facts && !liveness.has_no_holder();
             let patience = if is_asked { PATIENCE } else { Duration::ZERO };
             agent.entry.lifecycle.wake(now + patience);
         }

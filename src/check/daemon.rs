@@ -30,7 +30,7 @@ pub type Setup = (Options, [Option<String>; 2]);
 /// Finds the process of the running daemon by its state file, and reads what it was started with. `None`: /proc shows none.
 pub fn find(
     state: &Path,
-    mappers: &ProcessScan,
+    process_scan: &ProcessScan,
     context: &ScanContext,
 ) -> Option<(ProcessId, io::Result<Setup>)> {
     let meta = fs::metadata(state).ok()?;
@@ -38,10 +38,10 @@ pub fn find(
         dev: meta.dev(),
         ino: meta.ino(),
     };
-    let mut mappers = mappers.of(id, state).into_iter();
+    let mut processes = process_scan.processes_of(id, state).into_iter();
     // The uid is compared: any user can give a process this name and map such a file in a mount namespace.
-    let found = mappers.find(|mapper| mapper.is_pmdanixl(&[meta.uid()]))?;
-    Some((found.process, read_setup(found.process, context)))
+    let found = processes.find(|process| process.is_pmdanixl(&[meta.uid()]))?;
+    Some((found.id, read_setup(found.id, context)))
 }
 
 /// Returns the lines of `--check` about the daemon: whether one runs, then a warning for each difference. `path` and

@@ -4,7 +4,7 @@ use super::Summary;
 use crate::discovery::scan::Opened;
 use crate::discovery::{discover, name};
 use crate::procfs::process::{self, Holder};
-use crate::procfs::process_scan::{MappingProcess, ProcessScan, without_children};
+use crate::procfs::process_scan::{MappingProcess, ProcessScan, topmost};
 use crate::ring::candidate::{Access, Candidate};
 use crate::ring::layout::HEADER_LEN;
 use crate::shm::{self, LeaseKind, unlocked};
@@ -19,7 +19,7 @@ use std::path::Path;
 pub fn describe(
     opened: &Opened,
     path: &Path,
-    mappers: &ProcessScan,
+    process_scan: &ProcessScan,
     summary: &mut Summary,
 ) -> String {
     let id = match opened {
@@ -29,16 +29,16 @@ pub fn describe(
     if !summary.seen.insert(id) {
         return "the same file by another path".into();
     }
-    let all = mappers.of(id, path).into_iter();
+    let all = process_scan.processes_of(id, path).into_iter();
     let (daemons, writers): (Vec<_>, Vec<_>) =
-        all.partition(|mapper| mapper.is_pmdanixl(&summary.daemons));
+        all.partition(|process| process.is_pmdanixl(&summary.daemons));
     let written = writers.iter().fold(String::new(), |text, writer| {
         let user = discover::user_name(writer.uid);
         let command = name::printable(OsStr::new(&writer.command));
-        let pid = writer.process.pid;
+        let pid = writer.id.pid;
         format!("{text}, written by pid {pid} ({command}) user {user}")
     });
-    let pids = writers.iter().map(|writer| writer.process.pid);
+    let pids = writers.iter().map(|writer| writer.id.pid);
     summary.writers.extend(pids);
     match opened {
         Opened::Ring(candidate) => describe_ring(candidate, &daemons, &writers, &written, summary),
@@ -95,8 +95,8 @@ fn describe_ring(
     // A ring that is only followed may have another consumer.
     if candidate.access != Access::Asked {
         let agents = writers.iter().copied();
-        let agents = agents.filter(|mapper| mapper.is_agent() && mapper.process.is_running());
-        let agents = without_children(&Vec::from_iter(agents));
+        let agents = agents.filter(|process| process.is_agent() && process.id.is_running());
+        let agents = topmost(&Vec::from_iter(agents));
         if agents.len() > 1 && !are_forked(&agents) {
             summary.problems += 1;
             text.push_str(
@@ -109,7 +109,7 @@ fn describe_ring(
         text.push_str(", drained by the process that has it locked");
     }
     for daemon in daemons {
-        text.push_str(&format!(", drained by pid {}", daemon.process.pid));
+        text.push_str(&format!(", drained by pid {}", daemon.id.pid));
     }
     match candidate.access {
         Access::Asked => text.push_str(", only followed"),
@@ -130,8 +130,8 @@ fn describe_ring(
 /// True if these processes were forked from one process, which may have ended. Then their stacks start at one address.
 /// execve(2) puts the stack at a random address.
 fn are_forked(processes: &[&MappingProcess]) -> bool {
-    let stack = |mapper: &&MappingProcess| {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", mapper.process.pid)).ok()?;
+    let stack = |process: &&MappingProcess| {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", process.id.pid)).ok()?;
         // Field 28 of proc_pid_stat(5). The field after the name is number 3. The kernel shows 0 to a process without
         // permission.
         let start = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(25)?;

@@ -54,14 +54,14 @@ struct NixlProcess {
 impl NixlProcesses {
     /// Reads the environments of the processes that have a NIXL backend loaded. A stalled process can block it.
     #[must_use]
-    pub fn read(mappers: &ProcessScan, context: &ScanContext) -> Self {
-        let all = mappers.nixl.iter();
+    pub fn read(process_scan: &ProcessScan, context: &ScanContext) -> Self {
+        let all = process_scan.nixl_processes.iter();
         let read = all.filter_map(|(process, core)| NixlProcess::read(*process, core, context));
         let mut found: Vec<NixlProcess> = read.collect();
         found.sort_by_key(|user| user.pid);
         Self {
             found,
-            is_complete: mappers.complete,
+            is_complete: process_scan.is_complete,
         }
     }
 
@@ -120,13 +120,13 @@ impl NixlProcess {
             if !context.may_read(one) {
                 return None;
             }
-            let shown_at = ProcessStat::of(one.pid).ok()?.shown_at().ok()?;
-            let environ = File::open(format!("{shown_at}/environ")).ok()?;
+            let proc_dir = ProcessStat::of(one.pid).ok()?.proc_dir().ok()?;
+            let environ = File::open(format!("{proc_dir}/environ")).ok()?;
             let environ = telemetry::read(environ.take(MAX_ENVIRON_LEN)).ok()?;
             one.is_running().then_some((one.pid, environ))
         });
-        let shown_at = ProcessStat::of(process.pid).ok()?.shown_at().ok()?;
-        let namespaces = [shown_at.trim_start_matches("/proc/"), "self"];
+        let proc_dir = ProcessStat::of(process.pid).ok()?.proc_dir().ok()?;
+        let namespaces = [proc_dir.trim_start_matches("/proc/"), "self"];
         let [its, ours] = namespaces.map(|process| namespace(process, "mnt").ok());
         // Another mount namespace can have another file at this path.
         let core = Some(core).filter(|_| its == ours);

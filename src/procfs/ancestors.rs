@@ -31,7 +31,7 @@ fn parent(process: ProcessId) -> Option<ProcessId> {
 
 fn parent_id(process: ProcessId) -> Option<u32> {
     let stat = ProcessStat::of(process.pid).ok()?;
-    (stat.process == process).then_some(stat.parent)
+    (stat.id == process).then_some(stat.parent)
 }
 
 /// What an ancestor must share with a process: real user id and PID namespace; `None` if /proc does not tell. The owner of

@@ -71,7 +71,7 @@ impl ProcessId {
     /// # Errors
     /// There is none, or it may not be looked at.
     pub fn of(pid: u32) -> io::Result<Self> {
-        Ok(ProcessStat::of(pid)?.process)
+        Ok(ProcessStat::of(pid)?.id)
     }
 
     /// Whether a process has its id: it, or one that was started after its end, or what is left of it until it was waited for.
@@ -86,7 +86,7 @@ impl ProcessId {
     /// waited for.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        ProcessStat::of(self.pid).is_ok_and(|now| now.process == *self && !now.has_ended())
+        ProcessStat::of(self.pid).is_ok_and(|now| now.id == *self && !now.has_ended())
     }
 }
 
@@ -94,7 +94,7 @@ impl ProcessId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessStat {
     /// The process that it is of.
-    pub process: ProcessId,
+    pub id: ProcessId,
     /// Process id of the parent; 0 if the parent is outside of this PID namespace.
     pub parent: u32,
     state: u8,
@@ -120,7 +120,7 @@ impl ProcessStat {
         let threads = fields.nth(15)?.parse().ok()?;
         let start = fields.nth(1)?.parse().ok()?;
         Some(Self {
-            process: ProcessId { pid, start },
+            id: ProcessId { pid, start },
             parent,
             state,
             threads,
@@ -142,8 +142,8 @@ impl ProcessStat {
     ///
     /// # Errors
     /// The process has ended, or may not be looked at.
-    pub(crate) fn shown_at(&self) -> io::Result<String> {
-        let process = format!("/proc/{}", self.process.pid);
+    pub(crate) fn proc_dir(&self) -> io::Result<String> {
+        let process = format!("/proc/{}", self.id.pid);
         if self.is_headless() && !self.has_ended() {
             for task in fs::read_dir(format!("{process}/task"))? {
                 let task = task?.path();
@@ -205,7 +205,7 @@ mod tests {
             pid: 7,
             start: 4242,
         };
-        assert_eq!((stat.process, stat.parent), (process, 1));
+        assert_eq!((stat.id, stat.parent), (process, 1));
         assert_eq!((stat.threads, stat.state), (1, b'S'));
         let cut = b"7 (a) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 x 1";
         for other in [&b""[..], b"7 (a", b"7 (a) S 1", cut] {

@@ -47,7 +47,7 @@ pub struct ScanRequest {
 impl ScanRequest {
     /// True if the processes are request that have this inode mapped.
     #[must_use]
-    pub fn has(&self, ino: u64) -> bool {
+    pub fn includes(&self, ino: u64) -> bool {
         let inodes = self.inodes.as_ref();
         inodes.is_none_or(|inodes| inodes.contains(&ino))
     }
@@ -57,7 +57,7 @@ impl ScanRequest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappingProcess {
     /// Which process.
-    pub process: ProcessId,
+    pub id: ProcessId,
     /// Process id of its parent.
     pub parent: u32,
     /// Real user id.
@@ -75,17 +75,17 @@ pub struct ProcessScan {
     /// What is known of the processes that write the files.
     pub facts: HashMap<ProcessId, Facts>,
     /// What the owners of the files are called.
-    pub users: HashMap<u32, String>,
+    pub user_names: HashMap<u32, String>,
     /// What pods are called.
     pub pods: Pods,
     /// Processes that have a NIXL backend loaded, without those of this program, and the path of libnixl as each sees it.
-    pub nixl: Vec<(ProcessId, PathBuf)>,
+    pub nixl_processes: Vec<(ProcessId, PathBuf)>,
     /// Who has locked a store; `None`: not all of it is shown.
     locks: Option<Locks>,
     /// Whether no process was hidden: then a file that nobody has mapped is one that nobody writes to.
-    pub complete: bool,
+    pub is_complete: bool,
     /// How long it took to look.
-    pub took: Duration,
+    pub duration: Duration,
 }
 
 #[cfg(test)]
@@ -96,20 +96,20 @@ impl ProcessScan {
         path: &Path,
         processes: &[(ProcessId, u32)],
     ) -> Self {
-        let place = format!("{} {}", device(facts.id.dev), path.display());
-        let mapper = |&(process, parent): &(ProcessId, u32)| MappingProcess {
-            process,
+        let path = format!("{} {}", device(facts.id.dev), path.display());
+        let process = |&(id, parent): &(ProcessId, u32)| MappingProcess {
+            id,
             parent,
             uid: facts.uid,
             command: "python3".into(),
         };
-        let mappers = processes.iter().map(|one| (place.clone(), mapper(one)));
+        let mapped = processes.iter().map(|one| (path.clone(), process(one)));
         Self {
             request: ScanRequest {
                 files: [(facts.id, *facts)].into(),
                 ..ScanRequest::default()
             },
-            by_inode: [(facts.id.ino, mappers.collect())].into(),
+            by_inode: [(facts.id.ino, mapped.collect())].into(),
             ..Self::default()
         }
     }
@@ -118,49 +118,49 @@ impl ProcessScan {
 impl ProcessScan {
     /// Looks through all processes that may be read.
     #[must_use]
-    pub fn read(request: ScanRequest, context: &ScanContext) -> Self {
+    pub fn run(request: ScanRequest, context: &ScanContext) -> Self {
         let started = Instant::now();
         let names = list_names_at(Path::new("/proc")).unwrap_or_default();
         let pids = names.iter().filter_map(|name| name.to_str()?.parse().ok());
         let pids: Vec<u32> = pids.collect();
         let users: HashSet<u32> = request.files.values().map(|file| file.uid).collect();
         let host = sees_host();
-        let mut mappers = Self {
+        let mut scan = Self {
             // Where processes are hidden (hidepid), so is the first.
-            complete: host && pids.contains(&INIT_PID),
+            is_complete: host && pids.contains(&INIT_PID),
             locks: locks()
                 .filter(|_| host)
                 .zip(request.inodes.as_ref())
                 .map(|(text, inodes)| Locks::parse(&text, |ino| inodes.contains(&ino))),
             // Asked for here, since it may take as long as a server on the network likes.
-            users: users.into_iter().map(|uid| (uid, user_name(uid))).collect(),
+            user_names: users.into_iter().map(|uid| (uid, user_name(uid))).collect(),
             pods: Pods::read(&request.pod_logs),
             request,
             ..Self::default()
         };
         for pid in pids {
-            if let Err(err) = mappers.read_process(pid, context) {
+            if let Err(err) = scan.read_process(pid, context) {
                 // It may have anything mapped. The first process of the host is no agent, and some kernels show it to nobody.
                 let is_init = pid == INIT_PID && err.kind() == ErrorKind::PermissionDenied;
-                mappers.complete &= has_ended(&err) || is_init;
+                scan.is_complete &= has_ended(&err) || is_init;
             }
         }
-        mappers.took = started.elapsed();
-        mappers
+        scan.duration = started.elapsed();
+        scan
     }
 
     fn read_process(&mut self, pid: u32, context: &ScanContext) -> io::Result<()> {
         let stat = ProcessStat::of(pid)?;
-        let process = stat.process;
-        if !context.may_read(process) {
+        let id = stat.id;
+        if !context.may_read(id) {
             return Err(ErrorKind::TimedOut.into());
         }
-        let maps = File::open(format!("{}/maps", stat.shown_at()?))?;
+        let maps = File::open(format!("{}/maps", stat.proc_dir()?))?;
         // Most processes have nothing of the kind mapped.
-        let mapper = LazyCell::new(|| {
+        let process = LazyCell::new(|| {
             let command = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
             MappingProcess {
-                process,
+                id,
                 parent: stat.parent,
                 // No user has this id (chown(2): -1 means no change).
                 uid: ancestors::uid(pid).unwrap_or(u32::MAX),
@@ -172,37 +172,37 @@ impl ProcessScan {
         // A process may end at any point; what was read of it until then may stay.
         while read_line(&mut maps, &mut line)? {
             let mapping = shared_mapping(&line);
-            if let Some((place, ino)) = mapping.filter(|(_, ino)| self.request.has(*ino)) {
+            if let Some((path, ino)) = mapping.filter(|(_, ino)| self.request.includes(*ino)) {
                 mapped.insert(ino);
-                self.complete &= self.add(place, ino, &mapper);
+                self.is_complete &= self.add(path, ino, &process);
             }
             libraries.note(&line);
         }
-        if let Some(core) = libraries.of_backend().filter(|_| mapper.is_agent()) {
-            self.nixl.push((process, core));
+        if let Some(core) = libraries.of_backend().filter(|_| process.is_agent()) {
+            self.nixl_processes.push((id, core));
         }
         let mut files = self.request.files.keys();
-        if files.any(|file| mapped.contains(&file.ino)) && mapper.is_agent() {
+        if files.any(|file| mapped.contains(&file.ino)) && process.is_agent() {
             // An ancestor that blocks is what the scan waits for then.
-            let facts = Facts::of_process(process, &mut |ancestor| context.may_read(ancestor));
-            self.facts.extend(facts.map(|facts| (process, facts)));
+            let facts = Facts::of_process(id, &mut |ancestor| context.may_read(ancestor));
+            self.facts.extend(facts.map(|facts| (id, facts)));
         }
         Ok(())
     }
 
     /// Notes that a process has an inode mapped. Returns false if there is no room for that.
-    fn add(&mut self, place: String, ino: u64, mapper: &MappingProcess) -> bool {
+    fn add(&mut self, path: String, ino: u64, process: &MappingProcess) -> bool {
         let known = self.by_inode.entry(ino).or_default();
-        let its = known.iter().rev();
-        let its = its.take_while(|(_, other)| other.process == mapper.process);
+        let own = known.iter().rev();
+        let own = own.take_while(|(_, other)| other.id == process.id);
         // The same inode number may be another file system's as well.
-        let places = Vec::from_iter(its.map(|(place, _)| place));
-        if places.contains(&&place) {
+        let paths = Vec::from_iter(own.map(|(path, _)| path));
+        if paths.contains(&&path) {
             return true;
         }
-        let has_room = known.len() < MAX_MAPPING_PROCESSES && places.len() < MAX_PATHS;
+        let has_room = known.len() < MAX_MAPPING_PROCESSES && paths.len() < MAX_PATHS;
         if has_room {
-            known.push((place, mapper.clone()));
+            known.push((path, process.clone()));
         }
         has_room
     }
@@ -210,22 +210,22 @@ impl ProcessScan {
     /// The processes that have this file mapped. Device numbers in maps are those of the file system, which for some
     /// (btrfs, overlayfs) differ from the ones that stat(2) gives: then the path decides.
     #[must_use]
-    pub fn of(&self, file: FileId, path: &Path) -> Vec<&MappingProcess> {
+    pub fn processes_of(&self, file: FileId, path: &Path) -> Vec<&MappingProcess> {
         let device = device(file.dev);
         let known = self.by_inode.get(&file.ino).into_iter().flatten();
-        let known = known.filter_map(|(place, mapper)| Some((place.split_once(' ')?, mapper)));
+        let known = known.filter_map(|(path, process)| Some((path.split_once(' ')?, process)));
         // Two containers may have a file of the same number at the same path.
-        let by_device = known.clone().any(|((its, _), _)| its == device);
-        let meant = known.filter(|((its, name), _)| match by_device {
-            true => *its == device,
+        let by_device = known.clone().any(|((other, _), _)| other == device);
+        let found = known.filter(|((other, name), _)| match by_device {
+            true => *other == device,
             false => path == Path::new(name),
         });
-        meant.map(|(_, mapper)| mapper).collect()
+        found.map(|(_, process)| process).collect()
     }
 
     /// The process that has locked a store, which its agent does for as long as it lives. `None`: none has, or it is not known.
     #[must_use]
-    pub fn locker(&self, file: FileId) -> Option<ProcessId> {
+    pub fn lock_holder(&self, file: FileId) -> Option<ProcessId> {
         self.locks.as_ref()?.holder(&device(file.dev), file.ino)
     }
 
@@ -237,31 +237,33 @@ impl ProcessScan {
 
     /// Whether a file with this inode number is mapped by a process that could be an agent, on whatever device it seems to be.
     #[must_use]
-    pub fn is_possible(&self, ino: u64) -> bool {
+    pub fn may_have_writer(&self, ino: u64) -> bool {
         let mut known = self.by_inode.get(&ino).into_iter().flatten();
-        known.any(|(_, mapper)| mapper.is_agent())
+        known.any(|(_, process)| process.is_agent())
     }
 
     /// The processes that have a NIXL backend loaded and none of these files mapped; `None`: not all processes were seen.
     #[must_use]
-    pub fn silent<'a>(
+    pub fn without_telemetry<'a>(
         &self,
         files: impl IntoIterator<Item = (FileId, &'a Path)>,
     ) -> Option<Vec<ProcessId>> {
-        let writers = files.into_iter().flat_map(|(id, path)| self.of(id, path));
-        let writers: HashSet<ProcessId> = writers.map(|mapper| mapper.process).collect();
-        let all = self.nixl.iter().map(|(process, _)| *process);
+        let writers = files
+            .into_iter()
+            .flat_map(|(id, path)| self.processes_of(id, path));
+        let writers: HashSet<ProcessId> = writers.map(|process| process.id).collect();
+        let all = self.nixl_processes.iter().map(|(process, _)| *process);
         let silent = all.filter(|process| !writers.contains(process));
-        self.complete.then(|| silent.collect())
+        self.is_complete.then(|| silent.collect())
     }
 }
 
 /// Those of these processes that were not forked from another of them: a process that is forked has what its parent had mapped.
 #[must_use]
-pub fn without_children<'a>(mappers: &[&'a MappingProcess]) -> Vec<&'a MappingProcess> {
-    let pids: HashSet<u32> = mappers.iter().map(|mapper| mapper.process.pid).collect();
-    let all = mappers.iter().copied();
-    all.filter(|mapper| !pids.contains(&mapper.parent))
+pub fn topmost<'a>(processes: &[&'a MappingProcess]) -> Vec<&'a MappingProcess> {
+    let pids: HashSet<u32> = processes.iter().map(|process| process.id.pid).collect();
+    let all = processes.iter().copied();
+    all.filter(|process| !pids.contains(&process.parent))
         .collect()
 }
 
@@ -294,7 +296,7 @@ impl MappingProcess {
     #[must_use]
     pub fn is_agent(&self) -> bool {
         let own = geteuid().as_raw();
-        self.process.pid != std::process::id() && !self.is_pmdanixl(&[own])
+        self.id.pid != std::process::id() && !self.is_pmdanixl(&[own])
     }
 
     /// True if it is pmdanixl. Since any user can give a process this name, it must be a process of root or of one of `users`.
@@ -330,13 +332,13 @@ mod tests {
     use super::*;
     use crate::shm;
 
-    fn read(files: &[&FileFacts], inodes: Option<HashSet<u64>>) -> ProcessScan {
+    fn scan(files: &[&FileFacts], inodes: Option<HashSet<u64>>) -> ProcessScan {
         let request = ScanRequest {
             files: files.iter().map(|file| (file.id, **file)).collect(),
             inodes,
             pod_logs: PathBuf::new(),
         };
-        ProcessScan::read(request, &ScanContext::new(Vec::new()).0)
+        ProcessScan::run(request, &ScanContext::new(Vec::new()).0)
     }
 
     /// A file, mapped, and what stat(2) tells of it.
@@ -368,28 +370,28 @@ mod tests {
 
     #[test]
     fn one_inode_number_on_two_file_systems_is_two_files() {
-        let mapper = |pid| MappingProcess {
-            process: ProcessId { pid, start: 1 },
+        let process = |pid| MappingProcess {
+            id: ProcessId { pid, start: 1 },
             parent: 0,
             uid: 0,
             command: "python3".into(),
         };
         let known = vec![
-            ("00:1b /memfd:other".into(), mapper(1)),
-            ("fe:00 /var/tmp/ring".into(), mapper(2)),
+            ("00:1b /memfd:other".into(), process(1)),
+            ("fe:00 /var/tmp/ring".into(), process(2)),
             // btrfs: another device number than stat(2) gives.
-            ("00:30 /srv/ring".into(), mapper(3)),
+            ("00:30 /srv/ring".into(), process(3)),
             // Another container's, which sees it at the same path.
-            ("00:31 /var/tmp/ring".into(), mapper(4)),
+            ("00:31 /var/tmp/ring".into(), process(4)),
         ];
-        let mappers = ProcessScan {
+        let process_scan = ProcessScan {
             by_inode: [(7, known)].into(),
-            complete: true,
+            is_complete: true,
             ..ProcessScan::default()
         };
         let pids = |dev, ino, path: &str| -> Vec<u32> {
-            let found = mappers.of(FileId { dev, ino }, Path::new(path));
-            found.into_iter().map(|mapper| mapper.process.pid).collect()
+            let found = process_scan.processes_of(FileId { dev, ino }, Path::new(path));
+            found.into_iter().map(|process| process.id.pid).collect()
         };
         let device = nix::sys::stat::makedev;
         assert_eq!(pids(device(0xfe, 0), 7, "/var/tmp/ring"), [2]);
@@ -399,41 +401,45 @@ mod tests {
 
     #[test]
     fn processes_without_their_children_are_those_of_other_parents() {
-        let mapper = |(pid, parent)| MappingProcess {
-            process: ProcessId { pid, start: 1 },
+        let process = |(pid, parent)| MappingProcess {
+            id: ProcessId { pid, start: 1 },
             parent,
             uid: 0,
             command: "python3".into(),
         };
-        let all = [(7, 1), (9, 7), (8, 9), (5, 4), (3, 0)].map(mapper);
-        let left = without_children(&Vec::from_iter(&all));
-        let left = left.iter().map(|mapper| mapper.process.pid);
+        let all = [(7, 1), (9, 7), (8, 9), (5, 4), (3, 0)].map(process);
+        let left = topmost(&Vec::from_iter(&all));
+        let left = left.iter().map(|process| process.id.pid);
         assert_eq!(Vec::from_iter(left), [7, 5, 3]);
     }
 
     #[test]
     fn this_process_is_found_by_what_it_has_mapped() {
         let (file, mapping, facts) = mapped();
-        let mappers = read(&[&facts], Some([facts.id.ino].into()));
-        let found = mappers.of(facts.id, file.path());
+        let process_scan = scan(&[&facts], Some([facts.id.ino].into()));
+        let found = process_scan.processes_of(facts.id, file.path());
         // A child that another test makes has it as well, until it starts its program.
-        let is_ours = |mapper: &&&MappingProcess| mapper.process.pid == std::process::id();
+        let is_ours = |process: &&&MappingProcess| process.id.pid == std::process::id();
         assert_eq!(found.iter().filter(is_ours).count(), 1, "{found:?}");
         // It is no agent.
         let ours = ProcessId::of(std::process::id()).expect("this one");
-        assert_eq!(mappers.facts.get(&ours), None);
+        assert_eq!(process_scan.facts.get(&ours), None);
         drop(mapping);
-        assert!(read(&[], None).of(facts.id, file.path()).is_empty());
+        assert!(
+            scan(&[], None)
+                .processes_of(facts.id, file.path())
+                .is_empty()
+        );
     }
 
     #[test]
     fn only_what_is_asked_for_is_kept() {
         let files = [mapped(), mapped()];
         let [asked, other] = files.each_ref().map(|(.., facts)| facts.id.ino);
-        let mappers = read(&[], Some([asked].into()));
-        let found: Vec<u64> = mappers.by_inode.keys().copied().collect();
+        let process_scan = scan(&[], Some([asked].into()));
+        let found: Vec<u64> = process_scan.by_inode.keys().copied().collect();
         assert_eq!(found, [asked]);
-        let all = read(&[], None);
+        let all = scan(&[], None);
         assert!(
             [asked, other]
                 .iter()
@@ -443,22 +449,26 @@ mod tests {
 
     #[test]
     fn an_inode_that_too_many_have_mapped_is_not_known_whole() {
-        let mapper = |pid| MappingProcess {
-            process: ProcessId { pid, start: 1 },
+        let process = |pid| MappingProcess {
+            id: ProcessId { pid, start: 1 },
             parent: 0,
             uid: 0,
             command: "python3".into(),
         };
-        let mut mappers = ProcessScan::default();
-        let added = (0..2000).map(|pid| mappers.add("fe:00 /ring".into(), 7, &mapper(pid)));
+        let mut process_scan = ProcessScan::default();
+        let added = (0..2000).map(|pid| process_scan.add("fe:00 /ring".into(), 7, &process(pid)));
         assert_eq!(
             added.filter(|&has_room| has_room).count(),
             MAX_MAPPING_PROCESSES
         );
-        assert_eq!(mappers.by_inode[&7].len(), MAX_MAPPING_PROCESSES);
-        let places = (0..100).map(|place| mappers.add(format!("fe:00 /{place}"), 8, &mapper(1)));
-        assert_eq!(places.filter(|&has_room| has_room).count(), MAX_PATHS);
-        assert!(mappers.add("fe:00 /3".into(), 8, &mapper(1)), "it is known");
+        assert_eq!(process_scan.by_inode[&7].len(), MAX_MAPPING_PROCESSES);
+        let paths =
+            (0..100).map(|number| process_scan.add(format!("fe:00 /{number}"), 8, &process(1)));
+        assert_eq!(paths.filter(|&has_room| has_room).count(), MAX_PATHS);
+        assert!(
+            process_scan.add("fe:00 /3".into(), 8, &process(1)),
+            "it is known"
+        );
     }
 
     #[test]

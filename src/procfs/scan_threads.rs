@@ -21,7 +21,7 @@ const MAX_ABANDONED: usize = 8;
 
 /// The processes that are skipped with a stalled one, in words: all with user namespaces of their own, which any user can make;
 /// else those of its container; else those of its user, but of root that process alone. Nothing here waits for the process.
-fn group(process: ProcessId) -> String {
+fn skip_group(process: ProcessId) -> String {
     let pid = process.pid.to_string();
     // `None`: it is ours, or hidden.
     let other = |kind| {
@@ -40,26 +40,33 @@ fn group(process: ProcessId) -> String {
 #[derive(Debug)]
 pub struct ScanContext {
     /// Groups of processes that are skipped.
-    skipped: Vec<String>,
-    announce: Sender<ProcessId>,
+    skipped_groups: Vec<String>,
+    progress: Sender<ProcessId>,
 }
 
 impl ScanContext {
     /// A context that skips these groups, and where it announces the processes that are read.
     #[must_use]
-    pub fn new(skipped: Vec<String>) -> (Self, Receiver<ProcessId>) {
-        let (announce, announced) = mpsc::channel();
-        (Self { skipped, announce }, announced)
+    pub fn new(skipped_groups: Vec<String>) -> (Self, Receiver<ProcessId>) {
+        let (progress, received) = mpsc::channel();
+        (
+            Self {
+                skipped_groups,
+                progress,
+            },
+            received,
+        )
     }
 
     /// True if a process may be read. The read waits for that process from here on, until it asks for another.
     #[must_use]
     pub fn may_read(&self, process: ProcessId) -> bool {
         // Almost always nothing is skipped.
-        let may_read = self.skipped.is_empty() || !self.skipped.contains(&group(process));
+        let may_read =
+            self.skipped_groups.is_empty() || !self.skipped_groups.contains(&skip_group(process));
         if may_read {
             // Nothing receives it once the read is abandoned.
-            let _ = self.announce.send(process);
+            let _ = self.progress.send(process);
         }
         may_read
     }
@@ -68,94 +75,100 @@ impl ScanContext {
 /// A read of processes that goes on in a thread of its own. Nothing is shared with it but what it announces.
 #[derive(Debug)]
 struct RunningScan<T> {
-    announced: Receiver<ProcessId>,
+    progress: Receiver<ProcessId>,
     /// Has what was found once no more is announced.
-    found: Receiver<T>,
+    result: Receiver<T>,
     /// The process that is read. `None`: the first was not announced yet.
-    at: Option<ProcessId>,
+    process: Option<ProcessId>,
     /// When it last got further.
-    since: Instant,
+    progress_at: Instant,
 }
 
 /// A read that was abandoned.
 #[derive(Debug)]
 struct AbandonedScan {
     /// The process that has stalled it, and the group that is skipped. `None`: it was stalled before it came to a process.
-    by: Option<(ProcessId, String)>,
+    stalled: Option<(ProcessId, String)>,
     /// The group is skipped until then at least.
-    until: Instant,
-    announced: Receiver<ProcessId>,
+    skip_until: Instant,
+    progress: Receiver<ProcessId>,
 }
 
 impl AbandonedScan {
     /// True until its thread ends.
-    fn waits(&self) -> bool {
-        let mut announced = std::iter::repeat_with(|| self.announced.try_recv());
-        announced.find(Result::is_err) == Some(Err(TryRecvError::Empty))
+    fn is_running(&self) -> bool {
+        let mut progress = std::iter::repeat_with(|| self.progress.try_recv());
+        progress.find(Result::is_err) == Some(Err(TryRecvError::Empty))
     }
 }
 
 /// One read at a time, and those that were abandoned.
 #[derive(Debug, Default)]
 pub struct ScanThreads<T> {
-    look: Option<RunningScan<T>>,
-    held: Vec<AbandonedScan>,
+    running: Option<RunningScan<T>>,
+    abandoned: Vec<AbandonedScan>,
 }
 
 impl<T: Send + 'static> ScanThreads<T> {
     /// Begins a read. Returns false if so many wait that there is to be no other, or no thread can be started.
-    pub fn begin(
+    pub fn start(
         &mut self,
         now: Instant,
-        read: impl FnOnce(&ScanContext) -> T + Send + 'static,
+        scan: impl FnOnce(&ScanContext) -> T + Send + 'static,
     ) -> bool {
-        self.held.retain(|held| now < held.until || held.waits());
-        if self.waiting() >= MAX_ABANDONED {
+        self.abandoned
+            .retain(|abandoned| now < abandoned.skip_until || abandoned.is_running());
+        if self.abandoned_count() >= MAX_ABANDONED {
             return false;
         }
-        let skipped = self.held.iter().filter_map(|held| held.by.as_ref());
+        let skipped = self
+            .abandoned
+            .iter()
+            .filter_map(|abandoned| abandoned.stalled.as_ref());
         let skipped = skipped.map(|(_, group)| group.clone());
-        let (context, announced) = ScanContext::new(skipped.collect());
-        let (tell, found) = mpsc::channel();
-        let thread = thread::Builder::new().name("survey".into());
+        let (context, progress) = ScanContext::new(skipped.collect());
+        let (sender, result) = mpsc::channel();
+        let thread = thread::Builder::new().name("process scan".into());
         // Nothing receives it if the read was abandoned. The context, which announces, goes after that.
-        let thread = thread.spawn(move || drop(tell.send(read(&context))));
-        self.look = thread.ok().map(|_| RunningScan {
-            announced,
-            found,
-            at: None,
-            since: now,
+        let thread = thread.spawn(move || drop(sender.send(scan(&context))));
+        self.running = thread.ok().map(|_| RunningScan {
+            progress,
+            result,
+            process: None,
+            progress_at: now,
         });
-        self.is_reading()
+        self.is_running()
     }
 
     /// True if a read goes on.
     #[must_use]
-    pub fn is_reading(&self) -> bool {
-        self.look.is_some()
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
     }
 
     /// Waits so long for the end of the read. Returns what it has come to: `None` if it goes on, or there is none; `Some(None)` if
     /// it has failed, or a process has stalled it and it is abandoned.
-    pub fn poll(&mut self, wait: Duration, now: Instant) -> Option<Option<T>> {
-        let mut look = self.look.take()?;
-        let end = Instant::now() + wait;
+    pub fn wait(&mut self, timeout: Duration, now: Instant) -> Option<Option<T>> {
+        let mut running = self.running.take()?;
+        let end = Instant::now() + timeout;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            match look.announced.recv_timeout(left) {
-                Ok(process) => (look.at, look.since) = (Some(process), now),
-                Err(RecvTimeoutError::Disconnected) => return Some(look.found.try_recv().ok()),
+            match running.progress.recv_timeout(left) {
+                Ok(process) => (running.process, running.progress_at) = (Some(process), now),
+                Err(RecvTimeoutError::Disconnected) => return Some(running.result.try_recv().ok()),
                 Err(RecvTimeoutError::Timeout) => break,
             }
         }
-        if now.saturating_duration_since(look.since) < STALL_TIMEOUT {
-            self.look = Some(look);
+        if now.saturating_duration_since(running.progress_at) < STALL_TIMEOUT {
+            self.running = Some(running);
             return None;
         }
-        let number = self.waiting() + 1;
-        let by = look.at.map(|by| (by, group(by)));
-        let _about = log::about(by.as_ref().and_then(|(by, _)| uid(by.pid)));
-        match &by {
+        let number = self.abandoned_count() + 1;
+        let stalled = running
+            .process
+            .map(|process| (process, skip_group(process)));
+        let _about = log::about(stalled.as_ref().and_then(|(process, _)| uid(process.pid)));
+        match &stalled {
             Some((ProcessId { pid, .. }, group)) => tracing::warn!(
                 "/proc does not answer: process {pid} keeps its memory busy; while it does, and for ten minutes, processes {group} are skipped; {number} scans wait like this, and with 8 there is no other"
             ),
@@ -163,23 +176,23 @@ impl<T: Send + 'static> ScanThreads<T> {
                 "process scan: abandoned after 10 s: the names of users or /proc/locks cannot be read; {number} scans wait like this, and with 8 there is no other"
             ),
         }
-        self.held.push(AbandonedScan {
-            by,
-            until: now + SKIP_TIME,
-            announced: look.announced,
+        self.abandoned.push(AbandonedScan {
+            stalled,
+            skip_until: now + SKIP_TIME,
+            progress: running.progress,
         });
         Some(None)
     }
 
     /// Has a read go on to its end, and begins another one where a process stalls it. `None`: it has come to none.
-    pub fn look(
+    pub fn run(
         &mut self,
-        read: impl FnOnce(&ScanContext) -> T + Clone + Send + 'static,
+        scan: impl FnOnce(&ScanContext) -> T + Clone + Send + 'static,
     ) -> Option<T> {
         (0..=MAX_ABANDONED).find_map(|_| {
-            self.begin(Instant::now(), read.clone()).then_some(())?;
+            self.start(Instant::now(), scan.clone()).then_some(())?;
             loop {
-                if let Some(found) = self.poll(STALL_TIMEOUT / 10, Instant::now()) {
+                if let Some(found) = self.wait(STALL_TIMEOUT / 10, Instant::now()) {
                     return found;
                 }
             }
@@ -187,16 +200,22 @@ impl<T: Send + 'static> ScanThreads<T> {
     }
 
     /// Number of abandoned reads that still wait.
-    fn waiting(&self) -> usize {
-        self.held.iter().filter(|held| held.waits()).count()
+    fn abandoned_count(&self) -> usize {
+        self.abandoned
+            .iter()
+            .filter(|abandoned| abandoned.is_running())
+            .count()
     }
 
     /// The processes that stall a read now.
     #[must_use]
-    pub fn stalling(&self) -> Vec<u32> {
-        let waiting = self.held.iter().filter(|held| held.waits());
+    pub fn stalled_pids(&self) -> Vec<u32> {
+        let waiting = self
+            .abandoned
+            .iter()
+            .filter(|abandoned| abandoned.is_running());
         waiting
-            .filter_map(|held| Some(held.by.as_ref()?.0.pid))
+            .filter_map(|abandoned| Some(abandoned.stalled.as_ref()?.0.pid))
             .collect()
     }
 }
@@ -219,7 +238,7 @@ mod tests {
             0 => format!("with pid {}", process.pid),
             uid => format!("of uid {uid}"),
         };
-        assert_eq!(group(process), expected);
+        assert_eq!(skip_group(process), expected);
         // Any user may have that, where it is not forbidden.
         let unshared = Command::new("unshare")
             .args(["--user", "sleep", "600"])
@@ -228,7 +247,7 @@ mod tests {
             let end = Instant::now() + Duration::from_secs(120);
             let process = ProcessId::of(unshared.id()).expect("it runs");
             while matches!(unshared.try_wait(), Ok(None)) && Instant::now() < end {
-                if group(process) == "with user namespaces of their own" {
+                if skip_group(process) == "with user namespaces of their own" {
                     break;
                 }
             }
@@ -241,15 +260,23 @@ mod tests {
     }
 
     /// Begins a read that has announced a process, and goes on until the sender is dropped.
-    fn begin(holdups: &mut ScanThreads<bool>, process: ProcessId, now: Instant) -> Sender<()> {
+    fn start_stalled(
+        threads: &mut ScanThreads<bool>,
+        process: ProcessId,
+        now: Instant,
+    ) -> Sender<()> {
         let (go, wait) = mpsc::channel::<()>();
-        assert!(holdups.begin(now, move |context| {
+        assert!(threads.start(now, move |context| {
             let may_read = context.may_read(process);
             let _ = wait.recv();
             may_read
         }));
-        while holdups.look.as_ref().is_some_and(|look| look.at.is_none()) {
-            assert_eq!(holdups.poll(Duration::ZERO, now), None);
+        while threads
+            .running
+            .as_ref()
+            .is_some_and(|running| running.process.is_none())
+        {
+            assert_eq!(threads.wait(Duration::ZERO, now), None);
         }
         go
     }
@@ -257,39 +284,39 @@ mod tests {
     #[test]
     fn stalled_process_is_skipped_until_it_answers_and_for_a_while() {
         let start = Instant::now();
-        let mut holdups = ScanThreads::default();
+        let mut threads = ScanThreads::default();
         let (mut child, process) = sleeper();
-        let go = begin(&mut holdups, process, start);
+        let go = start_stalled(&mut threads, process, start);
         assert_eq!(
-            holdups.poll(Duration::ZERO, start + STALL_TIMEOUT / 2),
+            threads.wait(Duration::ZERO, start + STALL_TIMEOUT / 2),
             None
         );
-        assert!(holdups.is_reading());
+        assert!(threads.is_running());
         assert_eq!(
-            holdups.poll(Duration::ZERO, start + STALL_TIMEOUT),
+            threads.wait(Duration::ZERO, start + STALL_TIMEOUT),
             Some(None)
         );
-        assert!(!holdups.is_reading());
-        let reads = |holdups: &mut ScanThreads<bool>, now| {
-            assert!(holdups.begin(now, move |context| context.may_read(process)));
+        assert!(!threads.is_running());
+        let reads = |threads: &mut ScanThreads<bool>, now| {
+            assert!(threads.start(now, move |context| context.may_read(process)));
             loop {
-                if let Some(ended) = holdups.poll(STALL_TIMEOUT, now) {
+                if let Some(ended) = threads.wait(STALL_TIMEOUT, now) {
                     break ended.expect("it does not stall");
                 }
             }
         };
         let late = start + STALL_TIMEOUT + SKIP_TIME;
-        assert!(!reads(&mut holdups, start + STALL_TIMEOUT));
-        assert!(!reads(&mut holdups, late), "it still waits");
+        assert!(!reads(&mut threads, start + STALL_TIMEOUT));
+        assert!(!reads(&mut threads, late), "it still waits");
         drop(go);
-        while holdups.held.iter().any(AbandonedScan::waits) {
+        while threads.abandoned.iter().any(AbandonedScan::is_running) {
             thread::yield_now();
         }
         assert!(
-            !reads(&mut holdups, start + STALL_TIMEOUT),
+            !reads(&mut threads, start + STALL_TIMEOUT),
             "it may do so again"
         );
-        assert!(reads(&mut holdups, late));
+        assert!(reads(&mut threads, late));
         child.kill().expect("it runs");
         child.wait().expect("our child");
     }
@@ -297,52 +324,55 @@ mod tests {
     #[test]
     fn read_that_stalls_before_any_process_is_abandoned() {
         let start = Instant::now();
-        let mut holdups = ScanThreads::default();
+        let mut threads = ScanThreads::default();
         let (go, wait) = mpsc::channel::<()>();
-        assert!(holdups.begin(start, move |_| wait.recv().is_ok()));
+        assert!(threads.start(start, move |_| wait.recv().is_ok()));
         assert_eq!(
-            holdups.poll(Duration::ZERO, start + STALL_TIMEOUT / 2),
+            threads.wait(Duration::ZERO, start + STALL_TIMEOUT / 2),
             None
         );
         assert_eq!(
-            holdups.poll(Duration::ZERO, start + STALL_TIMEOUT),
+            threads.wait(Duration::ZERO, start + STALL_TIMEOUT),
             Some(None)
         );
-        assert_eq!((holdups.waiting(), holdups.stalling()), (1, Vec::new()));
+        assert_eq!(
+            (threads.abandoned_count(), threads.stalled_pids()),
+            (1, Vec::new())
+        );
         drop(go);
     }
 
     #[test]
     fn no_read_begins_while_eight_are_stalled() {
         let now = Instant::now();
-        let mut holdups = ScanThreads::default();
+        let mut threads = ScanThreads::default();
         let mut ends = Vec::new();
         for pid in 1..=8 {
             let process = ProcessId {
                 pid: pid + (1 << 30),
                 start: 1,
             };
-            ends.push(begin(&mut holdups, process, now));
+            ends.push(start_stalled(&mut threads, process, now));
             assert_eq!(
-                holdups.poll(Duration::ZERO, now + STALL_TIMEOUT),
+                threads.wait(Duration::ZERO, now + STALL_TIMEOUT),
                 Some(None)
             );
         }
-        assert!(!holdups.begin(now + STALL_TIMEOUT, |_| true));
+        assert!(!threads.start(now + STALL_TIMEOUT, |_| true));
         assert!(
-            !holdups.begin(now + 2 * SKIP_TIME, |_| true),
+            !threads.start(now + 2 * SKIP_TIME, |_| true),
             "they still wait"
         );
         ends.pop();
-        while holdups.waiting() == MAX_ABANDONED {
+        while threads.abandoned_count() == MAX_ABANDONED {
             thread::yield_now();
         }
-        assert!(holdups.begin(now + STALL_TIMEOUT, |_| true));
+        assert!(threads.start(now + STALL_TIMEOUT, |_| true));
     }
 
     #[test]
     fn read_that_panics_has_failed() {
-        let found: Option<()> = ScanThreads::default().look(|_| panic!("as the test wants it"));
+        let found: Option<()> = ScanThreads::default().run(|_| panic!("as the test wants it"));
         assert_eq!(found, None);
     }
 }

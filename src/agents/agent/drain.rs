@@ -53,10 +53,10 @@ impl Agent {
 
     /// Brings whether it lives up to date with what is known of who has its files.
     pub(crate) fn update_life(&mut self, now: &Now, config: &Config) {
-        let lives = self.sources.iter().map(|source| &source.file.presence);
+        let lives = self.sources.iter().map(|source| &source.file.liveness);
         let lately =
             (self.entry.account.events > 0 || self.has_stores()) && self.idle(now) < config.retain;
-        let lives = lives.map(|presence| presence.life(lately));
+        let lives = lives.map(|liveness| liveness.state(lately));
         // Of several files, the one that says most for its life counts.
         let most =
             lives.max_by_key(|&life| (life == AgentState::Live, life == AgentState::Unknown));
@@ -108,7 +108,7 @@ fn drain_sources(
             // Whoever has an exited agent's ring open, a backup or another reader, does not bring it back; nor is one waited for
             // for ever of whom nobody knows whether it writes.
             Drained::Held => {
-                let is_known = lately || source.file.presence.life(false) != AgentState::Unknown;
+                let is_known = lately || source.file.liveness.state(false) != AgentState::Unknown;
                 outcome.unknown |= !is_known;
                 alive |= active && is_known;
             }

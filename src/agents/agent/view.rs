@@ -73,7 +73,7 @@ impl Agent {
     /// Its file; of several rings the one that has the name.
     fn source(&self) -> Option<&Source> {
         let mut sources = self.sources.iter().rev();
-        let named = sources.find(|source| !source.file.presence.is_unlinked());
+        let named = sources.find(|source| !source.file.liveness.is_unlinked());
         named.or(self.sources.last())
     }
 
@@ -95,7 +95,7 @@ impl Agent {
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         let mut sources = self.sources.iter().rev();
-        let known = sources.find_map(|source| Some(source.file.presence.writer()?.pid));
+        let known = sources.find_map(|source| Some(source.file.liveness.writer()?.pid));
         let lives = self.entry.life != AgentState::Exited;
         let said = || u32::try_from(self.store()?.description.pid).ok();
         known.or_else(|| said().filter(|_| lives))

@@ -38,13 +38,13 @@ impl Cgroup {
             let path = path.strip_suffix(" (deleted)").unwrap_or(path);
             let names: Vec<&str> = path.split('/').collect();
             // Below a user's own slice that user may call groups anything; containers of that user are there as well.
-            let mut of_host = names.split(|name| is_slice_of_user(name));
-            let of_host = of_host.next().unwrap_or_default();
-            let inward = |names: &[&str], fact: fn(&str) -> Option<String>| {
+            let mut parts = names.split(|name| is_user_slice(name));
+            let of_host = parts.next().unwrap_or_default();
+            let innermost = |names: &[&str], fact: fn(&str) -> Option<String>| {
                 names.iter().rev().find_map(|name| fact(name))
             };
-            let container_id = || inward(&names, container);
-            let pod_uid = || inward(of_host, pod);
+            let container_id = || innermost(&names, container);
+            let pod_uid = || innermost(of_host, pod);
             found.container_id = found.container_id.or_else(container_id);
             found.pod_uid = found.pod_uid.or_else(pod_uid);
             found.slurm_job_id = found.slurm_job_id.or_else(|| slurm_job(of_host));
@@ -54,7 +54,7 @@ impl Cgroup {
 }
 
 /// True for the slice that systemd makes for a user who has logged in (`user-UID.slice`).
-fn is_slice_of_user(name: &str) -> bool {
+fn is_user_slice(name: &str) -> bool {
     name.starts_with("user-") && name.ends_with(".slice")
 }
 
@@ -107,7 +107,7 @@ mod tests {
 
     /// What a file tells in which C stands for the container, O for one around it, P for the pod and S for the pod as systemd
     /// has it; then as found, `-` for nothing.
-    fn told(sample: &str) -> [String; 3] {
+    fn names_in(sample: &str) -> [String; 3] {
         let text = sample
             .replace("{C}", CONTAINER)
             .replace("{O}", OUTER)
@@ -151,7 +151,7 @@ mod tests {
             "0::/../{C}\n",
             "0::/../../system.slice/docker-{C}.scope (deleted)\n",
         ] {
-            assert_eq!(told(sample), ["C", "-", "-"], "{sample}");
+            assert_eq!(names_in(sample), ["C", "-", "-"], "{sample}");
         }
     }
 
@@ -178,10 +178,10 @@ mod tests {
             "0::/../../pod{P}/{C}\n",
             "0::/../../kubepods-burstable-pod{S}.slice/cri-containerd-{C}.scope\n",
         ] {
-            assert_eq!(told(sample), ["C", "P", "-"], "{sample}");
+            assert_eq!(names_in(sample), ["C", "P", "-"], "{sample}");
         }
         assert_eq!(
-            told("0::/system.slice/nerdctl-{C}.scope\n"),
+            names_in("0::/system.slice/nerdctl-{C}.scope\n"),
             ["C", "-", "-"]
         );
     }
@@ -193,13 +193,13 @@ mod tests {
             "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{S}.slice/crio-{C}.scope/container\n",
             "9:memory:/kubepods/burstable/pod{P}/crio-{C}\n1:name=systemd:/kubepods/burstable/pod{P}/crio-{C}\n",
         ] {
-            assert_eq!(told(sample), ["C", "P", "-"], "{sample}");
+            assert_eq!(names_in(sample), ["C", "P", "-"], "{sample}");
         }
         for sample in [
             "0::/kubepods.slice/kubepods-pod{S}.slice/crio-conmon-{C}.scope\n",
             "8:pids:/kubepods.slice/kubepods-pod{S}.slice/crio-conmon-{C}.scope\n",
         ] {
-            assert_eq!(told(sample), ["-", "P", "-"], "{sample}");
+            assert_eq!(names_in(sample), ["-", "P", "-"], "{sample}");
         }
     }
 
@@ -220,10 +220,10 @@ mod tests {
             "0::/libpod_parent/libpod-{C}\n",
             "0::/machine.slice/machine-libpod_pod_{O}.slice/libpod-{C}.scope\n",
         ] {
-            assert_eq!(told(sample), ["C", "-", "-"], "{sample}");
+            assert_eq!(names_in(sample), ["C", "-", "-"], "{sample}");
         }
         let conmon = "0::/machine.slice/libpod-conmon-{C}.scope\n";
-        assert_eq!(told(conmon), ["-", "-", "-"]);
+        assert_eq!(names_in(conmon), ["-", "-", "-"]);
     }
 
     #[test]
@@ -232,13 +232,13 @@ mod tests {
             "0::/docker/{O}/docker/{C}\n",
             "0::/system.slice/docker-{O}.scope/docker/{C}\n",
         ] {
-            assert_eq!(told(sample), ["C", "-", "-"], "{sample}");
+            assert_eq!(names_in(sample), ["C", "-", "-"], "{sample}");
         }
         let kind = "0::/system.slice/docker-{O}.scope/kubelet.slice/kubelet-kubepods.slice/\
                     kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod{S}.slice/cri-containerd-{C}.scope\n";
-        assert_eq!(told(kind), ["C", "P", "-"]);
+        assert_eq!(names_in(kind), ["C", "P", "-"]);
         let conmon = "0::/docker/{O}/machine.slice/libpod-conmon-{C}.scope\n";
-        assert_eq!(told(conmon), ["O", "-", "-"]);
+        assert_eq!(names_in(conmon), ["O", "-", "-"]);
     }
 
     #[test]
@@ -255,10 +255,10 @@ mod tests {
             "0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0\n",
             "0::/system.slice/node1_slurmstepd.scope/job_4711/step_extern/user\n",
         ] {
-            assert_eq!(told(sample), ["-", "-", "4711"], "{sample}");
+            assert_eq!(names_in(sample), ["-", "-", "4711"], "{sample}");
         }
         let both = "0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0/libpod-{C}\n";
-        assert_eq!(told(both), ["C", "-", "4711"]);
+        assert_eq!(names_in(both), ["C", "-", "4711"]);
     }
 
     #[test]
@@ -274,10 +274,10 @@ mod tests {
             // Podman without root.
             ("/user.slice/libpod-{C}.scope/container", ["C", "-", "-"]),
         ] {
-            assert_eq!(told(&format!("{own}{sample}\n")), expected, "{sample}");
+            assert_eq!(names_in(&format!("{own}{sample}\n")), expected, "{sample}");
         }
         let hosts = "0::/kubepods.slice/kubepods-user-x.slice/kubepods-burstable-pod{S}.slice/cri-containerd-{C}.scope\n";
-        assert_eq!(told(hosts), ["C", "P", "-"]);
+        assert_eq!(names_in(hosts), ["C", "P", "-"]);
     }
 
     #[test]
@@ -308,7 +308,7 @@ mod tests {
             "{C}",
             "docker:{C}",
         ] {
-            assert_eq!(told(sample), ["-", "-", "-"], "{sample}");
+            assert_eq!(names_in(sample), ["-", "-", "-"], "{sample}");
         }
         assert_eq!(Cgroup::parse("::\n\n:::\n"), Cgroup::default());
     }

@@ -44,7 +44,7 @@ pub struct CommandLine {
     /// The words behind the program, without one that is cut.
     pub arguments: Vec<String>,
     /// True if no argument can be missing.
-    pub is_whole: bool,
+    pub is_complete: bool,
 }
 
 impl CommandLine {
@@ -58,16 +58,16 @@ impl CommandLine {
         // Behind the last NUL: nothing, or a word that is cut. A title that is longer than the command line was has no NUL.
         let rest = arguments.pop();
         let is_ended = rest.as_deref().is_none_or(str::is_empty);
-        let is_blank = is_ended && arguments.iter().all(String::is_empty);
+        let is_padding = is_ended && arguments.iter().all(String::is_empty);
         let is_padded =
-            is_blank && (rest.is_none() || !arguments.is_empty() || first.contains(' '));
+            is_padding && (rest.is_none() || !arguments.is_empty() || first.contains(' '));
         let mut line = Self {
             interpreter: None,
             program: Program::File(first.to_owned()),
-            is_whole: rest.is_some() && is_ended && (cmdline.len() as u64) < MAX_CMDLINE,
+            is_complete: rest.is_some() && is_ended && (cmdline.len() as u64) < MAX_CMDLINE,
             arguments,
         };
-        if !first.starts_with('/') && (is_padded || has_scope(first)) {
+        if !first.starts_with('/') && (is_padded || is_scoped_title(first)) {
             line.program = Program::Title(first.to_owned());
         } else if is_padded {
             // A title that repeats a path, and may repeat arguments, which can hold secrets.
@@ -75,7 +75,7 @@ impl CommandLine {
         } else if is_python(last(first)) {
             line.interpreter = Some(last(first).to_owned());
             let mut words = std::mem::take(&mut line.arguments).into_iter();
-            line.program = run_by_python(&mut words).unwrap_or(Program::Code);
+            line.program = python_program(&mut words).unwrap_or(Program::Code);
             line.arguments = words.collect();
         }
         Some(line)
@@ -155,7 +155,7 @@ fn until_blank(title: &str) -> &str {
 }
 
 /// True if it is a title as engines give them: `PREFIX::NAME`.
-fn has_scope(word: &str) -> bool {
+fn is_scoped_title(word: &str) -> bool {
     !word.contains('/') && word.find("::").is_some_and(|at| at > 0)
 }
 
@@ -170,7 +170,7 @@ fn is_python(program: &str) -> bool {
 }
 
 /// What a Python interpreter was given by the words behind its own name; the words behind that are left.
-fn run_by_python(words: &mut impl Iterator<Item = String>) -> Option<Program> {
+fn python_program(words: &mut impl Iterator<Item = String>) -> Option<Program> {
     while let Some(word) = words.next() {
         match &*word {
             "-X" | "-W" => drop(words.next()),
@@ -314,15 +314,15 @@ mod tests {
     fn cut_word_is_not_an_argument() {
         let cut = CommandLine::parse(b"vllm\0serve\0--port\x0081").expect("words");
         assert_eq!(cut.arguments, ["serve", "--port"]);
-        assert!(!cut.is_whole);
+        assert!(!cut.is_complete);
         let whole = CommandLine::parse(b"vllm\0serve\0--port\x0081\0").expect("words");
-        assert!(whole.is_whole && whole.arguments.len() == 3);
+        assert!(whole.is_complete && whole.arguments.len() == 3);
         let mut long = b"vllm\0serve\0".repeat(30_000);
         long.truncate(usize::try_from(MAX_CMDLINE).expect("small"));
-        assert!(!CommandLine::parse(&long).expect("words").is_whole);
+        assert!(!CommandLine::parse(&long).expect("words").is_complete);
         // A first argument that is cut is no title.
         let cut = CommandLine::parse(b"serve\0{\"a\": ").expect("words");
         assert_eq!(cut.program, Program::File("serve".into()));
-        assert!(cut.arguments.is_empty() && !cut.is_whole);
+        assert!(cut.arguments.is_empty() && !cut.is_complete);
     }
 }

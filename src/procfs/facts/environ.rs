@@ -64,7 +64,7 @@ mod tests {
 
     const NAMES: [&str; 2] = ["LOCAL_RANK", "SLURM_JOB_ID"];
 
-    fn told(environ: &[u8]) -> [Option<String>; 2] {
+    fn values(environ: &[u8]) -> [Option<String>; 2] {
         let environ = Environ::read(environ, &NAMES).unwrap_or_default();
         NAMES.map(|name| environ.get(name).map(str::to_owned))
     }
@@ -73,17 +73,20 @@ mod tests {
     fn variables_are_found_among_others() {
         let environ =
             b"PATH=/usr/bin\0LOCAL_RANK=3\0HF_TOKEN=hf_secret\0SLURM_JOB_ID=4711\0LANG=C\0";
-        assert_eq!(told(environ), ["3", "4711"].map(|value| Some(value.into())));
+        assert_eq!(
+            values(environ),
+            ["3", "4711"].map(|value| Some(value.into()))
+        );
         let environ = Environ::read(&environ[..], &NAMES).expect("memory can be read");
         assert!(!format!("{environ:?}").contains("secret"));
         let long = format!("SECRET={}\0LOCAL_RANK=65535\0", "x".repeat(100_000));
-        assert_eq!(told(long.as_bytes())[0].as_deref(), Some("65535"));
+        assert_eq!(values(long.as_bytes())[0].as_deref(), Some("65535"));
     }
 
     #[test]
     fn long_value_is_cut() {
         let long = format!("LOCAL_RANK={}\0", "1".repeat(100_000));
-        let [rank, _] = told(long.as_bytes());
+        let [rank, _] = values(long.as_bytes());
         assert_eq!(rank.map(|rank| rank.len()), Some(MAX_VALUE));
     }
 
@@ -115,13 +118,13 @@ mod tests {
             // It may go on.
             b"LOCAL_RANK=1",
         ] {
-            assert_eq!(told(environ), [None, None], "{environ:?}");
+            assert_eq!(values(environ), [None, None], "{environ:?}");
         }
     }
 
     #[test]
     fn of_a_variable_that_is_there_twice_the_first_counts() {
-        let [rank, _] = told(b"LOCAL_RANK=1\0LOCAL_RANK=2\0");
+        let [rank, _] = values(b"LOCAL_RANK=1\0LOCAL_RANK=2\0");
         assert_eq!(rank.as_deref(), Some("1"));
     }
 

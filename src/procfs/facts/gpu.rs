@@ -10,7 +10,7 @@ use std::path::Path;
 /// The longest list that is taken, in bytes: eight GPUs by their UUIDs.
 pub const MAX_LIST: usize = 8 * 41;
 /// So many descriptors are looked at: a process with more of them has its devices among the first.
-const MAX_FILES: usize = 1 << 14;
+const MAX_DESCRIPTORS: usize = 1 << 14;
 /// Device files of GPUs, `/dev/nvidia0` and so on; others begin so and go on with a letter or a hyphen.
 const DEVICE: &str = "/dev/nvidia";
 
@@ -29,15 +29,19 @@ pub fn of_list(list: &str) -> Option<String> {
 
 /// The GPUs whose device files a process has open, in rising order; `None`: it has none, or that may not be looked at.
 #[must_use]
-pub fn of_open_files(shown_at: &str) -> Option<String> {
+pub fn of_open_files(proc_dir: &str) -> Option<String> {
     // Not std's, which panics where a directory cannot be closed.
-    let directory = format!("{shown_at}/fd");
+    let directory = format!("{proc_dir}/fd");
     let mut files = Dir::open(&*directory, LIST_FLAGS, Mode::empty()).ok()?;
-    let numbers = files.iter().take(MAX_FILES).flatten().filter_map(|file| {
-        // `.` and `..` are no links.
-        let link = fs::read_link(format!("{directory}/{}", file.file_name().to_str().ok()?));
-        device(&link.ok()?)
-    });
+    let numbers = files
+        .iter()
+        .take(MAX_DESCRIPTORS)
+        .flatten()
+        .filter_map(|file| {
+            // `.` and `..` are no links.
+            let link = fs::read_link(format!("{directory}/{}", file.file_name().to_str().ok()?));
+            device(&link.ok()?)
+        });
     let numbers: BTreeSet<u8> = numbers.collect();
     let numbers = Vec::from_iter(numbers.iter().map(u8::to_string));
     of_list(&numbers.join(","))

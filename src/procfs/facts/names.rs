@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn names_that_only_one_engine_gives_tell_it() {
-        for (name, told) in [
+        for (name, expected) in [
             ("kvbm-worker-0", "kvbm"),
             ("kvbm-worker-17", "kvbm"),
             (
@@ -51,7 +51,7 @@ mod tests {
             ("gpu-node-7_4242_13512874629471265023_0", "trtllm"),
             ("dgx_a_01.site_77_9007199254740993_12", "trtllm"),
         ] {
-            assert_eq!(engine(name), Some(told), "{name}");
+            assert_eq!(engine(name), Some(expected), "{name}");
         }
     }
 

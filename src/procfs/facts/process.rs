@@ -43,20 +43,20 @@ struct StartData {
 
 impl StartData {
     /// Reads it where /proc shows the process.
-    fn read(shown_at: &str) -> Self {
-        let environ = File::open(format!("{shown_at}/environ"));
+    fn read(proc_dir: &str) -> Self {
+        let environ = File::open(format!("{proc_dir}/environ"));
         let environ = environ.and_then(|file| Environ::read(file, &NAMES));
         Self {
-            line: CommandLine::parse(&content(shown_at, "cmdline", MAX_CMDLINE)),
+            line: CommandLine::parse(&read_prefix(proc_dir, "cmdline", MAX_CMDLINE)),
             environ: environ.ok(),
         }
     }
 }
 
 /// The first bytes of a file of a process; none if it cannot be read.
-fn content(shown_at: &str, file: &str, limit: u64) -> Vec<u8> {
+fn read_prefix(proc_dir: &str, file: &str, limit: u64) -> Vec<u8> {
     let mut content = Vec::new();
-    let file = File::open(format!("{shown_at}/{file}"));
+    let file = File::open(format!("{proc_dir}/{file}"));
     let read = file.and_then(|file| file.take(limit).read_to_end(&mut content));
     read.map(|_| content).unwrap_or_default()
 }
@@ -80,8 +80,8 @@ impl SharedFacts {
         let server = start.line.as_ref();
         let server = server.and_then(|line| EngineServer::of(line, start.environ.as_ref()));
         if let (None, Some(server)) = (self.server, server) {
-            let is_its = self.engine.is_none_or(|engine| engine == server.engine);
-            self.server = Some(is_its.then_some(server));
+            let is_same_engine = self.engine.is_none_or(|engine| engine == server.engine);
+            self.server = Some(is_same_engine.then_some(server));
         }
     }
 }
@@ -95,9 +95,9 @@ impl Facts {
         process: ProcessId,
         may_read: &mut dyn FnMut(ProcessId) -> bool,
     ) -> Option<Self> {
-        let shown_at = ProcessStat::of(process.pid).ok()?.shown_at().ok()?;
-        let start = StartData::read(&shown_at);
-        let cgroup = content(&shown_at, "cgroup", MAX_CGROUP);
+        let proc_dir = ProcessStat::of(process.pid).ok()?.proc_dir().ok()?;
+        let start = StartData::read(&proc_dir);
+        let cgroup = read_prefix(&proc_dir, "cgroup", MAX_CGROUP);
         let cgroup = Cgroup::parse(&String::from_utf8_lossy(&cgroup));
         let line = start.line.as_ref();
         let own = |name| start.environ.as_ref().and_then(|environ| environ.get(name));
@@ -111,8 +111,8 @@ impl Facts {
         };
         shared.note(&start);
         for ancestor in ancestors::of(process) {
-            let is_complete = shared.job.is_some() && shared.server.is_some();
-            if is_complete || !may_read(ancestor) {
+            let is_known = shared.job.is_some() && shared.server.is_some();
+            if is_known || !may_read(ancestor) {
                 break;
             }
             let start = StartData::read(&format!("/proc/{}", ancestor.pid));
@@ -130,7 +130,7 @@ impl Facts {
         facts.set("container_id", cgroup.container_id);
         facts.set("pod_uid", cgroup.pod_uid);
         facts.set("engine", engine.or(server.map(|server| server.engine)));
-        facts.set("gpu", gpu.or_else(|| gpu::of_open_files(&shown_at)));
+        facts.set("gpu", gpu.or_else(|| gpu::of_open_files(&proc_dir)));
         facts.set("slurm_job_id", shared.job.flatten());
         facts.set("rank", line.and_then(CommandLine::rank));
         facts.set("role", server.and_then(|server| server.role));
@@ -165,7 +165,7 @@ mod tests {
 
     /// The job and the server of a process of this engine by its ancestors, each with its command line and environment, the
     /// nearest first.
-    fn told(
+    fn job_and_server(
         engine: Option<&'static str>,
         ancestors: &[(&[u8], Option<&[u8]>)],
     ) -> (Option<String>, Option<EngineServer>) {
@@ -188,13 +188,13 @@ mod tests {
     fn environment_that_cannot_be_read_leaves_the_job_to_the_next() {
         let job = &b"SLURM_JOB_ID=4711\0"[..];
         for hidden in [None, Some(&b"\0\0\0\0"[..])] {
-            let told = told(None, &[(SERVER, hidden), (b"srun\0", Some(job))]);
-            assert_eq!(told.0.as_deref(), Some("4711"), "{hidden:?}");
+            let found = job_and_server(None, &[(SERVER, hidden), (b"srun\0", Some(job))]);
+            assert_eq!(found.0.as_deref(), Some("4711"), "{hidden:?}");
         }
         // One that can be read and has none tells that there is none.
         for none in [&b"A=b\0"[..], b"SLURM_JOB_ID=0\0", b"SLURM_JOB_ID=x\0"] {
-            let told = told(None, &[(SERVER, Some(none)), (b"srun\0", Some(job))]);
-            assert_eq!(told.0, None);
+            let found = job_and_server(None, &[(SERVER, Some(none)), (b"srun\0", Some(job))]);
+            assert_eq!(found.0, None);
         }
     }
 
@@ -202,14 +202,14 @@ mod tests {
     fn engine_comes_with_its_server() {
         let core = &b"prefill-a::EngineCore\0\0\0"[..];
         let lmcache = &b"LMCACHE_PD_ROLE=sender\0"[..];
-        let (_, found) = told(None, &[(core, Some(b"\0\0")), (SERVER, Some(lmcache))]);
+        let (_, found) = job_and_server(None, &[(core, Some(b"\0\0")), (SERVER, Some(lmcache))]);
         let server = EngineServer {
             engine: "vllm",
             role: Some("prefill"),
             port: Some(8100),
         };
         assert_eq!(found, Some(server));
-        assert_eq!(told(Some("sglang"), &[(SERVER, None)]).1, None);
+        assert_eq!(job_and_server(Some("sglang"), &[(SERVER, None)]).1, None);
     }
 
     #[test]

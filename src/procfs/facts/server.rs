@@ -71,8 +71,9 @@ impl EngineServer {
             None => None,
             Some(default) => match option("port") {
                 Some(text) => port(text),
-                None => Some(default)
-                    .filter(|_| line.is_whole && PORTS.iter().all(|name| option(name).is_none())),
+                None => Some(default).filter(|_| {
+                    line.is_complete && PORTS.iter().all(|name| option(name).is_none())
+                }),
             },
         };
         Some(Self {
@@ -128,7 +129,10 @@ mod tests {
     use super::*;
 
     /// Role and port of a command line whose words have a blank between them, `~` standing for one within a word.
-    fn told_with(line: &str, environ: &[u8]) -> Option<(Option<&'static str>, Option<u16>)> {
+    fn role_and_port_with(
+        line: &str,
+        environ: &[u8],
+    ) -> Option<(Option<&'static str>, Option<u16>)> {
         let cmdline = (line.replace(' ', "\0") + "\0").replace('~', " ");
         let line = CommandLine::parse(cmdline.as_bytes()).expect("words");
         let environ = Environ::read(environ, &[LMCACHE_ROLE, SYSTEM_PORT]).expect("it is read");
@@ -136,8 +140,8 @@ mod tests {
         Some((server.role, server.port))
     }
 
-    fn told(line: &str) -> (Option<&'static str>, Option<u16>) {
-        told_with(line, b"").unwrap_or_else(|| panic!("{line} is not a server"))
+    fn role_and_port(line: &str) -> (Option<&'static str>, Option<u16>) {
+        role_and_port_with(line, b"").unwrap_or_else(|| panic!("{line} is not a server"))
     }
 
     #[test]
@@ -194,8 +198,8 @@ mod tests {
         ] {
             let line = format!("/usr/bin/python3 /usr/bin/vllm serve m {arguments} --port 8100");
             let port = (!arguments.starts_with("-- ")).then_some(8100);
-            assert_eq!(told(&line).0, role, "{line}");
-            assert_eq!(told(&line).1, port.or(Some(8000)), "{line}");
+            assert_eq!(role_and_port(&line).0, role, "{line}");
+            assert_eq!(role_and_port(&line).1, port.or(Some(8000)), "{line}");
         }
     }
 
@@ -254,7 +258,7 @@ mod tests {
             ("trtllm-serve serve m --disagg_cluster_uri http://x", None),
             ("trtllm-serve disaggregated -c x.yaml", None),
         ] {
-            assert_eq!(told(line).1, port, "{line}");
+            assert_eq!(role_and_port(line).1, port, "{line}");
         }
         // Cut: the port may come later.
         let cut = CommandLine::parse(b"vllm\0serve\0m\0--po").expect("words");
@@ -326,7 +330,7 @@ mod tests {
                 None,
             ),
         ] {
-            assert_eq!(told(line).0, role, "{line}");
+            assert_eq!(role_and_port(line).0, role, "{line}");
         }
     }
 
@@ -338,22 +342,22 @@ mod tests {
             (b"LMCACHE_PD_ROLE=\"receiver\"\0", Some("decode")),
             (b"LMCACHE_PD_ROLE=proxy\0", Some("both")),
         ] {
-            let told = told_with(vllm, environ);
-            assert_eq!(told, Some((role, Some(8000))), "{environ:?}");
+            let found = role_and_port_with(vllm, environ);
+            assert_eq!(found, Some((role, Some(8000))), "{environ:?}");
         }
         let producer = r#"vllm serve m --kv-transfer-config {"kv_role":"kv_producer"}"#;
-        let told = |line, environ| told_with(line, environ).expect("a server");
+        let with = |line, environ| role_and_port_with(line, environ).expect("a server");
         assert_eq!(
-            told(producer, b"LMCACHE_PD_ROLE=receiver\0").0,
+            with(producer, b"LMCACHE_PD_ROLE=receiver\0").0,
             Some("prefill")
         );
         let dynamo = "python3 -m dynamo.vllm --port 8100";
-        assert_eq!(told(dynamo, b"DYN_SYSTEM_PORT=8081\0").1, Some(8081));
+        assert_eq!(with(dynamo, b"DYN_SYSTEM_PORT=8081\0").1, Some(8081));
         for none in [&b""[..], b"DYN_SYSTEM_PORT=0\0", b"DYN_SYSTEM_PORT=-1\0"] {
-            assert_eq!(told(dynamo, none).1, None);
+            assert_eq!(with(dynamo, none).1, None);
         }
         assert_eq!(
-            told("vllm serve m", b"DYN_SYSTEM_PORT=8081\0").1,
+            with("vllm serve m", b"DYN_SYSTEM_PORT=8081\0").1,
             Some(8000)
         );
     }
@@ -368,7 +372,7 @@ mod tests {
             "python3 -m sglang_router.launch_router --port 30000",
             "python3 -m dynamo.frontend --http-port 8000",
         ] {
-            assert_eq!(told_with(line, b""), None, "{line}");
+            assert_eq!(role_and_port_with(line, b""), None, "{line}");
         }
     }
 }

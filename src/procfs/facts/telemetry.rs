@@ -38,12 +38,12 @@ pub fn directories(environ: &Environ) -> [Option<&str>; 2] {
 }
 
 /// What is to be changed for its telemetry to be found: nothing, as far as the environment tells, or one thing or more.
-/// `is_looked_through` says of a directory whether it is, for rings or (`true`) for stores.
+/// `is_scanned` says of a directory whether it is, for rings or (`true`) for stores.
 #[must_use]
 pub fn faults(
     environ: &Environ,
     enable: EnableVariable,
-    is_looked_through: impl Fn(&Path, bool) -> bool,
+    is_scanned: impl Fn(&Path, bool) -> bool,
 ) -> Vec<String> {
     let off = match (environ.get(ENABLE), enable) {
         (Some(value), _) if is_yes(value) => None,
@@ -71,7 +71,7 @@ pub fn faults(
         )),
         Some(value) => {
             let directory: PathBuf = Path::new(value).components().collect();
-            (!is_looked_through(&directory, holds_stores)).then(|| {
+            (!is_scanned(&directory, holds_stores)).then(|| {
                 format!("{variable} is {value:?}, which is not looked through: add it to {key} in nixl.conf")
             })
         }

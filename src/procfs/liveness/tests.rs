@@ -13,32 +13,32 @@ fn file() -> (tempfile::NamedTempFile, FileFacts, Instant) {
 }
 
 /// A scan of all of /proc, with nothing hidden, that asks about the file.
-fn scan(presence: &mut Liveness, file: &tempfile::NamedTempFile, facts: &FileFacts) {
-    presence.begin_survey(true);
+fn scan(liveness: &mut Liveness, file: &tempfile::NamedTempFile, facts: &FileFacts) {
+    liveness.begin_process_scan(true);
     let now = FileFacts::new(&fstat(file.as_file()).expect("open"));
     let request = ScanRequest {
         files: [(now.id, now)].into(),
         inodes: Some([now.id.ino].into()),
         ..ScanRequest::default()
     };
-    let mut mappers = ProcessScan::read(request, &ScanContext::new(Vec::new()).0);
-    mappers.complete = true;
-    presence.end_survey(&mappers, facts.id, file.path());
+    let mut process_scan = ProcessScan::run(request, &ScanContext::new(Vec::new()).0);
+    process_scan.is_complete = true;
+    liveness.end_process_scan(&process_scan, facts.id, file.path());
 }
 
 /// What a scan shows that does not see everything.
-fn incomplete(presence: &mut Liveness, file: &tempfile::NamedTempFile, facts: &FileFacts) {
-    let mappers = ProcessScan::of_processes(facts, file.path(), &[]);
-    presence.begin_survey(false);
-    presence.end_survey(&mappers, facts.id, file.path());
+fn incomplete(liveness: &mut Liveness, file: &tempfile::NamedTempFile, facts: &FileFacts) {
+    let process_scan = ProcessScan::of_processes(facts, file.path(), &[]);
+    liveness.begin_process_scan(false);
+    liveness.end_process_scan(&process_scan, facts.id, file.path());
 }
 
 /// A process that does nothing, as if a scan had shown that it writes.
-fn shown_to_write(presence: &mut Liveness) -> (std::process::Child, ProcessId) {
+fn shown_to_write(liveness: &mut Liveness) -> (std::process::Child, ProcessId) {
     let mut process = std::process::Command::new("sleep");
     let process = process.arg("600").spawn().expect("it starts");
     let writer = ProcessId::of(process.id()).expect("it runs");
-    (presence.writer, presence.only_read) = (Some(writer), None);
+    (liveness.writer, liveness.only_readers_since) = (Some(writer), None);
     (process, writer)
 }
 
@@ -47,30 +47,30 @@ fn events_of_a_file_that_no_process_had_ask_for_the_writer() {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     let facts = FileFacts::new(&fstat(file.as_file()).expect("open"));
     let now = Instant::now();
-    let mut presence = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
-    assert!(presence.is_abandoned() && !presence.asks());
-    presence.saw_events(now);
-    assert!(presence.holder == Holder::Present && presence.asks());
-    assert!(presence.begin_survey(false));
-    presence.saw_events(now);
-    assert!(!presence.asks(), "once");
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    assert!(liveness.has_no_holder() && !liveness.needs_scan());
+    liveness.saw_events(now);
+    assert!(liveness.holder == Holder::Present && liveness.needs_scan());
+    assert!(liveness.begin_process_scan(false));
+    liveness.saw_events(now);
+    assert!(!liveness.needs_scan(), "once");
 }
 
 #[test]
 fn the_more_files_there_are_the_more_rarely_each_is_asked_about() {
     let seconds =
-        [0, 1, 200, 400, 1000, 1 << 20, usize::MAX].map(|files| check_every(files).as_secs());
+        [0, 1, 200, 400, 1000, 1 << 20, usize::MAX].map(|files| check_period(files).as_secs());
     assert_eq!(seconds, [1, 1, 1, 2, 5, 5, 5]);
     let (file, facts, now) = file();
     let _agent = File::options()
         .append(true)
         .open(file.path())
         .expect("there");
-    let mut presence = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
-    presence.saw_events(now);
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    liveness.saw_events(now);
     drop(_agent);
     let seen = [1, 2, 3].map(|second| {
-        presence.check(
+        liveness.check(
             file.as_file(),
             now + second * CHECK_PERIOD,
             3 * CHECK_PERIOD,
@@ -86,35 +86,35 @@ fn the_more_files_there_are_the_more_rarely_each_is_asked_about() {
 fn who_has_a_file_open_to_read_it_does_not_keep_its_agent() {
     let (file, facts, now) = file();
     let _tail = File::open(file.path()).expect("there");
-    let mut presence = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
     assert_eq!(
-        presence.check(file.as_file(), now, CHECK_PERIOD),
+        liveness.check(file.as_file(), now, CHECK_PERIOD),
         HolderCheck::Held
     );
-    scan(&mut presence, &file, &facts);
+    scan(&mut liveness, &file, &facts);
     assert_eq!(
-        presence.check(file.as_file(), now, CHECK_PERIOD),
+        liveness.check(file.as_file(), now, CHECK_PERIOD),
         HolderCheck::NoWriter
     );
-    assert!(!presence.is_abandoned() && presence.abandoned_for(now).is_none());
+    assert!(!liveness.has_no_holder() && liveness.no_holder_for(now).is_none());
     // An agent that starts makes it as long as its ring is.
     std::thread::sleep(crate::base::file::FILE_TIME_GRANULARITY);
     file.as_file().set_len(8192).expect("room");
     assert_eq!(
-        presence.check(file.as_file(), now + 2 * CHECK_PERIOD, CHECK_PERIOD),
+        liveness.check(file.as_file(), now + 2 * CHECK_PERIOD, CHECK_PERIOD),
         HolderCheck::Held
     );
-    assert!(presence.asks());
+    assert!(liveness.needs_scan());
 }
 
 #[test]
 fn producer_that_starts_on_a_file_that_nobody_had_is_told_from_a_reader_once() {
     let (file, facts, now) = file();
-    let mut presence = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
     let mut second = 0;
     let mut check = || {
         second += 1;
-        presence.check(file.as_file(), now + second * CHECK_PERIOD, CHECK_PERIOD)
+        liveness.check(file.as_file(), now + second * CHECK_PERIOD, CHECK_PERIOD)
     };
     assert_eq!(check(), HolderCheck::NoWriter);
     let tail = File::open(file.path()).expect("there");
@@ -134,26 +134,26 @@ fn producer_that_starts_on_a_file_that_nobody_had_is_told_from_a_reader_once() {
 fn agent_that_gave_its_ring_up_is_found_out_by_the_next_full_scan() {
     let (file, facts, now) = file();
     let _tail = File::open(file.path()).expect("there");
-    let mut presence = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
-    scan(&mut presence, &file, &facts);
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    scan(&mut liveness, &file, &facts);
     // As if that had shown a process that still runs.
-    presence.writer = Some(ProcessId::of(std::process::id()).expect("this one"));
-    presence.only_read = None;
+    liveness.writer = Some(ProcessId::of(std::process::id()).expect("this one"));
+    liveness.only_readers_since = None;
     let later = now + CHECK_PERIOD;
     assert_eq!(
-        presence.check(file.as_file(), later, CHECK_PERIOD),
+        liveness.check(file.as_file(), later, CHECK_PERIOD),
         HolderCheck::Held
     );
-    assert!(!presence.asks() && !presence.begin_survey(false));
-    scan(&mut presence, &file, &facts);
+    assert!(!liveness.needs_scan() && !liveness.begin_process_scan(false));
+    scan(&mut liveness, &file, &facts);
     assert_eq!(
-        presence.check(file.as_file(), later, CHECK_PERIOD),
+        liveness.check(file.as_file(), later, CHECK_PERIOD),
         HolderCheck::NoWriter
     );
     // It is not taken for live again while another one goes on.
-    assert!(presence.begin_survey(true));
+    assert!(liveness.begin_process_scan(true));
     assert_eq!(
-        presence.check(file.as_file(), later + CHECK_PERIOD, CHECK_PERIOD),
+        liveness.check(file.as_file(), later + CHECK_PERIOD, CHECK_PERIOD),
         HolderCheck::NoWriter
     );
 }
@@ -162,24 +162,24 @@ fn agent_that_gave_its_ring_up_is_found_out_by_the_next_full_scan() {
 fn when_the_process_that_wrote_has_ended_it_is_asked_at_once_who_else_does() {
     let (file, facts, now) = file();
     let _tail = File::open(file.path()).expect("there");
-    let mut presence = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
-    scan(&mut presence, &file, &facts);
-    let (mut agent, _) = shown_to_write(&mut presence);
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    scan(&mut liveness, &file, &facts);
+    let (mut agent, _) = shown_to_write(&mut liveness);
     assert_eq!(
-        presence.check(file.as_file(), now + CHECK_PERIOD, CHECK_PERIOD),
+        liveness.check(file.as_file(), now + CHECK_PERIOD, CHECK_PERIOD),
         HolderCheck::Held
     );
-    assert!(!presence.asks());
+    assert!(!liveness.needs_scan());
     agent.kill().expect("it runs");
     agent.wait().expect("our child");
     assert_eq!(
-        presence.check(file.as_file(), now + 2 * CHECK_PERIOD, CHECK_PERIOD),
+        liveness.check(file.as_file(), now + 2 * CHECK_PERIOD, CHECK_PERIOD),
         HolderCheck::Held
     );
-    assert!(presence.asks());
-    scan(&mut presence, &file, &facts);
+    assert!(liveness.needs_scan());
+    scan(&mut liveness, &file, &facts);
     assert_eq!(
-        presence.check(file.as_file(), now + 2 * CHECK_PERIOD, CHECK_PERIOD),
+        liveness.check(file.as_file(), now + 2 * CHECK_PERIOD, CHECK_PERIOD),
         HolderCheck::NoWriter
     );
 }
@@ -187,13 +187,13 @@ fn when_the_process_that_wrote_has_ended_it_is_asked_at_once_who_else_does() {
 #[test]
 fn scan_that_began_before_a_restart_does_not_keep_the_process_before() {
     let (file, facts, now) = file();
-    let mut presence = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
-    let (mut old, before) = shown_to_write(&mut presence);
-    presence.renewed();
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    let (mut old, before) = shown_to_write(&mut liveness);
+    liveness.producer_restarted();
     // A restart may be met in two steps.
-    presence.renewed();
-    let (mut new, next) = shown_to_write(&mut presence);
-    presence.writer = None;
+    liveness.producer_restarted();
+    let (mut new, next) = shown_to_write(&mut liveness);
+    liveness.writer = None;
     // A child of the process before has what that had mapped.
     let child = ProcessId {
         pid: u32::MAX,
@@ -201,9 +201,9 @@ fn scan_that_began_before_a_restart_does_not_keep_the_process_before() {
     };
     let all = [(before, 1), (next, 1), (child, before.pid)];
     for (shown, expected) in [(&all[..1], before), (&all, next)] {
-        let mappers = ProcessScan::of_processes(&facts, file.path(), shown);
-        presence.end_survey(&mappers, facts.id, file.path());
-        assert_eq!(presence.writer(), Some(expected));
+        let process_scan = ProcessScan::of_processes(&facts, file.path(), shown);
+        liveness.end_process_scan(&process_scan, facts.id, file.path());
+        assert_eq!(liveness.writer(), Some(expected));
     }
     for process in [&mut old, &mut new] {
         process.kill().expect("it runs");
@@ -215,21 +215,21 @@ fn scan_that_began_before_a_restart_does_not_keep_the_process_before() {
 fn scan_that_does_not_see_everything_leaves_it_open() {
     let (file, facts, now) = file();
     let _tail = File::open(file.path()).expect("there");
-    let mut presence = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
-    assert!(presence.asks());
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    assert!(liveness.needs_scan());
     for second in 1..200 {
-        incomplete(&mut presence, &file, &facts);
+        incomplete(&mut liveness, &file, &facts);
         let now = now + second * CHECK_PERIOD;
         assert_eq!(
-            presence.check(file.as_file(), now, CHECK_PERIOD),
+            liveness.check(file.as_file(), now, CHECK_PERIOD),
             HolderCheck::Held
         );
-        assert!(!presence.asks(), "the next full scan asks");
+        assert!(!liveness.needs_scan(), "the next full scan asks");
     }
     let now = now + 300 * CHECK_PERIOD;
-    scan(&mut presence, &file, &facts);
+    scan(&mut liveness, &file, &facts);
     assert_eq!(
-        presence.check(file.as_file(), now, CHECK_PERIOD),
+        liveness.check(file.as_file(), now, CHECK_PERIOD),
         HolderCheck::NoWriter
     );
 }
@@ -237,20 +237,20 @@ fn scan_that_does_not_see_everything_leaves_it_open() {
 #[test]
 fn a_file_that_nobody_has_is_abandoned_since_then_and_gone_when_unlinked() {
     let (file, facts, now) = file();
-    let mut presence = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
-    assert!(presence.is_abandoned() && !presence.asks());
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    assert!(liveness.has_no_holder() && !liveness.needs_scan());
     let later = now + 5 * CHECK_PERIOD;
     assert_eq!(
-        presence.check(file.as_file(), later, CHECK_PERIOD),
+        liveness.check(file.as_file(), later, CHECK_PERIOD),
         HolderCheck::NoWriter
     );
-    assert_eq!(presence.abandoned_for(later), Some(5 * CHECK_PERIOD));
-    presence.saw_events(later);
-    assert_eq!(presence.abandoned_for(later), None);
+    assert_eq!(liveness.no_holder_for(later), Some(5 * CHECK_PERIOD));
+    liveness.saw_events(later);
+    assert_eq!(liveness.no_holder_for(later), None);
     let (file, _path) = file.keep().expect("kept");
     std::fs::remove_file(&_path).expect("there");
     assert_eq!(
-        presence.check(&file, later + 2 * CHECK_PERIOD, CHECK_PERIOD),
+        liveness.check(&file, later + 2 * CHECK_PERIOD, CHECK_PERIOD),
         HolderCheck::Gone
     );
 }

@@ -25,7 +25,7 @@ impl RingReader {
         self.pending = self.ring.between(read_pos, write_pos);
         if write_pos == self.commit.upto {
             // As long as it stands so, its agent loses what comes.
-            if self.is_full_again(ledger) && file.presence.life(true) != AgentState::Exited {
+            if self.is_full_again(ledger) && file.liveness.state(true) != AgentState::Exited {
                 let capacity = self.ring.capacity();
                 ledger.entry.add_look(self.pending, capacity);
                 ledger.keep();
