@@ -4,7 +4,7 @@ use super::Agents;
 use crate::agents::agent::Agent;
 use crate::procfs::process::ProcessId;
 use crate::procfs::process_scan::{ProcessScan, ScanRequest};
-use crate::procfs::scan_threads::ScanThreads;
+use crate::procfs::scan_threads::{ScanFailed, ScanThreads};
 use crate::source::Source;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -90,8 +90,8 @@ impl Agents {
         let scans = &mut self.process_scans;
         match scans.scan.wait(wait, now) {
             None => {}
-            Some(None) => scans.has_failed(now),
-            Some(Some(process_scan)) => {
+            Some(Err(ScanFailed)) => scans.has_failed(now),
+            Some(Ok(process_scan)) => {
                 scans.count += 1;
                 scans.time += process_scan.duration;
                 scans.last = Some((now, process_scan.duration));

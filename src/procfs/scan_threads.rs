@@ -84,6 +84,34 @@ struct RunningScan<T> {
     progress_at: Instant,
 }
 
+impl<T> RunningScan<T> {
+    /// Receives what the scan reports until `timeout` has passed. Returns true if the scan has ended.
+    fn receive_progress(&mut self, timeout: Duration, now: Instant) -> bool {
+        let end = Instant::now() + timeout;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match self.progress.recv_timeout(left) {
+                Ok(process) => (self.process, self.progress_at) = (Some(process), now),
+                Err(err) => return err == RecvTimeoutError::Disconnected,
+            }
+        }
+    }
+
+    /// Gives the scan up. Its thread stays until the process answers.
+    fn abandon(self, now: Instant) -> AbandonedScan {
+        let group = |process| (process, skip_group(process));
+        AbandonedScan {
+            stalled: self.process.map(group),
+            skip_until: now + SKIP_TIME,
+            progress: self.progress,
+        }
+    }
+}
+
+/// A process scan without a result: it panicked, or it stalled and was abandoned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScanFailed;
+
 /// A read that was abandoned.
 #[derive(Debug)]
 struct AbandonedScan {
@@ -95,6 +123,20 @@ struct AbandonedScan {
 }
 
 impl AbandonedScan {
+    /// Logs which process stalled the scan. `number` is how many abandoned scans wait, this one included.
+    fn log(&self, number: usize) {
+        let stalled = self.stalled.as_ref();
+        let _about = log::about(stalled.and_then(|(process, _)| uid(process.pid)));
+        match stalled {
+            Some((ProcessId { pid, .. }, group)) => tracing::warn!(
+                "/proc does not answer: process {pid} keeps its memory busy; while it does, and for ten minutes, processes {group} are skipped; {number} scans wait like this, and with 8 there is no other"
+            ),
+            None => tracing::warn!(
+                "process scan: abandoned after 10 s: the names of users or /proc/locks cannot be read; {number} scans wait like this, and with 8 there is no other"
+            ),
+        }
+    }
+
     /// True until its thread ends.
     fn is_running(&self) -> bool {
         let mut progress = std::iter::repeat_with(|| self.progress.try_recv());
@@ -146,42 +188,25 @@ impl<T: Send + 'static> ScanThreads<T> {
         self.running.is_some()
     }
 
-    /// Waits so long for the end of the read. Returns what it has come to: `None` if it goes on, or there is none; `Some(None)` if
-    /// it has failed, or a process has stalled it and it is abandoned.
-    pub fn wait(&mut self, timeout: Duration, now: Instant) -> Option<Option<T>> {
-        let mut running = self.running.take()?;
-        let end = Instant::now() + timeout;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            match running.progress.recv_timeout(left) {
-                Ok(process) => (running.process, running.progress_at) = (Some(process), now),
-                Err(RecvTimeoutError::Disconnected) => return Some(running.result.try_recv().ok()),
-                Err(RecvTimeoutError::Timeout) => break,
-            }
-        }
-        if now.saturating_duration_since(running.progress_at) < STALL_TIMEOUT {
-            self.running = Some(running);
+    /// Waits for the end of the scan, at most for `timeout`. Returns `None` while the scan goes on, or if there is none.
+    ///
+    /// # Errors
+    /// The scan panicked, or it stalled and is abandoned.
+    pub fn wait(&mut self, timeout: Duration, now: Instant) -> Option<Result<T, ScanFailed>> {
+        let running = self.running.as_mut()?;
+        let has_ended = running.receive_progress(timeout, now);
+        let is_stalled = now.saturating_duration_since(running.progress_at) >= STALL_TIMEOUT;
+        if !has_ended && !is_stalled {
             return None;
         }
-        let number = self.abandoned_count() + 1;
-        let stalled = running
-            .process
-            .map(|process| (process, skip_group(process)));
-        let _about = log::about(stalled.as_ref().and_then(|(process, _)| uid(process.pid)));
-        match &stalled {
-            Some((ProcessId { pid, .. }, group)) => tracing::warn!(
-                "/proc does not answer: process {pid} keeps its memory busy; while it does, and for ten minutes, processes {group} are skipped; {number} scans wait like this, and with 8 there is no other"
-            ),
-            None => tracing::warn!(
-                "process scan: abandoned after 10 s: the names of users or /proc/locks cannot be read; {number} scans wait like this, and with 8 there is no other"
-            ),
+        let running = self.running.take()?;
+        if has_ended {
+            return Some(running.result.try_recv().map_err(|_| ScanFailed));
         }
-        self.abandoned.push(AbandonedScan {
-            stalled,
-            skip_until: now + SKIP_TIME,
-            progress: running.progress,
-        });
-        Some(None)
+        let abandoned = running.abandon(now);
+        abandoned.log(self.abandoned_count() + 1);
+        self.abandoned.push(abandoned);
+        Some(Err(ScanFailed))
     }
 
     /// Has a read go on to its end, and begins another one where a process stalls it. `None`: it has come to none.
@@ -192,8 +217,8 @@ impl<T: Send + 'static> ScanThreads<T> {
         (0..=MAX_ABANDONED).find_map(|_| {
             self.start(Instant::now(), scan.clone()).then_some(())?;
             loop {
-                if let Some(found) = self.wait(STALL_TIMEOUT / 10, Instant::now()) {
-                    return found;
+                if let Some(result) = self.wait(STALL_TIMEOUT / 10, Instant::now()) {
+                    return result.ok();
                 }
             }
         })
@@ -294,7 +319,7 @@ mod tests {
         assert!(threads.is_running());
         assert_eq!(
             threads.wait(Duration::ZERO, start + STALL_TIMEOUT),
-            Some(None)
+            Some(Err(ScanFailed))
         );
         assert!(!threads.is_running());
         let reads = |threads: &mut ScanThreads<bool>, now| {
@@ -333,7 +358,7 @@ mod tests {
         );
         assert_eq!(
             threads.wait(Duration::ZERO, start + STALL_TIMEOUT),
-            Some(None)
+            Some(Err(ScanFailed))
         );
         assert_eq!(
             (threads.abandoned_count(), threads.stalled_pids()),
@@ -355,7 +380,7 @@ mod tests {
             ends.push(start_stalled(&mut threads, process, now));
             assert_eq!(
                 threads.wait(Duration::ZERO, now + STALL_TIMEOUT),
-                Some(None)
+                Some(Err(ScanFailed))
             );
         }
         assert!(!threads.start(now + STALL_TIMEOUT, |_| true));
