@@ -1,4 +1,4 @@
-//! Who writes a ring or a store: whether a process has it, which one that is, and what is known of it.
+//! Processes: whether one still writes a ring or a store, which one, and what /proc tells of it.
 
 pub mod agent_state;
 pub mod ancestors;

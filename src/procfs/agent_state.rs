@@ -1,22 +1,22 @@
-//! Whether an agent lives.
+//! The values of `nixl.agent.state`.
 
-/// What `nixl.agent.state` says.
+/// State of an agent, numbered as in `nixl.agent.state`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum AgentState {
-    /// It is not known who has its ring or store.
+    /// It is not known whether a process has the ring or store open for writing.
     #[default]
     Unknown = 0,
-    /// It has its ring or store.
+    /// The agent has its ring or store open.
     Live = 1,
-    /// It has it, and says nothing.
+    /// The agent has it open, and has written no event for `idle_after`.
     Idle = 2,
-    /// Nobody has it, or only who reads it.
+    /// No process has it open, or only processes that read it.
     Exited = 3,
 }
 
 impl AgentState {
-    /// In a word.
+    /// Returns the state as a word.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {

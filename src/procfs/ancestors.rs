@@ -3,11 +3,11 @@
 use crate::procfs::process::{INIT_PID, ProcessId, ProcessStat, namespace, sees_host};
 use std::{fs, iter};
 
-/// Levels that are followed: vLLM has two between a worker and its server, a launcher or a fork server adds one.
+/// Limit of generations. vLLM has two between a worker and its server; a launcher or a fork server adds one.
 const MAX_LEVELS: usize = 8;
 
-/// The ancestors of a process, the parent first. They end before the first one of another user or PID namespace, and before
-/// the host's init process, whose services have environments of their own.
+/// Returns the ancestors of a process, the parent first. They end before the first process of another user or PID namespace.
+/// They also end before the host's init process, because its services have environments of their own.
 pub fn of(mut process: ProcessId) -> impl Iterator<Item = ProcessId> {
     let own = identity(process.pid);
     let next = move || {
@@ -20,11 +20,11 @@ pub fn of(mut process: ProcessId) -> impl Iterator<Item = ProcessId> {
     iter::from_fn(next).take(MAX_LEVELS)
 }
 
-/// The parent of a process; `None` if it is not shown or one of the two has ended.
+/// Returns the parent of a process; `None` if /proc hides it or one of the two has ended.
 fn parent(process: ProcessId) -> Option<ProcessId> {
     let pid = parent_id(process)?;
     let parent = ProcessId::of(pid).ok()?;
-    // A process whose parent ends gets another one: while it names this id, the id is its parent's and not a later process's.
+    // A process whose parent ends gets another parent. While stat still has this id, no later process has taken the id.
     let is_parent = parent_id(process) == Some(pid) && parent.start <= process.start;
     is_parent.then_some(parent)
 }
@@ -34,13 +34,13 @@ fn parent_id(process: ProcessId) -> Option<u32> {
     (stat.id == process).then_some(stat.parent)
 }
 
-/// What an ancestor must share with a process: real user id and PID namespace; `None` if /proc does not tell. The owner of
-/// /proc/PID is root for a process that may not be dumped.
+/// Returns what an ancestor must share with a process: real user id and PID namespace; `None` if /proc does not tell. The
+/// owner of /proc/PID would not do: it is root if the process is not dumpable (proc_pid(5)).
 fn identity(pid: u32) -> Option<(u32, u64)> {
     Some((uid(pid)?, namespace(&pid.to_string(), "pid").ok()?))
 }
 
-/// The real user id of a process; `None` if /proc does not tell.
+/// Returns the real user id of a process; `None` if /proc does not tell.
 #[must_use]
 pub fn uid(pid: u32) -> Option<u32> {
     let status = fs::read(format!("/proc/{pid}/status")).ok()?;

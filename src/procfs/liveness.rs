@@ -1,4 +1,4 @@
-//! Whether somebody still writes to a file, and who: to a ring or a store.
+//! Liveness of a ring or a store: whether a process still writes it, and which one.
 
 use crate::base::file::{FileFacts, FileId};
 use crate::procfs::agent_state::AgentState;
@@ -11,67 +11,67 @@ use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How often this is asked of a ring without new events, where there are not many.
+/// Time between two checks of a file without new events, if there are few files.
 const CHECK_PERIOD: Duration = Duration::from_secs(1);
-/// How often at least.
+/// Longest time between two checks of a file.
 const MAX_CHECK_PERIOD: Duration = Duration::from_secs(5);
-/// Of how many rings it is asked in a second, unless it would be asked of one too rarely.
+/// Limit of checks per second. [`MAX_CHECK_PERIOD`] comes before it.
 const CHECKS_PER_SECOND: u32 = 200;
 
-/// How often it is asked of each of so many.
+/// Returns the time between two checks of each of `files` files.
 #[must_use]
 pub fn check_period(files: usize) -> Duration {
     let files = u32::try_from(files).unwrap_or(u32::MAX);
     (CHECK_PERIOD * files / CHECKS_PER_SECOND).clamp(CHECK_PERIOD, MAX_CHECK_PERIOD)
 }
-/// How long a ring is taken for live after its last event where the kernel does not tell who has it.
+
+/// Time after the last event in which a ring counts as live, if the kernel does not tell whether a process has it.
 const UNKNOWN_HOLDER_GRACE: Duration = Duration::from_secs(60);
 
-/// What is known of a file's holders.
+/// Whether a process still writes a file, and what is known of that process.
 #[derive(Debug)]
 pub struct Liveness {
     holder: Holder,
-    /// How the kernel is asked.
     lease_kind: LeaseKind,
-    /// The process that writes, where /proc has shown it.
+    /// Process that writes, as of the last process scan.
     writer: Option<ProcessId>,
-    /// The last one that is known to have written before the producer was started anew.
+    /// Last known writer before the last producer restart.
     previous_writer: Option<ProcessId>,
-    /// What is known of the last process that was seen to write; it stays when that has ended.
+    /// Facts of the last known writer, also after its end.
     process_facts: Option<Facts>,
     unlinked: bool,
-    /// Since when nobody has had the file.
+    /// Time since when no other process has had the file.
     no_holder_since: Option<Instant>,
     last_check: Instant,
     last_event: Instant,
     /// Change time of the file at the last check.
     change_time: (i64, i64),
-    /// Whether /proc is to be asked who writes.
+    /// True if the next process scan is to look for the writer.
     needs_scan: bool,
-    /// Change time of the file before a process scan that showed no writer. Until the file changes, which an agent that starts
-    /// does, processes that have it only read it.
+    /// Change time of the file before a process scan that showed no writer. While it is the current one, processes that have the
+    /// file only read it: an agent that starts changes the file.
     only_readers_since: Option<(i64, i64)>,
 }
 
-/// What a check comes to.
+/// Result of [`Liveness::check`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HolderCheck {
-    /// Somebody has the file who may write to it.
+    /// A process has the file and may write to it.
     Held,
-    /// The same, and the file has changed since nobody had it: a producer was started.
+    /// A process has the file, which had no holder before and has changed: a producer has started.
     ProducerStarted,
-    /// Nobody is known who could write.
+    /// No process is known that could write.
     NoWriter,
-    /// Certainly nobody, and the file is unlinked: nobody will.
+    /// No process has the file, and none can open it, since it is unlinked.
     Gone,
 }
 
 impl Liveness {
-    /// Asks for the first time.
+    /// Checks a file for the first time.
     #[must_use]
     pub fn new(file: &File, facts: &FileFacts, lease_kind: LeaseKind, now: Instant) -> Self {
         let holder = process::holder(file, lease_kind);
-        // Rings that were found together are not all asked for their writers in one tick.
+        // Spreads the next checks of rings that were found together over a second.
         let offset = Duration::from_millis(facts.id.ino % 1000);
         Self {
             holder,
@@ -89,8 +89,8 @@ impl Liveness {
         }
     }
 
-    /// There were events, so that a process wrote. If none had the file before, a process scan is to find that process. The kernel
-    /// is not asked while events keep coming.
+    /// Notes that there were events, so that a process has the file. If none had it before, a process scan is to find the writer.
+    /// While events come, the kernel is not asked.
     pub fn saw_events(&mut self, now: Instant) {
         self.needs_scan |= self.holder == Holder::Absent;
         (self.last_event, self.last_check) = (now, now);
@@ -98,27 +98,27 @@ impl Liveness {
         (self.only_readers_since, self.no_holder_since) = (None, None);
     }
 
-    /// The file was removed: in a while it is asked whether somebody met it before.
+    /// Notes that the file was removed. The next check shows whether a process opened it before.
     pub fn unlinked(&mut self, now: Instant) {
         (self.unlinked, self.last_check) = (true, now);
         self.holder = Holder::Unknown;
         self.last_event = now;
     }
 
-    /// Somebody had the file when it was to be removed.
+    /// Notes that a process had the file when it was to be removed.
     pub fn saw_holder(&mut self, now: Instant) {
         self.no_holder_since = None;
         self.last_check = now;
     }
 
-    /// The producer was started anew: it may be another process.
+    /// Notes that the producer restarted. It may be another process.
     pub fn producer_restarted(&mut self) {
         self.previous_writer = self.writer.take().or(self.previous_writer);
         self.process_facts = None;
         self.needs_scan = true;
     }
 
-    /// Whether its agent lives: somebody writes, or has done so lately.
+    /// Returns the state of the agent, without [`AgentState::Idle`]. `is_recent` is true if the agent had events recently.
     #[must_use]
     pub fn state(&self, is_recent: bool) -> AgentState {
         if self.holder == Holder::Absent || self.has_only_readers() {
@@ -135,38 +135,38 @@ impl Liveness {
         self.only_readers_since == Some(self.change_time)
     }
 
-    /// The process that wrote when that was asked last.
+    /// Returns the process that writes, as of the last process scan.
     #[must_use]
     pub fn writer(&self) -> Option<ProcessId> {
         self.writer
     }
 
-    /// What is known of that process, and after its end, of what it was. `None` until a survey has shown it, and again from the
-    /// start of a new producer on.
+    /// Returns the facts of the last known writer, also after its end. `None` before a process scan has shown the writer, and after
+    /// a producer restart.
     #[must_use]
     pub fn facts(&self) -> Option<&Facts> {
         self.process_facts.as_ref()
     }
 
-    /// Whether the kernel says that nobody else has the file.
+    /// True if the kernel says that no other process has the file.
     #[must_use]
     pub fn has_no_holder(&self) -> bool {
         self.holder == Holder::Absent
     }
 
-    /// For how long it has said so.
+    /// Returns for how long no other process has had the file; `None` if one has it or it is not known.
     #[must_use]
     pub fn no_holder_for(&self, now: Instant) -> Option<Duration> {
         Some(now.saturating_duration_since(self.no_holder_since?))
     }
 
-    /// Whether the file has no name any more.
+    /// True if the file is unlinked.
     #[must_use]
     pub fn is_unlinked(&self) -> bool {
         self.unlinked
     }
 
-    /// Asks the kernel now; true if nobody else has the file.
+    /// Asks the kernel whether another process has the file. Returns true if none has.
     pub fn update_holder(&mut self, file: &File, now: Instant) -> bool {
         self.last_check = now;
         self.holder = process::holder(file, self.lease_kind);
@@ -176,7 +176,7 @@ impl Liveness {
         has_no_holder
     }
 
-    /// Finds out who has a ring without new events, if that was not asked for as long as `every`.
+    /// Checks a file without new events, if the last check is `period` ago, and returns what is known of its holders.
     pub fn check(&mut self, file: &File, now: Instant, period: Duration) -> HolderCheck {
         let (had_no_holder, changed) = (self.has_no_holder(), self.change_time);
         if now >= self.next_check(period) {
@@ -185,11 +185,11 @@ impl Liveness {
                 let facts = FileFacts::new(&stat);
                 (self.unlinked, self.change_time) = (facts.links == 0, facts.changed);
             }
-            // Whether a process has the id, which costs a tenth of reading /proc, is told for one that has ended too, until its
-            // parent waits for it. Where /proc is another PID namespace's, kill(2) knows no process in it.
+            // `has_process` costs a tenth of `is_running`, but is also true for a zombie. If /proc belongs to another PID namespace,
+            // kill(2) knows none of its processes.
             let runs = |writer: &ProcessId| writer.has_process() || writer.is_running();
             if self.holder != Holder::Absent && !self.writer.as_ref().is_some_and(runs) {
-                // The one that has ended may not have been the only one.
+                // Another process may write as well.
                 let has_ended = self.writer.take().is_some();
                 self.needs_scan |= has_ended || had_no_holder || self.change_time != changed;
             }
@@ -209,26 +209,26 @@ impl Liveness {
         }
     }
 
-    /// When it is time to find out who has the file, where that is asked so often.
+    /// Returns the time of the next check.
     #[must_use]
     pub fn next_check(&self, period: Duration) -> Instant {
         self.last_check + period
     }
 
-    /// True if a process scan could tell more.
+    /// True if a process scan could find the writer.
     #[must_use]
     pub fn needs_scan(&self) -> bool {
         self.needs_scan
     }
 
-    /// True if a process scan that begins now is to ask who has the file: it was to be asked, or the scan asks about all files
-    /// that a process may have.
+    /// True if a process scan that starts now is to look for the writer: a scan is needed, or this scan is for all files that a
+    /// process may have.
     pub fn begin_process_scan(&mut self, is_full: bool) -> bool {
         let needs_scan = std::mem::take(&mut self.needs_scan);
         needs_scan || (is_full && self.holder != Holder::Absent)
     }
 
-    /// Takes what a process scan showed of the file, if that was asked.
+    /// Applies the result of a process scan, if the scan looked for the writer of this file.
     pub fn end_process_scan(&mut self, process_scan: &ProcessScan, id: FileId, path: &Path) {
         let Some(asked) = process_scan.request.files.get(&id) else {
             return;
@@ -237,8 +237,8 @@ impl Liveness {
         let shown = Vec::from_iter(shown.filter(|process| process.is_agent()));
         let (before, previous) = (self.writer, self.previous_writer);
         let is_store = self.lease_kind == LeaseKind::NoWriter;
-        // The process before a restart may go on for a while, and a scan that began before may show it once more. Of several
-        // agents it is the first that was started.
+        // The process from before a restart may run on, and a scan from before the restart may still show it. So it comes last. Of
+        // several agents, the one that started first counts.
         let writers = topmost(&shown).into_iter();
         self.writer = writers
             .map(|process| process.id)
@@ -246,10 +246,10 @@ impl Liveness {
                 let is = |other| Some(writer) == other;
                 (is(previous), !is(before), writer.start)
             })
-            // A store is locked as well, which is shown to everybody.
+            // /proc/locks shows the lock of a store without privileges.
             .or_else(|| process_scan.lock_holder(id).filter(|_| is_store));
         if let Some(writer) = self.writer {
-            // Of one process what was shown stays: a title that it gives itself writes over its arguments and its environment.
+            // Facts of one process stay, since a title that it gives itself overwrites its arguments and environment.
             let known = self.process_facts.take();
             let known = known.filter(|_| before == self.writer);
             self.process_facts = match process_scan.facts.get(&writer) {
@@ -257,7 +257,7 @@ impl Liveness {
                 None => known,
             };
         }
-        // HolderCheck through a container's layers a file may have another device, but keeps its number.
+        // overlayfs shows a file with another device number, but with its inode number.
         let has_only_readers = (process_scan.is_complete && !process_scan.may_have_writer(id.ino))
             || (is_store && self.writer.is_none() && process_scan.is_unlocked(id.ino));
         self.only_readers_since = has_only_readers.then_some(asked.changed);

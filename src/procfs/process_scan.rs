@@ -1,7 +1,6 @@
-//! Which processes have a file mapped shared and writable, as far as /proc shows them: a ring's producer does.
+//! Process scan: which processes have a file mapped shared and writable, as the producer of a ring has.
 //!
-//! A host may run thousands of processes, and one that does inference has thousands of mappings: that takes its time, in a thread
-//! of its own.
+//! A host may run thousands of processes with thousands of mappings each. So a scan runs in a thread of its own.
 
 use crate::base::file::{FileFacts, FileId, list_names_at};
 use crate::procfs::ancestors;
@@ -22,30 +21,30 @@ mod locks;
 use library::Libraries;
 use locks::Locks;
 
-// Any user may have as many mappings as he likes, of files with names of any length.
+// Limits, since any user can create any number of mappings, of files with names of any length.
 
-/// Places at which one process may have an inode mapped, on several file systems or by several names.
+/// Limit of names, with their devices, of one inode number in one process.
 const MAX_PATHS: usize = 16;
-/// Processes that may have an inode mapped.
+/// Limit of processes with one inode number mapped.
 const MAX_MAPPING_PROCESSES: usize = 1024;
-/// Bytes of a line of maps that are looked at; a path has 4,096 at most where it can be opened by it.
+/// Limit of a line of maps, in bytes. A path that open(2) accepts has at most 4,096.
 const MAX_LINE: u64 = 8192;
-/// Bytes of /proc/locks: some hundred thousand locks.
+/// Limit of /proc/locks, in bytes: some hundred thousand locks.
 const MAX_LOCKS_TEXT: u64 = 16 << 20;
 
-/// What a process scan is to find out.
+/// What a process scan looks for.
 #[derive(Debug, Default)]
 pub struct ScanRequest {
-    /// Files, as they were before the scan: what their owners are called, and facts of the processes that write them.
+    /// Files as they were before the scan. The scan reads the names of their owners, and facts of the processes that write them.
     pub files: HashMap<FileId, FileFacts>,
-    /// Inodes of these and other files whose writers are request; `None`: all.
+    /// Inode numbers of these and other files. The scan finds the processes that have them mapped. `None`: all files.
     pub inodes: Option<HashSet<u64>>,
-    /// Where pods have their logs.
+    /// Directory with the logs of pods.
     pub pod_logs: PathBuf,
 }
 
 impl ScanRequest {
-    /// True if the processes are request that have this inode mapped.
+    /// True if the scan finds the processes that have this inode number mapped.
     #[must_use]
     pub fn includes(&self, ino: u64) -> bool {
         let inodes = self.inodes.as_ref();
@@ -56,41 +55,42 @@ impl ScanRequest {
 /// A process that has a file mapped shared and writable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappingProcess {
-    /// Which process.
+    /// Process.
     pub id: ProcessId,
     /// Process id of its parent.
     pub parent: u32,
     /// Real user id.
     pub uid: u32,
-    /// What it is called (`/proc/PID/comm`).
+    /// Name (`/proc/PID/comm`).
     pub command: String,
 }
 
-/// Writable shared mappings of files, by what each process has.
+/// Result of a process scan.
 #[derive(Debug, Default)]
 pub struct ProcessScan {
-    /// What was to be found out.
+    /// What the scan looked for.
     pub request: ScanRequest,
+    /// Processes by the inode number that they have mapped, each with device and path of the file.
     by_inode: HashMap<u64, Vec<(String, MappingProcess)>>,
-    /// What is known of the processes that write the files.
+    /// Facts of the processes that write the requested files.
     pub facts: HashMap<ProcessId, Facts>,
-    /// What the owners of the files are called.
+    /// Names of the owners of the requested files, by user id.
     pub user_names: HashMap<u32, String>,
-    /// What pods are called.
+    /// Names of pods.
     pub pods: Pods,
-    /// Processes that have a NIXL backend loaded, without those of this program, and the path of libnixl as each sees it.
+    /// Processes with a NIXL backend loaded, except pmdanixl, each with the path of libnixl in its mount namespace.
     pub nixl_processes: Vec<(ProcessId, PathBuf)>,
-    /// Who has locked a store; `None`: not all of it is shown.
+    /// Locks of stores; `None`: /proc/locks does not show all locks.
     locks: Option<Locks>,
-    /// Whether no process was hidden: then a file that nobody has mapped is one that nobody writes to.
+    /// True if no process was hidden. Then no process writes to a file without a mapping.
     pub is_complete: bool,
-    /// How long it took to look.
+    /// Time that the scan took.
     pub duration: Duration,
 }
 
 #[cfg(test)]
 impl ProcessScan {
-    /// As if these processes had been seen to have a file mapped, each with its parent.
+    /// Returns a result in which these processes, each with its parent, have a file mapped.
     pub(crate) fn of_processes(
         facts: &FileFacts,
         path: &Path,
@@ -116,7 +116,7 @@ impl ProcessScan {
 }
 
 impl ProcessScan {
-    /// Looks through all processes that may be read.
+    /// Reads all processes of /proc that may be read.
     #[must_use]
     pub fn run(request: ScanRequest, context: &ScanContext) -> Self {
         let started = Instant::now();
@@ -126,13 +126,13 @@ impl ProcessScan {
         let users: HashSet<u32> = request.files.values().map(|file| file.uid).collect();
         let host = sees_host();
         let mut scan = Self {
-            // Where processes are hidden (hidepid), so is the first.
+            // With hidepid (proc(5)) the init process is hidden as well.
             is_complete: host && pids.contains(&INIT_PID),
             locks: locks()
                 .filter(|_| host)
                 .zip(request.inodes.as_ref())
                 .map(|(text, inodes)| Locks::parse(&text, |ino| inodes.contains(&ino))),
-            // Asked for here, since it may take as long as a server on the network likes.
+            // Here, since the answer may come from a server on the network and take long.
             user_names: users.into_iter().map(|uid| (uid, user_name(uid))).collect(),
             pods: Pods::read(&request.pod_logs),
             request,
@@ -140,7 +140,8 @@ impl ProcessScan {
         };
         for pid in pids {
             if let Err(err) = scan.read_process(pid, context) {
-                // It may have anything mapped. The first process of the host is no agent, and some kernels show it to nobody.
+                // A process that may not be read may have anything mapped. The host's init process is not an agent, and some
+                // kernels deny access to it.
                 let is_init = pid == INIT_PID && err.kind() == ErrorKind::PermissionDenied;
                 scan.is_complete &= has_ended(&err) || is_init;
             }
@@ -156,20 +157,20 @@ impl ProcessScan {
             return Err(ErrorKind::TimedOut.into());
         }
         let maps = File::open(format!("{}/maps", stat.proc_dir()?))?;
-        // Most processes have nothing of the kind mapped.
+        // Evaluated only for processes with a requested mapping, which are few.
         let process = LazyCell::new(|| {
             let command = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
             MappingProcess {
                 id,
                 parent: stat.parent,
-                // No user has this id (chown(2): -1 means no change).
+                // A user id that cannot exist (chown(2): -1 means no change).
                 uid: ancestors::uid(pid).unwrap_or(u32::MAX),
                 command: String::from_utf8_lossy(&command).trim_end().to_owned(),
             }
         });
         let (mut maps, mut line) = (BufReader::new(maps), Vec::new());
         let (mut mapped, mut libraries) = (HashSet::new(), Libraries::default());
-        // A process may end at any point; what was read of it until then may stay.
+        // If the process ends meanwhile, what was read until then stays.
         while read_line(&mut maps, &mut line)? {
             let mapping = shared_mapping(&line);
             if let Some((path, ino)) = mapping.filter(|(_, ino)| self.request.includes(*ino)) {
@@ -183,19 +184,19 @@ impl ProcessScan {
         }
         let mut files = self.request.files.keys();
         if files.any(|file| mapped.contains(&file.ino)) && process.is_agent() {
-            // An ancestor that blocks is what the scan waits for then.
+            // An ancestor may stall the scan too, so it is reported.
             let facts = Facts::of_process(id, &mut |ancestor| context.may_read(ancestor));
             self.facts.extend(facts.map(|facts| (id, facts)));
         }
         Ok(())
     }
 
-    /// Notes that a process has an inode mapped. Returns false if there is no room for that.
+    /// Notes that a process has an inode number mapped. Returns false if a limit is reached.
     fn add(&mut self, path: String, ino: u64, process: &MappingProcess) -> bool {
         let known = self.by_inode.entry(ino).or_default();
         let own = known.iter().rev();
         let own = own.take_while(|(_, other)| other.id == process.id);
-        // The same inode number may be another file system's as well.
+        // One process may have the inode number of several file systems mapped.
         let paths = Vec::from_iter(own.map(|(path, _)| path));
         if paths.contains(&&path) {
             return true;
@@ -207,14 +208,14 @@ impl ProcessScan {
         has_room
     }
 
-    /// The processes that have this file mapped. Device numbers in maps are those of the file system, which for some
-    /// (btrfs, overlayfs) differ from the ones that stat(2) gives: then the path decides.
+    /// Returns the processes that have a file mapped. On btrfs and overlayfs the device number in maps differs from the one of
+    /// stat(2). If no device number matches, the path decides.
     #[must_use]
     pub fn processes_of(&self, file: FileId, path: &Path) -> Vec<&MappingProcess> {
         let device = device(file.dev);
         let known = self.by_inode.get(&file.ino).into_iter().flatten();
         let known = known.filter_map(|(path, process)| Some((path.split_once(' ')?, process)));
-        // Two containers may have a file of the same number at the same path.
+        // Two containers may have a file with one inode number at one path.
         let by_device = known.clone().any(|((other, _), _)| other == device);
         let found = known.filter(|((other, name), _)| match by_device {
             true => *other == device,
@@ -223,26 +224,27 @@ impl ProcessScan {
         found.map(|(_, process)| process).collect()
     }
 
-    /// The process that has locked a store, which its agent does for as long as it lives. `None`: none has, or it is not known.
+    /// Returns the process that holds the lock of a store, which NIXL takes until the agent ends. `None`: no process, or it is
+    /// not known.
     #[must_use]
     pub fn lock_holder(&self, file: FileId) -> Option<ProcessId> {
         self.locks.as_ref()?.holder(&device(file.dev), file.ino)
     }
 
-    /// True if certainly no process has locked a file with this inode number.
+    /// True if it is certain that no process has locked a file with this inode number.
     #[must_use]
     pub fn is_unlocked(&self, ino: u64) -> bool {
         self.locks.as_ref().is_some_and(|locks| !locks.has(ino))
     }
 
-    /// Whether a file with this inode number is mapped by a process that could be an agent, on whatever device it seems to be.
+    /// True if a process that could be an agent has a file with this inode number mapped, on any device.
     #[must_use]
     pub fn may_have_writer(&self, ino: u64) -> bool {
         let mut known = self.by_inode.get(&ino).into_iter().flatten();
         known.any(|(_, process)| process.is_agent())
     }
 
-    /// The processes that have a NIXL backend loaded and none of these files mapped; `None`: not all processes were seen.
+    /// Returns the processes with a NIXL backend loaded and none of these files mapped; `None` if processes were hidden.
     #[must_use]
     pub fn without_telemetry<'a>(
         &self,
@@ -258,7 +260,7 @@ impl ProcessScan {
     }
 }
 
-/// Those of these processes that were not forked from another of them: a process that is forked has what its parent had mapped.
+/// Returns the processes whose parent is not among them. A forked process inherits the mappings of its parent.
 #[must_use]
 pub fn topmost<'a>(processes: &[&'a MappingProcess]) -> Vec<&'a MappingProcess> {
     let pids: HashSet<u32> = processes.iter().map(|process| process.id.pid).collect();
@@ -267,13 +269,13 @@ pub fn topmost<'a>(processes: &[&'a MappingProcess]) -> Vec<&'a MappingProcess> 
         .collect()
 }
 
-/// A device number as /proc/PID/maps and /proc/locks have it.
+/// Returns a device number in the format of /proc/PID/maps and /proc/locks.
 fn device(dev: u64) -> String {
     let (major, minor) = (nix::sys::stat::major(dev), nix::sys::stat::minor(dev));
     format!("{major:02x}:{minor:02x}")
 }
 
-/// The next line of maps, without what is beyond its first bytes; whether there is one.
+/// Reads the next line of maps, cut to [`MAX_LINE`] bytes. Returns false at the end.
 fn read_line(maps: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     maps.by_ref().take(MAX_LINE).read_until(b'\n', line)?;
@@ -283,7 +285,7 @@ fn read_line(maps: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     Ok(!line.is_empty())
 }
 
-/// What /proc/locks says, all at one go, since locks come and go while it is read; `None` where it is too long for that.
+/// Returns the text of /proc/locks; `None` if it is longer than [`MAX_LOCKS_TEXT`].
 fn locks() -> Option<String> {
     let mut text = String::new();
     let file = File::open("/proc/locks").ok()?;
@@ -292,30 +294,30 @@ fn locks() -> Option<String> {
 }
 
 impl MappingProcess {
-    /// Whether it may be an agent: neither this process nor another pmdanixl, which only reads.
+    /// True if the process may be an agent: it is not pmdanixl, neither this process nor another one.
     #[must_use]
     pub fn is_agent(&self) -> bool {
         let own = geteuid().as_raw();
         self.id.pid != std::process::id() && !self.is_pmdanixl(&[own])
     }
 
-    /// True if it is pmdanixl. Since any user can give a process this name, it must be a process of root or of one of `users`.
+    /// True if the process is pmdanixl. Since any user can give a process this name, it must belong to root or one of `users`.
     #[must_use]
     pub fn is_pmdanixl(&self, users: &[u32]) -> bool {
         self.command == "pmdanixl" && (self.uid == 0 || users.contains(&self.uid))
     }
 }
 
-/// A user's name, or its number where it has none.
+/// Returns the name of a user, or the number of a user without a name.
 fn user_name(uid: u32) -> String {
     let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
     user.map_or_else(|| uid.to_string(), |user| user.name)
 }
 
-/// `device path` and inode of a line of maps, if it is a writable shared mapping of a file (proc_pid_maps(5)).
+/// Returns `device path` and inode of a line of maps, if it is a writable shared mapping of a file (proc_pid_maps(5)).
 #[must_use]
 pub fn shared_mapping(line: &[u8]) -> Option<(String, u64)> {
-    // Most lines are none, and there are many.
+    // Most of the thousands of lines end here.
     let mode = line.split(|&byte| byte == b' ').nth(1)?;
     if !(mode.starts_with(b"rw") && mode.ends_with(b"s")) {
         return None;
@@ -341,7 +343,7 @@ mod tests {
         ProcessScan::run(request, &ScanContext::new(Vec::new()).0)
     }
 
-    /// A file, mapped, and what stat(2) tells of it.
+    /// Returns a file, its mapping, and its fstat(2).
     fn mapped() -> (tempfile::NamedTempFile, shm::Mapping, FileFacts) {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
         file.as_file().set_len(4096).expect("room");
@@ -379,9 +381,9 @@ mod tests {
         let known = vec![
             ("00:1b /memfd:other".into(), process(1)),
             ("fe:00 /var/tmp/ring".into(), process(2)),
-            // btrfs: another device number than stat(2) gives.
+            // btrfs: the device number differs from the one of stat(2).
             ("00:30 /srv/ring".into(), process(3)),
-            // Another container's, which sees it at the same path.
+            // Another container's file at this path.
             ("00:31 /var/tmp/ring".into(), process(4)),
         ];
         let process_scan = ProcessScan {
@@ -418,10 +420,10 @@ mod tests {
         let (file, mapping, facts) = mapped();
         let process_scan = scan(&[&facts], Some([facts.id.ino].into()));
         let found = process_scan.processes_of(facts.id, file.path());
-        // A child that another test makes has it as well, until it starts its program.
+        // A child of another test has the mapping as well, until execve(2).
         let is_ours = |process: &&&MappingProcess| process.id.pid == std::process::id();
         assert_eq!(found.iter().filter(is_ours).count(), 1, "{found:?}");
-        // It is no agent.
+        // This process is not an agent.
         let ours = ProcessId::of(std::process::id()).expect("this one");
         assert_eq!(process_scan.facts.get(&ours), None);
         drop(mapping);

@@ -1,9 +1,8 @@
-//! Reads of other processes, in threads of their own, and the processes that stall them.
+//! Threads that run process scans, and the processes that stall them.
 //!
-//! To read what a process has mapped or was started with waits for its memory to be free of changes, and a process of another
-//! user may keep it busy without an end: by a file system of its own that does not answer, or by userfaultfd(2). A read that
-//! stalls is abandoned, and later ones skip that process and others of its group for a while: no user's processes keep others
-//! from being seen.
+//! A read of /proc/PID/maps, cmdline or environ waits for the memory lock of the process. Another user can keep that lock busy
+//! for ever, with a FUSE file system that does not answer or with userfaultfd(2). A scan that stalls is abandoned. Later scans
+//! skip that process and its group for a while, so that one user cannot hide the processes of others.
 
 use crate::log;
 use crate::procfs::ancestors::uid;
@@ -12,18 +11,19 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A read that does not get any further for so long is abandoned.
+/// A scan that reports no progress for this long is abandoned.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// So long, at least, the group of a stalled process is skipped.
+/// The group of a stalled process is skipped for at least this long.
 const SKIP_TIME: Duration = Duration::from_secs(600);
-/// While so many abandoned reads wait, there is no other.
+/// With this many abandoned scans, no scan starts.
 const MAX_ABANDONED: usize = 8;
 
-/// The processes that are skipped with a stalled one, in words: all with user namespaces of their own, which any user can make;
-/// else those of its container; else those of its user, but of root that process alone. Nothing here waits for the process.
+/// Returns a description of the processes that are skipped with a stalled process: all processes in user namespaces, which any
+/// user can create; else the processes of its container; else those of its user; for root, that process alone. Nothing here
+/// waits for the process.
 fn skip_group(process: ProcessId) -> String {
     let pid = process.pid.to_string();
-    // `None`: it is ours, or hidden.
+    // `None`: the namespace is that of this process, or it is hidden.
     let other = |kind| {
         let (its, ours) = (namespace(&pid, kind).ok()?, namespace("self", kind).ok()?);
         (its != ours).then_some(its)
@@ -36,16 +36,15 @@ fn skip_group(process: ProcessId) -> String {
     }
 }
 
-/// What a read asks before it reads a process.
+/// Interface of a process scan to the thread that started it: says which processes are skipped, and reports progress.
 #[derive(Debug)]
 pub struct ScanContext {
-    /// Groups of processes that are skipped.
     skipped_groups: Vec<String>,
     progress: Sender<ProcessId>,
 }
 
 impl ScanContext {
-    /// A context that skips these groups, and where it announces the processes that are read.
+    /// Returns a context that skips these groups, and a receiver of the processes that the scan reads.
     #[must_use]
     pub fn new(skipped_groups: Vec<String>) -> (Self, Receiver<ProcessId>) {
         let (progress, received) = mpsc::channel();
@@ -58,29 +57,29 @@ impl ScanContext {
         )
     }
 
-    /// True if a process may be read. The read waits for that process from here on, until it asks for another.
+    /// Reports that the scan reads this process next, and returns true; false if the process is skipped.
     #[must_use]
     pub fn may_read(&self, process: ProcessId) -> bool {
-        // Almost always nothing is skipped.
+        // The group is read from /proc only if there is something to compare.
         let may_read =
             self.skipped_groups.is_empty() || !self.skipped_groups.contains(&skip_group(process));
         if may_read {
-            // Nothing receives it once the read is abandoned.
+            // The receiver is gone if the scan was abandoned.
             let _ = self.progress.send(process);
         }
         may_read
     }
 }
 
-/// A read of processes that goes on in a thread of its own. Nothing is shared with it but what it announces.
+/// A process scan in its thread, which shares nothing but two channels.
 #[derive(Debug)]
 struct RunningScan<T> {
     progress: Receiver<ProcessId>,
-    /// Has what was found once no more is announced.
+    /// Gets the result before `progress` is closed.
     result: Receiver<T>,
-    /// The process that is read. `None`: the first was not announced yet.
+    /// Process that is being read. `None`: none was reported yet.
     process: Option<ProcessId>,
-    /// When it last got further.
+    /// Time of the last progress.
     progress_at: Instant,
 }
 
@@ -112,12 +111,12 @@ impl<T> RunningScan<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanFailed;
 
-/// A read that was abandoned.
+/// A scan that was abandoned.
 #[derive(Debug)]
 struct AbandonedScan {
-    /// The process that has stalled it, and the group that is skipped. `None`: it was stalled before it came to a process.
+    /// Process that stalled the scan, and its group. `None`: the scan stalled before it read a process.
     stalled: Option<(ProcessId, String)>,
-    /// The group is skipped until then at least.
+    /// Earliest end of skipping the group.
     skip_until: Instant,
     progress: Receiver<ProcessId>,
 }
@@ -137,14 +136,14 @@ impl AbandonedScan {
         }
     }
 
-    /// True until its thread ends.
+    /// True until the thread ends.
     fn is_running(&self) -> bool {
         let mut progress = std::iter::repeat_with(|| self.progress.try_recv());
         progress.find(Result::is_err) == Some(Err(TryRecvError::Empty))
     }
 }
 
-/// One read at a time, and those that were abandoned.
+/// Runs one process scan at a time, and counts the abandoned ones.
 #[derive(Debug, Default)]
 pub struct ScanThreads<T> {
     running: Option<RunningScan<T>>,
@@ -152,7 +151,7 @@ pub struct ScanThreads<T> {
 }
 
 impl<T: Send + 'static> ScanThreads<T> {
-    /// Begins a read. Returns false if so many wait that there is to be no other, or no thread can be started.
+    /// Starts a scan. Returns false if there are [`MAX_ABANDONED`] abandoned scans, or if no thread can be created.
     pub fn start(
         &mut self,
         now: Instant,
@@ -171,7 +170,7 @@ impl<T: Send + 'static> ScanThreads<T> {
         let (context, progress) = ScanContext::new(skipped.collect());
         let (sender, result) = mpsc::channel();
         let thread = thread::Builder::new().name("process scan".into());
-        // Nothing receives it if the read was abandoned. The context, which announces, goes after that.
+        // The receiver is gone if the scan was abandoned. `context` is dropped after the result was sent, which closes `progress`.
         let thread = thread.spawn(move || drop(sender.send(scan(&context))));
         self.running = thread.ok().map(|_| RunningScan {
             progress,
@@ -182,7 +181,7 @@ impl<T: Send + 'static> ScanThreads<T> {
         self.is_running()
     }
 
-    /// True if a read goes on.
+    /// True if a scan runs that is not abandoned.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.running.is_some()
@@ -209,7 +208,7 @@ impl<T: Send + 'static> ScanThreads<T> {
         Some(Err(ScanFailed))
     }
 
-    /// Has a read go on to its end, and begins another one where a process stalls it. `None`: it has come to none.
+    /// Runs a scan to its end, and starts it again each time a process stalls it. Returns `None` if it never succeeds.
     pub fn run(
         &mut self,
         scan: impl FnOnce(&ScanContext) -> T + Clone + Send + 'static,
@@ -224,7 +223,7 @@ impl<T: Send + 'static> ScanThreads<T> {
         })
     }
 
-    /// Number of abandoned reads that still wait.
+    /// Number of abandoned scans whose thread still runs.
     fn abandoned_count(&self) -> usize {
         self.abandoned
             .iter()
@@ -232,7 +231,7 @@ impl<T: Send + 'static> ScanThreads<T> {
             .count()
     }
 
-    /// The processes that stall a read now.
+    /// Returns the processes that stall abandoned scans now.
     #[must_use]
     pub fn stalled_pids(&self) -> Vec<u32> {
         let waiting = self
@@ -264,7 +263,7 @@ mod tests {
             uid => format!("of uid {uid}"),
         };
         assert_eq!(skip_group(process), expected);
-        // Any user may have that, where it is not forbidden.
+        // Some hosts forbid user namespaces.
         let unshared = Command::new("unshare")
             .args(["--user", "sleep", "600"])
             .spawn();
@@ -284,7 +283,7 @@ mod tests {
         child.wait().expect("our child");
     }
 
-    /// Begins a read that has announced a process, and goes on until the sender is dropped.
+    /// Starts a scan that has reported a process, and waits until the sender is dropped.
     fn start_stalled(
         threads: &mut ScanThreads<bool>,
         process: ProcessId,

@@ -1,18 +1,18 @@
-//! The inference engine that a process is part of, from its command line (`/proc/PID/cmdline`, NUL-separated).
+//! Inference engine that a process is part of, from its command line (`/proc/PID/cmdline`, NUL-separated).
 //!
-//! Arguments name models, files and prompts, and those name engines. So only three places count:
-//! - the beginning of the first word, where a process has given itself a title: vLLM's `VLLM::EngineCore`, `VLLM::Worker_TP0`,
+//! Arguments name models, files and prompts, which may contain the name of an engine. So only three places count:
+//! - the beginning of the first word, if the process has given itself a title: vLLM's `VLLM::EngineCore`, `VLLM::Worker_TP0`,
 //!   SGLang's `sglang::scheduler_TP0`;
 //! - the program: the first word, or the script that a Python interpreter was given, which is the first word behind its options.
-//!   Its file's name counts (`/opt/venv/bin/vllm`), or the package whose file it is (`.../site-packages/tensorrt_llm/...`);
+//!   Its file name counts (`/opt/venv/bin/vllm`), or the package that it belongs to (`.../site-packages/tensorrt_llm/...`);
 //! - the module behind the interpreter's `-m`.
 //!
-//! A title that another engine gives as well tells nothing: `ray::RayWorkerWrapper` is vLLM's, TensorRT-LLM's and LMDeploy's. So does
-//! `python -c`, which is how Python starts the children of all of them; those that make agents give themselves titles.
+//! A title of several engines does not count: `ray::RayWorkerWrapper` is vLLM's, TensorRT-LLM's and LMDeploy's. Neither does
+//! `python -c`, with which Python starts the children of all engines. Children that create agents give themselves titles.
 
 use crate::procfs::facts::command::{CommandLine, Program};
 
-/// The engine that a process with this command line is part of, as labels name it: `vllm`, `sglang`, `trtllm`, `kvbm` or
+/// Returns the engine that a process with this command line is part of, as in labels: `vllm`, `sglang`, `trtllm`, `kvbm` or
 /// `lmcache`.
 #[must_use]
 pub fn of(line: &CommandLine) -> Option<&'static str> {
@@ -44,7 +44,7 @@ pub fn of(line: &CommandLine) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    /// The engine of a command line whose words have one space between them.
+    /// Returns the engine of a command line with single spaces between its words.
     fn engine(line: &str) -> Option<&'static str> {
         let cmdline = line.replace(' ', "\0") + "\0";
         of_command_line(cmdline.as_bytes())
@@ -76,7 +76,7 @@ mod tests {
         ] {
             assert_eq!(engine(line), Some("vllm"), "{line}");
         }
-        // A title stands in what was the command line, and NULs fill the rest.
+        // A title overwrites the command line, and NULs fill the rest.
         let title = b"VLLM::Worker_TP3\0\0\0\0\0\0\0\0\0\0\0\0";
         assert_eq!(of_command_line(title), Some("vllm"));
     }

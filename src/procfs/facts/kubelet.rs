@@ -1,18 +1,18 @@
-//! The pod that a directory belongs to, from where the kubelet keeps the volumes of pods.
+//! Pod that a directory belongs to, from the paths of the kubelet's volumes.
 //!
-//! The kubelet (its `pkg/kubelet/kubelet_getters.go`) has `pods/UID/volumes/PLUGIN/NAME` and
-//! `pods/UID/volume-subpaths/NAME/CONTAINER/N` below its root directory, `/var/lib/kubelet` unless it was told another one. Distributions
-//! put that elsewhere (`/var/snap/microk8s/common/var/lib/kubelet`, `/var/lib/k0s/kubelet`), and a container that watches the
-//! host has it below a mount, so that only the last name of the root directory counts.
+//! The kubelet (`pkg/kubelet/kubelet_getters.go`) has `pods/UID/volumes/PLUGIN/NAME` and
+//! `pods/UID/volume-subpaths/NAME/CONTAINER/N` below its root directory, `/var/lib/kubelet` by default. Some distributions
+//! have another one (`/var/snap/microk8s/common/var/lib/kubelet`, `/var/lib/k0s/kubelet`), and a container that monitors the
+//! host has it below a mount. So only the last name of the root directory counts.
 
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// Where the dashes of a UUID are.
+/// Positions of the dashes in a UUID.
 const DASHES: [usize; 4] = [8, 13, 18, 23];
 
-/// The UID of the pod whose volume a directory is, or is in. The outermost one counts: what is below a volume is the container's,
-/// which may call directories what it likes.
+/// Returns the UID of the pod that has a directory as a volume, or in a volume. The outermost pod counts, because a container
+/// chooses the names below its volume.
 #[must_use]
 pub fn pod_uid(directory: &Path) -> Option<String> {
     let names: Vec<&str> = directory.iter().filter_map(OsStr::to_str).collect();
@@ -22,8 +22,8 @@ pub fn pod_uid(directory: &Path) -> Option<String> {
     })
 }
 
-/// A pod's UID, if the text has the form of one: a UUID; or 32 hexadecimal digits, which the kubelet gives a pod that it has
-/// from a file on the node.
+/// Returns the text if it has the form of a pod's UID: a UUID, or the 32 hexadecimal digits of a static pod, which comes from a
+/// file on the node.
 #[must_use]
 pub fn uid(text: &str) -> Option<String> {
     let is_dash = |at| text.len() == 36 && DASHES.contains(&at);

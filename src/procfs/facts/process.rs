@@ -1,8 +1,8 @@
 //! Facts of a process that writes, and of its ancestors.
 //!
 //! vLLM's and SGLang's workers write a title over their command line and their environment. Role and port then come from the
-//! nearest ancestor that is the server of their engine, and the Slurm job from the nearest one whose environment is intact:
-//! all ranks share these. LOCAL_RANK and CUDA_VISIBLE_DEVICES of a parent are not a worker's.
+//! nearest ancestor that is the server of the engine. The Slurm job comes from the nearest ancestor with an intact environment.
+//! All ranks share these. LOCAL_RANK and CUDA_VISIBLE_DEVICES of a parent do not apply to a worker.
 //!
 //! | variable | set by | label |
 //! | --- | --- | --- |
@@ -12,8 +12,8 @@
 //! | `LMCACHE_PD_ROLE` | the configuration of LMCache | role |
 //! | `DYN_SYSTEM_PORT` | the launcher of a Dynamo worker | port |
 //!
-//! NIXL_TELEMETRY_RANK_ENV is not followed: the process would choose what is read. SLURM_LOCALID is no rank of an agent: all
-//! workers of an engine that Slurm starts as one task have the same.
+//! NIXL_TELEMETRY_RANK_ENV is not followed, since the process could then name a variable with a secret. SLURM_LOCALID is not the
+//! rank of an agent: it is equal for all workers of an engine that Slurm starts as one task.
 
 use crate::procfs::ancestors;
 use crate::procfs::facts::cgroup::Cgroup;
@@ -30,19 +30,19 @@ const LOCAL_RANK: &str = "LOCAL_RANK";
 const SLURM_JOB_ID: &str = "SLURM_JOB_ID";
 const GPUS: &str = "CUDA_VISIBLE_DEVICES";
 const NAMES: [&str; 5] = [LOCAL_RANK, SLURM_JOB_ID, GPUS, LMCACHE_ROLE, SYSTEM_PORT];
-/// Bytes that are read of control groups; under cgroup v1 there are about 13 lines with a path each.
+/// Limit of /proc/PID/cgroup, in bytes. Under cgroup v1 it has about 13 lines with a path each.
 const MAX_CGROUP: u64 = 64 << 10;
 
-/// What a process was started with, which is read from its memory. That can block.
+/// Command line and environment of a process. Reading them from its memory can block.
 struct StartData {
-    /// `None`: it cannot be read, or the process has none.
+    /// `None`: it cannot be read, or the process has no command line.
     line: Option<CommandLine>,
-    /// `None`: it cannot be read, or a title was written over it.
+    /// `None`: it cannot be read, or it is overwritten with a title.
     environ: Option<Environ>,
 }
 
 impl StartData {
-    /// Reads it where /proc shows the process.
+    /// Reads both from a directory of /proc.
     fn read(proc_dir: &str) -> Self {
         let environ = File::open(format!("{proc_dir}/environ"));
         let environ = environ.and_then(|file| Environ::read(file, &NAMES));
@@ -53,7 +53,7 @@ impl StartData {
     }
 }
 
-/// The first bytes of a file of a process; none if it cannot be read.
+/// Returns the first bytes of a file of a process; empty if it cannot be read.
 fn read_prefix(proc_dir: &str, file: &str, limit: u64) -> Vec<u8> {
     let mut content = Vec::new();
     let file = File::open(format!("{proc_dir}/{file}"));
@@ -61,16 +61,16 @@ fn read_prefix(proc_dir: &str, file: &str, limit: u64) -> Vec<u8> {
     read.map(|_| content).unwrap_or_default()
 }
 
-/// Facts that all ranks of a server share; `Some(None)`: it is certain that there is none.
+/// Facts that all ranks of a server share. `Some(None)`: it is certain that there is none.
 struct SharedFacts {
-    /// The engine of the process, if its own command line tells. A server of another engine is not its server.
+    /// Engine of the process, from its own command line. A server of another engine does not count.
     engine: Option<&'static str>,
     job: Option<Option<String>>,
     server: Option<Option<EngineServer>>,
 }
 
 impl SharedFacts {
-    /// Adds what the process or its next ancestor tells.
+    /// Adds the facts of the process or of its next ancestor.
     fn note(&mut self, start: &StartData) {
         if let (None, Some(environ)) = (&self.job, &start.environ) {
             let job = environ.get(SLURM_JOB_ID).and_then(|job| job.parse().ok());
@@ -87,9 +87,8 @@ impl SharedFacts {
 }
 
 impl Facts {
-    /// What /proc tells of a process, as far as it may be read; `None` if that process is gone, and what was read may be
-    /// that of another process which got its id. Blocks for as long as the process likes. Ancestors are read where they can
-    /// tell more; each only if `may_read` returns true, since that blocks as well, and none beyond one that may not be read.
+    /// Reads the facts of a process from /proc. Returns `None` if the process has ended, since another process may have its id. May
+    /// block without end. Ancestors are read if they can have missing facts, up to the first one for which `may_read` returns false.
     #[must_use]
     pub fn of_process(
         process: ProcessId,
@@ -105,7 +104,7 @@ impl Facts {
         let engine = line.and_then(engine::of);
         let mut shared = SharedFacts {
             engine,
-            // The groups are the system's; an environment is passed on to whatever is started from a job.
+            // The control group is stronger than the environment, which any process started from a job inherits.
             job: cgroup.slurm_job_id.map(Some),
             server: line.is_none().then_some(None),
         };
@@ -116,14 +115,14 @@ impl Facts {
                 break;
             }
             let start = StartData::read(&format!("/proc/{}", ancestor.pid));
-            // The process may have ended meanwhile, and its id may be another's.
+            // The ancestor may have ended meanwhile, and another process may have its id.
             if start.line.is_none() || !ancestor.is_running() {
                 break;
             }
             shared.note(&start);
         }
         let server = shared.server.flatten();
-        // The environment says which GPUs are its own; it may have others open, to see what there is.
+        // The environment comes first, since a process may open other GPUs only to list them.
         let gpu = own(GPUS).and_then(gpu::of_list);
         let mut facts = Self::default();
         facts.set("local_rank", local_rank);
@@ -149,7 +148,7 @@ mod tests {
 
     const SERVER: &[u8] = b"vllm\0serve\0m\0--port\x008100\0";
 
-    /// A process that sleeps, with variables of ours.
+    /// Starts a process that sleeps, with an environment for the tests.
     fn sleeper() -> (Child, ProcessId) {
         let child = Command::new("sleep")
             .arg("600")
@@ -163,8 +162,8 @@ mod tests {
         (child, writer)
     }
 
-    /// The job and the server of a process of this engine by its ancestors, each with its command line and environment, the
-    /// nearest first.
+    /// Returns the job and the server of a process of this engine, from its ancestors, the nearest first. Each has a command line
+    /// and an environment.
     fn job_and_server(
         engine: Option<&'static str>,
         ancestors: &[(&[u8], Option<&[u8]>)],
@@ -191,7 +190,7 @@ mod tests {
             let found = job_and_server(None, &[(SERVER, hidden), (b"srun\0", Some(job))]);
             assert_eq!(found.0.as_deref(), Some("4711"), "{hidden:?}");
         }
-        // One that can be read and has none tells that there is none.
+        // A readable environment without a job means that there is no job.
         for none in [&b"A=b\0"[..], b"SLURM_JOB_ID=0\0", b"SLURM_JOB_ID=x\0"] {
             let found = job_and_server(None, &[(SERVER, Some(none)), (b"srun\0", Some(job))]);
             assert_eq!(found.0, None);
@@ -216,7 +215,7 @@ mod tests {
     fn a_process_tells_its_rank_its_job_and_its_gpus_and_nothing_else_of_its_environment() {
         let (mut child, writer) = sleeper();
         let end = Instant::now() + Duration::from_secs(120);
-        // While the kernel sets its program up, its environment is empty.
+        // During execve(2) the environment is empty.
         let facts = loop {
             let facts = Facts::of_process(writer, &mut |_| true).expect("it runs");
             if facts.get("local_rank").is_some() || Instant::now() > end {

@@ -1,6 +1,4 @@
-//! What the environment of a process tells NIXL about telemetry, and what of that keeps it from being seen.
-//!
-//! Read for `--check` only.
+//! NIXL's telemetry settings in the environment of a process, and which of them hide the telemetry. For `--check` only.
 
 use crate::procfs::facts::environ::Environ;
 use std::io::{self, Read};
@@ -12,12 +10,12 @@ const RINGS: &str = "NIXL_TELEMETRY_DIR";
 const STORES: &str = "NIXL_TELEMETRY_MULTIPROC_DIR";
 const NAMES: [&str; 4] = [ENABLE, EXPORTER, RINGS, STORES];
 
-/// Whether an agent needs NIXL_TELEMETRY_ENABLE to write telemetry.
+/// Need of an agent for NIXL_TELEMETRY_ENABLE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EnableVariable {
-    /// The variable is needed.
+    /// The agent needs the variable.
     Needed,
-    /// The agent is vLLM's, and the release of NIXL is not known.
+    /// NIXL before 1.4 needs the variable: the agent is vLLM's, and the release of NIXL is not known.
     NeededBefore14,
     /// The agent is vLLM's, which switches telemetry on (`capture_telemetry`), and NIXL 1.4 or later writes it then.
     NotNeeded,
@@ -31,14 +29,14 @@ pub fn read(environ: impl Read) -> io::Result<Environ> {
     Environ::read(environ, &NAMES)
 }
 
-/// `NIXL_TELEMETRY_DIR` and `NIXL_TELEMETRY_MULTIPROC_DIR`; an empty one is as unset.
+/// Returns `NIXL_TELEMETRY_DIR` and `NIXL_TELEMETRY_MULTIPROC_DIR`. An empty variable counts as unset.
 #[must_use]
 pub fn directories(environ: &Environ) -> [Option<&str>; 2] {
     [RINGS, STORES].map(|name| environ.get(name).filter(|value| !value.is_empty()))
 }
 
-/// What is to be changed for its telemetry to be found: nothing, as far as the environment tells, or one thing or more.
-/// `is_scanned` says of a directory whether it is, for rings or (`true`) for stores.
+/// Returns what to change so that the telemetry of the process is found. `is_scanned` returns true if a directory is scanned for
+/// rings or, with `true`, for stores.
 #[must_use]
 pub fn faults(
     environ: &Environ,
@@ -56,7 +54,7 @@ pub fn faults(
     };
     let [rings, stores] = directories(environ);
     let ((variable, key, value), holds_stores) = match environ.get(EXPORTER) {
-        // Empty is as unset.
+        // An empty variable counts as unset.
         None | Some("" | "BUFFER") => ((RINGS, "telemetry_dir", rings), false),
         Some("prometheus_mp") => ((STORES, "multiproc_dir", stores), true),
         Some(other) => {
@@ -79,7 +77,7 @@ pub fn faults(
     off.into_iter().chain(hidden).collect()
 }
 
-/// What NIXL takes for a yes, in any case.
+/// True for the values that NIXL takes for yes, in upper or lower case.
 fn is_yes(value: &str) -> bool {
     let yes = ["y", "yes", "on", "true", "enable", "1"];
     yes.iter().any(|yes| yes.eq_ignore_ascii_case(value))

@@ -1,10 +1,8 @@
-//! Unit tests of [`super::Liveness`].
-
 use super::*;
 use crate::procfs::process_scan::ScanRequest;
 use crate::procfs::scan_threads::ScanContext;
 
-/// A file as a ring is attached to it, and where it is.
+/// Returns a file as long as a ring, and the time.
 fn file() -> (tempfile::NamedTempFile, FileFacts, Instant) {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     file.as_file().set_len(4096).expect("room");
@@ -12,7 +10,7 @@ fn file() -> (tempfile::NamedTempFile, FileFacts, Instant) {
     (file, facts, Instant::now())
 }
 
-/// A scan of all of /proc, with nothing hidden, that asks about the file.
+/// Applies a scan of all of /proc, as if nothing was hidden, that looks for the writer of the file.
 fn scan(liveness: &mut Liveness, file: &tempfile::NamedTempFile, facts: &FileFacts) {
     liveness.begin_process_scan(true);
     let now = FileFacts::new(&fstat(file.as_file()).expect("open"));
@@ -26,14 +24,14 @@ fn scan(liveness: &mut Liveness, file: &tempfile::NamedTempFile, facts: &FileFac
     liveness.end_process_scan(&process_scan, facts.id, file.path());
 }
 
-/// What a scan shows that does not see everything.
+/// Applies a scan from which processes are hidden.
 fn incomplete(liveness: &mut Liveness, file: &tempfile::NamedTempFile, facts: &FileFacts) {
     let process_scan = ProcessScan::of_processes(facts, file.path(), &[]);
     liveness.begin_process_scan(false);
     liveness.end_process_scan(&process_scan, facts.id, file.path());
 }
 
-/// A process that does nothing, as if a scan had shown that it writes.
+/// Starts a process, as if a scan had shown that it writes.
 fn shown_to_write(liveness: &mut Liveness) -> (std::process::Child, ProcessId) {
     let mut process = std::process::Command::new("sleep");
     let process = process.arg("600").spawn().expect("it starts");
@@ -97,7 +95,7 @@ fn who_has_a_file_open_to_read_it_does_not_keep_its_agent() {
         HolderCheck::NoWriter
     );
     assert!(!liveness.has_no_holder() && liveness.no_holder_for(now).is_none());
-    // An agent that starts makes it as long as its ring is.
+    // An agent that starts sets the length of its ring.
     std::thread::sleep(crate::base::file::FILE_TIME_GRANULARITY);
     file.as_file().set_len(8192).expect("room");
     assert_eq!(
@@ -136,7 +134,7 @@ fn agent_that_gave_its_ring_up_is_found_out_by_the_next_full_scan() {
     let _tail = File::open(file.path()).expect("there");
     let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
     scan(&mut liveness, &file, &facts);
-    // As if that had shown a process that still runs.
+    // As if the scan had shown a process that still runs.
     liveness.writer = Some(ProcessId::of(std::process::id()).expect("this one"));
     liveness.only_readers_since = None;
     let later = now + CHECK_PERIOD;
@@ -150,7 +148,7 @@ fn agent_that_gave_its_ring_up_is_found_out_by_the_next_full_scan() {
         liveness.check(file.as_file(), later, CHECK_PERIOD),
         HolderCheck::NoWriter
     );
-    // It is not taken for live again while another one goes on.
+    // It does not become live again while the next scan runs.
     assert!(liveness.begin_process_scan(true));
     assert_eq!(
         liveness.check(file.as_file(), later + CHECK_PERIOD, CHECK_PERIOD),
@@ -190,11 +188,11 @@ fn scan_that_began_before_a_restart_does_not_keep_the_process_before() {
     let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
     let (mut old, before) = shown_to_write(&mut liveness);
     liveness.producer_restarted();
-    // A restart may be met in two steps.
+    // A restart may be noted twice.
     liveness.producer_restarted();
     let (mut new, next) = shown_to_write(&mut liveness);
     liveness.writer = None;
-    // A child of the process before has what that had mapped.
+    // A child of the previous process inherits its mappings.
     let child = ProcessId {
         pid: u32::MAX,
         start: 0,

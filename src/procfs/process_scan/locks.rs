@@ -1,15 +1,16 @@
-//! The process that has locked a store, as /proc/locks tells (proc_locks(5)): NIXL holds an flock(2) on a store for as long as its
-//! agent lives. Any process may read this, but only the host's own PID namespace shows all of it; elsewhere what is missing
-//! proves nothing.
+//! Processes that have locked a store, from /proc/locks (proc_locks(5)). NIXL holds an flock(2) on a store until the agent ends.
+//! Any process may read /proc/locks, but only the PID namespace of the host shows all locks. Elsewhere a missing lock proves
+//! nothing.
 
 use crate::procfs::process::ProcessId;
 
-/// The flocks for writing: inode, device and process of each; no process where /proc hides it.
+/// Exclusive flock(2) locks: inode, device and process of each; no process if /proc hides it.
 #[derive(Debug, Default)]
 pub struct Locks(Vec<(u64, String, Option<ProcessId>)>);
 
 impl Locks {
-    /// Takes the text apart; what is no flock for writing, is only waited for, or is of another inode is left out.
+    /// Reads the locks from the text of /proc/locks. Leaves out other kinds of locks, locks that a process waits for, and locks
+    /// of unwanted inodes.
     #[must_use]
     pub fn parse(text: &str, is_wanted: impl Fn(u64) -> bool) -> Self {
         let locks = text.lines().filter_map(flock);
@@ -21,7 +22,7 @@ impl Locks {
         )
     }
 
-    /// The process that has locked a file, if it is known.
+    /// Returns the process that has locked a file, if it is known.
     pub fn holder(&self, device: &str, ino: u64) -> Option<ProcessId> {
         let mut locks = self.0.iter();
         locks
@@ -29,14 +30,14 @@ impl Locks {
             .2
     }
 
-    /// True if a file of this number is locked, on whatever device: some file systems (btrfs, overlayfs) have other device numbers
-    /// here than stat(2) gives.
+    /// True if a file with this inode number is locked, on any device: on btrfs and overlayfs, /proc/locks and stat(2) have
+    /// different device numbers.
     pub fn has(&self, ino: u64) -> bool {
         self.0.iter().any(|(other, ..)| *other == ino)
     }
 }
 
-/// Inode, device and process of `1: FLOCK  ADVISORY  WRITE 4242 fe:00:131203 0 EOF`.
+/// Returns inode, device and process of a line such as `1: FLOCK  ADVISORY  WRITE 4242 fe:00:131203 0 EOF`.
 fn flock(line: &str) -> Option<(u64, String, u32)> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let [_, "FLOCK", _, "WRITE", pid, place, ..] = fields[..] else {
