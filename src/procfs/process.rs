@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_runs_until_it_has_ended() {
+    fn process_runs_until_it_has_ended() {
         let mut child = std::process::Command::new("sleep")
             .arg("600")
             .spawn()
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_may_hold_brackets_and_blanks() {
+    fn command_may_contain_brackets_and_blanks() {
         let stat = b"7 (a) R (b) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 100 9\n";
         let stat = ProcessStat::parse(7, stat).expect("a process");
         let process = ProcessId {

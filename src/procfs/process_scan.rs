@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn one_inode_number_on_two_file_systems_is_two_files() {
+    fn inode_number_on_two_file_systems_is_two_files() {
         let process = |pid| MappingProcess {
             id: ProcessId { pid, start: 1 },
             parent: 0,
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_without_their_children_are_those_of_other_parents() {
+    fn topmost_processes_have_no_parent_among_them() {
         let process = |(pid, parent)| MappingProcess {
             id: ProcessId { pid, start: 1 },
             parent,
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_found_by_what_it_has_mapped() {
+    fn scan_finds_the_mapping_of_this_process() {
         let (file, mapping, facts) = mapped();
         let process_scan = scan(&[&facts], Some([facts.id.ino].into()));
         let found = process_scan.processes_of(facts.id, file.path());
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_asked_for_is_kept() {
+    fn scan_keeps_requested_inodes_only() {
         let files = [mapped(), mapped()];
         let [asked, other] = files.each_ref().map(|(.., facts)| facts.id.ino);
         let process_scan = scan(&[], Some([asked].into()));
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inode_that_too_many_have_mapped_is_not_known_whole() {
+    fn mappings_of_an_inode_are_limited() {
         let process = |pid| MappingProcess {
             id: ProcessId { pid, start: 1 },
             parent: 0,
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_cut_where_no_path_that_can_be_opened_goes_on() {
+    fn long_line_of_maps_is_cut() {
         let long = format!("a{}\nb\n", "x".repeat(1 << 20));
         let (mut maps, mut line) = (BufReader::new(long.as_bytes()), Vec::new());
         assert!(read_line(&mut maps, &mut line).expect("read"));

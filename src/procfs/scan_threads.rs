@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn stalled_process_is_skipped_until_it_answers_and_for_a_while() {
+    fn stalled_process_is_skipped_until_it_answers_and_after() {
         let start = Instant::now();
         let mut threads = ScanThreads::default();
         let (mut child, process) = sleeper();
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn read_that_stalls_before_any_process_is_abandoned() {
+    fn scan_that_stalls_before_any_process_is_abandoned() {
         let start = Instant::now();
         let mut threads = ScanThreads::default();
         let (go, wait) = mpsc::channel::<()>();
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn no_read_begins_while_eight_are_stalled() {
+    fn no_scan_starts_while_eight_are_stalled() {
         let now = Instant::now();
         let mut threads = ScanThreads::default();
         let mut ends = Vec::new();
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn read_that_panics_has_failed() {
+    fn scan_that_panics_has_failed() {
         let found: Option<()> = ScanThreads::default().run(|_| panic!("as the test wants it"));
         assert_eq!(found, None);
     }

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn docker_is_known_under_both_cgroup_versions_with_systemd_and_without() {
+    fn docker_container_is_found_in_every_form() {
         let v1_systemd = "\
 10:devices:/system.slice/docker-{C}.scope
 9:blkio:/system.slice/docker-{C}.scope
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn containerd_and_its_pod_are_known_in_all_three_forms() {
+    fn containerd_container_and_pod_are_found_in_every_form() {
         let v1 = "\
 11:memory:/kubepods/besteffort/pod{P}/{C}
 10:cpu,cpuacct:/kubepods/besteffort/pod{P}/{C}
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn cri_o_is_known_and_what_looks_after_a_container_is_not_in_it() {
+    fn cri_o_container_is_found_and_its_monitor_is_not_in_it() {
         for sample in [
             "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{S}.slice/crio-{C}.scope\n",
             "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{S}.slice/crio-{C}.scope/container\n",
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn podman_is_known_with_root_and_without() {
+    fn podman_container_is_found_with_and_without_root() {
         let v1 = "\
 12:pids:/machine.slice/libpod-{C}.scope
 11:hugetlb:/
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_container_in_a_container_it_is_the_inner_one() {
+    fn innermost_of_nested_containers_counts() {
         for sample in [
             "0::/docker/{O}/docker/{C}\n",
             "0::/system.slice/docker-{O}.scope/docker/{C}\n",
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slurm_job_is_known_with_and_without_a_container() {
+    fn slurm_job_is_found_with_and_without_a_container() {
         let v1 = "\
 11:freezer:/slurm/uid_1000/job_4711/step_0
 10:devices:/slurm/uid_1000/job_4711/step_0/task_3
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn below_his_own_slice_a_user_names_neither_a_pod_nor_a_job() {
+    fn group_below_a_user_slice_has_no_pod_and_no_job() {
         let own = "0::/user.slice/user-4243.slice/user@4243.service";
         for (sample, expected) in [
             (
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_nothing_is_nothing() {
+    fn other_group_has_no_facts() {
         for sample in [
             "",
             "0::/\n",

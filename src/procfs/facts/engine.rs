@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn vllm_is_known_by_its_command_its_module_and_its_titles() {
+    fn vllm_is_found_by_command_module_and_title() {
         for line in [
             "vllm serve Qwen/Qwen3-0.6B --port 8000",
             "/usr/bin/python3 /usr/local/bin/vllm serve Qwen/Qwen3-14B --tensor-parallel-size 4",
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn sglang_is_known_by_its_command_its_module_and_its_titles() {
+    fn sglang_is_found_by_command_module_and_title() {
         for line in [
             "python3 -m sglang.launch_server --model-path m --disaggregation-mode prefill",
             "python -m sglang.srt.entrypoints.http_server",
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn tensorrt_llm_is_known_by_its_commands_and_its_modules() {
+    fn tensorrt_llm_is_found_by_command_and_module() {
         for line in [
             "/usr/bin/python3 /usr/local/bin/trtllm-serve m --backend pytorch --tp_size 8",
             "trtllm-serve disaggregated -c disagg.yaml",
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn lmcache_and_kvbm_are_known_where_they_run_by_themselves() {
+    fn lmcache_and_kvbm_are_found_as_programs() {
         for line in [
             "/opt/venv/bin/python3 /opt/venv/bin/lmcache_server localhost 65432",
             "lmcache_controller --port 9000",
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_that_mentions_an_engine_does_not_decide() {
+    fn engine_name_in_an_argument_does_not_count() {
         for line in [
             "python3 bench.py --backend vllm -m vllm.entrypoints",
             "python3 bench.py /usr/local/bin/vllm",
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_several_engines_or_none_are_called_is_none() {
+    fn ambiguous_name_has_no_engine() {
         for line in [
             "ray::RayWorkerWrapper.execute_method",
             "python3 -m dynamo.frontend --router-mode kv",

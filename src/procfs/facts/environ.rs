@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn where_reads_end_makes_no_difference() {
+    fn environment_in_short_reads_is_complete() {
         /// Reads one byte at a time.
         struct Slow<'a>(&'a [u8]);
         impl Read for Slow<'_> {
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn other_variables_are_none_of_ours_whatever_they_hold() {
+    fn other_variables_are_ignored() {
         for environ in [
             &b""[..],
             b"\0\0\0",
@@ -123,13 +123,13 @@ mod tests {
     }
 
     #[test]
-    fn of_a_variable_that_is_there_twice_the_first_counts() {
+    fn first_of_two_values_counts() {
         let [rank, _] = values(b"LOCAL_RANK=1\0LOCAL_RANK=2\0");
         assert_eq!(rank.as_deref(), Some("1"));
     }
 
     #[test]
-    fn environment_with_a_title_written_over_it_is_overwritten() {
+    fn environment_with_a_title_in_it_is_an_error() {
         for (environ, expected) in [
             (&b"\0\0\0\0\0\0"[..], true),
             (b"ker_TP0\0\0\0\0", true),

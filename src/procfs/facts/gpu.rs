@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_numbers_and_uuids_are_taken_as_they_are() {
+    fn gpu_list_of_numbers_or_uuids_is_unchanged() {
         let uuids = ["GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"; 8].join(",");
         for list in [
             "0",
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_of_gpus_is_not_taken() {
+    fn invalid_gpu_list_is_ignored() {
         let long = ["GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"; 9].join(",");
         for list in [
             "",
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn device_files_of_gpus_are_told_from_others_of_the_driver() {
+    fn device_file_of_a_gpu_gives_its_number() {
         assert_eq!(device(Path::new("/dev/nvidia0")), Some(0));
         assert_eq!(device(Path::new("/dev/nvidia13")), Some(13));
         for other in [
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_device_of_a_gpu_open_has_none() {
+    fn process_without_open_gpu_device_has_none() {
         assert_eq!(of_open_files("/proc/self"), None);
         assert_eq!(of_open_files("/proc/nobody"), None);
     }

@@ -43,7 +43,7 @@ mod tests {
     const UID: &str = "2c48913c-b29f-11e7-9350-020968147796";
 
     #[test]
-    fn the_directory_of_a_volume_names_its_pod() {
+    fn directory_of_a_volume_gives_its_pod() {
         for directory in [
             "/var/lib/kubelet/pods/UID/volumes/kubernetes.io~empty-dir/nixl-telemetry",
             "/var/lib/kubelet/pods/UID/volumes/kubernetes.io~empty-dir/shm/nixl/a",
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_cannot_pass_for_another_by_a_directory_in_its_volume() {
+    fn directory_inside_a_volume_does_not_change_the_pod() {
         let other = "00000000-0000-0000-0000-000000000000";
         let directory =
             format!("/var/lib/kubelet/pods/{UID}/volumes/x/y/kubelet/pods/{other}/volumes/x");
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn other_directories_name_no_pod() {
+    fn other_directory_has_no_pod() {
         for directory in [
             "/var/tmp".to_owned(),
             String::new(),

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_tells_its_user_its_pod_and_its_engine() {
+    fn file_facts_are_user_pod_and_engine() {
         let directory = format!("/var/lib/kubelet/pods/{POD}/volumes/kubernetes.io~empty-dir/t");
         let name = OsStr::new("kvbm-worker-0");
         let found = Facts::of_file(Some("root"), name, Path::new(&directory));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_what_is_known() {
+    fn labels_are_the_known_facts() {
         let labels = Facts::default().labels(OsStr::new("a b"), "ring");
         assert_eq!(labels, json!({ "nixl_agent": "a b", "source": "ring" }));
         let known = facts([("command", "VLLM::Worker_TP3"), ("rank", "TP3")]);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_far_within_pcp_s_limits_whatever_a_name_holds() {
+    fn labels_of_any_name_are_within_pcp_limits() {
         let known = facts([
             ("gpu", &"x".repeat(328)),
             ("nixl_hostname", &"\"".repeat(127)),

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_only_one_engine_gives_tell_it() {
+    fn agent_name_of_one_engine_gives_that_engine() {
         for (name, expected) in [
             ("kvbm-worker-0", "kvbm"),
             ("kvbm-worker-17", "kvbm"),
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_anybody_may_give_tell_nothing() {
+    fn common_agent_name_has_no_engine() {
         for name in [
             "5a1e1f0c-30f5-4a34-8bb8-0f7c8a2d9a5e",
             "refit-nixl-rank-3",

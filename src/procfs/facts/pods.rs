@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_has_the_name_and_the_namespace_of_its_directory() {
+    fn pod_name_and_namespace_come_from_its_log_directory() {
         let logs = tempfile::tempdir().expect("a directory");
         let of_a_file = "0123456789abcdef0123456789abcdef";
         for name in [
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kubelet_would_not_call_a_directory_names_no_pod() {
+    fn other_directory_name_has_no_pod() {
         for name in [
             String::new(),
             UID.to_owned(),

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn environment_that_cannot_be_read_leaves_the_job_to_the_next() {
+    fn unreadable_environment_leaves_the_job_to_the_next_ancestor() {
         let job = &b"SLURM_JOB_ID=4711\0"[..];
         for hidden in [None, Some(&b"\0\0\0\0"[..])] {
             let found = job_and_server(None, &[(SERVER, hidden), (b"srun\0", Some(job))]);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn engine_comes_with_its_server() {
+    fn engine_of_the_server_is_the_engine() {
         let core = &b"prefill-a::EngineCore\0\0\0"[..];
         let lmcache = &b"LMCACHE_PD_ROLE=sender\0"[..];
         let (_, found) = job_and_server(None, &[(core, Some(b"\0\0")), (SERVER, Some(lmcache))]);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_tells_its_rank_its_job_and_its_gpus_and_nothing_else_of_its_environment() {
+    fn process_facts_are_rank_job_and_gpus_without_secrets() {
         let (mut child, writer) = sleeper();
         let end = Instant::now() + Duration::from_secs(120);
         // During execve(2) the environment is empty.
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_gone_or_has_another_start_tells_nothing() {
+    fn ended_or_other_process_has_no_facts() {
         let (mut child, writer) = sleeper();
         let earlier = ProcessId {
             start: writer.start - 1,

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn roles_of_the_other_engines_are_known() {
+    fn roles_of_other_engines_are_found() {
         for (line, role) in [
             (
                 "python3 -m sglang.launch_server --disaggregation-mode prefill",
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_tell_lmcache_roles_and_dynamo_ports() {
+    fn environment_has_lmcache_roles_and_dynamo_ports() {
         let vllm = r#"vllm serve m --kv-transfer-config {"kv_role":"kv_both"}"#;
         for (environ, role) in [
             (&b"LMCACHE_PD_ROLE=sender\0"[..], Some("prefill")),

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn enable_is_asked_for_only_where_nixl_needs_it() {
+    fn missing_enable_is_a_fault_only_if_nixl_needs_it() {
         let directory = b"NIXL_TELEMETRY_DIR=/run/nixl\0";
         assert_eq!(faults_if(EnableVariable::NotNeeded, directory), [""; 0]);
         assert_eq!(
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn each_missing_variable_is_named_with_its_remedy() {
+    fn missing_variable_is_named_with_its_remedy() {
         let no_directory = "NIXL_TELEMETRY_DIR is not set: set it to a directory of telemetry_dir";
         let off = "NIXL_TELEMETRY_ENABLE is not set: set it to y";
         assert_eq!(faults(b"PATH=/bin\0"), [off, no_directory]);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn another_exporter_is_told_and_what_is_right_is_no_fault() {
+    fn other_exporter_is_a_fault_and_right_settings_are_none() {
         let other = faults(
             b"NIXL_TELEMETRY_ENABLE=y\0NIXL_TELEMETRY_EXPORTER=prometheus\0NIXL_TELEMETRY_DIR=/x\0",
         );
@@ -166,13 +166,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_other_variables_is_kept() {
+    fn other_variables_are_not_stored() {
         let environ = &b"HF_TOKEN=secret\0NIXL_TELEMETRY_DIRS=/a\0NIXL=b\0"[..];
         assert_eq!(read(environ).expect("read"), Environ::default());
     }
 
     #[test]
-    fn directories_that_are_empty_are_unset() {
+    fn empty_directory_variable_is_unset() {
         let environ = &b"NIXL_TELEMETRY_DIR=/a\0NIXL_TELEMETRY_MULTIPROC_DIR=\0"[..];
         let environ = read(environ).expect("read");
         assert_eq!(directories(&environ), [Some("/a"), None]);

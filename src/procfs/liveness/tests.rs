@@ -41,7 +41,7 @@ fn shown_to_write(liveness: &mut Liveness) -> (std::process::Child, ProcessId) {
 }
 
 #[test]
-fn events_of_a_file_that_no_process_had_ask_for_the_writer() {
+fn events_of_unheld_file_need_a_scan_once() {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     let facts = FileFacts::new(&fstat(file.as_file()).expect("open"));
     let now = Instant::now();
@@ -55,7 +55,7 @@ fn events_of_a_file_that_no_process_had_ask_for_the_writer() {
 }
 
 #[test]
-fn the_more_files_there_are_the_more_rarely_each_is_asked_about() {
+fn check_period_grows_with_the_number_of_files() {
     let seconds =
         [0, 1, 200, 400, 1000, 1 << 20, usize::MAX].map(|files| check_period(files).as_secs());
     assert_eq!(seconds, [1, 1, 1, 2, 5, 5, 5]);
@@ -81,7 +81,7 @@ fn the_more_files_there_are_the_more_rarely_each_is_asked_about() {
 }
 
 #[test]
-fn who_has_a_file_open_to_read_it_does_not_keep_its_agent() {
+fn reader_of_a_file_does_not_keep_its_agent_live() {
     let (file, facts, now) = file();
     let _tail = File::open(file.path()).expect("there");
     let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
@@ -106,7 +106,7 @@ fn who_has_a_file_open_to_read_it_does_not_keep_its_agent() {
 }
 
 #[test]
-fn producer_that_starts_on_a_file_that_nobody_had_is_told_from_a_reader_once() {
+fn producer_start_is_reported_once_and_a_reader_is_not() {
     let (file, facts, now) = file();
     let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
     let mut second = 0;
@@ -129,7 +129,7 @@ fn producer_that_starts_on_a_file_that_nobody_had_is_told_from_a_reader_once() {
 }
 
 #[test]
-fn agent_that_gave_its_ring_up_is_found_out_by_the_next_full_scan() {
+fn agent_that_closed_its_ring_exits_at_the_next_full_scan() {
     let (file, facts, now) = file();
     let _tail = File::open(file.path()).expect("there");
     let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
@@ -157,7 +157,7 @@ fn agent_that_gave_its_ring_up_is_found_out_by_the_next_full_scan() {
 }
 
 #[test]
-fn when_the_process_that_wrote_has_ended_it_is_asked_at_once_who_else_does() {
+fn end_of_the_writer_needs_a_scan_at_once() {
     let (file, facts, now) = file();
     let _tail = File::open(file.path()).expect("there");
     let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
@@ -183,7 +183,7 @@ fn when_the_process_that_wrote_has_ended_it_is_asked_at_once_who_else_does() {
 }
 
 #[test]
-fn scan_that_began_before_a_restart_does_not_keep_the_process_before() {
+fn scan_from_before_a_restart_does_not_keep_the_old_writer() {
     let (file, facts, now) = file();
     let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
     let (mut old, before) = shown_to_write(&mut liveness);
@@ -210,7 +210,7 @@ fn scan_that_began_before_a_restart_does_not_keep_the_process_before() {
 }
 
 #[test]
-fn scan_that_does_not_see_everything_leaves_it_open() {
+fn incomplete_scan_does_not_decide() {
     let (file, facts, now) = file();
     let _tail = File::open(file.path()).expect("there");
     let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
@@ -233,7 +233,7 @@ fn scan_that_does_not_see_everything_leaves_it_open() {
 }
 
 #[test]
-fn a_file_that_nobody_has_is_abandoned_since_then_and_gone_when_unlinked() {
+fn unheld_file_counts_its_time_and_is_gone_when_unlinked() {
     let (file, facts, now) = file();
     let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
     assert!(liveness.has_no_holder() && !liveness.needs_scan());

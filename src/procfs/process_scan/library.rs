@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn core_library_of_nixl_is_told_from_others() {
+    fn core_library_of_nixl_is_recognized() {
         for (path, expected) in [
             ("/opt/nixl/lib/libnixl.so", true),
             ("/venv/.nixl_cu12.mesonpy.libs/libnixl_build.so", true),

@@ -70,7 +70,7 @@ rubbish
     }
 
     #[test]
-    fn store_is_held_by_the_process_with_an_flock_for_writing() {
+    fn store_lock_holder_has_an_exclusive_flock() {
         let locks = locks(|_| true);
         let own = ProcessId::of(std::process::id()).ok();
         assert_eq!(locks.holder("fe:00", 6_693_491), own);
