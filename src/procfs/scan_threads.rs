@@ -128,10 +128,10 @@ impl AbandonedScan {
         let _about = log::about(stalled.and_then(|(process, _)| uid(process.pid)));
         match stalled {
             Some((ProcessId { pid, .. }, group)) => tracing::warn!(
-                "/proc does not answer: process {pid} keeps its memory busy; while it does, and for ten minutes, processes {group} are skipped; {number} scans wait like this, and with 8 there is no other"
+                "process {pid}: reading its memory blocks, so a process scan was abandoned after 10 s; while it blocks, and for at least 10 minutes, processes {group} are skipped; end it, or repair the file system that it waits for ({number} scans wait; with {MAX_ABANDONED}, no scan starts)"
             ),
             None => tracing::warn!(
-                "process scan: abandoned after 10 s: the names of users or /proc/locks cannot be read; {number} scans wait like this, and with 8 there is no other"
+                "process scan: abandoned after 10 s: user names or /proc/locks cannot be read; check the name service of the host ({number} scans wait; with {MAX_ABANDONED}, no scan starts)"
             ),
         }
     }

@@ -70,7 +70,7 @@ pub fn faults(
         Some(value) => {
             let directory: PathBuf = Path::new(value).components().collect();
             (!is_scanned(&directory, holds_stores)).then(|| {
-                format!("{variable} is {value:?}, which is not looked through: add it to {key} in nixl.conf")
+                format!("{variable} is {value:?}, which is not scanned: add it to {key} in nixl.conf")
             })
         }
     };
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(
             faults(b"NIXL_TELEMETRY_ENABLE=Yes\0NIXL_TELEMETRY_DIR=/tmp/else\0"),
             [
-                "NIXL_TELEMETRY_DIR is \"/tmp/else\", which is not looked through: add it to telemetry_dir in nixl.conf"
+                "NIXL_TELEMETRY_DIR is \"/tmp/else\", which is not scanned: add it to telemetry_dir in nixl.conf"
             ]
         );
         assert_eq!(
