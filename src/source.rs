@@ -10,7 +10,7 @@ use crate::procfs::liveness::{HolderCheck, Liveness};
 use crate::ring::candidate::Candidate;
 use crate::ring::commit::Commit;
 use crate::shm::{LeaseKind, Rest};
-use crate::stats::values::Values;
+use crate::stats::store_values::Values;
 use nix::sys::stat::fstat;
 use ring::{Mode, RingReader};
 use std::fs::File;

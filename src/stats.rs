@@ -1,11 +1,11 @@
 //! What the events of an agent come to: sums, histograms, and percentiles of the last minute.
 
-pub mod account;
+pub mod agent_stats;
+pub mod bucket_bounds;
 pub mod histogram;
 pub mod pairing;
-pub mod ranges;
 pub mod scale;
-pub mod values;
+pub mod store_values;
 pub mod window;
 pub mod windows;
 

@@ -17,7 +17,7 @@ use crate::procfs::agent_state::AgentState;
 use crate::procfs::facts::Facts;
 use crate::procfs::process::Holder;
 use crate::source::Source;
-use crate::stats::values::Values;
+use crate::stats::store_values::Values;
 use crate::store::{Candidate, Description, Seen, StoreId};
 use std::ffi::OsStr;
 use std::time::{Duration, Instant};

@@ -6,7 +6,7 @@
 
 use crate::discovery::name::is_instance_name;
 use crate::procfs::facts::Facts;
-use crate::stats::ranges::Ranges;
+use crate::stats::bucket_bounds::Ranges;
 use std::ffi::OsString;
 use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

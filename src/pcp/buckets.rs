@@ -8,9 +8,9 @@ use super::ffi::Instances;
 use crate::agents::agent::Agent;
 use crate::journal::record::HIGHEST_ID;
 use crate::metrics::{BANDWIDTHS, CUMULATIVE_TIMES, LATENCIES, SIZES};
-use crate::stats::account::{BANDWIDTH, SIZE};
+use crate::stats::agent_stats::{BANDWIDTH, SIZE};
+use crate::stats::bucket_bounds::Ranges;
 use crate::stats::histogram::MAX_BUCKETS;
-use crate::stats::ranges::Ranges;
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 

@@ -5,7 +5,7 @@ use crate::error::{Refusal, RingFault};
 use crate::event::Totals;
 use crate::journal::ledger::Ledger;
 use crate::shm::{Mapping, Rest};
-use crate::stats::values::Values;
+use crate::stats::store_values::Values;
 use crate::stats::windows::Windows;
 use crate::store::format::{self, WORDS};
 use crate::store::{Candidate, Description, Seen, StoreId};

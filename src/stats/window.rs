@@ -12,7 +12,7 @@
 
 mod part;
 
-use crate::stats::ranges::Ranges;
+use crate::stats::bucket_bounds::Ranges;
 use crate::stats::scale::{Rank, Scaled};
 use part::{BUCKETS, Part, middle};
 use std::time::Duration;

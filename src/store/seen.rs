@@ -4,7 +4,7 @@ use crate::base::file::FileId;
 use crate::base::words::{WordReader, WordWriter};
 use crate::event::EventType;
 use crate::stats::histogram::MAX_BUCKETS;
-use crate::stats::values::Values;
+use crate::stats::store_values::Values;
 
 /// Which store it is. Its name is never used twice, and no more is its file while somebody has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

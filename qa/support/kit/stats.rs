@@ -2,7 +2,7 @@
 
 use pmdanixl::event::{Event, EventType, Events};
 use pmdanixl::stats::Buckets;
-use pmdanixl::stats::account::Account;
+use pmdanixl::stats::agent_stats::Account;
 use pmdanixl::stats::histogram::Bounds;
 use pmdanixl::stats::windows::Windows;
 use std::time::{Duration, Instant};

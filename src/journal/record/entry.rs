@@ -7,7 +7,7 @@ use crate::procfs::agent_state::AgentState;
 use crate::ring::commit::{Commit, Identity};
 use crate::ring::layout::MAX_SLOT_WORDS;
 use crate::ring::{Ahead, Print};
-use crate::stats::account::Account;
+use crate::stats::agent_stats::Account;
 use crate::stats::histogram::MAX_BUCKETS;
 use crate::store::{Seen, StoreId};
 

@@ -70,7 +70,9 @@ pub fn faults(
         Some(value) => {
             let directory: PathBuf = Path::new(value).components().collect();
             (!is_scanned(&directory, holds_stores)).then(|| {
-                format!("{variable} is {value:?}, which is not scanned: add it to {key} in nixl.conf")
+                format!(
+                    "{variable} is {value:?}, which is not scanned: add it to {key} in nixl.conf"
+                )
             })
         }
     };

@@ -3,11 +3,11 @@
 use crate::base::words::{WordReader, WordWriter};
 use crate::event::{Event, EventType, Events, Totals};
 use crate::stats::Buckets;
+use crate::stats::bucket_bounds::Ranges;
 use crate::stats::histogram::{Bounds, Counts, MAX_BUCKETS};
 use crate::stats::pairing::Pairing;
-use crate::stats::ranges::Ranges;
 use crate::stats::scale::Scaled;
-use crate::stats::values::Values;
+use crate::stats::store_values::Values;
 use crate::stats::windows::Windows;
 
 /// Types of which the last value is kept: the first four that carry bytes or counts of them, and the times.
