@@ -10,7 +10,7 @@ use crate::procfs::liveness::{HolderCheck, Liveness};
 use crate::ring::candidate::Candidate;
 use crate::ring::commit::Commit;
 use crate::shm::{LeaseKind, Rest};
-use crate::stats::store_values::Values;
+use crate::stats::store_values::StoreValues;
 use nix::sys::stat::fstat;
 use ring::{Mode, RingReader};
 use std::fs::File;
@@ -118,7 +118,7 @@ impl Source {
         candidate: crate::store::Candidate,
         path: PathBuf,
         now: Instant,
-    ) -> Result<(Self, Values), Refusal> {
+    ) -> Result<(Self, StoreValues), Refusal> {
         let facts = candidate.facts;
         let (reader, values) = StoreReader::attach(candidate)?;
         let source = Self {

@@ -11,7 +11,7 @@ pub mod windows;
 
 /// The histograms of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Buckets {
+pub enum Histogram {
     /// Of the time from start to completion of transfers, microseconds.
     XferTime,
     /// Of the time to post transfers, microseconds.

@@ -17,7 +17,7 @@ use crate::procfs::agent_state::AgentState;
 use crate::procfs::facts::Facts;
 use crate::procfs::process::Holder;
 use crate::source::Source;
-use crate::stats::store_values::Values;
+use crate::stats::store_values::StoreValues;
 use crate::store::{Candidate, Description, Seen, StoreId};
 use std::ffi::OsStr;
 use std::time::{Duration, Instant};
@@ -95,7 +95,7 @@ impl Agents {
         &mut self,
         key: AgentKey,
         source: &mut Source,
-        values: &Values,
+        values: &StoreValues,
         now: Instant,
     ) -> bool {
         let now = self.clock.at(now);
@@ -111,7 +111,7 @@ impl Agents {
 
     /// True if a store was updated within `retain`, and since the host was started. After that the times of an older one may be
     /// still to come.
-    fn is_recent(&self, facts: &FileFacts, values: &Values, now: Instant) -> bool {
+    fn is_recent(&self, facts: &FileFacts, values: &StoreValues, now: Instant) -> bool {
         let now = self.clock.at(now);
         let up = Duration::from_nanos(now.stamp).as_secs();
         let changed = u64::try_from(facts.changed.0).unwrap_or(0);
@@ -160,7 +160,7 @@ impl Agents {
     }
 
     /// Begins a new store of an agent, of which `seen` is counted already.
-    fn start(&mut self, key: AgentKey, seen: Seen, values: &Values, now: Instant) {
+    fn start(&mut self, key: AgentKey, seen: Seen, values: &StoreValues, now: Instant) {
         let now = self.clock.at(now);
         let Some(agent) = self.agents.get_mut(key) else {
             return;

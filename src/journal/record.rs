@@ -6,7 +6,7 @@
 
 use crate::discovery::name::is_instance_name;
 use crate::procfs::facts::Facts;
-use crate::stats::bucket_bounds::Ranges;
+use crate::stats::bucket_bounds::BucketBounds;
 use std::ffi::OsString;
 use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -216,7 +216,7 @@ impl RawRecord {
     }
 
     /// True if a record of 0.1.0 has ranges of times that are numbered otherwise than from 0 on: they were changed once.
-    fn is_renumbered(&self, ranges: &Ranges) -> bool {
+    fn is_renumbered(&self, ranges: &BucketBounds) -> bool {
         let count = self.0[NUMBERED] ^ NUMBERED_MARK;
         // An even earlier version had facts there.
         let count = usize::try_from(count).ok();

@@ -2,12 +2,12 @@
 
 use crate::base::words::{WordReader, WordWriter};
 use crate::event::{Event, EventType, Events, Totals};
-use crate::stats::Buckets;
-use crate::stats::bucket_bounds::Ranges;
-use crate::stats::histogram::{Bounds, Counts, MAX_BUCKETS};
+use crate::stats::Histogram;
+use crate::stats::bucket_bounds::BucketBounds;
+use crate::stats::histogram::{Bounds, BucketCounts, MAX_BUCKETS};
 use crate::stats::pairing::Pairing;
 use crate::stats::scale::Scaled;
-use crate::stats::store_values::Values;
+use crate::stats::store_values::StoreValues;
 use crate::stats::windows::Windows;
 
 /// Types of which the last value is kept: the first four that carry bytes or counts of them, and the times.
@@ -20,14 +20,14 @@ const LAST: [EventType; 6] = [
     EventType::XferPostTime,
 ];
 
-/// Bounds of [`Account::size`].
+/// Bounds of [`AgentStats::size`].
 pub const SIZE: Bounds = Bounds::size();
-/// Bounds of [`Account::bandwidth`].
+/// Bounds of [`AgentStats::bandwidth`].
 pub const BANDWIDTH: Bounds = Bounds::bandwidth();
 
 /// Sums, last values and histograms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Account {
+pub struct AgentStats {
     /// Sums by type.
     pub totals: Totals,
     /// How many events there were.
@@ -43,26 +43,26 @@ pub struct Account {
     /// What of a transfer is still to come.
     pub pairing: Pairing,
     /// Of the histograms of times.
-    ranges: Ranges,
+    ranges: BucketBounds,
     /// Transfers by their time.
-    pub xfer_time: Counts,
+    pub xfer_time: BucketCounts,
     /// Transfers by their time to post.
-    pub post_time: Counts,
+    pub post_time: BucketCounts,
     /// The base of the instance ids of these ranges. `None`: they have no ids yet.
     pub bucket_base: Option<u32>,
     /// Transfers by their bytes.
-    pub size: Counts,
+    pub size: BucketCounts,
     /// Transfers by their bytes per second.
-    pub bandwidth: Counts,
+    pub bandwidth: BucketCounts,
 }
 
-impl Account {
+impl AgentStats {
     /// Words in a record.
     pub const WORDS: usize =
-        Totals::WORDS + 5 + LAST.len() + Ranges::WORDS + Pairing::WORDS + 4 * MAX_BUCKETS;
+        Totals::WORDS + 5 + LAST.len() + BucketBounds::WORDS + Pairing::WORDS + 4 * MAX_BUCKETS;
 
     /// Counts events, the last taken at a time in seconds since 1970. Before those at `cuts`, in rising order, others may be
-    /// missing. `bounds` are those of the histograms of times, see [`Account::set_bounds`].
+    /// missing. `bounds` are those of the histograms of times, see [`AgentStats::set_bounds`].
     pub fn count(
         &mut self,
         events: &Events,
@@ -147,30 +147,36 @@ impl Account {
 
     /// Sets the bounds of the histograms of times. With other bounds than before these begin at zero, with ids of their own.
     pub fn set_bounds(&mut self, bounds: &Bounds) {
-        self.set_ranges(Ranges::of(bounds));
+        self.set_ranges(BucketBounds::of(bounds));
     }
 
-    fn set_ranges(&mut self, ranges: Ranges) {
+    fn set_ranges(&mut self, ranges: BucketBounds) {
         if self.ranges != ranges {
             self.ranges = ranges;
-            self.xfer_time = Counts::default();
-            self.post_time = Counts::default();
+            self.xfer_time = BucketCounts::default();
+            self.post_time = BucketCounts::default();
             self.bucket_base = None;
         }
     }
 
     /// The ranges of the histograms of times.
     #[must_use]
-    pub fn ranges(&self) -> &Ranges {
+    pub fn ranges(&self) -> &BucketBounds {
         &self.ranges
     }
 
     /// Takes the delta of a store since it was read last, and its values as they are now. `seconds` is the time since 1970, `None` at the
     /// first reading: nobody knows when its errors were.
-    pub fn absorb(&mut self, delta: &Values, now: &Values, ranges: &Ranges, seconds: Option<u64>) {
+    pub fn absorb(
+        &mut self,
+        delta: &StoreValues,
+        now: &StoreValues,
+        ranges: &BucketBounds,
+        seconds: Option<u64>,
+    ) {
         self.set_ranges(*ranges);
         self.totals.add(&Totals::from_store(&delta.counters));
-        let [xfer_time, post_time] = delta.histograms.map(Counts);
+        let [xfer_time, post_time] = delta.histograms.map(BucketCounts);
         self.xfer_time.add(&xfer_time);
         self.post_time.add(&post_time);
         // As the gauges of NIXL's own endpoint: 0 of what never was.
@@ -211,12 +217,12 @@ impl Account {
 
     /// How many transfers a range of a histogram has.
     #[must_use]
-    pub fn bucket(&self, of: Buckets, bucket: usize) -> u64 {
+    pub fn bucket(&self, of: Histogram, bucket: usize) -> u64 {
         let counts = match of {
-            Buckets::XferTime => &self.xfer_time,
-            Buckets::PostTime => &self.post_time,
-            Buckets::Size => &self.size,
-            Buckets::Bandwidth => &self.bandwidth,
+            Histogram::XferTime => &self.xfer_time,
+            Histogram::PostTime => &self.post_time,
+            Histogram::Size => &self.size,
+            Histogram::Bandwidth => &self.bandwidth,
         };
         counts.get(bucket)
     }
@@ -252,12 +258,12 @@ impl Account {
         }
     }
 
-    /// Reads what [`Account::put`] has written. Whatever the words are, it is an account.
+    /// Reads what [`AgentStats::put`] has written. Whatever the words are, it is an account.
     #[must_use]
     pub fn get(get: &mut WordReader) -> Self {
         let totals = Totals::from_words(&get.all());
         let [events, met, kind, seconds, registered] = get.all();
-        let ranges = Ranges::from_words(&get.all());
+        let ranges = BucketBounds::from_words(&get.all());
         let kinds = EventType::errors().iter();
         let last_error = kinds.copied().find(|error| *error as u64 == kind);
         Self {
@@ -269,10 +275,10 @@ impl Account {
             ranges,
             last: get.all(),
             pairing: Pairing::from_words(&get.all()),
-            xfer_time: Counts(get.all()),
-            post_time: Counts(get.all()),
-            size: Counts(get.all()),
-            bandwidth: Counts(get.all()),
+            xfer_time: BucketCounts(get.all()),
+            post_time: BucketCounts(get.all()),
+            size: BucketCounts(get.all()),
+            bandwidth: BucketCounts(get.all()),
             bucket_base: None,
         }
     }

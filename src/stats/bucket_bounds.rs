@@ -5,14 +5,14 @@ use crate::stats::histogram::{Bounds, MAX_BOUNDS};
 /// Upper bounds of the ranges of a histogram, inclusive, strictly rising, one range above them. Unlike [`Bounds`], by which
 /// values are counted here, they may be fractions: a store has been counted by NIXL, in bounds of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ranges {
+pub struct BucketBounds {
     /// As [`f64::to_bits`] has them, 0 beyond the last.
     bounds: [u64; MAX_BOUNDS],
     len: usize,
 }
 
-impl Ranges {
-    /// Words of [`Ranges::to_words`].
+impl BucketBounds {
+    /// Words of [`BucketBounds::to_words`].
     pub const WORDS: usize = MAX_BOUNDS + 1;
 
     /// Of bounds by which values are counted. They are exact up to 2^53, which no configured one exceeds.
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn ranges_are_called_by_their_bounds() {
-        let ranges = Ranges::of(&Bounds::latency());
+        let ranges = BucketBounds::of(&Bounds::latency());
         assert_eq!(ranges.count(), 19);
         assert_eq!(ranges.suffix(0), "0-10");
         assert_eq!(ranges.suffix(18), "10000000-inf");
@@ -132,7 +132,7 @@ mod tests {
         );
         assert_eq!(ranges.label(1), ("10".into(), "25".into()));
         assert_eq!(ranges.label(18), ("10000000".into(), "+Inf".into()));
-        let odd = Ranges::new(&[0.5, 1.5, 1000.25, 1e300]).expect("good");
+        let odd = BucketBounds::new(&[0.5, 1.5, 1000.25, 1e300]).expect("good");
         let names: Vec<String> = (0..5).map(|range| odd.suffix(range)).collect();
         assert_eq!(
             names,
@@ -144,14 +144,20 @@ mod tests {
                 "1e300-inf"
             ]
         );
-        assert_eq!(Ranges::new(&[5e-324]).expect("good").suffix(0), "0-5e-324");
+        assert_eq!(
+            BucketBounds::new(&[5e-324]).expect("good").suffix(0),
+            "0-5e-324"
+        );
     }
 
     #[test]
     fn the_same_bounds_are_the_same_ranges_whoever_counted() {
         let bounds: Vec<f64> = [1, 7, 1 << 53].map(|bound: u64| bound as f64).to_vec();
         let counted_here = Bounds::from_config(&[1, 7, 1 << 53]).expect("good bounds");
-        assert_eq!(Ranges::new(&bounds), Some(Ranges::of(&counted_here)));
+        assert_eq!(
+            BucketBounds::new(&bounds),
+            Some(BucketBounds::of(&counted_here))
+        );
     }
 
     #[test]
@@ -168,23 +174,23 @@ mod tests {
             &[1.0, nan],
             &[1.0; MAX_BOUNDS + 1],
         ] {
-            assert_eq!(Ranges::new(bounds), None, "{bounds:?}");
+            assert_eq!(BucketBounds::new(bounds), None, "{bounds:?}");
         }
         let most: Vec<f64> = (1..=MAX_BOUNDS).map(|bound| bound as f64).collect();
-        assert!(Ranges::new(&most).is_some());
+        assert!(BucketBounds::new(&most).is_some());
     }
 
     #[test]
     fn words_of_any_kind_are_ranges() {
-        let ranges = Ranges::new(&[0.5, 3.0]).expect("good");
-        assert_eq!(Ranges::from_words(&ranges.to_words()), ranges);
+        let ranges = BucketBounds::new(&[0.5, 3.0]).expect("good");
+        assert_eq!(BucketBounds::from_words(&ranges.to_words()), ranges);
         for words in [
-            [u64::MAX; Ranges::WORDS],
-            [0; Ranges::WORDS],
-            [7; Ranges::WORDS],
+            [u64::MAX; BucketBounds::WORDS],
+            [0; BucketBounds::WORDS],
+            [7; BucketBounds::WORDS],
         ] {
-            assert_eq!(Ranges::from_words(&words), Ranges::default());
+            assert_eq!(BucketBounds::from_words(&words), BucketBounds::default());
         }
-        assert_eq!(Ranges::default().suffix(0), "0-inf");
+        assert_eq!(BucketBounds::default().suffix(0), "0-inf");
     }
 }

@@ -172,9 +172,9 @@ impl Default for Bounds {
 
 /// How many values each bucket has met, room for the most buckets that there can be: 264 bytes, and never an allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counts(pub [u64; MAX_BUCKETS]);
+pub struct BucketCounts(pub [u64; MAX_BUCKETS]);
 
-impl Counts {
+impl BucketCounts {
     /// The most that is added up to.
     const MOST: u64 = u64::MAX >> 1;
 
@@ -200,14 +200,14 @@ impl Counts {
     }
 
     /// Adds the counts of a batch, or of a store, which may be absurd: they stay at the most that there is.
-    pub fn add(&mut self, batch: &Counts) {
+    pub fn add(&mut self, batch: &BucketCounts) {
         for (sum, &more) in self.0.iter_mut().zip(&batch.0) {
             *sum = sum.saturating_add(more).min(Self::MOST);
         }
     }
 }
 
-impl Default for Counts {
+impl Default for BucketCounts {
     fn default() -> Self {
         Self([0; MAX_BUCKETS])
     }
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn counts_stay_at_the_most() {
         let bounds = Bounds::default();
-        let mut counts = Counts::default();
+        let mut counts = BucketCounts::default();
         for value in [0, 10, 11, u64::MAX] {
             counts.count(bounds.find(value));
         }
@@ -297,10 +297,10 @@ mod tests {
             .collect();
         assert_eq!((got[0], got[1], got[18], back.total()), (4, 2, 2, 8));
         assert_eq!(back.get(MAX_BUCKETS), 0);
-        back.add(&Counts([u64::MAX; MAX_BUCKETS]));
-        assert_eq!(back.0, [Counts::MOST; MAX_BUCKETS], "none goes back");
+        back.add(&BucketCounts([u64::MAX; MAX_BUCKETS]));
+        assert_eq!(back.0, [BucketCounts::MOST; MAX_BUCKETS], "none goes back");
         (0..1000).for_each(|_| back.count(3));
-        assert_eq!(back.get(3), Counts::MOST + 1000, "nor does it then");
+        assert_eq!(back.get(3), BucketCounts::MOST + 1000, "nor does it then");
     }
 
     proptest! {

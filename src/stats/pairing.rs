@@ -18,14 +18,14 @@ use crate::event::EventType;
 
 /// One transfer: how much it moved in which time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Paired {
+pub struct Transfer {
     /// Bytes of the transfer.
     pub bytes: u64,
     /// Microseconds from its start to its completion.
     pub micros: u64,
 }
 
-impl Paired {
+impl Transfer {
     /// Byte/s. A transfer of 0 us counts as one of 1 us: NIXL's clock has no finer steps.
     #[inline]
     #[must_use]
@@ -70,14 +70,14 @@ impl Pairing {
 
     /// Takes the next event of the ring; `None` is one of an unknown type. Gives the transfer that it completes.
     #[inline]
-    pub fn push(&mut self, event: Option<EventType>, value: u64) -> Option<Paired> {
+    pub fn push(&mut self, event: Option<EventType>, value: u64) -> Option<Transfer> {
         match event {
             Some(EventType::TxBytes | EventType::RxBytes) => {
                 let Some(micros) = self.time.take() else {
                     self.unpaired = self.unpaired.saturating_add(1);
                     return None;
                 };
-                Some(Paired {
+                Some(Transfer {
                     bytes: value,
                     micros,
                 })
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn bandwidth_is_bytes_per_second() {
-        let bandwidth = |bytes, micros| Paired { bytes, micros }.bandwidth();
+        let bandwidth = |bytes, micros| Transfer { bytes, micros }.bandwidth();
         assert_eq!(bandwidth(1 << 20, 100), 10_485_760_000);
         assert_eq!(bandwidth(3, 2), 1_500_000);
         assert_eq!(bandwidth(4096, 0), 4_096_000_000, "0 us counts as 1 us");
@@ -279,7 +279,7 @@ mod tests {
             let (bytes, micros) = (cut(bytes, bits.0), cut(micros, bits.1));
             let expected = u128::from(bytes) * 1_000_000 / u128::from(micros.max(1));
             let expected = u64::try_from(expected).unwrap_or(u64::MAX);
-            prop_assert_eq!(Paired { bytes, micros }.bandwidth(), expected);
+            prop_assert_eq!(Transfer { bytes, micros }.bandwidth(), expected);
         }
 
         #[test]
@@ -292,7 +292,7 @@ mod tests {
             let (rate, micros) = ((rate >> bits.0).max(1), (micros >> bits.1).max(1));
             let bytes = (rate.saturating_mul(micros) / 1_000_000).saturating_sub(less);
             let expected = u128::from(bytes) * 1_000_000 / u128::from(micros);
-            prop_assert_eq!(u128::from(Paired { bytes, micros }.bandwidth()), expected);
+            prop_assert_eq!(u128::from(Transfer { bytes, micros }.bandwidth()), expected);
         }
 
         #[test]
@@ -321,7 +321,7 @@ mod tests {
                 // The same number stands in both halves of a transfer, and in no other.
                 let before = at.checked_sub(1).and_then(|before| shown[before]);
                 let whole = is_bytes(event) && before == Some((XferTime, value));
-                prop_assert_eq!(pair, whole.then_some(Paired { bytes: value, micros: value }));
+                prop_assert_eq!(pair, whole.then_some(Transfer { bytes: value, micros: value }));
                 pairs += u64::from(whole);
             }
             pairing.cut();

@@ -59,7 +59,7 @@ pub fn middle(step: usize) -> f64 {
 /// Position of a percentile among sorted values, as the default method (`linear`) of `numpy.percentile` defines it: between the
 /// values that are next to `(count - 1) * percent / 100`, counted from 0. vLLM computes its percentiles with numpy.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rank {
+pub struct PercentileRank {
     /// Index of the value at or below the position.
     pub lower: u64,
     /// Index of the value at or above the position.
@@ -68,7 +68,7 @@ pub struct Rank {
     share: f64,
 }
 
-impl Rank {
+impl PercentileRank {
     /// Returns the position of a percentile, at most the 100th, among `count` values; `None` without values.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "it is below 100")]
@@ -106,12 +106,12 @@ mod tests {
             (16, 100, 15.0),
             (10_001, 99, 9900.0),
         ] {
-            let rank = Rank::new(count, percent).expect("there are values");
+            let rank = PercentileRank::new(count, percent).expect("there are values");
             let told = rank.between(rank.lower as f64, rank.upper as f64);
             assert!((told - position).abs() < 1e-9, "{told} for {position}");
             assert!(rank.upper < count && rank.upper - rank.lower <= 1);
         }
-        assert_eq!(Rank::new(0, 50), None);
+        assert_eq!(PercentileRank::new(0, 50), None);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::stats::histogram::MAX_BUCKETS;
 
 /// All values of a store. None of them is of the same moment as another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Values {
+pub struct StoreValues {
     /// When the last flush with events ended, or the store was made: nanoseconds of CLOCK_MONOTONIC.
     pub updated: u64,
     /// Running totals by event type.
@@ -16,7 +16,7 @@ pub struct Values {
     pub histograms: [[u64; MAX_BUCKETS]; 2],
 }
 
-impl Values {
+impl StoreValues {
     /// Without any.
     pub const NONE: Self = Self {
         updated: 0,
@@ -57,8 +57,8 @@ fn subtract(counts: &mut [u64], before: &[u64]) {
 mod tests {
     use super::*;
 
-    fn values() -> Values {
-        Values {
+    fn values() -> StoreValues {
+        StoreValues {
             updated: 7,
             counters: std::array::from_fn(|at| 100 + at as u64),
             last: [10; EventType::COUNT],

@@ -12,9 +12,9 @@
 
 mod part;
 
-use crate::stats::bucket_bounds::Ranges;
-use crate::stats::scale::{Rank, Scaled};
-use part::{BUCKETS, Part, middle};
+use crate::stats::bucket_bounds::BucketBounds;
+use crate::stats::scale::{PercentileRank, Scaled};
+use part::{BUCKETS, WindowPart, middle};
 use std::time::Duration;
 
 /// Length of one part.
@@ -32,12 +32,12 @@ const _: () = assert!(LENGTH.as_secs() == PART.as_secs() * WHOLE_PARTS as u64);
 /// The worst that an agent can do is values of 0 and of more than 2^40 in each part: 8 x 593 counters, less than 20 KiB.
 #[derive(Debug, Default)]
 pub struct Window {
-    current: Part,
-    whole: [Part; WHOLE_PARTS],
+    current: WindowPart,
+    whole: [WindowPart; WHOLE_PARTS],
     /// Which of the whole ones leaves next.
     oldest: usize,
     /// The whole parts added up, so that a percentile looks at two parts and not at seven.
-    sum: Part,
+    sum: WindowPart,
 }
 
 impl Window {
@@ -70,7 +70,7 @@ impl Window {
         }
     }
 
-    /// A percentile of the values, interpolated as [`Rank`] does, with an error of at most 1/32; none without values. Values above
+    /// A percentile of the values, interpolated as [`PercentileRank`] does, with an error of at most 1/32; none without values. Values above
     /// 2^42 count as 2^42.
     #[must_use]
     pub fn percentile(&self, percent: u64) -> Option<f64> {
@@ -78,11 +78,11 @@ impl Window {
         self.interpolate(percent, |bucket, _| middle(bucket).min(max))
     }
 
-    /// A percentile of the transfers of a store that has these ranges, interpolated as [`Rank`] does; none without transfers. A
+    /// A percentile of the transfers of a store that has these ranges, interpolated as [`PercentileRank`] does; none without transfers. A
     /// store has no single values: those of a range are taken for evenly spread within it, and those above the last bound for
     /// that bound.
     #[must_use]
-    pub fn percentile_within(&self, ranges: &Ranges, percent: u64) -> Option<f64> {
+    pub fn percentile_within(&self, ranges: &BucketBounds, percent: u64) -> Option<f64> {
         self.interpolate(percent, |range, share| {
             let (lower, upper) = ranges.around(range);
             upper.map_or(lower, |upper| lower + (upper - lower) * share)
@@ -92,7 +92,7 @@ impl Window {
     /// A percentile, where `value` says which value lies in a bucket behind a share of the bucket's values.
     #[allow(clippy::cast_precision_loss, reason = "counts of a minute")]
     fn interpolate(&self, percent: u64, value: impl Fn(usize, f64) -> f64) -> Option<f64> {
-        let rank = Rank::new(self.count(), percent)?;
+        let rank = PercentileRank::new(self.count(), percent)?;
         let (mut below, mut lower) = (0, None);
         for bucket in self.first_met()..BUCKETS {
             let count = u64::from(self.sum.get(bucket)) + u64::from(self.current.get(bucket));
@@ -139,7 +139,7 @@ mod tests {
     /// Everything that a window has allocated.
     fn allocated(window: &Window) -> impl Iterator<Item = &Vec<u32>> {
         let parts = window.whole.iter().chain([&window.current, &window.sum]);
-        parts.map(Part::counts)
+        parts.map(WindowPart::counts)
     }
 
     /// Bytes that a window takes, with all it has allocated.
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn percentile_within_ranges_spreads_their_values_evenly() {
-        let ranges = Ranges::new(&[10.0, 20.0, 40.0]).expect("good");
+        let ranges = BucketBounds::new(&[10.0, 20.0, 40.0]).expect("good");
         let mut window = Window::default();
         assert_eq!(window.percentile_within(&ranges, 50), None);
         window.record_ranges(&[0, 10, 10, 0]);
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn counts_of_any_size_have_percentiles() {
-        let ranges = Ranges::new(&[10.0, 20.0]).expect("good");
+        let ranges = BucketBounds::new(&[10.0, 20.0]).expect("good");
         let mut window = Window::default();
         for part in 0..2 {
             (0..2).for_each(|_| window.record_ranges(&[0, u64::MAX, 0]));

@@ -1,15 +1,15 @@
 //! Totals of one agent from events, without a ring.
 
 use pmdanixl::event::{Event, EventType, Events};
-use pmdanixl::stats::Buckets;
-use pmdanixl::stats::agent_stats::Account;
+use pmdanixl::stats::Histogram;
+use pmdanixl::stats::agent_stats::AgentStats;
 use pmdanixl::stats::histogram::Bounds;
 use pmdanixl::stats::windows::Windows;
 use std::time::{Duration, Instant};
 
 /// Totals, histograms and last values of an agent, and the percentiles of its last minute.
 pub struct Stats {
-    account: Account,
+    account: AgentStats,
     windows: Windows,
 }
 
@@ -17,7 +17,7 @@ impl Stats {
     /// Counts events, type and value as on the wire, that come over a minute.
     pub fn of(events: &[(usize, u64)]) -> Self {
         let start = Instant::now();
-        let (mut account, mut windows) = (Account::default(), Windows::new(start));
+        let (mut account, mut windows) = (AgentStats::default(), Windows::new(start));
         let bounds = Bounds::latency();
         for (number, &(kind, value)) in (0..).zip(events) {
             let after =
@@ -61,26 +61,26 @@ impl Stats {
         self.account.bandwidth.0.iter().sum()
     }
 
-    pub fn bucket(&self, of: Buckets, bucket: usize) -> u64 {
+    pub fn bucket(&self, of: Histogram, bucket: usize) -> u64 {
         self.account.bucket(of, bucket)
     }
 
     /// A percentile of the last minute, in microseconds or bytes per second; of sizes there are none.
-    pub fn percentile(&self, of: Buckets, percent: u64) -> Option<f64> {
+    pub fn percentile(&self, of: Histogram, percent: u64) -> Option<f64> {
         match of {
-            Buckets::XferTime => self.windows.xfer_time.percentile(percent),
-            Buckets::PostTime => self.windows.post_time.percentile(percent),
-            Buckets::Bandwidth => self.windows.bandwidth.percentile(percent),
-            Buckets::Size => None,
+            Histogram::XferTime => self.windows.xfer_time.percentile(percent),
+            Histogram::PostTime => self.windows.post_time.percentile(percent),
+            Histogram::Bandwidth => self.windows.bandwidth.percentile(percent),
+            Histogram::Size => None,
         }
     }
 
     /// The longest time of the last minute, in microseconds.
-    pub fn longest(&self, of: Buckets) -> Option<u64> {
+    pub fn longest(&self, of: Histogram) -> Option<u64> {
         match of {
-            Buckets::XferTime => self.windows.xfer_time.max(),
-            Buckets::PostTime => self.windows.post_time.max(),
-            Buckets::Size | Buckets::Bandwidth => None,
+            Histogram::XferTime => self.windows.xfer_time.max(),
+            Histogram::PostTime => self.windows.post_time.max(),
+            Histogram::Size | Histogram::Bandwidth => None,
         }
     }
 }

@@ -7,7 +7,7 @@ use pmdanixl::metrics::control::Control;
 use pmdanixl::metrics::peers;
 use pmdanixl::metrics::{self, METRICS, Metric, ValueSource};
 use pmdanixl::stats::agent_stats::{BANDWIDTH, SIZE};
-use pmdanixl::stats::bucket_bounds::Ranges;
+use pmdanixl::stats::bucket_bounds::BucketBounds;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -175,8 +175,8 @@ impl Core {
     pub fn buckets(&self, name: &str, instance: &str) -> Vec<(String, u64)> {
         let (metric, agent) = (metric(name), self.instance(instance));
         let ranges = match metric.indom() {
-            Some(metrics::SIZES) => Ranges::of(&SIZE),
-            Some(metrics::BANDWIDTHS) => Ranges::of(&BANDWIDTH),
+            Some(metrics::SIZES) => BucketBounds::of(&SIZE),
+            Some(metrics::BANDWIDTHS) => BucketBounds::of(&BANDWIDTH),
             _ => *agent.entry.account.ranges(),
         };
         let mut below = 0;

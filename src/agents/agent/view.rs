@@ -5,7 +5,7 @@ use crate::event::EventType;
 use crate::procfs::agent_state::AgentState;
 use crate::source::Source;
 use crate::source::ring::{Mode, RingReader};
-use crate::stats::Buckets;
+use crate::stats::Histogram;
 use crate::stats::window::Window;
 use crate::store::SCHEMA;
 use std::path::PathBuf;
@@ -37,11 +37,11 @@ impl Agent {
 
     /// How many transfers a range of a histogram has; `None`: a store does not tell.
     #[must_use]
-    pub fn bucket(&self, of: Buckets, bucket: usize) -> Option<u64> {
+    pub fn bucket(&self, of: Histogram, bucket: usize) -> Option<u64> {
         let count = self.entry.account.bucket(of, bucket);
         match of {
-            Buckets::XferTime | Buckets::PostTime => Some(count),
-            Buckets::Size | Buckets::Bandwidth => self.of_ring(count),
+            Histogram::XferTime | Histogram::PostTime => Some(count),
+            Histogram::Size | Histogram::Bandwidth => self.of_ring(count),
         }
     }
 

@@ -7,7 +7,7 @@ use crate::procfs::agent_state::AgentState;
 use crate::ring::commit::{Commit, Identity};
 use crate::ring::layout::MAX_SLOT_WORDS;
 use crate::ring::{Ahead, Print};
-use crate::stats::agent_stats::Account;
+use crate::stats::agent_stats::AgentStats;
 use crate::stats::histogram::MAX_BUCKETS;
 use crate::store::{Seen, StoreId};
 
@@ -15,13 +15,13 @@ use crate::store::{Seen, StoreId};
 const VACATED: usize = 2 * MAX_BUCKETS;
 /// Words of an entry that are used.
 pub const ENTRY_WORDS: usize =
-    Account::WORDS + 24 + Print::WORDS + MAX_SLOT_WORDS + 2 + Seen::WORDS + VACATED + 1;
+    AgentStats::WORDS + 24 + Print::WORDS + MAX_SLOT_WORDS + 2 + Seen::WORDS + VACATED + 1;
 
 /// What changes of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     /// What its events came to.
-    pub account: Account,
+    pub account: AgentStats,
     /// Whether it is an instance.
     pub lifecycle: Lifecycle,
     /// Whether a process writes to its files, as of the last drain. The state file keeps only whether all have exited.
@@ -154,7 +154,7 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
 
 pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
     let mut get = WordReader::new(words);
-    let account = Account::get(&mut get);
+    let account = AgentStats::get(&mut get);
     let flags = get.one();
     let has = |flag| flags & flag != 0;
     let [exited_since, last_seen, last_event, first_seen] = get.all();

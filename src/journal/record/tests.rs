@@ -141,7 +141,7 @@ fn histograms_of_an_earlier_version_keep_their_ids_unless_renumbered() {
     };
     let base = |words: &[AtomicU64]| {
         let saved = read(words).expect("whole").expect("in use");
-        assert_eq!(*saved.entry.account.ranges(), Ranges::of(&times));
+        assert_eq!(*saved.entry.account.ranges(), BucketBounds::of(&times));
         saved.entry.account.bucket_base
     };
     let first = [0.0, 10.0, 10.0, 100.0, 100.0, f64::INFINITY];

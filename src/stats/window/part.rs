@@ -9,7 +9,7 @@ pub const BUCKETS: usize = scale::step(LIMIT) + 1;
 
 /// Counts of the buckets that were met, and of those between them.
 #[derive(Debug, Default)]
-pub struct Part {
+pub struct WindowPart {
     /// The bucket of the first count.
     first: usize,
     /// In 10 s there are fewer than 2^32: the drains of 4 s of these would have to take one in less than a nanosecond.
@@ -17,7 +17,7 @@ pub struct Part {
     max: u64,
 }
 
-impl Part {
+impl WindowPart {
     /// Counts one value.
     #[inline]
     pub fn record(&mut self, Scaled { value, step }: Scaled) {
@@ -48,13 +48,13 @@ impl Part {
         self.max
     }
 
-    /// The counts, from [`Part::first_met`] on.
+    /// The counts, from [`WindowPart::first_met`] on.
     pub fn counts(&self) -> &Vec<u32> {
         &self.counts
     }
 
     /// Adds all counts of another part.
-    pub fn add_part(&mut self, part: &Part) {
+    pub fn add_part(&mut self, part: &WindowPart) {
         if part.counts.is_empty() {
             return;
         }
@@ -126,7 +126,7 @@ mod tests {
     use crate::stats::scale::step;
 
     /// Counts these.
-    fn record(part: &mut Part, values: &[u64]) {
+    fn record(part: &mut WindowPart, values: &[u64]) {
         for &value in values {
             part.record(value.into());
         }
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn the_last_bucket_holds_all_that_is_larger() {
-        let mut part = Part::default();
+        let mut part = WindowPart::default();
         record(&mut part, &[LIMIT - 1, LIMIT, 2 * LIMIT, u64::MAX, 7]);
         assert_eq!(part.counts().len(), BUCKETS - 7);
         let counts = [BUCKETS - 2, BUCKETS - 1, 7].map(|bucket| part.get(bucket));
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn the_range_grows_both_ways_and_keeps_its_counts() {
-        let mut part = Part::default();
+        let mut part = WindowPart::default();
         assert_eq!((part.first_met(), part.count()), (BUCKETS, 0));
         record(&mut part, &[1000, 20, 1000, 70_000, 0, 20]);
         let counts = [0, 20, 1000, 70_000].map(|value| part.get(step(value)));
@@ -154,7 +154,7 @@ mod tests {
             ([1, 2, 2, 1], 6, 70_000)
         );
         assert_eq!(part.counts().len(), step(70_000) + 1);
-        let mut sum = Part::default();
+        let mut sum = WindowPart::default();
         record(&mut sum, &[1 << 30]);
         sum.add_part(&part);
         sum.add_part(&part);
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_sum_that_is_full_stays_full() {
-        let (mut part, mut sum) = (Part::default(), Part::default());
+        let (mut part, mut sum) = (WindowPart::default(), WindowPart::default());
         record(&mut part, &[5]);
         part.counts[0] = u32::MAX;
         record(&mut sum, &[5]);
