@@ -137,7 +137,7 @@ impl Agents {
         });
         for (record, mut saved) in records {
             saved.id = saved.id.filter(|&id| ids.insert(id));
-            self.books.host.add(&saved.entry.account.totals);
+            self.books.host.add(&saved.entry.stats.totals);
             let is_known = self.agents.find(&saved.name).is_some();
             if is_known || self.agents.has_instance(&saved.name.instance) {
                 self.retire(Some(record), &saved.entry);
@@ -145,7 +145,7 @@ impl Agents {
             }
             let mut agent = Agent::new(saved.name, saved.entry, now);
             if !agent.has_stores() {
-                agent.entry.account.set_bounds(&self.books.config.bounds);
+                agent.entry.stats.set_bounds(&self.books.config.bounds);
             }
             (agent.record, agent.id) = (Some(record), saved.id);
             agent.set_facts(saved.facts);
@@ -191,7 +191,7 @@ impl Agents {
     /// All numbers that agents have: instance ids, and bases of the ids of histograms.
     #[must_use]
     pub fn taken_ids(&self) -> HashSet<u32> {
-        let both = |agent: &Agent| [agent.id, agent.entry.account.bucket_base];
+        let both = |agent: &Agent| [agent.id, agent.entry.stats.bucket_base];
         self.agents.values().flat_map(both).flatten().collect()
     }
 
@@ -226,8 +226,8 @@ impl Agents {
             return;
         };
         agent.id = Some(id);
-        let is_new = agent.entry.account.bucket_base != bucket_base;
-        agent.entry.account.bucket_base = bucket_base;
+        let is_new = agent.entry.stats.bucket_base != bucket_base;
+        agent.entry.stats.bucket_base = bucket_base;
         self.books.journal.set_id(agent.record, id);
         if is_new {
             self.books.journal.commit(agent.record, &agent.entry);

@@ -114,7 +114,7 @@ impl Agent {
     /// The changes by which an instance gets ids for its ranges of times, if these have none yet.
     pub(crate) fn renew_buckets(&self, key: AgentKey) -> impl Iterator<Item = Change> + use<> {
         let is_due =
-            self.is_published() && self.id.is_some() && self.entry.account.bucket_base.is_none();
+            self.is_published() && self.id.is_some() && self.entry.stats.bucket_base.is_none();
         let id = self.id;
         let changes = is_due.then_some([Change::Left { key, id }, Change::Appeared(key)]);
         changes.into_iter().flatten()

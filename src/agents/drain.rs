@@ -103,7 +103,7 @@ impl Agents {
         if let Some(retired) = self.books.journal.retired() {
             self.books.host = retired.totals;
             for agent in self.agents.values_mut() {
-                self.books.host.add(&agent.entry.account.totals);
+                self.books.host.add(&agent.entry.stats.totals);
             }
         }
     }

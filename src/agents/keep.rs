@@ -14,7 +14,7 @@ impl Agents {
                 full: self.books.forgotten_full,
             };
             for agent in self.agents.values_mut() {
-                forgotten.totals.take_away(&agent.entry.account.totals);
+                forgotten.totals.take_away(&agent.entry.stats.totals);
                 agent.record = None;
             }
             self.books.journal.set_retired(&forgotten);

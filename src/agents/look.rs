@@ -160,7 +160,7 @@ impl Agents {
             .commit
             .is_none_or(|before| !before.ring.is_same_file(&commit.ring))
         {
-            agent.entry.account.set_bounds(&self.books.config.bounds);
+            agent.entry.stats.set_bounds(&self.books.config.bounds);
             agent.started(self.clock.at(now).stamp, &mut self.books.journal);
             // What became of a batch in flight, of another of its rings, is found out first.
             if !agent

@@ -38,7 +38,7 @@ impl Agents {
                 journal.set_facts(agent.record, agent.own_facts());
             }
             if !agent.has_stores() {
-                agent.entry.account.set_bounds(&config.bounds);
+                agent.entry.stats.set_bounds(&config.bounds);
             }
             self.changes.extend(agent.renew_buckets(key));
             agent.sources.retain(|source| {

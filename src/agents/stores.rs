@@ -101,7 +101,7 @@ impl Agents {
         let now = self.clock.at(now);
         self.agents.get_mut(key).is_some_and(|agent| {
             let seen = agent.entry.store.as_ref();
-            let is_new = seen.is_some_and(|seen| values.since(&seen.values).has_counts());
+            let is_new = seen.is_some_and(|seen| values.delta_since(&seen.values).has_counts());
             agent.read_last(source, now, &mut self.books);
             // No process writes to it, so that another store may be the agent's next.
             agent.waiting = None;

@@ -50,7 +50,7 @@ pub fn describe(
 /// dynamo`.
 fn describe_store(candidate: &store::Candidate, written: &str, summary: &mut Summary) -> String {
     let description = &candidate.description;
-    let bounds = description.ranges.count() - 1;
+    let bounds = description.ranges.bucket_count() - 1;
     let mut text = format!("store of agent {:?}, {bounds} bounds", description.agent);
     if !description.rank.is_empty() {
         text.push_str(&format!(", local rank {:?}", description.rank));

@@ -224,7 +224,7 @@ impl RawRecord {
             return false;
         };
         let mut bounds = self.0[NUMBERED + 1..][..2 * count].iter();
-        count != ranges.count() || bounds.any(|bound| bound & GONE != 0)
+        count != ranges.bucket_count() || bounds.any(|bound| bound & GONE != 0)
     }
 }
 
@@ -261,8 +261,8 @@ impl TryFrom<&RawRecord> for Saved {
         let words = &raw.0[entry_of(generation)..];
         let words = words.first_chunk().ok_or(Damaged)?;
         let mut entry = entry::from_words(words);
-        if entry::is_without_base(words) && !raw.is_renumbered(entry.account.ranges()) {
-            entry.account.bucket_base = id;
+        if entry::is_without_base(words) && !raw.is_renumbered(entry.stats.bucket_bounds()) {
+            entry.stats.bucket_base = id;
         }
         if let Some(commit) = &mut entry.commit {
             // Its positions go into the ring when its slots are given back.

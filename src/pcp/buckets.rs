@@ -23,7 +23,7 @@ const _: () =
 #[must_use]
 pub fn bucket_index(ranges: &BucketBounds, inst: u32) -> Option<usize> {
     let number = usize::try_from(inst % IDS_PER_BASE).ok();
-    number.filter(|&number| number < ranges.count())
+    number.filter(|&number| number < ranges.bucket_count())
 }
 
 /// Returns the instance id of a bucket. `None`: it does not fit into the 31 bits of a PCP instance id.
@@ -67,10 +67,10 @@ impl BucketIndom {
             return;
         }
         let suffix = |bucket| match self.serial {
-            CUMULATIVE_TIMES => ranges.up_to(bucket),
+            CUMULATIVE_TIMES => ranges.le_suffix(bucket),
             _ => ranges.suffix(bucket),
         };
-        let all: Option<Vec<(i32, CString)>> = (0..ranges.count())
+        let all: Option<Vec<(i32, CString)>> = (0..ranges.bucket_count())
             .map(|bucket| {
                 let name = format!("{name}::{}", suffix(bucket));
                 let id = instance_id(base, bucket)?;
@@ -173,8 +173,8 @@ impl BucketIndoms {
 
 /// Returns base and buckets of an agent's times. `None`: the agent has no base yet.
 fn time_ranges(agent: &Agent) -> Option<(u32, &BucketBounds)> {
-    let account = &agent.entry.account;
-    Some((account.bucket_base?, account.ranges()))
+    let stats = &agent.entry.stats;
+    Some((stats.bucket_base?, stats.bucket_bounds()))
 }
 
 #[cfg(test)]

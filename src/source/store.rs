@@ -73,19 +73,19 @@ impl StoreReader {
             return false;
         }
         let is_first = seen.values == StoreValues::NONE;
-        let delta = values.since(&seen.values);
+        let delta = values.delta_since(&seen.values);
         let is_new = delta.has_counts();
         let ranges = &self.description.ranges;
-        if entry.account.ranges() != ranges {
+        if entry.stats.bucket_bounds() != ranges {
             *ledger.windows = Windows::new(now.instant);
         }
         if !is_aged {
             let [xfer_time, post_time] = &delta.histograms;
-            ledger.windows.xfer_time.record_ranges(xfer_time);
-            ledger.windows.post_time.record_ranges(post_time);
+            ledger.windows.xfer_time.record_buckets(xfer_time);
+            ledger.windows.post_time.record_buckets(post_time);
         }
         let seconds = (!is_first).then_some(now.seconds);
-        entry.account.absorb(&delta, &values, ranges, seconds);
+        entry.stats.apply_delta(&delta, &values, ranges, seconds);
         ledger.books.host.add(&Totals::from_store(&delta.counters));
         if !is_first || is_new {
             // What it says of its time is an untrusted user's word.

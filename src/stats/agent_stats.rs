@@ -35,7 +35,7 @@ pub struct AgentStats {
     /// Values of the last events of the types in [`LAST`].
     last: [u64; LAST.len()],
     /// Which of them there were, by bits.
-    met: u64,
+    has_last: u64,
     /// Type of the last error, and when it was counted (seconds since 1970).
     pub last_error: Option<(EventType, u64)>,
     /// Bytes that are registered.
@@ -43,7 +43,7 @@ pub struct AgentStats {
     /// What of a transfer is still to come.
     pub pairing: Pairing,
     /// Of the histograms of times.
-    ranges: BucketBounds,
+    bucket_bounds: BucketBounds,
     /// Transfers by their time.
     pub xfer_time: BucketCounts,
     /// Transfers by their time to post.
@@ -61,12 +61,12 @@ impl AgentStats {
     pub const WORDS: usize =
         Totals::WORDS + 5 + LAST.len() + BucketBounds::WORDS + Pairing::WORDS + 4 * MAX_BUCKETS;
 
-    /// Counts events, the last taken at a time in seconds since 1970. Before those at `cuts`, in rising order, others may be
+    /// Counts events, the last taken at a time in seconds since 1970. Before those at `gaps`, in rising order, others may be
     /// missing. `bounds` are those of the histograms of times, see [`AgentStats::set_bounds`].
-    pub fn count(
+    pub fn apply(
         &mut self,
         events: &Events,
-        cuts: &[usize],
+        gaps: &[usize],
         bounds: &Bounds,
         seconds: u64,
         windows: &mut Windows,
@@ -76,22 +76,29 @@ impl AgentStats {
         let events = events.list();
         self.events = self.events.wrapping_add(events.len() as u64);
         let mut from = 0;
-        for &cut in cuts {
-            let upto = cut.clamp(from, events.len());
-            self.add(&events[from..upto], bounds, seconds, windows);
-            self.cut();
+        for &gap in gaps {
+            let upto = gap.clamp(from, events.len());
+            self.apply_events(&events[from..upto], bounds, seconds, windows);
+            self.note_gap();
             from = upto;
         }
-        self.add(&events[from..], bounds, seconds, windows);
+        self.apply_events(&events[from..], bounds, seconds, windows);
     }
 
     /// What is more of events than their sums.
-    fn add(&mut self, events: &[Event], bounds: &Bounds, seconds: u64, windows: &mut Windows) {
+    fn apply_events(
+        &mut self,
+        events: &[Event],
+        bounds: &Bounds,
+        seconds: u64,
+        windows: &mut Windows,
+    ) {
         // Apart from the rest, for the processor's registers.
-        let (mut pairing, mut last, mut met) = (self.pairing.clone(), self.last, self.met);
+        let (mut pairing, mut last, mut has_last) =
+            (self.pairing.clone(), self.last, self.has_last);
         let mut set_last = |at: usize, value| {
             last[at] = value;
-            met |= 1 << at;
+            has_last |= 1 << at;
         };
         for &Event { kind, value } in events {
             // In each arm the pairing knows what comes, and does no more than that needs.
@@ -99,60 +106,60 @@ impl AgentStats {
                 Some(EventType::XferTime) => {
                     pairing.push(Some(EventType::XferTime), value);
                     let time = Scaled::from(value);
-                    self.xfer_time.count(bounds.find(time));
+                    self.xfer_time.increment(bounds.find(time));
                     windows.xfer_time.record(time);
                     set_last(4, value);
                 }
                 Some(EventType::XferPostTime) => {
-                    pairing.cut();
+                    pairing.drop_pending();
                     let time = Scaled::from(value);
-                    self.post_time.count(bounds.find(time));
+                    self.post_time.increment(bounds.find(time));
                     windows.post_time.record(time);
                     set_last(5, value);
                 }
                 Some(kind @ (EventType::TxBytes | EventType::RxBytes)) => {
                     if let Some(paired) = pairing.push(Some(EventType::TxBytes), value) {
                         let rate = Scaled::from(paired.bandwidth());
-                        self.bandwidth.count(BANDWIDTH.find(rate));
+                        self.bandwidth.increment(BANDWIDTH.find(rate));
                         windows.bandwidth.record(rate);
                     }
-                    self.size.count(SIZE.find(value));
+                    self.size.increment(SIZE.find(value));
                     set_last(usize::from(kind == EventType::RxBytes), value);
                 }
                 Some(EventType::MemoryRegistered) => {
-                    pairing.cut();
+                    pairing.drop_pending();
                     self.registered = self.registered.saturating_add(value);
                     set_last(2, value);
                 }
                 Some(EventType::MemoryDeregistered) => {
-                    pairing.cut();
+                    pairing.drop_pending();
                     self.registered = self.registered.saturating_sub(value);
                     set_last(3, value);
                 }
                 None
                 | Some(EventType::TxRequests | EventType::RxRequests | EventType::EventsDropped) => {
-                    pairing.cut();
+                    pairing.drop_pending();
                 }
                 // All others are errors, as many as their value says.
                 Some(kind) => {
-                    pairing.cut();
+                    pairing.drop_pending();
                     if value > 0 {
                         self.last_error = Some((kind, seconds));
                     }
                 }
             }
         }
-        (self.pairing, self.last, self.met) = (pairing, last, met);
+        (self.pairing, self.last, self.has_last) = (pairing, last, has_last);
     }
 
     /// Sets the bounds of the histograms of times. With other bounds than before these begin at zero, with ids of their own.
     pub fn set_bounds(&mut self, bounds: &Bounds) {
-        self.set_ranges(BucketBounds::of(bounds));
+        self.set_bucket_bounds(BucketBounds::of(bounds));
     }
 
-    fn set_ranges(&mut self, ranges: BucketBounds) {
-        if self.ranges != ranges {
-            self.ranges = ranges;
+    fn set_bucket_bounds(&mut self, bucket_bounds: BucketBounds) {
+        if self.bucket_bounds != bucket_bounds {
+            self.bucket_bounds = bucket_bounds;
             self.xfer_time = BucketCounts::default();
             self.post_time = BucketCounts::default();
             self.bucket_base = None;
@@ -161,20 +168,20 @@ impl AgentStats {
 
     /// The ranges of the histograms of times.
     #[must_use]
-    pub fn ranges(&self) -> &BucketBounds {
-        &self.ranges
+    pub fn bucket_bounds(&self) -> &BucketBounds {
+        &self.bucket_bounds
     }
 
     /// Takes the delta of a store since it was read last, and its values as they are now. `seconds` is the time since 1970, `None` at the
     /// first reading: nobody knows when its errors were.
-    pub fn absorb(
+    pub fn apply_delta(
         &mut self,
         delta: &StoreValues,
         now: &StoreValues,
-        ranges: &BucketBounds,
+        bucket_bounds: &BucketBounds,
         seconds: Option<u64>,
     ) {
-        self.set_ranges(*ranges);
+        self.set_bucket_bounds(*bucket_bounds);
         self.totals.add(&Totals::from_store(&delta.counters));
         let [xfer_time, post_time] = delta.histograms.map(BucketCounts);
         self.xfer_time.add(&xfer_time);
@@ -197,14 +204,14 @@ impl AgentStats {
 
     fn set_last(&mut self, at: usize, value: u64) {
         self.last[at] = value;
-        self.met |= 1 << at;
+        self.has_last |= 1 << at;
     }
 
     /// The value of the last event of a type, of those that carry bytes or times.
     #[must_use]
     pub fn last(&self, kind: EventType) -> Option<u64> {
         let at = LAST.iter().position(|last| *last == kind)?;
-        (self.met & (1 << at) != 0).then_some(self.last[at])
+        (self.has_last & (1 << at) != 0).then_some(self.last[at])
     }
 
     /// All errors.
@@ -217,8 +224,8 @@ impl AgentStats {
 
     /// How many transfers a range of a histogram has.
     #[must_use]
-    pub fn bucket(&self, of: Histogram, bucket: usize) -> u64 {
-        let counts = match of {
+    pub fn bucket_count(&self, histogram: Histogram, bucket: usize) -> u64 {
+        let counts = match histogram {
             Histogram::XferTime => &self.xfer_time,
             Histogram::PostTime => &self.post_time,
             Histogram::Size => &self.size,
@@ -228,14 +235,14 @@ impl AgentStats {
     }
 
     /// The agent was started anew, with nothing registered.
-    pub fn restart(&mut self) {
+    pub fn producer_restarted(&mut self) {
         self.registered = 0;
-        self.cut();
+        self.note_gap();
     }
 
     /// Events are missing here: what comes next is of other transfers.
-    pub fn cut(&mut self) {
-        self.pairing.cut();
+    pub fn note_gap(&mut self) {
+        self.pairing.drop_pending();
     }
 
     /// Writes it.
@@ -244,8 +251,8 @@ impl AgentStats {
         let (kind, seconds) = self
             .last_error
             .map_or((0, 0), |(kind, at)| (kind as u64, at));
-        put.all([self.events, self.met, kind, seconds, self.registered]);
-        put.all(self.ranges.to_words());
+        put.all([self.events, self.has_last, kind, seconds, self.registered]);
+        put.all(self.bucket_bounds.to_words());
         put.all(self.last);
         put.all(self.pairing.to_words());
         for counts in [
@@ -258,21 +265,21 @@ impl AgentStats {
         }
     }
 
-    /// Reads what [`AgentStats::put`] has written. Whatever the words are, it is an account.
+    /// Reads what [`AgentStats::put`] has written. Whatever the words are, it is an stats.
     #[must_use]
     pub fn get(get: &mut WordReader) -> Self {
         let totals = Totals::from_words(&get.all());
-        let [events, met, kind, seconds, registered] = get.all();
-        let ranges = BucketBounds::from_words(&get.all());
+        let [events, has_last, kind, seconds, registered] = get.all();
+        let bucket_bounds = BucketBounds::from_words(&get.all());
         let kinds = EventType::errors().iter();
         let last_error = kinds.copied().find(|error| *error as u64 == kind);
         Self {
             totals,
             events,
-            met,
+            has_last,
             last_error: last_error.map(|error| (error, seconds)),
             registered,
-            ranges,
+            bucket_bounds,
             last: get.all(),
             pairing: Pairing::from_words(&get.all()),
             xfer_time: BucketCounts(get.all()),

@@ -19,17 +19,17 @@ impl BucketBounds {
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "none is so large")]
     pub fn of(bounds: &Bounds) -> Self {
-        let mut ranges = Self::default();
+        let mut result = Self::default();
         for &bound in bounds.as_slice() {
-            ranges.push(bound as f64);
+            result.push(bound as f64);
         }
-        ranges
+        result
     }
 
     /// Of bounds that NIXL has counted by; `None`: no histogram has such.
     #[must_use]
     pub fn new(bounds: &[f64]) -> Option<Self> {
-        let mut ranges = Self::default();
+        let mut result = Self::default();
         let mut before = None;
         for &bound in bounds {
             let rises = before.is_none_or(|before| bound > before);
@@ -38,9 +38,9 @@ impl BucketBounds {
                 return None;
             }
             before = Some(bound);
-            ranges.push(bound);
+            result.push(bound);
         }
-        (1..=MAX_BOUNDS).contains(&bounds.len()).then_some(ranges)
+        (1..=MAX_BOUNDS).contains(&bounds.len()).then_some(result)
     }
 
     fn push(&mut self, bound: f64) {
@@ -52,39 +52,42 @@ impl BucketBounds {
 
     /// How many there are: one more than bounds.
     #[must_use]
-    pub fn count(&self) -> usize {
+    pub fn bucket_count(&self) -> usize {
         self.len + 1
     }
 
     /// The bound below a range, 0 for the first, and its own, none for the last.
     #[must_use]
-    pub fn around(&self, range: usize) -> (f64, Option<f64>) {
+    pub fn lower_and_upper(&self, bucket: usize) -> (f64, Option<f64>) {
         let bounds = &self.bounds[..self.len];
         let bound = |at: usize| bounds.get(at).copied().map(f64::from_bits);
-        let below = range.min(self.len).checked_sub(1);
-        (below.and_then(bound).unwrap_or(0.0), bound(range))
+        let below = bucket.min(self.len).checked_sub(1);
+        (below.and_then(bound).unwrap_or(0.0), bound(bucket))
     }
 
     /// The bounds of a range as texts: exclusive lower, inclusive upper, `+Inf` above the last, as Prometheus has it.
     #[must_use]
-    pub fn label(&self, range: usize) -> (String, String) {
-        let (lower, upper) = self.around(range);
-        (number(lower), upper.map_or_else(|| "+Inf".into(), number))
+    pub fn label(&self, bucket: usize) -> (String, String) {
+        let (lower, upper) = self.lower_and_upper(bucket);
+        (
+            format_bound(lower),
+            upper.map_or_else(|| "+Inf".into(), format_bound),
+        )
     }
 
     /// What the range adds to the name of an instance: `LOW-HIGH`, the last `LOW-inf`.
     #[must_use]
-    pub fn suffix(&self, range: usize) -> String {
-        let (lower, upper) = self.around(range);
-        let upper = upper.map_or_else(|| "inf".into(), number);
-        format!("{}-{upper}", number(lower))
+    pub fn suffix(&self, bucket: usize) -> String {
+        let (lower, upper) = self.lower_and_upper(bucket);
+        let upper = upper.map_or_else(|| "inf".into(), format_bound);
+        format!("{}-{upper}", format_bound(lower))
     }
 
     /// The same where an instance is for all up to its bound: `le-HIGH`, the last `le-inf`.
     #[must_use]
-    pub fn up_to(&self, range: usize) -> String {
-        let (_, upper) = self.around(range);
-        format!("le-{}", upper.map_or_else(|| "inf".into(), number))
+    pub fn le_suffix(&self, bucket: usize) -> String {
+        let (_, upper) = self.lower_and_upper(bucket);
+        format!("le-{}", upper.map_or_else(|| "inf".into(), format_bound))
     }
 
     /// How many there are, and the bounds.
@@ -108,7 +111,7 @@ impl BucketBounds {
 }
 
 /// As short as it can be and still mean the same.
-fn number(bound: f64) -> String {
+fn format_bound(bound: f64) -> String {
     if bound == 0.0 || (1e-6..1e21).contains(&bound) {
         bound.to_string()
     } else {
@@ -122,18 +125,18 @@ mod tests {
 
     #[test]
     fn ranges_are_called_by_their_bounds() {
-        let ranges = BucketBounds::of(&Bounds::latency());
-        assert_eq!(ranges.count(), 19);
-        assert_eq!(ranges.suffix(0), "0-10");
-        assert_eq!(ranges.suffix(18), "10000000-inf");
+        let bounds = BucketBounds::of(&Bounds::latency());
+        assert_eq!(bounds.bucket_count(), 19);
+        assert_eq!(bounds.suffix(0), "0-10");
+        assert_eq!(bounds.suffix(18), "10000000-inf");
         assert_eq!(
-            [0, 18].map(|range| ranges.up_to(range)),
+            [0, 18].map(|bucket| bounds.le_suffix(bucket)),
             ["le-10", "le-inf"]
         );
-        assert_eq!(ranges.label(1), ("10".into(), "25".into()));
-        assert_eq!(ranges.label(18), ("10000000".into(), "+Inf".into()));
+        assert_eq!(bounds.label(1), ("10".into(), "25".into()));
+        assert_eq!(bounds.label(18), ("10000000".into(), "+Inf".into()));
         let odd = BucketBounds::new(&[0.5, 1.5, 1000.25, 1e300]).expect("good");
-        let names: Vec<String> = (0..5).map(|range| odd.suffix(range)).collect();
+        let names: Vec<String> = (0..5).map(|bucket| odd.suffix(bucket)).collect();
         assert_eq!(
             names,
             [
@@ -182,8 +185,8 @@ mod tests {
 
     #[test]
     fn words_of_any_kind_are_ranges() {
-        let ranges = BucketBounds::new(&[0.5, 3.0]).expect("good");
-        assert_eq!(BucketBounds::from_words(&ranges.to_words()), ranges);
+        let bounds = BucketBounds::new(&[0.5, 3.0]).expect("good");
+        assert_eq!(BucketBounds::from_words(&bounds.to_words()), bounds);
         for words in [
             [u64::MAX; BucketBounds::WORDS],
             [0; BucketBounds::WORDS],

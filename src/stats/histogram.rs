@@ -176,11 +176,11 @@ pub struct BucketCounts(pub [u64; MAX_BUCKETS]);
 
 impl BucketCounts {
     /// The most that is added up to.
-    const MOST: u64 = u64::MAX >> 1;
+    const MAX: u64 = u64::MAX >> 1;
 
     /// Counts one value in the bucket that [`Bounds::find`] gave; none above the most there can be exists.
     #[inline]
-    pub fn count(&mut self, bucket: usize) {
+    pub fn increment(&mut self, bucket: usize) {
         if let Some(count) = self.0.get_mut(bucket) {
             // Not asked each time whether it is at its end: nobody gets there from MOST, one at a time.
             *count = count.wrapping_add(1);
@@ -202,7 +202,7 @@ impl BucketCounts {
     /// Adds the counts of a batch, or of a store, which may be absurd: they stay at the most that there is.
     pub fn add(&mut self, batch: &BucketCounts) {
         for (sum, &more) in self.0.iter_mut().zip(&batch.0) {
-            *sum = sum.saturating_add(more).min(Self::MOST);
+            *sum = sum.saturating_add(more).min(Self::MAX);
         }
     }
 }
@@ -288,7 +288,7 @@ mod tests {
         let bounds = Bounds::default();
         let mut counts = BucketCounts::default();
         for value in [0, 10, 11, u64::MAX] {
-            counts.count(bounds.find(value));
+            counts.increment(bounds.find(value));
         }
         let mut back = counts.clone();
         back.add(&counts);
@@ -298,9 +298,9 @@ mod tests {
         assert_eq!((got[0], got[1], got[18], back.total()), (4, 2, 2, 8));
         assert_eq!(back.get(MAX_BUCKETS), 0);
         back.add(&BucketCounts([u64::MAX; MAX_BUCKETS]));
-        assert_eq!(back.0, [BucketCounts::MOST; MAX_BUCKETS], "none goes back");
-        (0..1000).for_each(|_| back.count(3));
-        assert_eq!(back.get(3), BucketCounts::MOST + 1000, "nor does it then");
+        assert_eq!(back.0, [BucketCounts::MAX; MAX_BUCKETS], "none goes back");
+        (0..1000).for_each(|_| back.increment(3));
+        assert_eq!(back.get(3), BucketCounts::MAX + 1000, "nor does it then");
     }
 
     proptest! {

@@ -60,7 +60,7 @@ impl Transfer {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pairing {
     /// The transfer time that was the last event, microseconds.
-    time: Option<u64>,
+    pending_time: Option<u64>,
     unpaired: u64,
 }
 
@@ -73,7 +73,7 @@ impl Pairing {
     pub fn push(&mut self, event: Option<EventType>, value: u64) -> Option<Transfer> {
         match event {
             Some(EventType::TxBytes | EventType::RxBytes) => {
-                let Some(micros) = self.time.take() else {
+                let Some(micros) = self.pending_time.take() else {
                     self.unpaired = self.unpaired.saturating_add(1);
                     return None;
                 };
@@ -83,12 +83,12 @@ impl Pairing {
                 })
             }
             Some(EventType::XferTime) => {
-                self.cut();
-                self.time = Some(value);
+                self.drop_pending();
+                self.pending_time = Some(value);
                 None
             }
             _ => {
-                self.cut();
+                self.drop_pending();
                 None
             }
         }
@@ -97,8 +97,8 @@ impl Pairing {
     /// Events may be missing here: the ring was restarted or overtaken, or may have been full. A time that waits for its
     /// bytes is unpaired.
     #[inline]
-    pub fn cut(&mut self) {
-        let open = u64::from(self.time.take().is_some());
+    pub fn drop_pending(&mut self) {
+        let open = u64::from(self.pending_time.take().is_some());
         self.unpaired = self.unpaired.saturating_add(open);
     }
 
@@ -112,8 +112,8 @@ impl Pairing {
     #[must_use]
     pub fn to_words(&self) -> [u64; Self::WORDS] {
         [
-            u64::from(self.time.is_some()),
-            self.time.unwrap_or(0),
+            u64::from(self.pending_time.is_some()),
+            self.pending_time.unwrap_or(0),
             self.unpaired,
         ]
     }
@@ -122,7 +122,7 @@ impl Pairing {
     #[must_use]
     pub fn from_words(&[open, time, unpaired]: &[u64; Self::WORDS]) -> Self {
         Self {
-            time: (open != 0).then_some(time),
+            pending_time: (open != 0).then_some(time),
             unpaired,
         }
     }
@@ -145,7 +145,7 @@ mod tests {
             .filter_map(|&(event, value)| pairing.push(Some(event), value))
             .map(|pair| (pair.bytes, pair.micros))
             .collect();
-        pairing.cut();
+        pairing.drop_pending();
         (paired, pairing.unpaired())
     }
 
@@ -210,10 +210,10 @@ mod tests {
     #[test]
     fn no_pair_is_made_across_a_cut() {
         let mut pairing = Pairing::default();
-        pairing.cut();
+        pairing.drop_pending();
         assert_eq!(pairing.unpaired(), 0, "nothing was open");
         pairing.push(Some(XferTime), 7);
-        pairing.cut();
+        pairing.drop_pending();
         assert_eq!(pairing.push(Some(TxBytes), 8), None);
         assert_eq!(pairing.unpaired(), 2);
     }
@@ -313,7 +313,7 @@ mod tests {
                     pairing = Pairing::from_words(&pairing.to_words());
                 }
                 let Some((event, value)) = *event else {
-                    pairing.cut();
+                    pairing.drop_pending();
                     continue;
                 };
                 halves += u64::from(event == XferTime || is_bytes(event));
@@ -324,7 +324,7 @@ mod tests {
                 prop_assert_eq!(pair, whole.then_some(Transfer { bytes: value, micros: value }));
                 pairs += u64::from(whole);
             }
-            pairing.cut();
+            pairing.drop_pending();
             prop_assert_eq!(pairing.unpaired(), halves - 2 * pairs);
         }
     }

@@ -3,9 +3,9 @@
 //! A value below 32 has a step of its own; above, each power of two has 16. The middle of a step is within 1/32 of all its values.
 
 /// Steps of one power of two, as a power of two.
-const FINE: u32 = 4;
+const FINE_BITS: u32 = 4;
 /// How many steps there are for values of 64 bits.
-pub const STEPS: usize = ((u64::BITS - FINE + 1) << FINE) as usize;
+pub const STEPS: usize = ((u64::BITS - FINE_BITS + 1) << FINE_BITS) as usize;
 
 /// A value and where it lies on the scale, which is asked for several times for each transfer.
 #[derive(Clone, Copy, Debug)]
@@ -28,17 +28,17 @@ impl From<u64> for Scaled {
 #[inline]
 #[must_use]
 pub const fn step(value: u64) -> usize {
-    let shift = (value | (1 << FINE)).ilog2() - FINE;
+    let shift = (value | (1 << FINE_BITS)).ilog2() - FINE_BITS;
     #[allow(clippy::cast_possible_truncation, reason = "it is below 32")]
     let fine = (value >> shift) as usize;
-    ((shift as usize) << FINE) + fine
+    ((shift as usize) << FINE_BITS) + fine
 }
 
 /// The smallest value of a step.
 #[must_use]
 pub const fn lowest(step: usize) -> u64 {
-    let shift = (step >> FINE).saturating_sub(1);
-    ((step - (shift << FINE)) as u64) << shift
+    let shift = (step >> FINE_BITS).saturating_sub(1);
+    ((step - (shift << FINE_BITS)) as u64) << shift
 }
 
 /// The largest value of a step.
@@ -65,7 +65,7 @@ pub struct PercentileRank {
     /// Index of the value at or above the position.
     pub upper: u64,
     /// Distance of the position from `lower`, 0 to less than 1.
-    share: f64,
+    fraction: f64,
 }
 
 impl PercentileRank {
@@ -73,18 +73,18 @@ impl PercentileRank {
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "it is below 100")]
     pub fn new(count: u64, percent: u64) -> Option<Self> {
-        let place = count.checked_sub(1)? * percent.min(100);
+        let position = count.checked_sub(1)? * percent.min(100);
         Some(Self {
-            lower: place / 100,
-            upper: place.div_ceil(100),
-            share: (place % 100) as f64 / 100.0,
+            lower: position / 100,
+            upper: position.div_ceil(100),
+            fraction: (position % 100) as f64 / 100.0,
         })
     }
 
     /// Interpolates between the values at `lower` and at `upper`.
     #[must_use]
-    pub fn between(self, lower: f64, upper: f64) -> f64 {
-        lower + (upper - lower) * self.share
+    pub fn interpolate(self, lower: f64, upper: f64) -> f64 {
+        lower + (upper - lower) * self.fraction
     }
 }
 
@@ -107,8 +107,8 @@ mod tests {
             (10_001, 99, 9900.0),
         ] {
             let rank = PercentileRank::new(count, percent).expect("there are values");
-            let told = rank.between(rank.lower as f64, rank.upper as f64);
-            assert!((told - position).abs() < 1e-9, "{told} for {position}");
+            let found = rank.interpolate(rank.lower as f64, rank.upper as f64);
+            assert!((found - position).abs() < 1e-9, "{found} for {position}");
             assert!(rank.upper < count && rank.upper - rank.lower <= 1);
         }
         assert_eq!(PercentileRank::new(0, 50), None);

@@ -28,7 +28,7 @@ impl StoreValues {
     /// The delta since another reading of the same store: what was counted in between, and the other values as they are now. NIXL's
     /// counters only grow: one that went back was spoilt, and begins again as it does for Prometheus.
     #[must_use]
-    pub fn since(&self, before: &Self) -> Self {
+    pub fn delta_since(&self, before: &Self) -> Self {
         let mut delta = self.clone();
         subtract(&mut delta.counters, &before.counters);
         let histograms = delta.histograms.as_flattened_mut();
@@ -70,14 +70,14 @@ mod tests {
     fn delta_has_counts_of_between_and_values_of_now() {
         let mut now = values();
         (now.updated, now.last[0]) = (99, 98);
-        assert!(!now.since(&values()).has_counts());
+        assert!(!now.delta_since(&values()).has_counts());
         now.histograms[1][32] += 2;
-        let delta = now.since(&values());
+        let delta = now.delta_since(&values());
         assert!(delta.has_counts());
         assert_eq!((delta.updated, delta.last[0]), (99, 98));
         assert_eq!((delta.histograms[1][32], delta.histograms[0][32]), (2, 0));
         now.counters[3] += 5;
-        let delta = now.since(&values());
+        let delta = now.delta_since(&values());
         assert_eq!((delta.counters[3], delta.counters[4]), (5, 0));
     }
 
@@ -85,6 +85,6 @@ mod tests {
     fn counter_that_went_back_begins_again() {
         let mut now = values();
         (now.counters[0], now.counters[1]) = (3, 201);
-        assert_eq!(now.since(&values()).counters[..3], [3, 100, 0]);
+        assert_eq!(now.delta_since(&values()).counters[..3], [3, 100, 0]);
     }
 }

@@ -64,9 +64,9 @@ impl Window {
     }
 
     /// Counts so many transfers of a store in each of its ranges.
-    pub fn record_ranges(&mut self, counts: &[u64]) {
-        for (range, &count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-            self.current.add_many(range, count);
+    pub fn record_buckets(&mut self, counts: &[u64]) {
+        for (bucket, &count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+            self.current.add_count(bucket, count);
         }
     }
 
@@ -82,9 +82,9 @@ impl Window {
     /// store has no single values: those of a range are taken for evenly spread within it, and those above the last bound for
     /// that bound.
     #[must_use]
-    pub fn percentile_within(&self, ranges: &BucketBounds, percent: u64) -> Option<f64> {
-        self.interpolate(percent, |range, share| {
-            let (lower, upper) = ranges.around(range);
+    pub fn percentile_of_buckets(&self, bounds: &BucketBounds, percent: u64) -> Option<f64> {
+        self.interpolate(percent, |bucket, share| {
+            let (lower, upper) = bounds.lower_and_upper(bucket);
             upper.map_or(lower, |upper| lower + (upper - lower) * share)
         })
     }
@@ -94,13 +94,13 @@ impl Window {
     fn interpolate(&self, percent: u64, value: impl Fn(usize, f64) -> f64) -> Option<f64> {
         let rank = PercentileRank::new(self.count(), percent)?;
         let (mut below, mut lower) = (0, None);
-        for bucket in self.first_met()..BUCKETS {
+        for bucket in self.first_bucket()..BUCKETS {
             let count = u64::from(self.sum.get(bucket)) + u64::from(self.current.get(bucket));
             let at = |index: u64| value(bucket, ((index - below) as f64 + 0.5) / count as f64);
             if rank.lower < below + count {
                 let lower = *lower.get_or_insert_with(|| at(rank.lower));
                 if rank.upper < below + count {
-                    return Some(rank.between(lower, at(rank.upper)));
+                    return Some(rank.interpolate(lower, at(rank.upper)));
                 }
             }
             below += count;
@@ -112,12 +112,12 @@ impl Window {
     #[must_use]
     pub fn max(&self) -> Option<u64> {
         let max = self.current.max().max(self.sum.max());
-        (self.first_met() < BUCKETS).then_some(max)
+        (self.first_bucket() < BUCKETS).then_some(max)
     }
 
     /// The first bucket that has a count, one beyond the last if none has.
-    fn first_met(&self) -> usize {
-        self.sum.first_met().min(self.current.first_met())
+    fn first_bucket(&self) -> usize {
+        self.sum.first_bucket().min(self.current.first_bucket())
     }
 
     /// How many values there are.
@@ -151,15 +151,15 @@ mod tests {
     /// numpy's default definition, over all values, each no more than the last bucket's smallest.
     fn exact(values: &mut [u64], percent: usize) -> Option<f64> {
         values.sort_unstable();
-        let place = (values.len() - 1) * percent;
+        let position = (values.len() - 1) * percent;
         let at = |index: usize| Some((*values.get(index)?).min(1 << 42) as f64);
-        let (lower, upper) = (at(place / 100)?, at(place.div_ceil(100))?);
-        Some(lower + (upper - lower) * (place % 100) as f64 / 100.0)
+        let (lower, upper) = (at(position / 100)?, at(position.div_ceil(100))?);
+        Some(lower + (upper - lower) * (position % 100) as f64 / 100.0)
     }
 
     /// Whether a percentile is what it is documented to be.
-    fn is_close(told: f64, exact: f64) -> bool {
-        (told - exact).abs() <= exact / 32.0 + 1e-9 * exact
+    fn is_close(found: f64, exact: f64) -> bool {
+        (found - exact).abs() <= exact / 32.0 + 1e-9 * exact
     }
 
     #[test]
@@ -185,21 +185,21 @@ mod tests {
 
     #[test]
     fn percentile_within_ranges_spreads_their_values_evenly() {
-        let ranges = BucketBounds::new(&[10.0, 20.0, 40.0]).expect("good");
+        let bounds = BucketBounds::new(&[10.0, 20.0, 40.0]).expect("good");
         let mut window = Window::default();
-        assert_eq!(window.percentile_within(&ranges, 50), None);
-        window.record_ranges(&[0, 10, 10, 0]);
-        let told = [0, 50, 90, 100].map(|percent| window.percentile_within(&ranges, percent));
+        assert_eq!(window.percentile_of_buckets(&bounds, 50), None);
+        window.record_buckets(&[0, 10, 10, 0]);
+        let found = [0, 50, 90, 100].map(|percent| window.percentile_of_buckets(&bounds, percent));
         // numpy.percentile([10.5, 11.5, ... 19.5, 21, 23, ... 39], percent)
-        let near = |(told, exact): (&Option<f64>, f64)| {
-            told.is_some_and(|told| (told - exact).abs() < 1e-9)
+        let near = |(found, exact): (&Option<f64>, f64)| {
+            found.is_some_and(|found| (found - exact).abs() < 1e-9)
         };
         let exact = [10.5, 20.25, 35.2, 39.0];
-        assert!(told.iter().zip(exact).all(near), "{told:?}");
-        window.record_ranges(&[0, 0, 0, 20]);
-        assert_eq!(window.percentile_within(&ranges, 50), Some(39.5));
+        assert!(found.iter().zip(exact).all(near), "{found:?}");
+        window.record_buckets(&[0, 0, 0, 20]);
+        assert_eq!(window.percentile_of_buckets(&bounds, 50), Some(39.5));
         assert_eq!(
-            window.percentile_within(&ranges, 52),
+            window.percentile_of_buckets(&bounds, 52),
             Some(40.0),
             "no less than that"
         );
@@ -207,11 +207,15 @@ mod tests {
 
     #[test]
     fn counts_of_any_size_have_percentiles() {
-        let ranges = BucketBounds::new(&[10.0, 20.0]).expect("good");
+        let bounds = BucketBounds::new(&[10.0, 20.0]).expect("good");
         let mut window = Window::default();
         for part in 0..2 {
-            (0..2).for_each(|_| window.record_ranges(&[0, u64::MAX, 0]));
-            assert_eq!(window.percentile_within(&ranges, 50), Some(15.0), "{part}");
+            (0..2).for_each(|_| window.record_buckets(&[0, u64::MAX, 0]));
+            assert_eq!(
+                window.percentile_of_buckets(&bounds, 50),
+                Some(15.0),
+                "{part}"
+            );
             window.advance(1);
         }
     }
@@ -338,9 +342,9 @@ mod tests {
                 recorded.retain(|&(at, _)| now / 10 - at / 10 <= 6);
                 let mut held: Vec<u64> = recorded.iter().map(|&(_, value)| value).collect();
                 for percent in [0, 10, 50, 90, 99, 100] {
-                    let told = windows.xfer_time.percentile(percent as u64).expect("there is one");
+                    let found = windows.xfer_time.percentile(percent as u64).expect("there is one");
                     let exact = exact(&mut held, percent).expect("there is one");
-                    prop_assert!(is_close(told, exact), "{told} for {exact} of {held:?}");
+                    prop_assert!(is_close(found, exact), "{found} for {exact} of {held:?}");
                 }
                 prop_assert_eq!(windows.xfer_time.max(), held.last().copied());
                 prop_assert_eq!(windows.xfer_time.count(), held.len() as u64);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Totals, histograms and last values of an agent, and the percentiles of its last minute.
 pub struct Stats {
-    account: AgentStats,
+    stats: AgentStats,
     windows: Windows,
 }
 
@@ -17,52 +17,52 @@ impl Stats {
     /// Counts events, type and value as on the wire, that come over a minute.
     pub fn of(events: &[(usize, u64)]) -> Self {
         let start = Instant::now();
-        let (mut account, mut windows) = (AgentStats::default(), Windows::new(start));
+        let (mut stats, mut windows) = (AgentStats::default(), Windows::new(start));
         let bounds = Bounds::latency();
         for (number, &(kind, value)) in (0..).zip(events) {
             let after =
                 Duration::from_secs(60) * number / u32::try_from(events.len()).expect("few");
             windows.advance(start + after);
             let event = Event::new(EventType::ALL.get(kind).copied(), value);
-            account.count(&Events::of(&[event]), &[], &bounds, 0, &mut windows);
+            stats.apply(&Events::of(&[event]), &[], &bounds, 0, &mut windows);
         }
-        account.cut();
-        Self { account, windows }
+        stats.note_gap();
+        Self { stats, windows }
     }
 
     pub fn total(&self, event: EventType) -> u64 {
-        self.account.totals.get(event)
+        self.stats.totals.get(event)
     }
 
     pub fn last(&self, event: EventType) -> Option<u64> {
-        self.account.last(event)
+        self.stats.last(event)
     }
 
     pub fn events(&self) -> u64 {
-        self.account.events
+        self.stats.events
     }
 
     /// Events of unknown types.
     pub fn unknown(&self) -> u64 {
-        self.account.totals.unknown()
+        self.stats.totals.unknown()
     }
 
     pub fn errors(&self) -> u64 {
-        self.account.errors()
+        self.stats.errors()
     }
 
     /// Number of unpaired halves of transfers.
     pub fn unpaired(&self) -> u64 {
-        self.account.pairing.unpaired()
+        self.stats.pairing.unpaired()
     }
 
     /// Transfers that have a bandwidth.
     pub fn paired(&self) -> u64 {
-        self.account.bandwidth.0.iter().sum()
+        self.stats.bandwidth.0.iter().sum()
     }
 
     pub fn bucket(&self, of: Histogram, bucket: usize) -> u64 {
-        self.account.bucket(of, bucket)
+        self.stats.bucket_count(of, bucket)
     }
 
     /// A percentile of the last minute, in microseconds or bytes per second; of sizes there are none.

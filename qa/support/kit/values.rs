@@ -177,14 +177,14 @@ impl Core {
         let ranges = match metric.indom() {
             Some(metrics::SIZES) => BucketBounds::of(&SIZE),
             Some(metrics::BANDWIDTHS) => BucketBounds::of(&BANDWIDTH),
-            _ => *agent.entry.account.ranges(),
+            _ => *agent.entry.stats.bucket_bounds(),
         };
         let mut below = 0;
-        let buckets = (0..ranges.count()).filter_map(|bucket| match metric.source {
+        let buckets = (0..ranges.bucket_count()).filter_map(|bucket| match metric.source {
             ValueSource::Buckets(of) => Some((ranges.suffix(bucket), agent.bucket(of, bucket)?)),
             ValueSource::Cumulative(of) => {
                 below += agent.bucket(of, bucket)?;
-                Some((ranges.up_to(bucket), below))
+                Some((ranges.le_suffix(bucket), below))
             }
             _ => panic!("{name} is no histogram"),
         });

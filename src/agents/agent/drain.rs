@@ -55,7 +55,7 @@ impl Agent {
     pub(crate) fn update_life(&mut self, now: &Now, config: &Config) {
         let lives = self.sources.iter().map(|source| &source.file.liveness);
         let lately =
-            (self.entry.account.events > 0 || self.has_stores()) && self.idle(now) < config.retain;
+            (self.entry.stats.events > 0 || self.has_stores()) && self.idle(now) < config.retain;
         let lives = lives.map(|liveness| liveness.state(lately));
         // Of several files, the one that says most for its life counts.
         let most =

@@ -18,7 +18,7 @@ impl Agent {
     /// Sum of all values of one event type since the agent was first seen.
     #[must_use]
     pub fn total(&self, event: EventType) -> u64 {
-        self.entry.account.totals.get(event)
+        self.entry.stats.totals.get(event)
     }
 
     /// The file of its store, or else of its ring; `None`: it had a store, which is let go.
@@ -38,7 +38,7 @@ impl Agent {
     /// How many transfers a range of a histogram has; `None`: a store does not tell.
     #[must_use]
     pub fn bucket(&self, of: Histogram, bucket: usize) -> Option<u64> {
-        let count = self.entry.account.bucket(of, bucket);
+        let count = self.entry.stats.bucket_count(of, bucket);
         match of {
             Histogram::XferTime | Histogram::PostTime => Some(count),
             Histogram::Size | Histogram::Bandwidth => self.of_ring(count),
@@ -59,7 +59,7 @@ impl Agent {
 
     fn percentile(&self, window: &Window, percent: u64) -> Option<f64> {
         match self.has_stores() {
-            true => window.percentile_within(self.entry.account.ranges(), percent),
+            true => window.percentile_of_buckets(self.entry.stats.bucket_bounds(), percent),
             false => window.percentile(percent),
         }
     }

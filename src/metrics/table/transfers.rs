@@ -214,7 +214,7 @@ prometheus_mp store, which does not tell.",
     agent_metric(
         (23, 4),
         "bandwidth.unpaired",
-        Get::U64(|agent, _| agent.of_ring(agent.entry.account.pairing.unpaired())),
+        Get::U64(|agent, _| agent.of_ring(agent.entry.stats.pairing.unpaired())),
         (Semantics::Counter, Units::Count),
         "size or time events without their counterpart",
         "\

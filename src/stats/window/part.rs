@@ -3,9 +3,9 @@
 use crate::stats::scale::{self, Scaled};
 
 /// The smallest value of the last bucket, which holds all larger ones too.
-const LIMIT: u64 = 1 << 42;
+const LAST_BUCKET_START: u64 = 1 << 42;
 /// How many buckets there are: one for each step up to there.
-pub const BUCKETS: usize = scale::step(LIMIT) + 1;
+pub const BUCKETS: usize = scale::step(LAST_BUCKET_START) + 1;
 
 /// Counts of the buckets that were met, and of those between them.
 #[derive(Debug, Default)]
@@ -26,19 +26,19 @@ impl WindowPart {
         }
         match self.counts.get_mut(step.wrapping_sub(self.first)) {
             Some(count) => *count = count.wrapping_add(1),
-            None => self.add(step),
+            None => self.record_new_bucket(step),
         }
     }
 
     /// Counts the first value of a bucket, or one that lies beyond all.
     #[cold]
-    fn add(&mut self, step: usize) {
-        self.add_many(step.min(BUCKETS - 1), 1);
+    fn record_new_bucket(&mut self, step: usize) {
+        self.add_count(step.min(BUCKETS - 1), 1);
     }
 
     /// Counts so many values of a bucket, of which the largest is not known.
-    pub fn add_many(&mut self, bucket: usize, more: u64) {
-        self.cover(bucket, bucket + 1);
+    pub fn add_count(&mut self, bucket: usize, more: u64) {
+        self.extend_to(bucket, bucket + 1);
         let count = &mut self.counts[bucket - self.first];
         *count = count.saturating_add(u32::try_from(more).unwrap_or(u32::MAX));
     }
@@ -48,7 +48,7 @@ impl WindowPart {
         self.max
     }
 
-    /// The counts, from [`WindowPart::first_met`] on.
+    /// The counts, from [`WindowPart::first_bucket`] on.
     pub fn counts(&self) -> &Vec<u32> {
         &self.counts
     }
@@ -59,7 +59,7 @@ impl WindowPart {
             return;
         }
         self.max = self.max.max(part.max);
-        self.cover(part.first, part.first + part.counts.len());
+        self.extend_to(part.first, part.first + part.counts.len());
         let counts = &mut self.counts[part.first - self.first..];
         for (sum, &more) in counts.iter_mut().zip(&part.counts) {
             *sum = sum.saturating_add(more);
@@ -67,7 +67,7 @@ impl WindowPart {
     }
 
     /// Makes counts for the buckets from `first` to before `end`, and takes no more memory for them than they need.
-    fn cover(&mut self, first: usize, end: usize) {
+    fn extend_to(&mut self, first: usize, end: usize) {
         if self.counts.is_empty() {
             self.first = first;
         }
@@ -97,7 +97,7 @@ impl WindowPart {
     }
 
     /// The first bucket that has a count, one beyond the last if none has.
-    pub fn first_met(&self) -> usize {
+    pub fn first_bucket(&self) -> usize {
         if self.counts.is_empty() {
             BUCKETS
         } else {
@@ -116,7 +116,7 @@ pub fn middle(bucket: usize) -> f64 {
     if bucket < BUCKETS - 1 {
         scale::middle(bucket)
     } else {
-        LIMIT as f64
+        LAST_BUCKET_START as f64
     }
 }
 
@@ -135,18 +135,30 @@ mod tests {
     #[test]
     fn the_last_bucket_holds_all_that_is_larger() {
         let mut part = WindowPart::default();
-        record(&mut part, &[LIMIT - 1, LIMIT, 2 * LIMIT, u64::MAX, 7]);
+        record(
+            &mut part,
+            &[
+                LAST_BUCKET_START - 1,
+                LAST_BUCKET_START,
+                2 * LAST_BUCKET_START,
+                u64::MAX,
+                7,
+            ],
+        );
         assert_eq!(part.counts().len(), BUCKETS - 7);
         let counts = [BUCKETS - 2, BUCKETS - 1, 7].map(|bucket| part.get(bucket));
         assert_eq!((counts, part.max()), ([1, 3, 1], u64::MAX));
-        assert_eq!((BUCKETS, middle(BUCKETS - 1)), (625, LIMIT as f64));
-        assert!(middle(BUCKETS - 2) < LIMIT as f64);
+        assert_eq!(
+            (BUCKETS, middle(BUCKETS - 1)),
+            (625, LAST_BUCKET_START as f64)
+        );
+        assert!(middle(BUCKETS - 2) < LAST_BUCKET_START as f64);
     }
 
     #[test]
     fn the_range_grows_both_ways_and_keeps_its_counts() {
         let mut part = WindowPart::default();
-        assert_eq!((part.first_met(), part.count()), (BUCKETS, 0));
+        assert_eq!((part.first_bucket(), part.count()), (BUCKETS, 0));
         record(&mut part, &[1000, 20, 1000, 70_000, 0, 20]);
         let counts = [0, 20, 1000, 70_000].map(|value| part.get(step(value)));
         assert_eq!(
@@ -161,7 +173,10 @@ mod tests {
         assert_eq!((sum.count(), sum.max()), (13, 1 << 30));
         assert_eq!((sum.get(step(20)), sum.get(step(1 << 30))), (4, 1));
         sum.clear(0);
-        assert_eq!((sum.first_met(), sum.count(), sum.max()), (BUCKETS, 0, 0));
+        assert_eq!(
+            (sum.first_bucket(), sum.count(), sum.max()),
+            (BUCKETS, 0, 0)
+        );
         assert_eq!(sum.get(step(20)), 0);
         record(&mut sum, &[3000]);
         assert_eq!((sum.counts().len(), sum.get(step(3000))), (1, 1));
