@@ -1,4 +1,4 @@
-//! What the events of one agent come to.
+//! Sums, last values and histograms of the events of one agent.
 
 use crate::base::words::{WordReader, WordWriter};
 use crate::event::{Event, EventType, Events, Totals};
@@ -10,7 +10,7 @@ use crate::stats::scale::Scaled;
 use crate::stats::store_values::StoreValues;
 use crate::stats::windows::Windows;
 
-/// Types of which the last value is kept: the first four that carry bytes or counts of them, and the times.
+/// Event types with a last value.
 const LAST: [EventType; 6] = [
     EventType::TxBytes,
     EventType::RxBytes,
@@ -30,39 +30,39 @@ pub const BANDWIDTH: Bounds = Bounds::bandwidth();
 pub struct AgentStats {
     /// Sums by type.
     pub totals: Totals,
-    /// How many events there were.
+    /// Number of events.
     pub events: u64,
-    /// Values of the last events of the types in [`LAST`].
+    /// Value of the last event of each type in [`LAST`].
     last: [u64; LAST.len()],
-    /// Which of them there were, by bits.
+    /// Bit `i` is set if `last[i]` has a value.
     has_last: u64,
-    /// Type of the last error, and when it was counted (seconds since 1970).
+    /// Type of the last error, and the time at which it was counted, in seconds since 1970.
     pub last_error: Option<(EventType, u64)>,
-    /// Bytes that are registered.
+    /// Registered memory, bytes.
     pub registered: u64,
-    /// What of a transfer is still to come.
+    /// State of the pairing of bytes with times.
     pub pairing: Pairing,
-    /// Of the histograms of times.
+    /// Bounds of `xfer_time` and `post_time`.
     bucket_bounds: BucketBounds,
-    /// Transfers by their time.
+    /// Transfers by time.
     pub xfer_time: BucketCounts,
-    /// Transfers by their time to post.
+    /// Transfers by time to post.
     pub post_time: BucketCounts,
-    /// The base of the instance ids of these ranges. `None`: they have no ids yet.
+    /// Base of the instance ids of these buckets. `None`: they have no ids yet.
     pub bucket_base: Option<u32>,
-    /// Transfers by their bytes.
+    /// Transfers by bytes.
     pub size: BucketCounts,
-    /// Transfers by their bytes per second.
+    /// Transfers by bytes per second.
     pub bandwidth: BucketCounts,
 }
 
 impl AgentStats {
-    /// Words in a record.
+    /// Number of words in a record.
     pub const WORDS: usize =
         Totals::WORDS + 5 + LAST.len() + BucketBounds::WORDS + Pairing::WORDS + 4 * MAX_BUCKETS;
 
-    /// Counts events, the last taken at a time in seconds since 1970. Before those at `gaps`, in rising order, others may be
-    /// missing. `bounds` are those of the histograms of times, see [`AgentStats::set_bounds`].
+    /// Applies a batch of events. `gaps`, in rising order, are the indexes of events before which others may be missing. `bounds`
+    /// are those of the histograms of times, see [`AgentStats::set_bounds`]. `seconds` is the time since 1970.
     pub fn apply(
         &mut self,
         events: &Events,
@@ -85,7 +85,7 @@ impl AgentStats {
         self.apply_events(&events[from..], bounds, seconds, windows);
     }
 
-    /// What is more of events than their sums.
+    /// Applies events without a gap between them, except their sums.
     fn apply_events(
         &mut self,
         events: &[Event],
@@ -93,7 +93,7 @@ impl AgentStats {
         seconds: u64,
         windows: &mut Windows,
     ) {
-        // Apart from the rest, for the processor's registers.
+        // Local copies, which the compiler can keep in registers.
         let (mut pairing, mut last, mut has_last) =
             (self.pairing.clone(), self.last, self.has_last);
         let mut set_last = |at: usize, value| {
@@ -101,7 +101,7 @@ impl AgentStats {
             has_last |= 1 << at;
         };
         for &Event { kind, value } in events {
-            // In each arm the pairing knows what comes, and does no more than that needs.
+            // Each arm passes a constant type to the pairing, so that the compiler removes the other cases.
             match kind {
                 Some(EventType::XferTime) => {
                     pairing.push(Some(EventType::XferTime), value);
@@ -140,7 +140,7 @@ impl AgentStats {
                 | Some(EventType::TxRequests | EventType::RxRequests | EventType::EventsDropped) => {
                     pairing.drop_pending();
                 }
-                // All others are errors, as many as their value says.
+                // The other types are errors. Their value is the number of errors.
                 Some(kind) => {
                     pairing.drop_pending();
                     if value > 0 {
@@ -152,7 +152,7 @@ impl AgentStats {
         (self.pairing, self.last, self.has_last) = (pairing, last, has_last);
     }
 
-    /// Sets the bounds of the histograms of times. With other bounds than before these begin at zero, with ids of their own.
+    /// Sets the bounds of the histograms of times. If they change, the histograms begin at zero and get new instance ids.
     pub fn set_bounds(&mut self, bounds: &Bounds) {
         self.set_bucket_bounds(BucketBounds::of(bounds));
     }
@@ -166,14 +166,14 @@ impl AgentStats {
         }
     }
 
-    /// The ranges of the histograms of times.
+    /// Returns the bounds of the histograms of times.
     #[must_use]
     pub fn bucket_bounds(&self) -> &BucketBounds {
         &self.bucket_bounds
     }
 
-    /// Takes the delta of a store since it was read last, and its values as they are now. `seconds` is the time since 1970, `None` at the
-    /// first reading: nobody knows when its errors were.
+    /// Applies the delta of a store since the last reading, and its current values. `seconds` is the time since 1970; `None` at the
+    /// first reading, because the times of its errors are not known.
     pub fn apply_delta(
         &mut self,
         delta: &StoreValues,
@@ -186,7 +186,7 @@ impl AgentStats {
         let [xfer_time, post_time] = delta.histograms.map(BucketCounts);
         self.xfer_time.add(&xfer_time);
         self.post_time.add(&post_time);
-        // As the gauges of NIXL's own endpoint: 0 of what never was.
+        // Like NIXL's own endpoint, which shows 0 for a type without events.
         for (at, kind) in LAST.into_iter().enumerate() {
             self.set_last(at, now.last[kind as usize]);
         }
@@ -194,7 +194,7 @@ impl AgentStats {
         self.registered = counter(EventType::MemoryRegistered)
             .saturating_sub(counter(EventType::MemoryDeregistered));
         let came = |kind: EventType| delta.counters[kind as usize];
-        // Of several errors at a time, the one that there was most of.
+        // A store has no order of errors, so the most frequent one counts as the last.
         let errors = EventType::errors().iter().copied();
         let most = errors.max_by_key(|&kind| came(kind));
         if let Some(last) = most.filter(|&kind| came(kind) > 0).zip(seconds) {
@@ -207,14 +207,14 @@ impl AgentStats {
         self.has_last |= 1 << at;
     }
 
-    /// The value of the last event of a type, of those that carry bytes or times.
+    /// Returns the value of the last event of a type in [`LAST`].
     #[must_use]
     pub fn last(&self, kind: EventType) -> Option<u64> {
         let at = LAST.iter().position(|last| *last == kind)?;
         (self.has_last & (1 << at) != 0).then_some(self.last[at])
     }
 
-    /// All errors.
+    /// Returns the number of errors of all types.
     #[must_use]
     pub fn errors(&self) -> u64 {
         let kinds = EventType::errors().iter();
@@ -222,7 +222,7 @@ impl AgentStats {
         sums.fold(0, u64::saturating_add)
     }
 
-    /// How many transfers a range of a histogram has.
+    /// Returns the number of transfers in a bucket of a histogram.
     #[must_use]
     pub fn bucket_count(&self, histogram: Histogram, bucket: usize) -> u64 {
         let counts = match histogram {
@@ -234,18 +234,18 @@ impl AgentStats {
         counts.get(bucket)
     }
 
-    /// The agent was started anew, with nothing registered.
+    /// Notes a producer restart: the new producer has no registered memory.
     pub fn producer_restarted(&mut self) {
         self.registered = 0;
         self.note_gap();
     }
 
-    /// Events are missing here: what comes next is of other transfers.
+    /// Notes that events may be missing here: the next event may belong to another transfer.
     pub fn note_gap(&mut self) {
         self.pairing.drop_pending();
     }
 
-    /// Writes it.
+    /// Writes the statistics to words of a record.
     pub fn put(&self, put: &mut WordWriter) {
         put.all(self.totals.to_words());
         let (kind, seconds) = self
@@ -265,7 +265,7 @@ impl AgentStats {
         }
     }
 
-    /// Reads what [`AgentStats::put`] has written. Whatever the words are, it is an stats.
+    /// Reads the words of [`AgentStats::put`]. Any words give valid statistics.
     #[must_use]
     pub fn get(get: &mut WordReader) -> Self {
         let totals = Totals::from_words(&get.all());

@@ -1,21 +1,21 @@
-//! The ranges of a histogram: what its instances and their labels are called.
+//! Bounds of the buckets of a histogram, and the names and labels of their instances.
 
 use crate::stats::histogram::{Bounds, MAX_BOUNDS};
 
-/// Upper bounds of the ranges of a histogram, inclusive, strictly rising, one range above them. Unlike [`Bounds`], by which
-/// values are counted here, they may be fractions: a store has been counted by NIXL, in bounds of its own.
+/// Upper bounds of the buckets of a histogram, inclusive, strictly rising; one bucket is above them. Unlike [`Bounds`], they may be
+/// fractions, because NIXL counts the histograms of a store with its own bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BucketBounds {
-    /// As [`f64::to_bits`] has them, 0 beyond the last.
+    /// Bounds as [`f64::to_bits`]; 0 beyond the last.
     bounds: [u64; MAX_BOUNDS],
     len: usize,
 }
 
 impl BucketBounds {
-    /// Words of [`BucketBounds::to_words`].
+    /// Number of words of [`BucketBounds::to_words`].
     pub const WORDS: usize = MAX_BOUNDS + 1;
 
-    /// Of bounds by which values are counted. They are exact up to 2^53, which no configured one exceeds.
+    /// Returns the bounds as floating-point numbers, which are exact up to 2^53, the limit of a configured bound.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "none is so large")]
     pub fn of(bounds: &Bounds) -> Self {
@@ -26,14 +26,14 @@ impl BucketBounds {
         result
     }
 
-    /// Of bounds that NIXL has counted by; `None`: no histogram has such.
+    /// Returns the bounds of a store; `None` if no histogram can have them.
     #[must_use]
     pub fn new(bounds: &[f64]) -> Option<Self> {
         let mut result = Self::default();
         let mut before = None;
         for &bound in bounds {
             let rises = before.is_none_or(|before| bound > before);
-            // A negative zero is a second name for zero.
+            // -0 would give zero a second name.
             if !bound.is_finite() || bound.is_sign_negative() || !rises {
                 return None;
             }
@@ -50,13 +50,13 @@ impl BucketBounds {
         }
     }
 
-    /// How many there are: one more than bounds.
+    /// Returns the number of buckets: one more than the bounds.
     #[must_use]
     pub fn bucket_count(&self) -> usize {
         self.len + 1
     }
 
-    /// The bound below a range, 0 for the first, and its own, none for the last.
+    /// Returns the lower bound of a bucket, 0 for the first, and its upper bound, `None` for the last.
     #[must_use]
     pub fn lower_and_upper(&self, bucket: usize) -> (f64, Option<f64>) {
         let bounds = &self.bounds[..self.len];
@@ -65,7 +65,7 @@ impl BucketBounds {
         (below.and_then(bound).unwrap_or(0.0), bound(bucket))
     }
 
-    /// The bounds of a range as texts: exclusive lower, inclusive upper, `+Inf` above the last, as Prometheus has it.
+    /// Returns the bounds of a bucket as labels: the exclusive lower and the inclusive upper one, `+Inf` for the last, as in Prometheus.
     #[must_use]
     pub fn label(&self, bucket: usize) -> (String, String) {
         let (lower, upper) = self.lower_and_upper(bucket);
@@ -75,7 +75,7 @@ impl BucketBounds {
         )
     }
 
-    /// What the range adds to the name of an instance: `LOW-HIGH`, the last `LOW-inf`.
+    /// Returns the suffix of an instance for one bucket: `LOW-HIGH`, for the last `LOW-inf`.
     #[must_use]
     pub fn suffix(&self, bucket: usize) -> String {
         let (lower, upper) = self.lower_and_upper(bucket);
@@ -83,14 +83,14 @@ impl BucketBounds {
         format!("{}-{upper}", format_bound(lower))
     }
 
-    /// The same where an instance is for all up to its bound: `le-HIGH`, the last `le-inf`.
+    /// Returns the suffix of an instance for all values up to a bound: `le-HIGH`, for the last `le-inf`.
     #[must_use]
     pub fn le_suffix(&self, bucket: usize) -> String {
         let (_, upper) = self.lower_and_upper(bucket);
         format!("le-{}", upper.map_or_else(|| "inf".into(), format_bound))
     }
 
-    /// How many there are, and the bounds.
+    /// Returns the number of bounds, and the bounds.
     #[must_use]
     pub fn to_words(&self) -> [u64; Self::WORDS] {
         let mut words = [self.len as u64; Self::WORDS];
@@ -98,7 +98,7 @@ impl BucketBounds {
         words
     }
 
-    /// The reverse. Whatever the words are, these are ranges.
+    /// Reads the words of [`BucketBounds::to_words`]. Invalid words give no bounds.
     #[must_use]
     pub fn from_words(words: &[u64; Self::WORDS]) -> Self {
         let len = usize::try_from(words[0]).unwrap_or(0).min(MAX_BOUNDS);
@@ -110,7 +110,7 @@ impl BucketBounds {
     }
 }
 
-/// As short as it can be and still mean the same.
+/// Returns the shortest text that parses to this number.
 fn format_bound(bound: f64) -> String {
     if bound == 0.0 || (1e-6..1e21).contains(&bound) {
         bound.to_string()

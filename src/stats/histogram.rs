@@ -1,12 +1,12 @@
-//! Histograms with fixed upper bounds: of latencies in the bounds of NIXL's own exporters, of sizes, of bandwidths.
+//! Histograms with fixed upper bounds: latencies with the bounds of NIXL's own exporters, sizes, bandwidths.
 
 use crate::stats::scale::{self, STEPS, Scaled};
 
-/// The most bounds that a histogram may have, as in NIXL.
+/// Limit of bounds of a histogram, as in NIXL.
 pub const MAX_BOUNDS: usize = 32;
-/// The largest bound, microseconds: whole numbers are exact in floating point up to here.
+/// Limit of a bound, microseconds: up to here, floating-point numbers are exact.
 const MAX_BOUND: u64 = 1 << 53;
-/// The most buckets: one per bound, and one for what lies above the last.
+/// Limit of buckets: one per bound, and one above the last bound.
 pub const MAX_BUCKETS: usize = MAX_BOUNDS + 1;
 
 /// NIXL's default bounds of `agent_xfer_time_us` and `agent_xfer_post_time_us`, microseconds.
@@ -15,7 +15,7 @@ const LATENCY: [u64; 18] = [
     500_000, 1_000_000, 5_000_000, 10_000_000,
 ];
 
-/// Why a list of numbers cannot be the bounds of a histogram.
+/// Reason why a list of numbers cannot be the bounds of a histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadBounds {
     /// The list is empty.
@@ -23,16 +23,16 @@ pub enum BadBounds {
         "no bound is given; give 1 to {MAX_BOUNDS} numbers in rising order, or leave the key out for NIXL's own"
     )]
     Empty,
-    /// The list is too long: NIXL itself takes no more.
+    /// The list is longer than NIXL's limit.
     #[error("{count} bounds are given; at most {MAX_BOUNDS} are allowed: leave some out")]
     TooMany {
         /// Numbers in the list.
         count: usize,
     },
-    /// Nothing lies below 0.
+    /// The first bound is 0, and no value is below it.
     #[error("0 is no upper bound: a bucket would hold nothing but 0; begin with a larger number")]
     Zero,
-    /// It has no exact name: PCP's tools and NIXL have bounds as floating-point numbers.
+    /// The bound is not exact as a floating-point number, the type of bounds in NIXL and in tools of PCP.
     #[error("{bound} is too large; bounds go up to {MAX_BOUND}, 285 years")]
     TooLarge {
         /// The bound.
@@ -45,42 +45,42 @@ pub enum BadBounds {
     Order {
         /// The bound.
         bound: u64,
-        /// The one before it.
+        /// Bound before it.
         before: u64,
     },
 }
 
-/// Upper bounds of a histogram, inclusive, strictly rising. Bucket `i` holds what lies above bound `i - 1` and not above
-/// bound `i`; the last bucket holds what lies above all bounds.
+/// Upper bounds of a histogram, inclusive, strictly rising. Bucket `i` has the values above bound `i - 1` and not above bound `i`.
+/// The last bucket has the values above all bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Filled up with `u64::MAX`, which nothing lies above.
+    /// Padded with `u64::MAX`, so that the search ends.
     bounds: [u64; MAX_BUCKETS],
     len: usize,
-    /// How many bounds lie below all values of a step.
+    /// Number of bounds below all values of each step of the scale.
     below: [u8; STEPS],
 }
 
 impl Bounds {
-    /// Of latencies, microseconds: the 18 of NIXL's exporters, 10 us to 10 s.
+    /// Bounds of latencies, microseconds: the 18 bounds of NIXL's exporters, 10 us to 10 s.
     #[must_use]
     pub const fn latency() -> Self {
         Self::new(&LATENCY)
     }
 
-    /// Of bytes per transfer: 12 bounds, each 4 times the one before, 2^11 (2 KiB) to 2^33 (8 GiB), as vLLM's.
+    /// Bounds of bytes per transfer: 12 bounds, each 4 times the one before, 2^11 (2 KiB) to 2^33 (8 GiB), as in vLLM.
     #[must_use]
     pub const fn size() -> Self {
         Self::powers(1 << 11, 2, 12)
     }
 
-    /// Of byte/s: 20 bounds, each twice the one before, 10^6 (1 MB/s) to 10^6 x 2^19 (524.288 GB/s).
+    /// Bounds of byte/s: 20 bounds, each twice the one before, 10^6 (1 MB/s) to 10^6 x 2^19 (524.288 GB/s).
     #[must_use]
     pub const fn bandwidth() -> Self {
         Self::powers(1_000_000, 1, 20)
     }
 
-    /// Bounds of which each is the one before times a power of two.
+    /// Returns bounds that grow by a power of two.
     const fn powers(first: u64, shift: usize, len: usize) -> Self {
         let mut bounds = [0; MAX_BOUNDS];
         let mut at = 0;
@@ -91,7 +91,7 @@ impl Bounds {
         Self::new(bounds.split_at(len).0)
     }
 
-    /// Bounds that are known to be good.
+    /// Returns bounds without a check.
     const fn new(list: &[u64]) -> Self {
         let mut bounds = [u64::MAX; MAX_BUCKETS];
         let mut below = [0; STEPS];
@@ -111,10 +111,10 @@ impl Bounds {
         }
     }
 
-    /// Bounds that somebody wrote down.
+    /// Returns configured bounds.
     ///
     /// # Errors
-    /// What is wrong with them, and what to do about it.
+    /// The bounds are invalid; the error says what to change.
     pub fn from_config(bounds: &[u64]) -> Result<Self, BadBounds> {
         let count = bounds.len();
         match bounds.first() {
@@ -137,20 +137,20 @@ impl Bounds {
         Ok(Self::new(bounds))
     }
 
-    /// The bounds themselves.
+    /// Returns the bounds.
     #[must_use]
     pub fn as_slice(&self) -> &[u64] {
         &self.bounds[..self.len]
     }
 
-    /// How many buckets there are: one more than bounds.
+    /// Returns the number of buckets: one more than the bounds.
     #[cfg(test)]
     const fn buckets(&self) -> usize {
         self.len + 1
     }
 
-    /// The bucket of a value: how many bounds lie below it. It is asked several times for each transfer: a look-up by the
-    /// value's step, and one comparison, unless a bound lies on the same step, which hardly any does.
+    /// Returns the bucket of a value, which is the number of bounds below it. Called several times for each transfer. The step of
+    /// the value gives the first candidate, and most steps have no bound, so that there is one comparison.
     #[inline]
     #[must_use]
     pub fn find(&self, value: impl Into<Scaled>) -> usize {
@@ -163,43 +163,43 @@ impl Bounds {
     }
 }
 
-/// NIXL's bounds of latencies.
+/// The default is NIXL's bounds of latencies.
 impl Default for Bounds {
     fn default() -> Self {
         Self::latency()
     }
 }
 
-/// How many values each bucket has met, room for the most buckets that there can be: 264 bytes, and never an allocation.
+/// Number of values in each bucket, with room for [`MAX_BUCKETS`]: 264 bytes without an allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketCounts(pub [u64; MAX_BUCKETS]);
 
 impl BucketCounts {
-    /// The most that is added up to.
+    /// Limit of a sum.
     const MAX: u64 = u64::MAX >> 1;
 
-    /// Counts one value in the bucket that [`Bounds::find`] gave; none above the most there can be exists.
+    /// Counts one value in a bucket that [`Bounds::find`] returned.
     #[inline]
     pub fn increment(&mut self, bucket: usize) {
         if let Some(count) = self.0.get_mut(bucket) {
-            // Not asked each time whether it is at its end: nobody gets there from MOST, one at a time.
+            // From MAX, 2^63 single steps would be needed until the count wraps.
             *count = count.wrapping_add(1);
         }
     }
 
-    /// How many values a bucket has met.
+    /// Returns the number of values in a bucket.
     #[must_use]
     pub fn get(&self, bucket: usize) -> u64 {
         self.0.get(bucket).copied().unwrap_or(0)
     }
 
-    /// How many values were counted at all.
+    /// Returns the number of values in all buckets.
     #[cfg(test)]
     pub(crate) fn total(&self) -> u64 {
         self.0.iter().copied().fold(0, u64::saturating_add)
     }
 
-    /// Adds the counts of a batch, or of a store, which may be absurd: they stay at the most that there is.
+    /// Adds the counts of a store. They are untrusted, so a sum stays at [`Self::MAX`].
     pub fn add(&mut self, batch: &BucketCounts) {
         for (sum, &more) in self.0.iter_mut().zip(&batch.0) {
             *sum = sum.saturating_add(more).min(Self::MAX);

@@ -1,18 +1,19 @@
-//! The scale on which values are told apart: fine enough for percentiles, and a step on the way to any histogram.
+//! Logarithmic scale of values. It is fine enough for percentiles, and speeds up the search in a histogram.
 //!
-//! A value below 32 has a step of its own; above, each power of two has 16. The middle of a step is within 1/32 of all its values.
+//! Each value below 32 has its own step. Above, each power of two has 16 steps. The middle of a step differs from its values by at
+//! most 1/32.
 
-/// Steps of one power of two, as a power of two.
+/// Base-2 logarithm of the number of steps per power of two.
 const FINE_BITS: u32 = 4;
-/// How many steps there are for values of 64 bits.
+/// Number of steps for values of 64 bits.
 pub const STEPS: usize = ((u64::BITS - FINE_BITS + 1) << FINE_BITS) as usize;
 
-/// A value and where it lies on the scale, which is asked for several times for each transfer.
+/// A value and its step, which several histograms and percentiles use for each transfer.
 #[derive(Clone, Copy, Debug)]
 pub struct Scaled {
-    /// The value itself.
+    /// Value.
     pub value: u64,
-    /// Its step, less than [`STEPS`].
+    /// Step of the value, less than [`STEPS`].
     pub step: usize,
 }
 
@@ -24,7 +25,7 @@ impl From<u64> for Scaled {
     }
 }
 
-/// The step of a value: no branch, and nothing that has to be loaded.
+/// Returns the step of a value, without a branch or a table.
 #[inline]
 #[must_use]
 pub const fn step(value: u64) -> usize {
@@ -34,14 +35,14 @@ pub const fn step(value: u64) -> usize {
     ((shift as usize) << FINE_BITS) + fine
 }
 
-/// The smallest value of a step.
+/// Returns the smallest value of a step.
 #[must_use]
 pub const fn lowest(step: usize) -> u64 {
     let shift = (step >> FINE_BITS).saturating_sub(1);
     ((step - (shift << FINE_BITS)) as u64) << shift
 }
 
-/// The largest value of a step.
+/// Returns the largest value of a step.
 #[must_use]
 pub const fn highest(step: usize) -> u64 {
     match step + 1 {
@@ -50,7 +51,7 @@ pub const fn highest(step: usize) -> u64 {
     }
 }
 
-/// The middle of the values of a step.
+/// Returns the middle of the values of a step.
 #[must_use]
 pub fn middle(step: usize) -> f64 {
     (lowest(step) as f64 + highest(step) as f64) / 2.0
@@ -94,7 +95,7 @@ mod tests {
 
     #[test]
     fn rank_of_a_percentile_is_numpys() {
-        // numpy.percentile(range(count), percent), which is the position.
+        // From numpy.percentile(range(count), percent).
         for (count, percent, position) in [
             (1, 90, 0.0),
             (2, 50, 0.5),

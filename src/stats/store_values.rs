@@ -1,23 +1,23 @@
-//! The values of a store, and the delta since another reading.
+//! Values of a store, and the delta since another reading.
 
 use crate::event::EventType;
 use crate::stats::histogram::MAX_BUCKETS;
 
-/// All values of a store. None of them is of the same moment as another.
+/// All values of a store. They are read one after another, while NIXL may write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreValues {
-    /// When the last flush with events ended, or the store was made: nanoseconds of CLOCK_MONOTONIC.
+    /// Time at which the last flush with events ended, or the store was created: nanoseconds of CLOCK_MONOTONIC.
     pub updated: u64,
     /// Running totals by event type.
     pub counters: [u64; EventType::COUNT],
-    /// Value of the last event by type. NIXL fills it for the types that its gauges show.
+    /// Value of the last event by type. NIXL sets it for the types of its gauges.
     pub last: [u64; EventType::COUNT],
-    /// Transfers by range, of the two types in `TIMES`, not cumulative.
+    /// Transfers by bucket, for transfer time and post time, not cumulative.
     pub histograms: [[u64; MAX_BUCKETS]; 2],
 }
 
 impl StoreValues {
-    /// Without any.
+    /// Values of an empty store.
     pub const NONE: Self = Self {
         updated: 0,
         counters: [0; EventType::COUNT],
@@ -25,8 +25,8 @@ impl StoreValues {
         histograms: [[0; MAX_BUCKETS]; 2],
     };
 
-    /// The delta since another reading of the same store: what was counted in between, and the other values as they are now. NIXL's
-    /// counters only grow: one that went back was spoilt, and begins again as it does for Prometheus.
+    /// Returns the delta since an earlier reading of this store: the differences of counters, and the current other values. A
+    /// counter that went back counts from 0, as in Prometheus.
     #[must_use]
     pub fn delta_since(&self, before: &Self) -> Self {
         let mut delta = self.clone();
@@ -36,7 +36,7 @@ impl StoreValues {
         delta
     }
 
-    /// True if anything is counted.
+    /// True if a counter or a bucket is above 0.
     #[must_use]
     pub fn has_counts(&self) -> bool {
         let histograms = self.histograms.as_flattened();

@@ -1,18 +1,18 @@
-//! One part of a window: counts in buckets, for the range of buckets that it has met.
+//! One part of a window: counts by bucket, from its smallest to its largest bucket.
 
 use crate::stats::scale::{self, Scaled};
 
-/// The smallest value of the last bucket, which holds all larger ones too.
+/// Smallest value of the last bucket, which has all larger values too.
 const LAST_BUCKET_START: u64 = 1 << 42;
-/// How many buckets there are: one for each step up to there.
+/// Number of buckets: one for each step of the scale up to the last bucket.
 pub const BUCKETS: usize = scale::step(LAST_BUCKET_START) + 1;
 
-/// Counts of the buckets that were met, and of those between them.
+/// Counts of the buckets from the first to the last with a value.
 #[derive(Debug, Default)]
 pub struct WindowPart {
-    /// The bucket of the first count.
+    /// Bucket of the first count.
     first: usize,
-    /// In 10 s there are fewer than 2^32: the drains of 4 s of these would have to take one in less than a nanosecond.
+    /// Counts of 32 bits: 2^32 values in 10 s would need less than 3 ns for each.
     counts: Vec<u32>,
     max: u64,
 }
@@ -30,25 +30,25 @@ impl WindowPart {
         }
     }
 
-    /// Counts the first value of a bucket, or one that lies beyond all.
+    /// Counts a value whose bucket has no counter yet, or which is above all buckets.
     #[cold]
     fn record_new_bucket(&mut self, step: usize) {
         self.add_count(step.min(BUCKETS - 1), 1);
     }
 
-    /// Counts so many values of a bucket, of which the largest is not known.
+    /// Adds values to a bucket without a change of the maximum.
     pub fn add_count(&mut self, bucket: usize, more: u64) {
         self.extend_to(bucket, bucket + 1);
         let count = &mut self.counts[bucket - self.first];
         *count = count.saturating_add(u32::try_from(more).unwrap_or(u32::MAX));
     }
 
-    /// The largest value, 0 without values.
+    /// Returns the largest value; 0 without values.
     pub fn max(&self) -> u64 {
         self.max
     }
 
-    /// The counts, from [`WindowPart::first_bucket`] on.
+    /// Returns the counts, from [`WindowPart::first_bucket`] on.
     pub fn counts(&self) -> &Vec<u32> {
         &self.counts
     }
@@ -66,7 +66,7 @@ impl WindowPart {
         }
     }
 
-    /// Makes counts for the buckets from `first` to before `end`, and takes no more memory for them than they need.
+    /// Adds counters for the buckets from `first` to before `end`. Allocates exactly what they need.
     fn extend_to(&mut self, first: usize, end: usize) {
         if self.counts.is_empty() {
             self.first = first;
@@ -80,8 +80,8 @@ impl WindowPart {
         self.counts.resize(len, 0);
     }
 
-    /// Forgets all values. Keeps the memory, unless it is far more than the `usual` number of counts needs: one slow transfer
-    /// would hold on to it for ever.
+    /// Removes all values. Frees memory if it is far more than the `usual` number of counters needs. Otherwise one slow transfer would
+    /// keep it for ever.
     pub fn clear(&mut self, usual: usize) {
         self.counts.clear();
         if self.counts.capacity() > 2 * usual + 16 {
@@ -90,13 +90,13 @@ impl WindowPart {
         self.max = 0;
     }
 
-    /// The count of a bucket.
+    /// Returns the count of a bucket.
     pub fn get(&self, bucket: usize) -> u32 {
         let at = bucket.wrapping_sub(self.first);
         self.counts.get(at).copied().unwrap_or(0)
     }
 
-    /// The first bucket that has a count, one beyond the last if none has.
+    /// Returns the first bucket with a count; [`BUCKETS`] without values.
     pub fn first_bucket(&self) -> usize {
         if self.counts.is_empty() {
             BUCKETS
@@ -105,13 +105,13 @@ impl WindowPart {
         }
     }
 
-    /// How many values there are.
+    /// Returns the number of values.
     pub fn count(&self) -> u64 {
         self.counts.iter().map(|&count| u64::from(count)).sum()
     }
 }
 
-/// The middle of the values of a bucket; of the last, which has no end, the smallest.
+/// Returns the middle of the values of a bucket; for the last one, which has no end, its smallest value.
 pub fn middle(bucket: usize) -> f64 {
     if bucket < BUCKETS - 1 {
         scale::middle(bucket)
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
     use crate::stats::scale::step;
 
-    /// Counts these.
+    /// Counts these values.
     fn record(part: &mut WindowPart, values: &[u64]) {
         for &value in values {
             part.record(value.into());
