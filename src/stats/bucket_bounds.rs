@@ -44,8 +44,8 @@ impl BucketBounds {
     }
 
     fn push(&mut self, bound: f64) {
-        if let Some(place) = self.bounds.get_mut(self.len) {
-            *place = bound.to_bits();
+        if let Some(word) = self.bounds.get_mut(self.len) {
+            *word = bound.to_bits();
             self.len += 1;
         }
     }
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_called_by_their_bounds() {
+    fn bucket_suffix_and_label_are_its_bounds() {
         let bounds = BucketBounds::of(&Bounds::latency());
         assert_eq!(bounds.bucket_count(), 19);
         assert_eq!(bounds.suffix(0), "0-10");
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_bounds_are_the_same_ranges_whoever_counted() {
+    fn bounds_of_nixl_and_of_the_configuration_are_equal() {
         let bounds: Vec<f64> = [1, 7, 1 << 53].map(|bound: u64| bound as f64).to_vec();
         let counted_here = Bounds::from_config(&[1, 7, 1 << 53]).expect("good bounds");
         assert_eq!(
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_rise_is_no_histogram() {
+    fn bounds_that_do_not_rise_are_none() {
         let nan = f64::NAN;
         for bounds in [
             &[][..],
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_any_kind_are_ranges() {
+    fn bounds_from_invalid_words_are_empty() {
         let bounds = BucketBounds::new(&[0.5, 3.0]).expect("good");
         assert_eq!(BucketBounds::from_words(&bounds.to_words()), bounds);
         for words in [

@@ -200,8 +200,8 @@ impl BucketCounts {
     }
 
     /// Adds the counts of a store. They are untrusted, so a sum stays at [`Self::MAX`].
-    pub fn add(&mut self, batch: &BucketCounts) {
-        for (sum, &more) in self.0.iter_mut().zip(&batch.0) {
+    pub fn add(&mut self, delta: &BucketCounts) {
+        for (sum, &more) in self.0.iter_mut().zip(&delta.0) {
             *sum = sum.saturating_add(more).min(Self::MAX);
         }
     }
@@ -219,7 +219,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_bound_belongs_to_the_bucket_below_it() {
+    fn value_at_a_bound_is_in_the_bucket_below() {
         let bounds = Bounds::default();
         assert_eq!(bounds.buckets(), 19);
         for (bucket, &bound) in bounds.as_slice().iter().enumerate() {
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_that_stand_close_are_told_apart() {
+    fn adjacent_bounds_have_their_own_buckets() {
         let list: Vec<u64> = (1..=32).collect();
         let bounds = Bounds::from_config(&list).expect("as many as may be");
         for value in 0..40 {
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_bandwidths_have_the_bounds_that_are_documented() {
+    fn sizes_and_bandwidths_have_documented_bounds() {
         let size = Bounds::size();
         let expected: Vec<u64> = (0..12).map(|power| 2048 << (2 * power)).collect();
         assert_eq!(size.as_slice(), expected);
@@ -259,22 +259,19 @@ mod tests {
     }
 
     #[test]
-    fn bounds_that_do_not_rise_are_refused_with_their_numbers() {
-        let refused = |bounds: &[u64]| Bounds::from_config(bounds).expect_err("refused");
-        assert_eq!(refused(&[]), BadBounds::Empty);
-        assert_eq!(refused(&[0, 1]), BadBounds::Zero);
+    fn invalid_bounds_are_an_error_with_the_numbers() {
+        let error = |bounds: &[u64]| Bounds::from_config(bounds).expect_err("invalid bounds");
+        assert_eq!(error(&[]), BadBounds::Empty);
+        assert_eq!(error(&[0, 1]), BadBounds::Zero);
         let bound = MAX_BOUND + 1;
-        assert_eq!(refused(&[1, bound]), BadBounds::TooLarge { bound });
+        assert_eq!(error(&[1, bound]), BadBounds::TooLarge { bound });
         let long: Vec<u64> = (1..34).collect();
-        assert_eq!(refused(&long), BadBounds::TooMany { count: 33 });
+        assert_eq!(error(&long), BadBounds::TooMany { count: 33 });
         for (bound, before) in [(5, 5), (4, 5)] {
-            assert_eq!(
-                refused(&[1, 5, bound, 9]),
-                BadBounds::Order { bound, before }
-            );
+            assert_eq!(error(&[1, 5, bound, 9]), BadBounds::Order { bound, before });
         }
         assert_eq!(
-            refused(&[1, 5, 4]).to_string(),
+            error(&[1, 5, 4]).to_string(),
             "4 does not lie above 5, the bound before it; sort the list and leave doubles out"
         );
         assert_eq!(
@@ -284,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_stay_at_the_most() {
+    fn counts_saturate() {
         let bounds = Bounds::default();
         let mut counts = BucketCounts::default();
         for value in [0, 10, 11, u64::MAX] {
@@ -305,7 +302,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_value_lies_between_the_bounds_of_its_bucket(
+        fn value_is_between_the_bounds_of_its_bucket(
             bounds in prop::collection::btree_set(1..=MAX_BOUND, 1..=MAX_BOUNDS),
             near in 0..MAX_BOUNDS,
             offset in 0..3_u64,

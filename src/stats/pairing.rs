@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_half_without_the_other_is_unpaired() {
+    fn half_without_the_other_is_unpaired() {
         assert_eq!(
             pairs(&[(XferTime, 1), (XferTime, 2), (TxBytes, 3)]),
             (vec![(3, 2)], 1)
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn no_pair_is_made_across_another_event() {
+    fn events_across_another_event_are_not_paired() {
         for between in EventType::ALL {
             if matches!(between, XferTime | TxBytes | RxBytes) {
                 continue;
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn no_pair_is_made_across_a_cut() {
+    fn pending_time_is_unpaired_when_dropped() {
         let mut pairing = Pairing::default();
         pairing.drop_pending();
         assert_eq!(pairing.unpaired(), 0, "nothing was open");
@@ -273,8 +273,8 @@ mod tests {
     proptest! {
         #[test]
         fn bandwidth_is_exact_for_all_numbers(bits in (0..65_u32, 0..65_u32), bytes: u64, micros: u64) {
-            let cut = |value: u64, bits| value.checked_shr(bits).unwrap_or(0);
-            let (bytes, micros) = (cut(bytes, bits.0), cut(micros, bits.1));
+            let shift = |value: u64, bits| value.checked_shr(bits).unwrap_or(0);
+            let (bytes, micros) = (shift(bytes, bits.0), shift(micros, bits.1));
             let expected = u128::from(bytes) * 1_000_000 / u128::from(micros.max(1));
             let expected = u64::try_from(expected).unwrap_or(u64::MAX);
             prop_assert_eq!(Transfer { bytes, micros }.bandwidth(), expected);
@@ -294,7 +294,7 @@ mod tests {
         }
 
         #[test]
-        fn a_pair_is_always_a_transfer_and_no_whole_one_is_missed(
+        fn pairs_are_exactly_the_complete_transfers(
             events in stream(),
             hidden in prop::collection::hash_set(0..EventType::COUNT, 0..4),
             restarts in prop::collection::hash_set(0..200_usize, 0..5),

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rank_of_a_percentile_is_numpys() {
+    fn percentile_rank_is_that_of_numpy() {
         // From numpy.percentile(range(count), percent).
         for (count, percent, position) in [
             (1, 90, 0.0),
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_lies_on_its_step_and_near_its_middle() {
+    fn value_is_on_its_step_and_near_the_middle() {
         for number in 0..STEPS {
             for value in [lowest(number), highest(number)] {
                 assert_eq!(Scaled::from(value).step, number, "{value}");

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn delta_has_counts_of_between_and_values_of_now() {
+    fn delta_has_differences_of_counters_and_current_values() {
         let mut now = values();
         (now.updated, now.last[0]) = (99, 98);
         assert!(!now.delta_since(&values()).has_counts());
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn counter_that_went_back_begins_again() {
+    fn counter_that_went_back_counts_from_zero() {
         let mut now = values();
         (now.counters[0], now.counters[1]) = (3, 201);
         assert_eq!(now.delta_since(&values()).counters[..3], [3, 100, 0]);

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn no_values_have_no_percentile() {
+    fn window_without_values_has_no_percentile() {
         let start = Instant::now();
         let mut windows = Windows::new(start);
         assert_eq!(
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn percentile_within_ranges_spreads_their_values_evenly() {
+    fn percentile_of_buckets_spreads_values_evenly() {
         let bounds = BucketBounds::new(&[10.0, 20.0, 40.0]).expect("good");
         let mut window = Window::default();
         assert_eq!(window.percentile_of_buckets(&bounds, 50), None);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_any_size_have_percentiles() {
+    fn percentile_of_largest_counts_does_not_overflow() {
         let bounds = BucketBounds::new(&[10.0, 20.0]).expect("good");
         let mut window = Window::default();
         for part in 0..2 {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_stays_for_60_seconds_and_leaves_within_70() {
+    fn value_stays_60_seconds_and_leaves_within_70() {
         for at in 0..20 {
             let start = Instant::now();
             let mut windows = Windows::new(start);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_values_take_less_than_20_kib() {
+    fn worst_values_take_less_than_20_kib() {
         let start = Instant::now();
         let mut windows = Windows::new(start);
         for second in 0..200 {
@@ -270,16 +270,12 @@ mod tests {
             }
         }
         let worst = 8 * BUCKETS * 4 + size_of::<Window>();
-        assert_eq!(
-            bytes(&windows.xfer_time),
-            worst,
-            "which the next line is about"
-        );
+        assert_eq!(bytes(&windows.xfer_time), worst, "as documented");
         assert!(worst < 20 * 1024, "{worst} bytes");
     }
 
     #[test]
-    fn one_slow_transfer_does_not_keep_its_memory() {
+    fn slow_transfer_does_not_keep_memory() {
         let start = Instant::now();
         let mut windows = Windows::new(start);
         let values = |windows: &mut Windows, from: u32| {
@@ -296,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_state_allocates_nothing() {
+    fn steady_window_allocates_nothing() {
         let start = Instant::now();
         let mut windows = Windows::new(start);
         let mut places = Vec::new();
@@ -327,7 +323,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn percentiles_are_those_of_the_values_in_the_window(values in values()) {
+        fn percentile_is_that_of_the_values_in_the_window(values in values()) {
             let start = Instant::now();
             let mut windows = Windows::new(start);
             let mut now = 0;

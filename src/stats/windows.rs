@@ -48,7 +48,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn time_that_does_not_pass_changes_nothing() {
+    fn windows_advance_only_at_the_end_of_a_part() {
         let start = Instant::now();
         let mut windows = Windows::new(start + 10 * PART);
         windows.xfer_time.record(7);
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn all_three_advance_together_and_for_ever() {
+    fn all_windows_advance_together() {
         let start = Instant::now();
         let mut windows = Windows::new(start);
         for second in [0, 9, 10, 25, 1000] {

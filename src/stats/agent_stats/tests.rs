@@ -12,7 +12,7 @@ fn apply(stats: &mut AgentStats, events: &[(EventType, u64)], gaps: &[usize], bo
 }
 
 #[test]
-fn what_is_put_is_got() {
+fn stats_survive_words() {
     let mut stats = AgentStats::default();
     for (number, kind) in (1..).zip(EventType::ALL) {
         apply(&mut stats, &[(kind, number << 40)], &[], &Bounds::size());
@@ -26,7 +26,7 @@ fn what_is_put_is_got() {
 }
 
 #[test]
-fn an_error_that_counts_nothing_is_not_the_last() {
+fn error_of_value_zero_is_not_the_last_error() {
     let mut stats = AgentStats::default();
     let [backend, canceled] = [EventType::Backend, EventType::Canceled];
     apply(
@@ -39,7 +39,7 @@ fn an_error_that_counts_nothing_is_not_the_last() {
 }
 
 #[test]
-fn whatever_the_words_are_they_are_an_account() {
+fn stats_from_any_words_are_valid() {
     let stats = AgentStats::get(&mut WordReader::new(&[u64::MAX; AgentStats::WORDS]));
     assert_eq!(stats.last_error, None);
     assert_eq!(stats.last(EventType::XferTime), Some(u64::MAX));
@@ -47,7 +47,7 @@ fn whatever_the_words_are_they_are_an_account() {
 }
 
 #[test]
-fn a_restart_frees_what_was_registered_and_not_what_was_counted() {
+fn producer_restart_clears_registered_memory_only() {
     let mut stats = AgentStats::default();
     let [registered, deregistered] = [EventType::MemoryRegistered, EventType::MemoryDeregistered];
     let bounds = Bounds::latency();
@@ -70,7 +70,7 @@ fn a_restart_frees_what_was_registered_and_not_what_was_counted() {
 }
 
 #[test]
-fn other_bounds_begin_anew_and_the_same_go_on() {
+fn new_bounds_reset_histograms_and_equal_bounds_do_not() {
     let mut stats = AgentStats::default();
     let time = [(EventType::XferTime, 5)];
     let other = Bounds::from_config(&[1, 7]).expect("good bounds");
@@ -101,7 +101,7 @@ fn other_bounds_begin_anew_and_the_same_go_on() {
 }
 
 #[test]
-fn nothing_is_paired_across_a_place_where_events_may_be_missing() {
+fn events_across_a_gap_are_not_paired() {
     let transfer = [(EventType::XferTime, 5), (EventType::TxBytes, 1000)];
     for (gaps, pairs, unpaired) in [
         (&[][..], 1, 0),

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_bucket_holds_all_that_is_larger() {
+    fn last_bucket_has_all_larger_values() {
         let mut part = WindowPart::default();
         record(
             &mut part,
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_range_grows_both_ways_and_keeps_its_counts() {
+    fn part_grows_both_ways_and_keeps_its_counts() {
         let mut part = WindowPart::default();
         assert_eq!((part.first_bucket(), part.count()), (BUCKETS, 0));
         record(&mut part, &[1000, 20, 1000, 70_000, 0, 20]);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_that_is_full_stays_full() {
+    fn sum_of_parts_saturates() {
         let (mut part, mut sum) = (WindowPart::default(), WindowPart::default());
         record(&mut part, &[5]);
         part.counts[0] = u32::MAX;
