@@ -30,7 +30,7 @@ pub enum BadBounds {
         count: usize,
     },
     /// The first bound is 0, and no value is below it.
-    #[error("0 is no upper bound: a bucket would hold nothing but 0; begin with a larger number")]
+    #[error("0 is not a valid upper bound: its bucket would count only zeros; begin with a larger number")]
     Zero,
     /// The bound is not exact as a floating-point number, the type of bounds in NIXL and in tools of PCP.
     #[error("{bound} is too large; bounds go up to {MAX_BOUND}, 285 years")]
@@ -40,7 +40,7 @@ pub enum BadBounds {
     },
     /// A bound is not above the one before it.
     #[error(
-        "{bound} does not lie above {before}, the bound before it; sort the list and leave doubles out"
+        "{bound} is not above {before}, the bound before it; sort the list and remove duplicates"
     )]
     Order {
         /// The bound.
@@ -272,7 +272,7 @@ mod tests {
         }
         assert_eq!(
             error(&[1, 5, 4]).to_string(),
-            "4 does not lie above 5, the bound before it; sort the list and leave doubles out"
+            "4 is not above 5, the bound before it; sort the list and remove duplicates"
         );
         assert_eq!(
             Bounds::from_config(&LATENCY).expect("NIXL's own"),
