@@ -7,7 +7,7 @@ use crate::procfs::process::{self, Holder};
 use crate::procfs::process_scan::{MappingProcess, ProcessScan, topmost};
 use crate::ring::candidate::{Access, Candidate};
 use crate::ring::layout::HEADER_LEN;
-use crate::shm::{self, LeaseKind, unlocked};
+use crate::shm::{self, LeaseKind, nonblocking};
 use crate::store;
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -146,6 +146,6 @@ fn is_unused(candidate: &Candidate) -> bool {
     let header = &candidate.header;
     let mut start = vec![0; HEADER_LEN + 8 * candidate.layout.slot_words()];
     (header.read_pos, header.write_pos) == (0, 0)
-        && unlocked::read_start(&candidate.file, &mut start).is_ok()
+        && nonblocking::read_start(&candidate.file, &mut start).is_ok()
         && start[HEADER_LEN..].iter().all(|&byte| byte == 0)
 }

@@ -30,7 +30,9 @@ pub enum BadBounds {
         count: usize,
     },
     /// The first bound is 0, and no value is below it.
-    #[error("0 is not a valid upper bound: its bucket would count only zeros; begin with a larger number")]
+    #[error(
+        "0 is not a valid upper bound: its bucket would count only zeros; begin with a larger number"
+    )]
     Zero,
     /// The bound is not exact as a floating-point number, the type of bounds in NIXL and in tools of PCP.
     #[error("{bound} is too large; bounds go up to {MAX_BOUND}, 285 years")]
