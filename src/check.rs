@@ -8,8 +8,8 @@ use crate::discovery::directory::{self, Directory};
 use crate::discovery::name;
 use crate::discovery::scan::{Found, Scanner, is_starting};
 use crate::error::{ConfigError, Refusal};
-use crate::procfs::holdups::Holdups;
-use crate::procfs::survey::{Mappers, Wanted};
+use crate::procfs::process_scan::{ProcessScan, ScanRequest};
+use crate::procfs::scan_threads::ScanThreads;
 use crate::rights;
 use crate::rights::confine::OwnPlaces;
 use nix::errno::Errno;
@@ -91,29 +91,29 @@ pub fn run(
     let owner = fs::metadata(conf.state()).ok().map(|meta| meta.uid());
     summary.daemons = configured.into_iter().chain(owner).collect();
     // Before the user is changed: another user may not see the processes of other users.
-    let mut holdups = Holdups::default();
+    let mut threads = ScanThreads::default();
     let state = conf.state();
-    let processes = holdups.look(move |gate| {
-        let mappers = Mappers::read(Wanted::default(), gate);
-        let nixl_processes = NixlProcesses::read(&mappers, gate);
-        let daemon = daemon::find(&state, &mappers, gate);
-        (mappers, nixl_processes, daemon)
+    let processes = threads.run(move |context| {
+        let process_scan = ProcessScan::run(ScanRequest::default(), context);
+        let nixl_processes = NixlProcesses::read(&process_scan, context);
+        let daemon = daemon::find(&state, &process_scan, context);
+        (process_scan, nixl_processes, daemon)
     });
-    let (mappers, nixl_processes, daemon) = processes.unwrap_or_default();
+    let (process_scan, nixl_processes, daemon) = processes.unwrap_or_default();
     for line in daemon::lines(path, config, conf, daemon)? {
         writeln!(out, "{line}")?;
     }
     let Some(config) = config else {
         return Ok(summary);
     };
-    for pid in holdups.stalling() {
+    for pid in threads.stalled_pids() {
         let problem = format!(
             "process {pid} blocks every read of its memory, so that it and other processes of its user or container cannot be examined; end it"
         );
         summary.problem(out, problem)?;
     }
     // A stalled thread in the kernel cannot change its user.
-    if holdups.stalling().is_empty() {
+    if threads.stalled_pids().is_empty() {
         match rights::enter(config, own) {
             Ok(user) => writeln!(out, "as user: {user}")?,
             Err(err) => summary.problem(out, err)?,
@@ -124,7 +124,7 @@ pub fn run(
         "limits: max_agents {}, max_capacity {}, max_directories {}",
         config.max_agents, config.max_capacity, config.max_directories
     )?;
-    let directories = scan(config, &mappers, &mut summary, out)?;
+    let directories = scan(config, &process_scan, &mut summary, out)?;
     full::warn(&directories, out)?;
     if summary.rings + summary.stores == 0 {
         writeln!(out, "note: {}", absent::advice(config, path))?;
@@ -166,7 +166,7 @@ fn plural(count: usize, what: &str, ending: &str) -> String {
 /// Scans all directories as the daemon does. Returns the scanned ones.
 fn scan(
     config: &Config,
-    mappers: &Mappers,
+    process_scan: &ProcessScan,
     summary: &mut Summary,
     out: &mut impl Write,
 ) -> io::Result<Vec<Directory>> {
@@ -206,7 +206,7 @@ fn scan(
             let mut files = files.remove(path).unwrap_or_default();
             files.sort_unstable_by(|one, other| one.name.cmp(&other.name));
             for found in files {
-                check_file(found, &mut scanner, mappers, summary, out)?;
+                check_file(found, &mut scanner, process_scan, summary, out)?;
             }
         } else {
             // max_directories was reached before this directory.
@@ -231,14 +231,14 @@ fn scan(
 fn check_file(
     mut found: Found,
     scanner: &mut Scanner,
-    mappers: &Mappers,
+    process_scan: &ProcessScan,
     summary: &mut Summary,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let line = match scanner.open(&mut found) {
         Ok(opened) => {
             let path = found.directory.path.join(&found.name);
-            file::describe(&opened, &path, mappers, summary)
+            file::describe(&opened, &path, process_scan, summary)
         }
         Err(refusal) => {
             summary.refused += 1;

@@ -20,7 +20,7 @@ use crate::ids::cache_file::CacheLine;
 use crate::journal::ledger::Books;
 use crate::journal::record::{Lifecycle, Saved};
 use crate::journal::{Journal, RecordId};
-use crate::procfs::presence::check_every;
+use crate::procfs::liveness::check_period;
 use attach::Candidates;
 use counted_stores::CountedStores;
 use descriptors::Descriptors;
@@ -85,7 +85,7 @@ impl Collector {
             counted_stores: CountedStores::default(),
             books: Books {
                 config: config.clone(),
-                check_every: check_every(0),
+                check_period: check_period(0),
                 early: true,
                 ..Books::default()
             },
@@ -124,7 +124,7 @@ impl Collector {
         });
         for (record, mut saved) in records {
             saved.id = saved.id.filter(|&id| ids.insert(id));
-            self.books.host.add(&saved.entry.account.totals);
+            self.books.host.add(&saved.entry.stats.totals);
             let is_known = self.agents.find(&saved.name).is_some();
             if is_known || self.agents.has_instance(&saved.name.instance) {
                 self.remove_record(Some(record), &saved.entry);
@@ -132,7 +132,7 @@ impl Collector {
             }
             let mut agent = Agent::new(saved.name, saved.entry, now);
             if !agent.has_stores() {
-                agent.entry.account.set_bounds(&self.books.config.bounds);
+                agent.entry.stats.set_bounds(&self.books.config.bounds);
             }
             (agent.record, agent.id) = (Some(record), saved.id);
             agent.set_facts(saved.facts);
@@ -188,7 +188,7 @@ impl Collector {
     /// Returns all numbers in use: instance ids, and bases of histogram ids.
     #[must_use]
     pub fn taken_ids(&self) -> HashSet<u32> {
-        let both = |agent: &Agent| [agent.id, agent.entry.account.bucket_base];
+        let both = |agent: &Agent| [agent.id, agent.entry.stats.bucket_base];
         self.agents.values().flat_map(both).flatten().collect()
     }
 
@@ -223,8 +223,8 @@ impl Collector {
             return;
         };
         agent.id = Some(id);
-        let is_new = agent.entry.account.bucket_base != bucket_base;
-        agent.entry.account.bucket_base = bucket_base;
+        let is_new = agent.entry.stats.bucket_base != bucket_base;
+        agent.entry.stats.bucket_base = bucket_base;
         self.books.journal.set_id(agent.record, id);
         if is_new {
             self.books.journal.commit(agent.record, &agent.entry);

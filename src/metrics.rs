@@ -7,7 +7,7 @@ use crate::agents::Agent;
 use crate::base::clock::Now;
 use crate::event::EventType;
 use crate::metrics::control::Control;
-use crate::stats::Buckets;
+use crate::stats::Histogram;
 
 pub mod control;
 pub mod peers;
@@ -58,9 +58,9 @@ pub enum ValueSource {
     /// Slowness of an agent compared with its peers: f64, one value per agent that has peers.
     Slowness,
     /// Histogram of an agent: u64, one value per agent and bucket.
-    Buckets(Buckets),
+    Buckets(Histogram),
     /// Cumulative histogram of times of an agent: u64, one value per agent and upper bound.
-    Cumulative(Buckets),
+    Cumulative(Histogram),
     /// Sum of all events of one type on this host: u64, one value.
     Host(EventType),
     /// A value of the PMDA itself: one value.
@@ -171,9 +171,9 @@ impl Metric {
     pub fn indom(&self) -> Option<u32> {
         match self.source {
             ValueSource::Event(_) | ValueSource::Agent(_) | ValueSource::Slowness => Some(AGENTS),
-            ValueSource::Buckets(Buckets::XferTime | Buckets::PostTime) => Some(LATENCIES),
-            ValueSource::Buckets(Buckets::Size) => Some(SIZES),
-            ValueSource::Buckets(Buckets::Bandwidth) => Some(BANDWIDTHS),
+            ValueSource::Buckets(Histogram::XferTime | Histogram::PostTime) => Some(LATENCIES),
+            ValueSource::Buckets(Histogram::Size) => Some(SIZES),
+            ValueSource::Buckets(Histogram::Bandwidth) => Some(BANDWIDTHS),
             ValueSource::Cumulative(_) => Some(CUMULATIVE_TIMES),
             ValueSource::Host(_) | ValueSource::Control(_) => None,
         }

@@ -1,9 +1,9 @@
-//! Who writes a ring or a store: whether a process has it, which one that is, and what is known of it.
+//! Processes: whether one still writes a ring or a store, which one, and what /proc tells of it.
 
+pub mod agent_state;
 pub mod ancestors;
 pub mod facts;
-pub mod holdups;
-pub mod life;
-pub mod presence;
-pub mod survey;
-pub mod writer;
+pub mod liveness;
+pub mod process;
+pub mod process_scan;
+pub mod scan_threads;

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, compiler_fence};
 
 mod heap;
 mod lock;
-pub mod unlocked;
+pub mod nonblocking;
 pub use heap::give_back;
 pub use lock::{Lease, LeaseKind, is_locked, lock};
 

@@ -6,11 +6,11 @@
 use crate::base::file::{FileFacts, FileId};
 use crate::error::{Refusal, RingFault};
 use crate::journal::ledger::Ledger;
-use crate::procfs::presence::{Presence, Seen};
+use crate::procfs::liveness::{HolderCheck, Liveness};
 use crate::ring::candidate::Candidate;
 use crate::ring::commit::Commit;
 use crate::shm::{LeaseKind, Rest};
-use crate::stats::values::Values;
+use crate::stats::store_values::StoreValues;
 use nix::sys::stat::fstat;
 use ring::{Mode, RingReader};
 use std::fs::File;
@@ -30,7 +30,7 @@ pub struct TrackedFile {
     /// Where it is.
     pub path: PathBuf,
     /// Whether a process still writes to it.
-    pub presence: Presence,
+    pub liveness: Liveness,
     /// True if it cannot be removed, so that it is not tried again.
     pub stays: bool,
 }
@@ -44,7 +44,7 @@ impl TrackedFile {
         now: Instant,
     ) -> Self {
         Self {
-            presence: Presence::new(descriptor, &facts, lease, now),
+            liveness: Liveness::new(descriptor, &facts, lease, now),
             facts,
             path,
             stays: false,
@@ -119,7 +119,7 @@ impl Source {
         candidate: crate::store::Candidate,
         path: PathBuf,
         now: Instant,
-    ) -> Result<(Self, Values), Refusal> {
+    ) -> Result<(Self, StoreValues), Refusal> {
         let facts = candidate.facts;
         let (reader, values) = StoreReader::attach(candidate)?;
         let source = Self {
@@ -162,8 +162,8 @@ impl Source {
         };
         match found {
             // What a store's agent had to say before its end, which is for good, is no sign of life.
-            Ok(true) if self.as_ring().is_some() || !self.file.presence.is_abandoned() => {
-                self.file.presence.saw_events(now);
+            Ok(true) if self.as_ring().is_some() || !self.file.liveness.has_no_holder() => {
+                self.file.liveness.saw_events(now);
                 Drained::Events
             }
             Ok(_) => self.check(ledger),
@@ -178,16 +178,18 @@ impl Source {
     /// Finds out who has a file in which nothing happens.
     fn check(&mut self, ledger: &mut Ledger) -> Drained {
         let Self { file, reader } = self;
-        let (now, every) = (ledger.now.instant, ledger.books.check_every);
-        match (file.presence.check(reader.descriptor(), now, every), reader) {
-            (Seen::Started, Reader::Ring(ring)) if ring.may_have_started() => {
+        let (now, every) = (ledger.now.instant, ledger.books.check_period);
+        match (file.liveness.check(reader.descriptor(), now, every), reader) {
+            (HolderCheck::ProducerStarted, Reader::Ring(ring)) if ring.may_have_started() => {
                 let renewed = ring.started(file, ledger);
                 renewed.map_or(Drained::Held, |()| Drained::Events)
             }
-            (Seen::Held | Seen::Started, _) => Drained::Held,
+            (HolderCheck::Held | HolderCheck::ProducerStarted, _) => Drained::Held,
             // What its last writer wrote before it ended, and after it was looked at here.
-            (Seen::Gone, Reader::Ring(ring)) if ring.is_drained() == Ok(true) => Drained::Gone,
-            (Seen::Gone | Seen::Silent, _) => Drained::Silent,
+            (HolderCheck::Gone, Reader::Ring(ring)) if ring.is_drained() == Ok(true) => {
+                Drained::Gone
+            }
+            (HolderCheck::Gone | HolderCheck::NoWriter, _) => Drained::Silent,
         }
     }
 
@@ -208,22 +210,24 @@ impl Source {
 
     /// Whether, asked now, nobody else has the file.
     pub fn is_abandoned(&mut self, now: Instant) -> bool {
-        self.file.presence.ask_kernel(self.reader.descriptor(), now)
+        self.file
+            .liveness
+            .update_holder(self.reader.descriptor(), now)
     }
 
     /// True if it may be written to again, as far as the kernel tells: a ring by its agent's next start.
     #[must_use]
     pub fn may_return(&self) -> bool {
-        let presence = &self.file.presence;
-        !presence.is_unlinked() && (self.as_ring().is_some() || !presence.is_abandoned())
+        let liveness = &self.file.liveness;
+        !liveness.is_unlinked() && (self.as_ring().is_some() || !liveness.has_no_holder())
     }
 
     /// For how long the kernel has said that nobody else has the file, if it can be removed as far as is known.
     #[must_use]
     pub fn abandoned_for(&self, now: Instant) -> Option<Duration> {
         let is_drained_here = self.as_ring()?.mode == Mode::Drain;
-        let removable = is_drained_here && !self.file.stays && !self.file.presence.is_unlinked();
-        self.file.presence.abandoned_for(now).filter(|_| removable)
+        let removable = is_drained_here && !self.file.stays && !self.file.liveness.is_unlinked();
+        self.file.liveness.no_holder_for(now).filter(|_| removable)
     }
 
     /// Counts all events that wait; whether none is left.
@@ -240,8 +244,8 @@ impl Source {
     /// Until when a drain would find what the last one found, unless something happens in the file, where it is asked so often
     /// who has it; `None`: it may find more.
     #[must_use]
-    pub fn quiet_until(&self, check_every: Duration) -> Option<Instant> {
-        let next = self.file.presence.next_check(check_every);
+    pub fn quiet_until(&self, check_period: Duration) -> Option<Instant> {
+        let next = self.file.liveness.next_check(check_period);
         match &self.reader {
             Reader::Ring(ring) => ring.quiet_until(next),
             Reader::Store(_) => Some(next),

@@ -1,23 +1,23 @@
-//! What the events of an agent come to: sums, histograms, and percentiles of the last minute.
+//! Statistics of the events of one agent: sums, histograms, and percentiles of the last minute.
 
-pub mod account;
+pub mod agent_stats;
+pub mod bucket_bounds;
 pub mod histogram;
 pub mod pairing;
-pub mod ranges;
 pub mod scale;
-pub mod values;
+pub mod store_values;
 pub mod window;
 pub mod windows;
 
-/// The histograms of an agent.
+/// Histogram of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Buckets {
-    /// Of the time from start to completion of transfers, microseconds.
+pub enum Histogram {
+    /// Time from start to completion of transfers, microseconds.
     XferTime,
-    /// Of the time to post transfers, microseconds.
+    /// Time to post transfers, microseconds.
     PostTime,
-    /// Of the bytes of transfers.
+    /// Bytes of transfers.
     Size,
-    /// Of bytes per second of transfers.
+    /// Bytes per second of transfers.
     Bandwidth,
 }

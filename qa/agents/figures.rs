@@ -9,7 +9,7 @@ mod daemon;
 use crate::support::kit::stats::Stats;
 use crate::support::{Nixl, run};
 use pmdanixl::event::EventType;
-use pmdanixl::stats::Buckets;
+use pmdanixl::stats::Histogram;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
@@ -93,8 +93,8 @@ fn agree(events: &[Wire]) -> Value {
         assert_eq!(json!(told.collect::<Vec<_>>()), json!(expected), "{of:?}");
     }
     for (name, of) in [
-        ("xfer_time", Buckets::XferTime),
-        ("post_time", Buckets::PostTime),
+        ("xfer_time", Histogram::XferTime),
+        ("post_time", Histogram::PostTime),
     ] {
         let figures = &expected["latency"][name];
         for percent in [50, 90, 99] {
@@ -105,19 +105,19 @@ fn agree(events: &[Wire]) -> Value {
     }
     for percent in [10, 50, 90] {
         let exact = &expected["bandwidth"][format!("p{percent}")];
-        let told = stats.percentile(Buckets::Bandwidth, percent);
+        let told = stats.percentile(Histogram::Bandwidth, percent);
         assert_near("bandwidth", told, exact);
     }
     expected
 }
 
 /// The histograms, and where qa/figures.py has them.
-fn histograms(figures: &Value) -> [(Buckets, &Value); 4] {
+fn histograms(figures: &Value) -> [(Histogram, &Value); 4] {
     [
-        (Buckets::XferTime, &figures["latency"]["xfer_time"]),
-        (Buckets::PostTime, &figures["latency"]["post_time"]),
-        (Buckets::Size, &figures["size"]),
-        (Buckets::Bandwidth, &figures["bandwidth"]),
+        (Histogram::XferTime, &figures["latency"]["xfer_time"]),
+        (Histogram::PostTime, &figures["latency"]["post_time"]),
+        (Histogram::Size, &figures["size"]),
+        (Histogram::Bandwidth, &figures["bandwidth"]),
     ]
 }
 
@@ -195,7 +195,7 @@ fn percentiles_of_heavy_tailed_times_match_numpy() {
         let events: Vec<_> = values.iter().map(|&value| (XFER_TIME, value)).collect();
         let stats = Stats::of(&events);
         for (percent, exact) in PERCENTS.into_iter().zip(exact) {
-            let told = stats.percentile(Buckets::XferTime, percent);
+            let told = stats.percentile(Histogram::XferTime, percent);
             let what = format!("p{percent} of {} values", values.len());
             assert_near(&what, told, &json!(exact));
         }

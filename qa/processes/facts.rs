@@ -7,10 +7,10 @@ use nix::sys::stat::fstat;
 use nix::unistd::Pid;
 use pmdanixl::base::file::FileFacts;
 use pmdanixl::procfs::facts::Facts;
-use pmdanixl::procfs::holdups::{Gate, Holdups, STUCK};
-use pmdanixl::procfs::presence::Presence;
-use pmdanixl::procfs::survey::{Mappers, Wanted};
-use pmdanixl::procfs::writer::Writer;
+use pmdanixl::procfs::liveness::Liveness;
+use pmdanixl::procfs::process::ProcessId;
+use pmdanixl::procfs::process_scan::{ProcessScan, ScanRequest};
+use pmdanixl::procfs::scan_threads::{STALL_TIMEOUT, ScanContext, ScanThreads};
 use pmdanixl::shm::LeaseKind;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -36,14 +36,14 @@ fn agent(dir: &Path) -> Child {
 }
 
 /// What a process scan shows that asks for these files, and who has these and other inodes mapped.
-fn scan(files: &[FileFacts], inodes: &[u64]) -> Mappers {
+fn scan(files: &[FileFacts], inodes: &[u64]) -> ProcessScan {
     let all = files.iter().map(|file| file.id.ino);
-    let wanted = Wanted {
+    let request = ScanRequest {
         files: files.iter().map(|file| (file.id, *file)).collect(),
         inodes: Some(all.chain(inodes.iter().copied()).collect()),
-        ..Wanted::default()
+        ..ScanRequest::default()
     };
-    Mappers::read(wanted, &Gate::new(Vec::new()).0)
+    ProcessScan::run(request, &ScanContext::new(Vec::new()).0)
 }
 
 fn facts_of(file: &File) -> FileFacts {
@@ -55,30 +55,30 @@ fn process_facts_stay_until_another_writer_starts() {
     let dir = tempfile::tempdir().expect("a directory");
     let path: PathBuf = dir.path().join("agent");
     let mut agent = agent(dir.path());
-    let writer = Writer::of(agent.id()).expect("it runs");
+    let writer = ProcessId::of(agent.id()).expect("it runs");
     let file = wait_for("a ring", || File::open(&path).ok());
     // It is mapped after it was made.
     let file_facts = wait_for("its writer", || {
         let facts = facts_of(&file);
         scan(&[facts], &[]).facts.get(&writer).map(|_| facts)
     });
-    let mut presence = Presence::new(&file, &file_facts, LeaseKind::Alone, Instant::now());
-    assert_eq!(presence.facts(), None);
-    let ask = |presence: &mut Presence| {
-        presence.begin_survey(true);
-        let mappers = scan(&[facts_of(&file)], &[]);
-        presence.end_survey(&mappers, file_facts.id, &path);
+    let mut liveness = Liveness::new(&file, &file_facts, LeaseKind::Alone, Instant::now());
+    assert_eq!(liveness.facts(), None);
+    let ask = |liveness: &mut Liveness| {
+        liveness.begin_process_scan(true);
+        let process_scan = scan(&[facts_of(&file)], &[]);
+        liveness.end_process_scan(&process_scan, file_facts.id, &path);
     };
 
-    ask(&mut presence);
-    assert_eq!(presence.writer(), Some(writer));
-    let facts = presence.facts().cloned().expect("they were asked for");
+    ask(&mut liveness);
+    assert_eq!(liveness.writer(), Some(writer));
+    let facts = liveness.facts().cloned().expect("they were asked for");
     assert_eq!(facts.get("engine"), Some("vllm"));
     assert_eq!(facts.get("local_rank"), Some("3"));
     assert_eq!(facts.get("user"), None, "the file's, not the process's");
     assert!(!format!("{facts:?}").contains("secret"));
     // This process is in the same container, if any.
-    let own = Writer::of(std::process::id()).expect("this one");
+    let own = ProcessId::of(std::process::id()).expect("this one");
     let own = Facts::of_process(own, &mut |_| false).expect("it runs");
     assert_eq!(facts.get("container_id"), own.get("container_id"));
 
@@ -86,21 +86,21 @@ fn process_facts_stay_until_another_writer_starts() {
     agent.wait().expect("our child");
     // One that was for other files takes nothing away.
     let for_others = scan(&[], &[file_facts.id.ino]);
-    presence.end_survey(&for_others, file_facts.id, &path);
-    assert_eq!(presence.writer(), Some(writer));
-    assert_eq!(presence.facts(), Some(&facts));
-    ask(&mut presence);
-    assert_eq!(presence.writer(), None);
-    assert_eq!(presence.facts(), Some(&facts), "what it was");
-    presence.renewed();
-    assert_eq!(presence.facts(), None, "it may be another now");
+    liveness.end_process_scan(&for_others, file_facts.id, &path);
+    assert_eq!(liveness.writer(), Some(writer));
+    assert_eq!(liveness.facts(), Some(&facts));
+    ask(&mut liveness);
+    assert_eq!(liveness.writer(), None);
+    assert_eq!(liveness.facts(), Some(&facts), "what it was");
+    liveness.producer_restarted();
+    assert_eq!(liveness.facts(), None, "it may be another now");
 }
 
 #[test]
 fn facts_are_of_processes_with_a_file_that_was_asked_for() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut agent = agent(dir.path());
-    let writer = Writer::of(agent.id()).expect("it runs");
+    let writer = ProcessId::of(agent.id()).expect("it runs");
     let file = wait_for("a ring", || File::open(dir.path().join("agent")).ok());
     wait_for("its writer", || {
         scan(&[facts_of(&file)], &[]).facts.get(&writer).map(drop)
@@ -126,7 +126,7 @@ fn gpus_of_a_process_are_its_open_device_files() {
         .stdin(Stdio::null())
         .spawn()
         .expect("it starts");
-    let facts = || Facts::of_process(Writer::of(child.id()).ok()?, &mut |_| false);
+    let facts = || Facts::of_process(ProcessId::of(child.id()).ok()?, &mut |_| false);
     let gpu = wait_for("it has all of them open", || {
         facts()?
             .get("gpu")
@@ -150,18 +150,18 @@ fn ancestor_is_announced_before_it_is_read() {
     let [vllm, core, worker] = *server.pids() else {
         panic!("{:?}", server.pids());
     };
-    let [vllm, core, worker] = [vllm, core, worker].map(|pid| Writer::of(pid).expect("it runs"));
+    let [vllm, core, worker] = [vllm, core, worker].map(|pid| ProcessId::of(pid).expect("it runs"));
     // A scan that waits for one of the two waits for the process that it has announced last.
     let file = facts_of(&File::open(&ring).expect("ours"));
-    let wanted = Wanted {
+    let request = ScanRequest {
         files: [(file.id, file)].into(),
         inodes: Some([file.id.ino].into()),
-        ..Wanted::default()
+        ..ScanRequest::default()
     };
-    let (gate, announced) = Gate::new(Vec::new());
-    let mappers = Mappers::read(wanted, &gate);
+    let (context, announced) = ScanContext::new(Vec::new());
+    let process_scan = ProcessScan::run(request, &context);
     let announced = Vec::from_iter(announced.try_iter());
-    let facts = mappers.facts.get(&worker).expect("it has the ring");
+    let facts = process_scan.facts.get(&worker).expect("it has the ring");
     assert_eq!(
         (facts.get("port"), facts.get("rank")),
         (Some("8100"), Some("TP0"))
@@ -195,7 +195,7 @@ fn ancestor_of_another_user_is_not_read() {
     let arguments = ["serve", "m", "--kv_transfer_config.kv_role", "kv_producer"];
     let told = |uid| {
         let server = Titled::start(dir.path(), &arguments, &job, &[PathBuf::new()], uid);
-        let worker = Writer::of(server.pids()[2]).expect("it runs");
+        let worker = ProcessId::of(server.pids()[2]).expect("it runs");
         let mut asked = 0;
         let facts = Facts::of_process(worker, &mut |_| {
             asked += 1;
@@ -225,7 +225,7 @@ fn option_behind_a_long_argument_is_read() {
     let arguments = ["serve", "m", "--chat-template", &long, "--port", "8105"];
     let uid = nix::unistd::Uid::current().as_raw();
     let server = Titled::start(dir.path(), &arguments, &[], &[PathBuf::new()], uid);
-    let worker = Writer::of(server.pids()[2]).expect("it runs");
+    let worker = ProcessId::of(server.pids()[2]).expect("it runs");
     let facts = Facts::of_process(worker, &mut |_| true).expect("it runs");
     assert_eq!(
         (facts.get("port"), facts.get("rank")),
@@ -235,7 +235,7 @@ fn option_behind_a_long_argument_is_read() {
 }
 
 /// Starts two processes that sleep, as children of one; `command` sets their namespaces and user up.
-fn two(command: &[&str]) -> (Child, [Writer; 2]) {
+fn two(command: &[&str]) -> (Child, [ProcessId; 2]) {
     let mut child = Command::new(command[0])
         .args(&command[1..])
         .args(["sh", "-c", "sleep 600 & echo $! $$; exec sleep 600"])
@@ -249,7 +249,7 @@ fn two(command: &[&str]) -> (Child, [Writer; 2]) {
     let pids = line
         .split_whitespace()
         .map(|pid| pid.parse().expect("a pid"));
-    let pids = Vec::from_iter(pids.map(|pid| Writer::of(pid).expect("it runs")));
+    let pids = Vec::from_iter(pids.map(|pid| ProcessId::of(pid).expect("it runs")));
     (child, pids.try_into().expect("two"))
 }
 
@@ -266,22 +266,22 @@ fn stalled_process_skips_its_container_user_or_namespaces() {
     ];
     let all = Vec::from_iter(groups.iter().flat_map(|(_, processes)| *processes));
     // Which of all are read after a read that this process has stalled.
-    let read_after = |process: Writer| {
-        let mut holdups = Holdups::default();
+    let read_after = |process: ProcessId| {
+        let mut threads = ScanThreads::default();
         let (_end, ended) = mpsc::channel::<()>();
         let mut later = Instant::now();
-        assert!(holdups.begin(later, move |gate| {
-            let _ = gate.may_read(process) && ended.recv().is_ok();
+        assert!(threads.start(later, move |context| {
+            let _ = context.may_read(process) && ended.recv().is_ok();
             Vec::new()
         }));
-        while holdups.is_reading() {
-            later += STUCK;
-            let ended = holdups.poll(Duration::from_millis(1), later);
-            assert!(ended.is_none_or(|found| found.is_none()), "it waits");
+        while threads.is_running() {
+            later += STALL_TIMEOUT;
+            let ended = threads.wait(Duration::from_millis(1), later);
+            assert!(ended.is_none_or(|found| found.is_err()), "it waits");
         }
         let all = all.clone().into_iter();
-        let read = |gate: &Gate| Vec::from_iter(all.filter(|&one| gate.may_read(one)));
-        holdups.look(read).expect("one is not too many")
+        let read = |context: &ScanContext| Vec::from_iter(all.filter(|&one| context.may_read(one)));
+        threads.run(read).expect("one is not too many")
     };
     for (number, (_, [first, second])) in groups.iter().enumerate() {
         let read = read_after(*first);

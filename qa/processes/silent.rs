@@ -119,7 +119,7 @@ fn check_lists_agents_without_telemetry_and_the_cause() {
     assert_eq!(
         told(&elsewhere),
         format!(
-            "NIXL_TELEMETRY_DIR is {there:?}, which is not looked through: add it to telemetry_dir in nixl.conf"
+            "NIXL_TELEMETRY_DIR is {there:?}, which is not scanned: add it to telemetry_dir in nixl.conf"
         )
     );
     let why = told(&exported);
@@ -203,7 +203,7 @@ fn check_shows_the_parent_environment_behind_a_title() {
     assert_eq!(
         advice,
         format!(
-            "NIXL_TELEMETRY_DIR is {there:?}, which is not looked through: add it to telemetry_dir in nixl.conf"
+            "NIXL_TELEMETRY_DIR is {there:?}, which is not scanned: add it to telemetry_dir in nixl.conf"
         )
     );
 }

@@ -98,7 +98,7 @@ impl Agent {
     /// True if a process scan could still resolve the writer of one of its files.
     pub(crate) fn asks(&self) -> bool {
         let mut sources = self.sources.iter();
-        sources.any(|source| source.file.presence.asks())
+        sources.any(|source| source.file.liveness.needs_scan())
     }
 
     /// True if the agent is an instance.
@@ -137,7 +137,7 @@ impl Agent {
     /// Returns the changes that give an instance ids for its histograms, if these have none yet.
     pub(crate) fn renew_buckets(&self, key: AgentKey) -> impl Iterator<Item = Change> + use<> {
         let is_due =
-            self.is_published() && self.id.is_some() && self.entry.account.bucket_base.is_none();
+            self.is_published() && self.id.is_some() && self.entry.stats.bucket_base.is_none();
         let id = self.id;
         let changes = is_due.then_some([Change::Withdrawn { key, id }, Change::Published(key)]);
         changes.into_iter().flatten()
@@ -165,7 +165,7 @@ impl Agent {
         self.facts.current()
     }
 
-    /// True if the labels are not known, or those of the process before, so that a process scan is wanted soon.
+    /// True if the labels are not known, or those of the process before, so that a process scan is request soon.
     pub(crate) fn wants_facts(&self) -> bool {
         match self.entry.lifecycle {
             Lifecycle::Dormant => false,
@@ -250,10 +250,10 @@ impl Agent {
                     tracing::info!(
                         "agent {instance}: {path}: removed: it is empty, and no process has had it open for {ago}"
                     );
-                    source.file.presence.unlinked(now);
+                    source.file.liveness.unlinked(now);
                 }
                 // Tried again in a second.
-                Removal::Left => source.file.presence.saw_somebody(now),
+                Removal::Left => source.file.liveness.saw_holder(now),
                 Removal::Impossible(errno) => {
                     tracing::warn!(
                         "agent {instance}: {path}: cannot be removed, and is not tried again: {errno}"

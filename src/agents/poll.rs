@@ -26,7 +26,7 @@ impl AgentPoll {
     /// Sets the poll after a drain of its agent; `is_complete`: the drain left no event. The agent is skipped until its liveness is
     /// due to be checked, or its time as an instance is over.
     pub(crate) fn reset(&mut self, agent: &Agent, now: &Now, is_complete: bool, books: &Books) {
-        let check = books.check_every;
+        let check = books.check_period;
         let lifecycle = agent.entry.lifecycle;
         let visible_for = match lifecycle.exited_since() {
             Some(since) => books.config.retain.saturating_sub(now.since(since)),

@@ -9,9 +9,9 @@ use crate::config::{Config, Environment, VARIABLES};
 use crate::discovery::name;
 use crate::journal;
 use crate::procfs::facts::telemetry;
-use crate::procfs::holdups::Gate;
-use crate::procfs::survey::Mappers;
-use crate::procfs::writer::Writer;
+use crate::procfs::process::ProcessId;
+use crate::procfs::process_scan::ProcessScan;
+use crate::procfs::scan_threads::ScanContext;
 use crate::shm;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -28,16 +28,20 @@ const MAX_PROC_LEN: u64 = 8 << 20;
 pub type Setup = (Options, [Option<String>; 2]);
 
 /// Finds the process of the running daemon by its state file, and reads what it was started with. `None`: /proc shows none.
-pub fn find(state: &Path, mappers: &Mappers, gate: &Gate) -> Option<(Writer, io::Result<Setup>)> {
+pub fn find(
+    state: &Path,
+    process_scan: &ProcessScan,
+    context: &ScanContext,
+) -> Option<(ProcessId, io::Result<Setup>)> {
     let meta = fs::metadata(state).ok()?;
     let id = FileId {
         dev: meta.dev(),
         ino: meta.ino(),
     };
-    let mut mappers = mappers.of(id, state).into_iter();
+    let mut processes = process_scan.processes_of(id, state).into_iter();
     // The uid is compared: any user can give a process this name and map such a file in a mount namespace.
-    let found = mappers.find(|mapper| mapper.is_pmdanixl(&[meta.uid()]))?;
-    Some((found.process, read_setup(found.process, gate)))
+    let found = processes.find(|process| process.is_pmdanixl(&[meta.uid()]))?;
+    Some((found.id, read_setup(found.id, context)))
 }
 
 /// Returns the lines of `--check` about the daemon: whether one runs, then a warning for each difference. `path` and
@@ -49,7 +53,7 @@ pub fn lines(
     path: &Path,
     config: Option<&Config>,
     conf: &PcpConf,
-    found: Option<(Writer, io::Result<Setup>)>,
+    found: Option<(ProcessId, io::Result<Setup>)>,
 ) -> io::Result<Vec<String>> {
     let state = conf.state();
     let not_known = |why: String| Ok(vec![format!("daemon: not known: {why}")]);
@@ -113,8 +117,8 @@ pub fn lines(
 }
 
 /// Reads command line and environment of a daemon from /proc.
-fn read_setup(process: Writer, gate: &Gate) -> io::Result<Setup> {
-    if !gate.may_read(process) {
+fn read_setup(process: ProcessId, context: &ScanContext) -> io::Result<Setup> {
+    if !context.may_read(process) {
         return Err(ErrorKind::TimedOut.into());
     }
     let proc = format!("/proc/{}", process.pid);

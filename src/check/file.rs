@@ -3,11 +3,11 @@
 use super::Summary;
 use crate::discovery::scan::Opened;
 use crate::discovery::{discover, name};
-use crate::procfs::survey::{Mapper, Mappers, without_children};
-use crate::procfs::writer::{self, Holder};
+use crate::procfs::process::{self, Holder};
+use crate::procfs::process_scan::{MappingProcess, ProcessScan, topmost};
 use crate::ring::candidate::{Access, Candidate};
 use crate::ring::layout::HEADER_LEN;
-use crate::shm::{self, LeaseKind, unlocked};
+use crate::shm::{self, LeaseKind, nonblocking};
 use crate::store;
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -16,7 +16,12 @@ use std::path::Path;
 
 /// Counts a file in `summary`. Returns its line, such as `ring v4, 4096 events, 12 pending, written by pid 4242
 /// (python3) user dynamo`.
-pub fn describe(opened: &Opened, path: &Path, mappers: &Mappers, summary: &mut Summary) -> String {
+pub fn describe(
+    opened: &Opened,
+    path: &Path,
+    process_scan: &ProcessScan,
+    summary: &mut Summary,
+) -> String {
     let id = match opened {
         Opened::Ring(candidate) => candidate.facts.id,
         Opened::Store(candidate) => candidate.facts.id,
@@ -24,16 +29,16 @@ pub fn describe(opened: &Opened, path: &Path, mappers: &Mappers, summary: &mut S
     if !summary.seen.insert(id) {
         return "the same file by another path".into();
     }
-    let all = mappers.of(id, path).into_iter();
+    let all = process_scan.processes_of(id, path).into_iter();
     let (daemons, writers): (Vec<_>, Vec<_>) =
-        all.partition(|mapper| mapper.is_pmdanixl(&summary.daemons));
+        all.partition(|process| process.is_pmdanixl(&summary.daemons));
     let written = writers.iter().fold(String::new(), |text, writer| {
         let user = discover::user_name(writer.uid);
         let command = name::printable(OsStr::new(&writer.command));
-        let pid = writer.process.pid;
+        let pid = writer.id.pid;
         format!("{text}, written by pid {pid} ({command}) user {user}")
     });
-    let pids = writers.iter().map(|writer| writer.process.pid);
+    let pids = writers.iter().map(|writer| writer.id.pid);
     summary.writers.extend(pids);
     match opened {
         Opened::Ring(candidate) => describe_ring(candidate, &daemons, &writers, &written, summary),
@@ -45,28 +50,28 @@ pub fn describe(opened: &Opened, path: &Path, mappers: &Mappers, summary: &mut S
 /// dynamo`.
 fn describe_store(candidate: &store::Candidate, written: &str, summary: &mut Summary) -> String {
     let description = &candidate.description;
-    let bounds = description.ranges.count() - 1;
+    let bounds = description.ranges.bucket_count() - 1;
     let mut text = format!("store of agent {:?}, {bounds} bounds", description.agent);
     if !description.rank.is_empty() {
         text.push_str(&format!(", local rank {:?}", description.rank));
     }
-    let held = writer::holder(&candidate.file, LeaseKind::NoWriter);
+    let held = process::holder(&candidate.file, LeaseKind::NoWriter);
     text.push_str(match held {
         _ if !written.is_empty() => written,
-        Holder::Nobody => ", its agent has exited",
-        Holder::Somebody => ", its agent runs, but /proc does not show the process",
+        Holder::Absent => ", its agent has exited",
+        Holder::Present => ", its agent runs, but /proc does not show the process",
         Holder::Unknown => ", no writer seen",
     });
     summary.stores += 1;
-    summary.wanted += usize::from(held != Holder::Nobody);
+    summary.wanted += usize::from(held != Holder::Absent);
     text
 }
 
 /// Returns a line such as `ring v4, 4096 events, 12 pending, no writer seen`.
 fn describe_ring(
     candidate: &Candidate,
-    daemons: &[&Mapper],
-    writers: &[&Mapper],
+    daemons: &[&MappingProcess],
+    writers: &[&MappingProcess],
     written: &str,
     summary: &mut Summary,
 ) -> String {
@@ -83,15 +88,15 @@ fn describe_ring(
     text.push_str(written);
     if writers.is_empty() {
         text.push_str(", no writer seen");
-        if is_unused && writer::holder(&candidate.file, LeaseKind::Alone) == Holder::Nobody {
+        if is_unused && process::holder(&candidate.file, LeaseKind::Alone) == Holder::Absent {
             text.push_str(": not an instance before its first event");
         }
     }
     // A ring that is only followed may have another consumer.
     if candidate.access != Access::Asked {
         let agents = writers.iter().copied();
-        let agents = agents.filter(|mapper| mapper.is_agent() && mapper.process.is_running());
-        let agents = without_children(&Vec::from_iter(agents));
+        let agents = agents.filter(|process| process.is_agent() && process.id.is_running());
+        let agents = topmost(&Vec::from_iter(agents));
         if agents.len() > 1 && !are_forked(&agents) {
             summary.problems += 1;
             text.push_str(
@@ -104,7 +109,7 @@ fn describe_ring(
         text.push_str(", drained by the process that has it locked");
     }
     for daemon in daemons {
-        text.push_str(&format!(", drained by pid {}", daemon.process.pid));
+        text.push_str(&format!(", drained by pid {}", daemon.id.pid));
     }
     match candidate.access {
         Access::Asked => text.push_str(", only followed"),
@@ -124,9 +129,9 @@ fn describe_ring(
 
 /// True if these processes were forked from one process, which may have ended. Then their stacks start at one address.
 /// execve(2) puts the stack at a random address.
-fn are_forked(processes: &[&Mapper]) -> bool {
-    let stack = |mapper: &&Mapper| {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", mapper.process.pid)).ok()?;
+fn are_forked(processes: &[&MappingProcess]) -> bool {
+    let stack = |process: &&MappingProcess| {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", process.id.pid)).ok()?;
         // Field 28 of proc_pid_stat(5). The field after the name is number 3. The kernel shows 0 to a process without
         // permission.
         let start = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(25)?;
@@ -141,6 +146,6 @@ fn is_unused(candidate: &Candidate) -> bool {
     let header = &candidate.header;
     let mut start = vec![0; HEADER_LEN + 8 * candidate.layout.slot_words()];
     (header.read_pos, header.write_pos) == (0, 0)
-        && unlocked::read_start(&candidate.file, &mut start).is_ok()
+        && nonblocking::read_start(&candidate.file, &mut start).is_ok()
         && start[HEADER_LEN..].iter().all(|&byte| byte == 0)
 }

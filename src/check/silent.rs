@@ -1,6 +1,6 @@
 //! `--check`: processes that use NIXL without telemetry here, each with a probable reason.
 //!
-//! Such a process has a NIXL backend loaded ([`crate::procfs::survey::library`]). Its agent may have ended, or it may
+//! Such a process has a NIXL backend loaded ([`crate::procfs::process_scan::library`]). Its agent may have ended, or it may
 //! be a forked child without an agent. These cases look like telemetry that is off. The environment shows which is more
 //! likely.
 
@@ -11,10 +11,10 @@ use crate::discovery::name;
 use crate::procfs::ancestors;
 use crate::procfs::facts::Facts;
 use crate::procfs::facts::environ::Environ;
-use crate::procfs::facts::telemetry::{self, Enable};
-use crate::procfs::holdups::Gate;
-use crate::procfs::survey::Mappers;
-use crate::procfs::writer::{Stat, Writer, namespace};
+use crate::procfs::facts::telemetry::{self, EnableVariable};
+use crate::procfs::process::{ProcessId, ProcessStat, namespace};
+use crate::procfs::process_scan::ProcessScan;
+use crate::procfs::scan_threads::ScanContext;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -44,7 +44,7 @@ struct NixlProcess {
     uid: u32,
     /// Process title or program name, without arguments.
     command: String,
-    enable: Enable,
+    enable: EnableVariable,
     /// Environment of the process or of its nearest ancestor with a readable one, and the process id of that process.
     environment: Option<(u32, Environ)>,
     /// True if the process is in another mount namespace than this one.
@@ -54,14 +54,14 @@ struct NixlProcess {
 impl NixlProcesses {
     /// Reads the environments of the processes that have a NIXL backend loaded. A stalled process can block it.
     #[must_use]
-    pub fn read(mappers: &Mappers, gate: &Gate) -> Self {
-        let all = mappers.nixl.iter();
-        let read = all.filter_map(|(process, core)| NixlProcess::read(*process, core, gate));
+    pub fn read(process_scan: &ProcessScan, context: &ScanContext) -> Self {
+        let all = process_scan.nixl_processes.iter();
+        let read = all.filter_map(|(process, core)| NixlProcess::read(*process, core, context));
         let mut found: Vec<NixlProcess> = read.collect();
         found.sort_by_key(|user| user.pid);
         Self {
             found,
-            is_complete: mappers.complete,
+            is_complete: process_scan.is_complete,
         }
     }
 
@@ -105,11 +105,11 @@ impl NixlProcesses {
 impl NixlProcess {
     /// Reads one process. `core` is the path of libnixl in the mount namespace of the process. `None`: the process has
     /// ended.
-    fn read(process: Writer, core: &Path, gate: &Gate) -> Option<Self> {
-        if !gate.may_read(process) {
+    fn read(process: ProcessId, core: &Path, context: &ScanContext) -> Option<Self> {
+        if !context.may_read(process) {
             return None;
         }
-        let facts = Facts::of_process(process, &mut |one| gate.may_read(one))?;
+        let facts = Facts::of_process(process, &mut |one| context.may_read(one))?;
         let command = facts.get("command").map(str::to_owned).or_else(|| {
             // The command line is empty, because the process has overwritten it.
             let comm = fs::read(format!("/proc/{}/comm", process.pid)).ok()?;
@@ -117,24 +117,24 @@ impl NixlProcess {
         });
         let mut processes = once(process).chain(ancestors::of(process));
         let environment = processes.find_map(|one| {
-            if !gate.may_read(one) {
+            if !context.may_read(one) {
                 return None;
             }
-            let shown_at = Stat::of(one.pid).ok()?.shown_at().ok()?;
-            let environ = File::open(format!("{shown_at}/environ")).ok()?;
+            let proc_dir = ProcessStat::of(one.pid).ok()?.proc_dir().ok()?;
+            let environ = File::open(format!("{proc_dir}/environ")).ok()?;
             let environ = telemetry::read(environ.take(MAX_ENVIRON_LEN)).ok()?;
             one.is_running().then_some((one.pid, environ))
         });
-        let shown_at = Stat::of(process.pid).ok()?.shown_at().ok()?;
-        let namespaces = [shown_at.trim_start_matches("/proc/"), "self"];
+        let proc_dir = ProcessStat::of(process.pid).ok()?.proc_dir().ok()?;
+        let namespaces = [proc_dir.trim_start_matches("/proc/"), "self"];
         let [its, ours] = namespaces.map(|process| namespace(process, "mnt").ok());
         // Another mount namespace can have another file at this path.
         let core = Some(core).filter(|_| its == ours);
         let enable = match core.and_then(release::of_library) {
-            _ if facts.get("engine") != Some("vllm") => Enable::Needed,
-            None => Enable::NeededBefore14,
-            Some(release) if release < CAPTURE_TELEMETRY_SINCE => Enable::Needed,
-            Some(_) => Enable::NotNeeded,
+            _ if facts.get("engine") != Some("vllm") => EnableVariable::Needed,
+            None => EnableVariable::NeededBefore14,
+            Some(release) if release < CAPTURE_TELEMETRY_SINCE => EnableVariable::Needed,
+            Some(_) => EnableVariable::NotNeeded,
         };
         Some(Self {
             pid: process.pid,

@@ -7,7 +7,7 @@ use crate::base::clock::Now;
 use crate::discovery::scan::{Found, Opened};
 use crate::error::Refusal;
 use crate::log;
-use crate::procfs::writer;
+use crate::procfs::process;
 use crate::ring::candidate::{Access, Candidate};
 use crate::ring::commit::Commit;
 use crate::shm::LeaseKind;
@@ -138,7 +138,7 @@ impl Collector {
             now,
             known,
             candidate.header.pending() > 0,
-            || writer::holder(&candidate.file, LeaseKind::Alone),
+            || process::holder(&candidate.file, LeaseKind::Alone),
             &found,
         ) {
             self.attach_ring(&found, &raw, candidate, now);
@@ -177,7 +177,7 @@ impl Collector {
             .commit
             .is_none_or(|before| !before.ring.is_same_file(&commit.ring))
         {
-            agent.entry.account.set_bounds(&self.books.config.bounds);
+            agent.entry.stats.set_bounds(&self.books.config.bounds);
             agent.started(self.clock.at(now).stamp, &mut self.books.journal);
             // A batch in flight, of another of its rings, is recovered first.
             if !agent
@@ -206,7 +206,7 @@ impl Collector {
             "agent {instance}: ring {version}, {capacity} events, {pending} pending, {path}{how}"
         );
         // An empty ring without a process publishes no agent; its agent may return.
-        let is_visible = pending > 0 || !source.file.presence.is_abandoned();
+        let is_visible = pending > 0 || !source.file.liveness.has_no_holder();
         agent.sources.push(source);
         self.source_added(key, is_visible, now);
     }
@@ -218,7 +218,7 @@ impl Collector {
         };
         agent.waiting = None;
         if is_visible {
-            let may_be_labelled = |source: &Source| !source.file.presence.is_abandoned();
+            let may_be_labelled = |source: &Source| !source.file.liveness.has_no_holder();
             let waits =
                 self.books.config.proc_facts && agent.sources.last().is_some_and(may_be_labelled);
             let deadline = label_deadline(&self.clock, now, waits);

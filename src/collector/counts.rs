@@ -2,23 +2,23 @@
 
 use super::Collector;
 use crate::event::EventType;
-use crate::procfs::life::Life;
+use crate::procfs::agent_state::AgentState;
 use std::time::Duration;
 
 /// Numbers of agents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AgentCounts {
-    /// [`Life::Live`].
+    /// [`AgentState::Live`].
     pub live: u32,
-    /// [`Life::Idle`].
+    /// [`AgentState::Idle`].
     pub idle: u32,
-    /// [`Life::Exited`] and still an instance.
+    /// [`AgentState::Exited`] and still an instance.
     pub exited: u32,
     /// Rings and stores of a version that this build does not read.
     pub unsupported: u32,
     /// Rejected rings.
     pub refused: u32,
-    /// [`Life::Unknown`].
+    /// [`AgentState::Unknown`].
     pub unknown: u32,
     /// Processes with a NIXL backend loaded that write to no attached file. `None`: not all processes are visible.
     pub silent: Option<u32>,
@@ -80,10 +80,10 @@ impl Collector {
                 continue;
             }
             match agent.entry.life {
-                Life::Live => counts.live += 1,
-                Life::Idle => counts.idle += 1,
-                Life::Exited => counts.exited += 1,
-                Life::Unknown => counts.unknown += 1,
+                AgentState::Live => counts.live += 1,
+                AgentState::Idle => counts.idle += 1,
+                AgentState::Exited => counts.exited += 1,
+                AgentState::Unknown => counts.unknown += 1,
             }
         }
         counts

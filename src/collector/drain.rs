@@ -5,7 +5,7 @@ use crate::agents::AgentKey;
 use crate::base::clock::Now;
 use crate::error::Refusal;
 use crate::log;
-use crate::procfs::presence::check_every;
+use crate::procfs::liveness::check_period;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ impl Collector {
     fn drain_since(&mut self, since: Option<Instant>, now: Instant, budget: Duration) -> bool {
         let end = Instant::now() + budget;
         let now = self.clock.at(now);
-        self.books.check_every = check_every(self.agents.places().total());
+        self.books.check_period = check_period(self.agents.places().total());
         self.books.for_answer = since.is_none();
         if self.turns.begin(since) {
             for (key, agent) in self.agents.due(now.instant) {
@@ -97,7 +97,7 @@ impl Collector {
         if let Some(retired) = self.books.journal.retired() {
             self.books.host = retired.totals;
             for agent in self.agents.values_mut() {
-                self.books.host.add(&agent.entry.account.totals);
+                self.books.host.add(&agent.entry.stats.totals);
             }
         }
     }

@@ -6,7 +6,7 @@ use crate::agents::{Agent, AgentKey, Evictable};
 use crate::discovery::scan::Found;
 use crate::error::Refusal;
 use crate::log;
-use crate::procfs::writer::Holder;
+use crate::procfs::process::Holder;
 use std::collections::HashSet;
 use std::time::Instant;
 
@@ -44,11 +44,11 @@ impl Collector {
         let known = key.and_then(|key| self.agents.get(key));
         if self.is_full() && !known.is_some_and(Agent::has_free_place) {
             let holder = if has_events {
-                Holder::Somebody
+                Holder::Present
             } else {
                 holder()
             };
-            if holder != Holder::Somebody {
+            if holder != Holder::Present {
                 self.reject(found, without_place(holder, self.limits.places));
                 return false;
             }
@@ -126,7 +126,7 @@ impl Collector {
                 agent.read_last(source, self.clock.at(now), &mut self.books);
             }
             let name = source.file.path.file_name();
-            if let Some(name) = name.filter(|_| !source.file.presence.is_abandoned()) {
+            if let Some(name) = name.filter(|_| !source.file.liveness.has_no_holder()) {
                 agent.waiting = Some((name.to_owned(), facts.id));
             }
         }
@@ -150,8 +150,8 @@ impl Collector {
         // Polls keep its rings mapped.
         self.agents.wake(key);
         for (source, facts) in detached {
-            let holder = match source.file.presence.is_abandoned() {
-                true => Holder::Nobody,
+            let holder = match source.file.liveness.has_no_holder() {
+                true => Holder::Absent,
                 false => Holder::Unknown,
             };
             if let Some(name) = source.file.path.file_name() {
@@ -185,7 +185,7 @@ impl Collector {
 /// changes.
 fn without_place(holder: Holder, max_agents: usize) -> Refusal {
     match holder {
-        Holder::Nobody => Refusal::Exited,
+        Holder::Absent => Refusal::Exited,
         _ => Refusal::TooMany { max_agents },
     }
 }

@@ -2,9 +2,9 @@
 
 use super::Collector;
 use crate::agents::Agent;
-use crate::procfs::holdups::Holdups;
-use crate::procfs::survey::{Mappers, Wanted};
-use crate::procfs::writer::Writer;
+use crate::procfs::process::ProcessId;
+use crate::procfs::process_scan::{ProcessScan, ScanRequest};
+use crate::procfs::scan_threads::{ScanFailed, ScanThreads};
 use crate::source::Source;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ const FULL_PAUSE_FACTOR: u32 = 200;
 #[derive(Debug, Default)]
 pub(super) struct ProcessScans {
     /// The scan that is running, and those that stalled processes block.
-    scan: Holdups<Mappers>,
+    scan: ScanThreads<ProcessScan>,
     /// True if a process scan could still resolve the writer of some file.
     pub asks: bool,
     /// When the last scan ended, and how long it took.
@@ -31,7 +31,7 @@ pub(super) struct ProcessScans {
     /// When the last full scan began. `None`: the next scan is full.
     pub last_full: Option<Instant>,
     /// Processes that use NIXL without telemetry. `None`: not known.
-    silent: Option<Vec<Writer>>,
+    silent: Option<Vec<ProcessId>>,
     /// Number of completed scans.
     pub count: u64,
     /// Time that they took.
@@ -49,7 +49,7 @@ impl ProcessScans {
         let is_pause_over = |(ended, took): (Instant, Duration)| {
             now >= ended + (took * PAUSE_FACTOR).clamp(MIN_PAUSE, MAX_PAUSE)
         };
-        !self.scan.is_reading()
+        !self.scan.is_running()
             && (self.asks || self.is_full_due(now))
             && self.last.is_none_or(is_pause_over)
     }
@@ -66,7 +66,7 @@ impl Collector {
     pub fn publish_waiting(&mut self, patience: Duration) {
         let scans = &self.process_scans;
         // Almost always no agent waits.
-        let may_wait = self.books.config.proc_facts && (scans.asks || scans.scan.is_reading());
+        let may_wait = self.books.config.proc_facts && (scans.asks || scans.scan.is_running());
         if !may_wait || !self.agents.values().any(Agent::wants_facts) {
             return;
         }
@@ -89,14 +89,14 @@ impl Collector {
             self.begin_process_scan(now);
         }
         let scans = &mut self.process_scans;
-        match scans.scan.poll(wait, now) {
+        match scans.scan.wait(wait, now) {
             None => {}
-            Some(None) => scans.has_failed(now),
-            Some(Some(mappers)) => {
+            Some(Err(ScanFailed)) => scans.has_failed(now),
+            Some(Ok(process_scan)) => {
                 scans.count += 1;
-                scans.time += mappers.took;
-                scans.last = Some((now, mappers.took));
-                self.apply_scan(&mappers, now);
+                scans.time += process_scan.duration;
+                scans.last = Some((now, process_scan.duration));
+                self.apply_scan(&process_scan, now);
             }
         }
     }
@@ -104,7 +104,7 @@ impl Collector {
     /// Returns the processes with a NIXL backend loaded that write to no attached file, as of the last scan. `None`: not all processes
     /// are visible.
     #[must_use]
-    pub fn silent(&self) -> Option<&[Writer]> {
+    pub fn silent(&self) -> Option<&[ProcessId]> {
         let scans = &self.process_scans;
         scans
             .silent
@@ -114,27 +114,27 @@ impl Collector {
 
     fn begin_process_scan(&mut self, now: Instant) {
         let is_full = self.process_scans.is_full_due(now);
-        let mut wanted = Wanted::default();
+        let mut request = ScanRequest::default();
         // Of all files, to tell which processes use NIXL without telemetry.
         let mut inodes = HashSet::new();
         for agent in self.agents.values_mut() {
             for source in &mut agent.sources {
                 inodes.insert(source.file.facts.id.ino);
-                if source.file.presence.begin_survey(is_full) {
+                if source.file.liveness.begin_process_scan(is_full) {
                     let facts = source.current_facts();
-                    wanted.files.extend(facts.map(|facts| (facts.id, facts)));
+                    request.files.extend(facts.map(|facts| (facts.id, facts)));
                 }
             }
         }
         let scans = &mut self.process_scans;
         scans.asks = false;
-        if wanted.files.is_empty() && !is_full {
+        if request.files.is_empty() && !is_full {
             return;
         }
-        wanted.inodes = Some(inodes);
-        wanted.pod_logs.clone_from(&self.books.config.pod_logs);
-        let read = move |gate: &_| Mappers::read(wanted, gate);
-        if !scans.scan.begin(now, read) {
+        request.inodes = Some(inodes);
+        request.pod_logs.clone_from(&self.books.config.pod_logs);
+        let read = move |context: &_| ProcessScan::run(request, context);
+        if !scans.scan.start(now, read) {
             scans.has_failed(now);
         } else if is_full {
             scans.last_full = Some(now);
@@ -142,39 +142,45 @@ impl Collector {
     }
 
     /// Applies the result of a process scan.
-    fn apply_scan(&mut self, mappers: &Mappers, now: Instant) {
+    fn apply_scan(&mut self, process_scan: &ProcessScan, now: Instant) {
         let files = || self.agents.values().flat_map(Agent::attached);
         // It does not tell which processes write the files that were attached meanwhile. The next scan, which is due, does.
-        if files().all(|(id, _)| mappers.wanted.has(id.ino)) || !mappers.complete {
-            self.process_scans.silent = mappers.silent(files());
+        if files().all(|(id, _)| process_scan.request.includes(id.ino)) || !process_scan.is_complete
+        {
+            self.process_scans.silent = process_scan.without_telemetry(files());
         }
         let mut woken = Vec::new();
         let moment = self.clock.at(now);
         for (key, agent) in self.agents.iter_mut() {
             // The scan has resolved the owner's name of these files only.
-            let is_asked =
-                |source: &Source| mappers.wanted.files.contains_key(&source.file.facts.id);
+            let is_asked = |source: &Source| {
+                process_scan
+                    .request
+                    .files
+                    .contains_key(&source.file.facts.id)
+            };
             if !agent.sources.iter().any(is_asked) {
                 continue;
             }
             for file in agent.sources.iter_mut().map(|source| &mut source.file) {
-                file.presence.end_survey(mappers, file.facts.id, &file.path);
+                file.liveness
+                    .end_process_scan(process_scan, file.facts.id, &file.path);
             }
             // Of several rings, the process of the last one counts if it is known.
             let mut sources = agent.sources.iter().rev();
-            let known = |source: &&Source| source.file.presence.facts().is_some();
+            let known = |source: &&Source| source.file.liveness.facts().is_some();
             let Some(source) = sources.find(|source| is_asked(source) || known(source)) else {
                 continue;
             };
-            let user = mappers.users.get(&source.file.facts.uid);
+            let user = process_scan.user_names.get(&source.file.facts.uid);
             let of_file = agent.facts_of_files(user.map(String::as_str));
             // If the process was not found, its facts stay as they were.
-            let of_process = source.file.presence.facts().or(agent.own_facts());
+            let of_process = source.file.liveness.facts().or(agent.own_facts());
             let mut facts = match of_process {
                 Some(of_process) => of_file.merge(of_process),
                 None => of_file,
             };
-            mappers.pods.name(&mut facts, agent.own_facts());
+            process_scan.pods.name(&mut facts, agent.own_facts());
             woken.push(key);
             if agent.own_facts() != Some(&facts) {
                 self.books.journal.set_facts(agent.record, Some(&facts));

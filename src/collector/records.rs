@@ -15,7 +15,7 @@ impl Collector {
                 full: self.books.forgotten_full,
             };
             for agent in self.agents.values_mut() {
-                expired.totals.take_away(&agent.entry.account.totals);
+                expired.totals.take_away(&agent.entry.stats.totals);
                 agent.record = None;
             }
             self.books.journal.set_retired(&expired);

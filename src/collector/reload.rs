@@ -39,7 +39,7 @@ impl Collector {
                 journal.set_facts(agent.record, agent.own_facts());
             }
             if !agent.has_stores() {
-                agent.entry.account.set_bounds(&config.bounds);
+                agent.entry.stats.set_bounds(&config.bounds);
             }
             self.changes.extend(agent.renew_buckets(key));
             agent.sources.retain(|source| {

@@ -10,10 +10,10 @@ use crate::agents::{Agent, AgentKey};
 use crate::discovery::scan::Found;
 use crate::error::Refusal;
 use crate::log;
-use crate::procfs::life::Life;
-use crate::procfs::writer::Holder;
+use crate::procfs::agent_state::AgentState;
+use crate::procfs::process::Holder;
 use crate::source::Source;
-use crate::stats::values::Values;
+use crate::stats::store_values::StoreValues;
 use crate::store::{Candidate, Description, Seen, StoreId};
 use std::ffi::OsStr;
 use std::time::{Duration, Instant};
@@ -42,13 +42,13 @@ struct FoundStore {
     id: StoreId,
     description: Description,
     source: Source,
-    values: Values,
+    values: StoreValues,
 }
 
 impl FoundStore {
     /// True if certainly no process writes it.
     fn has_exited(&self) -> bool {
-        self.source.file.presence.is_abandoned()
+        self.source.file.liveness.has_no_holder()
     }
 }
 
@@ -102,11 +102,11 @@ impl Collector {
             }
         }
         let may_evict = present.is_none() || !store.has_exited();
-        if !self.has_room(now, key, may_evict, || Holder::Nobody, &store.found) {
+        if !self.has_room(now, key, may_evict, || Holder::Absent, &store.found) {
             // No other store becomes this agent's while its present one waits for room.
             if let Some(agent) = present.and_then(|key| self.agents.get_mut(key)) {
                 let file = (store.found.name, store.found.facts.id);
-                agent.waiting = Some(file).filter(|_| !store.source.file.presence.is_abandoned());
+                agent.waiting = Some(file).filter(|_| !store.source.file.liveness.has_no_holder());
             }
             return;
         }
@@ -190,7 +190,8 @@ impl Collector {
         let now = self.clock.at(now);
         self.agents.get_mut(key).is_some_and(|agent| {
             let seen = agent.entry.store.as_ref();
-            let has_more = seen.is_some_and(|seen| store.values.since(&seen.values).has_counts());
+            let has_more =
+                seen.is_some_and(|seen| store.values.delta_since(&seen.values).has_counts());
             agent.read_last(&mut store.source, now, &mut self.books);
             // No process writes it, so that another store may be the agent's next.
             agent.waiting = None;
@@ -236,8 +237,8 @@ impl Collector {
     fn add_store(&mut self, key: AgentKey, store: FoundStore, now: Instant) {
         // Also if its process has ended meanwhile, so that its last values are seen. Where the kernel does not tell which process
         // has a file, an old store publishes no agent before it is updated.
-        let is_visible =
-            self.is_recent(&store, now) || store.source.file.presence.life(false) == Life::Live;
+        let is_visible = self.is_recent(&store, now)
+            || store.source.file.liveness.state(false) == AgentState::Live;
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };

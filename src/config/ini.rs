@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_lose_nothing_on_the_way() {
+    fn converted_value_is_unchanged() {
         let text = "[nixl]\ntelemetry_dir = /tmp/a \\ b#c;d\n";
         let converted: toml::Table = convert(text).expect("INI").parse().expect("TOML");
         let path = converted["nixl"]["telemetry_dir"].as_str();
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_in_a_toml_file_is_not_taken_for_ini() {
+    fn toml_file_with_a_mistake_is_not_read_as_ini() {
         for text in [
             "[nixl]\nuser = \"root\n",
             "user = root\n",

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn pcps_options_are_handed_on_and_ours_are_not() {
+    fn standard_options_are_passed_to_pcp_and_own_options_are_not() {
         let options = parsed("pmdanixl -d 39 -c /x -l log --inet=4711 -U pcp -Dlibpmda,appl0 -p")
             .expect("good");
         let standard: Vec<&str> = options
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_option_is_named() {
+    fn wrong_option_is_named_in_the_error() {
         assert_eq!(
             parsed("pmdanixl --chek"),
             Err("invalid option '--chek'".into())
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn every_option_is_taken_by_each_of_its_names() {
+    fn every_option_is_read_by_each_of_its_names() {
         let names = USAGE
             .split_whitespace()
             .filter(|word| word.starts_with('-'));

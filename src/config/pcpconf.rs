@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_is_read_as_pcp_reads_it() {
+    fn pcp_conf_is_read_like_pcp_does() {
         let conf = PcpConf::parse("# PCP_NO_DIR=/no\n\nPCP_X_DIR=/etc/x\nPCP_Y_DIR=\"/y z\"\n");
         assert_eq!(conf.directory("PCP_X_DIR"), Some("/etc/x".into()));
         assert_eq!(conf.directory("PCP_Y_DIR"), Some("/y z".into()));

@@ -13,13 +13,13 @@ fn err(text: &str) -> String {
 }
 
 #[test]
-fn an_empty_file_gives_the_defaults() {
+fn empty_file_gives_the_defaults() {
     assert_eq!(ok(""), Config::default());
     assert_eq!(ok("[nixl]\n# user = \"root\"\n"), Config::default());
 }
 
 #[test]
-fn the_shipped_file_gives_the_defaults_and_each_of_its_examples_is_valid() {
+fn shipped_file_gives_the_defaults_and_valid_examples() {
     let shipped = include_str!("../../nixl.conf");
     assert_eq!(ok(shipped), Config::default());
     let examples: Vec<&str> = shipped
@@ -50,7 +50,7 @@ fn removed_key_is_accepted_with_a_warning() {
 }
 
 #[test]
-fn every_key_is_taken() {
+fn every_key_is_read() {
     let config = ok(
         "[nixl]\nuser = \"root\"\ntelemetry_dir = \"/dev/shm/nixl\"\nmultiproc_dir = [\"/mp\"]\ndrain_interval = \"20ms\"\n\
                      retain = \"1h 30min\"\nremember = \"30days\"\nmax_agents = 7\nmax_capacity = 1024\nowners = [\"root\", 4242]\nobserve = true\n\
@@ -87,7 +87,7 @@ fn every_key_is_taken() {
 }
 
 #[test]
-fn directories_come_as_a_path_a_list_a_pattern_and_with_labels() {
+fn directories_are_a_path_or_a_list_with_patterns_and_labels() {
     let config =
         ok("[nixl]\ntelemetry_dir = [\"/a\", { path = \"/b/*/nixl\", label = \"gpu-0\" }]\n");
     let [a, b] = &config.telemetry_dir[..] else {
@@ -104,7 +104,7 @@ fn directories_come_as_a_path_a_list_a_pattern_and_with_labels() {
 }
 
 #[test]
-fn what_stands_in_the_file_neither_divides_a_message_nor_moves_a_cursor() {
+fn message_about_a_file_has_no_control_characters() {
     let message = err("[nixl]\n\"a\\nb\\u001b[2J\" = 1\n");
     assert!(
         message.starts_with("nixl.conf:2: unknown field `a b [2J`"),
@@ -228,14 +228,14 @@ fn errors_name_file_line_key_and_remedy() {
 }
 
 #[test]
-fn slashes_that_mean_nothing_are_left_out() {
+fn redundant_slashes_are_removed() {
     let config = ok("[nixl]\ntelemetry_dir = [\"/a//b/\", \"/c/*//d/\"]\n");
     assert_eq!(config.telemetry_dir[0].path, "/a/b");
     assert_eq!(config.telemetry_dir[1].path, "/c/*/d");
 }
 
 #[test]
-fn the_python_pmdas_file_loads_with_a_warning_that_shows_the_toml() {
+fn file_of_the_python_pmda_loads_with_a_warning_in_toml() {
     let text = "# comment\n[nixl]\nUser = root\ntelemetry_dir: /dev/shm\n; more\n";
     let loaded = parse(Path::new("nixl.conf"), text).expect("the Python PMDA's format");
     assert_eq!(loaded.config.telemetry_dir[0].path, "/dev/shm");
@@ -250,7 +250,7 @@ fn the_python_pmdas_file_loads_with_a_warning_that_shows_the_toml() {
 }
 
 #[test]
-fn unquoted_value_beyond_the_python_pmdas_format_is_an_error_at_its_line() {
+fn unquoted_value_outside_python_format_is_an_error_at_its_line() {
     for (text, expected) in [
         (
             "user = root\nusr = nobody",
@@ -282,7 +282,7 @@ fn unquoted_value_beyond_the_python_pmdas_format_is_an_error_at_its_line() {
 }
 
 #[test]
-fn a_wrong_value_in_the_python_pmdas_file_is_an_error_at_its_line() {
+fn wrong_value_in_python_format_is_an_error_at_its_line() {
     assert!(
         err("[nixl]\n# x\nuser = nosuchuser\n")
             .starts_with("nixl.conf:3: user: no user \"nosuchuser\"")
@@ -290,7 +290,7 @@ fn a_wrong_value_in_the_python_pmdas_file_is_an_error_at_its_line() {
 }
 
 #[test]
-fn the_environment_wins_over_the_file() {
+fn environment_overrides_the_file() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("nixl.conf");
     std::fs::write(&path, "[nixl]\ntelemetry_dir = \"/a\"\n").expect("written");
@@ -322,7 +322,7 @@ fn the_environment_wins_over_the_file() {
 }
 
 #[test]
-fn what_is_no_file_of_a_sensible_size_is_refused_at_once() {
+fn special_or_too_long_file_is_an_error() {
     let dir = tempfile::tempdir().expect("a directory");
     let fifo = dir.path().join("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("made");

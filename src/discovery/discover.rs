@@ -10,7 +10,7 @@ use crate::error::Refusal;
 use crate::ring::candidate::{Access, Candidate};
 use crate::ring::layout::{HEADER_LEN, Header, Layout};
 use crate::ring::sparse;
-use crate::shm::unlocked;
+use crate::shm::nonblocking;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fstat};
@@ -94,7 +94,7 @@ pub fn open(
 /// Reads the header of a file and checks it against the file's size and the largest accepted capacity.
 fn check_header(file: &File, size: u64, config: &Config) -> Result<(Header, Layout), Refusal> {
     let mut bytes = [0; HEADER_LEN];
-    unlocked::read_start(file, &mut bytes).map_err(Refusal::io("read"))?;
+    nonblocking::read_start(file, &mut bytes).map_err(Refusal::io("read"))?;
     let header = Header::from_bytes(&bytes);
     let layout = header.check(size).map_err(|refusal| match refusal {
         // fstatfs(2) may block, but the server of this file has just answered a read.

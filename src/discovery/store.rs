@@ -4,7 +4,7 @@ use super::discover;
 use crate::base::file::{self, FileFacts};
 use crate::config::Config;
 use crate::error::Refusal;
-use crate::shm::unlocked;
+use crate::shm::nonblocking;
 use crate::store::{Candidate, Description, LEN, StoreId, is_store_name};
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -30,7 +30,7 @@ pub fn open(
     }
     let mut bytes = [0; LEN];
     let len = usize::try_from(facts.size).map_or(LEN, |size| size.min(LEN));
-    unlocked::read_start(&file, &mut bytes[..len]).map_err(Refusal::io("read"))?;
+    nonblocking::read_start(&file, &mut bytes[..len]).map_err(Refusal::io("read"))?;
     let description = Description::parse(&bytes, facts.size)?;
     let meta = file.metadata().map_err(Refusal::io("looked at"))?;
     Ok(Candidate {

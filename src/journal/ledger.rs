@@ -22,7 +22,7 @@ pub struct Books {
     /// How often the rings of agents that are forgotten were found full.
     pub forgotten_full: u64,
     /// How often it is asked who has a file in which nothing happens.
-    pub check_every: Duration,
+    pub check_period: Duration,
     /// Room for the events of a batch, which its reader takes and puts back: a drain allocates nothing.
     pub room: Events,
     /// Whether the first look at everything is not over.

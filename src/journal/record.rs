@@ -6,7 +6,7 @@
 
 use crate::discovery::name::is_instance_name;
 use crate::procfs::facts::Facts;
-use crate::stats::ranges::Ranges;
+use crate::stats::bucket_bounds::BucketBounds;
 use std::ffi::OsString;
 use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -216,7 +216,7 @@ impl RawRecord {
     }
 
     /// True if a record of 0.1.0 has ranges of times that are numbered otherwise than from 0 on: they were changed once.
-    fn is_renumbered(&self, ranges: &Ranges) -> bool {
+    fn is_renumbered(&self, ranges: &BucketBounds) -> bool {
         let count = self.0[NUMBERED] ^ NUMBERED_MARK;
         // An even earlier version had facts there.
         let count = usize::try_from(count).ok();
@@ -224,7 +224,7 @@ impl RawRecord {
             return false;
         };
         let mut bounds = self.0[NUMBERED + 1..][..2 * count].iter();
-        count != ranges.count() || bounds.any(|bound| bound & GONE != 0)
+        count != ranges.bucket_count() || bounds.any(|bound| bound & GONE != 0)
     }
 }
 
@@ -261,8 +261,8 @@ impl TryFrom<&RawRecord> for Saved {
         let words = &raw.0[entry_of(generation)..];
         let words = words.first_chunk().ok_or(Damaged)?;
         let mut entry = entry::from_words(words);
-        if entry::is_without_base(words) && !raw.is_renumbered(entry.account.ranges()) {
-            entry.account.bucket_base = id;
+        if entry::is_without_base(words) && !raw.is_renumbered(entry.stats.bucket_bounds()) {
+            entry.stats.bucket_base = id;
         }
         if let Some(commit) = &mut entry.commit {
             // Its positions go into the ring when its slots are given back.

@@ -25,7 +25,7 @@ pub struct Retired {
 impl Retired {
     /// Adds an agent's.
     pub fn add(&mut self, entry: &Entry) {
-        self.totals.add(&entry.account.totals);
+        self.totals.add(&entry.stats.totals);
         self.full = self.full.saturating_add(entry.full);
     }
 }

@@ -63,7 +63,7 @@ fn totals(value: u64) -> Totals {
 
 fn entry(value: u64) -> Entry {
     let mut entry = Entry::default();
-    entry.account.totals = totals(value);
+    entry.stats.totals = totals(value);
     entry
 }
 

@@ -1,6 +1,6 @@
 //! The metric table, in one file for each group of clusters.
 
-use super::{Buckets, Get, Metric, Semantics, Units, ValueSource};
+use super::{Get, Histogram, Metric, Semantics, Units, ValueSource};
 use crate::agents::Agent;
 use crate::event::EventType;
 use crate::metrics::control::Control;
@@ -84,7 +84,7 @@ const fn agent_metric(
 const fn histogram(
     (cluster, item): (u32, u32),
     name: &'static str,
-    buckets: Buckets,
+    buckets: Histogram,
     oneline: &'static str,
     help: &'static str,
 ) -> Metric {
@@ -104,7 +104,7 @@ const fn histogram(
 const fn cumulative(
     pmid: (u32, u32),
     name: &'static str,
-    buckets: Buckets,
+    buckets: Histogram,
     oneline: &'static str,
     help: &'static str,
 ) -> Metric {

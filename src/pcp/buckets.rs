@@ -8,9 +8,9 @@ use super::ffi::Instances;
 use crate::agents::Agent;
 use crate::journal::record::HIGHEST_ID;
 use crate::metrics::{BANDWIDTHS, CUMULATIVE_TIMES, LATENCIES, SIZES};
-use crate::stats::account::{BANDWIDTH, SIZE};
+use crate::stats::agent_stats::{BANDWIDTH, SIZE};
+use crate::stats::bucket_bounds::BucketBounds;
 use crate::stats::histogram::MAX_BUCKETS;
-use crate::stats::ranges::Ranges;
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 
@@ -21,9 +21,9 @@ const _: () =
 
 /// Returns the index of the bucket that has this instance id. `None`: the agent has no such bucket.
 #[must_use]
-pub fn bucket_index(ranges: &Ranges, inst: u32) -> Option<usize> {
+pub fn bucket_index(ranges: &BucketBounds, inst: u32) -> Option<usize> {
     let number = usize::try_from(inst % IDS_PER_BASE).ok();
-    number.filter(|&number| number < ranges.count())
+    number.filter(|&number| number < ranges.bucket_count())
 }
 
 /// Returns the instance id of a bucket. `None`: it does not fit into the 31 bits of a PCP instance id.
@@ -39,7 +39,7 @@ pub fn instance_id(base: u32, bucket: usize) -> Option<u32> {
 struct BucketIndom {
     serial: u32,
     /// Buckets of all agents. `None`: each agent has its own.
-    ranges: Option<Ranges>,
+    ranges: Option<BucketBounds>,
     /// Instances in contiguous groups, one group per agent.
     instances: Instances,
     /// Instance id of each agent, by base.
@@ -52,14 +52,14 @@ impl BucketIndom {
     fn base_and_ranges<'a>(
         &'a self,
         id: u32,
-        times: Option<(u32, &'a Ranges)>,
-    ) -> Option<(u32, &'a Ranges)> {
+        times: Option<(u32, &'a BucketBounds)>,
+    ) -> Option<(u32, &'a BucketBounds)> {
         self.ranges
             .as_ref()
             .map_or(times, |ranges| Some((id, ranges)))
     }
 
-    fn add(&mut self, id: u32, name: &str, times: Option<(u32, &Ranges)>) {
+    fn add(&mut self, id: u32, name: &str, times: Option<(u32, &BucketBounds)>) {
         let Some((base, ranges)) = self.base_and_ranges(id, times) else {
             return;
         };
@@ -67,10 +67,10 @@ impl BucketIndom {
             return;
         }
         let suffix = |bucket| match self.serial {
-            CUMULATIVE_TIMES => ranges.up_to(bucket),
+            CUMULATIVE_TIMES => ranges.le_suffix(bucket),
             _ => ranges.suffix(bucket),
         };
-        let all: Option<Vec<(i32, CString)>> = (0..ranges.count())
+        let all: Option<Vec<(i32, CString)>> = (0..ranges.bucket_count())
             .map(|bucket| {
                 let name = format!("{name}::{}", suffix(bucket));
                 let id = instance_id(base, bucket)?;
@@ -123,7 +123,7 @@ impl BucketIndoms {
         ];
         Self(indoms.map(|(serial, bounds)| BucketIndom {
             serial,
-            ranges: bounds.map(|bounds| Ranges::of(&bounds)),
+            ranges: bounds.map(|bounds| BucketBounds::of(&bounds)),
             instances: instances(serial),
             agents: HashMap::new(),
         }))
@@ -141,7 +141,7 @@ impl BucketIndoms {
         serial: u32,
         id: u32,
         agent: &'a Agent,
-    ) -> Option<(u32, &'a Ranges)> {
+    ) -> Option<(u32, &'a BucketBounds)> {
         self.indom(serial)?.base_and_ranges(id, time_ranges(agent))
     }
 
@@ -157,7 +157,7 @@ impl BucketIndoms {
         self.insert(id, &agent.name.instance, time_ranges(agent));
     }
 
-    fn insert(&mut self, id: u32, name: &str, times: Option<(u32, &Ranges)>) {
+    fn insert(&mut self, id: u32, name: &str, times: Option<(u32, &BucketBounds)>) {
         for indom in &mut self.0 {
             indom.add(id, name, times);
         }
@@ -172,9 +172,9 @@ impl BucketIndoms {
 }
 
 /// Returns base and buckets of an agent's times. `None`: the agent has no base yet.
-fn time_ranges(agent: &Agent) -> Option<(u32, &Ranges)> {
-    let account = &agent.entry.account;
-    Some((account.bucket_base?, account.ranges()))
+fn time_ranges(agent: &Agent) -> Option<(u32, &BucketBounds)> {
+    let stats = &agent.entry.stats;
+    Some((stats.bucket_base?, stats.bucket_bounds()))
 }
 
 #[cfg(test)]
@@ -187,15 +187,15 @@ mod tests {
         all.map(|indom| indom.instances.list()).collect()
     }
 
-    fn nixl_bounds() -> Ranges {
-        Ranges::of(&Bounds::latency())
+    fn nixl_bounds() -> BucketBounds {
+        BucketBounds::of(&Bounds::latency())
     }
 
     fn indoms() -> BucketIndoms {
         BucketIndoms::new(|_| Instances::unregistered())
     }
 
-    fn add(indoms: &mut BucketIndoms, id: u32, name: &str, ranges: &Ranges) {
+    fn add(indoms: &mut BucketIndoms, id: u32, name: &str, ranges: &BucketBounds) {
         indoms.insert(id, name, Some((id, ranges)));
     }
 
@@ -228,7 +228,7 @@ mod tests {
         }
         indoms.remove(&[3].into());
         indoms.remove(&[3].into());
-        add(&mut indoms, 4, "d", &Ranges::default());
+        add(&mut indoms, 4, "d", &BucketBounds::default());
         indoms.remove(&[4].into());
         let mut alone = self::indoms();
         add(&mut alone, 1, "b", &nixl_bounds());
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn agent_with_new_bounds_gets_new_instances() {
         let mut indoms = indoms();
-        let ranges = |bounds: &[f64]| Ranges::new(bounds).expect("good");
+        let ranges = |bounds: &[f64]| BucketBounds::new(bounds).expect("good");
         add(&mut indoms, 0, "a", &ranges(&[5.0]));
         add(&mut indoms, 1, "b", &ranges(&[0.5, 7.0]));
         // An agent with other bounds is withdrawn and published again with another base.

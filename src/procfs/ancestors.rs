@@ -1,18 +1,18 @@
 //! Ancestors of a process of the same user.
 
-use crate::procfs::writer::{INIT, Stat, Writer, namespace, sees_host};
+use crate::procfs::process::{INIT_PID, ProcessId, ProcessStat, namespace, sees_host};
 use std::{fs, iter};
 
-/// Levels that are followed: vLLM has two between a worker and its server, a launcher or a fork server adds one.
+/// Limit of generations. vLLM has two between a worker and its server; a launcher or a fork server adds one.
 const MAX_LEVELS: usize = 8;
 
-/// The ancestors of a process, the parent first. They end before the first one of another user or PID namespace, and before
-/// the host's init process, whose services have environments of their own.
-pub fn of(mut process: Writer) -> impl Iterator<Item = Writer> {
+/// Returns the ancestors of a process, the parent first. They end before the first process of another user or PID namespace.
+/// They also end before the host's init process, because its services have environments of their own.
+pub fn of(mut process: ProcessId) -> impl Iterator<Item = ProcessId> {
     let own = identity(process.pid);
     let next = move || {
         process = parent(process).filter(|parent| {
-            let is_init = parent.pid == INIT && sees_host();
+            let is_init = parent.pid == INIT_PID && sees_host();
             !is_init && own.is_some() && identity(parent.pid) == own
         })?;
         Some(process)
@@ -20,27 +20,27 @@ pub fn of(mut process: Writer) -> impl Iterator<Item = Writer> {
     iter::from_fn(next).take(MAX_LEVELS)
 }
 
-/// The parent of a process; `None` if it is not shown or one of the two has ended.
-fn parent(process: Writer) -> Option<Writer> {
+/// Returns the parent of a process; `None` if /proc hides it or one of the two has ended.
+fn parent(process: ProcessId) -> Option<ProcessId> {
     let pid = parent_id(process)?;
-    let parent = Writer::of(pid).ok()?;
-    // A process whose parent ends gets another one: while it names this id, the id is its parent's and not a later process's.
+    let parent = ProcessId::of(pid).ok()?;
+    // A process whose parent ends gets another parent. While stat still has this id, no later process has taken the id.
     let is_parent = parent_id(process) == Some(pid) && parent.start <= process.start;
     is_parent.then_some(parent)
 }
 
-fn parent_id(process: Writer) -> Option<u32> {
-    let stat = Stat::of(process.pid).ok()?;
-    (stat.process == process).then_some(stat.parent)
+fn parent_id(process: ProcessId) -> Option<u32> {
+    let stat = ProcessStat::of(process.pid).ok()?;
+    (stat.id == process).then_some(stat.parent)
 }
 
-/// What an ancestor must share with a process: real user id and PID namespace; `None` if /proc does not tell. The owner of
-/// /proc/PID is root for a process that may not be dumped.
+/// Returns what an ancestor must share with a process: real user id and PID namespace; `None` if /proc does not tell. The
+/// owner of /proc/PID would not do: it is root if the process is not dumpable (proc_pid(5)).
 fn identity(pid: u32) -> Option<(u32, u64)> {
     Some((uid(pid)?, namespace(&pid.to_string(), "pid").ok()?))
 }
 
-/// The real user id of a process; `None` if /proc does not tell.
+/// Returns the real user id of a process; `None` if /proc does not tell.
 #[must_use]
 pub fn uid(pid: u32) -> Option<u32> {
     let status = fs::read(format!("/proc/{pid}/status")).ok()?;
@@ -66,11 +66,11 @@ mod tests {
         let mut line = String::new();
         let output = shell.stdout.take().expect("piped");
         BufReader::new(output).read_line(&mut line).expect("a line");
-        let grandchild = Writer::of(line.trim().parse().expect("a pid")).expect("it runs");
+        let grandchild = ProcessId::of(line.trim().parse().expect("a pid")).expect("it runs");
         let found: Vec<u32> = of(grandchild).map(|process| process.pid).collect();
         assert_eq!(found[..2], [shell.id(), std::process::id()]);
         assert!(found.len() <= MAX_LEVELS);
-        let earlier = Writer {
+        let earlier = ProcessId {
             start: grandchild.start - 1,
             ..grandchild
         };

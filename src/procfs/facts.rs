@@ -1,9 +1,7 @@
-//! The facts behind the labels of an agent's instance, as users of containers, pods, engines and batch systems know them. Each
-//! is there or not; none is guessed.
+//! Facts from which the labels of an agent are made: container, pod, engine, batch job and others. No fact is guessed.
 //!
-//! Those of the file ([`Facts::of_file`]) are known as soon as it is found. Those of the process that writes it
-//! ([`Facts::of_process`]) are found by the process scan: to read a command line or an environment waits for the memory of
-//! another user's process.
+//! The facts of a file ([`Facts::of_file`]) are known as soon as it is found. The facts of the process that writes it
+//! ([`Facts::of_process`]) come from the process scan, because reading a command line or an environment may block.
 
 pub mod cgroup;
 pub mod command;

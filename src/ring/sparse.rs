@@ -3,7 +3,7 @@
 //! A sparse file can be larger than all memory. Reading a hole through a mapping makes tmpfs allocate pages for it.
 
 use crate::ring::layout::Layout;
-use crate::shm::unlocked;
+use crate::shm::nonblocking;
 use nix::sys::stat::fstat;
 use std::fs::File;
 
@@ -23,7 +23,7 @@ pub fn has_room_for(file: &File, layout: Layout, pending: u64) -> bool {
     let allocated = fstat(file).map_or(u64::MAX, |stat| {
         stat.st_blocks.unsigned_abs().saturating_mul(BLOCK)
     });
-    needed <= allocated || !unlocked::counts_blocks(file)
+    needed <= allocated || !nonblocking::counts_blocks(file)
 }
 
 #[cfg(test)]
@@ -37,7 +37,7 @@ mod tests {
             tempfile::tempfile().expect("a temporary file"),
             tempfile::tempfile_in("/dev/shm").expect("a file in memory"),
         ] {
-            if !unlocked::counts_blocks(&file) {
+            if !nonblocking::counts_blocks(&file) {
                 println!("left out: the file system of temporary files does not count blocks");
                 continue;
             }

@@ -106,7 +106,7 @@ mod tests {
     use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
     #[test]
-    fn a_lease_is_granted_when_nobody_else_has_the_file() {
+    fn exclusive_lease_needs_a_file_without_other_holder() {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
         Lease::take(file.as_file(), LeaseKind::Alone).expect("nobody else has it");
         let other = File::open(file.path()).expect("still there");
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_against_writers_is_granted_beside_readers() {
+    fn lease_against_writers_is_granted_beside_readers() {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
         let ours = File::open(file.path()).expect("there");
         let err = Lease::take(&ours, LeaseKind::NoWriter).expect_err("it is open for writing");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_says_when_somebody_waits_for_it() {
+    fn lease_shows_that_another_process_waits() {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
         // The kernel sends SIGIO, which would end the test.
         let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());

@@ -17,7 +17,7 @@ fn stores_reach_the_file_and_other_mappings() {
 }
 
 #[test]
-fn what_is_mapped_for_looking_only_cannot_be_stored_to() {
+fn read_only_mapping_cannot_be_stored_to() {
     let mut file = tempfile::tempfile().expect("a temporary file");
     file.write_all(&7_u64.to_ne_bytes()).expect("room");
     let mapping = Mapping::read_only(&file, 1).expect("mapped");
@@ -29,7 +29,7 @@ fn what_is_mapped_for_looking_only_cannot_be_stored_to() {
 }
 
 #[test]
-fn a_file_that_shrinks_voids_the_access_and_all_later_ones() {
+fn shortened_file_fails_this_access_and_later_ones() {
     guard_against_sigbus().expect("a handler");
     let file = tempfile::tempfile().expect("a temporary file");
     file.set_len(3 * 4096).expect("room");
@@ -59,7 +59,7 @@ fn a_file_that_shrinks_voids_the_access_and_all_later_ones() {
 }
 
 #[test]
-fn a_file_that_shrinks_from_more_than_there_is_memory_voids_the_access() {
+fn shortened_file_larger_than_memory_fails_the_access() {
     guard_against_sigbus().expect("a handler");
     let file = tempfile::tempfile().expect("a temporary file");
     let words = 1 << 37;
@@ -74,7 +74,7 @@ fn a_file_that_shrinks_from_more_than_there_is_memory_voids_the_access() {
 }
 
 #[test]
-fn rest_holds_while_the_first_words_are_what_they_were() {
+fn header_poll_is_true_until_the_header_changes() {
     guard_against_sigbus().expect("a handler");
     let file = tempfile::tempfile().expect("a temporary file");
     file.set_len(4096).expect("room");
@@ -96,7 +96,7 @@ fn rest_holds_while_the_first_words_are_what_they_were() {
 }
 
 #[test]
-fn a_mapping_that_breaks_in_one_thread_breaks_none_in_another() {
+fn fault_in_one_thread_does_not_affect_another() {
     guard_against_sigbus().expect("a handler");
     let breaking = std::thread::spawn(|| {
         let file = tempfile::tempfile().expect("a temporary file");
@@ -118,7 +118,7 @@ fn a_mapping_that_breaks_in_one_thread_breaks_none_in_another() {
 }
 
 #[test]
-fn a_length_that_overflows_is_an_error() {
+fn mapping_length_that_overflows_is_an_error() {
     let file = tempfile::tempfile().expect("a temporary file");
     assert!(Mapping::new(&file, usize::MAX).is_err());
 }

@@ -5,7 +5,7 @@ use crate::error::{Refusal, RingFault};
 use crate::event::Totals;
 use crate::journal::ledger::Ledger;
 use crate::shm::{Mapping, Rest};
-use crate::stats::values::Values;
+use crate::stats::store_values::StoreValues;
 use crate::stats::windows::Windows;
 use crate::store::format::{self, WORDS};
 use crate::store::{Candidate, Description, Seen, StoreId};
@@ -27,7 +27,7 @@ pub struct StoreReader {
 
 impl StoreReader {
     /// Maps a candidate, of which it also reads the values.
-    pub(super) fn attach(candidate: Candidate) -> Result<(Self, Values), Refusal> {
+    pub(super) fn attach(candidate: Candidate) -> Result<(Self, StoreValues), Refusal> {
         let mapping = Mapping::read_only(&candidate.file, WORDS).map_err(Refusal::io("mapped"))?;
         let store = Self {
             mapping: Rc::new(mapping),
@@ -45,7 +45,7 @@ impl StoreReader {
     }
 
     /// Its values, now; an error if the file has lost its second page or more, or says that it is another one's.
-    fn values(&self) -> Result<Values, RingFault> {
+    fn values(&self) -> Result<StoreValues, RingFault> {
         let read = |words: &[_]| (format::read_values(words), format::read_head(words));
         let (values, head) = self.mapping.look(&self.descriptor, read)?;
         match head == format::head(self.id.pid) {
@@ -63,7 +63,7 @@ impl StoreReader {
 
     /// Takes values for good, as events of a ring are applied and committed. What `is_aged` may be older than the last minute. Returns
     /// true if they are others than before.
-    fn count(&self, values: Values, is_aged: bool, ledger: &mut Ledger) -> bool {
+    fn count(&self, values: StoreValues, is_aged: bool, ledger: &mut Ledger) -> bool {
         let (entry, now) = (&mut *ledger.entry, ledger.now);
         let seen = entry.store.take().filter(|seen| seen.id == self.id);
         let seen = seen.unwrap_or_else(|| Seen::nothing(self.id));
@@ -72,20 +72,20 @@ impl StoreReader {
             entry.store = Some(seen);
             return false;
         }
-        let is_first = seen.values == Values::NONE;
-        let delta = values.since(&seen.values);
+        let is_first = seen.values == StoreValues::NONE;
+        let delta = values.delta_since(&seen.values);
         let is_new = delta.has_counts();
         let ranges = &self.description.ranges;
-        if entry.account.ranges() != ranges {
+        if entry.stats.bucket_bounds() != ranges {
             *ledger.windows = Windows::new(now.instant);
         }
         if !is_aged {
             let [xfer_time, post_time] = &delta.histograms;
-            ledger.windows.xfer_time.record_ranges(xfer_time);
-            ledger.windows.post_time.record_ranges(post_time);
+            ledger.windows.xfer_time.record_buckets(xfer_time);
+            ledger.windows.post_time.record_buckets(post_time);
         }
         let seconds = (!is_first).then_some(now.seconds);
-        entry.account.absorb(&delta, &values, ranges, seconds);
+        entry.stats.apply_delta(&delta, &values, ranges, seconds);
         ledger.books.host.add(&Totals::from_store(&delta.counters));
         if !is_first || is_new {
             // What it says of its time is an untrusted user's word.

@@ -1,12 +1,12 @@
-//! Histograms with fixed upper bounds: of latencies in the bounds of NIXL's own exporters, of sizes, of bandwidths.
+//! Histograms with fixed upper bounds: latencies with the bounds of NIXL's own exporters, sizes, bandwidths.
 
 use crate::stats::scale::{self, STEPS, Scaled};
 
-/// The most bounds that a histogram may have, as in NIXL.
+/// Limit of bounds of a histogram, as in NIXL.
 pub const MAX_BOUNDS: usize = 32;
-/// The largest bound, microseconds: whole numbers are exact in floating point up to here.
+/// Limit of a bound, microseconds: up to here, floating-point numbers are exact.
 const MAX_BOUND: u64 = 1 << 53;
-/// The most buckets: one per bound, and one for what lies above the last.
+/// Limit of buckets: one per bound, and one above the last bound.
 pub const MAX_BUCKETS: usize = MAX_BOUNDS + 1;
 
 /// NIXL's default bounds of `agent_xfer_time_us` and `agent_xfer_post_time_us`, microseconds.
@@ -15,7 +15,7 @@ const LATENCY: [u64; 18] = [
     500_000, 1_000_000, 5_000_000, 10_000_000,
 ];
 
-/// Why a list of numbers cannot be the bounds of a histogram.
+/// Reason why a list of numbers cannot be the bounds of a histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadBounds {
     /// The list is empty.
@@ -23,16 +23,18 @@ pub enum BadBounds {
         "no bound is given; give 1 to {MAX_BOUNDS} numbers in rising order, or leave the key out for NIXL's own"
     )]
     Empty,
-    /// The list is too long: NIXL itself takes no more.
+    /// The list is longer than NIXL's limit.
     #[error("{count} bounds are given; at most {MAX_BOUNDS} are allowed: leave some out")]
     TooMany {
         /// Numbers in the list.
         count: usize,
     },
-    /// Nothing lies below 0.
-    #[error("0 is no upper bound: a bucket would hold nothing but 0; begin with a larger number")]
+    /// The first bound is 0, and no value is below it.
+    #[error(
+        "0 is not a valid upper bound: its bucket would count only zeros; begin with a larger number"
+    )]
     Zero,
-    /// It has no exact name: PCP's tools and NIXL have bounds as floating-point numbers.
+    /// The bound is not exact as a floating-point number, the type of bounds in NIXL and in tools of PCP.
     #[error("{bound} is too large; bounds go up to {MAX_BOUND}, 285 years")]
     TooLarge {
         /// The bound.
@@ -40,47 +42,47 @@ pub enum BadBounds {
     },
     /// A bound is not above the one before it.
     #[error(
-        "{bound} does not lie above {before}, the bound before it; sort the list and leave doubles out"
+        "{bound} is not above {before}, the bound before it; sort the list and remove duplicates"
     )]
     Order {
         /// The bound.
         bound: u64,
-        /// The one before it.
+        /// Bound before it.
         before: u64,
     },
 }
 
-/// Upper bounds of a histogram, inclusive, strictly rising. Bucket `i` holds what lies above bound `i - 1` and not above
-/// bound `i`; the last bucket holds what lies above all bounds.
+/// Upper bounds of a histogram, inclusive, strictly rising. Bucket `i` has the values above bound `i - 1` and not above bound `i`.
+/// The last bucket has the values above all bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Filled up with `u64::MAX`, which nothing lies above.
+    /// Padded with `u64::MAX`, so that the search ends.
     bounds: [u64; MAX_BUCKETS],
     len: usize,
-    /// How many bounds lie below all values of a step.
+    /// Number of bounds below all values of each step of the scale.
     below: [u8; STEPS],
 }
 
 impl Bounds {
-    /// Of latencies, microseconds: the 18 of NIXL's exporters, 10 us to 10 s.
+    /// Bounds of latencies, microseconds: the 18 bounds of NIXL's exporters, 10 us to 10 s.
     #[must_use]
     pub const fn latency() -> Self {
         Self::new(&LATENCY)
     }
 
-    /// Of bytes per transfer: 12 bounds, each 4 times the one before, 2^11 (2 KiB) to 2^33 (8 GiB), as vLLM's.
+    /// Bounds of bytes per transfer: 12 bounds, each 4 times the one before, 2^11 (2 KiB) to 2^33 (8 GiB), as in vLLM.
     #[must_use]
     pub const fn size() -> Self {
         Self::powers(1 << 11, 2, 12)
     }
 
-    /// Of byte/s: 20 bounds, each twice the one before, 10^6 (1 MB/s) to 10^6 x 2^19 (524.288 GB/s).
+    /// Bounds of byte/s: 20 bounds, each twice the one before, 10^6 (1 MB/s) to 10^6 x 2^19 (524.288 GB/s).
     #[must_use]
     pub const fn bandwidth() -> Self {
         Self::powers(1_000_000, 1, 20)
     }
 
-    /// Bounds of which each is the one before times a power of two.
+    /// Returns bounds that grow by a power of two.
     const fn powers(first: u64, shift: usize, len: usize) -> Self {
         let mut bounds = [0; MAX_BOUNDS];
         let mut at = 0;
@@ -91,7 +93,7 @@ impl Bounds {
         Self::new(bounds.split_at(len).0)
     }
 
-    /// Bounds that are known to be good.
+    /// Returns bounds without a check.
     const fn new(list: &[u64]) -> Self {
         let mut bounds = [u64::MAX; MAX_BUCKETS];
         let mut below = [0; STEPS];
@@ -111,10 +113,10 @@ impl Bounds {
         }
     }
 
-    /// Bounds that somebody wrote down.
+    /// Returns configured bounds.
     ///
     /// # Errors
-    /// What is wrong with them, and what to do about it.
+    /// The bounds are invalid; the error says what to change.
     pub fn from_config(bounds: &[u64]) -> Result<Self, BadBounds> {
         let count = bounds.len();
         match bounds.first() {
@@ -137,20 +139,20 @@ impl Bounds {
         Ok(Self::new(bounds))
     }
 
-    /// The bounds themselves.
+    /// Returns the bounds.
     #[must_use]
     pub fn as_slice(&self) -> &[u64] {
         &self.bounds[..self.len]
     }
 
-    /// How many buckets there are: one more than bounds.
+    /// Returns the number of buckets: one more than the bounds.
     #[cfg(test)]
     const fn buckets(&self) -> usize {
         self.len + 1
     }
 
-    /// The bucket of a value: how many bounds lie below it. It is asked several times for each transfer: a look-up by the
-    /// value's step, and one comparison, unless a bound lies on the same step, which hardly any does.
+    /// Returns the bucket of a value, which is the number of bounds below it. Called several times for each transfer. The step of
+    /// the value gives the first candidate, and most steps have no bound, so that there is one comparison.
     #[inline]
     #[must_use]
     pub fn find(&self, value: impl Into<Scaled>) -> usize {
@@ -163,51 +165,51 @@ impl Bounds {
     }
 }
 
-/// NIXL's bounds of latencies.
+/// The default is NIXL's bounds of latencies.
 impl Default for Bounds {
     fn default() -> Self {
         Self::latency()
     }
 }
 
-/// How many values each bucket has met, room for the most buckets that there can be: 264 bytes, and never an allocation.
+/// Number of values in each bucket, with room for [`MAX_BUCKETS`]: 264 bytes without an allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counts(pub [u64; MAX_BUCKETS]);
+pub struct BucketCounts(pub [u64; MAX_BUCKETS]);
 
-impl Counts {
-    /// The most that is added up to.
-    const MOST: u64 = u64::MAX >> 1;
+impl BucketCounts {
+    /// Limit of a sum.
+    const MAX: u64 = u64::MAX >> 1;
 
-    /// Counts one value in the bucket that [`Bounds::find`] gave; none above the most there can be exists.
+    /// Counts one value in a bucket that [`Bounds::find`] returned.
     #[inline]
-    pub fn count(&mut self, bucket: usize) {
+    pub fn increment(&mut self, bucket: usize) {
         if let Some(count) = self.0.get_mut(bucket) {
-            // Not asked each time whether it is at its end: nobody gets there from MOST, one at a time.
+            // From MAX, 2^63 single steps would be needed until the count wraps.
             *count = count.wrapping_add(1);
         }
     }
 
-    /// How many values a bucket has met.
+    /// Returns the number of values in a bucket.
     #[must_use]
     pub fn get(&self, bucket: usize) -> u64 {
         self.0.get(bucket).copied().unwrap_or(0)
     }
 
-    /// How many values were counted at all.
+    /// Returns the number of values in all buckets.
     #[cfg(test)]
     pub(crate) fn total(&self) -> u64 {
         self.0.iter().copied().fold(0, u64::saturating_add)
     }
 
-    /// Adds the counts of a batch, or of a store, which may be absurd: they stay at the most that there is.
-    pub fn add(&mut self, batch: &Counts) {
-        for (sum, &more) in self.0.iter_mut().zip(&batch.0) {
-            *sum = sum.saturating_add(more).min(Self::MOST);
+    /// Adds the counts of a store. They are untrusted, so a sum stays at [`Self::MAX`].
+    pub fn add(&mut self, delta: &BucketCounts) {
+        for (sum, &more) in self.0.iter_mut().zip(&delta.0) {
+            *sum = sum.saturating_add(more).min(Self::MAX);
         }
     }
 }
 
-impl Default for Counts {
+impl Default for BucketCounts {
     fn default() -> Self {
         Self([0; MAX_BUCKETS])
     }
@@ -219,7 +221,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_bound_belongs_to_the_bucket_below_it() {
+    fn value_at_a_bound_is_in_the_bucket_below() {
         let bounds = Bounds::default();
         assert_eq!(bounds.buckets(), 19);
         for (bucket, &bound) in bounds.as_slice().iter().enumerate() {
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_that_stand_close_are_told_apart() {
+    fn adjacent_bounds_have_their_own_buckets() {
         let list: Vec<u64> = (1..=32).collect();
         let bounds = Bounds::from_config(&list).expect("as many as may be");
         for value in 0..40 {
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_bandwidths_have_the_bounds_that_are_documented() {
+    fn sizes_and_bandwidths_have_documented_bounds() {
         let size = Bounds::size();
         let expected: Vec<u64> = (0..12).map(|power| 2048 << (2 * power)).collect();
         assert_eq!(size.as_slice(), expected);
@@ -259,23 +261,20 @@ mod tests {
     }
 
     #[test]
-    fn bounds_that_do_not_rise_are_refused_with_their_numbers() {
-        let refused = |bounds: &[u64]| Bounds::from_config(bounds).expect_err("refused");
-        assert_eq!(refused(&[]), BadBounds::Empty);
-        assert_eq!(refused(&[0, 1]), BadBounds::Zero);
+    fn invalid_bounds_are_an_error_with_the_numbers() {
+        let error = |bounds: &[u64]| Bounds::from_config(bounds).expect_err("invalid bounds");
+        assert_eq!(error(&[]), BadBounds::Empty);
+        assert_eq!(error(&[0, 1]), BadBounds::Zero);
         let bound = MAX_BOUND + 1;
-        assert_eq!(refused(&[1, bound]), BadBounds::TooLarge { bound });
+        assert_eq!(error(&[1, bound]), BadBounds::TooLarge { bound });
         let long: Vec<u64> = (1..34).collect();
-        assert_eq!(refused(&long), BadBounds::TooMany { count: 33 });
+        assert_eq!(error(&long), BadBounds::TooMany { count: 33 });
         for (bound, before) in [(5, 5), (4, 5)] {
-            assert_eq!(
-                refused(&[1, 5, bound, 9]),
-                BadBounds::Order { bound, before }
-            );
+            assert_eq!(error(&[1, 5, bound, 9]), BadBounds::Order { bound, before });
         }
         assert_eq!(
-            refused(&[1, 5, 4]).to_string(),
-            "4 does not lie above 5, the bound before it; sort the list and leave doubles out"
+            error(&[1, 5, 4]).to_string(),
+            "4 is not above 5, the bound before it; sort the list and remove duplicates"
         );
         assert_eq!(
             Bounds::from_config(&LATENCY).expect("NIXL's own"),
@@ -284,11 +283,11 @@ mod tests {
     }
 
     #[test]
-    fn counts_stay_at_the_most() {
+    fn counts_saturate() {
         let bounds = Bounds::default();
-        let mut counts = Counts::default();
+        let mut counts = BucketCounts::default();
         for value in [0, 10, 11, u64::MAX] {
-            counts.count(bounds.find(value));
+            counts.increment(bounds.find(value));
         }
         let mut back = counts.clone();
         back.add(&counts);
@@ -297,15 +296,15 @@ mod tests {
             .collect();
         assert_eq!((got[0], got[1], got[18], back.total()), (4, 2, 2, 8));
         assert_eq!(back.get(MAX_BUCKETS), 0);
-        back.add(&Counts([u64::MAX; MAX_BUCKETS]));
-        assert_eq!(back.0, [Counts::MOST; MAX_BUCKETS], "none goes back");
-        (0..1000).for_each(|_| back.count(3));
-        assert_eq!(back.get(3), Counts::MOST + 1000, "nor does it then");
+        back.add(&BucketCounts([u64::MAX; MAX_BUCKETS]));
+        assert_eq!(back.0, [BucketCounts::MAX; MAX_BUCKETS], "none goes back");
+        (0..1000).for_each(|_| back.increment(3));
+        assert_eq!(back.get(3), BucketCounts::MAX + 1000, "nor does it then");
     }
 
     proptest! {
         #[test]
-        fn a_value_lies_between_the_bounds_of_its_bucket(
+        fn value_is_between_the_bounds_of_its_bucket(
             bounds in prop::collection::btree_set(1..=MAX_BOUND, 1..=MAX_BOUNDS),
             near in 0..MAX_BOUNDS,
             offset in 0..3_u64,

@@ -1,48 +1,46 @@
 //! Pairs the bytes of a transfer with its duration, from the order of its events in the ring.
 //!
-//! NIXL appends the events of a transfer under one lock, all of them or none, and one thread carries them to the ring in
-//! that order: post time, transfer time, bytes, requests from 1.4 on (`addXferStats`); before, transfer time, bytes, requests
-//! (`addXferTime`), and the post time on its own at some place before, among the events of other threads. No version puts
-//! bytes before their time, and none puts anything between the two. Hence the rule:
+//! NIXL appends the events of a transfer under one lock, all of them or none. One thread writes them to the ring in that order.
+//! From 1.4 on (`addXferStats`) the order is post time, transfer time, bytes, requests. Before (`addXferTime`) it is transfer time,
+//! bytes, requests, and the post time is earlier, among the events of other threads. No version has bytes before their time, or
+//! another event between the two. So the rule is:
 //!
-//! **Bytes belong to a transfer time if it is the event right before them.** All else is counted as unpaired: a time that
-//! anything but bytes follows, whatever it is, and bytes that anything but a time precedes.
+//! **Bytes belong to a transfer time if it is the event right before them.** All other times and bytes are counted as unpaired.
 //!
-//! An allow-list (`NIXL_TELEMETRY_ENABLED_METRICS`) takes whole types away, so that bytes still follow their own time or
-//! none. A full ring refuses single events: a time may be the last that had room, and the first that has room after it
-//! may be the bytes of another transfer. Nothing in the events tells, but the place does: it is where the write position
-//! stood when the ring was full, one slot before the read position of that moment. Who takes the events knows it, and
-//! calls [`Pairing::cut`] there.
+//! An allow-list (`NIXL_TELEMETRY_ENABLED_METRICS`) removes whole types, so that bytes still follow their own time or no time.
+//! A full ring drops single events: a time may be the last event with room, and the next event with room may be the bytes of
+//! another transfer. The events do not show this, but the slot does: it is the write position at the time of the overflow, one
+//! slot before the read position of that moment. The reader of the ring knows it, and calls [`Pairing::drop_pending`] there.
 
 use crate::event::EventType;
 
-/// One transfer: how much it moved in which time.
+/// Bytes and duration of one transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Paired {
+pub struct Transfer {
     /// Bytes of the transfer.
     pub bytes: u64,
     /// Microseconds from its start to its completion.
     pub micros: u64,
 }
 
-impl Paired {
-    /// Byte/s. A transfer of 0 us counts as one of 1 us: NIXL's clock has no finer steps.
+impl Transfer {
+    /// Returns the bandwidth in byte/s. 0 us count as 1 us, because NIXL's clock has no finer steps.
     #[inline]
     #[must_use]
     pub fn bandwidth(self) -> u64 {
         const PER_SECOND: u64 = 1_000_000;
-        /// Numbers of no more bits, here of up to 8 GiB in up to two hours, are exact as floating-point ones even times
-        /// `PER_SECOND`, and so is the whole part of a quotient of two such: what lies below a whole number lies below it by
-        /// more than is rounded.
+        /// Limit of the fast path: up to 8 GiB in up to two hours. Such numbers times `PER_SECOND` are exact as floating-point
+        /// numbers. The whole part of their quotient is exact too: the distance to the next whole number is larger than the
+        /// rounding error.
         const EXACT_BITS: u32 = 33;
         const _: () = assert!(PER_SECOND << EXACT_BITS < 1 << 53);
         let micros = self.micros.max(1);
         if (self.bytes | micros) >> EXACT_BITS == 0 {
-            // Several times as fast as a division of whole numbers of 64 bits.
+            // Several times as fast as a division of 64-bit integers.
             #[allow(
                 clippy::cast_possible_truncation,
                 clippy::cast_sign_loss,
-                reason = "below 2^53, and not below 0: the conversion to a signed number is the cheaper one"
+                reason = "the value is from 0 to 2^53, and the conversion to a signed number is cheaper"
             )]
             return ((self.bytes * PER_SECOND) as f64 / micros as f64) as i64 as u64;
         }
@@ -56,73 +54,73 @@ impl Paired {
     }
 }
 
-/// Where the pairing of one ring's events stands. Goes on across batches, and across restarts of the daemon as words.
+/// State of the pairing of one ring. It continues across batches and, as words, across restarts of the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pairing {
-    /// The transfer time that was the last event, microseconds.
-    time: Option<u64>,
+    /// Transfer time, microseconds, if it was the last event.
+    pending_time: Option<u64>,
     unpaired: u64,
 }
 
 impl Pairing {
-    /// Words of [`Pairing::to_words`].
+    /// Number of words of [`Pairing::to_words`].
     pub const WORDS: usize = 3;
 
-    /// Takes the next event of the ring; `None` is one of an unknown type. Gives the transfer that it completes.
+    /// Adds the next event of the ring; `None` is an event of an unknown type. Returns the transfer that it completes.
     #[inline]
-    pub fn push(&mut self, event: Option<EventType>, value: u64) -> Option<Paired> {
+    pub fn push(&mut self, event: Option<EventType>, value: u64) -> Option<Transfer> {
         match event {
             Some(EventType::TxBytes | EventType::RxBytes) => {
-                let Some(micros) = self.time.take() else {
+                let Some(micros) = self.pending_time.take() else {
                     self.unpaired = self.unpaired.saturating_add(1);
                     return None;
                 };
-                Some(Paired {
+                Some(Transfer {
                     bytes: value,
                     micros,
                 })
             }
             Some(EventType::XferTime) => {
-                self.cut();
-                self.time = Some(value);
+                self.drop_pending();
+                self.pending_time = Some(value);
                 None
             }
             _ => {
-                self.cut();
+                self.drop_pending();
                 None
             }
         }
     }
 
-    /// Events may be missing here: the ring was restarted or overtaken, or may have been full. A time that waits for its
-    /// bytes is unpaired.
+    /// Counts a time that waits for its bytes as unpaired. Called where events may be missing, because the ring overflowed, the
+    /// producer restarted, or another reader took events.
     #[inline]
-    pub fn cut(&mut self) {
-        let open = u64::from(self.time.take().is_some());
+    pub fn drop_pending(&mut self) {
+        let open = u64::from(self.pending_time.take().is_some());
         self.unpaired = self.unpaired.saturating_add(open);
     }
 
-    /// How many times and bytes had no other half.
+    /// Returns the number of times without bytes and bytes without a time.
     #[must_use]
     pub fn unpaired(&self) -> u64 {
         self.unpaired
     }
 
-    /// All of it as words: whether a time waits, that time, and how many events were unpaired.
+    /// Returns three words: 1 if a time waits for its bytes, that time, and the number of unpaired events.
     #[must_use]
     pub fn to_words(&self) -> [u64; Self::WORDS] {
         [
-            u64::from(self.time.is_some()),
-            self.time.unwrap_or(0),
+            u64::from(self.pending_time.is_some()),
+            self.pending_time.unwrap_or(0),
             self.unpaired,
         ]
     }
 
-    /// The reverse of [`Pairing::to_words`].
+    /// Reads the words of [`Pairing::to_words`].
     #[must_use]
     pub fn from_words(&[open, time, unpaired]: &[u64; Self::WORDS]) -> Self {
         Self {
-            time: (open != 0).then_some(time),
+            pending_time: (open != 0).then_some(time),
             unpaired,
         }
     }
@@ -137,7 +135,7 @@ mod tests {
     };
     use proptest::prelude::*;
 
-    /// What a ring's events pair to, and how many are left over.
+    /// Returns the pairs of a ring's events, and the number of unpaired ones.
     fn pairs(events: &[(EventType, u64)]) -> (Vec<(u64, u64)>, u64) {
         let mut pairing = Pairing::default();
         let paired = events
@@ -145,7 +143,7 @@ mod tests {
             .filter_map(|&(event, value)| pairing.push(Some(event), value))
             .map(|pair| (pair.bytes, pair.micros))
             .collect();
-        pairing.cut();
+        pairing.drop_pending();
         (paired, pairing.unpaired())
     }
 
@@ -178,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_half_without_the_other_is_unpaired() {
+    fn half_without_the_other_is_unpaired() {
         assert_eq!(
             pairs(&[(XferTime, 1), (XferTime, 2), (TxBytes, 3)]),
             (vec![(3, 2)], 1)
@@ -192,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn no_pair_is_made_across_another_event() {
+    fn events_across_another_event_are_not_paired() {
         for between in EventType::ALL {
             if matches!(between, XferTime | TxBytes | RxBytes) {
                 continue;
@@ -208,19 +206,19 @@ mod tests {
     }
 
     #[test]
-    fn no_pair_is_made_across_a_cut() {
+    fn pending_time_is_unpaired_when_dropped() {
         let mut pairing = Pairing::default();
-        pairing.cut();
+        pairing.drop_pending();
         assert_eq!(pairing.unpaired(), 0, "nothing was open");
         pairing.push(Some(XferTime), 7);
-        pairing.cut();
+        pairing.drop_pending();
         assert_eq!(pairing.push(Some(TxBytes), 8), None);
         assert_eq!(pairing.unpaired(), 2);
     }
 
     #[test]
     fn bandwidth_is_bytes_per_second() {
-        let bandwidth = |bytes, micros| Paired { bytes, micros }.bandwidth();
+        let bandwidth = |bytes, micros| Transfer { bytes, micros }.bandwidth();
         assert_eq!(bandwidth(1 << 20, 100), 10_485_760_000);
         assert_eq!(bandwidth(3, 2), 1_500_000);
         assert_eq!(bandwidth(4096, 0), 4_096_000_000, "0 us counts as 1 us");
@@ -231,10 +229,10 @@ mod tests {
         assert_eq!(bandwidth(1 << 62, u64::MAX), 250_000);
     }
 
-    /// What a ring may show of a transfer: `None` is a place where it was full and refused what came.
+    /// Events in a ring. `None` is a gap: the ring was full and events were dropped.
     type Shown = Vec<Option<(EventType, u64)>>;
 
-    /// Transfers and other events as NIXL writes them, each with a value of its own, some refused by the ring.
+    /// Generates transfers and other events as NIXL writes them, each with a value of its own, some dropped by the ring.
     fn stream() -> impl Strategy<Value = Shown> {
         let item = (0..8_u8, any::<bool>());
         (
@@ -275,11 +273,11 @@ mod tests {
     proptest! {
         #[test]
         fn bandwidth_is_exact_for_all_numbers(bits in (0..65_u32, 0..65_u32), bytes: u64, micros: u64) {
-            let cut = |value: u64, bits| value.checked_shr(bits).unwrap_or(0);
-            let (bytes, micros) = (cut(bytes, bits.0), cut(micros, bits.1));
+            let shift = |value: u64, bits| value.checked_shr(bits).unwrap_or(0);
+            let (bytes, micros) = (shift(bytes, bits.0), shift(micros, bits.1));
             let expected = u128::from(bytes) * 1_000_000 / u128::from(micros.max(1));
             let expected = u64::try_from(expected).unwrap_or(u64::MAX);
-            prop_assert_eq!(Paired { bytes, micros }.bandwidth(), expected);
+            prop_assert_eq!(Transfer { bytes, micros }.bandwidth(), expected);
         }
 
         #[test]
@@ -292,11 +290,11 @@ mod tests {
             let (rate, micros) = ((rate >> bits.0).max(1), (micros >> bits.1).max(1));
             let bytes = (rate.saturating_mul(micros) / 1_000_000).saturating_sub(less);
             let expected = u128::from(bytes) * 1_000_000 / u128::from(micros);
-            prop_assert_eq!(u128::from(Paired { bytes, micros }.bandwidth()), expected);
+            prop_assert_eq!(u128::from(Transfer { bytes, micros }.bandwidth()), expected);
         }
 
         #[test]
-        fn a_pair_is_always_a_transfer_and_no_whole_one_is_missed(
+        fn pairs_are_exactly_the_complete_transfers(
             events in stream(),
             hidden in prop::collection::hash_set(0..EventType::COUNT, 0..4),
             restarts in prop::collection::hash_set(0..200_usize, 0..5),
@@ -313,18 +311,18 @@ mod tests {
                     pairing = Pairing::from_words(&pairing.to_words());
                 }
                 let Some((event, value)) = *event else {
-                    pairing.cut();
+                    pairing.drop_pending();
                     continue;
                 };
                 halves += u64::from(event == XferTime || is_bytes(event));
                 let pair = pairing.push(Some(event), value);
-                // The same number stands in both halves of a transfer, and in no other.
+                // Time and bytes of a transfer have one value, which no other event has.
                 let before = at.checked_sub(1).and_then(|before| shown[before]);
                 let whole = is_bytes(event) && before == Some((XferTime, value));
-                prop_assert_eq!(pair, whole.then_some(Paired { bytes: value, micros: value }));
+                prop_assert_eq!(pair, whole.then_some(Transfer { bytes: value, micros: value }));
                 pairs += u64::from(whole);
             }
-            pairing.cut();
+            pairing.drop_pending();
             prop_assert_eq!(pairing.unpaired(), halves - 2 * pairs);
         }
     }

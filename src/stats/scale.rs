@@ -1,18 +1,19 @@
-//! The scale on which values are told apart: fine enough for percentiles, and a step on the way to any histogram.
+//! Logarithmic scale of values. It is fine enough for percentiles, and speeds up the search in a histogram.
 //!
-//! A value below 32 has a step of its own; above, each power of two has 16. The middle of a step is within 1/32 of all its values.
+//! Each value below 32 has its own step. Above, each power of two has 16 steps. The middle of a step differs from its values by at
+//! most 1/32.
 
-/// Steps of one power of two, as a power of two.
-const FINE: u32 = 4;
-/// How many steps there are for values of 64 bits.
-pub const STEPS: usize = ((u64::BITS - FINE + 1) << FINE) as usize;
+/// Base-2 logarithm of the number of steps per power of two.
+const FINE_BITS: u32 = 4;
+/// Number of steps for values of 64 bits.
+pub const STEPS: usize = ((u64::BITS - FINE_BITS + 1) << FINE_BITS) as usize;
 
-/// A value and where it lies on the scale, which is asked for several times for each transfer.
+/// A value and its step, which several histograms and percentiles use for each transfer.
 #[derive(Clone, Copy, Debug)]
 pub struct Scaled {
-    /// The value itself.
+    /// Value.
     pub value: u64,
-    /// Its step, less than [`STEPS`].
+    /// Step of the value, less than [`STEPS`].
     pub step: usize,
 }
 
@@ -24,24 +25,24 @@ impl From<u64> for Scaled {
     }
 }
 
-/// The step of a value: no branch, and nothing that has to be loaded.
+/// Returns the step of a value, without a branch or a table.
 #[inline]
 #[must_use]
 pub const fn step(value: u64) -> usize {
-    let shift = (value | (1 << FINE)).ilog2() - FINE;
+    let shift = (value | (1 << FINE_BITS)).ilog2() - FINE_BITS;
     #[allow(clippy::cast_possible_truncation, reason = "it is below 32")]
     let fine = (value >> shift) as usize;
-    ((shift as usize) << FINE) + fine
+    ((shift as usize) << FINE_BITS) + fine
 }
 
-/// The smallest value of a step.
+/// Returns the smallest value of a step.
 #[must_use]
 pub const fn lowest(step: usize) -> u64 {
-    let shift = (step >> FINE).saturating_sub(1);
-    ((step - (shift << FINE)) as u64) << shift
+    let shift = (step >> FINE_BITS).saturating_sub(1);
+    ((step - (shift << FINE_BITS)) as u64) << shift
 }
 
-/// The largest value of a step.
+/// Returns the largest value of a step.
 #[must_use]
 pub const fn highest(step: usize) -> u64 {
     match step + 1 {
@@ -50,7 +51,7 @@ pub const fn highest(step: usize) -> u64 {
     }
 }
 
-/// The middle of the values of a step.
+/// Returns the middle of the values of a step.
 #[must_use]
 pub fn middle(step: usize) -> f64 {
     (lowest(step) as f64 + highest(step) as f64) / 2.0
@@ -59,32 +60,32 @@ pub fn middle(step: usize) -> f64 {
 /// Position of a percentile among sorted values, as the default method (`linear`) of `numpy.percentile` defines it: between the
 /// values that are next to `(count - 1) * percent / 100`, counted from 0. vLLM computes its percentiles with numpy.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rank {
+pub struct PercentileRank {
     /// Index of the value at or below the position.
     pub lower: u64,
     /// Index of the value at or above the position.
     pub upper: u64,
     /// Distance of the position from `lower`, 0 to less than 1.
-    share: f64,
+    fraction: f64,
 }
 
-impl Rank {
+impl PercentileRank {
     /// Returns the position of a percentile, at most the 100th, among `count` values; `None` without values.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "it is below 100")]
     pub fn new(count: u64, percent: u64) -> Option<Self> {
-        let place = count.checked_sub(1)? * percent.min(100);
+        let position = count.checked_sub(1)? * percent.min(100);
         Some(Self {
-            lower: place / 100,
-            upper: place.div_ceil(100),
-            share: (place % 100) as f64 / 100.0,
+            lower: position / 100,
+            upper: position.div_ceil(100),
+            fraction: (position % 100) as f64 / 100.0,
         })
     }
 
     /// Interpolates between the values at `lower` and at `upper`.
     #[must_use]
-    pub fn between(self, lower: f64, upper: f64) -> f64 {
-        lower + (upper - lower) * self.share
+    pub fn interpolate(self, lower: f64, upper: f64) -> f64 {
+        lower + (upper - lower) * self.fraction
     }
 }
 
@@ -93,8 +94,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rank_of_a_percentile_is_numpys() {
-        // numpy.percentile(range(count), percent), which is the position.
+    fn percentile_rank_is_that_of_numpy() {
+        // From numpy.percentile(range(count), percent).
         for (count, percent, position) in [
             (1, 90, 0.0),
             (2, 50, 0.5),
@@ -106,16 +107,16 @@ mod tests {
             (16, 100, 15.0),
             (10_001, 99, 9900.0),
         ] {
-            let rank = Rank::new(count, percent).expect("there are values");
-            let told = rank.between(rank.lower as f64, rank.upper as f64);
-            assert!((told - position).abs() < 1e-9, "{told} for {position}");
+            let rank = PercentileRank::new(count, percent).expect("there are values");
+            let found = rank.interpolate(rank.lower as f64, rank.upper as f64);
+            assert!((found - position).abs() < 1e-9, "{found} for {position}");
             assert!(rank.upper < count && rank.upper - rank.lower <= 1);
         }
-        assert_eq!(Rank::new(0, 50), None);
+        assert_eq!(PercentileRank::new(0, 50), None);
     }
 
     #[test]
-    fn every_value_lies_on_its_step_and_near_its_middle() {
+    fn value_is_on_its_step_and_near_the_middle() {
         for number in 0..STEPS {
             for value in [lowest(number), highest(number)] {
                 assert_eq!(Scaled::from(value).step, number, "{value}");

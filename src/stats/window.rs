@@ -1,43 +1,41 @@
-//! Percentiles of the values of the last minute, for live views; what is to be kept or added up is in [`crate::stats::histogram`].
+//! Percentiles of the values of the last minute, for live views. Histograms that are logged or summed are in
+//! [`crate::stats::histogram`].
 //!
-//! Time is cut into parts of 10 s, see [`crate::stats::windows`]. A window holds the current part and the six before it, so that it
-//! covers the last 60 s and as much of the current part as has passed: a value stays for at least 60 s and leaves before 70 s have
-//! passed.
-//! Parts only go by time, so that whoever fetches, and however often, changes nothing for anybody else.
+//! A window has parts of 10 s, see [`crate::stats::windows`]: the current part and the six before it. So a value stays for at least
+//! 60 s and leaves before 70 s have passed. Parts depend on time only, so that a fetch changes nothing for other clients.
 //!
-//! Each part counts values by their steps on [`crate::stats::scale`], and has counters only for the range of steps that it has met.
-//! This is why the hdrhistogram crate is not used: the counters of its histograms begin at 0 whatever the smallest value is,
-//! and there would be seven of them for each kind of value of each agent, almost all of them for values that no fabric is fast
-//! enough to reach.
+//! Each part counts values by their steps on [`crate::stats::scale`], and has counters from its smallest to its largest step. The
+//! hdrhistogram crate has counters from 0 on. Seven of its histograms for each kind of value of each agent would be almost all
+//! counters of values that no fabric is fast enough to reach.
 
 mod part;
 
-use crate::stats::ranges::Ranges;
-use crate::stats::scale::{Rank, Scaled};
-use part::{BUCKETS, Part, middle};
+use crate::stats::bucket_bounds::BucketBounds;
+use crate::stats::scale::{PercentileRank, Scaled};
+use part::{BUCKETS, WindowPart, middle};
 use std::time::Duration;
 
 /// Length of one part.
 pub const PART: Duration = Duration::from_secs(10);
-/// Whole parts that count beside the current one.
+/// Number of whole parts beside the current one.
 const WHOLE_PARTS: usize = 6;
-/// For so long a value stays at least.
+/// Least time that a value stays.
 pub const LENGTH: Duration = Duration::from_secs(60);
 const _: () = assert!(LENGTH.as_secs() == PART.as_secs() * WHOLE_PARTS as u64);
 
 /// The values of the last 60 to 70 s.
 ///
 /// Memory: 4 bytes per bucket between the smallest and the largest value, for each of seven parts and for the sum of the
-/// whole ones. Values within a factor of 8, which is what an agent with transfers of one kind has, take less than 2 KiB in all.
-/// The worst that an agent can do is values of 0 and of more than 2^40 in each part: 8 x 593 counters, less than 20 KiB.
+/// whole parts. An agent with one kind of transfer has values within a factor of 8, which take less than 2 KiB in all. The worst
+/// case is values of 0 and of more than 2^40 in each part: 8 x 593 counters, less than 20 KiB.
 #[derive(Debug, Default)]
 pub struct Window {
-    current: Part,
-    whole: [Part; WHOLE_PARTS],
-    /// Which of the whole ones leaves next.
+    current: WindowPart,
+    whole: [WindowPart; WHOLE_PARTS],
+    /// Index of the oldest whole part.
     oldest: usize,
-    /// The whole parts added up, so that a percentile looks at two parts and not at seven.
-    sum: Part,
+    /// Sum of the whole parts, so that a percentile reads two parts and not seven.
+    sum: WindowPart,
 }
 
 impl Window {
@@ -47,10 +45,10 @@ impl Window {
         self.current.record(value.into());
     }
 
-    /// Ends so many parts: before values are recorded and before percentiles are asked for. Allocates nothing while the values of one
-    /// part are like those of the others.
+    /// Ends a number of parts. Called before values are recorded and before percentiles are read. Allocates nothing while the parts
+    /// have similar values.
     pub fn advance(&mut self, parts: u64) {
-        // After seven, nothing is left that could leave.
+        // After seven parts the window is empty.
         for _ in 0..parts.min(WHOLE_PARTS as u64 + 1) {
             let last = &mut self.whole[self.oldest];
             std::mem::swap(last, &mut self.current);
@@ -63,44 +61,44 @@ impl Window {
         }
     }
 
-    /// Counts so many transfers of a store in each of its ranges.
-    pub fn record_ranges(&mut self, counts: &[u64]) {
-        for (range, &count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-            self.current.add_many(range, count);
+    /// Adds transfers of a store, by bucket.
+    pub fn record_buckets(&mut self, counts: &[u64]) {
+        for (bucket, &count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+            self.current.add_count(bucket, count);
         }
     }
 
-    /// A percentile of the values, interpolated as [`Rank`] does, with an error of at most 1/32; none without values. Values above
-    /// 2^42 count as 2^42.
+    /// Returns a percentile of the values, interpolated by [`PercentileRank`], with an error of at most 1/32; `None` without values.
+    /// Values above 2^42 count as 2^42.
     #[must_use]
     pub fn percentile(&self, percent: u64) -> Option<f64> {
         let max = self.max()? as f64;
         self.interpolate(percent, |bucket, _| middle(bucket).min(max))
     }
 
-    /// A percentile of the transfers of a store that has these ranges, interpolated as [`Rank`] does; none without transfers. A
-    /// store has no single values: those of a range are taken for evenly spread within it, and those above the last bound for
-    /// that bound.
+    /// Returns a percentile of the transfers of a store with these bounds, interpolated by [`PercentileRank`]; `None` without
+    /// transfers. A store has no single values: the values of a bucket count as evenly spread in it, and those above the last
+    /// bound as that bound.
     #[must_use]
-    pub fn percentile_within(&self, ranges: &Ranges, percent: u64) -> Option<f64> {
-        self.interpolate(percent, |range, share| {
-            let (lower, upper) = ranges.around(range);
+    pub fn percentile_of_buckets(&self, bounds: &BucketBounds, percent: u64) -> Option<f64> {
+        self.interpolate(percent, |bucket, share| {
+            let (lower, upper) = bounds.lower_and_upper(bucket);
             upper.map_or(lower, |upper| lower + (upper - lower) * share)
         })
     }
 
-    /// A percentile, where `value` says which value lies in a bucket behind a share of the bucket's values.
+    /// Returns a percentile. `value` returns the value in a bucket at a fraction of the bucket's values.
     #[allow(clippy::cast_precision_loss, reason = "counts of a minute")]
     fn interpolate(&self, percent: u64, value: impl Fn(usize, f64) -> f64) -> Option<f64> {
-        let rank = Rank::new(self.count(), percent)?;
+        let rank = PercentileRank::new(self.count(), percent)?;
         let (mut below, mut lower) = (0, None);
-        for bucket in self.first_met()..BUCKETS {
+        for bucket in self.first_bucket()..BUCKETS {
             let count = u64::from(self.sum.get(bucket)) + u64::from(self.current.get(bucket));
             let at = |index: u64| value(bucket, ((index - below) as f64 + 0.5) / count as f64);
             if rank.lower < below + count {
                 let lower = *lower.get_or_insert_with(|| at(rank.lower));
                 if rank.upper < below + count {
-                    return Some(rank.between(lower, at(rank.upper)));
+                    return Some(rank.interpolate(lower, at(rank.upper)));
                 }
             }
             below += count;
@@ -108,19 +106,19 @@ impl Window {
         None
     }
 
-    /// The largest value, exactly; none without values.
+    /// Returns the exact largest value; `None` without values.
     #[must_use]
     pub fn max(&self) -> Option<u64> {
         let max = self.current.max().max(self.sum.max());
-        (self.first_met() < BUCKETS).then_some(max)
+        (self.first_bucket() < BUCKETS).then_some(max)
     }
 
-    /// The first bucket that has a count, one beyond the last if none has.
-    fn first_met(&self) -> usize {
-        self.sum.first_met().min(self.current.first_met())
+    /// Returns the first bucket with a count; [`BUCKETS`] without values.
+    fn first_bucket(&self) -> usize {
+        self.sum.first_bucket().min(self.current.first_bucket())
     }
 
-    /// How many values there are.
+    /// Returns the number of values.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.sum.count() + self.current.count()
@@ -136,34 +134,34 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Everything that a window has allocated.
+    /// Returns all counters of a window.
     fn allocated(window: &Window) -> impl Iterator<Item = &Vec<u32>> {
         let parts = window.whole.iter().chain([&window.current, &window.sum]);
-        parts.map(Part::counts)
+        parts.map(WindowPart::counts)
     }
 
-    /// Bytes that a window takes, with all it has allocated.
+    /// Returns the memory of a window, in bytes.
     fn bytes(window: &Window) -> usize {
         let counts: usize = allocated(window).map(Vec::capacity).sum();
         size_of::<Window>() + counts * size_of::<u32>()
     }
 
-    /// numpy's default definition, over all values, each no more than the last bucket's smallest.
+    /// Returns a percentile as numpy does, with values limited to the start of the last bucket.
     fn exact(values: &mut [u64], percent: usize) -> Option<f64> {
         values.sort_unstable();
-        let place = (values.len() - 1) * percent;
+        let position = (values.len() - 1) * percent;
         let at = |index: usize| Some((*values.get(index)?).min(1 << 42) as f64);
-        let (lower, upper) = (at(place / 100)?, at(place.div_ceil(100))?);
-        Some(lower + (upper - lower) * (place % 100) as f64 / 100.0)
+        let (lower, upper) = (at(position / 100)?, at(position.div_ceil(100))?);
+        Some(lower + (upper - lower) * (position % 100) as f64 / 100.0)
     }
 
-    /// Whether a percentile is what it is documented to be.
-    fn is_close(told: f64, exact: f64) -> bool {
-        (told - exact).abs() <= exact / 32.0 + 1e-9 * exact
+    /// True if a percentile is within its documented error.
+    fn is_close(found: f64, exact: f64) -> bool {
+        (found - exact).abs() <= exact / 32.0 + 1e-9 * exact
     }
 
     #[test]
-    fn no_values_have_no_percentile() {
+    fn window_without_values_has_no_percentile() {
         let start = Instant::now();
         let mut windows = Windows::new(start);
         assert_eq!(
@@ -184,40 +182,44 @@ mod tests {
     }
 
     #[test]
-    fn percentile_within_ranges_spreads_their_values_evenly() {
-        let ranges = Ranges::new(&[10.0, 20.0, 40.0]).expect("good");
+    fn percentile_of_buckets_spreads_values_evenly() {
+        let bounds = BucketBounds::new(&[10.0, 20.0, 40.0]).expect("good");
         let mut window = Window::default();
-        assert_eq!(window.percentile_within(&ranges, 50), None);
-        window.record_ranges(&[0, 10, 10, 0]);
-        let told = [0, 50, 90, 100].map(|percent| window.percentile_within(&ranges, percent));
+        assert_eq!(window.percentile_of_buckets(&bounds, 50), None);
+        window.record_buckets(&[0, 10, 10, 0]);
+        let found = [0, 50, 90, 100].map(|percent| window.percentile_of_buckets(&bounds, percent));
         // numpy.percentile([10.5, 11.5, ... 19.5, 21, 23, ... 39], percent)
-        let near = |(told, exact): (&Option<f64>, f64)| {
-            told.is_some_and(|told| (told - exact).abs() < 1e-9)
+        let near = |(found, exact): (&Option<f64>, f64)| {
+            found.is_some_and(|found| (found - exact).abs() < 1e-9)
         };
         let exact = [10.5, 20.25, 35.2, 39.0];
-        assert!(told.iter().zip(exact).all(near), "{told:?}");
-        window.record_ranges(&[0, 0, 0, 20]);
-        assert_eq!(window.percentile_within(&ranges, 50), Some(39.5));
+        assert!(found.iter().zip(exact).all(near), "{found:?}");
+        window.record_buckets(&[0, 0, 0, 20]);
+        assert_eq!(window.percentile_of_buckets(&bounds, 50), Some(39.5));
         assert_eq!(
-            window.percentile_within(&ranges, 52),
+            window.percentile_of_buckets(&bounds, 52),
             Some(40.0),
             "no less than that"
         );
     }
 
     #[test]
-    fn counts_of_any_size_have_percentiles() {
-        let ranges = Ranges::new(&[10.0, 20.0]).expect("good");
+    fn percentile_of_largest_counts_does_not_overflow() {
+        let bounds = BucketBounds::new(&[10.0, 20.0]).expect("good");
         let mut window = Window::default();
         for part in 0..2 {
-            (0..2).for_each(|_| window.record_ranges(&[0, u64::MAX, 0]));
-            assert_eq!(window.percentile_within(&ranges, 50), Some(15.0), "{part}");
+            (0..2).for_each(|_| window.record_buckets(&[0, u64::MAX, 0]));
+            assert_eq!(
+                window.percentile_of_buckets(&bounds, 50),
+                Some(15.0),
+                "{part}"
+            );
             window.advance(1);
         }
     }
 
     #[test]
-    fn a_value_stays_for_60_seconds_and_leaves_within_70() {
+    fn value_stays_60_seconds_and_leaves_within_70() {
         for at in 0..20 {
             let start = Instant::now();
             let mut windows = Windows::new(start);
@@ -239,7 +241,7 @@ mod tests {
         let mut windows = Windows::new(start);
         for second in 0..200 {
             windows.advance(start + second * SECOND);
-            // Not in order, so that the range grows both ways.
+            // Not in order, so that the counters grow both ways.
             (0..1000_u64).for_each(|number| {
                 windows
                     .xfer_time
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_values_take_less_than_20_kib() {
+    fn worst_values_take_less_than_20_kib() {
         let start = Instant::now();
         let mut windows = Windows::new(start);
         for second in 0..200 {
@@ -268,16 +270,12 @@ mod tests {
             }
         }
         let worst = 8 * BUCKETS * 4 + size_of::<Window>();
-        assert_eq!(
-            bytes(&windows.xfer_time),
-            worst,
-            "which the next line is about"
-        );
+        assert_eq!(bytes(&windows.xfer_time), worst, "as documented");
         assert!(worst < 20 * 1024, "{worst} bytes");
     }
 
     #[test]
-    fn one_slow_transfer_does_not_keep_its_memory() {
+    fn slow_transfer_does_not_keep_memory() {
         let start = Instant::now();
         let mut windows = Windows::new(start);
         let values = |windows: &mut Windows, from: u32| {
@@ -294,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_state_allocates_nothing() {
+    fn steady_window_allocates_nothing() {
         let start = Instant::now();
         let mut windows = Windows::new(start);
         let mut places = Vec::new();
@@ -317,7 +315,7 @@ mod tests {
         assert_eq!(places.len(), 1, "counts were moved");
     }
 
-    /// Values of any size, each with the seconds before it.
+    /// Generates values of any size, each with the seconds before it.
     fn values() -> impl Strategy<Value = Vec<(u64, u64)>> {
         let value = (0..64_u32, any::<u64>()).prop_map(|(shift, value)| value >> shift);
         prop::collection::vec((value, prop_oneof![8 => 0..2_u64, 1 => 0..80_u64]), 1..120)
@@ -325,7 +323,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn percentiles_are_those_of_the_values_in_the_window(values in values()) {
+        fn percentile_is_that_of_the_values_in_the_window(values in values()) {
             let start = Instant::now();
             let mut windows = Windows::new(start);
             let mut now = 0;
@@ -338,9 +336,9 @@ mod tests {
                 recorded.retain(|&(at, _)| now / 10 - at / 10 <= 6);
                 let mut held: Vec<u64> = recorded.iter().map(|&(_, value)| value).collect();
                 for percent in [0, 10, 50, 90, 99, 100] {
-                    let told = windows.xfer_time.percentile(percent as u64).expect("there is one");
+                    let found = windows.xfer_time.percentile(percent as u64).expect("there is one");
                     let exact = exact(&mut held, percent).expect("there is one");
-                    prop_assert!(is_close(told, exact), "{told} for {exact} of {held:?}");
+                    prop_assert!(is_close(found, exact), "{found} for {exact} of {held:?}");
                 }
                 prop_assert_eq!(windows.xfer_time.max(), held.last().copied());
                 prop_assert_eq!(windows.xfer_time.count(), held.len() as u64);

@@ -1,23 +1,23 @@
-//! How an agent's transfers of the last minute are distributed.
+//! Windows of an agent's transfers in the last minute.
 
 use crate::stats::window::{PART, Window};
 use std::time::{Duration, Instant};
 
-/// Of times in microseconds, and of bandwidths in bytes per second.
+/// Windows of times in microseconds, and of bandwidths in bytes per second.
 #[derive(Debug)]
 pub struct Windows {
-    /// When the current part of each of them ends.
+    /// End of the current part of all windows.
     part_ends: Instant,
-    /// From start to completion.
+    /// Time from start to completion.
     pub xfer_time: Window,
-    /// From start until the backend had accepted it.
+    /// Time from start until the backend accepted the transfer.
     pub post_time: Window,
-    /// Bytes of a transfer by the time from start to completion.
+    /// Bytes of a transfer divided by its time from start to completion.
     pub bandwidth: Window,
 }
 
 impl Windows {
-    /// Without transfers.
+    /// Returns windows without transfers.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
@@ -28,9 +28,9 @@ impl Windows {
         }
     }
 
-    /// Time has passed: what is too old leaves. Costs a comparison while no part ends.
+    /// Removes values that are too old at `now`.
     pub fn advance(&mut self, now: Instant) {
-        // They are not in the processor's cache when nothing happens.
+        // Does not touch the windows, which are not in the processor's cache while the agent is idle.
         if now < self.part_ends {
             return;
         }
@@ -48,7 +48,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn time_that_does_not_pass_changes_nothing() {
+    fn windows_advance_only_at_the_end_of_a_part() {
         let start = Instant::now();
         let mut windows = Windows::new(start + 10 * PART);
         windows.xfer_time.record(7);
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn all_three_advance_together_and_for_ever() {
+    fn all_windows_advance_together() {
         let start = Instant::now();
         let mut windows = Windows::new(start);
         for second in [0, 9, 10, 25, 1000] {

@@ -9,9 +9,9 @@ use crate::event::EventType;
 use crate::procfs::facts::Facts;
 use crate::ring::layout::halves;
 use crate::ring::protocol::Load;
+use crate::stats::bucket_bounds::BucketBounds;
 use crate::stats::histogram::{MAX_BOUNDS, MAX_BUCKETS};
-use crate::stats::ranges::Ranges;
-use crate::stats::values::Values;
+use crate::stats::store_values::StoreValues;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -60,7 +60,7 @@ pub struct Description {
     /// What the variable LOCAL_RANK said, or the one that NIXL_TELEMETRY_RANK_ENV names; empty if there was none.
     pub rank: OsString,
     /// The ranges of both histograms.
-    pub ranges: Ranges,
+    pub ranges: BucketBounds,
 }
 
 /// Whether a file is called as NIXL calls its stores: `nixl.PID.RUN.INSTANCE.mmap`, all three decimal numbers. What NIXL has
@@ -155,9 +155,11 @@ impl Description {
             instance: word(INSTANCE),
             host: text("host name", HOST, RANK)?,
             rank: text("local rank", RANK, BOUNDS)?,
-            ranges: used.and_then(Ranges::new).ok_or_else(|| Refusal::Bounds {
-                wrong: wrong_bounds(count, used),
-            })?,
+            ranges: used
+                .and_then(BucketBounds::new)
+                .ok_or_else(|| Refusal::Bounds {
+                    wrong: wrong_bounds(count, used),
+                })?,
         })
     }
 }
@@ -198,8 +200,8 @@ pub fn read_head(words: &[impl Load]) -> [u64; UPDATED] {
 
 /// Copies the values out of a store's words.
 #[must_use]
-pub fn read_values(words: &[impl Load]) -> Values {
-    let mut values = Values::NONE;
+pub fn read_values(words: &[impl Load]) -> StoreValues {
+    let mut values = StoreValues::NONE;
     // The time is written last, and so it is read first: values that come after it are no older.
     values.updated = words[UPDATED].load(Relaxed);
     // Memory that is mapped for reading only has no stronger load; pairs with NIXL's store of the time.

@@ -4,7 +4,7 @@ use crate::base::file::FileId;
 use crate::base::words::{WordReader, WordWriter};
 use crate::event::EventType;
 use crate::stats::histogram::MAX_BUCKETS;
-use crate::stats::values::Values;
+use crate::stats::store_values::StoreValues;
 
 /// Which store it is. Its name is never used twice, and no more is its file while somebody has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -24,8 +24,8 @@ pub struct StoreId {
 pub struct Seen {
     /// Which store it was.
     pub id: StoreId,
-    /// Its values then; [`Values::NONE`] if it was not read yet.
-    pub values: Values,
+    /// Its values then; [`StoreValues::NONE`] if it was not read yet.
+    pub values: StoreValues,
 }
 
 impl Seen {
@@ -35,7 +35,7 @@ impl Seen {
     /// Nothing yet.
     #[must_use]
     pub fn nothing(id: StoreId) -> Self {
-        let values = Values::NONE;
+        let values = StoreValues::NONE;
         Self { id, values }
     }
 
@@ -50,7 +50,7 @@ impl Seen {
         let [seconds, nanoseconds, pid] =
             [born.0, born.1, pid].map(|word| u64::from_ne_bytes(word.to_ne_bytes()));
         let values = &self.values;
-        put.one(u64::from(*values != Values::NONE));
+        put.one(u64::from(*values != StoreValues::NONE));
         put.all([
             file.dev,
             file.ino,
@@ -82,7 +82,7 @@ impl Seen {
                 pid,
                 instance,
             },
-            values: Values {
+            values: StoreValues {
                 updated,
                 counters: get.all(),
                 last: get.all(),
@@ -103,7 +103,7 @@ mod tests {
             pid: -5,
             instance: 6,
         });
-        seen.values = Values {
+        seen.values = StoreValues {
             updated: 7,
             counters: std::array::from_fn(|at| 100 + at as u64),
             last: [10; EventType::COUNT],

@@ -3,7 +3,7 @@
 use pmdanixl::procfs::facts::cgroup::Cgroup;
 use pmdanixl::procfs::facts::command::{CommandLine, MAX_RANK, MAX_SHOWN};
 use pmdanixl::procfs::facts::environ::Environ;
-use pmdanixl::procfs::facts::server::{LMCACHE_ROLE, SYSTEM_PORT, Server};
+use pmdanixl::procfs::facts::server::{EngineServer, LMCACHE_ROLE, SYSTEM_PORT};
 use pmdanixl::procfs::facts::{Facts, engine, kubelet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -49,7 +49,7 @@ pub fn run(input: &[u8]) {
     let line = CommandLine::parse(input);
     let server = line
         .as_ref()
-        .and_then(|line| Server::of(line, Some(&environ)));
+        .and_then(|line| EngineServer::of(line, Some(&environ)));
     let server = server.unwrap_or_default();
     assert_ne!(server.port, Some(0));
     let rank = line.as_ref().and_then(CommandLine::rank);

@@ -1,7 +1,7 @@
 //! `/proc/PID/maps`, which names files that strangers chose the names of.
 
 use super::Input;
-use pmdanixl::procfs::survey::shared_mapping;
+use pmdanixl::procfs::process_scan::shared_mapping;
 
 /// The input is a file's path, with its inode in front, and then lines of maps.
 pub fn run(input: &[u8]) {

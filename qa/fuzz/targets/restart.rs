@@ -63,7 +63,7 @@ pub fn run(input: &[u8]) {
     let total = |agents: &Collector| {
         let mut all: Vec<_> = agents
             .iter()
-            .map(|agent| (agent.name.clone(), agent.entry.account.clone()))
+            .map(|agent| (agent.name.clone(), agent.entry.stats.clone()))
             .collect();
         all.sort_by(|one, other| one.0.instance.cmp(&other.0.instance));
         all

@@ -67,7 +67,7 @@ pub fn run(input: &[u8]) {
         }
         saved
             .entry
-            .account
+            .stats
             .totals
             .count(Event::new(Some(EventType::TxBytes), 1));
         journal.commit(Some(id), &saved.entry);
@@ -107,7 +107,7 @@ fn name(number: u8) -> Name {
 fn entry(value: u8) -> Entry {
     let mut entry = Entry::default();
     let event = Event::new(Some(EventType::TxBytes), value.into());
-    entry.account.totals.count(event);
+    entry.stats.totals.count(event);
     if value % 2 == 0 {
         entry.lifecycle = Lifecycle::Active;
     }

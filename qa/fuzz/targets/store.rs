@@ -116,7 +116,7 @@ pub fn run(input: &[u8]) {
     let all = |agents: &Collector| {
         let mut all: Vec<_> = agents
             .iter()
-            .map(|agent| (agent.name.clone(), agent.entry.account.clone()))
+            .map(|agent| (agent.name.clone(), agent.entry.stats.clone()))
             .collect();
         all.sort_by(|one, other| one.0.instance.cmp(&other.0.instance));
         all
@@ -131,8 +131,8 @@ fn judge(agents: &Collector) {
     for agent in agents.iter() {
         assert_instance_name(&agent.name.instance);
         assert!(!agent.label_text().contains('\n'));
-        let ranges = agent.entry.account.ranges();
-        for range in 0..ranges.count() {
+        let ranges = agent.entry.stats.bucket_bounds();
+        for range in 0..ranges.bucket_count() {
             assert_instance_name(&ranges.suffix(range));
         }
         for percent in [0, 50, 99, 100] {

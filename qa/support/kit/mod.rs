@@ -257,7 +257,7 @@ impl Core {
             record.expect("an agent of that name").clone()
         };
         let ((kept, mut saved), (gone, other)) = (of(kept), of(gone));
-        saved.entry.account.totals.add(&other.entry.account.totals);
+        saved.entry.stats.totals.add(&other.entry.stats.totals);
         saved.entry.store = saved.entry.store.or(other.entry.store);
         saved.entry.commit = saved.entry.commit.or(other.entry.commit);
         if let Some(commit) = &mut saved.entry.commit {
@@ -334,7 +334,7 @@ impl Running {
     fn number(&mut self, key: AgentKey) -> Option<u32> {
         let agent = self.agents.get(key)?;
         let name = agent.name.instance.clone();
-        let (had, base) = (agent.id, agent.entry.account.bucket_base);
+        let (had, base) = (agent.id, agent.entry.stats.bucket_base);
         let taken = || self.agents.taken_ids();
         let id = had.or_else(|| self.ids.assign(&name, taken));
         let id = id.expect("an id is left");

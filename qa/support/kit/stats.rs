@@ -1,15 +1,15 @@
 //! Totals of one agent from events, without a ring.
 
 use pmdanixl::event::{Event, EventType, Events};
-use pmdanixl::stats::Buckets;
-use pmdanixl::stats::account::Account;
+use pmdanixl::stats::Histogram;
+use pmdanixl::stats::agent_stats::AgentStats;
 use pmdanixl::stats::histogram::Bounds;
 use pmdanixl::stats::windows::Windows;
 use std::time::{Duration, Instant};
 
 /// Totals, histograms and last values of an agent, and the percentiles of its last minute.
 pub struct Stats {
-    account: Account,
+    stats: AgentStats,
     windows: Windows,
 }
 
@@ -17,70 +17,70 @@ impl Stats {
     /// Counts events, type and value as on the wire, that come over a minute.
     pub fn of(events: &[(usize, u64)]) -> Self {
         let start = Instant::now();
-        let (mut account, mut windows) = (Account::default(), Windows::new(start));
+        let (mut stats, mut windows) = (AgentStats::default(), Windows::new(start));
         let bounds = Bounds::latency();
         for (number, &(kind, value)) in (0..).zip(events) {
             let after =
                 Duration::from_secs(60) * number / u32::try_from(events.len()).expect("few");
             windows.advance(start + after);
             let event = Event::new(EventType::ALL.get(kind).copied(), value);
-            account.count(&Events::of(&[event]), &[], &bounds, 0, &mut windows);
+            stats.apply(&Events::of(&[event]), &[], &bounds, 0, &mut windows);
         }
-        account.cut();
-        Self { account, windows }
+        stats.note_gap();
+        Self { stats, windows }
     }
 
     pub fn total(&self, event: EventType) -> u64 {
-        self.account.totals.get(event)
+        self.stats.totals.get(event)
     }
 
     pub fn last(&self, event: EventType) -> Option<u64> {
-        self.account.last(event)
+        self.stats.last(event)
     }
 
     pub fn events(&self) -> u64 {
-        self.account.events
+        self.stats.events
     }
 
     /// Events of unknown types.
     pub fn unknown(&self) -> u64 {
-        self.account.totals.unknown()
+        self.stats.totals.unknown()
     }
 
     pub fn errors(&self) -> u64 {
-        self.account.errors()
+        self.stats.errors()
     }
 
     /// Number of unpaired halves of transfers.
     pub fn unpaired(&self) -> u64 {
-        self.account.pairing.unpaired()
+        self.stats.pairing.unpaired()
     }
 
     /// Transfers that have a bandwidth.
     pub fn paired(&self) -> u64 {
-        self.account.bandwidth.0.iter().sum()
+        self.stats.bandwidth.0.iter().sum()
     }
 
-    pub fn bucket(&self, of: Buckets, bucket: usize) -> u64 {
-        self.account.bucket(of, bucket)
+    pub fn bucket(&self, of: Histogram, bucket: usize) -> u64 {
+        self.stats.bucket_count(of, bucket)
     }
 
     /// A percentile of the last minute, in microseconds or bytes per second; of sizes there are none.
-    pub fn percentile(&self, of: Buckets, percent: u64) -> Option<f64> {
+    pub fn percentile(&self, of: Histogram, percent: u64) -> Option<f64> {
         match of {
-            Buckets::XferTime => self.windows.xfer_time.percentile(percent),
-            Buckets::PostTime => self.windows.post_time.percentile(percent),
-            Buckets::Bandwidth => self.windows.bandwidth.percentile(percent),
-            Buckets::Size => None,
+            Histogram::XferTime => self.windows.xfer_time.percentile(percent),
+            Histogram::PostTime => self.windows.post_time.percentile(percent),
+            Histogram::Bandwidth => self.windows.bandwidth.percentile(percent),
+            Histogram::Size => None,
         }
     }
 
     /// The longest time of the last minute, in microseconds.
-    pub fn longest(&self, of: Buckets) -> Option<u64> {
+    pub fn longest(&self, of: Histogram) -> Option<u64> {
         match of {
-            Buckets::XferTime => self.windows.xfer_time.max(),
-            Buckets::PostTime => self.windows.post_time.max(),
-            Buckets::Size | Buckets::Bandwidth => None,
+            Histogram::XferTime => self.windows.xfer_time.max(),
+            Histogram::PostTime => self.windows.post_time.max(),
+            Histogram::Size | Histogram::Bandwidth => None,
         }
     }
 }

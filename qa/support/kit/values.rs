@@ -6,8 +6,8 @@ use pmdanixl::base::clock::Now;
 use pmdanixl::metrics::control::Control;
 use pmdanixl::metrics::peers;
 use pmdanixl::metrics::{self, METRICS, Metric, ValueSource};
-use pmdanixl::stats::account::{BANDWIDTH, SIZE};
-use pmdanixl::stats::ranges::Ranges;
+use pmdanixl::stats::agent_stats::{BANDWIDTH, SIZE};
+use pmdanixl::stats::bucket_bounds::BucketBounds;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -175,16 +175,16 @@ impl Core {
     pub fn buckets(&self, name: &str, instance: &str) -> Vec<(String, u64)> {
         let (metric, agent) = (metric(name), self.instance(instance));
         let ranges = match metric.indom() {
-            Some(metrics::SIZES) => Ranges::of(&SIZE),
-            Some(metrics::BANDWIDTHS) => Ranges::of(&BANDWIDTH),
-            _ => *agent.entry.account.ranges(),
+            Some(metrics::SIZES) => BucketBounds::of(&SIZE),
+            Some(metrics::BANDWIDTHS) => BucketBounds::of(&BANDWIDTH),
+            _ => *agent.entry.stats.bucket_bounds(),
         };
         let mut below = 0;
-        let buckets = (0..ranges.count()).filter_map(|bucket| match metric.source {
+        let buckets = (0..ranges.bucket_count()).filter_map(|bucket| match metric.source {
             ValueSource::Buckets(of) => Some((ranges.suffix(bucket), agent.bucket(of, bucket)?)),
             ValueSource::Cumulative(of) => {
                 below += agent.bucket(of, bucket)?;
-                Some((ranges.up_to(bucket), below))
+                Some((ranges.le_suffix(bucket), below))
             }
             _ => panic!("{name} is no histogram"),
         });

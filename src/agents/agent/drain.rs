@@ -4,7 +4,7 @@ use super::{Agent, Now};
 use crate::config::Config;
 use crate::journal::ledger::{Books, Ledger};
 use crate::journal::record::Name;
-use crate::procfs::life::Life;
+use crate::procfs::agent_state::AgentState;
 use crate::source::{Drained, Source};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -39,13 +39,13 @@ impl Agent {
         if self.entry.starts != starts {
             self.outdate_facts();
         }
-        let had_exited = self.entry.life == Life::Exited;
+        let had_exited = self.entry.life == AgentState::Exited;
         if outcome.exited && !self.has_files() {
-            self.entry.life = Life::Exited;
+            self.entry.life = AgentState::Exited;
         }
         self.update_life(&now, &books.config);
         self.publish(now.stamp, &mut books.journal);
-        if had_exited != (self.entry.life == Life::Exited) {
+        if had_exited != (self.entry.life == AgentState::Exited) {
             books.journal.commit(self.record, &self.entry);
         }
         outcome
@@ -53,18 +53,19 @@ impl Agent {
 
     /// Updates the liveness of the agent from that of its files.
     pub(crate) fn update_life(&mut self, now: &Now, config: &Config) {
-        let lives = self.sources.iter().map(|source| &source.file.presence);
+        let lives = self.sources.iter().map(|source| &source.file.liveness);
         let lately =
-            (self.entry.account.events > 0 || self.has_stores()) && self.idle(now) < config.retain;
-        let lives = lives.map(|presence| presence.life(lately));
+            (self.entry.stats.events > 0 || self.has_stores()) && self.idle(now) < config.retain;
+        let lives = lives.map(|liveness| liveness.state(lately));
         // Of several files the liveliest counts.
-        let most = lives.max_by_key(|&life| (life == Life::Live, life == Life::Unknown));
+        let most =
+            lives.max_by_key(|&life| (life == AgentState::Live, life == AgentState::Unknown));
         self.entry.life = match most {
-            Some(Life::Live) if self.idle(now) >= config.idle_after => Life::Idle,
+            Some(AgentState::Live) if self.idle(now) >= config.idle_after => AgentState::Idle,
             Some(life) => life,
             // A process may still write a ring that is damaged, or in a directory that is not scanned now.
-            None if self.entry.life != Life::Exited => Life::Unknown,
-            None => Life::Exited,
+            None if self.entry.life != AgentState::Exited => AgentState::Unknown,
+            None => AgentState::Exited,
         };
     }
 }
@@ -84,7 +85,7 @@ fn drain_sources(
     }
     let (mut is_alive, mut at) = (false, 0);
     while at < sources.len() {
-        let Liveness { stays, lives } = drain_source(name, &mut sources[at], ledger, outcome);
+        let SourceLife { stays, lives } = drain_source(name, &mut sources[at], ledger, outcome);
         is_alive |= lives;
         if stays {
             at += 1;
@@ -123,7 +124,7 @@ fn put_in_flight_first(sources: &mut [Source], ledger: &mut Ledger) -> bool {
 }
 
 /// What a drain tells of a source.
-struct Liveness {
+struct SourceLife {
     /// False if the source is to be detached.
     stays: bool,
     /// True if a process may still write it.
@@ -135,17 +136,17 @@ fn drain_source(
     source: &mut Source,
     ledger: &mut Ledger,
     outcome: &mut Outcome,
-) -> Liveness {
-    let liveness = |stays, lives| Liveness { stays, lives };
+) -> SourceLife {
+    let life = |stays, lives| SourceLife { stays, lives };
     let is_awake = ledger.entry.lifecycle.is_awake();
     let is_ring = source.as_ring().is_some();
     match source.drain(ledger) {
         Drained::Events => {
             outcome.more |= source.as_ring().is_some_and(|ring| ring.more);
-            liveness(true, true)
+            life(true, true)
         }
         // The kernel has shown that a process has the store open for writing.
-        Drained::Held if !is_ring => liveness(true, true),
+        Drained::Held if !is_ring => life(true, true),
         // A process that has an exited agent's ring open, such as a backup, does not publish the agent again. A process that may not
         // write the ring does not keep the agent published for ever. A silent agent is published again when a process scan has found
         // its process.
@@ -153,20 +154,20 @@ fn drain_source(
             let config = &ledger.books.config;
             let longest = config.retain.max(config.idle_after);
             let is_recent = ledger.now.since(ledger.entry.last_event) < longest;
-            let life = source.file.presence.life(false);
-            let is_known = is_recent || life != Life::Unknown;
+            let state = source.file.liveness.state(false);
+            let is_known = is_recent || state != AgentState::Unknown;
             outcome.unknown |= !is_known;
-            liveness(true, (is_awake && is_known) || life == Life::Live)
+            life(true, (is_awake && is_known) || state == AgentState::Live)
         }
         // Its last values are shown for as long as its agent is an instance.
         Drained::Silent => {
             let stays = is_awake || source.may_return();
             outcome.exited |= !stays;
-            liveness(stays, false)
+            life(stays, false)
         }
         Drained::Gone => {
             outcome.exited = true;
-            liveness(false, false)
+            life(false, false)
         }
         Drained::Broken(fault) => {
             let (instance, kind) = (&name.instance, if is_ring { "ring" } else { "store" });
@@ -179,7 +180,7 @@ fn drain_source(
                 *commit = commit.filter(|commit| commit.ring.id != source.id());
                 ledger.keep();
             }
-            liveness(false, is_ring && is_awake)
+            life(false, is_ring && is_awake)
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use super::{Agent, Now};
 use crate::event::EventType;
-use crate::procfs::life::Life;
+use crate::procfs::agent_state::AgentState;
 use crate::source::Source;
 use crate::source::ring::{Mode, RingReader};
-use crate::stats::Buckets;
+use crate::stats::Histogram;
 use crate::stats::window::Window;
 use crate::store::SCHEMA;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ impl Agent {
     /// Returns the sum of all values of one event type since the agent was first seen.
     #[must_use]
     pub fn total(&self, event: EventType) -> u64 {
-        self.entry.account.totals.get(event)
+        self.entry.stats.totals.get(event)
     }
 
     /// Returns the path of its present store, or of its ring. `None`: its store is detached.
@@ -37,11 +37,11 @@ impl Agent {
 
     /// Returns the number of transfers in a bucket. `None`: a store does not have this histogram.
     #[must_use]
-    pub fn bucket(&self, of: Buckets, bucket: usize) -> Option<u64> {
-        let count = self.entry.account.bucket(of, bucket);
+    pub fn bucket(&self, of: Histogram, bucket: usize) -> Option<u64> {
+        let count = self.entry.stats.bucket_count(of, bucket);
         match of {
-            Buckets::XferTime | Buckets::PostTime => Some(count),
-            Buckets::Size | Buckets::Bandwidth => self.of_ring(count),
+            Histogram::XferTime | Histogram::PostTime => Some(count),
+            Histogram::Size | Histogram::Bandwidth => self.of_ring(count),
         }
     }
 
@@ -59,7 +59,7 @@ impl Agent {
 
     fn percentile(&self, window: &Window, percent: u64) -> Option<f64> {
         match self.has_stores() {
-            true => window.percentile_within(self.entry.account.ranges(), percent),
+            true => window.percentile_of_buckets(self.entry.stats.bucket_bounds(), percent),
             false => window.percentile(percent),
         }
     }
@@ -73,7 +73,7 @@ impl Agent {
     /// Returns its source; of several rings the one that is still linked.
     fn source(&self) -> Option<&Source> {
         let mut sources = self.sources.iter().rev();
-        let named = sources.find(|source| !source.file.presence.is_unlinked());
+        let named = sources.find(|source| !source.file.liveness.is_unlinked());
         named.or(self.sources.last())
     }
 
@@ -95,8 +95,8 @@ impl Agent {
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         let mut sources = self.sources.iter().rev();
-        let known = sources.find_map(|source| Some(source.file.presence.writer()?.pid));
-        let lives = self.entry.life != Life::Exited;
+        let known = sources.find_map(|source| Some(source.file.liveness.writer()?.pid));
+        let lives = self.entry.life != AgentState::Exited;
         let said = || u32::try_from(self.store()?.description.pid).ok();
         known.or_else(|| said().filter(|_| lives))
     }

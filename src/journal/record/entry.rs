@@ -3,11 +3,11 @@
 use super::Lifecycle;
 use crate::base::file::FileId;
 use crate::base::words::{WordReader, WordWriter};
-use crate::procfs::life::Life;
+use crate::procfs::agent_state::AgentState;
 use crate::ring::commit::{Commit, Identity};
 use crate::ring::layout::MAX_SLOT_WORDS;
 use crate::ring::{Ahead, Print};
-use crate::stats::account::Account;
+use crate::stats::agent_stats::AgentStats;
 use crate::stats::histogram::MAX_BUCKETS;
 use crate::store::{Seen, StoreId};
 
@@ -15,17 +15,17 @@ use crate::store::{Seen, StoreId};
 const VACATED: usize = 2 * MAX_BUCKETS;
 /// Words of an entry that are used.
 pub const ENTRY_WORDS: usize =
-    Account::WORDS + 24 + Print::WORDS + MAX_SLOT_WORDS + 2 + Seen::WORDS + VACATED + 1;
+    AgentStats::WORDS + 24 + Print::WORDS + MAX_SLOT_WORDS + 2 + Seen::WORDS + VACATED + 1;
 
 /// What changes of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     /// What its events came to.
-    pub account: Account,
+    pub stats: AgentStats,
     /// Whether it is an instance.
     pub lifecycle: Lifecycle,
     /// Whether a process writes to its files, as of the last drain. The state file keeps only whether all have exited.
-    pub life: Life,
+    pub life: AgentState,
     /// When it was last seen, on the same clock.
     pub last_seen: u64,
     /// When its last event was counted, or it was last found started, on the same clock.
@@ -54,7 +54,7 @@ impl Entry {
     /// Counts a restart of the producer; no count wraps, whatever a state file began it at.
     pub fn add_reset(&mut self) {
         self.resets = self.resets.saturating_add(1);
-        self.account.restart();
+        self.stats.producer_restarted();
     }
 
     /// Lets its store go: what it has of it is known for good. A time still to come is a stranger's lie, by which no later store
@@ -70,13 +70,13 @@ impl Entry {
     pub fn add_start(&mut self, stamp: u64) {
         self.starts = self.starts.saturating_add(1);
         (self.last_event, self.last_seen) = (stamp, stamp);
-        self.account.restart();
+        self.stats.producer_restarted();
     }
 
     /// Counts events that another reader took: of what came before, nothing goes with what comes now.
     pub fn add_foreign_reads(&mut self, events: u64) {
         self.foreign_reads = self.foreign_reads.saturating_add(events);
-        self.account.cut();
+        self.stats.note_gap();
     }
 
     /// Notes how many events were found waiting in a ring of that many slots. One that is full has lost what came next.
@@ -112,7 +112,7 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
         Lifecycle::Exited { since } => (ACTIVE | SILENT, since),
     };
     let flags = lifecycle
-        | flag(entry.life == Life::Exited, EXITED)
+        | flag(entry.life == AgentState::Exited, EXITED)
         | flag(entry.commit.is_some(), COMMITTED)
         | flag(commit.observed, OBSERVED)
         | flag(commit.released, GIVEN_BACK)
@@ -120,7 +120,7 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
         | flag(entry.store.is_some(), STORE);
     let mut words = [0; ENTRY_WORDS];
     let mut put = WordWriter::new(&mut words);
-    entry.account.put(&mut put);
+    entry.stats.put(&mut put);
     put.all([
         flags,
         stamp,
@@ -154,13 +154,13 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
     let nothing = Seen::nothing(StoreId::default());
     entry.store.as_ref().unwrap_or(&nothing).put(&mut put);
     put.all([0; VACATED]);
-    put.all([base_word(entry.account.bucket_base)]);
+    put.all([base_word(entry.stats.bucket_base)]);
     words
 }
 
 pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
     let mut get = WordReader::new(words);
-    let account = Account::get(&mut get);
+    let stats = AgentStats::get(&mut get);
     let flags = get.one();
     let has = |flag| flags & flag != 0;
     let [stamp, last_seen, last_event, first_seen] = get.all();
@@ -193,7 +193,7 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
     // The second was a local rank, which 0.1.0 kept.
     let [store_retired, _] = get.all();
     let mut entry = Entry {
-        account,
+        stats,
         lifecycle: match (has(ACTIVE), has(SILENT), has(AWAITING)) {
             (false, ..) => Lifecycle::Dormant,
             (true, true, _) => Lifecycle::Exited { since: stamp },
@@ -202,8 +202,8 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
         },
         // A ring that is not found after a restart may still be written to.
         life: match has(EXITED) {
-            true => Life::Exited,
-            false => Life::Unknown,
+            true => AgentState::Exited,
+            false => AgentState::Unknown,
         },
         last_seen,
         last_event,
@@ -218,7 +218,7 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
         store: Some(Seen::get(&mut get)).filter(|_| has(STORE)),
     };
     let _: [u64; VACATED] = get.all();
-    entry.account.bucket_base = get
+    entry.stats.bucket_base = get
         .one()
         .checked_sub(FIRST_BASE)
         .and_then(|base| u32::try_from(base).ok())

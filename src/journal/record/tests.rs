@@ -125,7 +125,7 @@ fn words_of_the_state_file_stay_in_place() {
     assert_eq!((ENTRIES, FACTS, NUMBERED), ([256, 704], 1152, 1407));
     let mut words = [0; ENTRY_WORDS];
     *words.get_mut(424).expect("the base of the buckets") = 9;
-    assert_eq!(entry::from_words(&words).account.bucket_base, Some(7));
+    assert_eq!(entry::from_words(&words).stats.bucket_base, Some(7));
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn histograms_of_an_earlier_version_keep_their_ids_unless_renumbered() {
     let numbered = |bounds: &[f64]| -> Vec<AtomicU64> {
         let words = record();
         let mut entry = Entry::default();
-        entry.account.set_bounds(&times);
+        entry.stats.set_bounds(&times);
         create(&words, &name(), &entry);
         set_id(&words, 7);
         words[ENTRIES[0] + ENTRY_WORDS - 1].store(0, Relaxed);
@@ -159,8 +159,8 @@ fn histograms_of_an_earlier_version_keep_their_ids_unless_renumbered() {
     };
     let base = |words: &[AtomicU64]| {
         let saved = read(words).expect("whole").expect("in use");
-        assert_eq!(*saved.entry.account.ranges(), Ranges::of(&times));
-        saved.entry.account.bucket_base
+        assert_eq!(*saved.entry.stats.bucket_bounds(), BucketBounds::of(&times));
+        saved.entry.stats.bucket_base
     };
     let first = [0.0, 10.0, 10.0, 100.0, 100.0, f64::INFINITY];
     assert_eq!(base(&numbered(&first)), Some(7));
@@ -173,7 +173,7 @@ fn histograms_of_an_earlier_version_keep_their_ids_unless_renumbered() {
     // What this version writes says it itself.
     for given in [None, Some(9)] {
         let mut entry = read(&words).expect("whole").expect("in use").entry;
-        entry.account.bucket_base = given;
+        entry.stats.bucket_base = given;
         replace(&words, &entry);
         assert_eq!(base(&words), given);
     }

@@ -224,7 +224,7 @@ store tells it too. No value: NIXL before 1.4, which does not report it.",
     agent_metric(
         (17, 5),
         "ring.events",
-        Get::U64(|agent, _| agent.of_ring(agent.entry.account.events)),
+        Get::U64(|agent, _| agent.of_ring(agent.entry.stats.events)),
         EVENTS,
         "events read from the ring",
         "\
@@ -234,7 +234,7 @@ metrics of nixl.ring have no value for an agent of stores.",
     agent_metric(
         (17, 6),
         "ring.unknown",
-        Get::U64(|agent, _| agent.of_ring(agent.entry.account.totals.unknown())),
+        Get::U64(|agent, _| agent.of_ring(agent.entry.stats.totals.unknown())),
         EVENTS,
         "events with a type or value that cannot be counted",
         "\
@@ -270,7 +270,7 @@ other reader: a ring has room for one.",
     last(
         0,
         "last.tx_bytes",
-        |agent, _| agent.entry.account.last(EventType::TxBytes),
+        |agent, _| agent.entry.stats.last(EventType::TxBytes),
         BYTES,
         "bytes of the last WRITE",
         "\
@@ -280,7 +280,7 @@ No value: there was none. Of a store: 0 if there was none.",
     last(
         1,
         "last.rx_bytes",
-        |agent, _| agent.entry.account.last(EventType::RxBytes),
+        |agent, _| agent.entry.stats.last(EventType::RxBytes),
         BYTES,
         "bytes of the last READ",
         "\
@@ -290,7 +290,7 @@ No value: there was none. Of a store: 0 if there was none.",
     last(
         2,
         "last.registered",
-        |agent, _| agent.entry.account.last(EventType::MemoryRegistered),
+        |agent, _| agent.entry.stats.last(EventType::MemoryRegistered),
         BYTES,
         "bytes of the last registration",
         "\
@@ -300,7 +300,7 @@ NIXL's own exporters. No value: there was none.",
     last(
         3,
         "last.deregistered",
-        |agent, _| agent.entry.account.last(EventType::MemoryDeregistered),
+        |agent, _| agent.entry.stats.last(EventType::MemoryDeregistered),
         BYTES,
         "bytes of the last deregistration",
         "\
@@ -310,7 +310,7 @@ own exporters. No value: there was none.",
     last(
         4,
         "last.xfer_time",
-        |agent, _| agent.entry.account.last(EventType::XferTime),
+        |agent, _| agent.entry.stats.last(EventType::XferTime),
         TIME,
         "time of the last transfer",
         "\
@@ -320,7 +320,7 @@ agent_xfer_time of NIXL's own exporters. No value: there was none.",
     last(
         5,
         "last.xfer_post_time",
-        |agent, _| agent.entry.account.last(EventType::XferPostTime),
+        |agent, _| agent.entry.stats.last(EventType::XferPostTime),
         TIME,
         "time to post the last transfer",
         "\
@@ -330,7 +330,7 @@ it: agent_xfer_post_time of NIXL's own exporters. No value: there was none.",
     agent_metric(
         (19, 0),
         "memory.current",
-        Get::U64(|agent, _| Some(agent.entry.account.registered)),
+        Get::U64(|agent, _| Some(agent.entry.stats.registered)),
         BYTES,
         "bytes registered now",
         "\
@@ -341,7 +341,7 @@ next start.",
     agent_metric(
         (19, 1),
         "errors.total",
-        Get::U64(|agent, _| Some(agent.entry.account.errors())),
+        Get::U64(|agent, _| Some(agent.entry.stats.errors())),
         EVENTS,
         "errors of all kinds",
         "Sum of the twelve kinds of errors below nixl.errors.",
@@ -349,7 +349,7 @@ next start.",
     agent_metric(
         (19, 2),
         "errors.last",
-        Get::Text(|agent, _| Some(agent.entry.account.last_error?.0.status()?.into())),
+        Get::Text(|agent, _| Some(agent.entry.stats.last_error?.0.status()?.into())),
         FACT,
         "name of the last error",
         "\
@@ -360,7 +360,7 @@ that came last. No value: there was none since the PMDA first saw the agent.",
     agent_metric(
         (19, 3),
         "errors.last_time",
-        Get::U64(|agent, _| Some(agent.entry.account.last_error?.1)),
+        Get::U64(|agent, _| Some(agent.entry.stats.last_error?.1)),
         MOMENT,
         "time of the last error, seconds since 1970",
         "\

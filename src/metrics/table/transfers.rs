@@ -4,7 +4,7 @@ use super::{agent_metric, cumulative, histogram};
 use crate::agents::Agent;
 use crate::base::clock::Now;
 use crate::metrics::{Get, Metric, Semantics, Units, ValueSource};
-use crate::stats::Buckets;
+use crate::stats::Histogram;
 
 const MICROSECONDS: (Semantics, Units) = (Semantics::Instant, Units::Microsecond);
 const BANDWIDTH: (Semantics, Units) = (Semantics::Instant, Units::BytePerSecond);
@@ -71,7 +71,7 @@ pub(super) const ROWS: &[Metric] = &[
     histogram(
         (20, 0),
         "latency.xfer_time.buckets",
-        Buckets::XferTime,
+        Histogram::XferTime,
         "transfers by time from start to completion",
         "\
 Completed transfers by the time from their start until the initiator found them
@@ -81,7 +81,7 @@ are in the names and labels of the instances.",
     histogram(
         (20, 1),
         "latency.post_time.buckets",
-        Buckets::PostTime,
+        Histogram::PostTime,
         "transfers by time to post them",
         "\
 Transfers by the time from their start until NIXL's backend accepted them. Each
@@ -91,7 +91,7 @@ and labels of the instances.",
     cumulative(
         (20, 2),
         "latency.xfer_time.bucket",
-        Buckets::XferTime,
+        Histogram::XferTime,
         "transfers by time from start to completion, cumulative",
         "\
 Completed transfers that took at most the bound of the instance, as a histogram
@@ -103,7 +103,7 @@ archives and PCP's tools use nixl.latency.xfer_time.buckets.",
     cumulative(
         (20, 3),
         "latency.post_time.bucket",
-        Buckets::PostTime,
+        Histogram::PostTime,
         "transfers by time to post them, cumulative",
         "\
 Transfers that took at most the bound of the instance to post, as a histogram of
@@ -179,7 +179,7 @@ peers have completed nothing in the last minute, or less than 1 us is the mean."
     histogram(
         (22, 0),
         "size.buckets",
-        Buckets::Size,
+        Histogram::Size,
         "transfers by size",
         "\
 Completed transfers, WRITE and READ together, by their bytes. Each counts in one
@@ -189,7 +189,7 @@ agent has a prometheus_mp store, which does not tell.",
     histogram(
         (23, 0),
         "bandwidth.buckets",
-        Buckets::Bandwidth,
+        Histogram::Bandwidth,
         "transfers by bandwidth",
         "\
 Completed transfers by their bytes per second from start to completion, where a
@@ -214,7 +214,7 @@ prometheus_mp store, which does not tell.",
     agent_metric(
         (23, 4),
         "bandwidth.unpaired",
-        Get::U64(|agent, _| agent.of_ring(agent.entry.account.pairing.unpaired())),
+        Get::U64(|agent, _| agent.of_ring(agent.entry.stats.pairing.unpaired())),
         (Semantics::Counter, Units::Count),
         "size or time events without their counterpart",
         "\

@@ -84,7 +84,7 @@ impl Server {
                         else {
                             continue;
                         };
-                        for bucket in 0..ranges.count() {
+                        for bucket in 0..ranges.bucket_count() {
                             let mut count = agent.bucket(of, bucket);
                             if let Some(sum) = count.as_mut().filter(|_| is_cumulative) {
                                 *sum = sum.saturating_add(below);

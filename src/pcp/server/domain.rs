@@ -54,7 +54,7 @@ impl Server {
             );
         }
         // The first base is the instance id. Other bounds need a base that no archive has.
-        let base = match (agent.entry.account.bucket_base, known_id) {
+        let base = match (agent.entry.stats.bucket_base, known_id) {
             (Some(base), _) => Some(base),
             (None, None) => Some(id),
             (None, Some(_)) => self.ids.allocate(taken),

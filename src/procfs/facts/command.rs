@@ -1,4 +1,4 @@
-//! The parts of a command line (`/proc/PID/cmdline`, proc_pid_cmdline(5)): a title that the process gave itself, or a program
+//! Parts of a command line (`/proc/PID/cmdline`, proc_pid_cmdline(5)): a title that the process gave itself, or a program
 //! and its arguments.
 //!
 //! The Python package setproctitle writes a title over the command line, moves the environment elsewhere, and fills both of
@@ -14,23 +14,23 @@
 //!
 //! `VLLM` is only the default of VLLM_PROCESS_NAME_PREFIX. Ray's titles (`ray::RayWorkerWrapper.execute_method`) have no rank.
 
-/// Bytes that are read of a command line. One argument can have 128 KiB (MAX_ARG_STRLEN of execve(2)): vLLM takes JSON.
+/// Limit of a command line, in bytes. One argument can have 128 KiB (MAX_ARG_STRLEN of execve(2)), and vLLM takes JSON.
 pub const MAX_CMDLINE: u64 = 256 << 10;
-/// The longest text of [`CommandLine::shown`], in bytes.
+/// Limit of [`CommandLine::shown`], in bytes.
 pub const MAX_SHOWN: usize = 96;
-/// The longest rank, in bytes.
+/// Limit of a rank, in bytes.
 pub const MAX_RANK: usize = 48;
 
 /// What a process runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// The title that the process gave itself.
+    /// Title that the process gave itself.
     Title(String),
     /// Path of an executable file, or of an interpreter's script.
     File(String),
-    /// The module behind an interpreter's `-m`.
+    /// Module behind an interpreter's `-m`.
     Module(String),
-    /// Code behind an interpreter's `-c` or from its standard input, or no program at all.
+    /// Code behind an interpreter's `-c` or from its standard input, or no program.
     Code,
 }
 
@@ -39,49 +39,49 @@ pub enum Program {
 pub struct CommandLine {
     /// File name of the Python interpreter, if one runs the program.
     pub interpreter: Option<String>,
-    /// What the process runs.
+    /// Program that the process runs.
     pub program: Program,
-    /// The words behind the program, without one that is cut.
+    /// Words behind the program, without a word that is cut.
     pub arguments: Vec<String>,
     /// True if no argument can be missing.
-    pub is_whole: bool,
+    pub is_complete: bool,
 }
 
 impl CommandLine {
-    /// The parts of the first [`MAX_CMDLINE`] bytes of a command line; `None` if it is empty, as that of a kernel thread is.
+    /// Returns the parts of the first [`MAX_CMDLINE`] bytes of a command line; `None` if it is empty, as in a kernel thread.
     #[must_use]
     pub fn parse(cmdline: &[u8]) -> Option<Self> {
         let text = String::from_utf8_lossy(cmdline);
         let mut words = text.split('\0');
         let first = words.next().filter(|first| !first.is_empty())?;
         let mut arguments = Vec::from_iter(words.map(str::to_owned));
-        // Behind the last NUL: nothing, or a word that is cut. A title that is longer than the command line was has no NUL.
+        // Behind the last NUL is nothing, or a word that is cut. A title that is longer than the command line was has no NUL.
         let rest = arguments.pop();
         let is_ended = rest.as_deref().is_none_or(str::is_empty);
-        let is_blank = is_ended && arguments.iter().all(String::is_empty);
+        let is_padding = is_ended && arguments.iter().all(String::is_empty);
         let is_padded =
-            is_blank && (rest.is_none() || !arguments.is_empty() || first.contains(' '));
+            is_padding && (rest.is_none() || !arguments.is_empty() || first.contains(' '));
         let mut line = Self {
             interpreter: None,
             program: Program::File(first.to_owned()),
-            is_whole: rest.is_some() && is_ended && (cmdline.len() as u64) < MAX_CMDLINE,
+            is_complete: rest.is_some() && is_ended && (cmdline.len() as u64) < MAX_CMDLINE,
             arguments,
         };
-        if !first.starts_with('/') && (is_padded || has_scope(first)) {
+        if !first.starts_with('/') && (is_padded || is_scoped_title(first)) {
             line.program = Program::Title(first.to_owned());
         } else if is_padded {
-            // A title that repeats a path, and may repeat arguments, which can hold secrets.
+            // The title repeats a path. It may repeat arguments, which can contain secrets.
             line.program = Program::File(until_blank(first).to_owned());
         } else if is_python(last(first)) {
             line.interpreter = Some(last(first).to_owned());
             let mut words = std::mem::take(&mut line.arguments).into_iter();
-            line.program = run_by_python(&mut words).unwrap_or(Program::Code);
+            line.program = python_program(&mut words).unwrap_or(Program::Code);
             line.arguments = words.collect();
         }
         Some(line)
     }
 
-    /// The name of the program: of its file, or of the Python module, also where that was given as a file of an installed
+    /// Returns the name of the program: the file name, or the Python module, also if it was given as a file of an installed
     /// package; empty for a title and for code.
     #[must_use]
     pub fn name(&self) -> String {
@@ -100,7 +100,7 @@ impl CommandLine {
         }
     }
 
-    /// The rank in the title of an engine's process: its parts from the first one in capital letters on, such as `DP1_TP0`.
+    /// Returns the rank in the title of an engine's process: the parts from the first one in capital letters on, such as `DP1_TP0`.
     #[must_use]
     pub fn rank(&self) -> Option<String> {
         let Program::Title(title) = &self.program else {
@@ -111,7 +111,7 @@ impl CommandLine {
             let letters = part.trim_end_matches(|c: char| c.is_ascii_digit());
             !letters.is_empty() && letters.bytes().all(|byte| byte.is_ascii_uppercase())
         };
-        // The first part is what the process does.
+        // The first part is the role of the process.
         let parts = name.split('_').skip(1);
         let rank = Vec::from_iter(parts.skip_while(|part| !is_axis(part)));
         let is_rank = rank.iter().all(|part| is_axis(part));
@@ -120,8 +120,8 @@ impl CommandLine {
             .then_some(text)
     }
 
-    /// Title or program of the process, without arguments, since these can hold secrets: the title up to the first blank, or the
-    /// file name of the program, with a Python script's or module's name behind the interpreter's. Control characters are
+    /// Returns title or program of the process, without arguments, since these can contain secrets: the title up to the first
+    /// blank, or the file name of the program; for Python, the interpreter and then the script or module. Control characters are
     /// escaped, and the text ends after [`MAX_SHOWN`] bytes.
     #[must_use]
     pub fn shown(&self) -> Option<String> {
@@ -145,7 +145,7 @@ impl CommandLine {
     }
 }
 
-/// The last name of a path.
+/// Returns the last name of a path.
 fn last(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
 }
@@ -154,12 +154,12 @@ fn until_blank(title: &str) -> &str {
     title.split_whitespace().next().unwrap_or_default()
 }
 
-/// True if it is a title as engines give them: `PREFIX::NAME`.
-fn has_scope(word: &str) -> bool {
+/// True for a title in the format of engines: `PREFIX::NAME`.
+fn is_scoped_title(word: &str) -> bool {
     !word.contains('/') && word.find("::").is_some_and(|at| at > 0)
 }
 
-/// `python`, `python3`, `python3.12`, and builds of it with a letter behind (`python3.13t`).
+/// True for `python`, `python3`, `python3.12`, and the builds without a lock (`python3.13t`).
 fn is_python(program: &str) -> bool {
     program.strip_prefix("python").is_some_and(|version| {
         let version = version.strip_suffix('t').unwrap_or(version);
@@ -169,16 +169,16 @@ fn is_python(program: &str) -> bool {
     })
 }
 
-/// What a Python interpreter was given by the words behind its own name; the words behind that are left.
-fn run_by_python(words: &mut impl Iterator<Item = String>) -> Option<Program> {
+/// Returns what a Python interpreter runs, from the words behind its name. The arguments of the program are left in `words`.
+fn python_program(words: &mut impl Iterator<Item = String>) -> Option<Program> {
     while let Some(word) = words.next() {
         match &*word {
             "-X" | "-W" => drop(words.next()),
-            // Letters stand together (`-um`).
+            // Options may be combined (`-um`).
             option if option.starts_with('-') && !option.starts_with("--") => {
                 match option.chars().last() {
                     Some('m') => return words.next().map(Program::Module),
-                    // From standard input, or as an argument.
+                    // The code comes from standard input, or is an argument.
                     Some('-' | 'c') => return None,
                     _ => {}
                 }
@@ -198,7 +198,7 @@ mod tests {
         CommandLine::parse(cmdline)?.shown()
     }
 
-    /// The rank in a title that NULs follow.
+    /// Returns the rank in a title that is followed by NULs.
     fn rank(title: &str) -> Option<String> {
         CommandLine::parse(format!("{title}\0\0\0\0").as_bytes())?.rank()
     }
@@ -222,7 +222,7 @@ mod tests {
             ),
             ("sglang::gpu_worker_TP1_PP0", "TP1_PP0"),
         ] {
-            // The longest that are known are cut nowhere.
+            // The longest known ranks are not cut.
             assert_eq!(rank(title).as_deref(), Some(expected), "{title}");
         }
     }
@@ -314,15 +314,15 @@ mod tests {
     fn cut_word_is_not_an_argument() {
         let cut = CommandLine::parse(b"vllm\0serve\0--port\x0081").expect("words");
         assert_eq!(cut.arguments, ["serve", "--port"]);
-        assert!(!cut.is_whole);
+        assert!(!cut.is_complete);
         let whole = CommandLine::parse(b"vllm\0serve\0--port\x0081\0").expect("words");
-        assert!(whole.is_whole && whole.arguments.len() == 3);
+        assert!(whole.is_complete && whole.arguments.len() == 3);
         let mut long = b"vllm\0serve\0".repeat(30_000);
         long.truncate(usize::try_from(MAX_CMDLINE).expect("small"));
-        assert!(!CommandLine::parse(&long).expect("words").is_whole);
-        // A first argument that is cut is no title.
+        assert!(!CommandLine::parse(&long).expect("words").is_complete);
+        // A command line that ends in its first argument is not a title.
         let cut = CommandLine::parse(b"serve\0{\"a\": ").expect("words");
         assert_eq!(cut.program, Program::File("serve".into()));
-        assert!(cut.arguments.is_empty() && !cut.is_whole);
+        assert!(cut.arguments.is_empty() && !cut.is_complete);
     }
 }

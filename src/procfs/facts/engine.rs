@@ -1,18 +1,18 @@
-//! The inference engine that a process is part of, from its command line (`/proc/PID/cmdline`, NUL-separated).
+//! Inference engine that a process is part of, from its command line (`/proc/PID/cmdline`, NUL-separated).
 //!
-//! Arguments name models, files and prompts, and those name engines. So only three places count:
-//! - the beginning of the first word, where a process has given itself a title: vLLM's `VLLM::EngineCore`, `VLLM::Worker_TP0`,
+//! Arguments name models, files and prompts, which may contain the name of an engine. So only three places count:
+//! - the beginning of the first word, if the process has given itself a title: vLLM's `VLLM::EngineCore`, `VLLM::Worker_TP0`,
 //!   SGLang's `sglang::scheduler_TP0`;
 //! - the program: the first word, or the script that a Python interpreter was given, which is the first word behind its options.
-//!   Its file's name counts (`/opt/venv/bin/vllm`), or the package whose file it is (`.../site-packages/tensorrt_llm/...`);
+//!   Its file name counts (`/opt/venv/bin/vllm`), or the package that it belongs to (`.../site-packages/tensorrt_llm/...`);
 //! - the module behind the interpreter's `-m`.
 //!
-//! A title that another engine gives as well tells nothing: `ray::RayWorkerWrapper` is vLLM's, TensorRT-LLM's and LMDeploy's. So does
-//! `python -c`, which is how Python starts the children of all of them; those that make agents give themselves titles.
+//! A title of several engines does not count: `ray::RayWorkerWrapper` is vLLM's, TensorRT-LLM's and LMDeploy's. Neither does
+//! `python -c`, with which Python starts the children of all engines. Children that create agents give themselves titles.
 
 use crate::procfs::facts::command::{CommandLine, Program};
 
-/// The engine that a process with this command line is part of, as labels name it: `vllm`, `sglang`, `trtllm`, `kvbm` or
+/// Returns the engine that a process with this command line is part of, as in labels: `vllm`, `sglang`, `trtllm`, `kvbm` or
 /// `lmcache`.
 #[must_use]
 pub fn of(line: &CommandLine) -> Option<&'static str> {
@@ -44,7 +44,7 @@ pub fn of(line: &CommandLine) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    /// The engine of a command line whose words have one space between them.
+    /// Returns the engine of a command line with single spaces between its words.
     fn engine(line: &str) -> Option<&'static str> {
         let cmdline = line.replace(' ', "\0") + "\0";
         of_command_line(cmdline.as_bytes())
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn vllm_is_known_by_its_command_its_module_and_its_titles() {
+    fn vllm_is_found_by_command_module_and_title() {
         for line in [
             "vllm serve Qwen/Qwen3-0.6B --port 8000",
             "/usr/bin/python3 /usr/local/bin/vllm serve Qwen/Qwen3-14B --tensor-parallel-size 4",
@@ -76,13 +76,13 @@ mod tests {
         ] {
             assert_eq!(engine(line), Some("vllm"), "{line}");
         }
-        // A title stands in what was the command line, and NULs fill the rest.
+        // A title overwrites the command line, and NULs fill the rest.
         let title = b"VLLM::Worker_TP3\0\0\0\0\0\0\0\0\0\0\0\0";
         assert_eq!(of_command_line(title), Some("vllm"));
     }
 
     #[test]
-    fn sglang_is_known_by_its_command_its_module_and_its_titles() {
+    fn sglang_is_found_by_command_module_and_title() {
         for line in [
             "python3 -m sglang.launch_server --model-path m --disaggregation-mode prefill",
             "python -m sglang.srt.entrypoints.http_server",
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn tensorrt_llm_is_known_by_its_commands_and_its_modules() {
+    fn tensorrt_llm_is_found_by_command_and_module() {
         for line in [
             "/usr/bin/python3 /usr/local/bin/trtllm-serve m --backend pytorch --tp_size 8",
             "trtllm-serve disaggregated -c disagg.yaml",
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn lmcache_and_kvbm_are_known_where_they_run_by_themselves() {
+    fn lmcache_and_kvbm_are_found_as_programs() {
         for line in [
             "/opt/venv/bin/python3 /opt/venv/bin/lmcache_server localhost 65432",
             "lmcache_controller --port 9000",
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_that_mentions_an_engine_does_not_decide() {
+    fn engine_name_in_an_argument_does_not_count() {
         for line in [
             "python3 bench.py --backend vllm -m vllm.entrypoints",
             "python3 bench.py /usr/local/bin/vllm",
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_several_engines_or_none_are_called_is_none() {
+    fn ambiguous_name_has_no_engine() {
         for line in [
             "ray::RayWorkerWrapper.execute_method",
             "python3 -m dynamo.frontend --router-mode kv",

@@ -1,4 +1,4 @@
-//! Which GPUs a process has: those that it was given, or else those whose device files it has open.
+//! GPUs of a process: from CUDA_VISIBLE_DEVICES, or else from its open device files.
 
 use crate::base::file::LIST_FLAGS;
 use nix::dir::Dir;
@@ -7,15 +7,15 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// The longest list that is taken, in bytes: eight GPUs by their UUIDs.
+/// Limit of a list, in bytes: eight GPUs by UUID.
 pub const MAX_LIST: usize = 8 * 41;
-/// So many descriptors are looked at: a process with more of them has its devices among the first.
-const MAX_FILES: usize = 1 << 14;
-/// Device files of GPUs, `/dev/nvidia0` and so on; others begin so and go on with a letter or a hyphen.
+/// Limit of descriptors that are read. A process opens its GPUs early, so they are among the first.
+const MAX_DESCRIPTORS: usize = 1 << 14;
+/// Prefix of the device files of GPUs, such as `/dev/nvidia0`. Other device files continue with a letter or a hyphen.
 const DEVICE: &str = "/dev/nvidia";
 
-/// A value of CUDA_VISIBLE_DEVICES: numbers, or UUIDs of GPUs (`GPU-...`) or of parts of them (`MIG-...`), or their beginnings.
-/// Where one of them is none, CUDA sees it and those behind it as absent: such a list is not taken.
+/// Returns a value of CUDA_VISIBLE_DEVICES, if all its parts are valid: numbers, or UUIDs of GPUs (`GPU-...`) or of parts of them
+/// (`MIG-...`), or prefixes of UUIDs. CUDA ignores an invalid part and all parts behind it.
 #[must_use]
 pub fn of_list(list: &str) -> Option<String> {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'/');
@@ -27,23 +27,27 @@ pub fn of_list(list: &str) -> Option<String> {
     (list.len() <= MAX_LIST && list.split(',').all(is_gpu)).then(|| list.to_owned())
 }
 
-/// The GPUs whose device files a process has open, in rising order; `None`: it has none, or that may not be looked at.
+/// Returns the GPUs that a process has open, in rising order; `None` if it has none or its descriptors may not be read.
 #[must_use]
-pub fn of_open_files(shown_at: &str) -> Option<String> {
-    // Not std's, which panics where a directory cannot be closed.
-    let directory = format!("{shown_at}/fd");
+pub fn of_open_files(proc_dir: &str) -> Option<String> {
+    // Not std::fs::read_dir, which panics if a directory cannot be closed.
+    let directory = format!("{proc_dir}/fd");
     let mut files = Dir::open(&*directory, LIST_FLAGS, Mode::empty()).ok()?;
-    let numbers = files.iter().take(MAX_FILES).flatten().filter_map(|file| {
-        // `.` and `..` are no links.
-        let link = fs::read_link(format!("{directory}/{}", file.file_name().to_str().ok()?));
-        device(&link.ok()?)
-    });
+    let numbers = files
+        .iter()
+        .take(MAX_DESCRIPTORS)
+        .flatten()
+        .filter_map(|file| {
+            // `.` and `..` are not links.
+            let link = fs::read_link(format!("{directory}/{}", file.file_name().to_str().ok()?));
+            device(&link.ok()?)
+        });
     let numbers: BTreeSet<u8> = numbers.collect();
     let numbers = Vec::from_iter(numbers.iter().map(u8::to_string));
     of_list(&numbers.join(","))
 }
 
-/// The number of a GPU whose device file has this name.
+/// Returns the number of the GPU that has this device file.
 fn device(path: &Path) -> Option<u8> {
     path.to_str()?.strip_prefix(DEVICE)?.parse().ok()
 }
@@ -53,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_numbers_and_uuids_are_taken_as_they_are() {
+    fn gpu_list_of_numbers_or_uuids_is_unchanged() {
         let uuids = ["GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"; 8].join(",");
         for list in [
             "0",
@@ -69,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_of_gpus_is_not_taken() {
+    fn invalid_gpu_list_is_ignored() {
         let long = ["GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"; 9].join(",");
         for list in [
             "",
@@ -91,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn device_files_of_gpus_are_told_from_others_of_the_driver() {
+    fn device_file_of_a_gpu_gives_its_number() {
         assert_eq!(device(Path::new("/dev/nvidia0")), Some(0));
         assert_eq!(device(Path::new("/dev/nvidia13")), Some(13));
         for other in [
@@ -109,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_device_of_a_gpu_open_has_none() {
+    fn process_without_open_gpu_device_has_none() {
         assert_eq!(of_open_files("/proc/self"), None);
         assert_eq!(of_open_files("/proc/nobody"), None);
     }

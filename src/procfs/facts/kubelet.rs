@@ -1,18 +1,18 @@
-//! The pod that a directory belongs to, from where the kubelet keeps the volumes of pods.
+//! Pod that a directory belongs to, from the paths of the kubelet's volumes.
 //!
-//! The kubelet (its `pkg/kubelet/kubelet_getters.go`) has `pods/UID/volumes/PLUGIN/NAME` and
-//! `pods/UID/volume-subpaths/NAME/CONTAINER/N` below its root directory, `/var/lib/kubelet` unless it was told another one. Distributions
-//! put that elsewhere (`/var/snap/microk8s/common/var/lib/kubelet`, `/var/lib/k0s/kubelet`), and a container that watches the
-//! host has it below a mount, so that only the last name of the root directory counts.
+//! The kubelet (`pkg/kubelet/kubelet_getters.go`) has `pods/UID/volumes/PLUGIN/NAME` and
+//! `pods/UID/volume-subpaths/NAME/CONTAINER/N` below its root directory, `/var/lib/kubelet` by default. Some distributions
+//! have another one (`/var/snap/microk8s/common/var/lib/kubelet`, `/var/lib/k0s/kubelet`), and a container that monitors the
+//! host has it below a mount. So only the last name of the root directory counts.
 
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// Where the dashes of a UUID are.
+/// Positions of the dashes in a UUID.
 const DASHES: [usize; 4] = [8, 13, 18, 23];
 
-/// The UID of the pod whose volume a directory is, or is in. The outermost one counts: what is below a volume is the container's,
-/// which may call directories what it likes.
+/// Returns the UID of the pod that has a directory as a volume, or in a volume. The outermost pod counts, because a container
+/// chooses the names below its volume.
 #[must_use]
 pub fn pod_uid(directory: &Path) -> Option<String> {
     let names: Vec<&str> = directory.iter().filter_map(OsStr::to_str).collect();
@@ -22,8 +22,8 @@ pub fn pod_uid(directory: &Path) -> Option<String> {
     })
 }
 
-/// A pod's UID, if the text has the form of one: a UUID; or 32 hexadecimal digits, which the kubelet gives a pod that it has
-/// from a file on the node.
+/// Returns the text if it has the form of a pod's UID: a UUID, or the 32 hexadecimal digits of a static pod, which comes from a
+/// file on the node.
 #[must_use]
 pub fn uid(text: &str) -> Option<String> {
     let is_dash = |at| text.len() == 36 && DASHES.contains(&at);
@@ -43,7 +43,7 @@ mod tests {
     const UID: &str = "2c48913c-b29f-11e7-9350-020968147796";
 
     #[test]
-    fn the_directory_of_a_volume_names_its_pod() {
+    fn directory_of_a_volume_gives_its_pod() {
         for directory in [
             "/var/lib/kubelet/pods/UID/volumes/kubernetes.io~empty-dir/nixl-telemetry",
             "/var/lib/kubelet/pods/UID/volumes/kubernetes.io~empty-dir/shm/nixl/a",
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_cannot_pass_for_another_by_a_directory_in_its_volume() {
+    fn directory_inside_a_volume_does_not_change_the_pod() {
         let other = "00000000-0000-0000-0000-000000000000";
         let directory =
             format!("/var/lib/kubelet/pods/{UID}/volumes/x/y/kubelet/pods/{other}/volumes/x");
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn other_directories_name_no_pod() {
+    fn other_directory_has_no_pod() {
         for directory in [
             "/var/tmp".to_owned(),
             String::new(),

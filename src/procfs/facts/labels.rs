@@ -1,4 +1,4 @@
-//! What is known of an agent, its name apart, and the labels that are made of it.
+//! Facts about an agent, and the labels of its instance.
 
 use crate::procfs::facts::{kubelet, names};
 use serde::{Deserialize, Serialize};
@@ -7,18 +7,18 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// The longest name of a user that is shown, in bytes (LOGIN_NAME_MAX of Linux).
-const USER: usize = 256;
-/// Title or program of the process, without arguments: a fact that is no label.
+/// Limit of a user's name, in bytes (LOGIN_NAME_MAX of Linux). A longer name is not shown.
+const MAX_USER_NAME: usize = 256;
+/// Title or program of the process, without arguments: a fact that is not a label.
 const COMMAND: &str = "command";
 
-/// What is known of an agent by the names of labels, which docs/metrics.md lists, and `COMMAND`.
+/// Facts about an agent. Their names are the labels that docs/metrics.md lists, and `COMMAND`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "BTreeMap<String, Value>")]
 pub struct Facts(BTreeMap<String, String>);
 
 impl From<BTreeMap<String, Value>> for Facts {
-    /// Facts as 0.1.0 saved them have null, numbers, and engines in capital letters.
+    /// Reads saved facts. Version 0.1.0 saved null, numbers, and engines in capital letters.
     fn from(saved: BTreeMap<String, Value>) -> Self {
         let known = saved.into_iter().filter_map(|(name, value)| {
             let text = match value {
@@ -34,30 +34,30 @@ impl From<BTreeMap<String, Value>> for Facts {
 }
 
 impl Facts {
-    /// The facts that a file tells by its owner, its name and its directory.
+    /// Returns the facts of a file, from its owner, name and directory.
     #[must_use]
     pub fn of_file(user: Option<&str>, name: &OsStr, directory: &Path) -> Self {
         let mut facts = Self::default();
-        facts.set("user", user.filter(|user| user.len() <= USER));
+        facts.set("user", user.filter(|user| user.len() <= MAX_USER_NAME));
         facts.set("pod_uid", kubelet::pod_uid(directory));
         facts.set("engine", names::engine(&name.to_string_lossy()));
         facts
     }
 
-    /// The fact of this name, if it is known.
+    /// Returns the fact with this name, if it is known.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
 
-    /// Adds a fact, or replaces it, if it is known.
+    /// Sets a fact to a value. Without a value, the fact stays as it is.
     pub fn set(&mut self, name: &str, value: Option<impl ToString>) {
         let known = value.map(|value| (name.to_owned(), value.to_string()));
         self.0.extend(known);
     }
 
-    /// These facts, and where they leave a gap, weaker ones. A file's are stronger than a process's: the kubelet names a
-    /// volume's directory, and one process may hold agents of several engines.
+    /// Returns these facts, completed with weaker ones. Facts of a file are stronger than facts of a process: the kubelet names the
+    /// directory of a volume, and one process may have agents of several engines.
     #[must_use]
     pub fn merge(self, weaker: &Self) -> Self {
         let mut all = weaker.0.clone();
@@ -65,8 +65,8 @@ impl Facts {
         Self(all)
     }
 
-    /// The labels of an agent's instance: a JSON object of strings, with what is known. `raw_name` is the file's name as it is
-    /// (bytes that are no UTF-8 become U+FFFD), `source` says where the numbers come from.
+    /// Returns the labels of an agent's instance: a JSON object of strings. `raw_name` is the unchanged name of the file (bytes that
+    /// are not UTF-8 become U+FFFD). `source` is the kind of file that the numbers come from.
     #[must_use]
     pub fn labels(&self, raw_name: &OsStr, source: &str) -> Value {
         let raw_name = raw_name.to_string_lossy();
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_tells_its_user_its_pod_and_its_engine() {
+    fn file_facts_are_user_pod_and_engine() {
         let directory = format!("/var/lib/kubelet/pods/{POD}/volumes/kubernetes.io~empty-dir/t");
         let name = OsStr::new("kvbm-worker-0");
         let found = Facts::of_file(Some("root"), name, Path::new(&directory));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_what_is_known() {
+    fn labels_are_the_known_facts() {
         let labels = Facts::default().labels(OsStr::new("a b"), "ring");
         assert_eq!(labels, json!({ "nixl_agent": "a b", "source": "ring" }));
         let known = facts([("command", "VLLM::Worker_TP3"), ("rank", "TP3")]);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_far_within_pcp_s_limits_whatever_a_name_holds() {
+    fn labels_of_any_name_are_within_pcp_limits() {
         let known = facts([
             ("gpu", &"x".repeat(328)),
             ("nixl_hostname", &"\"".repeat(127)),

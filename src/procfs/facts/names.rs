@@ -1,16 +1,16 @@
-//! What the name of an agent tells of who made it.
+//! Engine of an agent, from the name of the agent.
 //!
-//! | who | name | tells |
+//! | created by | name | what it tells |
 //! | --- | --- | --- |
 //! | Dynamo's KVBM | `kvbm-worker-N`, N counted over the whole world of workers | the engine |
 //! | SGLang's HiCache | `hicache_nixl_` and a UUID | the engine |
-//! | TensorRT-LLM | `HOST_PID_RANDOM_N`, RANDOM 64 bits, all decimal | the engine; PID is one of its container, and host names need not be the host's |
-//! | Megatron's refit | `refit-nixl-rank-N`, N the rank in a group that spans hosts and separate worlds | nothing: that is no local rank |
+//! | TensorRT-LLM | `HOST_PID_RANDOM_N`, RANDOM 64 bits, all decimal | the engine; PID belongs to the PID namespace of its container, and HOST may be the name of a container |
+//! | Megatron's refit | `refit-nixl-rank-N`, N the rank in a group that spans hosts and separate worlds | nothing: N is not a local rank |
 //! | vLLM, SGLang, LMCache | a UUID | nothing |
 //!
-//! A name tells more of the engine than a command line: KVBM's agent lives in the process of another engine, next to its agent.
+//! A name is stronger than a command line, because KVBM's agent is in the process of another engine, beside that engine's agent.
 
-/// The engine whose agents have such names.
+/// Returns the engine that gives its agents such names.
 #[must_use]
 pub fn engine(name: &str) -> Option<&'static str> {
     if let Some(worker) = name.strip_prefix("kvbm-worker-") {
@@ -22,15 +22,15 @@ pub fn engine(name: &str) -> Option<&'static str> {
     is_tensorrt_llm(name)?.then_some("trtllm")
 }
 
-/// Whether a name has the form of TensorRT-LLM's `genUniqueAgentName`. (Its first versions had no random number, and others name
-/// agents like that.)
+/// True if a name has the form of TensorRT-LLM's `genUniqueAgentName`. Its first versions had no random number. Those names are not
+/// recognized, because other programs use them too.
 fn is_tensorrt_llm(name: &str) -> Option<bool> {
     let mut parts = name.rsplitn(4, '_');
     let (count, random, pid) = (parts.next()?, parts.next()?, parts.next()?);
     let are_numbers = [count, random]
         .iter()
         .all(|part| part.parse::<u64>().is_ok());
-    // One in 2^32 random numbers of 64 bits has no more than 10 digits; what others count has.
+    // Only one in 2^32 random numbers of 64 bits has 10 digits or fewer, but counters have.
     let is_random = random.len() > 10;
     Some(are_numbers && is_random && pid.parse::<u32>().is_ok() && !parts.next()?.is_empty())
 }
@@ -40,8 +40,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_only_one_engine_gives_tell_it() {
-        for (name, told) in [
+    fn agent_name_of_one_engine_gives_that_engine() {
+        for (name, expected) in [
             ("kvbm-worker-0", "kvbm"),
             ("kvbm-worker-17", "kvbm"),
             (
@@ -51,12 +51,12 @@ mod tests {
             ("gpu-node-7_4242_13512874629471265023_0", "trtllm"),
             ("dgx_a_01.site_77_9007199254740993_12", "trtllm"),
         ] {
-            assert_eq!(engine(name), Some(told), "{name}");
+            assert_eq!(engine(name), Some(expected), "{name}");
         }
     }
 
     #[test]
-    fn names_that_anybody_may_give_tell_nothing() {
+    fn common_agent_name_has_no_engine() {
         for name in [
             "5a1e1f0c-30f5-4a34-8bb8-0f7c8a2d9a5e",
             "refit-nixl-rank-3",

@@ -1,8 +1,8 @@
-//! What the pods of a node are called, from the directories that the kubelet makes for their logs.
+//! Names of the pods of a node, from the directories that the kubelet creates for their logs.
 //!
-//! It has `NAMESPACE_NAME_UID` for each pod in `/var/log/pods`, or where `podLogsDir` of its configuration says (its
-//! `pkg/kubelet/kuberuntime/helpers.go`, BuildPodLogsDirectory). Names and namespaces are DNS labels and subdomains, which have no
-//! underscore (RFC 1123).
+//! The kubelet has a directory `NAMESPACE_NAME_UID` for each pod in `/var/log/pods`, or in `podLogsDir` of its configuration
+//! (`pkg/kubelet/kuberuntime/helpers.go`, BuildPodLogsDirectory). Names and namespaces are DNS labels and subdomains, which have
+//! no underscore (RFC 1123).
 
 use crate::base::file::list_names_at;
 use crate::procfs::facts::kubelet;
@@ -11,26 +11,26 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// How many are looked at; a node has some hundreds at most, and the kubelet removes those of pods that are gone.
-const MOST: usize = 1 << 14;
-/// The labels of both.
+/// Limit of directories. A node has some hundreds of pods, and the kubelet removes the directories of former pods.
+const MAX_PODS: usize = 1 << 14;
+/// Labels of namespace and name.
 const LABELS: [&str; 2] = ["namespace", "pod"];
 
-/// Namespaces and names of this node's pods by UID, as far as they can be found out.
+/// Namespaces and names of the pods of this node, by UID.
 #[derive(Debug, Default)]
 pub struct Pods(HashMap<String, [String; 2]>);
 
 impl Pods {
-    /// Those with a directory in this one. None where that may not be read or is not there: that costs labels only.
+    /// Reads the pods from the directory of their logs. Returns no pods if it cannot be read, since only labels are lost.
     #[must_use]
     pub fn read(logs: &Path) -> Self {
         let names = list_names_at(logs).unwrap_or_default();
-        let pods = names.iter().take(MOST);
+        let pods = names.iter().take(MAX_PODS);
         Self(pods.filter_map(|name| pod(name)).collect())
     }
 
-    /// Adds to an agent's facts what its pod is called; `before` is what was known of it, which stays while its pod is the same:
-    /// the kubelet removes the directory sooner or later.
+    /// Adds the name of the pod to an agent's facts. `before` are the earlier facts of the agent. A name in them stays while the pod
+    /// does not change, because the kubelet removes the directory of an old pod.
     pub fn name(&self, facts: &mut Facts, before: Option<&Facts>) {
         let Some(uid) = facts.get("pod_uid") else {
             return;
@@ -44,7 +44,7 @@ impl Pods {
     }
 }
 
-/// UID, namespace and name of the pod that a directory is of, by the directory's name.
+/// Returns UID, namespace and name of a pod, from the name of its directory.
 fn pod(directory: &OsStr) -> Option<(String, [String; 2])> {
     let mut parts = directory.to_str()?.split('_');
     let [namespace, name, uid] = [parts.next()?, parts.next()?, parts.next()?];
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_has_the_name_and_the_namespace_of_its_directory() {
+    fn pod_name_and_namespace_come_from_its_log_directory() {
         let logs = tempfile::tempdir().expect("a directory");
         let of_a_file = "0123456789abcdef0123456789abcdef";
         for name in [
@@ -96,7 +96,7 @@ mod tests {
         );
         let other = "00000000-b29f-11e7-9350-020968147796";
         assert_eq!(named(&pods, other, None), (None, None));
-        // What was known of the same pod stays when its directory is gone, and nothing of another's.
+        // Without the directory, the name of this pod stays, and another pod gets no name.
         let mut before = facts(UID);
         pods.name(&mut before, None);
         let none = Pods::read(&logs.path().join("not-there"));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kubelet_would_not_call_a_directory_names_no_pod() {
+    fn other_directory_name_has_no_pod() {
         for name in [
             String::new(),
             UID.to_owned(),

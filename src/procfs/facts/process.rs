@@ -1,8 +1,8 @@
 //! Facts of a process that writes, and of its ancestors.
 //!
 //! vLLM's and SGLang's workers write a title over their command line and their environment. Role and port then come from the
-//! nearest ancestor that is the server of their engine, and the Slurm job from the nearest one whose environment is intact:
-//! all ranks share these. LOCAL_RANK and CUDA_VISIBLE_DEVICES of a parent are not a worker's.
+//! nearest ancestor that is the server of the engine. The Slurm job comes from the nearest ancestor with an intact environment.
+//! All ranks share these. LOCAL_RANK and CUDA_VISIBLE_DEVICES of a parent do not apply to a worker.
 //!
 //! | variable | set by | label |
 //! | --- | --- | --- |
@@ -12,17 +12,17 @@
 //! | `LMCACHE_PD_ROLE` | the configuration of LMCache | role |
 //! | `DYN_SYSTEM_PORT` | the launcher of a Dynamo worker | port |
 //!
-//! NIXL_TELEMETRY_RANK_ENV is not followed: the process would choose what is read. SLURM_LOCALID is no rank of an agent: all
-//! workers of an engine that Slurm starts as one task have the same.
+//! NIXL_TELEMETRY_RANK_ENV is not followed, since the process could then name a variable with a secret. SLURM_LOCALID is not the
+//! rank of an agent: it is equal for all workers of an engine that Slurm starts as one task.
 
 use crate::procfs::ancestors;
 use crate::procfs::facts::cgroup::Cgroup;
 use crate::procfs::facts::command::{CommandLine, MAX_CMDLINE};
 use crate::procfs::facts::environ::Environ;
 use crate::procfs::facts::labels::Facts;
-use crate::procfs::facts::server::{LMCACHE_ROLE, SYSTEM_PORT, Server};
+use crate::procfs::facts::server::{EngineServer, LMCACHE_ROLE, SYSTEM_PORT};
 use crate::procfs::facts::{engine, gpu};
-use crate::procfs::writer::{Stat, Writer};
+use crate::procfs::process::{ProcessId, ProcessStat};
 use std::fs::File;
 use std::io::Read;
 
@@ -30,110 +30,112 @@ const LOCAL_RANK: &str = "LOCAL_RANK";
 const SLURM_JOB_ID: &str = "SLURM_JOB_ID";
 const GPUS: &str = "CUDA_VISIBLE_DEVICES";
 const NAMES: [&str; 5] = [LOCAL_RANK, SLURM_JOB_ID, GPUS, LMCACHE_ROLE, SYSTEM_PORT];
-/// Bytes that are read of control groups; under cgroup v1 there are about 13 lines with a path each.
+/// Limit of /proc/PID/cgroup, in bytes. Under cgroup v1 it has about 13 lines with a path each.
 const MAX_CGROUP: u64 = 64 << 10;
 
-/// What a process was started with, which is read from its memory. That can block.
-struct Start {
-    /// `None`: it cannot be read, or the process has none.
+/// Command line and environment of a process. Reading them from its memory can block.
+struct StartData {
+    /// `None`: it cannot be read, or the process has no command line.
     line: Option<CommandLine>,
-    /// `None`: it cannot be read, or a title was written over it.
+    /// `None`: it cannot be read, or it is overwritten with a title.
     environ: Option<Environ>,
 }
 
-impl Start {
-    /// Reads it where /proc shows the process.
-    fn read(shown_at: &str) -> Self {
-        let environ = File::open(format!("{shown_at}/environ"));
+impl StartData {
+    /// Reads both from a directory of /proc.
+    fn read(proc_dir: &str) -> Self {
+        let environ = File::open(format!("{proc_dir}/environ"));
         let environ = environ.and_then(|file| Environ::read(file, &NAMES));
         Self {
-            line: CommandLine::parse(&content(shown_at, "cmdline", MAX_CMDLINE)),
+            line: CommandLine::parse(&read_prefix(proc_dir, "cmdline", MAX_CMDLINE)),
             environ: environ.ok(),
         }
     }
 }
 
-/// The first bytes of a file of a process; none if it cannot be read.
-fn content(shown_at: &str, file: &str, limit: u64) -> Vec<u8> {
+/// Returns the first bytes of a file of a process; empty if it cannot be read.
+fn read_prefix(proc_dir: &str, file: &str, limit: u64) -> Vec<u8> {
     let mut content = Vec::new();
-    let file = File::open(format!("{shown_at}/{file}"));
+    let file = File::open(format!("{proc_dir}/{file}"));
     let read = file.and_then(|file| file.take(limit).read_to_end(&mut content));
     read.map(|_| content).unwrap_or_default()
 }
 
-/// Facts that all ranks of a server share; `Some(None)`: it is certain that there is none.
-struct Shared {
-    /// The engine of the process, if its own command line tells. A server of another engine is not its server.
+/// Facts that all ranks of a server share. `Some(None)`: it is certain that there is none.
+struct SharedFacts {
+    /// Engine of the process, from its own command line. A server of another engine does not count.
     engine: Option<&'static str>,
     job: Option<Option<String>>,
-    server: Option<Option<Server>>,
+    server: Option<Option<EngineServer>>,
 }
 
-impl Shared {
-    /// Adds what the process or its next ancestor tells.
-    fn note(&mut self, start: &Start) {
+impl SharedFacts {
+    /// Adds the facts of the process or of its next ancestor.
+    fn note(&mut self, start: &StartData) {
         if let (None, Some(environ)) = (&self.job, &start.environ) {
             let job = environ.get(SLURM_JOB_ID).and_then(|job| job.parse().ok());
             let job = job.filter(|&job: &u32| job != 0);
             self.job = Some(job.map(|job| job.to_string()));
         }
         let server = start.line.as_ref();
-        let server = server.and_then(|line| Server::of(line, start.environ.as_ref()));
+        let server = server.and_then(|line| EngineServer::of(line, start.environ.as_ref()));
         if let (None, Some(server)) = (self.server, server) {
-            let is_its = self.engine.is_none_or(|engine| engine == server.engine);
-            self.server = Some(is_its.then_some(server));
+            let is_same_engine = self.engine.is_none_or(|engine| engine == server.engine);
+            self.server = Some(is_same_engine.then_some(server));
         }
     }
 }
 
 impl Facts {
-    /// What /proc tells of a process, as far as it may be read; `None` if that process is gone, and what was read may be
-    /// that of another process which got its id. Blocks for as long as the process likes. Ancestors are read where they can
-    /// tell more; each only if `may_read` returns true, since that blocks as well, and none beyond one that may not be read.
+    /// Reads the facts of a process from /proc. Returns `None` if the process has ended, since another process may have its id. May
+    /// block without end. Ancestors are read if they can have missing facts, up to the first one for which `may_read` returns false.
     #[must_use]
-    pub fn of_process(process: Writer, may_read: &mut dyn FnMut(Writer) -> bool) -> Option<Self> {
-        let shown_at = Stat::of(process.pid).ok()?.shown_at().ok()?;
-        let start = Start::read(&shown_at);
-        let cgroup = content(&shown_at, "cgroup", MAX_CGROUP);
+    pub fn of_process(
+        process: ProcessId,
+        may_read: &mut dyn FnMut(ProcessId) -> bool,
+    ) -> Option<Self> {
+        let proc_dir = ProcessStat::of(process.pid).ok()?.proc_dir().ok()?;
+        let start = StartData::read(&proc_dir);
+        let cgroup = read_prefix(&proc_dir, "cgroup", MAX_CGROUP);
         let cgroup = Cgroup::parse(&String::from_utf8_lossy(&cgroup));
         let line = start.line.as_ref();
         let own = |name| start.environ.as_ref().and_then(|environ| environ.get(name));
         let local_rank = own(LOCAL_RANK).and_then(|rank| rank.parse::<u16>().ok());
         let engine = line.and_then(engine::of);
-        let mut shared = Shared {
+        let mut shared = SharedFacts {
             engine,
-            // The groups are the system's; an environment is passed on to whatever is started from a job.
+            // The control group is stronger than the environment, which any process started from a job inherits.
             job: cgroup.slurm_job_id.map(Some),
             server: line.is_none().then_some(None),
         };
         shared.note(&start);
         for ancestor in ancestors::of(process) {
-            let is_complete = shared.job.is_some() && shared.server.is_some();
-            if is_complete || !may_read(ancestor) {
+            let is_known = shared.job.is_some() && shared.server.is_some();
+            if is_known || !may_read(ancestor) {
                 break;
             }
-            let start = Start::read(&format!("/proc/{}", ancestor.pid));
-            // The process may have ended meanwhile, and its id may be another's.
+            let start = StartData::read(&format!("/proc/{}", ancestor.pid));
+            // The ancestor may have ended meanwhile, and another process may have its id.
             if start.line.is_none() || !ancestor.is_running() {
                 break;
             }
             shared.note(&start);
         }
         let server = shared.server.flatten();
-        // The environment says which GPUs are its own; it may have others open, to see what there is.
+        // The environment comes first, since a process may open other GPUs only to list them.
         let gpu = own(GPUS).and_then(gpu::of_list);
         let mut facts = Self::default();
         facts.set("local_rank", local_rank);
         facts.set("container_id", cgroup.container_id);
         facts.set("pod_uid", cgroup.pod_uid);
         facts.set("engine", engine.or(server.map(|server| server.engine)));
-        facts.set("gpu", gpu.or_else(|| gpu::of_open_files(&shown_at)));
+        facts.set("gpu", gpu.or_else(|| gpu::of_open_files(&proc_dir)));
         facts.set("slurm_job_id", shared.job.flatten());
         facts.set("rank", line.and_then(CommandLine::rank));
         facts.set("role", server.and_then(|server| server.role));
         facts.set("port", server.and_then(|server| server.port));
         facts.set("command", line.and_then(CommandLine::shown));
-        let now = Writer::of(process.pid).ok()?;
+        let now = ProcessId::of(process.pid).ok()?;
         (now == process).then_some(facts)
     }
 }
@@ -146,8 +148,8 @@ mod tests {
 
     const SERVER: &[u8] = b"vllm\0serve\0m\0--port\x008100\0";
 
-    /// A process that sleeps, with variables of ours.
-    fn sleeper() -> (Child, Writer) {
+    /// Starts a process that sleeps, with an environment for the tests.
+    fn sleeper() -> (Child, ProcessId) {
         let child = Command::new("sleep")
             .arg("600")
             .env_clear()
@@ -156,24 +158,24 @@ mod tests {
             .env("CUDA_VISIBLE_DEVICES", "2,3")
             .spawn()
             .expect("it starts");
-        let writer = Writer::of(child.id()).expect("it runs");
+        let writer = ProcessId::of(child.id()).expect("it runs");
         (child, writer)
     }
 
-    /// The job and the server of a process of this engine by its ancestors, each with its command line and environment, the
-    /// nearest first.
-    fn told(
+    /// Returns the job and the server of a process of this engine, from its ancestors, the nearest first. Each has a command line
+    /// and an environment.
+    fn job_and_server(
         engine: Option<&'static str>,
         ancestors: &[(&[u8], Option<&[u8]>)],
-    ) -> (Option<String>, Option<Server>) {
-        let mut shared = Shared {
+    ) -> (Option<String>, Option<EngineServer>) {
+        let mut shared = SharedFacts {
             engine,
             job: None,
             server: None,
         };
         for (cmdline, environ) in ancestors {
             let environ = environ.and_then(|text| Environ::read(text, &NAMES).ok());
-            shared.note(&Start {
+            shared.note(&StartData {
                 line: CommandLine::parse(cmdline),
                 environ,
             });
@@ -182,38 +184,38 @@ mod tests {
     }
 
     #[test]
-    fn environment_that_cannot_be_read_leaves_the_job_to_the_next() {
+    fn unreadable_environment_leaves_the_job_to_the_next_ancestor() {
         let job = &b"SLURM_JOB_ID=4711\0"[..];
         for hidden in [None, Some(&b"\0\0\0\0"[..])] {
-            let told = told(None, &[(SERVER, hidden), (b"srun\0", Some(job))]);
-            assert_eq!(told.0.as_deref(), Some("4711"), "{hidden:?}");
+            let found = job_and_server(None, &[(SERVER, hidden), (b"srun\0", Some(job))]);
+            assert_eq!(found.0.as_deref(), Some("4711"), "{hidden:?}");
         }
-        // One that can be read and has none tells that there is none.
+        // A readable environment without a job means that there is no job.
         for none in [&b"A=b\0"[..], b"SLURM_JOB_ID=0\0", b"SLURM_JOB_ID=x\0"] {
-            let told = told(None, &[(SERVER, Some(none)), (b"srun\0", Some(job))]);
-            assert_eq!(told.0, None);
+            let found = job_and_server(None, &[(SERVER, Some(none)), (b"srun\0", Some(job))]);
+            assert_eq!(found.0, None);
         }
     }
 
     #[test]
-    fn engine_comes_with_its_server() {
+    fn engine_of_the_server_is_the_engine() {
         let core = &b"prefill-a::EngineCore\0\0\0"[..];
         let lmcache = &b"LMCACHE_PD_ROLE=sender\0"[..];
-        let (_, found) = told(None, &[(core, Some(b"\0\0")), (SERVER, Some(lmcache))]);
-        let server = Server {
+        let (_, found) = job_and_server(None, &[(core, Some(b"\0\0")), (SERVER, Some(lmcache))]);
+        let server = EngineServer {
             engine: "vllm",
             role: Some("prefill"),
             port: Some(8100),
         };
         assert_eq!(found, Some(server));
-        assert_eq!(told(Some("sglang"), &[(SERVER, None)]).1, None);
+        assert_eq!(job_and_server(Some("sglang"), &[(SERVER, None)]).1, None);
     }
 
     #[test]
-    fn a_process_tells_its_rank_its_job_and_its_gpus_and_nothing_else_of_its_environment() {
+    fn process_facts_are_rank_job_and_gpus_without_secrets() {
         let (mut child, writer) = sleeper();
         let end = Instant::now() + Duration::from_secs(120);
-        // While the kernel sets its program up, its environment is empty.
+        // During execve(2) the environment is empty.
         let facts = loop {
             let facts = Facts::of_process(writer, &mut |_| true).expect("it runs");
             if facts.get("local_rank").is_some() || Instant::now() > end {
@@ -235,9 +237,9 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_gone_or_has_another_start_tells_nothing() {
+    fn ended_or_other_process_has_no_facts() {
         let (mut child, writer) = sleeper();
-        let earlier = Writer {
+        let earlier = ProcessId {
             start: writer.start - 1,
             ..writer
         };

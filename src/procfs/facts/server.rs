@@ -8,10 +8,10 @@
 //! | Dynamo | `--disaggregation-mode`, `--is-prefill-worker`, `--is-decode-worker` (components/src/dynamo) | `DYN_SYSTEM_PORT` |
 //! | LMCache in vLLM | `LMCACHE_PD_ROLE`: sender or receiver | |
 //!
-//! vLLM takes underscores for hyphens in names up to a dot, and `--kv-transfer-config.kv_role VALUE`, which replaces what was
-//! given as JSON (vllm/utils/argparse_utils.py). The last of several values counts. A role or a port in a configuration file is
-//! not read. The default of a port is told only where none was given, and no other option can give one. The only HTTP port of
-//! a Dynamo worker is that of its status server.
+//! vLLM takes underscores for hyphens in names up to a dot, and `--kv-transfer-config.kv_role VALUE`, which replaces the value in
+//! JSON (vllm/utils/argparse_utils.py). The last of several values counts. A role or a port in a configuration file is not read.
+//! The default port is used only if no option gives a port or could give one. The only HTTP port of a Dynamo worker is that of
+//! its status server.
 
 use crate::procfs::facts::command::{CommandLine, Program};
 use crate::procfs::facts::engine;
@@ -19,28 +19,28 @@ use crate::procfs::facts::environ::Environ;
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// The variable with the role that LMCache was told.
+/// Variable with the role of LMCache.
 pub const LMCACHE_ROLE: &str = "LMCACHE_PD_ROLE";
-/// The variable with the HTTP port of a Dynamo worker's status.
+/// Variable with the HTTP port of a Dynamo worker's status server.
 pub const SYSTEM_PORT: &str = "DYN_SYSTEM_PORT";
 /// Options besides `--port` that decide whether a server has a port, and which.
 const PORTS: [&str; 4] = ["config", "headless", "uds", "disagg-cluster-uri"];
 
 /// Facts that all ranks of an engine's server share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Server {
-    /// The engine.
+pub struct EngineServer {
+    /// Engine, as in labels.
     pub engine: &'static str,
-    /// Part in disaggregated inference: `prefill` computes the KV cache of prompts, which other servers read; `decode`
-    /// generates tokens from a KV cache that another server computed; `both`: its connector can do either.
+    /// Role in disaggregated inference. `prefill` computes the KV cache of prompts, which other servers read. `decode` generates
+    /// tokens from a KV cache that another server computed. `both`: the connector can do either.
     pub role: Option<&'static str>,
     /// HTTP port.
     pub port: Option<u16>,
 }
 
-impl Server {
-    /// The server that a process is, from its command line and its environment, if that can be read; `None` if it is not the
-    /// process that a server was started as.
+impl EngineServer {
+    /// Returns the server that a process was started as, from its command line and its environment, if that can be read; `None`
+    /// if the process is not a server.
     #[must_use]
     pub fn of(line: &CommandLine, environ: Option<&Environ>) -> Option<Self> {
         let variable = |name| environ?.get(name);
@@ -50,7 +50,7 @@ impl Server {
         let options = options(&line.arguments);
         let option = |name: &str| options.get(name).copied();
         let flag = |name, role| option(name).map(|_| role);
-        // vLLM's: that of a key, or else that in JSON.
+        // vLLM: the value of the key comes before the one in JSON.
         let json = option("kv-transfer-config").and_then(|json| serde_json::from_str(json).ok());
         let json: Value = json.unwrap_or_default();
         let kv_role = option("kv-transfer-config.kv-role").or(json["kv_role"].as_str());
@@ -63,7 +63,7 @@ impl Server {
             variable(LMCACHE_ROLE),
         ];
         let roles = Vec::from_iter(text.into_iter().flatten().filter_map(role));
-        // A connector for both serves either.
+        // `both` is weaker than a definite role.
         let narrow = roles.iter().find(|&&role| role != "both");
         let port = |text: &str| text.parse().ok().filter(|&port| port != 0);
         let port = match default_port(&name, line.arguments.first()) {
@@ -71,8 +71,9 @@ impl Server {
             None => None,
             Some(default) => match option("port") {
                 Some(text) => port(text),
-                None => Some(default)
-                    .filter(|_| line.is_whole && PORTS.iter().all(|name| option(name).is_none())),
+                None => Some(default).filter(|_| {
+                    line.is_complete && PORTS.iter().all(|name| option(name).is_none())
+                }),
             },
         };
         Some(Self {
@@ -83,7 +84,7 @@ impl Server {
     }
 }
 
-/// The role of any engine's word for it; SGLang's `null`, Dynamo's `encode` and TensorRT-LLM's `mm_encoder` are none.
+/// Returns the role for an engine's word. SGLang's `null`, Dynamo's `encode` and TensorRT-LLM's `mm_encoder` are not roles.
 fn role(text: &str) -> Option<&'static str> {
     match &*text.trim_matches('"').to_ascii_lowercase() {
         "prefill" | "kv_producer" | "context" | "sender" => Some("prefill"),
@@ -93,7 +94,7 @@ fn role(text: &str) -> Option<&'static str> {
     }
 }
 
-/// The default HTTP port of a program; `None` if it is not certain that it serves HTTP at a port.
+/// Returns the default HTTP port of a program; `None` if it is not certain that the program serves HTTP.
 fn default_port(name: &str, command: Option<&String>) -> Option<u16> {
     let command = command.map_or("", |command| command);
     let serves = command == "serve";
@@ -102,7 +103,7 @@ fn default_port(name: &str, command: Option<&String>) -> Option<u16> {
         "vllm" | "lmcache_vllm" | "vllm.entrypoints.cli.main" if serves => Some(8000),
         "sglang.launch_server" | "sglang.srt.entrypoints.http_server" => Some(30_000),
         "sglang" | "sglang.cli.main" if serves => Some(30_000),
-        // The command is `serve` where it is left out, and then the model comes first.
+        // `serve` is the default command. Without it, the model comes first.
         "trtllm-serve" | "tensorrt_llm.commands.serve" if serves || command.contains('/') => {
             Some(8000)
         }
@@ -110,8 +111,8 @@ fn default_port(name: &str, command: Option<&String>) -> Option<u16> {
     }
 }
 
-/// The last value of each option among the arguments of a program, `--name value`, `--name=value` or `--name`; the value of one
-/// without is what comes next. Names have hyphens for underscores.
+/// Returns the last value of each option among the arguments of a program: `--name value`, `--name=value` or `--name`. An option
+/// without a value gets the next word. Underscores in names become hyphens.
 fn options(arguments: &[String]) -> HashMap<String, &str> {
     let next = arguments.iter().skip(1).map(String::as_str).chain([""]);
     let words = arguments.iter().take_while(|word| *word != "--").zip(next);
@@ -127,17 +128,20 @@ fn options(arguments: &[String]) -> HashMap<String, &str> {
 mod tests {
     use super::*;
 
-    /// Role and port of a command line whose words have a blank between them, `~` standing for one within a word.
-    fn told_with(line: &str, environ: &[u8]) -> Option<(Option<&'static str>, Option<u16>)> {
+    /// Returns role and port of a command line. A space separates words; `~` stands for a space within a word.
+    fn role_and_port_with(
+        line: &str,
+        environ: &[u8],
+    ) -> Option<(Option<&'static str>, Option<u16>)> {
         let cmdline = (line.replace(' ', "\0") + "\0").replace('~', " ");
         let line = CommandLine::parse(cmdline.as_bytes()).expect("words");
         let environ = Environ::read(environ, &[LMCACHE_ROLE, SYSTEM_PORT]).expect("it is read");
-        let server = Server::of(&line, Some(&environ))?;
+        let server = EngineServer::of(&line, Some(&environ))?;
         Some((server.role, server.port))
     }
 
-    fn told(line: &str) -> (Option<&'static str>, Option<u16>) {
-        told_with(line, b"").unwrap_or_else(|| panic!("{line} is not a server"))
+    fn role_and_port(line: &str) -> (Option<&'static str>, Option<u16>) {
+        role_and_port_with(line, b"").unwrap_or_else(|| panic!("{line} is not a server"))
     }
 
     #[test]
@@ -194,8 +198,8 @@ mod tests {
         ] {
             let line = format!("/usr/bin/python3 /usr/bin/vllm serve m {arguments} --port 8100");
             let port = (!arguments.starts_with("-- ")).then_some(8100);
-            assert_eq!(told(&line).0, role, "{line}");
-            assert_eq!(told(&line).1, port.or(Some(8000)), "{line}");
+            assert_eq!(role_and_port(&line).0, role, "{line}");
+            assert_eq!(role_and_port(&line).1, port.or(Some(8000)), "{line}");
         }
     }
 
@@ -227,7 +231,7 @@ mod tests {
             ("vllm serve m --port 08105", Some(8105)),
             ("vllm serve m --port 0x1f", None),
             ("vllm serve m --port 65536", None),
-            // A client's is another server's.
+            // The port of a client belongs to another server.
             ("vllm bench serve --port 8100", None),
             ("vllm run-batch -i x", None),
             ("vllm", None),
@@ -254,16 +258,16 @@ mod tests {
             ("trtllm-serve serve m --disagg_cluster_uri http://x", None),
             ("trtllm-serve disaggregated -c x.yaml", None),
         ] {
-            assert_eq!(told(line).1, port, "{line}");
+            assert_eq!(role_and_port(line).1, port, "{line}");
         }
-        // Cut: the port may come later.
+        // The command line is cut, so the port may be missing.
         let cut = CommandLine::parse(b"vllm\0serve\0m\0--po").expect("words");
-        let server = Server::of(&cut, None);
+        let server = EngineServer::of(&cut, None);
         assert_eq!(server.map(|server| server.port), Some(None));
     }
 
     #[test]
-    fn roles_of_the_other_engines_are_known() {
+    fn roles_of_other_engines_are_found() {
         for (line, role) in [
             (
                 "python3 -m sglang.launch_server --disaggregation-mode prefill",
@@ -326,34 +330,34 @@ mod tests {
                 None,
             ),
         ] {
-            assert_eq!(told(line).0, role, "{line}");
+            assert_eq!(role_and_port(line).0, role, "{line}");
         }
     }
 
     #[test]
-    fn variables_tell_lmcache_roles_and_dynamo_ports() {
+    fn environment_has_lmcache_roles_and_dynamo_ports() {
         let vllm = r#"vllm serve m --kv-transfer-config {"kv_role":"kv_both"}"#;
         for (environ, role) in [
             (&b"LMCACHE_PD_ROLE=sender\0"[..], Some("prefill")),
             (b"LMCACHE_PD_ROLE=\"receiver\"\0", Some("decode")),
             (b"LMCACHE_PD_ROLE=proxy\0", Some("both")),
         ] {
-            let told = told_with(vllm, environ);
-            assert_eq!(told, Some((role, Some(8000))), "{environ:?}");
+            let found = role_and_port_with(vllm, environ);
+            assert_eq!(found, Some((role, Some(8000))), "{environ:?}");
         }
         let producer = r#"vllm serve m --kv-transfer-config {"kv_role":"kv_producer"}"#;
-        let told = |line, environ| told_with(line, environ).expect("a server");
+        let with = |line, environ| role_and_port_with(line, environ).expect("a server");
         assert_eq!(
-            told(producer, b"LMCACHE_PD_ROLE=receiver\0").0,
+            with(producer, b"LMCACHE_PD_ROLE=receiver\0").0,
             Some("prefill")
         );
         let dynamo = "python3 -m dynamo.vllm --port 8100";
-        assert_eq!(told(dynamo, b"DYN_SYSTEM_PORT=8081\0").1, Some(8081));
+        assert_eq!(with(dynamo, b"DYN_SYSTEM_PORT=8081\0").1, Some(8081));
         for none in [&b""[..], b"DYN_SYSTEM_PORT=0\0", b"DYN_SYSTEM_PORT=-1\0"] {
-            assert_eq!(told(dynamo, none).1, None);
+            assert_eq!(with(dynamo, none).1, None);
         }
         assert_eq!(
-            told("vllm serve m", b"DYN_SYSTEM_PORT=8081\0").1,
+            with("vllm serve m", b"DYN_SYSTEM_PORT=8081\0").1,
             Some(8000)
         );
     }
@@ -368,7 +372,7 @@ mod tests {
             "python3 -m sglang_router.launch_router --port 30000",
             "python3 -m dynamo.frontend --http-port 8000",
         ] {
-            assert_eq!(told_with(line, b""), None, "{line}");
+            assert_eq!(role_and_port_with(line, b""), None, "{line}");
         }
     }
 }

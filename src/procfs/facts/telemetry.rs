@@ -1,6 +1,4 @@
-//! What the environment of a process tells NIXL about telemetry, and what of that keeps it from being seen.
-//!
-//! Read for `--check` only.
+//! NIXL's telemetry settings in the environment of a process, and which of them hide the telemetry. For `--check` only.
 
 use crate::procfs::facts::environ::Environ;
 use std::io::{self, Read};
@@ -12,12 +10,12 @@ const RINGS: &str = "NIXL_TELEMETRY_DIR";
 const STORES: &str = "NIXL_TELEMETRY_MULTIPROC_DIR";
 const NAMES: [&str; 4] = [ENABLE, EXPORTER, RINGS, STORES];
 
-/// Whether an agent needs NIXL_TELEMETRY_ENABLE to write telemetry.
+/// Need of an agent for NIXL_TELEMETRY_ENABLE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Enable {
-    /// The variable is needed.
+pub enum EnableVariable {
+    /// The agent needs the variable.
     Needed,
-    /// The agent is vLLM's, and the release of NIXL is not known.
+    /// NIXL before 1.4 needs the variable: the agent is vLLM's, and the release of NIXL is not known.
     NeededBefore14,
     /// The agent is vLLM's, which switches telemetry on (`capture_telemetry`), and NIXL 1.4 or later writes it then.
     NotNeeded,
@@ -31,32 +29,32 @@ pub fn read(environ: impl Read) -> io::Result<Environ> {
     Environ::read(environ, &NAMES)
 }
 
-/// `NIXL_TELEMETRY_DIR` and `NIXL_TELEMETRY_MULTIPROC_DIR`; an empty one is as unset.
+/// Returns `NIXL_TELEMETRY_DIR` and `NIXL_TELEMETRY_MULTIPROC_DIR`. An empty variable counts as unset.
 #[must_use]
 pub fn directories(environ: &Environ) -> [Option<&str>; 2] {
     [RINGS, STORES].map(|name| environ.get(name).filter(|value| !value.is_empty()))
 }
 
-/// What is to be changed for its telemetry to be found: nothing, as far as the environment tells, or one thing or more.
-/// `is_looked_through` says of a directory whether it is, for rings or (`true`) for stores.
+/// Returns what to change so that the telemetry of the process is found. `is_scanned` returns true if a directory is scanned for
+/// rings or, with `true`, for stores.
 #[must_use]
 pub fn faults(
     environ: &Environ,
-    enable: Enable,
-    is_looked_through: impl Fn(&Path, bool) -> bool,
+    enable: EnableVariable,
+    is_scanned: impl Fn(&Path, bool) -> bool,
 ) -> Vec<String> {
     let off = match (environ.get(ENABLE), enable) {
         (Some(value), _) if is_yes(value) => None,
         (Some(value), _) => Some(format!("{ENABLE} is {value:?}: set it to y")),
-        (None, Enable::NotNeeded) => None,
-        (None, Enable::NeededBefore14) => Some(format!(
+        (None, EnableVariable::NotNeeded) => None,
+        (None, EnableVariable::NeededBefore14) => Some(format!(
             "{ENABLE} is not set: set it to y, which NIXL before 1.4 needs"
         )),
-        (None, Enable::Needed) => Some(format!("{ENABLE} is not set: set it to y")),
+        (None, EnableVariable::Needed) => Some(format!("{ENABLE} is not set: set it to y")),
     };
     let [rings, stores] = directories(environ);
     let ((variable, key, value), holds_stores) = match environ.get(EXPORTER) {
-        // Empty is as unset.
+        // An empty variable counts as unset.
         None | Some("" | "BUFFER") => ((RINGS, "telemetry_dir", rings), false),
         Some("prometheus_mp") => ((STORES, "multiproc_dir", stores), true),
         Some(other) => {
@@ -71,15 +69,17 @@ pub fn faults(
         )),
         Some(value) => {
             let directory: PathBuf = Path::new(value).components().collect();
-            (!is_looked_through(&directory, holds_stores)).then(|| {
-                format!("{variable} is {value:?}, which is not looked through: add it to {key} in nixl.conf")
+            (!is_scanned(&directory, holds_stores)).then(|| {
+                format!(
+                    "{variable} is {value:?}, which is not scanned: add it to {key} in nixl.conf"
+                )
             })
         }
     };
     off.into_iter().chain(hidden).collect()
 }
 
-/// What NIXL takes for a yes, in any case.
+/// True for the values that NIXL takes for yes, in upper or lower case.
 fn is_yes(value: &str) -> bool {
     let yes = ["y", "yes", "on", "true", "enable", "1"];
     yes.iter().any(|yes| yes.eq_ignore_ascii_case(value))
@@ -90,10 +90,10 @@ mod tests {
     use super::*;
 
     fn faults(environ: &[u8]) -> Vec<String> {
-        faults_if(Enable::Needed, environ)
+        faults_if(EnableVariable::Needed, environ)
     }
 
-    fn faults_if(enable: Enable, environ: &[u8]) -> Vec<String> {
+    fn faults_if(enable: EnableVariable, environ: &[u8]) -> Vec<String> {
         let environ = read(environ).expect("memory can be read");
         super::faults(&environ, enable, |directory, stores| {
             directory == Path::new(if stores { "/run/mp" } else { "/run/nixl" })
@@ -101,15 +101,19 @@ mod tests {
     }
 
     #[test]
-    fn enable_is_asked_for_only_where_nixl_needs_it() {
+    fn missing_enable_is_a_fault_only_if_nixl_needs_it() {
         let directory = b"NIXL_TELEMETRY_DIR=/run/nixl\0";
-        assert_eq!(faults_if(Enable::NotNeeded, directory), [""; 0]);
+        assert_eq!(faults_if(EnableVariable::NotNeeded, directory), [""; 0]);
         assert_eq!(
-            faults_if(Enable::NeededBefore14, directory),
+            faults_if(EnableVariable::NeededBefore14, directory),
             ["NIXL_TELEMETRY_ENABLE is not set: set it to y, which NIXL before 1.4 needs"]
         );
         let vetoed = b"NIXL_TELEMETRY_ENABLE=n\0NIXL_TELEMETRY_DIR=/run/nixl\0";
-        for enable in [Enable::NotNeeded, Enable::NeededBefore14, Enable::Needed] {
+        for enable in [
+            EnableVariable::NotNeeded,
+            EnableVariable::NeededBefore14,
+            EnableVariable::Needed,
+        ] {
             assert_eq!(
                 faults_if(enable, vetoed),
                 ["NIXL_TELEMETRY_ENABLE is \"n\": set it to y"]
@@ -118,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn each_missing_variable_is_named_with_its_remedy() {
+    fn missing_variable_is_named_with_its_remedy() {
         let no_directory = "NIXL_TELEMETRY_DIR is not set: set it to a directory of telemetry_dir";
         let off = "NIXL_TELEMETRY_ENABLE is not set: set it to y";
         assert_eq!(faults(b"PATH=/bin\0"), [off, no_directory]);
@@ -133,7 +137,7 @@ mod tests {
         assert_eq!(
             faults(b"NIXL_TELEMETRY_ENABLE=Yes\0NIXL_TELEMETRY_DIR=/tmp/else\0"),
             [
-                "NIXL_TELEMETRY_DIR is \"/tmp/else\", which is not looked through: add it to telemetry_dir in nixl.conf"
+                "NIXL_TELEMETRY_DIR is \"/tmp/else\", which is not scanned: add it to telemetry_dir in nixl.conf"
             ]
         );
         assert_eq!(
@@ -143,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn another_exporter_is_told_and_what_is_right_is_no_fault() {
+    fn other_exporter_is_a_fault_and_right_settings_are_none() {
         let other = faults(
             b"NIXL_TELEMETRY_ENABLE=y\0NIXL_TELEMETRY_EXPORTER=prometheus\0NIXL_TELEMETRY_DIR=/x\0",
         );
@@ -164,13 +168,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_other_variables_is_kept() {
+    fn other_variables_are_not_stored() {
         let environ = &b"HF_TOKEN=secret\0NIXL_TELEMETRY_DIRS=/a\0NIXL=b\0"[..];
         assert_eq!(read(environ).expect("read"), Environ::default());
     }
 
     #[test]
-    fn directories_that_are_empty_are_unset() {
+    fn empty_directory_variable_is_unset() {
         let environ = &b"NIXL_TELEMETRY_DIR=/a\0NIXL_TELEMETRY_MULTIPROC_DIR=\0"[..];
         let environ = read(environ).expect("read");
         assert_eq!(directories(&environ), [Some("/a"), None]);

@@ -170,11 +170,11 @@ impl RingReader {
         let before = entry.commit.map(|commit| commit.ring.id);
         if before != Some(self.commit.ring.id) {
             // Of another ring of the agent's.
-            entry.account.cut();
+            entry.stats.note_gap();
         }
         let cuts = self.gaps.of(&self.commit);
-        let account = &mut entry.account;
-        account.count(&events, cuts, &books.config.bounds, now.seconds, windows);
+        let stats = &mut entry.stats;
+        stats.apply(&events, cuts, &books.config.bounds, now.seconds, windows);
         entry.add_look(pending, self.commit.ring.capacity);
         // Also where it was away: the process that writes it had started by then.
         (entry.last_event, entry.last_seen) = (now.stamp, now.stamp);

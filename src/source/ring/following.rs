@@ -4,7 +4,7 @@ use super::super::TrackedFile;
 use super::{FULL_AGAIN, RingReader};
 use crate::error::RingFault;
 use crate::journal::ledger::Ledger;
-use crate::procfs::life::Life;
+use crate::procfs::agent_state::AgentState;
 use crate::ring::BATCH;
 use crate::ring::commit::Commit;
 use crate::ring::protocol::Consumer;
@@ -25,7 +25,7 @@ impl RingReader {
         self.pending = self.ring.between(read_pos, write_pos);
         if write_pos == self.commit.upto {
             // As long as it stands so, its agent loses what comes.
-            if self.is_full_again(ledger) && file.presence.life(true) != Life::Exited {
+            if self.is_full_again(ledger) && file.liveness.state(true) != AgentState::Exited {
                 let capacity = self.ring.capacity();
                 ledger.entry.add_look(self.pending, capacity);
                 ledger.keep();

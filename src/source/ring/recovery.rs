@@ -88,7 +88,7 @@ impl RingReader {
         let commit = begin(&self.ring, pos, ring, self.mode)?;
         ledger.entry.add_reset();
         ledger.add_start();
-        file.presence.renewed();
+        file.liveness.producer_restarted();
         self.go_on_from(commit, ledger);
         Ok(())
     }

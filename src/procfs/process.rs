@@ -1,4 +1,4 @@
-//! Who holds a ring file: whether anybody does, by lease, and whether a process still runs, by /proc.
+//! Processes: whether one holds a file, by lease; whether one still runs, by /proc.
 
 use crate::shm::{Lease, LeaseKind};
 use nix::errno::Errno;
@@ -9,31 +9,32 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 
-/// Process id of the first process.
-pub const INIT: u32 = 1;
-/// The PID namespace in which all processes of the host can be seen (PROC_PID_INIT_INO of Linux's include/linux/proc_ns.h).
-const HOST: u64 = 0xEFFF_FFFC;
+/// Process id of the init process.
+pub const INIT_PID: u32 = 1;
+/// Inode number of the PID namespace that shows all processes of the host (PROC_PID_INIT_INO of Linux's
+/// include/linux/proc_ns.h).
+const HOST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
-/// Whether anybody else has a file open or mapped.
+/// Whether another process has a file open or mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// Nobody: the agent that wrote it has exited.
-    Nobody,
-    /// Somebody: the agent, or whoever looks at the file just now.
-    Somebody,
+    /// No other process has it: the agent that wrote it has exited.
+    Absent,
+    /// Another process has it: the agent, or a process that reads the file.
+    Present,
     /// The kernel or the file system does not tell.
     Unknown,
 }
 
-/// Asks the kernel, by a lease on the descriptor that the mapping came from. With [`LeaseKind::NoWriter`] only who may write
-/// counts as somebody.
+/// Asks the kernel for a lease on a file, and returns whether another process has it. With [`LeaseKind::NoWriter`], only
+/// processes that may write count.
 #[must_use]
 pub fn holder(file: &File, kind: LeaseKind) -> Holder {
     match Lease::take(file, kind) {
-        // An overlay does not know who has mapped the file below it, and grants a lease in spite of it.
+        // overlayfs grants a lease although processes have the file of the lower layer mapped.
         Ok(_) if is_on_overlay(file) => Holder::Unknown,
-        Ok(_) => Holder::Nobody,
-        Err(err) if err.raw_os_error() == Some(libc::EAGAIN) => Holder::Somebody,
+        Ok(_) => Holder::Absent,
+        Err(err) if err.raw_os_error() == Some(libc::EAGAIN) => Holder::Present,
         Err(_) => Holder::Unknown,
     }
 }
@@ -42,108 +43,107 @@ fn is_on_overlay(file: &File) -> bool {
     fstatfs(file).is_ok_and(|stat| stat.filesystem_type() == OVERLAYFS_SUPER_MAGIC)
 }
 
-/// The inode number of a namespace of a process: `process` is its id or "self", `kind` a name in /proc/PID/ns.
+/// Returns the inode number of a namespace of a process. `process` is its id or "self"; `kind` is a name in /proc/PID/ns.
 ///
 /// # Errors
-/// The process has ended, or may not be looked at.
+/// The process has ended, or may not be read.
 pub fn namespace(process: &str, kind: &str) -> io::Result<u64> {
     Ok(fs::metadata(format!("/proc/{process}/ns/{kind}"))?.ino())
 }
 
-/// True if all processes of the host can be seen, as far as the PID namespace decides that.
+/// True if the PID namespace of this process shows all processes of the host.
 #[must_use]
 pub fn sees_host() -> bool {
-    namespace("self", "pid").is_ok_and(|own| own == HOST)
+    namespace("self", "pid").is_ok_and(|own| own == HOST_PID_NAMESPACE)
 }
 
-/// A process, told from a later one of the same id by its start.
+/// A process. Its start time distinguishes it from a later process with the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Writer {
+pub struct ProcessId {
     /// Process id.
     pub pid: u32,
     /// Start time in clock ticks after boot (field 22 of /proc/PID/stat).
     pub start: u64,
 }
 
-impl Writer {
-    /// The process that has this id now.
+impl ProcessId {
+    /// Returns the process that has this id now.
     ///
     /// # Errors
-    /// There is none, or it may not be looked at.
+    /// There is none, or it may not be read.
     pub fn of(pid: u32) -> io::Result<Self> {
-        Ok(Stat::of(pid)?.process)
+        Ok(ProcessStat::of(pid)?.id)
     }
 
-    /// Whether a process has its id: it, or one that was started after its end, or what is left of it until it was waited for.
+    /// True if a process has this id: this process, its zombie, or a later process.
     #[must_use]
     pub fn has_process(&self) -> bool {
         let pid = i32::try_from(self.pid).map(Pid::from_raw);
-        // Nothing is sent. Whoever may not be sent a signal is there.
+        // Signal 0 is not sent. EPERM means that the process exists.
         pid.is_ok_and(|pid| pid.as_raw() > 0 && kill(pid, None) != Err(Errno::ESRCH))
     }
 
-    /// Whether it still runs. One that may not be looked at counts as not running, as does one that has ended and was not
-    /// waited for.
+    /// True if this process still runs. A zombie does not run. A process that may not be read counts as not running.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        Stat::of(self.pid).is_ok_and(|now| now.process == *self && !now.has_ended())
+        ProcessStat::of(self.pid).is_ok_and(|now| now.id == *self && !now.has_ended())
     }
 }
 
-/// What of /proc/PID/stat matters here (proc_pid_stat(5)).
+/// Fields of /proc/PID/stat (proc_pid_stat(5)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stat {
-    /// The process that it is of.
-    pub process: Writer,
+pub(crate) struct ProcessStat {
+    /// Process that the line describes.
+    pub id: ProcessId,
     /// Process id of the parent; 0 if the parent is outside of this PID namespace.
     pub parent: u32,
     state: u8,
     threads: u64,
 }
 
-impl Stat {
+impl ProcessStat {
     pub(crate) fn of(pid: u32) -> io::Result<Self> {
-        // In one call: this is asked of each writer once a second. A line of 52 numbers is shorter.
+        // One read(2), since each writer is checked once a second. A line of 52 numbers is shorter than the buffer.
         let mut line = [0; 2048];
         let len = File::open(format!("/proc/{pid}/stat"))?.read(&mut line)?;
         Self::parse(pid, &line[..len]).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Fields 3, 4, 20 and 22. The second, the command in brackets, may hold anything.
+    /// Reads fields 3, 4, 20 and 22. Field 2, the command in brackets, may contain any byte.
     fn parse(pid: u32, stat: &[u8]) -> Option<Self> {
         let close = stat.iter().rposition(|&byte| byte == b')')?;
         let rest = std::str::from_utf8(&stat[close + 1..]).ok()?;
-        // The third is the first here.
+        // The first word is field 3.
         let mut fields = rest.split_ascii_whitespace();
         let state = *fields.next()?.as_bytes().first()?;
         let parent = fields.next()?.parse().ok()?;
         let threads = fields.nth(15)?.parse().ok()?;
         let start = fields.nth(1)?.parse().ok()?;
         Some(Self {
-            process: Writer { pid, start },
+            id: ProcessId { pid, start },
             parent,
             state,
             threads,
         })
     }
 
-    /// Whether no thread of it is left.
+    /// True if no thread of the process is left.
     pub(crate) fn has_ended(&self) -> bool {
         self.is_headless() && self.threads <= 1
     }
 
-    /// Whether its first thread has ended: then /proc/PID shows no mappings, though others may run.
+    /// True if its first thread has ended. Then /proc/PID shows no mappings, although other threads may run.
     fn is_headless(&self) -> bool {
         matches!(self.state, b'Z' | b'X')
     }
 
-    /// Where /proc shows what the process has: in its own directory or, where its first thread has ended, in that of one that
-    /// runs. Where none has anything mapped any more, the process is about to end.
+    /// Returns the directory of /proc that shows what the process has open and mapped: /proc/PID or, if its first thread has
+    /// ended, the directory of a running thread. If no thread has a mapping any more, the process is about to end.
     ///
     /// # Errors
-    /// The process has ended, or may not be looked at.
-    pub(crate) fn shown_at(&self) -> io::Result<String> {
-        let process = format!("/proc/{}", self.process.pid);
+    /// The process has ended, or may not be read.
+    pub(crate) fn proc_dir(&self) -> io::Result<String> {
+        let process = format!("/proc/{}", self.id.pid);
         if self.is_headless() && !self.has_ended() {
             for task in fs::read_dir(format!("{process}/task"))? {
                 let task = task?.path();
@@ -159,7 +159,7 @@ impl Stat {
     }
 }
 
-/// True if this error of /proc is that the process, or the thread, has ended.
+/// True if this error of /proc means that the process, or the thread, has ended.
 pub(crate) fn has_ended(err: &io::Error) -> bool {
     err.kind() == io::ErrorKind::NotFound || err.raw_os_error() == Some(libc::ESRCH)
 }
@@ -169,21 +169,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_runs_until_it_has_ended() {
+    fn process_runs_until_it_has_ended() {
         let mut child = std::process::Command::new("sleep")
             .arg("600")
             .spawn()
             .expect("it starts");
-        let writer = Writer::of(child.id()).expect("it runs");
+        let writer = ProcessId::of(child.id()).expect("it runs");
         assert!(writer.is_running() && writer.start > 0);
-        let other = Writer {
+        let other = ProcessId {
             start: writer.start - 1,
             ..writer
         };
         assert!(!other.is_running(), "an earlier one of the same id");
         assert!(writer.has_process() && other.has_process());
         child.kill().expect("it runs");
-        // Before it is waited for, too.
+        // A zombie does not run.
         let end = std::time::Instant::now() + std::time::Duration::from_secs(120);
         while writer.is_running() {
             assert!(std::time::Instant::now() < end);
@@ -192,24 +192,24 @@ mod tests {
         child.wait().expect("our child");
         assert!(!writer.is_running() && !writer.has_process());
         for pid in [0, u32::MAX, 1 << 31] {
-            // Never this process's group, nor all.
-            assert!(!Writer { pid, start: 1 }.has_process());
+            // kill(2) would take these for the process group or all processes.
+            assert!(!ProcessId { pid, start: 1 }.has_process());
         }
     }
 
     #[test]
-    fn a_command_may_hold_brackets_and_blanks() {
+    fn command_may_contain_brackets_and_blanks() {
         let stat = b"7 (a) R (b) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 100 9\n";
-        let stat = Stat::parse(7, stat).expect("a process");
-        let process = Writer {
+        let stat = ProcessStat::parse(7, stat).expect("a process");
+        let process = ProcessId {
             pid: 7,
             start: 4242,
         };
-        assert_eq!((stat.process, stat.parent), (process, 1));
+        assert_eq!((stat.id, stat.parent), (process, 1));
         assert_eq!((stat.threads, stat.state), (1, b'S'));
         let cut = b"7 (a) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 x 1";
         for other in [&b""[..], b"7 (a", b"7 (a) S 1", cut] {
-            assert_eq!(Stat::parse(7, other), None);
+            assert_eq!(ProcessStat::parse(7, other), None);
         }
     }
 }

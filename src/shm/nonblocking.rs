@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_bytes_are_read_wherever_the_file_is() {
+    fn first_bytes_are_read_on_disk_and_in_memory() {
         crate::shm::guard_against_sigbus().expect("a handler");
         for file in files() {
             file.write_all_at(b"0123456789ab", 0).expect("room");

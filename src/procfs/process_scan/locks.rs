@@ -1,42 +1,43 @@
-//! The process that has locked a store, as /proc/locks tells (proc_locks(5)): NIXL holds an flock(2) on a store for as long as its
-//! agent lives. Any process may read this, but only the host's own PID namespace shows all of it; elsewhere what is missing
-//! proves nothing.
+//! Processes that have locked a store, from /proc/locks (proc_locks(5)). NIXL holds an flock(2) on a store until the agent ends.
+//! Any process may read /proc/locks, but only the PID namespace of the host shows all locks. Elsewhere a missing lock proves
+//! nothing.
 
-use crate::procfs::writer::Writer;
+use crate::procfs::process::ProcessId;
 
-/// The flocks for writing: inode, device and process of each; no process where /proc hides it.
+/// Exclusive flock(2) locks: inode, device and process of each; no process if /proc hides it.
 #[derive(Debug, Default)]
-pub struct Locks(Vec<(u64, String, Option<Writer>)>);
+pub struct Locks(Vec<(u64, String, Option<ProcessId>)>);
 
 impl Locks {
-    /// Takes the text apart; what is no flock for writing, is only waited for, or is of another inode is left out.
+    /// Reads the locks from the text of /proc/locks. Leaves out other kinds of locks, locks that a process waits for, and locks
+    /// of unwanted inodes.
     #[must_use]
     pub fn parse(text: &str, is_wanted: impl Fn(u64) -> bool) -> Self {
         let locks = text.lines().filter_map(flock);
         let locks = locks.filter(|(ino, ..)| is_wanted(*ino));
         Self(
             locks
-                .map(|(ino, device, pid)| (ino, device, Writer::of(pid).ok()))
+                .map(|(ino, device, pid)| (ino, device, ProcessId::of(pid).ok()))
                 .collect(),
         )
     }
 
-    /// The process that has locked a file, if it is known.
-    pub fn holder(&self, device: &str, ino: u64) -> Option<Writer> {
+    /// Returns the process that has locked a file, if it is known.
+    pub fn holder(&self, device: &str, ino: u64) -> Option<ProcessId> {
         let mut locks = self.0.iter();
         locks
             .find(|(other, its, _)| *other == ino && its == device)?
             .2
     }
 
-    /// True if a file of this number is locked, on whatever device: some file systems (btrfs, overlayfs) have other device numbers
-    /// here than stat(2) gives.
+    /// True if a file with this inode number is locked, on any device: on btrfs and overlayfs, /proc/locks and stat(2) have
+    /// different device numbers.
     pub fn has(&self, ino: u64) -> bool {
         self.0.iter().any(|(other, ..)| *other == ino)
     }
 }
 
-/// Inode, device and process of `1: FLOCK  ADVISORY  WRITE 4242 fe:00:131203 0 EOF`.
+/// Returns inode, device and process of a line such as `1: FLOCK  ADVISORY  WRITE 4242 fe:00:131203 0 EOF`.
 fn flock(line: &str) -> Option<(u64, String, u32)> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let [_, "FLOCK", _, "WRITE", pid, place, ..] = fields[..] else {
@@ -69,9 +70,9 @@ rubbish
     }
 
     #[test]
-    fn store_is_held_by_the_process_with_an_flock_for_writing() {
+    fn store_lock_holder_has_an_exclusive_flock() {
         let locks = locks(|_| true);
-        let own = Writer::of(std::process::id()).ok();
+        let own = ProcessId::of(std::process::id()).ok();
         assert_eq!(locks.holder("fe:00", 6_693_491), own);
         assert_eq!(locks.holder("fe:00", 6), own);
         assert_eq!(locks.holder("00:1b", 6), None, "no process has this id");
@@ -85,7 +86,7 @@ rubbish
 
     #[test]
     fn locks_of_other_inodes_are_left_out() {
-        let wanted = locks(|ino| ino == 6);
-        assert!(wanted.0.len() == 2 && wanted.0.iter().all(|(ino, ..)| *ino == 6));
+        let request = locks(|ino| ino == 6);
+        assert!(request.0.len() == 2 && request.0.iter().all(|(ino, ..)| *ino == 6));
     }
 }

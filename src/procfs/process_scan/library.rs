@@ -1,4 +1,4 @@
-//! Libraries of NIXL among the mappings of a process: which process can transfer data.
+//! Libraries of NIXL among the mappings of a process. They show whether the process can transfer data.
 //!
 //! A process counts once a NIXL backend is mapped (`libplugin_UCX.so`). libnixl alone says little: vLLM's API server and
 //! EngineCore import NIXL and make no agent. What /proc/PID/maps shows, by NIXL's wheels:
@@ -18,10 +18,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// What of NIXL a process has mapped.
+/// Libraries of NIXL that a process has mapped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Libraries {
-    /// Path of libnixl as the process sees it.
+    /// Path of libnixl in the mount namespace of the process.
     core: Option<PathBuf>,
     has_plugin: bool,
 }
@@ -29,16 +29,16 @@ pub struct Libraries {
 impl Libraries {
     /// Notes a line of /proc/PID/maps.
     pub fn note(&mut self, line: &[u8]) {
-        // Of most lines no more than the end is looked at, and there are thousands.
+        // For most of the thousands of lines this reads their ends only.
         let path = line.trim_ascii_end();
         let Some(slash) = path.iter().rposition(|&byte| byte == b'/') else {
             return;
         };
         let name = &path[slash + 1..];
         let is_library = |rest: &[u8]| rest.windows(3).any(|part| part == b".so");
-        // `libplugin_UCX.so` and the like.
+        // For example `libplugin_UCX.so`.
         self.has_plugin |= name.strip_prefix(b"libplugin_").is_some_and(is_library);
-        // `libnixl.so`, `libnixl_build.so`, `libnixl-4f1c.so.1` and so on. Every plugin needs one of them.
+        // For example `libnixl.so`, `libnixl_build.so`, `libnixl-4f1c.so.1`. Every plugin needs one of them.
         let core = name
             .strip_prefix(b"libnixl")
             .filter(|rest| matches!(rest.first(), Some(b'.' | b'_' | b'-')) && is_library(rest));
@@ -48,7 +48,7 @@ impl Libraries {
         }
     }
 
-    /// Path of libnixl as the process sees it, if a NIXL backend is loaded.
+    /// Returns the path of libnixl in the mount namespace of the process, if a NIXL backend is loaded.
     #[must_use]
     pub fn of_backend(self) -> Option<PathBuf> {
         self.core.filter(|_| self.has_plugin)
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn core_library_of_nixl_is_told_from_others() {
+    fn core_library_of_nixl_is_recognized() {
         for (path, expected) in [
             ("/opt/nixl/lib/libnixl.so", true),
             ("/venv/.nixl_cu12.mesonpy.libs/libnixl_build.so", true),

@@ -1,23 +1,23 @@
-//! The values of a store, and the delta since another reading.
+//! Values of a store, and the delta since another reading.
 
 use crate::event::EventType;
 use crate::stats::histogram::MAX_BUCKETS;
 
-/// All values of a store. None of them is of the same moment as another.
+/// All values of a store. They are read one after another, while NIXL may write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Values {
-    /// When the last flush with events ended, or the store was made: nanoseconds of CLOCK_MONOTONIC.
+pub struct StoreValues {
+    /// Time at which the last flush with events ended, or the store was created: nanoseconds of CLOCK_MONOTONIC.
     pub updated: u64,
     /// Running totals by event type.
     pub counters: [u64; EventType::COUNT],
-    /// Value of the last event by type. NIXL fills it for the types that its gauges show.
+    /// Value of the last event by type. NIXL sets it for the types of its gauges.
     pub last: [u64; EventType::COUNT],
-    /// Transfers by range, of the two types in `TIMES`, not cumulative.
+    /// Transfers by bucket, for transfer time and post time, not cumulative.
     pub histograms: [[u64; MAX_BUCKETS]; 2],
 }
 
-impl Values {
-    /// Without any.
+impl StoreValues {
+    /// Values of an empty store.
     pub const NONE: Self = Self {
         updated: 0,
         counters: [0; EventType::COUNT],
@@ -25,10 +25,10 @@ impl Values {
         histograms: [[0; MAX_BUCKETS]; 2],
     };
 
-    /// The delta since another reading of the same store: what was counted in between, and the other values as they are now. NIXL's
-    /// counters only grow: one that went back was spoilt, and begins again as it does for Prometheus.
+    /// Returns the delta since an earlier reading of this store: the differences of counters, and the current other values. A
+    /// counter that went back counts from 0, as in Prometheus.
     #[must_use]
-    pub fn since(&self, before: &Self) -> Self {
+    pub fn delta_since(&self, before: &Self) -> Self {
         let mut delta = self.clone();
         subtract(&mut delta.counters, &before.counters);
         let histograms = delta.histograms.as_flattened_mut();
@@ -36,7 +36,7 @@ impl Values {
         delta
     }
 
-    /// True if anything is counted.
+    /// True if a counter or a bucket is above 0.
     #[must_use]
     pub fn has_counts(&self) -> bool {
         let histograms = self.histograms.as_flattened();
@@ -57,8 +57,8 @@ fn subtract(counts: &mut [u64], before: &[u64]) {
 mod tests {
     use super::*;
 
-    fn values() -> Values {
-        Values {
+    fn values() -> StoreValues {
+        StoreValues {
             updated: 7,
             counters: std::array::from_fn(|at| 100 + at as u64),
             last: [10; EventType::COUNT],
@@ -67,24 +67,24 @@ mod tests {
     }
 
     #[test]
-    fn delta_has_counts_of_between_and_values_of_now() {
+    fn delta_has_differences_of_counters_and_current_values() {
         let mut now = values();
         (now.updated, now.last[0]) = (99, 98);
-        assert!(!now.since(&values()).has_counts());
+        assert!(!now.delta_since(&values()).has_counts());
         now.histograms[1][32] += 2;
-        let delta = now.since(&values());
+        let delta = now.delta_since(&values());
         assert!(delta.has_counts());
         assert_eq!((delta.updated, delta.last[0]), (99, 98));
         assert_eq!((delta.histograms[1][32], delta.histograms[0][32]), (2, 0));
         now.counters[3] += 5;
-        let delta = now.since(&values());
+        let delta = now.delta_since(&values());
         assert_eq!((delta.counters[3], delta.counters[4]), (5, 0));
     }
 
     #[test]
-    fn counter_that_went_back_begins_again() {
+    fn counter_that_went_back_counts_from_zero() {
         let mut now = values();
         (now.counters[0], now.counters[1]) = (3, 201);
-        assert_eq!(now.since(&values()).counters[..3], [3, 100, 0]);
+        assert_eq!(now.delta_since(&values()).counters[..3], [3, 100, 0]);
     }
 }

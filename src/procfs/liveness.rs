@@ -1,0 +1,268 @@
+//! Liveness of a ring or a store: whether a process still writes it, and which one.
+
+use crate::base::file::{FileFacts, FileId};
+use crate::procfs::agent_state::AgentState;
+use crate::procfs::facts::Facts;
+use crate::procfs::process::{self, Holder, ProcessId};
+use crate::procfs::process_scan::{ProcessScan, topmost};
+use crate::shm::LeaseKind;
+use nix::sys::stat::fstat;
+use std::fs::File;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Time between two checks of a file without new events, if there are few files.
+const CHECK_PERIOD: Duration = Duration::from_secs(1);
+/// Longest time between two checks of a file.
+const MAX_CHECK_PERIOD: Duration = Duration::from_secs(5);
+/// Limit of checks per second. [`MAX_CHECK_PERIOD`] comes before it.
+const CHECKS_PER_SECOND: u32 = 200;
+
+/// Returns the time between two checks of each of `files` files.
+#[must_use]
+pub fn check_period(files: usize) -> Duration {
+    let files = u32::try_from(files).unwrap_or(u32::MAX);
+    (CHECK_PERIOD * files / CHECKS_PER_SECOND).clamp(CHECK_PERIOD, MAX_CHECK_PERIOD)
+}
+
+/// Time after the last event in which a ring counts as live, if the kernel does not tell whether a process has it.
+const UNKNOWN_HOLDER_GRACE: Duration = Duration::from_secs(60);
+
+/// Whether a process still writes a file, and what is known of that process.
+#[derive(Debug)]
+pub struct Liveness {
+    holder: Holder,
+    lease_kind: LeaseKind,
+    /// Process that writes, as of the last process scan.
+    writer: Option<ProcessId>,
+    /// Last known writer before the last producer restart.
+    previous_writer: Option<ProcessId>,
+    /// Facts of the last known writer, also after its end.
+    process_facts: Option<Facts>,
+    unlinked: bool,
+    /// Time since when no other process has had the file.
+    no_holder_since: Option<Instant>,
+    last_check: Instant,
+    last_event: Instant,
+    /// Change time of the file at the last check.
+    change_time: (i64, i64),
+    /// True if the next process scan is to look for the writer.
+    needs_scan: bool,
+    /// Change time of the file before a process scan that showed no writer. While it is the current one, processes that have the
+    /// file only read it: an agent that starts changes the file.
+    only_readers_since: Option<(i64, i64)>,
+}
+
+/// Result of [`Liveness::check`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HolderCheck {
+    /// A process has the file and may write to it.
+    Held,
+    /// A process has the file, which had no holder before and has changed: a producer has started.
+    ProducerStarted,
+    /// No process is known that could write.
+    NoWriter,
+    /// No process has the file, and none can open it, since it is unlinked.
+    Gone,
+}
+
+impl Liveness {
+    /// Checks a file for the first time.
+    #[must_use]
+    pub fn new(file: &File, facts: &FileFacts, lease_kind: LeaseKind, now: Instant) -> Self {
+        let holder = process::holder(file, lease_kind);
+        // Spreads the next checks of rings that were found together over a second.
+        let offset = Duration::from_millis(facts.id.ino % 1000);
+        Self {
+            holder,
+            lease_kind,
+            writer: None,
+            previous_writer: None,
+            process_facts: None,
+            unlinked: false,
+            no_holder_since: (holder == Holder::Absent).then_some(now),
+            last_check: now.checked_sub(offset).unwrap_or(now),
+            last_event: now,
+            change_time: facts.changed,
+            needs_scan: holder != Holder::Absent,
+            only_readers_since: None,
+        }
+    }
+
+    /// Notes that there were events, so that a process has the file. If none had it before, a process scan is to find the writer.
+    /// While events come, the kernel is not asked.
+    pub fn saw_events(&mut self, now: Instant) {
+        self.needs_scan |= self.holder == Holder::Absent;
+        (self.last_event, self.last_check) = (now, now);
+        self.holder = Holder::Present;
+        (self.only_readers_since, self.no_holder_since) = (None, None);
+    }
+
+    /// Notes that the file was removed. The next check shows whether a process opened it before.
+    pub fn unlinked(&mut self, now: Instant) {
+        (self.unlinked, self.last_check) = (true, now);
+        self.holder = Holder::Unknown;
+        self.last_event = now;
+    }
+
+    /// Notes that a process had the file when it was to be removed.
+    pub fn saw_holder(&mut self, now: Instant) {
+        self.no_holder_since = None;
+        self.last_check = now;
+    }
+
+    /// Notes that the producer restarted. It may be another process.
+    pub fn producer_restarted(&mut self) {
+        self.previous_writer = self.writer.take().or(self.previous_writer);
+        self.process_facts = None;
+        self.needs_scan = true;
+    }
+
+    /// Returns the state of the agent, without [`AgentState::Idle`]. `is_recent` is true if the agent had events recently.
+    #[must_use]
+    pub fn state(&self, is_recent: bool) -> AgentState {
+        if self.holder == Holder::Absent || self.has_only_readers() {
+            return AgentState::Exited;
+        }
+        let is_writer = self.lease_kind == LeaseKind::NoWriter && self.holder == Holder::Present;
+        match self.writer.is_some() || is_recent || is_writer {
+            true => AgentState::Live,
+            false => AgentState::Unknown,
+        }
+    }
+
+    fn has_only_readers(&self) -> bool {
+        self.only_readers_since == Some(self.change_time)
+    }
+
+    /// Returns the process that writes, as of the last process scan.
+    #[must_use]
+    pub fn writer(&self) -> Option<ProcessId> {
+        self.writer
+    }
+
+    /// Returns the facts of the last known writer, also after its end. `None` before a process scan has shown the writer, and after
+    /// a producer restart.
+    #[must_use]
+    pub fn facts(&self) -> Option<&Facts> {
+        self.process_facts.as_ref()
+    }
+
+    /// True if the kernel says that no other process has the file.
+    #[must_use]
+    pub fn has_no_holder(&self) -> bool {
+        self.holder == Holder::Absent
+    }
+
+    /// Returns for how long no other process has had the file; `None` if one has it or it is not known.
+    #[must_use]
+    pub fn no_holder_for(&self, now: Instant) -> Option<Duration> {
+        Some(now.saturating_duration_since(self.no_holder_since?))
+    }
+
+    /// True if the file is unlinked.
+    #[must_use]
+    pub fn is_unlinked(&self) -> bool {
+        self.unlinked
+    }
+
+    /// Asks the kernel whether another process has the file. Returns true if none has.
+    pub fn update_holder(&mut self, file: &File, now: Instant) -> bool {
+        self.last_check = now;
+        self.holder = process::holder(file, self.lease_kind);
+        let has_no_holder = self.has_no_holder();
+        self.no_holder_since = has_no_holder.then(|| self.no_holder_since.unwrap_or(now));
+        self.writer = self.writer.filter(|_| !has_no_holder);
+        has_no_holder
+    }
+
+    /// Checks a file without new events, if the last check is `period` ago, and returns what is known of its holders.
+    pub fn check(&mut self, file: &File, now: Instant, period: Duration) -> HolderCheck {
+        let (had_no_holder, changed) = (self.has_no_holder(), self.change_time);
+        if now >= self.next_check(period) {
+            self.update_holder(file, now);
+            if let Ok(stat) = fstat(file) {
+                let facts = FileFacts::new(&stat);
+                (self.unlinked, self.change_time) = (facts.links == 0, facts.changed);
+            }
+            // `has_process` costs a tenth of `is_running`, but is also true for a zombie. If /proc belongs to another PID namespace,
+            // kill(2) knows none of its processes.
+            let runs = |writer: &ProcessId| writer.has_process() || writer.is_running();
+            if self.holder != Holder::Absent && !self.writer.as_ref().is_some_and(runs) {
+                // Another process may write as well.
+                let has_ended = self.writer.take().is_some();
+                self.needs_scan |= has_ended || had_no_holder || self.change_time != changed;
+            }
+        }
+        let since_event = now.saturating_duration_since(self.last_event);
+        match self.holder {
+            Holder::Absent if self.unlinked => HolderCheck::Gone,
+            Holder::Absent => HolderCheck::NoWriter,
+            _ if self.has_only_readers() => HolderCheck::NoWriter,
+            Holder::Present if had_no_holder && self.change_time != changed => {
+                HolderCheck::ProducerStarted
+            }
+            Holder::Unknown if self.writer.is_none() && since_event >= UNKNOWN_HOLDER_GRACE => {
+                HolderCheck::NoWriter
+            }
+            Holder::Present | Holder::Unknown => HolderCheck::Held,
+        }
+    }
+
+    /// Returns the time of the next check.
+    #[must_use]
+    pub fn next_check(&self, period: Duration) -> Instant {
+        self.last_check + period
+    }
+
+    /// True if a process scan could find the writer.
+    #[must_use]
+    pub fn needs_scan(&self) -> bool {
+        self.needs_scan
+    }
+
+    /// True if a process scan that starts now is to look for the writer: a scan is needed, or this scan is for all files that a
+    /// process may have.
+    pub fn begin_process_scan(&mut self, is_full: bool) -> bool {
+        let needs_scan = std::mem::take(&mut self.needs_scan);
+        needs_scan || (is_full && self.holder != Holder::Absent)
+    }
+
+    /// Applies the result of a process scan, if the scan looked for the writer of this file.
+    pub fn end_process_scan(&mut self, process_scan: &ProcessScan, id: FileId, path: &Path) {
+        let Some(asked) = process_scan.request.files.get(&id) else {
+            return;
+        };
+        let shown = process_scan.processes_of(id, path).into_iter();
+        let shown = Vec::from_iter(shown.filter(|process| process.is_agent()));
+        let (before, previous) = (self.writer, self.previous_writer);
+        let is_store = self.lease_kind == LeaseKind::NoWriter;
+        // The process from before a restart may run on, and a scan from before the restart may still show it. So it comes last. Of
+        // several agents, the one that started first counts.
+        let writers = topmost(&shown).into_iter();
+        self.writer = writers
+            .map(|process| process.id)
+            .min_by_key(|&writer| {
+                let is = |other| Some(writer) == other;
+                (is(previous), !is(before), writer.start)
+            })
+            // /proc/locks shows the lock of a store without privileges.
+            .or_else(|| process_scan.lock_holder(id).filter(|_| is_store));
+        if let Some(writer) = self.writer {
+            // Facts of one process stay, since a title that it gives itself overwrites its arguments and environment.
+            let known = self.process_facts.take();
+            let known = known.filter(|_| before == self.writer);
+            self.process_facts = match process_scan.facts.get(&writer) {
+                Some(facts) => Some(facts.clone().merge(&known.unwrap_or_default())),
+                None => known,
+            };
+        }
+        // overlayfs shows a file with another device number, but with its inode number.
+        let has_only_readers = (process_scan.is_complete && !process_scan.may_have_writer(id.ino))
+            || (is_store && self.writer.is_none() && process_scan.is_unlocked(id.ino));
+        self.only_readers_since = has_only_readers.then_some(asked.changed);
+    }
+}
+
+#[cfg(test)]
+mod tests;

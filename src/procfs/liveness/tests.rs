@@ -1,0 +1,254 @@
+use super::*;
+use crate::procfs::process_scan::ScanRequest;
+use crate::procfs::scan_threads::ScanContext;
+
+/// Returns a file as long as a ring, and the time.
+fn file() -> (tempfile::NamedTempFile, FileFacts, Instant) {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    file.as_file().set_len(4096).expect("room");
+    let facts = FileFacts::new(&fstat(file.as_file()).expect("open"));
+    (file, facts, Instant::now())
+}
+
+/// Applies a scan of all of /proc, as if nothing was hidden, that looks for the writer of the file.
+fn scan(liveness: &mut Liveness, file: &tempfile::NamedTempFile, facts: &FileFacts) {
+    liveness.begin_process_scan(true);
+    let now = FileFacts::new(&fstat(file.as_file()).expect("open"));
+    let request = ScanRequest {
+        files: [(now.id, now)].into(),
+        inodes: Some([now.id.ino].into()),
+        ..ScanRequest::default()
+    };
+    let mut process_scan = ProcessScan::run(request, &ScanContext::new(Vec::new()).0);
+    process_scan.is_complete = true;
+    liveness.end_process_scan(&process_scan, facts.id, file.path());
+}
+
+/// Applies a scan from which processes are hidden.
+fn incomplete(liveness: &mut Liveness, file: &tempfile::NamedTempFile, facts: &FileFacts) {
+    let process_scan = ProcessScan::of_processes(facts, file.path(), &[]);
+    liveness.begin_process_scan(false);
+    liveness.end_process_scan(&process_scan, facts.id, file.path());
+}
+
+/// Starts a process, as if a scan had shown that it writes.
+fn shown_to_write(liveness: &mut Liveness) -> (std::process::Child, ProcessId) {
+    let mut process = std::process::Command::new("sleep");
+    let process = process.arg("600").spawn().expect("it starts");
+    let writer = ProcessId::of(process.id()).expect("it runs");
+    (liveness.writer, liveness.only_readers_since) = (Some(writer), None);
+    (process, writer)
+}
+
+#[test]
+fn events_of_unheld_file_need_a_scan_once() {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let facts = FileFacts::new(&fstat(file.as_file()).expect("open"));
+    let now = Instant::now();
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    assert!(liveness.has_no_holder() && !liveness.needs_scan());
+    liveness.saw_events(now);
+    assert!(liveness.holder == Holder::Present && liveness.needs_scan());
+    assert!(liveness.begin_process_scan(false));
+    liveness.saw_events(now);
+    assert!(!liveness.needs_scan(), "once");
+}
+
+#[test]
+fn check_period_grows_with_the_number_of_files() {
+    let seconds =
+        [0, 1, 200, 400, 1000, 1 << 20, usize::MAX].map(|files| check_period(files).as_secs());
+    assert_eq!(seconds, [1, 1, 1, 2, 5, 5, 5]);
+    let (file, facts, now) = file();
+    let _agent = File::options()
+        .append(true)
+        .open(file.path())
+        .expect("there");
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    liveness.saw_events(now);
+    drop(_agent);
+    let seen = [1, 2, 3].map(|second| {
+        liveness.check(
+            file.as_file(),
+            now + second * CHECK_PERIOD,
+            3 * CHECK_PERIOD,
+        )
+    });
+    assert_eq!(
+        seen,
+        [HolderCheck::Held, HolderCheck::Held, HolderCheck::NoWriter]
+    );
+}
+
+#[test]
+fn reader_of_a_file_does_not_keep_its_agent_live() {
+    let (file, facts, now) = file();
+    let _tail = File::open(file.path()).expect("there");
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    assert_eq!(
+        liveness.check(file.as_file(), now, CHECK_PERIOD),
+        HolderCheck::Held
+    );
+    scan(&mut liveness, &file, &facts);
+    assert_eq!(
+        liveness.check(file.as_file(), now, CHECK_PERIOD),
+        HolderCheck::NoWriter
+    );
+    assert!(!liveness.has_no_holder() && liveness.no_holder_for(now).is_none());
+    // An agent that starts sets the length of its ring.
+    std::thread::sleep(crate::base::file::FILE_TIME_GRANULARITY);
+    file.as_file().set_len(8192).expect("room");
+    assert_eq!(
+        liveness.check(file.as_file(), now + 2 * CHECK_PERIOD, CHECK_PERIOD),
+        HolderCheck::Held
+    );
+    assert!(liveness.needs_scan());
+}
+
+#[test]
+fn producer_start_is_reported_once_and_a_reader_is_not() {
+    let (file, facts, now) = file();
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    let mut second = 0;
+    let mut check = || {
+        second += 1;
+        liveness.check(file.as_file(), now + second * CHECK_PERIOD, CHECK_PERIOD)
+    };
+    assert_eq!(check(), HolderCheck::NoWriter);
+    let tail = File::open(file.path()).expect("there");
+    assert_eq!(check(), HolderCheck::Held);
+    drop(tail);
+    assert_eq!(check(), HolderCheck::NoWriter);
+    let agent = File::options().append(true).open(file.path());
+    std::thread::sleep(crate::base::file::FILE_TIME_GRANULARITY);
+    agent.as_ref().expect("there").set_len(8192).expect("room");
+    assert_eq!(
+        [check(), check()],
+        [HolderCheck::ProducerStarted, HolderCheck::Held]
+    );
+}
+
+#[test]
+fn agent_that_closed_its_ring_exits_at_the_next_full_scan() {
+    let (file, facts, now) = file();
+    let _tail = File::open(file.path()).expect("there");
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    scan(&mut liveness, &file, &facts);
+    // As if the scan had shown a process that still runs.
+    liveness.writer = Some(ProcessId::of(std::process::id()).expect("this one"));
+    liveness.only_readers_since = None;
+    let later = now + CHECK_PERIOD;
+    assert_eq!(
+        liveness.check(file.as_file(), later, CHECK_PERIOD),
+        HolderCheck::Held
+    );
+    assert!(!liveness.needs_scan() && !liveness.begin_process_scan(false));
+    scan(&mut liveness, &file, &facts);
+    assert_eq!(
+        liveness.check(file.as_file(), later, CHECK_PERIOD),
+        HolderCheck::NoWriter
+    );
+    // It does not become live again while the next scan runs.
+    assert!(liveness.begin_process_scan(true));
+    assert_eq!(
+        liveness.check(file.as_file(), later + CHECK_PERIOD, CHECK_PERIOD),
+        HolderCheck::NoWriter
+    );
+}
+
+#[test]
+fn end_of_the_writer_needs_a_scan_at_once() {
+    let (file, facts, now) = file();
+    let _tail = File::open(file.path()).expect("there");
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    scan(&mut liveness, &file, &facts);
+    let (mut agent, _) = shown_to_write(&mut liveness);
+    assert_eq!(
+        liveness.check(file.as_file(), now + CHECK_PERIOD, CHECK_PERIOD),
+        HolderCheck::Held
+    );
+    assert!(!liveness.needs_scan());
+    agent.kill().expect("it runs");
+    agent.wait().expect("our child");
+    assert_eq!(
+        liveness.check(file.as_file(), now + 2 * CHECK_PERIOD, CHECK_PERIOD),
+        HolderCheck::Held
+    );
+    assert!(liveness.needs_scan());
+    scan(&mut liveness, &file, &facts);
+    assert_eq!(
+        liveness.check(file.as_file(), now + 2 * CHECK_PERIOD, CHECK_PERIOD),
+        HolderCheck::NoWriter
+    );
+}
+
+#[test]
+fn scan_from_before_a_restart_does_not_keep_the_old_writer() {
+    let (file, facts, now) = file();
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    let (mut old, before) = shown_to_write(&mut liveness);
+    liveness.producer_restarted();
+    // A restart may be noted twice.
+    liveness.producer_restarted();
+    let (mut new, next) = shown_to_write(&mut liveness);
+    liveness.writer = None;
+    // A child of the previous process inherits its mappings.
+    let child = ProcessId {
+        pid: u32::MAX,
+        start: 0,
+    };
+    let all = [(before, 1), (next, 1), (child, before.pid)];
+    for (shown, expected) in [(&all[..1], before), (&all, next)] {
+        let process_scan = ProcessScan::of_processes(&facts, file.path(), shown);
+        liveness.end_process_scan(&process_scan, facts.id, file.path());
+        assert_eq!(liveness.writer(), Some(expected));
+    }
+    for process in [&mut old, &mut new] {
+        process.kill().expect("it runs");
+        process.wait().expect("our child");
+    }
+}
+
+#[test]
+fn incomplete_scan_does_not_decide() {
+    let (file, facts, now) = file();
+    let _tail = File::open(file.path()).expect("there");
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    assert!(liveness.needs_scan());
+    for second in 1..200 {
+        incomplete(&mut liveness, &file, &facts);
+        let now = now + second * CHECK_PERIOD;
+        assert_eq!(
+            liveness.check(file.as_file(), now, CHECK_PERIOD),
+            HolderCheck::Held
+        );
+        assert!(!liveness.needs_scan(), "the next full scan asks");
+    }
+    let now = now + 300 * CHECK_PERIOD;
+    scan(&mut liveness, &file, &facts);
+    assert_eq!(
+        liveness.check(file.as_file(), now, CHECK_PERIOD),
+        HolderCheck::NoWriter
+    );
+}
+
+#[test]
+fn unheld_file_counts_its_time_and_is_gone_when_unlinked() {
+    let (file, facts, now) = file();
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    assert!(liveness.has_no_holder() && !liveness.needs_scan());
+    let later = now + 5 * CHECK_PERIOD;
+    assert_eq!(
+        liveness.check(file.as_file(), later, CHECK_PERIOD),
+        HolderCheck::NoWriter
+    );
+    assert_eq!(liveness.no_holder_for(later), Some(5 * CHECK_PERIOD));
+    liveness.saw_events(later);
+    assert_eq!(liveness.no_holder_for(later), None);
+    let (file, _path) = file.keep().expect("kept");
+    std::fs::remove_file(&_path).expect("there");
+    assert_eq!(
+        liveness.check(&file, later + 2 * CHECK_PERIOD, CHECK_PERIOD),
+        HolderCheck::Gone
+    );
+}

@@ -1,0 +1,486 @@
+//! Process scan: which processes have a file mapped shared and writable, as the producer of a ring has.
+//!
+//! A host may run thousands of processes with thousands of mappings each. So a scan runs in a thread of its own.
+
+use crate::base::file::{FileFacts, FileId, list_names_at};
+use crate::procfs::ancestors;
+use crate::procfs::facts::Facts;
+use crate::procfs::facts::pods::Pods;
+use crate::procfs::process::{INIT_PID, ProcessId, ProcessStat, has_ended, sees_host};
+use crate::procfs::scan_threads::ScanContext;
+use nix::unistd::{Uid, User, geteuid};
+use std::cell::LazyCell;
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+pub mod library;
+mod locks;
+use library::Libraries;
+use locks::Locks;
+
+// Limits, since any user can create any number of mappings, of files with names of any length.
+
+/// Limit of names, with their devices, of one inode number in one process.
+const MAX_PATHS: usize = 16;
+/// Limit of processes with one inode number mapped.
+const MAX_MAPPING_PROCESSES: usize = 1024;
+/// Limit of a line of maps, in bytes. A path that open(2) accepts has at most 4,096.
+const MAX_LINE: u64 = 8192;
+/// Limit of /proc/locks, in bytes: some hundred thousand locks.
+const MAX_LOCKS_TEXT: u64 = 16 << 20;
+
+/// What a process scan looks for.
+#[derive(Debug, Default)]
+pub struct ScanRequest {
+    /// Files as they were before the scan. The scan reads the names of their owners, and facts of the processes that write them.
+    pub files: HashMap<FileId, FileFacts>,
+    /// Inode numbers of these and other files. The scan finds the processes that have them mapped. `None`: all files.
+    pub inodes: Option<HashSet<u64>>,
+    /// Directory with the logs of pods.
+    pub pod_logs: PathBuf,
+}
+
+impl ScanRequest {
+    /// True if the scan finds the processes that have this inode number mapped.
+    #[must_use]
+    pub fn includes(&self, ino: u64) -> bool {
+        let inodes = self.inodes.as_ref();
+        inodes.is_none_or(|inodes| inodes.contains(&ino))
+    }
+}
+
+/// A process that has a file mapped shared and writable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappingProcess {
+    /// Process.
+    pub id: ProcessId,
+    /// Process id of its parent.
+    pub parent: u32,
+    /// Real user id.
+    pub uid: u32,
+    /// Name (`/proc/PID/comm`).
+    pub command: String,
+}
+
+/// Result of a process scan.
+#[derive(Debug, Default)]
+pub struct ProcessScan {
+    /// What the scan looked for.
+    pub request: ScanRequest,
+    /// Processes by the inode number that they have mapped, each with device and path of the file.
+    by_inode: HashMap<u64, Vec<(String, MappingProcess)>>,
+    /// Facts of the processes that write the requested files.
+    pub facts: HashMap<ProcessId, Facts>,
+    /// Names of the owners of the requested files, by user id.
+    pub user_names: HashMap<u32, String>,
+    /// Names of pods.
+    pub pods: Pods,
+    /// Processes with a NIXL backend loaded, except pmdanixl, each with the path of libnixl in its mount namespace.
+    pub nixl_processes: Vec<(ProcessId, PathBuf)>,
+    /// Locks of stores; `None`: /proc/locks does not show all locks.
+    locks: Option<Locks>,
+    /// True if no process was hidden. Then no process writes to a file without a mapping.
+    pub is_complete: bool,
+    /// Time that the scan took.
+    pub duration: Duration,
+}
+
+#[cfg(test)]
+impl ProcessScan {
+    /// Returns a result in which these processes, each with its parent, have a file mapped.
+    pub(crate) fn of_processes(
+        facts: &FileFacts,
+        path: &Path,
+        processes: &[(ProcessId, u32)],
+    ) -> Self {
+        let path = format!("{} {}", device(facts.id.dev), path.display());
+        let process = |&(id, parent): &(ProcessId, u32)| MappingProcess {
+            id,
+            parent,
+            uid: facts.uid,
+            command: "python3".into(),
+        };
+        let mapped = processes.iter().map(|one| (path.clone(), process(one)));
+        Self {
+            request: ScanRequest {
+                files: [(facts.id, *facts)].into(),
+                ..ScanRequest::default()
+            },
+            by_inode: [(facts.id.ino, mapped.collect())].into(),
+            ..Self::default()
+        }
+    }
+}
+
+impl ProcessScan {
+    /// Reads all processes of /proc that may be read.
+    #[must_use]
+    pub fn run(request: ScanRequest, context: &ScanContext) -> Self {
+        let started = Instant::now();
+        let names = list_names_at(Path::new("/proc")).unwrap_or_default();
+        let pids = names.iter().filter_map(|name| name.to_str()?.parse().ok());
+        let pids: Vec<u32> = pids.collect();
+        let users: HashSet<u32> = request.files.values().map(|file| file.uid).collect();
+        let host = sees_host();
+        let mut scan = Self {
+            // With hidepid (proc(5)) the init process is hidden as well.
+            is_complete: host && pids.contains(&INIT_PID),
+            locks: locks()
+                .filter(|_| host)
+                .zip(request.inodes.as_ref())
+                .map(|(text, inodes)| Locks::parse(&text, |ino| inodes.contains(&ino))),
+            // Here, since the answer may come from a server on the network and take long.
+            user_names: users.into_iter().map(|uid| (uid, user_name(uid))).collect(),
+            pods: Pods::read(&request.pod_logs),
+            request,
+            ..Self::default()
+        };
+        for pid in pids {
+            if let Err(err) = scan.read_process(pid, context) {
+                // A process that may not be read may have anything mapped. The host's init process is not an agent, and some
+                // kernels deny access to it.
+                let is_init = pid == INIT_PID && err.kind() == ErrorKind::PermissionDenied;
+                scan.is_complete &= has_ended(&err) || is_init;
+            }
+        }
+        scan.duration = started.elapsed();
+        scan
+    }
+
+    fn read_process(&mut self, pid: u32, context: &ScanContext) -> io::Result<()> {
+        let stat = ProcessStat::of(pid)?;
+        let id = stat.id;
+        if !context.may_read(id) {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        let maps = File::open(format!("{}/maps", stat.proc_dir()?))?;
+        // Evaluated only for processes with a requested mapping, which are few.
+        let process = LazyCell::new(|| {
+            let command = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+            MappingProcess {
+                id,
+                parent: stat.parent,
+                // A user id that cannot exist (chown(2): -1 means no change).
+                uid: ancestors::uid(pid).unwrap_or(u32::MAX),
+                command: String::from_utf8_lossy(&command).trim_end().to_owned(),
+            }
+        });
+        let (mut maps, mut line) = (BufReader::new(maps), Vec::new());
+        let (mut mapped, mut libraries) = (HashSet::new(), Libraries::default());
+        // If the process ends meanwhile, what was read until then stays.
+        while read_line(&mut maps, &mut line)? {
+            let mapping = shared_mapping(&line);
+            if let Some((path, ino)) = mapping.filter(|(_, ino)| self.request.includes(*ino)) {
+                mapped.insert(ino);
+                self.is_complete &= self.add(path, ino, &process);
+            }
+            libraries.note(&line);
+        }
+        if let Some(core) = libraries.of_backend().filter(|_| process.is_agent()) {
+            self.nixl_processes.push((id, core));
+        }
+        let mut files = self.request.files.keys();
+        if files.any(|file| mapped.contains(&file.ino)) && process.is_agent() {
+            // An ancestor may stall the scan too, so it is reported.
+            let facts = Facts::of_process(id, &mut |ancestor| context.may_read(ancestor));
+            self.facts.extend(facts.map(|facts| (id, facts)));
+        }
+        Ok(())
+    }
+
+    /// Notes that a process has an inode number mapped. Returns false if a limit is reached.
+    fn add(&mut self, path: String, ino: u64, process: &MappingProcess) -> bool {
+        let known = self.by_inode.entry(ino).or_default();
+        let own = known.iter().rev();
+        let own = own.take_while(|(_, other)| other.id == process.id);
+        // One process may have the inode number of several file systems mapped.
+        let paths = Vec::from_iter(own.map(|(path, _)| path));
+        if paths.contains(&&path) {
+            return true;
+        }
+        let has_room = known.len() < MAX_MAPPING_PROCESSES && paths.len() < MAX_PATHS;
+        if has_room {
+            known.push((path, process.clone()));
+        }
+        has_room
+    }
+
+    /// Returns the processes that have a file mapped. On btrfs and overlayfs the device number in maps differs from the one of
+    /// stat(2). If no device number matches, the path decides.
+    #[must_use]
+    pub fn processes_of(&self, file: FileId, path: &Path) -> Vec<&MappingProcess> {
+        let device = device(file.dev);
+        let known = self.by_inode.get(&file.ino).into_iter().flatten();
+        let known = known.filter_map(|(path, process)| Some((path.split_once(' ')?, process)));
+        // Two containers may have a file with one inode number at one path.
+        let by_device = known.clone().any(|((other, _), _)| other == device);
+        let found = known.filter(|((other, name), _)| match by_device {
+            true => *other == device,
+            false => path == Path::new(name),
+        });
+        found.map(|(_, process)| process).collect()
+    }
+
+    /// Returns the process that holds the lock of a store, which NIXL takes until the agent ends. `None`: no process, or it is
+    /// not known.
+    #[must_use]
+    pub fn lock_holder(&self, file: FileId) -> Option<ProcessId> {
+        self.locks.as_ref()?.holder(&device(file.dev), file.ino)
+    }
+
+    /// True if it is certain that no process has locked a file with this inode number.
+    #[must_use]
+    pub fn is_unlocked(&self, ino: u64) -> bool {
+        self.locks.as_ref().is_some_and(|locks| !locks.has(ino))
+    }
+
+    /// True if a process that could be an agent has a file with this inode number mapped, on any device.
+    #[must_use]
+    pub fn may_have_writer(&self, ino: u64) -> bool {
+        let mut known = self.by_inode.get(&ino).into_iter().flatten();
+        known.any(|(_, process)| process.is_agent())
+    }
+
+    /// Returns the processes with a NIXL backend loaded and none of these files mapped; `None` if processes were hidden.
+    #[must_use]
+    pub fn without_telemetry<'a>(
+        &self,
+        files: impl IntoIterator<Item = (FileId, &'a Path)>,
+    ) -> Option<Vec<ProcessId>> {
+        let writers = files
+            .into_iter()
+            .flat_map(|(id, path)| self.processes_of(id, path));
+        let writers: HashSet<ProcessId> = writers.map(|process| process.id).collect();
+        let all = self.nixl_processes.iter().map(|(process, _)| *process);
+        let silent = all.filter(|process| !writers.contains(process));
+        self.is_complete.then(|| silent.collect())
+    }
+}
+
+/// Returns the processes whose parent is not among them. A forked process inherits the mappings of its parent.
+#[must_use]
+pub fn topmost<'a>(processes: &[&'a MappingProcess]) -> Vec<&'a MappingProcess> {
+    let pids: HashSet<u32> = processes.iter().map(|process| process.id.pid).collect();
+    let all = processes.iter().copied();
+    all.filter(|process| !pids.contains(&process.parent))
+        .collect()
+}
+
+/// Returns a device number in the format of /proc/PID/maps and /proc/locks.
+fn device(dev: u64) -> String {
+    let (major, minor) = (nix::sys::stat::major(dev), nix::sys::stat::minor(dev));
+    format!("{major:02x}:{minor:02x}")
+}
+
+/// Reads the next line of maps, cut to [`MAX_LINE`] bytes. Returns false at the end.
+fn read_line(maps: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+    line.clear();
+    maps.by_ref().take(MAX_LINE).read_until(b'\n', line)?;
+    if line.len() as u64 == MAX_LINE && !line.ends_with(b"\n") {
+        maps.skip_until(b'\n')?;
+    }
+    Ok(!line.is_empty())
+}
+
+/// Returns the text of /proc/locks; `None` if it is longer than [`MAX_LOCKS_TEXT`].
+fn locks() -> Option<String> {
+    let mut text = String::new();
+    let file = File::open("/proc/locks").ok()?;
+    file.take(MAX_LOCKS_TEXT).read_to_string(&mut text).ok()?;
+    ((text.len() as u64) < MAX_LOCKS_TEXT).then_some(text)
+}
+
+impl MappingProcess {
+    /// True if the process may be an agent: it is not pmdanixl, neither this process nor another one.
+    #[must_use]
+    pub fn is_agent(&self) -> bool {
+        let own = geteuid().as_raw();
+        self.id.pid != std::process::id() && !self.is_pmdanixl(&[own])
+    }
+
+    /// True if the process is pmdanixl. Since any user can give a process this name, it must belong to root or one of `users`.
+    #[must_use]
+    pub fn is_pmdanixl(&self, users: &[u32]) -> bool {
+        self.command == "pmdanixl" && (self.uid == 0 || users.contains(&self.uid))
+    }
+}
+
+/// Returns the name of a user, or the number of a user without a name.
+fn user_name(uid: u32) -> String {
+    let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
+    user.map_or_else(|| uid.to_string(), |user| user.name)
+}
+
+/// Returns `device path` and inode of a line of maps, if it is a writable shared mapping of a file (proc_pid_maps(5)).
+#[must_use]
+pub fn shared_mapping(line: &[u8]) -> Option<(String, u64)> {
+    // Most of the thousands of lines end here.
+    let mode = line.split(|&byte| byte == b' ').nth(1)?;
+    if !(mode.starts_with(b"rw") && mode.ends_with(b"s")) {
+        return None;
+    }
+    let line = String::from_utf8_lossy(line);
+    let mut fields = line.trim_end_matches('\n').splitn(6, ' ').skip(3);
+    let (device, ino) = (fields.next()?, fields.next()?.parse().ok()?);
+    let path = fields.next().unwrap_or_default().trim_start();
+    (ino != 0).then(|| (format!("{device} {path}"), ino))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm;
+
+    fn scan(files: &[&FileFacts], inodes: Option<HashSet<u64>>) -> ProcessScan {
+        let request = ScanRequest {
+            files: files.iter().map(|file| (file.id, **file)).collect(),
+            inodes,
+            pod_logs: PathBuf::new(),
+        };
+        ProcessScan::run(request, &ScanContext::new(Vec::new()).0)
+    }
+
+    /// Returns a file, its mapping, and its fstat(2).
+    fn mapped() -> (tempfile::NamedTempFile, shm::Mapping, FileFacts) {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        file.as_file().set_len(4096).expect("room");
+        let mapping = shm::Mapping::new(file.as_file(), 512).expect("mapped");
+        let stat = nix::sys::stat::fstat(file.as_file()).expect("open");
+        (file, mapping, FileFacts::new(&stat))
+    }
+
+    #[test]
+    fn only_writable_shared_mappings_of_files_count() {
+        let line = "7f0a1c000000-7f0a1c011000 rw-s 00000000 fe:00 131203                     /var/tmp/my ring";
+        assert_eq!(
+            shared_mapping(line.as_bytes()),
+            Some(("fe:00 /var/tmp/my ring".into(), 131_203))
+        );
+        for other in [
+            "7f0a1c000000-7f0a1c011000 r--s 00000000 fe:00 131203   /var/tmp/ring",
+            "7f0a1c000000-7f0a1c011000 rw-p 00000000 fe:00 131203   /usr/lib/libc.so.6",
+            "7ffd3e5f2000-7ffd3e613000 rw-s 00000000 00:00 0        [anon]",
+            "",
+            "rubbish",
+        ] {
+            assert_eq!(shared_mapping(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn inode_number_on_two_file_systems_is_two_files() {
+        let process = |pid| MappingProcess {
+            id: ProcessId { pid, start: 1 },
+            parent: 0,
+            uid: 0,
+            command: "python3".into(),
+        };
+        let known = vec![
+            ("00:1b /memfd:other".into(), process(1)),
+            ("fe:00 /var/tmp/ring".into(), process(2)),
+            // btrfs: the device number differs from the one of stat(2).
+            ("00:30 /srv/ring".into(), process(3)),
+            // Another container's file at this path.
+            ("00:31 /var/tmp/ring".into(), process(4)),
+        ];
+        let process_scan = ProcessScan {
+            by_inode: [(7, known)].into(),
+            is_complete: true,
+            ..ProcessScan::default()
+        };
+        let pids = |dev, ino, path: &str| -> Vec<u32> {
+            let found = process_scan.processes_of(FileId { dev, ino }, Path::new(path));
+            found.into_iter().map(|process| process.id.pid).collect()
+        };
+        let device = nix::sys::stat::makedev;
+        assert_eq!(pids(device(0xfe, 0), 7, "/var/tmp/ring"), [2]);
+        assert_eq!(pids(device(0, 0x2f), 7, "/srv/ring"), [3]);
+        assert_eq!(pids(device(0, 0x2f), 8, "/srv/ring"), [0; 0]);
+    }
+
+    #[test]
+    fn topmost_processes_have_no_parent_among_them() {
+        let process = |(pid, parent)| MappingProcess {
+            id: ProcessId { pid, start: 1 },
+            parent,
+            uid: 0,
+            command: "python3".into(),
+        };
+        let all = [(7, 1), (9, 7), (8, 9), (5, 4), (3, 0)].map(process);
+        let left = topmost(&Vec::from_iter(&all));
+        let left = left.iter().map(|process| process.id.pid);
+        assert_eq!(Vec::from_iter(left), [7, 5, 3]);
+    }
+
+    #[test]
+    fn scan_finds_the_mapping_of_this_process() {
+        let (file, mapping, facts) = mapped();
+        let process_scan = scan(&[&facts], Some([facts.id.ino].into()));
+        let found = process_scan.processes_of(facts.id, file.path());
+        // A child of another test has the mapping as well, until execve(2).
+        let is_ours = |process: &&&MappingProcess| process.id.pid == std::process::id();
+        assert_eq!(found.iter().filter(is_ours).count(), 1, "{found:?}");
+        // This process is not an agent.
+        let ours = ProcessId::of(std::process::id()).expect("this one");
+        assert_eq!(process_scan.facts.get(&ours), None);
+        drop(mapping);
+        assert!(
+            scan(&[], None)
+                .processes_of(facts.id, file.path())
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn scan_keeps_requested_inodes_only() {
+        let files = [mapped(), mapped()];
+        let [asked, other] = files.each_ref().map(|(.., facts)| facts.id.ino);
+        let process_scan = scan(&[], Some([asked].into()));
+        let found: Vec<u64> = process_scan.by_inode.keys().copied().collect();
+        assert_eq!(found, [asked]);
+        let all = scan(&[], None);
+        assert!(
+            [asked, other]
+                .iter()
+                .all(|ino| all.by_inode.contains_key(ino))
+        );
+    }
+
+    #[test]
+    fn mappings_of_an_inode_are_limited() {
+        let process = |pid| MappingProcess {
+            id: ProcessId { pid, start: 1 },
+            parent: 0,
+            uid: 0,
+            command: "python3".into(),
+        };
+        let mut process_scan = ProcessScan::default();
+        let added = (0..2000).map(|pid| process_scan.add("fe:00 /ring".into(), 7, &process(pid)));
+        assert_eq!(
+            added.filter(|&has_room| has_room).count(),
+            MAX_MAPPING_PROCESSES
+        );
+        assert_eq!(process_scan.by_inode[&7].len(), MAX_MAPPING_PROCESSES);
+        let paths =
+            (0..100).map(|number| process_scan.add(format!("fe:00 /{number}"), 8, &process(1)));
+        assert_eq!(paths.filter(|&has_room| has_room).count(), MAX_PATHS);
+        assert!(
+            process_scan.add("fe:00 /3".into(), 8, &process(1)),
+            "it is known"
+        );
+    }
+
+    #[test]
+    fn long_line_of_maps_is_cut() {
+        let long = format!("a{}\nb\n", "x".repeat(1 << 20));
+        let (mut maps, mut line) = (BufReader::new(long.as_bytes()), Vec::new());
+        assert!(read_line(&mut maps, &mut line).expect("read"));
+        assert_eq!(line.len() as u64, MAX_LINE);
+        assert!(read_line(&mut maps, &mut line).expect("read"));
+        assert_eq!(line, b"b\n");
+        assert!(!read_line(&mut maps, &mut line).expect("read"));
+    }
+}

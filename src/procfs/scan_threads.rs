@@ -1,0 +1,402 @@
+//! Threads that run process scans, and the processes that stall them.
+//!
+//! A read of /proc/PID/maps, cmdline or environ waits for the memory lock of the process. Another user can keep that lock busy
+//! for ever, with a FUSE file system that does not answer or with userfaultfd(2). A scan that stalls is abandoned. Later scans
+//! skip that process and its group for a while, so that one user cannot hide the processes of others.
+
+use crate::log;
+use crate::procfs::ancestors::uid;
+use crate::procfs::process::{ProcessId, namespace};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A scan that reports no progress for this long is abandoned.
+pub const STALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// The group of a stalled process is skipped for at least this long.
+const SKIP_TIME: Duration = Duration::from_secs(600);
+/// With this many abandoned scans, no scan starts.
+const MAX_ABANDONED: usize = 8;
+
+/// Returns a description of the processes that are skipped with a stalled process: all processes in user namespaces, which any
+/// user can create; else the processes of its container; else those of its user; for root, that process alone. Nothing here
+/// waits for the process.
+fn skip_group(process: ProcessId) -> String {
+    let pid = process.pid.to_string();
+    // `None`: the namespace is that of this process, or it is hidden.
+    let other = |kind| {
+        let (its, ours) = (namespace(&pid, kind).ok()?, namespace("self", kind).ok()?);
+        (its != ours).then_some(its)
+    };
+    match (other("user"), other("mnt"), uid(process.pid)) {
+        (Some(_), ..) => "with user namespaces of their own".into(),
+        (_, Some(container), _) => format!("in mount namespace {container}"),
+        (.., None | Some(0)) => format!("with pid {pid}"),
+        (.., Some(uid)) => format!("of uid {uid}"),
+    }
+}
+
+/// Interface of a process scan to the thread that started it: says which processes are skipped, and reports progress.
+#[derive(Debug)]
+pub struct ScanContext {
+    skipped_groups: Vec<String>,
+    progress: Sender<ProcessId>,
+}
+
+impl ScanContext {
+    /// Returns a context that skips these groups, and a receiver of the processes that the scan reads.
+    #[must_use]
+    pub fn new(skipped_groups: Vec<String>) -> (Self, Receiver<ProcessId>) {
+        let (progress, received) = mpsc::channel();
+        (
+            Self {
+                skipped_groups,
+                progress,
+            },
+            received,
+        )
+    }
+
+    /// Reports that the scan reads this process next, and returns true; false if the process is skipped.
+    #[must_use]
+    pub fn may_read(&self, process: ProcessId) -> bool {
+        // The group is read from /proc only if there is something to compare.
+        let may_read =
+            self.skipped_groups.is_empty() || !self.skipped_groups.contains(&skip_group(process));
+        if may_read {
+            // The receiver is gone if the scan was abandoned.
+            let _ = self.progress.send(process);
+        }
+        may_read
+    }
+}
+
+/// A process scan in its thread, which shares nothing but two channels.
+#[derive(Debug)]
+struct RunningScan<T> {
+    progress: Receiver<ProcessId>,
+    /// Gets the result before `progress` is closed.
+    result: Receiver<T>,
+    /// Process that is being read. `None`: none was reported yet.
+    process: Option<ProcessId>,
+    /// Time of the last progress.
+    progress_at: Instant,
+}
+
+impl<T> RunningScan<T> {
+    /// Receives what the scan reports until `timeout` has passed. Returns true if the scan has ended.
+    fn receive_progress(&mut self, timeout: Duration, now: Instant) -> bool {
+        let end = Instant::now() + timeout;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match self.progress.recv_timeout(left) {
+                Ok(process) => (self.process, self.progress_at) = (Some(process), now),
+                Err(err) => return err == RecvTimeoutError::Disconnected,
+            }
+        }
+    }
+
+    /// Gives the scan up. Its thread stays until the process answers.
+    fn abandon(self, now: Instant) -> AbandonedScan {
+        let group = |process| (process, skip_group(process));
+        AbandonedScan {
+            stalled: self.process.map(group),
+            skip_until: now + SKIP_TIME,
+            progress: self.progress,
+        }
+    }
+}
+
+/// A process scan without a result: it panicked, or it stalled and was abandoned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScanFailed;
+
+/// A scan that was abandoned.
+#[derive(Debug)]
+struct AbandonedScan {
+    /// Process that stalled the scan, and its group. `None`: the scan stalled before it read a process.
+    stalled: Option<(ProcessId, String)>,
+    /// Earliest end of skipping the group.
+    skip_until: Instant,
+    progress: Receiver<ProcessId>,
+}
+
+impl AbandonedScan {
+    /// Logs which process stalled the scan. `number` is how many abandoned scans wait, this one included.
+    fn log(&self, number: usize) {
+        let stalled = self.stalled.as_ref();
+        let _about = log::about(stalled.and_then(|(process, _)| uid(process.pid)));
+        match stalled {
+            Some((ProcessId { pid, .. }, group)) => tracing::warn!(
+                "process {pid}: reading its memory blocks, so a process scan was abandoned after 10 s; while it blocks, and for at least 10 minutes, processes {group} are skipped; end it, or repair the file system that it waits for ({number} scans wait; with {MAX_ABANDONED}, no scan starts)"
+            ),
+            None => tracing::warn!(
+                "process scan: abandoned after 10 s: user names or /proc/locks cannot be read; check the name service of the host ({number} scans wait; with {MAX_ABANDONED}, no scan starts)"
+            ),
+        }
+    }
+
+    /// True until the thread ends.
+    fn is_running(&self) -> bool {
+        let mut progress = std::iter::repeat_with(|| self.progress.try_recv());
+        progress.find(Result::is_err) == Some(Err(TryRecvError::Empty))
+    }
+}
+
+/// Runs one process scan at a time, and counts the abandoned ones.
+#[derive(Debug, Default)]
+pub struct ScanThreads<T> {
+    running: Option<RunningScan<T>>,
+    abandoned: Vec<AbandonedScan>,
+}
+
+impl<T: Send + 'static> ScanThreads<T> {
+    /// Starts a scan. Returns false if there are [`MAX_ABANDONED`] abandoned scans, or if no thread can be created.
+    pub fn start(
+        &mut self,
+        now: Instant,
+        scan: impl FnOnce(&ScanContext) -> T + Send + 'static,
+    ) -> bool {
+        self.abandoned
+            .retain(|abandoned| now < abandoned.skip_until || abandoned.is_running());
+        if self.abandoned_count() >= MAX_ABANDONED {
+            return false;
+        }
+        let skipped = self
+            .abandoned
+            .iter()
+            .filter_map(|abandoned| abandoned.stalled.as_ref());
+        let skipped = skipped.map(|(_, group)| group.clone());
+        let (context, progress) = ScanContext::new(skipped.collect());
+        let (sender, result) = mpsc::channel();
+        let thread = thread::Builder::new().name("process scan".into());
+        // The receiver is gone if the scan was abandoned. `context` is dropped after the result was sent, which closes `progress`.
+        let thread = thread.spawn(move || drop(sender.send(scan(&context))));
+        self.running = thread.ok().map(|_| RunningScan {
+            progress,
+            result,
+            process: None,
+            progress_at: now,
+        });
+        self.is_running()
+    }
+
+    /// True if a scan runs that is not abandoned.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Waits for the end of the scan, at most for `timeout`. Returns `None` while the scan goes on, or if there is none.
+    ///
+    /// # Errors
+    /// The scan panicked, or it stalled and is abandoned.
+    pub fn wait(&mut self, timeout: Duration, now: Instant) -> Option<Result<T, ScanFailed>> {
+        let running = self.running.as_mut()?;
+        let has_ended = running.receive_progress(timeout, now);
+        let is_stalled = now.saturating_duration_since(running.progress_at) >= STALL_TIMEOUT;
+        if !has_ended && !is_stalled {
+            return None;
+        }
+        let running = self.running.take()?;
+        if has_ended {
+            return Some(running.result.try_recv().map_err(|_| ScanFailed));
+        }
+        let abandoned = running.abandon(now);
+        abandoned.log(self.abandoned_count() + 1);
+        self.abandoned.push(abandoned);
+        Some(Err(ScanFailed))
+    }
+
+    /// Runs a scan to its end, and starts it again each time a process stalls it. Returns `None` if it never succeeds.
+    pub fn run(
+        &mut self,
+        scan: impl FnOnce(&ScanContext) -> T + Clone + Send + 'static,
+    ) -> Option<T> {
+        (0..=MAX_ABANDONED).find_map(|_| {
+            self.start(Instant::now(), scan.clone()).then_some(())?;
+            loop {
+                if let Some(result) = self.wait(STALL_TIMEOUT / 10, Instant::now()) {
+                    return result.ok();
+                }
+            }
+        })
+    }
+
+    /// Number of abandoned scans whose thread still runs.
+    fn abandoned_count(&self) -> usize {
+        self.abandoned
+            .iter()
+            .filter(|abandoned| abandoned.is_running())
+            .count()
+    }
+
+    /// Returns the processes that stall abandoned scans now.
+    #[must_use]
+    pub fn stalled_pids(&self) -> Vec<u32> {
+        let waiting = self
+            .abandoned
+            .iter()
+            .filter(|abandoned| abandoned.is_running());
+        waiting
+            .filter_map(|abandoned| Some(abandoned.stalled.as_ref()?.0.pid))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command};
+
+    fn sleeper() -> (Child, ProcessId) {
+        let child = Command::new("sleep").arg("600").spawn().expect("it starts");
+        let writer = ProcessId::of(child.id()).expect("it runs");
+        (child, writer)
+    }
+
+    #[test]
+    fn stalled_process_is_skipped_with_its_user_or_user_namespaces() {
+        let (mut child, process) = sleeper();
+        let expected = match nix::unistd::geteuid().as_raw() {
+            0 => format!("with pid {}", process.pid),
+            uid => format!("of uid {uid}"),
+        };
+        assert_eq!(skip_group(process), expected);
+        // Some hosts forbid user namespaces.
+        let unshared = Command::new("unshare")
+            .args(["--user", "sleep", "600"])
+            .spawn();
+        if let Ok(mut unshared) = unshared {
+            let end = Instant::now() + Duration::from_secs(120);
+            let process = ProcessId::of(unshared.id()).expect("it runs");
+            while matches!(unshared.try_wait(), Ok(None)) && Instant::now() < end {
+                if skip_group(process) == "with user namespaces of their own" {
+                    break;
+                }
+            }
+            assert!(Instant::now() < end);
+            let _ = unshared.kill();
+            unshared.wait().expect("our child");
+        }
+        child.kill().expect("it runs");
+        child.wait().expect("our child");
+    }
+
+    /// Starts a scan that has reported a process, and waits until the sender is dropped.
+    fn start_stalled(
+        threads: &mut ScanThreads<bool>,
+        process: ProcessId,
+        now: Instant,
+    ) -> Sender<()> {
+        let (go, wait) = mpsc::channel::<()>();
+        assert!(threads.start(now, move |context| {
+            let may_read = context.may_read(process);
+            let _ = wait.recv();
+            may_read
+        }));
+        while threads
+            .running
+            .as_ref()
+            .is_some_and(|running| running.process.is_none())
+        {
+            assert_eq!(threads.wait(Duration::ZERO, now), None);
+        }
+        go
+    }
+
+    #[test]
+    fn stalled_process_is_skipped_until_it_answers_and_after() {
+        let start = Instant::now();
+        let mut threads = ScanThreads::default();
+        let (mut child, process) = sleeper();
+        let go = start_stalled(&mut threads, process, start);
+        assert_eq!(
+            threads.wait(Duration::ZERO, start + STALL_TIMEOUT / 2),
+            None
+        );
+        assert!(threads.is_running());
+        assert_eq!(
+            threads.wait(Duration::ZERO, start + STALL_TIMEOUT),
+            Some(Err(ScanFailed))
+        );
+        assert!(!threads.is_running());
+        let reads = |threads: &mut ScanThreads<bool>, now| {
+            assert!(threads.start(now, move |context| context.may_read(process)));
+            loop {
+                if let Some(ended) = threads.wait(STALL_TIMEOUT, now) {
+                    break ended.expect("it does not stall");
+                }
+            }
+        };
+        let late = start + STALL_TIMEOUT + SKIP_TIME;
+        assert!(!reads(&mut threads, start + STALL_TIMEOUT));
+        assert!(!reads(&mut threads, late), "it still waits");
+        drop(go);
+        while threads.abandoned.iter().any(AbandonedScan::is_running) {
+            thread::yield_now();
+        }
+        assert!(
+            !reads(&mut threads, start + STALL_TIMEOUT),
+            "it may do so again"
+        );
+        assert!(reads(&mut threads, late));
+        child.kill().expect("it runs");
+        child.wait().expect("our child");
+    }
+
+    #[test]
+    fn scan_that_stalls_before_any_process_is_abandoned() {
+        let start = Instant::now();
+        let mut threads = ScanThreads::default();
+        let (go, wait) = mpsc::channel::<()>();
+        assert!(threads.start(start, move |_| wait.recv().is_ok()));
+        assert_eq!(
+            threads.wait(Duration::ZERO, start + STALL_TIMEOUT / 2),
+            None
+        );
+        assert_eq!(
+            threads.wait(Duration::ZERO, start + STALL_TIMEOUT),
+            Some(Err(ScanFailed))
+        );
+        assert_eq!(
+            (threads.abandoned_count(), threads.stalled_pids()),
+            (1, Vec::new())
+        );
+        drop(go);
+    }
+
+    #[test]
+    fn no_scan_starts_while_eight_are_stalled() {
+        let now = Instant::now();
+        let mut threads = ScanThreads::default();
+        let mut ends = Vec::new();
+        for pid in 1..=8 {
+            let process = ProcessId {
+                pid: pid + (1 << 30),
+                start: 1,
+            };
+            ends.push(start_stalled(&mut threads, process, now));
+            assert_eq!(
+                threads.wait(Duration::ZERO, now + STALL_TIMEOUT),
+                Some(Err(ScanFailed))
+            );
+        }
+        assert!(!threads.start(now + STALL_TIMEOUT, |_| true));
+        assert!(
+            !threads.start(now + 2 * SKIP_TIME, |_| true),
+            "they still wait"
+        );
+        ends.pop();
+        while threads.abandoned_count() == MAX_ABANDONED {
+            thread::yield_now();
+        }
+        assert!(threads.start(now + STALL_TIMEOUT, |_| true));
+    }
+
+    #[test]
+    fn scan_that_panics_has_failed() {
+        let found: Option<()> = ScanThreads::default().run(|_| panic!("as the test wants it"));
+        assert_eq!(found, None);
+    }
+}

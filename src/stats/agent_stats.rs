@@ -1,0 +1,295 @@
+//! Sums, last values and histograms of the events of one agent.
+
+use crate::base::words::{WordReader, WordWriter};
+use crate::event::{Event, EventType, Events, Totals};
+use crate::stats::Histogram;
+use crate::stats::bucket_bounds::BucketBounds;
+use crate::stats::histogram::{Bounds, BucketCounts, MAX_BUCKETS};
+use crate::stats::pairing::Pairing;
+use crate::stats::scale::Scaled;
+use crate::stats::store_values::StoreValues;
+use crate::stats::windows::Windows;
+
+/// Event types with a last value.
+const LAST: [EventType; 6] = [
+    EventType::TxBytes,
+    EventType::RxBytes,
+    EventType::MemoryRegistered,
+    EventType::MemoryDeregistered,
+    EventType::XferTime,
+    EventType::XferPostTime,
+];
+
+/// Bounds of [`AgentStats::size`].
+pub const SIZE: Bounds = Bounds::size();
+/// Bounds of [`AgentStats::bandwidth`].
+pub const BANDWIDTH: Bounds = Bounds::bandwidth();
+
+/// Sums, last values and histograms.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AgentStats {
+    /// Sums by type.
+    pub totals: Totals,
+    /// Number of events.
+    pub events: u64,
+    /// Value of the last event of each type in [`LAST`].
+    last: [u64; LAST.len()],
+    /// Bit `i` is set if `last[i]` has a value.
+    has_last: u64,
+    /// Type of the last error, and the time at which it was counted, in seconds since 1970.
+    pub last_error: Option<(EventType, u64)>,
+    /// Registered memory, bytes.
+    pub registered: u64,
+    /// State of the pairing of bytes with times.
+    pub pairing: Pairing,
+    /// Bounds of `xfer_time` and `post_time`.
+    bucket_bounds: BucketBounds,
+    /// Transfers by time.
+    pub xfer_time: BucketCounts,
+    /// Transfers by time to post.
+    pub post_time: BucketCounts,
+    /// Base of the instance ids of these buckets. `None`: they have no ids yet.
+    pub bucket_base: Option<u32>,
+    /// Transfers by bytes.
+    pub size: BucketCounts,
+    /// Transfers by bytes per second.
+    pub bandwidth: BucketCounts,
+}
+
+impl AgentStats {
+    /// Number of words in a record.
+    pub const WORDS: usize =
+        Totals::WORDS + 5 + LAST.len() + BucketBounds::WORDS + Pairing::WORDS + 4 * MAX_BUCKETS;
+
+    /// Applies a batch of events. `gaps`, in rising order, are the indexes of events before which others may be missing. `bounds`
+    /// are those of the histograms of times, see [`AgentStats::set_bounds`]. `seconds` is the time since 1970.
+    pub fn apply(
+        &mut self,
+        events: &Events,
+        gaps: &[usize],
+        bounds: &Bounds,
+        seconds: u64,
+        windows: &mut Windows,
+    ) {
+        self.set_bounds(bounds);
+        self.totals.add(events.totals());
+        let events = events.list();
+        self.events = self.events.wrapping_add(events.len() as u64);
+        let mut from = 0;
+        for &gap in gaps {
+            let upto = gap.clamp(from, events.len());
+            self.apply_events(&events[from..upto], bounds, seconds, windows);
+            self.note_gap();
+            from = upto;
+        }
+        self.apply_events(&events[from..], bounds, seconds, windows);
+    }
+
+    /// Applies events without a gap between them, except their sums.
+    fn apply_events(
+        &mut self,
+        events: &[Event],
+        bounds: &Bounds,
+        seconds: u64,
+        windows: &mut Windows,
+    ) {
+        // Local copies, which the compiler can keep in registers.
+        let (mut pairing, mut last, mut has_last) =
+            (self.pairing.clone(), self.last, self.has_last);
+        let mut set_last = |at: usize, value| {
+            last[at] = value;
+            has_last |= 1 << at;
+        };
+        for &Event { kind, value } in events {
+            // Each arm passes a constant type to the pairing, so that the compiler removes the other cases.
+            match kind {
+                Some(EventType::XferTime) => {
+                    pairing.push(Some(EventType::XferTime), value);
+                    let time = Scaled::from(value);
+                    self.xfer_time.increment(bounds.find(time));
+                    windows.xfer_time.record(time);
+                    set_last(4, value);
+                }
+                Some(EventType::XferPostTime) => {
+                    pairing.drop_pending();
+                    let time = Scaled::from(value);
+                    self.post_time.increment(bounds.find(time));
+                    windows.post_time.record(time);
+                    set_last(5, value);
+                }
+                Some(kind @ (EventType::TxBytes | EventType::RxBytes)) => {
+                    if let Some(paired) = pairing.push(Some(EventType::TxBytes), value) {
+                        let rate = Scaled::from(paired.bandwidth());
+                        self.bandwidth.increment(BANDWIDTH.find(rate));
+                        windows.bandwidth.record(rate);
+                    }
+                    self.size.increment(SIZE.find(value));
+                    set_last(usize::from(kind == EventType::RxBytes), value);
+                }
+                Some(EventType::MemoryRegistered) => {
+                    pairing.drop_pending();
+                    self.registered = self.registered.saturating_add(value);
+                    set_last(2, value);
+                }
+                Some(EventType::MemoryDeregistered) => {
+                    pairing.drop_pending();
+                    self.registered = self.registered.saturating_sub(value);
+                    set_last(3, value);
+                }
+                None
+                | Some(EventType::TxRequests | EventType::RxRequests | EventType::EventsDropped) => {
+                    pairing.drop_pending();
+                }
+                // The other types are errors. Their value is the number of errors.
+                Some(kind) => {
+                    pairing.drop_pending();
+                    if value > 0 {
+                        self.last_error = Some((kind, seconds));
+                    }
+                }
+            }
+        }
+        (self.pairing, self.last, self.has_last) = (pairing, last, has_last);
+    }
+
+    /// Sets the bounds of the histograms of times. If they change, the histograms begin at zero and get new instance ids.
+    pub fn set_bounds(&mut self, bounds: &Bounds) {
+        self.set_bucket_bounds(BucketBounds::of(bounds));
+    }
+
+    fn set_bucket_bounds(&mut self, bucket_bounds: BucketBounds) {
+        if self.bucket_bounds != bucket_bounds {
+            self.bucket_bounds = bucket_bounds;
+            self.xfer_time = BucketCounts::default();
+            self.post_time = BucketCounts::default();
+            self.bucket_base = None;
+        }
+    }
+
+    /// Returns the bounds of the histograms of times.
+    #[must_use]
+    pub fn bucket_bounds(&self) -> &BucketBounds {
+        &self.bucket_bounds
+    }
+
+    /// Applies the delta of a store since the last reading, and its current values. `seconds` is the time since 1970; `None` at the
+    /// first reading, because the times of its errors are not known.
+    pub fn apply_delta(
+        &mut self,
+        delta: &StoreValues,
+        now: &StoreValues,
+        bucket_bounds: &BucketBounds,
+        seconds: Option<u64>,
+    ) {
+        self.set_bucket_bounds(*bucket_bounds);
+        self.totals.add(&Totals::from_store(&delta.counters));
+        let [xfer_time, post_time] = delta.histograms.map(BucketCounts);
+        self.xfer_time.add(&xfer_time);
+        self.post_time.add(&post_time);
+        // Like NIXL's own endpoint, which shows 0 for a type without events.
+        for (at, kind) in LAST.into_iter().enumerate() {
+            self.set_last(at, now.last[kind as usize]);
+        }
+        let counter = |kind: EventType| now.counters[kind as usize];
+        self.registered = counter(EventType::MemoryRegistered)
+            .saturating_sub(counter(EventType::MemoryDeregistered));
+        let came = |kind: EventType| delta.counters[kind as usize];
+        // A store has no order of errors, so the most frequent one counts as the last.
+        let errors = EventType::errors().iter().copied();
+        let most = errors.max_by_key(|&kind| came(kind));
+        if let Some(last) = most.filter(|&kind| came(kind) > 0).zip(seconds) {
+            self.last_error = Some(last);
+        }
+    }
+
+    fn set_last(&mut self, at: usize, value: u64) {
+        self.last[at] = value;
+        self.has_last |= 1 << at;
+    }
+
+    /// Returns the value of the last event of a type in [`LAST`].
+    #[must_use]
+    pub fn last(&self, kind: EventType) -> Option<u64> {
+        let at = LAST.iter().position(|last| *last == kind)?;
+        (self.has_last & (1 << at) != 0).then_some(self.last[at])
+    }
+
+    /// Returns the number of errors of all types.
+    #[must_use]
+    pub fn errors(&self) -> u64 {
+        let kinds = EventType::errors().iter();
+        let sums = kinds.map(|&kind| self.totals.get(kind));
+        sums.fold(0, u64::saturating_add)
+    }
+
+    /// Returns the number of transfers in a bucket of a histogram.
+    #[must_use]
+    pub fn bucket_count(&self, histogram: Histogram, bucket: usize) -> u64 {
+        let counts = match histogram {
+            Histogram::XferTime => &self.xfer_time,
+            Histogram::PostTime => &self.post_time,
+            Histogram::Size => &self.size,
+            Histogram::Bandwidth => &self.bandwidth,
+        };
+        counts.get(bucket)
+    }
+
+    /// Notes a producer restart: the new producer has no registered memory.
+    pub fn producer_restarted(&mut self) {
+        self.registered = 0;
+        self.note_gap();
+    }
+
+    /// Notes that events may be missing here: the next event may belong to another transfer.
+    pub fn note_gap(&mut self) {
+        self.pairing.drop_pending();
+    }
+
+    /// Writes the statistics to words of a record.
+    pub fn put(&self, put: &mut WordWriter) {
+        put.all(self.totals.to_words());
+        let (kind, seconds) = self
+            .last_error
+            .map_or((0, 0), |(kind, at)| (kind as u64, at));
+        put.all([self.events, self.has_last, kind, seconds, self.registered]);
+        put.all(self.bucket_bounds.to_words());
+        put.all(self.last);
+        put.all(self.pairing.to_words());
+        for counts in [
+            &self.xfer_time,
+            &self.post_time,
+            &self.size,
+            &self.bandwidth,
+        ] {
+            put.all(counts.0);
+        }
+    }
+
+    /// Reads the words of [`AgentStats::put`]. Any words give valid statistics.
+    #[must_use]
+    pub fn get(get: &mut WordReader) -> Self {
+        let totals = Totals::from_words(&get.all());
+        let [events, has_last, kind, seconds, registered] = get.all();
+        let bucket_bounds = BucketBounds::from_words(&get.all());
+        let kinds = EventType::errors().iter();
+        let last_error = kinds.copied().find(|error| *error as u64 == kind);
+        Self {
+            totals,
+            events,
+            has_last,
+            last_error: last_error.map(|error| (error, seconds)),
+            registered,
+            bucket_bounds,
+            last: get.all(),
+            pairing: Pairing::from_words(&get.all()),
+            xfer_time: BucketCounts(get.all()),
+            post_time: BucketCounts(get.all()),
+            size: BucketCounts(get.all()),
+            bandwidth: BucketCounts(get.all()),
+            bucket_base: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+//! Bounds of the buckets of a histogram, and the names and labels of their instances.
+
+use crate::stats::histogram::{Bounds, MAX_BOUNDS};
+
+/// Upper bounds of the buckets of a histogram, inclusive, strictly rising; one bucket is above them. Unlike [`Bounds`], they may be
+/// fractions, because NIXL counts the histograms of a store with its own bounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BucketBounds {
+    /// Bounds as [`f64::to_bits`]; 0 beyond the last.
+    bounds: [u64; MAX_BOUNDS],
+    len: usize,
+}
+
+impl BucketBounds {
+    /// Number of words of [`BucketBounds::to_words`].
+    pub const WORDS: usize = MAX_BOUNDS + 1;
+
+    /// Returns the bounds as floating-point numbers, which are exact up to 2^53, the limit of a configured bound.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss, reason = "none is so large")]
+    pub fn of(bounds: &Bounds) -> Self {
+        let mut result = Self::default();
+        for &bound in bounds.as_slice() {
+            result.push(bound as f64);
+        }
+        result
+    }
+
+    /// Returns the bounds of a store; `None` if no histogram can have them.
+    #[must_use]
+    pub fn new(bounds: &[f64]) -> Option<Self> {
+        let mut result = Self::default();
+        let mut before = None;
+        for &bound in bounds {
+            let rises = before.is_none_or(|before| bound > before);
+            // -0 would give zero a second name.
+            if !bound.is_finite() || bound.is_sign_negative() || !rises {
+                return None;
+            }
+            before = Some(bound);
+            result.push(bound);
+        }
+        (1..=MAX_BOUNDS).contains(&bounds.len()).then_some(result)
+    }
+
+    fn push(&mut self, bound: f64) {
+        if let Some(word) = self.bounds.get_mut(self.len) {
+            *word = bound.to_bits();
+            self.len += 1;
+        }
+    }
+
+    /// Returns the number of buckets: one more than the bounds.
+    #[must_use]
+    pub fn bucket_count(&self) -> usize {
+        self.len + 1
+    }
+
+    /// Returns the lower bound of a bucket, 0 for the first, and its upper bound, `None` for the last.
+    #[must_use]
+    pub fn lower_and_upper(&self, bucket: usize) -> (f64, Option<f64>) {
+        let bounds = &self.bounds[..self.len];
+        let bound = |at: usize| bounds.get(at).copied().map(f64::from_bits);
+        let below = bucket.min(self.len).checked_sub(1);
+        (below.and_then(bound).unwrap_or(0.0), bound(bucket))
+    }
+
+    /// Returns the bounds of a bucket as labels: the exclusive lower and the inclusive upper one, `+Inf` for the last, as in Prometheus.
+    #[must_use]
+    pub fn label(&self, bucket: usize) -> (String, String) {
+        let (lower, upper) = self.lower_and_upper(bucket);
+        (
+            format_bound(lower),
+            upper.map_or_else(|| "+Inf".into(), format_bound),
+        )
+    }
+
+    /// Returns the suffix of an instance for one bucket: `LOW-HIGH`, for the last `LOW-inf`.
+    #[must_use]
+    pub fn suffix(&self, bucket: usize) -> String {
+        let (lower, upper) = self.lower_and_upper(bucket);
+        let upper = upper.map_or_else(|| "inf".into(), format_bound);
+        format!("{}-{upper}", format_bound(lower))
+    }
+
+    /// Returns the suffix of an instance for all values up to a bound: `le-HIGH`, for the last `le-inf`.
+    #[must_use]
+    pub fn le_suffix(&self, bucket: usize) -> String {
+        let (_, upper) = self.lower_and_upper(bucket);
+        format!("le-{}", upper.map_or_else(|| "inf".into(), format_bound))
+    }
+
+    /// Returns the number of bounds, and the bounds.
+    #[must_use]
+    pub fn to_words(&self) -> [u64; Self::WORDS] {
+        let mut words = [self.len as u64; Self::WORDS];
+        words[1..].copy_from_slice(&self.bounds);
+        words
+    }
+
+    /// Reads the words of [`BucketBounds::to_words`]. Invalid words give no bounds.
+    #[must_use]
+    pub fn from_words(words: &[u64; Self::WORDS]) -> Self {
+        let len = usize::try_from(words[0]).unwrap_or(0).min(MAX_BOUNDS);
+        let bounds: Vec<f64> = words[1..=len]
+            .iter()
+            .map(|&bits| f64::from_bits(bits))
+            .collect();
+        Self::new(&bounds).unwrap_or_default()
+    }
+}
+
+/// Returns the shortest text that parses to this number.
+fn format_bound(bound: f64) -> String {
+    if bound == 0.0 || (1e-6..1e21).contains(&bound) {
+        bound.to_string()
+    } else {
+        format!("{bound:e}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bucket_suffix_and_label_are_its_bounds() {
+        let bounds = BucketBounds::of(&Bounds::latency());
+        assert_eq!(bounds.bucket_count(), 19);
+        assert_eq!(bounds.suffix(0), "0-10");
+        assert_eq!(bounds.suffix(18), "10000000-inf");
+        assert_eq!(
+            [0, 18].map(|bucket| bounds.le_suffix(bucket)),
+            ["le-10", "le-inf"]
+        );
+        assert_eq!(bounds.label(1), ("10".into(), "25".into()));
+        assert_eq!(bounds.label(18), ("10000000".into(), "+Inf".into()));
+        let odd = BucketBounds::new(&[0.5, 1.5, 1000.25, 1e300]).expect("good");
+        let names: Vec<String> = (0..5).map(|bucket| odd.suffix(bucket)).collect();
+        assert_eq!(
+            names,
+            [
+                "0-0.5",
+                "0.5-1.5",
+                "1.5-1000.25",
+                "1000.25-1e300",
+                "1e300-inf"
+            ]
+        );
+        assert_eq!(
+            BucketBounds::new(&[5e-324]).expect("good").suffix(0),
+            "0-5e-324"
+        );
+    }
+
+    #[test]
+    fn bounds_of_nixl_and_of_the_configuration_are_equal() {
+        let bounds: Vec<f64> = [1, 7, 1 << 53].map(|bound: u64| bound as f64).to_vec();
+        let counted_here = Bounds::from_config(&[1, 7, 1 << 53]).expect("good bounds");
+        assert_eq!(
+            BucketBounds::new(&bounds),
+            Some(BucketBounds::of(&counted_here))
+        );
+    }
+
+    #[test]
+    fn bounds_that_do_not_rise_are_none() {
+        let nan = f64::NAN;
+        for bounds in [
+            &[][..],
+            &[1.0, 1.0],
+            &[2.0, 1.0],
+            &[-1.0],
+            &[-0.0],
+            &[f64::INFINITY],
+            &[nan],
+            &[1.0, nan],
+            &[1.0; MAX_BOUNDS + 1],
+        ] {
+            assert_eq!(BucketBounds::new(bounds), None, "{bounds:?}");
+        }
+        let most: Vec<f64> = (1..=MAX_BOUNDS).map(|bound| bound as f64).collect();
+        assert!(BucketBounds::new(&most).is_some());
+    }
+
+    #[test]
+    fn bounds_from_invalid_words_are_empty() {
+        let bounds = BucketBounds::new(&[0.5, 3.0]).expect("good");
+        assert_eq!(BucketBounds::from_words(&bounds.to_words()), bounds);
+        for words in [
+            [u64::MAX; BucketBounds::WORDS],
+            [0; BucketBounds::WORDS],
+            [7; BucketBounds::WORDS],
+        ] {
+            assert_eq!(BucketBounds::from_words(&words), BucketBounds::default());
+        }
+        assert_eq!(BucketBounds::default().suffix(0), "0-inf");
+    }
+}
