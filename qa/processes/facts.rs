@@ -269,11 +269,15 @@ fn stalled_process_skips_its_container_user_or_namespaces() {
     let read_after = |process: ProcessId| {
         let mut threads = ScanThreads::default();
         let (_end, ended) = mpsc::channel::<()>();
+        let (announce, announced) = mpsc::channel();
         let mut later = Instant::now();
         assert!(threads.start(later, move |context| {
-            let _ = context.may_read(process) && ended.recv().is_ok();
+            let may_read = context.may_read(process);
+            announce.send(()).expect("the test waits");
+            let _ = may_read && ended.recv().is_ok();
             Vec::new()
         }));
+        announced.recv().expect("the scan has begun");
         while threads.is_running() {
             later += STALL_TIMEOUT;
             let ended = threads.wait(Duration::from_millis(1), later);

@@ -217,12 +217,16 @@ impl Collector {
             return;
         };
         agent.waiting = None;
+        let may_be_labelled = |source: &Source| !source.file.liveness.has_no_holder();
+        let waits =
+            self.books.config.proc_facts && agent.sources.last().is_some_and(may_be_labelled);
+        let deadline = label_deadline(&self.clock, now, waits);
         if is_visible {
-            let may_be_labelled = |source: &Source| !source.file.liveness.has_no_holder();
-            let waits =
-                self.books.config.proc_facts && agent.sources.last().is_some_and(may_be_labelled);
-            let deadline = label_deadline(&self.clock, now, waits);
             agent.entry.lifecycle.wake(deadline);
+        }
+        // An agent that awaited labels before a restart of the daemon may have exited meanwhile.
+        if !waits && agent.sources.len() == 1 {
+            agent.entry.lifecycle.limit_wait(deadline);
         }
         self.books.journal.commit(agent.record, &agent.entry);
         self.wake(key);

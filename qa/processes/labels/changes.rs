@@ -158,6 +158,20 @@ fn agent_is_published_at_its_deadline_after_a_restart() {
 }
 
 #[test]
+fn agent_that_ended_while_it_awaited_labels_is_published_after_a_restart() {
+    let mut core = Core::new("proc_facts = true");
+    let ring = push_to(core.ring("agent"), 5);
+    core.scan();
+    core.drain();
+    core.kill();
+    drop(ring);
+    core.start();
+    core.scan();
+    core.drain();
+    core.assert_sent([("agent", 5)]);
+}
+
+#[test]
 fn labels_of_a_busy_agent_follow_proc_facts() {
     let mut core = Core::new("proc_facts = true");
     let rings = core.rings();

@@ -54,6 +54,13 @@ impl Lifecycle {
         };
     }
 
+    /// Ends the wait for labels at `stamp`, if it would last longer: no labels will come.
+    pub fn limit_wait(&mut self, stamp: u64) {
+        if let Self::AwaitingLabels { deadline } = self {
+            *deadline = stamp.min(*deadline);
+        }
+    }
+
     /// Ends the wait for labels, if they are known or `stamp` is not before the deadline. True if it has ended.
     pub fn publish(&mut self, are_labels_known: bool, stamp: u64) -> bool {
         let has_ended = matches!(*self, Self::AwaitingLabels { deadline } if are_labels_known || stamp >= deadline);
@@ -92,6 +99,7 @@ mod tests {
             assert!(lifecycle.is_awake() && !lifecycle.is_published());
             lifecycle.wake(8);
             assert!(!lifecycle.exit(5), "no instance has exited");
+            lifecycle.limit_wait(10);
             assert_eq!(lifecycle.publish(are_known, stamp), is_published);
             assert_eq!(lifecycle.is_published(), is_published);
         }
