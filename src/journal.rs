@@ -18,6 +18,7 @@ pub use retired::{Retired, config_read};
 
 use crate::procfs::facts::Facts;
 use crate::shm::Broken;
+use nix::unistd::{Uid, geteuid};
 use record::{Entry, Name};
 use records::Records;
 use std::fs::File;
@@ -30,6 +31,8 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub struct Journal {
     path: PathBuf,
+    /// Uid of the user that opened the file, and that the next daemon starts as: this one may have become another user since.
+    opened_by: u32,
     /// Opened before the user was changed; `None`: it could not be.
     file: Option<File>,
     /// `None`: nothing is kept.
@@ -48,6 +51,7 @@ impl Journal {
     pub fn open(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
+            opened_by: geteuid().as_raw(),
             file: file::open(path).ok(),
             ..Self::default()
         }
@@ -96,21 +100,29 @@ impl Journal {
         }
     }
 
-    /// Looks after the file: where it was removed, replaced or truncated, or could not be had, makes another. Returns true if it
-    /// has: the file is empty then, and all that is known is to be written to it.
+    /// Looks after the file: where it was removed, replaced or truncated, or could not be had, makes another. One that the next
+    /// start would refuse is not written to until that is mended. Returns true if a file was made: it is empty then, and all that
+    /// is known is to be written to it.
     pub fn check(&mut self) -> bool {
-        let is_in_place = self
-            .file
-            .as_ref()
-            .is_some_and(|file| file::is_at(file, &self.path));
+        let in_place = self.file.as_ref();
+        let in_place = in_place.filter(|file| file::is_at(file, &self.path));
+        let fault =
+            in_place.and_then(|file| file::fault(file, &self.path, Uid::from_raw(self.opened_by)));
+        let is_in_place = in_place.is_some();
+        let had_failed = self.has_failed;
         if let Some(records) = &self.records {
-            match (is_in_place, records.is_whole()) {
-                (true, true) => return false,
-                (true, false) => self.close("was truncated"),
-                (false, _) => self.close("was removed or replaced"),
+            match (is_in_place, fault, records.is_whole()) {
+                (true, None, true) => return false,
+                (true, None, false) => self.close("was truncated"),
+                (true, Some(fault), _) => self.close(fault),
+                (false, ..) => self.close("was removed or replaced"),
             }
         }
-        let (had_failed, made) = (self.has_failed, self.start_again(is_in_place));
+        if fault.is_some() {
+            self.has_failed = true;
+            return false;
+        }
+        let made = self.start_again(is_in_place);
         self.has_failed = made.is_err();
         let path = self.path.display();
         match made {
@@ -145,11 +157,12 @@ impl Journal {
         Ok(())
     }
 
-    /// Goes on without the state file, of which this has become.
-    fn close(&mut self, what: &str) {
+    /// Goes on without the state file.
+    fn close(&mut self, why: &str) {
         self.records = None;
+        let path = self.path.display();
         tracing::error!(
-            "the state file {what}; totals begin at zero after a restart of pmdanixl, unless another can be made"
+            "{path}: {why}; totals begin at zero after a restart of pmdanixl, unless the state file can be re-created"
         );
     }
 

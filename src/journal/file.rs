@@ -2,7 +2,7 @@
 
 use nix::fcntl::{OFlag, open as open_directory, openat};
 use nix::sys::stat::Mode;
-use nix::unistd::geteuid;
+use nix::unistd::{Uid, geteuid};
 use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -24,24 +24,41 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let directory = open_directory(directory, flags | OFlag::O_DIRECTORY, Mode::empty())?;
     let directory = File::from(directory);
-    let meta = directory.metadata()?;
-    if meta.uid() != geteuid().as_raw() || meta.mode() & 0o022 != 0 {
-        return Err(io::Error::other(
-            "its directory is not one that only this user can write to; remove it",
-        ));
-    }
+    let uid = geteuid();
+    fault_of_directory(&directory.metadata()?, uid).map_or(Ok(()), refuse)?;
     let flags = flags | OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = openat(&directory, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?;
     let file = File::from(file);
-    let meta = file.metadata()?;
-    // Root's may have been handed over to the user that the PMDA runs under.
-    let ours = geteuid().is_root() || meta.uid() == geteuid().as_raw();
-    if !meta.is_file() || meta.nlink() != 1 || !ours || meta.mode() & 0o022 != 0 {
-        return Err(io::Error::other(
-            "is not a file that only this user can write to; remove it",
-        ));
-    }
+    fault_of_file(&file.metadata()?, uid).map_or(Ok(()), refuse)?;
     Ok(file)
+}
+
+fn refuse(fault: &str) -> io::Result<()> {
+    Err(io::Error::other(fault))
+}
+
+/// Why [`open`] by this user would refuse the file, which is open, or its directory. `None`: it would not, or that cannot be told.
+pub(super) fn fault(file: &File, path: &Path, uid: Uid) -> Option<&'static str> {
+    let directory = path.parent().map(fs::symlink_metadata);
+    let of_directory = directory.and_then(|meta| fault_of_directory(&meta.ok()?, uid));
+    of_directory.or_else(|| fault_of_file(&file.metadata().ok()?, uid))
+}
+
+fn fault_of_directory(meta: &Metadata, uid: Uid) -> Option<&'static str> {
+    if !meta.is_dir() || meta.uid() != uid.as_raw() {
+        return Some("its directory is not a directory of this user; remove it");
+    }
+    (meta.mode() & 0o022 != 0)
+        .then_some("other users may write to its directory; run chmod go-w on the directory")
+}
+
+fn fault_of_file(meta: &Metadata, uid: Uid) -> Option<&'static str> {
+    // Root's may have been handed over to the user that the PMDA runs under.
+    let ours = uid.is_root() || meta.uid() == uid.as_raw();
+    if !meta.is_file() || meta.nlink() != 1 || !ours {
+        return Some("is not a file of this user with one name; remove it");
+    }
+    (meta.mode() & 0o022 != 0).then_some("other users may write to it; run chmod go-w on it")
 }
 
 /// True if the next start finds the file by its name; also where that cannot be told.
@@ -72,9 +89,25 @@ mod tests {
             assert!(open(&at(name)).is_err(), "{name}");
         }
         fs::write(at("open"), "").expect("written");
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
-        fs::set_permissions(at("open"), mode).expect("ours");
-        assert!(open(&at("open")).is_err());
+        let set_mode = |path: &Path, mode| {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            fs::set_permissions(path, mode).expect("ours");
+        };
+        // What opening refuses is a fault of a file that is open as well.
+        let refused = |path: &Path, held: &File| {
+            let refused = open(path).err().map(|err| err.to_string());
+            assert_eq!(refused.as_deref(), fault(held, path, geteuid()));
+            refused
+        };
+        let held = open(&at("open")).expect("ours");
+        assert_eq!(refused(&at("open"), &held), None);
+        set_mode(&at("open"), 0o666);
+        let why = refused(&at("open"), &held).expect("another user may write to it");
+        assert!(why.contains("chmod"), "{why}");
+        set_mode(&at("open"), 0o600);
+        set_mode(dir.path(), 0o777);
+        let why = refused(&at("open"), &held).expect("another user may replace it");
+        assert!(why.contains("its directory"), "{why}");
         assert_eq!(fs::read(at("file")).expect("there"), b"precious");
     }
 

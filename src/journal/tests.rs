@@ -6,6 +6,9 @@ use crate::journal::records::{
 };
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex};
+use tracing::Subscriber;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 fn take(path: &Path) -> (Journal, Found) {
     let mut journal = Journal::open(path);
@@ -324,6 +327,46 @@ fn lost_state_file_is_made_again_and_is_empty() {
     assert!(journal.check() && journal.is_persistent(0));
     drop(journal);
     assert_eq!(take(&path).1.records.len(), 0);
+}
+
+/// Runs something. Returns its result, and what it logs.
+fn logged<T>(run: impl FnOnce() -> T) -> (T, String) {
+    struct Lines(Arc<Mutex<String>>);
+    impl<S: Subscriber> Layer<S> for Lines {
+        fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+            *self.0.lock().expect("no panic") += &format!("{event:?}\n");
+        }
+    }
+    let lines = Arc::new(Mutex::new(String::new()));
+    let log = tracing_subscriber::registry().with(Lines(Arc::clone(&lines)));
+    let done = tracing::subscriber::with_default(log, run);
+    let lines = lines.lock().expect("no panic").clone();
+    (done, lines)
+}
+
+#[test]
+fn file_that_others_may_write_to_is_left_until_it_is_mended() {
+    let (_dir, path) = filled(3);
+    let (mut journal, _) = take(&path);
+    let directory = path.parent().expect("it has one");
+    for (place, bad, good) in [(&*path, 0o666, 0o600), (directory, 0o777, 0o755)] {
+        let set_mode = |mode| {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            fs::set_permissions(place, mode).expect("ours");
+        };
+        assert!(journal.records.is_some());
+        set_mode(bad);
+        let (is_made, log) = logged(|| journal.check());
+        assert!(!is_made && journal.records.is_none());
+        let said = ["Level(Error)", path.to_str().expect("UTF-8"), "chmod go-w"];
+        assert!(said.iter().all(|said| log.contains(said)), "{log}");
+        let refused = Journal::open(&path).start();
+        let refused = refused.expect_err("the next daemon begins at zero");
+        assert!(log.contains(&refused.to_string()), "{log}");
+        assert_eq!(logged(|| journal.check()), (false, String::new()));
+        set_mode(good);
+        assert!(journal.check() && journal.is_persistent(0));
+    }
 }
 
 #[test]
