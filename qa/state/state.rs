@@ -2,6 +2,7 @@
 
 mod log;
 mod second;
+mod unusable;
 
 use crate::support::kill::kill_process;
 use crate::support::kit::layers;

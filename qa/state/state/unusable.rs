@@ -1,0 +1,55 @@
+//! A state file that cannot be written to for a while.
+
+use super::{home, ring};
+use crate::support::pdu::Link;
+use crate::support::writer::Kind;
+use crate::support::{Home, PMDANIXL, run, wait_for};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A script that becomes the daemon.
+fn wrapper(home: &Home, text: &str) -> PathBuf {
+    let wrapper = home.path("wrapper");
+    fs::write(&wrapper, format!("#!/bin/sh\n{text}\n")).expect("written");
+    fs::set_permissions(&wrapper, PermissionsExt::from_mode(0o755)).expect("ours");
+    wrapper
+}
+
+fn start(home: &Home, command: Command) -> Link {
+    Link::start(home, command).expect("it starts")
+}
+
+/// Waits until the agent `a` has sent so much, and the state file has it or not.
+fn becomes(link: &mut Link, sent: u64, is_persistent: bool) {
+    wait_for(&format!("{sent} bytes, kept: {is_persistent}"), || {
+        let values = link.values("transfer.tx_bytes").ok()?;
+        let persistent = link.fetch(&["control.state.persistent"]).ok()?;
+        let is_right = values.get("a") == Some(&sent)
+            && persistent[0].get(&u32::MAX) == Some(&u64::from(is_persistent));
+        is_right.then_some(())
+    });
+}
+
+#[test]
+fn agents_get_records_when_the_file_can_grow_again() {
+    let home = home();
+    let mut agent = ring(&home, "a");
+    agent.push(Kind::TxBytes, 5);
+    // There is room for the header, and none for a record.
+    let limited = wrapper(&home, &format!("ulimit -S -f 64\nexec {PMDANIXL:?} \"$@\""));
+    let mut link = start(&home, Command::new(limited));
+    becomes(&mut link, 5, false);
+    let log = home.log();
+    assert!(log.contains("the state file cannot grow"), "{log}");
+    let mut raise = Command::new("prlimit");
+    raise.args(["--pid", &link.pid().to_string(), "--fsize=1000000000:"]);
+    run(&mut raise);
+    becomes(&mut link, 5, true);
+    link.end();
+    agent.push(Kind::TxBytes, 2);
+    let mut link = start(&home, Command::new(PMDANIXL));
+    becomes(&mut link, 7, true);
+    link.end();
+}
