@@ -147,6 +147,9 @@ impl Journal {
         }
         let found = self.start()?;
         let found = found.ok_or_else(|| io::Error::other("locked by another pmdanixl"))?;
+        if let Some(why) = found.set_aside {
+            tracing::warn!("{}: {why}", self.path.display());
+        }
         // What another has counted is not to be counted once more here.
         if !found.records.is_empty() {
             (self.records, self.is_ours) = (None, false);
@@ -164,6 +167,13 @@ impl Journal {
         tracing::error!(
             "{path}: {why}; totals begin at zero after a restart of pmdanixl, unless the state file can be re-created"
         );
+    }
+
+    /// True if the file can be opened and is not empty: where [`Journal::start`] has failed, its totals may be read later.
+    #[must_use]
+    pub fn has_totals(&self) -> bool {
+        let file = self.file.as_ref();
+        file.is_some_and(|file| file.metadata().map_or(true, |meta| meta.len() > 0))
     }
 
     /// True if the state file has a record for each of so many agents, so that what is counted now will be known after a restart.

@@ -62,7 +62,7 @@ impl Records {
         }
         let (boot, len) = (boot_id()?, file.metadata()?.len());
         let unusable = unusable(&file, len, boot)?;
-        let mut set_aside = unusable.map(|why| format!("{why}; all totals begin anew"));
+        let mut set_aside = unusable.map(|why| format!("{why}; its totals are not used"));
         if len == 0 || set_aside.is_some() {
             file.set_len(0)?;
             allocate(&file, RECORD_LEN)?;
@@ -79,8 +79,9 @@ impl Records {
             if allocate(&file, offset(chunks)).is_err() {
                 chunks = pages / CHUNK;
             }
+            // What is behind them costs nothing but room.
+            let _ = file.set_len(offset(chunks));
         }
-        file.set_len(offset(chunks))?;
         let mut records = Self {
             map: map(&file, chunks)?,
             file,
@@ -100,7 +101,7 @@ impl Records {
         }
         // From here on entries have what this version adds to them: one before it would not know.
         records.head(|words| words[1].store(FORMAT, Relaxed))?;
-        records.shrink()?;
+        let _ = records.shrink();
         let found = Found {
             records: found,
             set_aside,

@@ -255,7 +255,7 @@ fn file_that_cannot_be_used_is_written_over() {
         change(&file(&path));
         let (journal, found) = take(&path);
         let why = found.set_aside.unwrap_or_default();
-        assert!(found.records.is_empty() && why.ends_with("; all totals begin anew"));
+        assert!(found.records.is_empty() && why.ends_with("; its totals are not used"));
         drop(journal);
         assert_eq!(take(&path).1.set_aside, None, "once is enough");
     };
@@ -367,6 +367,17 @@ fn file_that_others_may_write_to_is_left_until_it_is_mended() {
         set_mode(good);
         assert!(journal.check() && journal.is_persistent(0));
     }
+}
+
+#[test]
+fn what_is_in_place_of_the_file_is_logged_if_it_is_written_over() {
+    let (dir, path) = filled(3);
+    let (mut journal, _) = take(&path);
+    fs::write(dir.path().join("rubbish"), "rubbish").expect("written");
+    fs::rename(dir.path().join("rubbish"), &path).expect("replaced");
+    let (is_made, log) = logged(|| journal.check());
+    assert!(is_made && journal.is_persistent(0));
+    assert!(log.contains("7 bytes are no state"), "{log}");
 }
 
 #[test]

@@ -45,11 +45,10 @@ pub struct Scene {
     before: Before,
 }
 
-/// Agents by name: what they have sent in all, and before the faulty agent was started.
+/// Agents by name: what they have sent in all.
 #[derive(Default)]
 struct Sent {
     all: BTreeMap<String, u64>,
-    before: BTreeMap<String, u64>,
 }
 
 impl Sent {
@@ -58,15 +57,10 @@ impl Sent {
         *self.all.entry(name.to_owned()).or_default() += value;
     }
 
-    /// Whether this is what was sent; where totals are not kept, what was sent before may be missing.
-    fn is_right(&self, shown: &BTreeMap<String, u64>, persistent: bool) -> bool {
-        self.all.iter().all(|(name, &sent)| {
-            let old = self.before.get(name).copied().unwrap_or_default();
-            let Some(&shown) = shown.get(name) else {
-                return false;
-            };
-            shown == sent || (!persistent && shown == sent - old)
-        })
+    /// Whether this is what was sent.
+    fn is_right(&self, shown: &BTreeMap<String, u64>) -> bool {
+        let mut all = self.all.iter();
+        all.all(|(name, sent)| shown.get(name) == Some(sent))
     }
 
     /// Whether nothing is counted twice.
@@ -150,7 +144,6 @@ impl Scene {
             let mut link = self.start(Command::new(PMDANIXL))?;
             self.all_right(&mut link, &sent)?;
             self.end(link)?;
-            sent.before = sent.all.clone();
         }
         if self.before == Before::Rubbish {
             fs::create_dir_all(self.home.path("run/nixl")).expect("made");
@@ -199,7 +192,7 @@ impl Scene {
         let mut link = self.start(Command::new(PMDANIXL))?;
         let right = until("what the next one says", || {
             let shown = link.values(TX_BYTES).map_err(|err| err.to_string())?;
-            let kept = sent.is_right(&shown, true);
+            let kept = sent.is_right(&shown);
             if (kept || !persistent) && sent.is_bound(&shown) {
                 Ok(())
             } else {
@@ -240,7 +233,7 @@ impl Scene {
             let shown = link.values(TX_BYTES).map_err(|err| err.to_string())?;
             let persistent = link.fetch(&[PERSISTENT]).map_err(|err| err.to_string())?;
             let persistent = persistent[0].get(&u32::MAX) == Some(&1);
-            if sent.is_right(&shown, persistent) {
+            if sent.is_right(&shown) {
                 Ok(persistent)
             } else {
                 Err(format!(

@@ -1,9 +1,9 @@
-//! A state file that cannot be written to for a while.
+//! A state file that cannot be read or written to for a while.
 
 use super::{home, ring};
 use crate::support::pdu::Link;
 use crate::support::writer::Kind;
-use crate::support::{Home, PMDANIXL, run, wait_for};
+use crate::support::{Home, PMDANIXL, needs_root, run, wait_for};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -50,6 +50,38 @@ fn agents_get_records_when_the_file_can_grow_again() {
     link.end();
     agent.push(Kind::TxBytes, 2);
     let mut link = start(&home, Command::new(PMDANIXL));
+    becomes(&mut link, 7, true);
+    link.end();
+}
+
+#[test]
+fn totals_go_on_after_the_file_could_not_be_read() {
+    needs_root();
+    let home = home();
+    let mut agent = ring(&home, "a");
+    agent.push(Kind::TxBytes, 5);
+    let mut link = start(&home, Command::new(PMDANIXL));
+    becomes(&mut link, 5, true);
+    link.end();
+    agent.push(Kind::TxBytes, 2);
+    // In a mount namespace of its own the host has no boot id, until a file is there.
+    fs::write(home.path("empty"), "").expect("written");
+    let [empty, mended] = ["empty", "mended"].map(|name| home.path(name));
+    let boot_id = "/proc/sys/kernel/random/boot_id";
+    let text = format!(
+        "exec unshare --mount sh -e -c 'mount --bind {empty:?} {boot_id}
+        (for try in $(seq 2400); do [ ! -e {mended:?} ] || break; sleep 0.05; done
+        umount {boot_id}) </dev/null >/dev/null 2>&1 &
+        exec {PMDANIXL:?} \"$@\"' sh \"$@\""
+    );
+    let mut link = start(&home, Command::new(wrapper(&home, &text)));
+    wait_for("it is said", || {
+        home.log()
+            .contains("it has totals, and no ring")
+            .then_some(())
+    });
+    assert_eq!(agent.pending(), 1, "it is not counted from zero");
+    fs::write(&mended, "").expect("written");
     becomes(&mut link, 7, true);
     link.end();
 }

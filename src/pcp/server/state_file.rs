@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 
 /// Time between two checks that the state file is still in place.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// Time for which a state file with totals is tried again that cannot be read. Events wait in their rings
+/// meanwhile. If they were counted, the totals of the file could not be continued: its batches in flight would count twice.
+const READ_PATIENCE: Duration = Duration::from_secs(60);
 
 /// State of the lock that decides which pmdanixl drains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,13 +17,16 @@ pub(super) enum Phase {
     Start,
     /// Another process has the lock.
     Waiting,
+    /// The state file has totals and cannot be read now.
+    Unreadable { since: Instant },
     /// This process has the lock, or drains without a state file.
     Serving,
 }
 
 impl Server {
     /// Takes the lock on the state file and restores the agents from it. Returns true if this process drains. Without a
-    /// usable state file it drains as well, and totals end with the process.
+    /// usable state file it drains as well, and totals end with the process. Before that it tries to read a file that has totals
+    /// for [`READ_PATIENCE`].
     pub(super) fn start_serving(&mut self) -> bool {
         if self.phase == Phase::Serving {
             return true;
@@ -43,6 +49,16 @@ impl Server {
                 }
                 records = found.records;
             }
+            Err(err) if self.journal.has_totals() && self.is_patient() => {
+                if !matches!(self.phase, Phase::Unreadable { .. }) {
+                    tracing::warn!(
+                        "{shown}: {err}; it has totals, and no ring is drained until it can be read, for a minute at most"
+                    );
+                    let since = Instant::now();
+                    self.phase = Phase::Unreadable { since };
+                }
+                return false;
+            }
             Err(err) => {
                 tracing::warn!("{shown}: {err}; totals begin at zero after a restart of pmdanixl");
             }
@@ -64,6 +80,14 @@ impl Server {
         self.note_in_state();
         self.update_indoms();
         true
+    }
+
+    /// True unless the state file could not be read for [`READ_PATIENCE`].
+    fn is_patient(&self) -> bool {
+        match self.phase {
+            Phase::Unreadable { since } => since.elapsed() < READ_PATIENCE,
+            _ => true,
+        }
     }
 
     /// Checks every ten seconds that the state file is in place and whole. Replaces it if not.
