@@ -3,6 +3,10 @@
 //! What names an agent is written once, before the record counts as used. What changes is in two entries and a generation
 //! word: the entry that the generation does not name is written, then the generation is raised. A kill at any instruction
 //! leaves the one entry or the other, never a mixture.
+//!
+//! No process reads a record while another one writes it: the next daemon reads what this one had stored when it was killed. Those
+//! are all stores up to one instruction, whatever the order in which the processor made them visible. So only the compiler must keep
+//! their order. Stores of two calls stay in order by the compiler fences of [`Mapping::access`](crate::shm::Mapping::access).
 
 use crate::discovery::name::is_instance_name;
 use crate::procfs::facts::Facts;
@@ -12,7 +16,7 @@ use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU64, fence};
+use std::sync::atomic::{AtomicU64, compiler_fence};
 
 mod entry;
 mod lifecycle;
@@ -138,8 +142,8 @@ pub fn set_facts(words: &[AtomicU64], facts: Option<&Facts>) {
     };
     let text = serde_json::to_vec(facts).unwrap_or_default();
     if text.len() <= 8 * FACTS_ROOM {
-        // Not before it is known that there is none.
-        fence(Release);
+        // The text is not written before there is none; a release store does not hold back what comes behind it.
+        compiler_fence(Release);
         put_text(&words[FACTS..], &text);
         words[FACTS_LENGTH].store(text.len() as u64, Release);
     }
