@@ -147,10 +147,11 @@ impl Commit {
     }
 
     /// Whether a producer that was started anew since, with the same first events, cannot be told from the one before: a batch that
-    /// begins where a new ring does, in a file that was touched.
+    /// begins where a new ring does, in a file that was touched. In a ring that another reader drained `read_pos` tells nothing of
+    /// a restart, so that this is so of any batch.
     #[must_use]
     pub fn is_doubtful(&self, now: &Identity) -> bool {
-        self.from == 0 && !self.released && !self.is_unchanged(now)
+        (self.from == 0 || self.observed) && !self.released && !self.is_unchanged(now)
     }
 
     /// Whether the producer stands elsewhere without having written the slot that was its next: then it was started anew.

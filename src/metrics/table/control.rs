@@ -196,7 +196,8 @@ until then.",
         "batches skipped because they may be counted already",
         "\
 Batches that were taken for counted although their ring may have been restarted:
-the PMDA was killed during a drain, and the ring's first events are the same as
-before. If they were new, they are lost. The log names the ring and how many.",
+the PMDA was killed during a drain, or another reader of the ring ended, and the
+ring's first events are the same as before. If they were new, they are lost. The
+log names the ring and how many.",
     ),
 ];
