@@ -108,3 +108,25 @@ fn takeover_of_a_drained_ring_is_not_doubtful() {
     assert_eq!(core.only(), [1111, 0, 0]);
     assert_eq!(core.host("control.doubtful_batches"), 0);
 }
+
+#[test]
+fn followed_ring_that_claims_too_much_is_not_counted_again() {
+    let mut core = Core::in_memory("observe = true");
+    let mut ring = core.ring_of("agent", 1 << 14);
+    push(&mut ring, 7);
+    core.run(2);
+    assert_eq!(core.only(), [7, 0, 0]);
+    let file = File::options().write(true).open(core.path("agent"));
+    let file = file.expect("there");
+    let claim = |write_pos: u64| {
+        let written = file.write_all_at(&write_pos.to_le_bytes(), 0);
+        written.expect("written");
+    };
+    // Its slots were never written, and have no room.
+    claim(1 << 13);
+    core.run(2);
+    assert_eq!(core.attached(), 0);
+    claim(1);
+    core.run(30);
+    assert_eq!((core.attached(), core.only()), (1, [7, 0, 0]));
+}

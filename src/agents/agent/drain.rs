@@ -2,6 +2,7 @@
 
 use super::{Agent, Now};
 use crate::config::Config;
+use crate::error::RingFault;
 use crate::journal::ledger::{Books, Ledger};
 use crate::journal::record::Name;
 use crate::procfs::agent_state::AgentState;
@@ -173,8 +174,9 @@ fn drain_source(
             let (instance, kind) = (&name.instance, if is_ring { "ring" } else { "store" });
             tracing::info!("agent {instance}: its {kind} {fault}; it is checked again");
             outcome.changed.push(source.file.path.clone());
-            if is_ring {
-                // The file is a new ring from now on, even if its bytes are equal.
+            // A sparse ring is still the same ring, and its checkpoint stays. In all other cases the file is a new ring from now on, even
+            // if its bytes are equal.
+            if is_ring && fault != RingFault::Sparse {
                 ledger.entry.add_reset();
                 let commit = &mut ledger.entry.commit;
                 *commit = commit.filter(|commit| commit.ring.id != source.id());
