@@ -20,15 +20,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, compiler_fence};
 mod heap;
 mod lock;
 pub mod nonblocking;
-pub use heap::give_back;
+pub use heap::trim_heap;
 pub use lock::{Lease, LeaseKind, is_locked, lock};
 
 /// The file that a mapping belongs to became shorter than the mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Broken;
+pub struct FileShortened;
 
-impl From<Broken> for std::io::Error {
-    fn from(_: Broken) -> Self {
+impl From<FileShortened> for std::io::Error {
+    fn from(_: FileShortened) -> Self {
         std::io::ErrorKind::UnexpectedEof.into()
     }
 }
@@ -37,14 +37,14 @@ impl From<Broken> for std::io::Error {
 ///
 /// Whoever may write the file may also make it shorter, and an access beyond its new end raises SIGBUS. The handler of
 /// [`guard_against_sigbus`] then puts zeros in that place, the access goes on with those, and [`Mapping::access`] says that
-/// nothing of it counts. A load from a hole for whose page a full tmpfs has no room raises SIGBUS as well: [`Mapping::look`]
+/// nothing of it counts. A load from a hole for whose page a full tmpfs has no room raises SIGBUS as well: [`Mapping::read_access`]
 /// takes the zeros for what they are.
 #[derive(Debug)]
 pub struct Mapping {
     map: MmapRaw,
     words: usize,
     may_store: bool,
-    broken: Cell<bool>,
+    is_shortened: Cell<bool>,
 }
 
 /// A word of a mapped file that is only looked at: a store to one that is mapped for reading only would end the process.
@@ -70,7 +70,7 @@ impl Mapping {
         Self::map(file, words, true)
     }
 
-    /// Maps the first `words` words for looking only, see [`Mapping::look`]. `file` is open for reading.
+    /// Maps the first `words` words for looking only, see [`Mapping::read_access`]. `file` is open for reading.
     ///
     /// # Errors
     /// What mmap(2) says.
@@ -89,7 +89,7 @@ impl Mapping {
             map,
             words,
             may_store,
-            broken: Cell::new(false),
+            is_shortened: Cell::new(false),
         })
     }
 
@@ -99,17 +99,21 @@ impl Mapping {
     /// The file was shortened, now or before: what `run` found and did is void. So is one that is mapped for looking only, of
     /// which `run` is not called.
     #[inline]
-    pub fn access<T>(&self, run: impl FnOnce(&[AtomicU64]) -> T) -> Result<T, Broken> {
+    pub fn access<T>(&self, run: impl FnOnce(&[AtomicU64]) -> T) -> Result<T, FileShortened> {
         if !self.may_store {
-            return Err(Broken);
+            return Err(FileShortened);
         }
-        let (result, is_hit) = self.guarded(|start| {
+        let (result, has_fault) = self.guarded(|start| {
             // SAFETY: `new` mapped this many words, at a page boundary and so aligned; the mapping lives as long as `self`;
             // every access through it is atomic, and the other processes' accesses are not this program's.
             run(unsafe { std::slice::from_raw_parts(start, self.words) })
         })?;
-        self.broken.set(is_hit);
-        if is_hit { Err(Broken) } else { Ok(result) }
+        self.is_shortened.set(has_fault);
+        if has_fault {
+            Err(FileShortened)
+        } else {
+            Ok(result)
+        }
     }
 
     /// The same for one that only loads, of any mapping. `file` is the one that was mapped.
@@ -117,46 +121,53 @@ impl Mapping {
     /// # Errors
     /// The file was shortened, as for [`Mapping::access`].
     #[inline]
-    pub fn look<T>(&self, file: &File, run: impl FnOnce(&[ReadWord]) -> T) -> Result<T, Broken> {
-        let (result, is_hit) = self.guarded(|start| {
+    pub fn read_access<T>(
+        &self,
+        file: &File,
+        run: impl FnOnce(&[ReadWord]) -> T,
+    ) -> Result<T, FileShortened> {
+        let (result, has_fault) = self.guarded(|start| {
             // SAFETY: as in `access`; a `ReadWord` is an `AtomicU64` that is not stored to.
             run(unsafe { std::slice::from_raw_parts(start.cast(), self.words) })
         })?;
-        if is_hit && !self.map_again(file) {
-            self.broken.set(true);
-            return Err(Broken);
+        if has_fault && !self.remap(file) {
+            self.is_shortened.set(true);
+            return Err(FileShortened);
         }
         Ok(result)
     }
 
     /// Runs something; also whether it was given zeros in the place of what is not there.
     #[inline]
-    fn guarded<T>(&self, run: impl FnOnce(*const AtomicU64) -> T) -> Result<(T, bool), Broken> {
-        if self.broken.get() {
-            return Err(Broken);
+    fn guarded<T>(
+        &self,
+        run: impl FnOnce(*const AtomicU64) -> T,
+    ) -> Result<(T, bool), FileShortened> {
+        if self.is_shortened.get() {
+            return Err(FileShortened);
         }
         let start = self.map.as_mut_ptr();
-        let armed = Armed::new(start.addr(), self.map.len());
+        let guard = AccessGuard::new(start.addr(), self.map.len());
         let result = run(start.cast());
-        let is_hit = armed.is_broken();
-        Ok((result, is_hit))
+        let has_fault = guard.has_fault();
+        Ok((result, has_fault))
     }
 
     /// Maps the file where zeros were put into its mapping, if it is as long as that: then they were in place of a hole, and its
     /// producer may write there as soon as there is room. False: it is shorter.
     #[cold]
-    fn map_again(&self, file: &File) -> bool {
+    fn remap(&self, file: &File) -> bool {
         let len = self.map.len();
         if file.metadata().is_ok_and(|meta| meta.len() < len as u64) {
             return false;
         }
         let store = if self.may_store { libc::PROT_WRITE } else { 0 };
-        let place = self.map.as_mut_ptr().cast();
+        let address = self.map.as_mut_ptr().cast();
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
         // SAFETY: only this mapping is replaced, by the same file; nothing but atomic words is seen of it.
         let mapped = unsafe {
             libc::mmap(
-                place,
+                address,
                 len,
                 libc::PROT_READ | store,
                 flags,
@@ -172,14 +183,14 @@ impl Mapping {
 /// changed. It is asked without a look at the [`Mapping`], which lies elsewhere: of a thousand that are each looked at now and then,
 /// all that was looked at is out of the processor's cache by the next time.
 #[derive(Debug)]
-pub struct Rest {
+pub struct HeaderPoll {
     start: NonNull<ReadWord>,
     /// It is mapped for as long as this is here.
     mapping: Rc<Mapping>,
     words: [u64; 4],
 }
 
-impl Rest {
+impl HeaderPoll {
     /// `None`: the mapping is shorter.
     #[must_use]
     pub fn new(mapping: &Rc<Mapping>, words: [u64; 4]) -> Option<Self> {
@@ -194,15 +205,15 @@ impl Rest {
     /// True if they are so now. It is asked of each file at each tick, and almost always so. False where the file is shortened.
     #[inline]
     #[must_use]
-    pub fn holds(&self) -> bool {
-        let armed = Armed::new(self.start.addr().get(), 8 * self.words.len());
+    pub fn is_unchanged(&self) -> bool {
+        let guard = AccessGuard::new(self.start.addr().get(), 8 * self.words.len());
         // SAFETY: as in `access`, of which these are the first words.
         let words = unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words.len()) };
         // Without a branch: while one file is waited for, which is in no cache, the processor goes on to the next ones.
         let differ = words.iter().zip(self.words);
         let differ = differ.fold(0, |all, (now, then)| all | (now.load(Relaxed) ^ then));
-        if armed.is_broken() {
-            self.mapping.broken.set(true);
+        if guard.has_fault() {
+            self.mapping.is_shortened.set(true);
             return false;
         }
         differ == 0
@@ -210,51 +221,51 @@ impl Rest {
 }
 
 /// The mapping that a thread accesses.
-struct Target {
+struct AccessedRange {
     /// Where it starts; 0: none is accessed.
     start: AtomicUsize,
     len: AtomicUsize,
     /// Whether SIGBUS came.
-    broken: AtomicBool,
+    has_fault: AtomicBool,
 }
 
 thread_local! {
     /// Each thread's own, since SIGBUS comes to the thread that makes the access. It is there from a thread's beginning, without
     /// anything to set up at first use, which a signal handler could not do.
-    static TARGET: Target = const {
-        Target {
+    static ACCESSED: AccessedRange = const {
+        AccessedRange {
             start: AtomicUsize::new(0),
             len: AtomicUsize::new(0),
-            broken: AtomicBool::new(false),
+            has_fault: AtomicBool::new(false),
         }
     };
 }
 
 /// Tells the handler which mapping is being accessed, until it is dropped, also by a panic.
-struct Armed;
+struct AccessGuard;
 
-impl Armed {
+impl AccessGuard {
     fn new(start: usize, len: usize) -> Self {
-        TARGET.with(|target| {
-            target.broken.store(false, Relaxed);
-            target.len.store(len, Relaxed);
-            target.start.store(start, Relaxed);
+        ACCESSED.with(|range| {
+            range.has_fault.store(false, Relaxed);
+            range.len.store(len, Relaxed);
+            range.start.store(start, Relaxed);
         });
         // The handler runs on this thread: the stores above need only be kept before the accesses by the compiler.
         compiler_fence(SeqCst);
         Self
     }
 
-    fn is_broken(&self) -> bool {
+    fn has_fault(&self) -> bool {
         compiler_fence(SeqCst);
-        TARGET.with(|target| target.broken.load(Relaxed))
+        ACCESSED.with(|range| range.has_fault.load(Relaxed))
     }
 }
 
-impl Drop for Armed {
+impl Drop for AccessGuard {
     fn drop(&mut self) {
         compiler_fence(SeqCst);
-        TARGET.with(|target| target.start.store(0, Relaxed));
+        ACCESSED.with(|range| range.start.store(0, Relaxed));
     }
 }
 
@@ -285,7 +296,7 @@ extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, _context: *m
     let info = unsafe { &*info };
     // SAFETY: SIGBUS fills in the address; one that somebody sent with kill(2) has other fields there, plain numbers too.
     let address = unsafe { info.si_addr() }.addr();
-    if TARGET.with(|target| put_zeros(target, address)) {
+    if ACCESSED.with(|range| map_zeros(range, address)) {
         return;
     }
     // Not ours: the default, which ends the process, when the access is tried again.
@@ -295,10 +306,10 @@ extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, _context: *m
 }
 
 /// Whether the address is in the mapping that is accessed, and has zeros now.
-fn put_zeros(target: &Target, address: usize) -> bool {
-    let (start, len) = (target.start.load(Relaxed), target.len.load(Relaxed));
-    let hit = address.wrapping_sub(start);
-    if start == 0 || hit >= len {
+fn map_zeros(range: &AccessedRange, address: usize) -> bool {
+    let (start, len) = (range.start.load(Relaxed), range.len.load(Relaxed));
+    let offset = address.wrapping_sub(start);
+    if start == 0 || offset >= len {
         return false;
     }
     let (protection, flags) = (
@@ -306,16 +317,15 @@ fn put_zeros(target: &Target, address: usize) -> bool {
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
     );
     let page = PAGE.load(Relaxed);
-    let from = hit / page * page;
-    let place = std::ptr::with_exposed_provenance_mut(start + from);
+    let page_start = std::ptr::with_exposed_provenance_mut(start + offset / page * page);
     // Twice, since the process ends where it fails.
     let replaced = (0..2).any(|_| {
         // SAFETY: only a page of a mapping of ours is replaced; nothing but atomic words is seen of it.
-        let zeros = unsafe { libc::mmap(place, page, protection, flags, -1, 0) };
+        let zeros = unsafe { libc::mmap(page_start, page, protection, flags, -1, 0) };
         zeros != libc::MAP_FAILED
     });
     if replaced {
-        target.broken.store(true, Relaxed);
+        range.has_fault.store(true, Relaxed);
     }
     replaced
 }

@@ -46,7 +46,7 @@ impl Agents {
         } = &mut self.forgetting;
         if *freed >= MANY && gave_back.is_none_or(is_due) {
             (*freed, *gave_back) = (0, Some(now));
-            shm::give_back();
+            shm::trim_heap();
         }
     }
 

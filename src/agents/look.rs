@@ -120,7 +120,7 @@ impl Agents {
             now,
             known,
             candidate.header.pending() > 0,
-            || process::holder(&candidate.file, LeaseKind::Alone),
+            || process::holder(&candidate.file, LeaseKind::Exclusive),
             &found,
         ) {
             self.attach(&found, &raw, candidate, now);

@@ -4,7 +4,7 @@ use crate::agents::agent::Agent;
 use crate::base::clock::Now;
 use crate::journal::ledger::Books;
 use crate::journal::record::Lifecycle;
-use crate::shm::Rest;
+use crate::shm::HeaderPoll;
 use std::time::{Duration, Instant};
 
 /// What a drain looks at of an agent that it passes over, beside its file. It lies close to those of the other agents: an agent by
@@ -14,9 +14,9 @@ pub(super) struct Quiet {
     /// `None`: the agent is not passed over.
     until: Option<Instant>,
     /// Its ring, or its store.
-    file: Option<Rest>,
+    file: Option<HeaderPoll>,
     /// Its other files: a ring that was replaced and is written to all the same, or a ring beside a store.
-    more: Vec<Rest>,
+    more: Vec<HeaderPoll>,
 }
 
 /// For so long one that has left, and has no file, is not looked at: what happens to it wakes it.
@@ -42,15 +42,15 @@ impl Quiet {
         // Of several rings not all may have had their turn.
         let is_whole = agent.sources.len() < 2 || is_whole;
         for (number, source) in agent.sources.iter().enumerate() {
-            let rest = source.rest();
+            let header_poll = source.header_poll();
             let until = source.quiet_until(look);
             // The store of one that has left is let go by the next drain.
             let until = until.filter(|_| lifecycle.is_awake() || source.as_ring().is_some());
             let earliest = self.until.zip(until).map(|(one, other)| one.min(other));
-            self.until = earliest.filter(|_| rest.is_some());
+            self.until = earliest.filter(|_| header_poll.is_some());
             match number {
-                0 => self.file = rest,
-                _ => self.more.extend(rest),
+                0 => self.file = header_poll,
+                _ => self.more.extend(header_poll),
             }
         }
         self.until = self.until.filter(|_| is_settled && is_whole);
@@ -60,8 +60,8 @@ impl Quiet {
     #[inline]
     pub(super) fn holds(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| now < until)
-            && self.file.as_ref().is_none_or(Rest::holds)
-            && self.more.iter().all(Rest::holds)
+            && self.file.as_ref().is_none_or(HeaderPoll::is_unchanged)
+            && self.more.iter().all(HeaderPoll::is_unchanged)
     }
 }
 

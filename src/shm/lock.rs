@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseKind {
     /// While nobody else has the file open or mapped (F_WRLCK).
-    Alone,
+    Exclusive,
     /// While nobody has the file open for writing (F_RDLCK); on a descriptor that is open for reading only.
     NoWriter,
 }
@@ -28,9 +28,9 @@ impl<'a> Lease<'a> {
     ///
     /// # Errors
     /// EAGAIN while somebody has the file; EACCES without CAP_LEASE on another user's; others where there are no leases.
-    pub fn take(file: &'a File, kind: LeaseKind) -> io::Result<Self> {
+    pub fn acquire(file: &'a File, kind: LeaseKind) -> io::Result<Self> {
         let kind = match kind {
-            LeaseKind::Alone => libc::F_WRLCK,
+            LeaseKind::Exclusive => libc::F_WRLCK,
             LeaseKind::NoWriter => libc::F_RDLCK,
         };
         // A second opener waits for the lease to be given back, and the kernel sends SIGIO, which the daemon ignores.
@@ -40,7 +40,7 @@ impl<'a> Lease<'a> {
 
     /// Whether somebody waits for it to be given back.
     #[must_use]
-    pub fn is_wanted(&self) -> bool {
+    pub fn is_breaking(&self) -> bool {
         lease_call(self.file, libc::F_GETLEASE, 0).map_or(true, |kind| kind != self.kind)
     }
 }
@@ -70,8 +70,8 @@ fn lease_call(file: &File, command: c_int, kind: c_int) -> io::Result<c_int> {
 /// # Errors
 /// What fcntl(2) says; ENOLCK and others where the file system has no locks.
 pub fn lock(file: &File) -> io::Result<bool> {
-    let whole = whole();
-    match fcntl(file, FcntlArg::F_OFD_SETLK(&whole)) {
+    let lock = whole_file();
+    match fcntl(file, FcntlArg::F_OFD_SETLK(&lock)) {
         Ok(_) => Ok(true),
         Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
         Err(errno) => Err(errno.into()),
@@ -83,13 +83,13 @@ pub fn lock(file: &File) -> io::Result<bool> {
 /// # Errors
 /// What fcntl(2) says.
 pub fn is_locked(file: &File) -> io::Result<bool> {
-    let mut found = whole();
+    let mut found = whole_file();
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut found))?;
     Ok(c_int::from(found.l_type) == libc::F_WRLCK)
 }
 
 /// A lock for writing of the whole file.
-fn whole() -> libc::flock {
+fn whole_file() -> libc::flock {
     libc::flock {
         // C has these as int.
         l_type: libc::F_WRLCK.try_into().unwrap_or_default(),
@@ -108,23 +108,24 @@ mod tests {
     #[test]
     fn exclusive_lease_needs_a_file_without_other_holder() {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
-        Lease::take(file.as_file(), LeaseKind::Alone).expect("nobody else has it");
+        Lease::acquire(file.as_file(), LeaseKind::Exclusive).expect("nobody else has it");
         let other = File::open(file.path()).expect("still there");
-        let err = Lease::take(file.as_file(), LeaseKind::Alone).expect_err("another descriptor");
+        let err =
+            Lease::acquire(file.as_file(), LeaseKind::Exclusive).expect_err("another descriptor");
         assert_eq!(err.raw_os_error(), Some(libc::EAGAIN));
         drop(other);
-        Lease::take(file.as_file(), LeaseKind::Alone).expect("nobody else has it any more");
+        Lease::acquire(file.as_file(), LeaseKind::Exclusive).expect("nobody else has it any more");
     }
 
     #[test]
     fn lease_against_writers_is_granted_beside_readers() {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
         let ours = File::open(file.path()).expect("there");
-        let err = Lease::take(&ours, LeaseKind::NoWriter).expect_err("it is open for writing");
+        let err = Lease::acquire(&ours, LeaseKind::NoWriter).expect_err("it is open for writing");
         assert_eq!(err.raw_os_error(), Some(libc::EAGAIN));
         let path = file.into_temp_path();
         let _reader = File::open(&path).expect("there");
-        Lease::take(&ours, LeaseKind::NoWriter).expect("nobody writes");
+        Lease::acquire(&ours, LeaseKind::NoWriter).expect("nobody writes");
     }
 
     #[test]
@@ -134,11 +135,12 @@ mod tests {
         let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
         // SAFETY: no handler is installed.
         unsafe { sigaction(Signal::SIGIO, &ignore) }.expect("ignored");
-        let lease = Lease::take(file.as_file(), LeaseKind::Alone).expect("nobody else has it");
-        assert!(!lease.is_wanted());
+        let lease =
+            Lease::acquire(file.as_file(), LeaseKind::Exclusive).expect("nobody else has it");
+        assert!(!lease.is_breaking());
         let path = file.path().to_owned();
         let opener = std::thread::spawn(move || File::open(path).map(drop));
-        while !lease.is_wanted() {
+        while !lease.is_breaking() {
             std::thread::yield_now();
         }
         drop(lease);

@@ -36,7 +36,7 @@ pub fn read_start(file: &File, bytes: &mut [u8]) -> io::Result<()> {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     let mapping = Mapping::read_only(file, bytes.len().div_ceil(8))?;
-    mapping.look(file, |words| {
+    mapping.read_access(file, |words| {
         for (bytes, word) in bytes.chunks_mut(8).zip(words) {
             bytes.copy_from_slice(&word.load(Relaxed).to_ne_bytes()[..bytes.len()]);
         }

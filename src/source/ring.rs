@@ -7,7 +7,7 @@ use crate::ring::Ring;
 use crate::ring::candidate::{Access, Candidate};
 use crate::ring::commit::{Commit, Identity};
 use crate::ring::gaps::Gaps;
-use crate::shm::{self, Rest};
+use crate::shm::{self, HeaderPoll};
 use std::fs::File;
 use std::time::{Duration, Instant};
 
@@ -152,9 +152,10 @@ impl RingReader {
             .then(|| others.fold(next, Instant::min))
     }
 
-    pub(super) fn rest(&self) -> Option<Rest> {
+    pub(super) fn header_poll(&self) -> Option<HeaderPoll> {
         let upto = self.commit.upto;
         // Of one that is drained here nothing waits.
-        self.ring.rest(self.ring.between(self.pending, upto), upto)
+        self.ring
+            .header_poll(self.ring.between(self.pending, upto), upto)
     }
 }
