@@ -38,7 +38,7 @@ fn shortened_file_fails_this_access_and_later_ones() {
     file.set_len(3 * 4096).expect("room");
     let mapping = Mapping::new(&file, 3 * 512).expect("mapped");
     let whole = Mapping::new(&file, 512).expect("mapped");
-    // In the midst of an access, as a producer does it.
+    // During an access, as a producer may do.
     let found = mapping.access(|words| {
         words[0].store(1, Relaxed);
         file.set_len(4096).expect("shorter");
@@ -71,7 +71,7 @@ fn shortened_file_larger_than_memory_fails_the_access() {
     let words = 1 << 37;
     file.set_len(8 * words as u64).expect("sparse");
     let mapping = Mapping::new(&file, words).expect("mapped");
-    // In three places that are far apart.
+    // Three pages that are far apart.
     let found = mapping.access(|words| {
         file.set_len(0).expect("shorter");
         [0, 1 << 30, (1 << 37) - 1].map(|at: usize| words[at].load(Relaxed))
