@@ -11,19 +11,19 @@ use std::time::Duration;
 
 mod file;
 pub mod ini;
+pub mod loader;
 pub mod options;
 pub mod pcpconf;
-pub mod source;
 mod value;
 pub use file::parse;
 
 /// The longest configuration that is read, in bytes.
-const LONGEST: u64 = 1 << 20;
+const MAX_LEN: u64 = 1 << 20;
 /// Bounds of `drain_interval`, milliseconds, whether the file sets it or a store.
 pub const DRAIN_INTERVAL_MS: (u64, u64) = (1, 1_000);
 
 /// The variables that tell NIXL itself where to write rings and stores.
-pub const VARIABLES: [&str; 2] = ["NIXL_TELEMETRY_DIR", "NIXL_TELEMETRY_MULTIPROC_DIR"];
+pub const ENVIRONMENT_VARIABLES: [&str; 2] = ["NIXL_TELEMETRY_DIR", "NIXL_TELEMETRY_MULTIPROC_DIR"];
 
 /// What an operator can set.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -31,7 +31,7 @@ pub const VARIABLES: [&str; 2] = ["NIXL_TELEMETRY_DIR", "NIXL_TELEMETRY_MULTIPRO
 pub struct Config {
     /// Account that the daemon runs under once it has connected to pmcd; `None`: the one it was started under.
     #[serde(deserialize_with = "value::user")]
-    pub user: Option<Account>,
+    pub user: Option<UserAccount>,
     /// Directories that are scanned for rings.
     #[serde(deserialize_with = "value::directories")]
     pub telemetry_dir: Vec<DirectoryPattern>,
@@ -70,7 +70,7 @@ pub struct Config {
     /// True if rings are only followed, and never drained.
     pub observe: bool,
     /// How long after its agent has exited a drained ring is removed; `None`: never.
-    #[serde(deserialize_with = "value::some_period::<_, 0, 31_536_000_000>")]
+    #[serde(deserialize_with = "value::optional_period::<_, 0, 31_536_000_000>")]
     pub remove_exited_after: Option<Duration>,
     /// True if /proc is read for the processes that write to rings.
     pub proc_facts: bool,
@@ -115,7 +115,7 @@ pub const MAX_CAPACITY: u64 = 1 << 22;
 
 /// A user account, looked up when the configuration is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Account {
+pub struct UserAccount {
     /// Login name.
     pub name: String,
     /// User id.
@@ -137,7 +137,7 @@ pub struct DirectoryPattern {
 
 /// A configuration that was read, and what the operator should know about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The settings.
     pub config: Config,
     /// What should be changed, one line each.
@@ -146,7 +146,7 @@ pub struct Loaded {
     pub notes: Vec<String>,
 }
 
-impl Loaded {
+impl LoadedConfig {
     /// Logs what the operator should know.
     pub fn log(&self) {
         self.warnings
@@ -156,7 +156,7 @@ impl Loaded {
     }
 }
 
-/// The values of [`VARIABLES`] that override the file, as with the Python PMDA. An empty one is as unset.
+/// The values of [`ENVIRONMENT_VARIABLES`] that override the file, as with the Python PMDA. An empty one is as unset.
 pub type Environment = [Option<OsString>; 2];
 
 /// Reads a configuration file. Where it may be missing and is, the defaults hold.
@@ -167,8 +167,8 @@ pub fn load(
     path: &Path,
     may_be_missing: bool,
     environment: &Environment,
-) -> Result<Loaded, ConfigError> {
-    let mut loaded = Loaded::default();
+) -> Result<LoadedConfig, ConfigError> {
+    let mut loaded = LoadedConfig::default();
     match read(path) {
         Ok(text) => loaded = parse(path, &text)?,
         Err(err) if may_be_missing && err.kind() == io::ErrorKind::NotFound => {
@@ -183,13 +183,14 @@ pub fn load(
             });
         }
     }
-    let Loaded { config, notes, .. } = &mut loaded;
+    let LoadedConfig { config, notes, .. } = &mut loaded;
     let keys = [
         ("telemetry_dir", &mut config.telemetry_dir),
         ("multiproc_dir", &mut config.multiproc_dir),
     ];
-    for ((key, directories), (variable, value)) in
-        keys.into_iter().zip(VARIABLES.iter().zip(environment))
+    for ((key, directories), (variable, value)) in keys
+        .into_iter()
+        .zip(ENVIRONMENT_VARIABLES.iter().zip(environment))
     {
         if let Some(value) = value.as_ref().filter(|value| !value.is_empty()) {
             let path = value.to_str().ok_or_else(|| "is not UTF-8".to_owned());
@@ -216,10 +217,10 @@ fn read(path: &Path) -> io::Result<String> {
     if !meta.is_file() {
         return Err(io::Error::other("is no regular file"));
     }
-    if meta.len() > LONGEST {
-        return Err(io::Error::other(format!("is longer than {LONGEST} bytes")));
+    if meta.len() > MAX_LEN {
+        return Err(io::Error::other(format!("is longer than {MAX_LEN} bytes")));
     }
-    io::read_to_string(file.take(LONGEST))
+    io::read_to_string(file.take(MAX_LEN))
 }
 
 #[cfg(test)]

@@ -84,15 +84,15 @@ pub fn parse(
             Long("version") => options.version = true,
             Short('?') | Long("help") => options.help = true,
             _ => {
-                let is_meant =
+                let matches =
                     |option: &&(char, &str, bool)| arg == Short(option.0) || arg == Long(option.1);
-                let Some((short, _, has_value)) = STANDARD.iter().find(is_meant) else {
+                let Some((short, _, has_value)) = STANDARD.iter().find(matches) else {
                     return Err(arg.unexpected());
                 };
                 let value = has_value.then(|| parser.value()).transpose()?;
                 if *short == 'D' {
-                    let named = value.as_deref().unwrap_or_default().to_string_lossy();
-                    options.debug |= named
+                    let debug_options = value.as_deref().unwrap_or_default().to_string_lossy();
+                    options.debug |= debug_options
                         .split(',')
                         .any(|name| name.trim_start().starts_with("appl") || name == "all");
                 }

@@ -59,7 +59,7 @@ fn every_key_is_read() {
     );
     assert_eq!(
         config.user,
-        Some(Account {
+        Some(UserAccount {
             name: "root".into(),
             uid: 0,
             gid: 0

@@ -1,6 +1,6 @@
 //! The values in the configuration file: each is checked where it is read, so that the error has its line.
 
-use super::{Account, DirectoryPattern};
+use super::{DirectoryPattern, UserAccount};
 use crate::stats::histogram::Bounds;
 use nix::unistd::User;
 use serde::Deserialize;
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A user by name, who must exist.
-pub(super) fn user<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Account>, D::Error> {
-    let account = account(&String::deserialize(value)?);
+pub(super) fn user<'de, D: Deserializer<'de>>(value: D) -> Result<Option<UserAccount>, D::Error> {
+    let account = user_account(&String::deserialize(value)?);
     account.map(Some).map_err(D::Error::custom)
 }
 
@@ -31,7 +31,7 @@ pub(super) fn period<'de, D: Deserializer<'de>, const MIN: u64, const MAX: u64>(
 }
 
 /// As [`period`], of a key that has no default.
-pub(super) fn some_period<'de, D: Deserializer<'de>, const MIN: u64, const MAX: u64>(
+pub(super) fn optional_period<'de, D: Deserializer<'de>, const MIN: u64, const MAX: u64>(
     value: D,
 ) -> Result<Option<Duration>, D::Error> {
     period::<_, MIN, MAX>(value).map(Some)
@@ -58,22 +58,22 @@ pub(super) fn bounds<'de, D: Deserializer<'de>>(value: D) -> Result<Bounds, D::E
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Owner {
+enum UserNameOrId {
     Id(u32),
     Name(String),
 }
 
 /// Users by name or number.
 pub(super) fn owners<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Vec<u32>>, D::Error> {
-    let owners = Vec::<Owner>::deserialize(value).unwrap_or_default();
+    let owners = Vec::<UserNameOrId>::deserialize(value).unwrap_or_default();
     if owners.is_empty() {
         return Err(D::Error::custom(
             "write a list of user names in quotes and user ids, such as [\"root\", 1000]; without the key all users' files are read",
         ));
     }
     let uid = |owner| match owner {
-        Owner::Id(uid) => Ok(uid),
-        Owner::Name(name) => account(&name).map(|account| account.uid),
+        UserNameOrId::Id(uid) => Ok(uid),
+        UserNameOrId::Name(name) => user_account(&name).map(|account| account.uid),
     };
     let uids: Result<_, String> = owners.into_iter().map(uid).collect();
     uids.map(Some).map_err(D::Error::custom)
@@ -81,14 +81,14 @@ pub(super) fn owners<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Vec<u
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Directories {
-    Many(Vec<Entry>),
-    One(Entry),
+enum DirectoryList {
+    Many(Vec<DirectoryEntry>),
+    One(DirectoryEntry),
 }
 
 #[derive(Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
-enum Entry {
+enum DirectoryEntry {
     Path(String),
     Labelled { path: String, label: Option<String> },
 }
@@ -97,9 +97,9 @@ enum Entry {
 pub(super) fn directories<'de, D: Deserializer<'de>>(
     value: D,
 ) -> Result<Vec<DirectoryPattern>, D::Error> {
-    let entries = match Directories::deserialize(value) {
-        Ok(Directories::Many(entries)) => entries,
-        Ok(Directories::One(entry)) => vec![entry],
+    let entries = match DirectoryList::deserialize(value) {
+        Ok(DirectoryList::Many(entries)) => entries,
+        Ok(DirectoryList::One(entry)) => vec![entry],
         Err(_) => {
             return Err(D::Error::custom(
                 "write a path in quotes, { path = \"...\", label = \"...\" }, or a list of these",
@@ -107,8 +107,8 @@ pub(super) fn directories<'de, D: Deserializer<'de>>(
         }
     };
     let checked = entries.into_iter().map(|entry| match entry {
-        Entry::Path(path) => directory(&path, None, false),
-        Entry::Labelled { path, label } => directory(&path, label, false),
+        DirectoryEntry::Path(path) => directory(&path, None, false),
+        DirectoryEntry::Labelled { path, label } => directory(&path, label, false),
     });
     checked.collect::<Result<_, _>>().map_err(D::Error::custom)
 }
@@ -168,9 +168,9 @@ pub(super) fn path<'de, D: Deserializer<'de>>(value: D) -> Result<PathBuf, D::Er
 }
 
 /// Looks a user up.
-pub(super) fn account(name: &str) -> Result<Account, String> {
+pub(super) fn user_account(name: &str) -> Result<UserAccount, String> {
     match User::from_name(name) {
-        Ok(Some(user)) => Ok(Account {
+        Ok(Some(user)) => Ok(UserAccount {
             name: user.name,
             uid: user.uid.as_raw(),
             gid: user.gid.as_raw(),

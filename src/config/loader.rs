@@ -1,6 +1,6 @@
 //! Where the configuration comes from: the file, the environment and the command line.
 
-use super::{Loaded, VARIABLES, value};
+use super::{ENVIRONMENT_VARIABLES, LoadedConfig, value};
 use crate::config::options::Options;
 use crate::config::pcpconf::PcpConf;
 use crate::error::ConfigError;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// Where the configuration is read from, now and at each reload.
 #[derive(Debug)]
-pub struct ConfigSource {
+pub struct ConfigLoader {
     /// The file.
     pub path: PathBuf,
     /// PCP's own file may be missing, until it was there once: a reload never falls back to the defaults.
@@ -17,7 +17,7 @@ pub struct ConfigSource {
     username: Option<String>,
 }
 
-impl ConfigSource {
+impl ConfigLoader {
     /// The file that `-c` names, or else PCP's own.
     #[must_use]
     pub fn new(options: &Options, conf: &PcpConf) -> Self {
@@ -32,13 +32,13 @@ impl ConfigSource {
     ///
     /// # Errors
     /// As [`super::load`].
-    pub fn read(&self) -> Result<Loaded, ConfigError> {
+    pub fn read(&self) -> Result<LoadedConfig, ConfigError> {
         let may_be_missing = self.may_be_missing.get() && !self.path.exists();
         self.may_be_missing.set(may_be_missing);
-        let environment = VARIABLES.map(std::env::var_os);
+        let environment = ENVIRONMENT_VARIABLES.map(std::env::var_os);
         let mut loaded = super::load(&self.path, may_be_missing, &environment)?;
         if let Some(name) = &self.username {
-            let account = value::account(name).map_err(|message| ConfigError::Outside {
+            let account = value::user_account(name).map_err(|message| ConfigError::Outside {
                 place: "option -U".into(),
                 message,
             })?;
@@ -49,7 +49,7 @@ impl ConfigSource {
 }
 
 /// Logs what was read at the start, or why nothing was.
-pub fn announce(loaded: &Result<Loaded, ConfigError>) {
+pub fn log_start(loaded: &Result<LoadedConfig, ConfigError>) {
     match loaded {
         Ok(loaded) => {
             loaded.log();
