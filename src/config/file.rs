@@ -1,4 +1,4 @@
-//! The configuration as it is written in a file, and what is wrong with it.
+//! Text of the configuration file, and errors with their lines.
 
 use super::{Config, LoadedConfig};
 use crate::config::ini;
@@ -6,7 +6,7 @@ use crate::error::ConfigError;
 use serde::Deserialize;
 use std::path::Path;
 
-/// The file as it is written.
+/// Structure of the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ConfigFile {
@@ -17,7 +17,7 @@ struct ConfigFile {
 /// Reads the text of a configuration file.
 ///
 /// # Errors
-/// The first thing that is wrong, with its place and what is allowed.
+/// The first mistake, with its line and the allowed values.
 pub fn parse(path: &Path, text: &str) -> Result<LoadedConfig, ConfigError> {
     let mut loaded = LoadedConfig::default();
     let converted = ini::convert(text);
@@ -36,7 +36,6 @@ pub fn parse(path: &Path, text: &str) -> Result<LoadedConfig, ConfigError> {
     })?;
     loaded.config = file.nixl;
     if loaded.config.containers {
-        // What `containers = true` of 0.1.0 did is left to the administrator.
         loaded.warnings.push(format!(
             "{}: containers: ignored: directories inside containers are not read any more; share the telemetry directory with \
              the host (a volume, docker run --ipc=host, hostPath) and name it in telemetry_dir",
@@ -51,7 +50,7 @@ pub fn parse(path: &Path, text: &str) -> Result<LoadedConfig, ConfigError> {
     Ok(loaded)
 }
 
-/// What is wrong at a byte of the text: in one line, which moves no cursor on a terminal.
+/// Returns the error for a mistake at a byte of the text. The message is one line without control characters.
 fn value_error(path: &Path, text: &str, at: usize, message: &str) -> ConfigError {
     let line = text.as_bytes()[..at]
         .iter()

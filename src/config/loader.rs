@@ -1,4 +1,4 @@
-//! Where the configuration comes from: the file, the environment and the command line.
+//! Loads the configuration from the file, the environment and the command line.
 
 use super::{ENVIRONMENT_VARIABLES, LoadedConfig, value};
 use crate::config::options::Options;
@@ -7,18 +7,18 @@ use crate::error::ConfigError;
 use std::cell::Cell;
 use std::path::PathBuf;
 
-/// Where the configuration is read from, now and at each reload.
+/// Loads the configuration, at the start and at each reload.
 #[derive(Debug)]
 pub struct ConfigLoader {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// PCP's own file may be missing, until it was there once: a reload never falls back to the defaults.
+    /// True if the file may be missing. False once it was there, so that a reload never falls back to the defaults.
     may_be_missing: Cell<bool>,
     username: Option<String>,
 }
 
 impl ConfigLoader {
-    /// The file that `-c` names, or else PCP's own.
+    /// Returns a loader of the file of `-c`, or else of PCP's directory.
     #[must_use]
     pub fn new(options: &Options, conf: &PcpConf) -> Self {
         Self {
@@ -28,10 +28,10 @@ impl ConfigLoader {
         }
     }
 
-    /// Reads it, and what overrides it.
+    /// Reads the file, and the environment and options that override it.
     ///
     /// # Errors
-    /// As [`super::load`].
+    /// Those of [`super::load`]; also an unknown account in `-U`.
     pub fn read(&self) -> Result<LoadedConfig, ConfigError> {
         let may_be_missing = self.may_be_missing.get() && !self.path.exists();
         self.may_be_missing.set(may_be_missing);
@@ -48,7 +48,7 @@ impl ConfigLoader {
     }
 }
 
-/// Logs what was read at the start, or why nothing was.
+/// Logs the configuration at the start, or its error.
 pub fn log_start(loaded: &Result<LoadedConfig, ConfigError>) {
     match loaded {
         Ok(loaded) => {

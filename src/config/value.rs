@@ -1,4 +1,4 @@
-//! The values in the configuration file: each is checked where it is read, so that the error has its line.
+//! Values in the configuration file. Each is checked while it is read, so that the error has its line.
 
 use super::{DirectoryPattern, UserAccount};
 use crate::stats::histogram::Bounds;
@@ -8,13 +8,13 @@ use serde::de::{Deserializer, Error};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A user by name, who must exist.
+/// Reads the name of an existing user.
 pub(super) fn user<'de, D: Deserializer<'de>>(value: D) -> Result<Option<UserAccount>, D::Error> {
     let account = user_account(&String::deserialize(value)?);
     account.map(Some).map_err(D::Error::custom)
 }
 
-/// A time between MIN and MAX milliseconds, written with its unit.
+/// Reads a time from MIN to MAX milliseconds, written with its unit.
 pub(super) fn period<'de, D: Deserializer<'de>, const MIN: u64, const MAX: u64>(
     value: D,
 ) -> Result<Duration, D::Error> {
@@ -30,14 +30,14 @@ pub(super) fn period<'de, D: Deserializer<'de>, const MIN: u64, const MAX: u64>(
     })
 }
 
-/// As [`period`], of a key that has no default.
+/// Reads a time like [`period`], for a key without a default.
 pub(super) fn optional_period<'de, D: Deserializer<'de>, const MIN: u64, const MAX: u64>(
     value: D,
 ) -> Result<Option<Duration>, D::Error> {
     period::<_, MIN, MAX>(value).map(Some)
 }
 
-/// A whole number from 1 to `MAX`.
+/// Reads an integer from 1 to `MAX`.
 pub(super) fn number<'de, D: Deserializer<'de>, T: TryFrom<u64>, const MAX: u64>(
     value: D,
 ) -> Result<T, D::Error> {
@@ -51,7 +51,7 @@ pub(super) fn number<'de, D: Deserializer<'de>, T: TryFrom<u64>, const MAX: u64>
     })
 }
 
-/// Upper bounds of a histogram.
+/// Reads upper bounds of a histogram.
 pub(super) fn bounds<'de, D: Deserializer<'de>>(value: D) -> Result<Bounds, D::Error> {
     Bounds::from_config(&Vec::<u64>::deserialize(value)?).map_err(D::Error::custom)
 }
@@ -63,7 +63,7 @@ enum UserNameOrId {
     Name(String),
 }
 
-/// Users by name or number.
+/// Reads users by name or number.
 pub(super) fn owners<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Vec<u32>>, D::Error> {
     let owners = Vec::<UserNameOrId>::deserialize(value).unwrap_or_default();
     if owners.is_empty() {
@@ -93,7 +93,7 @@ enum DirectoryEntry {
     Labelled { path: String, label: Option<String> },
 }
 
-/// A path or pattern, or a list of such, each alone or as `{ path = "...", label = "..." }`.
+/// Reads a path or pattern, or a list of them. Each may be `{ path = "...", label = "..." }`.
 pub(super) fn directories<'de, D: Deserializer<'de>>(
     value: D,
 ) -> Result<Vec<DirectoryPattern>, D::Error> {
@@ -150,7 +150,7 @@ pub(super) fn directory(
             ));
         }
     }
-    // `/a//b/` is `/a/b`, as it comes out of the patterns.
+    // `/a//b/` becomes `/a/b`, like the paths that patterns give.
     let path: PathBuf = Path::new(path).components().collect();
     Ok(DirectoryPattern {
         path: path.display().to_string(),
@@ -159,7 +159,7 @@ pub(super) fn directory(
     })
 }
 
-/// The absolute path of a directory.
+/// Reads the absolute path of a directory.
 pub(super) fn path<'de, D: Deserializer<'de>>(value: D) -> Result<PathBuf, D::Error> {
     let directory = directory(&String::deserialize(value)?, None, true);
     directory
@@ -167,7 +167,7 @@ pub(super) fn path<'de, D: Deserializer<'de>>(value: D) -> Result<PathBuf, D::Er
         .map_err(D::Error::custom)
 }
 
-/// Looks a user up.
+/// Returns the account of a user.
 pub(super) fn user_account(name: &str) -> Result<UserAccount, String> {
     match User::from_name(name) {
         Ok(Some(user)) => Ok(UserAccount {
