@@ -173,7 +173,7 @@ pub fn load(
         Ok(text) => loaded = parse(path, &text)?,
         Err(err) if may_be_missing && err.kind() == io::ErrorKind::NotFound => {
             let path = path.display();
-            let note = format!("{path} is not there; the defaults hold");
+            let note = format!("{path}: missing; the defaults apply");
             loaded.notes.push(note);
         }
         Err(source) => {
@@ -200,7 +200,7 @@ pub fn load(
                 message,
             })?;
             *directories = vec![directory];
-            notes.push(format!("{key} is {variable} of the environment"));
+            notes.push(format!("{key}: set by environment variable {variable}"));
         }
     }
     Ok(loaded)
@@ -215,7 +215,7 @@ fn read(path: &Path) -> io::Result<String> {
         .open(path)?;
     let meta = file.metadata()?;
     if !meta.is_file() {
-        return Err(io::Error::other("is no regular file"));
+        return Err(io::Error::other("is not a regular file"));
     }
     if meta.len() > MAX_LEN {
         return Err(io::Error::other(format!("is longer than {MAX_LEN} bytes")));

@@ -24,7 +24,7 @@ pub fn parse(path: &Path, text: &str) -> Result<LoadedConfig, ConfigError> {
     if let Some(toml) = &converted {
         let lines: Vec<&str> = toml.lines().filter(|line| !line.is_empty()).collect();
         loaded.warnings.push(format!(
-            "{}: this is the Python PMDA's format, taken as it is meant; write instead: {}",
+            "{}: this is the Python PMDA's format, which is accepted; write instead: {}",
             path.display(),
             lines.join("; "),
         ));

@@ -61,17 +61,17 @@ pub fn log_start(loaded: &Result<LoadedConfig, ConfigError>) {
                 let paths: Vec<_> = patterns.iter().map(|pattern| &*pattern.path).collect();
                 if !paths.is_empty() {
                     let version = env!("CARGO_PKG_VERSION");
-                    tracing::info!("version {version} looks for {what} in {}", paths.join(", "));
+                    tracing::info!("version {version} scans for {what} in {}", paths.join(", "));
                 }
             }
         }
         Err(err) => {
             let remedy = match err {
-                ConfigError::Outside { .. } => "then start pmcd again",
-                _ => "pmstore nixl.control.reload 1",
+                ConfigError::Outside { .. } => "restart pmcd",
+                _ => "run pmstore nixl.control.reload 1",
             };
             tracing::error!("{err}");
-            tracing::error!("no directory is looked through until that is put right: {remedy}");
+            tracing::error!("scanning is disabled until the configuration is fixed; then {remedy}");
         }
     }
 }

@@ -102,7 +102,7 @@ pub fn parse(
                     .flatten()
                 {
                     let word = CString::new(word.into_vec());
-                    let word = word.map_err(|_| "an option holds a NUL byte")?;
+                    let word = word.map_err(|_| "an option contains a NUL byte")?;
                     options.standard.push(word);
                 }
             }

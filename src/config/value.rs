@@ -123,19 +123,19 @@ pub(super) fn directory(
         return Err(format!("{path:?} is not an absolute path; begin it with /"));
     }
     if path.contains('\0') {
-        return Err(format!("{path:?} holds a NUL byte"));
+        return Err(format!("{path:?} contains a NUL byte"));
     }
     let literal = literal || !path.contains(['*', '?', '[']);
     if !literal {
         if path.contains("**") {
             return Err(format!(
-                "{path:?} holds **, which is not taken; write /*/ for each level"
+                "{path:?} contains **, which is not supported; write /*/ for each level"
             ));
         }
         for component in path.split('/') {
             if component == ".." {
                 return Err(format!(
-                    "{path:?} holds .., which a pattern does not take; write the path without it"
+                    "{path:?} contains .., which is not supported in a pattern; write the path without it"
                 ));
             }
             glob::Pattern::new(component)
