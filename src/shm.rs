@@ -207,7 +207,7 @@ impl HeaderPoll {
     #[must_use]
     pub fn is_unchanged(&self) -> bool {
         let guard = AccessGuard::new(self.start.addr().get(), 8 * self.words.len());
-        // SAFETY: as in `access`, of which these are the first words.
+        // SAFETY: as in `access`; these are the first words of the mapping.
         let words = unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words.len()) };
         // Without a branch, so that the processor starts the loads of the next files during a cache miss.
         let differ = words.iter().zip(self.words);

@@ -151,7 +151,7 @@ pub struct ScanThreads<T> {
 }
 
 impl<T: Send + 'static> ScanThreads<T> {
-    /// Starts a scan. Returns false if there are [`MAX_ABANDONED`] abandoned scans, or if no thread can be created.
+    /// Starts a scan. Returns false if there are 8 abandoned scans, or if no thread can be created.
     pub fn start(
         &mut self,
         now: Instant,
