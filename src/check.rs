@@ -3,7 +3,7 @@
 use crate::base::file::{FileFacts, FileId};
 use crate::check::silent::NixlProcesses;
 use crate::config::pcpconf::PcpConf;
-use crate::config::{Config, Loaded};
+use crate::config::{Config, LoadedConfig};
 use crate::discovery::directory::{self, Directory};
 use crate::discovery::name;
 use crate::discovery::scan::{Found, Scanner, is_starting};
@@ -68,7 +68,7 @@ impl Summary {
 /// If the output cannot be written, or no thread can be started.
 pub fn run(
     path: &Path,
-    loaded: Result<&Loaded, &ConfigError>,
+    loaded: Result<&LoadedConfig, &ConfigError>,
     own: &OwnPlaces,
     conf: &PcpConf,
     out: &mut impl Write,

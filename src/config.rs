@@ -1,4 +1,4 @@
-//! The configuration file: TOML, `$PCP_SYSCONF_DIR/nixl/nixl.conf`; and the INI file of PCP's Python PMDA of the same name.
+//! Configuration file `$PCP_SYSCONF_DIR/nixl/nixl.conf`: TOML, or the INI format of PCP's Python PMDA.
 
 use crate::error::ConfigError;
 use crate::stats::histogram::Bounds;
@@ -11,27 +11,27 @@ use std::time::Duration;
 
 mod file;
 pub mod ini;
+pub mod loader;
 pub mod options;
 pub mod pcpconf;
-pub mod source;
 mod value;
 pub use file::parse;
 
-/// The longest configuration that is read, in bytes.
-const LONGEST: u64 = 1 << 20;
-/// Bounds of `drain_interval`, milliseconds, whether the file sets it or a store.
+/// Limit of the configuration file, in bytes.
+const MAX_LEN: u64 = 1 << 20;
+/// Bounds of `drain_interval`, milliseconds, in the file and in a pmStore request.
 pub const DRAIN_INTERVAL_MS: (u64, u64) = (1, 1_000);
 
-/// The variables that tell NIXL itself where to write rings and stores.
-pub const VARIABLES: [&str; 2] = ["NIXL_TELEMETRY_DIR", "NIXL_TELEMETRY_MULTIPROC_DIR"];
+/// Environment variables of NIXL with the directories of rings and stores. They override the file.
+pub const ENVIRONMENT_VARIABLES: [&str; 2] = ["NIXL_TELEMETRY_DIR", "NIXL_TELEMETRY_MULTIPROC_DIR"];
 
-/// What an operator can set.
+/// Settings of an operator. nixl.conf(5) has all keys.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Account that the daemon runs under once it has connected to pmcd; `None`: the one it was started under.
+    /// Account that the daemon changes to after it has connected to pmcd; `None`: no change.
     #[serde(deserialize_with = "value::user")]
-    pub user: Option<Account>,
+    pub user: Option<UserAccount>,
     /// Directories that are scanned for rings.
     #[serde(deserialize_with = "value::directories")]
     pub telemetry_dir: Vec<DirectoryPattern>,
@@ -43,40 +43,40 @@ pub struct Config {
         deserialize_with = "value::period::<_, { DRAIN_INTERVAL_MS.0 }, { DRAIN_INTERVAL_MS.1 }>"
     )]
     pub drain_interval: Duration,
-    /// How long an exited agent stays an instance, for loggers to see its last values.
+    /// Time that an exited agent stays an instance, so that loggers see its last values.
     #[serde(deserialize_with = "value::period::<_, 0, 604_800_000>")]
     pub retain: Duration,
-    /// How long an agent whose files are gone is remembered after that, with what it has counted, for its return.
+    /// Time that the record of an agent stays after its files are gone, so that a returning agent keeps its totals.
     #[serde(deserialize_with = "value::period::<_, 0, 31_536_000_000>")]
     pub remember: Duration,
-    /// After how long without an event a live agent is called idle.
+    /// Time without an event after which a live agent is idle.
     #[serde(deserialize_with = "value::period::<_, 1_000, 604_800_000>")]
     pub idle_after: Duration,
     /// Bounds of the histograms of times, microseconds.
     #[serde(rename = "histogram_buckets_us", deserialize_with = "value::bounds")]
     pub bounds: Bounds,
-    /// How many rings are attached at most.
+    /// Limit of agents.
     #[serde(deserialize_with = "value::number::<_, _, 100_000>")]
     pub max_agents: usize,
-    /// How many slots a ring has at most that is attached.
+    /// Limit of slots of a ring. A ring with more is rejected.
     #[serde(deserialize_with = "value::number::<_, _, { 1 << 40 }>")]
     pub max_capacity: u64,
-    /// How many directories are scanned at most that patterns match.
+    /// Limit of directories that patterns match.
     #[serde(deserialize_with = "value::number::<_, _, 100_000>")]
     pub max_directories: usize,
-    /// User ids whose files are read; `None`: those of all users.
+    /// Ids of the users with files that are read; `None`: all users.
     #[serde(deserialize_with = "value::owners")]
     pub owners: Option<Vec<u32>>,
     /// True if rings are only followed, and never drained.
     pub observe: bool,
-    /// How long after its agent has exited a drained ring is removed; `None`: never.
-    #[serde(deserialize_with = "value::some_period::<_, 0, 31_536_000_000>")]
+    /// Time after the exit of its agent at which a drained ring is removed; `None`: never.
+    #[serde(deserialize_with = "value::optional_period::<_, 0, 31_536_000_000>")]
     pub remove_exited_after: Option<Duration>,
     /// True if /proc is read for the processes that write to rings.
     pub proc_facts: bool,
-    /// Of 0.1.0: ignored, with a warning.
+    /// Key of 0.1.0: ignored, with a warning.
     pub containers: bool,
-    /// Where the kubelet has the logs of pods, by which pods have their names.
+    /// Directory of the kubelet's logs of pods. Its entries have the names of pods.
     #[serde(deserialize_with = "value::path")]
     pub pod_logs: PathBuf,
 }
@@ -109,13 +109,13 @@ impl Default for Config {
     }
 }
 
-/// Slots that a ring has at most, where nothing else is wanted: a thousand times NIXL's default, and 64 MiB of the newest layout. A
-/// stranger's file can say that it has any number, and be a hole.
+/// Default of `max_capacity`: a thousand times NIXL's default, and 64 MiB in the newest layout. A sparse file of an untrusted user
+/// can claim any capacity.
 pub const MAX_CAPACITY: u64 = 1 << 22;
 
 /// A user account, looked up when the configuration is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Account {
+pub struct UserAccount {
     /// Login name.
     pub name: String,
     /// User id.
@@ -129,25 +129,25 @@ pub struct Account {
 pub struct DirectoryPattern {
     /// Absolute path; may hold `*`, `?` and `[...]` unless it is literal.
     pub path: String,
-    /// Tells agents of the same name in different directories apart.
+    /// Suffix of the instance name for an agent whose name is in several directories.
     pub label: Option<String>,
-    /// Whether the path is taken letter for letter.
+    /// True if `path` is not a pattern.
     pub literal: bool,
 }
 
-/// A configuration that was read, and what the operator should know about it.
+/// Configuration that was read, with messages for the operator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Loaded {
-    /// The settings.
+pub struct LoadedConfig {
+    /// Settings.
     pub config: Config,
-    /// What should be changed, one line each.
+    /// Things to change, one line each.
     pub warnings: Vec<String>,
-    /// What is not in the file, one line each.
+    /// Settings that are not from the file, one line each.
     pub notes: Vec<String>,
 }
 
-impl Loaded {
-    /// Logs what the operator should know.
+impl LoadedConfig {
+    /// Logs the messages.
     pub fn log(&self) {
         self.warnings
             .iter()
@@ -156,24 +156,24 @@ impl Loaded {
     }
 }
 
-/// The values of [`VARIABLES`] that override the file, as with the Python PMDA. An empty one is as unset.
+/// Values of [`ENVIRONMENT_VARIABLES`]. They override the file, as in the Python PMDA. An empty value counts as unset.
 pub type Environment = [Option<OsString>; 2];
 
-/// Reads a configuration file. Where it may be missing and is, the defaults hold.
+/// Reads a configuration file. If it may be missing and is, the defaults apply.
 ///
 /// # Errors
-/// The first thing that is wrong, with its place and what is allowed.
+/// The first mistake, with its line and the allowed values.
 pub fn load(
     path: &Path,
     may_be_missing: bool,
     environment: &Environment,
-) -> Result<Loaded, ConfigError> {
-    let mut loaded = Loaded::default();
+) -> Result<LoadedConfig, ConfigError> {
+    let mut loaded = LoadedConfig::default();
     match read(path) {
         Ok(text) => loaded = parse(path, &text)?,
         Err(err) if may_be_missing && err.kind() == io::ErrorKind::NotFound => {
             let path = path.display();
-            let note = format!("{path} is not there; the defaults hold");
+            let note = format!("{path}: missing; the defaults apply");
             loaded.notes.push(note);
         }
         Err(source) => {
@@ -183,13 +183,14 @@ pub fn load(
             });
         }
     }
-    let Loaded { config, notes, .. } = &mut loaded;
+    let LoadedConfig { config, notes, .. } = &mut loaded;
     let keys = [
         ("telemetry_dir", &mut config.telemetry_dir),
         ("multiproc_dir", &mut config.multiproc_dir),
     ];
-    for ((key, directories), (variable, value)) in
-        keys.into_iter().zip(VARIABLES.iter().zip(environment))
+    for ((key, directories), (variable, value)) in keys
+        .into_iter()
+        .zip(ENVIRONMENT_VARIABLES.iter().zip(environment))
     {
         if let Some(value) = value.as_ref().filter(|value| !value.is_empty()) {
             let path = value.to_str().ok_or_else(|| "is not UTF-8".to_owned());
@@ -199,13 +200,13 @@ pub fn load(
                 message,
             })?;
             *directories = vec![directory];
-            notes.push(format!("{key} is {variable} of the environment"));
+            notes.push(format!("{key}: set by environment variable {variable}"));
         }
     }
     Ok(loaded)
 }
 
-/// All of a regular file of a size that a configuration may have: what a reload waits for is waited for by pmcd.
+/// Reads a regular file of limited size without blocking, since pmcd waits during a reload.
 fn read(path: &Path) -> io::Result<String> {
     let mut options = std::fs::OpenOptions::new();
     let file = options
@@ -214,12 +215,12 @@ fn read(path: &Path) -> io::Result<String> {
         .open(path)?;
     let meta = file.metadata()?;
     if !meta.is_file() {
-        return Err(io::Error::other("is no regular file"));
+        return Err(io::Error::other("is not a regular file"));
     }
-    if meta.len() > LONGEST {
-        return Err(io::Error::other(format!("is longer than {LONGEST} bytes")));
+    if meta.len() > MAX_LEN {
+        return Err(io::Error::other(format!("is longer than {MAX_LEN} bytes")));
     }
-    io::read_to_string(file.take(LONGEST))
+    io::read_to_string(file.take(MAX_LEN))
 }
 
 #[cfg(test)]

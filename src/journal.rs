@@ -17,7 +17,7 @@ pub use records::{Found, RecordId, boot_id};
 pub use retired::{Retired, config_read};
 
 use crate::procfs::facts::Facts;
-use crate::shm::Broken;
+use crate::shm::FileShortened;
 use nix::unistd::{Uid, geteuid};
 use record::{Entry, Name};
 use records::Records;
@@ -296,7 +296,7 @@ impl Journal {
         }
     }
 
-    fn run<T>(&mut self, run: impl FnOnce(&mut Records) -> Result<T, Broken>) -> Option<T> {
+    fn run<T>(&mut self, run: impl FnOnce(&mut Records) -> Result<T, FileShortened>) -> Option<T> {
         let done = run(self.records.as_mut()?);
         if done.is_err() {
             self.close("was truncated");

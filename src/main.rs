@@ -4,9 +4,9 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use pmdanixl::config::Config;
+use pmdanixl::config::loader::{ConfigLoader, log_start};
 use pmdanixl::config::options::{self, Options};
 use pmdanixl::config::pcpconf::PcpConf;
-use pmdanixl::config::source::{ConfigSource, announce};
 use pmdanixl::journal::Journal;
 use pmdanixl::metrics::{AGENTS, DOMAIN};
 use pmdanixl::pcp::buckets::BucketIndoms;
@@ -78,7 +78,7 @@ fn run_check(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     shm::guard_against_sigbus()?;
     raise_descriptor_limit();
     let conf = PcpConf::read();
-    let source = ConfigSource::new(options, &conf);
+    let source = ConfigLoader::new(options, &conf);
     let own = own_places(&conf, &source);
     let loaded = source.read();
     let summary = check::run(
@@ -125,9 +125,9 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         Signal::SIGUSR1,
         Signal::SIGUSR2,
     ])?;
-    let source = ConfigSource::new(options, &conf);
+    let source = ConfigLoader::new(options, &conf);
     let loaded = source.read();
-    announce(&loaded);
+    log_start(&loaded);
     raise_descriptor_limit();
     let domain = pmda.domain();
     let journal = Journal::open(&conf.state());
@@ -170,7 +170,7 @@ fn raise_descriptor_limit() {
 }
 
 /// Returns the directories that the daemon reads and writes, other than the telemetry directories.
-fn own_places(conf: &PcpConf, source: &ConfigSource) -> OwnPlaces {
+fn own_places(conf: &PcpConf, source: &ConfigLoader) -> OwnPlaces {
     let parents = |paths: &[PathBuf]| {
         let parents = paths.iter().filter_map(|path| path.parent());
         parents.map(Path::to_owned).collect::<Vec<_>>()

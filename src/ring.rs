@@ -6,7 +6,7 @@
 
 use crate::error::RingFault;
 use crate::ring::layout::{CAPACITY, HEADER_WORDS, Header, Layout, READ_POS, VERSIONS, WRITE_POS};
-use crate::shm::{Broken, Mapping, ReadWord, Rest};
+use crate::shm::{FileShortened, HeaderPoll, Mapping, ReadWord};
 use std::fs::File;
 use std::io;
 use std::rc::Rc;
@@ -74,7 +74,7 @@ impl Ring {
     #[inline]
     pub fn read<T>(&self, run: impl FnOnce(Consumer<ReadWord>) -> T) -> Result<T, RingFault> {
         let read = |words: &[_]| run(Consumer::new(words, self.shape));
-        Ok(self.mapping.look(&self.file, read)?)
+        Ok(self.mapping.read_access(&self.file, read)?)
     }
 
     /// As [`Consumer::release`], with its error inside.
@@ -97,13 +97,13 @@ impl Ring {
 
     /// By which it can be seen whether consumer and producer are still here, in a ring of the same shape.
     #[must_use]
-    pub fn rest(&self, read_pos: u64, write_pos: u64) -> Option<Rest> {
+    pub fn header_poll(&self, read_pos: u64, write_pos: u64) -> Option<HeaderPoll> {
         let mut header = [0; 4];
         header[WRITE_POS] = write_pos;
         header[READ_POS] = read_pos;
         header[VERSIONS] = self.shape.versions;
         header[CAPACITY] = self.shape.capacity;
-        Rest::new(&self.mapping, header)
+        HeaderPoll::new(&self.mapping, header)
     }
 
     /// How many events stand between two positions.
@@ -139,8 +139,8 @@ impl Ring {
     }
 }
 
-impl From<Broken> for RingFault {
-    fn from(_: Broken) -> Self {
+impl From<FileShortened> for RingFault {
+    fn from(_: FileShortened) -> Self {
         RingFault::Truncated
     }
 }

@@ -1,7 +1,7 @@
-//! Memory shared with the producers: one of the three modules that hold unsafe code.
+//! Memory shared with producers. One of the three modules with unsafe code.
 //!
-//! A mapped file is only ever seen as words that are loaded and stored atomically. No reference to plain memory is made of
-//! it, since its producers (and any stranger who may write the file) change it at will.
+//! A mapped file is accessed only as words that are loaded and stored atomically. There is never a reference to plain memory,
+//! since any process that may write the file can change it at any time.
 #![allow(unsafe_code)]
 
 use memmap2::{MmapOptions, MmapRaw};
@@ -20,40 +20,40 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, compiler_fence};
 mod heap;
 mod lock;
 pub mod nonblocking;
-pub use heap::give_back;
+pub use heap::trim_heap;
 pub use lock::{Lease, LeaseKind, is_locked, lock};
 
-/// The file that a mapping belongs to became shorter than the mapping.
+/// Error of an access to a mapping whose file became shorter than the mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Broken;
+pub struct FileShortened;
 
-impl From<Broken> for std::io::Error {
-    fn from(_: Broken) -> Self {
+impl From<FileShortened> for std::io::Error {
+    fn from(_: FileShortened) -> Self {
         std::io::ErrorKind::UnexpectedEof.into()
     }
 }
 
-/// A file mapped shared, to be written to as well or only to be read, as 8-byte words.
+/// Shared mapping of a file, read-write or read-only, as 8-byte words.
 ///
-/// Whoever may write the file may also make it shorter, and an access beyond its new end raises SIGBUS. The handler of
-/// [`guard_against_sigbus`] then puts zeros in that place, the access goes on with those, and [`Mapping::access`] says that
-/// nothing of it counts. A load from a hole for whose page a full tmpfs has no room raises SIGBUS as well: [`Mapping::look`]
-/// takes the zeros for what they are.
+/// A process that may write the file may also shorten it, and an access beyond the new end raises SIGBUS. The handler of
+/// [`guard_against_sigbus`] then maps a page of zeros, the access continues, and [`Mapping::access`] returns an error. A load from a
+/// hole raises SIGBUS as well if a full tmpfs has no room for the page. There, zeros are right, and [`Mapping::read_access`]
+/// accepts them.
 #[derive(Debug)]
 pub struct Mapping {
     map: MmapRaw,
     words: usize,
     may_store: bool,
-    broken: Cell<bool>,
+    is_shortened: Cell<bool>,
 }
 
-/// A word of a mapped file that is only looked at: a store to one that is mapped for reading only would end the process.
+/// Word of a mapped file that can only be loaded. A store to a read-only mapping would end the process.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct ReadWord(AtomicU64);
 
 impl ReadWord {
-    /// As [`AtomicU64::load`].
+    /// Loads the word, like [`AtomicU64::load`].
     #[inline]
     #[must_use]
     pub fn load(&self, order: Ordering) -> u64 {
@@ -65,15 +65,15 @@ impl Mapping {
     /// Maps the first `words` words of a file that is open for reading and writing.
     ///
     /// # Errors
-    /// What mmap(2) says, EACCES where the file is not open for writing among it.
+    /// Those of mmap(2), such as EACCES if the file is not open for writing.
     pub fn new(file: &File, words: usize) -> io::Result<Self> {
         Self::map(file, words, true)
     }
 
-    /// Maps the first `words` words for looking only, see [`Mapping::look`]. `file` is open for reading.
+    /// Maps the first `words` words for [`Mapping::read_access`] only. `file` is open for reading.
     ///
     /// # Errors
-    /// What mmap(2) says.
+    /// Those of mmap(2).
     pub fn read_only(file: &File, words: usize) -> io::Result<Self> {
         Self::map(file, words, false)
     }
@@ -89,74 +89,85 @@ impl Mapping {
             map,
             words,
             may_store,
-            broken: Cell::new(false),
+            is_shortened: Cell::new(false),
         })
     }
 
-    /// Runs something on the file's words, which may store to them. Accesses do not nest.
+    /// Calls `run` with the words of the file, which it may store to. Accesses do not nest.
     ///
     /// # Errors
-    /// The file was shortened, now or before: what `run` found and did is void. So is one that is mapped for looking only, of
-    /// which `run` is not called.
+    /// The file was shortened, now or before: what `run` loaded and stored has no meaning. For a read-only mapping, `run` is not
+    /// called.
     #[inline]
-    pub fn access<T>(&self, run: impl FnOnce(&[AtomicU64]) -> T) -> Result<T, Broken> {
+    pub fn access<T>(&self, run: impl FnOnce(&[AtomicU64]) -> T) -> Result<T, FileShortened> {
         if !self.may_store {
-            return Err(Broken);
+            return Err(FileShortened);
         }
-        let (result, is_hit) = self.guarded(|start| {
+        let (result, has_fault) = self.guarded(|start| {
             // SAFETY: `new` mapped this many words, at a page boundary and so aligned; the mapping lives as long as `self`;
             // every access through it is atomic, and the other processes' accesses are not this program's.
             run(unsafe { std::slice::from_raw_parts(start, self.words) })
         })?;
-        self.broken.set(is_hit);
-        if is_hit { Err(Broken) } else { Ok(result) }
+        self.is_shortened.set(has_fault);
+        if has_fault {
+            Err(FileShortened)
+        } else {
+            Ok(result)
+        }
     }
 
-    /// The same for one that only loads, of any mapping. `file` is the one that was mapped.
+    /// Calls `run` with the words of the file, which it can only load. `file` is the mapped file.
     ///
     /// # Errors
-    /// The file was shortened, as for [`Mapping::access`].
+    /// The file was shortened, now or before.
     #[inline]
-    pub fn look<T>(&self, file: &File, run: impl FnOnce(&[ReadWord]) -> T) -> Result<T, Broken> {
-        let (result, is_hit) = self.guarded(|start| {
+    pub fn read_access<T>(
+        &self,
+        file: &File,
+        run: impl FnOnce(&[ReadWord]) -> T,
+    ) -> Result<T, FileShortened> {
+        let (result, has_fault) = self.guarded(|start| {
             // SAFETY: as in `access`; a `ReadWord` is an `AtomicU64` that is not stored to.
             run(unsafe { std::slice::from_raw_parts(start.cast(), self.words) })
         })?;
-        if is_hit && !self.map_again(file) {
-            self.broken.set(true);
-            return Err(Broken);
+        if has_fault && !self.remap(file) {
+            self.is_shortened.set(true);
+            return Err(FileShortened);
         }
         Ok(result)
     }
 
-    /// Runs something; also whether it was given zeros in the place of what is not there.
+    /// Calls `run` with the start of the mapping. Returns also true if a part of the mapping was replaced by zeros.
     #[inline]
-    fn guarded<T>(&self, run: impl FnOnce(*const AtomicU64) -> T) -> Result<(T, bool), Broken> {
-        if self.broken.get() {
-            return Err(Broken);
+    fn guarded<T>(
+        &self,
+        run: impl FnOnce(*const AtomicU64) -> T,
+    ) -> Result<(T, bool), FileShortened> {
+        if self.is_shortened.get() {
+            return Err(FileShortened);
         }
         let start = self.map.as_mut_ptr();
-        let armed = Armed::new(start.addr(), self.map.len());
+        let guard = AccessGuard::new(start.addr(), self.map.len());
         let result = run(start.cast());
-        let is_hit = armed.is_broken();
-        Ok((result, is_hit))
+        let has_fault = guard.has_fault();
+        Ok((result, has_fault))
     }
 
-    /// Maps the file where zeros were put into its mapping, if it is as long as that: then they were in place of a hole, and its
-    /// producer may write there as soon as there is room. False: it is shorter.
+    /// Maps the file again after zeros replaced a part of its mapping. Returns false if the file is shorter than the mapping.
+    /// Otherwise the zeros replaced a hole, which the producer may write to when there is room.
     #[cold]
-    fn map_again(&self, file: &File) -> bool {
+    fn remap(&self, file: &File) -> bool {
         let len = self.map.len();
         if file.metadata().is_ok_and(|meta| meta.len() < len as u64) {
             return false;
         }
         let store = if self.may_store { libc::PROT_WRITE } else { 0 };
-        let place = self.map.as_mut_ptr().cast();
+        let address = self.map.as_mut_ptr().cast();
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        // SAFETY: only this mapping is replaced, by the same file; nothing but atomic words is seen of it.
+        // SAFETY: this mapping is replaced by a mapping of the same file, which is accessed as atomic words only.
         let mapped = unsafe {
             libc::mmap(
-                place,
+                address,
                 len,
                 libc::PROT_READ | store,
                 flags,
@@ -168,19 +179,18 @@ impl Mapping {
     }
 }
 
-/// What the first words of a mapping are while nothing happens in it: the header of a ring, or that of a store and when it was
-/// changed. It is asked without a look at the [`Mapping`], which lies elsewhere: of a thousand that are each looked at now and then,
-/// all that was looked at is out of the processor's cache by the next time.
+/// First words of a mapping and their expected values: the header of an idle ring, or of a store and the time of its last change.
+/// The check does not load the [`Mapping`]: with a thousand idle files, each additional load is a cache miss.
 #[derive(Debug)]
-pub struct Rest {
+pub struct HeaderPoll {
     start: NonNull<ReadWord>,
-    /// It is mapped for as long as this is here.
+    /// Keeps the memory mapped.
     mapping: Rc<Mapping>,
     words: [u64; 4],
 }
 
-impl Rest {
-    /// `None`: the mapping is shorter.
+impl HeaderPoll {
+    /// Returns a poll of these words; `None` if the mapping is shorter.
     #[must_use]
     pub fn new(mapping: &Rc<Mapping>, words: [u64; 4]) -> Option<Self> {
         let start = NonNull::new(mapping.map.as_mut_ptr().cast())?;
@@ -191,77 +201,78 @@ impl Rest {
         })
     }
 
-    /// True if they are so now. It is asked of each file at each tick, and almost always so. False where the file is shortened.
+    /// True if the words have their expected values. False if they differ or the file was shortened. Called for each idle file at
+    /// each tick.
     #[inline]
     #[must_use]
-    pub fn holds(&self) -> bool {
-        let armed = Armed::new(self.start.addr().get(), 8 * self.words.len());
-        // SAFETY: as in `access`, of which these are the first words.
+    pub fn is_unchanged(&self) -> bool {
+        let guard = AccessGuard::new(self.start.addr().get(), 8 * self.words.len());
+        // SAFETY: as in `access`; these are the first words of the mapping.
         let words = unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words.len()) };
-        // Without a branch: while one file is waited for, which is in no cache, the processor goes on to the next ones.
+        // Without a branch, so that the processor starts the loads of the next files during a cache miss.
         let differ = words.iter().zip(self.words);
         let differ = differ.fold(0, |all, (now, then)| all | (now.load(Relaxed) ^ then));
-        if armed.is_broken() {
-            self.mapping.broken.set(true);
+        if guard.has_fault() {
+            self.mapping.is_shortened.set(true);
             return false;
         }
         differ == 0
     }
 }
 
-/// The mapping that a thread accesses.
-struct Target {
-    /// Where it starts; 0: none is accessed.
+/// Mapping that a thread accesses.
+struct AccessedRange {
+    /// Start address; 0: no mapping is accessed.
     start: AtomicUsize,
     len: AtomicUsize,
-    /// Whether SIGBUS came.
-    broken: AtomicBool,
+    /// True if SIGBUS came.
+    has_fault: AtomicBool,
 }
 
 thread_local! {
-    /// Each thread's own, since SIGBUS comes to the thread that makes the access. It is there from a thread's beginning, without
-    /// anything to set up at first use, which a signal handler could not do.
-    static TARGET: Target = const {
-        Target {
+    /// Per thread, since SIGBUS comes to the thread that makes the access. Constant, since a signal handler cannot initialize
+    /// it at first use.
+    static ACCESSED: AccessedRange = const {
+        AccessedRange {
             start: AtomicUsize::new(0),
             len: AtomicUsize::new(0),
-            broken: AtomicBool::new(false),
+            has_fault: AtomicBool::new(false),
         }
     };
 }
 
-/// Tells the handler which mapping is being accessed, until it is dropped, also by a panic.
-struct Armed;
+/// Tells the SIGBUS handler which mapping is accessed, until it is dropped.
+struct AccessGuard;
 
-impl Armed {
+impl AccessGuard {
     fn new(start: usize, len: usize) -> Self {
-        TARGET.with(|target| {
-            target.broken.store(false, Relaxed);
-            target.len.store(len, Relaxed);
-            target.start.store(start, Relaxed);
+        ACCESSED.with(|range| {
+            range.has_fault.store(false, Relaxed);
+            range.len.store(len, Relaxed);
+            range.start.store(start, Relaxed);
         });
-        // The handler runs on this thread: the stores above need only be kept before the accesses by the compiler.
+        // The handler runs on this thread, so only the compiler must keep the stores above before the accesses.
         compiler_fence(SeqCst);
         Self
     }
 
-    fn is_broken(&self) -> bool {
+    fn has_fault(&self) -> bool {
         compiler_fence(SeqCst);
-        TARGET.with(|target| target.broken.load(Relaxed))
+        ACCESSED.with(|range| range.has_fault.load(Relaxed))
     }
 }
 
-impl Drop for Armed {
+impl Drop for AccessGuard {
     fn drop(&mut self) {
         compiler_fence(SeqCst);
-        TARGET.with(|target| target.start.store(0, Relaxed));
+        ACCESSED.with(|range| range.start.store(0, Relaxed));
     }
 }
 
 /// Installs the SIGBUS handler, for the whole process.
 ///
 /// # Errors
-/// What sigaction(2) says.
+/// Those of sigaction(2).
 pub fn guard_against_sigbus() -> nix::Result<()> {
     let page = sysconf(SysconfVar::PAGE_SIZE)?.and_then(|page| page.try_into().ok());
     PAGE.store(page.unwrap_or(LARGEST_PAGE), Relaxed);
@@ -270,35 +281,35 @@ pub fn guard_against_sigbus() -> nix::Result<()> {
         SaFlags::empty(),
         SigSet::empty(),
     );
-    // SAFETY: the handler calls only what is allowed in one: its thread's atomics, mmap(2) and sigaction(2).
+    // SAFETY: the handler calls only what a signal handler may: atomics of its thread, mmap(2) and sigaction(2).
     unsafe { sigaction(Signal::SIGBUS, &action) }.map(drop)
 }
 
-/// Bytes of a page of any machine that NIXL runs on.
+/// Largest page size of the machines that NIXL runs on, in bytes.
 const LARGEST_PAGE: usize = 1 << 16;
-/// Bytes of a page of this machine: so many does the handler put zeros in the place of, since what lies beside them may be there.
+/// Page size of this machine, in bytes. The handler replaces one page, since the pages beside it may exist.
 static PAGE: AtomicUsize = AtomicUsize::new(LARGEST_PAGE);
 
-/// Puts zeros where the mapping was hit. The access is tried again when this returns.
+/// Replaces the page that raised SIGBUS by zeros. The kernel repeats the access when the handler returns.
 extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
     // SAFETY: the kernel passes a valid siginfo_t to a handler of this kind.
     let info = unsafe { &*info };
-    // SAFETY: SIGBUS fills in the address; one that somebody sent with kill(2) has other fields there, plain numbers too.
+    // SAFETY: SIGBUS sets the address. A signal from kill(2) has other fields there, which are plain numbers too.
     let address = unsafe { info.si_addr() }.addr();
-    if TARGET.with(|target| put_zeros(target, address)) {
+    if ACCESSED.with(|range| map_zeros(range, address)) {
         return;
     }
-    // Not ours: the default, which ends the process, when the access is tried again.
+    // Outside of the mapping: the default action ends the process when the access is repeated.
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    // SAFETY: no handler is installed, the default is restored.
+    // SAFETY: no handler is installed; the default is restored.
     let _ = unsafe { sigaction(Signal::SIGBUS, &default) };
 }
 
-/// Whether the address is in the mapping that is accessed, and has zeros now.
-fn put_zeros(target: &Target, address: usize) -> bool {
-    let (start, len) = (target.start.load(Relaxed), target.len.load(Relaxed));
-    let hit = address.wrapping_sub(start);
-    if start == 0 || hit >= len {
+/// Replaces the page of an address by zeros. Returns false if the address is outside of the accessed mapping, or mmap(2) fails.
+fn map_zeros(range: &AccessedRange, address: usize) -> bool {
+    let (start, len) = (range.start.load(Relaxed), range.len.load(Relaxed));
+    let offset = address.wrapping_sub(start);
+    if start == 0 || offset >= len {
         return false;
     }
     let (protection, flags) = (
@@ -306,16 +317,15 @@ fn put_zeros(target: &Target, address: usize) -> bool {
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
     );
     let page = PAGE.load(Relaxed);
-    let from = hit / page * page;
-    let place = std::ptr::with_exposed_provenance_mut(start + from);
-    // Twice, since the process ends where it fails.
+    let page_start = std::ptr::with_exposed_provenance_mut(start + offset / page * page);
+    // Twice, since the process ends if mmap(2) fails.
     let replaced = (0..2).any(|_| {
-        // SAFETY: only a page of a mapping of ours is replaced; nothing but atomic words is seen of it.
-        let zeros = unsafe { libc::mmap(place, page, protection, flags, -1, 0) };
+        // SAFETY: the page belongs to a mapping of this module, which is accessed as atomic words only.
+        let zeros = unsafe { libc::mmap(page_start, page, protection, flags, -1, 0) };
         zeros != libc::MAP_FAILED
     });
     if replaced {
-        target.broken.store(true, Relaxed);
+        range.has_fault.store(true, Relaxed);
     }
     replaced
 }

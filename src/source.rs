@@ -9,7 +9,7 @@ use crate::journal::ledger::Ledger;
 use crate::procfs::liveness::{HolderCheck, Liveness};
 use crate::ring::candidate::Candidate;
 use crate::ring::commit::Commit;
-use crate::shm::{LeaseKind, Rest};
+use crate::shm::{HeaderPoll, LeaseKind};
 use crate::stats::store_values::StoreValues;
 use nix::sys::stat::fstat;
 use ring::{Mode, RingReader};
@@ -106,7 +106,7 @@ impl Source {
         let facts = candidate.facts;
         let reader = RingReader::attach(candidate, before, now)?;
         Ok(Self {
-            file: TrackedFile::new(reader.descriptor(), facts, path, LeaseKind::Alone, now),
+            file: TrackedFile::new(reader.descriptor(), facts, path, LeaseKind::Exclusive, now),
             reader: Reader::Ring(Box::new(reader)),
         })
     }
@@ -244,20 +244,20 @@ impl Source {
     /// Until when a drain would find what the last one found, unless something happens in the file, where it is asked so often
     /// who has it; `None`: it may find more.
     #[must_use]
-    pub fn quiet_until(&self, check_period: Duration) -> Option<Instant> {
+    pub fn unchanged_until(&self, check_period: Duration) -> Option<Instant> {
         let next = self.file.liveness.next_check(check_period);
         match &self.reader {
-            Reader::Ring(ring) => ring.quiet_until(next),
+            Reader::Ring(ring) => ring.unchanged_until(next),
             Reader::Store(_) => Some(next),
         }
     }
 
     /// By which it can be seen whether anything happens in it.
     #[must_use]
-    pub fn rest(&self) -> Option<Rest> {
+    pub fn header_poll(&self) -> Option<HeaderPoll> {
         match &self.reader {
-            Reader::Ring(ring) => ring.rest(),
-            Reader::Store(store) => store.rest(),
+            Reader::Ring(ring) => ring.header_poll(),
+            Reader::Store(store) => store.header_poll(),
         }
     }
 }

@@ -62,7 +62,7 @@ fn process_facts_stay_until_another_writer_starts() {
         let facts = facts_of(&file);
         scan(&[facts], &[]).facts.get(&writer).map(|_| facts)
     });
-    let mut liveness = Liveness::new(&file, &file_facts, LeaseKind::Alone, Instant::now());
+    let mut liveness = Liveness::new(&file, &file_facts, LeaseKind::Exclusive, Instant::now());
     assert_eq!(liveness.facts(), None);
     let ask = |liveness: &mut Liveness| {
         liveness.begin_process_scan(true);

@@ -249,7 +249,7 @@ impl Hostile {
     fn take_a_lease(&mut self, path: PathBuf) -> io::Result<&'static str> {
         let file = self.open(&path)?;
         // It lasts as long as the file is open.
-        std::mem::forget(Lease::take(&file, LeaseKind::Alone)?);
+        std::mem::forget(Lease::acquire(&file, LeaseKind::Exclusive)?);
         self.hold(file);
         Ok("take a lease")
     }

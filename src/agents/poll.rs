@@ -4,7 +4,7 @@ use crate::agents::Agent;
 use crate::base::clock::Now;
 use crate::journal::ledger::Books;
 use crate::journal::record::Lifecycle;
-use crate::shm::Rest;
+use crate::shm::HeaderPoll;
 use std::time::{Duration, Instant};
 
 /// What a drain reads of an agent that it skips, beside the header of the file. The polls of all agents are close to each other in
@@ -14,9 +14,9 @@ pub(crate) struct AgentPoll {
     /// When the agent is drained at the latest. `None`: in the next tick.
     until: Option<Instant>,
     /// Header of its first file, as of the last drain.
-    file: Option<Rest>,
+    file: Option<HeaderPoll>,
     /// Headers of its other files: rings that were replaced and are still written to.
-    more: Vec<Rest>,
+    more: Vec<HeaderPoll>,
 }
 
 /// Time for which an agent that is not an instance and has no file is skipped. Attaching a file ends it.
@@ -45,8 +45,8 @@ impl AgentPoll {
         // Of several rings, some may not have been drained.
         let is_complete = agent.sources.len() < 2 || is_complete;
         for (number, source) in agent.sources.iter().enumerate() {
-            let header = source.rest();
-            let until = source.quiet_until(check);
+            let header = source.header_poll();
+            let until = source.unchanged_until(check);
             // The next drain detaches the store of an agent that is no longer an instance.
             let until = until.filter(|_| lifecycle.is_awake() || source.as_ring().is_some());
             let earliest = self.until.zip(until).map(|(one, other)| one.min(other));
@@ -63,7 +63,7 @@ impl AgentPoll {
     #[inline]
     pub(crate) fn is_idle(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| now < until)
-            && self.file.as_ref().is_none_or(Rest::holds)
-            && self.more.iter().all(Rest::holds)
+            && self.file.as_ref().is_none_or(HeaderPoll::is_unchanged)
+            && self.more.iter().all(HeaderPoll::is_unchanged)
     }
 }

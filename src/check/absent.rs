@@ -1,6 +1,6 @@
 //! `--check`: advice for the case that there is no ring and no store.
 
-use crate::config::{Config, VARIABLES};
+use crate::config::{Config, ENVIRONMENT_VARIABLES};
 use std::path::Path;
 
 /// Directory that the documentation recommends. It is in memory; the default is not.
@@ -14,8 +14,12 @@ pub fn advice(config: &Config, path: &Path) -> String {
     let has_rings = !is_default && !config.telemetry_dir.is_empty();
     let only_stores = !has_rings && !config.multiproc_dir.is_empty();
     let (exporter, variable, patterns) = match only_stores {
-        true => ("prometheus_mp", VARIABLES[1], &config.multiproc_dir),
-        false => ("BUFFER", VARIABLES[0], &config.telemetry_dir),
+        true => (
+            "prometheus_mp",
+            ENVIRONMENT_VARIABLES[1],
+            &config.multiproc_dir,
+        ),
+        false => ("BUFFER", ENVIRONMENT_VARIABLES[0], &config.telemetry_dir),
     };
     let is_unset = is_default && !only_stores;
     let in_file = match is_unset {

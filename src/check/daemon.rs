@@ -5,7 +5,7 @@ use crate::base::file::FileId;
 use crate::check::as_root;
 use crate::config::options::{self, Options};
 use crate::config::pcpconf::PcpConf;
-use crate::config::{Config, Environment, VARIABLES};
+use crate::config::{Config, ENVIRONMENT_VARIABLES, Environment};
 use crate::discovery::name;
 use crate::journal;
 use crate::procfs::facts::telemetry;
@@ -24,7 +24,7 @@ use std::time::Duration;
 /// Bytes that are read of a command line and of an environment. The limit of execve(2) is lower.
 const MAX_PROC_LEN: u64 = 8 << 20;
 
-/// Options and [`VARIABLES`] that a daemon was started with. They decide about its configuration.
+/// Options and [`ENVIRONMENT_VARIABLES`] that a daemon was started with. They decide about its configuration.
 pub type Setup = (Options, [Option<String>; 2]);
 
 /// Finds the process of the running daemon by its state file, and reads what it was started with. `None`: /proc shows none.
@@ -97,7 +97,7 @@ pub fn lines(
     };
     let default = conf.nixl_conf();
     let file_of_daemon = options.config.as_deref().unwrap_or(&default);
-    let ours = VARIABLES.map(std::env::var_os);
+    let ours = ENVIRONMENT_VARIABLES.map(std::env::var_os);
     let username = options.username.as_deref();
     let mut warnings = differences(
         [file_of_daemon, path],
@@ -172,7 +172,7 @@ fn differences(
     let [its_file, file] = files.map(|path| path.canonicalize().unwrap_or_else(|_| path.into()));
     let [its_file, file] = [&its_file, &file].map(|path| Some(path.as_os_str()));
     compare("configuration file (-c)", its_file, file);
-    for ((variable, its), ours) in VARIABLES.iter().zip(its).zip(ours) {
+    for ((variable, its), ours) in ENVIRONMENT_VARIABLES.iter().zip(its).zip(ours) {
         let ours = ours.as_deref().filter(|value| !value.is_empty());
         let what = format!("{variable} of the environment, which overrides the file");
         compare(&what, its.as_deref().map(OsStr::new), ours);

@@ -88,7 +88,7 @@ fn describe_ring(
     text.push_str(written);
     if writers.is_empty() {
         text.push_str(", no writer seen");
-        if is_unused && process::holder(&candidate.file, LeaseKind::Alone) == Holder::Absent {
+        if is_unused && process::holder(&candidate.file, LeaseKind::Exclusive) == Holder::Absent {
             text.push_str(": not an instance before its first event");
         }
     }

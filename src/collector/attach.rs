@@ -138,7 +138,7 @@ impl Collector {
             now,
             known,
             candidate.header.pending() > 0,
-            || process::holder(&candidate.file, LeaseKind::Alone),
+            || process::holder(&candidate.file, LeaseKind::Exclusive),
             &found,
         ) {
             self.attach_ring(&found, &raw, candidate, now);

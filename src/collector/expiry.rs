@@ -44,7 +44,7 @@ impl Collector {
         let Expiry { freed, trimmed, .. } = &mut self.expiry;
         if *freed >= MANY && trimmed.is_none_or(is_due) {
             (*freed, *trimmed) = (0, Some(now));
-            shm::give_back();
+            shm::trim_heap();
         }
     }
 

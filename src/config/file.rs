@@ -1,15 +1,15 @@
-//! The configuration as it is written in a file, and what is wrong with it.
+//! Text of the configuration file, and errors with their lines.
 
-use super::{Config, Loaded};
+use super::{Config, LoadedConfig};
 use crate::config::ini;
 use crate::error::ConfigError;
 use serde::Deserialize;
 use std::path::Path;
 
-/// The file as it is written.
+/// Structure of the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct ConfigFile {
     #[serde(default)]
     nixl: Config,
 }
@@ -17,26 +17,25 @@ struct File {
 /// Reads the text of a configuration file.
 ///
 /// # Errors
-/// The first thing that is wrong, with its place and what is allowed.
-pub fn parse(path: &Path, text: &str) -> Result<Loaded, ConfigError> {
-    let mut loaded = Loaded::default();
+/// The first mistake, with its line and the allowed values.
+pub fn parse(path: &Path, text: &str) -> Result<LoadedConfig, ConfigError> {
+    let mut loaded = LoadedConfig::default();
     let converted = ini::convert(text);
     if let Some(toml) = &converted {
         let lines: Vec<&str> = toml.lines().filter(|line| !line.is_empty()).collect();
         loaded.warnings.push(format!(
-            "{}: this is the Python PMDA's format, taken as it is meant; write instead: {}",
+            "{}: this is the Python PMDA's format, which is accepted; write instead: {}",
             path.display(),
             lines.join("; "),
         ));
     }
     let text = converted.as_deref().unwrap_or(text);
-    let file: File = toml::from_str(text).map_err(|err| {
+    let file: ConfigFile = toml::from_str(text).map_err(|err| {
         let at = err.span().map_or(0, |span| span.start.min(text.len()));
-        wrong(path, text, at, err.message())
+        value_error(path, text, at, err.message())
     })?;
     loaded.config = file.nixl;
     if loaded.config.containers {
-        // What `containers = true` of 0.1.0 did is left to the administrator.
         loaded.warnings.push(format!(
             "{}: containers: ignored: directories inside containers are not read any more; share the telemetry directory with \
              the host (a volume, docker run --ipc=host, hostPath) and name it in telemetry_dir",
@@ -46,13 +45,13 @@ pub fn parse(path: &Path, text: &str) -> Result<Loaded, ConfigError> {
     if loaded.config.telemetry_dir.is_empty() && loaded.config.multiproc_dir.is_empty() {
         let message = "an empty list finds no agent unless multiproc_dir names a directory; name at least one";
         let at = text.find("telemetry_dir").unwrap_or(0);
-        return Err(wrong(path, text, at, message));
+        return Err(value_error(path, text, at, message));
     }
     Ok(loaded)
 }
 
-/// What is wrong at a byte of the text: in one line, which moves no cursor on a terminal.
-fn wrong(path: &Path, text: &str, at: usize, message: &str) -> ConfigError {
+/// Returns the error for a mistake at a byte of the text. The message is one line without control characters.
+fn value_error(path: &Path, text: &str, at: usize, message: &str) -> ConfigError {
     let line = text.as_bytes()[..at]
         .iter()
         .filter(|&&byte| byte == b'\n')

@@ -1,15 +1,15 @@
-//! The configuration of PCP's Python PMDA, which has the path of this PMDA's: INI as Python's configparser reads it, with values
-//! without quotes.
+//! Configuration of PCP's Python PMDA, which is at the path of this PMDA's configuration. It has the INI format of Python's
+//! configparser, with values without quotes.
 
-/// The keys that the Python PMDA has.
+/// Keys of the Python PMDA.
 const KEYS: [&str; 2] = ["user", "telemetry_dir"];
 
-/// Writes an INI file of the Python PMDA as TOML, each setting on its line. Returns `None` for any other file: one without a
-/// setting, with another key or section, or with a value in TOML's quotes or brackets, so that a mistake in a TOML file is reported
-/// as such.
+/// Converts an INI file of the Python PMDA to TOML, with each setting on its line. Returns `None` for any other file: without a
+/// setting, with another key or section, or with a value in TOML's quotes or brackets. Then a mistake in a TOML file is reported as
+/// such.
 ///
-/// configparser takes a comment behind a value for a part of the value, and a carriage return for the end of a line: files with
-/// these are left to TOML as well, which has an error for each.
+/// configparser takes a comment behind a value as part of the value, and a carriage return as the end of a line. For files with
+/// these the result is `None` too, since TOML has an error for each.
 #[must_use]
 pub fn convert(text: &str) -> Option<String> {
     let (mut toml, mut in_section, mut has_settings) = (String::new(), false, false);
@@ -39,7 +39,7 @@ pub fn convert(text: &str) -> Option<String> {
     has_settings.then_some(toml)
 }
 
-/// True if TOML takes a key without quotes.
+/// True if a key needs no quotes in TOML.
 pub(super) fn is_bare(key: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
     !key.is_empty() && key.bytes().all(is_allowed)

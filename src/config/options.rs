@@ -1,10 +1,10 @@
-//! The command line: our own options, and PCP's standard ones, which pmdaGetOpt(3) reads.
+//! Command line: options of pmdanixl, and PCP's standard options, which pmdaGetOpt(3) reads.
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// What `--help` prints.
+/// Text of `--help`.
 pub const USAGE: &str = "\
 Usage: pmdanixl [options]
 
@@ -27,7 +27,7 @@ Options:
   -?, --help           print this, and end
 ";
 
-/// Options for pmdaGetOpt(3): their names, and true if they have a value.
+/// Options for pmdaGetOpt(3): short name, long name, and true if the option has a value.
 const STANDARD: [(char, &str, bool); 8] = [
     ('D', "debug", true),
     ('d', "domain", true),
@@ -39,7 +39,7 @@ const STANDARD: [(char, &str, bool); 8] = [
     ('u', "unix", true),
 ];
 
-/// What the command line says.
+/// Options on the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// `-c`.
@@ -58,10 +58,11 @@ pub struct Options {
     pub standard: Vec<CString>,
 }
 
-/// Reads the command line of a process with this working directory, the program's name first; "" is that of this process.
+/// Reads a command line, with the name of the program first. `directory` is the working directory of the process; "" means that
+/// of this process.
 ///
 /// # Errors
-/// An option that there is not, or one whose value is missing or wrong.
+/// An option is unknown, or its value is missing or wrong.
 pub fn parse(
     directory: &Path,
     args: impl IntoIterator<Item = OsString>,
@@ -75,7 +76,7 @@ pub fn parse(
     while let Some(arg) = parser.next()? {
         match arg {
             Short('c') | Long("config") => {
-                // As seen from where we are now; messages name it so.
+                // Absolute, since messages show it and each reload reads it again.
                 let path = std::path::absolute(directory.join(parser.value()?));
                 options.config = Some(path.map_err(|err| err.to_string())?);
             }
@@ -84,15 +85,15 @@ pub fn parse(
             Long("version") => options.version = true,
             Short('?') | Long("help") => options.help = true,
             _ => {
-                let is_meant =
+                let matches =
                     |option: &&(char, &str, bool)| arg == Short(option.0) || arg == Long(option.1);
-                let Some((short, _, has_value)) = STANDARD.iter().find(is_meant) else {
+                let Some((short, _, has_value)) = STANDARD.iter().find(matches) else {
                     return Err(arg.unexpected());
                 };
                 let value = has_value.then(|| parser.value()).transpose()?;
                 if *short == 'D' {
-                    let named = value.as_deref().unwrap_or_default().to_string_lossy();
-                    options.debug |= named
+                    let debug_options = value.as_deref().unwrap_or_default().to_string_lossy();
+                    options.debug |= debug_options
                         .split(',')
                         .any(|name| name.trim_start().starts_with("appl") || name == "all");
                 }
@@ -101,7 +102,7 @@ pub fn parse(
                     .flatten()
                 {
                     let word = CString::new(word.into_vec());
-                    let word = word.map_err(|_| "an option holds a NUL byte")?;
+                    let word = word.map_err(|_| "an option contains a NUL byte")?;
                     options.standard.push(word);
                 }
             }

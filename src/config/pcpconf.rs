@@ -1,22 +1,22 @@
-//! PCP's directories: from the environment, else from `$PCP_CONF` or `/etc/pcp.conf` (pcp.conf(5)), as libpcp finds them.
+//! PCP's directories, found like libpcp does: from the environment, else from `$PCP_CONF` or `/etc/pcp.conf` (pcp.conf(5)).
 
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Where PCP has its things on this host.
+/// PCP's settings on this host.
 #[derive(Clone, Debug, Default)]
 pub struct PcpConf {
-    /// The file that says so.
+    /// File that they were read from.
     pub path: PathBuf,
     settings: HashMap<String, String>,
 }
 
 impl PcpConf {
-    /// Reads the file that says so. Without one only the environment counts.
+    /// Reads the settings. Without a file only the environment counts.
     #[must_use]
     pub fn read() -> Self {
-        // PCP_DIR is empty on all but unusual installations.
+        // PCP_DIR is the prefix of a relocated PCP, and almost always unset.
         let path = std::env::var_os("PCP_CONF").unwrap_or_else(|| {
             let mut path = std::env::var_os("PCP_DIR").unwrap_or_default();
             path.push("/etc/pcp.conf");
@@ -29,7 +29,7 @@ impl PcpConf {
         }
     }
 
-    /// Takes the text of such a file.
+    /// Reads settings from the text of a pcp.conf.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -48,7 +48,7 @@ impl PcpConf {
         }
     }
 
-    /// A directory of PCP's; `None` where neither the environment nor the file names it.
+    /// Returns a directory of PCP; `None` if neither the environment nor the file has it.
     #[must_use]
     pub fn directory(&self, variable: &str) -> Option<PathBuf> {
         let from_environment = std::env::var_os(variable).filter(|value| !value.is_empty());
@@ -57,31 +57,31 @@ impl PcpConf {
             .map(PathBuf::from)
     }
 
-    /// A file in a directory of PCP's.
+    /// Returns a file in a directory of PCP.
     fn file(&self, variable: &str, default: &str, name: &str) -> PathBuf {
         let directory = self.directory(variable);
         directory.unwrap_or_else(|| default.into()).join(name)
     }
 
-    /// The configuration file of this agent.
+    /// Returns the path of `nixl.conf`.
     #[must_use]
     pub fn nixl_conf(&self) -> PathBuf {
         self.file("PCP_SYSCONF_DIR", "/etc/pcp", "nixl/nixl.conf")
     }
 
-    /// The help text of this agent, without its suffix.
+    /// Returns the path of the help text, without its suffix.
     #[must_use]
     pub fn help(&self) -> PathBuf {
         self.file("PCP_PMDAS_DIR", "/var/lib/pcp/pmdas", "nixl/help")
     }
 
-    /// The file that totals are kept in while the host is up.
+    /// Returns the path of the state file.
     #[must_use]
     pub fn state(&self) -> PathBuf {
         self.file("PCP_RUN_DIR", "/run/pcp", "nixl/state")
     }
 
-    /// The file that libpcp_pmda keeps the ids of an instance domain in (pmdacache(3)).
+    /// Returns the path of libpcp_pmda's file with the ids of an instance domain (pmdacache(3)).
     #[must_use]
     pub fn instance_cache(&self, domain: u32, serial: u32) -> PathBuf {
         let name = format!("config/pmda/{domain}.{serial}");

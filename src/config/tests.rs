@@ -59,7 +59,7 @@ fn every_key_is_read() {
     );
     assert_eq!(
         config.user,
-        Some(Account {
+        Some(UserAccount {
             name: "root".into(),
             uid: 0,
             gid: 0
@@ -174,7 +174,7 @@ fn errors_name_file_line_key_and_remedy() {
         ),
         (
             "[nixl]\ntelemetry_dir = \"/a/**/b\"\n",
-            "nixl.conf:2: telemetry_dir: \"/a/**/b\" holds **, which is not taken",
+            "nixl.conf:2: telemetry_dir: \"/a/**/b\" contains **, which is not supported",
         ),
         (
             "[nixl]\ntelemetry_dir = []\n",
@@ -313,7 +313,7 @@ fn environment_overrides_the_file() {
     assert_eq!(loaded.config.multiproc_dir[0].path, "/mp");
     assert_eq!(
         loaded.notes,
-        ["multiproc_dir is NIXL_TELEMETRY_MULTIPROC_DIR of the environment"]
+        ["multiproc_dir: set by environment variable NIXL_TELEMETRY_MULTIPROC_DIR"]
     );
     let missing = load(&dir.path().join("none"), false, &Environment::default())
         .expect_err("no file")
@@ -331,14 +331,14 @@ fn special_or_too_long_file_is_an_error() {
     let latin = dir.path().join("latin");
     std::fs::write(&latin, b"[nixl]\n# gr\xfc\xdfe\n").expect("written");
     for (path, why) in [
-        (Path::new("/dev/zero"), "is no regular file"),
-        (&fifo, "is no regular file"),
-        (dir.path(), "is no regular file"),
+        (Path::new("/dev/zero"), "is not a regular file"),
+        (&fifo, "is not a regular file"),
+        (dir.path(), "is not a regular file"),
         (&long, "is longer than 1048576 bytes"),
         (&latin, "save the file as UTF-8"),
     ] {
-        let refused = load(path, false, &Environment::default()).expect_err("refused");
-        let said = refused.to_string();
-        assert!(said.contains(why), "{path:?}: {said}");
+        let error = load(path, false, &Environment::default()).expect_err("an invalid file");
+        let message = error.to_string();
+        assert!(message.contains(why), "{path:?}: {message}");
     }
 }

@@ -1,6 +1,6 @@
-//! The values in the configuration file: each is checked where it is read, so that the error has its line.
+//! Values in the configuration file. Each is checked while it is read, so that the error has its line.
 
-use super::{Account, DirectoryPattern};
+use super::{DirectoryPattern, UserAccount};
 use crate::stats::histogram::Bounds;
 use nix::unistd::User;
 use serde::Deserialize;
@@ -8,13 +8,13 @@ use serde::de::{Deserializer, Error};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A user by name, who must exist.
-pub(super) fn user<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Account>, D::Error> {
-    let account = account(&String::deserialize(value)?);
+/// Reads the name of an existing user.
+pub(super) fn user<'de, D: Deserializer<'de>>(value: D) -> Result<Option<UserAccount>, D::Error> {
+    let account = user_account(&String::deserialize(value)?);
     account.map(Some).map_err(D::Error::custom)
 }
 
-/// A time between MIN and MAX milliseconds, written with its unit.
+/// Reads a time from MIN to MAX milliseconds, written with its unit.
 pub(super) fn period<'de, D: Deserializer<'de>, const MIN: u64, const MAX: u64>(
     value: D,
 ) -> Result<Duration, D::Error> {
@@ -30,14 +30,14 @@ pub(super) fn period<'de, D: Deserializer<'de>, const MIN: u64, const MAX: u64>(
     })
 }
 
-/// As [`period`], of a key that has no default.
-pub(super) fn some_period<'de, D: Deserializer<'de>, const MIN: u64, const MAX: u64>(
+/// Reads a time like [`period`], for a key without a default.
+pub(super) fn optional_period<'de, D: Deserializer<'de>, const MIN: u64, const MAX: u64>(
     value: D,
 ) -> Result<Option<Duration>, D::Error> {
     period::<_, MIN, MAX>(value).map(Some)
 }
 
-/// A whole number from 1 to `MAX`.
+/// Reads an integer from 1 to `MAX`.
 pub(super) fn number<'de, D: Deserializer<'de>, T: TryFrom<u64>, const MAX: u64>(
     value: D,
 ) -> Result<T, D::Error> {
@@ -51,21 +51,21 @@ pub(super) fn number<'de, D: Deserializer<'de>, T: TryFrom<u64>, const MAX: u64>
     })
 }
 
-/// Upper bounds of a histogram.
+/// Reads upper bounds of a histogram.
 pub(super) fn bounds<'de, D: Deserializer<'de>>(value: D) -> Result<Bounds, D::Error> {
     Bounds::from_config(&Vec::<u64>::deserialize(value)?).map_err(D::Error::custom)
 }
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Owner {
+enum UserNameOrId {
     Id(u32),
     Name(String),
 }
 
-/// Users by name or number.
+/// Reads users by name or number.
 pub(super) fn owners<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Vec<u32>>, D::Error> {
-    let owners = Vec::<Owner>::deserialize(value).unwrap_or_default();
+    let owners = Vec::<UserNameOrId>::deserialize(value).unwrap_or_default();
     if owners.is_empty() {
         return Err(D::Error::custom(
             "write a list of user names in quotes and user ids, such as [\"root\", 1000]; without the key all users' files are read",
@@ -73,12 +73,12 @@ pub(super) fn owners<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Vec<u
     }
     let uid = |owner| match owner {
         // What chown(2) takes for no change.
-        Owner::Id(u32::MAX) => Err(format!(
+        UserNameOrId::Id(u32::MAX) => Err(format!(
             "{} is not a user id; write ids below it, or user names in quotes",
             u32::MAX
         )),
-        Owner::Id(uid) => Ok(uid),
-        Owner::Name(name) => account(&name).map(|account| account.uid),
+        UserNameOrId::Id(uid) => Ok(uid),
+        UserNameOrId::Name(name) => user_account(&name).map(|account| account.uid),
     };
     let uids: Result<_, String> = owners.into_iter().map(uid).collect();
     uids.map(Some).map_err(D::Error::custom)
@@ -86,25 +86,25 @@ pub(super) fn owners<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Vec<u
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Directories {
-    Many(Vec<Entry>),
-    One(Entry),
+enum DirectoryList {
+    Many(Vec<DirectoryEntry>),
+    One(DirectoryEntry),
 }
 
 #[derive(Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
-enum Entry {
+enum DirectoryEntry {
     Path(String),
     Labelled { path: String, label: Option<String> },
 }
 
-/// A path or pattern, or a list of such, each alone or as `{ path = "...", label = "..." }`.
+/// Reads a path or pattern, or a list of them. Each may be `{ path = "...", label = "..." }`.
 pub(super) fn directories<'de, D: Deserializer<'de>>(
     value: D,
 ) -> Result<Vec<DirectoryPattern>, D::Error> {
-    let entries = match Directories::deserialize(value) {
-        Ok(Directories::Many(entries)) => entries,
-        Ok(Directories::One(entry)) => vec![entry],
+    let entries = match DirectoryList::deserialize(value) {
+        Ok(DirectoryList::Many(entries)) => entries,
+        Ok(DirectoryList::One(entry)) => vec![entry],
         Err(_) => {
             return Err(D::Error::custom(
                 "write a path in quotes, { path = \"...\", label = \"...\" }, or a list of these",
@@ -112,8 +112,8 @@ pub(super) fn directories<'de, D: Deserializer<'de>>(
         }
     };
     let checked = entries.into_iter().map(|entry| match entry {
-        Entry::Path(path) => directory(&path, None, false),
-        Entry::Labelled { path, label } => directory(&path, label, false),
+        DirectoryEntry::Path(path) => directory(&path, None, false),
+        DirectoryEntry::Labelled { path, label } => directory(&path, label, false),
     });
     checked.collect::<Result<_, _>>().map_err(D::Error::custom)
 }
@@ -128,19 +128,19 @@ pub(super) fn directory(
         return Err(format!("{path:?} is not an absolute path; begin it with /"));
     }
     if path.contains('\0') {
-        return Err(format!("{path:?} holds a NUL byte"));
+        return Err(format!("{path:?} contains a NUL byte"));
     }
     let literal = literal || !path.contains(['*', '?', '[']);
     if !literal {
         if path.contains("**") {
             return Err(format!(
-                "{path:?} holds **, which is not taken; write /*/ for each level"
+                "{path:?} contains **, which is not supported; write /*/ for each level"
             ));
         }
         for component in path.split('/') {
             if component == ".." {
                 return Err(format!(
-                    "{path:?} holds .., which a pattern does not take; write the path without it"
+                    "{path:?} contains .., which is not supported in a pattern; write the path without it"
                 ));
             }
             glob::Pattern::new(component)
@@ -155,7 +155,7 @@ pub(super) fn directory(
             ));
         }
     }
-    // `/a//b/` is `/a/b`, as it comes out of the patterns.
+    // `/a//b/` becomes `/a/b`, like the paths that patterns give.
     let path: PathBuf = Path::new(path).components().collect();
     Ok(DirectoryPattern {
         path: path.display().to_string(),
@@ -164,7 +164,7 @@ pub(super) fn directory(
     })
 }
 
-/// The absolute path of a directory.
+/// Reads the absolute path of a directory.
 pub(super) fn path<'de, D: Deserializer<'de>>(value: D) -> Result<PathBuf, D::Error> {
     let directory = directory(&String::deserialize(value)?, None, true);
     directory
@@ -172,10 +172,10 @@ pub(super) fn path<'de, D: Deserializer<'de>>(value: D) -> Result<PathBuf, D::Er
         .map_err(D::Error::custom)
 }
 
-/// Looks a user up.
-pub(super) fn account(name: &str) -> Result<Account, String> {
+/// Returns the account of a user.
+pub(super) fn user_account(name: &str) -> Result<UserAccount, String> {
     match User::from_name(name) {
-        Ok(Some(user)) => Ok(Account {
+        Ok(Some(user)) => Ok(UserAccount {
             name: user.name,
             uid: user.uid.as_raw(),
             gid: user.gid.as_raw(),

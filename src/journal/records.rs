@@ -2,7 +2,7 @@
 
 use super::record::{self, Entry, Name, RECORD_WORDS, Saved};
 use super::retired;
-use crate::shm::{Broken, Mapping, lock};
+use crate::shm::{FileShortened, Mapping, lock};
 use nix::errno::Errno;
 use nix::fcntl::posix_fallocate;
 use std::collections::BTreeSet;
@@ -111,7 +111,7 @@ impl Records {
 
     /// Reads all records, and frees those that are damaged and that of an agent that was being forgotten. Returns those that are in
     /// use, and how many are damaged.
-    fn read(&mut self) -> Result<(Vec<(RecordId, Saved)>, usize), Broken> {
+    fn read(&mut self) -> Result<(Vec<(RecordId, Saved)>, usize), FileShortened> {
         let (mut found, mut damaged) = (Vec::new(), 0);
         let (retired, freed) = self.head(retired::read)?;
         for id in (0..self.chunks * CHUNK).map(RecordId) {
@@ -149,7 +149,7 @@ impl Records {
     ///
     /// # Errors
     /// The file became shorter.
-    pub fn head<T>(&self, run: impl FnOnce(&[AtomicU64]) -> T) -> Result<T, Broken> {
+    pub fn head<T>(&self, run: impl FnOnce(&[AtomicU64]) -> T) -> Result<T, FileShortened> {
         self.map.access(|words| run(&words[..RECORD_WORDS]))
     }
 
@@ -157,7 +157,11 @@ impl Records {
     ///
     /// # Errors
     /// The file became shorter.
-    pub fn words<T>(&self, id: RecordId, run: impl FnOnce(&[AtomicU64]) -> T) -> Result<T, Broken> {
+    pub fn words<T>(
+        &self,
+        id: RecordId,
+        run: impl FnOnce(&[AtomicU64]) -> T,
+    ) -> Result<T, FileShortened> {
         let start = (1 + id.0) * RECORD_WORDS;
         self.map
             .access(|words| run(&words[start..start + RECORD_WORDS]))
@@ -181,7 +185,7 @@ impl Records {
     ///
     /// # Errors
     /// The file became shorter.
-    pub fn free(&mut self, id: RecordId) -> Result<(), Broken> {
+    pub fn free(&mut self, id: RecordId) -> Result<(), FileShortened> {
         self.words(id, record::free)?;
         self.free.insert(id);
         Ok(())

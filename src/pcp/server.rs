@@ -9,7 +9,7 @@ use super::instances::AgentInstances;
 use super::work::{Allowance, FETCH, NEW_AGENT_WAIT, SHUTDOWN, TimeBudget, Work};
 use crate::base::clock::Now;
 use crate::collector::Collector;
-use crate::config::{Config, Loaded};
+use crate::config::{Config, LoadedConfig};
 use crate::error::ConfigError;
 use crate::ids::Ids;
 use crate::journal::Journal;
@@ -29,7 +29,7 @@ pub use pmstore::{PmStoreError, PmStoreRequest};
 use state_file::Phase;
 
 /// Function that reads the configuration.
-pub type ReadConfig = Box<dyn Fn() -> Result<Loaded, ConfigError>>;
+pub type ReadConfig = Box<dyn Fn() -> Result<LoadedConfig, ConfigError>>;
 /// Function that becomes the configured user and gives up all other rights. This cannot be undone.
 pub type EnterAccount = Box<dyn Fn(&Config) -> Result<(), NotAllowed>>;
 

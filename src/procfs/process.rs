@@ -30,7 +30,7 @@ pub enum Holder {
 /// processes that may write count.
 #[must_use]
 pub fn holder(file: &File, kind: LeaseKind) -> Holder {
-    match Lease::take(file, kind) {
+    match Lease::acquire(file, kind) {
         // overlayfs grants a lease although processes have the file of the lower layer mapped.
         Ok(_) if is_on_overlay(file) => Holder::Unknown,
         Ok(_) => Holder::Absent,

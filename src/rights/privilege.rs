@@ -1,6 +1,6 @@
 //! Becoming another user, with no more rights than the work takes.
 
-use crate::config::{Account, Config};
+use crate::config::{Config, UserAccount};
 use caps::{CapSet, Capability, CapsHashSet, securebits};
 use nix::errno::Errno;
 use nix::sys::prctl::set_no_new_privs;
@@ -133,7 +133,7 @@ pub fn in_force() -> String {
 ///
 /// # Errors
 /// It cannot be made.
-pub fn hand_over(path: &Path, account: &Account) -> std::io::Result<()> {
+pub fn hand_over(path: &Path, account: &UserAccount) -> std::io::Result<()> {
     let file = OpenOptions::new()
         .append(true)
         .create(true)
@@ -169,7 +169,7 @@ mod tests {
     fn what_was_given_up_and_is_asked_for_again_is_noticed() {
         let with = |change: &dyn Fn(&mut Config)| {
             let mut config = Config {
-                user: Some(Account {
+                user: Some(UserAccount {
                     name: "x".into(),
                     uid: 4242,
                     gid: 1,

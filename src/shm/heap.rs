@@ -1,8 +1,8 @@
-//! Memory of this process that nobody uses any more.
+//! Freed memory of this process.
 
-/// Gives what was freed back to the host, also from between what is still used: by itself the C library gives back only what lies
-/// at the end of its heap, where something almost always does. Takes a few milliseconds for each hundred megabytes.
-pub fn give_back() {
+/// Returns freed memory to the kernel, also from the middle of the heap. By itself glibc returns only the end of the heap, and
+/// almost always something there is in use. Takes a few milliseconds per hundred megabytes.
+pub fn trim_heap() {
     // SAFETY: malloc_trim(3) may be called at any time, by any thread.
     #[cfg(target_env = "gnu")]
     unsafe {

@@ -1,9 +1,9 @@
-//! Reads files of strangers without waiting for who writes to them.
+//! Reads untrusted files without waiting for a process that writes to them.
 //!
-//! The kernel locks a file for as long as a write(2) to it takes, and that is as long as its writer likes: the bytes may come out
-//! of a mapping of a file system of his own (FUSE), which does not answer. Whoever waits for that lock cannot even be killed.
-//! lseek(2) for a hole waits for it, and on some file systems (XFS) read(2) does. What does not: stat(2), looks through a mapping,
-//! and read(2) of a file in memory (tmpfs); a look through a mapping of that would fill holes with pages.
+//! The kernel locks a file during a write(2). Another user can make that last for ever: the bytes may come from a mapping of a FUSE
+//! file system that does not answer. A process that waits for the lock cannot be killed. lseek(2) with SEEK_HOLE waits for it and,
+//! on XFS, read(2) does. stat(2), loads from a mapping and read(2) on tmpfs do not wait. On tmpfs, a load from a mapping would
+//! allocate pages for holes, so read(2) is used there.
 
 use crate::shm::Mapping;
 use nix::sys::statfs::{EXT4_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs};
@@ -12,7 +12,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// True if stat(2) counts every written block of the file: its file system is not known to compress or to share blocks.
+/// True if stat(2) counts every written block of the file, as on tmpfs, ext4 and XFS.
 #[must_use]
 pub fn counts_blocks(file: &File) -> bool {
     let counting = [TMPFS_MAGIC, EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC];
@@ -27,7 +27,7 @@ fn is_in_memory(file: &File) -> bool {
 /// Reads the first bytes of a file.
 ///
 /// # Errors
-/// What mmap(2) or read(2) says; UnexpectedEof where the file is shorter.
+/// Those of mmap(2) or read(2); UnexpectedEof if the file is shorter.
 pub fn read_start(file: &File, bytes: &mut [u8]) -> io::Result<()> {
     if is_in_memory(file) {
         return file.read_exact_at(bytes, 0);
@@ -36,7 +36,7 @@ pub fn read_start(file: &File, bytes: &mut [u8]) -> io::Result<()> {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     let mapping = Mapping::read_only(file, bytes.len().div_ceil(8))?;
-    mapping.look(file, |words| {
+    mapping.read_access(file, |words| {
         for (bytes, word) in bytes.chunks_mut(8).zip(words) {
             bytes.copy_from_slice(&word.load(Relaxed).to_ne_bytes()[..bytes.len()]);
         }
@@ -48,7 +48,7 @@ pub fn read_start(file: &File, bytes: &mut [u8]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Files on the file system of temporary files, and in memory.
+    /// Returns a temporary file, and a file on tmpfs.
     fn files() -> [File; 2] {
         let in_memory = tempfile::tempfile_in("/dev/shm").expect("a file in memory");
         assert!(is_in_memory(&in_memory));

@@ -23,9 +23,12 @@ fn read_only_mapping_cannot_be_stored_to() {
     let mapping = Mapping::read_only(&file, 1).expect("mapped");
     assert_eq!(
         mapping.access(|words| words[0].store(8, Relaxed)),
-        Err(Broken)
+        Err(FileShortened)
     );
-    assert_eq!(mapping.look(&file, |words| words[0].load(Relaxed)), Ok(7));
+    assert_eq!(
+        mapping.read_access(&file, |words| words[0].load(Relaxed)),
+        Ok(7)
+    );
 }
 
 #[test]
@@ -35,17 +38,17 @@ fn shortened_file_fails_this_access_and_later_ones() {
     file.set_len(3 * 4096).expect("room");
     let mapping = Mapping::new(&file, 3 * 512).expect("mapped");
     let whole = Mapping::new(&file, 512).expect("mapped");
-    // In the midst of an access, as a producer does it.
+    // During an access, as a producer may do.
     let found = mapping.access(|words| {
         words[0].store(1, Relaxed);
         file.set_len(4096).expect("shorter");
         words[512].load(Relaxed)
     });
-    assert_eq!(found, Err(Broken));
+    assert_eq!(found, Err(FileShortened));
     file.set_len(3 * 4096).expect("room");
     assert_eq!(
         mapping.access(|words| words[0].load(Relaxed)),
-        Err(Broken),
+        Err(FileShortened),
         "it stays broken"
     );
     assert_eq!(
@@ -54,7 +57,10 @@ fn shortened_file_fails_this_access_and_later_ones() {
         "another mapping does not"
     );
     file.set_len(0).expect("shorter");
-    assert_eq!(whole.access(|words| words[0].swap(2, Relaxed)), Err(Broken));
+    assert_eq!(
+        whole.access(|words| words[0].swap(2, Relaxed)),
+        Err(FileShortened)
+    );
     assert_eq!(file.metadata().expect("open").len(), 0, "stores go nowhere");
 }
 
@@ -65,12 +71,12 @@ fn shortened_file_larger_than_memory_fails_the_access() {
     let words = 1 << 37;
     file.set_len(8 * words as u64).expect("sparse");
     let mapping = Mapping::new(&file, words).expect("mapped");
-    // In three places that are far apart.
+    // Three pages that are far apart.
     let found = mapping.access(|words| {
         file.set_len(0).expect("shorter");
         [0, 1 << 30, (1 << 37) - 1].map(|at: usize| words[at].load(Relaxed))
     });
-    assert_eq!(found, Err(Broken));
+    assert_eq!(found, Err(FileShortened));
 }
 
 #[test]
@@ -79,20 +85,20 @@ fn header_poll_is_true_until_the_header_changes() {
     let file = tempfile::tempfile().expect("a temporary file");
     file.set_len(4096).expect("room");
     let short = Rc::new(Mapping::new(&file, 3).expect("mapped"));
-    assert!(Rest::new(&short, [0; 4]).is_none());
+    assert!(HeaderPoll::new(&short, [0; 4]).is_none());
     let mapping = Rc::new(Mapping::new(&file, 512).expect("mapped"));
-    let rest = Rest::new(&mapping, [0, 0, 0, 7]).expect("long enough");
+    let header_poll = HeaderPoll::new(&mapping, [0, 0, 0, 7]).expect("long enough");
     let put = |value| mapping.access(|words| words[3].store(value, Relaxed));
     put(7).expect("whole");
-    assert!(rest.holds());
+    assert!(header_poll.is_unchanged());
     put(8).expect("whole");
-    assert!(!rest.holds());
+    assert!(!header_poll.is_unchanged());
     put(7).expect("whole");
     file.set_len(0).expect("shorter");
-    assert!(!rest.holds());
-    assert_eq!(put(7), Err(Broken));
+    assert!(!header_poll.is_unchanged());
+    assert_eq!(put(7), Err(FileShortened));
     drop(mapping);
-    assert!(!rest.holds(), "it is mapped still, and zeros");
+    assert!(!header_poll.is_unchanged(), "it is mapped still, and zeros");
 }
 
 #[test]
@@ -104,7 +110,10 @@ fn fault_in_one_thread_does_not_affect_another() {
             file.set_len(4096).expect("room");
             let mapping = Mapping::new(&file, 512).expect("mapped");
             file.set_len(0).expect("shorter");
-            assert_eq!(mapping.access(|words| words[0].load(Relaxed)), Err(Broken));
+            assert_eq!(
+                mapping.access(|words| words[0].load(Relaxed)),
+                Err(FileShortened)
+            );
         }
     });
     let file = tempfile::tempfile().expect("a temporary file");
@@ -112,7 +121,7 @@ fn fault_in_one_thread_does_not_affect_another() {
     let whole = Mapping::new(&file, 512).expect("mapped");
     while !breaking.is_finished() {
         let found = whole.access(|words| words[0].fetch_add(1, Relaxed));
-        assert_ne!(found, Err(Broken));
+        assert_ne!(found, Err(FileShortened));
     }
     breaking.join().expect("no panic");
 }

@@ -54,7 +54,7 @@ pub fn remove(directory: &OwnedFd, source: &mut Source, ledger: &mut Ledger) -> 
         return Removal::Left;
     };
     // Before anything is done to its name: that waits for whoever writes to it, for as long as he likes.
-    let Ok(lease) = Lease::take(&file, LeaseKind::Alone) else {
+    let Ok(lease) = Lease::acquire(&file, LeaseKind::Exclusive) else {
         return Removal::Left;
     };
     if original_name(&name).is_some() {
@@ -99,7 +99,7 @@ fn unlink_if_spent(
     ledger: &mut Ledger,
 ) -> Removal {
     // What the last writer wrote before it ended. Whoever opens the file from here on waits for the lease.
-    if source.drain_out(ledger) != Ok(true) || lease.is_wanted() {
+    if source.drain_out(ledger) != Ok(true) || lease.is_breaking() {
         return Removal::Left;
     }
     match unlinkat(directory, name, UnlinkatFlags::NoRemoveDir) {

@@ -7,7 +7,7 @@ use crate::ring::Ring;
 use crate::ring::candidate::{Access, Candidate};
 use crate::ring::commit::{Commit, Identity};
 use crate::ring::gaps::Gaps;
-use crate::shm::{self, Rest};
+use crate::shm::{self, HeaderPoll};
 use std::fs::File;
 use std::time::{Duration, Instant};
 
@@ -140,8 +140,8 @@ impl RingReader {
         Ok(self.ring.positions()? == (upto, upto))
     }
 
-    /// As [`super::Source::quiet_until`]; `next` is when it is asked who has the file.
-    pub(super) fn quiet_until(&self, next: Instant) -> Option<Instant> {
+    /// As [`super::Source::unchanged_until`]; `next` is when it is asked who has the file.
+    pub(super) fn unchanged_until(&self, next: Instant) -> Option<Instant> {
         if self.mode == Mode::Drain {
             return (self.commit.released && self.pending == 0).then_some(next);
         }
@@ -152,9 +152,10 @@ impl RingReader {
             .then(|| others.fold(next, Instant::min))
     }
 
-    pub(super) fn rest(&self) -> Option<Rest> {
+    pub(super) fn header_poll(&self) -> Option<HeaderPoll> {
         let upto = self.commit.upto;
         // Of one that is drained here nothing waits.
-        self.ring.rest(self.ring.between(self.pending, upto), upto)
+        self.ring
+            .header_poll(self.ring.between(self.pending, upto), upto)
     }
 }

@@ -4,7 +4,7 @@
 use crate::error::{Refusal, RingFault};
 use crate::event::Totals;
 use crate::journal::ledger::Ledger;
-use crate::shm::{Mapping, Rest};
+use crate::shm::{HeaderPoll, Mapping};
 use crate::stats::store_values::StoreValues;
 use crate::stats::windows::Windows;
 use crate::store::format::{self, WORDS};
@@ -47,7 +47,7 @@ impl StoreReader {
     /// Its values, now; an error if the file has lost its second page or more, or says that it is another one's.
     fn values(&self) -> Result<StoreValues, RingFault> {
         let read = |words: &[_]| (format::read_values(words), format::read_head(words));
-        let (values, head) = self.mapping.look(&self.descriptor, read)?;
+        let (values, head) = self.mapping.read_access(&self.descriptor, read)?;
         match head == format::head(self.id.pid) {
             true => Ok(values),
             false => Err(RingFault::Reformatted),
@@ -99,9 +99,9 @@ impl StoreReader {
     }
 
     /// What its first words are until its agent changes it.
-    pub(super) fn rest(&self) -> Option<Rest> {
+    pub(super) fn header_poll(&self) -> Option<HeaderPoll> {
         let [magic, schema, pid] = format::head(self.id.pid);
-        Rest::new(&self.mapping, [magic, schema, pid, self.updated?])
+        HeaderPoll::new(&self.mapping, [magic, schema, pid, self.updated?])
     }
 }
 

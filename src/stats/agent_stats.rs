@@ -207,7 +207,7 @@ impl AgentStats {
         self.has_last |= 1 << at;
     }
 
-    /// Returns the value of the last event of a type in [`LAST`].
+    /// Returns the value of the last event of a type. Only types of bytes, memory and times have one.
     #[must_use]
     pub fn last(&self, kind: EventType) -> Option<u64> {
         let at = LAST.iter().position(|last| *last == kind)?;

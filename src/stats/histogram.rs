@@ -201,7 +201,7 @@ impl BucketCounts {
         self.0.iter().copied().fold(0, u64::saturating_add)
     }
 
-    /// Adds the counts of a store. They are untrusted, so a sum stays at [`Self::MAX`].
+    /// Adds the counts of a store. They are untrusted, so a sum saturates far below the largest number.
     pub fn add(&mut self, delta: &BucketCounts) {
         for (sum, &more) in self.0.iter_mut().zip(&delta.0) {
             *sum = sum.saturating_add(more).min(Self::MAX);

@@ -2,7 +2,7 @@
 
 use super::{Input, assert_one_line};
 use pmdanixl::config::ini;
-use pmdanixl::config::{Config, VARIABLES, load, parse};
+use pmdanixl::config::{Config, ENVIRONMENT_VARIABLES, load, parse};
 use pmdanixl::error::ConfigError;
 use std::ffi::OsStr;
 use std::io::Write;
@@ -85,7 +85,7 @@ fn check_error(err: &ConfigError, path: &Path, bytes: &[u8]) {
             let lines = 1 + bytes.iter().filter(|&&byte| byte == b'\n').count();
             assert!((1..=lines).contains(line), "{message:?}");
         }
-        ConfigError::Outside { place, .. } => assert!(place.ends_with(VARIABLES[0])),
+        ConfigError::Outside { place, .. } => assert!(place.ends_with(ENVIRONMENT_VARIABLES[0])),
         ConfigError::Read { .. } => assert!(std::str::from_utf8(bytes).is_err(), "{message}"),
     }
 }

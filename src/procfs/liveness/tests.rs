@@ -45,7 +45,7 @@ fn events_of_unheld_file_need_a_scan_once() {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     let facts = FileFacts::new(&fstat(file.as_file()).expect("open"));
     let now = Instant::now();
-    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Exclusive, now);
     assert!(liveness.has_no_holder() && !liveness.needs_scan());
     liveness.saw_events(now);
     assert!(liveness.holder == Holder::Present && liveness.needs_scan());
@@ -64,7 +64,7 @@ fn check_period_grows_with_the_number_of_files() {
         .append(true)
         .open(file.path())
         .expect("there");
-    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Exclusive, now);
     liveness.saw_events(now);
     drop(_agent);
     let seen = [1, 2, 3].map(|second| {
@@ -84,7 +84,7 @@ fn check_period_grows_with_the_number_of_files() {
 fn reader_of_a_file_does_not_keep_its_agent_live() {
     let (file, facts, now) = file();
     let _tail = File::open(file.path()).expect("there");
-    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Exclusive, now);
     assert_eq!(
         liveness.check(file.as_file(), now, CHECK_PERIOD),
         HolderCheck::Held
@@ -108,7 +108,7 @@ fn reader_of_a_file_does_not_keep_its_agent_live() {
 #[test]
 fn producer_start_is_reported_once_and_a_reader_is_not() {
     let (file, facts, now) = file();
-    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Exclusive, now);
     let mut second = 0;
     let mut check = || {
         second += 1;
@@ -132,7 +132,7 @@ fn producer_start_is_reported_once_and_a_reader_is_not() {
 fn agent_that_closed_its_ring_exits_at_the_next_full_scan() {
     let (file, facts, now) = file();
     let _tail = File::open(file.path()).expect("there");
-    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Exclusive, now);
     scan(&mut liveness, &file, &facts);
     // As if the scan had shown a process that still runs.
     liveness.writer = Some(ProcessId::of(std::process::id()).expect("this one"));
@@ -160,7 +160,7 @@ fn agent_that_closed_its_ring_exits_at_the_next_full_scan() {
 fn end_of_the_writer_needs_a_scan_at_once() {
     let (file, facts, now) = file();
     let _tail = File::open(file.path()).expect("there");
-    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Exclusive, now);
     scan(&mut liveness, &file, &facts);
     let (mut agent, _) = shown_to_write(&mut liveness);
     assert_eq!(
@@ -185,7 +185,7 @@ fn end_of_the_writer_needs_a_scan_at_once() {
 #[test]
 fn scan_from_before_a_restart_does_not_keep_the_old_writer() {
     let (file, facts, now) = file();
-    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Exclusive, now);
     let (mut old, before) = shown_to_write(&mut liveness);
     liveness.producer_restarted();
     // A restart may be noted twice.
@@ -213,7 +213,7 @@ fn scan_from_before_a_restart_does_not_keep_the_old_writer() {
 fn incomplete_scan_does_not_decide() {
     let (file, facts, now) = file();
     let _tail = File::open(file.path()).expect("there");
-    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Exclusive, now);
     assert!(liveness.needs_scan());
     for second in 1..200 {
         incomplete(&mut liveness, &file, &facts);
@@ -235,7 +235,7 @@ fn incomplete_scan_does_not_decide() {
 #[test]
 fn unheld_file_counts_its_time_and_is_gone_when_unlinked() {
     let (file, facts, now) = file();
-    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Alone, now);
+    let mut liveness = Liveness::new(file.as_file(), &facts, LeaseKind::Exclusive, now);
     assert!(liveness.has_no_holder() && !liveness.needs_scan());
     let later = now + 5 * CHECK_PERIOD;
     assert_eq!(

@@ -1,24 +1,24 @@
-//! Where the configuration comes from: the file, the environment and the command line.
+//! Loads the configuration from the file, the environment and the command line.
 
-use super::{Loaded, VARIABLES, value};
+use super::{ENVIRONMENT_VARIABLES, LoadedConfig, value};
 use crate::config::options::Options;
 use crate::config::pcpconf::PcpConf;
 use crate::error::ConfigError;
 use std::cell::Cell;
 use std::path::PathBuf;
 
-/// Where the configuration is read from, now and at each reload.
+/// Loads the configuration, at the start and at each reload.
 #[derive(Debug)]
-pub struct ConfigSource {
-    /// The file.
+pub struct ConfigLoader {
+    /// Path of the file.
     pub path: PathBuf,
-    /// PCP's own file may be missing, until it was there once: a reload never falls back to the defaults.
+    /// True if the file may be missing. False once it was there, so that a reload never falls back to the defaults.
     may_be_missing: Cell<bool>,
     username: Option<String>,
 }
 
-impl ConfigSource {
-    /// The file that `-c` names, or else PCP's own.
+impl ConfigLoader {
+    /// Returns a loader of the file of `-c`, or else of PCP's directory.
     #[must_use]
     pub fn new(options: &Options, conf: &PcpConf) -> Self {
         Self {
@@ -28,17 +28,17 @@ impl ConfigSource {
         }
     }
 
-    /// Reads it, and what overrides it.
+    /// Reads the file, and the environment and options that override it.
     ///
     /// # Errors
-    /// As [`super::load`].
-    pub fn read(&self) -> Result<Loaded, ConfigError> {
+    /// Those of [`super::load`]; also an unknown account in `-U`.
+    pub fn read(&self) -> Result<LoadedConfig, ConfigError> {
         let may_be_missing = self.may_be_missing.get() && !self.path.exists();
         self.may_be_missing.set(may_be_missing);
-        let environment = VARIABLES.map(std::env::var_os);
+        let environment = ENVIRONMENT_VARIABLES.map(std::env::var_os);
         let mut loaded = super::load(&self.path, may_be_missing, &environment)?;
         if let Some(name) = &self.username {
-            let account = value::account(name).map_err(|message| ConfigError::Outside {
+            let account = value::user_account(name).map_err(|message| ConfigError::Outside {
                 place: "option -U".into(),
                 message,
             })?;
@@ -48,8 +48,8 @@ impl ConfigSource {
     }
 }
 
-/// Logs what was read at the start, or why nothing was.
-pub fn announce(loaded: &Result<Loaded, ConfigError>) {
+/// Logs the configuration at the start, or its error.
+pub fn log_start(loaded: &Result<LoadedConfig, ConfigError>) {
     match loaded {
         Ok(loaded) => {
             loaded.log();
@@ -61,17 +61,17 @@ pub fn announce(loaded: &Result<Loaded, ConfigError>) {
                 let paths: Vec<_> = patterns.iter().map(|pattern| &*pattern.path).collect();
                 if !paths.is_empty() {
                     let version = env!("CARGO_PKG_VERSION");
-                    tracing::info!("version {version} looks for {what} in {}", paths.join(", "));
+                    tracing::info!("version {version} scans for {what} in {}", paths.join(", "));
                 }
             }
         }
         Err(err) => {
             let remedy = match err {
-                ConfigError::Outside { .. } => "then start pmcd again",
-                _ => "pmstore nixl.control.reload 1",
+                ConfigError::Outside { .. } => "restart pmcd",
+                _ => "run pmstore nixl.control.reload 1",
             };
             tracing::error!("{err}");
-            tracing::error!("no directory is looked through until that is put right: {remedy}");
+            tracing::error!("scanning is disabled until the configuration is fixed; then {remedy}");
         }
     }
 }

@@ -1,0 +1,152 @@
+use super::*;
+use crate::shm;
+
+fn scan(files: &[&FileFacts], inodes: Option<HashSet<u64>>) -> ProcessScan {
+    let request = ScanRequest {
+        files: files.iter().map(|file| (file.id, **file)).collect(),
+        inodes,
+        pod_logs: PathBuf::new(),
+    };
+    ProcessScan::run(request, &ScanContext::new(Vec::new()).0)
+}
+
+/// Returns a file, its mapping, and its fstat(2).
+fn mapped() -> (tempfile::NamedTempFile, shm::Mapping, FileFacts) {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    file.as_file().set_len(4096).expect("room");
+    let mapping = shm::Mapping::new(file.as_file(), 512).expect("mapped");
+    let stat = nix::sys::stat::fstat(file.as_file()).expect("open");
+    (file, mapping, FileFacts::new(&stat))
+}
+
+#[test]
+fn only_writable_shared_mappings_of_files_count() {
+    let line =
+        "7f0a1c000000-7f0a1c011000 rw-s 00000000 fe:00 131203                     /var/tmp/my ring";
+    assert_eq!(
+        shared_mapping(line.as_bytes()),
+        Some(("fe:00 /var/tmp/my ring".into(), 131_203))
+    );
+    for other in [
+        "7f0a1c000000-7f0a1c011000 r--s 00000000 fe:00 131203   /var/tmp/ring",
+        "7f0a1c000000-7f0a1c011000 rw-p 00000000 fe:00 131203   /usr/lib/libc.so.6",
+        "7ffd3e5f2000-7ffd3e613000 rw-s 00000000 00:00 0        [anon]",
+        "",
+        "rubbish",
+    ] {
+        assert_eq!(shared_mapping(other.as_bytes()), None, "{other}");
+    }
+}
+
+#[test]
+fn inode_number_on_two_file_systems_is_two_files() {
+    let process = |pid| MappingProcess {
+        id: ProcessId { pid, start: 1 },
+        parent: 0,
+        uid: 0,
+        command: "python3".into(),
+    };
+    let known = vec![
+        ("00:1b /memfd:other".into(), process(1)),
+        ("fe:00 /var/tmp/ring".into(), process(2)),
+        // btrfs: the device number differs from the one of stat(2).
+        ("00:30 /srv/ring".into(), process(3)),
+        // Another container's file at this path.
+        ("00:31 /var/tmp/ring".into(), process(4)),
+    ];
+    let process_scan = ProcessScan {
+        by_inode: [(7, known)].into(),
+        is_complete: true,
+        ..ProcessScan::default()
+    };
+    let pids = |dev, ino, path: &str| -> Vec<u32> {
+        let found = process_scan.processes_of(FileId { dev, ino }, Path::new(path));
+        found.into_iter().map(|process| process.id.pid).collect()
+    };
+    let device = nix::sys::stat::makedev;
+    assert_eq!(pids(device(0xfe, 0), 7, "/var/tmp/ring"), [2]);
+    assert_eq!(pids(device(0, 0x2f), 7, "/srv/ring"), [3]);
+    assert_eq!(pids(device(0, 0x2f), 8, "/srv/ring"), [0; 0]);
+}
+
+#[test]
+fn topmost_processes_have_no_parent_among_them() {
+    let process = |(pid, parent)| MappingProcess {
+        id: ProcessId { pid, start: 1 },
+        parent,
+        uid: 0,
+        command: "python3".into(),
+    };
+    let all = [(7, 1), (9, 7), (8, 9), (5, 4), (3, 0)].map(process);
+    let left = topmost(&Vec::from_iter(&all));
+    let left = left.iter().map(|process| process.id.pid);
+    assert_eq!(Vec::from_iter(left), [7, 5, 3]);
+}
+
+#[test]
+fn scan_finds_the_mapping_of_this_process() {
+    let (file, mapping, facts) = mapped();
+    let process_scan = scan(&[&facts], Some([facts.id.ino].into()));
+    let found = process_scan.processes_of(facts.id, file.path());
+    // A child of another test has the mapping as well, until execve(2).
+    let is_ours = |process: &&&MappingProcess| process.id.pid == std::process::id();
+    assert_eq!(found.iter().filter(is_ours).count(), 1, "{found:?}");
+    // This process is not an agent.
+    let ours = ProcessId::of(std::process::id()).expect("this one");
+    assert_eq!(process_scan.facts.get(&ours), None);
+    drop(mapping);
+    assert!(
+        scan(&[], None)
+            .processes_of(facts.id, file.path())
+            .is_empty()
+    );
+}
+
+#[test]
+fn scan_keeps_requested_inodes_only() {
+    let files = [mapped(), mapped()];
+    let [asked, other] = files.each_ref().map(|(.., facts)| facts.id.ino);
+    let process_scan = scan(&[], Some([asked].into()));
+    let found: Vec<u64> = process_scan.by_inode.keys().copied().collect();
+    assert_eq!(found, [asked]);
+    let all = scan(&[], None);
+    assert!(
+        [asked, other]
+            .iter()
+            .all(|ino| all.by_inode.contains_key(ino))
+    );
+}
+
+#[test]
+fn mappings_of_an_inode_are_limited() {
+    let process = |pid| MappingProcess {
+        id: ProcessId { pid, start: 1 },
+        parent: 0,
+        uid: 0,
+        command: "python3".into(),
+    };
+    let mut process_scan = ProcessScan::default();
+    let added = (0..2000).map(|pid| process_scan.add("fe:00 /ring".into(), 7, &process(pid)));
+    assert_eq!(
+        added.filter(|&has_room| has_room).count(),
+        MAX_MAPPING_PROCESSES
+    );
+    assert_eq!(process_scan.by_inode[&7].len(), MAX_MAPPING_PROCESSES);
+    let paths = (0..100).map(|number| process_scan.add(format!("fe:00 /{number}"), 8, &process(1)));
+    assert_eq!(paths.filter(|&has_room| has_room).count(), MAX_PATHS);
+    assert!(
+        process_scan.add("fe:00 /3".into(), 8, &process(1)),
+        "it is known"
+    );
+}
+
+#[test]
+fn long_line_of_maps_is_cut() {
+    let long = format!("a{}\nb\n", "x".repeat(1 << 20));
+    let (mut maps, mut line) = (BufReader::new(long.as_bytes()), Vec::new());
+    assert!(read_line(&mut maps, &mut line).expect("read"));
+    assert_eq!(line.len() as u64, MAX_LINE);
+    assert!(read_line(&mut maps, &mut line).expect("read"));
+    assert_eq!(line, b"b\n");
+    assert!(!read_line(&mut maps, &mut line).expect("read"));
+}
