@@ -8,13 +8,12 @@
 //! The file may be missing or break at any time. Callers commit, and ask whether totals are persistent. Failures of the file are
 //! the journal's own business: they are logged once, totals are kept in memory only, and [`Journal::check`] makes another file.
 
+mod expired;
 mod file;
-pub mod ledger;
 pub mod record;
 mod records;
-mod retired;
+pub use expired::{Retired, config_read};
 pub use records::{Found, RecordId, boot_id};
-pub use retired::{Retired, config_read};
 
 use crate::procfs::facts::Facts;
 use crate::shm::FileShortened;
@@ -240,13 +239,13 @@ impl Journal {
     /// Forgets an agent, and its record if it has one, but for what it has counted.
     pub fn retire(&mut self, record: Option<RecordId>, entry: &Entry) {
         self.run(|records| {
-            let (mut sums, _) = records.head(retired::read)?;
+            let (mut sums, _) = records.head(expired::read)?;
             sums.add(entry);
             let freed = record.map(|id| id.0);
-            records.head(|words| retired::write(words, &sums, freed))?;
+            records.head(|words| expired::write(words, &sums, freed))?;
             if let Some(id) = record {
                 records.free(id)?;
-                records.head(|words| retired::write(words, &sums, None))?;
+                records.head(|words| expired::write(words, &sums, None))?;
                 let _ = records.shrink();
             }
             Ok(())
@@ -255,39 +254,39 @@ impl Journal {
 
     /// The sums of agents that are forgotten; `None`: nothing is kept.
     pub fn retired(&mut self) -> Option<Retired> {
-        self.run(|records| Ok(records.head(retired::read)?.0))
+        self.run(|records| Ok(records.head(expired::read)?.0))
     }
 
     /// Replaces the sums of agents that are forgotten.
     pub fn set_retired(&mut self, sums: &Retired) {
-        self.run(|records| records.head(|words| retired::write(words, sums, None)));
+        self.run(|records| records.head(|words| expired::write(words, sums, None)));
     }
 
     /// More than any instance id that was given; 0 where that was never noted.
     pub fn next_id(&mut self) -> u32 {
-        self.run(|records| records.head(retired::next_id))
+        self.run(|records| records.head(expired::next_id))
             .unwrap_or(0)
     }
 
     /// Notes what is more than any instance id that was given.
     pub fn set_next_id(&mut self, next: u32) {
-        self.run(|records| records.head(|words| retired::set_next_id(words, next)));
+        self.run(|records| records.head(|words| expired::set_next_id(words, next)));
     }
 
     /// Until when all stores are counted that have no process any more, in nanoseconds of CLOCK_MONOTONIC; 0: that was never noted.
     pub fn stores_counted_until(&mut self) -> u64 {
-        self.run(|records| records.head(retired::stores_counted_until))
+        self.run(|records| records.head(expired::stores_counted_until))
             .unwrap_or(0)
     }
 
     /// Notes that.
     pub fn set_stores_counted_until(&mut self, stamp: u64) {
-        self.run(|records| records.head(|words| retired::set_stores_counted_until(words, stamp)));
+        self.run(|records| records.head(|words| expired::set_stores_counted_until(words, stamp)));
     }
 
     /// Notes when the configuration was last read, in time since the epoch.
     pub fn set_config_read(&mut self, when: Duration) {
-        self.run(|records| records.head(|words| retired::set_config_read(words, when)));
+        self.run(|records| records.head(|words| expired::set_config_read(words, when)));
     }
 
     fn write(&mut self, record: Option<RecordId>, write: impl FnOnce(&[AtomicU64])) {

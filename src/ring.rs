@@ -13,13 +13,13 @@ use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
 
 pub mod candidate;
-pub mod commit;
+pub mod checkpoint;
+mod fingerprint;
 pub mod gaps;
 pub mod layout;
-mod print;
 pub mod protocol;
 pub mod sparse;
-pub use print::{Print, Slot};
+pub use fingerprint::{Print, Slot};
 use protocol::Consumer;
 pub use protocol::{Ahead, Batch, Shape};
 

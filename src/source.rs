@@ -5,11 +5,11 @@
 
 use crate::base::file::{FileFacts, FileId};
 use crate::error::{Refusal, RingFault};
-use crate::journal::ledger::Ledger;
 use crate::procfs::liveness::{HolderCheck, Liveness};
 use crate::ring::candidate::Candidate;
-use crate::ring::commit::Commit;
+use crate::ring::checkpoint::Commit;
 use crate::shm::{HeaderPoll, LeaseKind};
+use crate::source::context::Ledger;
 use crate::stats::store_values::StoreValues;
 use nix::sys::stat::fstat;
 use ring::{Mode, RingReader};
@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use store::StoreReader;
 
+pub mod context;
 pub mod removal;
 pub mod ring;
 pub mod store;

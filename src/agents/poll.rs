@@ -2,9 +2,9 @@
 
 use crate::agents::Agent;
 use crate::base::clock::Now;
-use crate::journal::ledger::Books;
 use crate::journal::record::Lifecycle;
 use crate::shm::HeaderPoll;
+use crate::source::context::Books;
 use std::time::{Duration, Instant};
 
 /// What a drain reads of an agent that it skips, beside the header of the file. The polls of all agents are close to each other in

@@ -9,7 +9,7 @@ use crate::error::Refusal;
 use crate::log;
 use crate::procfs::process;
 use crate::ring::candidate::{Access, Candidate};
-use crate::ring::commit::Commit;
+use crate::ring::checkpoint::Commit;
 use crate::shm::LeaseKind;
 use crate::source::Source;
 use crate::source::removal;

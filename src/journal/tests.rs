@@ -221,7 +221,7 @@ fn an_agent_that_was_being_forgotten_at_a_kill_is_added_once() {
     let (mut journal, found) = take(&path);
     // As far as a kill let it come.
     let sums = sums(1000);
-    let head = |words: &[AtomicU64]| retired::write(words, &sums, Some(found.records[0].0.0));
+    let head = |words: &[AtomicU64]| expired::write(words, &sums, Some(found.records[0].0.0));
     journal.run(|records| records.head(head)).expect("whole");
     drop(journal);
     for _ in 0..2 {

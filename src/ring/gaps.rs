@@ -3,7 +3,7 @@
 //! Nothing in the events tells, but the place does. A ring is full when the producer stands one slot before `read_pos`; what it
 //! writes into that slot, once it is free, may be the second half of a transfer whose first half was the last that had room.
 
-use crate::ring::commit::Commit;
+use crate::ring::checkpoint::Commit;
 use std::collections::VecDeque;
 
 /// Positions that events may be missing before, in the order in which they are met.

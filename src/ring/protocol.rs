@@ -3,7 +3,7 @@
 //! It is written for any kind of word, so that `qa/ring/loom_ring.rs` can run these very lines in every order that the memory model
 //! allows.
 
-use super::print::{self, Print, Printer, Slot};
+use super::fingerprint::{self, Print, Printer, Slot};
 use crate::error::RingFault;
 use crate::event::{Event, Events, Totals};
 use crate::ring::layout::{CAPACITY, HEADER_WORDS, Layout, READ_POS, VERSIONS, WRITE_POS};
@@ -172,7 +172,7 @@ impl<'a, W: Load> Consumer<'a, W> {
         let (mut print, mut last) = (Printer::default(), [0; N]);
         let load = |words: &[W]| std::array::from_fn(|at| words[at].load(Relaxed));
         for run in self.runs(from, upto) {
-            for (range, is_printed) in print::parts(run) {
+            for (range, is_printed) in fingerprint::parts(run) {
                 let words = self.slots(range.start, range.end, N);
                 if is_printed {
                     events.extend::<N, _>(words, |slot| {
@@ -233,7 +233,7 @@ impl<'a, W: Load> Consumer<'a, W> {
         let mut totals = Totals::default();
         let layout = self.shape.layout;
         for run in self.runs(from & mask, upto & mask) {
-            for (range, is_printed) in print::parts(run) {
+            for (range, is_printed) in fingerprint::parts(run) {
                 for pos in range {
                     last = self.slot(pos);
                     let slot = &last[..layout.slot_words()];

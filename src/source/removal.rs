@@ -6,9 +6,9 @@
 //! nothing had been. Only a file that nobody has, and that is empty, is removed.
 
 use crate::base::file;
-use crate::journal::ledger::Ledger;
 use crate::shm::{Lease, LeaseKind};
 use crate::source::Source;
+use crate::source::context::Ledger;
 use nix::errno::Errno;
 use nix::fcntl::{RenameFlags, renameat2};
 use nix::unistd::{UnlinkatFlags, unlinkat};

@@ -2,12 +2,12 @@
 
 use super::TrackedFile;
 use crate::error::{Refusal, RingFault};
-use crate::journal::ledger::Ledger;
 use crate::ring::Ring;
 use crate::ring::candidate::{Access, Candidate};
-use crate::ring::commit::{Commit, Identity};
+use crate::ring::checkpoint::{Commit, Identity};
 use crate::ring::gaps::Gaps;
 use crate::shm::{self, HeaderPoll};
+use crate::source::context::Ledger;
 use std::fs::File;
 use std::time::{Duration, Instant};
 

@@ -3,8 +3,8 @@
 
 use crate::error::{Refusal, RingFault};
 use crate::event::Totals;
-use crate::journal::ledger::Ledger;
 use crate::shm::{HeaderPoll, Mapping};
+use crate::source::context::Ledger;
 use crate::stats::store_values::StoreValues;
 use crate::stats::windows::Windows;
 use crate::store::format::{self, WORDS};

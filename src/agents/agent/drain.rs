@@ -3,9 +3,9 @@
 use super::{Agent, Now};
 use crate::config::Config;
 use crate::error::RingFault;
-use crate::journal::ledger::{Books, Ledger};
 use crate::journal::record::Name;
 use crate::procfs::agent_state::AgentState;
+use crate::source::context::{Books, Ledger};
 use crate::source::{Drained, Source};
 use std::path::PathBuf;
 use std::time::Instant;

@@ -4,7 +4,7 @@ use super::Lifecycle;
 use crate::base::file::FileId;
 use crate::base::words::{WordReader, WordWriter};
 use crate::procfs::agent_state::AgentState;
-use crate::ring::commit::{Commit, Identity};
+use crate::ring::checkpoint::{Commit, Identity};
 use crate::ring::layout::MAX_SLOT_WORDS;
 use crate::ring::{Ahead, Print};
 use crate::stats::agent_stats::AgentStats;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::procfs::facts::{command, gpu};
-use crate::ring::commit::Commit;
+use crate::ring::checkpoint::Commit;
 use crate::stats::histogram::Bounds;
 
 fn record() -> Vec<AtomicU64> {

@@ -3,11 +3,11 @@
 use super::super::TrackedFile;
 use super::{FULL_AGAIN, RingReader};
 use crate::error::RingFault;
-use crate::journal::ledger::Ledger;
 use crate::procfs::agent_state::AgentState;
 use crate::ring::BATCH;
-use crate::ring::commit::Commit;
+use crate::ring::checkpoint::Commit;
 use crate::ring::protocol::Consumer;
+use crate::source::context::Ledger;
 use std::time::Instant;
 
 impl RingReader {

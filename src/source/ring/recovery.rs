@@ -3,10 +3,10 @@
 use super::super::TrackedFile;
 use super::{Mode, RingReader};
 use crate::error::RingFault;
-use crate::journal::ledger::Ledger;
 use crate::log;
 use crate::ring::Ring;
-use crate::ring::commit::{Commit, Fate, Identity, Sight};
+use crate::ring::checkpoint::{Commit, Fate, Identity, Sight};
+use crate::source::context::Ledger;
 
 impl RingReader {
     /// Finds out what became of the batch that was counted last, and goes on from there. In a ring that may not be written to now
@@ -137,7 +137,7 @@ pub(super) fn was_full(ring: &Ring, commit: &Commit) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::commit::tests::Table;
+    use crate::ring::checkpoint::tests::Table;
 
     #[test]
     fn full_ring_is_seen_from_its_last_batch() {

@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::event::{Events, Totals};
 use crate::journal::record::Entry;
 use crate::journal::{Journal, RecordId};
-use crate::ring::commit::Commit;
+use crate::ring::checkpoint::Commit;
 use crate::stats::windows::Windows;
 use std::time::Duration;
 
