@@ -20,7 +20,7 @@ use crate::ids::cache_file::CacheLine;
 use crate::journal::record::{Lifecycle, Saved};
 use crate::journal::{Journal, RecordId};
 use crate::procfs::liveness::check_period;
-use crate::source::context::Books;
+use crate::source::context::Shared;
 use attach::Candidates;
 use counted_stores::CountedStores;
 use descriptors::Descriptors;
@@ -56,7 +56,7 @@ pub struct Collector {
     scanner: Scanner,
     candidates: Candidates,
     counted_stores: CountedStores,
-    books: Books,
+    shared: Shared,
     limits: Limits,
     /// When files of exited agents may be removed again.
     next_removal: Instant,
@@ -83,11 +83,11 @@ impl Collector {
             scanner: Scanner::new(room.limit(config)),
             candidates: Candidates::new(now),
             counted_stores: CountedStores::default(),
-            books: Books {
+            shared: Shared {
                 config: config.clone(),
                 check_period: check_period(0),
-                early: true,
-                ..Books::default()
+                in_first_scan: true,
+                ..Shared::default()
             },
             limits: Limits {
                 places: room.rings,
@@ -112,19 +112,19 @@ impl Collector {
 
     /// Restores the agents from the records of a journal. Those that were instances are published.
     pub fn restore(&mut self, mut journal: Journal, mut records: Vec<(RecordId, Saved)>) {
-        let retired = journal.retired().unwrap_or_default();
-        (self.books.host, self.books.forgotten_full) = (retired.totals, retired.full);
+        let expired = journal.expired().unwrap_or_default();
+        (self.shared.host, self.shared.expired_overflows) = (expired.totals, expired.full);
         self.counted_stores = CountedStores::until(journal.stores_counted_until());
-        self.books.journal = journal;
+        self.shared.journal = journal;
         let (mut ids, now) = (HashSet::new(), Instant::now());
-        let deadline = attach::label_deadline(&self.clock, now, self.books.config.proc_facts);
+        let deadline = attach::label_deadline(&self.clock, now, self.shared.config.proc_facts);
         // Of two agents with one id, the one that was last seen keeps it.
         records.sort_by_key(|(_, saved)| {
             Reverse((saved.entry.lifecycle.is_awake(), saved.entry.last_seen))
         });
         for (record, mut saved) in records {
             saved.id = saved.id.filter(|&id| ids.insert(id));
-            self.books.host.add(&saved.entry.stats.totals);
+            self.shared.host.add(&saved.entry.stats.totals);
             let is_known = self.agents.find(&saved.name).is_some();
             if is_known || self.agents.has_instance(&saved.name.instance) {
                 self.remove_record(Some(record), &saved.entry);
@@ -132,7 +132,7 @@ impl Collector {
             }
             let mut agent = Agent::new(saved.name, saved.entry, now);
             if !agent.has_stores() {
-                agent.entry.stats.set_bounds(&self.books.config.bounds);
+                agent.entry.stats.set_bounds(&self.shared.config.bounds);
             }
             (agent.record, agent.id) = (Some(record), saved.id);
             agent.set_facts(saved.facts);
@@ -165,7 +165,7 @@ impl Collector {
     /// True if all totals survive a restart of the daemon.
     #[must_use]
     pub fn is_persistent(&self) -> bool {
-        self.books.journal.is_persistent(self.agents.len())
+        self.shared.journal.is_persistent(self.agents.len())
     }
 
     /// Returns the instance ids with the agents' names and the times when they were last seen.
@@ -195,26 +195,26 @@ impl Collector {
     /// Returns the limit on records.
     #[must_use]
     pub fn max_records(&self) -> usize {
-        let max_agents = self.books.config.max_agents;
+        let max_agents = self.shared.config.max_agents;
         max_agents + expiry::MORE_RECORDS.min(3 * max_agents)
     }
 
     /// Returns a number above all instance ids that were ever assigned, as far as the state file tells.
     #[must_use]
     pub fn next_id(&mut self) -> u32 {
-        let next = self.books.journal.next_id();
+        let next = self.shared.journal.next_id();
         let ids = self.taken_ids().into_iter();
         ids.fold(next, |next, id| next.max(id + 1))
     }
 
     /// Notes a number above all instance ids that were ever assigned.
     pub fn set_next_id(&mut self, next: u32) {
-        self.books.journal.set_next_id(next);
+        self.shared.journal.set_next_id(next);
     }
 
     /// Notes in the state file when the configuration was last read, as time since the epoch.
     pub fn set_config_read(&mut self, when: Duration) {
-        self.books.journal.set_config_read(when);
+        self.shared.journal.set_config_read(when);
     }
 
     /// Notes the instance id of an agent, and the base of its histogram ids, before they are published.
@@ -225,16 +225,16 @@ impl Collector {
         agent.id = Some(id);
         let is_new = agent.entry.stats.bucket_base != bucket_base;
         agent.entry.stats.bucket_base = bucket_base;
-        self.books.journal.set_id(agent.record, id);
+        self.shared.journal.set_id(agent.record, id);
         if is_new {
-            self.books.journal.commit(agent.record, &agent.entry);
+            self.shared.journal.commit(agent.record, &agent.entry);
         }
     }
 
     /// Returns the sum of all values of one event type over all agents, including expired ones.
     #[must_use]
     pub fn host_total(&self, event: EventType) -> u64 {
-        self.books.host.get(event)
+        self.shared.host.get(event)
     }
 
     /// Returns the scanner, for its numbers.

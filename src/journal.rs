@@ -12,7 +12,7 @@ mod expired;
 mod file;
 pub mod record;
 mod records;
-pub use expired::{Retired, config_read};
+pub use expired::{ExpiredTotals, config_read};
 pub use records::{Found, RecordId, boot_id};
 
 use crate::procfs::facts::Facts;
@@ -237,7 +237,7 @@ impl Journal {
     }
 
     /// Forgets an agent, and its record if it has one, but for what it has counted.
-    pub fn retire(&mut self, record: Option<RecordId>, entry: &Entry) {
+    pub fn expire(&mut self, record: Option<RecordId>, entry: &Entry) {
         self.run(|records| {
             let (mut sums, _) = records.head(expired::read)?;
             sums.add(entry);
@@ -253,12 +253,12 @@ impl Journal {
     }
 
     /// The sums of agents that are forgotten; `None`: nothing is kept.
-    pub fn retired(&mut self) -> Option<Retired> {
+    pub fn expired(&mut self) -> Option<ExpiredTotals> {
         self.run(|records| Ok(records.head(expired::read)?.0))
     }
 
     /// Replaces the sums of agents that are forgotten.
-    pub fn set_retired(&mut self, sums: &Retired) {
+    pub fn set_expired(&mut self, sums: &ExpiredTotals) {
         self.run(|records| records.head(|words| expired::write(words, sums, None)));
     }
 

@@ -19,9 +19,9 @@ pub mod gaps;
 pub mod layout;
 pub mod protocol;
 pub mod sparse;
-pub use fingerprint::{Print, Slot};
+pub use fingerprint::{Fingerprint, Slot};
 use protocol::Consumer;
-pub use protocol::{Ahead, Batch, Shape};
+pub use protocol::{Batch, ProducerState, Shape};
 
 /// Events that are taken from one ring at a time, so that a huge one holds up neither the others nor an answer to pmcd: all that
 /// one of NIXL's own size holds, and a small part of a millisecond's worth.

@@ -7,9 +7,9 @@ use crate::base::file::{FileFacts, FileId};
 use crate::error::{Refusal, RingFault};
 use crate::procfs::liveness::{HolderCheck, Liveness};
 use crate::ring::candidate::Candidate;
-use crate::ring::checkpoint::Commit;
+use crate::ring::checkpoint::Checkpoint;
 use crate::shm::{HeaderPoll, LeaseKind};
-use crate::source::context::Ledger;
+use crate::source::context::DrainContext;
 use crate::stats::store_values::StoreValues;
 use nix::sys::stat::fstat;
 use ring::{Mode, RingReader};
@@ -101,7 +101,7 @@ impl Source {
     pub fn ring(
         candidate: Candidate,
         path: PathBuf,
-        before: Option<&Commit>,
+        before: Option<&Checkpoint>,
         now: Instant,
     ) -> Result<Self, Refusal> {
         let facts = candidate.facts;
@@ -155,11 +155,11 @@ impl Source {
     }
 
     /// Counts what came since the last time.
-    pub fn drain(&mut self, ledger: &mut Ledger) -> Drained {
-        let (file, now) = (&mut self.file, ledger.now.instant);
+    pub fn drain(&mut self, context: &mut DrainContext) -> Drained {
+        let (file, now) = (&mut self.file, context.now.instant);
         let found = match &mut self.reader {
-            Reader::Ring(ring) => ring.drain(file, ledger),
-            Reader::Store(store) => store.read(ledger),
+            Reader::Ring(ring) => ring.drain(file, context),
+            Reader::Store(store) => store.read(context),
         };
         match found {
             // What a store's agent had to say before its end, which is for good, is no sign of life.
@@ -167,7 +167,7 @@ impl Source {
                 self.file.liveness.saw_events(now);
                 Drained::Events
             }
-            Ok(_) => self.check(ledger),
+            Ok(_) => self.check(context),
             // What the producer left there is the producer's; the new ring is drained from its start at the next tick.
             Err(RingFault::Restarted) => Drained::Events,
             // Nothing is known, so that nothing has changed: what was begun is settled at the next tick.
@@ -177,12 +177,12 @@ impl Source {
     }
 
     /// Finds out who has a file in which nothing happens.
-    fn check(&mut self, ledger: &mut Ledger) -> Drained {
+    fn check(&mut self, context: &mut DrainContext) -> Drained {
         let Self { file, reader } = self;
-        let (now, every) = (ledger.now.instant, ledger.books.check_period);
+        let (now, every) = (context.now.instant, context.shared.check_period);
         match (file.liveness.check(reader.descriptor(), now, every), reader) {
             (HolderCheck::ProducerStarted, Reader::Ring(ring)) if ring.may_have_started() => {
-                let renewed = ring.started(file, ledger);
+                let renewed = ring.started(file, context);
                 renewed.map_or(Drained::Held, |()| Drained::Events)
             }
             (HolderCheck::Held | HolderCheck::ProducerStarted, _) => Drained::Held,
@@ -235,9 +235,9 @@ impl Source {
     ///
     /// # Errors
     /// It is no longer the ring that was attached.
-    pub fn drain_out(&mut self, ledger: &mut Ledger) -> Result<bool, RingFault> {
+    pub fn drain_out(&mut self, context: &mut DrainContext) -> Result<bool, RingFault> {
         match &mut self.reader {
-            Reader::Ring(ring) => ring.drain_out(&mut self.file, ledger),
+            Reader::Ring(ring) => ring.drain_out(&mut self.file, context),
             Reader::Store(_) => Ok(true),
         }
     }

@@ -151,7 +151,7 @@ impl Memory {
         let ring = Consumer::new(&self.words, self.shape);
         let mut totals = Totals::default();
         loop {
-            let batch = ring.take(BATCH, events).expect("a good ring");
+            let batch = ring.read_batch(BATCH, events).expect("a good ring");
             if batch.from == batch.upto {
                 return totals;
             }

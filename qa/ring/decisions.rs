@@ -105,8 +105,8 @@ fn push(ring: &mut RingWriter, values: &[u64]) {
 
 /// A kill between counting a batch and giving its slots back: the state says so, and the ring is as it was before.
 fn killed(saved: &mut Saved) {
-    let commit = saved.entry.commit.as_mut().expect("a batch");
-    commit.released = false;
+    let checkpoint = saved.entry.checkpoint.as_mut().expect("a batch");
+    checkpoint.released = false;
 }
 
 /// A ring of 16 slots after a daemon has counted `[4, 10)` of it. The values are powers of ten, so that an event counted twice or
@@ -238,8 +238,8 @@ fn identical_batch_at_the_start_of_a_v2_ring_is_not_counted() {
         }
         daemon.start(|saved| {
             killed(saved);
-            let commit = saved.entry.commit.expect("a batch");
-            assert_eq!((commit.from, commit.upto), (0, 4));
+            let checkpoint = saved.entry.checkpoint.expect("a batch");
+            assert_eq!((checkpoint.from, checkpoint.upto), (0, 4));
         });
         assert_eq!(daemon.drain(), [1000, 0, 0], "{restarted}");
         let doubtful = daemon.agents.as_ref().expect("it runs").effort().doubtful;

@@ -188,7 +188,7 @@ fn a_producer_and_a_consumer<const WEAK: u8>() {
         let mut counted = 0;
         let mut drain = || {
             let mut events = Events::default();
-            let batch = ring.consumer().take(u64::MAX, &mut events);
+            let batch = ring.consumer().read_batch(u64::MAX, &mut events);
             let batch = batch.expect("no restart");
             let upto = counted + ring.len(&batch);
             assert_events(events.list(), counted..upto);
@@ -228,7 +228,7 @@ fn a_restart_while_the_ring_is_drained<const WEAK: u8>() {
         let (mut left_off, mut new) = (Some(2), NEW.start);
         let mut drain = || {
             let mut events = Events::default();
-            let Ok(batch) = ring.consumer().take(u64::MAX, &mut events) else {
+            let Ok(batch) = ring.consumer().read_batch(u64::MAX, &mut events) else {
                 left_off = None;
                 return;
             };

@@ -163,19 +163,19 @@ impl World {
                 let (read_pos, mask) = (ring.read_pos(), ring.capacity() - 1);
                 let back = |journal: &mut Journal, records: &mut [(RecordId, Saved)]| {
                     for (record, saved) in records {
-                        let commit = saved.entry.commit.as_mut();
+                        let checkpoint = saved.entry.checkpoint.as_mut();
                         // Nothing was counted of a ring that has begun since.
-                        let Some(commit) = commit
-                            .filter(|commit| commit.from != commit.upto && commit.upto == read_pos)
-                        else {
+                        let Some(checkpoint) = checkpoint.filter(|checkpoint| {
+                            checkpoint.from != checkpoint.upto && checkpoint.upto == read_pos
+                        }) else {
                             continue;
                         };
-                        commit.released = false;
-                        foreign = taken.min(commit.upto.wrapping_sub(commit.from) & mask);
-                        let mut pos = (commit.from + foreign) & mask;
-                        if pos == 0 && pos != commit.upto {
+                        checkpoint.released = false;
+                        foreign = taken.min(checkpoint.upto.wrapping_sub(checkpoint.from) & mask);
+                        let mut pos = (checkpoint.from + foreign) & mask;
+                        if pos == 0 && pos != checkpoint.upto {
                             // Where a restart puts it: it is taken for one.
-                            (pos, foreign) = (commit.from, 0);
+                            (pos, foreign) = (checkpoint.from, 0);
                         }
                         let file = OpenOptions::new().write(true).open(&path).expect("there");
                         file.write_all_at(&pos.to_le_bytes(), 8).expect("written");

@@ -75,7 +75,7 @@ impl Bench {
     }
 
     /// The sums of an agent without a writer, after all of its events were counted.
-    fn settled(&self, agent: &str) -> BTreeMap<String, u64> {
+    fn shows_changes(&self, agent: &str) -> BTreeMap<String, u64> {
         let mut last = self.counted(agent);
         wait_for("nothing more comes", || {
             std::thread::sleep(Duration::from_millis(200));
@@ -88,7 +88,7 @@ impl Bench {
 
     /// Starts an agent that was there before once more, and finds what it does in the counters.
     fn goes_on(&self, agent: &str, server: &mut Server, options: &str) {
-        let before = self.settled(agent);
+        let before = self.shows_changes(agent);
         let [truth, _] = server.run(options);
         let after = self.counted(agent);
         for (metric, sum) in sums(&truth) {

@@ -268,7 +268,7 @@ fn judge(all: &[Took]) {
 }
 
 /// The values of these agents, when nothing waits any more.
-fn settled(link: &mut Link, expected: &BTreeMap<String, u64>) {
+fn shows_changes(link: &mut Link, expected: &BTreeMap<String, u64>) {
     wait_for("all is counted, once", || {
         let values = link.values(TX_BYTES).expect("an answer");
         let mut shown = values
@@ -321,7 +321,7 @@ fn torment(seed: u64, time: Duration, soon: Option<Duration>) {
     }
     let mut expected = sample.end();
     expected.extend(healthy.iter().map(|agent| (agent.name.clone(), agent.sent)));
-    settled(&mut link, &expected);
+    shows_changes(&mut link, &expected);
     // With the files go the agents, and all that they took.
     for entry in fs::read_dir(directory).expect("there") {
         let path = entry.expect("there").path();
@@ -352,7 +352,7 @@ fn torment(seed: u64, time: Duration, soon: Option<Duration>) {
             .all(|name| expected.contains_key(name))
             .then_some(())
     });
-    settled(&mut link, &expected);
+    shows_changes(&mut link, &expected);
     assert!(link.end().success());
     let (log, minutes) = (home.log(), began.elapsed().as_secs() / 60 + 2);
     let lines = u64::try_from(log.lines().count()).expect("few");
@@ -362,7 +362,7 @@ fn torment(seed: u64, time: Duration, soon: Option<Duration>) {
     );
     // Nor does the next one make anything else of it.
     let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
-    settled(&mut link, &expected);
+    shows_changes(&mut link, &expected);
     assert!(link.end().success());
 }
 

@@ -40,7 +40,7 @@ fn values(link: &mut Link, healthy: &[Healthy]) -> Option<Vec<u64>> {
     all.collect()
 }
 
-fn settled(link: &mut Link, healthy: &[Healthy]) {
+fn shows_changes(link: &mut Link, healthy: &[Healthy]) {
     let expected: Vec<u64> = healthy.iter().map(|agent| agent.sent).collect();
     let mut last = None;
     let end = Instant::now() + PATIENCE;
@@ -123,7 +123,7 @@ fn torment(seed: u64, time: Duration) {
     ];
     assert!(kinds.iter().all(|kind| done.contains_key(kind)), "{done:?}");
     judge(&all);
-    settled(&mut link, &healthy);
+    shows_changes(&mut link, &healthy);
     let living: Vec<_> = healthy
         .iter()
         .flat_map(|agent| agent.store.as_ref())
@@ -145,7 +145,7 @@ fn torment(seed: u64, time: Duration) {
         (is_all && names.len() == healthy.len()).then_some(used)
     });
     assert!(most.memory.max(after.memory) < MEMORY, "{most:?} {after:?}");
-    settled(&mut link, &healthy);
+    shows_changes(&mut link, &healthy);
     assert!(link.end().success());
     let (log, minutes) = (home.log(), time.as_secs() / 60 + 2);
     let lines = u64::try_from(log.lines().count()).expect("few");
@@ -154,7 +154,7 @@ fn torment(seed: u64, time: Duration) {
         "{lines} lines\n{log}"
     );
     let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
-    settled(&mut link, &healthy);
+    shows_changes(&mut link, &healthy);
     assert!(link.end().success());
 }
 

@@ -10,7 +10,7 @@ use crate::journal::{Journal, RecordId};
 use crate::log;
 use crate::procfs::facts::Facts;
 use crate::source::Source;
-use crate::source::context::{Books, Ledger};
+use crate::source::context::{DrainContext, Shared};
 use crate::source::removal::{self, Removal};
 use crate::source::store::StoreReader;
 use crate::stats::windows::Windows;
@@ -203,24 +203,24 @@ impl Agent {
     }
 
     /// Counts what came to a store before its process ended.
-    pub(crate) fn read_last(&mut self, store: &mut Source, now: Now, books: &mut Books) {
-        store.drain(&mut self.ledger(now, books).0);
+    pub(crate) fn read_last(&mut self, store: &mut Source, now: Now, shared: &mut Shared) {
+        store.drain(&mut self.context(now, shared).0);
     }
 
     /// Returns what a drain changes, the agent's name and its sources.
-    fn ledger<'a>(
+    fn context<'a>(
         &'a mut self,
         now: Now,
-        books: &'a mut Books,
-    ) -> (Ledger<'a>, &'a Name, &'a mut Vec<Source>) {
-        let ledger = Ledger {
+        shared: &'a mut Shared,
+    ) -> (DrainContext<'a>, &'a Name, &'a mut Vec<Source>) {
+        let context = DrainContext {
             entry: &mut self.entry,
             windows: &mut self.windows,
             record: self.record,
             now,
-            books,
+            shared,
         };
-        (ledger, &self.name, &mut self.sources)
+        (context, &self.name, &mut self.sources)
     }
 }
 
@@ -231,20 +231,20 @@ impl Agent {
         directory: &OwnedFd,
         now: Now,
         after: Duration,
-        books: &mut Books,
+        shared: &mut Shared,
     ) {
-        let (mut ledger, Name { instance, .. }, sources) = self.ledger(now, books);
+        let (mut context, Name { instance, .. }, sources) = self.context(now, shared);
         let now = now.instant;
         for source in sources {
             let Some(ago) = source.abandoned_for(now).filter(|&ago| ago >= after) else {
                 continue;
             };
             // Another of its rings has a batch in flight, which is recovered first.
-            if ledger.in_flight().is_some_and(|ring| ring != source.id()) {
+            if context.in_flight().is_some_and(|ring| ring != source.id()) {
                 continue;
             }
             let path = log::shown(&source.file.path);
-            match removal::remove(directory, source, &mut ledger) {
+            match removal::remove(directory, source, &mut context) {
                 Removal::Done => {
                     let ago = humantime::format_duration(Duration::from_secs(ago.as_secs()));
                     tracing::info!(

@@ -4,7 +4,7 @@ use crate::agents::Agent;
 use crate::base::clock::Now;
 use crate::journal::record::Lifecycle;
 use crate::shm::HeaderPoll;
-use crate::source::context::Books;
+use crate::source::context::Shared;
 use std::time::{Duration, Instant};
 
 /// What a drain reads of an agent that it skips, beside the header of the file. The polls of all agents are close to each other in
@@ -25,11 +25,11 @@ const WITHOUT_FILE: Duration = Duration::from_secs(3600);
 impl AgentPoll {
     /// Sets the poll after a drain of its agent; `is_complete`: the drain left no event. The agent is skipped until its liveness is
     /// due to be checked, or its time as an instance is over.
-    pub(crate) fn reset(&mut self, agent: &Agent, now: &Now, is_complete: bool, books: &Books) {
-        let check = books.check_period;
+    pub(crate) fn reset(&mut self, agent: &Agent, now: &Now, is_complete: bool, shared: &Shared) {
+        let check = shared.check_period;
         let lifecycle = agent.entry.lifecycle;
         let visible_for = match lifecycle.exited_since() {
-            Some(since) => books.config.retain.saturating_sub(now.since(since)),
+            Some(since) => shared.config.retain.saturating_sub(now.since(since)),
             None => Duration::MAX,
         };
         let pause = if lifecycle.is_awake() {

@@ -9,7 +9,7 @@ use crate::error::Refusal;
 use crate::log;
 use crate::procfs::process;
 use crate::ring::candidate::{Access, Candidate};
-use crate::ring::checkpoint::Commit;
+use crate::ring::checkpoint::Checkpoint;
 use crate::shm::LeaseKind;
 use crate::source::Source;
 use crate::source::removal;
@@ -95,11 +95,11 @@ impl Collector {
             }
         }
         let is_done = self.candidates.queue.is_empty() && self.scanner.is_done();
-        if is_done && !self.books.early {
+        if is_done && !self.shared.in_first_scan {
             let stamp = self.clock.at(now).stamp;
             let counted = self.counted_stores.all_found(stamp, self.limits.rejections);
             if let Some(until) = counted {
-                self.books.journal.set_stores_counted_until(until);
+                self.shared.journal.set_stores_counted_until(until);
             }
         }
         is_done
@@ -109,8 +109,8 @@ impl Collector {
     /// first.
     fn next_candidate(&mut self, now: Instant) -> Option<Found> {
         let is_scanned = self.scanner.is_done() || now >= self.candidates.first_scan_ends;
-        if self.books.early && self.candidates.queue.is_empty() && is_scanned {
-            self.books.early = false;
+        if self.shared.in_first_scan && self.candidates.queue.is_empty() && is_scanned {
+            self.shared.in_first_scan = false;
             let mut unknown = std::mem::take(&mut self.candidates.unknown_stores);
             // Each store of an agent is counted before the next replaces it.
             unknown.sort_by_key(|&(updated, _)| updated);
@@ -154,7 +154,7 @@ impl Collector {
         let (header, layout) = (candidate.header, candidate.layout);
         let file = found.directory.path.join(&found.name);
         let before = match self.ring_agent(found, raw) {
-            Some((_, agent)) => agent.entry.commit,
+            Some((_, agent)) => agent.entry.checkpoint,
             None => self.commit_of_store_agent(found),
         };
         let source = match Source::ring(candidate, file, before.as_ref(), now) {
@@ -171,21 +171,21 @@ impl Collector {
         let Some(ring) = source.as_ring() else {
             return;
         };
-        let commit = ring.commit;
+        let checkpoint = ring.checkpoint;
         if agent
             .entry
-            .commit
-            .is_none_or(|before| !before.ring.is_same_file(&commit.ring))
+            .checkpoint
+            .is_none_or(|before| !before.ring.is_same_file(&checkpoint.ring))
         {
-            agent.entry.stats.set_bounds(&self.books.config.bounds);
-            agent.started(self.clock.at(now).stamp, &mut self.books.journal);
+            agent.entry.stats.set_bounds(&self.shared.config.bounds);
+            agent.started(self.clock.at(now).stamp, &mut self.shared.journal);
             // A batch in flight, of another of its rings, is recovered first.
             if !agent
                 .entry
-                .commit
+                .checkpoint
                 .is_some_and(|before| before.is_in_flight())
             {
-                agent.entry.commit = Some(commit);
+                agent.entry.checkpoint = Some(checkpoint);
             }
         }
         let (capacity, pending) = (header.capacity, header.pending());
@@ -219,7 +219,7 @@ impl Collector {
         agent.waiting = None;
         let may_be_labelled = |source: &Source| !source.file.liveness.has_no_holder();
         let waits =
-            self.books.config.proc_facts && agent.sources.last().is_some_and(may_be_labelled);
+            self.shared.config.proc_facts && agent.sources.last().is_some_and(may_be_labelled);
         let deadline = label_deadline(&self.clock, now, waits);
         if is_visible {
             agent.entry.lifecycle.wake(deadline);
@@ -228,15 +228,15 @@ impl Collector {
         if !waits && agent.sources.len() == 1 {
             agent.entry.lifecycle.limit_wait(deadline);
         }
-        self.books.journal.commit(agent.record, &agent.entry);
+        self.shared.journal.commit(agent.record, &agent.entry);
         self.wake(key);
     }
 
     /// Returns the last batch of a ring in the record of an agent with stores. 0.1.0 kept one record for both.
-    fn commit_of_store_agent(&self, found: &Found) -> Option<Commit> {
+    fn commit_of_store_agent(&self, found: &Found) -> Option<Checkpoint> {
         let same = self.agents.named(&found.name);
-        let mut commits = same.filter_map(|(_, agent)| agent.entry.commit);
-        commits.find(|commit| commit.ring.id == found.facts.id)
+        let mut checkpoints = same.filter_map(|(_, agent)| agent.entry.checkpoint);
+        checkpoints.find(|checkpoint| checkpoint.ring.id == found.facts.id)
     }
 
     /// Returns the name of the agent that a file belongs to: the file's, or the name before, if the daemon was killed while it
@@ -244,8 +244,8 @@ impl Collector {
     fn name_before(&self, found: &Found) -> OsString {
         let was = removal::original_name(&found.name).filter(|was| {
             self.ring_agent(found, was).is_some_and(|(_, agent)| {
-                let commit = agent.entry.commit;
-                commit.is_some_and(|commit| commit.ring.id == found.facts.id)
+                let checkpoint = agent.entry.checkpoint;
+                checkpoint.is_some_and(|checkpoint| checkpoint.ring.id == found.facts.id)
             })
         });
         was.unwrap_or_else(|| found.name.clone())

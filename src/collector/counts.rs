@@ -66,9 +66,9 @@ impl Collector {
         let mut counts = AgentCounts {
             errors: EventType::errors()
                 .iter()
-                .map(|&error| self.books.host.get(error))
+                .map(|&error| self.shared.host.get(error))
                 .fold(0, u64::saturating_add),
-            full: self.books.forgotten_full,
+            full: self.shared.expired_overflows,
             unsupported: number(self.scanner.unsupported()),
             refused: number(self.scanner.rejected()),
             silent: self.silent().map(|silent| number(silent.len())),
@@ -94,8 +94,8 @@ impl Collector {
     pub fn effort(&self) -> Effort {
         let (directories, left_out, missing) = self.scanner.directories();
         Effort {
-            events: self.books.counted,
-            doubtful: self.books.doubtful,
+            events: self.shared.events,
+            doubtful: self.shared.doubtful,
             rings: number(self.agents.attached().len()),
             known: number(self.agents.len()),
             places: number(self.limits.places),

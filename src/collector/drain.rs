@@ -25,8 +25,8 @@ impl Collector {
     fn drain_since(&mut self, since: Option<Instant>, now: Instant, budget: Duration) -> bool {
         let end = Instant::now() + budget;
         let now = self.clock.at(now);
-        self.books.check_period = check_period(self.agents.places().total());
-        self.books.for_answer = since.is_none();
+        self.shared.check_period = check_period(self.agents.places().total());
+        self.shared.for_answer = since.is_none();
         if self.turns.begin(since) {
             for (key, agent) in self.agents.due(now.instant) {
                 self.turns.push(agent.name.owner, key);
@@ -58,7 +58,7 @@ impl Collector {
         };
         let (owner, was_published) = (agent.name.owner, agent.is_published());
         let _about = log::about(Some(owner));
-        let drained = catch_unwind(AssertUnwindSafe(|| agent.drain(now, end, &mut self.books)));
+        let drained = catch_unwind(AssertUnwindSafe(|| agent.drain(now, end, &mut self.shared)));
         let Ok(outcome) = drained else {
             self.reject_after_panic(key, was_published);
             return self.agents.update(key);
@@ -67,7 +67,7 @@ impl Collector {
         self.changes.extend(agent.renew_buckets(key));
         changed.extend(outcome.changed);
         let is_complete = !outcome.more && Instant::now() < end;
-        poll.reset(agent, &now, is_complete, &self.books);
+        poll.reset(agent, &now, is_complete, &self.shared);
         if outcome.more {
             self.turns.push(owner, key);
         }
@@ -82,7 +82,7 @@ impl Collector {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
-        if let Some(entry) = self.books.journal.entry(agent.record) {
+        if let Some(entry) = self.shared.journal.entry(agent.record) {
             agent.entry = entry;
         }
         self.changes.extend(agent.change_since(was_published, key));
@@ -94,10 +94,10 @@ impl Collector {
             }
         }
         self.agents.wake(key);
-        if let Some(retired) = self.books.journal.retired() {
-            self.books.host = retired.totals;
+        if let Some(expired) = self.shared.journal.expired() {
+            self.shared.host = expired.totals;
             for agent in self.agents.values_mut() {
-                self.books.host.add(&agent.entry.stats.totals);
+                self.shared.host.add(&agent.entry.stats.totals);
             }
         }
     }
@@ -196,7 +196,7 @@ mod tests {
     fn panic_over_an_agent_without_labels_does_not_publish_it() {
         let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
         let mut agents = agents_of(dirs[0].path(), &["bad"]);
-        agents.books.config.proc_facts = true;
+        agents.shared.config.proc_facts = true;
         let mut journal = Journal::open(&dirs[1].path().join("nixl/state"));
         journal.start().expect("readable");
         agents.restore(journal, Vec::new());

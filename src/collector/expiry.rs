@@ -52,7 +52,7 @@ impl Collector {
     pub(super) fn expire_some(&mut self, now: Instant) {
         let is_due = |next: Instant| now >= next;
         // The first scan may still find the file of an agent.
-        if self.books.early || !self.expiry.next_search.is_none_or(is_due) {
+        if self.shared.in_first_scan || !self.expiry.next_search.is_none_or(is_due) {
             return;
         }
         let old = self.expirable(now);
@@ -67,7 +67,7 @@ impl Collector {
     /// Returns how long agents without files are remembered. At least `retain`: the record tells how much of a store is counted, and
     /// a store is counted again if it is younger than `retain` and has no record.
     fn remember(&self) -> Duration {
-        self.books.config.remember.max(self.books.config.retain)
+        self.shared.config.remember.max(self.shared.config.retain)
     }
 
     /// Returns the agents that are not instances and have had no file for `remember`.
@@ -121,7 +121,7 @@ mod tests {
             max_agents,
             ..Config::default()
         });
-        agents.books.early = false;
+        agents.shared.in_first_scan = false;
         agents
     }
 

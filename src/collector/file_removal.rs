@@ -13,7 +13,7 @@ impl Collector {
         if now < self.next_removal || Instant::now() >= end {
             return;
         }
-        let Some(after) = self.books.config.remove_exited_after else {
+        let Some(after) = self.shared.config.remove_exited_after else {
             return;
         };
         let (scanner, moment) = (&self.scanner, self.clock.at(now));
@@ -27,7 +27,7 @@ impl Collector {
                 continue;
             };
             let _about = log::about(Some(agent.name.owner));
-            agent.remove_exited_files(directory, moment, after, &mut self.books);
+            agent.remove_exited_files(directory, moment, after, &mut self.shared);
             if Instant::now() >= end {
                 return;
             }

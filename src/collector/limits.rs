@@ -82,7 +82,7 @@ impl Collector {
 
     /// Evicts an agent for a file of this user, which has events or is only open. Returns false if none can be evicted.
     fn evict_for(&mut self, uid: u32, has_events: bool, now: Instant) -> bool {
-        let all_found = !self.books.early;
+        let all_found = !self.shared.in_first_scan;
         for evictable in self.agents.eviction_order(uid, all_found) {
             self.evict(evictable, has_events, now);
             self.agents.update(evictable.key);
@@ -103,8 +103,8 @@ impl Collector {
         };
         let _about = log::about(Some(agent.name.owner));
         // A batch in flight is recovered first.
-        let commit = agent.entry.commit;
-        if is_live && commit.is_some_and(|commit| commit.is_in_flight()) {
+        let checkpoint = agent.entry.checkpoint;
+        if is_live && checkpoint.is_some_and(|checkpoint| checkpoint.is_in_flight()) {
             return;
         }
         let last = if is_live { 1 } else { agent.sources.len() };
@@ -123,7 +123,7 @@ impl Collector {
         for (source, facts) in &mut detached {
             if !is_live && source.as_store().is_some() {
                 // What its process wrote after the last drain.
-                agent.read_last(source, self.clock.at(now), &mut self.books);
+                agent.read_last(source, self.clock.at(now), &mut self.shared);
             }
             let name = source.file.path.file_name();
             if let Some(name) = name.filter(|_| !source.file.liveness.has_no_holder()) {
@@ -145,7 +145,7 @@ impl Collector {
             }
             // The eviction is published before the new agent.
             self.changes.extend(agent.change_since(was_published, key));
-            self.books.journal.commit(agent.record, &agent.entry);
+            self.shared.journal.commit(agent.record, &agent.entry);
         }
         // Polls keep its rings mapped.
         self.agents.wake(key);
@@ -169,8 +169,9 @@ impl Collector {
                 return;
             }
             let is_open = |agent: &Agent| {
-                let commit = agent.entry.commit;
-                commit.is_some_and(|commit| commit.is_in_flight()) || agent.waits(&self.scanner)
+                let checkpoint = agent.entry.checkpoint;
+                checkpoint.is_some_and(|checkpoint| checkpoint.is_in_flight())
+                    || agent.waits(&self.scanner)
             };
             // There is one, since fewer agents have places than there are records.
             let Some(key) = self.agents.next_to_expire(is_open) else {

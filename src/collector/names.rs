@@ -83,7 +83,7 @@ impl Collector {
             first_seen: moment.seconds,
             ..Entry::default()
         };
-        entry.stats.set_bounds(&self.books.config.bounds);
+        entry.stats.set_bounds(&self.shared.config.bounds);
         let key = self.agents.insert(Agent::new(name, entry, now));
         self.wake(key);
         self.create_record(key);

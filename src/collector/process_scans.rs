@@ -66,7 +66,7 @@ impl Collector {
     pub fn publish_waiting(&mut self, patience: Duration) {
         let scans = &self.process_scans;
         // Almost always no agent waits.
-        let may_wait = self.books.config.proc_facts && (scans.asks || scans.scan.is_running());
+        let may_wait = self.shared.config.proc_facts && (scans.asks || scans.scan.is_running());
         if !may_wait || !self.agents.values().any(Agent::wants_facts) {
             return;
         }
@@ -75,14 +75,14 @@ impl Collector {
         let stamp = self.clock.at(now).stamp;
         for (key, agent) in self.agents.iter_mut() {
             let was_published = agent.is_published();
-            agent.publish(stamp, &mut self.books.journal);
+            agent.publish(stamp, &mut self.shared.journal);
             self.changes.extend(agent.change_since(was_published, key));
         }
     }
 
     /// Begins a process scan if one is due, and applies its result when it ends. Waits for the end for `wait` at most.
     pub(super) fn scan_processes(&mut self, now: Instant, wait: Duration) {
-        if !self.books.config.proc_facts {
+        if !self.shared.config.proc_facts {
             return;
         }
         if self.process_scans.is_due(now) {
@@ -109,7 +109,7 @@ impl Collector {
         scans
             .silent
             .as_deref()
-            .filter(|_| self.books.config.proc_facts)
+            .filter(|_| self.shared.config.proc_facts)
     }
 
     fn begin_process_scan(&mut self, now: Instant) {
@@ -132,7 +132,7 @@ impl Collector {
             return;
         }
         request.inodes = Some(inodes);
-        request.pod_logs.clone_from(&self.books.config.pod_logs);
+        request.pod_logs.clone_from(&self.shared.config.pod_logs);
         let read = move |context: &_| ProcessScan::run(request, context);
         if !scans.scan.start(now, read) {
             scans.has_failed(now);
@@ -183,11 +183,11 @@ impl Collector {
             process_scan.pods.name(&mut facts, agent.own_facts());
             woken.push(key);
             if agent.own_facts() != Some(&facts) {
-                self.books.journal.set_facts(agent.record, Some(&facts));
+                self.shared.journal.set_facts(agent.record, Some(&facts));
                 agent.set_facts(Some(facts));
             }
             // It may be published before the next drain.
-            agent.update_life(&moment, &self.books.config);
+            agent.update_life(&moment, &self.shared.config);
         }
         for key in woken {
             self.agents.wake(key);

@@ -3,22 +3,22 @@
 use super::Collector;
 use crate::agents::{AgentKey, Change};
 use crate::journal::record::Entry;
-use crate::journal::{RecordId, Retired};
+use crate::journal::{ExpiredTotals, RecordId};
 
 impl Collector {
     /// Checks the state file. Writes all that is known to a file that was made again, and tries to create the records of agents that
     /// have none.
     pub fn check_state(&mut self) {
-        if self.books.journal.check() {
-            let mut expired = Retired {
-                totals: self.books.host.clone(),
-                full: self.books.forgotten_full,
+        if self.shared.journal.check() {
+            let mut expired = ExpiredTotals {
+                totals: self.shared.host.clone(),
+                full: self.shared.expired_overflows,
             };
             for agent in self.agents.values_mut() {
                 expired.totals.take_away(&agent.entry.stats.totals);
                 agent.record = None;
             }
-            self.books.journal.set_retired(&expired);
+            self.shared.journal.set_expired(&expired);
         }
         if self.is_persistent() {
             return;
@@ -28,7 +28,7 @@ impl Collector {
         let keys: Vec<AgentKey> = without_record.map(|(key, _)| key).collect();
         for key in keys {
             self.create_record(key);
-            if self.books.journal.is_full() {
+            if self.shared.journal.is_full() {
                 break;
             }
         }
@@ -36,7 +36,7 @@ impl Collector {
 
     /// Creates the record of an agent that has none, if there is room for it.
     pub(super) fn create_record(&mut self, key: AgentKey) {
-        let journal = &mut self.books.journal;
+        let journal = &mut self.shared.journal;
         let agent = self.agents.get_mut(key);
         let Some(agent) = agent.filter(|agent| agent.record.is_none()) else {
             return;
@@ -50,9 +50,9 @@ impl Collector {
 
     /// Removes the record of an agent and adds its totals to those of expired agents.
     pub(super) fn remove_record(&mut self, record: Option<RecordId>, entry: &Entry) {
-        let full = &mut self.books.forgotten_full;
+        let full = &mut self.shared.expired_overflows;
         *full = full.saturating_add(entry.full);
-        self.books.journal.retire(record, entry);
+        self.shared.journal.expire(record, entry);
     }
 
     /// Removes an agent without files. Its totals stay in the host totals.

@@ -14,13 +14,13 @@ impl Collector {
     /// Applies another configuration, and begins the first scan again. Detaches files that it leaves out. An agent whose files are all
     /// detached is withdrawn, since its liveness is no longer known.
     pub fn configure(&mut self, config: &Config) {
-        self.books.config = config.clone();
+        self.shared.config = config.clone();
         let room = Descriptors::of(config);
         self.limits.places = room.rings;
         self.expiry = Expiry::default();
         self.process_scans.last_full = None;
         self.candidates = Candidates::new(Instant::now());
-        self.books.early = true;
+        self.shared.in_first_scan = true;
         self.scanner.configure(room.limit(config));
         let keys: Vec<AgentKey> = self.agents.iter().map(|(key, _)| key).collect();
         for (key, agent) in self.agents.iter_mut() {
@@ -35,7 +35,7 @@ impl Collector {
             if !config.proc_facts {
                 // What process scans have found must not be shown any more, not even after a restart.
                 agent.set_facts(Some(agent.facts_of_files(None)));
-                let journal = &mut self.books.journal;
+                let journal = &mut self.shared.journal;
                 journal.set_facts(agent.record, agent.own_facts());
             }
             if !agent.has_stores() {
@@ -55,7 +55,7 @@ impl Collector {
             });
             if had_files && !is_to_be_found && !agent.has_files() {
                 agent.withdraw(Instant::now());
-                self.books.journal.commit(agent.record, &agent.entry);
+                self.shared.journal.commit(agent.record, &agent.entry);
                 self.changes.extend(agent.change_since(was_published, key));
             }
         }

@@ -142,7 +142,7 @@ impl Collector {
         if store.has_exited() && (!self.is_recent(store, now) || self.is_counted(&alike, store)) {
             return StoreVerdict::Over;
         }
-        if self.books.early {
+        if self.shared.in_first_scan {
             return StoreVerdict::Early;
         }
         let mut tested = alike.iter().take(MAX_TESTED);
@@ -159,7 +159,7 @@ impl Collector {
         let changed = u64::try_from(store.found.facts.changed.0).unwrap_or(0);
         let ago = now.stamp.checked_sub(store.values.updated);
         changed + MAX_CLOCK_STEP >= now.seconds.saturating_sub(uptime)
-            && ago.is_some_and(|ago| Duration::from_nanos(ago) <= self.books.config.retain)
+            && ago.is_some_and(|ago| Duration::from_nanos(ago) <= self.shared.config.retain)
     }
 
     /// True if all of a store was counted that no process writes, although it is not the present store of any agent. An agent in
@@ -192,7 +192,7 @@ impl Collector {
             let seen = agent.entry.store.as_ref();
             let has_more =
                 seen.is_some_and(|seen| store.values.delta_since(&seen.values).has_counts());
-            agent.read_last(&mut store.source, now, &mut self.books);
+            agent.read_last(&mut store.source, now, &mut self.shared);
             // No process writes it, so that another store may be the agent's next.
             agent.waiting = None;
             has_more
@@ -223,12 +223,12 @@ impl Collector {
             return;
         };
         if let Some(mut before) = agent.sources.pop() {
-            agent.read_last(&mut before, now, &mut self.books);
+            agent.read_last(&mut before, now, &mut self.shared);
         }
         if let Some(before) = agent.entry.retire_store(now.stamp) {
             self.counted_stores.add(before.id, before.values.updated);
         }
-        agent.started(now.stamp, &mut self.books.journal);
+        agent.started(now.stamp, &mut self.shared.journal);
         agent.entry.last_event = store.values.updated.min(now.stamp);
         agent.entry.store = Some(seen.unwrap_or_else(|| Seen::nothing(store.id)));
     }
@@ -250,12 +250,12 @@ impl Collector {
             log::shown(&store.source.file.path)
         );
         agent.sources.push(store.source);
-        if !self.books.config.proc_facts {
+        if !self.shared.config.proc_facts {
             // Only the store tells its rank.
             agent.set_facts(Some(agent.facts_of_files(None)));
         }
         let facts = agent.own_facts();
-        self.books.journal.set_facts(agent.record, facts);
+        self.shared.journal.set_facts(agent.record, facts);
         self.source_added(key, is_visible, now);
     }
 }

@@ -15,14 +15,14 @@ use std::time::Duration;
 
 /// What agents that are forgotten have counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Retired {
+pub struct ExpiredTotals {
     /// Sums by type.
     pub totals: Totals,
     /// How often their rings were found full.
     pub full: u64,
 }
 
-impl Retired {
+impl ExpiredTotals {
     /// Adds an agent's.
     pub fn add(&mut self, entry: &Entry) {
         self.totals.add(&entry.stats.totals);
@@ -85,11 +85,11 @@ pub fn config_read(file: &File) -> io::Result<Duration> {
 }
 
 /// The sums, and the record that is still to be freed.
-pub fn read(words: &[AtomicU64]) -> (Retired, Option<usize>) {
+pub fn read(words: &[AtomicU64]) -> (ExpiredTotals, Option<usize>) {
     let entry = &words[ENTRIES[usize::from(words[GENERATION].load(Acquire) % 2 == 1)]..];
     let totals = std::array::from_fn(|at| entry[at].load(Relaxed));
     let freed = usize::try_from(entry[FREED].load(Relaxed)).unwrap_or(0);
-    let sums = Retired {
+    let sums = ExpiredTotals {
         totals: Totals::from_words(&totals),
         full: entry[FULL].load(Relaxed),
     };
@@ -97,7 +97,7 @@ pub fn read(words: &[AtomicU64]) -> (Retired, Option<usize>) {
 }
 
 /// Replaces them, in one step.
-pub fn write(words: &[AtomicU64], sums: &Retired, freed: Option<usize>) {
+pub fn write(words: &[AtomicU64], sums: &ExpiredTotals, freed: Option<usize>) {
     let generation = words[GENERATION].load(Relaxed).wrapping_add(1);
     let entry = &words[ENTRIES[usize::from(generation % 2 == 1)]..];
     for (word, value) in entry.iter().zip(sums.totals.to_words()) {
@@ -118,9 +118,9 @@ mod tests {
     #[test]
     fn sums_that_are_half_written_do_not_count() {
         let words: Vec<AtomicU64> = (0..512).map(|_| AtomicU64::new(0)).collect();
-        assert_eq!(read(&words), (Retired::default(), None));
+        assert_eq!(read(&words), (ExpiredTotals::default(), None));
         let received = |value| Event::new(Some(EventType::RxBytes), value);
-        let sums = |value| Retired {
+        let sums = |value| ExpiredTotals {
             totals: Events::of(&[received(value)]).totals().clone(),
             full: value,
         };

@@ -268,14 +268,15 @@ impl TryFrom<&RawRecord> for Saved {
         if entry::is_without_base(words) && !raw.is_renumbered(entry.stats.bucket_bounds()) {
             entry.stats.bucket_base = id;
         }
-        if let Some(commit) = &mut entry.commit {
+        if let Some(checkpoint) = &mut entry.checkpoint {
             // Its positions go into the ring when its slots are given back.
-            let capacity = commit.ring.capacity;
-            let mut positions = [commit.from, commit.upto, commit.ahead.write_pos].into_iter();
+            let capacity = checkpoint.ring.capacity;
+            let mut positions =
+                [checkpoint.from, checkpoint.upto, checkpoint.ahead.write_pos].into_iter();
             if !capacity.is_power_of_two() || positions.any(|pos| pos >= capacity) {
                 return Err(Damaged);
             }
-            commit.released |= raw.0[RELEASED] == generation;
+            checkpoint.released |= raw.0[RELEASED] == generation;
         }
         let facts = raw.text(FACTS..NUMBERED, raw.0[FACTS_LENGTH]);
         Ok(Self {

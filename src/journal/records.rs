@@ -113,7 +113,7 @@ impl Records {
     /// use, and how many are damaged.
     fn read(&mut self) -> Result<(Vec<(RecordId, Saved)>, usize), FileShortened> {
         let (mut found, mut damaged) = (Vec::new(), 0);
-        let (retired, freed) = self.head(expired::read)?;
+        let (expired, freed) = self.head(expired::read)?;
         for id in (0..self.chunks * CHUNK).map(RecordId) {
             if freed == Some(id.0) {
                 self.words(id, record::free)?;
@@ -129,7 +129,7 @@ impl Records {
             }
         }
         if freed.is_some() {
-            self.head(|words| expired::write(words, &retired, None))?;
+            self.head(|words| expired::write(words, &expired, None))?;
         }
         Ok((found, damaged))
     }

@@ -53,8 +53,8 @@ fn name(number: usize) -> Name {
 }
 
 /// Of an agent that is forgotten.
-fn sums(value: u64) -> Retired {
-    let mut sums = Retired::default();
+fn sums(value: u64) -> ExpiredTotals {
+    let mut sums = ExpiredTotals::default();
     sums.add(&entry(value));
     sums
 }
@@ -115,12 +115,12 @@ fn a_record_that_was_given_up_is_used_again() {
     let (_dir, path) = filled(CHUNK);
     let (mut journal, Found { records, .. }) = take(&path);
     let gone = &records[5].1.entry;
-    journal.retire(Some(records[5].0), gone);
+    journal.expire(Some(records[5].0), gone);
     let again = journal.create(&name(99), &entry(5));
     assert_eq!(again, Some(records[5].0), "the file does not grow for it");
     drop(journal);
     let (mut journal, found) = take(&path);
-    assert_eq!(journal.retired(), Some(sums(1005)));
+    assert_eq!(journal.expired(), Some(sums(1005)));
     let names = found.records;
     assert!(names.iter().any(|(_, saved)| saved.name == name(99)));
     assert!(!names.iter().any(|(_, saved)| saved.name == name(5)));
@@ -135,11 +135,11 @@ fn what_many_agents_took_is_given_back_and_nobody_who_stays_is_lost() {
     let (mut journal, Found { records, .. }) = take(&path);
     // One in the third chunk stays, so that nothing before it can go.
     let stays = 2 * CHUNK + 7;
-    let mut sums = Retired::default();
+    let mut sums = ExpiredTotals::default();
     for (number, (id, saved)) in records.iter().enumerate() {
         if number != stays {
             sums.add(&saved.entry);
-            journal.retire(Some(*id), &saved.entry);
+            journal.expire(Some(*id), &saved.entry);
             assert!(!journal.check(), "it is whole");
         }
     }
@@ -156,7 +156,7 @@ fn what_many_agents_took_is_given_back_and_nobody_who_stays_is_lost() {
         (found.set_aside, found.records.len()),
         (None, 3 * CHUNK + 1)
     );
-    assert_eq!(journal.retired(), Some(sums), "what they counted stays");
+    assert_eq!(journal.expired(), Some(sums), "what they counted stays");
     let mut kept = found.records.iter().map(|(_, saved)| saved);
     assert!(
         kept.any(|saved| saved.name == name(stays) && saved.entry == entry(1000 + stays as u64))
@@ -168,7 +168,7 @@ fn room_for_a_chunk_of_agents_stays_when_all_are_gone() {
     let (_dir, path) = filled(2 * CHUNK);
     let (mut journal, Found { records, .. }) = take(&path);
     for (id, saved) in &records {
-        journal.retire(Some(*id), &saved.entry);
+        journal.expire(Some(*id), &saved.entry);
     }
     assert_eq!(path.metadata().expect("there").len(), offset(1));
 }
@@ -182,7 +182,7 @@ fn damaged_records_are_reported_once_and_begin_anew() {
         let (_dir, path) = filled(3);
         let (mut journal, found) = take(&path);
         let mut damaged = entry(1);
-        damaged.commit.get_or_insert_default().ring.capacity = 3;
+        damaged.checkpoint.get_or_insert_default().ring.capacity = 3;
         for (id, _) in &found.records[..count] {
             journal.commit(Some(*id), &damaged);
         }
@@ -228,7 +228,7 @@ fn an_agent_that_was_being_forgotten_at_a_kill_is_added_once() {
         let (mut journal, found) = take(&path);
         assert_eq!(found.records.len(), 1);
         assert_eq!(found.records[0].1.name, name(1));
-        assert_eq!(journal.retired(), Some(sums.clone()));
+        assert_eq!(journal.expired(), Some(sums.clone()));
     }
     // The record is free for another, which is not taken for the one that was forgotten.
     let (mut journal, _) = take(&path);

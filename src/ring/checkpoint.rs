@@ -1,38 +1,38 @@
 //! What is kept of the last batch of a ring, and what became of it when the position is not where it was left.
 //!
 //! A batch is first counted, in one step that a kill cannot divide, and only then are its slots given back, by a
-//! compare-and-swap of `read_pos`. Where that fails, or the daemon was killed in between, [`Commit::judge`] decides, so that
+//! compare-and-swap of `read_pos`. Where that fails, or the daemon was killed in between, [`Checkpoint::verdict`] decides, so that
 //! nothing is counted twice and nothing is lost.
 
 use crate::base::file::{self, FILE_TIME_GRANULARITY, FileId, is_younger_than};
-use crate::ring::protocol::{Ahead, Consumer, Load};
-use crate::ring::{Batch, Print, Ring};
+use crate::ring::protocol::{Consumer, Load, ProducerState};
+use crate::ring::{Batch, Fingerprint, Ring};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering::Acquire;
 
 /// The last batch that was counted, and the ring that it came from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Commit {
+pub struct Checkpoint {
     /// The ring.
-    pub ring: Identity,
+    pub ring: RingIdentity,
     /// Position of its first event.
     pub from: u64,
     /// Position behind its last event.
     pub upto: u64,
     /// What its slots looked like.
-    pub print: Print,
+    pub fingerprint: Fingerprint,
     /// Where the producer was when they were copied, and what it had yet to write.
-    pub ahead: Ahead,
+    pub ahead: ProducerState,
     /// Whether the ring was only looked at, so that its slots were another's to give back.
-    pub observed: bool,
+    pub followed: bool,
     /// Whether its slots are known to have been given back: then `read_pos` cannot be behind them.
     pub released: bool,
 }
 
 /// Which ring it is, as it was when its slots were copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Identity {
+pub struct RingIdentity {
     /// The file.
     pub id: FileId,
     /// When the file was made: seconds and nanoseconds; zeros where the file system does not say.
@@ -41,7 +41,7 @@ pub struct Identity {
     /// to each page of a mapping.
     pub changed: (i64, i64),
     /// Whether that was long enough ago, when it was looked at, for a later change to show: the clock is coarse.
-    pub settled: bool,
+    pub shows_changes: bool,
     /// Version, as the header has it.
     pub versions: u64,
     /// Slots.
@@ -50,7 +50,7 @@ pub struct Identity {
 
 /// What became of the slots of a batch that was counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Verdict {
     /// They were given back.
     Done,
     /// They were not: `read_pos` is to be moved on from where it is.
@@ -68,9 +68,9 @@ pub enum Fate {
 
 /// What a ring looks like now.
 #[derive(Debug)]
-pub struct Sight<'a, W> {
+pub struct RingView<'a, W> {
     /// Which ring it is.
-    pub identity: &'a Identity,
+    pub identity: &'a RingIdentity,
     /// Its `read_pos`.
     pub read_pos: u64,
     /// Its `write_pos`.
@@ -79,17 +79,17 @@ pub struct Sight<'a, W> {
     pub ring: Consumer<'a, W>,
 }
 
-impl Commit {
+impl Checkpoint {
     /// A batch whose slots were not given back yet, or are another's to give back.
     #[must_use]
-    pub fn of(batch: &Batch, ring: Identity, observed: bool) -> Self {
+    pub fn of(batch: &Batch, ring: RingIdentity, followed: bool) -> Self {
         Self {
             ring,
             from: batch.from,
             upto: batch.upto,
-            print: batch.print,
+            fingerprint: batch.fingerprint,
             ahead: batch.ahead,
-            observed,
+            followed,
             released: false,
         }
     }
@@ -98,16 +98,16 @@ impl Commit {
     /// once more.
     #[must_use]
     pub fn is_in_flight(&self) -> bool {
-        !self.released && !self.observed
+        !self.released && !self.followed
     }
 
     /// Says what became of the batch, from where the ring is now.
     #[must_use]
-    pub fn judge<W: Load>(&self, now: &Sight<W>) -> Fate {
+    pub fn verdict<W: Load>(&self, now: &RingView<W>) -> Verdict {
         let mask = now.identity.capacity.wrapping_sub(1);
         let between = |from: u64, upto: u64| upto.wrapping_sub(from) & mask;
         if !self.ring.is_same_file(now.identity) {
-            return Fate::NewRing;
+            return Verdict::NewRing;
         }
         let (len, moved) = (
             between(self.from, self.upto),
@@ -115,47 +115,51 @@ impl Commit {
         );
         if now.read_pos == self.upto {
             // A swap from 0 may have met a new ring, which began at 0 as well.
-            return if self.from == 0 && !self.released && len > 0 && self.met_new_ring(now) {
-                Fate::NewRingReleased
+            return if self.from == 0
+                && !self.released
+                && len > 0
+                && self.was_released_in_new_ring(now)
+            {
+                Verdict::NewRingReleased
             } else {
-                Fate::Done
+                Verdict::Done
             };
         }
         if !self.is_same_ring(now, len, moved) {
-            return Fate::NewRing;
+            return Verdict::NewRing;
         }
-        if self.observed {
+        if self.followed {
             // The one that drained it may have been behind what was seen here, or ahead.
             let behind = between(now.read_pos, self.upto);
             return if behind <= between(now.read_pos, now.write_pos) {
-                Fate::Release
+                Verdict::Release
             } else {
-                Fate::Passed(between(self.upto, now.read_pos))
+                Verdict::Passed(between(self.upto, now.read_pos))
             };
         }
         match moved {
-            _ if self.released => Fate::Passed(between(self.upto, now.read_pos)),
-            0 => Fate::Release,
-            _ if moved < len => Fate::Overtaken(moved),
-            _ => Fate::Passed(between(self.upto, now.read_pos)),
+            _ if self.released => Verdict::Passed(between(self.upto, now.read_pos)),
+            0 => Verdict::Release,
+            _ if moved < len => Verdict::Overtaken(moved),
+            _ => Verdict::Passed(between(self.upto, now.read_pos)),
         }
     }
 
     /// Whether nothing happened to the file since, which proves that the producer is the same.
-    fn is_unchanged(&self, now: &Identity) -> bool {
-        self.ring.settled && self.ring.changed == now.changed
+    fn is_unchanged(&self, now: &RingIdentity) -> bool {
+        self.ring.shows_changes && self.ring.changed == now.changed
     }
 
     /// Whether a producer that was started anew since, with the same first events, cannot be told from the one before: a batch that
     /// begins where a new ring does, in a file that was touched. In a ring that another reader drained `read_pos` tells nothing of
     /// a restart, so that this is so of any batch.
     #[must_use]
-    pub fn is_doubtful(&self, now: &Identity) -> bool {
-        (self.from == 0 || self.observed) && !self.released && !self.is_unchanged(now)
+    pub fn is_doubtful(&self, now: &RingIdentity) -> bool {
+        (self.from == 0 || self.followed) && !self.released && !self.is_unchanged(now)
     }
 
     /// Whether the producer stands elsewhere without having written the slot that was its next: then it was started anew.
-    fn went_back<W: Load>(&self, now: &Sight<W>) -> bool {
+    fn went_back<W: Load>(&self, now: &RingView<W>) -> bool {
         !self.is_unchanged(now.identity)
             && now.write_pos != self.ahead.write_pos
             && now.ring.slot_at(self.ahead.write_pos) == self.ahead.next
@@ -165,10 +169,10 @@ impl Commit {
     /// as long as it does not go round, and to do that it writes all that lay before it. That it has not written the slot that
     /// was its next is no proof by itself: where sums are steady, that is the same bytes as in the round before.
     #[must_use]
-    pub fn is_of_another<W: Load>(
+    pub fn is_restarted<W: Load>(
         &self,
         ring: &Consumer<W>,
-        now: &Identity,
+        now: &RingIdentity,
         write_pos: u64,
     ) -> bool {
         if self.is_unchanged(now) {
@@ -181,31 +185,31 @@ impl Commit {
         // Of a ring of which nothing was counted yet, the last slot.
         let empty = self.from == self.upto;
         let from = self.from.wrapping_sub(u64::from(empty)) & now.capacity.wrapping_sub(1);
-        ring.print(from, self.upto) != self.print
+        ring.fingerprint(from, self.upto) != self.fingerprint
     }
 
     /// Whether the slots were given back, from 0 on, by a new ring. In the old one they are as they were until the producer
     /// has gone round, and to do that it writes those beyond.
-    fn met_new_ring<W: Load>(&self, now: &Sight<W>) -> bool {
-        let print = now.ring.print(self.from, self.upto);
+    fn was_released_in_new_ring<W: Load>(&self, now: &RingView<W>) -> bool {
+        let fingerprint = now.ring.fingerprint(self.from, self.upto);
         // Once more, and only now: a producer that went round and over the batch shows a position behind it.
         W::fence(Acquire);
         let Ok((_, write_pos)) = now.ring.positions() else {
             return true; // in the midst of a restart
         };
-        let betrayed = if write_pos < self.ahead.write_pos {
+        let is_new_ring = if write_pos < self.ahead.write_pos {
             now.ring.beyond(self.ahead.write_pos) == self.ahead.beyond
         } else {
-            print != self.print
+            fingerprint != self.fingerprint
         };
-        betrayed && !self.is_unchanged(now.identity)
+        is_new_ring && !self.is_unchanged(now.identity)
     }
 
     /// Whether the producer is the one that wrote the batch.
-    fn is_same_ring<W: Load>(&self, now: &Sight<W>, len: u64, moved: u64) -> bool {
+    fn is_same_ring<W: Load>(&self, now: &RingView<W>, len: u64, moved: u64) -> bool {
         let mask = now.identity.capacity.wrapping_sub(1);
         // Slots that were not given back cannot have been written to.
-        let kept = if self.released || self.observed {
+        let kept = if self.released || self.followed {
             0
         } else {
             len.saturating_sub(moved)
@@ -218,27 +222,27 @@ impl Commit {
             return true;
         }
         // Where a restart puts it; another reader is hardly ever there.
-        if now.read_pos == 0 && !self.observed && (self.from != 0 || self.released) {
+        if now.read_pos == 0 && !self.followed && (self.from != 0 || self.released) {
             return false;
         }
         let same_bytes = if moved == 0 && !self.released {
-            now.ring.print(self.from, self.upto) == self.print
+            now.ring.fingerprint(self.from, self.upto) == self.fingerprint
         } else {
             let last = self.upto.wrapping_sub(1) & mask;
-            now.ring.slot_at(last) == self.print.last
+            now.ring.slot_at(last) == self.fingerprint.last
         };
         // A restarted agent's first event is often the same bytes in the same place (its memory registration).
         // What is written behind a batch that nobody has taken is the same bytes as before where sums are steady, and it was
         // written by whoever wrote the batch: it tells nothing.
-        let went_back = match self.observed {
-            true => self.is_of_another(&now.ring, now.identity, now.write_pos),
+        let went_back = match self.followed {
+            true => self.is_restarted(&now.ring, now.identity, now.write_pos),
             false => (moved > 0 || self.released) && self.went_back(now),
         };
         same_bytes && !went_back
     }
 }
 
-impl Identity {
+impl RingIdentity {
     /// What a ring's file is now, with a ring of this version and size in it.
     ///
     /// # Errors
@@ -255,7 +259,10 @@ impl Identity {
             },
             born: file::birth_time(&meta),
             changed: (meta.ctime(), meta.ctime_nsec()),
-            settled: !is_younger_than((meta.ctime(), meta.ctime_nsec()), FILE_TIME_GRANULARITY),
+            shows_changes: !is_younger_than(
+                (meta.ctime(), meta.ctime_nsec()),
+                FILE_TIME_GRANULARITY,
+            ),
             versions: ring.shape.versions,
             capacity: ring.capacity(),
         })
@@ -263,7 +270,7 @@ impl Identity {
 
     /// Whether it is the same file with a ring of the same size and version.
     #[must_use]
-    pub fn is_same_file(&self, other: &Identity) -> bool {
+    pub fn is_same_file(&self, other: &RingIdentity) -> bool {
         (self.id, self.born, self.versions, self.capacity)
             == (other.id, other.born, other.versions, other.capacity)
     }

@@ -22,15 +22,15 @@ pub(super) fn parts(run: Range<u64>) -> [(Range<u64>, bool); 3] {
 
 /// What slots looked like: enough to tell whether they were overwritten.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Print {
+pub struct Fingerprint {
     /// A hash of the words of some slots, and of what all of them come to.
     pub hash: u64,
     /// The words of the last slot.
     pub last: Slot,
 }
 
-impl Print {
-    /// Words of [`Print::to_words`].
+impl Fingerprint {
+    /// Words of [`Fingerprint::to_words`].
     pub const WORDS: usize = 1 + MAX_SLOT_WORDS;
 
     /// The hash, then the words of the last slot.
@@ -41,7 +41,7 @@ impl Print {
         words
     }
 
-    /// The reverse of [`Print::to_words`].
+    /// The reverse of [`Fingerprint::to_words`].
     #[must_use]
     pub fn from_words(words: &[u64; Self::WORDS]) -> Self {
         let mut last = Slot::default();
@@ -56,14 +56,14 @@ impl Print {
 /// The words of a slot; those beyond its layout's length are 0.
 pub type Slot = [u64; MAX_SLOT_WORDS];
 
-/// Makes a [`Print`]. One lane for each word of a slot, so that no multiplication waits for another. Whoever makes two
+/// Makes a [`Fingerprint`]. One lane for each word of a slot, so that no multiplication waits for another. Whoever makes two
 /// batches collide makes his own counters wrong and no one else's.
 #[derive(Default)]
-pub(super) struct Printer {
+pub(super) struct FingerprintBuilder {
     lanes: Slot,
 }
 
-impl Printer {
+impl FingerprintBuilder {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
     /// Adds the words of a slot.
@@ -81,13 +81,13 @@ impl Printer {
     }
 
     /// All that there is, of which these words were the last, and this is what it comes to.
-    pub(super) fn finish(mut self, slot: &[u64], totals: &Totals) -> Print {
+    pub(super) fn finish(mut self, slot: &[u64], totals: &Totals) -> Fingerprint {
         let mut last = Slot::default();
         last[..slot.len()].copy_from_slice(slot);
         for sums in totals.to_words().chunks(MAX_SLOT_WORDS) {
             self.add(sums.iter().copied());
         }
-        Print {
+        Fingerprint {
             hash: self.hash(),
             last,
         }
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn hash_changes_with_any_bit_of_any_word() {
         let hash = |slots: [Slot; 2]| {
-            let mut printer = Printer::default();
+            let mut printer = FingerprintBuilder::default();
             slots.into_iter().for_each(|slot| printer.add(slot));
             printer.hash()
         };

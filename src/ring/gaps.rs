@@ -3,7 +3,7 @@
 //! Nothing in the events tells, but the place does. A ring is full when the producer stands one slot before `read_pos`; what it
 //! writes into that slot, once it is free, may be the second half of a transfer whose first half was the last that had room.
 
-use crate::ring::checkpoint::Commit;
+use crate::ring::checkpoint::Checkpoint;
 use std::collections::VecDeque;
 
 /// Positions that events may be missing before, in the order in which they are met.
@@ -26,7 +26,7 @@ impl Gaps {
     }
 
     /// Which events of a batch have one before them, by their number in it. They are met then.
-    pub fn of(&mut self, batch: &Commit) -> &[usize] {
+    pub fn of(&mut self, batch: &Checkpoint) -> &[usize] {
         self.here.clear();
         let mask = batch.ring.capacity.wrapping_sub(1);
         let number = |pos: u64| pos.wrapping_sub(batch.from) & mask;
@@ -50,14 +50,14 @@ impl Gaps {
 mod tests {
     use super::*;
 
-    fn batch(from: u64, upto: u64) -> Commit {
-        let mut commit = Commit {
+    fn batch(from: u64, upto: u64) -> Checkpoint {
+        let mut checkpoint = Checkpoint {
             from,
             upto,
-            ..Commit::default()
+            ..Checkpoint::default()
         };
-        commit.ring.capacity = 16;
-        commit
+        checkpoint.ring.capacity = 16;
+        checkpoint
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! It is written for any kind of word, so that `qa/ring/loom_ring.rs` can run these very lines in every order that the memory model
 //! allows.
 
-use super::fingerprint::{self, Print, Printer, Slot};
+use super::fingerprint::{self, Fingerprint, FingerprintBuilder, Slot};
 use crate::error::RingFault;
 use crate::event::{Event, Events, Totals};
 use crate::ring::layout::{CAPACITY, HEADER_WORDS, Layout, READ_POS, VERSIONS, WRITE_POS};
@@ -69,14 +69,14 @@ pub struct Batch {
     /// Position behind the last event.
     pub upto: u64,
     /// By which the slots can be recognised.
-    pub print: Print,
+    pub fingerprint: Fingerprint,
     /// Where the producer was, and what it had yet to write.
-    pub ahead: Ahead,
+    pub ahead: ProducerState,
 }
 
 /// Where a producer is, and what it has yet to write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ahead {
+pub struct ProducerState {
     /// Its position.
     pub write_pos: u64,
     /// What stands in the slot that it writes next.
@@ -117,7 +117,7 @@ impl<'a, W: Load> Consumer<'a, W> {
     ///
     /// # Errors
     /// The ring is no longer of this shape, or was restarted meanwhile; nothing of the batch counts then.
-    pub fn take(&self, limit: u64, events: &mut Events) -> Result<Batch, RingFault> {
+    pub fn read_batch(&self, limit: u64, events: &mut Events) -> Result<Batch, RingFault> {
         let (from, _) = self.positions()?;
         let batch = self.follow(from, limit, events)?;
         match self.positions()? {
@@ -129,7 +129,7 @@ impl<'a, W: Load> Consumer<'a, W> {
     /// The same from a position of one's own, for one who follows a ring that another drains.
     ///
     /// # Errors
-    /// As [`Consumer::take`].
+    /// As [`Consumer::read_batch`].
     pub fn follow(&self, from: u64, limit: u64, events: &mut Events) -> Result<Batch, RingFault> {
         events.clear();
         let mask = self.mask();
@@ -138,7 +138,7 @@ impl<'a, W: Load> Consumer<'a, W> {
         let pending = (ahead.write_pos.wrapping_sub(from) & mask).min(limit);
         let upto = (from + pending) & mask;
         // For each layout, with its decoder as a constant: this is where the time goes.
-        let print = match self.shape.layout {
+        let fingerprint = match self.shape.layout {
             Layout::V1 => self.copy::<7>(from, upto, events, |slot| Layout::V1.read(slot)),
             Layout::V2Named => {
                 self.copy::<6>(from, upto, events, |slot| Layout::V2Named.read(slot))
@@ -156,7 +156,7 @@ impl<'a, W: Load> Consumer<'a, W> {
         Ok(Batch {
             from,
             upto,
-            print,
+            fingerprint,
             ahead,
         })
     }
@@ -168,8 +168,8 @@ impl<'a, W: Load> Consumer<'a, W> {
         upto: u64,
         events: &mut Events,
         read: impl Fn(&[u64; N]) -> Event,
-    ) -> Print {
-        let (mut print, mut last) = (Printer::default(), [0; N]);
+    ) -> Fingerprint {
+        let (mut print, mut last) = (FingerprintBuilder::default(), [0; N]);
         let load = |words: &[W]| std::array::from_fn(|at| words[at].load(Relaxed));
         for run in self.runs(from, upto) {
             for (range, is_printed) in fingerprint::parts(run) {
@@ -200,7 +200,7 @@ impl<'a, W: Load> Consumer<'a, W> {
     ///
     /// # Errors
     /// The ring is no longer of this shape.
-    pub fn ahead(&self) -> Result<Ahead, RingFault> {
+    pub fn ahead(&self) -> Result<ProducerState, RingFault> {
         let (_, mut write_pos) = self.positions()?;
         let mut tries = LOOKS;
         loop {
@@ -216,7 +216,7 @@ impl<'a, W: Load> Consumer<'a, W> {
             let untouched = write_pos == still && (write_pos..=self.last(write_pos)).contains(&now);
             tries -= 1;
             if untouched || tries == 0 {
-                return Ok(Ahead {
+                return Ok(ProducerState {
                     write_pos,
                     next,
                     beyond,
@@ -227,9 +227,9 @@ impl<'a, W: Load> Consumer<'a, W> {
     }
 
     /// What the slots between two positions look like now.
-    pub fn print(&self, from: u64, upto: u64) -> Print {
+    pub fn fingerprint(&self, from: u64, upto: u64) -> Fingerprint {
         let mask = self.mask();
-        let (mut print, mut last) = (Printer::default(), Slot::default());
+        let (mut print, mut last) = (FingerprintBuilder::default(), Slot::default());
         let mut totals = Totals::default();
         let layout = self.shape.layout;
         for run in self.runs(from & mask, upto & mask) {
@@ -250,7 +250,10 @@ impl<'a, W: Load> Consumer<'a, W> {
     /// A hash of the last 64 slots of the ring, of those only that are not before a position: a producer that goes round from
     /// there writes all of these, and they are the last that it writes.
     pub fn beyond(&self, pos: u64) -> u64 {
-        let (mut print, len) = (Printer::default(), self.shape.layout.slot_words());
+        let (mut print, len) = (
+            FingerprintBuilder::default(),
+            self.shape.layout.slot_words(),
+        );
         let first = self.last(pos).min(self.shape.capacity);
         let slots = self.slots(first, self.shape.capacity, len);
         for words in slots.chunks_exact(len) {

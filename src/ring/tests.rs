@@ -31,7 +31,7 @@ fn ring_of(capacity: u64) -> (File, Ring) {
 }
 
 fn try_take(ring: &Ring, limit: u64, events: &mut Events) -> Result<Batch, RingFault> {
-    ring.read(|ring| ring.take(limit, events))?
+    ring.read(|ring| ring.read_batch(limit, events))?
 }
 
 /// Takes, and sums what was taken.
@@ -41,8 +41,9 @@ fn take(ring: &Ring, limit: u64) -> (Batch, Totals) {
     (batch, events.totals().clone())
 }
 
-fn print(ring: &Ring, from: u64, upto: u64) -> Print {
-    ring.read(|ring| ring.print(from, upto)).expect("whole")
+fn fingerprint(ring: &Ring, from: u64, upto: u64) -> Fingerprint {
+    ring.read(|ring| ring.fingerprint(from, upto))
+        .expect("whole")
 }
 
 fn beyond(ring: &Ring, pos: u64) -> u64 {
@@ -175,18 +176,26 @@ fn a_print_tells_slots_of_which_one_was_written_again() {
     let (file, ring) = ring_of(512);
     (0..512).for_each(|pos| put_event(&file, pos, EventType::TxBytes, 1 + pos as u64));
     for (from, upto) in [(0, 300), (300, 200), (500, 100), (40, 50)] {
-        let found = print(&ring, from, upto);
+        let found = fingerprint(&ring, from, upto);
         let mut pos = from;
         while pos != upto {
             let at = usize::try_from(pos).expect("small");
             put_event(&file, at, EventType::TxBytes, 0);
-            assert_ne!(print(&ring, from, upto), found, "{from} to {upto}, {pos}");
+            assert_ne!(
+                fingerprint(&ring, from, upto),
+                found,
+                "{from} to {upto}, {pos}"
+            );
             put_event(&file, at, EventType::RxBytes, 1 + pos);
-            assert_ne!(print(&ring, from, upto), found, "{from} to {upto}, {pos}");
+            assert_ne!(
+                fingerprint(&ring, from, upto),
+                found,
+                "{from} to {upto}, {pos}"
+            );
             put_event(&file, at, EventType::TxBytes, 1 + pos);
             pos = (pos + 1) % 512;
         }
-        assert_eq!(print(&ring, from, upto), found, "as it was");
+        assert_eq!(fingerprint(&ring, from, upto), found, "as it was");
     }
 }
 
@@ -195,14 +204,14 @@ fn a_print_tells_the_order_of_the_slots_that_a_restart_writes_first() {
     let (file, ring) = ring_of(512);
     (0..512).for_each(|pos| put_event(&file, pos, EventType::TxBytes, 1 + pos as u64));
     for (from, upto, first) in [(0, 300, 0), (100, 300, 100), (500, 100, 0), (500, 100, 500)] {
-        let found = print(&ring, from, upto);
+        let found = fingerprint(&ring, from, upto);
         for pos in first..(first + 11) {
             let mut values = [1 + pos as u64, 2 + pos as u64];
             for turn in [true, false] {
                 values.reverse();
                 put_event(&file, pos, EventType::TxBytes, values[0]);
                 put_event(&file, pos + 1, EventType::TxBytes, values[1]);
-                assert_eq!(print(&ring, from, upto) != found, turn, "{pos}");
+                assert_eq!(fingerprint(&ring, from, upto) != found, turn, "{pos}");
             }
         }
     }

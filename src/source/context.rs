@@ -6,13 +6,13 @@ use crate::config::Config;
 use crate::event::{Events, Totals};
 use crate::journal::record::Entry;
 use crate::journal::{Journal, RecordId};
-use crate::ring::checkpoint::Commit;
+use crate::ring::checkpoint::Checkpoint;
 use crate::stats::windows::Windows;
 use std::time::Duration;
 
 /// What the accounts of all agents have in common.
 #[derive(Debug, Default)]
-pub struct Books {
+pub struct Shared {
     /// The configuration.
     pub config: Config,
     /// Where the entries are kept.
@@ -20,24 +20,24 @@ pub struct Books {
     /// Sums over all agents that ever were.
     pub host: Totals,
     /// How often the rings of agents that are forgotten were found full.
-    pub forgotten_full: u64,
+    pub expired_overflows: u64,
     /// How often it is asked who has a file in which nothing happens.
     pub check_period: Duration,
     /// Room for the events of a batch, which its reader takes and puts back: a drain allocates nothing.
-    pub room: Events,
+    pub scratch: Events,
     /// Whether the first look at everything is not over.
-    pub early: bool,
+    pub in_first_scan: bool,
     /// Whether somebody waits for what is counted.
     pub for_answer: bool,
     /// How many events were counted since the start.
-    pub counted: u64,
+    pub events: u64,
     /// How many batches were taken for counted although their ring may have been restarted since.
     pub doubtful: u64,
 }
 
 /// The account of one agent.
 #[derive(Debug)]
-pub struct Ledger<'a> {
+pub struct DrainContext<'a> {
     /// What is known of the agent.
     pub entry: &'a mut Entry,
     /// How its transfers of the last minute are distributed.
@@ -47,42 +47,42 @@ pub struct Ledger<'a> {
     /// The moment of this drain.
     pub now: Now,
     /// What all agents have in common.
-    pub books: &'a mut Books,
+    pub shared: &'a mut Shared,
 }
 
-impl Ledger<'_> {
+impl DrainContext<'_> {
     /// Counts a start of the producer: what is known of the one before is not of this one.
     pub fn add_start(&mut self) {
         self.entry.add_start(self.now.stamp);
-        self.books.journal.set_facts(self.record, None);
+        self.shared.journal.set_facts(self.record, None);
     }
 
     /// Writes that a batch, and all that was applied, is counted: from here on a kill does not lose it, and a restart does not
     /// count it again.
-    pub fn commit(&mut self, commit: Commit) {
-        self.entry.commit = Some(commit);
-        self.keep();
+    pub fn commit(&mut self, checkpoint: Checkpoint) {
+        self.entry.checkpoint = Some(checkpoint);
+        self.write_entry();
     }
 
     /// The ring whose batch was counted last, while it is not known that its slots were given back.
     #[must_use]
     pub fn in_flight(&self) -> Option<FileId> {
-        let commit = self.entry.commit.filter(Commit::is_in_flight);
-        commit.map(|commit| commit.ring.id)
+        let checkpoint = self.entry.checkpoint.filter(Checkpoint::is_in_flight);
+        checkpoint.map(|checkpoint| checkpoint.ring.id)
     }
 
     /// Notes that the slots of the last batch were given back, if that was of this ring.
     pub fn released(&mut self, ring: FileId) {
-        let commit = self.entry.commit.as_mut();
-        let Some(commit) = commit.filter(|commit| commit.ring.id == ring) else {
+        let checkpoint = self.entry.checkpoint.as_mut();
+        let Some(checkpoint) = checkpoint.filter(|checkpoint| checkpoint.ring.id == ring) else {
             return;
         };
-        commit.released = true;
-        self.books.journal.released(self.record);
+        checkpoint.released = true;
+        self.shared.journal.released(self.record);
     }
 
     /// Writes the entry as it is.
-    pub fn keep(&mut self) {
-        self.books.journal.commit(self.record, self.entry);
+    pub fn write_entry(&mut self) {
+        self.shared.journal.commit(self.record, self.entry);
     }
 }

@@ -8,7 +8,7 @@
 use crate::base::file;
 use crate::shm::{Lease, LeaseKind};
 use crate::source::Source;
-use crate::source::context::Ledger;
+use crate::source::context::DrainContext;
 use nix::errno::Errno;
 use nix::fcntl::{RenameFlags, renameat2};
 use nix::unistd::{UnlinkatFlags, unlinkat};
@@ -41,7 +41,7 @@ pub fn original_name(name: &OsStr) -> Option<OsString> {
 }
 
 /// Removes the file of a ring from its directory.
-pub fn remove(directory: &OwnedFd, source: &mut Source, ledger: &mut Ledger) -> Removal {
+pub fn remove(directory: &OwnedFd, source: &mut Source, context: &mut DrainContext) -> Removal {
     let Some(name) = source.file.path.file_name().map(OsStr::to_owned) else {
         return Removal::Left;
     };
@@ -59,7 +59,7 @@ pub fn remove(directory: &OwnedFd, source: &mut Source, ledger: &mut Ledger) -> 
     };
     if original_name(&name).is_some() {
         // No agent opens it by this name.
-        return unlink_if_spent(directory, &name, source, &lease, ledger);
+        return unlink_if_spent(directory, &name, source, &lease, context);
     }
     let private = OsString::from_vec([PREFIX, name.as_bytes()].concat());
     if private.len() > LONGEST {
@@ -74,7 +74,7 @@ pub fn remove(directory: &OwnedFd, source: &mut Source, ledger: &mut Ledger) -> 
     // Another may have been put in its place just then.
     let ours = is_it(&private) == Ok(true);
     let removal = if ours {
-        unlink_if_spent(directory, &private, source, &lease, ledger)
+        unlink_if_spent(directory, &private, source, &lease, context)
     } else {
         Removal::Left
     };
@@ -96,10 +96,10 @@ fn unlink_if_spent(
     name: &OsStr,
     source: &mut Source,
     lease: &Lease,
-    ledger: &mut Ledger,
+    context: &mut DrainContext,
 ) -> Removal {
     // What the last writer wrote before it ended. Whoever opens the file from here on waits for the lease.
-    if source.drain_out(ledger) != Ok(true) || lease.is_breaking() {
+    if source.drain_out(context) != Ok(true) || lease.is_breaking() {
         return Removal::Left;
     }
     match unlinkat(directory, name, UnlinkatFlags::NoRemoveDir) {

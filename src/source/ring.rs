@@ -4,10 +4,10 @@ use super::TrackedFile;
 use crate::error::{Refusal, RingFault};
 use crate::ring::Ring;
 use crate::ring::candidate::{Access, Candidate};
-use crate::ring::checkpoint::{Commit, Identity};
+use crate::ring::checkpoint::{Checkpoint, RingIdentity};
 use crate::ring::gaps::Gaps;
 use crate::shm::{self, HeaderPoll};
-use crate::source::context::Ledger;
+use crate::source::context::DrainContext;
 use std::fs::File;
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ pub struct RingReader {
     /// What is done with its events.
     pub(crate) mode: Mode,
     /// The last batch that was counted; it ends where the next batch begins.
-    pub(crate) commit: Commit,
+    pub(crate) checkpoint: Checkpoint,
     /// Events that waited at the last look.
     pub(crate) pending: u64,
     /// True if more waited than a batch has.
@@ -72,7 +72,7 @@ impl RingReader {
     /// Maps a candidate and locks it, as [`super::Source::ring`].
     pub(super) fn attach(
         candidate: Candidate,
-        before: Option<&Commit>,
+        before: Option<&Checkpoint>,
         now: Instant,
     ) -> Result<Self, Refusal> {
         let Candidate {
@@ -84,24 +84,24 @@ impl RingReader {
         } = candidate;
         let look = access != Access::Write;
         let ring = Ring::map(file, &header, layout, look).map_err(Refusal::io("mapped"))?;
-        let identity = Identity::of(&ring).map_err(Refusal::io("looked at"))?;
+        let identity = RingIdentity::of(&ring).map_err(Refusal::io("looked at"))?;
         let (mode, next_try) = match access {
             Access::Write => lock(ring.file(), now),
             access => (Mode::Observe(access), None),
         };
-        let commit = match before {
+        let checkpoint = match before {
             Some(before) if before.ring.is_same_file(&identity) => *before,
             _ => recovery::begin(&ring, None, identity, mode).map_err(|_| Refusal::Replaced)?,
         };
         let mut gaps = Gaps::default();
-        if recovery::was_full(&ring, &commit) {
+        if recovery::was_full(&ring, &checkpoint) {
             // Nobody has kept where.
-            gaps.add(ring.between(1, commit.from));
+            gaps.add(ring.between(1, checkpoint.from));
         }
         Ok(Self {
             ring,
             mode,
-            commit,
+            checkpoint,
             pending: 0,
             more: false,
             full: None,
@@ -122,38 +122,38 @@ impl RingReader {
 
     /// True if its producer may have been started anew without a sign in the ring. Of one that begins elsewhere the positions tell.
     pub(super) fn may_have_started(&self) -> bool {
-        self.commit.upto == 0 && self.is_drained() == Ok(true)
+        self.checkpoint.upto == 0 && self.is_drained() == Ok(true)
     }
 
     /// Its producer was started anew.
     pub(super) fn started(
         &mut self,
         file: &mut TrackedFile,
-        ledger: &mut Ledger,
+        context: &mut DrainContext,
     ) -> Result<(), RingFault> {
         let ring = self.identity()?;
-        self.renew(None, ring, file, ledger)
+        self.resume_after_restart(None, ring, file, context)
     }
 
     pub(super) fn is_drained(&self) -> Result<bool, RingFault> {
-        let upto = self.commit.upto;
+        let upto = self.checkpoint.upto;
         Ok(self.ring.positions()? == (upto, upto))
     }
 
     /// As [`super::Source::unchanged_until`]; `next` is when it is asked who has the file.
     pub(super) fn unchanged_until(&self, next: Instant) -> Option<Instant> {
         if self.mode == Mode::Drain {
-            return (self.commit.released && self.pending == 0).then_some(next);
+            return (self.checkpoint.released && self.pending == 0).then_some(next);
         }
         let counted = self.full.map(|full| full + FULL_AGAIN);
         let others = [counted, self.next_try].into_iter().flatten();
-        self.commit
-            .observed
+        self.checkpoint
+            .followed
             .then(|| others.fold(next, Instant::min))
     }
 
     pub(super) fn header_poll(&self) -> Option<HeaderPoll> {
-        let upto = self.commit.upto;
+        let upto = self.checkpoint.upto;
         // Of one that is drained here nothing waits.
         self.ring
             .header_poll(self.ring.between(self.pending, upto), upto)

@@ -4,7 +4,7 @@
 use crate::error::{Refusal, RingFault};
 use crate::event::Totals;
 use crate::shm::{HeaderPoll, Mapping};
-use crate::source::context::Ledger;
+use crate::source::context::DrainContext;
 use crate::stats::store_values::StoreValues;
 use crate::stats::windows::Windows;
 use crate::store::format::{self, WORDS};
@@ -55,16 +55,16 @@ impl StoreReader {
     }
 
     /// Counts what came since the last reading. Returns true if something did.
-    pub(super) fn read(&mut self, ledger: &mut Ledger) -> Result<bool, RingFault> {
+    pub(super) fn read(&mut self, context: &mut DrainContext) -> Result<bool, RingFault> {
         let values = self.values()?;
         let is_aged = self.updated.replace(values.updated).is_none();
-        Ok(self.count(values, is_aged, ledger))
+        Ok(self.count(values, is_aged, context))
     }
 
     /// Takes values for good, as events of a ring are applied and committed. What `is_aged` may be older than the last minute. Returns
     /// true if they are others than before.
-    fn count(&self, values: StoreValues, is_aged: bool, ledger: &mut Ledger) -> bool {
-        let (entry, now) = (&mut *ledger.entry, ledger.now);
+    fn count(&self, values: StoreValues, is_aged: bool, context: &mut DrainContext) -> bool {
+        let (entry, now) = (&mut *context.entry, context.now);
         let seen = entry.store.take().filter(|seen| seen.id == self.id);
         let seen = seen.unwrap_or_else(|| Seen::nothing(self.id));
         // Also what is no count: a reading in the midst of a flush finds the counters before the rest.
@@ -77,16 +77,19 @@ impl StoreReader {
         let is_new = delta.has_counts();
         let ranges = &self.description.ranges;
         if entry.stats.bucket_bounds() != ranges {
-            *ledger.windows = Windows::new(now.instant);
+            *context.windows = Windows::new(now.instant);
         }
         if !is_aged {
             let [xfer_time, post_time] = &delta.histograms;
-            ledger.windows.xfer_time.record_buckets(xfer_time);
-            ledger.windows.post_time.record_buckets(post_time);
+            context.windows.xfer_time.record_buckets(xfer_time);
+            context.windows.post_time.record_buckets(post_time);
         }
         let seconds = (!is_first).then_some(now.seconds);
         entry.stats.apply_delta(&delta, &values, ranges, seconds);
-        ledger.books.host.add(&Totals::from_store(&delta.counters));
+        context
+            .shared
+            .host
+            .add(&Totals::from_store(&delta.counters));
         if !is_first || is_new {
             // What it says of its time is an untrusted user's word.
             entry.last_event = entry.last_event.max(values.updated.min(now.stamp));
@@ -94,7 +97,7 @@ impl StoreReader {
         }
         let id = self.id;
         entry.store = Some(Seen { id, values });
-        ledger.keep();
+        context.write_entry();
         is_new
     }
 

@@ -143,7 +143,7 @@ impl World {
     /// Takes a batch, and compares it with the file.
     fn take(&self, limit: u64) -> Option<Batch> {
         let mut events = Events::default();
-        let batch = match self.read(|ring| ring.take(limit, &mut events)) {
+        let batch = match self.read(|ring| ring.read_batch(limit, &mut events)) {
             Ok(batch) => batch,
             Err(fault) => {
                 self.assert_faulty(fault);
@@ -182,9 +182,13 @@ impl World {
         // What a batch says of slots is what the ring says of them, since nobody has written since.
         let (from, upto, pos) = (batch.from, batch.upto, batch.ahead.write_pos);
         let look = |ring: Consumer<ReadWord>| {
-            (ring.print(from, upto), ring.slot_at(pos), ring.beyond(pos))
+            (
+                ring.fingerprint(from, upto),
+                ring.slot_at(pos),
+                ring.beyond(pos),
+            )
         };
-        let expected = (batch.print, batch.ahead.next, batch.ahead.beyond);
+        let expected = (batch.fingerprint, batch.ahead.next, batch.ahead.beyond);
         assert_eq!(self.ring.read(look), Ok(expected));
     }
 
@@ -221,7 +225,7 @@ impl World {
         let look = || {
             let look = |ring: Consumer<ReadWord>| {
                 (
-                    ring.print(from, upto),
+                    ring.fingerprint(from, upto),
                     ring.slot_at(from),
                     ring.beyond(from),
                 )

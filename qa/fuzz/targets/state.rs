@@ -44,11 +44,11 @@ pub fn run(input: &[u8]) {
         assert!(!raw.is_empty() && !raw.as_bytes().contains(&0));
         assert!(!directory.as_os_str().is_empty());
         assert_instance_name(instance);
-        if let Some(commit) = &saved.entry.commit {
+        if let Some(checkpoint) = &saved.entry.checkpoint {
             // Positions of a ring that can be.
-            assert!(commit.ring.capacity.is_power_of_two());
-            let positions = [commit.from, commit.upto, commit.ahead.write_pos];
-            assert!(positions.iter().all(|&pos| pos < commit.ring.capacity));
+            assert!(checkpoint.ring.capacity.is_power_of_two());
+            let positions = [checkpoint.from, checkpoint.upto, checkpoint.ahead.write_pos];
+            assert!(positions.iter().all(|&pos| pos < checkpoint.ring.capacity));
         }
     }
 
@@ -62,7 +62,7 @@ pub fn run(input: &[u8]) {
     let mut expected = Vec::new();
     for (number, (id, mut saved)) in records.into_iter().enumerate() {
         if number % 3 == 2 {
-            journal.retire(Some(id), &saved.entry);
+            journal.expire(Some(id), &saved.entry);
             continue;
         }
         saved
@@ -71,9 +71,9 @@ pub fn run(input: &[u8]) {
             .totals
             .count(Event::new(Some(EventType::TxBytes), 1));
         journal.commit(Some(id), &saved.entry);
-        if let Some(commit) = &mut saved.entry.commit {
+        if let Some(checkpoint) = &mut saved.entry.checkpoint {
             journal.released(Some(id));
-            commit.released = true;
+            checkpoint.released = true;
         }
         saved.id = Some(7);
         journal.set_id(Some(id), 7);

@@ -259,12 +259,12 @@ impl Core {
         let ((kept, mut saved), (gone, other)) = (of(kept), of(gone));
         saved.entry.stats.totals.add(&other.entry.stats.totals);
         saved.entry.store = saved.entry.store.or(other.entry.store);
-        saved.entry.commit = saved.entry.commit.or(other.entry.commit);
-        if let Some(commit) = &mut saved.entry.commit {
-            commit.released = false;
+        saved.entry.checkpoint = saved.entry.checkpoint.or(other.entry.checkpoint);
+        if let Some(checkpoint) = &mut saved.entry.checkpoint {
+            checkpoint.released = false;
         }
         journal.commit(Some(kept), &saved.entry);
-        journal.retire(Some(gone), &Default::default());
+        journal.expire(Some(gone), &Default::default());
     }
 
     /// Locks and reads the state file that the last daemon left.

@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::error::RingFault;
 use crate::journal::record::Name;
 use crate::procfs::agent_state::AgentState;
-use crate::source::context::{Books, Ledger};
+use crate::source::context::{DrainContext, Shared};
 use crate::source::{Drained, Source};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -26,16 +26,16 @@ pub struct Outcome {
 impl Agent {
     /// Drains the sources of the agent, and updates its lifecycle and liveness. Sources that are left at `end` are drained by the next
     /// call.
-    pub(crate) fn drain(&mut self, now: Now, end: Instant, books: &mut Books) -> Outcome {
+    pub(crate) fn drain(&mut self, now: Now, end: Instant, shared: &mut Shared) -> Outcome {
         let mut outcome = Outcome::default();
-        let (mut ledger, name, sources) = self.ledger(now, books);
-        ledger.windows.advance(now.instant);
-        let starts = ledger.entry.starts;
-        let alive = drain_sources(name, sources, &mut ledger, end, &mut outcome);
-        let is_over = update_lifecycle(&name.instance, &mut ledger, alive, outcome.unknown);
+        let (mut context, name, sources) = self.context(now, shared);
+        context.windows.advance(now.instant);
+        let starts = context.entry.starts;
+        let alive = drain_sources(name, sources, &mut context, end, &mut outcome);
+        let is_over = update_lifecycle(&name.instance, &mut context, alive, outcome.unknown);
         if is_over {
             self.withdraw(now.instant);
-            books.journal.commit(self.record, &self.entry);
+            shared.journal.commit(self.record, &self.entry);
         }
         if self.entry.starts != starts {
             self.outdate_facts();
@@ -44,10 +44,10 @@ impl Agent {
         if outcome.exited && !self.has_files() {
             self.entry.life = AgentState::Exited;
         }
-        self.update_life(&now, &books.config);
-        self.publish(now.stamp, &mut books.journal);
+        self.update_life(&now, &shared.config);
+        self.publish(now.stamp, &mut shared.journal);
         if had_exited != (self.entry.life == AgentState::Exited) {
-            books.journal.commit(self.record, &self.entry);
+            shared.journal.commit(self.record, &self.entry);
         }
         outcome
     }
@@ -76,17 +76,17 @@ impl Agent {
 fn drain_sources(
     name: &Name,
     sources: &mut Vec<Source>,
-    ledger: &mut Ledger,
+    context: &mut DrainContext,
     end: Instant,
     outcome: &mut Outcome,
 ) -> bool {
-    let was_awake = ledger.entry.lifecycle.is_awake();
-    if !put_in_flight_first(sources, ledger) {
+    let was_awake = context.entry.lifecycle.is_awake();
+    if !put_in_flight_first(sources, context) {
         return was_awake;
     }
     let (mut is_alive, mut at) = (false, 0);
     while at < sources.len() {
-        let SourceLife { stays, lives } = drain_source(name, &mut sources[at], ledger, outcome);
+        let SourceLife { stays, lives } = drain_source(name, &mut sources[at], context, outcome);
         is_alive |= lives;
         if stays {
             at += 1;
@@ -94,7 +94,7 @@ fn drain_sources(
             sources.remove(at);
         }
         // A record has room for one batch in flight only.
-        let is_over = Instant::now() >= end || ledger.in_flight().is_some();
+        let is_over = Instant::now() >= end || context.in_flight().is_some();
         if at < sources.len() && is_over {
             // The next call begins with the sources that are left, which may be written.
             sources.rotate_left(at);
@@ -107,17 +107,17 @@ fn drain_sources(
 
 /// Puts the ring with a batch in flight first, so that the batch is recovered before another takes its place in the record. Returns
 /// false if the first scan may still find that ring: then no source can be drained.
-fn put_in_flight_first(sources: &mut [Source], ledger: &mut Ledger) -> bool {
-    let Some(ring) = ledger.in_flight() else {
+fn put_in_flight_first(sources: &mut [Source], context: &mut DrainContext) -> bool {
+    let Some(ring) = context.in_flight() else {
         return true;
     };
     match sources.iter().position(|source| source.id() == ring) {
         Some(first) => sources.swap(0, first),
-        None if ledger.books.early => return false,
+        None if context.shared.in_first_scan => return false,
         None => {
             if let Some(source) = sources.first() {
-                ledger.entry.commit = source.as_ring().map(|ring| ring.commit);
-                ledger.keep();
+                context.entry.checkpoint = source.as_ring().map(|ring| ring.checkpoint);
+                context.write_entry();
             }
         }
     }
@@ -135,13 +135,13 @@ struct SourceLife {
 fn drain_source(
     name: &Name,
     source: &mut Source,
-    ledger: &mut Ledger,
+    context: &mut DrainContext,
     outcome: &mut Outcome,
 ) -> SourceLife {
     let life = |stays, lives| SourceLife { stays, lives };
-    let is_awake = ledger.entry.lifecycle.is_awake();
+    let is_awake = context.entry.lifecycle.is_awake();
     let is_ring = source.as_ring().is_some();
-    match source.drain(ledger) {
+    match source.drain(context) {
         Drained::Events => {
             outcome.more |= source.as_ring().is_some_and(|ring| ring.more);
             life(true, true)
@@ -152,9 +152,9 @@ fn drain_source(
         // write the ring does not keep the agent published for ever. A silent agent is published again when a process scan has found
         // its process.
         Drained::Held => {
-            let config = &ledger.books.config;
+            let config = &context.shared.config;
             let longest = config.retain.max(config.idle_after);
-            let is_recent = ledger.now.since(ledger.entry.last_event) < longest;
+            let is_recent = context.now.since(context.entry.last_event) < longest;
             let state = source.file.liveness.state(false);
             let is_known = is_recent || state != AgentState::Unknown;
             outcome.unknown |= !is_known;
@@ -177,10 +177,10 @@ fn drain_source(
             // A sparse ring is still the same ring, and its checkpoint stays. In all other cases the file is a new ring from now on, even
             // if its bytes are equal.
             if is_ring && fault != RingFault::Sparse {
-                ledger.entry.add_reset();
-                let commit = &mut ledger.entry.commit;
-                *commit = commit.filter(|commit| commit.ring.id != source.id());
-                ledger.keep();
+                context.entry.add_reset();
+                let checkpoint = &mut context.entry.checkpoint;
+                *checkpoint = checkpoint.filter(|checkpoint| checkpoint.ring.id != source.id());
+                context.write_entry();
             }
             life(false, is_ring && is_awake)
         }
@@ -188,8 +188,13 @@ fn drain_source(
 }
 
 /// Updates the lifecycle of an agent. Returns true if its time as an instance is over.
-fn update_lifecycle(instance: &str, ledger: &mut Ledger, is_alive: bool, is_unknown: bool) -> bool {
-    let (entry, now) = (&mut *ledger.entry, ledger.now);
+fn update_lifecycle(
+    instance: &str,
+    context: &mut DrainContext,
+    is_alive: bool,
+    is_unknown: bool,
+) -> bool {
+    let (entry, now) = (&mut *context.entry, context.now);
     let before = entry.lifecycle;
     if is_alive {
         entry.lifecycle.wake(now.stamp);
@@ -198,10 +203,10 @@ fn update_lifecycle(instance: &str, ledger: &mut Ledger, is_alive: bool, is_unkn
         tracing::debug!("agent {instance}: no process is known to write its files any more");
     }
     if before != entry.lifecycle {
-        ledger.keep();
+        context.write_entry();
     }
-    let retain = ledger.books.config.retain;
-    let since = ledger.entry.lifecycle.exited_since();
+    let retain = context.shared.config.retain;
+    let since = context.entry.lifecycle.exited_since();
     let is_over = since.is_some_and(|since| now.since(since) >= retain);
     if is_over {
         let why = match is_unknown {

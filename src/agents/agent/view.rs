@@ -133,9 +133,9 @@ impl Agent {
     pub fn dropped(&self) -> Option<u64> {
         let dropped = self.total(EventType::EventsDropped);
         // Both halves of the word have the version.
-        let of_commit = || Some(self.entry.commit?.ring.versions >> 32);
+        let of_checkpoint = || Some(self.entry.checkpoint?.ring.versions >> 32);
         let version = self.ring().map(|reader| reader.version().into());
-        let tells = version.or_else(of_commit) >= Some(DROPS_VERSION) || self.has_stores();
+        let tells = version.or_else(of_checkpoint) >= Some(DROPS_VERSION) || self.has_stores();
         (tells || dropped > 0).then_some(dropped)
     }
 

@@ -4,9 +4,9 @@ use super::Lifecycle;
 use crate::base::file::FileId;
 use crate::base::words::{WordReader, WordWriter};
 use crate::procfs::agent_state::AgentState;
-use crate::ring::checkpoint::{Commit, Identity};
+use crate::ring::checkpoint::{Checkpoint, RingIdentity};
 use crate::ring::layout::MAX_SLOT_WORDS;
-use crate::ring::{Ahead, Print};
+use crate::ring::{Fingerprint, ProducerState};
 use crate::stats::agent_stats::AgentStats;
 use crate::stats::histogram::MAX_BUCKETS;
 use crate::store::{Seen, StoreId};
@@ -15,7 +15,7 @@ use crate::store::{Seen, StoreId};
 const VACATED: usize = 2 * MAX_BUCKETS;
 /// Words of an entry that are used.
 pub const ENTRY_WORDS: usize =
-    AgentStats::WORDS + 24 + Print::WORDS + MAX_SLOT_WORDS + 2 + Seen::WORDS + VACATED + 1;
+    AgentStats::WORDS + 24 + Fingerprint::WORDS + MAX_SLOT_WORDS + 2 + Seen::WORDS + VACATED + 1;
 
 /// What changes of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct Entry {
     /// The most events that were found waiting.
     pub highwater: u64,
     /// The last batch that is in the account.
-    pub commit: Option<Commit>,
+    pub checkpoint: Option<Checkpoint>,
     /// What of its store is in the account.
     pub store: Option<Seen>,
     /// The time of the last update of the stores that it had before: nanoseconds of CLOCK_MONOTONIC.
@@ -102,8 +102,8 @@ const EXITED: u64 = 256;
 const AWAITING: u64 = 512;
 
 pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
-    let commit = entry.commit.unwrap_or_default();
-    let ring = commit.ring;
+    let checkpoint = entry.checkpoint.unwrap_or_default();
+    let ring = checkpoint.ring;
     let flag = |set, flag| if set { flag } else { 0 };
     let (lifecycle, stamp) = match entry.lifecycle {
         Lifecycle::Dormant => (0, 0),
@@ -113,10 +113,10 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
     };
     let flags = lifecycle
         | flag(entry.life == AgentState::Exited, EXITED)
-        | flag(entry.commit.is_some(), COMMITTED)
-        | flag(commit.observed, OBSERVED)
-        | flag(commit.released, GIVEN_BACK)
-        | flag(ring.settled, SETTLED)
+        | flag(entry.checkpoint.is_some(), COMMITTED)
+        | flag(checkpoint.followed, OBSERVED)
+        | flag(checkpoint.released, GIVEN_BACK)
+        | flag(ring.shows_changes, SETTLED)
         | flag(entry.store.is_some(), STORE);
     let mut words = [0; ENTRY_WORDS];
     let mut put = WordWriter::new(&mut words);
@@ -142,13 +142,13 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
         ring.capacity,
         0,
         0,
-        commit.from,
-        commit.upto,
-        commit.ahead.write_pos,
-        commit.ahead.beyond,
+        checkpoint.from,
+        checkpoint.upto,
+        checkpoint.ahead.write_pos,
+        checkpoint.ahead.beyond,
     ]);
-    put.all(commit.print.to_words());
-    put.all(commit.ahead.next);
+    put.all(checkpoint.fingerprint.to_words());
+    put.all(checkpoint.ahead.next);
     // 0.1.0 had a local rank there.
     put.all([entry.store_retired, 0]);
     let nothing = Seen::nothing(StoreId::default());
@@ -169,25 +169,25 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
     // The last two were a writer's, which 0.1.0 kept.
     let [versions, capacity, _, _] = get.all();
     let [from, upto, write_pos, beyond] = get.all();
-    let ring = Identity {
+    let ring = RingIdentity {
         id: FileId { dev, ino },
         born: (signed(born), signed(born_nsec)),
         changed: (signed(changed), signed(changed_nsec)),
-        settled: has(SETTLED),
+        shows_changes: has(SETTLED),
         versions,
         capacity,
     };
-    let commit = Commit {
+    let checkpoint = Checkpoint {
         ring,
         from,
         upto,
-        print: Print::from_words(&get.all()),
-        ahead: Ahead {
+        fingerprint: Fingerprint::from_words(&get.all()),
+        ahead: ProducerState {
             write_pos,
             next: get.all(),
             beyond,
         },
-        observed: has(OBSERVED),
+        followed: has(OBSERVED),
         released: has(GIVEN_BACK),
     };
     // The second was a local rank, which 0.1.0 kept.
@@ -213,7 +213,7 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
         foreign_reads,
         full,
         highwater,
-        commit: has(COMMITTED).then_some(commit),
+        checkpoint: has(COMMITTED).then_some(checkpoint),
         store_retired,
         store: Some(Seen::get(&mut get)).filter(|_| has(STORE)),
     };

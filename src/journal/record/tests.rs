@@ -1,6 +1,6 @@
 use super::*;
 use crate::procfs::facts::{command, gpu};
-use crate::ring::checkpoint::Commit;
+use crate::ring::checkpoint::Checkpoint;
 use crate::stats::histogram::Bounds;
 
 fn record() -> Vec<AtomicU64> {
@@ -25,10 +25,11 @@ fn entry(first: u64) -> Entry {
         .zip(first..)
         .for_each(|(word, value)| *word = value);
     let mut entry = entry::from_words(&words);
-    let commit = entry.commit.get_or_insert_default();
-    commit.ring.capacity = 1024 << (first / 100);
-    (commit.from, commit.upto, commit.ahead.write_pos) = (first + 1, first + 2, first + 3);
-    commit.released = false;
+    let checkpoint = entry.checkpoint.get_or_insert_default();
+    checkpoint.ring.capacity = 1024 << (first / 100);
+    (checkpoint.from, checkpoint.upto, checkpoint.ahead.write_pos) =
+        (first + 1, first + 2, first + 3);
+    checkpoint.released = false;
     entry
 }
 
@@ -54,7 +55,7 @@ fn what_is_written_is_read() {
     }
     let released = |words: &[AtomicU64]| {
         let saved = read(words).expect("whole").expect("in use");
-        saved.entry.commit.map(|commit| commit.released)
+        saved.entry.checkpoint.map(|checkpoint| checkpoint.released)
     };
     set_released(&words);
     assert_eq!(released(&words), Some(true));
@@ -256,20 +257,20 @@ fn counts_of_any_size_stay_at_the_most() {
 
 #[test]
 fn positions_that_no_ring_has_are_damaged() {
-    let spoil = |change: &dyn Fn(&mut Commit)| {
+    let spoil = |change: &dyn Fn(&mut Checkpoint)| {
         let mut entry = entry(100);
-        if let Some(commit) = &mut entry.commit {
-            change(commit);
+        if let Some(checkpoint) = &mut entry.checkpoint {
+            change(checkpoint);
         }
         let words = record();
         create(&words, &name(), &entry);
-        assert_eq!(read(&words), Err(Damaged), "{:?}", entry.commit);
+        assert_eq!(read(&words), Err(Damaged), "{:?}", entry.checkpoint);
     };
-    spoil(&|commit| commit.from = commit.ring.capacity);
-    spoil(&|commit| commit.upto = commit.ring.capacity);
-    spoil(&|commit| commit.ahead.write_pos = u64::MAX);
-    spoil(&|commit| commit.ring.capacity -= 1);
-    spoil(&|commit| commit.ring.capacity = 0);
+    spoil(&|checkpoint| checkpoint.from = checkpoint.ring.capacity);
+    spoil(&|checkpoint| checkpoint.upto = checkpoint.ring.capacity);
+    spoil(&|checkpoint| checkpoint.ahead.write_pos = u64::MAX);
+    spoil(&|checkpoint| checkpoint.ring.capacity -= 1);
+    spoil(&|checkpoint| checkpoint.ring.capacity = 0);
 }
 
 #[test]

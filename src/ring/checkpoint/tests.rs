@@ -14,7 +14,7 @@ fn write_word(file: &File, word: usize, value: u64) {
 pub(crate) struct Table {
     file: File,
     pub(crate) ring: Ring,
-    pub(crate) commit: Commit,
+    pub(crate) checkpoint: Checkpoint,
 }
 
 impl Table {
@@ -43,27 +43,27 @@ impl Table {
         let mut table = Self {
             file,
             ring,
-            commit: Commit::default(),
+            checkpoint: Checkpoint::default(),
         };
         (0..16).for_each(|pos| table.put(pos, 100 + pos));
-        let identity = Identity {
+        let identity = RingIdentity {
             versions: (4 << 32) | 4,
             capacity: 16,
             changed: (7, 7),
-            settled: true,
-            ..Identity::default()
+            shows_changes: true,
+            ..RingIdentity::default()
         };
-        table.commit = Commit {
+        table.checkpoint = Checkpoint {
             ring: identity,
             from,
             upto,
-            print: table.read(|ring| ring.print(from, upto)),
-            ahead: table.read(|ring| Ahead {
+            fingerprint: table.read(|ring| ring.fingerprint(from, upto)),
+            ahead: table.read(|ring| ProducerState {
                 write_pos: upto,
                 next: ring.slot_at(upto),
                 beyond: ring.beyond(upto),
             }),
-            observed: false,
+            followed: false,
             released: false,
         };
         table
@@ -80,14 +80,14 @@ impl Table {
             .expect("written");
     }
 
-    fn judge(&self, identity: Identity, read_pos: u64, write_pos: u64) -> Fate {
+    fn verdict(&self, identity: RingIdentity, read_pos: u64, write_pos: u64) -> Verdict {
         self.moves_on(write_pos);
         self.judge_late(identity, read_pos, write_pos)
     }
 
-    fn judge_late(&self, identity: Identity, read_pos: u64, write_pos: u64) -> Fate {
+    fn judge_late(&self, identity: RingIdentity, read_pos: u64, write_pos: u64) -> Verdict {
         self.read(|ring| {
-            self.commit.judge(&Sight {
+            self.checkpoint.verdict(&RingView {
                 identity: &identity,
                 read_pos,
                 write_pos,
@@ -98,7 +98,7 @@ impl Table {
 
     /// The producer writes the slot that was its next.
     fn goes_on(mut self) -> Self {
-        self.put(self.commit.upto, 1);
+        self.put(self.checkpoint.upto, 1);
         self
     }
 
@@ -108,10 +108,10 @@ impl Table {
     }
 
     /// The same ring, whose file was touched.
-    fn touched(&self) -> Identity {
-        Identity {
+    fn touched(&self) -> RingIdentity {
+        RingIdentity {
             changed: (8, 8),
-            ..self.commit.ring
+            ..self.checkpoint.ring
         }
     }
 }
@@ -119,42 +119,42 @@ impl Table {
 #[test]
 fn an_unchanged_file_is_the_same_ring_and_the_position_tells_the_fate() {
     let table = Table::new(4, 10);
-    let same = table.commit.ring;
-    assert_eq!(table.judge(same, 10, 12), Fate::Done);
-    assert_eq!(table.judge(same, 4, 12), Fate::Release);
-    assert_eq!(table.judge(same, 7, 12), Fate::Overtaken(3));
-    assert_eq!(table.judge(same, 12, 12), Fate::Passed(2));
-    assert_eq!(table.judge(same, 2, 2), Fate::Passed(8));
-    assert_eq!(table.judge(same, 0, 0), Fate::Passed(6));
+    let same = table.checkpoint.ring;
+    assert_eq!(table.verdict(same, 10, 12), Verdict::Done);
+    assert_eq!(table.verdict(same, 4, 12), Verdict::Release);
+    assert_eq!(table.verdict(same, 7, 12), Verdict::Overtaken(3));
+    assert_eq!(table.verdict(same, 12, 12), Verdict::Passed(2));
+    assert_eq!(table.verdict(same, 2, 2), Verdict::Passed(8));
+    assert_eq!(table.verdict(same, 0, 0), Verdict::Passed(6));
 }
 
 #[test]
 fn another_file_version_or_size_is_a_new_ring_wherever_its_position_is() {
     let table = Table::new(4, 10);
-    let same = table.commit.ring;
-    let other = |change: fn(&mut Identity)| {
+    let same = table.checkpoint.ring;
+    let other = |change: fn(&mut RingIdentity)| {
         let mut other = same;
         change(&mut other);
-        [4, 10, 0].map(|read_pos| table.judge(other, read_pos, 10))
+        [4, 10, 0].map(|read_pos| table.verdict(other, read_pos, 10))
     };
-    assert_eq!(other(|ring| ring.id.ino = 1), [Fate::NewRing; 3]);
-    assert_eq!(other(|ring| ring.born = (1, 0)), [Fate::NewRing; 3]);
+    assert_eq!(other(|ring| ring.id.ino = 1), [Verdict::NewRing; 3]);
+    assert_eq!(other(|ring| ring.born = (1, 0)), [Verdict::NewRing; 3]);
     assert_eq!(
         other(|ring| ring.versions = (3 << 32) | 3),
-        [Fate::NewRing; 3]
+        [Verdict::NewRing; 3]
     );
-    assert_eq!(other(|ring| ring.capacity = 8), [Fate::NewRing; 3]);
+    assert_eq!(other(|ring| ring.capacity = 8), [Verdict::NewRing; 3]);
 }
 
 #[test]
 fn a_touched_file_whose_slots_are_as_they_were_is_the_same_ring() {
     let table = Table::new(4, 10).goes_on();
     let touched = table.touched();
-    assert_eq!(table.judge(touched, 10, 3), Fate::Done);
+    assert_eq!(table.verdict(touched, 10, 3), Verdict::Done);
     // The producer may have filled the ring up to what it was not given back.
-    assert_eq!(table.judge(touched, 4, 3), Fate::Release);
-    assert_eq!(table.judge(touched, 7, 6), Fate::Overtaken(3));
-    assert_eq!(table.judge(touched, 12, 12), Fate::Passed(2));
+    assert_eq!(table.verdict(touched, 4, 3), Verdict::Release);
+    assert_eq!(table.verdict(touched, 7, 6), Verdict::Overtaken(3));
+    assert_eq!(table.verdict(touched, 12, 12), Verdict::Passed(2));
 }
 
 #[test]
@@ -162,12 +162,12 @@ fn a_slot_that_was_overwritten_before_it_was_given_back_betrays_a_restart() {
     let mut table = Table::new(4, 10).goes_on();
     let touched = table.touched();
     table.put(5, 1);
-    assert_eq!(table.judge(touched, 4, 12), Fate::NewRing);
+    assert_eq!(table.verdict(touched, 4, 12), Verdict::NewRing);
     // Given back by another reader, it may be overwritten.
-    assert_eq!(table.judge(touched, 7, 12), Fate::Overtaken(3));
+    assert_eq!(table.verdict(touched, 7, 12), Verdict::Overtaken(3));
     table.put(9, 1);
-    assert_eq!(table.judge(touched, 7, 12), Fate::NewRing);
-    assert_eq!(table.judge(touched, 10, 12), Fate::Done);
+    assert_eq!(table.verdict(touched, 7, 12), Verdict::NewRing);
+    assert_eq!(table.verdict(touched, 10, 12), Verdict::Done);
 }
 
 #[test]
@@ -176,60 +176,63 @@ fn a_producer_that_stands_within_the_batch_was_restarted() {
     let touched = table.touched();
     for write_pos in 4..10 {
         assert_eq!(
-            table.judge(touched, 4, write_pos),
-            Fate::NewRing,
+            table.verdict(touched, 4, write_pos),
+            Verdict::NewRing,
             "{write_pos}"
         );
     }
-    assert_eq!(table.judge(touched, 7, 7), Fate::NewRing);
-    assert_eq!(table.judge(touched, 7, 6), Fate::Overtaken(3));
+    assert_eq!(table.verdict(touched, 7, 7), Verdict::NewRing);
+    assert_eq!(table.verdict(touched, 7, 6), Verdict::Overtaken(3));
 }
 
 #[test]
 fn the_same_bytes_at_the_start_of_a_ring_are_taken_for_counted_with_a_doubt_if_it_was_touched() {
     let table = Table::new(0, 2);
-    for (ring, is_doubtful) in [(table.commit.ring, false), (table.touched(), true)] {
+    for (ring, is_doubtful) in [(table.checkpoint.ring, false), (table.touched(), true)] {
         // Rather lost than counted twice.
-        assert_eq!(table.judge(ring, 0, 2), Fate::Release);
-        assert_eq!(table.commit.is_doubtful(&ring), is_doubtful);
+        assert_eq!(table.verdict(ring, 0, 2), Verdict::Release);
+        assert_eq!(table.checkpoint.is_doubtful(&ring), is_doubtful);
     }
     let table = Table::new(4, 10);
-    assert!(!table.commit.is_doubtful(&table.touched()));
+    assert!(!table.checkpoint.is_doubtful(&table.touched()));
 }
 
 #[test]
 fn a_position_behind_slots_that_were_given_back_betrays_a_restart() {
     let mut table = Table::new(0, 2).goes_on();
-    table.commit.released = true;
+    table.checkpoint.released = true;
     // The same bytes in the same place, and nothing to tell the writers apart.
     let touched = table.touched();
-    assert_eq!(table.judge(touched, 0, 2), Fate::NewRing);
-    assert_eq!(table.judge(touched, 2, 2), Fate::Done);
-    assert_eq!(table.judge(touched, 5, 5), Fate::Passed(3));
-    assert_eq!(table.judge(table.commit.ring, 0, 5), Fate::Passed(14));
+    assert_eq!(table.verdict(touched, 0, 2), Verdict::NewRing);
+    assert_eq!(table.verdict(touched, 2, 2), Verdict::Done);
+    assert_eq!(table.verdict(touched, 5, 5), Verdict::Passed(3));
+    assert_eq!(
+        table.verdict(table.checkpoint.ring, 0, 5),
+        Verdict::Passed(14)
+    );
 }
 
 #[test]
 fn a_swap_from_0_that_met_a_new_ring_is_taken_back() {
     let mut table = Table::new(0, 5);
-    let same = table.commit.ring;
+    let same = table.checkpoint.ring;
     let touched = table.touched();
-    assert_eq!(table.judge(touched, 5, 5), Fate::Done);
+    assert_eq!(table.verdict(touched, 5, 5), Verdict::Done);
     // The new producer has not come as far as the old one, whose next slot it left alone.
-    assert_eq!(table.judge(touched, 5, 0), Fate::NewRingReleased);
-    assert_eq!(table.judge(touched, 5, 3), Fate::NewRingReleased);
-    assert_eq!(table.judge(same, 5, 3), Fate::Done);
-    table.commit.released = true;
-    assert_eq!(table.judge(touched, 5, 3), Fate::Done);
+    assert_eq!(table.verdict(touched, 5, 0), Verdict::NewRingReleased);
+    assert_eq!(table.verdict(touched, 5, 3), Verdict::NewRingReleased);
+    assert_eq!(table.verdict(same, 5, 3), Verdict::Done);
+    table.checkpoint.released = true;
+    assert_eq!(table.verdict(touched, 5, 3), Verdict::Done);
     // It has come further, over the batch.
-    table.commit.released = false;
+    table.checkpoint.released = false;
     table.put(2, 9);
-    assert_eq!(table.judge(touched, 5, 5), Fate::NewRingReleased);
-    assert_eq!(table.judge(touched, 5, 9), Fate::NewRingReleased);
+    assert_eq!(table.verdict(touched, 5, 5), Verdict::NewRingReleased);
+    assert_eq!(table.verdict(touched, 5, 9), Verdict::NewRingReleased);
     // A producer that has gone round has written it.
-    table.commit.released = false;
+    table.checkpoint.released = false;
     let table = table.goes_on();
-    assert_eq!(table.judge(touched, 5, 3), Fate::Done);
+    assert_eq!(table.verdict(touched, 5, 3), Verdict::Done);
 }
 
 #[test]
@@ -238,7 +241,7 @@ fn a_producer_that_writes_the_bytes_of_its_last_round_is_the_same() {
         let table = Table::new(from, 10);
         // Sums of a steady load: what is written at 10 is what stood there.
         let touched = table.touched();
-        assert_eq!(table.judge(touched, from, 12), Fate::Release, "{from}");
+        assert_eq!(table.verdict(touched, from, 12), Verdict::Release, "{from}");
     }
 }
 
@@ -251,44 +254,51 @@ fn a_producer_that_goes_round_and_over_the_batch_during_the_look_is_the_same() {
         table.put(pos, value);
     }
     table.moves_on(3);
-    assert_eq!(table.judge_late(touched, 15, 15), Fate::Done);
+    assert_eq!(table.judge_late(touched, 15, 15), Verdict::Done);
     // That it is still where it was is proof of a restart.
     table.moves_on(15);
-    assert_eq!(table.judge_late(touched, 15, 15), Fate::NewRingReleased);
+    assert_eq!(table.judge_late(touched, 15, 15), Verdict::NewRingReleased);
 }
 
 #[test]
 fn followed_ring_is_a_new_one_if_its_producer_went_back() {
     let mut table = Table::new(4, 10);
-    table.commit.observed = true;
-    let (same, touched) = (table.commit.ring, table.touched());
+    table.checkpoint.followed = true;
+    let (same, touched) = (table.checkpoint.ring, table.touched());
     // Nothing was written at 10 and beyond, where the producer was to go on.
-    assert_eq!(table.judge(touched, 0, 3), Fate::NewRing);
-    assert_eq!(table.judge(touched, 4, 12), Fate::Release);
+    assert_eq!(table.verdict(touched, 0, 3), Verdict::NewRing);
+    assert_eq!(table.verdict(touched, 4, 12), Verdict::Release);
     // The other reader has released the batch, so that the producer may be anywhere.
-    assert_eq!(table.judge(same, 4, 5), Fate::Passed(10));
+    assert_eq!(table.verdict(same, 4, 5), Verdict::Passed(10));
     let mut table = table.goes_on();
-    assert_eq!(table.judge(touched, 4, 3), Fate::Release, "it went round");
+    assert_eq!(
+        table.verdict(touched, 4, 3),
+        Verdict::Release,
+        "it went round"
+    );
     table.put(5, 1);
-    assert_eq!(table.judge(touched, 7, 12), Fate::NewRing);
+    assert_eq!(table.verdict(touched, 7, 12), Verdict::NewRing);
 }
 
 #[test]
 fn released_slots_may_be_written_again() {
     let mut table = Table::new(4, 10);
-    table.commit.released = true;
-    assert_eq!(table.judge(table.commit.ring, 5, 6), Fate::Passed(11));
+    table.checkpoint.released = true;
+    assert_eq!(
+        table.verdict(table.checkpoint.ring, 5, 6),
+        Verdict::Passed(11)
+    );
 }
 
 #[test]
 fn batch_is_in_flight_unless_released_or_another_readers() {
-    let in_flight = |observed, released| {
-        let commit = Commit {
-            observed,
+    let in_flight = |followed, released| {
+        let checkpoint = Checkpoint {
+            followed,
             released,
-            ..Commit::default()
+            ..Checkpoint::default()
         };
-        commit.is_in_flight()
+        checkpoint.is_in_flight()
     };
     assert!(in_flight(false, false));
     assert!(!in_flight(false, true));
@@ -298,17 +308,17 @@ fn batch_is_in_flight_unless_released_or_another_readers() {
 #[test]
 fn a_change_time_that_was_too_young_proves_nothing() {
     let mut table = Table::new(4, 10);
-    table.commit.ring.settled = false;
-    assert_eq!(table.judge(table.commit.ring, 0, 0), Fate::NewRing);
+    table.checkpoint.ring.shows_changes = false;
+    assert_eq!(table.verdict(table.checkpoint.ring, 0, 0), Verdict::NewRing);
 }
 
 #[test]
 fn a_batch_that_wraps_is_judged_alike() {
     let table = Table::new(14, 3).goes_on();
-    let same = table.commit.ring;
-    assert_eq!(table.judge(same, 14, 5), Fate::Release);
-    assert_eq!(table.judge(same, 0, 5), Fate::Overtaken(2));
-    assert_eq!(table.judge(same, 5, 5), Fate::Passed(2));
-    assert_eq!(table.judge(table.touched(), 14, 13), Fate::Release);
-    assert_eq!(table.judge(table.touched(), 14, 14), Fate::NewRing);
+    let same = table.checkpoint.ring;
+    assert_eq!(table.verdict(same, 14, 5), Verdict::Release);
+    assert_eq!(table.verdict(same, 0, 5), Verdict::Overtaken(2));
+    assert_eq!(table.verdict(same, 5, 5), Verdict::Passed(2));
+    assert_eq!(table.verdict(table.touched(), 14, 13), Verdict::Release);
+    assert_eq!(table.verdict(table.touched(), 14, 14), Verdict::NewRing);
 }

@@ -4,9 +4,9 @@ use super::super::TrackedFile;
 use super::{Mode, RingReader, lock};
 use crate::error::RingFault;
 use crate::event::Events;
-use crate::ring::checkpoint::{Commit, Identity};
+use crate::ring::checkpoint::{Checkpoint, RingIdentity};
 use crate::ring::{BATCH, sparse};
-use crate::source::context::Ledger;
+use crate::source::context::DrainContext;
 use crate::stats::window;
 use crate::stats::windows::Windows;
 use std::io;
@@ -26,26 +26,26 @@ impl RingReader {
     pub(in crate::source) fn drain(
         &mut self,
         file: &mut TrackedFile,
-        ledger: &mut Ledger,
+        context: &mut DrainContext,
     ) -> Result<bool, RingFault> {
-        let now = ledger.now.instant;
+        let now = context.now.instant;
         if self.next_try.is_some_and(|next| now >= next) {
             (self.mode, self.next_try) = lock(self.ring.file(), now);
         }
         match self.mode {
-            Mode::Drain => self.consume(file, ledger),
-            Mode::Locked | Mode::Observe(_) => self.follow(file, ledger),
+            Mode::Drain => self.consume(file, context),
+            Mode::Locked | Mode::Observe(_) => self.follow(file, context),
         }
     }
 
     pub(in crate::source) fn drain_out(
         &mut self,
         file: &mut TrackedFile,
-        ledger: &mut Ledger,
+        context: &mut DrainContext,
     ) -> Result<bool, RingFault> {
         // Nobody adds to it, so that this comes to an end.
         for _ in 0..=self.ring.capacity() / BATCH + 1 {
-            if !self.consume(file, ledger)? {
+            if !self.consume(file, context)? {
                 break;
             }
         }
@@ -53,11 +53,15 @@ impl RingReader {
     }
 
     /// Whether there were events, or a change that took their place.
-    fn consume(&mut self, file: &mut TrackedFile, ledger: &mut Ledger) -> Result<bool, RingFault> {
-        let taken = self.consume_batch(file, ledger)?;
+    fn consume(
+        &mut self,
+        file: &mut TrackedFile,
+        context: &mut DrainContext,
+    ) -> Result<bool, RingFault> {
+        let taken = self.consume_batch(file, context)?;
         if taken == Taken::AllButOne {
             // Once: whoever may write to the ring can put its end anywhere, again and again.
-            self.consume_batch(file, ledger)?;
+            self.consume_batch(file, context)?;
         }
         Ok(taken != Taken::Nothing)
     }
@@ -68,24 +72,24 @@ impl RingReader {
     ///
     /// - before `commit` has changed the record: the batch is not counted and its slots still hold it: the next start reads it;
     /// - after that: the batch is counted, and whether its slots were released is open. The next start finds that out from the
-    ///   ring's positions and bytes (`settle`), releases them if they were not, and never reads them again;
+    ///   ring's positions and bytes (`recover`), releases them if they were not, and never reads them again;
     /// - after `released`: nothing is open.
     ///
     /// Where the ring does not tell, the batch is taken for counted: rather is one lost than counted twice.
     fn consume_batch(
         &mut self,
         file: &mut TrackedFile,
-        ledger: &mut Ledger,
+        context: &mut DrainContext,
     ) -> Result<Taken, RingFault> {
-        if let Some(taken) = self.find_waiting(file, ledger)? {
+        if let Some(taken) = self.find_waiting(file, context)? {
             return Ok(taken);
         }
-        let mut events = std::mem::take(&mut ledger.books.room);
-        let taken = self.read(&mut events, ledger.books.for_answer)?;
-        self.apply(events, self.pending, self.pending, file, ledger);
-        ledger.commit(self.commit);
-        if self.release(file, ledger)? {
-            self.released(ledger);
+        let mut events = std::mem::take(&mut context.shared.scratch);
+        let taken = self.read(&mut events, context.shared.for_answer)?;
+        self.apply(events, self.pending, self.pending, file, context);
+        context.commit(self.checkpoint);
+        if self.release(file, context)? {
+            self.released(context);
         }
         self.find_gap();
         Ok(taken)
@@ -95,16 +99,16 @@ impl RingReader {
     fn find_waiting(
         &mut self,
         file: &mut TrackedFile,
-        ledger: &mut Ledger,
+        context: &mut DrainContext,
     ) -> Result<Option<Taken>, RingFault> {
         self.more = false;
         let (mut read_pos, mut write_pos) = self.ring.positions()?;
         // Also after a kill that came before the slots were known to have been released.
-        let moved = read_pos != self.commit.upto || !self.commit.released;
+        let moved = read_pos != self.checkpoint.upto || !self.checkpoint.released;
         if moved {
-            self.settle(file, ledger)?;
+            self.recover(file, context)?;
             (read_pos, write_pos) = self.ring.positions()?;
-            if read_pos != self.commit.upto {
+            if read_pos != self.checkpoint.upto {
                 // It moves while it is looked at: more of it at the next tick.
                 return Ok(Some(Taken::Some));
             }
@@ -125,21 +129,26 @@ impl RingReader {
         // A batch that begins at 0 is the one of which it may be hard to tell whether its slots were released in a new ring. So
         // none ends there but one of a single event, and where the ring was half full, that waits for the next drain, by which
         // more have come; but for an answer, which has all, if it would be seen that the ring was set up anew.
-        let end = self.commit.upto + limit;
+        let end = self.checkpoint.upto + limit;
         let is_cut = limit > 1 && self.ring.between(0, end) == 0;
         let batch = self
             .ring
-            .read(|ring| ring.take(limit - u64::from(is_cut), events))??;
-        if batch.from != self.commit.upto {
+            .read(|ring| ring.read_batch(limit - u64::from(is_cut), events))??;
+        if batch.from != self.checkpoint.upto {
             return Err(RingFault::Restarted);
         }
         // A restart in the midst of the copy may have left positions that fit, but not the slots that were copied first.
         let after = self.identity()?;
-        let is_same = ring.settled && after.changed == ring.changed;
-        if !is_same && self.ring.read(|ring| ring.print(batch.from, batch.upto))? != batch.print {
+        let is_same = ring.shows_changes && after.changed == ring.changed;
+        if !is_same
+            && self
+                .ring
+                .read(|ring| ring.fingerprint(batch.from, batch.upto))?
+                != batch.fingerprint
+        {
             return Err(RingFault::Restarted);
         }
-        self.commit = Commit::of(&batch, ring, false);
+        self.checkpoint = Checkpoint::of(&batch, ring, false);
         let is_busy = self.pending >= self.ring.capacity() / 2;
         let has_time = is_busy && !(is_for_answer && is_same);
         Ok(match is_cut && !has_time {
@@ -156,45 +165,49 @@ impl RingReader {
         waits: u64,
         pending: u64,
         file: &TrackedFile,
-        ledger: &mut Ledger,
+        context: &mut DrainContext,
     ) {
-        let (now, is_aged) = (ledger.now, self.is_aged(waits, file, ledger));
-        let Ledger {
+        let (now, is_aged) = (context.now, self.is_aged(waits, file, context));
+        let DrainContext {
             entry,
             windows,
-            books,
+            shared,
             ..
-        } = ledger;
+        } = context;
         let mut of_any_age = is_aged.then(|| Windows::new(now.instant));
         let windows = of_any_age.as_mut().unwrap_or(windows);
-        let before = entry.commit.map(|commit| commit.ring.id);
-        if before != Some(self.commit.ring.id) {
+        let before = entry.checkpoint.map(|checkpoint| checkpoint.ring.id);
+        if before != Some(self.checkpoint.ring.id) {
             // Of another ring of the agent's.
             entry.stats.note_gap();
         }
-        let cuts = self.gaps.of(&self.commit);
+        let cuts = self.gaps.of(&self.checkpoint);
         let stats = &mut entry.stats;
-        stats.apply(&events, cuts, &books.config.bounds, now.seconds, windows);
-        entry.add_look(pending, self.commit.ring.capacity);
+        stats.apply(&events, cuts, &shared.config.bounds, now.seconds, windows);
+        entry.add_look(pending, self.checkpoint.ring.capacity);
         // Also where it was away: the process that writes it had started by then.
         (entry.last_event, entry.last_seen) = (now.stamp, now.stamp);
         // Not kept: at the next start it is added up from the entries.
-        books.host.add(events.totals());
-        books.counted += events.list().len() as u64;
-        books.room = events;
+        shared.host.add(events.totals());
+        shared.events += events.list().len() as u64;
+        shared.scratch = events;
     }
 
     /// Gives the slots of the batch that was counted back to the producer. `false`: it was found out what became of them, and
     /// that is noted.
-    fn release(&mut self, file: &mut TrackedFile, ledger: &mut Ledger) -> Result<bool, RingFault> {
-        let Commit { from, upto, .. } = self.commit;
+    fn release(
+        &mut self,
+        file: &mut TrackedFile,
+        context: &mut DrainContext,
+    ) -> Result<bool, RingFault> {
+        let Checkpoint { from, upto, .. } = self.checkpoint;
         if self.ring.release(from, upto)?.is_err() {
-            self.settle(file, ledger)?;
+            self.recover(file, context)?;
             return Ok(false);
         }
         // A restart sets the position to 0 as well, so that there the swap may have met the new ring.
         if from == 0 {
-            self.settle(file, ledger).inspect_err(|&fault| {
+            self.recover(file, context).inspect_err(|&fault| {
                 // In the midst of a restart: whatever the new ring will be, it begins at 0.
                 if fault != RingFault::Unseen {
                     let _ = self.ring.release(upto, 0);
@@ -208,7 +221,7 @@ impl RingReader {
     /// The producer may have filled the ring before it got the slots of the last batch: from where it stood then, events are
     /// missing.
     fn find_gap(&mut self) {
-        let Commit { from, upto, .. } = self.commit;
+        let Checkpoint { from, upto, .. } = self.checkpoint;
         let (_, write_pos) = self.ring.positions().unwrap_or((upto, upto));
         let stood = self.ring.between(from, upto) + self.ring.between(upto, write_pos);
         // A ring that was found to have begun anew has an empty batch.
@@ -218,18 +231,20 @@ impl RingReader {
     }
 
     /// The slots of the last batch are the producer's again.
-    pub(super) fn released(&mut self, ledger: &mut Ledger) {
-        self.commit.released = true;
-        ledger.released(self.commit.ring.id);
+    pub(super) fn released(&mut self, context: &mut DrainContext) {
+        self.checkpoint.released = true;
+        context.released(self.checkpoint.ring.id);
     }
 
     /// Whether the batch has events that waited when the ring was found, of a file that was made, or started anew, before those
     /// of which the last minute's percentiles are: nothing tells when they came. So many wait now.
-    fn is_aged(&mut self, waits: u64, file: &TrackedFile, ledger: &Ledger) -> bool {
-        let len = self.ring.between(self.commit.from, self.commit.upto);
+    fn is_aged(&mut self, waits: u64, file: &TrackedFile, context: &DrainContext) -> bool {
+        let len = self
+            .ring
+            .between(self.checkpoint.from, self.checkpoint.upto);
         let aged = self.aged.get_or_insert_with(|| {
             let made = u64::try_from(file.facts.changed.0).unwrap_or(0);
-            match ledger.now.seconds.saturating_sub(made) > window::LENGTH.as_secs() {
+            match context.now.seconds.saturating_sub(made) > window::LENGTH.as_secs() {
                 true => waits,
                 false => 0,
             }
@@ -246,8 +261,8 @@ impl RingReader {
         }
     }
 
-    pub(super) fn identity(&self) -> Result<Identity, RingFault> {
-        Identity::of(&self.ring).map_err(|err| match err.kind() {
+    pub(super) fn identity(&self) -> Result<RingIdentity, RingFault> {
+        RingIdentity::of(&self.ring).map_err(|err| match err.kind() {
             io::ErrorKind::InvalidData => RingFault::Reformatted,
             _ => RingFault::Unseen,
         })

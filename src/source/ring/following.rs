@@ -5,9 +5,9 @@ use super::{FULL_AGAIN, RingReader};
 use crate::error::RingFault;
 use crate::procfs::agent_state::AgentState;
 use crate::ring::BATCH;
-use crate::ring::checkpoint::Commit;
+use crate::ring::checkpoint::Checkpoint;
 use crate::ring::protocol::Consumer;
-use crate::source::context::Ledger;
+use crate::source::context::DrainContext;
 use std::time::Instant;
 
 impl RingReader {
@@ -15,50 +15,50 @@ impl RingReader {
     pub(super) fn follow(
         &mut self,
         file: &mut TrackedFile,
-        ledger: &mut Ledger,
+        context: &mut DrainContext,
     ) -> Result<bool, RingFault> {
         self.more = false;
-        if !self.commit.observed {
-            self.settle(file, ledger)?;
+        if !self.checkpoint.followed {
+            self.recover(file, context)?;
         }
         let (read_pos, write_pos) = self.ring.positions()?;
         self.pending = self.ring.between(read_pos, write_pos);
-        if write_pos == self.commit.upto {
+        if write_pos == self.checkpoint.upto {
             // As long as it stands so, its agent loses what comes.
-            if self.is_full_again(ledger) && file.liveness.state(true) != AgentState::Exited {
+            if self.is_full_again(context) && file.liveness.state(true) != AgentState::Exited {
                 let capacity = self.ring.capacity();
-                ledger.entry.add_look(self.pending, capacity);
-                ledger.keep();
+                context.entry.add_look(self.pending, capacity);
+                context.write_entry();
             }
             return Ok(false);
         }
         let ring = self.identity()?;
         // Where the one that drains it is ahead of it, the producer has gone round: in a new ring nobody can be.
         let is_behind = write_pos < read_pos;
-        let commit = &self.commit;
-        let is_other = |now: Consumer<_>| commit.is_of_another(&now, &ring, write_pos);
+        let checkpoint = &self.checkpoint;
+        let is_other = |now: Consumer<_>| checkpoint.is_restarted(&now, &ring, write_pos);
         if !is_behind && self.ring.read(is_other)? {
             // That is no proof where the same bytes come again and again. What lies before `write_pos` was written since in
             // either case, and is counted; from `read_pos` on it may have been already.
-            self.renew(Some(0), ring, file, ledger)?;
+            self.resume_after_restart(Some(0), ring, file, context)?;
         }
-        let from = self.commit.upto;
+        let from = self.checkpoint.upto;
         let new = self.ring.between(from, write_pos);
         self.check_allocated(new)?;
         let limit = new.min(BATCH);
         self.more = new > limit;
-        let mut events = std::mem::take(&mut ledger.books.room);
+        let mut events = std::mem::take(&mut context.shared.scratch);
         let batch = self
             .ring
             .read(|ring| ring.follow(from, limit, &mut events))??;
-        self.commit = Commit::of(&batch, ring, true);
+        self.checkpoint = Checkpoint::of(&batch, ring, true);
         let is_full = self.pending + 1 == self.ring.capacity();
-        let pending = match is_full && !self.is_full_again(ledger) {
+        let pending = match is_full && !self.is_full_again(context) {
             true => 0,
             false => self.pending,
         };
-        self.apply(events, new, pending, file, ledger);
-        ledger.commit(self.commit);
+        self.apply(events, new, pending, file, context);
+        context.commit(self.checkpoint);
         if is_full {
             self.gaps.add(write_pos);
         }
@@ -66,8 +66,8 @@ impl RingReader {
     }
 
     /// Whether it is full and is to be counted so: once, however many batches it takes to follow, and again as long as it stays so.
-    fn is_full_again(&mut self, ledger: &Ledger) -> bool {
-        let now = ledger.now.instant;
+    fn is_full_again(&mut self, context: &DrainContext) -> bool {
+        let now = context.now.instant;
         let is_full = self.pending + 1 == self.ring.capacity();
         let is_due = |full: Instant| now.saturating_duration_since(full) >= FULL_AGAIN;
         let counts = is_full && self.full.is_none_or(is_due);

@@ -5,99 +5,101 @@ use super::{Mode, RingReader};
 use crate::error::RingFault;
 use crate::log;
 use crate::ring::Ring;
-use crate::ring::checkpoint::{Commit, Fate, Identity, Sight};
-use crate::source::context::Ledger;
+use crate::ring::checkpoint::{Checkpoint, RingIdentity, RingView, Verdict};
+use crate::source::context::DrainContext;
 
 impl RingReader {
     /// Finds out what became of the batch that was counted last, and goes on from there. In a ring that may not be written to now
     /// nothing is released: from here on the slots of the batch are another process's to give back.
-    pub(super) fn settle(
+    pub(super) fn recover(
         &mut self,
         file: &mut TrackedFile,
-        ledger: &mut Ledger,
+        context: &mut DrainContext,
     ) -> Result<(), RingFault> {
         let (read_pos, write_pos) = self.ring.positions()?;
         let identity = self.identity()?;
         let fate = self.ring.read(|ring| {
-            self.commit.judge(&Sight {
+            self.checkpoint.verdict(&RingView {
                 identity: &identity,
                 read_pos,
                 write_pos,
                 ring,
             })
         })?;
-        let (upto, writes) = (self.commit.upto, self.mode == Mode::Drain);
+        let (upto, writes) = (self.checkpoint.upto, self.mode == Mode::Drain);
         match fate {
-            Fate::Passed(missed) => {
-                ledger.entry.add_foreign_reads(missed);
-                let commit = begin(&self.ring, None, identity, self.mode)?;
-                self.go_on_from(commit, ledger);
+            Verdict::Passed(missed) => {
+                context.entry.add_foreign_reads(missed);
+                let checkpoint = begin(&self.ring, None, identity, self.mode)?;
+                self.resume_from(checkpoint, context);
             }
-            Fate::NewRing => self.renew(None, identity, file, ledger)?,
-            Fate::NewRingReleased if writes => {
+            Verdict::NewRing => self.resume_after_restart(None, identity, file, context)?,
+            Verdict::NewRingReleased if writes => {
                 // If it fails, the producer has put it there itself.
                 let _ = self.ring.release(upto, 0)?;
-                self.renew(None, identity, file, ledger)?;
+                self.resume_after_restart(None, identity, file, context)?;
             }
             // Its events begin at 0; `read_pos` is where the swap has put it.
-            Fate::NewRingReleased => self.renew(Some(0), identity, file, ledger)?,
+            Verdict::NewRingReleased => {
+                self.resume_after_restart(Some(0), identity, file, context)?
+            }
             // A reader of what was counted here takes nothing away.
             _ if !writes => {}
-            Fate::Done => self.released(ledger),
+            Verdict::Done => self.released(context),
             // Where that fails, the position has moved again, and the next drain looks anew.
-            Fate::Release | Fate::Overtaken(_) => {
-                if fate == Fate::Release && self.commit.is_doubtful(&identity) {
-                    self.note_doubt(file, ledger);
+            Verdict::Release | Verdict::Overtaken(_) => {
+                if fate == Verdict::Release && self.checkpoint.is_doubtful(&identity) {
+                    self.count_doubt(file, context);
                 }
                 if self.ring.release(read_pos, upto)?.is_ok() {
-                    if let Fate::Overtaken(taken) = fate {
-                        ledger.entry.add_foreign_reads(taken);
-                        ledger.keep();
+                    if let Verdict::Overtaken(taken) = fate {
+                        context.entry.add_foreign_reads(taken);
+                        context.write_entry();
                     }
-                    self.released(ledger);
+                    self.released(context);
                 }
             }
         }
         if !writes {
-            self.commit.observed = true;
-            ledger.commit(self.commit);
+            self.checkpoint.followed = true;
+            context.commit(self.checkpoint);
         }
         Ok(())
     }
 
     /// It may be another ring with the same first events, which are lost then.
-    fn note_doubt(&self, file: &TrackedFile, ledger: &mut Ledger) {
+    fn count_doubt(&self, file: &TrackedFile, context: &mut DrainContext) {
         let (path, len) = (
             log::shown(&file.path),
-            self.ring.between(0, self.commit.upto),
+            self.ring.between(0, self.checkpoint.upto),
         );
         tracing::warn!(
             "{path}: its first {len} events are taken for those that were counted before; if its agent was restarted meanwhile, they are lost"
         );
-        ledger.books.doubtful += 1;
+        context.shared.doubtful += 1;
     }
 
     /// The producer was started anew: its events begin at a position, or where `read_pos` is.
-    pub(super) fn renew(
+    pub(super) fn resume_after_restart(
         &mut self,
         pos: Option<u64>,
-        ring: Identity,
+        ring: RingIdentity,
         file: &mut TrackedFile,
-        ledger: &mut Ledger,
+        context: &mut DrainContext,
     ) -> Result<(), RingFault> {
-        let commit = begin(&self.ring, pos, ring, self.mode)?;
-        ledger.entry.add_reset();
-        ledger.add_start();
+        let checkpoint = begin(&self.ring, pos, ring, self.mode)?;
+        context.entry.add_reset();
+        context.add_start();
         file.liveness.producer_restarted();
-        self.go_on_from(commit, ledger);
+        self.resume_from(checkpoint, context);
         Ok(())
     }
 
     /// Goes on from a commit of which nothing was counted yet.
-    fn go_on_from(&mut self, commit: Commit, ledger: &mut Ledger) {
-        self.commit = commit;
+    fn resume_from(&mut self, checkpoint: Checkpoint, context: &mut DrainContext) {
+        self.checkpoint = checkpoint;
         self.gaps.clear();
-        ledger.commit(commit);
+        context.commit(checkpoint);
     }
 }
 
@@ -105,33 +107,33 @@ impl RingReader {
 pub(super) fn begin(
     ring: &Ring,
     pos: Option<u64>,
-    identity: Identity,
+    identity: RingIdentity,
     mode: Mode,
-) -> Result<Commit, RingFault> {
+) -> Result<Checkpoint, RingFault> {
     let (read_pos, _) = ring.positions()?;
     let pos = pos.unwrap_or(read_pos);
     let last = pos.wrapping_sub(1) & (ring.capacity() - 1);
-    Ok(Commit {
+    Ok(Checkpoint {
         ahead: ring.read(|ring| ring.ahead())??,
         ring: identity,
         from: pos,
         upto: pos,
-        print: ring.read(|ring| ring.print(last, pos))?,
-        observed: mode != Mode::Drain,
+        fingerprint: ring.read(|ring| ring.fingerprint(last, pos))?,
+        followed: mode != Mode::Drain,
         released: true,
     })
 }
 
 /// Whether a ring was full when the last batch that is known of it was copied, or, where its slots were not given back, is full
 /// now: from the slot before the batch on, where the producer had to stop, events are missing.
-pub(super) fn was_full(ring: &Ring, commit: &Commit) -> bool {
+pub(super) fn was_full(ring: &Ring, checkpoint: &Checkpoint) -> bool {
     let most = ring.capacity() - 1;
-    let stands = ring.positions().ok().filter(|_| commit.is_in_flight());
-    let write_pos = stands.map_or(commit.ahead.write_pos, |(_, write_pos)| write_pos);
-    !commit.observed
-        && commit.from != commit.upto
-        && (ring.between(commit.from, commit.ahead.write_pos) == most
-            || ring.between(commit.from, write_pos) == most)
+    let stands = ring.positions().ok().filter(|_| checkpoint.is_in_flight());
+    let write_pos = stands.map_or(checkpoint.ahead.write_pos, |(_, write_pos)| write_pos);
+    !checkpoint.followed
+        && checkpoint.from != checkpoint.upto
+        && (ring.between(checkpoint.from, checkpoint.ahead.write_pos) == most
+            || ring.between(checkpoint.from, write_pos) == most)
 }
 
 #[cfg(test)]
@@ -143,12 +145,12 @@ mod tests {
     fn full_ring_is_seen_from_its_last_batch() {
         // 15 of 16 slots.
         let mut full = Table::new(4, 3);
-        assert!(was_full(&full.ring, &full.commit));
-        full.commit.released = true;
-        assert!(was_full(&full.ring, &full.commit));
-        full.commit.observed = true;
-        assert!(!was_full(&full.ring, &full.commit), "another drains it");
-        let mut none = Table::new(4, 3).commit;
+        assert!(was_full(&full.ring, &full.checkpoint));
+        full.checkpoint.released = true;
+        assert!(was_full(&full.ring, &full.checkpoint));
+        full.checkpoint.followed = true;
+        assert!(!was_full(&full.ring, &full.checkpoint), "another drains it");
+        let mut none = Table::new(4, 3).checkpoint;
         (none.from, none.upto, none.ahead.write_pos) = (4, 4, 3);
         assert!(!was_full(&full.ring, &none), "nothing was counted");
     }
@@ -157,10 +159,10 @@ mod tests {
     fn ring_that_filled_up_before_the_release_was_full() {
         let mut table = Table::new(4, 10);
         table.moves_on(2);
-        assert!(!was_full(&table.ring, &table.commit));
+        assert!(!was_full(&table.ring, &table.checkpoint));
         table.moves_on(3);
-        assert!(was_full(&table.ring, &table.commit));
-        table.commit.released = true;
-        assert!(!was_full(&table.ring, &table.commit));
+        assert!(was_full(&table.ring, &table.checkpoint));
+        table.checkpoint.released = true;
+        assert!(!was_full(&table.ring, &table.checkpoint));
     }
 }
