@@ -127,9 +127,9 @@ pub struct UserAccount {
 /// A directory, or a shell pattern that matches directories.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectoryPattern {
-    /// Absolute path; may hold `*`, `?` and `[...]` unless it is literal.
+    /// Absolute path; may contain `*`, `?` and `[...]` unless it is literal.
     pub path: String,
-    /// Suffix of the instance name for an agent whose name is in several directories.
+    /// Suffix of the instance name if agents in several directories have one name.
     pub label: Option<String>,
     /// True if `path` is not a pattern.
     pub literal: bool,

@@ -23,7 +23,7 @@ pub mod nonblocking;
 pub use heap::trim_heap;
 pub use lock::{Lease, LeaseKind, is_locked, lock};
 
-/// Error of an access to a mapping whose file became shorter than the mapping.
+/// Error of an access to a mapping after its file became shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileShortened;
 

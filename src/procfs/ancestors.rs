@@ -24,7 +24,7 @@ pub fn of(mut process: ProcessId) -> impl Iterator<Item = ProcessId> {
 fn parent(process: ProcessId) -> Option<ProcessId> {
     let pid = parent_id(process)?;
     let parent = ProcessId::of(pid).ok()?;
-    // A process whose parent ends gets another parent. While stat still has this id, no later process has taken the id.
+    // A process gets another parent when its parent ends. While stat still has this id, no later process has taken the id.
     let is_parent = parent_id(process) == Some(pid) && parent.start <= process.start;
     is_parent.then_some(parent)
 }

@@ -260,7 +260,7 @@ impl ProcessScan {
     }
 }
 
-/// Returns the processes whose parent is not among them. A forked process inherits the mappings of its parent.
+/// Returns the processes without a parent among them. A forked process inherits the mappings of its parent.
 #[must_use]
 pub fn topmost<'a>(processes: &[&'a MappingProcess]) -> Vec<&'a MappingProcess> {
     let pids: HashSet<u32> = processes.iter().map(|process| process.id.pid).collect();

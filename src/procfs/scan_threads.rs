@@ -223,7 +223,7 @@ impl<T: Send + 'static> ScanThreads<T> {
         })
     }
 
-    /// Number of abandoned scans whose thread still runs.
+    /// Returns the number of abandoned scans with a running thread.
     fn abandoned_count(&self) -> usize {
         self.abandoned
             .iter()

@@ -30,7 +30,7 @@ impl WindowPart {
         }
     }
 
-    /// Counts a value whose bucket has no counter yet, or which is above all buckets.
+    /// Counts a value of a bucket that has no counter yet, or a value above all buckets.
     #[cold]
     fn record_new_bucket(&mut self, step: usize) {
         self.add_count(step.min(BUCKETS - 1), 1);
