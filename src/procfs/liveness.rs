@@ -178,7 +178,7 @@ impl Liveness {
 
     /// Checks a file without new events, if the last check is `period` ago, and returns what is known of its holders.
     pub fn check(&mut self, file: &File, now: Instant, period: Duration) -> HolderCheck {
-        let (had_no_holder, changed) = (self.has_no_holder(), self.change_time);
+        let (had_no_holder, old_time) = (self.has_no_holder(), self.change_time);
         if now >= self.next_check(period) {
             self.update_holder(file, now);
             if let Ok(stat) = fstat(file) {
@@ -191,7 +191,7 @@ impl Liveness {
             if self.holder != Holder::Absent && !self.writer.as_ref().is_some_and(runs) {
                 // Another process may write as well.
                 let has_ended = self.writer.take().is_some();
-                self.needs_scan |= has_ended || had_no_holder || self.change_time != changed;
+                self.needs_scan |= has_ended || had_no_holder || self.change_time != old_time;
             }
         }
         let since_event = now.saturating_duration_since(self.last_event);
@@ -199,7 +199,7 @@ impl Liveness {
             Holder::Absent if self.unlinked => HolderCheck::Gone,
             Holder::Absent => HolderCheck::NoWriter,
             _ if self.has_only_readers() => HolderCheck::NoWriter,
-            Holder::Present if had_no_holder && self.change_time != changed => {
+            Holder::Present if had_no_holder && self.change_time != old_time => {
                 HolderCheck::ProducerStarted
             }
             Holder::Unknown if self.writer.is_none() && since_event >= UNKNOWN_HOLDER_GRACE => {
@@ -230,37 +230,37 @@ impl Liveness {
 
     /// Applies the result of a process scan, if the scan looked for the writer of this file.
     pub fn end_process_scan(&mut self, process_scan: &ProcessScan, id: FileId, path: &Path) {
-        let Some(asked) = process_scan.request.files.get(&id) else {
+        let Some(before_scan) = process_scan.request.files.get(&id) else {
             return;
         };
-        let shown = process_scan.processes_of(id, path).into_iter();
-        let shown = Vec::from_iter(shown.filter(|process| process.is_agent()));
-        let (before, previous) = (self.writer, self.previous_writer);
+        let agents = process_scan.processes_of(id, path).into_iter();
+        let agents = Vec::from_iter(agents.filter(|process| process.is_agent()));
+        let (old_writer, previous_writer) = (self.writer, self.previous_writer);
         let is_store = self.lease_kind == LeaseKind::NoWriter;
         // The process from before a restart may run on, and a scan from before the restart may still show it. So it comes last. Of
         // several agents, the one that started first counts.
-        let writers = topmost(&shown).into_iter();
+        let writers = topmost(&agents).into_iter();
         self.writer = writers
             .map(|process| process.id)
             .min_by_key(|&writer| {
-                let is = |other| Some(writer) == other;
-                (is(previous), !is(before), writer.start)
+                let is_previous = Some(writer) == previous_writer;
+                (is_previous, Some(writer) != old_writer, writer.start)
             })
             // /proc/locks shows the lock of a store without privileges.
             .or_else(|| process_scan.lock_holder(id).filter(|_| is_store));
         if let Some(writer) = self.writer {
             // Facts of one process stay, since a title that it gives itself overwrites its arguments and environment.
-            let known = self.process_facts.take();
-            let known = known.filter(|_| before == self.writer);
+            let old_facts = self.process_facts.take();
+            let old_facts = old_facts.filter(|_| old_writer == self.writer);
             self.process_facts = match process_scan.facts.get(&writer) {
-                Some(facts) => Some(facts.clone().merge(&known.unwrap_or_default())),
-                None => known,
+                Some(facts) => Some(facts.clone().merge(&old_facts.unwrap_or_default())),
+                None => old_facts,
             };
         }
         // overlayfs shows a file with another device number, but with its inode number.
         let has_only_readers = (process_scan.is_complete && !process_scan.may_have_writer(id.ino))
             || (is_store && self.writer.is_none() && process_scan.is_unlocked(id.ino));
-        self.only_readers_since = has_only_readers.then_some(asked.changed);
+        self.only_readers_since = has_only_readers.then_some(before_scan.changed);
     }
 }
 

@@ -193,11 +193,11 @@ impl AgentStats {
         let counter = |kind: EventType| now.counters[kind as usize];
         self.registered = counter(EventType::MemoryRegistered)
             .saturating_sub(counter(EventType::MemoryDeregistered));
-        let came = |kind: EventType| delta.counters[kind as usize];
+        let increase = |kind: EventType| delta.counters[kind as usize];
         // A store has no order of errors, so the most frequent one counts as the last.
         let errors = EventType::errors().iter().copied();
-        let most = errors.max_by_key(|&kind| came(kind));
-        if let Some(last) = most.filter(|&kind| came(kind) > 0).zip(seconds) {
+        let most = errors.max_by_key(|&kind| increase(kind));
+        if let Some(last) = most.filter(|&kind| increase(kind) > 0).zip(seconds) {
             self.last_error = Some(last);
         }
     }
