@@ -5,8 +5,8 @@
 //! 60 s and leaves before 70 s have passed. Parts depend on time only, so that a fetch changes nothing for other clients.
 //!
 //! Each part counts values by their steps on [`crate::stats::scale`], and has counters from its smallest to its largest step. The
-//! hdrhistogram crate has counters from 0 on. Seven of its histograms for each kind of value of each agent would be almost all
-//! counters of values that no fabric is fast enough to reach.
+//! hdrhistogram crate has counters from 0 on. Almost all of them would be for values that no fabric is fast enough to reach, seven
+//! times for each kind of value of each agent.
 
 mod part;
 
