@@ -292,6 +292,37 @@ fn new_store_does_not_replace_a_known_one_during_a_scan() {
     }
 }
 
+/// The wait for the first scan is over before the directory is listed to its end.
+#[test]
+fn live_store_found_after_five_seconds_counts_once() {
+    for known_pid in [1, 999_999] {
+        let mut core = Core::new("");
+        let known = core.store(&Who::named("kv").pid(known_pid));
+        core.send(&known, 1);
+        core.run(2);
+        core.kill();
+        for number in 0..3000 {
+            let path = core.stores().join(format!("nixl.{number}.x"));
+            std::fs::write(path, "none").expect("room");
+        }
+        let new = core.store(&Who::named("kv").pid(100));
+        core.send(&new, 100);
+        core.start();
+        core.advance(std::time::Duration::from_secs(6));
+        for _ in 0..20_000 {
+            core.scan_within(std::time::Duration::from_micros(20));
+            core.drain();
+            if core.sent().len() == 2 {
+                break;
+            }
+        }
+        core.run(3);
+        assert_eq!(core.sent().get("kv"), Some(&1), "{:?}", core.sent());
+        assert_eq!(core.host_sent(), 101, "{:?}", core.sent());
+        drop(new);
+    }
+}
+
 #[test]
 fn store_from_the_future_does_not_stop_later_stores() {
     let mut core = Core::new("");

@@ -45,6 +45,8 @@ pub(super) struct Candidates {
     unknown_stores: Vec<(u64, Found)>,
     /// When the wait ends, even if the first scan has not.
     first_scan_ends: Instant,
+    /// True once a scan has found everything. Before that, an agent without a source may still have a file.
+    pub all_found: bool,
 }
 
 impl Candidates {
@@ -54,6 +56,7 @@ impl Candidates {
             queue: VecDeque::new(),
             unknown_stores: Vec::new(),
             first_scan_ends: now + FIRST_SCAN,
+            all_found: false,
         }
     }
 
@@ -68,6 +71,7 @@ impl Collector {
     /// Returns true if nothing is left for it.
     pub fn scan(&mut self, now: Instant, budget: Duration) -> bool {
         let started = Instant::now();
+        self.wants_rescan = false;
         if self.candidates.queue.is_empty() {
             self.limits.rejected_users.clear();
             // The other half is for the files that are found.
@@ -108,8 +112,10 @@ impl Collector {
     /// Returns the next file to be attached. At the end of the first scan these are the stores that have waited for it, the oldest
     /// first.
     fn next_candidate(&mut self, now: Instant) -> Option<Found> {
-        let is_scanned = self.scanner.is_done() || now >= self.candidates.first_scan_ends;
-        if self.shared.in_first_scan && self.candidates.queue.is_empty() && is_scanned {
+        let is_complete = self.scanner.is_done() && self.candidates.queue.is_empty();
+        self.candidates.all_found |= is_complete;
+        let is_over = is_complete || now >= self.candidates.first_scan_ends;
+        if self.shared.in_first_scan && self.candidates.queue.is_empty() && is_over {
             self.shared.in_first_scan = false;
             let mut unknown = std::mem::take(&mut self.candidates.unknown_stores);
             // Each store of an agent is counted before the next replaces it.

@@ -39,7 +39,8 @@ impl Collector {
                 break;
             }
         }
-        self.wants_rescan = !changed.is_empty();
+        // Several drains may come before the next scan.
+        self.wants_rescan |= !changed.is_empty();
         for path in changed {
             if let (Some(directory), Some(name)) = (path.parent(), path.file_name()) {
                 self.scanner.recheck(directory, name);
@@ -76,8 +77,8 @@ impl Collector {
     }
 
     /// Rejects the files of an agent whose drain has panicked, until they change: a defect of the daemon costs this agent only. The
-    /// totals of the agent are read from the state file, and the host totals are computed again. Without a state file both stay as the
-    /// panic left them.
+    /// totals of the agent are read from its record, and the host totals are computed again. Without a record both stay as the panic
+    /// left them, so that a batch may count twice.
     fn reject_after_panic(&mut self, key: AgentKey, was_published: bool) {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
@@ -91,6 +92,8 @@ impl Collector {
             if let Some((facts, name)) = facts.zip(source.file.path.file_name()) {
                 self.scanner
                     .reject(source.file.directory(), name, &facts, Refusal::Failed);
+                // No other store becomes the agent's while its process may write this one.
+                agent.waiting = Some((name.to_owned(), facts.id));
             }
         }
         self.agents.wake(key);

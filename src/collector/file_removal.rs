@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_secs(1);
 
 impl Collector {
-    /// Removes ring files that no process has had open for `remove_exited_after`, until `end`. The next call goes on from there.
+    /// Removes ring files that no process has had open for `remove_exited_after`, until `end`.
     pub(super) fn remove_exited_files(&mut self, now: Instant, end: Instant) {
         if now < self.next_removal || Instant::now() >= end {
             return;

@@ -41,6 +41,13 @@ impl Collector {
         found: &Found,
     ) -> bool {
         let uid = found.facts.uid;
+        let max_records = self.max_records();
+        // Before another agent is evicted for it.
+        if key.is_none() && !self.limits.newcomers.admits(uid, max_records, now) {
+            self.reject(found, Refusal::Newcomers);
+            self.limits.rejections += 1;
+            return false;
+        }
         let known = key.and_then(|key| self.agents.get(key));
         if self.is_full() && !known.is_some_and(Agent::has_free_place) {
             let holder = if has_events {
@@ -62,11 +69,8 @@ impl Collector {
                 return false;
             }
         }
-        if key.is_none() && !self.limits.newcomers.admit(uid, self.max_records(), now) {
-            // The limit is on new names only.
-            self.reject(found, Refusal::Newcomers);
-            self.limits.rejections += 1;
-            return false;
+        if key.is_none() {
+            self.limits.newcomers.add(uid, now);
         }
         true
     }

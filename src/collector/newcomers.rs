@@ -19,19 +19,24 @@ pub(super) struct Newcomers {
 }
 
 impl Newcomers {
-    /// Returns true and counts the name if a user may have another new name.
-    pub fn admit(&mut self, uid: u32, max_records: usize, now: Instant) -> bool {
+    /// True if a user may have another new name.
+    pub fn admits(&mut self, uid: u32, max_records: usize, now: Instant) -> bool {
         let burst = u32::try_from(max_records).unwrap_or(u32::MAX).max(BURST);
         if self.available.len() >= MOST_USERS && !self.available.contains_key(&uid) {
             self.available.retain(|_, available| *available > now);
         }
-        let available = self.available.get(&uid).copied().unwrap_or(now).max(now);
-        let is_over = available - now > INTERVAL * (burst - 1);
-        if is_over || (self.available.len() >= MOST_USERS && !self.available.contains_key(&uid)) {
-            return false;
-        }
+        let has_room = self.available.len() < MOST_USERS || self.available.contains_key(&uid);
+        has_room && self.available(uid, now) - now <= INTERVAL * (burst - 1)
+    }
+
+    /// Counts a new name of a user.
+    pub fn add(&mut self, uid: u32, now: Instant) {
+        let available = self.available(uid, now);
         self.available.insert(uid, available + INTERVAL);
-        true
+    }
+
+    fn available(&self, uid: u32, now: Instant) -> Instant {
+        self.available.get(&uid).copied().unwrap_or(now).max(now)
     }
 }
 
@@ -43,7 +48,14 @@ mod tests {
     fn one_users_names_come_burst_and_then_one_by_one() {
         let (mut newcomers, start) = (Newcomers::default(), Instant::now());
         let admitted = |newcomers: &mut Newcomers, uid, now| {
-            (0..10_000).filter(|_| newcomers.admit(uid, 8, now)).count()
+            let admit = |newcomers: &mut Newcomers| {
+                let admits = newcomers.admits(uid, 8, now);
+                if admits {
+                    newcomers.add(uid, now);
+                }
+                admits
+            };
+            (0..10_000).filter(|_| admit(newcomers)).count()
         };
         assert_eq!(admitted(&mut newcomers, 1, start), 4096);
         assert_eq!(admitted(&mut newcomers, 2, start), 4096, "another's");
@@ -53,9 +65,11 @@ mod tests {
         assert_eq!(admitted(&mut newcomers, 1, all), 4096);
         // A user more than are known finds no place until one of them has had nothing for long enough.
         for uid in 100..3000 {
-            newcomers.admit(uid, 8, all);
+            if newcomers.admits(uid, 8, all) {
+                newcomers.add(uid, all);
+            }
         }
         assert_eq!(newcomers.available.len(), MOST_USERS);
-        assert!(newcomers.admit(7, 8, all + INTERVAL * 10_000));
+        assert!(newcomers.admits(7, 8, all + INTERVAL * 10_000));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Collector;
 use crate::agents::{AgentKey, Change};
-use crate::journal::record::Entry;
+use crate::journal::record::{self, Entry};
 use crate::journal::{ExpiredTotals, RecordId};
 
 impl Collector {
@@ -24,7 +24,8 @@ impl Collector {
             return;
         }
         let all = self.agents.iter();
-        let without_record = all.filter(|(_, agent)| agent.record.is_none());
+        let without_record =
+            all.filter(|(_, agent)| agent.record.is_none() && record::fits(&agent.name));
         let keys: Vec<AgentKey> = without_record.map(|(key, _)| key).collect();
         for key in keys {
             self.create_record(key);

@@ -175,13 +175,14 @@ impl Collector {
 
     /// True if, asked now, certainly no process writes the present store of an agent.
     fn is_free(&mut self, key: AgentKey, new: StoreId, now: Instant) -> bool {
+        let all_found = self.candidates.all_found;
         self.agents.get_mut(key).is_some_and(|agent| {
             let seen = agent.entry.store.as_ref();
             // A new file may have the inode number of one that was removed.
             let is_gone = seen.is_some_and(|seen| seen.id.file == new.file);
             let mut sources = agent.sources.iter_mut();
             sources.all(|source| source.is_abandoned(now))
-                && (is_gone || !agent.waits(&self.scanner))
+                && (is_gone || (!agent.waits(&self.scanner) && (agent.has_files() || all_found)))
         })
     }
 
@@ -226,7 +227,8 @@ impl Collector {
             agent.read_last(&mut before, now, &mut self.shared);
         }
         if let Some(before) = agent.entry.retire_store(now.stamp) {
-            self.counted_stores.add(before.id, before.values.updated);
+            let updated = before.values.updated.min(now.stamp);
+            self.counted_stores.add(before.id, updated);
         }
         agent.started(now.stamp, &mut self.shared.journal);
         agent.entry.last_event = store.values.updated.min(now.stamp);
