@@ -43,13 +43,18 @@ impl Ring {
     ///
     /// # Errors
     /// What mmap(2) says; EINVAL for a ring that does not fit this machine's address space.
-    pub fn map(file: File, header: &Header, layout: Layout, look: bool) -> io::Result<Self> {
+    pub fn map(
+        file: File,
+        header: &Header,
+        layout: Layout,
+        is_read_only: bool,
+    ) -> io::Result<Self> {
         let capacity = usize::try_from(header.capacity).map_err(|_| io::ErrorKind::InvalidInput)?;
         let words = capacity
             .checked_mul(layout.slot_words())
             .and_then(|slots| slots.checked_add(HEADER_WORDS))
             .ok_or(io::ErrorKind::InvalidInput)?;
-        let mapping = if look {
+        let mapping = if is_read_only {
             Mapping::read_only(&file, words)?
         } else {
             Mapping::new(&file, words)?
@@ -81,9 +86,9 @@ impl Ring {
     ///
     /// # Errors
     /// The file was shortened, or the ring is only looked at.
-    pub fn release(&self, from: u64, upto: u64) -> Result<Result<(), u64>, RingFault> {
+    pub fn release(&self, from: u64, end: u64) -> Result<Result<(), u64>, RingFault> {
         let release =
-            |words: &[_]| Consumer::<AtomicU64>::new(words, self.shape).release(from, upto);
+            |words: &[_]| Consumer::<AtomicU64>::new(words, self.shape).release(from, end);
         Ok(self.mapping.access(release)?)
     }
 
@@ -108,8 +113,8 @@ impl Ring {
 
     /// How many events stand between two positions.
     #[must_use]
-    pub fn between(&self, from: u64, upto: u64) -> u64 {
-        upto.wrapping_sub(from) & (self.shape.capacity - 1)
+    pub fn between(&self, from: u64, end: u64) -> u64 {
+        end.wrapping_sub(from) & (self.shape.capacity - 1)
     }
 
     /// Its file.
@@ -127,7 +132,7 @@ impl Ring {
     /// Whether a file of this length holds another layout that has the same version: then the header does not tell that the
     /// ring was set up anew.
     #[must_use]
-    pub fn is_taken_for_another(&self, len: u64) -> bool {
+    pub fn fits_another_layout(&self, len: u64) -> bool {
         let Shape {
             layout, capacity, ..
         } = self.shape;

@@ -6,7 +6,7 @@
 use crate::base::file::{FileFacts, FileId};
 use crate::error::{Refusal, RingFault};
 use crate::procfs::liveness::{HolderCheck, Liveness};
-use crate::ring::candidate::Candidate;
+use crate::ring::candidate::RingCandidate;
 use crate::ring::checkpoint::Checkpoint;
 use crate::shm::{HeaderPoll, LeaseKind};
 use crate::source::context::DrainContext;
@@ -99,7 +99,7 @@ impl Source {
     /// # Errors
     /// Why it cannot be mapped.
     pub fn ring(
-        candidate: Candidate,
+        candidate: RingCandidate,
         path: PathBuf,
         before: Option<&Checkpoint>,
         now: Instant,
@@ -117,7 +117,7 @@ impl Source {
     /// # Errors
     /// Why it cannot be mapped, or that it is not what it was a moment ago.
     pub fn store(
-        candidate: crate::store::Candidate,
+        candidate: crate::store::StoreCandidate,
         path: PathBuf,
         now: Instant,
     ) -> Result<(Self, StoreValues), Refusal> {

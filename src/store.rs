@@ -10,7 +10,7 @@ pub use seen::{Seen, StoreId};
 
 /// A file that is a store, open for reading, and what it says of its agent.
 #[derive(Debug)]
-pub struct Candidate {
+pub struct StoreCandidate {
     /// Open for reading only: a lease against writers is granted on no other.
     pub file: File,
     /// What stat(2) said.

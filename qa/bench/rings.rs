@@ -152,11 +152,11 @@ impl Memory {
         let mut totals = Totals::default();
         loop {
             let batch = ring.read_batch(BATCH, events).expect("a good ring");
-            if batch.from == batch.upto {
+            if batch.from == batch.end {
                 return totals;
             }
             totals.add(events.totals());
-            ring.release(batch.from, batch.upto)
+            ring.release(batch.from, batch.end)
                 .expect("nobody else reads");
         }
     }

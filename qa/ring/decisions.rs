@@ -239,7 +239,7 @@ fn identical_batch_at_the_start_of_a_v2_ring_is_not_counted() {
         daemon.start(|saved| {
             killed(saved);
             let checkpoint = saved.entry.checkpoint.expect("a batch");
-            assert_eq!((checkpoint.from, checkpoint.upto), (0, 4));
+            assert_eq!((checkpoint.from, checkpoint.end), (0, 4));
         });
         assert_eq!(daemon.drain(), [1000, 0, 0], "{restarted}");
         let doubtful = daemon.agents.as_ref().expect("it runs").effort().doubtful;

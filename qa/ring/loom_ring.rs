@@ -130,14 +130,14 @@ impl<const WEAK: u8> Ring<WEAK> {
     }
 
     fn len(&self, batch: &Batch) -> u32 {
-        let len = batch.upto.wrapping_sub(batch.from) & (self.capacity - 1);
+        let len = batch.end.wrapping_sub(batch.from) & (self.capacity - 1);
         u32::try_from(len).expect("small")
     }
 
     /// Notes that the slots of a batch were read.
     fn touch(&self, batch: &Batch) {
         let mut pos = batch.from;
-        while pos != batch.upto {
+        while pos != batch.end {
             self.turns[usize::try_from(pos).expect("small")].with(|_| ());
             pos = (pos + 1) & (self.capacity - 1);
         }
@@ -190,11 +190,11 @@ fn a_producer_and_a_consumer<const WEAK: u8>() {
             let mut events = Events::default();
             let batch = ring.consumer().read_batch(u64::MAX, &mut events);
             let batch = batch.expect("no restart");
-            let upto = counted + ring.len(&batch);
-            assert_events(events.list(), counted..upto);
+            let end = counted + ring.len(&batch);
+            assert_events(events.list(), counted..end);
             ring.touch(&batch);
-            assert_eq!(ring.consumer().release(batch.from, batch.upto), Ok(()));
-            counted = upto;
+            assert_eq!(ring.consumer().release(batch.from, batch.end), Ok(()));
+            counted = end;
         };
         drain();
         drain();
@@ -246,9 +246,9 @@ fn a_restart_while_the_ring_is_drained<const WEAK: u8>() {
                     new += len;
                 }
             }
-            let released = ring.consumer().release(batch.from, batch.upto);
+            let released = ring.consumer().release(batch.from, batch.end);
             if left_off.is_some() {
-                left_off = released.is_ok().then_some(batch.upto);
+                left_off = released.is_ok().then_some(batch.end);
             } else {
                 assert_eq!(released, Ok(()), "only one restart");
             }

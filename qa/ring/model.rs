@@ -166,14 +166,14 @@ impl World {
                         let checkpoint = saved.entry.checkpoint.as_mut();
                         // Nothing was counted of a ring that has begun since.
                         let Some(checkpoint) = checkpoint.filter(|checkpoint| {
-                            checkpoint.from != checkpoint.upto && checkpoint.upto == read_pos
+                            checkpoint.from != checkpoint.end && checkpoint.end == read_pos
                         }) else {
                             continue;
                         };
                         checkpoint.released = false;
-                        foreign = taken.min(checkpoint.upto.wrapping_sub(checkpoint.from) & mask);
+                        foreign = taken.min(checkpoint.end.wrapping_sub(checkpoint.from) & mask);
                         let mut pos = (checkpoint.from + foreign) & mask;
-                        if pos == 0 && pos != checkpoint.upto {
+                        if pos == 0 && pos != checkpoint.end {
                             // Where a restart puts it: it is taken for one.
                             (pos, foreign) = (checkpoint.from, 0);
                         }

@@ -5,7 +5,7 @@ use crate::discovery::scan::Opened;
 use crate::discovery::{discover, name};
 use crate::procfs::process::{self, Holder};
 use crate::procfs::process_scan::{MappingProcess, ProcessScan, topmost};
-use crate::ring::candidate::{Access, Candidate};
+use crate::ring::candidate::{Access, RingCandidate};
 use crate::ring::layout::HEADER_LEN;
 use crate::shm::{self, LeaseKind, nonblocking};
 use crate::store;
@@ -48,7 +48,11 @@ pub fn describe(
 
 /// Returns a line such as `store of agent "worker", 18 bounds, local rank "0", written by pid 4242 (python3) user
 /// dynamo`.
-fn describe_store(candidate: &store::Candidate, written: &str, summary: &mut Summary) -> String {
+fn describe_store(
+    candidate: &store::StoreCandidate,
+    written: &str,
+    summary: &mut Summary,
+) -> String {
     let description = &candidate.description;
     let bounds = description.ranges.bucket_count() - 1;
     let mut text = format!("store of agent {:?}, {bounds} bounds", description.agent);
@@ -69,7 +73,7 @@ fn describe_store(candidate: &store::Candidate, written: &str, summary: &mut Sum
 
 /// Returns a line such as `ring v4, 4096 events, 12 pending, no writer seen`.
 fn describe_ring(
-    candidate: &Candidate,
+    candidate: &RingCandidate,
     daemons: &[&MappingProcess],
     writers: &[&MappingProcess],
     written: &str,
@@ -93,7 +97,7 @@ fn describe_ring(
         }
     }
     // A ring that is only followed may have another consumer.
-    if candidate.access != Access::Asked {
+    if candidate.access != Access::FollowOnly {
         let agents = writers.iter().copied();
         let agents = agents.filter(|process| process.is_agent() && process.id.is_running());
         let agents = topmost(&Vec::from_iter(agents));
@@ -112,7 +116,7 @@ fn describe_ring(
         text.push_str(&format!(", drained by pid {}", daemon.id.pid));
     }
     match candidate.access {
-        Access::Asked => text.push_str(", only followed"),
+        Access::FollowOnly => text.push_str(", only followed"),
         // The process with the lock is a daemon. It may have rights that this check does not have.
         Access::Denied(errno) if !is_locked => {
             summary.problems += 1;
@@ -142,7 +146,7 @@ fn are_forked(processes: &[&MappingProcess]) -> bool {
 }
 
 /// True if no event was ever written to the ring.
-fn is_unused(candidate: &Candidate) -> bool {
+fn is_unused(candidate: &RingCandidate) -> bool {
     let header = &candidate.header;
     let mut start = vec![0; HEADER_LEN + 8 * candidate.layout.slot_words()];
     (header.read_pos, header.write_pos) == (0, 0)

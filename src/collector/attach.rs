@@ -8,7 +8,7 @@ use crate::discovery::scan::{Found, Opened};
 use crate::error::Refusal;
 use crate::log;
 use crate::procfs::process;
-use crate::ring::candidate::{Access, Candidate};
+use crate::ring::candidate::{Access, RingCandidate};
 use crate::ring::checkpoint::Checkpoint;
 use crate::shm::LeaseKind;
 use crate::source::Source;
@@ -156,7 +156,7 @@ impl Collector {
             .reject(&found.directory.path, &found.name, &found.facts, refusal);
     }
 
-    fn attach_ring(&mut self, found: &Found, raw: &OsStr, candidate: Candidate, now: Instant) {
+    fn attach_ring(&mut self, found: &Found, raw: &OsStr, candidate: RingCandidate, now: Instant) {
         let (header, layout) = (candidate.header, candidate.layout);
         let file = found.directory.path.join(&found.name);
         let before = match self.ring_agent(found, raw) {

@@ -14,7 +14,7 @@ use crate::procfs::agent_state::AgentState;
 use crate::procfs::process::Holder;
 use crate::source::Source;
 use crate::stats::store_values::StoreValues;
-use crate::store::{Candidate, Description, Seen, StoreId};
+use crate::store::{Description, Seen, StoreCandidate, StoreId};
 use std::ffi::OsStr;
 use std::time::{Duration, Instant};
 
@@ -69,7 +69,7 @@ enum StoreVerdict {
 
 impl Collector {
     /// Attaches a store to its agent, unless it is rejected.
-    pub(super) fn attach_store(&mut self, found: Found, candidate: Candidate, now: Instant) {
+    pub(super) fn attach_store(&mut self, found: Found, candidate: StoreCandidate, now: Instant) {
         let (id, description) = (candidate.id, candidate.description.clone());
         let path = found.directory.path.join(&found.name);
         let (source, values) = match Source::store(candidate, path, now) {

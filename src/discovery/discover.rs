@@ -7,7 +7,7 @@ use crate::base::file::FileFacts;
 use crate::base::tmpfs::Space;
 use crate::config::Config;
 use crate::error::Refusal;
-use crate::ring::candidate::{Access, Candidate};
+use crate::ring::candidate::{Access, RingCandidate};
 use crate::ring::layout::{HEADER_LEN, Header, Layout};
 use crate::ring::sparse;
 use crate::shm::nonblocking;
@@ -54,7 +54,7 @@ pub fn open(
     name: &OsStr,
     facts: &FileFacts,
     config: &Config,
-) -> Result<Candidate, Refusal> {
+) -> Result<RingCandidate, Refusal> {
     let has_ring_size = Layout::fits_any(facts.size);
     check_kind(facts, config.owners.as_deref(), has_ring_size)?;
     // Any whole number of words passes: a later NIXL may have slots of another size, and its ring is then reported as unsupported.
@@ -64,7 +64,7 @@ pub fn open(
     let read_only = open_to_read(directory, name, facts, has_ring_size)?;
     check_header(&read_only, facts.size, config)?;
     let (file, access) = match config.observe {
-        true => (read_only, Access::Asked),
+        true => (read_only, Access::FollowOnly),
         false => {
             match open_unchanged(directory, name, facts, OFlag::O_RDWR, "opened for writing") {
                 Ok(writable) => (writable, Access::Write),
@@ -79,10 +79,10 @@ pub fn open(
     // Check again, on the descriptor that will be mapped.
     let (header, layout) = check_header(&file, facts.size, config)?;
     let pending = header.pending();
-    if !sparse::has_room_for(&file, layout, pending) {
+    if !sparse::has_blocks_for(&file, layout, pending) {
         return Err(Refusal::Sparse { pending });
     }
-    Ok(Candidate {
+    Ok(RingCandidate {
         file,
         facts: *facts,
         header,

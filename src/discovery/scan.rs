@@ -8,7 +8,7 @@ use crate::discovery::directory::{Directory, Expansion, FileKinds};
 use crate::discovery::discover;
 use crate::error::Refusal;
 use crate::log;
-use crate::ring::candidate::Candidate;
+use crate::ring::candidate::RingCandidate;
 use crate::store;
 use rejected::{Class, Key, RejectedFiles};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -51,9 +51,9 @@ pub struct Found {
 #[derive(Debug)]
 pub enum Opened {
     /// A ring.
-    Ring(Candidate),
+    Ring(RingCandidate),
     /// A store.
-    Store(Box<store::Candidate>),
+    Store(Box<store::StoreCandidate>),
 }
 
 /// Opens a file in a directory and checks that it is a ring or store, of the kinds that the directory is scanned for.

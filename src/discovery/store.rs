@@ -5,7 +5,7 @@ use crate::base::file::{self, FileFacts};
 use crate::config::Config;
 use crate::error::Refusal;
 use crate::shm::nonblocking;
-use crate::store::{Candidate, Description, LEN, StoreId, is_store_name};
+use crate::store::{Description, LEN, StoreCandidate, StoreId, is_store_name};
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 
@@ -18,7 +18,7 @@ pub fn open(
     name: &OsStr,
     facts: &FileFacts,
     config: &Config,
-) -> Result<Candidate, Refusal> {
+) -> Result<StoreCandidate, Refusal> {
     if !is_store_name(name) {
         return Err(Refusal::Name);
     }
@@ -33,7 +33,7 @@ pub fn open(
     nonblocking::read_start(&file, &mut bytes[..len]).map_err(Refusal::io("read"))?;
     let description = Description::parse(&bytes, facts.size)?;
     let meta = file.metadata().map_err(Refusal::io("looked at"))?;
-    Ok(Candidate {
+    Ok(StoreCandidate {
         id: StoreId {
             file: facts.id,
             born: file::birth_time(&meta),
@@ -55,7 +55,7 @@ mod tests {
 
     const NAME: &str = "nixl.4242.17.0.mmap";
 
-    fn check(change: impl FnOnce(&Path)) -> Result<Candidate, Refusal> {
+    fn check(change: impl FnOnce(&Path)) -> Result<StoreCandidate, Refusal> {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join(NAME);
         std::fs::write(&path, crate::store::format::tests::store("a", "0", &[1.0]))

@@ -271,8 +271,12 @@ impl TryFrom<&RawRecord> for Saved {
         if let Some(checkpoint) = &mut entry.checkpoint {
             // Its positions go into the ring when its slots are given back.
             let capacity = checkpoint.ring.capacity;
-            let mut positions =
-                [checkpoint.from, checkpoint.upto, checkpoint.ahead.write_pos].into_iter();
+            let mut positions = [
+                checkpoint.from,
+                checkpoint.end,
+                checkpoint.producer.write_pos,
+            ]
+            .into_iter();
             if !capacity.is_power_of_two() || positions.any(|pos| pos >= capacity) {
                 return Err(Damaged);
             }

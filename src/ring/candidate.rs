@@ -7,7 +7,7 @@ use std::fs::File;
 
 /// A file that is a ring, and what it was when it was checked.
 #[derive(Debug)]
-pub struct Candidate {
+pub struct RingCandidate {
     /// Open for writing as well, if `access` says so.
     pub file: File,
     /// What stat(2) said.
@@ -26,7 +26,7 @@ pub enum Access {
     /// It is open for writing.
     Write,
     /// It is to be followed only (`observe` in the configuration).
-    Asked,
+    FollowOnly,
     /// It may not be written to.
     Denied(Errno),
 }

@@ -19,11 +19,11 @@ pub struct Checkpoint {
     /// Position of its first event.
     pub from: u64,
     /// Position behind its last event.
-    pub upto: u64,
+    pub end: u64,
     /// What its slots looked like.
     pub fingerprint: Fingerprint,
     /// Where the producer was when they were copied, and what it had yet to write.
-    pub ahead: ProducerState,
+    pub producer: ProducerState,
     /// Whether the ring was only looked at, so that its slots were another's to give back.
     pub followed: bool,
     /// Whether its slots are known to have been given back: then `read_pos` cannot be behind them.
@@ -86,9 +86,9 @@ impl Checkpoint {
         Self {
             ring,
             from: batch.from,
-            upto: batch.upto,
+            end: batch.end,
             fingerprint: batch.fingerprint,
-            ahead: batch.ahead,
+            producer: batch.producer,
             followed,
             released: false,
         }
@@ -103,66 +103,66 @@ impl Checkpoint {
 
     /// Says what became of the batch, from where the ring is now.
     #[must_use]
-    pub fn verdict<W: Load>(&self, now: &RingView<W>) -> Verdict {
-        let mask = now.identity.capacity.wrapping_sub(1);
-        let between = |from: u64, upto: u64| upto.wrapping_sub(from) & mask;
-        if !self.ring.is_same_file(now.identity) {
+    pub fn verdict<W: Load>(&self, view: &RingView<W>) -> Verdict {
+        let mask = view.identity.capacity.wrapping_sub(1);
+        let between = |from: u64, end: u64| end.wrapping_sub(from) & mask;
+        if !self.ring.is_same_file(view.identity) {
             return Verdict::NewRing;
         }
         let (len, moved) = (
-            between(self.from, self.upto),
-            between(self.from, now.read_pos),
+            between(self.from, self.end),
+            between(self.from, view.read_pos),
         );
-        if now.read_pos == self.upto {
+        if view.read_pos == self.end {
             // A swap from 0 may have met a new ring, which began at 0 as well.
             return if self.from == 0
                 && !self.released
                 && len > 0
-                && self.was_released_in_new_ring(now)
+                && self.was_released_in_new_ring(view)
             {
                 Verdict::NewRingReleased
             } else {
                 Verdict::Done
             };
         }
-        if !self.is_same_ring(now, len, moved) {
+        if !self.is_same_ring(view, len, moved) {
             return Verdict::NewRing;
         }
         if self.followed {
             // The one that drained it may have been behind what was seen here, or ahead.
-            let behind = between(now.read_pos, self.upto);
-            return if behind <= between(now.read_pos, now.write_pos) {
+            let behind = between(view.read_pos, self.end);
+            return if behind <= between(view.read_pos, view.write_pos) {
                 Verdict::Release
             } else {
-                Verdict::Passed(between(self.upto, now.read_pos))
+                Verdict::Passed(between(self.end, view.read_pos))
             };
         }
         match moved {
-            _ if self.released => Verdict::Passed(between(self.upto, now.read_pos)),
+            _ if self.released => Verdict::Passed(between(self.end, view.read_pos)),
             0 => Verdict::Release,
             _ if moved < len => Verdict::Overtaken(moved),
-            _ => Verdict::Passed(between(self.upto, now.read_pos)),
+            _ => Verdict::Passed(between(self.end, view.read_pos)),
         }
     }
 
     /// Whether nothing happened to the file since, which proves that the producer is the same.
-    fn is_unchanged(&self, now: &RingIdentity) -> bool {
-        self.ring.shows_changes && self.ring.changed == now.changed
+    fn is_unchanged(&self, current: &RingIdentity) -> bool {
+        self.ring.shows_changes && self.ring.changed == current.changed
     }
 
     /// Whether a producer that was started anew since, with the same first events, cannot be told from the one before: a batch that
     /// begins where a new ring does, in a file that was touched. In a ring that another reader drained `read_pos` tells nothing of
     /// a restart, so that this is so of any batch.
     #[must_use]
-    pub fn is_doubtful(&self, now: &RingIdentity) -> bool {
-        (self.from == 0 || self.followed) && !self.released && !self.is_unchanged(now)
+    pub fn is_doubtful(&self, current: &RingIdentity) -> bool {
+        (self.from == 0 || self.followed) && !self.released && !self.is_unchanged(current)
     }
 
     /// Whether the producer stands elsewhere without having written the slot that was its next: then it was started anew.
-    fn went_back<W: Load>(&self, now: &RingView<W>) -> bool {
-        !self.is_unchanged(now.identity)
-            && now.write_pos != self.ahead.write_pos
-            && now.ring.slot_at(self.ahead.write_pos) == self.ahead.next
+    fn went_back<W: Load>(&self, view: &RingView<W>) -> bool {
+        !self.is_unchanged(view.identity)
+            && view.write_pos != self.producer.write_pos
+            && view.ring.slot_at(self.producer.write_pos) == self.producer.next
     }
 
     /// Whether a ring that is only followed was set up anew since this was seen of it. What a producer has written is as it was
@@ -172,84 +172,84 @@ impl Checkpoint {
     pub fn is_restarted<W: Load>(
         &self,
         ring: &Consumer<W>,
-        now: &RingIdentity,
+        current: &RingIdentity,
         write_pos: u64,
     ) -> bool {
-        if self.is_unchanged(now) {
+        if self.is_unchanged(current) {
             return false;
         }
-        if write_pos < self.ahead.write_pos {
-            return ring.slot_at(self.ahead.write_pos) == self.ahead.next
-                && ring.beyond(self.ahead.write_pos) == self.ahead.beyond;
+        if write_pos < self.producer.write_pos {
+            return ring.slot_at(self.producer.write_pos) == self.producer.next
+                && ring.tail_hash(self.producer.write_pos) == self.producer.tail_hash;
         }
         // Of a ring of which nothing was counted yet, the last slot.
-        let empty = self.from == self.upto;
-        let from = self.from.wrapping_sub(u64::from(empty)) & now.capacity.wrapping_sub(1);
-        ring.fingerprint(from, self.upto) != self.fingerprint
+        let empty = self.from == self.end;
+        let from = self.from.wrapping_sub(u64::from(empty)) & current.capacity.wrapping_sub(1);
+        ring.fingerprint(from, self.end) != self.fingerprint
     }
 
     /// Whether the slots were given back, from 0 on, by a new ring. In the old one they are as they were until the producer
     /// has gone round, and to do that it writes those beyond.
-    fn was_released_in_new_ring<W: Load>(&self, now: &RingView<W>) -> bool {
-        let fingerprint = now.ring.fingerprint(self.from, self.upto);
+    fn was_released_in_new_ring<W: Load>(&self, view: &RingView<W>) -> bool {
+        let fingerprint = view.ring.fingerprint(self.from, self.end);
         // Once more, and only now: a producer that went round and over the batch shows a position behind it.
         W::fence(Acquire);
-        let Ok((_, write_pos)) = now.ring.positions() else {
+        let Ok((_, write_pos)) = view.ring.positions() else {
             return true; // in the midst of a restart
         };
-        let is_new_ring = if write_pos < self.ahead.write_pos {
-            now.ring.beyond(self.ahead.write_pos) == self.ahead.beyond
+        let is_new_ring = if write_pos < self.producer.write_pos {
+            view.ring.tail_hash(self.producer.write_pos) == self.producer.tail_hash
         } else {
             fingerprint != self.fingerprint
         };
-        is_new_ring && !self.is_unchanged(now.identity)
+        is_new_ring && !self.is_unchanged(view.identity)
     }
 
     /// Whether the producer is the one that wrote the batch.
-    fn is_same_ring<W: Load>(&self, now: &RingView<W>, len: u64, moved: u64) -> bool {
-        let mask = now.identity.capacity.wrapping_sub(1);
+    fn is_same_ring<W: Load>(&self, view: &RingView<W>, len: u64, moved: u64) -> bool {
+        let mask = view.identity.capacity.wrapping_sub(1);
         // Slots that were not given back cannot have been written to.
-        let kept = if self.released || self.followed {
+        let unreleased = if self.released || self.followed {
             0
         } else {
             len.saturating_sub(moved)
         };
-        let ahead = now.write_pos.wrapping_sub(self.upto) & mask;
-        if kept > 0 && ahead > mask - kept {
+        let written_after = view.write_pos.wrapping_sub(self.end) & mask;
+        if unreleased > 0 && written_after > mask - unreleased {
             return false;
         }
-        if self.is_unchanged(now.identity) {
+        if self.is_unchanged(view.identity) {
             return true;
         }
         // Where a restart puts it; another reader is hardly ever there.
-        if now.read_pos == 0 && !self.followed && (self.from != 0 || self.released) {
+        if view.read_pos == 0 && !self.followed && (self.from != 0 || self.released) {
             return false;
         }
         let same_bytes = if moved == 0 && !self.released {
-            now.ring.fingerprint(self.from, self.upto) == self.fingerprint
+            view.ring.fingerprint(self.from, self.end) == self.fingerprint
         } else {
-            let last = self.upto.wrapping_sub(1) & mask;
-            now.ring.slot_at(last) == self.fingerprint.last
+            let last = self.end.wrapping_sub(1) & mask;
+            view.ring.slot_at(last) == self.fingerprint.last
         };
         // A restarted agent's first event is often the same bytes in the same place (its memory registration).
         // What is written behind a batch that nobody has taken is the same bytes as before where sums are steady, and it was
         // written by whoever wrote the batch: it tells nothing.
         let went_back = match self.followed {
-            true => self.is_restarted(&now.ring, now.identity, now.write_pos),
-            false => (moved > 0 || self.released) && self.went_back(now),
+            true => self.is_restarted(&view.ring, view.identity, view.write_pos),
+            false => (moved > 0 || self.released) && self.went_back(view),
         };
         same_bytes && !went_back
     }
 }
 
 impl RingIdentity {
-    /// What a ring's file is now, with a ring of this version and size in it.
+    /// What a ring's file is view, with a ring of this version and size in it.
     ///
     /// # Errors
-    /// What statx(2) says; `InvalidData` for a file that holds another layout by now.
+    /// What statx(2) says; `InvalidData` for a file that holds another layout by view.
     pub fn of(ring: &Ring) -> io::Result<Self> {
         let meta = ring.file().metadata()?;
-        if ring.is_taken_for_another(meta.len()) {
+        if ring.fits_another_layout(meta.len()) {
             return Err(io::ErrorKind::InvalidData.into());
         }
         Ok(Self {

@@ -6,12 +6,12 @@ use std::ops::Range;
 
 /// Slots of a run of which each word counts for the print, at its place, beside those of the last: they are the first that a
 /// producer writes over which was started anew. Of the others it is their sums by type, for which they are read anyway.
-const FIRST: u64 = 64;
+const HASHED_FIRST: u64 = 64;
 
 /// A run of slots, in the parts that differ in whether each word counts.
 pub(super) fn parts(run: Range<u64>) -> [(Range<u64>, bool); 3] {
     let Range { start, end } = run;
-    let first = end.min(start + FIRST);
+    let first = end.min(start + HASHED_FIRST);
     let last = first.max(end.saturating_sub(1));
     [
         (start..first, true),
@@ -101,9 +101,9 @@ mod tests {
     #[test]
     fn hash_changes_with_any_bit_of_any_word() {
         let hash = |slots: [Slot; 2]| {
-            let mut printer = FingerprintBuilder::default();
-            slots.into_iter().for_each(|slot| printer.add(slot));
-            printer.hash()
+            let mut builder = FingerprintBuilder::default();
+            slots.into_iter().for_each(|slot| builder.add(slot));
+            builder.hash()
         };
         let slots = [Slot::default(), [u64::MAX; MAX_SLOT_WORDS]];
         for (at, bit) in (0..2 * MAX_SLOT_WORDS).flat_map(|at| (0..64).map(move |bit| (at, bit))) {
@@ -123,9 +123,13 @@ mod tests {
                 at = part.end;
             }
             assert_eq!(at, run.end, "{run:?}");
-            let printed = parts.into_iter().filter(|(_, is_printed)| *is_printed);
-            let printed: u64 = printed.map(|(part, _)| part.end - part.start).sum();
-            assert_eq!(printed, (run.end - run.start).min(FIRST + 1), "{run:?}");
+            let hashed = parts.into_iter().filter(|(_, is_hashed)| *is_hashed);
+            let hashed: u64 = hashed.map(|(part, _)| part.end - part.start).sum();
+            assert_eq!(
+                hashed,
+                (run.end - run.start).min(HASHED_FIRST + 1),
+                "{run:?}"
+            );
         }
     }
 }

@@ -235,13 +235,13 @@ impl Layout {
     /// be one ([`MAX_VALUE`]).
     #[must_use]
     pub fn decode(self, slot: &[u64]) -> Event {
-        let Event { kind, value } = self.read(slot);
+        let Event { kind, value } = self.decode_raw(slot);
         Event::new(kind.filter(|_| value <= MAX_VALUE), value)
     }
 
     /// The same whatever its value is.
     #[inline]
-    pub(crate) fn read(self, slot: &[u64]) -> Event {
+    pub(crate) fn decode_raw(self, slot: &[u64]) -> Event {
         let kind = match self {
             Layout::V1 => named(&slot[1..6]),
             Layout::V2Named => named(&slot[..5]),

@@ -67,11 +67,11 @@ pub struct Batch {
     /// Position of the first event.
     pub from: u64,
     /// Position behind the last event.
-    pub upto: u64,
+    pub end: u64,
     /// By which the slots can be recognised.
     pub fingerprint: Fingerprint,
     /// Where the producer was, and what it had yet to write.
-    pub ahead: ProducerState,
+    pub producer: ProducerState,
 }
 
 /// Where a producer is, and what it has yet to write.
@@ -81,12 +81,12 @@ pub struct ProducerState {
     pub write_pos: u64,
     /// What stands in the slot that it writes next.
     pub next: Slot,
-    /// A hash of slots that it writes before it goes round, see [`Consumer::beyond`].
-    pub beyond: u64,
+    /// A hash of slots that it writes before it goes round, see [`Consumer::tail_hash`].
+    pub tail_hash: u64,
 }
 
 /// How often a producer at work is looked at before what was seen is taken as it is.
-const LOOKS: u32 = 256;
+const MAX_TRIES: u32 = 256;
 
 /// What a ring is like, as far as its consumer goes by it.
 #[derive(Clone, Copy, Debug)]
@@ -134,18 +134,18 @@ impl<'a, W: Load> Consumer<'a, W> {
         events.clear();
         let mask = self.mask();
         let from = from & mask;
-        let ahead = self.ahead()?;
-        let pending = (ahead.write_pos.wrapping_sub(from) & mask).min(limit);
-        let upto = (from + pending) & mask;
+        let producer = self.producer_state()?;
+        let pending = (producer.write_pos.wrapping_sub(from) & mask).min(limit);
+        let end = (from + pending) & mask;
         // For each layout, with its decoder as a constant: this is where the time goes.
         let fingerprint = match self.shape.layout {
-            Layout::V1 => self.copy::<7>(from, upto, events, |slot| Layout::V1.read(slot)),
+            Layout::V1 => self.copy::<7>(from, end, events, |slot| Layout::V1.decode_raw(slot)),
             Layout::V2Named => {
-                self.copy::<6>(from, upto, events, |slot| Layout::V2Named.read(slot))
+                self.copy::<6>(from, end, events, |slot| Layout::V2Named.decode_raw(slot))
             }
-            Layout::V2 => self.copy::<2>(from, upto, events, |slot| Layout::V2.read(slot)),
-            Layout::V3 => self.copy::<2>(from, upto, events, |slot| Layout::V3.read(slot)),
-            Layout::V4 => self.copy::<2>(from, upto, events, |slot| Layout::V4.read(slot)),
+            Layout::V2 => self.copy::<2>(from, end, events, |slot| Layout::V2.decode_raw(slot)),
+            Layout::V3 => self.copy::<2>(from, end, events, |slot| Layout::V3.decode_raw(slot)),
+            Layout::V4 => self.copy::<2>(from, end, events, |slot| Layout::V4.decode_raw(slot)),
         };
         // The slots are loaded before the positions are looked at once more.
         W::fence(Acquire);
@@ -155,9 +155,9 @@ impl<'a, W: Load> Consumer<'a, W> {
         }
         Ok(Batch {
             from,
-            upto,
+            end,
             fingerprint,
-            ahead,
+            producer,
         })
     }
 
@@ -165,19 +165,19 @@ impl<'a, W: Load> Consumer<'a, W> {
     fn copy<const N: usize>(
         &self,
         from: u64,
-        upto: u64,
+        end: u64,
         events: &mut Events,
         read: impl Fn(&[u64; N]) -> Event,
     ) -> Fingerprint {
-        let (mut print, mut last) = (FingerprintBuilder::default(), [0; N]);
+        let (mut builder, mut last) = (FingerprintBuilder::default(), [0; N]);
         let load = |words: &[W]| std::array::from_fn(|at| words[at].load(Relaxed));
-        for run in self.runs(from, upto) {
-            for (range, is_printed) in fingerprint::parts(run) {
+        for run in self.runs(from, end) {
+            for (range, is_hashed) in fingerprint::parts(run) {
                 let words = self.slots(range.start, range.end, N);
-                if is_printed {
+                if is_hashed {
                     events.extend::<N, _>(words, |slot| {
                         last = load(slot);
-                        print.add(last);
+                        builder.add(last);
                         read(&last)
                     });
                 } else {
@@ -185,14 +185,14 @@ impl<'a, W: Load> Consumer<'a, W> {
                 }
             }
         }
-        print.finish(&last, events.totals())
+        builder.finish(&last, events.totals())
     }
 
     /// From one position to before another: two runs where that goes round.
-    fn runs(&self, from: u64, upto: u64) -> [Range<u64>; 2] {
-        match upto < from {
-            true => [from..self.shape.capacity, 0..upto],
-            false => [from..upto, upto..upto],
+    fn runs(&self, from: u64, end: u64) -> [Range<u64>; 2] {
+        match end < from {
+            true => [from..self.shape.capacity, 0..end],
+            false => [from..end, end..end],
         }
     }
 
@@ -200,26 +200,27 @@ impl<'a, W: Load> Consumer<'a, W> {
     ///
     /// # Errors
     /// The ring is no longer of this shape.
-    pub fn ahead(&self) -> Result<ProducerState, RingFault> {
+    pub fn producer_state(&self) -> Result<ProducerState, RingFault> {
         let (_, mut write_pos) = self.positions()?;
-        let mut tries = LOOKS;
+        let mut tries = MAX_TRIES;
         loop {
             let next = self.slot(write_pos);
             // The slot is loaded before the position is looked at once more.
             W::fence(Acquire);
             let (_, still) = self.positions()?;
-            let beyond = self.beyond(write_pos);
+            let tail_hash = self.tail_hash(write_pos);
             W::fence(Acquire);
             let (_, now) = self.positions()?;
             // A producer at work is looked at again: what it wrote during the look would be taken for what it found there.
             // It cannot go on for long before the ring is full.
-            let untouched = write_pos == still && (write_pos..=self.last(write_pos)).contains(&now);
+            let untouched =
+                write_pos == still && (write_pos..=self.tail_start(write_pos)).contains(&now);
             tries -= 1;
             if untouched || tries == 0 {
                 return Ok(ProducerState {
                     write_pos,
                     next,
-                    beyond,
+                    tail_hash,
                 });
             }
             write_pos = now;
@@ -227,43 +228,43 @@ impl<'a, W: Load> Consumer<'a, W> {
     }
 
     /// What the slots between two positions look like now.
-    pub fn fingerprint(&self, from: u64, upto: u64) -> Fingerprint {
+    pub fn fingerprint(&self, from: u64, end: u64) -> Fingerprint {
         let mask = self.mask();
-        let (mut print, mut last) = (FingerprintBuilder::default(), Slot::default());
+        let (mut builder, mut last) = (FingerprintBuilder::default(), Slot::default());
         let mut totals = Totals::default();
         let layout = self.shape.layout;
-        for run in self.runs(from & mask, upto & mask) {
-            for (range, is_printed) in fingerprint::parts(run) {
+        for run in self.runs(from & mask, end & mask) {
+            for (range, is_hashed) in fingerprint::parts(run) {
                 for pos in range {
                     last = self.slot(pos);
                     let slot = &last[..layout.slot_words()];
-                    if is_printed {
-                        print.add(slot.iter().copied());
+                    if is_hashed {
+                        builder.add(slot.iter().copied());
                     }
                     totals.count(layout.decode(slot));
                 }
             }
         }
-        print.finish(&last, &totals)
+        builder.finish(&last, &totals)
     }
 
     /// A hash of the last 64 slots of the ring, of those only that are not before a position: a producer that goes round from
     /// there writes all of these, and they are the last that it writes.
-    pub fn beyond(&self, pos: u64) -> u64 {
-        let (mut print, len) = (
+    pub fn tail_hash(&self, pos: u64) -> u64 {
+        let (mut builder, len) = (
             FingerprintBuilder::default(),
             self.shape.layout.slot_words(),
         );
-        let first = self.last(pos).min(self.shape.capacity);
+        let first = self.tail_start(pos).min(self.shape.capacity);
         let slots = self.slots(first, self.shape.capacity, len);
         for words in slots.chunks_exact(len) {
-            print.add(words.iter().map(|word| word.load(Relaxed)));
+            builder.add(words.iter().map(|word| word.load(Relaxed)));
         }
-        print.hash()
+        builder.hash()
     }
 
     /// The first of these slots.
-    fn last(&self, pos: u64) -> u64 {
+    fn tail_start(&self, pos: u64) -> u64 {
         pos.max(self.shape.capacity.saturating_sub(64))
     }
 
@@ -331,11 +332,9 @@ impl<W: Word> Consumer<'_, W> {
     ///
     /// # Errors
     /// Where it is instead: another reader or a restart moved it, and nothing was changed.
-    pub fn release(&self, from: u64, upto: u64) -> Result<(), u64> {
+    pub fn release(&self, from: u64, end: u64) -> Result<(), u64> {
         // Release: after the loads of the slots. Pairs with the producer's acquire load of read_pos.
-        self.words[READ_POS]
-            .swap_from(from, upto, Release)
-            .map(drop)
+        self.words[READ_POS].swap_from(from, end, Release).map(drop)
     }
 }
 
@@ -355,7 +354,7 @@ mod tests {
     impl Load for Moving {
         fn load(&self, _: Ordering) -> u64 {
             self.loads.set(self.loads.get() + 1);
-            assert!(self.loads.get() < 100 * LOOKS, "it is loaded for ever");
+            assert!(self.loads.get() < 100 * MAX_TRIES, "it is loaded for ever");
             let value = self.value.get();
             if self.moves {
                 self.value.set((value + 1) % 16);
@@ -367,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn look_ahead_ends_though_the_position_moves_for_ever() {
+    fn producer_state_ends_though_the_position_moves_for_ever() {
         let shape = Shape {
             layout: Layout::V4,
             capacity: 16,
@@ -378,6 +377,6 @@ mod tests {
         words[VERSIONS].value.set(shape.versions);
         words[CAPACITY].value.set(shape.capacity);
         words[WRITE_POS].moves = true;
-        assert!(Consumer::new(&words, shape).ahead().is_ok());
+        assert!(Consumer::new(&words, shape).producer_state().is_ok());
     }
 }

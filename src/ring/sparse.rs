@@ -14,7 +14,7 @@ const BLOCK: u64 = 512;
 
 /// True if the file has at least as many allocated blocks as `pending` events take, or if its file system does not tell.
 #[must_use]
-pub fn has_room_for(file: &File, layout: Layout, pending: u64) -> bool {
+pub fn has_blocks_for(file: &File, layout: Layout, pending: u64) -> bool {
     let needed = layout.file_len(pending).unwrap_or(u64::MAX);
     if needed <= PAGE {
         return true;
@@ -43,14 +43,14 @@ mod tests {
             }
             let len = Layout::V4.file_len(4096).expect("small");
             file.set_len(len).expect("sparse");
-            let has_room_for = |pending| super::has_room_for(&file, Layout::V4, pending);
-            assert!(has_room_for(253), "one page may be in the inode");
-            assert!(!has_room_for(1000));
+            let has_blocks_for = |pending| super::has_blocks_for(&file, Layout::V4, pending);
+            assert!(has_blocks_for(253), "one page may be in the inode");
+            assert!(!has_blocks_for(1000));
             file.write_all_at(&[1; 4 * 4096], 4096).expect("room");
-            assert!(has_room_for(1000), "wherever the blocks are");
-            assert!(!has_room_for(1100));
+            assert!(has_blocks_for(1000), "wherever the blocks are");
+            assert!(!has_blocks_for(1100));
             file.write_all_at(&[1; 17 * 4096], 0).expect("room");
-            assert!(has_room_for(4095));
+            assert!(has_blocks_for(4095));
         }
     }
 }

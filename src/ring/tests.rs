@@ -41,13 +41,13 @@ fn take(ring: &Ring, limit: u64) -> (Batch, Totals) {
     (batch, events.totals().clone())
 }
 
-fn fingerprint(ring: &Ring, from: u64, upto: u64) -> Fingerprint {
-    ring.read(|ring| ring.fingerprint(from, upto))
+fn fingerprint(ring: &Ring, from: u64, end: u64) -> Fingerprint {
+    ring.read(|ring| ring.fingerprint(from, end))
         .expect("whole")
 }
 
-fn beyond(ring: &Ring, pos: u64) -> u64 {
-    ring.read(|ring| ring.beyond(pos)).expect("whole")
+fn tail_hash(ring: &Ring, pos: u64) -> u64 {
+    ring.read(|ring| ring.tail_hash(pos)).expect("whole")
 }
 
 fn put(file: &File, word: usize, value: u64) {
@@ -69,13 +69,13 @@ fn takes_what_is_there_across_the_end_of_the_ring() {
     }
     put(&file, WRITE_POS, 1);
     let (batch, totals) = take(&ring, 100);
-    assert_eq!((batch.from, batch.upto), (6, 1));
+    assert_eq!((batch.from, batch.end), (6, 1));
     assert_eq!(totals.get(EventType::RxBytes), 16 + 17 + 10);
     assert_eq!(ring.positions(), Ok((6, 1)), "take releases nothing");
     assert_eq!(ring.release(6, 1), Ok(Ok(())));
     assert_eq!(ring.positions(), Ok((1, 1)));
     let (empty, totals) = take(&ring, 100);
-    assert_eq!((empty.from, empty.upto, totals), (1, 1, Totals::default()));
+    assert_eq!((empty.from, empty.end, totals), (1, 1, Totals::default()));
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_full_ring_gives_one_event_less_than_its_capacity_in_as_many_batches_as_the_
     while ring.positions() != Ok((2, 2)) {
         let (batch, totals) = take(&ring, 3);
         counts.push(totals.get(EventType::TxRequests));
-        assert_eq!(ring.release(batch.from, batch.upto), Ok(Ok(())));
+        assert_eq!(ring.release(batch.from, batch.end), Ok(Ok(())));
     }
     assert_eq!(counts, [3, 3, 1]);
 }
@@ -102,7 +102,7 @@ fn a_follower_whose_position_lies_outside_the_ring_begins_within_it() {
     let batch = ring.read(|ring| ring.follow(8 * 64 + 3, 100, &mut events));
     let batch = batch.expect("whole").expect("a good ring");
     let totals = events.totals();
-    assert_eq!((batch.from, batch.upto), (3, 5));
+    assert_eq!((batch.from, batch.end), (3, 5));
     assert_eq!(totals.get(EventType::TxBytes), (1 << 3) + (1 << 4));
 }
 
@@ -114,7 +114,7 @@ fn release_does_not_touch_a_ring_that_was_restarted_meanwhile() {
     let batch = try_take(&ring, 100, &mut Events::default()).expect("a good ring");
     put(&file, READ_POS, 0);
     put(&file, WRITE_POS, 0);
-    assert_eq!(ring.release(batch.from, batch.upto), Ok(Err(0)));
+    assert_eq!(ring.release(batch.from, batch.end), Ok(Err(0)));
     assert_eq!(
         ring.positions(),
         Ok((0, 0)),
@@ -166,36 +166,36 @@ fn the_other_layout_that_is_called_2_is_told_by_the_length_of_the_file() {
         (len, ring)
     });
     let [(short, v2), (long, named)] = lengths;
-    assert!(v2.is_taken_for_another(long) && named.is_taken_for_another(short));
-    assert!(!v2.is_taken_for_another(short) && !named.is_taken_for_another(long));
-    assert!(!v2.is_taken_for_another(short - 1));
+    assert!(v2.fits_another_layout(long) && named.fits_another_layout(short));
+    assert!(!v2.fits_another_layout(short) && !named.fits_another_layout(long));
+    assert!(!v2.fits_another_layout(short - 1));
 }
 
 #[test]
 fn a_print_tells_slots_of_which_one_was_written_again() {
     let (file, ring) = ring_of(512);
     (0..512).for_each(|pos| put_event(&file, pos, EventType::TxBytes, 1 + pos as u64));
-    for (from, upto) in [(0, 300), (300, 200), (500, 100), (40, 50)] {
-        let found = fingerprint(&ring, from, upto);
+    for (from, end) in [(0, 300), (300, 200), (500, 100), (40, 50)] {
+        let found = fingerprint(&ring, from, end);
         let mut pos = from;
-        while pos != upto {
+        while pos != end {
             let at = usize::try_from(pos).expect("small");
             put_event(&file, at, EventType::TxBytes, 0);
             assert_ne!(
-                fingerprint(&ring, from, upto),
+                fingerprint(&ring, from, end),
                 found,
-                "{from} to {upto}, {pos}"
+                "{from} to {end}, {pos}"
             );
             put_event(&file, at, EventType::RxBytes, 1 + pos);
             assert_ne!(
-                fingerprint(&ring, from, upto),
+                fingerprint(&ring, from, end),
                 found,
-                "{from} to {upto}, {pos}"
+                "{from} to {end}, {pos}"
             );
             put_event(&file, at, EventType::TxBytes, 1 + pos);
             pos = (pos + 1) % 512;
         }
-        assert_eq!(fingerprint(&ring, from, upto), found, "as it was");
+        assert_eq!(fingerprint(&ring, from, end), found, "as it was");
     }
 }
 
@@ -203,15 +203,15 @@ fn a_print_tells_slots_of_which_one_was_written_again() {
 fn a_print_tells_the_order_of_the_slots_that_a_restart_writes_first() {
     let (file, ring) = ring_of(512);
     (0..512).for_each(|pos| put_event(&file, pos, EventType::TxBytes, 1 + pos as u64));
-    for (from, upto, first) in [(0, 300, 0), (100, 300, 100), (500, 100, 0), (500, 100, 500)] {
-        let found = fingerprint(&ring, from, upto);
+    for (from, end, first) in [(0, 300, 0), (100, 300, 100), (500, 100, 0), (500, 100, 500)] {
+        let found = fingerprint(&ring, from, end);
         for pos in first..(first + 11) {
             let mut values = [1 + pos as u64, 2 + pos as u64];
             for turn in [true, false] {
                 values.reverse();
                 put_event(&file, pos, EventType::TxBytes, values[0]);
                 put_event(&file, pos + 1, EventType::TxBytes, values[1]);
-                assert_eq!(fingerprint(&ring, from, upto) != found, turn, "{pos}");
+                assert_eq!(fingerprint(&ring, from, end) != found, turn, "{pos}");
             }
         }
     }
@@ -220,18 +220,18 @@ fn a_print_tells_the_order_of_the_slots_that_a_restart_writes_first() {
 #[test]
 fn what_lies_beyond_is_what_a_producer_writes_last_before_it_goes_round() {
     let (file, ring) = ring_of(256);
-    let before = beyond(&ring, 10);
+    let before = tail_hash(&ring, 10);
     (10..192).for_each(|pos| put_event(&file, pos, EventType::TxBytes, 1));
     assert_eq!(
-        beyond(&ring, 10),
+        tail_hash(&ring, 10),
         before,
         "a producer at work is not there yet"
     );
     put_event(&file, 192, EventType::TxBytes, 1);
-    let later = beyond(&ring, 10);
+    let later = tail_hash(&ring, 10);
     assert_ne!(later, before);
     put_event(&file, 255, EventType::TxBytes, 1);
-    assert_ne!(beyond(&ring, 10), later);
+    assert_ne!(tail_hash(&ring, 10), later);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::TrackedFile;
 use crate::error::{Refusal, RingFault};
 use crate::ring::Ring;
-use crate::ring::candidate::{Access, Candidate};
+use crate::ring::candidate::{Access, RingCandidate};
 use crate::ring::checkpoint::{Checkpoint, RingIdentity};
 use crate::ring::gaps::Gaps;
 use crate::shm::{self, HeaderPoll};
@@ -71,19 +71,19 @@ fn lock(file: &File, now: Instant) -> (Mode, Option<Instant>) {
 impl RingReader {
     /// Maps a candidate and locks it, as [`super::Source::ring`].
     pub(super) fn attach(
-        candidate: Candidate,
+        candidate: RingCandidate,
         before: Option<&Checkpoint>,
         now: Instant,
     ) -> Result<Self, Refusal> {
-        let Candidate {
+        let RingCandidate {
             file,
             header,
             layout,
             access,
             ..
         } = candidate;
-        let look = access != Access::Write;
-        let ring = Ring::map(file, &header, layout, look).map_err(Refusal::io("mapped"))?;
+        let is_read_only = access != Access::Write;
+        let ring = Ring::map(file, &header, layout, is_read_only).map_err(Refusal::io("mapped"))?;
         let identity = RingIdentity::of(&ring).map_err(Refusal::io("looked at"))?;
         let (mode, next_try) = match access {
             Access::Write => lock(ring.file(), now),
@@ -122,7 +122,7 @@ impl RingReader {
 
     /// True if its producer may have been started anew without a sign in the ring. Of one that begins elsewhere the positions tell.
     pub(super) fn may_have_started(&self) -> bool {
-        self.checkpoint.upto == 0 && self.is_drained() == Ok(true)
+        self.checkpoint.end == 0 && self.is_drained() == Ok(true)
     }
 
     /// Its producer was started anew.
@@ -136,8 +136,8 @@ impl RingReader {
     }
 
     pub(super) fn is_drained(&self) -> Result<bool, RingFault> {
-        let upto = self.checkpoint.upto;
-        Ok(self.ring.positions()? == (upto, upto))
+        let end = self.checkpoint.end;
+        Ok(self.ring.positions()? == (end, end))
     }
 
     /// As [`super::Source::unchanged_until`]; `next` is when it is asked who has the file.
@@ -153,9 +153,9 @@ impl RingReader {
     }
 
     pub(super) fn header_poll(&self) -> Option<HeaderPoll> {
-        let upto = self.checkpoint.upto;
+        let end = self.checkpoint.end;
         // Of one that is drained here nothing waits.
         self.ring
-            .header_poll(self.ring.between(self.pending, upto), upto)
+            .header_poll(self.ring.between(self.pending, end), end)
     }
 }

@@ -8,7 +8,7 @@ use crate::source::context::DrainContext;
 use crate::stats::store_values::StoreValues;
 use crate::stats::windows::Windows;
 use crate::store::format::{self, WORDS};
-use crate::store::{Candidate, Description, Seen, StoreId};
+use crate::store::{Description, Seen, StoreCandidate, StoreId};
 use std::fs::File;
 use std::rc::Rc;
 
@@ -27,7 +27,7 @@ pub struct StoreReader {
 
 impl StoreReader {
     /// Maps a candidate, of which it also reads the values.
-    pub(super) fn attach(candidate: Candidate) -> Result<(Self, StoreValues), Refusal> {
+    pub(super) fn attach(candidate: StoreCandidate) -> Result<(Self, StoreValues), Refusal> {
         let mapping = Mapping::read_only(&candidate.file, WORDS).map_err(Refusal::io("mapped"))?;
         let store = Self {
             mapping: Rc::new(mapping),

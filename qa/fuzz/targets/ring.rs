@@ -168,10 +168,10 @@ impl World {
 
     fn compare(&self, batch: &Batch, events: &Events, limit: u64) {
         let mask = self.capacity - 1;
-        let len = batch.upto.wrapping_sub(batch.from) & mask;
-        assert!(batch.from < self.capacity && batch.upto < self.capacity);
-        assert_eq!(batch.ahead.write_pos, self.word(WRITE_POS));
-        let pending = batch.ahead.write_pos.wrapping_sub(batch.from) & mask;
+        let len = batch.end.wrapping_sub(batch.from) & mask;
+        assert!(batch.from < self.capacity && batch.end < self.capacity);
+        assert_eq!(batch.producer.write_pos, self.word(WRITE_POS));
+        let pending = batch.producer.write_pos.wrapping_sub(batch.from) & mask;
         assert_eq!(
             len,
             pending.min(limit),
@@ -180,15 +180,19 @@ impl World {
         assert_eq!(events.list().len() as u64, len);
         assert_eq!(*events.totals(), self.totals(batch.from, len));
         // What a batch says of slots is what the ring says of them, since nobody has written since.
-        let (from, upto, pos) = (batch.from, batch.upto, batch.ahead.write_pos);
+        let (from, end, pos) = (batch.from, batch.end, batch.producer.write_pos);
         let look = |ring: Consumer<ReadWord>| {
             (
-                ring.fingerprint(from, upto),
+                ring.fingerprint(from, end),
                 ring.slot_at(pos),
-                ring.beyond(pos),
+                ring.tail_hash(pos),
             )
         };
-        let expected = (batch.fingerprint, batch.ahead.next, batch.ahead.beyond);
+        let expected = (
+            batch.fingerprint,
+            batch.producer.next,
+            batch.producer.tail_hash,
+        );
         assert_eq!(self.ring.read(look), Ok(expected));
     }
 
@@ -196,21 +200,21 @@ impl World {
     fn drain(&self, limit: u64) {
         let mut events = 0;
         while let Some(batch) = self.take(limit) {
-            if batch.from == batch.upto {
+            if batch.from == batch.end {
                 break;
             }
-            events += batch.upto.wrapping_sub(batch.from) & (self.capacity - 1);
+            events += batch.end.wrapping_sub(batch.from) & (self.capacity - 1);
             assert!(events < self.capacity, "a ring holds capacity - 1 events");
-            self.release(batch.from, batch.upto);
+            self.release(batch.from, batch.end);
         }
     }
 
     /// Moves `read_pos` if it is at `from`, and changes nothing else.
-    fn release(&self, from: u64, upto: u64) {
+    fn release(&self, from: u64, end: u64) {
         let before = self.bytes();
-        match self.ring.release(from, upto) {
+        match self.ring.release(from, end) {
             Ok(Ok(())) => {
-                assert_eq!((self.word(READ_POS), field(&before, 8)), (upto, from));
+                assert_eq!((self.word(READ_POS), field(&before, 8)), (end, from));
             }
             Ok(Err(found)) => assert_eq!(found, field(&before, 8)),
             Err(fault) => return assert_eq!(fault, RingFault::Truncated),
@@ -221,13 +225,13 @@ impl World {
     }
 
     /// What looks at slots takes any position, and sees the same as long as nobody writes.
-    fn look(&self, from: u64, upto: u64) {
+    fn look(&self, from: u64, end: u64) {
         let look = || {
             let look = |ring: Consumer<ReadWord>| {
                 (
-                    ring.fingerprint(from, upto),
+                    ring.fingerprint(from, end),
                     ring.slot_at(from),
-                    ring.beyond(from),
+                    ring.tail_hash(from),
                 )
             };
             self.ring.read(look)

@@ -47,7 +47,11 @@ pub fn run(input: &[u8]) {
         if let Some(checkpoint) = &saved.entry.checkpoint {
             // Positions of a ring that can be.
             assert!(checkpoint.ring.capacity.is_power_of_two());
-            let positions = [checkpoint.from, checkpoint.upto, checkpoint.ahead.write_pos];
+            let positions = [
+                checkpoint.from,
+                checkpoint.end,
+                checkpoint.producer.write_pos,
+            ];
             assert!(positions.iter().all(|&pos| pos < checkpoint.ring.capacity));
         }
     }

@@ -143,12 +143,12 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
         0,
         0,
         checkpoint.from,
-        checkpoint.upto,
-        checkpoint.ahead.write_pos,
-        checkpoint.ahead.beyond,
+        checkpoint.end,
+        checkpoint.producer.write_pos,
+        checkpoint.producer.tail_hash,
     ]);
     put.all(checkpoint.fingerprint.to_words());
-    put.all(checkpoint.ahead.next);
+    put.all(checkpoint.producer.next);
     // 0.1.0 had a local rank there.
     put.all([entry.store_retired, 0]);
     let nothing = Seen::nothing(StoreId::default());
@@ -168,7 +168,7 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
     let [dev, ino, born, born_nsec, changed, changed_nsec] = get.all();
     // The last two were a writer's, which 0.1.0 kept.
     let [versions, capacity, _, _] = get.all();
-    let [from, upto, write_pos, beyond] = get.all();
+    let [from, end, write_pos, tail_hash] = get.all();
     let ring = RingIdentity {
         id: FileId { dev, ino },
         born: (signed(born), signed(born_nsec)),
@@ -180,12 +180,12 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
     let checkpoint = Checkpoint {
         ring,
         from,
-        upto,
+        end,
         fingerprint: Fingerprint::from_words(&get.all()),
-        ahead: ProducerState {
+        producer: ProducerState {
             write_pos,
             next: get.all(),
-            beyond,
+            tail_hash,
         },
         followed: has(OBSERVED),
         released: has(GIVEN_BACK),

@@ -27,8 +27,11 @@ fn entry(first: u64) -> Entry {
     let mut entry = entry::from_words(&words);
     let checkpoint = entry.checkpoint.get_or_insert_default();
     checkpoint.ring.capacity = 1024 << (first / 100);
-    (checkpoint.from, checkpoint.upto, checkpoint.ahead.write_pos) =
-        (first + 1, first + 2, first + 3);
+    (
+        checkpoint.from,
+        checkpoint.end,
+        checkpoint.producer.write_pos,
+    ) = (first + 1, first + 2, first + 3);
     checkpoint.released = false;
     entry
 }
@@ -267,8 +270,8 @@ fn positions_that_no_ring_has_are_damaged() {
         assert_eq!(read(&words), Err(Damaged), "{:?}", entry.checkpoint);
     };
     spoil(&|checkpoint| checkpoint.from = checkpoint.ring.capacity);
-    spoil(&|checkpoint| checkpoint.upto = checkpoint.ring.capacity);
-    spoil(&|checkpoint| checkpoint.ahead.write_pos = u64::MAX);
+    spoil(&|checkpoint| checkpoint.end = checkpoint.ring.capacity);
+    spoil(&|checkpoint| checkpoint.producer.write_pos = u64::MAX);
     spoil(&|checkpoint| checkpoint.ring.capacity -= 1);
     spoil(&|checkpoint| checkpoint.ring.capacity = 0);
 }

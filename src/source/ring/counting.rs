@@ -104,11 +104,11 @@ impl RingReader {
         self.more = false;
         let (mut read_pos, mut write_pos) = self.ring.positions()?;
         // Also after a kill that came before the slots were known to have been released.
-        let moved = read_pos != self.checkpoint.upto || !self.checkpoint.released;
+        let moved = read_pos != self.checkpoint.end || !self.checkpoint.released;
         if moved {
             self.recover(file, context)?;
             (read_pos, write_pos) = self.ring.positions()?;
-            if read_pos != self.checkpoint.upto {
+            if read_pos != self.checkpoint.end {
                 // It moves while it is looked at: more of it at the next tick.
                 return Ok(Some(Taken::Some));
             }
@@ -129,12 +129,12 @@ impl RingReader {
         // A batch that begins at 0 is the one of which it may be hard to tell whether its slots were released in a new ring. So
         // none ends there but one of a single event, and where the ring was half full, that waits for the next drain, by which
         // more have come; but for an answer, which has all, if it would be seen that the ring was set up anew.
-        let end = self.checkpoint.upto + limit;
+        let end = self.checkpoint.end + limit;
         let is_cut = limit > 1 && self.ring.between(0, end) == 0;
         let batch = self
             .ring
             .read(|ring| ring.read_batch(limit - u64::from(is_cut), events))??;
-        if batch.from != self.checkpoint.upto {
+        if batch.from != self.checkpoint.end {
             return Err(RingFault::Restarted);
         }
         // A restart in the midst of the copy may have left positions that fit, but not the slots that were copied first.
@@ -143,7 +143,7 @@ impl RingReader {
         if !is_same
             && self
                 .ring
-                .read(|ring| ring.fingerprint(batch.from, batch.upto))?
+                .read(|ring| ring.fingerprint(batch.from, batch.end))?
                 != batch.fingerprint
         {
             return Err(RingFault::Restarted);
@@ -181,7 +181,7 @@ impl RingReader {
             // Of another ring of the agent's.
             entry.stats.note_gap();
         }
-        let cuts = self.gaps.of(&self.checkpoint);
+        let cuts = self.gaps.remove_in(&self.checkpoint);
         let stats = &mut entry.stats;
         stats.apply(&events, cuts, &shared.config.bounds, now.seconds, windows);
         entry.add_look(pending, self.checkpoint.ring.capacity);
@@ -200,8 +200,8 @@ impl RingReader {
         file: &mut TrackedFile,
         context: &mut DrainContext,
     ) -> Result<bool, RingFault> {
-        let Checkpoint { from, upto, .. } = self.checkpoint;
-        if self.ring.release(from, upto)?.is_err() {
+        let Checkpoint { from, end, .. } = self.checkpoint;
+        if self.ring.release(from, end)?.is_err() {
             self.recover(file, context)?;
             return Ok(false);
         }
@@ -210,7 +210,7 @@ impl RingReader {
             self.recover(file, context).inspect_err(|&fault| {
                 // In the midst of a restart: whatever the new ring will be, it begins at 0.
                 if fault != RingFault::Unseen {
-                    let _ = self.ring.release(upto, 0);
+                    let _ = self.ring.release(end, 0);
                 }
             })?;
             return Ok(false);
@@ -221,11 +221,11 @@ impl RingReader {
     /// The producer may have filled the ring before it got the slots of the last batch: from where it stood then, events are
     /// missing.
     fn find_gap(&mut self) {
-        let Checkpoint { from, upto, .. } = self.checkpoint;
-        let (_, write_pos) = self.ring.positions().unwrap_or((upto, upto));
-        let stood = self.ring.between(from, upto) + self.ring.between(upto, write_pos);
+        let Checkpoint { from, end, .. } = self.checkpoint;
+        let (_, write_pos) = self.ring.positions().unwrap_or((end, end));
+        let stood = self.ring.between(from, end) + self.ring.between(end, write_pos);
         // A ring that was found to have begun anew has an empty batch.
-        if from != upto && stood >= self.ring.capacity() - 1 {
+        if from != end && stood >= self.ring.capacity() - 1 {
             self.gaps.add(self.ring.between(1, from));
         }
     }
@@ -239,9 +239,7 @@ impl RingReader {
     /// Whether the batch has events that waited when the ring was found, of a file that was made, or started anew, before those
     /// of which the last minute's percentiles are: nothing tells when they came. So many wait now.
     fn is_aged(&mut self, waits: u64, file: &TrackedFile, context: &DrainContext) -> bool {
-        let len = self
-            .ring
-            .between(self.checkpoint.from, self.checkpoint.upto);
+        let len = self.ring.between(self.checkpoint.from, self.checkpoint.end);
         let aged = self.aged.get_or_insert_with(|| {
             let made = u64::try_from(file.facts.changed.0).unwrap_or(0);
             match context.now.seconds.saturating_sub(made) > window::LENGTH.as_secs() {
@@ -255,7 +253,7 @@ impl RingReader {
     }
 
     pub(super) fn check_allocated(&self, pending: u64) -> Result<(), RingFault> {
-        match sparse::has_room_for(self.ring.file(), self.ring.shape.layout, pending) {
+        match sparse::has_blocks_for(self.ring.file(), self.ring.shape.layout, pending) {
             true => Ok(()),
             false => Err(RingFault::Sparse),
         }

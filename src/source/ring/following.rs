@@ -23,7 +23,7 @@ impl RingReader {
         }
         let (read_pos, write_pos) = self.ring.positions()?;
         self.pending = self.ring.between(read_pos, write_pos);
-        if write_pos == self.checkpoint.upto {
+        if write_pos == self.checkpoint.end {
             // As long as it stands so, its agent loses what comes.
             if self.is_full_again(context) && file.liveness.state(true) != AgentState::Exited {
                 let capacity = self.ring.capacity();
@@ -42,7 +42,7 @@ impl RingReader {
             // either case, and is counted; from `read_pos` on it may have been already.
             self.resume_after_restart(Some(0), ring, file, context)?;
         }
-        let from = self.checkpoint.upto;
+        let from = self.checkpoint.end;
         let new = self.ring.between(from, write_pos);
         self.check_allocated(new)?;
         let limit = new.min(BATCH);

@@ -26,7 +26,7 @@ impl RingReader {
                 ring,
             })
         })?;
-        let (upto, writes) = (self.checkpoint.upto, self.mode == Mode::Drain);
+        let (end, writes) = (self.checkpoint.end, self.mode == Mode::Drain);
         match fate {
             Verdict::Passed(missed) => {
                 context.entry.add_foreign_reads(missed);
@@ -36,7 +36,7 @@ impl RingReader {
             Verdict::NewRing => self.resume_after_restart(None, identity, file, context)?,
             Verdict::NewRingReleased if writes => {
                 // If it fails, the producer has put it there itself.
-                let _ = self.ring.release(upto, 0)?;
+                let _ = self.ring.release(end, 0)?;
                 self.resume_after_restart(None, identity, file, context)?;
             }
             // Its events begin at 0; `read_pos` is where the swap has put it.
@@ -51,7 +51,7 @@ impl RingReader {
                 if fate == Verdict::Release && self.checkpoint.is_doubtful(&identity) {
                     self.count_doubt(file, context);
                 }
-                if self.ring.release(read_pos, upto)?.is_ok() {
+                if self.ring.release(read_pos, end)?.is_ok() {
                     if let Verdict::Overtaken(taken) = fate {
                         context.entry.add_foreign_reads(taken);
                         context.write_entry();
@@ -71,7 +71,7 @@ impl RingReader {
     fn count_doubt(&self, file: &TrackedFile, context: &mut DrainContext) {
         let (path, len) = (
             log::shown(&file.path),
-            self.ring.between(0, self.checkpoint.upto),
+            self.ring.between(0, self.checkpoint.end),
         );
         tracing::warn!(
             "{path}: its first {len} events are taken for those that were counted before; if its agent was restarted meanwhile, they are lost"
@@ -114,10 +114,10 @@ pub(super) fn begin(
     let pos = pos.unwrap_or(read_pos);
     let last = pos.wrapping_sub(1) & (ring.capacity() - 1);
     Ok(Checkpoint {
-        ahead: ring.read(|ring| ring.ahead())??,
+        producer: ring.read(|ring| ring.producer_state())??,
         ring: identity,
         from: pos,
-        upto: pos,
+        end: pos,
         fingerprint: ring.read(|ring| ring.fingerprint(last, pos))?,
         followed: mode != Mode::Drain,
         released: true,
@@ -129,40 +129,40 @@ pub(super) fn begin(
 pub(super) fn was_full(ring: &Ring, checkpoint: &Checkpoint) -> bool {
     let most = ring.capacity() - 1;
     let stands = ring.positions().ok().filter(|_| checkpoint.is_in_flight());
-    let write_pos = stands.map_or(checkpoint.ahead.write_pos, |(_, write_pos)| write_pos);
+    let write_pos = stands.map_or(checkpoint.producer.write_pos, |(_, write_pos)| write_pos);
     !checkpoint.followed
-        && checkpoint.from != checkpoint.upto
-        && (ring.between(checkpoint.from, checkpoint.ahead.write_pos) == most
+        && checkpoint.from != checkpoint.end
+        && (ring.between(checkpoint.from, checkpoint.producer.write_pos) == most
             || ring.between(checkpoint.from, write_pos) == most)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::checkpoint::tests::Table;
+    use crate::ring::checkpoint::tests::RingFixture;
 
     #[test]
     fn full_ring_is_seen_from_its_last_batch() {
         // 15 of 16 slots.
-        let mut full = Table::new(4, 3);
+        let mut full = RingFixture::new(4, 3);
         assert!(was_full(&full.ring, &full.checkpoint));
         full.checkpoint.released = true;
         assert!(was_full(&full.ring, &full.checkpoint));
         full.checkpoint.followed = true;
         assert!(!was_full(&full.ring, &full.checkpoint), "another drains it");
-        let mut none = Table::new(4, 3).checkpoint;
-        (none.from, none.upto, none.ahead.write_pos) = (4, 4, 3);
+        let mut none = RingFixture::new(4, 3).checkpoint;
+        (none.from, none.end, none.producer.write_pos) = (4, 4, 3);
         assert!(!was_full(&full.ring, &none), "nothing was counted");
     }
 
     #[test]
     fn ring_that_filled_up_before_the_release_was_full() {
-        let mut table = Table::new(4, 10);
-        table.moves_on(2);
-        assert!(!was_full(&table.ring, &table.checkpoint));
-        table.moves_on(3);
-        assert!(was_full(&table.ring, &table.checkpoint));
-        table.checkpoint.released = true;
-        assert!(!was_full(&table.ring, &table.checkpoint));
+        let mut fixture = RingFixture::new(4, 10);
+        fixture.set_write_pos(2);
+        assert!(!was_full(&fixture.ring, &fixture.checkpoint));
+        fixture.set_write_pos(3);
+        assert!(was_full(&fixture.ring, &fixture.checkpoint));
+        fixture.checkpoint.released = true;
+        assert!(!was_full(&fixture.ring, &fixture.checkpoint));
     }
 }
