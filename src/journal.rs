@@ -215,7 +215,7 @@ impl Journal {
     }
 
     /// Notes that the slots of the last batch were given back.
-    pub fn released(&mut self, record: Option<RecordId>) {
+    pub fn note_released(&mut self, record: Option<RecordId>) {
         self.write(record, record::set_released);
     }
 

@@ -33,7 +33,7 @@ pub struct TrackedFile {
     /// Whether a process still writes to it.
     pub liveness: Liveness,
     /// True if it cannot be removed, so that it is not tried again.
-    pub stays: bool,
+    pub is_unremovable: bool,
 }
 
 impl TrackedFile {
@@ -48,7 +48,7 @@ impl TrackedFile {
             liveness: Liveness::new(descriptor, &facts, lease, now),
             facts,
             path,
-            stays: false,
+            is_unremovable: false,
         }
     }
 
@@ -83,13 +83,13 @@ pub enum Drained {
     /// Events.
     Events,
     /// Nothing, but somebody has the file who may still write some.
-    Held,
+    IdleWithHolder,
     /// Nothing, and nobody is known who could write.
-    Silent,
+    IdleWithoutWriter,
     /// Nothing, and certainly nobody who could write, and the file is unlinked: nothing will ever come.
-    Gone,
+    Finished,
     /// It is no longer what was attached.
-    Broken(RingFault),
+    Fault(RingFault),
 }
 
 impl Source {
@@ -101,11 +101,11 @@ impl Source {
     pub fn ring(
         candidate: RingCandidate,
         path: PathBuf,
-        before: Option<&Checkpoint>,
+        last_batch: Option<&Checkpoint>,
         now: Instant,
     ) -> Result<Self, Refusal> {
         let facts = candidate.facts;
-        let reader = RingReader::attach(candidate, before, now)?;
+        let reader = RingReader::attach(candidate, last_batch, now)?;
         Ok(Self {
             file: TrackedFile::new(reader.descriptor(), facts, path, LeaseKind::Exclusive, now),
             reader: Reader::Ring(Box::new(reader)),
@@ -171,8 +171,8 @@ impl Source {
             // What the producer left there is the producer's; the new ring is drained from its start at the next tick.
             Err(RingFault::Restarted) => Drained::Events,
             // Nothing is known, so that nothing has changed: what was begun is settled at the next tick.
-            Err(RingFault::Unseen) => Drained::Held,
-            Err(fault) => Drained::Broken(fault),
+            Err(RingFault::Unseen) => Drained::IdleWithHolder,
+            Err(fault) => Drained::Fault(fault),
         }
     }
 
@@ -181,26 +181,26 @@ impl Source {
         let Self { file, reader } = self;
         let (now, every) = (context.now.instant, context.shared.check_period);
         match (file.liveness.check(reader.descriptor(), now, every), reader) {
-            (HolderCheck::ProducerStarted, Reader::Ring(ring)) if ring.may_have_started() => {
-                let renewed = ring.started(file, context);
-                renewed.map_or(Drained::Held, |()| Drained::Events)
+            (HolderCheck::ProducerStarted, Reader::Ring(ring)) if ring.may_have_restarted() => {
+                let restarted = ring.producer_restarted(file, context);
+                restarted.map_or(Drained::IdleWithHolder, |()| Drained::Events)
             }
-            (HolderCheck::Held | HolderCheck::ProducerStarted, _) => Drained::Held,
+            (HolderCheck::Held | HolderCheck::ProducerStarted, _) => Drained::IdleWithHolder,
             // What its last writer wrote before it ended, and after it was looked at here.
             (HolderCheck::Gone, Reader::Ring(ring)) if ring.is_drained() == Ok(true) => {
-                Drained::Gone
+                Drained::Finished
             }
-            (HolderCheck::Gone | HolderCheck::NoWriter, _) => Drained::Silent,
+            (HolderCheck::Gone | HolderCheck::NoWriter, _) => Drained::IdleWithoutWriter,
         }
     }
 
     /// Whether nothing waits and, asked now, nobody has the file, or somebody may: then the file's facts, from before that was
     /// asked, by which a later start of its agent can be told.
-    pub fn spent(&mut self, now: Instant, also_held: bool) -> Option<FileFacts> {
+    pub fn facts_if_drained(&mut self, now: Instant, even_if_held: bool) -> Option<FileFacts> {
         let facts = self.current_facts()?;
         // A ring that is no longer what it was is for the next drain to find out.
-        let may_go = self.is_abandoned(now) || also_held;
-        (may_go && self.reader.is_drained()).then_some(facts)
+        let may_detach = self.is_abandoned(now) || even_if_held;
+        (may_detach && self.reader.is_drained()).then_some(facts)
     }
 
     /// The file's facts as they are now.
@@ -227,7 +227,8 @@ impl Source {
     #[must_use]
     pub fn abandoned_for(&self, now: Instant) -> Option<Duration> {
         let is_drained_here = self.as_ring()?.mode == Mode::Drain;
-        let removable = is_drained_here && !self.file.stays && !self.file.liveness.is_unlinked();
+        let removable =
+            is_drained_here && !self.file.is_unremovable && !self.file.liveness.is_unlinked();
         self.file.liveness.no_holder_for(now).filter(|_| removable)
     }
 
@@ -235,9 +236,9 @@ impl Source {
     ///
     /// # Errors
     /// It is no longer the ring that was attached.
-    pub fn drain_out(&mut self, context: &mut DrainContext) -> Result<bool, RingFault> {
+    pub fn drain_to_end(&mut self, context: &mut DrainContext) -> Result<bool, RingFault> {
         match &mut self.reader {
-            Reader::Ring(ring) => ring.drain_out(&mut self.file, context),
+            Reader::Ring(ring) => ring.drain_to_end(&mut self.file, context),
             Reader::Store(_) => Ok(true),
         }
     }

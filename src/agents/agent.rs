@@ -258,7 +258,7 @@ impl Agent {
                     tracing::warn!(
                         "agent {instance}: {path}: cannot be removed, and is not tried again: {errno}"
                     );
-                    source.file.stays = true;
+                    source.file.is_unremovable = true;
                 }
             }
         }

@@ -94,8 +94,8 @@ impl Collector {
     pub fn effort(&self) -> Effort {
         let (directories, left_out, missing) = self.scanner.directories();
         Effort {
-            events: self.shared.events,
-            doubtful: self.shared.doubtful,
+            events: self.shared.counted_events,
+            doubtful: self.shared.doubtful_batches,
             rings: number(self.agents.attached().len()),
             known: number(self.agents.len()),
             places: number(self.limits.places),

@@ -26,7 +26,7 @@ impl Collector {
         let end = Instant::now() + budget;
         let now = self.clock.at(now);
         self.shared.check_period = check_period(self.agents.places().total());
-        self.shared.for_answer = since.is_none();
+        self.shared.is_for_answer = since.is_none();
         if self.turns.begin(since) {
             for (key, agent) in self.agents.due(now.instant) {
                 self.turns.push(agent.name.owner, key);

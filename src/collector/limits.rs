@@ -116,7 +116,7 @@ impl Collector {
         for (at, mut source) in std::mem::take(&mut agent.sources).into_iter().enumerate() {
             let facts = match is_live {
                 true => source.current_facts(),
-                false => source.spent(now, has_events),
+                false => source.facts_if_drained(now, has_events),
             };
             match facts.filter(|_| at < last) {
                 Some(facts) => detached.push((source, facts)),

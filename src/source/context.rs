@@ -28,11 +28,11 @@ pub struct Shared {
     /// Whether the first look at everything is not over.
     pub in_first_scan: bool,
     /// Whether somebody waits for what is counted.
-    pub for_answer: bool,
+    pub is_for_answer: bool,
     /// How many events were counted since the start.
-    pub events: u64,
+    pub counted_events: u64,
     /// How many batches were taken for counted although their ring may have been restarted since.
-    pub doubtful: u64,
+    pub doubtful_batches: u64,
 }
 
 /// The account of one agent.
@@ -72,13 +72,13 @@ impl DrainContext<'_> {
     }
 
     /// Notes that the slots of the last batch were given back, if that was of this ring.
-    pub fn released(&mut self, ring: FileId) {
+    pub fn note_released(&mut self, ring: FileId) {
         let checkpoint = self.entry.checkpoint.as_mut();
         let Some(checkpoint) = checkpoint.filter(|checkpoint| checkpoint.ring.id == ring) else {
             return;
         };
         checkpoint.released = true;
-        self.shared.journal.released(self.record);
+        self.shared.journal.note_released(self.record);
     }
 
     /// Writes the entry as it is.

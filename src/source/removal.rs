@@ -20,7 +20,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 /// and the next goes on with it.
 const PREFIX: &[u8] = b".pmdanixl-";
 /// The longest name that Linux has (NAME_MAX).
-const LONGEST: usize = 255;
+const NAME_MAX: usize = 255;
 
 /// What became of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +45,9 @@ pub fn remove(directory: &OwnedFd, source: &mut Source, context: &mut DrainConte
     let Some(name) = source.file.path.file_name().map(OsStr::to_owned) else {
         return Removal::Left;
     };
-    let is_it = |name: &OsStr| file::facts(directory, name).map(|facts| facts.id == source.id());
-    if is_it(&name) != Ok(true) {
+    let is_source =
+        |name: &OsStr| file::facts(directory, name).map(|facts| facts.id == source.id());
+    if is_source(&name) != Ok(true) {
         return Removal::Left;
     }
     // It does not count as another opening for a lease.
@@ -59,39 +60,39 @@ pub fn remove(directory: &OwnedFd, source: &mut Source, context: &mut DrainConte
     };
     if original_name(&name).is_some() {
         // No agent opens it by this name.
-        return unlink_if_spent(directory, &name, source, &lease, context);
+        return unlink_if_drained(directory, &name, source, &lease, context);
     }
-    let private = OsString::from_vec([PREFIX, name.as_bytes()].concat());
-    if private.len() > LONGEST {
+    let temporary = OsString::from_vec([PREFIX, name.as_bytes()].concat());
+    if temporary.len() > NAME_MAX {
         return Removal::Impossible(Errno::ENAMETOOLONG);
     }
-    match rename(directory, &name, &private) {
+    match rename(directory, &name, &temporary) {
         Ok(()) => {}
         Err(Errno::ENOENT) => return Removal::Left,
         // EEXIST among them: somebody has that name.
         Err(errno) => return Removal::Impossible(errno),
     }
     // Another may have been put in its place just then.
-    let ours = is_it(&private) == Ok(true);
+    let ours = is_source(&temporary) == Ok(true);
     let removal = if ours {
-        unlink_if_spent(directory, &private, source, &lease, context)
+        unlink_if_drained(directory, &temporary, source, &lease, context)
     } else {
         Removal::Left
     };
-    if removal != Removal::Done && rename(directory, &private, &name).is_err() {
+    if removal != Removal::Done && rename(directory, &temporary, &name).is_err() {
         if ours {
             // An agent that started meanwhile has the name: both are its rings, and this one is removed when it is spent.
-            source.file.path.set_file_name(&private);
+            source.file.path.set_file_name(&temporary);
         } else {
             tracing::error!(
-                "{private:?} is another's file, of the name {name:?}, that another has taken since; move it where it belongs"
+                "{temporary:?} is another's file, of the name {name:?}, that another has taken since; move it where it belongs"
             );
         }
     }
     removal
 }
 
-fn unlink_if_spent(
+fn unlink_if_drained(
     directory: &OwnedFd,
     name: &OsStr,
     source: &mut Source,
@@ -99,7 +100,7 @@ fn unlink_if_spent(
     context: &mut DrainContext,
 ) -> Removal {
     // What the last writer wrote before it ended. Whoever opens the file from here on waits for the lease.
-    if source.drain_out(context) != Ok(true) || lease.is_breaking() {
+    if source.drain_to_end(context) != Ok(true) || lease.is_breaking() {
         return Removal::Left;
     }
     match unlinkat(directory, name, UnlinkatFlags::NoRemoveDir) {

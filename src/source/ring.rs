@@ -16,9 +16,9 @@ mod following;
 mod recovery;
 
 /// How often a ring that another process drains is tried for its lock.
-const TRY: Duration = Duration::from_secs(1);
+const LOCK_RETRY: Duration = Duration::from_secs(1);
 /// How often one that is full, and that another should drain, is counted as full.
-const FULL_AGAIN: Duration = Duration::from_secs(1);
+const OVERFLOW_PERIOD: Duration = Duration::from_secs(1);
 
 /// A ring that is drained, or followed.
 #[derive(Debug)]
@@ -32,11 +32,11 @@ pub struct RingReader {
     /// Events that waited at the last look.
     pub(crate) pending: u64,
     /// True if more waited than a batch has.
-    pub(crate) more: bool,
+    pub(crate) has_more: bool,
     /// When it was last counted as full, of one that another drains.
-    full: Option<Instant>,
+    overflow_counted: Option<Instant>,
     /// How many events wait that may be of any age; `None`: that was not looked at yet.
-    aged: Option<u64>,
+    aged_pending: Option<u64>,
     /// Where events may be missing.
     gaps: Gaps,
     /// When the lock is tried again: another process has it, or a lock for reading is in the way.
@@ -62,8 +62,8 @@ fn lock(file: &File, now: Instant) -> (Mode, Option<Instant>) {
         // Where there are no locks, a second daemon cannot be recognised.
         Ok(true) | Err(_) => (Mode::Drain, None),
         Ok(false) => match shm::is_locked(file) {
-            Ok(true) => (Mode::Locked, Some(now + TRY)),
-            _ => (Mode::Drain, Some(now + TRY)),
+            Ok(true) => (Mode::Locked, Some(now + LOCK_RETRY)),
+            _ => (Mode::Drain, Some(now + LOCK_RETRY)),
         },
     }
 }
@@ -72,7 +72,7 @@ impl RingReader {
     /// Maps a candidate and locks it, as [`super::Source::ring`].
     pub(super) fn attach(
         candidate: RingCandidate,
-        before: Option<&Checkpoint>,
+        last_batch: Option<&Checkpoint>,
         now: Instant,
     ) -> Result<Self, Refusal> {
         let RingCandidate {
@@ -89,12 +89,13 @@ impl RingReader {
             Access::Write => lock(ring.file(), now),
             access => (Mode::Observe(access), None),
         };
-        let checkpoint = match before {
-            Some(before) if before.ring.is_same_file(&identity) => *before,
-            _ => recovery::begin(&ring, None, identity, mode).map_err(|_| Refusal::Replaced)?,
+        let checkpoint = match last_batch {
+            Some(batch) if batch.ring.is_same_file(&identity) => *batch,
+            _ => recovery::empty_checkpoint(&ring, None, identity, mode)
+                .map_err(|_| Refusal::Replaced)?,
         };
         let mut gaps = Gaps::default();
-        if recovery::was_full(&ring, &checkpoint) {
+        if recovery::had_overflow(&ring, &checkpoint) {
             // Nobody has kept where.
             gaps.add(ring.between(1, checkpoint.from));
         }
@@ -103,9 +104,9 @@ impl RingReader {
             mode,
             checkpoint,
             pending: 0,
-            more: false,
-            full: None,
-            aged: None,
+            has_more: false,
+            overflow_counted: None,
+            aged_pending: None,
             gaps,
             next_try,
         })
@@ -121,12 +122,12 @@ impl RingReader {
     }
 
     /// True if its producer may have been started anew without a sign in the ring. Of one that begins elsewhere the positions tell.
-    pub(super) fn may_have_started(&self) -> bool {
+    pub(super) fn may_have_restarted(&self) -> bool {
         self.checkpoint.end == 0 && self.is_drained() == Ok(true)
     }
 
     /// Its producer was started anew.
-    pub(super) fn started(
+    pub(super) fn producer_restarted(
         &mut self,
         file: &mut TrackedFile,
         context: &mut DrainContext,
@@ -141,15 +142,17 @@ impl RingReader {
     }
 
     /// As [`super::Source::unchanged_until`]; `next` is when it is asked who has the file.
-    pub(super) fn unchanged_until(&self, next: Instant) -> Option<Instant> {
+    pub(super) fn unchanged_until(&self, next_check: Instant) -> Option<Instant> {
         if self.mode == Mode::Drain {
-            return (self.checkpoint.released && self.pending == 0).then_some(next);
+            return (self.checkpoint.released && self.pending == 0).then_some(next_check);
         }
-        let counted = self.full.map(|full| full + FULL_AGAIN);
-        let others = [counted, self.next_try].into_iter().flatten();
+        let next_overflow = self
+            .overflow_counted
+            .map(|counted| counted + OVERFLOW_PERIOD);
+        let times = [next_overflow, self.next_try].into_iter().flatten();
         self.checkpoint
             .followed
-            .then(|| others.fold(next, Instant::min))
+            .then(|| times.fold(next_check, Instant::min))
     }
 
     pub(super) fn header_poll(&self) -> Option<HeaderPoll> {

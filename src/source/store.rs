@@ -58,12 +58,12 @@ impl StoreReader {
     pub(super) fn read(&mut self, context: &mut DrainContext) -> Result<bool, RingFault> {
         let values = self.values()?;
         let is_aged = self.updated.replace(values.updated).is_none();
-        Ok(self.count(values, is_aged, context))
+        Ok(self.apply(values, is_aged, context))
     }
 
     /// Takes values for good, as events of a ring are applied and committed. What `is_aged` may be older than the last minute. Returns
     /// true if they are others than before.
-    fn count(&self, values: StoreValues, is_aged: bool, context: &mut DrainContext) -> bool {
+    fn apply(&self, values: StoreValues, is_aged: bool, context: &mut DrainContext) -> bool {
         let (entry, now) = (&mut *context.entry, context.now);
         let seen = entry.store.take().filter(|seen| seen.id == self.id);
         let seen = seen.unwrap_or_else(|| Seen::nothing(self.id));

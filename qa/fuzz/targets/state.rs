@@ -76,7 +76,7 @@ pub fn run(input: &[u8]) {
             .count(Event::new(Some(EventType::TxBytes), 1));
         journal.commit(Some(id), &saved.entry);
         if let Some(checkpoint) = &mut saved.entry.checkpoint {
-            journal.released(Some(id));
+            journal.note_released(Some(id));
             checkpoint.released = true;
         }
         saved.id = Some(7);

@@ -143,15 +143,15 @@ fn drain_source(
     let is_ring = source.as_ring().is_some();
     match source.drain(context) {
         Drained::Events => {
-            outcome.more |= source.as_ring().is_some_and(|ring| ring.more);
+            outcome.more |= source.as_ring().is_some_and(|ring| ring.has_more);
             life(true, true)
         }
         // The kernel has shown that a process has the store open for writing.
-        Drained::Held if !is_ring => life(true, true),
+        Drained::IdleWithHolder if !is_ring => life(true, true),
         // A process that has an exited agent's ring open, such as a backup, does not publish the agent again. A process that may not
         // write the ring does not keep the agent published for ever. A silent agent is published again when a process scan has found
         // its process.
-        Drained::Held => {
+        Drained::IdleWithHolder => {
             let config = &context.shared.config;
             let longest = config.retain.max(config.idle_after);
             let is_recent = context.now.since(context.entry.last_event) < longest;
@@ -161,16 +161,16 @@ fn drain_source(
             life(true, (is_awake && is_known) || state == AgentState::Live)
         }
         // Its last values are shown for as long as its agent is an instance.
-        Drained::Silent => {
+        Drained::IdleWithoutWriter => {
             let stays = is_awake || source.may_return();
             outcome.exited |= !stays;
             life(stays, false)
         }
-        Drained::Gone => {
+        Drained::Finished => {
             outcome.exited = true;
             life(false, false)
         }
-        Drained::Broken(fault) => {
+        Drained::Fault(fault) => {
             let (instance, kind) = (&name.instance, if is_ring { "ring" } else { "store" });
             tracing::info!("agent {instance}: its {kind} {fault}; it is checked again");
             outcome.changed.push(source.file.path.clone());

@@ -80,7 +80,7 @@ impl Entry {
     }
 
     /// Notes how many events were found waiting in a ring of that many slots. One that is full has lost what came next.
-    pub fn add_look(&mut self, pending: u64, capacity: u64) {
+    pub fn note_pending(&mut self, pending: u64, capacity: u64) {
         self.highwater = self.highwater.max(pending);
         if pending + 1 == capacity {
             self.full = self.full.saturating_add(1);

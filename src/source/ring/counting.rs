@@ -13,12 +13,12 @@ use std::io;
 
 /// What a batch has taken of what waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Taken {
+enum Progress {
     Nothing,
     /// Events, or there was a change that took their place.
     Some,
     /// All but the last before the ring's end, which is a batch of its own.
-    AllButOne,
+    AllButLastSlot,
 }
 
 impl RingReader {
@@ -38,7 +38,7 @@ impl RingReader {
         }
     }
 
-    pub(in crate::source) fn drain_out(
+    pub(in crate::source) fn drain_to_end(
         &mut self,
         file: &mut TrackedFile,
         context: &mut DrainContext,
@@ -58,12 +58,12 @@ impl RingReader {
         file: &mut TrackedFile,
         context: &mut DrainContext,
     ) -> Result<bool, RingFault> {
-        let taken = self.consume_batch(file, context)?;
-        if taken == Taken::AllButOne {
+        let progress = self.consume_batch(file, context)?;
+        if progress == Progress::AllButLastSlot {
             // Once: whoever may write to the ring can put its end anywhere, again and again.
             self.consume_batch(file, context)?;
         }
-        Ok(taken != Taken::Nothing)
+        Ok(progress != Progress::Nothing)
     }
 
     /// Counts one batch, each of its events once, whatever ends this process, pmcd or the producer, and at whatever instruction.
@@ -80,28 +80,28 @@ impl RingReader {
         &mut self,
         file: &mut TrackedFile,
         context: &mut DrainContext,
-    ) -> Result<Taken, RingFault> {
-        if let Some(taken) = self.find_waiting(file, context)? {
-            return Ok(taken);
+    ) -> Result<Progress, RingFault> {
+        if let Some(progress) = self.find_pending(file, context)? {
+            return Ok(progress);
         }
         let mut events = std::mem::take(&mut context.shared.scratch);
-        let taken = self.read(&mut events, context.shared.for_answer)?;
+        let progress = self.read(&mut events, context.shared.is_for_answer)?;
         self.apply(events, self.pending, self.pending, file, context);
         context.commit(self.checkpoint);
         if self.release(file, context)? {
-            self.released(context);
+            self.note_released(context);
         }
         self.find_gap();
-        Ok(taken)
+        Ok(progress)
     }
 
     /// Settles the batch before, if that is open, and looks how many events wait. `None`: some do.
-    fn find_waiting(
+    fn find_pending(
         &mut self,
         file: &mut TrackedFile,
         context: &mut DrainContext,
-    ) -> Result<Option<Taken>, RingFault> {
-        self.more = false;
+    ) -> Result<Option<Progress>, RingFault> {
+        self.has_more = false;
         let (mut read_pos, mut write_pos) = self.ring.positions()?;
         // Also after a kill that came before the slots were known to have been released.
         let moved = read_pos != self.checkpoint.end || !self.checkpoint.released;
@@ -110,30 +110,34 @@ impl RingReader {
             (read_pos, write_pos) = self.ring.positions()?;
             if read_pos != self.checkpoint.end {
                 // It moves while it is looked at: more of it at the next tick.
-                return Ok(Some(Taken::Some));
+                return Ok(Some(Progress::Some));
             }
         }
         self.pending = self.ring.between(read_pos, write_pos);
-        let nothing = if moved { Taken::Some } else { Taken::Nothing };
+        let nothing = if moved {
+            Progress::Some
+        } else {
+            Progress::Nothing
+        };
         Ok((self.pending == 0).then_some(nothing))
     }
 
     /// Reads a batch of those that wait, by loads only, and remembers which.
-    fn read(&mut self, events: &mut Events, is_for_answer: bool) -> Result<Taken, RingFault> {
+    fn read(&mut self, events: &mut Events, is_for_answer: bool) -> Result<Progress, RingFault> {
         // Before the slots are copied: a restart from here on changes it.
         let ring = self.identity()?;
         self.check_allocated(self.pending)?;
         // Not more than was checked: later events may lie in a hole.
         let limit = self.pending.min(BATCH);
-        self.more = self.pending > limit;
+        self.has_more = self.pending > limit;
         // A batch that begins at 0 is the one of which it may be hard to tell whether its slots were released in a new ring. So
         // none ends there but one of a single event, and where the ring was half full, that waits for the next drain, by which
         // more have come; but for an answer, which has all, if it would be seen that the ring was set up anew.
         let end = self.checkpoint.end + limit;
-        let is_cut = limit > 1 && self.ring.between(0, end) == 0;
+        let is_shortened = limit > 1 && self.ring.between(0, end) == 0;
         let batch = self
             .ring
-            .read(|ring| ring.read_batch(limit - u64::from(is_cut), events))??;
+            .read(|ring| ring.read_batch(limit - u64::from(is_shortened), events))??;
         if batch.from != self.checkpoint.end {
             return Err(RingFault::Restarted);
         }
@@ -151,9 +155,9 @@ impl RingReader {
         self.checkpoint = Checkpoint::of(&batch, ring, false);
         let is_busy = self.pending >= self.ring.capacity() / 2;
         let has_time = is_busy && !(is_for_answer && is_same);
-        Ok(match is_cut && !has_time {
-            true => Taken::AllButOne,
-            false => Taken::Some,
+        Ok(match is_shortened && !has_time {
+            true => Progress::AllButLastSlot,
+            false => Progress::Some,
         })
     }
 
@@ -162,34 +166,34 @@ impl RingReader {
     pub(super) fn apply(
         &mut self,
         events: Events,
-        waits: u64,
+        unread: u64,
         pending: u64,
         file: &TrackedFile,
         context: &mut DrainContext,
     ) {
-        let (now, is_aged) = (context.now, self.is_aged(waits, file, context));
+        let (now, is_aged) = (context.now, self.is_aged(unread, file, context));
         let DrainContext {
             entry,
             windows,
             shared,
             ..
         } = context;
-        let mut of_any_age = is_aged.then(|| Windows::new(now.instant));
-        let windows = of_any_age.as_mut().unwrap_or(windows);
-        let before = entry.checkpoint.map(|checkpoint| checkpoint.ring.id);
-        if before != Some(self.checkpoint.ring.id) {
+        let mut discarded_windows = is_aged.then(|| Windows::new(now.instant));
+        let windows = discarded_windows.as_mut().unwrap_or(windows);
+        let last_ring = entry.checkpoint.map(|checkpoint| checkpoint.ring.id);
+        if last_ring != Some(self.checkpoint.ring.id) {
             // Of another ring of the agent's.
             entry.stats.note_gap();
         }
-        let cuts = self.gaps.remove_in(&self.checkpoint);
+        let gaps = self.gaps.remove_in(&self.checkpoint);
         let stats = &mut entry.stats;
-        stats.apply(&events, cuts, &shared.config.bounds, now.seconds, windows);
-        entry.add_look(pending, self.checkpoint.ring.capacity);
+        stats.apply(&events, gaps, &shared.config.bounds, now.seconds, windows);
+        entry.note_pending(pending, self.checkpoint.ring.capacity);
         // Also where it was away: the process that writes it had started by then.
         (entry.last_event, entry.last_seen) = (now.stamp, now.stamp);
         // Not kept: at the next start it is added up from the entries.
         shared.host.add(events.totals());
-        shared.events += events.list().len() as u64;
+        shared.counted_events += events.list().len() as u64;
         shared.scratch = events;
     }
 
@@ -223,32 +227,32 @@ impl RingReader {
     fn find_gap(&mut self) {
         let Checkpoint { from, end, .. } = self.checkpoint;
         let (_, write_pos) = self.ring.positions().unwrap_or((end, end));
-        let stood = self.ring.between(from, end) + self.ring.between(end, write_pos);
+        let pending = self.ring.between(from, end) + self.ring.between(end, write_pos);
         // A ring that was found to have begun anew has an empty batch.
-        if from != end && stood >= self.ring.capacity() - 1 {
+        if from != end && pending >= self.ring.capacity() - 1 {
             self.gaps.add(self.ring.between(1, from));
         }
     }
 
     /// The slots of the last batch are the producer's again.
-    pub(super) fn released(&mut self, context: &mut DrainContext) {
+    pub(super) fn note_released(&mut self, context: &mut DrainContext) {
         self.checkpoint.released = true;
-        context.released(self.checkpoint.ring.id);
+        context.note_released(self.checkpoint.ring.id);
     }
 
     /// Whether the batch has events that waited when the ring was found, of a file that was made, or started anew, before those
     /// of which the last minute's percentiles are: nothing tells when they came. So many wait now.
-    fn is_aged(&mut self, waits: u64, file: &TrackedFile, context: &DrainContext) -> bool {
+    fn is_aged(&mut self, unread: u64, file: &TrackedFile, context: &DrainContext) -> bool {
         let len = self.ring.between(self.checkpoint.from, self.checkpoint.end);
-        let aged = self.aged.get_or_insert_with(|| {
-            let made = u64::try_from(file.facts.changed.0).unwrap_or(0);
-            match context.now.seconds.saturating_sub(made) > window::LENGTH.as_secs() {
-                true => waits,
+        let aged_pending = self.aged_pending.get_or_insert_with(|| {
+            let changed = u64::try_from(file.facts.changed.0).unwrap_or(0);
+            match context.now.seconds.saturating_sub(changed) > window::LENGTH.as_secs() {
+                true => unread,
                 false => 0,
             }
         });
-        let is_aged = *aged > 0;
-        *aged = aged.saturating_sub(len);
+        let is_aged = *aged_pending > 0;
+        *aged_pending = aged_pending.saturating_sub(len);
         is_aged
     }
 

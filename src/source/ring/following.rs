@@ -1,7 +1,7 @@
 //! Counts the events of a ring that another process drains.
 
 use super::super::TrackedFile;
-use super::{FULL_AGAIN, RingReader};
+use super::{OVERFLOW_PERIOD, RingReader};
 use crate::error::RingFault;
 use crate::procfs::agent_state::AgentState;
 use crate::ring::BATCH;
@@ -17,7 +17,7 @@ impl RingReader {
         file: &mut TrackedFile,
         context: &mut DrainContext,
     ) -> Result<bool, RingFault> {
-        self.more = false;
+        self.has_more = false;
         if !self.checkpoint.followed {
             self.recover(file, context)?;
         }
@@ -25,9 +25,9 @@ impl RingReader {
         self.pending = self.ring.between(read_pos, write_pos);
         if write_pos == self.checkpoint.end {
             // As long as it stands so, its agent loses what comes.
-            if self.is_full_again(context) && file.liveness.state(true) != AgentState::Exited {
+            if self.is_new_overflow(context) && file.liveness.state(true) != AgentState::Exited {
                 let capacity = self.ring.capacity();
-                context.entry.add_look(self.pending, capacity);
+                context.entry.note_pending(self.pending, capacity);
                 context.write_entry();
             }
             return Ok(false);
@@ -36,8 +36,8 @@ impl RingReader {
         // Where the one that drains it is ahead of it, the producer has gone round: in a new ring nobody can be.
         let is_behind = write_pos < read_pos;
         let checkpoint = &self.checkpoint;
-        let is_other = |now: Consumer<_>| checkpoint.is_restarted(&now, &ring, write_pos);
-        if !is_behind && self.ring.read(is_other)? {
+        let is_restarted = |now: Consumer<_>| checkpoint.is_restarted(&now, &ring, write_pos);
+        if !is_behind && self.ring.read(is_restarted)? {
             // That is no proof where the same bytes come again and again. What lies before `write_pos` was written since in
             // either case, and is counted; from `read_pos` on it may have been already.
             self.resume_after_restart(Some(0), ring, file, context)?;
@@ -46,14 +46,14 @@ impl RingReader {
         let new = self.ring.between(from, write_pos);
         self.check_allocated(new)?;
         let limit = new.min(BATCH);
-        self.more = new > limit;
+        self.has_more = new > limit;
         let mut events = std::mem::take(&mut context.shared.scratch);
         let batch = self
             .ring
             .read(|ring| ring.follow(from, limit, &mut events))??;
         self.checkpoint = Checkpoint::of(&batch, ring, true);
         let is_full = self.pending + 1 == self.ring.capacity();
-        let pending = match is_full && !self.is_full_again(context) {
+        let pending = match is_full && !self.is_new_overflow(context) {
             true => 0,
             false => self.pending,
         };
@@ -66,16 +66,16 @@ impl RingReader {
     }
 
     /// Whether it is full and is to be counted so: once, however many batches it takes to follow, and again as long as it stays so.
-    fn is_full_again(&mut self, context: &DrainContext) -> bool {
+    fn is_new_overflow(&mut self, context: &DrainContext) -> bool {
         let now = context.now.instant;
         let is_full = self.pending + 1 == self.ring.capacity();
-        let is_due = |full: Instant| now.saturating_duration_since(full) >= FULL_AGAIN;
-        let counts = is_full && self.full.is_none_or(is_due);
-        if counts {
-            self.full = Some(now);
+        let is_due = |counted: Instant| now.saturating_duration_since(counted) >= OVERFLOW_PERIOD;
+        let is_new = is_full && self.overflow_counted.is_none_or(is_due);
+        if is_new {
+            self.overflow_counted = Some(now);
         } else if !is_full {
-            self.full = None;
+            self.overflow_counted = None;
         }
-        counts
+        is_new
     }
 }

@@ -18,7 +18,7 @@ impl RingReader {
     ) -> Result<(), RingFault> {
         let (read_pos, write_pos) = self.ring.positions()?;
         let identity = self.identity()?;
-        let fate = self.ring.read(|ring| {
+        let verdict = self.ring.read(|ring| {
             self.checkpoint.verdict(&RingView {
                 identity: &identity,
                 read_pos,
@@ -26,15 +26,15 @@ impl RingReader {
                 ring,
             })
         })?;
-        let (end, writes) = (self.checkpoint.end, self.mode == Mode::Drain);
-        match fate {
+        let (end, may_release) = (self.checkpoint.end, self.mode == Mode::Drain);
+        match verdict {
             Verdict::Passed(missed) => {
                 context.entry.add_foreign_reads(missed);
-                let checkpoint = begin(&self.ring, None, identity, self.mode)?;
+                let checkpoint = empty_checkpoint(&self.ring, None, identity, self.mode)?;
                 self.resume_from(checkpoint, context);
             }
             Verdict::NewRing => self.resume_after_restart(None, identity, file, context)?,
-            Verdict::NewRingReleased if writes => {
+            Verdict::NewRingReleased if may_release => {
                 // If it fails, the producer has put it there itself.
                 let _ = self.ring.release(end, 0)?;
                 self.resume_after_restart(None, identity, file, context)?;
@@ -44,23 +44,23 @@ impl RingReader {
                 self.resume_after_restart(Some(0), identity, file, context)?
             }
             // A reader of what was counted here takes nothing away.
-            _ if !writes => {}
-            Verdict::Done => self.released(context),
+            _ if !may_release => {}
+            Verdict::Done => self.note_released(context),
             // Where that fails, the position has moved again, and the next drain looks anew.
             Verdict::Release | Verdict::Overtaken(_) => {
-                if fate == Verdict::Release && self.checkpoint.is_doubtful(&identity) {
+                if verdict == Verdict::Release && self.checkpoint.is_doubtful(&identity) {
                     self.count_doubt(file, context);
                 }
                 if self.ring.release(read_pos, end)?.is_ok() {
-                    if let Verdict::Overtaken(taken) = fate {
-                        context.entry.add_foreign_reads(taken);
+                    if let Verdict::Overtaken(foreign) = verdict {
+                        context.entry.add_foreign_reads(foreign);
                         context.write_entry();
                     }
-                    self.released(context);
+                    self.note_released(context);
                 }
             }
         }
-        if !writes {
+        if !may_release {
             self.checkpoint.followed = true;
             context.commit(self.checkpoint);
         }
@@ -76,7 +76,7 @@ impl RingReader {
         tracing::warn!(
             "{path}: its first {len} events are taken for those that were counted before; if its agent was restarted meanwhile, they are lost"
         );
-        context.shared.doubtful += 1;
+        context.shared.doubtful_batches += 1;
     }
 
     /// The producer was started anew: its events begin at a position, or where `read_pos` is.
@@ -87,7 +87,7 @@ impl RingReader {
         file: &mut TrackedFile,
         context: &mut DrainContext,
     ) -> Result<(), RingFault> {
-        let checkpoint = begin(&self.ring, pos, ring, self.mode)?;
+        let checkpoint = empty_checkpoint(&self.ring, pos, ring, self.mode)?;
         context.entry.add_reset();
         context.add_start();
         file.liveness.producer_restarted();
@@ -104,7 +104,7 @@ impl RingReader {
 }
 
 /// The commit of a ring of which nothing was counted yet: an empty batch at a position, or where `read_pos` is.
-pub(super) fn begin(
+pub(super) fn empty_checkpoint(
     ring: &Ring,
     pos: Option<u64>,
     identity: RingIdentity,
@@ -126,14 +126,14 @@ pub(super) fn begin(
 
 /// Whether a ring was full when the last batch that is known of it was copied, or, where its slots were not given back, is full
 /// now: from the slot before the batch on, where the producer had to stop, events are missing.
-pub(super) fn was_full(ring: &Ring, checkpoint: &Checkpoint) -> bool {
-    let most = ring.capacity() - 1;
-    let stands = ring.positions().ok().filter(|_| checkpoint.is_in_flight());
-    let write_pos = stands.map_or(checkpoint.producer.write_pos, |(_, write_pos)| write_pos);
+pub(super) fn had_overflow(ring: &Ring, checkpoint: &Checkpoint) -> bool {
+    let most_pending = ring.capacity() - 1;
+    let current = ring.positions().ok().filter(|_| checkpoint.is_in_flight());
+    let write_pos = current.map_or(checkpoint.producer.write_pos, |(_, write_pos)| write_pos);
     !checkpoint.followed
         && checkpoint.from != checkpoint.end
-        && (ring.between(checkpoint.from, checkpoint.producer.write_pos) == most
-            || ring.between(checkpoint.from, write_pos) == most)
+        && (ring.between(checkpoint.from, checkpoint.producer.write_pos) == most_pending
+            || ring.between(checkpoint.from, write_pos) == most_pending)
 }
 
 #[cfg(test)]
@@ -144,25 +144,31 @@ mod tests {
     #[test]
     fn full_ring_is_seen_from_its_last_batch() {
         // 15 of 16 slots.
-        let mut full = RingFixture::new(4, 3);
-        assert!(was_full(&full.ring, &full.checkpoint));
-        full.checkpoint.released = true;
-        assert!(was_full(&full.ring, &full.checkpoint));
-        full.checkpoint.followed = true;
-        assert!(!was_full(&full.ring, &full.checkpoint), "another drains it");
-        let mut none = RingFixture::new(4, 3).checkpoint;
-        (none.from, none.end, none.producer.write_pos) = (4, 4, 3);
-        assert!(!was_full(&full.ring, &none), "nothing was counted");
+        let mut overflowed = RingFixture::new(4, 3);
+        assert!(had_overflow(&overflowed.ring, &overflowed.checkpoint));
+        overflowed.checkpoint.released = true;
+        assert!(had_overflow(&overflowed.ring, &overflowed.checkpoint));
+        overflowed.checkpoint.followed = true;
+        assert!(
+            !had_overflow(&overflowed.ring, &overflowed.checkpoint),
+            "another drains it"
+        );
+        let mut empty = RingFixture::new(4, 3).checkpoint;
+        (empty.from, empty.end, empty.producer.write_pos) = (4, 4, 3);
+        assert!(
+            !had_overflow(&overflowed.ring, &empty),
+            "nothing was counted"
+        );
     }
 
     #[test]
     fn ring_that_filled_up_before_the_release_was_full() {
         let mut fixture = RingFixture::new(4, 10);
         fixture.set_write_pos(2);
-        assert!(!was_full(&fixture.ring, &fixture.checkpoint));
+        assert!(!had_overflow(&fixture.ring, &fixture.checkpoint));
         fixture.set_write_pos(3);
-        assert!(was_full(&fixture.ring, &fixture.checkpoint));
+        assert!(had_overflow(&fixture.ring, &fixture.checkpoint));
         fixture.checkpoint.released = true;
-        assert!(!was_full(&fixture.ring, &fixture.checkpoint));
+        assert!(!had_overflow(&fixture.ring, &fixture.checkpoint));
     }
 }
