@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::discovery::scan::Scanner;
 use crate::event::EventType;
 use crate::ids::cache_file::CacheLine;
-use crate::journal::record::{Lifecycle, Saved};
+use crate::journal::record::{Lifecycle, SavedAgent};
 use crate::journal::{Journal, RecordId};
 use crate::procfs::liveness::check_period;
 use crate::source::context::Shared;
@@ -111,9 +111,9 @@ impl Collector {
     }
 
     /// Restores the agents from the records of a journal. Those that were instances are published.
-    pub fn restore(&mut self, mut journal: Journal, mut records: Vec<(RecordId, Saved)>) {
+    pub fn restore(&mut self, mut journal: Journal, mut records: Vec<(RecordId, SavedAgent)>) {
         let expired = journal.expired().unwrap_or_default();
-        (self.shared.host, self.shared.expired_overflows) = (expired.totals, expired.full);
+        (self.shared.host, self.shared.expired_overflows) = (expired.totals, expired.overflows);
         self.counted_stores = CountedStores::until(journal.stores_counted_until());
         self.shared.journal = journal;
         let (mut ids, now) = (HashSet::new(), Instant::now());

@@ -217,7 +217,7 @@ impl Totals {
     }
 
     /// What there was before something was added.
-    pub fn take_away(&mut self, part: &Totals) {
+    pub fn subtract(&mut self, part: &Totals) {
         for (sum, less) in self.sums.iter_mut().zip(part.sums) {
             *sum = sum.saturating_sub(less);
         }
@@ -257,7 +257,7 @@ const TYPES: usize = (EventType::COUNT + 1).next_power_of_two();
 #[derive(Clone, Debug, Default)]
 pub struct Events {
     /// Room for events, of which the first are those that there are: it stays when they go.
-    room: Vec<Event>,
+    buffer: Vec<Event>,
     len: usize,
     totals: Totals,
 }
@@ -281,10 +281,10 @@ impl Events {
     #[inline]
     pub fn extend<const N: usize, W>(&mut self, words: &[W], mut event: impl FnMut(&[W]) -> Event) {
         let (start, end) = (self.len, self.len + words.len() / N);
-        if end > self.room.len() {
-            self.room.resize(end, Event::new(None, 0));
+        if end > self.buffer.len() {
+            self.buffer.resize(end, Event::new(None, 0));
         }
-        let chunks = self.room[start..end].chunks_mut(CHUNK);
+        let chunks = self.buffer[start..end].chunks_mut(CHUNK);
         for (events, words) in chunks.zip(words.chunks(N * CHUNK)) {
             // Added as if all were of known types and could be, which is looked at once for all of them.
             let (mut sums, mut types, mut bits) = ([0_u64; TYPES], 0_u32, 0_u64);
@@ -313,7 +313,7 @@ impl Events {
     /// All of them.
     #[must_use]
     pub fn list(&self) -> &[Event] {
-        &self.room[..self.len]
+        &self.buffer[..self.len]
     }
 
     /// What they come to.

@@ -13,7 +13,7 @@ mod file;
 pub mod record;
 mod records;
 pub use expired::{ExpiredTotals, config_read};
-pub use records::{Found, RecordId, boot_id};
+pub use records::{RecordId, StateContents, boot_id};
 
 use crate::procfs::facts::Facts;
 use crate::shm::FileShortened;
@@ -73,27 +73,27 @@ impl Journal {
     ///
     /// # Errors
     /// The file cannot be opened, locked, read, grown or mapped. Nothing is kept until [`Journal::check`] has made another.
-    pub fn start(&mut self) -> io::Result<Option<Found>> {
-        let taken = self.take();
-        self.has_failed = taken.is_err();
-        let Some((records, found)) = taken? else {
+    pub fn start(&mut self) -> io::Result<Option<StateContents>> {
+        let locked = self.lock_and_read();
+        self.has_failed = locked.is_err();
+        let Some((records, found)) = locked? else {
             return Ok(None);
         };
         (self.records, self.is_ours) = (Some(records), true);
         Ok(Some(found))
     }
 
-    fn take(&mut self) -> io::Result<Option<(Records, Found)>> {
+    fn lock_and_read(&mut self) -> io::Result<Option<(Records, StateContents)>> {
         loop {
             let file = match self.file.take() {
                 Some(file) => file,
                 None => file::open(&self.path)?,
             };
             let file = self.file.insert(file);
-            let taken = Records::take(file.try_clone()?)?;
+            let locked = Records::lock_and_read(file.try_clone()?)?;
             // The process that had the lock may have made another file, which it has locked.
-            if taken.is_none() || file::is_at(file, &self.path) {
-                return Ok(taken);
+            if locked.is_none() || file::is_at(file, &self.path) {
+                return Ok(locked);
             }
             self.file = None;
         }
@@ -121,7 +121,7 @@ impl Journal {
             self.has_failed = true;
             return false;
         }
-        let made = self.start_again(is_in_place);
+        let made = self.re_create(is_in_place);
         self.has_failed = made.is_err();
         let path = self.path.display();
         match made {
@@ -136,7 +136,7 @@ impl Journal {
         !self.has_failed
     }
 
-    fn start_again(&mut self, is_in_place: bool) -> io::Result<()> {
+    fn re_create(&mut self, is_in_place: bool) -> io::Result<()> {
         match &self.file {
             // What it holds is known here, and better.
             Some(file) if is_in_place && self.is_ours => file.set_len(0)?,
@@ -146,7 +146,7 @@ impl Journal {
         }
         let found = self.start()?;
         let found = found.ok_or_else(|| io::Error::other("locked by another pmdanixl"))?;
-        if let Some(why) = found.set_aside {
+        if let Some(why) = found.rejection {
             tracing::warn!("{}: {why}", self.path.display());
         }
         // What another has counted is not to be counted once more here.

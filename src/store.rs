@@ -4,9 +4,9 @@ use crate::base::file::FileFacts;
 use std::fs::File;
 
 pub mod format;
-mod seen;
+mod reading;
 pub use format::{Description, LEN, SCHEMA, is_owner_lock, is_store_name};
-pub use seen::{Seen, StoreId};
+pub use reading::{StoreId, StoreReading};
 
 /// A file that is a store, open for reading, and what it says of its agent.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use crate::support::{PATIENCE, example};
 use pmdanixl::collector::Collector;
 use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::event::EventType;
-use pmdanixl::journal::record::Saved;
+use pmdanixl::journal::record::SavedAgent;
 use pmdanixl::journal::{Journal, RecordId};
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader};
@@ -39,12 +39,12 @@ impl Daemon {
     }
 
     /// Starts, with what the state file says, in which a test may change something.
-    fn start(&mut self, change: impl Fn(&mut Saved)) {
+    fn start(&mut self, change: impl Fn(&mut SavedAgent)) {
         self.start_as(false, change);
     }
 
     /// The same; `observe` is as in the configuration.
-    fn start_as(&mut self, observe: bool, change: impl Fn(&mut Saved)) {
+    fn start_as(&mut self, observe: bool, change: impl Fn(&mut SavedAgent)) {
         self.agents = None;
         let config = Config {
             telemetry_dir: vec![DirectoryPattern {
@@ -64,7 +64,7 @@ impl Daemon {
         let mut journal = Journal::open(&self.dir.path().join("nixl/state"));
         let taken = journal.start().expect("taken");
         let taken = taken.expect("nobody else has it");
-        let mut records: Vec<(RecordId, Saved)> = taken.records;
+        let mut records: Vec<(RecordId, SavedAgent)> = taken.records;
         records.iter_mut().for_each(|(_, saved)| change(saved));
         let mut agents = Collector::new(&config);
         agents.restore(journal, records);
@@ -104,7 +104,7 @@ fn push(ring: &mut RingWriter, values: &[u64]) {
 }
 
 /// A kill between counting a batch and giving its slots back: the state says so, and the ring is as it was before.
-fn killed(saved: &mut Saved) {
+fn killed(saved: &mut SavedAgent) {
     let checkpoint = saved.entry.checkpoint.as_mut().expect("a batch");
     checkpoint.released = false;
 }

@@ -4,7 +4,7 @@ use crate::support::writer::{Kind, Layout, RingWriter};
 use pmdanixl::collector::Collector;
 use pmdanixl::config::{Config, DirectoryPattern};
 use pmdanixl::event::EventType;
-use pmdanixl::journal::record::Saved;
+use pmdanixl::journal::record::SavedAgent;
 use pmdanixl::journal::{Journal, RecordId};
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -114,7 +114,7 @@ impl World {
     }
 
     /// Starts it after what a kill has left of the state was made to be so.
-    fn start_after(&mut self, change: impl FnOnce(&mut Journal, &mut [(RecordId, Saved)])) {
+    fn start_after(&mut self, change: impl FnOnce(&mut Journal, &mut [(RecordId, SavedAgent)])) {
         // The one before holds the lock.
         self.agents = None;
         let path = self.dir.path().join("nixl/state");
@@ -161,7 +161,7 @@ impl World {
                 }
                 let (ring, path, mut foreign) = (&self.ring, self.path(), 0);
                 let (read_pos, mask) = (ring.read_pos(), ring.capacity() - 1);
-                let back = |journal: &mut Journal, records: &mut [(RecordId, Saved)]| {
+                let back = |journal: &mut Journal, records: &mut [(RecordId, SavedAgent)]| {
                     for (record, saved) in records {
                         let checkpoint = saved.entry.checkpoint.as_mut();
                         // Nothing was counted of a ring that has begun since.

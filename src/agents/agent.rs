@@ -14,7 +14,7 @@ use crate::source::context::{DrainContext, Shared};
 use crate::source::removal::{self, Removal};
 use crate::source::store::StoreReader;
 use crate::stats::windows::Windows;
-use crate::store::{Seen, StoreId};
+use crate::store::{StoreId, StoreReading};
 use nix::errno::Errno;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -62,7 +62,7 @@ impl Agent {
     pub(crate) fn new(name: Name, entry: Entry, now: Instant) -> Self {
         Self {
             name,
-            stores_before: entry.store_retired,
+            stores_before: entry.last_store_update,
             entry,
             windows: Windows::new(now),
             facts: ProcessFacts::default(),
@@ -82,7 +82,7 @@ impl Agent {
     }
 
     /// Returns the counted values of a store, if it is the present store of the agent.
-    pub(crate) fn seen(&self, id: StoreId) -> Option<&Seen> {
+    pub(crate) fn store_reading(&self, id: StoreId) -> Option<&StoreReading> {
         self.entry.store.as_ref().filter(|seen| seen.id == id)
     }
 

@@ -77,7 +77,7 @@ impl Registry {
         let without_places = self.iter().filter(|(_, agent)| agent.places() == 0);
         let next = without_places.min_by_key(|(key, agent)| {
             let count = counts.get(&agent.name.owner).copied();
-            let may_live = agent.entry.life != AgentState::Exited;
+            let may_live = agent.entry.agent_state != AgentState::Exited;
             let last_seen = agent.entry.last_seen;
             (Reverse(count), is_open(agent), may_live, last_seen, *key)
         });

@@ -54,7 +54,7 @@ fn describe_store(
     summary: &mut Summary,
 ) -> String {
     let description = &candidate.description;
-    let bounds = description.ranges.bucket_count() - 1;
+    let bounds = description.bounds.bucket_count() - 1;
     let mut text = format!("store of agent {:?}, {bounds} bounds", description.agent);
     if !description.rank.is_empty() {
         text.push_str(&format!(", local rank {:?}", description.rank));

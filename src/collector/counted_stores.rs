@@ -3,7 +3,7 @@
 //!
 //! An agent's record tells this of its present store only. Of earlier ones, and of those of agents that are forgotten, this module
 //! knows what this process has counted, and the state file tells two times of what the process before it has: of each agent, when
-//! the last of its earlier stores was updated (`store_retired`), and of all, until when the scans had found everything.
+//! the last of its earlier stores was updated (`last_store_update`), and of all, until when the scans had found everything.
 
 use crate::store::StoreId;
 use std::collections::HashMap;

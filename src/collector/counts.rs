@@ -75,11 +75,11 @@ impl Collector {
             ..AgentCounts::default()
         };
         for agent in self.agents.values() {
-            counts.full = counts.full.saturating_add(agent.entry.full);
+            counts.full = counts.full.saturating_add(agent.entry.overflows);
             if !agent.is_published() {
                 continue;
             }
-            match agent.entry.life {
+            match agent.entry.agent_state {
                 AgentState::Live => counts.live += 1,
                 AgentState::Idle => counts.idle += 1,
                 AgentState::Exited => counts.exited += 1,

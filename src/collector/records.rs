@@ -12,10 +12,10 @@ impl Collector {
         if self.shared.journal.check() {
             let mut expired = ExpiredTotals {
                 totals: self.shared.host.clone(),
-                full: self.shared.expired_overflows,
+                overflows: self.shared.expired_overflows,
             };
             for agent in self.agents.values_mut() {
-                expired.totals.take_away(&agent.entry.stats.totals);
+                expired.totals.subtract(&agent.entry.stats.totals);
                 agent.record = None;
             }
             self.shared.journal.set_expired(&expired);
@@ -52,7 +52,7 @@ impl Collector {
     /// Removes the record of an agent and adds its totals to those of expired agents.
     pub(super) fn remove_record(&mut self, record: Option<RecordId>, entry: &Entry) {
         let full = &mut self.shared.expired_overflows;
-        *full = full.saturating_add(entry.full);
+        *full = full.saturating_add(entry.overflows);
         self.shared.journal.expire(record, entry);
     }
 

@@ -14,7 +14,7 @@ use crate::procfs::agent_state::AgentState;
 use crate::procfs::process::Holder;
 use crate::source::Source;
 use crate::stats::store_values::StoreValues;
-use crate::store::{Description, Seen, StoreCandidate, StoreId};
+use crate::store::{Description, StoreCandidate, StoreId, StoreReading};
 use std::ffi::OsStr;
 use std::time::{Duration, Instant};
 
@@ -129,7 +129,7 @@ impl Collector {
         let same_name = same_name.filter(|(_, agent)| agent.has_stores());
         let (mut present, mut alike) = (None, Vec::new());
         for (key, agent) in same_name {
-            if agent.seen(store.id).is_some() {
+            if agent.store_reading(store.id).is_some() {
                 present = Some(key);
             }
             if is_alike(agent, store) {
@@ -177,9 +177,9 @@ impl Collector {
     fn is_free(&mut self, key: AgentKey, new: StoreId, now: Instant) -> bool {
         let all_found = self.candidates.all_found;
         self.agents.get_mut(key).is_some_and(|agent| {
-            let seen = agent.entry.store.as_ref();
+            let reading = agent.entry.store.as_ref();
             // A new file may have the inode number of one that was removed.
-            let is_gone = seen.is_some_and(|seen| seen.id.file == new.file);
+            let is_gone = reading.is_some_and(|reading| reading.id.file == new.file);
             let mut sources = agent.sources.iter_mut();
             sources.all(|source| source.is_abandoned(now))
                 && (is_gone || (!agent.waits(&self.scanner) && (agent.has_files() || all_found)))
@@ -190,9 +190,9 @@ impl Collector {
     fn read_last(&mut self, key: AgentKey, store: &mut FoundStore, now: Instant) -> bool {
         let now = self.clock.at(now);
         self.agents.get_mut(key).is_some_and(|agent| {
-            let seen = agent.entry.store.as_ref();
-            let has_more =
-                seen.is_some_and(|seen| store.values.delta_since(&seen.values).has_counts());
+            let reading = agent.entry.store.as_ref();
+            let has_more = reading
+                .is_some_and(|reading| store.values.delta_since(&reading.values).has_counts());
             agent.read_last(&mut store.source, now, &mut self.shared);
             // No process writes it, so that another store may be the agent's next.
             agent.waiting = None;
@@ -217,7 +217,7 @@ impl Collector {
     fn begin_store(&mut self, key: AgentKey, store: &FoundStore, now: Instant) {
         // 0.1.0 kept one record for a ring and the stores of its name: what that record has of this store is counted.
         let mut same_name = self.agents.named(&store.description.agent);
-        let seen = same_name.find_map(|(_, agent)| agent.seen(store.id).cloned());
+        let reading = same_name.find_map(|(_, agent)| agent.store_reading(store.id).cloned());
         drop(same_name);
         let now = self.clock.at(now);
         let Some(agent) = self.agents.get_mut(key) else {
@@ -226,13 +226,13 @@ impl Collector {
         if let Some(mut before) = agent.sources.pop() {
             agent.read_last(&mut before, now, &mut self.shared);
         }
-        if let Some(before) = agent.entry.retire_store(now.stamp) {
+        if let Some(before) = agent.entry.detach_store(now.stamp) {
             let updated = before.values.updated.min(now.stamp);
             self.counted_stores.add(before.id, updated);
         }
         agent.started(now.stamp, &mut self.shared.journal);
         agent.entry.last_event = store.values.updated.min(now.stamp);
-        agent.entry.store = Some(seen.unwrap_or_else(|| Seen::nothing(store.id)));
+        agent.entry.store = Some(reading.unwrap_or_else(|| StoreReading::none(store.id)));
     }
 
     /// Adds the present store of an agent to its sources.

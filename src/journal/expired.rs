@@ -19,14 +19,14 @@ pub struct ExpiredTotals {
     /// Sums by type.
     pub totals: Totals,
     /// How often their rings were found full.
-    pub full: u64,
+    pub overflows: u64,
 }
 
 impl ExpiredTotals {
     /// Adds an agent's.
     pub fn add(&mut self, entry: &Entry) {
         self.totals.add(&entry.stats.totals);
-        self.full = self.full.saturating_add(entry.full);
+        self.overflows = self.overflows.saturating_add(entry.overflows);
     }
 }
 
@@ -36,14 +36,14 @@ const ENTRIES: [usize; 2] = [16, 48];
 /// Behind the sums: the number of the record that is being freed, and one; 0: none is.
 const FREED: usize = Totals::WORDS;
 /// Behind that, what an earlier version had not.
-const FULL: usize = FREED + 1;
+const OVERFLOWS: usize = FREED + 1;
 /// The next instance id.
 const NEXT_ID: usize = 80;
 /// When the configuration was last read: nanoseconds since the epoch.
 const CONFIG_READ: usize = 81;
 /// Until when all stores are counted that have no process any more: nanoseconds of CLOCK_MONOTONIC.
-const STORES_COUNTED: usize = 82;
-const _: () = assert!(ENTRIES[0] + FULL < ENTRIES[1] && ENTRIES[1] + FULL < NEXT_ID);
+const STORES_COUNTED_UNTIL: usize = 82;
+const _: () = assert!(ENTRIES[0] + OVERFLOWS < ENTRIES[1] && ENTRIES[1] + OVERFLOWS < NEXT_ID);
 
 /// More than any instance id that was given; 0 where that was never noted, or makes no sense.
 pub fn next_id(words: &[AtomicU64]) -> u32 {
@@ -66,12 +66,12 @@ pub fn set_config_read(words: &[AtomicU64], when: Duration) {
 
 /// Until when all stores are counted that have no process any more; 0 where that was never noted.
 pub fn stores_counted_until(words: &[AtomicU64]) -> u64 {
-    words[STORES_COUNTED].load(Relaxed)
+    words[STORES_COUNTED_UNTIL].load(Relaxed)
 }
 
 /// Notes it.
 pub fn set_stores_counted_until(words: &[AtomicU64], stamp: u64) {
-    words[STORES_COUNTED].store(stamp, Relaxed);
+    words[STORES_COUNTED_UNTIL].store(stamp, Relaxed);
 }
 
 /// When the configuration was last read, in time since the epoch, as a state file says that another process has.
@@ -91,7 +91,7 @@ pub fn read(words: &[AtomicU64]) -> (ExpiredTotals, Option<usize>) {
     let freed = usize::try_from(entry[FREED].load(Relaxed)).unwrap_or(0);
     let sums = ExpiredTotals {
         totals: Totals::from_words(&totals),
-        full: entry[FULL].load(Relaxed),
+        overflows: entry[OVERFLOWS].load(Relaxed),
     };
     (sums, freed.checked_sub(1))
 }
@@ -105,7 +105,7 @@ pub fn write(words: &[AtomicU64], sums: &ExpiredTotals, freed: Option<usize>) {
     }
     let freed = freed.map_or(0, |record| record as u64 + 1);
     entry[FREED].store(freed, Relaxed);
-    entry[FULL].store(sums.full, Relaxed);
+    entry[OVERFLOWS].store(sums.overflows, Relaxed);
     // Not before the entry is whole, as in a record.
     words[GENERATION].store(generation, Release);
 }
@@ -122,12 +122,12 @@ mod tests {
         let received = |value| Event::new(Some(EventType::RxBytes), value);
         let sums = |value| ExpiredTotals {
             totals: Events::of(&[received(value)]).totals().clone(),
-            full: value,
+            overflows: value,
         };
         for (value, freed) in [(1, None), (2, Some(0)), (3, Some(7))] {
             let before = read(&words);
             let inactive = ENTRIES[usize::from(words[GENERATION].load(Relaxed) % 2 == 0)];
-            for word in &words[inactive..=inactive + FULL] {
+            for word in &words[inactive..=inactive + OVERFLOWS] {
                 word.store(0xbad, Relaxed);
                 assert_eq!(read(&words), before);
             }

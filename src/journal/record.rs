@@ -38,18 +38,18 @@ const FACTS_LENGTH: usize = 5;
 /// The uid of the owner of the agent's files, and one. Versions before 0.1.0 left 0 there, which is read as root's.
 const OWNER: usize = 6;
 const TEXTS: [(usize, usize); 4] = [(8, 32), (40, 40), (80, 128), (208, 32)];
-const ENTRIES: [usize; 2] = [256, 256 + ENTRY_ROOM];
-const ENTRY_ROOM: usize = 448;
+const ENTRIES: [usize; 2] = [256, 256 + ENTRY_SPACE];
+const ENTRY_SPACE: usize = 448;
 /// What is known of the agent's process and place, as JSON.
-const FACTS: usize = ENTRIES[1] + ENTRY_ROOM;
+const FACTS: usize = ENTRIES[1] + ENTRY_SPACE;
 /// Ranges that 0.1.0 had numbered: how many, and the bounds of each. These words are not to be used again.
 const NUMBERED: usize = RECORD_WORDS - (1 + 2 * MAX_NUMBERED);
 const MAX_NUMBERED: usize = 64;
 /// Marks the number of numbered ranges, and a bound that is one no more.
 const NUMBERED_MARK: u64 = 0x536c_6f74_7300;
-const GONE: u64 = 1 << 63;
-const FACTS_ROOM: usize = NUMBERED - FACTS;
-const _: () = assert!(ENTRY_WORDS <= ENTRY_ROOM && FACTS + 250 <= NUMBERED);
+const REMOVED_BOUND: u64 = 1 << 63;
+const FACTS_SPACE: usize = NUMBERED - FACTS;
+const _: () = assert!(ENTRY_WORDS <= ENTRY_SPACE && FACTS + 250 <= NUMBERED);
 
 /// The highest instance id that an agent can have: those of its histograms are 64 times it and more, and PCP's ids have 31 bits.
 pub const HIGHEST_ID: u32 = (1 << 25) - 1;
@@ -77,7 +77,7 @@ pub struct Name {
 
 /// A record that is in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Saved {
+pub struct SavedAgent {
     /// Who it is.
     pub name: Name,
     /// Its instance id, once it had one.
@@ -141,7 +141,7 @@ pub fn set_facts(words: &[AtomicU64], facts: Option<&Facts>) {
         return;
     };
     let text = serde_json::to_vec(facts).unwrap_or_default();
-    if text.len() <= 8 * FACTS_ROOM {
+    if text.len() <= 8 * FACTS_SPACE {
         // The text is not written before there is none; a release store does not hold back what comes behind it.
         compiler_fence(Release);
         put_text(&words[FACTS..], &text);
@@ -188,12 +188,12 @@ fn put(words: &[AtomicU64], entry: &Entry) {
 ///
 /// # Errors
 /// It is in use but makes no sense.
-pub fn read(words: &[AtomicU64]) -> Result<Option<Saved>, Damaged> {
+pub fn read(words: &[AtomicU64]) -> Result<Option<SavedAgent>, Damaged> {
     match words[USED].load(Acquire) {
         0 => Ok(None),
         1 => {
             let raw = RawRecord(std::array::from_fn(|at| words[at].load(Relaxed)));
-            Saved::try_from(&raw).map(Some)
+            SavedAgent::try_from(&raw).map(Some)
         }
         _ => Err(Damaged),
     }
@@ -213,22 +213,22 @@ impl RawRecord {
 
     /// A name in its field, which has no room for a NUL byte.
     fn name(&self, number: usize) -> Option<Vec<u8>> {
-        let (start, room) = TEXTS[number];
+        let (start, words) = TEXTS[number];
         let len = (self.0[LENGTHS] >> (16 * number)) & 0xffff;
-        let text = self.text(start..start + room, len)?;
+        let text = self.text(start..start + words, len)?;
         (!text.contains(&0)).then_some(text)
     }
 
     /// True if a record of 0.1.0 has ranges of times that are numbered otherwise than from 0 on: they were changed once.
-    fn is_renumbered(&self, ranges: &BucketBounds) -> bool {
+    fn is_renumbered(&self, bounds: &BucketBounds) -> bool {
         let count = self.0[NUMBERED] ^ NUMBERED_MARK;
         // An even earlier version had facts there.
         let count = usize::try_from(count).ok();
         let Some(count) = count.filter(|count| (1..=MAX_NUMBERED).contains(count)) else {
             return false;
         };
-        let mut bounds = self.0[NUMBERED + 1..][..2 * count].iter();
-        count != ranges.bucket_count() || bounds.any(|bound| bound & GONE != 0)
+        let mut numbered = self.0[NUMBERED + 1..][..2 * count].iter();
+        count != bounds.bucket_count() || numbered.any(|bound| bound & REMOVED_BOUND != 0)
     }
 }
 
@@ -254,7 +254,7 @@ impl TryFrom<&RawRecord> for Name {
     }
 }
 
-impl TryFrom<&RawRecord> for Saved {
+impl TryFrom<&RawRecord> for SavedAgent {
     type Error = Damaged;
 
     fn try_from(raw: &RawRecord) -> Result<Self, Damaged> {

@@ -1,7 +1,7 @@
 //! The header and the records of a state file, mapped.
 
 use super::expired;
-use super::record::{self, Entry, Name, RECORD_WORDS, Saved};
+use super::record::{self, Entry, Name, RECORD_WORDS, SavedAgent};
 use crate::shm::{FileShortened, Mapping, lock};
 use nix::errno::Errno;
 use nix::fcntl::posix_fallocate;
@@ -32,11 +32,11 @@ pub struct RecordId(pub(super) usize);
 
 /// What a state file held at the start.
 #[derive(Debug)]
-pub struct Found {
+pub struct StateContents {
     /// The records that are in use.
-    pub records: Vec<(RecordId, Saved)>,
+    pub records: Vec<(RecordId, SavedAgent)>,
     /// Why what was there before is not used, if there was something.
-    pub set_aside: Option<String>,
+    pub rejection: Option<String>,
 }
 
 /// The header and the records of a state file that is locked.
@@ -56,14 +56,14 @@ impl Records {
     ///
     /// # Errors
     /// The file cannot be locked, read, grown or mapped.
-    pub fn take(file: File) -> io::Result<Option<(Self, Found)>> {
+    pub fn lock_and_read(file: File) -> io::Result<Option<(Self, StateContents)>> {
         if !lock(&file)? {
             return Ok(None);
         }
         let (boot, len) = (boot_id()?, file.metadata()?.len());
         let unusable = unusable(&file, len, boot)?;
-        let mut set_aside = unusable.map(|why| format!("{why}; its totals are not used"));
-        if len == 0 || set_aside.is_some() {
+        let mut rejection = unusable.map(|why| format!("{why}; its totals are not used"));
+        if len == 0 || rejection.is_some() {
             file.set_len(0)?;
             allocate(&file, RECORD_LEN)?;
             let header = [MAGIC, FORMAT, boot[0], boot[1]].map(u64::to_ne_bytes);
@@ -73,7 +73,7 @@ impl Records {
         let pages = usize::try_from(len / RECORD_LEN - 1).map_err(io::Error::other)?;
         let mut chunks = pages.div_ceil(CHUNK);
         if len != offset(chunks) {
-            set_aside =
+            rejection =
                 Some("it was cut short, and agents whose records are not whole begin anew".into());
             // Those that are whole go on; without room for the rest of the chunk, those of the chunks before.
             if allocate(&file, offset(chunks)).is_err() {
@@ -90,28 +90,28 @@ impl Records {
         };
         let (found, damaged) = records.read()?;
         // That of a file that was cut short is said.
-        if damaged > 0 && set_aside.is_none() {
+        if damaged > 0 && rejection.is_none() {
             let (make, begin) = match damaged {
                 1 => ("makes", "begins"),
                 _ => ("make", "begin"),
             };
-            set_aside = Some(format!(
+            rejection = Some(format!(
                 "{damaged} of its records {make} no sense and {begin} anew"
             ));
         }
         // From here on entries have what this version adds to them: one before it would not know.
         records.head(|words| words[1].store(FORMAT, Relaxed))?;
         let _ = records.shrink();
-        let found = Found {
+        let found = StateContents {
             records: found,
-            set_aside,
+            rejection,
         };
         Ok(Some((records, found)))
     }
 
     /// Reads all records, and frees those that are damaged and that of an agent that was being forgotten. Returns those that are in
     /// use, and how many are damaged.
-    fn read(&mut self) -> Result<(Vec<(RecordId, Saved)>, usize), FileShortened> {
+    fn read(&mut self) -> Result<(Vec<(RecordId, SavedAgent)>, usize), FileShortened> {
         let (mut found, mut damaged) = (Vec::new(), 0);
         let (expired, freed) = self.head(expired::read)?;
         for id in (0..self.chunks * CHUNK).map(RecordId) {

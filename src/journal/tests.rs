@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use tracing::Subscriber;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
-fn take(path: &Path) -> (Journal, Found) {
+fn start(path: &Path) -> (Journal, StateContents) {
     let mut journal = Journal::open(path);
     let found = journal.start().expect("a state");
     (journal, found.expect("no other process has it"))
@@ -20,7 +20,7 @@ fn take(path: &Path) -> (Journal, Found) {
 fn second_journal_waits_for_the_file_in_place() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("nixl/state");
-    let (mut first, _) = take(&path);
+    let (mut first, _) = start(&path);
     let mut second = Journal::open(&path);
     assert!(second.start().expect("it is there").is_none());
     fs::remove_file(&path).expect("there");
@@ -74,7 +74,7 @@ fn entry(value: u64) -> Entry {
 fn filled(count: usize) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("nixl/state");
-    let (mut journal, _) = take(&path);
+    let (mut journal, _) = start(&path);
     for number in 0..count {
         let id = journal.create(&name(number), &Entry::default());
         assert!(id.is_some());
@@ -100,8 +100,8 @@ fn entries_that_were_shorter_are_read_and_longer_ones_are_not() {
 fn what_was_kept_is_found_also_when_the_file_has_grown() {
     let count = 2 * CHUNK + 3;
     let (_dir, path) = filled(count);
-    let (_, found) = take(&path);
-    assert_eq!(found.set_aside, None);
+    let (_, found) = start(&path);
+    assert_eq!(found.rejection, None);
     assert_eq!(found.records.len(), count);
     for (number, (_, saved)) in found.records.iter().enumerate() {
         assert_eq!(saved.name, name(number));
@@ -113,13 +113,13 @@ fn what_was_kept_is_found_also_when_the_file_has_grown() {
 #[test]
 fn a_record_that_was_given_up_is_used_again() {
     let (_dir, path) = filled(CHUNK);
-    let (mut journal, Found { records, .. }) = take(&path);
+    let (mut journal, StateContents { records, .. }) = start(&path);
     let gone = &records[5].1.entry;
     journal.expire(Some(records[5].0), gone);
     let again = journal.create(&name(99), &entry(5));
     assert_eq!(again, Some(records[5].0), "the file does not grow for it");
     drop(journal);
-    let (mut journal, found) = take(&path);
+    let (mut journal, found) = start(&path);
     assert_eq!(journal.expired(), Some(sums(1005)));
     let names = found.records;
     assert!(names.iter().any(|(_, saved)| saved.name == name(99)));
@@ -132,7 +132,7 @@ fn what_many_agents_took_is_given_back_and_nobody_who_stays_is_lost() {
     let (_dir, path) = filled(count);
     let len = || path.metadata().expect("there").len();
     assert_eq!(len(), offset(5));
-    let (mut journal, Found { records, .. }) = take(&path);
+    let (mut journal, StateContents { records, .. }) = start(&path);
     // One in the third chunk stays, so that nothing before it can go.
     let stays = 2 * CHUNK + 7;
     let mut sums = ExpiredTotals::default();
@@ -151,9 +151,9 @@ fn what_many_agents_took_is_given_back_and_nobody_who_stays_is_lost() {
     }
     assert_eq!(len(), offset(4));
     drop(journal);
-    let (mut journal, found) = take(&path);
+    let (mut journal, found) = start(&path);
     assert_eq!(
-        (found.set_aside, found.records.len()),
+        (found.rejection, found.records.len()),
         (None, 3 * CHUNK + 1)
     );
     assert_eq!(journal.expired(), Some(sums), "what they counted stays");
@@ -166,7 +166,7 @@ fn what_many_agents_took_is_given_back_and_nobody_who_stays_is_lost() {
 #[test]
 fn room_for_a_chunk_of_agents_stays_when_all_are_gone() {
     let (_dir, path) = filled(2 * CHUNK);
-    let (mut journal, Found { records, .. }) = take(&path);
+    let (mut journal, StateContents { records, .. }) = start(&path);
     for (id, saved) in &records {
         journal.expire(Some(*id), &saved.entry);
     }
@@ -180,18 +180,18 @@ fn damaged_records_are_reported_once_and_begin_anew() {
         (2, "2 of its records make no sense and begin anew"),
     ] {
         let (_dir, path) = filled(3);
-        let (mut journal, found) = take(&path);
+        let (mut journal, found) = start(&path);
         let mut damaged = entry(1);
         damaged.checkpoint.get_or_insert_default().ring.capacity = 3;
         for (id, _) in &found.records[..count] {
             journal.commit(Some(*id), &damaged);
         }
         drop(journal);
-        let (journal, found) = take(&path);
-        assert_eq!(found.set_aside.as_deref(), Some(report));
+        let (journal, found) = start(&path);
+        assert_eq!(found.rejection.as_deref(), Some(report));
         assert_eq!(found.records.len(), 3 - count);
         drop(journal);
-        assert_eq!(take(&path).1.set_aside, None);
+        assert_eq!(start(&path).1.rejection, None);
     }
 }
 
@@ -201,46 +201,46 @@ fn whole_records_of_a_file_that_was_cut_short_go_on() {
     file(&path)
         .set_len(offset(1) + 3 * RECORD_LEN + 8)
         .expect("cut short");
-    let (_, found) = take(&path);
-    assert!(found.set_aside.is_some_and(|why| why.contains("cut short")));
+    let (_, found) = start(&path);
+    assert!(found.rejection.is_some_and(|why| why.contains("cut short")));
     assert_eq!(found.records.len(), CHUNK + 3);
 }
 
 #[test]
 fn next_id_is_read_from_the_file() {
     let (_dir, path) = filled(1);
-    let (mut journal, _) = take(&path);
+    let (mut journal, _) = start(&path);
     journal.set_next_id(7);
     drop(journal);
-    assert_eq!(take(&path).0.next_id(), 7);
+    assert_eq!(start(&path).0.next_id(), 7);
 }
 
 #[test]
 fn an_agent_that_was_being_forgotten_at_a_kill_is_added_once() {
     let (_dir, path) = filled(2);
-    let (mut journal, found) = take(&path);
+    let (mut journal, found) = start(&path);
     // As far as a kill let it come.
     let sums = sums(1000);
     let head = |words: &[AtomicU64]| expired::write(words, &sums, Some(found.records[0].0.0));
     journal.run(|records| records.head(head)).expect("whole");
     drop(journal);
     for _ in 0..2 {
-        let (mut journal, found) = take(&path);
+        let (mut journal, found) = start(&path);
         assert_eq!(found.records.len(), 1);
         assert_eq!(found.records[0].1.name, name(1));
         assert_eq!(journal.expired(), Some(sums.clone()));
     }
     // The record is free for another, which is not taken for the one that was forgotten.
-    let (mut journal, _) = take(&path);
+    let (mut journal, _) = start(&path);
     journal.create(&name(5), &entry(5)).expect("room");
     drop(journal);
-    assert_eq!(take(&path).1.records.len(), 2);
+    assert_eq!(start(&path).1.records.len(), 2);
 }
 
 #[test]
 fn the_lock_keeps_a_second_one_away_until_the_first_is_gone() {
     let (_dir, path) = filled(1);
-    let first = take(&path);
+    let first = start(&path);
     let mut second = Journal::open(&path);
     assert!(second.start().expect("readable").is_none());
     drop(first);
@@ -253,11 +253,11 @@ fn file_that_cannot_be_used_is_written_over() {
     let spoil = |change: &dyn Fn(&File)| {
         let (_dir, path) = filled(3);
         change(&file(&path));
-        let (journal, found) = take(&path);
-        let why = found.set_aside.unwrap_or_default();
+        let (journal, found) = start(&path);
+        let why = found.rejection.unwrap_or_default();
         assert!(found.records.is_empty() && why.ends_with("; its totals are not used"));
         drop(journal);
-        assert_eq!(take(&path).1.set_aside, None, "once is enough");
+        assert_eq!(start(&path).1.rejection, None, "once is enough");
     };
     spoil(&|file| file.set_len(100).expect("shorter"));
     spoil(&|file| file.write_all_at(b"rubbish", 0).expect("written"));
@@ -272,11 +272,11 @@ fn a_damaged_record_costs_that_record() {
     let file = file(&path);
     file.write_all_at(&[0xff; 8], 2 * RECORD_LEN)
         .expect("written");
-    let (_, found) = take(&path);
+    let (_, found) = start(&path);
     let names: Vec<&Name> = found.records.iter().map(|(_, saved)| &saved.name).collect();
     assert_eq!(names, [&name(0), &name(2)]);
     assert_eq!(
-        found.set_aside,
+        found.rejection,
         Some("1 of its records makes no sense and begins anew".into())
     );
 }
@@ -302,8 +302,8 @@ fn what_an_earlier_version_wrote_is_read_and_what_a_later_one_did_is_not() {
     let file = file(&path);
     file.write_all_at(&format(FIRST_ENTRY_WORDS).to_ne_bytes(), 8)
         .expect("written");
-    let (_, found) = take(&path);
-    assert_eq!((found.records.len(), found.set_aside), (3, None));
+    let (_, found) = start(&path);
+    assert_eq!((found.records.len(), found.rejection), (3, None));
     let header = read_header(&file).expect("read");
     assert_eq!(header[1], FORMAT);
 }
@@ -311,7 +311,7 @@ fn what_an_earlier_version_wrote_is_read_and_what_a_later_one_did_is_not() {
 #[test]
 fn lost_state_file_is_made_again_and_is_empty() {
     let (dir, path) = filled(3);
-    let (mut journal, _) = take(&path);
+    let (mut journal, _) = start(&path);
     assert!(!journal.check() && journal.is_persistent(3));
     // In its place.
     file(&path).set_len(RECORD_LEN).expect("shorter");
@@ -326,7 +326,7 @@ fn lost_state_file_is_made_again_and_is_empty() {
     fs::remove_file(dir.path().join("nixl")).expect("removed");
     assert!(journal.check() && journal.is_persistent(0));
     drop(journal);
-    assert_eq!(take(&path).1.records.len(), 0);
+    assert_eq!(start(&path).1.records.len(), 0);
 }
 
 /// Runs something. Returns its result, and what it logs.
@@ -347,7 +347,7 @@ fn logged<T>(run: impl FnOnce() -> T) -> (T, String) {
 #[test]
 fn file_that_others_may_write_to_is_left_until_it_is_mended() {
     let (_dir, path) = filled(3);
-    let (mut journal, _) = take(&path);
+    let (mut journal, _) = start(&path);
     let directory = path.parent().expect("it has one");
     for (place, bad, good) in [(&*path, 0o666, 0o600), (directory, 0o777, 0o755)] {
         let set_mode = |mode| {
@@ -372,7 +372,7 @@ fn file_that_others_may_write_to_is_left_until_it_is_mended() {
 #[test]
 fn what_is_in_place_of_the_file_is_logged_if_it_is_written_over() {
     let (dir, path) = filled(3);
-    let (mut journal, _) = take(&path);
+    let (mut journal, _) = start(&path);
     fs::write(dir.path().join("rubbish"), "rubbish").expect("written");
     fs::rename(dir.path().join("rubbish"), &path).expect("replaced");
     let (is_made, log) = logged(|| journal.check());
@@ -383,13 +383,13 @@ fn what_is_in_place_of_the_file_is_logged_if_it_is_written_over() {
 #[test]
 fn state_file_of_another_daemon_is_not_gone_on_with() {
     let (dir, path) = filled(3);
-    let (mut journal, _) = take(&path);
+    let (mut journal, _) = start(&path);
     let (_other, with_records) = filled(1);
     fs::rename(&with_records, &path).expect("replaced");
     for _ in 0..2 {
         assert!(!journal.check() && !journal.is_persistent(0));
     }
     drop(journal);
-    assert_eq!(take(&path).1.records.len(), 1, "it has what it had");
+    assert_eq!(start(&path).1.records.len(), 1, "it has what it had");
     drop(dir);
 }

@@ -8,7 +8,7 @@ use crate::source::context::DrainContext;
 use crate::stats::store_values::StoreValues;
 use crate::stats::windows::Windows;
 use crate::store::format::{self, WORDS};
-use crate::store::{Description, Seen, StoreCandidate, StoreId};
+use crate::store::{Description, StoreCandidate, StoreId, StoreReading};
 use std::fs::File;
 use std::rc::Rc;
 
@@ -65,18 +65,18 @@ impl StoreReader {
     /// true if they are others than before.
     fn apply(&self, values: StoreValues, is_aged: bool, context: &mut DrainContext) -> bool {
         let (entry, now) = (&mut *context.entry, context.now);
-        let seen = entry.store.take().filter(|seen| seen.id == self.id);
-        let seen = seen.unwrap_or_else(|| Seen::nothing(self.id));
+        let last = entry.store.take().filter(|last| last.id == self.id);
+        let last = last.unwrap_or_else(|| StoreReading::none(self.id));
         // Also what is no count: a reading in the midst of a flush finds the counters before the rest.
-        if seen.values == values {
-            entry.store = Some(seen);
+        if last.values == values {
+            entry.store = Some(last);
             return false;
         }
-        let is_first = seen.values == StoreValues::NONE;
-        let delta = values.delta_since(&seen.values);
+        let is_first = last.values == StoreValues::NONE;
+        let delta = values.delta_since(&last.values);
         let is_new = delta.has_counts();
-        let ranges = &self.description.ranges;
-        if entry.stats.bucket_bounds() != ranges {
+        let bounds = &self.description.bounds;
+        if entry.stats.bucket_bounds() != bounds {
             *context.windows = Windows::new(now.instant);
         }
         if !is_aged {
@@ -85,7 +85,7 @@ impl StoreReader {
             context.windows.post_time.record_buckets(post_time);
         }
         let seconds = (!is_first).then_some(now.seconds);
-        entry.stats.apply_delta(&delta, &values, ranges, seconds);
+        entry.stats.apply_delta(&delta, &values, bounds, seconds);
         context
             .shared
             .host
@@ -96,7 +96,7 @@ impl StoreReader {
             entry.last_seen = now.stamp;
         }
         let id = self.id;
-        entry.store = Some(Seen { id, values });
+        entry.store = Some(StoreReading { id, values });
         context.write_entry();
         is_new
     }

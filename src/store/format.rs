@@ -60,7 +60,7 @@ pub struct Description {
     /// What the variable LOCAL_RANK said, or the one that NIXL_TELEMETRY_RANK_ENV names; empty if there was none.
     pub rank: OsString,
     /// The ranges of both histograms.
-    pub ranges: BucketBounds,
+    pub bounds: BucketBounds,
 }
 
 /// Whether a file is called as NIXL calls its stores: `nixl.PID.RUN.INSTANCE.mmap`, all three decimal numbers. What NIXL has
@@ -130,8 +130,8 @@ impl Description {
         if size != LEN as u64 {
             return Err(Refusal::StoreSize { size });
         }
-        let text = |field, from: usize, upto: usize| {
-            let bytes = &bytes[8 * from..8 * upto];
+        let text = |field, from: usize, end: usize| {
+            let bytes = &bytes[8 * from..8 * end];
             let end = bytes.iter().position(|&byte| byte == 0);
             let end = end.ok_or(Refusal::Text { field })?;
             Ok(OsString::from_vec(bytes[..end].to_vec()))
@@ -155,7 +155,7 @@ impl Description {
             instance: word(INSTANCE),
             host: text("host name", HOST, RANK)?,
             rank: text("local rank", RANK, BOUNDS)?,
-            ranges: used
+            bounds: used
                 .and_then(BucketBounds::new)
                 .ok_or_else(|| Refusal::Bounds {
                     wrong: wrong_bounds(count, used),

@@ -3,7 +3,7 @@
 use super::{Input, assert_instance_name, assert_one_line};
 use pmdanixl::event::{Event, EventType};
 use pmdanixl::journal::record::{Entry, Lifecycle, Name, RECORD_WORDS};
-use pmdanixl::journal::{Found, Journal};
+use pmdanixl::journal::{Journal, StateContents};
 use pmdanixl::shm::guard_against_sigbus;
 use std::fs::{self, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
@@ -28,7 +28,7 @@ pub fn run(input: &[u8]) {
     }
 
     let (journal, found) = take(&path);
-    if let Some(why) = &found.set_aside {
+    if let Some(why) = &found.rejection {
         assert_one_line(why);
         // Of one that was cut short the whole ones go on.
         assert!(found.records.is_empty() || !why.contains("its totals are not used"));
@@ -60,7 +60,7 @@ pub fn run(input: &[u8]) {
     let records = found.records;
     drop(journal);
     let (mut journal, again) = take(&path);
-    assert_eq!((again.set_aside, &again.records), (None, &records));
+    assert_eq!((again.rejection, &again.records), (None, &records));
 
     // It is used.
     let mut expected = Vec::new();
@@ -92,7 +92,7 @@ pub fn run(input: &[u8]) {
     assert_eq!(again, expected);
 }
 
-pub fn take(path: &Path) -> (Journal, Found) {
+pub fn take(path: &Path) -> (Journal, StateContents) {
     let mut journal = Journal::open(path);
     let found = journal.start().expect("usable whatever it holds");
     (journal, found.expect("nobody else has it"))

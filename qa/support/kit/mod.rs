@@ -23,7 +23,7 @@ use pmdanixl::collector::Collector;
 use pmdanixl::config::{self, Config};
 use pmdanixl::error::ConfigError;
 use pmdanixl::ids::Ids;
-use pmdanixl::journal::{Found, Journal};
+use pmdanixl::journal::{Journal, StateContents};
 use pmdanixl::shm::guard_against_sigbus;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -268,7 +268,7 @@ impl Core {
     }
 
     /// Locks and reads the state file that the last daemon left.
-    fn journal(&self) -> (Journal, Found) {
+    fn journal(&self) -> (Journal, StateContents) {
         let mut journal = Journal::open(&self.home.state);
         let found = journal.start().expect("readable");
         (journal, found.expect("nothing else has it locked"))
@@ -277,7 +277,7 @@ impl Core {
     /// Starts the daemon with the state file that the last one left.
     pub fn start(&mut self) {
         let (journal, found) = self.journal();
-        assert_eq!(found.set_aside, None);
+        assert_eq!(found.rejection, None);
         let mut agents = Collector::new(&self.config());
         // What is new begins now, however long the test took to come here.
         self.now = self.now.max(Instant::now());

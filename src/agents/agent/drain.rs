@@ -40,13 +40,13 @@ impl Agent {
         if self.entry.starts != starts {
             self.outdate_facts();
         }
-        let had_exited = self.entry.life == AgentState::Exited;
+        let had_exited = self.entry.agent_state == AgentState::Exited;
         if outcome.exited && !self.has_files() {
-            self.entry.life = AgentState::Exited;
+            self.entry.agent_state = AgentState::Exited;
         }
         self.update_life(&now, &shared.config);
         self.publish(now.stamp, &mut shared.journal);
-        if had_exited != (self.entry.life == AgentState::Exited) {
+        if had_exited != (self.entry.agent_state == AgentState::Exited) {
             shared.journal.commit(self.record, &self.entry);
         }
         outcome
@@ -61,11 +61,11 @@ impl Agent {
         // Of several files the liveliest counts.
         let most =
             lives.max_by_key(|&life| (life == AgentState::Live, life == AgentState::Unknown));
-        self.entry.life = match most {
+        self.entry.agent_state = match most {
             Some(AgentState::Live) if self.idle(now) >= config.idle_after => AgentState::Idle,
             Some(life) => life,
             // A process may still write a ring that is damaged, or in a directory that is not scanned now.
-            None if self.entry.life != AgentState::Exited => AgentState::Unknown,
+            None if self.entry.agent_state != AgentState::Exited => AgentState::Unknown,
             None => AgentState::Exited,
         };
     }

@@ -96,7 +96,7 @@ impl Agent {
     pub fn pid(&self) -> Option<u32> {
         let mut sources = self.sources.iter().rev();
         let known = sources.find_map(|source| Some(source.file.liveness.writer()?.pid));
-        let lives = self.entry.life != AgentState::Exited;
+        let lives = self.entry.agent_state != AgentState::Exited;
         let said = || u32::try_from(self.store()?.description.pid).ok();
         known.or_else(|| said().filter(|_| lives))
     }

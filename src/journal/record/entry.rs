@@ -9,13 +9,19 @@ use crate::ring::layout::MAX_SLOT_WORDS;
 use crate::ring::{Fingerprint, ProducerState};
 use crate::stats::agent_stats::AgentStats;
 use crate::stats::histogram::MAX_BUCKETS;
-use crate::store::{Seen, StoreId};
+use crate::store::{StoreId, StoreReading};
 
 /// Words in which 0.1.0 kept what histograms had in ranges that were gone. They are not to be used again.
 const VACATED: usize = 2 * MAX_BUCKETS;
 /// Words of an entry that are used.
-pub const ENTRY_WORDS: usize =
-    AgentStats::WORDS + 24 + Fingerprint::WORDS + MAX_SLOT_WORDS + 2 + Seen::WORDS + VACATED + 1;
+pub const ENTRY_WORDS: usize = AgentStats::WORDS
+    + 24
+    + Fingerprint::WORDS
+    + MAX_SLOT_WORDS
+    + 2
+    + StoreReading::WORDS
+    + VACATED
+    + 1;
 
 /// What changes of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,7 +31,7 @@ pub struct Entry {
     /// Whether it is an instance.
     pub lifecycle: Lifecycle,
     /// Whether a process writes to its files, as of the last drain. The state file keeps only whether all have exited.
-    pub life: AgentState,
+    pub agent_state: AgentState,
     /// When it was last seen, on the same clock.
     pub last_seen: u64,
     /// When its last event was counted, or it was last found started, on the same clock.
@@ -39,15 +45,15 @@ pub struct Entry {
     /// Events that another reader took.
     pub foreign_reads: u64,
     /// How often its ring was found full.
-    pub full: u64,
+    pub overflows: u64,
     /// The most events that were found waiting.
     pub highwater: u64,
     /// The last batch that is in the account.
     pub checkpoint: Option<Checkpoint>,
     /// What of its store is in the account.
-    pub store: Option<Seen>,
+    pub store: Option<StoreReading>,
     /// The time of the last update of the stores that it had before: nanoseconds of CLOCK_MONOTONIC.
-    pub store_retired: u64,
+    pub last_store_update: u64,
 }
 
 impl Entry {
@@ -59,10 +65,12 @@ impl Entry {
 
     /// Lets its store go: what it has of it is known for good. A time still to come is a stranger's lie, by which no later store
     /// is to be judged.
-    pub fn retire_store(&mut self, stamp: u64) -> Option<Seen> {
-        let seen = self.store.take()?;
-        self.store_retired = self.store_retired.max(seen.values.updated.min(stamp));
-        Some(seen)
+    pub fn detach_store(&mut self, stamp: u64) -> Option<StoreReading> {
+        let reading = self.store.take()?;
+        self.last_store_update = self
+            .last_store_update
+            .max(reading.values.updated.min(stamp));
+        Some(reading)
     }
 
     /// Counts a start of the producer: what it had registered or begun before is gone.
@@ -83,21 +91,21 @@ impl Entry {
     pub fn note_pending(&mut self, pending: u64, capacity: u64) {
         self.highwater = self.highwater.max(pending);
         if pending + 1 == capacity {
-            self.full = self.full.saturating_add(1);
+            self.overflows = self.overflows.saturating_add(1);
         }
     }
 }
 
 /// Flags.
 const ACTIVE: u64 = 1;
-const SILENT: u64 = 2;
-const COMMITTED: u64 = 4;
+const LIFECYCLE_EXITED: u64 = 2;
+const HAS_CHECKPOINT: u64 = 4;
 // 8 was that of a writer, which 0.1.0 kept.
-const OBSERVED: u64 = 16;
-const GIVEN_BACK: u64 = 32;
-const SETTLED: u64 = 64;
-const STORE: u64 = 128;
-const EXITED: u64 = 256;
+const FOLLOWED: u64 = 16;
+const RELEASED: u64 = 32;
+const SHOWS_CHANGES: u64 = 64;
+const HAS_STORE: u64 = 128;
+const STATE_EXITED: u64 = 256;
 /// Beside [`ACTIVE`], which is all that a version before this knows of it.
 const AWAITING: u64 = 512;
 
@@ -109,15 +117,15 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
         Lifecycle::Dormant => (0, 0),
         Lifecycle::AwaitingLabels { deadline } => (ACTIVE | AWAITING, deadline),
         Lifecycle::Active => (ACTIVE, 0),
-        Lifecycle::Exited { since } => (ACTIVE | SILENT, since),
+        Lifecycle::Exited { since } => (ACTIVE | LIFECYCLE_EXITED, since),
     };
     let flags = lifecycle
-        | flag(entry.life == AgentState::Exited, EXITED)
-        | flag(entry.checkpoint.is_some(), COMMITTED)
-        | flag(checkpoint.followed, OBSERVED)
-        | flag(checkpoint.released, GIVEN_BACK)
-        | flag(ring.shows_changes, SETTLED)
-        | flag(entry.store.is_some(), STORE);
+        | flag(entry.agent_state == AgentState::Exited, STATE_EXITED)
+        | flag(entry.checkpoint.is_some(), HAS_CHECKPOINT)
+        | flag(checkpoint.followed, FOLLOWED)
+        | flag(checkpoint.released, RELEASED)
+        | flag(ring.shows_changes, SHOWS_CHANGES)
+        | flag(entry.store.is_some(), HAS_STORE);
     let mut words = [0; ENTRY_WORDS];
     let mut put = WordWriter::new(&mut words);
     entry.stats.put(&mut put);
@@ -130,7 +138,7 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
         entry.starts,
         entry.resets,
         entry.foreign_reads,
-        entry.full,
+        entry.overflows,
         entry.highwater,
         ring.id.dev,
         ring.id.ino,
@@ -150,9 +158,9 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
     put.all(checkpoint.fingerprint.to_words());
     put.all(checkpoint.producer.next);
     // 0.1.0 had a local rank there.
-    put.all([entry.store_retired, 0]);
-    let nothing = Seen::nothing(StoreId::default());
-    entry.store.as_ref().unwrap_or(&nothing).put(&mut put);
+    put.all([entry.last_store_update, 0]);
+    let none = StoreReading::none(StoreId::default());
+    entry.store.as_ref().unwrap_or(&none).put(&mut put);
     put.all([0; VACATED]);
     put.all([base_word(entry.stats.bucket_base)]);
     words
@@ -164,7 +172,7 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
     let flags = get.one();
     let has = |flag| flags & flag != 0;
     let [stamp, last_seen, last_event, first_seen] = get.all();
-    let [starts, resets, foreign_reads, full, highwater] = get.all();
+    let [starts, resets, foreign_reads, overflows, highwater] = get.all();
     let [dev, ino, born, born_nsec, changed, changed_nsec] = get.all();
     // The last two were a writer's, which 0.1.0 kept.
     let [versions, capacity, _, _] = get.all();
@@ -173,7 +181,7 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
         id: FileId { dev, ino },
         born: (signed(born), signed(born_nsec)),
         changed: (signed(changed), signed(changed_nsec)),
-        shows_changes: has(SETTLED),
+        shows_changes: has(SHOWS_CHANGES),
         versions,
         capacity,
     };
@@ -187,21 +195,21 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
             next: get.all(),
             tail_hash,
         },
-        followed: has(OBSERVED),
-        released: has(GIVEN_BACK),
+        followed: has(FOLLOWED),
+        released: has(RELEASED),
     };
     // The second was a local rank, which 0.1.0 kept.
-    let [store_retired, _] = get.all();
+    let [last_store_update, _] = get.all();
     let mut entry = Entry {
         stats,
-        lifecycle: match (has(ACTIVE), has(SILENT), has(AWAITING)) {
+        lifecycle: match (has(ACTIVE), has(LIFECYCLE_EXITED), has(AWAITING)) {
             (false, ..) => Lifecycle::Dormant,
             (true, true, _) => Lifecycle::Exited { since: stamp },
             (true, false, true) => Lifecycle::AwaitingLabels { deadline: stamp },
             (true, false, false) => Lifecycle::Active,
         },
         // A ring that is not found after a restart may still be written to.
-        life: match has(EXITED) {
+        agent_state: match has(STATE_EXITED) {
             true => AgentState::Exited,
             false => AgentState::Unknown,
         },
@@ -211,11 +219,11 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
         starts,
         resets,
         foreign_reads,
-        full,
+        overflows,
         highwater,
-        checkpoint: has(COMMITTED).then_some(checkpoint),
-        store_retired,
-        store: Some(Seen::get(&mut get)).filter(|_| has(STORE)),
+        checkpoint: has(HAS_CHECKPOINT).then_some(checkpoint),
+        last_store_update,
+        store: Some(StoreReading::get(&mut get)).filter(|_| has(HAS_STORE)),
     };
     let _: [u64; VACATED] = get.all();
     entry.stats.bucket_base = get

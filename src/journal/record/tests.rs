@@ -172,7 +172,7 @@ fn histograms_of_an_earlier_version_keep_their_ids_unless_renumbered() {
     let more = [&first[..], &[0.0, 50.0]].concat();
     assert_eq!(base(&numbered(&more)), None);
     let words = numbered(&first);
-    words[NUMBERED + 2].fetch_or(GONE, Relaxed);
+    words[NUMBERED + 2].fetch_or(REMOVED_BOUND, Relaxed);
     assert_eq!(base(&words), None);
     // What this version writes says it itself.
     for given in [None, Some(9)] {
@@ -191,7 +191,7 @@ fn an_entry_that_is_half_written_does_not_count() {
         let before = read(&words).expect("whole");
         let generation = words[GENERATION].load(Relaxed);
         let inactive = ENTRIES[usize::from(generation % 2 == 0)];
-        for word in &words[inactive..inactive + ENTRY_ROOM] {
+        for word in &words[inactive..inactive + ENTRY_SPACE] {
             word.store(0xbad, Relaxed);
             assert_eq!(read(&words).expect("whole"), before);
         }

@@ -35,7 +35,7 @@ pub(super) const ROWS: &[Metric] = &[
     agent_metric(
         (16, 0),
         "agent.state",
-        Get::U32(|agent, _| Some(agent.entry.life as u32)),
+        Get::U32(|agent, _| Some(agent.entry.agent_state as u32)),
         (Semantics::Instant, Units::None),
         "0 unknown, 1 live, 2 idle, 3 exited",
         "\
@@ -49,7 +49,7 @@ pub(super) const ROWS: &[Metric] = &[
     agent_metric(
         (16, 1),
         "agent.status",
-        Get::Text(|agent, _| Some(agent.entry.life.text().into())),
+        Get::Text(|agent, _| Some(agent.entry.agent_state.text().into())),
         (Semantics::Instant, Units::None),
         "nixl.agent.state in words",
         "nixl.agent.state as a word: unknown, live, idle or exited.",
@@ -199,7 +199,7 @@ nixl.ring.capacity, the loss of events is near.",
     agent_metric(
         (17, 3),
         "ring.full",
-        Get::U64(|agent, _| agent.of_ring(agent.entry.full)),
+        Get::U64(|agent, _| agent.of_ring(agent.entry.overflows)),
         EVENTS,
         "drains that found the ring full",
         "\

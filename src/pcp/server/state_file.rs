@@ -44,7 +44,7 @@ impl Server {
                 return false;
             }
             Ok(Some(found)) => {
-                if let Some(why) = found.set_aside {
+                if let Some(why) = found.rejection {
                     tracing::warn!("{shown}: {why}");
                 }
                 records = found.records;

@@ -37,7 +37,7 @@ fn a_store_says_who_its_agent_is() {
         instance: 3,
         host: "node-1".into(),
         rank: "7".into(),
-        ranges: BucketBounds::new(&[0.5, 10.0]).expect("good"),
+        bounds: BucketBounds::new(&[0.5, 10.0]).expect("good"),
     };
     assert_eq!(said, expected);
     let longest = "x".repeat(255);

@@ -21,20 +21,20 @@ pub struct StoreId {
 
 /// What of a store was counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct StoreReading {
     /// Which store it was.
     pub id: StoreId,
     /// Its values then; [`StoreValues::NONE`] if it was not read yet.
     pub values: StoreValues,
 }
 
-impl Seen {
-    /// Words of [`Seen::put`].
+impl StoreReading {
+    /// Words of [`StoreReading::put`].
     pub const WORDS: usize = 8 + 2 * EventType::COUNT + 2 * MAX_BUCKETS;
 
     /// Nothing yet.
     #[must_use]
-    pub fn nothing(id: StoreId) -> Self {
+    pub fn none(id: StoreId) -> Self {
         let values = StoreValues::NONE;
         Self { id, values }
     }
@@ -67,7 +67,7 @@ impl Seen {
         put.all(post_time);
     }
 
-    /// Reads what [`Seen::put`] has written.
+    /// Reads what [`StoreReading::put`] has written.
     #[must_use]
     pub fn get(get: &mut WordReader) -> Self {
         // Where it was not read yet, the values are zeros.
@@ -96,29 +96,29 @@ impl Seen {
 mod tests {
     use super::*;
 
-    fn seen() -> Seen {
-        let mut seen = Seen::nothing(StoreId {
+    fn reading() -> StoreReading {
+        let mut reading = StoreReading::none(StoreId {
             file: FileId { dev: 1, ino: 2 },
             born: (-3, 4),
             pid: -5,
             instance: 6,
         });
-        seen.values = StoreValues {
+        reading.values = StoreValues {
             updated: 7,
             counters: std::array::from_fn(|at| 100 + at as u64),
             last: [10; EventType::COUNT],
             histograms: [[8; MAX_BUCKETS], [9; MAX_BUCKETS]],
         };
-        seen
+        reading
     }
 
     #[test]
     fn what_is_put_is_got() {
-        let nothing = Seen::nothing(seen().id);
-        for seen in [seen(), nothing] {
-            let mut words = [0; Seen::WORDS];
-            seen.put(&mut WordWriter::new(&mut words));
-            assert_eq!(Seen::get(&mut WordReader::new(&words)), seen);
+        let none = StoreReading::none(reading().id);
+        for reading in [reading(), none] {
+            let mut words = [0; StoreReading::WORDS];
+            reading.put(&mut WordWriter::new(&mut words));
+            assert_eq!(StoreReading::get(&mut WordReader::new(&words)), reading);
         }
     }
 }
