@@ -1,7 +1,8 @@
 //! Metrics: their types, and the table [`METRICS`] with one row for each metric.
 //!
-//! Registration, values, `pmns`, `help` and docs/metrics.md are made from that table. Clusters 0 to 3 are exactly those
-//! of the Python PMDA of PCP (`src/pmdas/nixl`). Clusters of this PMDA begin at 16. Items are never renumbered.
+//! Registration, values, `pmns` and docs/metrics.md are made from that table. The texts are in the file `help`, which the
+//! daemon does not read. Clusters 0 to 3 are exactly those of the Python PMDA of PCP (`src/pmdas/nixl`). Clusters of this
+//! PMDA begin at 16. Items are never renumbered.
 
 use crate::agents::Agent;
 use crate::base::clock::Now;
@@ -42,10 +43,6 @@ pub struct Metric {
     pub semantics: Semantics,
     /// PCP units.
     pub units: Units,
-    /// Oneline: the short help text.
-    pub oneline: &'static str,
-    /// Full help text.
-    pub help: &'static str,
 }
 
 /// Where the values of a metric come from, with their type and number.
@@ -214,77 +211,8 @@ pub const DEBUG: (u32, u32) = (CONTROL, 7);
 /// Cluster and item of `control.reload`. pmStore(3) to it reads the configuration again.
 pub const RELOAD: (u32, u32) = (CONTROL, 8);
 
-/// Help of an instance domain.
-#[derive(Debug)]
-pub struct IndomHelp {
-    /// Serial number.
-    pub serial: u32,
-    /// Oneline: the short help text.
-    pub oneline: &'static str,
-    /// Full help text.
-    pub help: &'static str,
-}
-
-/// All instance domains.
-pub const INDOMS: [IndomHelp; 5] = [
-    IndomHelp {
-        serial: AGENTS,
-        oneline: "NIXL agents of this host",
-        help: "\
-One instance for each NIXL agent that writes a telemetry ring or keeps a
-prometheus_mp store in a scanned directory; commonly one for each GPU worker. It
-has the agent's name, special characters as %XX; a second agent of the name is
-NAME@LABEL. It keeps its id over restarts of agent, PMDA and host, unless it is
-away for remember (7 days). An exited agent stays for retain (10 minutes).
-
-Counters count the events that NIXL wrote: with NIXL_TELEMETRY_ENABLED_METRICS
-only those listed there, so that 0 can mean that an event is not listed.
-
-Percentiles are of transfers completed in the last 60 to 70 seconds, right to 5
-percent; a maximum is exact. Events that waited in the ring when it was found
-are left out. Never average percentiles of agents or times: add up the buckets.
-Those of a store are interpolated within its buckets, and it has no maximum and
-no bandwidth. No value: no transfer has completed.",
-    },
-    IndomHelp {
-        serial: LATENCIES,
-        oneline: "buckets of transfer times, for each NIXL agent",
-        help: "\
-One instance for each agent and bucket of times, AGENT::LOW-HIGH. HIGH is the
-upper bound in microseconds, inclusive; LOW that of the bucket before; the last
-bucket ends at inf. The labels lower_bound and upper_bound have these numbers.
-The bounds are those of NIXL's own exporters, 10 microseconds to 10 seconds,
-unless histogram_buckets_us in nixl.conf has others; a store has its own.",
-    },
-    IndomHelp {
-        serial: SIZES,
-        oneline: "buckets of transfer sizes, for each NIXL agent",
-        help: "\
-One instance for each agent and bucket of sizes, AGENT::LOW-HIGH. HIGH is the
-upper bound in bytes, inclusive; LOW that of the bucket before; the last bucket
-ends at inf. The labels lower_bound and upper_bound have these numbers. The
-bounds are those of vLLM's vllm:nixl_bytes_transferred: 2 KiB to 8 GiB, each
-four times the one before.",
-    },
-    IndomHelp {
-        serial: BANDWIDTHS,
-        oneline: "buckets of bandwidth, for each NIXL agent",
-        help: "\
-One instance for each agent and bucket of bandwidths, AGENT::LOW-HIGH. HIGH is
-the upper bound in bytes per second, inclusive; LOW that of the bucket before;
-the last bucket ends at inf. The labels lower_bound and upper_bound have these
-numbers. The bounds go from 1 MB/s to 524 GB/s, each twice the one before.",
-    },
-    IndomHelp {
-        serial: CUMULATIVE_TIMES,
-        oneline: "upper bounds of transfer times, for each NIXL agent",
-        help: "\
-One instance for each agent and upper bound of times, AGENT::le-HIGH. HIGH is
-the bound in microseconds, inclusive; the last one is inf. The label le has the
-number, +Inf for the last, as histograms of Prometheus have it. The bounds are
-those of instance domain 39.1.",
-    },
-];
+/// Serial numbers of all instance domains.
+pub const INDOMS: [u32; 5] = [AGENTS, LATENCIES, SIZES, BANDWIDTHS, CUMULATIVE_TIMES];
 
 #[cfg(test)]
 mod tests {
@@ -322,30 +250,6 @@ mod tests {
                     && name
                         .split('.')
                         .all(|part| part.starts_with(char::is_alphabetic))
-            );
-        }
-    }
-
-    #[test]
-    fn every_metric_has_help_that_fits_a_terminal() {
-        for Metric {
-            name,
-            oneline,
-            help,
-            ..
-        } in METRICS.iter()
-        {
-            assert!(
-                !oneline.is_empty() && oneline.len() <= 60 && !oneline.ends_with('.'),
-                "{name}: {oneline}"
-            );
-            assert!(
-                help.ends_with('.')
-                    && help.lines().count() <= 6
-                    && help
-                        .lines()
-                        .all(|line| line.len() <= 80 && !line.starts_with(['@', '#'])),
-                "{name}: {help}"
             );
         }
     }

@@ -77,13 +77,13 @@ impl Pmda {
                 help.as_ptr(),
             )
         };
-        let indoms = INDOMS.iter().map(|indom| sys::pmdaIndom {
+        let indoms = INDOMS.map(|serial| sys::pmdaIndom {
             // The serial number. pmdaInit replaces it by the pmInDom.
-            it_indom: indom.serial,
+            it_indom: serial,
             it_numinst: 0,
             it_set: ptr::null_mut(),
         });
-        let indoms = Box::into_raw(indoms.collect::<Box<[_]>>());
+        let indoms = Box::into_raw(Box::<[_]>::from(indoms));
         LEAKED[2].store(indoms.cast(), Relaxed);
         Self { interface, indoms }
     }
@@ -94,7 +94,7 @@ impl Pmda {
     /// If no instance domain has this serial number.
     #[must_use]
     pub fn instances(&self, serial: u32) -> Instances {
-        let at = INDOMS.iter().position(|indom| indom.serial == serial);
+        let at = INDOMS.iter().position(|&indom| indom == serial);
         let at = at.expect("a serial number from the table");
         // SAFETY: the table was leaked by `new` and has one entry for each of INDOMS. No other reference to it exists
         // now.

@@ -1,8 +1,6 @@
-//! Renders the files that PCP needs from the metric table: `pmns` and `help`.
-//!
-//! Both are checked in, since Install needs them on hosts without a compiler.
+//! Renders `pmns` from the metric table. It is checked in, since Install needs it on hosts without a compiler.
 
-use pmdanixl::metrics::{INDOMS, METRICS};
+use pmdanixl::metrics::METRICS;
 use std::fmt::Write;
 
 const NOTE: &str = "Rendered from src/metrics.rs by `BLESS=1 cargo test`; not edited by hand.";
@@ -40,42 +38,10 @@ pub fn pmns() -> String {
     text
 }
 
-/// The help text, in the format of newhelp(1).
-pub fn help() -> String {
-    let mut text = format!("# {NOTE}\n");
-    for indom in INDOMS {
-        let (serial, oneline, help) = (indom.serial, indom.oneline, indom.help);
-        let _ = write!(text, "\n@ NIXL.{serial} {oneline}\n{help}\n");
-    }
-    for metric in METRICS.iter() {
-        let (name, oneline, help) = (metric.name, metric.oneline, metric.help);
-        let _ = write!(text, "\n@ nixl.{name} {oneline}\n{help}\n");
-    }
-    text
-}
-
 #[test]
 fn subtree_is_named_in_its_parent_and_written_once() {
     let pmns = pmns();
     assert!(pmns.contains("\nnixl {\n    transfer\n    memory\n    performance\n    errors\n    agent\n    ring\n    last\n    latency\n    size\n    bandwidth\n    host\n    agents\n    control\n}\n"));
     assert!(pmns.contains("\nnixl.control.cut {\n    drains                  NIXL:40:23\n}\n"));
     assert_eq!(pmns.matches("nixl.control {").count(), 1);
-}
-
-#[test]
-fn help_entries_are_within_the_limit_of_newhelp() {
-    // newhelp(1) cuts them off, the line with the name counted in.
-    const MOST: usize = 1000;
-    for entry in help().split("\n@ ") {
-        assert!(entry.len() <= MOST, "{} bytes: {entry}", entry.len());
-    }
-}
-
-#[test]
-fn shared_explanations_are_in_the_help_of_agents_only() {
-    let help = help();
-    for shared in ["NIXL_TELEMETRY_ENABLED_METRICS", "Never average"] {
-        assert_eq!(help.matches(shared).count(), 1, "{shared}");
-        assert!(INDOMS[0].help.contains(shared), "{shared}");
-    }
 }
