@@ -61,24 +61,15 @@ impl Medians {
 /// Agents without transfers in the last minute are left out.
 #[must_use]
 pub fn slowness<'a>(agents: impl Iterator<Item = (u32, &'a Agent)>) -> Vec<(u32, f64)> {
-    compare(agents.filter_map(|(id, agent)| Some((id, PeerGroup::of(agent), agent.xfer_time(50)?))))
-}
-
-fn compare(agents: impl Iterator<Item = (u32, PeerGroup, f64)>) -> Vec<(u32, f64)> {
-    let mut indexes = HashMap::new();
-    let mut groups: Vec<Medians> = Vec::new();
-    let mut all = Vec::new();
-    for (id, group, median) in agents {
-        let index = *indexes.entry(group).or_insert(groups.len());
-        if index == groups.len() {
-            groups.push(Medians::default());
-        }
-        groups[index].add(median);
-        all.push((id, index, median));
+    let agents =
+        agents.filter_map(|(id, agent)| Some((id, PeerGroup::of(agent), agent.xfer_time(50)?)));
+    let agents = Vec::from_iter(agents);
+    let mut groups: HashMap<&PeerGroup, Medians> = HashMap::new();
+    for (_, group, median) in &agents {
+        groups.entry(group).or_default().add(*median);
     }
-    all.into_iter()
-        .filter_map(|(id, index, median)| Some((id, groups[index].slowness(median)?)))
-        .collect()
+    let of = |(id, group, median): &(u32, _, f64)| Some((*id, groups[group].slowness(*median)?));
+    agents.iter().filter_map(of).collect()
 }
 
 #[cfg(test)]

@@ -317,18 +317,12 @@ impl Instances {
 
     /// Adds an instance.
     pub fn push(&mut self, id: c_int, name: CString) {
-        self.insert(self.set.len(), id, name);
-    }
-
-    /// Adds an instance at index `at`.
-    pub fn insert(&mut self, at: usize, id: c_int, name: CString) {
-        let instance = sys::pmdaInstid {
+        self.set.push(sys::pmdaInstid {
             i_inst: id,
             i_name: name.as_ptr().cast_mut(),
-        };
-        self.set.insert(at, instance);
+        });
         // Moving a CString does not move its text.
-        self.names.insert(at, name);
+        self.names.push(name);
         self.update_table();
     }
 

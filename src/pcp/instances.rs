@@ -1,9 +1,9 @@
-//! Instance domain of agents, sorted by instance id. It has published agents only and remembers nothing of withdrawn
+//! Instance domain of agents. It has published agents only and remembers nothing of withdrawn
 //! ones.
 
 use super::ffi::Instances;
 use crate::agents::AgentKey;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::CString;
 
 /// Published agents.
@@ -11,8 +11,8 @@ use std::ffi::CString;
 pub struct AgentInstances {
     /// Instances in the table of libpcp_pmda.
     instances: Instances,
-    /// Instance ids and keys of the agents, in the order of `instances`.
-    keys: Vec<(u32, AgentKey)>,
+    /// Keys of the agents, by instance id.
+    keys: BTreeMap<u32, AgentKey>,
 }
 
 impl AgentInstances {
@@ -21,7 +21,7 @@ impl AgentInstances {
     pub fn new(instances: Instances) -> Self {
         Self {
             instances,
-            keys: Vec::new(),
+            keys: BTreeMap::new(),
         }
     }
 
@@ -31,18 +31,18 @@ impl AgentInstances {
         let (Ok(inst), Ok(name)) = (i32::try_from(id), CString::new(name)) else {
             return false;
         };
-        let Err(at) = self.find(id) else {
+        if self.keys.contains_key(&id) {
             return false;
-        };
-        self.keys.insert(at, (id, key));
-        self.instances.insert(at, inst, name);
+        }
+        self.keys.insert(id, key);
+        self.instances.push(inst, name);
         true
     }
 
     /// Removes the agents with these instance ids.
     pub fn remove(&mut self, ids: &HashSet<u32>) {
         if !ids.is_empty() {
-            self.keys.retain(|(id, _)| !ids.contains(id));
+            self.keys.retain(|id, _| !ids.contains(id));
             self.instances
                 .retain(|id| !ids.contains(&id.unsigned_abs()));
         }
@@ -51,15 +51,11 @@ impl AgentInstances {
     /// Returns the agent that has this instance id.
     #[must_use]
     pub fn get(&self, id: u32) -> Option<AgentKey> {
-        self.find(id).ok().map(|at| self.keys[at].1)
+        self.keys.get(&id).copied()
     }
 
     /// Returns instance ids and keys of all published agents, in the order of the ids.
     pub fn iter(&self) -> impl Iterator<Item = (u32, AgentKey)> {
-        self.keys.iter().copied()
-    }
-
-    fn find(&self, id: u32) -> Result<usize, usize> {
-        self.keys.binary_search_by_key(&id, |&(id, _)| id)
+        self.keys.iter().map(|(&id, &key)| (id, key))
     }
 }

@@ -10,21 +10,14 @@ use std::cell::LazyCell;
 /// Instance of a value without instance domain (PM_IN_NULL, pmapi.h).
 const NO_INSTANCE: u32 = u32::MAX;
 
-/// True if a metric of the host is counted over all agents at each fetch.
-fn is_host_count(pmid: u32) -> bool {
-    let (cluster, item) = cluster_and_item(pmid);
-    HOST.contains(&cluster)
-        && metrics::find(cluster, item)
-            .is_some_and(|metric| matches!(metric.source, ValueSource::Control(_)))
-}
-
 impl Server {
     /// Writes the result of a fetch: for each metric the values of the requested instances. An instance without a value
     /// is left out. While another pmdanixl drains, all metrics but `nixl.control` get PM_ERR_AGAIN.
     pub fn answer(&mut self, pmids: &[u32], profile: &Profile, answer: &mut Answer) {
         if !self.is_waiting() {
             self.control.effort = self.collector.effort();
-            if pmids.iter().any(|&pmid| is_host_count(pmid)) {
+            let is_of_host = |&pmid: &u32| HOST.contains(&cluster_and_item(pmid).0);
+            if pmids.iter().any(is_of_host) {
                 self.control.agents = self.collector.counts();
             }
         }
@@ -32,12 +25,11 @@ impl Server {
             let agents = self.indoms.agents.iter();
             agents.filter_map(|(id, key)| Some((id, self.collector.get(key)?)))
         };
+        let is_requested = |serial| profile.filter(indom(self.domain, serial));
         // Computed once for all metrics with one value per agent.
         let requested = LazyCell::new(|| {
-            let is_requested = profile.filter(indom(self.domain, AGENTS));
-            all()
-                .filter(|(id, _)| is_requested(*id))
-                .collect::<Vec<_>>()
+            let is_requested = is_requested(AGENTS);
+            Vec::from_iter(all().filter(|(id, _)| is_requested(*id)))
         });
         answer.begin(pmids.len());
         for &pmid in pmids {
@@ -59,31 +51,33 @@ impl Server {
             };
             match metric.source {
                 ValueSource::Event(event) => {
-                    (requested.iter())
-                        .for_each(|(id, agent)| push(*id, Some(Value::U64(agent.total(event)))));
+                    for (id, agent) in &*requested {
+                        push(*id, Some(Value::U64(agent.total(event))));
+                    }
                 }
                 ValueSource::Agent(get) => {
-                    (requested.iter())
-                        .for_each(|(id, agent)| push(*id, get.value(agent, &self.now)));
+                    for (id, agent) in &*requested {
+                        push(*id, get.value(agent, &self.now));
+                    }
                 }
                 ValueSource::Slowness => {
                     // Agents that are not requested are still peers.
-                    let is_requested = profile.filter(indom(self.domain, AGENTS));
-                    (peers::slowness(all()).into_iter())
-                        .filter(|&(id, _)| is_requested(id))
-                        .for_each(|(id, slowness)| push(id, Some(Value::F64(slowness))));
+                    let is_requested = is_requested(AGENTS);
+                    for (id, slowness) in peers::slowness(all()) {
+                        push(id, Some(Value::F64(slowness)).filter(|_| is_requested(id)));
+                    }
                 }
                 ValueSource::Buckets(of) | ValueSource::Cumulative(of) => {
                     let is_cumulative = matches!(metric.source, ValueSource::Cumulative(_));
                     let serial = metric.indom().unwrap_or_default();
-                    let is_requested = profile.filter(indom(self.domain, serial));
+                    let is_requested = is_requested(serial);
                     for (id, agent) in all() {
-                        let mut below = 0_u64;
-                        let Some((base, ranges)) =
-                            self.indoms.buckets.base_and_ranges(serial, id, agent)
+                        let buckets = &self.indoms.buckets;
+                        let Some((base, ranges)) = buckets.base_and_ranges(serial, id, agent)
                         else {
                             continue;
                         };
+                        let mut below = 0_u64;
                         for bucket in 0..ranges.bucket_count() {
                             let mut count = agent.bucket(of, bucket);
                             if let Some(sum) = count.as_mut().filter(|_| is_cumulative) {
@@ -91,18 +85,16 @@ impl Server {
                                 below = *sum;
                             }
                             let instance = buckets::instance_id(base, bucket);
-                            if let Some(instance) =
-                                instance.filter(|&instance| is_requested(instance))
-                            {
+                            if let Some(instance) = instance.filter(|&one| is_requested(one)) {
                                 push(instance, count.map(Value::U64));
                             }
                         }
                     }
                 }
-                ValueSource::Host(event) => push(
-                    NO_INSTANCE,
-                    Some(Value::U64(self.collector.host_total(event))),
-                ),
+                ValueSource::Host(event) => {
+                    let total = self.collector.host_total(event);
+                    push(NO_INSTANCE, Some(Value::U64(total)));
+                }
                 ValueSource::Control(get) => push(NO_INSTANCE, get.value(&self.control, &self.now)),
             }
             answer.end_set();

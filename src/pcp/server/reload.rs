@@ -15,11 +15,8 @@ impl Server {
         let loaded = (self.read_config)().map_err(|err| self.reject(&err))?;
         loaded.log();
         let config = loaded.config;
-        match self.entered_config.take() {
-            Some(before) => {
-                warn_of_ignored_changes(&before, &config);
-                self.entered_config = Some(before);
-            }
+        match &self.entered_config {
+            Some(before) => warn_of_ignored_changes(before, &config),
             None => {
                 (self.enter_account)(&config).map_err(|err| self.reject(&err))?;
                 self.entered_config = Some(config.clone());
