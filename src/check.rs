@@ -100,7 +100,7 @@ pub fn run(
         (process_scan, nixl_processes, daemon)
     });
     let (process_scan, nixl_processes, daemon) = processes.unwrap_or_default();
-    for line in daemon::lines(path, config, conf, daemon)? {
+    for line in daemon::lines(path, config, conf, daemon) {
         writeln!(out, "{line}")?;
     }
     let Some(config) = config else {

@@ -1,7 +1,7 @@
 //! What the daemon may do: the user that it becomes, the capabilities that it keeps, the directories that it keeps to.
 
 use crate::config::Config;
-use crate::discovery::discover;
+use crate::procfs::process_scan::user_name;
 use confine::OwnPlaces;
 use nix::unistd::geteuid;
 use privilege::NotAllowed;
@@ -16,7 +16,7 @@ pub mod privilege;
 /// The kernel does not allow the user.
 pub fn enter(config: &Config, own: &OwnPlaces) -> Result<String, NotAllowed> {
     privilege::limit(config)?;
-    let user = discover::user_name(geteuid().as_raw());
+    let user = user_name(geteuid().as_raw());
     let capabilities = privilege::in_force();
     let locked = match config.proc_facts {
         true => String::new(),

@@ -8,6 +8,7 @@ use crate::config::pcpconf::PcpConf;
 use crate::config::{Config, ENVIRONMENT_VARIABLES, Environment};
 use crate::discovery::name;
 use crate::journal;
+use crate::procfs::facts::environ::Environ;
 use crate::procfs::facts::telemetry;
 use crate::procfs::process::ProcessId;
 use crate::procfs::process_scan::ProcessScan;
@@ -15,14 +16,11 @@ use crate::procfs::scan_threads::ScanContext;
 use crate::shm;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
-
-/// Bytes that are read of a command line and of an environment. The limit of execve(2) is lower.
-const MAX_PROC_LEN: u64 = 8 << 20;
 
 /// Options and [`ENVIRONMENT_VARIABLES`] that a daemon was started with. They decide about its configuration.
 pub type Setup = (Options, [Option<String>; 2]);
@@ -46,53 +44,40 @@ pub fn find(
 
 /// Returns the lines of `--check` about the daemon: whether one runs, then a warning for each difference. `path` and
 /// `config` are those of `--check`. `config` is `None` if the file has a mistake. `found` is the result of [`find`].
-///
-/// # Errors
-/// If the state file cannot be read.
 pub fn lines(
     path: &Path,
     config: Option<&Config>,
     conf: &PcpConf,
     found: Option<(ProcessId, io::Result<Setup>)>,
-) -> io::Result<Vec<String>> {
+) -> Vec<String> {
     let state = conf.state();
-    let not_known = |why: String| Ok(vec![format!("daemon: not known: {why}")]);
-    let unreadable = |err: io::Error| {
-        not_known(format!(
-            "{} cannot be read ({err}){}",
-            state.display(),
-            as_root()
-        ))
-    };
+    let (shown, hint) = (state.display(), as_root());
     let file = match File::open(&state) {
         Ok(file) => file,
-        Err(err) if err.kind() == ErrorKind::NotFound => {
-            return not_known(format!(
-                "{} does not exist: no daemon was started since the last boot, or the daemon cannot create this file; see its log",
-                state.display()
-            ));
+        Err(err) => {
+            return vec![match err.kind() {
+                ErrorKind::NotFound => format!(
+                    "daemon: not known: {shown} does not exist: no daemon was started since the last boot, or the daemon cannot create this file; see its log"
+                ),
+                _ => format!("daemon: not known: {shown} cannot be read ({err}){hint}"),
+            }];
         }
-        Err(err) => return unreadable(err),
     };
     let Some((process, setup)) = found else {
-        return match shm::is_locked(&file) {
-            Ok(false) => Ok(vec!["daemon: not running".into()]),
-            Ok(true) => not_known(format!(
-                "a process has locked {}, and /proc does not show it{}",
-                state.display(),
-                as_root()
-            )),
-            Err(err) => unreadable(err),
-        };
+        return vec![match shm::is_locked(&file).unwrap_or_default() {
+            false => "daemon: not running".into(),
+            true => format!(
+                "daemon: not known: a process has locked {shown}, and /proc does not show it{hint}"
+            ),
+        }];
     };
+    let pid = process.pid;
     let (options, variables) = match setup {
         Ok(setup) => setup,
         Err(err) => {
-            return Ok(vec![format!(
-                "daemon: pid {}; its command line and environment cannot be read ({err}){}, so its configuration may differ",
-                process.pid,
-                as_root()
-            )]);
+            return vec![format!(
+                "daemon: pid {pid}; its command line and environment cannot be read ({err}){hint}, so its configuration may differ"
+            )];
         }
     };
     let default = conf.nixl_conf();
@@ -112,8 +97,8 @@ pub fn lines(
     let config_read = journal::config_read(&file).unwrap_or_default();
     warnings.extend(outdated_warning(file_of_daemon, config_read));
     let warnings = warnings.iter().map(|line| format!("warning: {line}"));
-    let first = format!("daemon: pid {}, started with {with}", process.pid);
-    Ok([first].into_iter().chain(warnings).collect())
+    let first = format!("daemon: pid {pid}, started with {with}");
+    [first].into_iter().chain(warnings).collect()
 }
 
 /// Reads command line and environment of a daemon from /proc.
@@ -122,11 +107,8 @@ fn read_setup(process: ProcessId, context: &ScanContext) -> io::Result<Setup> {
         return Err(ErrorKind::TimedOut.into());
     }
     let proc = format!("/proc/{}", process.pid);
-    let open =
-        |file: &str| io::Result::Ok(File::open(format!("{proc}/{file}"))?.take(MAX_PROC_LEN));
-    let environ = telemetry::read(open("environ")?)?;
-    let mut line = Vec::new();
-    open("cmdline")?.read_to_end(&mut line)?;
+    let environ = Environ::of(&proc, &telemetry::NAMES)?;
+    let line = fs::read(format!("{proc}/cmdline"))?;
     let words = line.strip_suffix(b"\0").unwrap_or(&line);
     let words = words.split(|&byte| byte == 0);
     let words = words.map(|word| OsString::from(OsStr::from_bytes(word)));

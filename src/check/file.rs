@@ -1,10 +1,10 @@
 //! `--check`: the line of a ring or a store.
 
 use super::Summary;
+use crate::discovery::name;
 use crate::discovery::scan::Opened;
-use crate::discovery::{discover, name};
 use crate::procfs::process::{self, Holder};
-use crate::procfs::process_scan::{MappingProcess, ProcessScan, topmost};
+use crate::procfs::process_scan::{MappingProcess, ProcessScan, topmost, user_name};
 use crate::ring::candidate::{Access, RingCandidate};
 use crate::ring::layout::HEADER_LEN;
 use crate::shm::{self, LeaseKind, nonblocking};
@@ -33,7 +33,7 @@ pub fn describe(
     let (daemons, writers): (Vec<_>, Vec<_>) =
         all.partition(|process| process.is_pmdanixl(&summary.daemons));
     let written = writers.iter().fold(String::new(), |text, writer| {
-        let user = discover::user_name(writer.uid);
+        let user = user_name(writer.uid);
         let command = name::printable(OsStr::new(&writer.command));
         let pid = writer.id.pid;
         format!("{text}, written by pid {pid} ({command}) user {user}")

@@ -6,26 +6,23 @@
 
 use crate::check::{as_root, release};
 use crate::discovery::directory::Directory;
-use crate::discovery::discover;
 use crate::discovery::name;
 use crate::procfs::ancestors;
 use crate::procfs::facts::Facts;
 use crate::procfs::facts::environ::Environ;
 use crate::procfs::facts::telemetry::{self, EnableVariable};
 use crate::procfs::process::{ProcessId, ProcessStat, namespace};
-use crate::procfs::process_scan::ProcessScan;
+use crate::procfs::process_scan::{ProcessScan, user_name};
 use crate::procfs::scan_threads::ScanContext;
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::fs;
+use std::io::{self, Write};
 use std::iter::once;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Bytes of an environment that are read. The limit of execve(2) is lower.
-const MAX_ENVIRON_LEN: u64 = 8 << 20;
 /// First release of NIXL, major and minor, that needs only `capture_telemetry` to turn telemetry on.
 const CAPTURE_TELEMETRY_SINCE: (u32, u32) = (1, 4);
 
@@ -83,7 +80,7 @@ impl NixlProcesses {
             writeln!(out, "processes that use NIXL, without telemetry here:")?;
         }
         for process in &silent {
-            let name = discover::user_name(process.uid);
+            let name = user_name(process.uid);
             let reason = process.reason(directories);
             writeln!(
                 out,
@@ -121,8 +118,7 @@ impl NixlProcess {
                 return None;
             }
             let proc_dir = ProcessStat::of(one.pid).ok()?.proc_dir().ok()?;
-            let environ = File::open(format!("{proc_dir}/environ")).ok()?;
-            let environ = telemetry::read(environ.take(MAX_ENVIRON_LEN)).ok()?;
+            let environ = Environ::of(&proc_dir, &telemetry::NAMES).ok()?;
             one.is_running().then_some((one.pid, environ))
         });
         let proc_dir = ProcessStat::of(process.pid).ok()?.proc_dir().ok()?;

@@ -14,7 +14,6 @@ use crate::shm::nonblocking;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fstat};
-use nix::unistd::{Uid, User};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -161,15 +160,6 @@ fn open_unchanged(
         ..FileFacts::new(&opened)
     };
     (opened == *facts).then_some(file).ok_or(Refusal::Replaced)
-}
-
-/// Returns the name of a user, or `uid N` if the user has no name.
-#[must_use]
-pub fn user_name(uid: u32) -> String {
-    match User::from_uid(Uid::from_raw(uid)) {
-        Ok(Some(user)) => user.name,
-        _ => format!("uid {uid}"),
-    }
 }
 
 #[cfg(test)]

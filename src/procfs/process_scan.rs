@@ -309,7 +309,8 @@ impl MappingProcess {
 }
 
 /// Returns the name of a user, or the number of a user without a name.
-fn user_name(uid: u32) -> String {
+#[must_use]
+pub fn user_name(uid: u32) -> String {
     let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
     user.map_or_else(|| uid.to_string(), |user| user.name)
 }

@@ -112,7 +112,7 @@ pub(super) const ROWS: &[Metric] = &[
     metric(
         (17, 3),
         "ring.full",
-        Agent(Get::U64(|agent, _| agent.of_ring(agent.entry.full))),
+        Agent(Get::U64(|agent, _| agent.of_ring(agent.entry.overflows))),
         EVENTS,
     ),
     metric(

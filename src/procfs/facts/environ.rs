@@ -4,6 +4,7 @@
 //! stored, shown or logged.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::hint::black_box;
 use std::io::{self, Read};
 
@@ -17,6 +18,14 @@ const MAX_VALUE: usize = 800;
 pub struct Environ(HashMap<&'static str, String>);
 
 impl Environ {
+    /// Reads the variables with these names from a directory of /proc, as [`Environ::read`] does. Can block.
+    ///
+    /// # Errors
+    /// Those of [`Environ::read`].
+    pub fn of(proc_dir: &str, names: &[&'static str]) -> io::Result<Self> {
+        Self::read(File::open(format!("{proc_dir}/environ"))?, names)
+    }
+
     /// Reads the variables with these names, each ended by a NUL. The first one with a name counts, as in getenv(3).
     ///
     /// A title that is shorter than the command line leaves NULs at the beginning of the environment; a longer title ends there. In

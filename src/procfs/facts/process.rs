@@ -44,11 +44,9 @@ struct StartData {
 impl StartData {
     /// Reads both from a directory of /proc.
     fn read(proc_dir: &str) -> Self {
-        let environ = File::open(format!("{proc_dir}/environ"));
-        let environ = environ.and_then(|file| Environ::read(file, &NAMES));
         Self {
             line: CommandLine::parse(&read_prefix(proc_dir, "cmdline", MAX_CMDLINE)),
-            environ: environ.ok(),
+            environ: Environ::of(proc_dir, &NAMES).ok(),
         }
     }
 }

@@ -1,14 +1,14 @@
 //! NIXL's telemetry settings in the environment of a process, and which of them hide the telemetry. For `--check` only.
 
 use crate::procfs::facts::environ::Environ;
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 const ENABLE: &str = "NIXL_TELEMETRY_ENABLE";
 const EXPORTER: &str = "NIXL_TELEMETRY_EXPORTER";
 const RINGS: &str = "NIXL_TELEMETRY_DIR";
 const STORES: &str = "NIXL_TELEMETRY_MULTIPROC_DIR";
-const NAMES: [&str; 4] = [ENABLE, EXPORTER, RINGS, STORES];
+/// Variables that these functions need.
+pub const NAMES: [&str; 4] = [ENABLE, EXPORTER, RINGS, STORES];
 
 /// Need of an agent for NIXL_TELEMETRY_ENABLE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,14 +19,6 @@ pub enum EnableVariable {
     NeededBefore14,
     /// The agent is vLLM's, which switches telemetry on (`capture_telemetry`), and NIXL 1.4 or later writes it then.
     NotNeeded,
-}
-
-/// Reads the variables from an environment.
-///
-/// # Errors
-/// As [`Environ::read`].
-pub fn read(environ: impl Read) -> io::Result<Environ> {
-    Environ::read(environ, &NAMES)
 }
 
 /// Returns `NIXL_TELEMETRY_DIR` and `NIXL_TELEMETRY_MULTIPROC_DIR`. An empty variable counts as unset.
@@ -88,6 +80,10 @@ fn is_yes(value: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn read(environ: &[u8]) -> std::io::Result<Environ> {
+        Environ::read(environ, &NAMES)
+    }
 
     fn faults(environ: &[u8]) -> Vec<String> {
         faults_if(EnableVariable::Needed, environ)
