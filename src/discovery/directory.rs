@@ -67,9 +67,9 @@ impl Directory {
     pub fn open(&self) -> nix::Result<OwnedFd> {
         let rest = self.path.strip_prefix(&self.base).unwrap_or(Path::new(""));
         let Some((parent, name)) = rest.parent().zip(rest.file_name()) else {
-            return walk::open(&self.base);
+            return walk::open(&self.base, LIST_FLAGS);
         };
-        let mut fd = walk::open_path(&self.base)?;
+        let mut fd = walk::open(&self.base, PATH_FLAGS)?;
         for component in parent {
             fd = open_entry(&fd, component, PATH_FLAGS)?;
         }
@@ -121,7 +121,7 @@ pub fn has_no_match(pattern: &DirectoryPattern) -> bool {
 /// Returns the error of opening the part of a pattern before its first wildcard; `None` if it can be opened.
 #[must_use]
 pub fn base_error(pattern: &DirectoryPattern) -> Option<Errno> {
-    walk::open_path(&base(pattern)).err()
+    walk::open(&base(pattern), PATH_FLAGS).err()
 }
 
 /// Returns the part of a configured path without wildcards: the whole path, or a pattern's components before the first wildcard.

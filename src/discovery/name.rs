@@ -26,21 +26,20 @@ pub fn instance_name(raw: &[u8]) -> String {
     let mut name = String::new();
     let mut prefix_end = 0;
     for chunk in raw.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            let leading_bracket = c == '[' && name.is_empty();
-            if c == '%' || is_escaped(c) || leading_bracket {
-                c.encode_utf8(&mut [0; 4])
-                    .bytes()
-                    .for_each(|byte| escape(byte, &mut name));
-            } else {
-                name.push(c);
+        // Each character, then each byte that is not UTF-8.
+        let characters = chunk.valid().char_indices();
+        let characters =
+            characters.map(|(at, c)| (Some(c), &chunk.valid().as_bytes()[at..at + c.len_utf8()]));
+        let others = chunk.invalid().chunks(1).map(|byte| (None, byte));
+        for (c, bytes) in characters.chain(others) {
+            let is_plain = |&c: &char| c != '%' && !is_escaped(c) && !(c == '[' && name.is_empty());
+            match c.filter(is_plain) {
+                Some(c) => name.push(c),
+                None => bytes.iter().for_each(|byte| {
+                    // Writing to a String cannot fail.
+                    let _ = write!(name, "%{byte:02X}");
+                }),
             }
-            if name.len() <= PREFIX_LEN {
-                prefix_end = name.len();
-            }
-        }
-        for &byte in chunk.invalid() {
-            escape(byte, &mut name);
             if name.len() <= PREFIX_LEN {
                 prefix_end = name.len();
             }
@@ -52,7 +51,6 @@ pub fn instance_name(raw: &[u8]) -> String {
     }
     if name.len() > MAX_LEN {
         name.truncate(prefix_end);
-        // Writing to a String cannot fail.
         let _ = write!(name, "~{:016x}", stable_hash(raw));
     }
     name
@@ -136,10 +134,6 @@ pub fn stable_hash(bytes: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new();
     hasher.write(bytes);
     hasher.finish()
-}
-
-fn escape(byte: u8, name: &mut String) {
-    let _ = write!(name, "%{byte:02X}");
 }
 
 #[cfg(test)]

@@ -114,8 +114,8 @@ impl Expansion {
         if self.components.is_empty() {
             return Some(self.emit(base, None));
         }
-        let level =
-            walk::open_path(&base).and_then(|fd| Level::new(fd, base, self.components.first()));
+        let level = walk::open(&base, PATH_FLAGS)
+            .and_then(|fd| Level::new(fd, base, self.components.first()));
         Some(match level {
             Err(_) => self.emit(PathBuf::from(pattern.path), None),
             Ok(level) => {
@@ -216,7 +216,7 @@ mod tests {
         fs::create_dir(dir.path().join("pod-1")).expect("made");
         fs::write(dir.path().join("pod-2"), "").expect("made");
         std::os::unix::fs::symlink("pod-1", dir.path().join("pod-3")).expect("made");
-        let fd = walk::open_path(dir.path()).expect("there");
+        let fd = walk::open(dir.path(), PATH_FLAGS).expect("there");
         let component = OsString::from("pod-*");
         let level = Level::new(fd, dir.path().into(), Some(&component));
         let mut level = level.expect("there");

@@ -4,7 +4,7 @@
 //! drained. So a link is followed only if other users can neither have made it nor replace it.
 
 use super::PATH_FLAGS;
-use crate::base::file::{FileFacts, LIST_FLAGS};
+use crate::base::file::FileFacts;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
@@ -12,41 +12,29 @@ use nix::unistd::geteuid;
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
-use std::path::{Component, Path};
+use std::path::Path;
 
 /// Most links in one path, as in the kernel (path_resolution(7)).
 const MAX_LINKS: usize = 40;
 
-/// Opens a directory to list it.
+/// Opens a directory with these flags of open(2). It is opened at once if no link is in the path, which openat2(2) tells.
 ///
 /// # Errors
 /// Any of openat(2); ELOOP at a link that a user other than root and this process's user has made, or could replace.
-pub fn open(path: &Path) -> nix::Result<OwnedFd> {
-    open_without_links(path, LIST_FLAGS)
-        .or_else(|_| openat(walk(path)?, ".", LIST_FLAGS, Mode::empty()))
-}
-
-/// Opens a directory to pass through it, with `O_PATH`.
-///
-/// # Errors
-/// Any of openat(2); ELOOP at a link that a user other than root and this process's user has made, or could replace.
-pub fn open_path(path: &Path) -> nix::Result<OwnedFd> {
-    open_without_links(path, PATH_FLAGS).or_else(|_| walk(path))
-}
-
-/// Opens a path without links with one system call. It fails with ELOOP at a link, and with ENOSYS before Linux 5.6.
-fn open_without_links(path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
+pub fn open(path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
     let how = OpenHow::new().flags(flags);
     let how = how.resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
-    openat2(AT_FDCWD, path, how)
+    // ENOSYS before Linux 5.6.
+    openat2(AT_FDCWD, path, how).or_else(|_| walk(path, flags))
 }
 
 /// Opens a path one component after the other, and checks each link before it is followed.
-fn walk(path: &Path) -> nix::Result<OwnedFd> {
-    let mut left = VecDeque::new();
+fn walk(path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
+    let mut left: VecDeque<OsString> = path.iter().map(OsStr::to_owned).collect();
     let mut links = 0;
-    let mut fd = start(path, &mut left)?;
+    let mut fd = openat(AT_FDCWD, ".", PATH_FLAGS, Mode::empty())?;
     while let Some(name) = left.pop_front() {
+        // The first component of an absolute path is "/", which openat(2) opens wherever it starts.
         let next = openat(
             &fd,
             name.as_os_str(),
@@ -66,32 +54,11 @@ fn walk(path: &Path) -> nix::Result<OwnedFd> {
             return Err(Errno::ELOOP);
         }
         let target = readlinkat(&next, "")?;
-        let target = Path::new(&target);
-        let rest = std::mem::take(&mut left);
-        match target.is_absolute() {
-            true => fd = start(target, &mut left)?,
-            false => left.extend(components(target)),
-        }
-        left.extend(rest);
+        let target = Path::new(&target).iter().map(OsStr::to_owned);
+        left = target.chain(left).collect();
     }
     // Fails with ENOTDIR if the path ends in something else than a directory.
-    openat(&fd, ".", PATH_FLAGS, Mode::empty())
-}
-
-/// Opens the directory in which a path starts, and appends the components of the path to `left`.
-fn start(path: &Path, left: &mut VecDeque<OsString>) -> nix::Result<OwnedFd> {
-    left.extend(components(path));
-    let start = if path.is_absolute() { "/" } else { "." };
-    openat(AT_FDCWD, start, PATH_FLAGS, Mode::empty())
-}
-
-fn components(path: &Path) -> impl Iterator<Item = OsString> {
-    let names = path.components().filter_map(|component| match component {
-        Component::Normal(name) => Some(name),
-        Component::ParentDir => Some(OsStr::new("..")),
-        Component::CurDir | Component::RootDir | Component::Prefix(_) => None,
-    });
-    names.map(OsStr::to_owned)
+    openat(&fd, ".", flags, Mode::empty())
 }
 
 fn is_trusted(stat: &FileStat) -> bool {
@@ -101,8 +68,13 @@ fn is_trusted(stat: &FileStat) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::file::LIST_FLAGS;
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
+
+    fn open(path: &Path) -> nix::Result<OwnedFd> {
+        super::open(path, LIST_FLAGS)
+    }
 
     fn ino(fd: nix::Result<OwnedFd>) -> nix::Result<u64> {
         fd.and_then(|fd| fstat(&fd)).map(|stat| stat.st_ino)
@@ -126,9 +98,10 @@ mod tests {
             "absolute/b",
             "relative/winding",
         ] {
-            assert_eq!(ino(open(&at(path))), Ok(expected), "{path}");
-            assert_eq!(ino(open_path(&at(path))), Ok(expected), "{path}");
-            assert_eq!(ino(walk(&at(path))), Ok(expected), "{path}");
+            for flags in [LIST_FLAGS, PATH_FLAGS] {
+                assert_eq!(ino(super::open(&at(path), flags)), Ok(expected), "{path}");
+                assert_eq!(ino(walk(&at(path), flags)), Ok(expected), "{path}");
+            }
         }
         let root = fs::metadata("/").expect("there").ino();
         assert_eq!(ino(open(Path::new("/"))), Ok(root));
