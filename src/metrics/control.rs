@@ -2,7 +2,7 @@
 
 use crate::collector::counts::{AgentCounts, Effort};
 use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeVal;
+use nix::sys::time::TimeValLike;
 use nix::unistd::{SysconfVar, sysconf};
 use std::time::{Duration, Instant};
 
@@ -80,11 +80,8 @@ impl Control {
 #[must_use]
 pub fn cpu_time() -> Option<u64> {
     let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
-    let microseconds = |time: TimeVal| -> Option<u64> {
-        let seconds = u64::try_from(time.tv_sec()).ok()?;
-        Some(seconds * 1_000_000 + u64::try_from(time.tv_usec()).ok()?)
-    };
-    Some(microseconds(usage.user_time())? + microseconds(usage.system_time())?)
+    let time = usage.user_time() + usage.system_time();
+    u64::try_from(time.num_microseconds()).ok()
 }
 
 /// Returns the resident memory of this process in bytes, mapped files included. `None`: there is no /proc.
@@ -97,12 +94,6 @@ pub fn memory() -> Option<u64> {
 /// Parses the second field of /proc/PID/statm: resident pages (proc_pid_statm(5)).
 fn resident_pages(statm: &str) -> Option<u64> {
     statm.split_ascii_whitespace().nth(1)?.parse().ok()
-}
-
-/// Converts a duration to whole microseconds.
-#[must_use]
-pub fn microseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Converts a duration to whole milliseconds.
@@ -125,8 +116,8 @@ mod tests {
         // Other tests run in threads of this process: at most one per processor. 10 ms are for the granularity of the
         // kernel.
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let elapsed = microseconds(start.elapsed()) + 10_000;
-        assert!(elapsed * processors as u64 >= 20_000, "{elapsed} us");
+        let elapsed = start.elapsed().as_micros() + 10_000;
+        assert!(elapsed * processors as u128 >= 20_000, "{elapsed} us");
     }
 
     #[test]

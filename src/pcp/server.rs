@@ -202,7 +202,6 @@ impl Server {
         let start = Instant::now();
         let all = drain(&mut self.collector, start, budget);
         self.control.drain_time += start.elapsed();
-        self.control.is_persistent = self.collector.is_persistent();
         self.update_indoms();
         all
     }

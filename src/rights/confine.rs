@@ -47,31 +47,25 @@ pub fn confine(config: &Config, own: &OwnPlaces) -> Result<String, RulesetError>
         (false, Some(_)) => read | AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile,
     };
     let looked_up = LOOKED_UP.iter().map(PathBuf::from);
-    let all = [
-        ("telemetry_dir", &config.telemetry_dir),
-        ("multiproc_dir", &config.multiproc_dir),
-    ];
-    let all = all
-        .into_iter()
-        .flat_map(|(key, patterns)| patterns.iter().map(move |pattern| (key, pattern)));
-    for (key, pattern) in all {
-        if reach(pattern).is_none() {
-            tracing::warn!(
-                "{key}: {} is not there, and stays out of reach: make it, and run ./Install again",
-                pattern.path
-            );
+    let read_only = looked_up.chain(own.read.iter().cloned());
+    let written = own.written.iter().map(|path| (path.clone(), change));
+    let mut places = Vec::from_iter(read_only.map(|path| (path, read)).chain(written));
+    for (key, patterns, access) in [
+        ("telemetry_dir", &config.telemetry_dir, rings),
+        ("multiproc_dir", &config.multiproc_dir, read),
+    ] {
+        for pattern in patterns {
+            match reach(pattern) {
+                Some(path) => places.push((path, access)),
+                None => tracing::warn!(
+                    "{key}: {} is not there, and stays out of reach: make it, and run ./Install again",
+                    pattern.path
+                ),
+            }
         }
     }
-    let telemetry = config.telemetry_dir.iter().filter_map(reach);
-    let stores = config.multiproc_dir.iter().filter_map(reach);
     // What the first lookup of a user loads is out of reach afterwards.
     let _ = User::from_name("nobody");
-    let places = looked_up
-        .chain(own.read.iter().cloned())
-        .map(|path| (path, read))
-        .chain(own.written.iter().map(|path| (path.clone(), change)))
-        .chain(telemetry.map(|path| (path, rings)))
-        .chain(stores.map(|path| (path, read)));
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(RULES))?
         .handle_access(AccessNet::from_all(RULES))?

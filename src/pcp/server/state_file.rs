@@ -74,7 +74,6 @@ impl Server {
             tracing::info!("the other pmdanixl has ended; this one drains the rings now");
         }
         self.phase = Phase::Serving;
-        self.control.is_persistent = self.collector.is_persistent();
         let next = self.collector.next_id();
         self.ids.load(&self.collector.ids(Now::read()), next);
         self.note_in_state();
@@ -98,7 +97,6 @@ impl Server {
         self.state_checked = now;
         self.collector.check_state();
         self.note_in_state();
-        self.control.is_persistent = self.collector.is_persistent();
     }
 
     /// Writes to the state file what is not of one agent.
