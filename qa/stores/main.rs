@@ -1,4 +1,4 @@
-//! Stores of NIXL's `prometheus_mp`.
+//! Stores of NIXL's `prometheus_mp`: values, agents, evictions, restarts, rights and hostile files.
 
 #[path = "../support/mod.rs"]
 mod support;

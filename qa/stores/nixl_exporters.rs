@@ -11,15 +11,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// They use both processors of a small machine, so that they take turns.
+/// Runs one test at a time: each uses both processors of a small machine.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Adds the truth of an agent to the expected values of its instance; `end` is the end of the instance name.
+/// Adds what an agent reports of itself to the expected values of its instance. `end` is the suffix of the instance name.
 fn expect(expected: &mut Values, did: &Value, end: &str) {
     let agent = did["agent"].as_str().expect("a name");
     for metric in event_metrics() {
         let name = metric.rsplit('.').next().expect("a name");
-        // Drops are of the ring.
+        // The agent does not report drops, which only a ring has.
         let known = did[name].as_u64().or(did["errors"][name].as_u64());
         if let Some(known) = known {
             let instances = expected.entry(metric).or_default();
@@ -28,17 +28,17 @@ fn expect(expected: &mut Values, did: &Value, end: &str) {
     }
 }
 
-/// Kills pmdanixl, and makes pmcd restart it.
+/// Kills pmdanixl and pmcd, and starts both.
 fn kill_pmdanixl(pmcd: &mut Pmcd) {
     kill_process(pmcd.pmda_pid());
-    // It would wait a minute before it starts another.
+    // pmcd would wait a minute before it starts another pmdanixl.
     pmcd.kill();
     wait_for_orphans(&pmcd.path("log"));
     pmcd.start_anew();
     pmcd.wait_until_it_answers();
 }
 
-/// Agents that write rings into a directory at one start, and stores beside or elsewhere at the next.
+/// Agents that write rings at one start and stores at the next. `rings` gives the directory of the rings.
 fn change(rings: impl Fn(&Home) -> std::path::PathBuf) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let home = Home::new();
@@ -57,7 +57,7 @@ fn change(rings: impl Fn(&Home) -> std::path::PathBuf) {
     let (mut expected, mut ids) = (Values::new(), BTreeMap::new());
     for turn in 0..6 {
         let mut process = start(turn, &rings);
-        // Before its agents begin, while they live, and after their end.
+        // The kills are before the start of the agents, while they live, and after their end.
         if turn % 3 == 0 {
             kill_pmdanixl(&mut pmcd);
         }
@@ -68,9 +68,9 @@ fn change(rings: impl Fn(&Home) -> std::path::PathBuf) {
         if turn % 3 == 1 {
             kill_pmdanixl(&mut pmcd);
         }
-        let said = format!("turn {turn}");
+        let step = format!("turn {turn}");
         let agree = |pmcd: &Pmcd| {
-            wait_for(&format!("all is counted in {said}"), || {
+            wait_for(&format!("all is counted in {step}"), || {
                 let shown = pmcd.all_values();
                 let mut metrics = expected.iter();
                 metrics
@@ -88,7 +88,7 @@ fn change(rings: impl Fn(&Home) -> std::path::PathBuf) {
         let now = run(pmcd.tool("pmprobe").args(["-I", TX_BYTES]));
         // Two instances at first, and then four.
         let before = ids.entry(turn.min(1)).or_insert_with(|| now.clone());
-        assert_eq!((&now, &*said), (&*before, &*said));
+        assert_eq!((&now, &*step), (&*before, &*step));
         drop(process);
         if turn % 3 == 2 {
             kill_pmdanixl(&mut pmcd);

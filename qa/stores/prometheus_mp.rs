@@ -20,7 +20,7 @@ fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until PCP knows the agents that NIXL publishes, and no other.
+/// Waits until the agents in PCP are exactly those that NIXL publishes.
 fn wait_until_known(stores: &Stores, pmcd: &Pmcd) {
     let expected: Vec<Who> = stores.numbers().into_keys().collect();
     let mut found = Vec::new();
@@ -28,14 +28,14 @@ fn wait_until_known(stores: &Stores, pmcd: &Pmcd) {
     while found != expected {
         assert!(
             Instant::now() < end,
-            "PCP knows {found:#?}, not {expected:#?}\n{}",
+            "PCP has {found:#?}, expected {expected:#?}\n{}",
             pmcd.log()
         );
         found = pmcd.numbers().into_keys().collect();
     }
 }
 
-/// Compares all numbers of all agents, which are idle.
+/// Asserts that the numbers of all agents are equal in NIXL's endpoint and in PCP. The agents must be idle. Returns the numbers.
 fn agree(stores: &Stores, pmcd: &Pmcd, agents: usize) -> Numbers {
     let published = stores.numbers();
     assert_eq!(published.len(), agents, "{published:#?}");
@@ -43,7 +43,7 @@ fn agree(stores: &Stores, pmcd: &Pmcd, agents: usize) -> Numbers {
     published
 }
 
-/// What is said of one agent, by the last name of the metric.
+/// Values of one agent by the last component of the metric name.
 fn facts(shown: &Shown, instance: &str) -> BTreeMap<String, String> {
     let values = shown.iter().filter_map(|(metric, values)| {
         let last = metric.rsplit('.').next()?.to_owned();
@@ -65,7 +65,7 @@ agent_xfer_time_us_bucket{hostname="h",agent_name="two",pid="8",agent_instance="
 agent_xfer_time_us_bucket{hostname="h",agent_name="two",pid="8",agent_instance="0",le="+Inf"} 9
 agent_errors_total{hostname="h",agent_name="two",pid="8",agent_instance="0",status="not_found"} 3
 "#;
-    let who = |name: &str, instance: &str, rank: &str, pid: &str| Who {
+    let identity = |name: &str, instance: &str, rank: &str, pid: &str| Who {
         name: name.to_owned(),
         instance: instance.to_owned(),
         rank: rank.to_owned(),
@@ -80,11 +80,11 @@ agent_errors_total{hostname="h",agent_name="two",pid="8",agent_instance="0",stat
     };
     let expected = Numbers::from([
         (
-            who(r#"a"b\c d,e=f}"#, "1", "r\nx", "7"),
+            identity(r#"a"b\c d,e=f}"#, "1", "r\nx", "7"),
             series(&[("agent_tx_bytes_total", 2_162_688)]),
         ),
         (
-            who("two", "0", "", "8"),
+            identity("two", "0", "", "8"),
             series(&[
                 ("agent_xfer_time_us_count", 9),
                 ("agent_xfer_time_us 0.5", 2),
@@ -103,7 +103,7 @@ fn every_endpoint_value_equals_the_pcp_value() {
     let home = Home::new();
     let stores = Stores::new(&home, "idle_after = \"1h\"");
     let pmcd = Pmcd::start(&home);
-    // Agents of the same names in each process: two have a rank, and one has none.
+    // Agents of equal names in three processes: two processes have a rank, and one has none.
     let ranks = ["0", "1", ""];
     let mut processes = ranks.map(|rank| match rank {
         "" => stores.process(&[]),
@@ -127,9 +127,9 @@ fn every_endpoint_value_equals_the_pcp_value() {
             wait_until_known(&stores, &pmcd);
         }
         let published = agree(&stores, &pmcd, 12);
-        for (who, series) in &published {
-            // 9 counters, 6 gauges, 12 errors, and two histograms of 19 ranges with their sums and counts.
-            assert_eq!(series.len(), 9 + 6 + 12 + 2 * (19 + 2), "{who:?}");
+        for (identity, series) in &published {
+            // 9 counters, 6 gauges, 12 errors, and two histograms of 19 buckets with their sums and counts.
+            assert_eq!(series.len(), 9 + 6 + 12 + 2 * (19 + 2), "{identity:?}");
         }
     }
     let labels = pmcd.labels(TX_BYTES);
@@ -154,7 +154,7 @@ fn every_endpoint_value_equals_the_pcp_value() {
     assert_eq!(labels.len(), 12, "{labels:?}");
 }
 
-/// How often the time was up before all stores were looked at.
+/// Number of drains that ran out of time before they had polled all stores.
 fn cuts(pmcd: &Pmcd) -> String {
     const CUTS: &str = "nixl.control.cut.drains";
     let mut shown = pmcd.shown(&[CUTS]);
@@ -177,12 +177,12 @@ fn value_under_load_is_between_two_scrapes() {
     }
     wait_until_known(&stores, &pmcd);
     agree(&stores, &pmcd, 8);
-    // A machine that stands still for the length of a load sees nothing move in it: then there is another one.
+    // A machine that stalls during a whole load sees no value change. Then the load runs again.
     let (end, mut moved, mut skipped) = (Instant::now() + PATIENCE, 0, 0);
     while moved < 30 {
         assert!(
             Instant::now() < end,
-            "{moved} values moved; {skipped} answers had no time for all stores"
+            "{moved} values changed; {skipped} drains had no time for all stores"
         );
         for process in &mut processes {
             process.start(
@@ -194,7 +194,7 @@ fn value_under_load_is_between_two_scrapes() {
             let before = stores.numbers();
             let shown = pmcd.numbers();
             let after = stores.numbers();
-            // Where there was no time to look at all stores, what it has of some is older, as it says.
+            // A drain that ran out of time leaves older values of some stores, and counts itself as cut.
             if cuts(&pmcd) == cut {
                 moved += lies_between(&before, &shown, &after);
             } else {
@@ -210,8 +210,7 @@ fn value_under_load_is_between_two_scrapes() {
     agree(&stores, &pmcd, 8);
 }
 
-/// Each agent has a process of its own, all in one directory. Their bounds: the most that NIXL allows, one, fractional ones, and
-/// NIXL's defaults.
+/// Four processes write into one directory. Their bounds: as many as NIXL allows, one, fractional ones, and NIXL's defaults.
 #[test]
 fn agents_with_other_bounds_have_these_bounds_in_pcp() {
     let _turn = turn();
@@ -240,7 +239,7 @@ fn agents_with_other_bounds_have_these_bounds_in_pcp() {
     for (prefix, ranges) in [("most", 33), ("one", 2), ("parts", 4), ("default", 19)] {
         let initiator = published
             .iter()
-            .find(|(who, _)| who.name == format!("{prefix}-A"));
+            .find(|(identity, _)| identity.name == format!("{prefix}-A"));
         let (_, series) = initiator.expect("it is published");
         let found = series
             .keys()
@@ -268,7 +267,7 @@ fn endpoint_of_nixl_is_unchanged_by_pcp() {
     unchanged("without PCP");
     let pmcd = Pmcd::start(&home);
     wait_until_known(&stores, &pmcd);
-    // Over several checks of whether the agents live.
+    // 4 s have several liveness checks of the agents.
     let end = Instant::now() + Duration::from_secs(4);
     while Instant::now() < end {
         pmcd.numbers();

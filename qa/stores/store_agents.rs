@@ -1,5 +1,5 @@
-//! Agents with stores of NIXL's `prometheus_mp`: which instance a store belongs to, for any order of starts and ends, and that
-//! each value counts once. Without pmcd; qa/stores/store_daemon.rs uses pmcd.
+//! Agents with stores of NIXL's `prometheus_mp`: the instance of each store, for any order of starts and ends. Each value must
+//! count once. Without pmcd; qa/stores/store_daemon.rs uses pmcd.
 
 use crate::support::kit::layers::is_instance_name;
 use crate::support::kit::store_writer::{StoreWriter, Who};
@@ -7,8 +7,8 @@ use crate::support::kit::values::Values;
 use crate::support::kit::writer::Kind;
 use crate::support::kit::{self, Core};
 
-/// Has an application change its exporter at each step, with pmdanixl killed at the points that the bits of `kills` name: before its
-/// end, after it, and after its next start.
+/// An application changes its exporter at each step. Each bit of `kills` is a point at which pmdanixl is killed: before the end
+/// of the application, after it, and after its next start.
 fn change_exporters(mut core: Core, kills: u32) {
     let (mut ring, mut store) = (None, None);
     let (mut sent, mut step) = (Values::default(), 0);
@@ -34,13 +34,13 @@ fn change_exporters(mut core: Core, kills: u32) {
         *sent.entry(name.into()).or_default() += bytes;
         may_kill(&mut core);
         core.run(5);
-        let said = format!("turn {turn}, kills {kills:06b}");
-        assert_eq!(core.sent(), sent, "{said}");
+        let context = format!("turn {turn}, kills {kills:06b}");
+        assert_eq!(core.sent(), sent, "{context}");
         let source = core.text("agent.source", name);
-        assert_eq!(source.as_deref(), Some(kind), "{said}");
-        assert_eq!(core.labels(name)["source"], kind, "{said}");
-        assert_eq!(core.status(name), "live", "{said}");
-        assert_eq!(core.host_sent(), sent.values().sum::<u64>(), "{said}");
+        assert_eq!(source.as_deref(), Some(kind), "{context}");
+        assert_eq!(core.labels(name)["source"], kind, "{context}");
+        assert_eq!(core.status(name), "live", "{context}");
+        assert_eq!(core.host_sent(), sent.values().sum::<u64>(), "{context}");
     }
     drop((ring, store));
 }
@@ -110,7 +110,7 @@ fn agents_of_one_name_without_a_rank_are_separate_instances() {
         "{names:?}"
     );
     let before = core.sent();
-    // The one in the middle is started again, and pmdanixl with it.
+    // The second agent is restarted, and then pmdanixl, too.
     for kill in [false, true] {
         drop(stores.remove(1));
         stores.insert(1, core.store(&Who::named("kv")));
@@ -122,13 +122,11 @@ fn agents_of_one_name_without_a_rank_are_separate_instances() {
     }
     let mut after = core.sent();
     let ten = before.iter().find(|(_, sent)| **sent == 10);
-    *after
-        .get_mut(ten.expect("it is there").0)
-        .expect("the same") -= 2000;
+    *after.get_mut(ten.expect("before").0).expect("after") -= 2000;
     assert_eq!(after, before);
 }
 
-/// A case: an agent's child makes a ring in place of the ring of its parent, which has exited.
+/// An agent exits, and a child process makes a ring with the same name.
 #[test]
 fn ring_that_returns_beside_a_store_counts_nothing_twice() {
     for remove in [false, true] {
@@ -174,8 +172,8 @@ fn rank_with_special_characters_gives_a_valid_instance_name() {
     ];
     let mut stores = Vec::new();
     for rank in std::iter::once(&b""[..]).chain(ranks) {
-        let who = Who::named("kv").rank(std::ffi::OsStr::from_bytes(rank));
-        let store = core.store(&who);
+        let identity = Who::named("kv").rank(std::ffi::OsStr::from_bytes(rank));
+        let store = core.store(&identity);
         core.send(&store, 1);
         stores.push(store);
     }
@@ -191,7 +189,7 @@ fn rank_with_special_characters_gives_a_valid_instance_name() {
             assert!(is_instance_name(name), "{name:?}");
         }
         assert!(sent.contains_key("kv@0%201"), "{sent:?}");
-        assert!(core.is_persistent(), "all of them are kept");
+        assert!(core.is_persistent(), "the state file has all of them");
     }
 }
 
@@ -217,7 +215,7 @@ fn waiting_store_is_attached_when_there_is_room() {
     assert_eq!(core.host_sent(), 3);
 }
 
-/// A store of another user's: only root can make one.
+/// A store of the user `uid`. Only root can make one.
 fn of_user(core: &Core, uid: u32, rank: &str) -> StoreWriter {
     let store = core.store(&Who::named("kv").rank(rank));
     std::os::unix::fs::chown(store.path(), Some(uid), Some(uid)).expect("root may");
@@ -252,7 +250,7 @@ fn store_of_another_user_adds_nothing_to_an_agent() {
             core.run(3);
         }
         core.assert_sent([("kv", 10), ("kv@uid1002", 100)]);
-        // Their own go on, in whatever order they start.
+        // Each agent keeps its own totals, in any order of starts.
         drop(theirs);
         core.run(3);
         let theirs = of_user(&core, 1002, "0");
@@ -277,7 +275,7 @@ fn foreign_store_end_does_not_affect_other_users() {
     core.run(3);
     drop(store);
     core.run(3);
-    // It ended before the other's did, and is found after that.
+    // This store ends before pmdanixl finds it.
     let theirs = of_user(&core, 1002, "0");
     theirs.count(kit::store_writer::TX_BYTES, 100);
     drop(theirs);

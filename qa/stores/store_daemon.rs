@@ -1,5 +1,5 @@
-//! Stores of NIXL's `prometheus_mp` behind a real pmcd: kills of the daemon while they are written, unknown schemas, and
-//! hundreds of short-lived stores. qa/stores/prometheus_mp.rs uses real NIXL.
+//! Stores of NIXL's `prometheus_mp` with a real pmcd: the daemon is killed while they are written, some have an unknown schema,
+//! and hundreds are short-lived. qa/stores/prometheus_mp.rs uses real NIXL.
 
 use crate::support::kill::{Dice, kill_process};
 use crate::support::kit::layers::is_instance_name;
@@ -22,7 +22,7 @@ fn stores(home: &Home) -> PathBuf {
     home.path("stores")
 }
 
-/// Rings and stores in directories of their own, with these settings.
+/// A home with these settings and with separate directories for rings and stores.
 fn home(settings: &str) -> Home {
     let home = Home::new();
     fs::create_dir(stores(&home)).expect("made");
@@ -37,8 +37,8 @@ fn start(home: &Home) -> Link {
     Link::start(home, Command::new(PMDANIXL)).expect("it starts")
 }
 
-fn store(home: &Home, who: &Who) -> StoreWriter {
-    StoreWriter::create(&stores(home), who).expect("a store")
+fn store(home: &Home, identity: &Who) -> StoreWriter {
+    StoreWriter::create(&stores(home), identity).expect("a store")
 }
 
 fn status(pmcd: &Pmcd) -> BTreeMap<String, String> {
@@ -59,35 +59,35 @@ fn killed_daemon_counts_each_value_of_a_store_once() {
     let mut dice = Dice::new(5);
     let truth = thread::scope(|scope| {
         let writer = scope.spawn(|| {
-            // A life of each agent after the other, as fast as it can.
+            // One agent after the other, without a pause.
             let (mut bytes, mut errors, mut transfers) = (0, 0, 0);
-            let mut life = store(&home, &Who::named("fast").rank("0"));
+            let mut writer_store = store(&home, &Who::named("fast").rank("0"));
             let mut turns: u64 = 0;
             while !done.load(Ordering::Relaxed) {
                 turns += 1;
-                life.count(TX, turns % 1000);
-                life.count(TX_REQUESTS, 1);
-                life.count(XFER_TIME, turns % 50);
+                writer_store.count(TX, turns % 1000);
+                writer_store.count(TX_REQUESTS, 1);
+                writer_store.count(XFER_TIME, turns % 50);
                 bytes += turns % 1000;
                 transfers += 1;
                 if turns % 16 == 0 {
-                    life.count(BACKEND, 1);
-                    life.flush_at(store_writer::monotonic());
+                    writer_store.count(BACKEND, 1);
+                    writer_store.flush_at(store_writer::monotonic());
                     errors += 1;
                 }
                 if turns % 400_000 == 0 {
-                    life.flush_at(store_writer::monotonic());
-                    // A child that is being started has the old store open as well, until it is another program.
+                    writer_store.flush_at(store_writer::monotonic());
+                    // A forked child has the old store open until its execve(2): no child may be started at this moment.
                     let _turn = turn.lock().expect("no panic");
-                    drop(life);
-                    life = store(&home, &Who::named("fast").rank("0"));
+                    drop(writer_store);
+                    writer_store = store(&home, &Who::named("fast").rank("0"));
                 }
                 if turns % 64 == 0 {
                     thread::sleep(Duration::from_micros(50));
                 }
             }
-            life.flush_at(store_writer::monotonic());
-            (life, bytes, errors, transfers)
+            writer_store.flush_at(store_writer::monotonic());
+            (writer_store, bytes, errors, transfers)
         });
         for _ in 0..30 {
             let link = {
@@ -100,7 +100,7 @@ fn killed_daemon_counts_each_value_of_a_store_once() {
         done.store(true, Ordering::Relaxed);
         writer.join().expect("it ends")
     });
-    let (life, bytes, errors, transfers) = truth;
+    let (writer_store, bytes, errors, transfers) = truth;
     let check = |expected: [u64; 5]| {
         let mut link = start(&home);
         let mut last = [0; 5];
@@ -126,9 +126,9 @@ fn killed_daemon_counts_each_value_of_a_store_once() {
     };
     let mut expected = [bytes, transfers, errors, transfers, bytes];
     assert!(check(expected).end().success());
-    // It ends while pmdanixl is down, and its file stays.
-    life.add(TX, 7);
-    drop(life);
+    // The agent ends while pmdanixl is down, and its file stays.
+    writer_store.add(TX, 7);
+    drop(writer_store);
     expected[0] += 7;
     expected[4] += 7;
     for killed in [false, true, false, true] {
@@ -163,7 +163,7 @@ fn end_of_a_writer_is_seen_and_last_values_stay() {
     let (path, last) = (owner.path().to_owned(), 1 << 40);
     ends.add(TX, last);
     drop(ends);
-    // NIXL's collector takes the file away as well.
+    // NIXL's collector can remove the file, too.
     owner.add(TX, last);
     drop(owner);
     fs::remove_file(path).expect("there");
@@ -209,7 +209,7 @@ fn stores_of_another_schema_are_counted_but_not_published() {
     );
 }
 
-/// Each of the agents has a new file. The test checks what they leave behind.
+/// Each agent has a new file. The test checks memory, descriptors, mappings and ids after 12 waves of agents.
 #[test]
 fn short_lived_stores_leave_no_memory_or_records() {
     const WAVE: usize = 25;
@@ -231,19 +231,19 @@ fn short_lived_stores_leave_no_memory_or_records() {
         });
         let ids = link.instances().expect("an answer");
         largest = ids.keys().copied().max().unwrap_or(0).max(largest);
-        // A store of the wave before is unmapped by the drain after the one that withdraws its agent.
-        uses.push(wait_for("the others are unmapped", || {
+        // One drain withdraws an agent of the wave before. The next drain unmaps its store.
+        uses.push(wait_for("the wave before is unmapped", || {
             let used = Use::of(&link, &stores(&home));
             (used.mappings == WAVE).then_some(used)
         }));
         drop(all);
-        wait_for("they leave", || {
+        wait_for("the agents are withdrawn", || {
             link.instances()
                 .expect("an answer")
                 .is_empty()
                 .then_some(())
         });
-        // NIXL's collector takes away what it has published for long enough.
+        // NIXL's collector removes stores of exited agents after 30 s.
         if wave % 2 == 0 {
             let files = fs::read_dir(stores(&home)).expect("there").flatten();
             files.for_each(|file| fs::remove_file(file.path()).expect("there"));
@@ -252,7 +252,7 @@ fn short_lived_stores_leave_no_memory_or_records() {
     }
     let host = link.fetch(&["host.transfer.tx_bytes"]).expect("an answer");
     assert_eq!(host[0][&u32::MAX], sent);
-    // From where as many are remembered as ever are.
+    // From wave 6 on, the number of records is at its limit.
     let (first, last) = (&uses[6], &uses[11]);
     assert!(last.memory <= first.memory + 512, "{uses:?}");
     for used in &uses {
@@ -264,7 +264,7 @@ fn short_lived_stores_leave_no_memory_or_records() {
         (Use::of(&link, &stores(&home)).mappings == 0).then_some(())
     });
     assert!(link.end().success());
-    // The dead ones that are still there are not counted again.
+    // The files that remain are not counted again.
     let mut link = start(&home);
     thread::sleep(Duration::from_millis(500));
     let host = link.fetch(&["host.transfer.tx_bytes"]).expect("an answer");
@@ -287,11 +287,11 @@ fn store_with_any_agent_name_is_shown() {
     let mut all = vec![store(&home, &Who::named("plain").rank("0"))];
     for text in texts {
         let text = std::ffi::OsStr::from_bytes(text);
-        let mut who = Who::named(text).rank(text);
-        who.host = text.as_bytes().to_vec();
-        all.push(store(&home, &who));
-        // As NIXL cuts long names: two that live are told apart.
-        all.push(store(&home, &who));
+        let mut identity = Who::named(text).rank(text);
+        identity.host = text.as_bytes().to_vec();
+        all.push(store(&home, &identity));
+        // NIXL truncates long names, so two live agents may have equal identities.
+        all.push(store(&home, &identity));
     }
     for store in &all {
         store.add(TX, 1);

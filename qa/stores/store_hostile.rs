@@ -1,5 +1,5 @@
-//! A directory of stores in which a hostile user makes, corrupts and swaps hundreds of files while the daemon reads them, as in
-//! qa/security/hostile_directory.rs. The daemon must answer in time, and other agents must stay exact.
+//! A directory of stores in which a hostile user makes, corrupts and swaps hundreds of files while the daemon reads them. The
+//! daemon must answer in time, and the values of other agents must stay exact. qa/security/hostile_directory.rs tests rings.
 //!
 //! `HOSTILE_SECONDS` is the time for each seed; `HOSTILE_SEED` selects one seed.
 
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// No answer may take longer.
+/// Limit of the time for an answer.
 const IN_TIME: Duration = Duration::from_millis(10);
 const MEMORY: u64 = 32 << 10;
 const TX_BYTES: &str = "transfer.tx_bytes";
@@ -24,9 +24,9 @@ fn setting(variable: &str) -> Option<u64> {
     Some(value.parse().expect("a number"))
 }
 
-/// Well-behaved agents: the last one shares its name with others, and the others restart now and then.
+/// A well-behaved agent. The first three restart now and then.
 struct Healthy {
-    who: Who,
+    identity: Who,
     store: Option<StoreWriter>,
     sent: u64,
 }
@@ -34,7 +34,7 @@ struct Healthy {
 fn values(link: &mut Link, healthy: &[Healthy]) -> Option<Vec<u64>> {
     let values = link.values(TX_BYTES).expect("an answer");
     let all = healthy.iter().map(|agent| {
-        let name = String::from_utf8_lossy(&agent.who.agent).into_owned();
+        let name = String::from_utf8_lossy(&agent.identity.agent).into_owned();
         values.get(&name).copied()
     });
     all.collect()
@@ -50,12 +50,12 @@ fn shows_changes(link: &mut Link, healthy: &[Healthy]) {
     }
 }
 
-fn judge(all: &[Took]) {
+fn check_times(all: &[Took]) {
     let late = all.iter().filter(|took| took.own() >= IN_TIME).count();
     let certain: Vec<&Took> = all.iter().filter(|took| took.is_certain()).collect();
     let longest = certain.iter().max_by_key(|took| took.own());
     println!(
-        "{} answers, the longest without a doubt: {longest:?}",
+        "{} answers, the longest with a certain time: {longest:?}",
         all.len()
     );
     assert!(
@@ -74,17 +74,19 @@ fn torment(seed: u64, time: Duration) {
     ));
     let mut healthy: Vec<Healthy> = (0..4)
         .map(|number| {
-            let who = Who::named(format!("healthy-{number}"));
-            let store = StoreWriter::create(directory, &who).expect("a store");
+            let identity = Who::named(format!("healthy-{number}"));
+            let store = StoreWriter::create(directory, &identity).expect("a store");
             Healthy {
-                who,
+                identity,
                 store: Some(store),
                 sent: 0,
             }
         })
         .collect();
     let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
-    wait_for("the healthy ones are there", || values(&mut link, &healthy));
+    wait_for("the healthy agents are instances", || {
+        values(&mut link, &healthy)
+    });
     let before = Use::of(&link, directory);
     let stop = AtomicBool::new(false);
     let (mut all, mut most) = (Vec::new(), Use::default());
@@ -100,7 +102,7 @@ fn torment(seed: u64, time: Duration) {
                 agent.sent += turn % 1000;
                 if number < 3 && turn % 97 == 32 * number as u64 {
                     agent.store = None;
-                    agent.store = StoreWriter::create(directory, &agent.who).ok();
+                    agent.store = StoreWriter::create(directory, &agent.identity).ok();
                 }
             }
             all.push(timed(&mut link, TX_BYTES).1);
@@ -122,25 +124,25 @@ fn torment(seed: u64, time: Duration) {
         "change of the header",
     ];
     assert!(kinds.iter().all(|kind| done.contains_key(kind)), "{done:?}");
-    judge(&all);
+    check_times(&all);
     shows_changes(&mut link, &healthy);
-    let living: Vec<_> = healthy
+    let live: Vec<_> = healthy
         .iter()
         .flat_map(|agent| agent.store.as_ref())
         .map(StoreWriter::path)
         .collect();
     for entry in fs::read_dir(directory).expect("there") {
         let path = entry.expect("there").path();
-        if !living.contains(&path.as_path()) {
+        if !live.contains(&path.as_path()) {
             fs::remove_file(&path)
                 .or_else(|_| fs::remove_dir(&path))
                 .expect("removed");
         }
     }
-    let after = wait_for("the others are let go", || {
+    let after = wait_for("the hostile files are detached", || {
         let used = Use::of(&link, directory);
         let names = link.instances().expect("an answer");
-        // A look through /proc has two or three descriptors of its own, for a moment.
+        // A process scan has two or three more descriptors open for a moment.
         let is_all = used.mappings == before.mappings && used.descriptors <= before.descriptors + 1;
         (is_all && names.len() == healthy.len()).then_some(used)
     });
@@ -158,7 +160,7 @@ fn torment(seed: u64, time: Duration) {
     assert!(link.end().success());
 }
 
-/// Ends the tormenting, also after a failure.
+/// Stops the hostile thread when it is dropped, also after a failed assertion.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {

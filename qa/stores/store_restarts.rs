@@ -5,7 +5,7 @@ use crate::support::kit::Core;
 use crate::support::kit::store_writer::{self, BACKEND, TX_BYTES, Who, XFER_TIME};
 use crate::support::kit::writer::Kind;
 
-/// pmdanixl returns to a known store, and to a new one that comes first in its directory.
+/// The new store comes first in the directory listing when pmdanixl starts again.
 #[test]
 fn store_begun_during_downtime_does_not_replace_a_live_one() {
     for order in 0..8 {
@@ -21,13 +21,13 @@ fn store_begun_during_downtime_does_not_replace_a_live_one() {
         drop(second);
         let new: Vec<_> = (0..=order)
             .map(|_| {
-                // Its name comes before the others'.
+                // Pid 1 puts the name before the names of the other stores.
                 let store = core.store(&Who::named("kv").pid(1));
                 core.send(&store, 100);
                 store
             })
             .collect();
-        // Its file has changed last.
+        // chmod(2) makes the change time of this file the latest.
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         std::fs::set_permissions(first.path(), mode).expect("ours");
         core.start();
@@ -43,7 +43,7 @@ fn store_begun_during_downtime_does_not_replace_a_live_one() {
         let of_first = before
             .iter()
             .find(|(_, sent)| **sent == 1)
-            .expect("it is there")
+            .expect("an instance of the first store")
             .0;
         assert_eq!(sent.remove(of_first), Some(2));
         drop(new);
@@ -55,19 +55,19 @@ fn stores_begun_and_ended_during_downtime_count_once() {
     let mut core = Core::new("");
     let mut sent = 0;
     for round in 0..4 {
-        // As in a crash loop, beside another rank that lives.
+        // A crash loop of rank 0, while rank 1 lives.
         let other = core.store(&Who::named("kv").rank("1"));
         core.send(&other, 1 << 30);
         sent += 1 << 30;
         core.run(2);
         core.kill();
-        for life in 0..20 {
-            // Names tell nothing of the order; times of files do, as coarse as they are.
+        for run in 0..20 {
+            // The order of the stores shows only in the times of their files, which have the resolution of a clock tick.
             std::thread::sleep(std::time::Duration::from_millis(10));
-            let who = Who::named("kv").rank("0").pid(life * 7919 % 1000);
-            let store = core.store(&who);
-            core.send(&store, 1 << life);
-            sent += 1 << life;
+            let identity = Who::named("kv").rank("0").pid(run * 7919 % 1000);
+            let store = core.store(&identity);
+            core.send(&store, 1 << run);
+            sent += 1 << run;
         }
         core.send(&other, 1 << 30);
         sent += 1 << 30;
@@ -75,7 +75,7 @@ fn stores_begun_and_ended_during_downtime_count_once() {
         core.start();
         core.run(3);
         assert_eq!(core.host_sent(), sent, "round {round}: {:?}", core.sent());
-        // The files stay.
+        // Nothing removes the files, so each restart finds them again.
         for _ in 0..3 {
             core.restart();
             core.run(3);
@@ -85,7 +85,7 @@ fn stores_begun_and_ended_during_downtime_count_once() {
     assert_eq!(core.sent().len(), 2, "{:?}", core.sent());
 }
 
-/// Processes without a local rank, of which each writes between the others' first and last values.
+/// The processes have no local rank. Each one writes between the first and the last value of the others.
 #[test]
 fn stores_of_processes_that_overlapped_count_once() {
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
@@ -212,7 +212,7 @@ fn state_file_restores_the_bounds_of_a_store_at_once() {
     core.send(&store, 1);
     core.run(2);
     core.restart();
-    // Before the first look, and after it.
+    // Before the first scan, and after it.
     for seconds in [0, 3] {
         core.run(seconds);
         let buckets = core.buckets("latency.xfer_time.buckets", "a");
@@ -224,23 +224,23 @@ fn state_file_restores_the_bounds_of_a_store_at_once() {
     }
 }
 
-/// As for a daemon without CAP_LEASE: the kernel does not show whether a process has another user's file open.
+/// Without CAP_LEASE, the kernel does not show whether a process has a file of another user open.
 #[test]
 fn store_without_lease_answer_is_live_by_its_last_update() {
     let mut core = Core::new("retain = \"100s\"");
     let store = core.store(&Who::named("a"));
-    // Only an owner may ask without the right to it.
+    // Without CAP_LEASE, only the owner of a file can use fcntl(F_SETLEASE) on it.
     std::os::unix::fs::chown(store.path(), Some(1001), Some(1001)).expect("root");
     caps::drop(None, caps::CapSet::Effective, caps::Capability::CAP_LEASE).expect("root has it");
     core.send(&store, 1);
     core.run(3);
     assert_eq!(core.status("a"), "live");
     core.run(70);
-    assert_eq!(core.status("a"), "idle", "nothing came for a while");
+    assert_eq!(core.status("a"), "idle", "no update for 70 s");
     core.run(40);
     assert_eq!(core.status("a"), "unknown");
     core.run(100);
-    // It may be dead, and it does not come back for nothing.
+    // The agent may have ended: it stays withdrawn until its store has an update.
     for _ in 0..400 {
         core.run(1);
         core.assert_sent([]);
@@ -249,7 +249,7 @@ fn store_without_lease_answer_is_live_by_its_last_update() {
     core.run(2);
     core.assert_sent([("a", 3)]);
     assert_eq!(core.status("a"), "live");
-    // Without its file it cannot be found again.
+    // Without the file, no scan can find the store again.
     std::fs::remove_file(store.path()).expect("there");
     drop(store);
     core.run(300);
@@ -286,7 +286,7 @@ fn new_store_does_not_replace_a_known_one_during_a_scan() {
             assert_eq!(core.sent().get("kv"), Some(&1), "{:?}", core.sent());
             assert!(ticks < 20_000, "{:?}", core.sent());
         }
-        assert!(ticks > 5, "{ticks}: it was looked at in pieces");
+        assert!(ticks > 5, "{ticks}: the scan took several ticks");
         assert_eq!(core.host_sent(), 2001);
         drop(new);
     }
@@ -331,7 +331,7 @@ fn store_from_the_future_does_not_stop_later_stores() {
     store.flush_at(u64::MAX);
     core.run(2);
     drop(store);
-    // It takes the agent's place, so that the one before is known by its time alone.
+    // This store replaces the one before as the store of the agent. The older store is then recognised only by its time.
     let store = core.store(&Who::named("kv"));
     core.send(&store, 10);
     core.run(2);
@@ -345,7 +345,7 @@ fn store_from_the_future_does_not_stop_later_stores() {
     core.assert_sent([("kv", 111)]);
 }
 
-/// A flush writes the counters before its time. A reading may fall between the two.
+/// A flush writes the counters before the update time. A drain may fall between the two.
 #[test]
 fn update_time_after_its_values_does_not_count_them_twice() {
     for killed in [false, true] {
@@ -404,7 +404,7 @@ fn directory_removed_and_added_again_counts_nothing_twice() {
     core.send(&stays, 100);
     core.send(&ends, 1000);
     drop(ends);
-    // Before the others, by its name.
+    // Pid 1 puts the name before the names of the other stores.
     let new = core.store(&Who::named("kv").pid(1));
     core.send(&new, 10_000);
     core.run(3);

@@ -1,4 +1,4 @@
-//! Rights for reading stores of different owners, and states of their agents without access to rights or processes.
+//! Rights for reading stores of several owners, and states of their agents if capabilities or /proc are missing.
 
 use crate::support::kit::store_writer::{StoreWriter, TX_BYTES as TX, Who};
 use crate::support::pdu::Link;
@@ -16,7 +16,7 @@ fn stores(home: &Home) -> PathBuf {
     home.path("stores")
 }
 
-/// Rings and stores in directories of their own, with these settings.
+/// A home with these settings and with separate directories for rings and stores.
 fn home(settings: &str) -> Home {
     let home = Home::new();
     fs::create_dir(stores(&home)).expect("made");
@@ -24,8 +24,8 @@ fn home(settings: &str) -> Home {
     home
 }
 
-fn store(home: &Home, who: &Who) -> StoreWriter {
-    StoreWriter::create(&stores(home), who).expect("a store")
+fn store(home: &Home, identity: &Who) -> StoreWriter {
+    StoreWriter::create(&stores(home), identity).expect("a store")
 }
 
 fn ring(home: &Home, name: &str) -> RingWriter {
@@ -43,7 +43,7 @@ fn wait_for_status(pmcd: &Pmcd, instance: &str, expected: &str) {
     });
 }
 
-/// A ring and a store of each of three users, of one event each, and a daemon that is to be another.
+/// A home with one store, and with `rings` one ring, of each of three users. Each file has one event.
 fn three_users(settings: &str, rings: bool) -> (Home, Vec<StoreWriter>, Vec<RingWriter>) {
     let home = home("");
     for path in [home.path("."), stores(&home)] {
@@ -77,7 +77,7 @@ fn three_users(settings: &str, rings: bool) -> (Home, Vec<StoreWriter>, Vec<Ring
 
 const STORES: [(&str, u64); 3] = [("store-0", 1), ("store-1001", 1002), ("store-1002", 1003)];
 
-/// Effective capabilities of the agent.
+/// Effective capabilities of the daemon.
 fn capabilities(pmcd: &Pmcd) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", pmcd.pmda_pid())).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -114,7 +114,7 @@ fn daemon_with_stores_only_may_write_nothing() {
     let pmcd = Pmcd::start(&home);
     pmcd.becomes(&STORES);
     assert_eq!(capabilities(&pmcd), DAC_READ_SEARCH | LEASE | SYS_PTRACE);
-    wait_for("its process is known", || {
+    wait_for("the pid of the agent is known", || {
         (pmcd.values("nixl.agent.pid").get("store-1001")? == &u64::from(std::process::id()))
             .then_some(())
     });
@@ -135,7 +135,7 @@ fn confined_daemon_reads_stores() {
         pmcd.log()
     );
     assert_eq!(capabilities(&pmcd), DAC_READ_SEARCH | LEASE);
-    // Also one that comes later.
+    // Landlock allows stores that are made later, too.
     let later = store(&home, &Who::named("later").rank("9"));
     chown(later.path(), Some(1001), Some(1001)).expect("root");
     later.add(TX, 5);
@@ -158,7 +158,7 @@ fn owners_setting_selects_stores_and_rings() {
 const LIVE: u64 = 1;
 const EXITED: u64 = 3;
 
-/// The agent under a program that takes something from it, and a store of another user's.
+/// Starts the daemon under a program that removes some right from it, with a store of another user.
 fn under(program: &str, arguments: &str, settings: &str) -> (Home, Link, StoreWriter) {
     let home = home(settings);
     let made = store(&home, &Who::named("a").pid(4242));
@@ -167,7 +167,7 @@ fn under(program: &str, arguments: &str, settings: &str) -> (Home, Link, StoreWr
     let mut command = Command::new(program);
     command.args(arguments.split(' ')).arg(PMDANIXL);
     let mut link = Link::start(&home, command).expect("it starts");
-    wait_for("its value is there", || {
+    wait_for("the value of the store is there", || {
         let values = link.values("transfer.tx_bytes").expect("an answer");
         (values == BTreeMap::from([("a".into(), 1)])).then_some(())
     });
@@ -179,7 +179,7 @@ fn state(link: &mut Link) -> Option<u64> {
     values.get("a").copied()
 }
 
-/// The states that it has until `end`, one after the other.
+/// Sequence of the states of the agent until `end`, without repetitions.
 fn states(link: &mut Link, end: Instant) -> Vec<Option<u64>> {
     let mut states = Vec::new();
     while Instant::now() < end {
@@ -199,22 +199,22 @@ fn store_without_lease_right_is_live_by_its_last_update() {
     assert_eq!(state(&mut link), Some(LIVE));
     store.add(TX, 1);
     drop(store);
-    let told = states(&mut link, Instant::now() + Duration::from_secs(6));
-    assert_eq!(told, [Some(LIVE), Some(0)], "unknown in the end");
+    let states = states(&mut link, Instant::now() + Duration::from_secs(6));
+    assert_eq!(states, [Some(LIVE), Some(0)], "unknown in the end");
     assert!(link.end().success());
 }
 
-/// As in a pod without hostPID: the daemon can read all of its /proc, but the processes of the agents are not there.
+/// A pod without hostPID: the daemon can read its whole /proc, which does not have the processes of the agents.
 #[test]
 fn agent_of_an_invisible_process_is_live_until_it_exits() {
     let (_home, mut link, store) = under("unshare", "--pid --fork --mount-proc --kill-child", "");
-    let told = states(&mut link, Instant::now() + Duration::from_secs(6));
-    assert_eq!(told, [Some(LIVE)], "the kernel says that it is written to");
+    let states = states(&mut link, Instant::now() + Duration::from_secs(6));
+    assert_eq!(states, [Some(LIVE)], "the kernel reports a writer");
     let pid = link.values("agent.pid").expect("an answer");
-    assert_eq!(pid["a"], 4242, "what the store says");
+    assert_eq!(pid["a"], 4242, "the pid in the store");
     store.add(TX, 1);
     drop(store);
-    wait_for("its end is seen", || {
+    wait_for("the agent is exited", || {
         (state(&mut link) == Some(EXITED)).then_some(())
     });
     let values = link.values("transfer.tx_bytes").expect("an answer");

@@ -1,4 +1,5 @@
-//! Live agents with stores that are evicted for others: nothing is lost or counted twice, however long they wait.
+//! Live agents with stores that are evicted in favour of other users: no value is lost or counted twice, however long the
+//! agents wait for room.
 
 use crate::support::kit::Core;
 use crate::support::kit::store_writer::{StoreWriter, Who};
@@ -9,17 +10,17 @@ use std::os::unix::fs::chown;
 const GREEDY: u32 = 1001;
 const VICTIM: u32 = 1000;
 
-/// Files are given to others.
+/// True if the test runs as root: it changes the owners of files.
 fn is_root() -> bool {
     let is_root = nix::unistd::geteuid().is_root();
     if !is_root {
-        println!("left out: it takes root to give a file to others");
+        println!("skipped: only root can change the owner of a file");
     }
     is_root
 }
 
-fn greedy(core: &Core, who: &Who) -> StoreWriter {
-    let store = core.store(who);
+fn greedy(core: &Core, identity: &Who) -> StoreWriter {
+    let store = core.store(identity);
     chown(store.path(), Some(GREEDY), None).expect("root may");
     store
 }
@@ -55,13 +56,13 @@ fn evicted_live_stores_resume_with_their_totals() {
             2,
             "{now:?}"
         );
-        assert_eq!(now.len(), 4, "no more than there are places for: {now:?}");
+        assert_eq!(now.len(), 4, "not more than max_agents: {now:?}");
         assert_eq!(core.host_sent(), 4 * 100 + 2);
-        // Meanwhile they go on, and others of their names come, which are none of those that wait.
+        // Meanwhile the evicted agents continue, and new agents start with their names.
         stores.iter().for_each(|store| core.send(store, 7));
         match between {
             "restart" => core.restart(),
-            // Rejections are forgotten.
+            // A reload clears the rejections.
             "reload" => core.configure(settings),
             _ => {}
         }
@@ -80,7 +81,7 @@ fn evicted_live_stores_resume_with_their_totals() {
         for number in 0..2 {
             fs::remove_file(core.rings().join(format!("victim-{number}"))).expect("there");
         }
-        // Those that have exited are shown for a while yet.
+        // Exited agents stay instances for `retain`.
         core.run_in_pieces(100);
         let now = core.sent();
         for number in 0..4 {
@@ -91,7 +92,7 @@ fn evicted_live_stores_resume_with_their_totals() {
         let other = now.values().filter(|sent| **sent == 1 << 20).count() as u64;
         let back = now.values().filter(|sent| **sent == 107).count() as u64;
         assert_eq!(other + back, 4, "{now:?}");
-        // What waits was counted up to then, or to the end of its last turn.
+        // A waiting agent was counted up to its eviction, or up to the last time that it was attached.
         let waiting = 4 - back;
         let host = core.host_sent() - 2 - other * (1 << 20) - back * 107;
         assert!(

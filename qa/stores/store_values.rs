@@ -1,10 +1,10 @@
-//! Values of a store that a reading must not miss, and values that it must not believe.
+//! Values of stores, without pmcd: values that a drain must not miss, and invalid values that must not affect others.
 
 use crate::support::kit::Core;
 use crate::support::kit::store_writer::{self, StoreWriter, Who};
 use std::time::{Duration, Instant};
 
-/// Words of a store: NIXL writes them in this order.
+/// Indices of words in a store. NIXL writes these words in this order.
 const COUNTER: usize = 94;
 const LAST: usize = 115;
 const UPDATED: usize = 3;
@@ -28,10 +28,10 @@ fn values_missed_during_a_flush_are_read_at_the_next_drain() {
 #[test]
 fn update_time_in_the_future_does_not_affect_later_stores() {
     let mut core = Core::new("");
-    let liar = core.store(&Who::named("a"));
-    liar.put(UPDATED, u64::MAX);
+    let invalid = core.store(&Who::named("a"));
+    invalid.put(UPDATED, u64::MAX);
     core.run(2);
-    drop(liar);
+    drop(invalid);
     let store = core.store(&Who::named("a"));
     core.send(&store, 5);
     core.run(2);
@@ -70,8 +70,8 @@ fn many_agents_of_one_name_cost_as_much_as_of_many_names() {
         for _ in 0..3 {
             for _ in 0..200 {
                 let number = all.len() as u64;
-                let who = Who::named(named(number)).pid(1_000_000 + number);
-                all.push(core.store(&who));
+                let identity = Who::named(named(number)).pid(1_000_000 + number);
+                all.push(core.store(&identity));
             }
             let started = Instant::now();
             core.run(3);

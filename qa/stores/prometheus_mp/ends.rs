@@ -1,4 +1,4 @@
-//! Agents that end before their process, or with it.
+//! Ends of real NIXL agents with stores, before the end of their process or with it: state and last values in PCP.
 
 use super::{STATUS, agree, turn, wait_until_known};
 use crate::support::endpoint::Stores;
@@ -7,16 +7,16 @@ use crate::support::serve::Server;
 use crate::support::{Home, Pmcd, TX_BYTES, wait_for};
 use std::time::{Duration, Instant};
 
-/// The same, of agents that may have no process any more, so that PCP may have no pid of them.
+/// The numbers without pids: PCP has no pid of an agent whose process has ended.
 fn without_pids(numbers: Numbers) -> Numbers {
-    let numbers = numbers.into_iter().map(|(mut who, series)| {
-        who.pid.clear();
-        (who, series)
+    let numbers = numbers.into_iter().map(|(mut identity, series)| {
+        identity.pid.clear();
+        (identity, series)
     });
     numbers.collect()
 }
 
-/// How many agents PCP says have exited.
+/// Number of agents with the state exited in PCP.
 fn exits(pmcd: &Pmcd) -> usize {
     let shown = pmcd.shown(&[STATUS]);
     let statuses = shown[STATUS].values();
@@ -24,7 +24,7 @@ fn exits(pmcd: &Pmcd) -> usize {
 }
 
 fn wait_for_two_exits(pmcd: &Pmcd) {
-    wait_for("PCP says that two have exited", || {
+    wait_for("two agents are exited in PCP", || {
         (exits(pmcd) == 2).then_some(())
     });
 }
@@ -45,7 +45,7 @@ fn agents_destroyed_in_a_live_process_are_exited() {
     assert_eq!(exits(&pmcd), 0);
     process.start("--prefix ends --transfers 30");
     process.done().expect("it goes on");
-    // NIXL publishes all of them for its 30 seconds: at once, however long it takes until PCP has seen it.
+    // NIXL publishes exited agents for 30 s only: read them before the wait for PCP.
     let published = without_pids(stores.numbers());
     assert_eq!(published.len(), 4, "{published:#?}");
     wait_for_two_exits(&pmcd);
@@ -62,13 +62,15 @@ fn agents_destroyed_in_a_live_process_are_exited() {
     }
 }
 
-/// How long NIXL's collector publishes what an agent wrote last, after it has ended.
+/// Time for which NIXL's collector publishes the last values of an exited agent.
 const REAPED_AFTER: Duration = Duration::from_secs(30);
 
-/// Compares what PCP has of the two agents of a process that was killed, by its rank, with their last numbers.
+/// Asserts that PCP has the last numbers of the two agents of a killed process, selected by its rank.
 fn exited(pmcd: &Pmcd, last: &Numbers, rank: &str) {
     let of_rank = |numbers: Numbers| {
-        let of_rank = numbers.into_iter().filter(|(who, _)| who.rank == rank);
+        let of_rank = numbers
+            .into_iter()
+            .filter(|(identity, _)| identity.rank == rank);
         without_pids(of_rank.collect())
     };
     let last = of_rank(last.clone());
@@ -77,7 +79,7 @@ fn exited(pmcd: &Pmcd, last: &Numbers, rank: &str) {
     assert_eq!(exits(pmcd), 2);
 }
 
-/// The instances that PCP has of a killed process's agents.
+/// Number of instances in PCP for the agents of a rank.
 fn instances(pmcd: &Pmcd, rank: &str) -> usize {
     let labels = pmcd.labels(TX_BYTES);
     labels
@@ -101,7 +103,7 @@ fn last_values_of_a_reaped_store_stay_for_retain() {
     let (owner, mut killed) = (start("0"), start("1"));
     wait_until_known(&stores, &pmcd);
     let pid = killed.pid();
-    // Its target writes nothing after this: its store may go before that of the initiator.
+    // The target writes nothing after this: NIXL may remove its store before the initiator's.
     let works = Instant::now();
     killed.start("--prefix kv --transfers 50 --errors 1 --memory-rounds 1 --keep");
     killed.done().expect("it goes on");
@@ -112,10 +114,11 @@ fn last_values_of_a_reaped_store_stay_for_retain() {
     exited(&pmcd, &last, "1");
     same(&stores.numbers(), &last);
     let initiator = |numbers: &Numbers| {
-        let name = |who: &Who| who.name == "kv-A" && who.pid == pid.to_string();
-        numbers.keys().any(name)
+        let is_initiator =
+            |identity: &Who| identity.name == "kv-A" && identity.pid == pid.to_string();
+        numbers.keys().any(is_initiator)
     };
-    // PCP goes on asking all the while, whether the agents live among other things.
+    // pmdanixl continues its reads and liveness checks during this time.
     while initiator(&stores.numbers()) {
         let waited = dead.elapsed();
         assert!(waited < REAPED_AFTER + Duration::from_secs(5), "{waited:?}");
@@ -130,14 +133,18 @@ fn last_values_of_a_reaped_store_stay_for_retain() {
         .filter(|name| name.starts_with(&of_it));
     assert_eq!(left.count(), 0, "its stores are gone");
     exited(&pmcd, &last, "1");
-    assert_eq!(stores.numbers().len(), 2, "the other process's are not");
-    wait_for("they leave after retain", || {
+    assert_eq!(
+        stores.numbers().len(),
+        2,
+        "the stores of the other process are there"
+    );
+    wait_for("the agents are withdrawn after retain", || {
         (instances(&pmcd, "1") == 0).then_some(())
     });
     let waited = dead.elapsed();
     assert!(waited >= Duration::from_secs(39), "{waited:?}");
     assert_eq!(instances(&pmcd, "0"), 2);
-    // With the process that serves it the endpoint ends, and PCP goes on.
+    // The endpoint ends with the process that serves it; PCP still has the values.
     let last = agree(&stores, &pmcd, 2);
     owner.kill();
     wait_for_two_exits(&pmcd);
