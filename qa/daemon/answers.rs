@@ -1,4 +1,4 @@
-//! Completeness of answers: an answer has all events that were written before the request.
+//! Completeness of answers, without pmcd: an answer has all events that were written before the request.
 
 use crate::support::kit::writer::{Kind, Layout, RingWriter};
 use crate::support::kit::{Core, LONG, SECOND, push};
@@ -9,7 +9,7 @@ use std::process::Command;
 
 const TX_BYTES: &str = "transfer.tx_bytes";
 
-/// What an answer has of the core's only agent.
+/// Bytes that an answer has of the only agent.
 fn answer(core: &mut Core) -> u64 {
     core.answer();
     core.all("transfer.tx_bytes")["a"]
@@ -17,13 +17,13 @@ fn answer(core: &mut Core) -> u64 {
 
 #[test]
 fn answer_has_the_last_event_at_any_position_and_fill_level() {
-    // In memory, a store to a mapping does not change the time of the file, which would show the restart.
+    // On a tmpfs, a write through a mapping does not change the file's times, which would show the restart.
     let mut core = Core::in_memory("");
     let mut ring = core.ring("a");
     push(&mut ring, 1);
     core.tick(1, SECOND, LONG);
-    // The clock of files is coarse.
-    wait_for("its file is older than that clock can tell", || {
+    // The times of files have the resolution of a clock tick.
+    wait_for("the file is older than a tick", || {
         let changed = fs::metadata(core.path("a")).expect("there").modified();
         let age = changed.expect("known").elapsed().unwrap_or_default();
         (age > SECOND / 5).then_some(())
@@ -79,7 +79,7 @@ fn answer_has_events_of_a_restart_with_another_ring_size() {
     for (round, capacity) in (2..).zip([64, 256, 16, 64]) {
         rings.push(start(&core, capacity));
         answer(&mut core);
-        assert!(core.wants_scan(), "it is another ring");
+        assert!(core.wants_scan(), "the file was replaced");
         core.scan();
         assert_eq!(answer(&mut core), 3 * round);
         assert!(!core.wants_scan());

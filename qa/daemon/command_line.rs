@@ -1,4 +1,4 @@
-//! The program without pmcd: options, `--check`, libraries, and space on a tmpfs.
+//! The program without pmcd: options, `--check`, libraries, and a full tmpfs.
 
 use crate::support::pdu::Link;
 use crate::support::writer::{Kind, Layout, RingWriter};
@@ -54,7 +54,7 @@ fn check_lists_rings_writers_and_problems() {
         status == 1 && output.contains("problem: ") && output.contains("nixl.conf:2: retain: "),
         "{output}"
     );
-    // The format of the Python PMDA, and a segment that UCX leaves beside the rings when it is killed: neither is a problem.
+    // Two files that are not a problem: the format of the Python PMDA, and a segment that a killed UCX leaves.
     let segment = home.ring("ucx_shm_posix_2529def");
     fs::write(segment, [0; 4096]).expect("written");
     let rings = home.rings();
@@ -76,7 +76,7 @@ fn check_lists_rings_writers_and_problems() {
 fn check_lists_the_nixl_lock_idle_rings_and_rejected_links() {
     needs_root();
     let home = Home::new();
-    // NIXL makes it beside its stores.
+    // NIXL makes this lock file beside its stores.
     fs::write(home.ring("nixl-owner.127.0.0.1:19090.lock"), "").expect("written");
     drop(RingWriter::create(&home.ring("unused"), Layout::V4, 16).expect("a ring"));
     let mut used = RingWriter::create(&home.ring("used"), Layout::V4, 16).expect("a ring");
@@ -91,7 +91,7 @@ fn check_lists_the_nixl_lock_idle_rings_and_rejected_links() {
         assert!(status == 0 && output.contains(line), "{line}\n{output}");
     }
     assert!(!output.contains("nixl-owner"), "{output}");
-    // A link in a directory that all users may write to.
+    // All users may write to this directory, so a link in it is rejected.
     fs::create_dir(home.path("open")).expect("made");
     let all = PermissionsExt::from_mode(0o1777);
     fs::set_permissions(home.path("open"), all).expect("ours");
@@ -167,15 +167,15 @@ fn check_finds_the_daemon_and_lists_differences() {
         "warning: configuration file (-c): the daemon has {its}, and this check has {ours}; "
     );
     assert!(said.contains(&file), "{said}");
-    // The file has a mistake, which the daemon has not seen.
+    // An error in the file, which the daemon has not read yet.
     let right = fs::read_to_string(home.conf()).expect("there");
     home.set("retain = 5");
     let said = check(&home.conf(), &ours_set);
-    let wrong = said.find("problem: ").expect("it is told");
-    let found = said.find(&same).expect("it is told");
+    let wrong = said.find("problem: ").expect("the problem");
+    let found = said.find(&same).expect("the daemon");
     assert!(wrong < found && said[found..].contains(outdated), "{said}");
     home.configure(&right);
-    // Another user may not see which process it is.
+    // Without root, /proc does not show which process is the daemon.
     fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
     let mut as_other = Command::new("setpriv");
     as_other.args(["--reuid=65534", "--clear-groups", PMDANIXL, "--check", "-c"]);
@@ -194,12 +194,12 @@ fn check_finds_the_daemon_and_lists_differences() {
     assert!(check(&home.conf(), &[]).contains("daemon: not running\n"));
 }
 
-/// A process of a user that calls itself pmdanixl and has a file mapped for writing; it ends with its standard input.
+/// Starts a process named pmdanixl that maps a file for writing. It ends with its standard input.
 fn pretender(uid: &str, file: &Path) -> Child {
     mapper("pmdanixl", uid, file)
 }
 
-/// A process of this name and user that has a file mapped for writing; it ends with its standard input.
+/// Starts a process with this name and user that maps a file for writing. It ends with its standard input.
 fn mapper(name: &str, uid: &str, file: &Path) -> Child {
     let script = "import ctypes, mmap, sys\n\
                   file = open(sys.argv[1], 'r+b')\n\
@@ -281,7 +281,7 @@ fn unprivileged_check_trusts_the_lock_not_a_process_name() {
         said.contains(followed) && said.contains(" 1 problem"),
         "{said}"
     );
-    // As the daemon has it.
+    // The daemon locks each ring that it drains.
     let file = File::options().read(true).write(true).open(&ring);
     let file = file.expect("there");
     assert!(shm::lock(&file).expect("there are locks"));
@@ -305,7 +305,7 @@ fn two_unrelated_writers_of_one_ring_are_reported() {
     let path = home.ring("agent");
     let writer = RingWriter::create(&path, Layout::V4, 16).expect("a ring");
     let mut children = vec![mapper("worker", "0", &path)];
-    // A child has what its parent has mapped.
+    // A parent and its child may share a mapping.
     let (status, said) = home.check();
     let problem =
         "several processes must not use one ring; give each agent a name or a directory of its own";
@@ -313,16 +313,16 @@ fn two_unrelated_writers_of_one_ring_are_reported() {
     drop(writer);
     children.push(mapper("worker", "0", &path));
     let (status, said) = home.check();
-    let told = said.lines().find(|line| line.contains(problem));
-    let told = told.unwrap_or_else(|| panic!("{said}"));
+    let line = said.lines().find(|line| line.contains(problem));
+    let line = line.unwrap_or_else(|| panic!("{said}"));
     for child in &mut children {
         let pid = format!("written by pid {} (worker)", child.id());
-        assert!(told.contains(&pid), "{said}");
+        assert!(line.contains(&pid), "{said}");
         drop(child.stdin.take());
         child.wait().expect("our child");
     }
     assert!(status == 1 && said.contains(" 1 problem"), "{said}");
-    // Children of one process that has ended since.
+    // Two children of one process, which has exited.
     let script = "import mmap, os, sys\n\
                   file = open(sys.argv[1], 'r+b')\n\
                   mapped = mmap.mmap(file.fileno(), 0)\n\
@@ -342,9 +342,9 @@ fn two_unrelated_writers_of_one_ring_are_reported() {
     let pids: Vec<String> = pids.collect::<Result<_, _>>().expect("text");
     let (status, said) = home.check();
     drop(input);
-    let told = |pid| said.contains(&format!("written by pid {pid} (python3)"));
-    assert!(pids.iter().all(told) && status == 0, "{said}");
-    // One that is only to be followed may have a consumer.
+    let is_reported = |pid| said.contains(&format!("written by pid {pid} (python3)"));
+    assert!(pids.iter().all(is_reported) && status == 0, "{said}");
+    // With `observe`, another process may drain the ring.
     home.set("observe = true");
     let mut children = [(); 2].map(|()| mapper("worker", "0", &path));
     let (status, said) = home.check();
@@ -363,12 +363,18 @@ fn directory_that_moves_away_and_comes_back_is_logged_each_time() {
     let rings = home.rings().display().to_string();
     let gone = format!("{rings}: cannot be scanned: ENOENT");
     let back = format!("{rings}: can be scanned again");
-    wait_for("it runs", || home.log().contains("version ").then_some(()));
+    wait_for("the daemon runs", || {
+        home.log().contains("version ").then_some(())
+    });
     for round in 1..=2 {
         fs::rename(home.rings(), home.path("away")).expect("moved");
-        wait_for("that is logged", || (count(&gone) == round).then_some(()));
+        wait_for("the move is logged", || {
+            (count(&gone) == round).then_some(())
+        });
         fs::rename(home.path("away"), home.rings()).expect("moved");
-        wait_for("that is logged", || (count(&back) == round).then_some(()));
+        wait_for("the return is logged", || {
+            (count(&back) == round).then_some(())
+        });
     }
     support::quit(dbpmda);
 }
@@ -379,7 +385,7 @@ fn pattern_behind_a_rejected_link_is_logged_with_the_reason() {
     let home = Home::new();
     let open = home.path("open");
     fs::create_dir(&open).expect("made");
-    // All users may change a link here.
+    // All users may change a link in this directory.
     fs::set_permissions(&open, PermissionsExt::from_mode(0o1777)).expect("ours");
     symlink(home.dir(), open.join("link")).expect("made");
     let pattern = open.join("link/*").display().to_string();
@@ -389,13 +395,17 @@ fn pattern_behind_a_rejected_link_is_logged_with_the_reason() {
         "{pattern}: cannot be scanned: a user other than root could change a symbolic link in the path; configure the target of the link"
     );
     let count = || home.log().matches(&why).count();
-    wait_for("it is logged", || (count() == 1).then_some(()));
-    // It is logged once each time.
+    wait_for("the reason is logged", || (count() == 1).then_some(()));
+    // Each return of the pattern is logged once.
     fs::rename(&open, home.path("away")).expect("moved");
     let gone = format!("{pattern}: cannot be scanned: ENOENT");
-    wait_for("it is logged", || home.log().contains(&gone).then_some(()));
+    wait_for("the move is logged", || {
+        home.log().contains(&gone).then_some(())
+    });
     fs::rename(home.path("away"), &open).expect("moved");
-    wait_for("it is logged again", || (count() == 2).then_some(()));
+    wait_for("the reason is logged again", || {
+        (count() == 2).then_some(())
+    });
     support::quit(dbpmda);
     assert_eq!(count(), 2);
 }
@@ -414,7 +424,7 @@ fn check_as_another_user_lists_rings_it_can_only_follow() {
                 .contains("as user: nobody with CAP_DAC_OVERRIDE, CAP_LEASE, CAP_SYS_PTRACE\n"),
         "{output}"
     );
-    // Without root there is nothing to keep.
+    // Without root there are no capabilities.
     let mut check = Command::new("setpriv");
     check.args(["--reuid=65534", "--clear-groups", PMDANIXL, "--check", "-c"]);
     let output = support::output(check.arg(home.conf()));
@@ -463,7 +473,7 @@ fn output_without_a_reader_ends_quietly() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!((output.status.code(), &*said), (Some(141), ""), "{args:?}");
     }
-    // Nor does a closed standard error end in a panic, whose status is 101.
+    // A closed standard error does not cause a panic either. The status of a panic is 101.
     let mut command = Command::new(PMDANIXL);
     let status = command.arg("--chek").stderr(gone()).status();
     assert_eq!(status.expect("it runs").code(), Some(1));
@@ -535,7 +545,7 @@ fn daemon_without_pmcd_drains_nothing_and_logs_it() {
 #[test]
 fn live_agent_is_found_among_dead_rings_with_few_descriptors() {
     let home = Home::new();
-    // The first answer is to have the agent.
+    // Without process scans, the first answer has the agent.
     home.set("proc_facts = false");
     for number in 0..60 {
         let path = home.ring(format!("dead-{number}"));
@@ -555,9 +565,9 @@ fn live_agent_is_found_among_dead_rings_with_few_descriptors() {
     );
 }
 
-/// A program that starts pmdanixl after a command of the shell, with a redirection.
-fn script(path: &Path, before: &str, behind: &str) {
-    let text = format!("#!/bin/sh\n{before}\nexec \"{PMDANIXL}\" \"$@\" {behind}\n");
+/// Writes a shell script that runs the command `before` and then pmdanixl with the arguments and redirections `after`.
+fn script(path: &Path, before: &str, after: &str) {
+    let text = format!("#!/bin/sh\n{before}\nexec \"{PMDANIXL}\" \"$@\" {after}\n");
     fs::write(path, text).expect("written");
     fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("ours");
 }
@@ -565,11 +575,11 @@ fn script(path: &Path, before: &str, behind: &str) {
 #[test]
 fn unwritable_log_loses_only_its_lines() {
     let home = Home::new();
-    // The first answer is to have the agent.
+    // Without process scans, the first answer has the agent.
     home.set("proc_facts = false");
     let mut ring = RingWriter::create(&home.ring("agent"), Layout::V4, 16).expect("a ring");
     ring.push(Kind::TxBytes, 77);
-    // As on a full disk: each write fails with ENOSPC.
+    // /dev/full is like a full disk: each write fails with ENOSPC.
     let wrapper = home.path("pmdanixl");
     script(&wrapper, "", "-l - 2>/dev/full");
     let answer = home.dbpmda_with(&wrapper, "fetch nixl.transfer.tx_bytes\nstore nixl.control.version \"1\"\nfetch nixl.transfer.tx_bytes");
@@ -587,7 +597,7 @@ impl Tmpfs {
         Self(path.to_owned())
     }
 
-    /// Writes so many times 64 KiB, a whole number of pages of any machine; `None`: until no room is left.
+    /// Writes a file of so many blocks of 64 KiB, a whole number of pages on any machine. `None` fills the file system.
     fn fill(&self, chunks: Option<usize>) -> PathBuf {
         let path = self.0.join("fill");
         let mut file = fs::File::create(&path).expect("made");
@@ -652,7 +662,7 @@ fn empty_header_on_a_full_tmpfs_has_its_space_as_a_cause() {
     }
     let home = Home::new();
     let tmpfs = Tmpfs::mount(&home.rings(), "256k");
-    // What NIXL leaves that finds no room for its header.
+    // The file that NIXL leaves if there is no room for its header.
     let ring = fs::File::create(home.ring("agent")).expect("made");
     ring.set_len(40 + 4096 * 16).expect("a hole");
     let fill = tmpfs.fill(None);
@@ -663,7 +673,7 @@ fn empty_header_on_a_full_tmpfs_has_its_space_as_a_cause() {
         "{output}"
     );
     let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
-    wait_for("the daemon logs it", || {
+    wait_for("the daemon logs the cause", || {
         link.fetch(&["control.version"]).expect("an answer");
         home.log().contains(full).then_some(())
     });
@@ -681,7 +691,7 @@ fn sparse_ring_on_a_full_tmpfs_is_drained_up_to_its_hole() {
         return;
     }
     let home = Home::new();
-    // The first answer is to have the agent.
+    // Without process scans, the first answer has the agent.
     home.set("proc_facts = false");
     let tmpfs = Tmpfs::mount(&home.rings(), "512k");
     let mut ring = RingWriter::create(&home.ring("agent"), Layout::V4, 4096).expect("a ring");
@@ -695,7 +705,7 @@ fn sparse_ring_on_a_full_tmpfs_is_drained_up_to_its_hole() {
         });
     };
     is_counted(1);
-    // All that begin in its first page, 40 and 16 bytes each: the last one ends in it, and the next one lies in the hole.
+    // The first page has the header of 40 bytes and 253 events of 16 bytes. The next event lies in the hole.
     (2..=253).for_each(|_| assert!(ring.push(Kind::TxBytes, 1)));
     is_counted(253);
     fs::remove_file(fill).expect("there");

@@ -1,4 +1,4 @@
-//! The daemon under dbpmda(1), PCP's debugger for PMDAs: every request, compared with golden files.
+//! The daemon under dbpmda(1), PCP's debugger for PMDAs: the answer to every request equals a golden file.
 
 use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{self, Home, PMDANIXL, golden, needs_root};
@@ -6,8 +6,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::mpsc;
 
-/// Two agents with known events; their writers live until they are dropped. Processes are not scanned, so that the output is equal
-/// everywhere.
+/// Two agents with known events, which live until their writers are dropped. Process scans are off, since their results differ
+/// between machines.
 fn two_agents(home: &Home) -> [RingWriter; 2] {
     home.set("proc_facts = false");
     let mut first = RingWriter::create(&home.ring("decode-0"), Layout::V4, 64).expect("a ring");
@@ -28,7 +28,7 @@ fn all_pmids() -> String {
     pmids.collect::<Vec<_>>().join("\n")
 }
 
-/// The metrics of a cluster.
+/// Metric names of a cluster.
 fn pmids_of(cluster: u32) -> Vec<String> {
     let prefix = format!("39.{cluster}.");
     let pmids = all_pmids();
@@ -62,7 +62,7 @@ fn busy_agent(home: &Home) -> RingWriter {
     ring
 }
 
-/// Without what is another number each time.
+/// Output without the numbers that differ in each run.
 fn masked(output: &str) -> String {
     let changing = [
         "nixl.agent.first_seen",
@@ -132,7 +132,7 @@ fn fetch_of_agent_host_and_peer_metrics_matches_golden() {
     let _writer = busy_agent(&home);
     let fetch = |cluster| format!("fetch {}\n", pmids_of(cluster).join(" "));
     let clusters = [16, 17, 18, 19, 20, 21, 22, 23, 30, 31].map(fetch);
-    // The drain that found them is not the last one before the fetch.
+    // The drain that found the agents is not the last one before the fetch.
     let script = format!("getdesc on\nwait 1\n{}", clusters.concat());
     golden("dbpmda_fetch_agent.out", &masked(&home.dbpmda(&script)));
 }
@@ -154,10 +154,10 @@ fn bucket_requests_match_golden() {
              label indom 39.{indom}\nlabel instances 39.{indom}\n"
         );
     }
-    // The profile of one domain is none of another's.
+    // A profile of one instance domain does not apply to another.
     script += "profile 39.1 none\nprofile 39.1 add 4\nprofile 39.1 add 63\nfetch 39.20.0 39.20.1\nfetch 39.22.0\n";
     script += "profile 39.2 none\nfetch 39.22.0\nfetch 39.20.4 39.22.1 39.23.5 39.24.0\nstore 39.20.0 \"1\"\n";
-    // Each with all below it, also where those are not asked for.
+    // Each name with its whole subtree.
     script += "fetch 39.20.2 39.20.3\nprofile 39.4 none\nprofile 39.4 add 18\nfetch 39.20.2\n";
     golden("dbpmda_buckets.out", &home.dbpmda(&script));
 }
@@ -197,9 +197,9 @@ fn bad_requests_match_golden() {
 fn requests_cause_no_memory_error() {
     let home = Home::new();
     let _writers = two_agents(&home);
-    // valgrind does not know the system calls of Landlock.
+    // valgrind does not support the system calls of Landlock.
     home.set("");
-    // Of leaks only the definite ones: what libpcp_pmda keeps for ever can be reached.
+    // Only definite leaks: libpcp_pmda has memory that stays reachable until the end.
     let wrapper = home.path("wrapper");
     let errors = home.path("valgrind");
     std::fs::create_dir(&errors).expect("made");
@@ -218,18 +218,18 @@ fn requests_cause_no_memory_error() {
         each("text"),
         all_pmids().replace('\n', " ")
     );
-    // An agent is published when its labels are known, so it is requested until then. dbpmda buffers its output in blocks, so
-    // further requests are needed meanwhile.
+    // An agent is published when its labels are known. dbpmda buffers its output in blocks, so the fetch is repeated until the
+    // answer is visible.
     let mut dbpmda = home.start_dbpmda(&wrapper);
     let mut input = dbpmda.stdin.take().expect("piped");
     let output = BufReader::new(dbpmda.stdout.take().expect("piped"));
-    let (told, said) = mpsc::channel();
+    let (sender, said) = mpsc::channel();
     let reader = std::thread::spawn(move || {
         let mut lines = output.lines().map_while(Result::ok);
-        lines.try_for_each(|line| told.send(line)).is_ok()
+        lines.try_for_each(|line| sender.send(line)).is_ok()
     });
     writeln!(input, "getdesc on").expect("dbpmda reads");
-    support::wait_for("the agent answers under valgrind", || {
+    support::wait_for("the daemon answers under valgrind", || {
         writeln!(input, "fetch 39.0.0").expect("dbpmda reads");
         let mut lines = said.try_iter();
         lines.any(|line| line.contains("value 1000")).then_some(())
@@ -240,7 +240,7 @@ fn requests_cause_no_memory_error() {
     assert!(last.is_some_and(|line| line.contains("quit")), "it ended");
     assert!(reader.join().expect("no panic"), "all was read");
     dbpmda.wait().expect("our child");
-    support::wait_for("the agent ends by itself", || {
+    support::wait_for("the daemon ends", || {
         home.log()
             .contains("pmcd has closed the connection")
             .then_some(())
@@ -249,7 +249,7 @@ fn requests_cause_no_memory_error() {
     for log in std::fs::read_dir(&errors).expect("there") {
         let log = log.expect("there").path();
         let found = std::fs::read_to_string(&log).expect("valgrind's log");
-        // It says so where it does not know a system call (openat2), which fails then.
+        // valgrind reports system calls that it does not support (openat2). They fail with ENOSYS.
         let errors: Vec<&str> = found
             .lines()
             .filter(|line| !line.starts_with("--"))

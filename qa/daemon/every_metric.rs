@@ -1,5 +1,5 @@
-//! Coverage of the metric table: every metric is set here by agents and a daemon in all kinds of trouble, or by another test
-//! that is named here.
+//! Coverage of the metric table: agents and a daemon in all kinds of trouble set every metric here, or ELSEWHERE names the test
+//! that does.
 
 use crate::support::show::Shown;
 use crate::support::writer::{Kind, Layout, RingWriter};
@@ -14,23 +14,23 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-/// What is set elsewhere: the metric, the test's file, and what stands in it.
+/// Metrics that other tests set: the metric, the file of the test, and a text in that file.
 const ELSEWHERE: [(&str, &str, &str); 4] = [
-    // Where /proc may not be asked.
+    // Needs a daemon without access to /proc.
     (
         "agents.unknown",
         "processes/states.rs",
         "false => (UNKNOWN, \"unknown\")",
     ),
-    // Nothing but 0 is ever shown of it.
+    // The value is always 0.
     ("control.reload", "daemon/pmstore.rs", "nixl.control.reload"),
-    // How fast a machine is decides whether it happens: in long tests.
+    // Depends on the speed of the machine.
     (
         "control.cut.drains",
         "security/hostile_directory/backlog.rs",
         "\"control.cut.drains\"",
     ),
-    // After a kill between two steps of a drain.
+    // Needs a kill between two steps of a drain.
     (
         "control.doubtful_batches",
         "ring/decisions.rs",
@@ -38,7 +38,7 @@ const ELSEWHERE: [(&str, &str, &str); 4] = [
     ),
 ];
 
-/// A process that has a NIXL backend loaded and writes nothing.
+/// A process that has a NIXL backend mapped and writes no telemetry.
 struct Silent(Child);
 
 impl Silent {
@@ -73,15 +73,17 @@ fn ring(home: &Home, name: &str) -> RingWriter {
     RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring")
 }
 
-/// The metrics, without `nixl.`, that have a value which says something: no zero, and not nothing.
+/// The metrics, without `nixl.`, that have a value other than 0 and the empty string.
 fn set(shown: &Shown) -> BTreeSet<String> {
-    let says = |value: &String| value.parse() != Ok(0.0) && !value.is_empty();
-    let set = shown.iter().filter(|(_, values)| values.values().any(says));
+    let is_set = |value: &String| value.parse() != Ok(0.0) && !value.is_empty();
+    let set = shown
+        .iter()
+        .filter(|(_, values)| values.values().any(is_set));
     set.map(|(metric, _)| metric.trim_start_matches("nixl.").to_owned())
         .collect()
 }
 
-/// All that an agent can say, and once more what only full rings, other readers and restarts make of it.
+/// Writes events of all types to `agent`, fills another ring, and makes `taken` appear read by another process and restarted.
 fn trouble(home: &Home, agent: &mut RingWriter, taken: &mut RingWriter) {
     for kind in Kind::ALL {
         agent.push(kind, 7);
@@ -91,15 +93,15 @@ fn trouble(home: &Home, agent: &mut RingWriter, taken: &mut RingWriter) {
     for read in [false, true] {
         agent.push_transfer(read, 4096, 100, 10);
     }
-    // A time without its transfer.
+    // An XferTime event without a transfer before it.
     agent.push(Kind::XferTime, 5);
     agent.push(Kind::RxRequests, 1);
-    // All that there is room for.
+    // A ring that is full.
     let mut full = ring(home, "full");
-    // In one group with the first agent, so that there is a median of peers.
+    // A peer of the first agent, so that the group has a median.
     full.push_transfer(false, 4096, 100, 10);
     while full.push(Kind::TxBytes, 1) {}
-    // Some that another reader takes.
+    // Events that another process reads.
     for _ in 0..8 {
         taken.push(Kind::TxBytes, 1);
     }
@@ -123,7 +125,7 @@ fn every_metric_is_set_by_a_scene_and_read_by_a_test() {
     );
     home.configure(&configuration);
     let mut agent = ring(&home, "agent");
-    // A time to come, and a header that is none.
+    // A ring of an unsupported version, and a file with an invalid header.
     let future = home.ring("future");
     let _future = ring(&home, "future");
     let file = fs::OpenOptions::new().write(true).open(&future);
@@ -140,7 +142,7 @@ fn every_metric_is_set_by_a_scene_and_read_by_a_test() {
     run(pmcd.tool("pmstore").args(["nixl.control.debug", "1"]));
     let conf = pmcd.path("etc/nixl/nixl.conf");
     fs::write(conf, "[nixl]\nmax_agents = \"none\"\n").expect("written");
-    // It is refused, and that is said.
+    // pmstore fails, which sets control.config_error.
     output(pmcd.tool("pmstore").args(["nixl.control.reload", "1"]));
 
     let mut left: BTreeSet<String> = METRICS
@@ -148,18 +150,18 @@ fn every_metric_is_set_by_a_scene_and_read_by_a_test() {
         .map(|metric| metric.name.to_owned())
         .collect();
     for (metric, file, text) in ELSEWHERE {
-        assert!(left.remove(metric), "{metric} is no metric any more");
+        assert!(left.remove(metric), "{metric} is not in the metric table");
         let test = fs::read_to_string(project("qa").join(file)).expect("a test");
         assert!(test.contains(text), "{file} has no {text:?} for {metric}");
     }
     if !sees_all_processes() {
-        println!("left out: who uses NIXL without telemetry, where not all processes are seen");
+        println!("skipped: agents.silent, which needs a /proc with all processes");
         left.remove("agents.silent");
     }
     let (mut taken, mut others) = (ring(&home, "taken"), Vec::new());
-    let mut look = || {
+    let mut poll = || {
         trouble(&home, &mut agent, &mut taken);
-        // More agents than there may be: the one that has exited goes.
+        // More agents than max_agents: the exited one is evicted.
         if others.len() < 8 && !left.contains("agents.exited") {
             others.push(ring(&home, &format!("other-{}", others.len())));
         }
@@ -169,7 +171,7 @@ fn every_metric_is_set_by_a_scene_and_read_by_a_test() {
         left.is_empty().then_some(())
     };
     let end = Instant::now() + support::PATIENCE;
-    while look().is_none() {
+    while poll().is_none() {
         assert!(Instant::now() < end, "nothing sets {left:?}");
     }
 }

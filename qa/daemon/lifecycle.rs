@@ -1,4 +1,4 @@
-//! Agents that appear, disappear and are replaced, and the start and end of the daemon, behind a real pmcd.
+//! Agents that appear, disappear and are replaced, and the start and end of the daemon, with a real pmcd.
 
 use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{Home, Pmcd, TX_BYTES, needs_root, run, wait_for};
@@ -31,16 +31,16 @@ fn agent_exits_stays_for_retain_and_returns_with_totals_and_id() {
     goes.push(Kind::TxBytes, 2);
     pmcd.becomes(&[("goes", 2), ("stays", 1)]);
     let ids = run(pmcd.tool("pmprobe").args(["-i", TX_BYTES]));
-    // What it says last is counted, and seen while it is retained.
+    // The last values of the agent are counted, and published for `retain`.
     goes.push(Kind::TxBytes, 3);
     drop(goes);
     pmcd.becomes(&[("goes", 5), ("stays", 1)]);
-    wait_for("it has exited", || {
+    wait_for("the agent has exited", || {
         let shown = pmcd.shown(&["nixl.agent"]);
         let status = shown["nixl.agent.status"].get("goes")?;
         (status == "exited").then_some(())
     });
-    assert_eq!(pmcd.values(TX_BYTES)["goes"], 5, "it is retained");
+    assert_eq!(pmcd.values(TX_BYTES)["goes"], 5, "published for retain");
     pmcd.configure(&home, "retain = \"0s\"");
     pmcd.becomes(&[("stays", 1)]);
     assert!(
@@ -49,7 +49,7 @@ fn agent_exits_stays_for_retain_and_returns_with_totals_and_id() {
         "{}",
         pmcd.log()
     );
-    // Restarted in place: the inode is the same, its positions begin at 0.
+    // A restart in place: the inode does not change, and the positions begin at 0.
     let mut goes = ring(&home, "goes");
     goes.push(Kind::TxBytes, 10);
     pmcd.becomes(&[("goes", 15), ("stays", 1)]);
@@ -67,7 +67,7 @@ fn unlinked_ring_is_drained_while_it_is_written_to() {
     fs::remove_file(home.ring("agent")).expect("there");
     old.push(Kind::TxBytes, 10);
     pmcd.becomes(&[("agent", 11)]);
-    // The same name on a new inode, while the old one is still written to: one agent.
+    // A new inode with this name, while the agent still writes to the old one: one agent.
     let mut new = ring(&home, "agent");
     new.push(Kind::TxBytes, 100);
     pmcd.becomes(&[("agent", 111)]);
@@ -89,7 +89,7 @@ fn restart_with_another_layout_and_size_keeps_the_agent() {
         (Layout::V3, 16),
         (Layout::V2Named, 1024),
         (Layout::V2, 16),
-        // The same version and size: only the length of the file differs.
+        // Version and capacity do not change, only the length of the file does.
         (Layout::V2Named, 16),
         (Layout::V2, 16),
         (Layout::V4, 16),
@@ -117,7 +117,7 @@ fn truncated_ring_does_not_affect_other_rings() {
     let pid = pmcd.pmda_pid();
     for turn in 1..4 {
         fs::write(home.ring("cut"), "").expect("there");
-        wait_for("it is noticed", || {
+        wait_for("the truncation is noticed", || {
             (pmcd
                 .log()
                 .matches("agent cut: its ring was truncated")
@@ -132,7 +132,7 @@ fn truncated_ring_does_not_affect_other_rings() {
         cut.push(Kind::TxBytes, 1);
         pmcd.becomes(&[("cut", now), ("whole", now)]);
     }
-    assert_eq!(pmcd.pmda_pid(), pid, "the same process all the time");
+    assert_eq!(pmcd.pmda_pid(), pid, "the daemon was not restarted");
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn ids_survive_a_restart_of_pmcd() {
     let kept = home.path("kept");
     fs::copy(&cache, &kept).expect("copied");
     pmcd.stop();
-    // "a" would come before both if ids were assigned again.
+    // If ids were assigned again, "a" would come before both.
     let mut a = ring(&home, "a");
     a.push(Kind::TxBytes, 1);
     let again = Pmcd::start_with(&home, "again", |dir| {
@@ -211,7 +211,7 @@ fn ids_survive_a_restart_of_pmcd() {
             "{before}\n{names}"
         );
     }
-    // More than any that may have been given after the file was written.
+    // Larger than any id that may have been assigned after the file was written.
     let new = names.lines().find_map(|line| {
         let (id, name) = line.split_once("inst [")?.1.split_once(" or ")?;
         name.starts_with("\"a\"").then_some(id)?.parse::<u32>().ok()
@@ -227,7 +227,7 @@ fn ids_are_kept_for_a_week_after_the_last_use() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let now = now.expect("after 1970").as_secs();
     let days_ago = |days: u64| now - days * 24 * 60 * 60;
-    // In pmdaCache's format: a header, then a line for each: id, when it was last seen, name.
+    // Format of pmdaCache: a header, then one line for each instance: id, time of the last use, name.
     let before = format!(
         "2 0 2147483647\n7 {} seen\n8 {} recent\n9 {} forgotten\n",
         days_ago(6),
@@ -240,7 +240,7 @@ fn ids_are_kept_for_a_week_after_the_last_use() {
     });
     pmcd.becomes(&[("seen", 1)]);
     let cache = pmcd.path("var/config/pmda/39.0");
-    let saved = wait_for("the time of the one that is seen is written", || {
+    let saved = wait_for("the time of the instance \"seen\" is written", || {
         let text = fs::read_to_string(&cache).ok()?;
         let line = text.lines().find(|line| line.ends_with(" seen"))?;
         let time: u64 = line.split(' ').nth(1)?.parse().ok()?;
@@ -260,9 +260,9 @@ fn daemon_drains_once_more_at_sigterm_and_at_the_end_of_pmcd() {
         writer.push(Kind::TxBytes, 1);
         pmcd.becomes(&[("agent", 1)]);
         let pid = pmcd.pmda_pid();
-        // Stopped, so that the end is there before it can look at the ring again.
+        // The daemon is stopped, so that its end comes before its next drain.
         signal(pid, Signal::SIGSTOP);
-        wait_for("it stands still", || is_stopped(pid).then_some(()));
+        wait_for("the daemon is stopped", || is_stopped(pid).then_some(()));
         assert!(writer.push(Kind::TxBytes, 1));
         if end == "SIGTERM" {
             signal(pid, Signal::SIGTERM);
@@ -270,10 +270,10 @@ fn daemon_drains_once_more_at_sigterm_and_at_the_end_of_pmcd() {
             signal(pmcd.pid(), Signal::SIGKILL);
         }
         signal(pid, Signal::SIGCONT);
-        wait_for("its end", || {
+        wait_for("the daemon has ended", || {
             pmcd.log().contains("Log finished").then_some(())
         });
-        assert_eq!(writer.pending(), 0, "{end}: it drains once more");
+        assert_eq!(writer.pending(), 0, "{end}: a last drain");
         let why = if end == "SIGTERM" {
             "SIGTERM or SIGINT received"
         } else {

@@ -1,4 +1,4 @@
-//! The daemon behind a real pmcd, seen through PCP's own tools.
+//! The daemon with a real pmcd, read by PCP's own tools.
 
 use crate::support::share::{DERIVED, Logger, link};
 use crate::support::writer::{Kind, Layout, RingWriter};
@@ -63,7 +63,7 @@ fn client_gets_only_the_instances_it_requests() {
     let shown = |instances: &str, metric: &str| {
         let options = ["-s", "1", "-r", "-w", "20", "-i", instances, metric];
         let shown = text_of(pmcd.tool("pmval"), &options);
-        // Behind what it says of the metric, names and values.
+        // After the lines about the metric: names and values.
         let lines = shown
             .lines()
             .skip_while(|line| !line.starts_with("samples:"));
@@ -83,7 +83,7 @@ fn peer_metrics_of_one_requested_agent_use_its_whole_engine() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
     let metric = "nixl.latency.xfer_time.slowness";
-    // By its name the last one is another engine's.
+    // The name of the last one puts it into another peer group.
     let agents = [
         ("a", 100),
         ("b", 100),
@@ -118,7 +118,7 @@ fn rings_are_drained_without_fetches() {
     let pmcd = Pmcd::start(&home);
     let mut ring = RingWriter::create(&home.ring("decode-0"), Layout::V3, 64).expect("a ring");
     let mut pushed = 0;
-    // Forty times what the ring holds, and not one fetch.
+    // 40 times the capacity of the ring, without a fetch.
     while pushed < 40 * 63 {
         if ring.push(Kind::TxBytes, 7) {
             pushed += 1;
@@ -141,7 +141,7 @@ fn answer_has_events_pushed_just_before_the_request() {
     let pmcd = Pmcd::start(&home);
     let mut ring = RingWriter::create(&home.ring("decode-0"), Layout::V4, 64).expect("a ring");
     // The instance is published when the labels of the agent are known.
-    wait_for("the instance", || {
+    wait_for("the instance is published", || {
         let instances = text_of(pmcd.tool("pmprobe"), &["-I", "nixl.transfer.tx_bytes"]);
         (instances.trim() == "nixl.transfer.tx_bytes 1 \"decode-0\"").then_some(())
     });
@@ -172,7 +172,7 @@ fn missing_directories_are_counted_until_they_exist() {
     is(1, 2);
     std::fs::create_dir(&later).expect("made");
     is(2, 1);
-    // A node without a pod that uses NIXL is in order.
+    // A node without a pod that uses NIXL is not a problem.
     std::fs::create_dir(home.path("pods")).expect("made");
     is(2, 0);
     std::fs::create_dir_all(home.path("pods/one/nixl")).expect("made");
@@ -196,11 +196,11 @@ fn valid_reload_is_applied_and_invalid_reload_is_ignored() {
     let error = || text_of(pmcd.tool("pminfo"), &["-f", "nixl.control.config_error"]);
 
     std::fs::write(&conf, "[nixl]\ndrain_interval = 5\n").expect("written");
-    let refused = reload();
+    let rejected = reload();
     assert!(
-        text(&refused).contains("Bad input to pmstore"),
+        text(&rejected).contains("Bad input to pmstore"),
         "{}",
-        text(&refused)
+        text(&rejected)
     );
     let why = error();
     assert!(
@@ -228,7 +228,7 @@ fn valid_reload_is_applied_and_invalid_reload_is_ignored() {
     assert!(taken.status.success(), "{}", text(&taken));
     assert!(error().contains("value \"\""), "{}", error());
     assert_eq!(pmcd.values("nixl.control.drain_interval")[""], 20);
-    let values = wait_for("the first has left and the second is there", || {
+    let values = wait_for("the second agent has replaced the first", || {
         let values = pmcd.values("nixl.transfer.tx_bytes");
         (values.contains_key("second") && !values.contains_key("first")).then_some(values)
     });
@@ -236,7 +236,7 @@ fn valid_reload_is_applied_and_invalid_reload_is_ignored() {
     assert_eq!(
         first.pending(),
         0,
-        "what the first had said was still counted"
+        "the last events of the first agent were counted"
     );
 }
 
@@ -254,8 +254,8 @@ fn missing_configuration_does_not_restore_the_defaults() {
     let pmcd = Pmcd::start(&home);
     pmcd.becomes(&[("ours", 1)]);
     std::fs::remove_file(pmcd.path("etc/nixl/nixl.conf")).expect("there");
-    let refused = output(pmcd.tool("pmstore").args(["nixl.control.reload", "1"]));
-    assert!(!refused.status.success(), "{}", text(&refused));
+    let rejected = output(pmcd.tool("pmstore").args(["nixl.control.reload", "1"]));
+    assert!(!rejected.status.success(), "{}", text(&rejected));
     let why = text_of(pmcd.tool("pminfo"), &["-f", "nixl.control.config_error"]);
     assert!(why.contains("nixl.conf: No such file"), "{why}");
     ours.push(Kind::TxBytes, 1);
@@ -285,7 +285,7 @@ fn invalid_configuration_at_the_start_does_not_end_the_daemon() {
     assert_eq!(
         ring.pending(),
         1,
-        "nothing is touched while it is not known whose files may be"
+        "nothing is drained while the owners are unknown"
     );
     std::fs::copy(
         support::project("nixl.conf"),
@@ -307,21 +307,21 @@ fn pmlogger_archives_what_the_producer_wrote() {
     std::fs::write(&config, "log mandatory on 100 msec { nixl }\n").expect("written");
     let mut ring = RingWriter::create(&home.ring("decode-0"), Layout::V4, 4096).expect("a ring");
     let archive = home.path("archive");
-    // No device: pmlogger unlinks its log before it opens it.
+    // Not a device such as /dev/null: pmlogger unlinks its log before it opens it.
     let log = home.path("pmlogger.log");
     let mut pmlogger = pmcd.tool("pmlogger");
     pmlogger.arg("-c").arg(&config).arg("-l").arg(&log);
     let mut pmlogger = pmlogger.arg(&archive).spawn().expect("pmlogger starts");
-    // The raw values of a metric in the archive so far, by one of PCP's tools.
+    // Raw values of a metric in the archive so far, printed by one of PCP's tools.
     let archived = |tool: &str, metric: &str| -> Vec<u64> {
         let mut shown = pmcd.tool(tool);
         shown
             .args(["-r", "-z", "-t", "100msec", "-a"])
             .arg(&archive);
-        // pmrep's time column; pmval has one anyway.
+        // pmrep needs an option for the time column; pmval always has one.
         shown.args((tool == "pmrep").then_some("-p"));
         let shown = support::text(&support::output(shown.arg(metric)));
-        // Lines of a time and a value.
+        // Each line has a time and a value.
         let fields = shown.lines().map(|line| line.split_whitespace().collect());
         let samples = fields.filter_map(|fields: Vec<&str>| match fields[..] {
             [time, value] if time.matches(':').count() == 2 => value.parse().ok(),
@@ -353,7 +353,7 @@ fn pmlogger_archives_what_the_producer_wrote() {
 
 #[test]
 fn pmlogger_of_nixl_survives_agents_and_a_restart_of_pmcd() {
-    // At 100 kB/s, what derived metrics below nixl cost, pmlogger writes this much in a fraction of a second.
+    // Derived metrics below nixl would cost 100 kB/s: pmlogger would write this much in a fraction of a second.
     const MAX_LOG_BYTES: usize = 16 << 10;
     let home = Home::new();
     home.set("retain = \"0s\"");

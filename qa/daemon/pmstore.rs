@@ -1,4 +1,4 @@
-//! Settings that only root can change at run time, and metrics of the daemon's own cost.
+//! pmstore(1) of the settings that only root can change at run time, and metrics of the daemon's own cost, with a real pmcd.
 
 mod requests;
 
@@ -25,15 +25,15 @@ fn store(pmcd: &Pmcd, metric: &str, value: &str) {
     run(pmcd.tool("pmstore").args([metric, value]));
 }
 
-/// What pmstore says of a store that is refused.
-fn refused(mut pmstore: Command, metric: &str, value: &str) -> String {
-    let refused = output(pmstore.args([metric, value]));
-    let said = text(&refused);
-    assert!(!refused.status.success(), "{metric} {value}: {said}");
-    said
+/// Output of a pmstore that must fail.
+fn rejection(mut pmstore: Command, metric: &str, value: &str) -> String {
+    let output = output(pmstore.args([metric, value]));
+    let text = text(&output);
+    assert!(!output.status.success(), "{metric} {value}: {text}");
+    text
 }
 
-/// How often a ring is emptied in a second in which no client asks for values. Each event follows as soon as the ring is empty.
+/// Number of drains of a ring in one second without a fetch. Each event is written as soon as the ring is empty.
 fn drains_in_a_second(ring: &mut RingWriter) -> u64 {
     let (end, mut drains) = (Instant::now() + Duration::from_secs(1), 0);
     while Instant::now() < end {
@@ -58,7 +58,7 @@ fn stored_interval_applies_at_once_and_until_a_reload() {
     assert!(slow <= 12, "{slow} drains in a second");
     store(&pmcd, INTERVAL, "5");
     assert_eq!(value(&pmcd, INTERVAL), 5);
-    wait_for("it drains often", || {
+    wait_for("the short interval applies", || {
         (drains_in_a_second(&mut ring) >= 40).then_some(())
     });
     assert!(
@@ -78,26 +78,26 @@ fn pmstore_switches_debug_messages_on_and_off() {
     needs_root();
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
-    let refusals = || value(&pmcd, "nixl.control.files.refused");
-    let refuse = |name: &str| {
-        let before = refusals();
+    let rejections = || value(&pmcd, "nixl.control.files.refused");
+    let is_rejection_logged = |name: &str| {
+        let before = rejections();
         fs::write(home.ring(name), "no ring").expect("written");
-        wait_for("the file is refused", || {
-            (refusals() > before).then_some(())
+        wait_for("the file is rejected", || {
+            (rejections() > before).then_some(())
         });
-        let said = format!("{name}\": refused");
+        let message = format!("{name}\": refused");
         pmcd.log()
             .lines()
-            .any(|line| line.contains("Debug: ") && line.contains(&said))
+            .any(|line| line.contains("Debug: ") && line.contains(&message))
     };
     assert_eq!(value(&pmcd, SWITCH), 0);
-    assert!(!refuse("before"), "{}", pmcd.log());
+    assert!(!is_rejection_logged("before"), "{}", pmcd.log());
     store(&pmcd, SWITCH, "1");
     assert_eq!(value(&pmcd, SWITCH), 1);
-    assert!(refuse("meanwhile"), "{}", pmcd.log());
+    assert!(is_rejection_logged("meanwhile"), "{}", pmcd.log());
     store(&pmcd, SWITCH, "0");
     assert_eq!(value(&pmcd, SWITCH), 0);
-    assert!(!refuse("after"), "{}", pmcd.log());
+    assert!(!is_rejection_logged("after"), "{}", pmcd.log());
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn only_root_on_the_local_socket_can_store() {
     needs_root();
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
-    // By default pmcd itself rejects pmStore requests over TCP. Here it passes them, and the daemon rejects them.
+    // By default, pmcd itself rejects pmStore requests over TCP. These rules make it pass them to the daemon.
     let conf = pmcd.path("etc/pmcd.conf");
     let lines = fs::read_to_string(&conf).expect("there");
     let (agents, _) = lines.split_once("[access]").expect("access rules");
@@ -113,7 +113,7 @@ fn only_root_on_the_local_socket_can_store() {
     let pid = i32::try_from(pmcd.pid()).expect("a pid");
     kill(Pid::from_raw(pid), Signal::SIGHUP).expect("it runs");
     store(&pmcd, SWITCH, "1");
-    let asked = || {
+    let rejected_requests = || {
         pmcd.log()
             .matches("pmStore request rejected: the client is not root")
             .count()
@@ -124,23 +124,30 @@ fn only_root_on_the_local_socket_can_store() {
         pmstore
     };
     wait_for("pmcd has read its access rules", || {
-        let _ = refused(by_tcp(), READ_AGAIN, "1");
-        (asked() > 0).then_some(())
+        let _ = rejection(by_tcp(), READ_AGAIN, "1");
+        (rejected_requests() > 0).then_some(())
     });
     for metric in [INTERVAL, SWITCH, READ_AGAIN] {
         let before = value(&pmcd, metric);
-        for (who, pmstore) in [
+        for (client, pmstore) in [
             ("another user", pmcd.tool_as(65_534, "pmstore")),
             ("root by TCP", by_tcp()),
         ] {
-            let before = asked();
-            let said = refused(pmstore, metric, "0");
-            assert!(said.contains("No permission"), "{metric}, {who}: {said}");
-            assert_eq!(asked(), before + 1, "{metric}, {who}: the agent was asked");
+            let before = rejected_requests();
+            let output = rejection(pmstore, metric, "0");
+            assert!(
+                output.contains("No permission"),
+                "{metric}, {client}: {output}"
+            );
+            assert_eq!(
+                rejected_requests(),
+                before + 1,
+                "{metric}, {client}: the request reached the daemon"
+            );
         }
         assert_eq!(value(&pmcd, metric), before, "{metric}");
     }
-    // What another user may not, root still may.
+    // A rejected request does not affect later requests of root.
     store(&pmcd, READ_AGAIN, "0");
     assert_eq!(value(&pmcd, READ_AGAIN), 2);
 }
@@ -156,7 +163,7 @@ fn pmstore_of_bad_values_or_other_metrics_is_rejected() {
     ] {
         let before = value(&pmcd, metric);
         for out in values {
-            let said = refused(pmcd.tool("pmstore"), metric, out);
+            let said = rejection(pmcd.tool("pmstore"), metric, out);
             assert!(
                 said.contains("Bad input to pmstore"),
                 "{metric} {out}: {said}"
@@ -169,7 +176,7 @@ fn pmstore_of_bad_values_or_other_metrics_is_rejected() {
         "nixl.control.places.taken",
         "nixl.control.memory",
     ] {
-        let said = refused(pmcd.tool("pmstore"), other, "1");
+        let said = rejection(pmcd.tool("pmstore"), other, "1");
         assert!(said.contains("No permission"), "{other}: {said}");
     }
     for bound in ["1", "1000"] {
@@ -211,7 +218,7 @@ fn control_metrics_show_the_work_and_cost_of_the_daemon() {
         rejected: 0,
     };
     assert_eq!(figures(), expected);
-    // The processor time and the memory that the kernel tells others.
+    // Processor time and memory of the daemon in /proc.
     let pid = pmcd.pmda_pid();
     let ticks = || {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
@@ -221,7 +228,7 @@ fn control_metrics_show_the_work_and_cost_of_the_daemon() {
             .map(|number| number.parse::<u64>().expect("a number"))
             .sum::<u64>()
     };
-    // A tick is 10 ms, and one may be on its way in each of the two modes.
+    // /proc counts user and system time in ticks of 10 ms. Each of the two may lack one tick.
     let (low, said, high) = (10_000 * ticks(), of("cpu_time"), 10_000 * ticks());
     assert!(
         (low.saturating_sub(20_000)..=high + 20_000).contains(&said),
@@ -238,11 +245,11 @@ fn control_metrics_show_the_work_and_cost_of_the_daemon() {
     let page: u64 = page.trim().parse().expect("a number");
     let (said, seen) = (of("memory"), pages * page);
     assert!(said.abs_diff(seen) <= seen / 10, "{said} and {seen} bytes");
-    // The record of an agent that leaves stays; its ring is detached with its file.
+    // A removed file detaches the ring. The record of the agent stays.
     let [one, two] = rings;
     drop(one);
     fs::remove_file(home.ring("one")).expect("there");
-    wait_for("its ring is let go", || {
+    wait_for("the ring is detached", || {
         let expected = Figures {
             attached: 1,
             ..expected

@@ -1,4 +1,4 @@
-//! Rights of the daemon with a configured `user`: those that its work needs, and no others.
+//! Rights of the daemon with a configured `user`, read from /proc with a real pmcd: exactly those that its work needs.
 
 use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{self, Home, Pmcd, TX_BYTES, example, needs_root, run, wait_for};
@@ -11,7 +11,7 @@ fn ring(home: &Home, name: &str) -> RingWriter {
     RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring")
 }
 
-/// Effective and permitted capabilities of a process, and whether it can get no more.
+/// Effective and permitted capabilities of a process, and its no_new_privs bit.
 fn rights(pid: u32) -> (String, String, String) {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let field = |name: &str| {
@@ -21,7 +21,7 @@ fn rights(pid: u32) -> (String, String, String) {
     (field("CapEff:"), field("CapPrm:"), field("NoNewPrivs:"))
 }
 
-/// A home that another user can look into, with a ring of theirs and one of root's, of one event each.
+/// A home that another user can read, with one ring of that user (1 byte) and one of root (2 bytes).
 fn shared_home(settings: &str) -> (Home, RingWriter, RingWriter) {
     let home = Home::new();
     fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
@@ -39,7 +39,7 @@ const LEASE: u64 = 1 << 28;
 const SYS_PTRACE: u64 = 1 << 19;
 const FOWNER: u64 = 1 << 3;
 
-/// What [`rights`] says of a process that has these for good and no more.
+/// Result of [`rights`] for a process with these capabilities that can get no others.
 fn kept(capabilities: u64) -> (String, String, String) {
     let mask = format!("{capabilities:016x}");
     (mask.clone(), mask, "1".into())
@@ -50,7 +50,7 @@ fn daemon_as_another_user_keeps_three_capabilities_in_use() {
     needs_root();
     let (home, theirs, roots) = shared_home("user = \"nobody\"\nretain = \"1s\"");
     let pmcd = Pmcd::start(&home);
-    // DAC_OVERRIDE: root's ring, too, is drained.
+    // DAC_OVERRIDE: the ring of root is drained, too.
     pmcd.becomes(&[("roots", 2), ("theirs", 1)]);
     assert_eq!((theirs.pending(), roots.pending()), (0, 0));
     let log = pmcd.log();
@@ -70,24 +70,24 @@ fn daemon_as_another_user_keeps_three_capabilities_in_use() {
             .filter(|text| text.contains("theirs"))
     });
     assert_eq!(pmcd.values("nixl.control.state.persistent")[""], 1);
-    // LEASE: that agents of others have exited.
+    // LEASE: the daemon sees that agents of other users have exited.
     drop((theirs, roots));
     pmcd.becomes(&[]);
-    // SYS_PTRACE: whether a process that has the file open only reads it.
+    // SYS_PTRACE: the daemon sees that a process has the file open for reading only.
     let mut agent = Command::new(example("producer"))
         .arg("--dir")
         .arg(home.rings())
         .args("--name roots --transfers 1 --read-every 0 --size 40 --linger 600".split(' '))
         .spawn()
         .expect("it starts");
-    let tail = wait_for("it is counted", || {
+    let tail = wait_for("the transfer is counted", || {
         let values = pmcd.values(TX_BYTES);
         (values == BTreeMap::from([("roots".into(), 42)]))
             .then(|| fs::File::open(home.ring("roots")).expect("there"))
     });
     agent.kill().expect("it runs");
     agent.wait().expect("our child");
-    // In its own PID namespace the daemon cannot know whether a process outside writes.
+    // In its own PID namespace, the daemon does not see the processes outside.
     let tail = Some(tail).filter(|_| support::sees_all_processes());
     pmcd.becomes(&[]);
     drop(tail);
@@ -118,7 +118,7 @@ fn daemon_without_proc_facts_is_confined_to_its_directories() {
         outside.path()
     );
     reload(&pmcd, &directories);
-    let log = wait_for("it says that it cannot look there", || {
+    let log = wait_for("the rejected directory is logged", || {
         let log = pmcd.log();
         log.contains("cannot be scanned: EACCES").then_some(log)
     });
@@ -129,7 +129,7 @@ fn daemon_without_proc_facts_is_confined_to_its_directories() {
     pmcd.becomes(&[("roots", 2), ("theirs", 1)]);
 }
 
-/// Tells a running agent other settings.
+/// Changes the settings of a running daemon.
 fn reload(pmcd: &Pmcd, settings: &str) {
     let text = format!("[nixl]\n{settings}\n");
     fs::write(pmcd.path("etc/nixl/nixl.conf"), text).expect("written");
@@ -148,7 +148,7 @@ fn rings_of_other_users_are_removed_with_one_capability() {
         };
         let remove = "remove_exited_after = \"0s\"";
         let (home, theirs, roots) = shared_home("");
-        // As /tmp is: only a file's owner may remove it.
+        // The sticky bit of /tmp: only the owner of a file may remove it.
         fs::set_permissions(home.rings(), PermissionsExt::from_mode(0o1777)).expect("ours");
         home.set(&format!(
             "user = \"nobody\"\n{}",
@@ -165,12 +165,12 @@ fn rings_of_other_users_are_removed_with_one_capability() {
         if !right {
             reload(&pmcd, &settings(&home, remove));
         }
-        wait_for("what it may remove is removed", || {
+        wait_for("the removal has succeeded or failed", || {
             let left = fs::read_dir(home.rings()).expect("there").count();
-            let refused = pmcd
+            let is_rejected = pmcd
                 .log()
                 .contains("roots\": cannot be removed, and is not tried again: EPERM");
-            (left == usize::from(!right) && refused != right).then_some(())
+            (left == usize::from(!right) && is_rejected != right).then_some(())
         });
         assert_eq!(home.ring("roots").exists(), !right);
         pmcd.becomes(&[("roots", 2), ("theirs", 1)]);
@@ -208,18 +208,18 @@ fn observing_daemon_may_read_everything_and_write_nothing() {
     assert_eq!(
         (theirs.pending(), roots.pending()),
         (2, 2),
-        "nothing is taken"
+        "nothing is drained"
     );
-    // Full, it takes no more: a lower bound.
+    // The daemon only follows the ring, so it stays full and rejects further events.
     while theirs.push(Kind::TxBytes, 1) {}
     pmcd.becomes(&[("roots", 22), ("theirs", 11 + 61)]);
-    // Told to drain, it goes on from there and counts nothing twice.
+    // Without `observe`, the daemon drains from where it was and counts nothing twice.
     reload(
         &pmcd,
         &format!("telemetry_dir = {:?}\nuser = \"nobody\"", home.rings()),
     );
     pmcd.becomes(&[("roots", 22), ("theirs", 11 + 61)]);
-    wait_for("its own ring is drained", || {
+    wait_for("the ring of its own user is drained", || {
         (theirs.pending() == 0).then_some(())
     });
     theirs.push(Kind::TxBytes, 100);
@@ -227,7 +227,7 @@ fn observing_daemon_may_read_everything_and_write_nothing() {
     assert_eq!(
         roots.pending(),
         2,
-        "for root's it lacks the rights, which were dropped for good"
+        "the right to drain the ring of root was dropped at the start"
     );
 }
 
@@ -250,17 +250,17 @@ fn root_keeps_only_the_capabilities_that_it_uses() {
             pmcd.log()
                 .contains("runs as user root with CAP_DAC_OVERRIDE")
         );
-        // What it may, it can: it asks for leases, writes PCP's files, and removes what it is to remove.
+        // The capabilities are enough: for leases, for files of PCP, and for removals.
         drop((theirs, roots));
-        wait_for("they have left", || {
+        wait_for("the agents are withdrawn", || {
             pmcd.values(TX_BYTES).is_empty().then_some(())
         });
         let removes = settings.contains("remove_exited_after");
-        wait_for("what is to be removed is", || {
+        wait_for("exited rings are removed if configured", || {
             (home.ring("theirs").exists() != removes).then_some(())
         });
         let ids = pmcd.path("var/config/pmda/39.0");
-        wait_for("ids are kept", || {
+        wait_for("the ids are saved", || {
             let text = fs::read_to_string(&ids).ok()?;
             text.contains(" theirs\n").then_some(())
         });

@@ -1,4 +1,4 @@
-//! pmStore requests as PDUs: their values, and the users that send them.
+//! pmStore requests as PDUs without pmcd: invalid values, and users without the right.
 
 use super::PERMISSION;
 use crate::support::pdu::{Link, Sent};
@@ -6,7 +6,7 @@ use crate::support::{Home, PMDANIXL, output, text};
 use pmdanixl::metrics::{DEBUG, DRAIN_INTERVAL, METRICS, RELOAD};
 use std::process::Command;
 
-/// Statuses of PCP's (pmapi.h).
+/// Error codes of PCP (pmapi.h).
 const CONV: &str = "status -12362";
 
 const BADSTORE: &str = "status -12400";
@@ -42,27 +42,27 @@ fn pmstore_with_wrong_value_count_or_type_changes_nothing() {
     ];
     for name in ["control.drain_interval", "control.debug", "control.reload"] {
         for (sent, expected) in &cases {
-            let refused = link.store(&[(name, sent.clone())]).expect_err("refused");
-            assert_eq!(refused.to_string(), *expected, "{name}: {sent:?}");
+            let rejection = link.store(&[(name, sent.clone())]).expect_err("rejection");
+            assert_eq!(rejection.to_string(), *expected, "{name}: {sent:?}");
         }
     }
-    // One that is refused keeps those before it from being done.
+    // A request with a rejected value changes nothing, also not the values before it.
     for (second, sent, expected) in [
         ("control.debug", one(2), BADSTORE),
         ("control.version", one(2), PERMISSION),
     ] {
         let stores = [("control.drain_interval", one(7)), (second, sent)];
-        let refused = link.store(&stores).expect_err("refused");
-        assert_eq!(refused.to_string(), expected, "{second}");
+        let rejection = link.store(&stores).expect_err("rejection");
+        assert_eq!(rejection.to_string(), expected, "{second}");
     }
     let nowhere = link.store_pmids(&[((39 << 22) | 999, one(1))]);
-    assert_eq!(nowhere.expect_err("refused").to_string(), PMID);
+    assert_eq!(nowhere.expect_err("rejection").to_string(), PMID);
     assert_eq!(control(&mut link), before);
     let stores = [
         ("control.drain_interval", one(7)),
         ("control.debug", one(1)),
     ];
-    link.store(&stores).expect("taken");
+    link.store(&stores).expect("accepted");
     assert_eq!(control(&mut link), [7, 1, 1]);
 }
 
@@ -75,9 +75,9 @@ fn root_can_store_to_no_other_metric() {
         if [DRAIN_INTERVAL, DEBUG, RELOAD].contains(&(metric.cluster, metric.item)) {
             continue;
         }
-        let refused = link.store(&[(metric.name, Sent::Numbers(vec![1]))]);
-        let refused = refused.expect_err("refused").to_string();
-        assert_eq!(refused, PERMISSION, "{}", metric.name);
+        let rejection = link.store(&[(metric.name, Sent::Numbers(vec![1]))]);
+        let rejection = rejection.expect_err("rejection").to_string();
+        assert_eq!(rejection, PERMISSION, "{}", metric.name);
     }
 }
 
@@ -131,7 +131,7 @@ fn debug_option_starts_debug_and_pmstore_ends_it() {
     assert_eq!(control(&mut link)[1], 1);
     link.be_user(0).expect("sent");
     link.store(&[("control.debug", Sent::Numbers(vec![0]))])
-        .expect("taken");
+        .expect("accepted");
     assert_eq!(control(&mut link)[1], 0);
 }
 
