@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const TX_BYTES: &str = "transfer.tx_bytes";
-/// No agent of another user waits for longer, whatever one user does.
+/// Limit of the time until an agent of another user is found.
 const SOON: Duration = Duration::from_secs(10);
 const AGENTS: usize = 8;
 
@@ -18,8 +18,8 @@ fn appear_soon(home: &Home, link: &mut Link) {
         let name = format!("victim-{number}");
         let started = Instant::now();
         let ring = ring(home, VICTIM, &name);
-        wait_for("it is counted", || {
-            // An answer looks for files as well: mostly ticks are to find it.
+        wait_for("the event is counted", || {
+            // A fetch scans directories, too. The pause leaves most of the scans to ticks.
             std::thread::sleep(Duration::from_millis(500));
             let values = link.values(TX_BYTES).expect("an answer");
             values.get(&name).copied()
@@ -39,8 +39,8 @@ fn agent_appears_soon_beside_6000_rings_of_another_user() {
     for held in [true, false] {
         let home = shared_home();
         home.set("max_agents = 1000");
-        let stranger = Stranger::does(&home, &["rings", "6000"]);
-        let held = held.then_some(stranger);
+        let rings = Stranger::does(&home, &["rings", "6000"]);
+        let held = held.then_some(rings);
         let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
         appear_soon(&home, &mut link);
         drop(held);
@@ -52,10 +52,10 @@ fn agent_appears_soon_beside_6000_rings_of_another_user() {
 fn agent_appears_soon_beside_rings_with_changing_names() {
     let home = shared_home();
     home.set("max_agents = 100");
-    let stranger = Stranger::does(&home, &["names", "200"]);
+    let names = Stranger::does(&home, &["names", "200"]);
     let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
     std::thread::sleep(SOON);
     appear_soon(&home, &mut link);
-    assert!(stranger.times() > 0);
+    assert!(names.times() > 0);
     assert!(link.end().success());
 }

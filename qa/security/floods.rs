@@ -1,4 +1,4 @@
-//! Large amounts of files and events of another user of the host, made as that user: they must affect that user only.
+//! Large amounts of files and events of another user, made by a program with that user's id. They must affect that user only.
 
 use crate::support::measure::timed;
 use crate::support::pdu::Link;
@@ -15,12 +15,12 @@ use std::time::Duration;
 
 const TX_BYTES: &str = "transfer.tx_bytes";
 
-/// The agent behind a pipe, for a shared home.
+/// Starts the daemon without pmcd.
 fn serve(home: &Home) -> Link {
     Link::start(home, Command::new(PMDANIXL)).expect("it starts")
 }
 
-/// One of its values that have no instances.
+/// Value of a metric below `nixl.control`.
 fn control(link: &mut Link, name: &str) -> u64 {
     link.values(&format!("control.{name}")).expect("an answer")[""]
 }
@@ -34,7 +34,7 @@ fn becomes(link: &mut Link, name: &str, expected: u64) {
     });
 }
 
-/// Sends as many events as a ring of 64 slots holds, as soon as there is room; none is lost, and none counted twice.
+/// Pushes events of 1 byte whenever the ring has room. Then waits until each one is counted once.
 fn sends(link: &mut Link, victim: &mut RingWriter, name: &str, before: u64, events: u64) {
     for _ in 0..events {
         wait_for("there is room", || {
@@ -48,11 +48,11 @@ fn sends(link: &mut Link, victim: &mut RingWriter, name: &str, before: u64, even
     becomes(link, name, before + events);
 }
 
-/// The file has 4 KiB on disk, or none, and claims 2^36 events. Reading them would take for ever and fill a tmpfs.
+/// The file has at most 4 KiB on disk, and its header claims 2^36 events. Reading them would fill a tmpfs.
 #[test]
 fn ring_with_2_to_the_36_claimed_events_is_rejected_unread() {
     let home = shared_home();
-    // The header of an empty ring, with other positions and another size.
+    // A valid header, except for the positions and the capacity.
     shell(
         &home,
         "{ printf '\\377\\377\\377\\377\\17\\0\\0\\0'; head -c 8 /dev/zero
@@ -64,7 +64,7 @@ fn ring_with_2_to_the_36_claimed_events_is_rejected_unread() {
     let _victim = ring(&home, VICTIM, "victim");
     let mut link = serve(&home);
     becomes(&mut link, "victim", 1);
-    wait_for("it is refused", || {
+    wait_for("the ring is rejected", || {
         (control(&mut link, "files.refused") == 1).then_some(())
     });
     let log = home.log();
@@ -73,11 +73,11 @@ fn ring_with_2_to_the_36_claimed_events_is_rejected_unread() {
         "{log}"
     );
     let after = fs::metadata(home.ring("sparse")).expect("there").blocks();
-    assert_eq!(after, before, "none of it was filled");
+    assert_eq!(after, before, "no block was allocated");
     assert!(link.end().success());
 }
 
-/// Moving a write position costs its owner nothing, and costs a reader 1,024 events.
+/// A moved write position is one store for the owner, and 1,024 events for the reader.
 #[test]
 fn full_rings_of_another_user_delay_no_event_and_no_answer() {
     let home = shared_home();
@@ -85,7 +85,7 @@ fn full_rings_of_another_user_delay_no_event_and_no_answer() {
     let mut link = serve(&home);
     becomes(&mut link, "victim", 1);
     let flood = Stranger::does(&home, &["flood", "400", "4096"]);
-    wait_for("all of them are agents", || {
+    wait_for("all rings are instances", || {
         let instances = link.instances().expect("an answer");
         (instances.len() == 401).then_some(())
     });
@@ -94,11 +94,11 @@ fn full_rings_of_another_user_delay_no_event_and_no_answer() {
         .map(|_| timed(&mut link, TX_BYTES).1.own())
         .collect();
     own.sort();
-    // Processor time, of the answer in the middle: 2 ms. It was 170 to 1,000 where all was read that there was.
+    // Median of the processor time of an answer: 2 ms. It is 170 to 1,000 ms if an answer reads all events.
     assert!(own[50] < Duration::from_millis(50), "{own:?}");
     sends(&mut link, &mut victim, "victim", 5_001, 1_000);
     let least = flood.times();
-    assert!(least > 0, "each ring has its turn");
+    assert!(least > 0, "each ring was read");
     assert!(link.end().success());
 }
 
@@ -111,12 +111,12 @@ fn rings_with_changing_names_stay_within_all_limits() {
     sends(&mut link, &mut victim, "victim", 1, 6);
     let before = link.instances().expect("an answer");
     let old = before.iter().find(|(_, name)| *name == "victim");
-    let old = *old.expect("it is shown").0;
+    let old = *old.expect("an instance").0;
     drop(victim);
     fs::remove_file(home.ring("victim")).expect("there");
-    // Agents with files that exist at the scan are instances; most files are gone before.
+    // Most files are removed before a scan, and never become instances.
     let churn = Stranger::does(&home, &["churn"]);
-    wait_for("more have come than are remembered", || {
+    wait_for("more agents have started than there are records", || {
         let instances = link.instances().expect("an answer");
         assert!(instances.len() <= 20, "{instances:?}");
         let known = link.figures(&home).agents;
@@ -128,13 +128,13 @@ fn rings_with_changing_names_stay_within_all_limits() {
     });
     assert!(churn.times() > 100);
     let _victim = ring(&home, VICTIM, "victim");
-    let (new, shown) = wait_for("the victim is back", || {
+    let (new, shown) = wait_for("the victim is an instance again", || {
         let instances = link.instances().expect("an answer");
         let new = *instances.iter().find(|(_, name)| *name == "victim")?.0;
         let shown = *link.values(TX_BYTES).expect("an answer").get("victim")?;
         (shown == 1 || shown >= 8).then_some((new, shown))
     });
-    assert_eq!((new, shown), (old, 8), "its total, under its id");
+    assert_eq!((new, shown), (old, 8), "the earlier id and total");
     assert!(link.end().success());
     let sizes = |path: &Path| -> u64 {
         let files = fs::read_dir(path).expect("there");
@@ -153,19 +153,19 @@ fn ring_with_the_name_of_a_victim_changes_none_of_its_values() {
     let mut victim = ring(&home, VICTIM, "victim");
     let mut link = serve(&home);
     sends(&mut link, &mut victim, "victim", 1, 999);
-    // What one event cannot be is not believed.
+    // A value above the limit for one event is counted as unknown.
     let absurd = u64::MAX - 399;
     let taken = Stranger::does(&home, &["take", "victim", &absurd.to_string()]);
-    wait_for("the stranger's ring is drained", || {
+    wait_for("the ring of the other user is drained", || {
         let values = link.values("ring.unknown").expect("an answer");
         (*values.get("victim@uid4243")? == 511).then_some(())
     });
-    // The victim's own is still mapped, and still read.
+    // The removed ring of the victim is still mapped, and still drained.
     sends(&mut link, &mut victim, "victim", 1_000, 200);
     let values = link.values(TX_BYTES).expect("an answer");
     assert_eq!((values["victim"], values["victim@uid4243"]), (1_200, 0));
     assert_eq!(taken.times(), 511);
-    // Nor does what can be, however much it comes to.
+    // Valid values saturate the totals of the other user only.
     let most = support::kit::layers::MAX_VALUE;
     let _taken = Stranger::does(&home, &["take", "victim", &most.to_string()]);
     becomes(&mut link, "victim@uid4243", u64::MAX);
@@ -178,7 +178,7 @@ fn agent_beside_4096_new_rings_is_served() {
     let home = shared_home();
     let rings = Stranger::does(&home, &["rings", "4096"]);
     let mut link = serve(&home);
-    wait_for("all are agents", || {
+    wait_for("all rings are instances with a value", || {
         let values = link.values("transfer.rx_bytes").expect("an answer");
         (values.len() == 4096 && values.values().all(|value| *value == 1)).then_some(())
     });
@@ -190,7 +190,7 @@ fn agent_beside_4096_new_rings_is_served() {
     assert!(link.end().success());
 }
 
-/// There are more stores than the limit allows, all written to continuously, and the daemon is killed once.
+/// There are more stores than max_agents allows. All are written continuously, and the daemon is killed once.
 #[test]
 fn live_stores_leave_room_for_others_and_count_once() {
     let home = shared_home();
@@ -200,7 +200,7 @@ fn live_stores_leave_room_for_others_and_count_once() {
     ));
     let stores = Stranger::does(&home, &["stores", "30"]);
     let mut link = serve(&home);
-    wait_for("all places are taken", || {
+    wait_for("max_agents is reached", || {
         (control(&mut link, "places.taken") == 8).then_some(())
     });
     let mut victims: Vec<RingWriter> = (0..4)
@@ -216,23 +216,23 @@ fn live_stores_leave_room_for_others_and_count_once() {
     for (number, victim) in victims.iter_mut().enumerate() {
         sends(&mut link, victim, &format!("victim-{number}"), 101, 100);
     }
-    // Where the victims' places were, others' stores are, which go on where they were.
+    // Stores of the other user replace the victims, and continue with their totals.
     drop(victims);
     for number in 0..4 {
         fs::remove_file(home.ring(format!("victim-{number}"))).expect("there");
     }
-    wait_for("the victims have left", || {
+    wait_for("the victims are withdrawn", || {
         let values = link.values(TX_BYTES).expect("an answer");
         let stores = values.keys().filter(|name| name.starts_with("store-"));
         assert!(values.len() <= 8, "{values:?}");
         (stores.count() == 8).then_some(())
     });
     let each = stores.times();
-    wait_for("all that are shown are counted to their end", || {
+    wait_for("all instances have their last values", || {
         let values = link.values(TX_BYTES).expect("an answer");
         let known = link.figures(&home).agents;
         let host = link.values("host.transfer.tx_bytes").expect("an answer")[""];
-        // Each store is one agent, whatever happened to it.
+        // Each store is one agent, however often it was evicted.
         assert!(
             known <= 34 && !values.keys().any(|name| name.contains('@')),
             "{values:?}"
@@ -256,20 +256,20 @@ fn rewritten_unrelated_files_do_not_hide_a_new_agent() {
         let mut victim = ring(&home, VICTIM, &name);
         sends(&mut link, &mut victim, &name, 1, 200);
     }
-    wait_for("what is met is remembered", || {
+    wait_for("the files are recorded as rejected", || {
         (link.figures(&home).rejected >= 5_000).then_some(())
     });
     let mut own: Vec<Duration> = (0..101)
         .map(|_| timed(&mut link, TX_BYTES).1.own())
         .collect();
     own.sort();
-    // Processor time, of the answer in the middle. It was 500 to 4,200 where an answer looked at 100,000 files.
+    // Median of the processor time of an answer. It is 500 to 4,200 ms if an answer checks 100,000 files.
     assert!(own[50] < Duration::from_millis(50), "{own:?}");
     assert!(rewritten.times() > 1);
     assert!(link.end().success());
 }
 
-/// Log, state and instance ids are on a file system that another user fills to the last byte.
+/// Log, state file and instance ids are on a file system that another user fills completely.
 #[test]
 fn disk_filled_by_another_user_loses_no_value() {
     if !is_alone() {
@@ -288,7 +288,7 @@ fn disk_filled_by_another_user_loses_no_value() {
         "cat /dev/zero > ../disk/fill 2> /dev/null || true; test -s ../disk/fill",
     );
     let log = pmcd.log();
-    // Agents come, lines are written, totals grow.
+    // New agents, log lines and larger totals, without space for any of them.
     let mut others = Vec::new();
     for number in 0..20 {
         others.push(ring(&home, VICTIM, &format!("other-{number:02}")));
@@ -298,20 +298,23 @@ fn disk_filled_by_another_user_loses_no_value() {
         );
         assert!(victim.push(Kind::TxBytes, 1));
     }
-    wait_for("all is shown", || {
+    wait_for("all values are published", || {
         let values = pmcd.values("nixl.transfer.tx_bytes");
         (values.len() == 21 && values["victim"] == 21).then_some(())
     });
     let pmda = pmcd.pmda_pid();
-    assert!(pmcd.log().len() < log.len() + 8192, "there is no room");
+    assert!(
+        pmcd.log().len() < log.len() + 8192,
+        "the file system is full"
+    );
     shell(&home, "rm ../disk/fill");
-    // With room, all is said and kept again.
+    // With space, the log and the state file are written again.
     pmcd.configure(&home, "user = \"nobody\"");
-    wait_for("it is logged", || {
+    wait_for("the log grows", || {
         (pmcd.log().len() > log.len()).then_some(())
     });
     assert!(victim.push(Kind::TxBytes, 1));
-    wait_for("the last one is shown, too", || {
+    wait_for("the last event is counted", || {
         let values = pmcd.values("nixl.transfer.tx_bytes");
         (values["victim"] == 22).then_some(())
     });
@@ -323,7 +326,7 @@ fn disk_filled_by_another_user_loses_no_value() {
         fs::create_dir_all(dir.join("run")).expect("made");
         fs::rename(old.join("run/nixl"), dir.join("run/nixl")).expect("there");
     });
-    wait_for("the totals were kept", || {
+    wait_for("the totals are recovered", || {
         let values = pmcd.values("nixl.transfer.tx_bytes");
         (values.get("victim") == Some(&22)).then_some(())
     });
@@ -331,7 +334,7 @@ fn disk_filled_by_another_user_loses_no_value() {
     run(Command::new("umount").arg(&disk));
 }
 
-/// In a directory that all users may write to, another user replaces the telemetry directory, or one on the way, with a link.
+/// Another user may write to the parent directory, and replaces the telemetry directory or a parent of it with a link.
 #[test]
 fn link_of_another_user_does_not_lead_to_foreign_rings() {
     let home = shared_home();
@@ -365,7 +368,7 @@ fn link_of_another_user_does_not_lead_to_foreign_rings() {
         let (status, said) = home.check();
         assert!(status == 1 && said.contains(why), "{link}: {said}");
         let pending: Vec<u64> = rings.iter().map(RingWriter::pending).collect();
-        assert_eq!(pending, [1, 1], "{link}: nothing was taken out");
+        assert_eq!(pending, [1, 1], "{link}: nothing was drained");
     }
     // A link of root that no other user can change is followed.
     open_to_all(&shared, 0o755);

@@ -1,4 +1,4 @@
-//! Every input that the fuzzer kept, or that was a finding, run through the fuzzed code (`make fuzz`).
+//! Runs the fuzzed code with every input of the fuzzer's corpus and every finding (`make fuzz` fuzzes).
 
 #[path = "../fuzz/targets/mod.rs"]
 mod targets;
@@ -7,7 +7,7 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-/// Runs a target with each input of its corpus; names the one that it does not stand.
+/// Runs a target with each input of its corpus. A panic names the input.
 fn replay(target: &str, run: fn(&[u8])) {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("qa/fuzz/corpus");
     let mut files: Vec<_> = fs::read_dir(corpus.join(target))
@@ -15,7 +15,10 @@ fn replay(target: &str, run: fn(&[u8])) {
         .map(|entry| entry.expect("readable").path())
         .collect();
     files.sort();
-    assert!(files.len() >= 5, "{target}: the corpus is there");
+    assert!(
+        files.len() >= 5,
+        "{target}: the corpus has at least 5 files"
+    );
     for file in files {
         let input = fs::read(&file).expect("readable");
         catch_unwind(AssertUnwindSafe(|| run(&input)))

@@ -1,5 +1,5 @@
 //! A directory in which a hostile user makes, corrupts and swaps thousands of files while the daemon reads them. The daemon
-//! must answer in time, and other agents must stay exact.
+//! must answer in time, and the values of other agents must stay exact.
 //!
 //! `HOSTILE_SECONDS` is the time for each seed; `HOSTILE_SEED` selects one seed.
 
@@ -20,9 +20,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const FILES: usize = 2000;
-/// No answer may take longer, where that is measured.
+/// Limit of the time for an answer, in tests that measure it.
 const IN_TIME: Duration = Duration::from_millis(50);
-/// What was sent is shown within this, where that is measured.
+/// Limit of the time until a value is published, in tests that measure it.
 const SOON: Duration = Duration::from_secs(3);
 
 /// Limit of private memory in KiB: a base, a part for each instance, and a part for each record. The windows of an instance are
@@ -31,7 +31,7 @@ fn may_have(instances: usize, known: u64) -> u64 {
     6 * 1024 + 64 * instances as u64 + 6 * known
 }
 
-/// All that the program that torments it has in store.
+/// All changes that the hostile program can make.
 const DONE: [&str; 33] = [
     "FIFO",
     "all ones",
@@ -79,7 +79,7 @@ fn setting(variable: &str) -> Option<u64> {
     )
 }
 
-/// The program that torments the directory. Ends with the value.
+/// The hostile program. Dropping it ends the program.
 struct Hostile {
     child: Child,
     input: Option<ChildStdin>,
@@ -95,7 +95,7 @@ impl Hostile {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("it was built");
+            .expect("qa/stranger is built");
         Self {
             input: child.stdin.take(),
             output: child.stdout.take().expect("piped"),
@@ -103,7 +103,7 @@ impl Hostile {
         }
     }
 
-    /// Ends it; how often it did what.
+    /// Ends the program. Returns the number of changes of each kind.
     fn end(mut self) -> BTreeMap<String, u64> {
         self.input = None;
         let mut said = String::new();
@@ -123,13 +123,13 @@ impl Drop for Hostile {
     }
 }
 
-/// An agent that does nothing wrong, and what it has sent.
+/// A well-behaved agent, and the sum of its events.
 struct Healthy {
     name: String,
     ring: RingWriter,
     sent: u64,
     shown: u64,
-    /// Since when there is something that is not shown, and how long it may be so.
+    /// Time since which `shown` is less than `sent`, and the limit of that time.
     since: Option<Instant>,
     soon: Duration,
 }
@@ -154,7 +154,7 @@ impl Healthy {
         }
     }
 
-    /// What is shown is what was sent, if not at once, then soon; never more, and never less than before.
+    /// Asserts that the published value reaches `sent` within `soon`, never exceeds it, and never decreases.
     fn check(&mut self, values: &BTreeMap<u32, u64>, id: u32) {
         let shown = values.get(&id).copied().unwrap_or(0);
         let name = &self.name;
@@ -174,7 +174,7 @@ impl Healthy {
     }
 }
 
-/// The sample producer: two more agents, which restart now and then. Ends with the value.
+/// The sample producer: two more agents, which restart now and then. Dropping it ends the producer.
 struct Sample(Option<Child>);
 
 impl Sample {
@@ -187,10 +187,10 @@ impl Sample {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn();
-        Self(Some(producer.expect("it was built")))
+        Self(Some(producer.expect("qa/producer is built")))
     }
 
-    /// Ends it; the bytes that each of its agents sent.
+    /// Ends the producer. Returns the bytes that each of its agents sent.
     fn end(mut self) -> BTreeMap<String, u64> {
         let producer = self.0.take().expect("until here");
         let pid = Pid::from_raw(i32::try_from(producer.id()).expect("a pid"));
@@ -216,7 +216,7 @@ impl Drop for Sample {
     }
 }
 
-/// The instance ids of the healthy agents.
+/// Instance ids of the healthy agents.
 fn ids(link: &mut Link, healthy: &[Healthy]) -> Vec<u32> {
     wait_for("the healthy agents are instances", || {
         let names = link.instances().expect("an answer");
@@ -226,8 +226,8 @@ fn ids(link: &mut Link, healthy: &[Healthy]) -> Vec<u32> {
     })
 }
 
-/// Pushes to the healthy agents and looks at what is shown of them, for some time; how long the answers took, and the most
-/// agents that one had.
+/// Pushes to the healthy agents and checks their values for some time. Returns the times of the answers, and the largest number
+/// of instances in an answer.
 fn watch(link: &mut Link, healthy: &mut [Healthy], time: Duration) -> (Vec<Took>, usize) {
     let ids = ids(link, healthy);
     let (mut all, mut value, mut most) = (Vec::new(), 0, 0);
@@ -248,14 +248,14 @@ fn watch(link: &mut Link, healthy: &mut [Healthy], time: Duration) -> (Vec<Took>
     (all, most)
 }
 
-/// Checks that answers were in time: all answers with a certain time, and nearly all others.
+/// Asserts that all answers with a certain time were in time, and 99 % of all answers.
 fn judge(all: &[Took]) {
     let certain: Vec<&Took> = all.iter().filter(|took| took.is_certain()).collect();
     let late = all.iter().filter(|took| took.own() >= IN_TIME).count();
     let mut walls: Vec<Duration> = all.iter().map(|took| took.wall).collect();
     walls.sort();
     println!(
-        "{} answers, half of them within {:?}, {} of them measured without a doubt; the longest of those: {:?}",
+        "{} answers, half of them within {:?}, {} of them with a certain time; the longest of those: {:?}",
         all.len(),
         walls[all.len() / 2],
         certain.len(),
@@ -267,7 +267,7 @@ fn judge(all: &[Took]) {
     assert!(late <= all.len() / 100, "{late} of {} were late", all.len());
 }
 
-/// The values of these agents, when nothing waits any more.
+/// Waits until these agents have these values. No value may ever be larger.
 fn shows_changes(link: &mut Link, expected: &BTreeMap<String, u64>) {
     wait_for("all is counted, once", || {
         let values = link.values(TX_BYTES).expect("an answer");
@@ -287,10 +287,11 @@ fn shows_changes(link: &mut Link, expected: &BTreeMap<String, u64>) {
     });
 }
 
-/// Lines in a minute: 60 and a summary for the files of each of three users, and for each of two levels without a user.
+/// Log lines in a minute: 60 and a summary for each of three users, and for each of two levels without a user.
 const LINES: u64 = 5 * 61;
 
-/// Torments it for some time; whether it does all in time is looked at where `soon` says how soon.
+/// Runs the hostile program beside healthy agents for some time. `soon` is the limit until a value is published; `None` does not
+/// check times.
 fn torment(seed: u64, time: Duration, soon: Option<Duration>) {
     println!("HOSTILE_SEED={seed}");
     let began = Instant::now();
@@ -322,7 +323,7 @@ fn torment(seed: u64, time: Duration, soon: Option<Duration>) {
     let mut expected = sample.end();
     expected.extend(healthy.iter().map(|agent| (agent.name.clone(), agent.sent)));
     shows_changes(&mut link, &expected);
-    // With the files go the agents, and all that they took.
+    // The removed files release their mappings and descriptors.
     for entry in fs::read_dir(directory).expect("there") {
         let path = entry.expect("there").path();
         let name = path.file_name().expect("a name").to_string_lossy();
@@ -333,19 +334,19 @@ fn torment(seed: u64, time: Duration, soon: Option<Duration>) {
         }
     }
     let rings = expected.len() - healthy.len();
-    let after = wait_for("the others are let go", || {
+    let after = wait_for("the hostile files are detached", || {
         let used = Use::of(&link, directory);
-        // A look through /proc has one of its own for a moment.
+        // A process scan has one more descriptor open for a moment.
         let all = (used.mappings, used.descriptors);
         (all == (before.mappings + rings, before.descriptors + rings)).then_some(used)
     });
     let known = link.figures(&home).agents;
-    println!("{instances} instances, {known} remembered: {tormented:?}, then {after:?}");
+    println!("{instances} instances, {known} records: {tormented:?}, then {after:?}");
     assert!(
         tormented.memory.max(after.memory) < may_have(instances, known),
-        "{instances} instances, {known} known: {tormented:?} {after:?}"
+        "{instances} instances, {known} records: {tormented:?} {after:?}"
     );
-    wait_for("the others are no instances any more", || {
+    wait_for("the hostile files are withdrawn", || {
         let names = link.instances().expect("an answer");
         names
             .values()
@@ -360,13 +361,13 @@ fn torment(seed: u64, time: Duration, soon: Option<Duration>) {
         lines < LINES * minutes && !log.contains(" Error: "),
         "{lines} lines\n{log}"
     );
-    // Nor does the next one make anything else of it.
+    // A restarted daemon has these values, too.
     let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
     shows_changes(&mut link, &expected);
     assert!(link.end().success());
 }
 
-/// Each test has the machine for itself, as far as that is for this program to say.
+/// Runs one test of this module at a time, since they measure times.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {

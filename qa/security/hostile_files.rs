@@ -1,5 +1,5 @@
-//! Other files in a telemetry directory: names with characters special to PCP, and files that are not rings. Each is rejected
-//! for its own reason and stays unchanged, and the agents beside it stay exact.
+//! Unusual files in a telemetry directory: names with characters special to PCP, and files that are not rings. Each file must be
+//! rejected for its own reason and stay unchanged. The values of other agents must stay exact.
 
 use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{Home, Pmcd, needs_root, wait_for};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 const TX_BYTES: &str = "nixl.transfer.tx_bytes";
 
-/// A v4 ring of 8 events with one field of its header changed: word, and what to write there.
+/// Makes a v4 ring of 8 events with one word of its header changed to `value`.
 fn ring_but(path: &Path, word: usize, value: u64) {
     drop(RingWriter::create(path, Layout::V4, 8).expect("a ring"));
     let mut bytes = fs::read(path).expect("there");
@@ -25,7 +25,7 @@ fn both_versions(version: u64) -> u64 {
     (version << 32) | version
 }
 
-/// Fills a directory with one file of each kind; the name, and the reason that it is refused for.
+/// Fills a directory with one file of each kind. Returns the names and the reasons of the rejections.
 fn hostile(dir: &Path) -> Vec<(&'static str, &'static str)> {
     let at = |name: &str| dir.join(name);
     mknod(
@@ -35,7 +35,7 @@ fn hostile(dir: &Path) -> Vec<(&'static str, &'static str)> {
         0,
     )
     .expect("a FIFO");
-    // The device of /dev/full: opening and reading it would be noticed.
+    // The device number of /dev/full.
     mknod(
         &at("device"),
         SFlag::S_IFCHR,
@@ -67,7 +67,7 @@ fn hostile(dir: &Path) -> Vec<(&'static str, &'static str)> {
     sparse
         .write_all_at(&4000_u64.to_le_bytes(), 0)
         .expect("written");
-    // A v4 ring that says it is v1: the size does not fit.
+    // A v4 ring with version 1 in its header: the size does not fit.
     ring_but(&at("size"), 2, both_versions(1));
     let mut notes = b"notes of a man".to_vec();
     notes.resize(16, b' ');
@@ -179,19 +179,19 @@ fn hostile_files_are_left_unchanged_by_the_daemon() {
     let pmcd = Pmcd::start(&home);
     pmcd.becomes(&[("healthy", 1)]);
     let unsupported = pmcd.values("nixl.agents.unsupported")[""];
-    assert_eq!(unsupported, 1, "one has a later version");
-    // Files that are touched and renamed are looked at again, to the same effect.
+    assert_eq!(unsupported, 1, "the ring of version 5");
+    // Renamed files are checked again, and rejected again.
     for turn in 2..4 {
         fs::rename(home.ring("mask"), home.ring("mask-moved")).expect("there");
         fs::rename(home.ring("mask-moved"), home.ring("mask")).expect("there");
         healthy.push(Kind::TxBytes, 1);
         assert_eq!(pmcd.values(TX_BYTES)["healthy"], turn);
     }
-    // All but the two files of zeros: their agents may be starting.
+    // The two files of zeros are not counted yet: their agents may be starting.
     assert!(pmcd.values("nixl.control.files.refused")[""] >= expected.len() as u64 - 2);
     let log = pmcd.log();
     for (name, reason) in expected {
-        // What may be a ring is worth a line, the rest is not.
+        // Only files that may be rings are logged.
         let logged = log.contains(&format!("/{name}\": refused: {reason}"));
         let is_ring = ["capacity", "hardlink", "mask", "pos", "version-5", "size"]
             .iter()
@@ -207,7 +207,7 @@ fn hostile_files_are_left_unchanged_by_the_daemon() {
     drop(healthy);
     let mut after = contents(&home.rings());
     after.remove(&home.ring("healthy"));
-    assert!(after == before, "a refused file was changed");
+    assert!(after == before, "a rejected file was changed");
     assert!(
         contents(&home.path("."))
             .iter()
@@ -221,14 +221,14 @@ fn file_that_is_completed_later_is_attached_then() {
     fs::write(home.ring("slow"), "").expect("written");
     let pmcd = Pmcd::start(&home);
     assert!(pmcd.values(TX_BYTES).is_empty());
-    // The size comes first, the header later, and nothing else changes in the directory.
+    // NIXL sets the size first and writes the header later, which does not change the directory.
     fs::OpenOptions::new()
         .write(true)
         .open(home.ring("slow"))
         .expect("there")
         .set_len(40 + 64 * 16)
         .expect("room");
-    let found = wait_for("the file of zeros is looked at", || {
+    let found = wait_for("the file of zeros is listed", || {
         Some(home.check().1).filter(|text| text.contains("header is not written"))
     });
     assert!(found.contains("slow"));
@@ -288,13 +288,13 @@ fn files_with_odd_names_are_separate_instances() {
             })
             .collect()
     };
-    // When their labels are known.
+    // An instance is published when its labels are known.
     wait_for("all are instances", || {
         (pmcd.values(TX_BYTES).len() == expected.len()).then_some(())
     });
     assert_eq!(shown(pmcd.values(TX_BYTES)), expected);
     let instances = pmcd.values(TX_BYTES);
-    // Each of them moves alone.
+    // Each instance changes alone.
     for (value, writer) in (1..).zip(&mut writers) {
         writer.push(Kind::TxBytes, 100);
         let now = pmcd.values(TX_BYTES);
@@ -303,7 +303,7 @@ fn files_with_odd_names_are_separate_instances() {
             assert_eq!(now[name], before + moved, "{name}");
         }
     }
-    // The ids come back from their file.
+    // The file of the ids has all names.
     let cache = pmcd.path("var/config/pmda/39.0");
     wait_for("the ids are saved", || {
         let saved = fs::read_to_string(&cache).ok()?;
@@ -352,7 +352,7 @@ fn max_agents_limits_rings_and_prefers_live_agents() {
         pmcd.log()
     );
     drop(writers.remove(0));
-    wait_for("the third takes the first one's place", || {
+    wait_for("the third agent replaces the first", || {
         let values = pmcd.values(TX_BYTES);
         (values.keys().collect::<Vec<_>>() == ["b", "c"]).then_some(())
     });

@@ -1,4 +1,4 @@
-//! Other users of the host, and hostile files.
+//! Other users of the host and hostile files: neither may affect the values or the service of other users.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,5 @@
-//! 100,000 unrelated files beside the rings: each costs one stat(2) in minutes, even if new files appear.
+//! 100,000 unrelated files beside the rings, with the system calls counted by strace(1): each file costs one stat(2), even if
+//! new files appear.
 
 use crate::support::pdu::Link;
 use crate::support::writer::{Kind, Layout, RingWriter};
@@ -10,14 +11,14 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const FILES: usize = 100_000;
-/// Checks of a file that may belong to an agent which is starting.
+/// Limit for the checks of a new file that may belong to an agent which is starting.
 const AGAIN: usize = 100;
-/// More than a tick of the clock that change times are taken from: a file that is younger is checked twice.
+/// Longer than the clock tick that is the resolution of file times. A younger file is checked twice.
 const TICK: Duration = Duration::from_millis(100);
 
 const TX_BYTES: &str = "transfer.tx_bytes";
 
-/// A home with a directory of that many files.
+/// A home with a directory of [`FILES`] files.
 fn crowded() -> (Home, TempDir) {
     let (home, directory) = (Home::new(), in_memory());
     for file in 0..FILES {
@@ -31,13 +32,13 @@ fn crowded() -> (Home, TempDir) {
     (home, directory)
 }
 
-/// What strace(1) says of the calls that name a file.
+/// Output file of strace(1) with the system calls that name a file.
 struct Trace(PathBuf);
 
 impl Trace {
     const OPTIONS: [&str; 5] = ["-f", "-qq", "-s", "64", "--trace=%file"];
 
-    /// Calls that name an unrelated file, and how often the directory was opened by its name.
+    /// Number of calls that name an unrelated file, and number of calls that open the directory by its name.
     fn counts(&self, directory: &Path) -> (usize, usize) {
         let trace = fs::read(&self.0).unwrap_or_default();
         let trace = String::from_utf8_lossy(&trace);
@@ -48,10 +49,10 @@ impl Trace {
         )
     }
 
-    /// Waits until the directory was opened so many times more; calls that name an unrelated file until then.
+    /// Waits until the directory was opened `passes` times more. Returns the number of calls that name an unrelated file.
     fn passes(&self, directory: &Path, passes: usize) -> usize {
         let (_, before) = self.counts(directory);
-        wait_for("the next looks at the directory", || {
+        wait_for("the next passes over the directory", || {
             let (calls, now) = self.counts(directory);
             (now >= before + passes).then_some(calls)
         })
@@ -66,9 +67,9 @@ fn unrelated_file_costs_one_stat_and_is_not_opened() {
     traced.args(["-D", "--seccomp-bpf"]).args(Trace::OPTIONS);
     traced.arg("-o").arg(&trace.0).arg(PMDANIXL);
     let mut link = Link::start(&home, traced).expect("it starts");
-    wait_for("all were looked at", || {
-        let refused = link.fetch(&["control.files.refused"]).expect("an answer");
-        (refused[0][&u32::MAX] >= FILES as u64).then_some(())
+    wait_for("all files were checked", || {
+        let rejected = link.fetch(&["control.files.refused"]).expect("an answer");
+        (rejected[0][&u32::MAX] >= FILES as u64).then_some(())
     });
     trace.passes(directory.path(), 1);
     let (calls, _) = trace.counts(directory.path());
@@ -81,7 +82,7 @@ fn unrelated_file_costs_one_stat_and_is_not_opened() {
     assert_eq!(opened, None);
 }
 
-/// strace(1) of a process that runs already. Ends with the value.
+/// strace(1) attached to a running process. Dropping it ends strace.
 struct Attached(Child);
 
 impl Attached {
@@ -108,13 +109,13 @@ impl Drop for Attached {
 fn unrelated_files_are_not_checked_again_for_a_new_ring() {
     let (home, directory) = crowded();
     let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
-    wait_for("all were looked at", || {
-        let refused = link.fetch(&["control.files.refused"]).expect("an answer");
-        (refused[0][&u32::MAX] >= FILES as u64).then_some(())
+    wait_for("all files were checked", || {
+        let rejected = link.fetch(&["control.files.refused"]).expect("an answer");
+        (rejected[0][&u32::MAX] >= FILES as u64).then_some(())
     });
     let trace = Trace(home.path("trace"));
     let tracer = Attached::new(link.pid(), &trace);
-    // Long enough for another listing of the unchanged directory.
+    // 10 passes have another listing of the unchanged directory.
     assert_eq!(trace.passes(directory.path(), 10), 0);
     let path = directory.path().join("agent");
     let mut ring = RingWriter::create(&path, Layout::V4, 64).expect("a ring");
@@ -125,7 +126,7 @@ fn unrelated_files_are_not_checked_again_for_a_new_ring() {
         (values.get("agent") == Some(&7)).then_some(())
     });
     let text = fs::read_to_string(&trace.0).expect("text");
-    // An empty file may be one that an agent is about to give its size: it is checked in each tick while it is that young.
+    // An agent may be about to set the size of an empty file, so a young empty file is checked in each tick.
     let met = text.matches("\"junk-more\"").count();
     assert!((1..=AGAIN).contains(&met), "{met} checks of the new file");
     assert_eq!(text.matches("\"junk-").count(), met);

@@ -1,5 +1,5 @@
-//! Another user of the host in a directory that all users may write to, acting as that user: links, exchanged names, and shares
-//! of limits.
+//! Actions of another user in a directory that all users may write to: locks, links, exchanged names, and use of shared limits.
+//! A program with that user's id does them.
 
 use crate::support::stranger::{Stranger, VICTIM, open_to_all, ring, shared_home, shell};
 use crate::support::writer::{Kind, Layout, RingWriter};
@@ -19,7 +19,7 @@ fn lock_of_another_user_does_not_block_a_ring() {
     );
     let inode =
         std::os::unix::fs::MetadataExt::ino(&fs::metadata(home.ring("victim")).expect("there"));
-    wait_for("it is locked", || {
+    wait_for("the ring is locked", || {
         let locks = fs::read_to_string("/proc/locks").ok()?;
         let mut lines = locks.lines();
         let is_it = |line: &str| line.contains("FLOCK") && line.contains(&format!(":{inode} "));
@@ -30,11 +30,11 @@ fn lock_of_another_user_does_not_block_a_ring() {
     assert_eq!(pmcd.values("nixl.ring.foreign_reads")["victim"], 0);
     assert!(victim.push(Kind::TxBytes, 1));
     pmcd.becomes(&[("victim", 2)]);
-    assert_eq!(victim.pending(), 0, "it is drained, not followed");
+    assert_eq!(victim.pending(), 0, "the ring is drained, not followed");
     assert_eq!(lock.end(), "locked\n");
 }
 
-/// The name leads to another file when it is opened than at its stat(2).
+/// Each name changes between two files all the time, also between stat(2) and open(2).
 #[test]
 fn exchanged_names_lead_to_no_other_file() {
     let home = shared_home();
@@ -63,8 +63,8 @@ fn exchanged_names_lead_to_no_other_file() {
         std::thread::sleep(std::time::Duration::from_millis(10));
         assert!(!pmcd.values(TX_BYTES).contains_key("secret"));
     }
-    for stranger in exchanging {
-        let times = stranger.times();
+    for exchange in exchanging {
+        let times = exchange.times();
         assert!(times > 100, "{times}");
     }
     wait_for("all that was sent is counted", || {
@@ -81,18 +81,18 @@ fn rings_of_one_user_leave_room_for_other_users() {
     home.set("max_agents = 20\nproc_facts = false");
     drop(RingWriter::create(&home.path("template"), Layout::V4, 16).expect("a ring"));
     open_to_all(&home.path("template"), 0o644);
-    // Each is held open by one process.
+    // One process has all the files open.
     let script =
         "for i in $(seq 100 160); do cp ../template taken-$i; done; exec tail -q -f taken-*";
     let _holds = Stranger::start(&home, "sh", &["-ec", script]);
-    wait_for("they are all there", || {
+    wait_for("all the files are there", || {
         home.ring("taken-160").exists().then_some(())
     });
     let pmcd = Pmcd::start(&home);
     let _victims: Vec<RingWriter> = (0..3)
         .map(|number| ring(&home, VICTIM, &format!("victim-{number}")))
         .collect();
-    wait_for("others have their places", || {
+    wait_for("the rings of the victim are attached", || {
         let values = pmcd.values(TX_BYTES);
         let victims = values
             .iter()
@@ -103,7 +103,7 @@ fn rings_of_one_user_leave_room_for_other_users() {
     assert_eq!(pmcd.values("nixl.control.places.max")[""], 20);
 }
 
-/// A reader such as a backup has the file of an exited agent open. That must not keep the agent from being evicted.
+/// A reader such as a backup has the file of an exited agent open. The agent must still be evicted.
 #[test]
 fn exited_agents_held_by_a_reader_are_evicted() {
     let home = shared_home();
@@ -146,12 +146,14 @@ fn directories_of_one_user_leave_room_for_other_users() {
     pmcd.becomes(&[("agent", 5)]);
     let watched = || pmcd.values("nixl.control.directories.watched")[""];
     let left_out = || pmcd.values("nixl.control.directories.left_out")[""];
-    wait_for("all were met", || (left_out() == 301 - 15).then_some(()));
+    wait_for("all directories were found", || {
+        (left_out() == 301 - 15).then_some(())
+    });
     assert_eq!(watched(), 16);
     let open = fs::read_dir(format!("/proc/{}/fd", pmcd.pmda_pid())).expect("root may");
     assert!(
         open.count() < 16 + 64,
-        "a descriptor for each that is watched"
+        "at most one descriptor for each watched directory"
     );
     let (status, said) = home.check();
     let expected = "patterns match 286 directories more than max_directories, which is 16";
@@ -161,7 +163,7 @@ fn directories_of_one_user_leave_room_for_other_users() {
 #[test]
 fn log_lines_of_one_user_leave_room_for_others() {
     let home = shared_home();
-    // The size of a ring, and nothing in it that one has; a long name of what is shown as several characters each.
+    // Files with the size of a ring and an invalid header. One name is long, and each of its characters is escaped in the log.
     let name = "\u{200b}".repeat(70);
     shell(
         &home,
@@ -170,11 +172,11 @@ fn log_lines_of_one_user_leave_room_for_others() {
         ),
     );
     let pmcd = Pmcd::start(&home);
-    wait_for("all are refused", || {
-        let refused = pmcd.values("nixl.control.files.refused")[""];
-        (refused >= 302).then_some(())
+    wait_for("all are rejected", || {
+        let rejected = pmcd.values("nixl.control.files.refused")[""];
+        (rejected >= 302).then_some(())
     });
-    // Of what root has to know all is said.
+    // Messages that only root can cause are not limited.
     for number in 0..40 {
         let user = ["root", "nobody"][number % 2];
         pmcd.configure(&home, &format!("user = {user:?}"));
@@ -182,7 +184,7 @@ fn log_lines_of_one_user_leave_room_for_others() {
     let log = pmcd.log();
     let lines = |what: &str| log.lines().filter(|line| line.contains(what)).count();
     let (about_files, own) = (lines(": refused: "), lines("user: a change takes effect"));
-    // As many as in a minute, and the first of the next.
+    // 60 lines of one minute, and 60 of the next.
     assert!((1..=2 * 60).contains(&about_files), "{about_files}\n{log}");
     assert!(lines("are not logged in this minute") >= 1, "{log}");
     assert_eq!(own, 40, "{log}");

@@ -12,26 +12,26 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::PathBuf;
 
-/// Number of files that it has mapped at a time, and open: those files seem to have an agent.
+/// Limit for mapped files, and for open files: the daemon sees a live agent for them.
 const HELD: usize = 64;
-/// How many rings are never empty, and what they hold.
+/// Number of rings that are always full, and their capacity.
 const FLOODS: usize = 8;
 const FLOOD: u64 = 1 << 16;
-/// What positions are moved to and fro at a time.
+/// Position changes in one [`Hostile::move_positions`].
 const MOVES: usize = 50;
 
-/// A directory, and what it is tormented with.
+/// A directory of hostile files, and the files that are mapped or open.
 pub struct Hostile {
     directory: PathBuf,
     rng: Rng,
     files: usize,
     mapped: VecDeque<RingWriter>,
-    /// Locked, or with a lease on them.
+    /// Files that are locked or have a lease.
     held: VecDeque<File>,
 }
 
 impl Hostile {
-    /// Nothing is there yet.
+    /// Does not make the files: see [`Hostile::fill`].
     pub fn new(directory: PathBuf, seed: u64, files: usize) -> Self {
         Self {
             directory,
@@ -42,7 +42,7 @@ impl Hostile {
         }
     }
 
-    /// Makes all files, each of some kind.
+    /// Makes all files, each of a random kind. Counts the kinds in `done`.
     pub fn fill(&mut self, done: &mut BTreeMap<&str, u64>) {
         for number in 0..self.files {
             let variant = Variant::any(&mut self.rng);
@@ -53,7 +53,7 @@ impl Hostile {
         }
     }
 
-    /// Changes one thing; what it was.
+    /// Makes one random change. Returns the name of the change.
     pub fn change(&mut self) -> io::Result<&'static str> {
         let number = self.rng.usize(..self.files);
         let path = self.path(number);
@@ -96,7 +96,7 @@ impl Hostile {
         self.path(number)
     }
 
-    /// Opens what is a file; anything else could hold up or be held up.
+    /// Opens a regular file. Others are rejected: their open(2) may block, or have an effect outside the directory.
     fn open(&self, path: &PathBuf) -> io::Result<File> {
         if !fs::symlink_metadata(path)?.is_file() {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -109,7 +109,7 @@ impl Hostile {
             .open(path)
     }
 
-    /// Another kind of file, on the same inode where that can be, or on a new one.
+    /// Makes another kind of file under this name, sometimes on the old inode.
     fn remake(&mut self, path: PathBuf) -> io::Result<&'static str> {
         let (variant, other) = (Variant::any(&mut self.rng), self.any());
         if self.open(&path).is_err() || self.rng.bool() {
@@ -151,14 +151,14 @@ impl Hostile {
         Ok("punch a hole")
     }
 
-    /// The capacity that a file's header gives, which need not be true.
+    /// Capacity in the header of a file, which may be wrong.
     fn capacity(file: &File) -> io::Result<u64> {
         let mut bytes = [0; 8];
         file.read_exact_at(&mut bytes, 24)?;
         Ok(u64::from_le_bytes(bytes).clamp(1, 1 << 57))
     }
 
-    /// Moves the positions again and again, to where they may be and to where not.
+    /// Moves the positions again and again, to valid and invalid values.
     fn move_positions(&mut self, path: PathBuf) -> io::Result<&'static str> {
         let file = self.open(&path)?;
         let capacity = Self::capacity(&file)?;
@@ -187,12 +187,12 @@ impl Hostile {
         Ok("write events")
     }
 
-    /// An agent of that name is started and stays for a while, whatever becomes of its file.
+    /// Starts an agent with that name. Its file may be changed, but stays mapped until [`HELD`] others are.
     fn restart(&mut self, path: PathBuf) -> io::Result<&'static str> {
         self.open(&path)?;
         let layout = Layout::ALL[self.rng.usize(..Layout::ALL.len())];
         let ring = RingWriter::create(&path, layout, 1 << self.rng.u8(1..10))?;
-        // Never looked at again: its pages may be gone.
+        // The mapping is never accessed: after a truncation, that would be a SIGBUS.
         self.mapped.push_back(ring);
         if self.mapped.len() > HELD {
             self.mapped.pop_front();
@@ -200,7 +200,7 @@ impl Hostile {
         Ok("restart in place")
     }
 
-    /// A second name, which the next turn takes away.
+    /// Makes a second name for a file, or removes it if it exists.
     fn second_name(&mut self, number: usize) -> io::Result<&'static str> {
         let second = self
             .directory
@@ -219,7 +219,7 @@ impl Hostile {
         Ok("change the mode")
     }
 
-    /// Takes the lock by which one pmdanixl excludes another.
+    /// Locks a file with the lock that one pmdanixl uses against another.
     fn lock(&mut self, path: PathBuf) -> io::Result<&'static str> {
         let file = self.open(&path)?;
         if !lock(&file)? {
@@ -229,7 +229,7 @@ impl Hostile {
         Ok("lock")
     }
 
-    /// Large rings are full, whatever was read of them: there is always more than there is time for.
+    /// Fills large rings again, so that they always have more events than a drain has time for.
     fn flood(&mut self) -> io::Result<&'static str> {
         for number in 0..FLOODS {
             let path = self.directory.join(format!("flood-{number}"));
@@ -245,10 +245,10 @@ impl Hostile {
         Ok("flood")
     }
 
-    /// Takes a lease: a process that opens the file has to wait for it, unless it opens without blocking.
+    /// Takes a lease: an open(2) of the file without O_NONBLOCK blocks.
     fn take_a_lease(&mut self, path: PathBuf) -> io::Result<&'static str> {
         let file = self.open(&path)?;
-        // It lasts as long as the file is open.
+        // The lease lasts until the file is closed.
         std::mem::forget(Lease::acquire(&file, LeaseKind::Exclusive)?);
         self.hold(file);
         Ok("take a lease")

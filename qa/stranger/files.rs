@@ -11,11 +11,11 @@ use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-/// Header of a ring, in words.
+/// Words of 8 bytes in the header of a ring.
 const HEADER_WORDS: usize = 5;
 const HEADER_LEN: u64 = 8 * HEADER_WORDS as u64;
 
-/// The kinds of files.
+/// Kind of a file.
 #[derive(Clone, Copy, Debug)]
 pub enum Variant {
     Ring,
@@ -36,7 +36,7 @@ pub enum Variant {
 }
 
 impl Variant {
-    /// Rings and files that are nearly rings are what most of the daemon's work is about.
+    /// Most entries are rings and almost rings, since these reach most of the daemon's code.
     const ALL: [Self; 20] = [
         Self::Ring,
         Self::Ring,
@@ -60,7 +60,7 @@ impl Variant {
         Self::HardLink,
     ];
 
-    /// Any of them; one in a hundred is a device.
+    /// Random kind; 1 % are devices.
     pub fn any(rng: &mut Rng) -> Self {
         match rng.u8(..100) {
             0 => Self::Device,
@@ -68,7 +68,7 @@ impl Variant {
         }
     }
 
-    /// What it is called in the account of what was done.
+    /// Name in the printed counts.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ring => "ring",
@@ -89,7 +89,7 @@ impl Variant {
         }
     }
 
-    /// Makes one under a name that is free or a regular file's. A kind that has contents gives them to that file then.
+    /// Makes a file at `path`, which may be a regular file already. Kinds with contents then overwrite these.
     pub fn make(self, rng: &mut Rng, path: &Path, other: &Path) -> io::Result<()> {
         let layout = Layout::ALL[rng.usize(..Layout::ALL.len())];
         let capacity = 1 << rng.u8(1..10);
@@ -125,9 +125,9 @@ impl Variant {
                 fs::set_permissions(path, Permissions::from_mode(0o000))
             }
             Self::Fifo => Ok(mknod(path, SFlag::S_IFIFO, Mode::S_IRWXU, 0)?),
-            // Longer names than a socket's path can be are tried as well.
+            // Fails for names longer than the path of a socket may be.
             Self::Socket => UnixListener::bind(path).map(drop),
-            // Reading from it never ends, and writing to it never works.
+            // The device number of /dev/full: reads never end, and writes fail.
             Self::Device => Ok(mknod(path, SFlag::S_IFCHR, Mode::S_IRWXU, makedev(1, 7))?),
             Self::Symlink => match rng.u8(..4) {
                 0 => symlink(path.file_name().unwrap_or_default(), path),
@@ -141,7 +141,7 @@ impl Variant {
     }
 }
 
-/// A name that few would choose, for some of the numbers.
+/// Name of the file with this number. Some names are long or have special characters.
 pub fn name(number: usize) -> OsString {
     let plain = format!("h{number}");
     match number % 50 {
@@ -153,7 +153,7 @@ pub fn name(number: usize) -> OsString {
     }
 }
 
-/// A ring as its agent would have left it, with a few events in it.
+/// Makes a valid ring with up to 64 events.
 pub fn ring(rng: &mut Rng, path: &Path, layout: Layout, capacity: u64) -> io::Result<File> {
     let file = OpenOptions::new()
         .read(true)
@@ -171,7 +171,7 @@ pub fn ring(rng: &mut Rng, path: &Path, layout: Layout, capacity: u64) -> io::Re
     Ok(file)
 }
 
-/// A ring of the longest slots, written from end to end.
+/// Makes a ring with the longest slots and without holes.
 pub fn flood(path: &Path, capacity: u64) -> io::Result<File> {
     let layout = Layout::V1;
     let file = ring(&mut Rng::with_seed(0), path, layout, capacity)?;
@@ -180,7 +180,7 @@ pub fn flood(path: &Path, capacity: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes events as its agent would, from a position on that need not be the one where it was.
+/// Writes events from a random position on, and sets the positions to match.
 pub fn events(rng: &mut Rng, file: &File, layout: Layout, capacity: u64) -> io::Result<()> {
     let (from, count) = (rng.u64(..capacity), rng.u64(..capacity.min(64)));
     for pos in from..from + count {
@@ -197,11 +197,11 @@ pub fn events(rng: &mut Rng, file: &File, layout: Layout, capacity: u64) -> io::
     put(file, 0, (from + count) % capacity)
 }
 
-/// Up to a terabyte and eight exabytes, as far as the file system goes, with positions where nothing was ever written.
+/// Makes a ring with a capacity of up to 2^57 and with positions in holes.
 fn sparse(rng: &mut Rng, path: &Path, layout: Layout) -> io::Result<()> {
     let file = ring(rng, path, layout, 64)?;
     let capacity = 1 << [16, 20, 26, 30, 34, 36, 57][rng.usize(..7)];
-    // Without space on the file system, a ring of the wrong size stays.
+    // Fails beyond the limit of the file system, which leaves a ring of the wrong size.
     file.set_len(HEADER_LEN + capacity * layout.slot_size())?;
     put(&file, 3, capacity)?;
     put(&file, 4, capacity - 1)?;
@@ -216,7 +216,7 @@ fn bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::write(path, bytes)
 }
 
-/// The length of a ring, one that is near to it, or any.
+/// Length of a ring, a length near it, or a random one.
 fn some_len(rng: &mut Rng) -> usize {
     let slot = [16, 48, 56][rng.usize(..3)];
     match rng.u8(..3) {
@@ -231,7 +231,7 @@ pub fn put(file: &File, word: usize, value: u64) -> io::Result<()> {
     file.write_all_at(&value.to_le_bytes(), 8 * word as u64)
 }
 
-/// A number at one of the edges of what is allowed, or any.
+/// Number at an edge of the valid range, or a random one.
 pub fn odd_word(rng: &mut Rng, capacity: u64) -> u64 {
     let edges = [
         0,

@@ -3,7 +3,7 @@
 //!
 //! - `exchange A B`: exchanges two names again and again (renameat2(2)).
 //! - `flood RINGS SLOTS`: keeps rings full by moving their write positions; prints the number of reads of the least-read ring.
-//! - `churn`: agents start, are drained and leave with their files, then others with other names.
+//! - `churn`: agents start, are drained, exit and remove their files; then agents with other names do this.
 //! - `names RATE`: makes that many rings with one event per second, and removes each after a second.
 //! - `rewrite FILES`: writes to that many files that are not rings, again and again.
 //! - `rings NUMBER`: makes that many rings with one event each, all at once.
@@ -32,7 +32,7 @@ mod torment;
 /// Pause between two actions, so that the daemon gets processor time.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Agents that come and go together.
+/// Number of agents that start and exit together.
 const AT_ONCE: u64 = 8;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -40,7 +40,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    // Sent when a file is opened on which there is a lease.
+    // The kernel sends SIGIO when a process opens a file with a lease.
     SigSet::from(Signal::SIGIO).thread_block()?;
     let input = Input::new();
     let times = match words[..] {
@@ -55,12 +55,12 @@ fn main() -> Result<()> {
             torment::torment(&input, Path::new(directory), seed.parse()?, files.parse()?)?
         }
         ["take", name, value] => take(&input, Path::new(name), value.parse()?)?,
-        _ => return Err("what it can do stands at the top of its source".into()),
+        _ => return Err("the top of its source lists the actions".into()),
     };
     Ok(writeln!(io::stdout(), "{times}")?)
 }
 
-/// Whether its standard input has ended.
+/// State of the standard input: open or ended.
 struct Input(Receiver<()>);
 
 impl Input {
@@ -94,7 +94,7 @@ fn exchange(input: &Input, first: &str, second: &str) -> Result<u64> {
     while input.is_open() {
         times += u64::from(exchange().is_ok());
     }
-    // An even number of times: each name is what it was.
+    // After an even number of exchanges, each name has its first file.
     if times % 2 == 1 {
         exchange()?;
     }

@@ -1,6 +1,4 @@
-//! Fills a directory with what a hostile user could put there, and keeps changing it. One seed gives one sequence.
-//!
-//! It touches only files that it has made.
+//! Fills a directory with hostile files and keeps changing them. One seed gives one sequence. Only its own files are changed.
 
 use crate::changes::Hostile;
 use crate::{Input, PAUSE, Result, ready};
@@ -11,7 +9,7 @@ use std::path::Path;
 /// Changes between two pauses, so that the daemon gets processor time.
 const BURST: usize = 10;
 
-/// Says in the end how often it did each thing; how many changes it made.
+/// Prints at the end how often it made each kind of change. Returns the number of changes.
 pub fn torment(input: &Input, directory: &Path, seed: u64, files: usize) -> Result<u64> {
     let mut hostile = Hostile::new(directory.to_owned(), seed, files);
     let mut done = BTreeMap::new();
@@ -19,7 +17,7 @@ pub fn torment(input: &Input, directory: &Path, seed: u64, files: usize) -> Resu
     ready()?;
     while input.is_open() {
         for _ in 0..BURST {
-            // What another change has made impossible is left out.
+            // An earlier change can make this one impossible: such a change is not counted.
             if let Ok(what) = hostile.change() {
                 *done.entry(what).or_insert(0) += 1;
             }

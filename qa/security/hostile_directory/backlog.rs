@@ -1,4 +1,4 @@
-//! More events than a drain has time for.
+//! Answer times while rings have more events than a drain has time for.
 
 use super::{TX_BYTES, judge, turn};
 use crate::support::measure::timed;
@@ -25,11 +25,11 @@ fn answers_are_in_time_during_a_backlog() {
         ring
     });
     let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
-    link.fetch(&[TX_BYTES]).expect("all that was there is new");
+    link.fetch(&[TX_BYTES]).expect("the first answer");
     let mut all = Vec::new();
     for _ in 0..300 {
         for ring in &rings {
-            // Full again, wherever its reader is.
+            // A write position one slot before the read position: the ring is full again.
             let mut word = [0; 8];
             ring.read_exact_at(&mut word, 8).expect("a header");
             let last = u64::from_le_bytes(word).wrapping_sub(1) % slots;
@@ -39,6 +39,6 @@ fn answers_are_in_time_during_a_backlog() {
     }
     judge(&all);
     let cut = link.fetch(&["control.cut.drains"]).expect("an answer");
-    assert!(cut[0][&u32::MAX] > 0, "more waited than there was time for");
+    assert!(cut[0][&u32::MAX] > 0, "drains ran out of time");
     assert!(link.end().success());
 }
