@@ -1,8 +1,11 @@
-//! A mapped ring, of which events are taken and slots released.
+//! NIXL's ring: reading events from its memory, releasing slots, and recognising a batch again.
 //!
-//! Single producer, single consumer. The producer stores `write_pos` with release after it has written a slot; the consumer
-//! stores `read_pos` with release after it has read one. Nothing that the producer wrote is trusted: every number is loaded
-//! once, checked against what this side knows, and only the copy is used. `protocol` has the loads and stores.
+//! A ring has one producer, the NIXL agent, and one consumer, this daemon. The producer stores `write_pos` with release after it
+//! has written a slot. The consumer stores `read_pos` with release after it has read one. Nothing that the producer wrote is
+//! trusted. Every word is loaded once into a copy, the copy is checked, and only the copy is used.
+//!
+//! Begin with `protocol`, which has all loads and the one store. `checkpoint` decides what became of a batch after a kill.
+//! `layout` has the format of the file. This module must not know agents, totals or the state file.
 
 use crate::error::RingFault;
 use crate::ring::layout::{CAPACITY, HEADER_WORDS, Header, Layout, READ_POS, VERSIONS, WRITE_POS};
@@ -23,26 +26,26 @@ pub use fingerprint::{Fingerprint, Slot};
 use protocol::Consumer;
 pub use protocol::{Batch, ProducerState, Shape};
 
-/// Events that are taken from one ring at a time, so that a huge one holds up neither the others nor an answer to pmcd: all that
-/// one of NIXL's own size holds, and a small part of a millisecond's worth.
+/// Most events of one batch: all that a ring of NIXL's default size holds, and a small part of a millisecond's work. A huge ring
+/// then delays neither other rings nor an answer to pmcd.
 pub const BATCH: u64 = 1 << 12;
 
-/// A mapped ring whose header was found good.
+/// A mapped ring whose header passed [`Header::check`].
 #[derive(Debug)]
 pub struct Ring {
     mapping: Rc<Mapping>,
-    /// The descriptor that the mapping came from: a lease on another one would find the mapping in its way.
+    /// The descriptor that the file was mapped from. A lease is taken on it, since a second descriptor counts as another opening.
     file: File,
-    /// What the header said when it was mapped.
+    /// Layout, capacity and version from the header at the time of mapping.
     pub(crate) shape: Shape,
 }
 
 impl Ring {
-    /// Maps a ring file of the given layout, from a header that passed [`Header::check`]. `file` is open for writing, unless
-    /// the ring is only read.
+    /// Maps a ring file of the given layout. `header` has passed [`Header::check`]. `file` is open for writing, unless
+    /// `is_read_only`.
     ///
     /// # Errors
-    /// What mmap(2) says; EINVAL for a ring that does not fit this machine's address space.
+    /// The error of mmap(2), or EINVAL for a ring that does not fit this machine's address space.
     pub fn map(
         file: File,
         header: &Header,
@@ -72,35 +75,36 @@ impl Ring {
         })
     }
 
-    /// Runs something on the words of the ring that only loads.
+    /// Runs a closure that only loads on the words of the ring, and returns its result.
     ///
     /// # Errors
-    /// The file was shortened: what was found is void.
+    /// [`RingFault::Truncated`] if the file was shortened. The result is then void.
     #[inline]
     pub fn read<T>(&self, run: impl FnOnce(Consumer<ReadWord>) -> T) -> Result<T, RingFault> {
         let read = |words: &[_]| run(Consumer::new(words, self.shape));
         Ok(self.mapping.read_access(&self.file, read)?)
     }
 
-    /// As [`Consumer::release`], with its error inside.
+    /// Moves `read_pos` from `from` to `end` ([`Consumer::release`]). The inner error is the `read_pos` that is there instead.
     ///
     /// # Errors
-    /// The file was shortened, or the ring is only looked at.
+    /// The file was shortened, or the mapping is read-only.
     pub fn release(&self, from: u64, end: u64) -> Result<Result<(), u64>, RingFault> {
         let release =
             |words: &[_]| Consumer::<AtomicU64>::new(words, self.shape).release(from, end);
         Ok(self.mapping.access(release)?)
     }
 
-    /// As [`Consumer::positions`].
+    /// Returns `read_pos` and `write_pos` ([`Consumer::positions`]).
     ///
     /// # Errors
-    /// The ring is no longer the one that was mapped.
+    /// The ring no longer has the version, capacity or length that it was mapped with, or a position lies outside of it.
     pub fn positions(&self) -> Result<(u64, u64), RingFault> {
         self.read(|ring| ring.positions())?
     }
 
-    /// By which it can be seen whether consumer and producer are still here, in a ring of the same shape.
+    /// A poll of the header. It detects if a position, the version or the capacity differs from these positions and the mapped
+    /// ring.
     #[must_use]
     pub fn header_poll(&self, read_pos: u64, write_pos: u64) -> Option<HeaderPoll> {
         let mut header = [0; 4];
@@ -111,26 +115,26 @@ impl Ring {
         HeaderPoll::new(&self.mapping, header)
     }
 
-    /// How many events stand between two positions.
+    /// The number of slots from one position to another, going round the end of the ring.
     #[must_use]
     pub fn between(&self, from: u64, end: u64) -> u64 {
         end.wrapping_sub(from) & (self.shape.capacity - 1)
     }
 
-    /// Its file.
+    /// The mapped file.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Slots.
+    /// The number of slots.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.shape.capacity
     }
 
-    /// Whether a file of this length holds another layout that has the same version: then the header does not tell that the
-    /// ring was set up anew.
+    /// True if a file of this length holds another layout of the same version (version 2 has two). The header then does not show
+    /// that the producer re-initialised the ring.
     #[must_use]
     pub fn fits_another_layout(&self, len: u64) -> bool {
         let Shape {

@@ -1,32 +1,32 @@
-//! A file that was checked and can be attached as a ring.
+//! A file that passed the checks and can be attached as a ring.
 
 use crate::base::file::FileFacts;
 use crate::ring::layout::{Header, Layout};
 use nix::errno::Errno;
 use std::fs::File;
 
-/// A file that is a ring, and what it was when it was checked.
+/// A ring file that passed all checks, with what the checks found.
 #[derive(Debug)]
 pub struct RingCandidate {
-    /// Open for writing as well, if `access` says so.
+    /// The open file. It is open for writing if `access` is [`Access::Write`].
     pub file: File,
-    /// What stat(2) said.
+    /// The result of stat(2).
     pub facts: FileFacts,
-    /// The header, checked.
+    /// The checked header.
     pub header: Header,
-    /// What it says.
+    /// The layout that the header and the file's size give.
     pub layout: Layout,
-    /// Whether it may be drained.
+    /// Whether the ring may be drained, or only followed.
     pub access: Access,
 }
 
-/// Whether a ring may be drained, which is to write to it, or only followed.
+/// Access to a ring: draining writes to it, following does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It is open for writing.
+    /// The file is open for writing.
     Write,
-    /// It is to be followed only (`observe` in the configuration).
+    /// The configuration has `observe`: the ring is followed only.
     FollowOnly,
-    /// It may not be written to.
+    /// open(2) for writing failed with this error: the ring is followed only.
     Denied(Errno),
 }

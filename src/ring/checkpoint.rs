@@ -1,8 +1,18 @@
-//! What is kept of the last batch of a ring, and what became of it when the position is not where it was left.
+//! The checkpoint of a ring: what identifies the last counted batch, and how to find out later what became of its slots.
 //!
-//! A batch is first counted, in one step that a kill cannot divide, and only then are its slots given back, by a
-//! compare-and-swap of `read_pos`. Where that fails, or the daemon was killed in between, [`Checkpoint::verdict`] decides, so that
-//! nothing is counted twice and nothing is lost.
+//! A batch is counted by one store to the state file, which a kill cannot divide. Only after that are its slots released, by a
+//! compare-and-swap of `read_pos`. A kill may come between the two, or the swap may fail. [`Checkpoint::verdict`] then compares
+//! the checkpoint with the ring, so that no event is counted twice and, as far as the ring can tell, none is lost.
+//!
+//! Begin with [`Checkpoint::verdict`]. ARCHITECTURE.md has its rows as a table. It is a function of the checkpoint and of a
+//! [`RingView`], that is, of what the ring looks like now: it changes nothing, and must not know totals or the state file.
+//!
+//! The proofs rest on two facts about NIXL's producer:
+//!
+//! - A running producer never writes a slot that was not released. It writes slots in order, so before it overwrites a slot it
+//!   has written every slot in between, and at the end of the ring the last ones.
+//! - A producer that restarts on the same file sets both positions to 0, changes the file's change time (ftruncate(2)), and
+//!   leaves the bytes of the slots until it writes them again.
 
 use crate::base::file::{self, FILE_TIME_GRANULARITY, FileId, is_younger_than};
 use crate::ring::protocol::{Consumer, Load, ProducerState};
@@ -11,76 +21,78 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering::Acquire;
 
-/// The last batch that was counted, and the ring that it came from.
+/// The last batch of a ring that was counted, and what identifies it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// The ring.
+    /// The ring that the batch came from.
     pub ring: RingIdentity,
-    /// Position of its first event.
+    /// Position of the first event of the batch.
     pub from: u64,
-    /// Position behind its last event.
+    /// Position behind the last event. Equal to `from` if nothing of this ring was counted yet.
     pub end: u64,
-    /// What its slots looked like.
+    /// Hash of the batch's slots, and the words of the last one.
     pub fingerprint: Fingerprint,
-    /// Where the producer was when they were copied, and what it had yet to write.
+    /// The producer's position and the slots that it had yet to write, when the batch was copied.
     pub producer: ProducerState,
-    /// Whether the ring was only looked at, so that its slots were another's to give back.
+    /// True if the ring was followed: another process releases the slots.
     pub followed: bool,
-    /// Whether its slots are known to have been given back: then `read_pos` cannot be behind them.
+    /// True if the slots are known to be released. Unless the producer restarted, `read_pos` cannot lie before `end` then.
     pub released: bool,
 }
 
-/// Which ring it is, as it was when its slots were copied.
+/// The identity of a ring: its file, format and change time when the batch was copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingIdentity {
-    /// The file.
+    /// Device and inode of the file.
     pub id: FileId,
-    /// When the file was made: seconds and nanoseconds; zeros where the file system does not say.
+    /// Birth time of the file in seconds and nanoseconds. Zeros if the file system has none.
     pub born: (i64, i64),
-    /// When the file last changed. A restart of the producer always changes it, by ftruncate(2), and so does the first store
-    /// to each page of a mapping.
+    /// Change time of the file in seconds and nanoseconds. A restart of the producer always changes it, by ftruncate(2). So does
+    /// the first store to each page of a mapping.
     pub changed: (i64, i64),
-    /// Whether that was long enough ago, when it was looked at, for a later change to show: the clock is coarse.
+    /// True if the change time was old enough, when it was read, that a later change gives another time: the clock of file times
+    /// is coarse.
     pub shows_changes: bool,
-    /// Version, as the header has it.
+    /// Word of the header with the version and its copy.
     pub versions: u64,
-    /// Slots.
+    /// The number of slots.
     pub capacity: u64,
 }
 
-/// What became of the slots of a batch that was counted.
+/// What became of the slots of a counted batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// They were given back.
+    /// The slots were released.
     Done,
-    /// They were not: `read_pos` is to be moved on from where it is.
+    /// The slots were not released: `read_pos` has to move from where it is to the end of the batch.
     Release,
-    /// Another reader took this many of them as well: `read_pos` is to be moved on from where that one left it.
+    /// Another reader released this many of the slots: `read_pos` has to move from where that reader left it to the end of the
+    /// batch.
     Overtaken(u64),
-    /// Another reader took all of them, and this many events that were never seen here.
+    /// Another reader released all slots of the batch, and this many events behind it, which were never read here.
     Passed(u64),
-    /// The producer was started anew: this is another ring, to be drained from its `read_pos`.
+    /// The producer restarted, or this is another file: the ring is to be drained from its `read_pos`.
     NewRing,
-    /// The same, and the slots were given back in the new ring: its `read_pos`, which was 0 as in the old one, is to be put
-    /// there again.
+    /// The producer restarted, and the release moved `read_pos` of the new ring, since the old batch began at 0, where a new ring
+    /// begins as well. `read_pos` has to move back to 0, and then the ring is to be drained from there.
     NewRingReleased,
 }
 
-/// What a ring looks like now.
+/// The ring as it is now, for [`Checkpoint::verdict`].
 #[derive(Debug)]
 pub struct RingView<'a, W> {
-    /// Which ring it is.
+    /// The identity of the file that is attached now.
     pub identity: &'a RingIdentity,
-    /// Its `read_pos`.
+    /// Position of the consumer.
     pub read_pos: u64,
-    /// Its `write_pos`.
+    /// Position of the producer.
     pub write_pos: u64,
-    /// Its words.
+    /// Reads the slots.
     pub ring: Consumer<'a, W>,
 }
 
 impl Checkpoint {
-    /// A batch whose slots were not given back yet, or are another's to give back.
+    /// The checkpoint of a batch that was just read, before its slots are released.
     #[must_use]
     pub fn of(batch: &Batch, ring: RingIdentity, followed: bool) -> Self {
         Self {
@@ -94,14 +106,14 @@ impl Checkpoint {
         }
     }
 
-    /// Whether it is still to be found out, or seen to, that its slots are given back: forgotten before that, it would be counted
-    /// once more.
+    /// True if the slots still have to be released, or it is not known whether they are. A checkpoint that is dropped in this
+    /// state lets the batch be counted a second time.
     #[must_use]
     pub fn is_in_flight(&self) -> bool {
         !self.released && !self.followed
     }
 
-    /// Says what became of the batch, from where the ring is now.
+    /// Decides from the present state of the ring what became of the batch.
     #[must_use]
     pub fn verdict<W: Load>(&self, view: &RingView<W>) -> Verdict {
         let mask = view.identity.capacity.wrapping_sub(1);
@@ -114,7 +126,7 @@ impl Checkpoint {
             between(self.from, view.read_pos),
         );
         if view.read_pos == self.end {
-            // A swap from 0 may have met a new ring, which began at 0 as well.
+            // A compare-and-swap from 0 may have succeeded on a new ring, which begins at 0 as well.
             return if self.from == 0
                 && !self.released
                 && len > 0
@@ -129,7 +141,7 @@ impl Checkpoint {
             return Verdict::NewRing;
         }
         if self.followed {
-            // The one that drained it may have been behind what was seen here, or ahead.
+            // The other reader may be behind the position up to which events were counted here, or ahead of it.
             let behind = between(view.read_pos, self.end);
             return if behind <= between(view.read_pos, view.write_pos) {
                 Verdict::Release
@@ -145,29 +157,31 @@ impl Checkpoint {
         }
     }
 
-    /// Whether nothing happened to the file since, which proves that the producer is the same.
+    /// True if the file has not changed since the batch was copied. This proves that the producer has not restarted.
     fn is_unchanged(&self, current: &RingIdentity) -> bool {
         self.ring.shows_changes && self.ring.changed == current.changed
     }
 
-    /// Whether a producer that was started anew since, with the same first events, cannot be told from the one before: a batch that
-    /// begins where a new ring does, in a file that was touched. In a ring that another reader drained `read_pos` tells nothing of
-    /// a restart, so that this is so of any batch.
+    /// True if a restart of the producer cannot be ruled out for a batch whose slots look unchanged. A new ring begins at 0, so
+    /// this concerns a batch that begins at 0 in a file that was touched since. If the new producer wrote the same first events,
+    /// nothing tells them apart. In a ring that another process drained `read_pos` shows no restart, so there this concerns any
+    /// batch.
     #[must_use]
     pub fn is_doubtful(&self, current: &RingIdentity) -> bool {
         (self.from == 0 || self.followed) && !self.released && !self.is_unchanged(current)
     }
 
-    /// Whether the producer stands elsewhere without having written the slot that was its next: then it was started anew.
+    /// True if the producer is at another position without having written its next slot. A running producer cannot do that: it
+    /// restarted.
     fn went_back<W: Load>(&self, view: &RingView<W>) -> bool {
         !self.is_unchanged(view.identity)
             && view.write_pos != self.producer.write_pos
             && view.ring.slot_at(self.producer.write_pos) == self.producer.next
     }
 
-    /// Whether a ring that is only followed was set up anew since this was seen of it. What a producer has written is as it was
-    /// as long as it does not go round, and to do that it writes all that lay before it. That it has not written the slot that
-    /// was its next is no proof by itself: where sums are steady, that is the same bytes as in the round before.
+    /// True if the producer of a followed ring restarted since the batch was copied. A running producer leaves the slots that it
+    /// has written unchanged until it goes round, and before that it writes all slots up to the end of the ring. That its next
+    /// slot is unchanged does not prove a restart by itself: with a steady load the same bytes may have been written again.
     #[must_use]
     pub fn is_restarted<W: Load>(
         &self,
@@ -182,17 +196,19 @@ impl Checkpoint {
             return ring.slot_at(self.producer.write_pos) == self.producer.next
                 && ring.tail_hash(self.producer.write_pos) == self.producer.tail_hash;
         }
-        // Of a ring of which nothing was counted yet, the last slot.
+        // If nothing was counted yet, the fingerprint is that of the slot before `from`.
         let empty = self.from == self.end;
         let from = self.from.wrapping_sub(u64::from(empty)) & current.capacity.wrapping_sub(1);
         ring.fingerprint(from, self.end) != self.fingerprint
     }
 
-    /// Whether the slots were given back, from 0 on, by a new ring. In the old one they are as they were until the producer
-    /// has gone round, and to do that it writes those beyond.
+    /// True if the swap from 0 succeeded on a new ring, so that it released slots that were never read. In the old ring the
+    /// batch's slots stay unchanged until the producer has gone round, and before that it writes the slots at the end of the
+    /// ring.
     fn was_released_in_new_ring<W: Load>(&self, view: &RingView<W>) -> bool {
         let fingerprint = view.ring.fingerprint(self.from, self.end);
-        // Once more, and only now: a producer that went round and over the batch shows a position behind it.
+        // The position is loaded again, after the slots: a producer that went round and overwrote the batch then shows a position
+        // before its old one.
         W::fence(Acquire);
         let Ok((_, write_pos)) = view.ring.positions() else {
             return true; // in the midst of a restart
@@ -205,10 +221,10 @@ impl Checkpoint {
         is_new_ring && !self.is_unchanged(view.identity)
     }
 
-    /// Whether the producer is the one that wrote the batch.
+    /// True if the producer that wrote the batch is still the producer of the ring.
     fn is_same_ring<W: Load>(&self, view: &RingView<W>, len: u64, moved: u64) -> bool {
         let mask = view.identity.capacity.wrapping_sub(1);
-        // Slots that were not given back cannot have been written to.
+        // A running producer cannot have entered slots that were not released.
         let unreleased = if self.released || self.followed {
             0
         } else {
@@ -221,7 +237,7 @@ impl Checkpoint {
         if self.is_unchanged(view.identity) {
             return true;
         }
-        // Where a restart puts it; another reader is hardly ever there.
+        // A restart sets `read_pos` to 0. Another reader hardly ever stops there.
         if view.read_pos == 0 && !self.followed && (self.from != 0 || self.released) {
             return false;
         }
@@ -231,9 +247,9 @@ impl Checkpoint {
             let last = self.end.wrapping_sub(1) & mask;
             view.ring.slot_at(last) == self.fingerprint.last
         };
-        // A restarted agent's first event is often the same bytes in the same place (its memory registration).
-        // What is written behind a batch that nobody has taken is the same bytes as before where sums are steady, and it was
-        // written by whoever wrote the batch: it tells nothing.
+        // A matching batch is not enough: the first event of a restarted agent, its memory registration, often has the same bytes
+        // in the same place. But if no slot of the batch was released, the slot behind it tells nothing. The producer that wrote
+        // the batch may have written it since, and with a steady load the bytes are the same as before.
         let went_back = match self.followed {
             true => self.is_restarted(&view.ring, view.identity, view.write_pos),
             false => (moved > 0 || self.released) && self.went_back(view),
@@ -243,10 +259,10 @@ impl Checkpoint {
 }
 
 impl RingIdentity {
-    /// What a ring's file is view, with a ring of this version and size in it.
+    /// The identity of a mapped ring's file as it is now, with the version and capacity that it was mapped with.
     ///
     /// # Errors
-    /// What statx(2) says; `InvalidData` for a file that holds another layout by view.
+    /// The error of statx(2), or `InvalidData` if the file now has the length of another layout.
     pub fn of(ring: &Ring) -> io::Result<Self> {
         let meta = ring.file().metadata()?;
         if ring.fits_another_layout(meta.len()) {
@@ -268,7 +284,7 @@ impl RingIdentity {
         })
     }
 
-    /// Whether it is the same file with a ring of the same size and version.
+    /// True if both are the same file with a ring of the same version and capacity.
     #[must_use]
     pub fn is_same_file(&self, other: &RingIdentity) -> bool {
         (self.id, self.born, self.versions, self.capacity)

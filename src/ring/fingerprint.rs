@@ -1,14 +1,14 @@
-//! By what slots are recognised.
+//! The fingerprint of a batch: recognises its slots later, and finds out whether they were overwritten.
 
 use crate::event::Totals;
 use crate::ring::layout::MAX_SLOT_WORDS;
 use std::ops::Range;
 
-/// Slots of a run of which each word counts for the print, at its place, beside those of the last: they are the first that a
-/// producer writes over which was started anew. Of the others it is their sums by type, for which they are read anyway.
+/// Slots at the start of a run whose words are all hashed in order, as are those of its last slot. A restarted producer
+/// overwrites the first slots first. The slots between count by their sums by event type only, which are computed anyway.
 const HASHED_FIRST: u64 = 64;
 
-/// A run of slots, in the parts that differ in whether each word counts.
+/// Splits a run of slots into parts. The flag is true if every word of the part's slots is hashed.
 pub(super) fn parts(run: Range<u64>) -> [(Range<u64>, bool); 3] {
     let Range { start, end } = run;
     let first = end.min(start + HASHED_FIRST);
@@ -20,17 +20,17 @@ pub(super) fn parts(run: Range<u64>) -> [(Range<u64>, bool); 3] {
     ]
 }
 
-/// What slots looked like: enough to tell whether they were overwritten.
+/// The fingerprint of a run of slots: enough to detect that they were overwritten.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fingerprint {
-    /// A hash of the words of some slots, and of what all of them come to.
+    /// Hash of the words of some slots, and of the sums by event type of all slots.
     pub hash: u64,
     /// The words of the last slot.
     pub last: Slot,
 }
 
 impl Fingerprint {
-    /// Words of [`Fingerprint::to_words`].
+    /// The number of words of [`Fingerprint::to_words`].
     pub const WORDS: usize = 1 + MAX_SLOT_WORDS;
 
     /// The hash, then the words of the last slot.
@@ -41,7 +41,7 @@ impl Fingerprint {
         words
     }
 
-    /// The reverse of [`Fingerprint::to_words`].
+    /// Restores a fingerprint from [`Fingerprint::to_words`].
     #[must_use]
     pub fn from_words(words: &[u64; Self::WORDS]) -> Self {
         let mut last = Slot::default();
@@ -53,11 +53,11 @@ impl Fingerprint {
     }
 }
 
-/// The words of a slot; those beyond its layout's length are 0.
+/// The words of a slot. Words beyond the length of the layout's slots are 0.
 pub type Slot = [u64; MAX_SLOT_WORDS];
 
-/// Makes a [`Fingerprint`]. One lane for each word of a slot, so that no multiplication waits for another. Whoever makes two
-/// batches collide makes his own counters wrong and no one else's.
+/// Computes a [`Fingerprint`]. Each word of a slot has its own lane, so that no multiplication waits for another. The hash is not
+/// secure: a user who makes two batches collide falsifies only that user's own counters.
 #[derive(Default)]
 pub(super) struct FingerprintBuilder {
     lanes: Slot,
@@ -66,7 +66,7 @@ pub(super) struct FingerprintBuilder {
 impl FingerprintBuilder {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-    /// Adds the words of a slot.
+    /// Adds the words of a slot to the hash.
     #[inline]
     pub(super) fn add(&mut self, slot: impl IntoIterator<Item = u64>) {
         for (lane, word) in self.lanes.iter_mut().zip(slot) {
@@ -80,7 +80,7 @@ impl FingerprintBuilder {
         self.lanes.iter().fold(0, mix)
     }
 
-    /// All that there is, of which these words were the last, and this is what it comes to.
+    /// The fingerprint of all slots, given the words of the last slot and the sums of all.
     pub(super) fn finish(mut self, slot: &[u64], totals: &Totals) -> Fingerprint {
         let mut last = Slot::default();
         last[..slot.len()].copy_from_slice(slot);

@@ -1,31 +1,32 @@
-//! Where in a ring events may be missing: what the producer could not write while it was full.
+//! Gaps: positions in a ring before which events may be missing, since the producer could not write them while the ring was full.
 //!
-//! Nothing in the events tells, but the place does. A ring is full when the producer stands one slot before `read_pos`; what it
-//! writes into that slot, once it is free, may be the second half of a transfer whose first half was the last that had room.
+//! The events themselves do not show a gap, but its position is known. A ring is full when `write_pos` is one slot before
+//! `read_pos`. The next event that the producer writes there may be the second half of a transfer whose first half was the last
+//! event that fitted.
 
 use crate::ring::checkpoint::Checkpoint;
 use std::collections::VecDeque;
 
-/// Positions that events may be missing before, in the order in which they are met.
+/// Positions before which events may be missing, in reading order.
 #[derive(Debug, Default)]
 pub struct Gaps {
     positions: VecDeque<u64>,
-    /// Those of one batch: room that is kept.
+    /// Scratch: the result of the last [`Gaps::remove_in`].
     in_batch: Vec<usize>,
 }
 
-/// More than this, which takes a ring of more than a million slots that is always full, are not kept.
+/// Most gaps that are stored. A ring that is always full needs more than a million slots to exceed it.
 const MAX_GAPS: usize = 256;
 
 impl Gaps {
-    /// Before the event at this position others may be missing.
+    /// Adds a gap before the event at this position.
     pub fn add(&mut self, pos: u64) {
         if self.positions.back() != Some(&pos) && self.positions.len() < MAX_GAPS {
             self.positions.push_back(pos);
         }
     }
 
-    /// Which events of a batch have one before them, by their number in it. They are met then.
+    /// Removes the gaps within a batch. Returns the indexes of the events that they precede.
     pub fn remove_in(&mut self, batch: &Checkpoint) -> &[usize] {
         self.in_batch.clear();
         let mask = batch.ring.capacity.wrapping_sub(1);
@@ -40,7 +41,7 @@ impl Gaps {
         &self.in_batch
     }
 
-    /// The ring was set up anew.
+    /// Removes all gaps, since the producer restarted.
     pub fn clear(&mut self) {
         self.positions.clear();
     }

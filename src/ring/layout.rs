@@ -1,6 +1,7 @@
-//! The ring file's format: the header and the five slot layouts (NIXL `cyclic_buffer.h` and `telemetry_event.h`).
+//! The format of a ring file: the header and the five slot layouts (NIXL `cyclic_buffer.h` and `telemetry_event.h`).
 //!
-//! All integers are little-endian, and header and slots are whole 8-byte words, so that everything is read as words.
+//! All integers are little-endian. Header and slots are whole 8-byte words, so that everything is read as words. Begin with
+//! [`Header::check`]. This file must not know how a ring is mapped.
 
 use crate::error::Refusal;
 use crate::event::{Event, EventType, MAX_VALUE};
@@ -8,19 +9,19 @@ use crate::event::{Event, EventType, MAX_VALUE};
 #[cfg(target_endian = "big")]
 compile_error!("NIXL's rings are little-endian and are read in place");
 
-/// Bytes of the header, the same in every version.
+/// Bytes of the header in every version.
 pub const HEADER_LEN: usize = 40;
 /// Words of the header.
 pub const HEADER_WORDS: usize = HEADER_LEN / 8;
-/// Word that the producer stores with release: the slot it writes next.
+/// Index of the word that the producer stores with release: the slot that it writes next.
 pub const WRITE_POS: usize = 0;
-/// Word that the consumer stores with release: the slot it reads next.
+/// Index of the word that the consumer stores with release: the slot that it reads next.
 pub const READ_POS: usize = 1;
-/// Word of the version (low half) and of the producer's copy of it (high half).
+/// Index of the word with the version (low half) and the producer's copy of it (high half).
 pub const VERSIONS: usize = 2;
-/// Word of the capacity in slots.
+/// Index of the word with the capacity in slots.
 pub const CAPACITY: usize = 3;
-/// Word of the capacity less one.
+/// Index of the word with the mask, which is the capacity minus one.
 pub const MASK: usize = 4;
 
 /// Words of the longest slot.
@@ -28,10 +29,10 @@ pub const MAX_SLOT_WORDS: usize = 7;
 
 /// The newest ring version that this build reads.
 pub const MAX_VERSION: i32 = 4;
-/// Up to here a version is taken for that of a later NIXL, beyond it for a chance of an unrelated file.
+/// Highest version that is taken for a later NIXL. A higher number is taken for chance in an unrelated file.
 const LATER_VERSIONS: i32 = 255;
 
-/// A header as it was found in a file. Nothing in it is trusted before [`Header::check`] has passed.
+/// The header as it was read from a file. It is untrusted until [`Header::check`] has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Slot that the producer writes next.
@@ -44,12 +45,12 @@ pub struct Header {
     pub expected_version: i32,
     /// Slots in the ring.
     pub capacity: u64,
-    /// Capacity less one.
+    /// Capacity minus one.
     pub mask: u64,
 }
 
 impl Header {
-    /// Takes the first words of a file apart.
+    /// Decodes the header from the first words of a file.
     #[must_use]
     pub fn from_words(words: [u64; HEADER_WORDS]) -> Self {
         let [version, expected_version] = halves(words[VERSIONS]).map(|half| half as i32);
@@ -63,7 +64,7 @@ impl Header {
         }
     }
 
-    /// Takes the first bytes of a file apart.
+    /// Decodes the header from the first bytes of a file.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; HEADER_LEN]) -> Self {
         let mut words = [0; HEADER_WORDS];
@@ -76,10 +77,10 @@ impl Header {
         Self::from_words(words)
     }
 
-    /// Tells which layout a file of `size` bytes with this header has.
+    /// Checks the header against the size of its file in bytes, and returns the layout of the slots.
     ///
     /// # Errors
-    /// The first thing that does not fit; the file is then no ring, or none that this build may touch.
+    /// The first check that failed. The file is then not a ring, or not one that this build may read.
     pub fn check(&self, size: u64) -> Result<Layout, Refusal> {
         let &Self {
             write_pos,
@@ -90,7 +91,7 @@ impl Header {
             mask,
         } = self;
         if version == 0 || expected_version == 0 {
-            // The producer clears both at first and stores them last, one after the other.
+            // The producer first clears both versions, and stores them last, one after the other.
             return Err(if Layout::has_whole_slots(size) {
                 Refusal::Uninitialised { full: None }
             } else {
@@ -103,7 +104,8 @@ impl Header {
                 expected_version,
             });
         }
-        // A later NIXL may move these: one of its branches has the capacity where we have read_pos, and the mask behind it.
+        // A later NIXL may move these words: one branch of NIXL has the capacity in the place of read_pos, and the mask behind
+        // it.
         let is_later = (MAX_VERSION + 1..=LATER_VERSIONS).contains(&version);
         let is_pair = |capacity: u64, mask: u64| capacity.is_power_of_two() && mask == capacity - 1;
         if is_later && (is_pair(capacity, mask) || is_pair(read_pos, capacity)) {
@@ -137,14 +139,14 @@ impl Header {
         Ok(layout)
     }
 
-    /// How many events wait for the consumer. Only of use for a header that passed [`Header::check`].
+    /// The number of events between the positions. Meaningful only for a header that passed [`Header::check`].
     #[must_use]
     pub fn pending(&self) -> u64 {
         self.write_pos.wrapping_sub(self.read_pos) & self.mask
     }
 }
 
-/// How the slots of a ring are laid out. The version alone does not tell: v2 has two.
+/// The layout of a ring's slots. The version alone does not determine it: version 2 has two layouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// Version 1, 56 bytes: time, category, name, value (NIXL 0.5 to 1.0).
@@ -155,7 +157,7 @@ pub enum Layout {
     V2,
     /// Version 3, 16 bytes: type, padding, value (NIXL 1.3).
     V3,
-    /// Version 4: as 3, with event type 20 added (NIXL 1.4 and 1.5).
+    /// Version 4: layout of version 3, with event type 20 added (NIXL 1.4 and 1.5).
     V4,
 }
 
@@ -169,7 +171,7 @@ impl Layout {
         Layout::V4,
     ];
 
-    /// The version in the header of such a ring.
+    /// The version in the header of a ring with this layout.
     #[must_use]
     pub fn version(self) -> i32 {
         match self {
@@ -180,7 +182,7 @@ impl Layout {
         }
     }
 
-    /// What operators call it.
+    /// The name of the layout for operators.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -202,14 +204,14 @@ impl Layout {
         }
     }
 
-    /// Bytes of a ring file with `capacity` slots; `None` where no file can be that long.
+    /// Bytes of a ring file with `capacity` slots. `None` if no file can be that long.
     #[must_use]
     pub fn file_len(self, capacity: u64) -> Option<u64> {
         let slot = 8 * self.slot_words() as u64;
         capacity.checked_mul(slot)?.checked_add(HEADER_LEN as u64)
     }
 
-    /// Whether a ring of some layout has this many bytes.
+    /// True if a ring of some layout has this many bytes.
     #[must_use]
     pub fn fits_any(size: u64) -> bool {
         Self::ALL.into_iter().any(|layout| {
@@ -218,9 +220,9 @@ impl Layout {
         })
     }
 
-    /// Whether a file of this many bytes has a whole number of some layout's slots, as one that NIXL makes before it finds that
-    /// their number is no power of two. One of whole pages is another library's: of no layout but v1 can it be a ring, and of
-    /// that only with 365 slots, or 512 more, and so on.
+    /// True if a file of this many bytes has a whole number of slots of some layout. NIXL makes such a file before it finds that
+    /// the number is not a power of two. False for whole pages, which another library has left: a ring has whole pages only in
+    /// v1, and only with 365 slots, or 512 more, and so on.
     fn has_whole_slots(size: u64) -> bool {
         const PAGE: u64 = 4096;
         size % PAGE != 0
@@ -231,15 +233,15 @@ impl Layout {
             })
     }
 
-    /// Decodes one slot of [`Layout::slot_words`] words. Its type is known if it is one that this version has, and if its value can
-    /// be one ([`MAX_VALUE`]).
+    /// Decodes one slot of [`Layout::slot_words`] words. The type is `None` if this version does not have it, or if the value is
+    /// greater than [`MAX_VALUE`].
     #[must_use]
     pub fn decode(self, slot: &[u64]) -> Event {
         let Event { kind, value } = self.decode_raw(slot);
         Event::new(kind.filter(|_| value <= MAX_VALUE), value)
     }
 
-    /// The same whatever its value is.
+    /// Decodes one slot without a check of its value.
     #[inline]
     pub(crate) fn decode_raw(self, slot: &[u64]) -> Event {
         let kind = match self {
@@ -254,14 +256,14 @@ impl Layout {
     }
 }
 
-/// An event by its number; `last` is the highest that the version knows, since a later version may give the next number
-/// another meaning.
+/// The event type with this number. `last` is the highest type of the ring's version, since a later version may give the next
+/// number another meaning.
 #[inline]
 fn numbered(number: u32, last: EventType) -> Option<EventType> {
     EventType::from_number(number).filter(|&kind| kind as usize <= last as usize)
 }
 
-/// An event by its name: five words that hold the category (4 bytes), then the name (32 bytes, ended by NUL).
+/// The event type with a name, from five words: the category (4 bytes), then the name (32 bytes, ended by NUL).
 fn named(words: &[u64]) -> Option<EventType> {
     let mut bytes = [0; 40];
     for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -275,7 +277,7 @@ fn named(words: &[u64]) -> Option<EventType> {
     EventType::from_name(&name[..end])
 }
 
-/// The low and the high half of a word.
+/// Splits a word into its low and its high half.
 #[expect(clippy::cast_possible_truncation, reason = "that is what it is for")]
 pub(crate) fn halves(word: u64) -> [u32; 2] {
     [word as u32, (word >> 32) as u32]

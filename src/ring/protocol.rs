@@ -1,7 +1,7 @@
-//! What consumer and producer owe each other, on the words of a ring: the consumer's loads, and its one store.
+//! The protocol between producer and consumer on the words of a ring: the consumer's loads, and its one store.
 //!
-//! It is written for any kind of word, so that `qa/ring/loom_ring.rs` can run these very lines in every order that the memory model
-//! allows.
+//! The code is generic over the type of a word, so that `qa/ring/loom_ring.rs` can run the same lines in every order that the
+//! memory model allows. Begin with [`Consumer::read_batch`] and [`Consumer::release`]. This file must not know files or mappings.
 
 use super::fingerprint::{self, Fingerprint, FingerprintBuilder, Slot};
 use crate::error::RingFault;
@@ -12,21 +12,21 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
 
-/// A word of memory that is shared with the producer, to be looked at.
+/// A word of memory that is shared with the producer and can be loaded.
 pub trait Load {
-    /// As [`AtomicU64::load`].
+    /// Loads the word, as [`AtomicU64::load`].
     fn load(&self, order: Ordering) -> u64;
 
-    /// As [`fence`].
+    /// Orders loads, as [`fence`].
     fn fence(order: Ordering);
 }
 
-/// One that the consumer may move.
+/// A word that the consumer may change.
 pub trait Word: Load {
-    /// As [`AtomicU64::compare_exchange`], relaxed where it fails.
+    /// Replaces `current` by `new`, as [`AtomicU64::compare_exchange`]. The ordering is relaxed if it fails.
     ///
     /// # Errors
-    /// What stands there instead of `current`.
+    /// The value that is there instead of `current`.
     fn swap_from(&self, current: u64, new: u64, order: Ordering) -> Result<u64, u64>;
 }
 
@@ -61,41 +61,41 @@ impl Word for AtomicU64 {
     }
 }
 
-/// Events that were read from a ring and whose slots are not released yet.
+/// A batch: events that were read from a ring and whose slots are not released yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
     /// Position of the first event.
     pub from: u64,
     /// Position behind the last event.
     pub end: u64,
-    /// By which the slots can be recognised.
+    /// Fingerprint of the slots, which recognises them later.
     pub fingerprint: Fingerprint,
-    /// Where the producer was, and what it had yet to write.
+    /// The producer's position and next slots when the batch was copied.
     pub producer: ProducerState,
 }
 
-/// Where a producer is, and what it has yet to write.
+/// The state of a producer: its position, and the slots that it has yet to write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProducerState {
-    /// Its position.
+    /// Position of the next slot that it writes.
     pub write_pos: u64,
-    /// What stands in the slot that it writes next.
+    /// The words of that slot before they are written.
     pub next: Slot,
-    /// A hash of slots that it writes before it goes round, see [`Consumer::tail_hash`].
+    /// Hash of the last slots of the ring, which it writes before it goes round, see [`Consumer::tail_hash`].
     pub tail_hash: u64,
 }
 
-/// How often a producer at work is looked at before what was seen is taken as it is.
+/// Most attempts to read the state of a producer that is writing. The last attempt counts as it is.
 const MAX_TRIES: u32 = 256;
 
-/// What a ring is like, as far as its consumer goes by it.
+/// The properties of a ring that its consumer relies on. They do not change while it is mapped.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// What its slots look like.
+    /// Layout of the slots.
     pub layout: Layout,
-    /// How many there are: a power of two.
+    /// The number of slots, a power of two.
     pub capacity: u64,
-    /// The version, twice, as the header has it.
+    /// Word of the header with the version and its copy.
     pub versions: u64,
 }
 
@@ -107,16 +107,16 @@ pub struct Consumer<'a, W> {
 }
 
 impl<'a, W: Load> Consumer<'a, W> {
-    /// The consumer of a ring in these words, as many as its header and slots have.
+    /// A consumer of the ring in these words. Their number is that of the header and all slots.
     pub fn new(words: &'a [W], shape: Shape) -> Self {
         Self { words, shape }
     }
 
-    /// Copies the events that are there to `events`, at most `limit` of them and in place of what was in it, without
-    /// releasing their slots.
+    /// Copies at most `limit` pending events from `read_pos` on to `events`, whose earlier contents are removed. The slots are
+    /// not released.
     ///
     /// # Errors
-    /// The ring is no longer of this shape, or was restarted meanwhile; nothing of the batch counts then.
+    /// The ring no longer has this shape, or the producer restarted meanwhile. Nothing of the batch may be counted then.
     pub fn read_batch(&self, limit: u64, events: &mut Events) -> Result<Batch, RingFault> {
         let (from, _) = self.positions()?;
         let batch = self.follow(from, limit, events)?;
@@ -126,10 +126,11 @@ impl<'a, W: Load> Consumer<'a, W> {
         }
     }
 
-    /// The same from a position of one's own, for one who follows a ring that another drains.
+    /// Copies at most `limit` events from the position `from` on to `events`, for a ring that another process drains. The slots
+    /// are not released.
     ///
     /// # Errors
-    /// As [`Consumer::read_batch`].
+    /// The ring no longer has this shape, or the producer restarted meanwhile. Nothing of the batch may be counted then.
     pub fn follow(&self, from: u64, limit: u64, events: &mut Events) -> Result<Batch, RingFault> {
         events.clear();
         let mask = self.mask();
@@ -137,7 +138,7 @@ impl<'a, W: Load> Consumer<'a, W> {
         let producer = self.producer_state()?;
         let pending = (producer.write_pos.wrapping_sub(from) & mask).min(limit);
         let end = (from + pending) & mask;
-        // For each layout, with its decoder as a constant: this is where the time goes.
+        // One call for each layout, so that the decoder is a constant: most of the time of a drain is spent here.
         let fingerprint = match self.shape.layout {
             Layout::V1 => self.copy::<7>(from, end, events, |slot| Layout::V1.decode_raw(slot)),
             Layout::V2Named => {
@@ -147,7 +148,7 @@ impl<'a, W: Load> Consumer<'a, W> {
             Layout::V3 => self.copy::<2>(from, end, events, |slot| Layout::V3.decode_raw(slot)),
             Layout::V4 => self.copy::<2>(from, end, events, |slot| Layout::V4.decode_raw(slot)),
         };
-        // The slots are loaded before the positions are looked at once more.
+        // The slots are loaded before the positions are loaded again.
         W::fence(Acquire);
         let (_, write_pos) = self.positions()?;
         if write_pos.wrapping_sub(from) & mask < pending {
@@ -161,7 +162,7 @@ impl<'a, W: Load> Consumer<'a, W> {
         })
     }
 
-    /// Copies the events between two positions, in slots of N words.
+    /// Copies the events between two positions, from slots of N words.
     fn copy<const N: usize>(
         &self,
         from: u64,
@@ -188,7 +189,8 @@ impl<'a, W: Load> Consumer<'a, W> {
         builder.finish(&last, events.totals())
     }
 
-    /// From one position to before another: two runs where that goes round.
+    /// The slots from one position to before another, as two runs: the second one is empty unless they go round the end of the
+    /// ring.
     fn runs(&self, from: u64, end: u64) -> [Range<u64>; 2] {
         match end < from {
             true => [from..self.shape.capacity, 0..end],
@@ -196,23 +198,23 @@ impl<'a, W: Load> Consumer<'a, W> {
         }
     }
 
-    /// Where the producer is, and what it has yet to write.
+    /// Reads the position of the producer, and the slots that it has yet to write.
     ///
     /// # Errors
-    /// The ring is no longer of this shape.
+    /// The ring no longer has this shape.
     pub fn producer_state(&self) -> Result<ProducerState, RingFault> {
         let (_, mut write_pos) = self.positions()?;
         let mut tries = MAX_TRIES;
         loop {
             let next = self.slot(write_pos);
-            // The slot is loaded before the position is looked at once more.
+            // The slot is loaded before the position is loaded again.
             W::fence(Acquire);
             let (_, still) = self.positions()?;
             let tail_hash = self.tail_hash(write_pos);
             W::fence(Acquire);
             let (_, now) = self.positions()?;
-            // A producer at work is looked at again: what it wrote during the look would be taken for what it found there.
-            // It cannot go on for long before the ring is full.
+            // If the producer moved into these slots, they are read again: otherwise what it has just written would be taken for
+            // what it found there. The producer cannot go on for long before the ring is full.
             let untouched =
                 write_pos == still && (write_pos..=self.tail_start(write_pos)).contains(&now);
             tries -= 1;
@@ -227,7 +229,7 @@ impl<'a, W: Load> Consumer<'a, W> {
         }
     }
 
-    /// What the slots between two positions look like now.
+    /// The fingerprint of the slots between two positions as they are now.
     pub fn fingerprint(&self, from: u64, end: u64) -> Fingerprint {
         let mask = self.mask();
         let (mut builder, mut last) = (FingerprintBuilder::default(), Slot::default());
@@ -248,8 +250,8 @@ impl<'a, W: Load> Consumer<'a, W> {
         builder.finish(&last, &totals)
     }
 
-    /// A hash of the last 64 slots of the ring, of those only that are not before a position: a producer that goes round from
-    /// there writes all of these, and they are the last that it writes.
+    /// Hash of the last 64 slots of the ring, without those before `pos`. A producer that goes round from `pos` writes all of
+    /// these slots, and writes them last.
     pub fn tail_hash(&self, pos: u64) -> u64 {
         let (mut builder, len) = (
             FingerprintBuilder::default(),
@@ -263,12 +265,12 @@ impl<'a, W: Load> Consumer<'a, W> {
         builder.hash()
     }
 
-    /// The first of these slots.
+    /// Position of the first slot that [`Consumer::tail_hash`] hashes.
     fn tail_start(&self, pos: u64) -> u64 {
         pos.max(self.shape.capacity.saturating_sub(64))
     }
 
-    /// What stands in the slot at a position now.
+    /// The words of the slot at a position as they are now.
     pub fn slot_at(&self, pos: u64) -> Slot {
         self.slot(pos & self.mask())
     }
@@ -282,7 +284,7 @@ impl<'a, W: Load> Consumer<'a, W> {
         slot
     }
 
-    /// The words of the slots from one position to before another, `len` words each.
+    /// The words of the slots from one position to before another, with `len` words in each slot.
     fn slots(&self, first: u64, end: u64, len: usize) -> &'a [W] {
         let at = |pos: u64| {
             let pos =
@@ -292,16 +294,15 @@ impl<'a, W: Load> Consumer<'a, W> {
         &self.words[at(first)..at(end)]
     }
 
-    /// Where the consumer and the producer are, `read_pos` and `write_pos`, if version and capacity are still ours and the
-    /// positions lie within it.
+    /// Loads `read_pos` and `write_pos`, and checks them with version and capacity.
     ///
     /// # Errors
-    /// The ring is no longer of this shape.
+    /// The ring no longer has this shape, or a position lies outside of it.
     pub fn positions(&self) -> Result<(u64, u64), RingFault> {
         let (words, capacity) = (self.words, self.shape.capacity);
         let write_pos = words[WRITE_POS].load(Relaxed);
-        // Pairs with the producer's release store of it, and so comes before the loads of the slots. No stronger load is defined
-        // where a mapping is read-only (std::sync::atomic).
+        // Pairs with the producer's release store of write_pos: the slots are loaded after it. On read-only memory only relaxed
+        // loads are defined (std::sync::atomic), so a fence follows a relaxed load.
         W::fence(Acquire);
         let read_pos = words[READ_POS].load(Relaxed);
         if words[VERSIONS].load(Relaxed) != self.shape.versions
@@ -325,13 +326,13 @@ impl<'a, W: Load> Consumer<'a, W> {
 }
 
 impl<W: Word> Consumer<'_, W> {
-    /// Moves `read_pos`, and so gives the slots between to the producer.
+    /// Moves `read_pos` from `from` to `end`, which releases the slots between to the producer.
     ///
-    /// A compare-and-swap, since a plain store would turn a ring that was restarted meanwhile (both positions 0) into one
-    /// that looks full of old events.
+    /// A compare-and-swap. If the producer restarted meanwhile, both positions are 0, and a plain store would make the new ring
+    /// look full of old events.
     ///
     /// # Errors
-    /// Where it is instead: another reader or a restart moved it, and nothing was changed.
+    /// The `read_pos` that is there instead, since another reader or a restart moved it. Nothing was changed.
     pub fn release(&self, from: u64, end: u64) -> Result<(), u64> {
         // Release: after the loads of the slots. Pairs with the producer's acquire load of read_pos.
         self.words[READ_POS].swap_from(from, end, Release).map(drop)
@@ -343,7 +344,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// A word that changes with each load, if it moves.
+    /// A word whose value changes with each load if `moves` is true.
     #[derive(Default)]
     struct Moving {
         value: Cell<u64>,
