@@ -1,7 +1,8 @@
-//! Attached files: rings that are drained or followed, and stores that are read.
+//! Attached files with their readers: rings that are drained or followed, and stores.
 //!
-//! [`TrackedFile`] is what both are: a file of somebody, somewhere, that a process may or may not write to. [`Reader`] is how its
-//! telemetry is read.
+//! A [`Source`] is a [`TrackedFile`], which knows where the file is and whether a process still writes to it, and a [`Reader`],
+//! which reads its telemetry. Begin with [`Source::drain`]; `ring/counting.rs` has the steps of exactly-once. This module must
+//! not know the registry of agents: a [`DrainContext`] has what it needs of one agent.
 
 use crate::base::file::{FileFacts, FileId};
 use crate::error::{Refusal, RingFault};
@@ -23,16 +24,16 @@ pub mod removal;
 pub mod ring;
 pub mod store;
 
-/// An attached file: which one, whose and where it is, and whether a process still writes to it.
+/// An attached file: its identity, owner and path, and whether a process still writes to it.
 #[derive(Debug)]
 pub struct TrackedFile {
-    /// What stat(2) said when it was opened.
+    /// The result of stat(2) when the file was opened.
     pub facts: FileFacts,
-    /// Where it is.
+    /// The path under which the file was found.
     pub path: PathBuf,
-    /// Whether a process still writes to it.
+    /// What is known of the processes that have the file open.
     pub liveness: Liveness,
-    /// True if it cannot be removed, so that it is not tried again.
+    /// True if an attempt to remove the file failed for good, so that it is not tried again.
     pub is_unremovable: bool,
 }
 
@@ -52,52 +53,52 @@ impl TrackedFile {
         }
     }
 
-    /// The directory that it is in.
+    /// The directory of the file.
     #[must_use]
     pub fn directory(&self) -> &Path {
         self.path.parent().unwrap_or(&self.path)
     }
 }
 
-/// How the telemetry in a file is read.
+/// The reader of a file's telemetry.
 #[derive(Debug)]
 pub enum Reader {
-    /// It is a ring.
+    /// Reads a ring.
     Ring(Box<RingReader>),
-    /// It is a store.
+    /// Reads a store.
     Store(Box<StoreReader>),
 }
 
-/// An attached file, and how it is read.
+/// An attached file with its reader.
 #[derive(Debug)]
 pub struct Source {
-    /// The file.
+    /// The attached file.
     pub file: TrackedFile,
-    /// How it is read.
+    /// Reads the file's telemetry.
     pub reader: Reader,
 }
 
-/// What a drain found.
+/// Result of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drained {
-    /// Events.
+    /// Events were counted, or the producer restarted.
     Events,
-    /// Nothing, but somebody has the file who may still write some.
+    /// There were no events, and a process that may write some has the file open.
     IdleWithHolder,
-    /// Nothing, and nobody is known who could write.
+    /// There were no events, and no process is known that could write some.
     IdleWithoutWriter,
-    /// Nothing, and certainly nobody who could write, and the file is unlinked: nothing will ever come.
+    /// There were no events and there never will be: certainly no process has the file open, and it is unlinked.
     Finished,
-    /// It is no longer what was attached.
+    /// The file is no longer what was attached.
     Fault(RingFault),
 }
 
 impl Source {
-    /// Maps a candidate and locks it. `before` is the last batch that was counted of the agent's rings, before now or before
-    /// the daemon was started: if it is of this ring, what became of it is decided at the next drain.
+    /// Maps and locks a ring. `last_batch` is the last counted batch of the agent's rings, from this process or the one before.
+    /// If it is of this ring, the next drain finds out what became of it.
     ///
     /// # Errors
-    /// Why it cannot be mapped.
+    /// The file cannot be mapped.
     pub fn ring(
         candidate: RingCandidate,
         path: PathBuf,
@@ -112,10 +113,10 @@ impl Source {
         })
     }
 
-    /// Maps a candidate that is a store. Returns also its values.
+    /// Maps a store. Returns its values as well.
     ///
     /// # Errors
-    /// Why it cannot be mapped, or that it is not what it was a moment ago.
+    /// The file cannot be mapped, or has changed since it was checked.
     pub fn store(
         candidate: crate::store::StoreCandidate,
         path: PathBuf,
@@ -130,13 +131,13 @@ impl Source {
         Ok((source, values))
     }
 
-    /// Which file it is.
+    /// Device and inode of the file.
     #[must_use]
     pub fn id(&self) -> FileId {
         self.file.facts.id
     }
 
-    /// Its ring; `None`: it is a store.
+    /// The reader of a ring. `None` for a store.
     #[must_use]
     pub fn as_ring(&self) -> Option<&RingReader> {
         match &self.reader {
@@ -145,7 +146,7 @@ impl Source {
         }
     }
 
-    /// Its store; `None`: it is a ring.
+    /// The reader of a store. `None` for a ring.
     #[must_use]
     pub fn as_store(&self) -> Option<&StoreReader> {
         match &self.reader {
@@ -154,7 +155,7 @@ impl Source {
         }
     }
 
-    /// Counts what came since the last time.
+    /// Counts what was written since the last drain.
     pub fn drain(&mut self, context: &mut DrainContext) -> Drained {
         let (file, now) = (&mut self.file, context.now.instant);
         let found = match &mut self.reader {
@@ -162,21 +163,22 @@ impl Source {
             Reader::Store(store) => store.read(context),
         };
         match found {
-            // What a store's agent had to say before its end, which is for good, is no sign of life.
+            // The last values of a store whose writer has ended for good are not a sign of life.
             Ok(true) if self.as_ring().is_some() || !self.file.liveness.has_no_holder() => {
                 self.file.liveness.saw_events(now);
                 Drained::Events
             }
             Ok(_) => self.check(context),
-            // What the producer left there is the producer's; the new ring is drained from its start at the next tick.
+            // The producer restarted during the read. The slots now belong to the new ring, which is drained from its start
+            // at the next tick.
             Err(RingFault::Restarted) => Drained::Events,
-            // Nothing is known, so that nothing has changed: what was begun is settled at the next tick.
+            // stat(2) failed, so nothing is known and nothing was changed. The next tick recovers what was begun.
             Err(RingFault::Unseen) => Drained::IdleWithHolder,
             Err(fault) => Drained::Fault(fault),
         }
     }
 
-    /// Finds out who has a file in which nothing happens.
+    /// Checks which processes have a file without new events open.
     fn check(&mut self, context: &mut DrainContext) -> Drained {
         let Self { file, reader } = self;
         let (now, every) = (context.now.instant, context.shared.check_period);
@@ -186,7 +188,7 @@ impl Source {
                 restarted.map_or(Drained::IdleWithHolder, |()| Drained::Events)
             }
             (HolderCheck::Held | HolderCheck::ProducerStarted, _) => Drained::IdleWithHolder,
-            // What its last writer wrote before it ended, and after it was looked at here.
+            // Events that the last writer wrote after the drain and before its end are not counted yet.
             (HolderCheck::Gone, Reader::Ring(ring)) if ring.is_drained() == Ok(true) => {
                 Drained::Finished
             }
@@ -194,36 +196,37 @@ impl Source {
         }
     }
 
-    /// Whether nothing waits and, asked now, nobody has the file, or somebody may: then the file's facts, from before that was
-    /// asked, by which a later start of its agent can be told.
+    /// Returns the file's facts if no event is pending and no other process has the file open now; with `even_if_held`, also if
+    /// one has. The facts are from before that check, so that a later change of the file shows that its agent has started again.
     pub fn facts_if_drained(&mut self, now: Instant, even_if_held: bool) -> Option<FileFacts> {
         let facts = self.current_facts()?;
-        // A ring that is no longer what it was is for the next drain to find out.
+        // If the file has changed its format, the next drain finds that out.
         let may_detach = self.is_abandoned(now) || even_if_held;
         (may_detach && self.reader.is_drained()).then_some(facts)
     }
 
-    /// The file's facts as they are now.
+    /// The result of fstat(2) now.
     #[must_use]
     pub fn current_facts(&self) -> Option<FileFacts> {
         Some(FileFacts::new(&fstat(self.reader.descriptor()).ok()?))
     }
 
-    /// Whether, asked now, nobody else has the file.
+    /// Asks the kernel. Returns true if no other process has the file open.
     pub fn is_abandoned(&mut self, now: Instant) -> bool {
         self.file
             .liveness
             .update_holder(self.reader.descriptor(), now)
     }
 
-    /// True if it may be written to again, as far as the kernel tells: a ring by its agent's next start.
+    /// True if the file may be written to again, as far as the kernel can tell. A ring may be written by the next start of its
+    /// agent.
     #[must_use]
     pub fn may_return(&self) -> bool {
         let liveness = &self.file.liveness;
         !liveness.is_unlinked() && (self.as_ring().is_some() || !liveness.has_no_holder())
     }
 
-    /// For how long the kernel has said that nobody else has the file, if it can be removed as far as is known.
+    /// For how long the kernel has reported that no other process has the file open. `None` if the file cannot be removed.
     #[must_use]
     pub fn abandoned_for(&self, now: Instant) -> Option<Duration> {
         let is_drained_here = self.as_ring()?.mode == Mode::Drain;
@@ -232,10 +235,10 @@ impl Source {
         self.file.liveness.no_holder_for(now).filter(|_| removable)
     }
 
-    /// Counts all events that wait; whether none is left.
+    /// Counts all pending events. Returns true if none is left.
     ///
     /// # Errors
-    /// It is no longer the ring that was attached.
+    /// The file is no longer the ring that was attached.
     pub fn drain_to_end(&mut self, context: &mut DrainContext) -> Result<bool, RingFault> {
         match &mut self.reader {
             Reader::Ring(ring) => ring.drain_to_end(&mut self.file, context),
@@ -243,8 +246,8 @@ impl Source {
         }
     }
 
-    /// Until when a drain would find what the last one found, unless something happens in the file, where it is asked so often
-    /// who has it; `None`: it may find more.
+    /// The time until which a drain would find nothing new, unless the file's header changes. At that time the holders are
+    /// checked again, every `check_period`. `None` if the next drain may find more.
     #[must_use]
     pub fn unchanged_until(&self, check_period: Duration) -> Option<Instant> {
         let next = self.file.liveness.next_check(check_period);
@@ -254,7 +257,7 @@ impl Source {
         }
     }
 
-    /// By which it can be seen whether anything happens in it.
+    /// A poll of the first words of the file, which detects any change.
     #[must_use]
     pub fn header_poll(&self) -> Option<HeaderPoll> {
         match &self.reader {
@@ -265,7 +268,7 @@ impl Source {
 }
 
 impl Reader {
-    /// The descriptor that the file is mapped from.
+    /// The descriptor that the file was mapped from.
     #[must_use]
     pub fn descriptor(&self) -> &File {
         match self {
@@ -274,7 +277,7 @@ impl Reader {
         }
     }
 
-    /// Whether nothing waits.
+    /// True if no event is pending.
     fn is_drained(&self) -> bool {
         match self {
             Reader::Ring(ring) => ring.is_drained() == Ok(true),

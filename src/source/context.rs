@@ -1,4 +1,7 @@
-//! One agent's account while its rings are drained: what is counted is in the state file before any slot is given back.
+//! The context of a drain: the totals and the record of one agent, and what all agents share.
+//!
+//! It has the part of exactly-once that concerns the state file: [`DrainContext::commit`] writes totals and checkpoint before the
+//! reader releases any slot. It must not know how a file is read.
 
 use crate::base::clock::Now;
 use crate::base::file::FileId;
@@ -10,68 +13,68 @@ use crate::ring::checkpoint::Checkpoint;
 use crate::stats::windows::Windows;
 use std::time::Duration;
 
-/// What the accounts of all agents have in common.
+/// State that the drains of all agents share.
 #[derive(Debug, Default)]
 pub struct Shared {
-    /// The configuration.
+    /// The current configuration.
     pub config: Config,
-    /// Where the entries are kept.
+    /// Writes entries to the state file.
     pub journal: Journal,
-    /// Sums over all agents that ever were.
+    /// Host totals: sums over all agents since the host booted, expired ones included.
     pub host: Totals,
-    /// How often the rings of agents that are forgotten were found full.
+    /// Overflows of the rings of expired agents.
     pub expired_overflows: u64,
-    /// How often it is asked who has a file in which nothing happens.
+    /// Period of the check which processes have a file without new events open.
     pub check_period: Duration,
-    /// Room for the events of a batch, which its reader takes and puts back: a drain allocates nothing.
+    /// Scratch: buffer for the events of a batch. A reader takes it and puts it back, so that a drain allocates nothing.
     pub scratch: Events,
-    /// Whether the first look at everything is not over.
+    /// True until the first scan of all directories has ended and its files are attached.
     pub in_first_scan: bool,
-    /// Whether somebody waits for what is counted.
+    /// True if the drain is for an answer to pmcd, which has to include all pending events.
     pub is_for_answer: bool,
-    /// How many events were counted since the start.
+    /// Events that were counted since the daemon started.
     pub counted_events: u64,
-    /// How many batches were taken for counted although their ring may have been restarted since.
+    /// Batches that were taken for counted although their producer may have restarted, see [`Checkpoint::is_doubtful`].
     pub doubtful_batches: u64,
 }
 
-/// The account of one agent.
+/// The context of the drain of one agent.
 #[derive(Debug)]
 pub struct DrainContext<'a> {
-    /// What is known of the agent.
+    /// The totals and the checkpoint of the agent.
     pub entry: &'a mut Entry,
-    /// How its transfers of the last minute are distributed.
+    /// Distributions of the agent's transfers of the last minute.
     pub windows: &'a mut Windows,
-    /// The record that the entry is kept in; `None`: in memory only.
+    /// The agent's record in the state file. `None` if the entry is in memory only.
     pub record: Option<RecordId>,
-    /// The moment of this drain.
+    /// Time of this drain.
     pub now: Now,
-    /// What all agents have in common.
+    /// State that all agents share.
     pub shared: &'a mut Shared,
 }
 
 impl DrainContext<'_> {
-    /// Counts a start of the producer: what is known of the one before is not of this one.
+    /// Counts a start of the producer, and removes the process facts from the record: they are of the process before.
     pub fn add_start(&mut self) {
         self.entry.add_start(self.now.stamp);
         self.shared.journal.set_facts(self.record, None);
     }
 
-    /// Writes that a batch, and all that was applied, is counted: from here on a kill does not lose it, and a restart does not
-    /// count it again.
+    /// Commits a batch and the totals with its events. From here on a kill does not lose the batch, and a restart of the daemon
+    /// does not count it again.
     pub fn commit(&mut self, checkpoint: Checkpoint) {
         self.entry.checkpoint = Some(checkpoint);
         self.write_entry();
     }
 
-    /// The ring whose batch was counted last, while it is not known that its slots were given back.
+    /// The ring of the last counted batch, if it is not known that the batch's slots were released.
     #[must_use]
     pub fn in_flight(&self) -> Option<FileId> {
         let checkpoint = self.entry.checkpoint.filter(Checkpoint::is_in_flight);
         checkpoint.map(|checkpoint| checkpoint.ring.id)
     }
 
-    /// Notes that the slots of the last batch were given back, if that was of this ring.
+    /// Notes that the slots of the last batch were released, if the batch is of this ring.
     pub fn note_released(&mut self, ring: FileId) {
         let checkpoint = self.entry.checkpoint.as_mut();
         let Some(checkpoint) = checkpoint.filter(|checkpoint| checkpoint.ring.id == ring) else {
@@ -81,7 +84,7 @@ impl DrainContext<'_> {
         self.shared.journal.note_released(self.record);
     }
 
-    /// Writes the entry as it is.
+    /// Writes the entry to the state file as it is.
     pub fn write_entry(&mut self) {
         self.shared.journal.commit(self.record, self.entry);
     }

@@ -1,9 +1,10 @@
-//! Removes the file of a ring whose agent has exited, and does no harm to an agent of the same name that starts meanwhile.
+//! Removal of the ring file of an exited agent, without harm to an agent of the same name that starts meanwhile.
 //!
-//! An agent opens the file that is there under its name, and makes one only where there is none. So the file, of which there is a
-//! lease from here on, is first moved away: from then on an agent that starts makes a new one. One that has opened the old file
-//! before keeps the lease from being had, and one that opens it waits for it: then the file is moved back, and it goes on as if
-//! nothing had been. Only a file that nobody has, and that is empty, is removed.
+//! A starting agent opens the file with its name, and creates one only if there is none. Therefore the file is first renamed,
+//! with a lease held from before that: from then on a starting agent creates a new file. An agent that opened the old file
+//! earlier prevents the lease. An agent that opens it later waits for the lease; then the file is renamed back, and the agent
+//! goes on as if nothing had happened. Only a file that no other process has open, and that has no pending events, is removed.
+//! Begin with [`remove`].
 
 use crate::base::file;
 use crate::shm::{Lease, LeaseKind};
@@ -16,31 +17,31 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// What the names of files begin with that are being removed. A daemon that is killed in the midst of that leaves one behind,
-/// and the next goes on with it.
+/// Prefix of the temporary name of a file that is being removed. A daemon that is killed meanwhile leaves such a file behind, and
+/// the next daemon goes on with its removal.
 const PREFIX: &[u8] = b".pmdanixl-";
-/// The longest name that Linux has (NAME_MAX).
+/// Longest file name of Linux in bytes.
 const NAME_MAX: usize = 255;
 
-/// What became of a file.
+/// Result of the removal of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
-    /// It is removed. The ring stays attached until it is certain that nobody met it on its last way.
+    /// The file is removed. Its ring stays attached until it is certain that no process opened it meanwhile.
     Done,
-    /// It is left: somebody has it, or another has its name.
+    /// The file is left: a process has it open, or its name belongs to another file.
     Left,
-    /// It cannot be removed, now and later.
+    /// The file cannot be removed, now or later.
     Impossible(Errno),
 }
 
-/// What a file that is being removed was called before; `None`: it is not.
+/// The original name of a file that is being removed. `None` if the name is not a temporary one.
 #[must_use]
 pub fn original_name(name: &OsStr) -> Option<OsString> {
     let rest = name.as_bytes().strip_prefix(PREFIX)?;
     (!rest.is_empty()).then(|| OsString::from_vec(rest.to_owned()))
 }
 
-/// Removes the file of a ring from its directory.
+/// Removes the file of a ring from its directory, if no other process has it open and no events are pending.
 pub fn remove(directory: &OwnedFd, source: &mut Source, context: &mut DrainContext) -> Removal {
     let Some(name) = source.file.path.file_name().map(OsStr::to_owned) else {
         return Removal::Left;
@@ -50,16 +51,16 @@ pub fn remove(directory: &OwnedFd, source: &mut Source, context: &mut DrainConte
     if is_source(&name) != Ok(true) {
         return Removal::Left;
     }
-    // It does not count as another opening for a lease.
+    // A duplicate of the descriptor does not count as another opening, which would prevent the lease.
     let Ok(file) = source.reader.descriptor().try_clone() else {
         return Removal::Left;
     };
-    // Before anything is done to its name: that waits for whoever writes to it, for as long as he likes.
+    // Before the file is renamed: while another process has it open, there is no lease and nothing may be changed.
     let Ok(lease) = Lease::acquire(&file, LeaseKind::Exclusive) else {
         return Removal::Left;
     };
     if original_name(&name).is_some() {
-        // No agent opens it by this name.
+        // No agent opens the file with this name.
         return unlink_if_drained(directory, &name, source, &lease, context);
     }
     let temporary = OsString::from_vec([PREFIX, name.as_bytes()].concat());
@@ -69,10 +70,10 @@ pub fn remove(directory: &OwnedFd, source: &mut Source, context: &mut DrainConte
     match rename(directory, &name, &temporary) {
         Ok(()) => {}
         Err(Errno::ENOENT) => return Removal::Left,
-        // EEXIST among them: somebody has that name.
+        // This includes EEXIST: another file has the temporary name.
         Err(errno) => return Removal::Impossible(errno),
     }
-    // Another may have been put in its place just then.
+    // Another process may have put another file in its place before the rename.
     let ours = is_source(&temporary) == Ok(true);
     let removal = if ours {
         unlink_if_drained(directory, &temporary, source, &lease, context)
@@ -81,7 +82,7 @@ pub fn remove(directory: &OwnedFd, source: &mut Source, context: &mut DrainConte
     };
     if removal != Removal::Done && rename(directory, &temporary, &name).is_err() {
         if ours {
-            // An agent that started meanwhile has the name: both are its rings, and this one is removed when it is spent.
+            // An agent that started meanwhile has the name. Both files are its rings, and this one is removed once it is drained.
             source.file.path.set_file_name(&temporary);
         } else {
             tracing::error!(
@@ -99,7 +100,7 @@ fn unlink_if_drained(
     lease: &Lease,
     context: &mut DrainContext,
 ) -> Removal {
-    // What the last writer wrote before it ended. Whoever opens the file from here on waits for the lease.
+    // Counts what the last writer wrote before it ended. A process that opens the file from here on waits for the lease.
     if source.drain_to_end(context) != Ok(true) || lease.is_breaking() {
         return Removal::Left;
     }

@@ -1,4 +1,7 @@
-//! A ring that is drained, or followed while another process drains it.
+//! The reader of a ring: drains it, or follows it while another process drains it.
+//!
+//! `counting` has the steps of a drain, `following` those without release, and `recovery` finds out what became of a batch. What
+//! is a proof and what is not, `crate::ring::checkpoint` decides.
 
 use super::TrackedFile;
 use crate::error::{Refusal, RingFault};
@@ -15,51 +18,51 @@ mod counting;
 mod following;
 mod recovery;
 
-/// How often a ring that another process drains is tried for its lock.
+/// Period of attempts to lock a ring that another process drains.
 const LOCK_RETRY: Duration = Duration::from_secs(1);
-/// How often one that is full, and that another should drain, is counted as full.
+/// Period in which a followed ring that stays full counts as one overflow.
 const OVERFLOW_PERIOD: Duration = Duration::from_secs(1);
 
-/// A ring that is drained, or followed.
+/// The reader of a ring that is drained or followed.
 #[derive(Debug)]
 pub struct RingReader {
     /// The mapped ring.
     pub(crate) ring: Ring,
-    /// What is done with its events.
+    /// Whether slots are released after counting.
     pub(crate) mode: Mode,
-    /// The last batch that was counted; it ends where the next batch begins.
+    /// The last counted batch. The next batch begins at its end.
     pub(crate) checkpoint: Checkpoint,
-    /// Events that waited at the last look.
+    /// Events that were pending at the last drain.
     pub(crate) pending: u64,
-    /// True if more waited than a batch has.
+    /// True if more events were pending than fit into a batch.
     pub(crate) has_more: bool,
-    /// When it was last counted as full, of one that another drains.
+    /// Time at which an overflow was last counted, in a followed ring that is still full.
     overflow_counted: Option<Instant>,
-    /// How many events wait that may be of any age; `None`: that was not looked at yet.
+    /// Number of pending events that may be of any age. `None` before the first batch.
     aged_pending: Option<u64>,
-    /// Where events may be missing.
+    /// Positions before which events may be missing.
     gaps: Gaps,
-    /// When the lock is tried again: another process has it, or a lock for reading is in the way.
+    /// Time of the next attempt to lock the file, if another process has a lock on it.
     next_try: Option<Instant>,
 }
 
-/// What is done with a ring's events.
+/// Whether slots are released after counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// They are counted, and their slots given back.
+    /// Events are counted, and their slots released.
     Drain,
-    /// They are counted only: another process has locked the ring to drain it.
+    /// Events are only counted: another process has locked the ring to drain it.
     Locked,
-    /// They are counted only: the ring may not be written to, or is not to be.
+    /// Events are only counted: the ring cannot be written to, or the configuration forbids it.
     Observe(Access),
 }
 
-/// Locks the file of a ring. Returns what is done with its events, and when the lock is to be tried again: a ring that another
-/// process has locked for writing is followed. While another user's lock for reading is in the way, no process has the lock, and
-/// the ring is drained.
+/// Locks the file of a ring. Returns the mode, and the time of the next attempt. A ring that another process has locked for
+/// writing is followed. A lock for reading, which another user may have, only prevents the lock: no process drains the ring then,
+/// so it is drained here.
 fn lock(file: &File, now: Instant) -> (Mode, Option<Instant>) {
     match shm::lock(file) {
-        // Where there are no locks, a second daemon cannot be recognised.
+        // On a file system without locks a second daemon cannot be recognised.
         Ok(true) | Err(_) => (Mode::Drain, None),
         Ok(false) => match shm::is_locked(file) {
             Ok(true) => (Mode::Locked, Some(now + LOCK_RETRY)),
@@ -69,7 +72,7 @@ fn lock(file: &File, now: Instant) -> (Mode, Option<Instant>) {
 }
 
 impl RingReader {
-    /// Maps a candidate and locks it, as [`super::Source::ring`].
+    /// Maps and locks a ring, see [`super::Source::ring`].
     pub(super) fn attach(
         candidate: RingCandidate,
         last_batch: Option<&Checkpoint>,
@@ -96,7 +99,7 @@ impl RingReader {
         };
         let mut gaps = Gaps::default();
         if recovery::had_overflow(&ring, &checkpoint) {
-            // Nobody has kept where.
+            // The position of the gap was not stored: it is the slot before the batch.
             gaps.add(ring.between(1, checkpoint.from));
         }
         Ok(Self {
@@ -116,17 +119,18 @@ impl RingReader {
         self.ring.file()
     }
 
-    /// The version in its header.
+    /// The version in the header.
     pub(crate) fn version(&self) -> u32 {
         self.ring.shape.layout.version().unsigned_abs()
     }
 
-    /// True if its producer may have been started anew without a sign in the ring. Of one that begins elsewhere the positions tell.
+    /// True if the producer may have restarted without a trace in the ring: all positions are 0 as in a new ring. Elsewhere the
+    /// positions show a restart.
     pub(super) fn may_have_restarted(&self) -> bool {
         self.checkpoint.end == 0 && self.is_drained() == Ok(true)
     }
 
-    /// Its producer was started anew.
+    /// Begins with the ring again, since its producer restarted.
     pub(super) fn producer_restarted(
         &mut self,
         file: &mut TrackedFile,
@@ -141,7 +145,7 @@ impl RingReader {
         Ok(self.ring.positions()? == (end, end))
     }
 
-    /// As [`super::Source::unchanged_until`]; `next` is when it is asked who has the file.
+    /// See [`super::Source::unchanged_until`]. `next_check` is the time of the next check of the holders.
     pub(super) fn unchanged_until(&self, next_check: Instant) -> Option<Instant> {
         if self.mode == Mode::Drain {
             return (self.checkpoint.released && self.pending == 0).then_some(next_check);
@@ -157,7 +161,7 @@ impl RingReader {
 
     pub(super) fn header_poll(&self) -> Option<HeaderPoll> {
         let end = self.checkpoint.end;
-        // Of one that is drained here nothing waits.
+        // In a ring that is drained here nothing is pending: both positions are the end of the batch.
         self.ring
             .header_poll(self.ring.between(self.pending, end), end)
     }

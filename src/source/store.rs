@@ -1,5 +1,7 @@
-//! A store of NIXL's prometheus_mp: it is read and never written, its values are taken as they are, and nothing is consumed, so that
-//! any number of readers may do the same.
+//! The reader of a store of NIXL's prometheus_mp exporter.
+//!
+//! A store is only read, and reading consumes nothing, so any number of readers may read it. It holds running totals, of which
+//! the change since the last reading is counted. Begin with `StoreReader::read`.
 
 use crate::error::{Refusal, RingFault};
 use crate::event::Totals;
@@ -12,21 +14,21 @@ use crate::store::{Description, StoreCandidate, StoreId, StoreReading};
 use std::fs::File;
 use std::rc::Rc;
 
-/// A store that is read.
+/// The reader of a store.
 #[derive(Debug)]
 pub struct StoreReader {
     mapping: Rc<Mapping>,
-    /// The descriptor that the mapping came from.
+    /// The descriptor that the file was mapped from.
     descriptor: File,
     id: StoreId,
-    /// Who its agent is.
+    /// What the store says of its agent.
     pub description: Description,
-    /// What it said at the last look of the time of its last change; `None`: it was not read yet.
+    /// Time of the last update in the store at the last reading. `None` before the first reading.
     updated: Option<u64>,
 }
 
 impl StoreReader {
-    /// Maps a candidate, of which it also reads the values.
+    /// Maps a store and reads its values.
     pub(super) fn attach(candidate: StoreCandidate) -> Result<(Self, StoreValues), Refusal> {
         let mapping = Mapping::read_only(&candidate.file, WORDS).map_err(Refusal::io("mapped"))?;
         let store = Self {
@@ -44,7 +46,7 @@ impl StoreReader {
         &self.descriptor
     }
 
-    /// Its values, now; an error if the file has lost its second page or more, or says that it is another one's.
+    /// Reads the values. Fails if the file has lost its second page or more, or belongs to another process now.
     fn values(&self) -> Result<StoreValues, RingFault> {
         let read = |words: &[_]| (format::read_values(words), format::read_head(words));
         let (values, head) = self.mapping.read_access(&self.descriptor, read)?;
@@ -54,20 +56,20 @@ impl StoreReader {
         }
     }
 
-    /// Counts what came since the last reading. Returns true if something did.
+    /// Counts the change since the last reading. Returns true if there was one.
     pub(super) fn read(&mut self, context: &mut DrainContext) -> Result<bool, RingFault> {
         let values = self.values()?;
         let is_aged = self.updated.replace(values.updated).is_none();
         Ok(self.apply(values, is_aged, context))
     }
 
-    /// Takes values for good, as events of a ring are applied and committed. What `is_aged` may be older than the last minute. Returns
-    /// true if they are others than before.
+    /// Applies and commits values, like the events of a ring. If `is_aged`, the change may be older than the last minute and does
+    /// not count in the percentiles. Returns true if a counter changed.
     fn apply(&self, values: StoreValues, is_aged: bool, context: &mut DrainContext) -> bool {
         let (entry, now) = (&mut *context.entry, context.now);
         let last = entry.store.take().filter(|last| last.id == self.id);
         let last = last.unwrap_or_else(|| StoreReading::none(self.id));
-        // Also what is no count: a reading in the midst of a flush finds the counters before the rest.
+        // Compares all values, not only counters: a reading during a flush finds the counters changed before the rest.
         if last.values == values {
             entry.store = Some(last);
             return false;
@@ -91,7 +93,7 @@ impl StoreReader {
             .host
             .add(&Totals::from_store(&delta.counters));
         if !is_first || is_new {
-            // What it says of its time is an untrusted user's word.
+            // The time in the store is untrusted.
             entry.last_event = entry.last_event.max(values.updated.min(now.stamp));
             entry.last_seen = now.stamp;
         }
@@ -101,7 +103,7 @@ impl StoreReader {
         is_new
     }
 
-    /// What its first words are until its agent changes it.
+    /// A poll of the first words, which stay the same until the agent updates the store.
     pub(super) fn header_poll(&self) -> Option<HeaderPoll> {
         let [magic, schema, pid] = format::head(self.id.pid);
         HeaderPoll::new(&self.mapping, [magic, schema, pid, self.updated?])

@@ -1,4 +1,8 @@
-//! How the events of a ring are counted: each once, whatever its producer, other readers and kills of this process do meanwhile.
+//! Exactly-once counting of the events of a ring that this process drains, whatever its producer, other readers and kills do
+//! meanwhile.
+//!
+//! Begin with `RingReader::consume_batch`, which has the five steps: read, apply, commit, release, note the release. `drain`
+//! calls it, and `recovery` finds out what became of a batch after a kill or a failed release.
 
 use super::super::TrackedFile;
 use super::{Mode, RingReader, lock};
@@ -11,18 +15,18 @@ use crate::stats::window;
 use crate::stats::windows::Windows;
 use std::io;
 
-/// What a batch has taken of what waited.
+/// How far a batch came with the pending events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     Nothing,
-    /// Events, or there was a change that took their place.
+    /// Events were counted, or a recovery took their place.
     Some,
-    /// All but the last before the ring's end, which is a batch of its own.
+    /// All pending events were counted except the one in the last slot of the ring, which is a batch of its own.
     AllButLastSlot,
 }
 
 impl RingReader {
-    /// Counts the events that wait. Returns true if there were any, or a change that took their place.
+    /// Counts the pending events. Returns true if there were any, or if a recovery took their place.
     pub(in crate::source) fn drain(
         &mut self,
         file: &mut TrackedFile,
@@ -43,7 +47,7 @@ impl RingReader {
         file: &mut TrackedFile,
         context: &mut DrainContext,
     ) -> Result<bool, RingFault> {
-        // Nobody adds to it, so that this comes to an end.
+        // No process has the ring open for writing, so that this ends.
         for _ in 0..=self.ring.capacity() / BATCH + 1 {
             if !self.consume(file, context)? {
                 break;
@@ -52,7 +56,7 @@ impl RingReader {
         self.is_drained()
     }
 
-    /// Whether there were events, or a change that took their place.
+    /// Drains one batch. Returns true if it counted events, or if a recovery took their place.
     fn consume(
         &mut self,
         file: &mut TrackedFile,
@@ -60,22 +64,26 @@ impl RingReader {
     ) -> Result<bool, RingFault> {
         let progress = self.consume_batch(file, context)?;
         if progress == Progress::AllButLastSlot {
-            // Once: whoever may write to the ring can put its end anywhere, again and again.
+            // Only once: a process that may write to the ring can put its end anywhere, again and again.
             self.consume_batch(file, context)?;
         }
         Ok(progress != Progress::Nothing)
     }
 
-    /// Counts one batch, each of its events once, whatever ends this process, pmcd or the producer, and at whatever instruction.
+    /// Counts one batch. Each of its events is counted once, even if this process, pmcd or the producer is killed at any
+    /// instruction.
     ///
-    /// The record says whether the batch is counted, and `commit` changes that in one step. What a kill leaves:
+    /// The record in the state file decides whether the batch is counted, and `commit` changes that with one store. A kill
+    /// leaves:
     ///
-    /// - before `commit` has changed the record: the batch is not counted and its slots still hold it: the next start reads it;
-    /// - after that: the batch is counted, and whether its slots were released is open. The next start finds that out from the
-    ///   ring's positions and bytes (`recover`), releases them if they were not, and never reads them again;
-    /// - after `released`: nothing is open.
+    /// - before that store: the batch is not counted, and its slots still hold it. The next daemon reads it again.
+    /// - after that store: the batch is counted, and it is not known whether its slots were released. The next daemon finds that
+    ///   out from the positions and bytes of the ring (`recover`), releases the slots if they were not, and never reads them
+    ///   again.
+    /// - after `note_released`: nothing has to be found out.
     ///
-    /// Where the ring does not tell, the batch is taken for counted: rather is one lost than counted twice.
+    /// If the ring does not show what happened, the batch is taken for counted: when in doubt, lose a batch rather than count it
+    /// twice.
     fn consume_batch(
         &mut self,
         file: &mut TrackedFile,
@@ -95,7 +103,8 @@ impl RingReader {
         Ok(progress)
     }
 
-    /// Settles the batch before, if that is open, and looks how many events wait. `None`: some do.
+    /// Recovers the previous batch if its release is not known, then counts the pending events. Returns `None` if there are some
+    /// to read.
     fn find_pending(
         &mut self,
         file: &mut TrackedFile,
@@ -103,13 +112,13 @@ impl RingReader {
     ) -> Result<Option<Progress>, RingFault> {
         self.has_more = false;
         let (mut read_pos, mut write_pos) = self.ring.positions()?;
-        // Also after a kill that came before the slots were known to have been released.
+        // Also after a kill between the commit and the note that the slots were released.
         let moved = read_pos != self.checkpoint.end || !self.checkpoint.released;
         if moved {
             self.recover(file, context)?;
             (read_pos, write_pos) = self.ring.positions()?;
             if read_pos != self.checkpoint.end {
-                // It moves while it is looked at: more of it at the next tick.
+                // Another process moves the position meanwhile. The next tick goes on.
                 return Ok(Some(Progress::Some));
             }
         }
@@ -122,17 +131,18 @@ impl RingReader {
         Ok((self.pending == 0).then_some(nothing))
     }
 
-    /// Reads a batch of those that wait, by loads only, and remembers which.
+    /// Reads a batch of the pending events, by loads only, and makes it the checkpoint.
     fn read(&mut self, events: &mut Events, is_for_answer: bool) -> Result<Progress, RingFault> {
-        // Before the slots are copied: a restart from here on changes it.
+        // The identity is read before the slots: a restart of the producer from here on changes it.
         let ring = self.identity()?;
         self.check_allocated(self.pending)?;
-        // Not more than was checked: later events may lie in a hole.
+        // Not more than was checked: later events may lie in a hole of a sparse file.
         let limit = self.pending.min(BATCH);
         self.has_more = self.pending > limit;
-        // A batch that begins at 0 is the one of which it may be hard to tell whether its slots were released in a new ring. So
-        // none ends there but one of a single event, and where the ring was half full, that waits for the next drain, by which
-        // more have come; but for an answer, which has all, if it would be seen that the ring was set up anew.
+        // After a batch that begins at 0 it may be hard to tell whether its slots were released in a new ring. Therefore no batch
+        // ends at 0, so that the next one would begin there: it is shortened by one slot. The event in the last slot is then a
+        // batch of its own. If the ring was half full, that batch waits for the next drain, when more events follow it. For an
+        // answer, which has to include all events, it does not wait, provided that the file would show a restart.
         let end = self.checkpoint.end + limit;
         let is_shortened = limit > 1 && self.ring.between(0, end) == 0;
         let batch = self
@@ -141,7 +151,7 @@ impl RingReader {
         if batch.from != self.checkpoint.end {
             return Err(RingFault::Restarted);
         }
-        // A restart in the midst of the copy may have left positions that fit, but not the slots that were copied first.
+        // A restart during the copy may have left positions that fit, but slots that were overwritten after they were copied.
         let after = self.identity()?;
         let is_same = ring.shows_changes && after.changed == ring.changed;
         if !is_same
@@ -161,8 +171,8 @@ impl RingReader {
         })
     }
 
-    /// Adds the events of the batch that was read to the totals in memory. `waits` is how many of them waited to be read, and
-    /// `pending` how many the ring is to have held when it was looked at.
+    /// Adds the events of a batch to the totals in memory. `unread` is the number of events that were pending before the batch,
+    /// and `pending` the number that is noted for the ring.
     pub(super) fn apply(
         &mut self,
         events: Events,
@@ -182,23 +192,23 @@ impl RingReader {
         let windows = discarded_windows.as_mut().unwrap_or(windows);
         let last_ring = entry.checkpoint.map(|checkpoint| checkpoint.ring.id);
         if last_ring != Some(self.checkpoint.ring.id) {
-            // Of another ring of the agent's.
+            // The batch before was of another ring of the agent.
             entry.stats.note_gap();
         }
         let gaps = self.gaps.remove_in(&self.checkpoint);
         let stats = &mut entry.stats;
         stats.apply(&events, gaps, &shared.config.bounds, now.seconds, windows);
         entry.note_pending(pending, self.checkpoint.ring.capacity);
-        // Also where it was away: the process that writes it had started by then.
+        // Also for an agent that had no file for a while: its process has started since.
         (entry.last_event, entry.last_seen) = (now.stamp, now.stamp);
-        // Not kept: at the next start it is added up from the entries.
+        // Host totals are not in the state file: the next daemon adds them up from the entries.
         shared.host.add(events.totals());
         shared.counted_events += events.list().len() as u64;
         shared.scratch = events;
     }
 
-    /// Gives the slots of the batch that was counted back to the producer. `false`: it was found out what became of them, and
-    /// that is noted.
+    /// Releases the slots of the counted batch. Returns false if the swap failed or proved nothing: then the batch was recovered,
+    /// and the result is noted already.
     fn release(
         &mut self,
         file: &mut TrackedFile,
@@ -209,10 +219,10 @@ impl RingReader {
             self.recover(file, context)?;
             return Ok(false);
         }
-        // A restart sets the position to 0 as well, so that there the swap may have met the new ring.
+        // A restart sets `read_pos` to 0 as well, so a swap from 0 may have succeeded on the new ring.
         if from == 0 {
             self.recover(file, context).inspect_err(|&fault| {
-                // In the midst of a restart: whatever the new ring will be, it begins at 0.
+                // The producer is in the midst of a restart. Whatever the new ring will be, it begins at 0.
                 if fault != RingFault::Unseen {
                     let _ = self.ring.release(end, 0);
                 }
@@ -222,26 +232,27 @@ impl RingReader {
         Ok(true)
     }
 
-    /// The producer may have filled the ring before it got the slots of the last batch: from where it stood then, events are
-    /// missing.
+    /// Adds a gap if the producer filled the ring before the slots of the last batch were released. Events are missing from the
+    /// slot where it had to stop.
     fn find_gap(&mut self) {
         let Checkpoint { from, end, .. } = self.checkpoint;
         let (_, write_pos) = self.ring.positions().unwrap_or((end, end));
         let pending = self.ring.between(from, end) + self.ring.between(end, write_pos);
-        // A ring that was found to have begun anew has an empty batch.
+        // After a producer restart the batch is empty.
         if from != end && pending >= self.ring.capacity() - 1 {
             self.gaps.add(self.ring.between(1, from));
         }
     }
 
-    /// The slots of the last batch are the producer's again.
+    /// Notes that the slots of the last batch were released.
     pub(super) fn note_released(&mut self, context: &mut DrainContext) {
         self.checkpoint.released = true;
         context.note_released(self.checkpoint.ring.id);
     }
 
-    /// Whether the batch has events that waited when the ring was found, of a file that was made, or started anew, before those
-    /// of which the last minute's percentiles are: nothing tells when they came. So many wait now.
+    /// True if the batch has events that were pending when the ring was attached, and the file was made or re-initialised more
+    /// than a minute ago. The ring does not show when such events were written, so they do not count in the percentiles of the
+    /// last minute. `unread` is the number of pending events.
     fn is_aged(&mut self, unread: u64, file: &TrackedFile, context: &DrainContext) -> bool {
         let len = self.ring.between(self.checkpoint.from, self.checkpoint.end);
         let aged_pending = self.aged_pending.get_or_insert_with(|| {

@@ -1,4 +1,4 @@
-//! Counts the events of a ring that another process drains.
+//! Counting of the events of a ring without releasing them: another process drains it, or it may not be written to.
 
 use super::super::TrackedFile;
 use super::{OVERFLOW_PERIOD, RingReader};
@@ -11,7 +11,7 @@ use crate::source::context::DrainContext;
 use std::time::Instant;
 
 impl RingReader {
-    /// Counts what a ring holds that another process drains.
+    /// Counts the pending events of a ring that another process drains. Returns true if there were any.
     pub(super) fn follow(
         &mut self,
         file: &mut TrackedFile,
@@ -24,7 +24,7 @@ impl RingReader {
         let (read_pos, write_pos) = self.ring.positions()?;
         self.pending = self.ring.between(read_pos, write_pos);
         if write_pos == self.checkpoint.end {
-            // As long as it stands so, its agent loses what comes.
+            // While the ring stays full, its agent loses the events that it writes.
             if self.is_new_overflow(context) && file.liveness.state(true) != AgentState::Exited {
                 let capacity = self.ring.capacity();
                 context.entry.note_pending(self.pending, capacity);
@@ -33,13 +33,13 @@ impl RingReader {
             return Ok(false);
         }
         let ring = self.identity()?;
-        // Where the one that drains it is ahead of it, the producer has gone round: in a new ring nobody can be.
+        // If `write_pos` is before `read_pos`, the producer has gone round: in a new ring no reader can be ahead of it.
         let is_behind = write_pos < read_pos;
         let checkpoint = &self.checkpoint;
         let is_restarted = |now: Consumer<_>| checkpoint.is_restarted(&now, &ring, write_pos);
         if !is_behind && self.ring.read(is_restarted)? {
-            // That is no proof where the same bytes come again and again. What lies before `write_pos` was written since in
-            // either case, and is counted; from `read_pos` on it may have been already.
+            // With events that are all alike this does not prove a restart. The events before `write_pos` were written since in
+            // either case and are counted. Those from `read_pos` on may have been counted before.
             self.resume_after_restart(Some(0), ring, file, context)?;
         }
         let from = self.checkpoint.end;
@@ -65,7 +65,8 @@ impl RingReader {
         Ok(true)
     }
 
-    /// Whether it is full and is to be counted so: once, however many batches it takes to follow, and again as long as it stays so.
+    /// True if the ring is full and this counts as an overflow: once, however many batches the following takes, and again every
+    /// [`OVERFLOW_PERIOD`] while it stays full.
     fn is_new_overflow(&mut self, context: &DrainContext) -> bool {
         let now = context.now.instant;
         let is_full = self.pending + 1 == self.ring.capacity();

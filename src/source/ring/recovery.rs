@@ -1,4 +1,6 @@
-//! Finds out what became of a batch whose slots may not have been released, and begins with a ring again.
+//! Recovery: acts on the verdict about a batch whose slots may not have been released, and begins with a ring again.
+//!
+//! `Checkpoint::verdict` in `src/ring/checkpoint.rs` decides what became of the batch. Begin with `RingReader::recover`.
 
 use super::super::TrackedFile;
 use super::{Mode, RingReader};
@@ -9,8 +11,8 @@ use crate::ring::checkpoint::{Checkpoint, RingIdentity, RingView, Verdict};
 use crate::source::context::DrainContext;
 
 impl RingReader {
-    /// Finds out what became of the batch that was counted last, and goes on from there. In a ring that may not be written to now
-    /// nothing is released: from here on the slots of the batch are another process's to give back.
+    /// Finds out what became of the last counted batch, and goes on from there. In a ring that is followed now nothing is
+    /// released: from here on another process releases the slots of the batch.
     pub(super) fn recover(
         &mut self,
         file: &mut TrackedFile,
@@ -35,18 +37,18 @@ impl RingReader {
             }
             Verdict::NewRing => self.resume_after_restart(None, identity, file, context)?,
             Verdict::NewRingReleased if may_release => {
-                // If it fails, the producer has put it there itself.
+                // If the swap fails, the producer has set `read_pos` to 0 itself.
                 let _ = self.ring.release(end, 0)?;
                 self.resume_after_restart(None, identity, file, context)?;
             }
-            // Its events begin at 0; `read_pos` is where the swap has put it.
+            // The new ring's events begin at 0, although the swap moved `read_pos`.
             Verdict::NewRingReleased => {
                 self.resume_after_restart(Some(0), identity, file, context)?
             }
-            // A reader of what was counted here takes nothing away.
+            // Counting here takes no events from the process that drains the ring, so there is nothing to release.
             _ if !may_release => {}
             Verdict::Done => self.note_released(context),
-            // Where that fails, the position has moved again, and the next drain looks anew.
+            // If the release fails, `read_pos` has moved again, and the next drain recovers again.
             Verdict::Release | Verdict::Overtaken(_) => {
                 if verdict == Verdict::Release && self.checkpoint.is_doubtful(&identity) {
                     self.count_doubt(file, context);
@@ -67,7 +69,7 @@ impl RingReader {
         Ok(())
     }
 
-    /// It may be another ring with the same first events, which are lost then.
+    /// Counts and logs a doubtful batch: it may be of a new ring with the same first events, which are then lost.
     fn count_doubt(&self, file: &TrackedFile, context: &mut DrainContext) {
         let (path, len) = (
             log::shown(&file.path),
@@ -79,7 +81,7 @@ impl RingReader {
         context.shared.doubtful_batches += 1;
     }
 
-    /// The producer was started anew: its events begin at a position, or where `read_pos` is.
+    /// Begins with a ring again after a producer restart, at a position or, if `pos` is `None`, at `read_pos`.
     pub(super) fn resume_after_restart(
         &mut self,
         pos: Option<u64>,
@@ -95,7 +97,7 @@ impl RingReader {
         Ok(())
     }
 
-    /// Goes on from a commit of which nothing was counted yet.
+    /// Goes on from a checkpoint with an empty batch.
     fn resume_from(&mut self, checkpoint: Checkpoint, context: &mut DrainContext) {
         self.checkpoint = checkpoint;
         self.gaps.clear();
@@ -103,7 +105,7 @@ impl RingReader {
     }
 }
 
-/// The commit of a ring of which nothing was counted yet: an empty batch at a position, or where `read_pos` is.
+/// The checkpoint of a ring from which nothing was counted yet: an empty batch at `pos` or, if that is `None`, at `read_pos`.
 pub(super) fn empty_checkpoint(
     ring: &Ring,
     pos: Option<u64>,
@@ -124,8 +126,8 @@ pub(super) fn empty_checkpoint(
     })
 }
 
-/// Whether a ring was full when the last batch that is known of it was copied, or, where its slots were not given back, is full
-/// now: from the slot before the batch on, where the producer had to stop, events are missing.
+/// True if the ring was full when its last known batch was copied or, if the batch's slots were not released, is full now. The
+/// producer had to stop at the slot before the batch, and events are missing from there.
 pub(super) fn had_overflow(ring: &Ring, checkpoint: &Checkpoint) -> bool {
     let most_pending = ring.capacity() - 1;
     let current = ring.positions().ok().filter(|_| checkpoint.is_in_flight());
@@ -143,7 +145,7 @@ mod tests {
 
     #[test]
     fn full_ring_is_seen_from_its_last_batch() {
-        // 15 of 16 slots.
+        // The batch has 15 of 16 slots.
         let mut overflowed = RingFixture::new(4, 3);
         assert!(had_overflow(&overflowed.ring, &overflowed.checkpoint));
         overflowed.checkpoint.released = true;
