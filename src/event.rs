@@ -1,7 +1,7 @@
-//! What a NIXL agent reports: the event types and their sums.
+//! Telemetry events of a NIXL agent: their types, and the sums by type.
 
-/// One kind of telemetry event. The numbers are those of the wire from ring version 2 on
-/// (`nixl_telemetry_event_type_t` in NIXL's `telemetry_event.h`).
+/// The type of a telemetry event. The numbers are those in rings from version 2 on (`nixl_telemetry_event_type_t` in NIXL's
+/// `telemetry_event.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum EventType {
@@ -50,10 +50,10 @@ pub enum EventType {
 }
 
 impl EventType {
-    /// How many event types there are.
+    /// The number of event types.
     pub const COUNT: usize = 21;
 
-    /// All of them, in the order of their numbers.
+    /// All event types in the order of their numbers.
     pub const ALL: [EventType; Self::COUNT] = [
         EventType::TxBytes,
         EventType::RxBytes,
@@ -78,7 +78,7 @@ impl EventType {
         EventType::EventsDropped,
     ];
 
-    /// The type behind a name in a v1 or v2-named slot (NIXL 0.5 to 1.1): counters by their event name, errors by their
+    /// The type with this name in a v1 or v2-named slot (NIXL 0.5 to 1.1). Counters have their event name there, errors their
     /// status text.
     #[must_use]
     pub fn from_name(name: &[u8]) -> Option<Self> {
@@ -86,11 +86,11 @@ impl EventType {
         Some(Self::ALL[at])
     }
 
-    /// The type of that number.
+    /// The type with this number.
     #[inline]
     #[must_use]
     pub const fn from_number(number: u32) -> Option<Self> {
-        // Not taken from the list, so that nothing is loaded: the compiler sees that it is the number again.
+        // A match rather than the list, so that nothing is loaded: the compiler sees that the result is the number itself.
         Some(match number {
             0 => Self::TxBytes,
             1 => Self::RxBytes,
@@ -117,21 +117,21 @@ impl EventType {
         })
     }
 
-    /// NIXL's name for the status that an error stands for; `None`: it is no error.
+    /// NIXL's name of the status that an error event reports. `None` for a type that is not an error.
     #[must_use]
     pub fn status(self) -> Option<&'static str> {
         let name = NAMES.get(self as usize)?;
         name.starts_with("NIXL_ERR_").then_some(*name)
     }
 
-    /// Those that stand for errors.
+    /// The types that report errors.
     #[must_use]
     pub fn errors() -> &'static [EventType] {
         &Self::ALL[Self::NotPosted as usize..=Self::NoTelemetry as usize]
     }
 }
 
-/// What v1 and v2-named slots call the types, in the order of their numbers; drops they do not have.
+/// Names of the types in v1 and v2-named slots, in the order of their numbers. These slots have no events of lost events.
 const NAMES: [&str; EventType::COUNT - 1] = [
     "agent_tx_bytes",
     "agent_rx_bytes",
@@ -155,15 +155,15 @@ const NAMES: [&str; EventType::COUNT - 1] = [
     "NIXL_ERR_NO_TELEMETRY",
 ];
 
-/// The greatest value that an event can have. No transfer is of 64 PiB or takes 2,000 years: a greater one is what another
-/// layout has in that place (two agents of one name and of two versions write to one file), or a stranger's, and one of them
-/// would keep a sum at its end for good.
+/// Highest value of an event. No transfer has 64 PiB or takes 2,000 years. A higher value comes from another layout, if two
+/// agents of one name and of two versions write to one file, or from an untrusted user. One of them would saturate a sum for
+/// good.
 pub const MAX_VALUE: u64 = (1 << 56) - 1;
 
 /// One event, as it was copied from its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What it tells of; `None`: a type that this build does not know for the ring's version, or a value that cannot be.
+    /// Its type. `None` if this build does not know the type for the ring's version, or if the value is above [`MAX_VALUE`].
     pub kind: Option<EventType>,
     /// Its value, in the unit of its type.
     pub value: u64,
@@ -177,31 +177,30 @@ impl Event {
     }
 }
 
-/// Sums of event values by type, and how many events no type was known for.
+/// Sums of event values by type, and the number of events without a known type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// In the order of the types; the last is that of the unknown.
+    /// In the order of the types. The last is the number of events without a known type.
     sums: [u64; Self::WORDS],
 }
 
 impl Totals {
-    /// Words of [`Totals::to_words`].
+    /// Number of words of [`Totals::to_words`].
     pub const WORDS: usize = EventType::COUNT + 1;
 
-    /// Counts one event.
+    /// Adds one event.
     #[inline]
     pub fn count(&mut self, event: Event) {
-        // One way for all, since a processor cannot guess which type comes next.
+        // No branch by type, since a processor cannot predict the next type.
         let (at, more) = match event.kind {
             Some(kind) => (kind as usize, event.value),
             None => (EventType::COUNT, 1),
         };
-        // Stays at the most that there is: were it to wrap, one absurd value in a stranger's ring would take the sums of the
-        // whole host back.
+        // Saturates: if it wrapped, one absurd value in the ring of an untrusted user would make the sums of the host go back.
         self.sums[at] = self.sums[at].saturating_add(more);
     }
 
-    /// What a store has by event type.
+    /// The totals of a store, from its counters by event type.
     #[must_use]
     pub fn from_store(by_type: &[u64; EventType::COUNT]) -> Self {
         let mut totals = Self::default();
@@ -209,61 +208,61 @@ impl Totals {
         totals
     }
 
-    /// Adds a batch to what was there before.
+    /// Adds other totals.
     pub fn add(&mut self, batch: &Totals) {
         for (sum, more) in self.sums.iter_mut().zip(batch.sums) {
             *sum = sum.saturating_add(more);
         }
     }
 
-    /// What there was before something was added.
+    /// Subtracts totals that were added before.
     pub fn subtract(&mut self, part: &Totals) {
         for (sum, less) in self.sums.iter_mut().zip(part.sums) {
             *sum = sum.saturating_sub(less);
         }
     }
 
-    /// The sum of all values of one type.
+    /// Sum of all values of one type.
     #[must_use]
     pub fn get(&self, event: EventType) -> u64 {
         self.sums[event as usize]
     }
 
-    /// All of it as words: the sums in the order of the types, then how many events were unknown.
+    /// The sums in the order of the types, then the number of events without a known type.
     #[must_use]
     pub fn to_words(&self) -> [u64; Self::WORDS] {
         self.sums
     }
 
-    /// The reverse of [`Totals::to_words`].
+    /// Restores totals from [`Totals::to_words`].
     #[must_use]
     pub fn from_words(words: &[u64; Self::WORDS]) -> Self {
         Self { sums: *words }
     }
 
-    /// How many events were of a type that this build does not know.
+    /// Number of events without a known type.
     #[must_use]
     pub fn unknown(&self) -> u64 {
         self.sums[EventType::COUNT]
     }
 }
 
-/// Events that are added up at once: so many of the greatest value stay below 2^64.
+/// Events that are summed at once: this many of [`MAX_VALUE`] stay below 2^64.
 const CHUNK: usize = 1 << 8;
-/// More than there are types, with the unknown one: a power of two.
+/// A power of two above the number of types, including the unknown one.
 const TYPES: usize = (EventType::COUNT + 1).next_power_of_two();
 
-/// Events in their order, and what they come to: added up on the way, while they are at hand.
+/// Events in their order, and their totals, which are summed while the events are in the processor's cache.
 #[derive(Clone, Debug, Default)]
 pub struct Events {
-    /// Room for events, of which the first are those that there are: it stays when they go.
+    /// Buffer whose first `len` events are valid. It keeps its memory when it is cleared.
     buffer: Vec<Event>,
     len: usize,
     totals: Totals,
 }
 
 impl Events {
-    /// These.
+    /// These events with their totals.
     #[must_use]
     pub fn of(events: &[Event]) -> Self {
         let mut all = Self::default();
@@ -271,13 +270,13 @@ impl Events {
         all
     }
 
-    /// Forgets them.
+    /// Removes all events.
     pub fn clear(&mut self) {
         self.len = 0;
         self.totals = Totals::default();
     }
 
-    /// Adds one behind the last for each slot of N words. One whose value cannot be ([`MAX_VALUE`]) is of no known type.
+    /// Appends one event for each slot of N words. An event with a value above [`MAX_VALUE`] has no known type.
     #[inline]
     pub fn extend<const N: usize, W>(&mut self, words: &[W], mut event: impl FnMut(&[W]) -> Event) {
         let (start, end) = (self.len, self.len + words.len() / N);
@@ -286,11 +285,11 @@ impl Events {
         }
         let chunks = self.buffer[start..end].chunks_mut(CHUNK);
         for (events, words) in chunks.zip(words.chunks(N * CHUNK)) {
-            // Added as if all were of known types and could be, which is looked at once for all of them.
+            // Summed as if all had known types and possible values, which is checked once for all of them.
             let (mut sums, mut types, mut bits) = ([0_u64; TYPES], 0_u32, 0_u64);
             for (event_of, slot) in events.iter_mut().zip(words.chunks_exact(N)) {
                 *event_of = event(slot);
-                // As great as it is for the compiler to see that it is within bounds.
+                // The remainder lets the compiler see that the index is within bounds.
                 let at = event_of.kind.map_or(EventType::COUNT, |kind| kind as usize) % TYPES;
                 sums[at] = sums[at].wrapping_add(event_of.value);
                 types |= 1 << at;
@@ -310,13 +309,13 @@ impl Events {
         self.len = end;
     }
 
-    /// All of them.
+    /// All events.
     #[must_use]
     pub fn list(&self) -> &[Event] {
         &self.buffer[..self.len]
     }
 
-    /// What they come to.
+    /// The totals of all events.
     #[must_use]
     pub fn totals(&self) -> &Totals {
         &self.totals

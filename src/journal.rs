@@ -1,12 +1,14 @@
-//! The journal: each agent's totals in the state file, so that they outlive the daemon. They do not outlive the host: the file lies
-//! in `$PCP_RUN_DIR`.
+//! The journal writes each agent's totals to the state file, so that they outlive the daemon. They do not outlive the host: the
+//! file is in `$PCP_RUN_DIR`.
 //!
-//! The file has a header, with the sums of expired agents (`retired`), then a [`record`] for each agent, all of the same length.
-//! The process that holds the lock on the file is the one pmdanixl of this host that drains rings. `file` opens the file,
-//! `records` reads it at the start, and [`Journal`] writes it.
+//! The file has a header with the sums of expired agents (`expired`), then a [`record`] for each agent, all of one length. The
+//! process that holds the lock on the file is the one pmdanixl of this host that drains rings. `file` opens the file, `records`
+//! reads it at the start, and [`Journal`] writes it.
 //!
-//! The file may be missing or break at any time. Callers commit, and ask whether totals are persistent. Failures of the file are
-//! the journal's own business: they are logged once, totals are kept in memory only, and [`Journal::check`] makes another file.
+//! The file may be missing or break at any time. Callers commit, and ask whether totals are persistent
+//! ([`Journal::is_persistent`]). The journal deals with failures of the file itself: it logs them once, and [`Journal::check`]
+//! re-creates the file. Until then totals are in memory only. Begin with [`Journal::commit`] and [`record::replace`]. This module
+//! must not know how rings are read.
 
 mod expired;
 mod file;
@@ -26,26 +28,26 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// The state file of this daemon. The default has none. Records of a file that is gone are without effect.
+/// The state file of this daemon. The default has no file. Ids of records of a file that is gone have no effect.
 #[derive(Debug, Default)]
 pub struct Journal {
     path: PathBuf,
-    /// Uid of the user that opened the file, and that the next daemon starts as: this one may have become another user since.
+    /// Uid of the user that opened the file, and as which the next daemon starts. This process may have changed its user since.
     opened_by: u32,
-    /// Opened before the user was changed; `None`: it could not be.
+    /// The open file, opened before the user was changed. `None` if it could not be opened.
     file: Option<File>,
-    /// `None`: nothing is kept.
+    /// The mapped file. `None` if totals are in memory only.
     records: Option<Records>,
-    /// True if all that the file holds is known here.
+    /// True if all contents of the file are known here.
     is_ours: bool,
-    /// True if the last try to have a file has failed.
+    /// True if the last attempt to open or re-create the file failed.
     has_failed: bool,
     /// True if the file could not grow for the last new agent.
     is_full: bool,
 }
 
 impl Journal {
-    /// Opens the file, or makes it. Where that fails, [`Journal::start`] tries again and has the error.
+    /// Opens or creates the file. If that fails, [`Journal::start`] tries again and returns the error.
     #[must_use]
     pub fn open(path: &Path) -> Self {
         Self {
@@ -56,23 +58,24 @@ impl Journal {
         }
     }
 
-    /// Its name.
+    /// The path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A second descriptor of the file, if it is open.
+    /// A duplicate of the file's descriptor, if the file is open.
     #[must_use]
     pub fn descriptor(&self) -> Option<File> {
         self.file.as_ref()?.try_clone().ok()
     }
 
-    /// Takes the lock on the file, and then what the file holds; from here on it is written. Returns `None` while another process
-    /// has the lock. A file that cannot be used is written over.
+    /// Locks the file, reads its contents, and writes it from here on. Returns `None` while another process has the lock. A file
+    /// that cannot be used is overwritten.
     ///
     /// # Errors
-    /// The file cannot be opened, locked, read, grown or mapped. Nothing is kept until [`Journal::check`] has made another.
+    /// The file cannot be opened, locked, read, grown or mapped. Totals are in memory only until [`Journal::check`] has
+    /// re-created the file.
     pub fn start(&mut self) -> io::Result<Option<StateContents>> {
         let locked = self.lock_and_read();
         self.has_failed = locked.is_err();
@@ -91,7 +94,7 @@ impl Journal {
             };
             let file = self.file.insert(file);
             let locked = Records::lock_and_read(file.try_clone()?)?;
-            // The process that had the lock may have made another file, which it has locked.
+            // The process that had the lock may have re-created the file and locked the new one.
             if locked.is_none() || file::is_at(file, &self.path) {
                 return Ok(locked);
             }
@@ -99,9 +102,9 @@ impl Journal {
         }
     }
 
-    /// Looks after the file: where it was removed, replaced or truncated, or could not be had, makes another. One that the next
-    /// start would refuse is not written to until that is mended. Returns true if a file was made: it is empty then, and all that
-    /// is known is to be written to it.
+    /// Re-creates the file if it was removed, replaced or truncated, or could not be opened. A file that the next start would
+    /// reject is not written until its rights are corrected. Returns true if the file was re-created: it is empty then, and the
+    /// caller has to write all agents to it.
     pub fn check(&mut self) -> bool {
         let in_place = self.file.as_ref();
         let in_place = in_place.filter(|file| file::is_at(file, &self.path));
@@ -138,9 +141,9 @@ impl Journal {
 
     fn re_create(&mut self, is_in_place: bool) -> io::Result<()> {
         match &self.file {
-            // What it holds is known here, and better.
+            // All contents are known here, and newer.
             Some(file) if is_in_place && self.is_ours => file.set_len(0)?,
-            // Its lock is still held, and would keep a second opening away.
+            // The lock is still held, and would prevent a second opening from locking the file.
             Some(_) if is_in_place => {}
             _ => (self.file, self.is_ours) = (None, false),
         }
@@ -149,7 +152,7 @@ impl Journal {
         if let Some(why) = found.rejection {
             tracing::warn!("{}: {why}", self.path.display());
         }
-        // What another has counted is not to be counted once more here.
+        // Totals of another daemon must not be counted a second time here.
         if !found.records.is_empty() {
             (self.records, self.is_ours) = (None, false);
             return Err(io::Error::other(
@@ -159,7 +162,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Goes on without the state file.
+    /// Goes on without the state file, and logs why.
     fn close(&mut self, why: &str) {
         self.records = None;
         let path = self.path.display();
@@ -168,21 +171,22 @@ impl Journal {
         );
     }
 
-    /// True if the file can be opened and is not empty: where [`Journal::start`] has failed, its totals may be read later.
+    /// True if the file can be opened and is not empty. If [`Journal::start`] has failed, its totals may still be read later.
     #[must_use]
     pub fn has_totals(&self) -> bool {
         let file = self.file.as_ref();
         file.is_some_and(|file| file.metadata().map_or(true, |meta| meta.len() > 0))
     }
 
-    /// True if the state file has a record for each of so many agents, so that what is counted now will be known after a restart.
+    /// True if the state file has a record for each of this number of agents, so that a restart does not lose what is counted
+    /// now.
     #[must_use]
     pub fn is_persistent(&self, agents: usize) -> bool {
         let records = self.records.as_ref();
         records.is_some_and(|records| records.used() == agents)
     }
 
-    /// Makes a record for a new agent. Returns `None` where there is no file, the file cannot grow, or the names of the agent are
+    /// Creates a record for a new agent. Returns `None` if there is no file, the file cannot grow, or the names of the agent are
     /// too long.
     pub fn create(&mut self, name: &Name, entry: &Entry) -> Option<RecordId> {
         let records = self.records.as_mut()?;
@@ -209,34 +213,34 @@ impl Journal {
         self.is_full
     }
 
-    /// Replaces what changes of an agent, in one step: from here on a kill leaves that.
+    /// Commits the entry of an agent with one store: a kill from there on does not lose it.
     pub fn commit(&mut self, record: Option<RecordId>, entry: &Entry) {
         self.write(record, |words| record::replace(words, entry));
     }
 
-    /// Notes that the slots of the last batch were given back.
+    /// Notes that the slots of the last batch were released.
     pub fn note_released(&mut self, record: Option<RecordId>) {
         self.write(record, record::set_released);
     }
 
-    /// Notes what is known of an agent's process and place, if anything is.
+    /// Writes the labels and process facts of an agent, or removes them.
     pub fn set_facts(&mut self, record: Option<RecordId>, facts: Option<&Facts>) {
         self.write(record, |words| record::set_facts(words, facts));
     }
 
-    /// Notes an agent's instance id.
+    /// Writes the instance id of an agent.
     pub fn set_id(&mut self, record: Option<RecordId>, id: u32) {
         self.write(record, |words| record::set_id(words, id));
     }
 
-    /// Returns what is kept of an agent; `None`: nothing, or it is damaged.
+    /// Reads the entry of an agent. `None` if it has no record, or a damaged one.
     #[must_use]
     pub fn entry(&self, record: Option<RecordId>) -> Option<Entry> {
         let read = self.records.as_ref()?.words(record?, record::read);
         Some(read.ok()?.ok()??.entry)
     }
 
-    /// Forgets an agent, and its record if it has one, but for what it has counted.
+    /// Adds the totals of an agent to those of expired agents, and frees its record if it has one.
     pub fn expire(&mut self, record: Option<RecordId>, entry: &Entry) {
         self.run(|records| {
             let (mut sums, _) = records.head(expired::read)?;
@@ -252,39 +256,39 @@ impl Journal {
         });
     }
 
-    /// The sums of agents that are forgotten; `None`: nothing is kept.
+    /// The sums of expired agents. `None` without a state file.
     pub fn expired(&mut self) -> Option<ExpiredTotals> {
         self.run(|records| Ok(records.head(expired::read)?.0))
     }
 
-    /// Replaces the sums of agents that are forgotten.
+    /// Replaces the sums of expired agents.
     pub fn set_expired(&mut self, sums: &ExpiredTotals) {
         self.run(|records| records.head(|words| expired::write(words, sums, None)));
     }
 
-    /// More than any instance id that was given; 0 where that was never noted.
+    /// A number above all instance ids that were given, or 0 if none was written.
     pub fn next_id(&mut self) -> u32 {
         self.run(|records| records.head(expired::next_id))
             .unwrap_or(0)
     }
 
-    /// Notes what is more than any instance id that was given.
+    /// Writes the number above all instance ids that were given.
     pub fn set_next_id(&mut self, next: u32) {
         self.run(|records| records.head(|words| expired::set_next_id(words, next)));
     }
 
-    /// Until when all stores are counted that have no process any more, in nanoseconds of CLOCK_MONOTONIC; 0: that was never noted.
+    /// Time in nanoseconds of CLOCK_MONOTONIC up to which all stores without a process are counted, or 0 if none was written.
     pub fn stores_counted_until(&mut self) -> u64 {
         self.run(|records| records.head(expired::stores_counted_until))
             .unwrap_or(0)
     }
 
-    /// Notes that.
+    /// Writes the time up to which all stores without a process are counted.
     pub fn set_stores_counted_until(&mut self, stamp: u64) {
         self.run(|records| records.head(|words| expired::set_stores_counted_until(words, stamp)));
     }
 
-    /// Notes when the configuration was last read, in time since the epoch.
+    /// Writes the time since the epoch at which the configuration was last read.
     pub fn set_config_read(&mut self, when: Duration) {
         self.run(|records| records.head(|words| expired::set_config_read(words, when)));
     }

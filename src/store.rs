@@ -1,4 +1,7 @@
-//! A store of NIXL's prometheus_mp exporter: the file that an agent writes its values to, and what was last read of one.
+//! Stores of NIXL's prometheus_mp exporter: the format of the file to which an agent writes its values, and what was last read of
+//! it.
+//!
+//! Begin with `format`. This module must not know how a store is mapped, or which agent its values are added to.
 
 use crate::base::file::FileFacts;
 use std::fs::File;
@@ -8,15 +11,15 @@ mod reading;
 pub use format::{Description, LEN, SCHEMA, is_owner_lock, is_store_name};
 pub use reading::{StoreId, StoreReading};
 
-/// A file that is a store, open for reading, and what it says of its agent.
+/// A store file that passed all checks, with what it says of its agent.
 #[derive(Debug)]
 pub struct StoreCandidate {
-    /// Open for reading only: a lease against writers is granted on no other.
+    /// The file, open for reading only, as a lease that shows writers (F_RDLCK) requires.
     pub file: File,
-    /// What stat(2) said.
+    /// The result of stat(2).
     pub facts: FileFacts,
-    /// Which store it is.
+    /// Identity of the store.
     pub id: StoreId,
-    /// Who its agent is.
+    /// What the store says of its agent.
     pub description: Description,
 }

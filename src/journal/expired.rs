@@ -1,8 +1,8 @@
-//! The first page of the state file, behind its header: the sums of agents that are forgotten.
+//! The first page of the state file behind its header: the sums of expired agents, and a few numbers of the whole file.
 //!
-//! To forget an agent is to add its sums here and to free its record, and a kill may come in between. So what is written here,
-//! in one step, names the record as well: at the next start it is freed without being added once more. Instance ids of agents
-//! that are forgotten are not given to others: the next one is here too.
+//! To expire an agent, its sums are added here and its record is freed, and a kill may come in between. Therefore the same store
+//! that replaces the sums also names the record. The next start frees that record without adding it again. Instance ids of
+//! expired agents are never given again, so the next id is stored here too.
 
 use crate::event::Totals;
 use crate::journal::record::{Entry, HIGHEST_ID};
@@ -13,39 +13,39 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
 
-/// What agents that are forgotten have counted.
+/// The sums of expired agents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExpiredTotals {
-    /// Sums by type.
+    /// Sums by event type.
     pub totals: Totals,
-    /// How often their rings were found full.
+    /// Number of times that their rings were found full.
     pub overflows: u64,
 }
 
 impl ExpiredTotals {
-    /// Adds an agent's.
+    /// Adds the sums of an agent.
     pub fn add(&mut self, entry: &Entry) {
         self.totals.add(&entry.stats.totals);
         self.overflows = self.overflows.saturating_add(entry.overflows);
     }
 }
 
-/// Words of the page that have a meaning of their own.
+/// Indexes of words in the page.
 const GENERATION: usize = 8;
 const ENTRIES: [usize; 2] = [16, 48];
-/// Behind the sums: the number of the record that is being freed, and one; 0: none is.
+/// Behind the sums: the number of the record that is being freed plus one, or 0.
 const FREED: usize = Totals::WORDS;
-/// Behind that, what an earlier version had not.
+/// Behind that: the overflows, which an earlier version did not have.
 const OVERFLOWS: usize = FREED + 1;
 /// The next instance id.
 const NEXT_ID: usize = 80;
 /// When the configuration was last read: nanoseconds since the epoch.
 const CONFIG_READ: usize = 81;
-/// Until when all stores are counted that have no process any more: nanoseconds of CLOCK_MONOTONIC.
+/// Up to which time all stores without a process are counted: nanoseconds of CLOCK_MONOTONIC.
 const STORES_COUNTED_UNTIL: usize = 82;
 const _: () = assert!(ENTRIES[0] + OVERFLOWS < ENTRIES[1] && ENTRIES[1] + OVERFLOWS < NEXT_ID);
 
-/// More than any instance id that was given; 0 where that was never noted, or makes no sense.
+/// A number above all instance ids that were given. 0 if none was written, or if it cannot be right.
 pub fn next_id(words: &[AtomicU64]) -> u32 {
     let next = u32::try_from(words[NEXT_ID].load(Relaxed));
     next.ok()
@@ -53,38 +53,38 @@ pub fn next_id(words: &[AtomicU64]) -> u32 {
         .unwrap_or(0)
 }
 
-/// Notes it.
+/// Writes the number above all instance ids that were given.
 pub fn set_next_id(words: &[AtomicU64], next: u32) {
     words[NEXT_ID].store(u64::from(next), Relaxed);
 }
 
-/// Notes when the configuration was last read, in time since the epoch.
+/// Writes the time since the epoch at which the configuration was last read.
 pub fn set_config_read(words: &[AtomicU64], when: Duration) {
     let nanoseconds = u64::try_from(when.as_nanos()).unwrap_or(u64::MAX);
     words[CONFIG_READ].store(nanoseconds, Relaxed);
 }
 
-/// Until when all stores are counted that have no process any more; 0 where that was never noted.
+/// Time up to which all stores without a process are counted. 0 if none was written.
 pub fn stores_counted_until(words: &[AtomicU64]) -> u64 {
     words[STORES_COUNTED_UNTIL].load(Relaxed)
 }
 
-/// Notes it.
+/// Writes the time up to which all stores without a process are counted.
 pub fn set_stores_counted_until(words: &[AtomicU64], stamp: u64) {
     words[STORES_COUNTED_UNTIL].store(stamp, Relaxed);
 }
 
-/// When the configuration was last read, in time since the epoch, as a state file says that another process has.
+/// Reads from a state file the time since the epoch at which another process last read the configuration.
 ///
 /// # Errors
-/// What read(2) says.
+/// The error of read(2).
 pub fn config_read(file: &File) -> io::Result<Duration> {
     let mut word = [0; 8];
     file.read_exact_at(&mut word, 8 * CONFIG_READ as u64)?;
     Ok(Duration::from_nanos(u64::from_ne_bytes(word)))
 }
 
-/// The sums, and the record that is still to be freed.
+/// Reads the sums, and the number of the record that still has to be freed.
 pub fn read(words: &[AtomicU64]) -> (ExpiredTotals, Option<usize>) {
     let entry = &words[ENTRIES[usize::from(words[GENERATION].load(Acquire) % 2 == 1)]..];
     let totals = std::array::from_fn(|at| entry[at].load(Relaxed));
@@ -96,7 +96,7 @@ pub fn read(words: &[AtomicU64]) -> (ExpiredTotals, Option<usize>) {
     (sums, freed.checked_sub(1))
 }
 
-/// Replaces them, in one step.
+/// Replaces the sums and the number of the record that is being freed, with one store.
 pub fn write(words: &[AtomicU64], sums: &ExpiredTotals, freed: Option<usize>) {
     let generation = words[GENERATION].load(Relaxed).wrapping_add(1);
     let entry = &words[ENTRIES[usize::from(generation % 2 == 1)]..];
@@ -106,7 +106,7 @@ pub fn write(words: &[AtomicU64], sums: &ExpiredTotals, freed: Option<usize>) {
     let freed = freed.map_or(0, |record| record as u64 + 1);
     entry[FREED].store(freed, Relaxed);
     entry[OVERFLOWS].store(sums.overflows, Relaxed);
-    // Not before the entry is whole, as in a record.
+    // Release: the entry is whole before the generation names it, as in a record.
     words[GENERATION].store(generation, Release);
 }
 

@@ -1,4 +1,4 @@
-//! The state file as a file: opened so that no user but its owner can have a hand in it.
+//! Opening of the state file, so that no user except its owner can write to it.
 
 use nix::fcntl::{OFlag, open as open_directory, openat};
 use nix::sys::stat::Mode;
@@ -8,11 +8,11 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 
-/// Opens the file, or makes it. Its directory is made if it is missing; the one above belongs to PCP's user, who must not lead
-/// root astray.
+/// Opens or creates the file, and its directory if that is missing. The directory above belongs to PCP's user, and links there
+/// must not lead root elsewhere.
 ///
 /// # Errors
-/// It cannot be had, or others can write to it or its directory.
+/// The file cannot be opened, or other users may write to it or to its directory.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     let name = path.file_name().ok_or(ErrorKind::InvalidInput)?;
     let directory = path.parent().ok_or(ErrorKind::InvalidInput)?;
@@ -37,7 +37,7 @@ fn refuse(fault: &str) -> io::Result<()> {
     Err(io::Error::other(fault))
 }
 
-/// Why [`open`] by this user would refuse the file, which is open, or its directory. `None`: it would not, or that cannot be told.
+/// Why [`open`] by this user would reject the open file or its directory. `None` if it would not, or if stat(2) fails.
 pub(super) fn fault(file: &File, path: &Path, uid: Uid) -> Option<&'static str> {
     let directory = path.parent().map(fs::symlink_metadata);
     let of_directory = directory.and_then(|meta| fault_of_directory(&meta.ok()?, uid));
@@ -53,7 +53,7 @@ fn fault_of_directory(meta: &Metadata, uid: Uid) -> Option<&'static str> {
 }
 
 fn fault_of_file(meta: &Metadata, uid: Uid) -> Option<&'static str> {
-    // Root's may have been handed over to the user that the PMDA runs under.
+    // A file of root may have been given to the user that the PMDA runs as.
     let ours = uid.is_root() || meta.uid() == uid.as_raw();
     if !meta.is_file() || meta.nlink() != 1 || !ours {
         return Some("is not a file of this user with one name; remove it");
@@ -61,7 +61,7 @@ fn fault_of_file(meta: &Metadata, uid: Uid) -> Option<&'static str> {
     (meta.mode() & 0o022 != 0).then_some("other users may write to it; run chmod go-w on it")
 }
 
-/// True if the next start finds the file by its name; also where that cannot be told.
+/// True if the next start finds this file by its path. Also true if that is not known.
 pub(super) fn is_at(file: &File, path: &Path) -> bool {
     let id = |meta: Metadata| (meta.dev(), meta.ino());
     let named = fs::symlink_metadata(path).map(id);

@@ -1,12 +1,15 @@
-//! One agent's record in the state file: its words, and what they mean.
+//! One agent's record in the state file: its words and their meaning.
 //!
-//! What names an agent is written once, before the record counts as used. What changes is in two entries and a generation
-//! word: the entry that the generation does not name is written, then the generation is raised. A kill at any instruction
-//! leaves the one entry or the other, never a mixture.
+//! The names of an agent are written once, before the record counts as used. What changes is in two entries, and a generation
+//! names the valid one. To change it, the other entry is written, then the generation is raised. A kill at any instruction leaves
+//! either the old entry or the new one valid, never a mixture.
 //!
-//! No process reads a record while another one writes it: the next daemon reads what this one had stored when it was killed. Those
-//! are all stores up to one instruction, whatever the order in which the processor made them visible. So only the compiler must keep
-//! their order. Stores of two calls stay in order by the compiler fences of [`Mapping::access`](crate::shm::Mapping::access).
+//! No process reads a record while another process writes it. The next daemon reads what this one had stored when it was killed.
+//! That is every store up to one instruction, whatever the order in which the processor made them visible. So only the compiler
+//! must keep the stores in order. Stores of two calls stay in order by the compiler fences of
+//! [`Mapping::access`](crate::shm::Mapping::access).
+//!
+//! Begin with [`replace`], which is the commit, and [`read`]. `entry` has the words of an entry.
 
 use crate::discovery::name::is_instance_name;
 use crate::procfs::facts::Facts;
@@ -26,69 +29,69 @@ pub use lifecycle::Lifecycle;
 /// Words of a record: three pages.
 pub const RECORD_WORDS: usize = 1536;
 
-/// Words of a record that have a meaning of their own.
+/// Indexes of the words in a record.
 const USED: usize = 0;
 const GENERATION: usize = 1;
 const INSTANCE_ID: usize = 2;
 const LENGTHS: usize = 3;
-/// The generation whose batch's slots were given back.
+/// The generation whose batch's slots were released.
 const RELEASED: usize = 4;
-/// Length of the text at [`FACTS`].
+/// Length in bytes of the text at [`FACTS`].
 const FACTS_LENGTH: usize = 5;
-/// The uid of the owner of the agent's files, and one. Versions before 0.1.0 left 0 there, which is read as root's.
+/// Uid of the owner of the agent's files, plus one. Versions before 0.1.0 left 0 there, which is read as root.
 const OWNER: usize = 6;
 const TEXTS: [(usize, usize); 4] = [(8, 32), (40, 40), (80, 128), (208, 32)];
 const ENTRIES: [usize; 2] = [256, 256 + ENTRY_SPACE];
 const ENTRY_SPACE: usize = 448;
-/// What is known of the agent's process and place, as JSON.
+/// Labels and process facts of the agent, as JSON.
 const FACTS: usize = ENTRIES[1] + ENTRY_SPACE;
-/// Ranges that 0.1.0 had numbered: how many, and the bounds of each. These words are not to be used again.
+/// Buckets that 0.1.0 had numbered: their number, and the bounds of each. These words must not be used again.
 const NUMBERED: usize = RECORD_WORDS - (1 + 2 * MAX_NUMBERED);
 const MAX_NUMBERED: usize = 64;
-/// Marks the number of numbered ranges, and a bound that is one no more.
+/// Marks the number of numbered buckets in 0.1.0, and below, a bound of a bucket that was removed.
 const NUMBERED_MARK: u64 = 0x536c_6f74_7300;
 const REMOVED_BOUND: u64 = 1 << 63;
 const FACTS_SPACE: usize = NUMBERED - FACTS;
 const _: () = assert!(ENTRY_WORDS <= ENTRY_SPACE && FACTS + 250 <= NUMBERED);
 
-/// The highest instance id that an agent can have: those of its histograms are 64 times it and more, and PCP's ids have 31 bits.
+/// Highest instance id of an agent. Ids of its histograms begin at 64 times this id, and ids in PCP have 31 bits.
 pub const HIGHEST_ID: u32 = (1 << 25) - 1;
 
-/// No generation.
+/// No generation was released.
 const NOT_RELEASED: u64 = u64::MAX;
-/// No instance id yet.
+/// The agent has no instance id yet.
 const NO_ID: u64 = u64::MAX;
 
-/// What names an agent, and never changes.
+/// The names of an agent, which never change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// The raw name, which is the file's.
+    /// The raw name, which is the name of its file.
     pub raw: OsString,
-    /// What it is called in the instance domain.
+    /// Its name in the instance domain.
     pub instance: String,
-    /// The directory that it was found in.
+    /// The directory in which its files are found.
     pub directory: PathBuf,
-    /// Which agent of that name in that directory: empty for the one that writes the ring of that name; of those with stores,
-    /// `store:NUMBER:RANK`, where several of one local rank are numbered.
+    /// Which agent of this name in this directory: empty for the writer of the ring with this name. `store:NUMBER:RANK` for a
+    /// writer of stores, where NUMBER tells agents of one local rank apart.
     pub part: String,
-    /// The uid of the owner of its files.
+    /// Uid of the owner of its files.
     pub owner: u32,
 }
 
-/// A record that is in use.
+/// The contents of a record that is in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedAgent {
-    /// Who it is.
+    /// The names of the agent.
     pub name: Name,
-    /// Its instance id, once it had one.
+    /// Its instance id. `None` if it never had one.
     pub id: Option<u32>,
-    /// What was last written.
+    /// The entry that was committed last.
     pub entry: Entry,
-    /// What was known of its process and place.
+    /// Its labels and process facts, if they were known.
     pub facts: Option<Facts>,
 }
 
-/// Whether a name has room in a record.
+/// True if the names fit into a record.
 #[must_use]
 pub fn fits(name: &Name) -> bool {
     texts(name)
@@ -106,7 +109,7 @@ fn texts(name: &Name) -> [&[u8]; 4] {
     ]
 }
 
-/// Fills a free record; it is in use from the last store on.
+/// Fills a free record. It is in use from the last store on.
 pub fn create(words: &[AtomicU64], name: &Name, entry: &Entry) {
     words[USED].store(0, Relaxed);
     words[GENERATION].store(0, Relaxed);
@@ -133,8 +136,8 @@ fn put_text(words: &[AtomicU64], text: &[u8]) {
     }
 }
 
-/// Notes what is known of an agent's process and place, if anything is: what it is labelled with right after the next start. A
-/// kill in the midst of it leaves none.
+/// Writes the labels and process facts, which label the agent right after the next start, or removes them. A kill in between
+/// leaves none.
 pub fn set_facts(words: &[AtomicU64], facts: Option<&Facts>) {
     words[FACTS_LENGTH].store(0, Release);
     let Some(facts) = facts else {
@@ -142,37 +145,37 @@ pub fn set_facts(words: &[AtomicU64], facts: Option<&Facts>) {
     };
     let text = serde_json::to_vec(facts).unwrap_or_default();
     if text.len() <= 8 * FACTS_SPACE {
-        // The text is not written before there is none; a release store does not hold back what comes behind it.
+        // The text must not be stored before the length is 0. A release store does not hold back stores that come after it.
         compiler_fence(Release);
         put_text(&words[FACTS..], &text);
         words[FACTS_LENGTH].store(text.len() as u64, Release);
     }
 }
 
-/// Makes a record free.
+/// Marks a record as free.
 pub fn free(words: &[AtomicU64]) {
     words[USED].store(0, Release);
 }
 
-/// Notes the instance id.
+/// Writes the instance id.
 pub fn set_id(words: &[AtomicU64], id: u32) {
     words[INSTANCE_ID].store(u64::from(id), Relaxed);
 }
 
-/// The first word of the entry that a generation names.
+/// Index of the first word of the entry that a generation names.
 fn entry_of(generation: u64) -> usize {
     ENTRIES[usize::from(generation % 2 == 1)]
 }
 
-/// Replaces the entry, in one step.
+/// Replaces the entry with one store to the generation: this is the commit.
 pub fn replace(words: &[AtomicU64], entry: &Entry) {
     let generation = words[GENERATION].load(Relaxed).wrapping_add(1);
     put(&words[entry_of(generation)..], entry);
-    // Not before the entry is whole: the next start of the daemon reads what this one, killed, had stored until then.
+    // Release: the entry is whole before the generation names it. After a kill the next daemon reads what this one had stored.
     words[GENERATION].store(generation, Release);
 }
 
-/// Notes that the slots of the entry's batch were given back. A kill before this leaves that to be found out.
+/// Notes that the slots of the entry's batch were released. After a kill before this, the next daemon has to find that out.
 pub fn set_released(words: &[AtomicU64]) {
     let generation = words[GENERATION].load(Relaxed);
     words[RELEASED].store(generation, Release);
@@ -184,10 +187,10 @@ fn put(words: &[AtomicU64], entry: &Entry) {
     }
 }
 
-/// Reads a record: `None` if it is free.
+/// Reads a record. `None` if it is free.
 ///
 /// # Errors
-/// It is in use but makes no sense.
+/// The record is in use, but its contents are not valid.
 pub fn read(words: &[AtomicU64]) -> Result<Option<SavedAgent>, Damaged> {
     match words[USED].load(Acquire) {
         0 => Ok(None),
@@ -199,11 +202,11 @@ pub fn read(words: &[AtomicU64]) -> Result<Option<SavedAgent>, Damaged> {
     }
 }
 
-/// The words of a record as they were found. Nothing in them is trusted before they have become a [`Saved`].
+/// The words of a record as they are in the file. They are untrusted until they are a [`SavedAgent`].
 struct RawRecord([u64; RECORD_WORDS]);
 
 impl RawRecord {
-    /// A text at these words; `None`: it is longer than they are.
+    /// The text in these words. `None` if `len` is more than they hold.
     fn text(&self, words: Range<usize>, len: u64) -> Option<Vec<u8>> {
         let len = usize::try_from(len).ok()?;
         let bytes = self.0[words].iter().flat_map(|word| word.to_ne_bytes());
@@ -211,7 +214,7 @@ impl RawRecord {
         (text.len() == len).then_some(text)
     }
 
-    /// A name in its field, which has no room for a NUL byte.
+    /// The text of a name field. `None` if it has a NUL byte or does not fit.
     fn name(&self, number: usize) -> Option<Vec<u8>> {
         let (start, words) = TEXTS[number];
         let len = (self.0[LENGTHS] >> (16 * number)) & 0xffff;
@@ -219,10 +222,11 @@ impl RawRecord {
         (!text.contains(&0)).then_some(text)
     }
 
-    /// True if a record of 0.1.0 has ranges of times that are numbered otherwise than from 0 on: they were changed once.
+    /// True if 0.1.0 wrote the record, and the bounds of its times were changed once, so that its buckets are not numbered from 0
+    /// on.
     fn is_renumbered(&self, bounds: &BucketBounds) -> bool {
         let count = self.0[NUMBERED] ^ NUMBERED_MARK;
-        // An even earlier version had facts there.
+        // A version before 0.1.0 had facts there.
         let count = usize::try_from(count).ok();
         let Some(count) = count.filter(|count| (1..=MAX_NUMBERED).contains(count)) else {
             return false;
@@ -258,7 +262,7 @@ impl TryFrom<&RawRecord> for SavedAgent {
     type Error = Damaged;
 
     fn try_from(raw: &RawRecord) -> Result<Self, Damaged> {
-        // Where it makes no sense, the file of instance ids may know it by the agent's name.
+        // Without a valid id, the file of instance ids may have one for the agent's name.
         let id = u32::try_from(raw.0[INSTANCE_ID]);
         let id = id.ok().filter(|&id| id <= HIGHEST_ID);
         let generation = raw.0[GENERATION];
@@ -269,7 +273,7 @@ impl TryFrom<&RawRecord> for SavedAgent {
             entry.stats.bucket_base = id;
         }
         if let Some(checkpoint) = &mut entry.checkpoint {
-            // Its positions go into the ring when its slots are given back.
+            // The positions are written to the ring when the slots are released, so they must lie within it.
             let capacity = checkpoint.ring.capacity;
             let mut positions = [
                 checkpoint.from,
@@ -292,7 +296,7 @@ impl TryFrom<&RawRecord> for SavedAgent {
     }
 }
 
-/// A record that makes no sense.
+/// A record whose contents are not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damaged;
 

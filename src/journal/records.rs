@@ -1,4 +1,6 @@
-//! The header and the records of a state file, mapped.
+//! The mapped state file: its header and its records.
+//!
+//! Begin with `Records::lock_and_read`, which a start of the daemon calls. The words of a record are the business of `record`.
 
 use super::expired;
 use super::record::{self, Entry, Name, RECORD_WORDS, SavedAgent};
@@ -12,47 +14,47 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Bytes of the header and of a record alike: three pages.
+/// Bytes of the header, and of each record: three pages.
 pub(super) const RECORD_LEN: u64 = 8 * RECORD_WORDS as u64;
-/// Records by which the file grows.
+/// Number of records by which the file grows.
 pub(super) const CHUNK: usize = 64;
-/// "NIXLPMDA".
+/// First eight bytes of the file.
 const MAGIC: u64 = u64::from_le_bytes(*b"NIXLPMDA");
-/// Version of the format, and what it depends on. A later version may have longer entries: words are added at their end, as
-/// zeros in what was written before, and none is moved.
+/// Version of the format, and the lengths that it depends on. A later version may have longer entries: words are added at the
+/// end, where older files have zeros, and no word is moved.
 pub(super) const FORMAT: u64 = format(record::ENTRY_WORDS as u64);
-/// The words of an entry in the first version of this format.
+/// Words of an entry in the first version of this format.
 pub(super) const FIRST_ENTRY_WORDS: u64 = 358;
-/// More than this is no state file of ours: 16 times what the largest `max_agents` needs is never reached.
+/// Longest file that is accepted: 16 times what the largest `max_agents` needs.
 const MAX_LEN: u64 = 1 << 33;
 
-/// Which record is an agent's.
+/// Number of a record in the state file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordId(pub(super) usize);
 
-/// What a state file held at the start.
+/// What the state file held at the start.
 #[derive(Debug)]
 pub struct StateContents {
     /// The records that are in use.
     pub records: Vec<(RecordId, SavedAgent)>,
-    /// Why what was there before is not used, if there was something.
+    /// Why the earlier contents, or a part, were rejected. `None` if all were read, or if there were none.
     pub rejection: Option<String>,
 }
 
-/// The header and the records of a state file that is locked.
+/// The header and the records of a locked state file.
 #[derive(Debug)]
 pub(super) struct Records {
     file: File,
-    /// The header, then all chunks.
+    /// Maps the header and all chunks.
     map: Mapping,
     chunks: usize,
-    /// The first is used first, so that the last chunks can become free as a whole.
+    /// Free records. The first one is used first, so that the last chunks become free as a whole.
     free: BTreeSet<RecordId>,
 }
 
 impl Records {
-    /// Takes the lock, and then what the file holds. Returns `None` while another process has the lock. A file that cannot be used
-    /// is written over.
+    /// Locks the file and reads its contents. Returns `None` while another process has the lock. A file that cannot be used is
+    /// overwritten.
     ///
     /// # Errors
     /// The file cannot be locked, read, grown or mapped.
@@ -75,11 +77,11 @@ impl Records {
         if len != offset(chunks) {
             rejection =
                 Some("it was cut short, and agents whose records are not whole begin anew".into());
-            // Those that are whole go on; without room for the rest of the chunk, those of the chunks before.
+            // Whole records are kept. Without space for the rest of the chunk, only those of the chunks before are.
             if allocate(&file, offset(chunks)).is_err() {
                 chunks = pages / CHUNK;
             }
-            // What is behind them costs nothing but room.
+            // A longer file costs only space.
             let _ = file.set_len(offset(chunks));
         }
         let mut records = Self {
@@ -89,7 +91,7 @@ impl Records {
             free: BTreeSet::new(),
         };
         let (found, damaged) = records.read()?;
-        // That of a file that was cut short is said.
+        // If the file was cut short, that is what is reported.
         if damaged > 0 && rejection.is_none() {
             let (make, begin) = match damaged {
                 1 => ("makes", "begins"),
@@ -99,7 +101,7 @@ impl Records {
                 "{damaged} of its records {make} no sense and {begin} anew"
             ));
         }
-        // From here on entries have what this version adds to them: one before it would not know.
+        // From here on entries have words of this version, which an earlier version does not know.
         records.head(|words| words[1].store(FORMAT, Relaxed))?;
         let _ = records.shrink();
         let found = StateContents {
@@ -109,8 +111,8 @@ impl Records {
         Ok(Some((records, found)))
     }
 
-    /// Reads all records, and frees those that are damaged and that of an agent that was being forgotten. Returns those that are in
-    /// use, and how many are damaged.
+    /// Reads all records. Frees those that are damaged, and the one whose agent was being expired at a kill. Returns the records
+    /// in use and the number of damaged ones.
     fn read(&mut self) -> Result<(Vec<(RecordId, SavedAgent)>, usize), FileShortened> {
         let (mut found, mut damaged) = (Vec::new(), 0);
         let (expired, freed) = self.head(expired::read)?;
@@ -134,29 +136,29 @@ impl Records {
         Ok((found, damaged))
     }
 
-    /// True if the file is as long as it was made; also where that cannot be told.
+    /// True if the file is at least as long as it was made, or if its length is not known.
     pub fn is_whole(&self) -> bool {
         let len = self.file.metadata().map_or(u64::MAX, |meta| meta.len());
         len >= offset(self.chunks)
     }
 
-    /// The number of records that are in use.
+    /// The number of records in use.
     pub fn used(&self) -> usize {
         self.chunks * CHUNK - self.free.len()
     }
 
-    /// Runs something on the words of the header.
+    /// Runs a closure on the words of the header, and returns its result.
     ///
     /// # Errors
-    /// The file became shorter.
+    /// The file was shortened.
     pub fn head<T>(&self, run: impl FnOnce(&[AtomicU64]) -> T) -> Result<T, FileShortened> {
         self.map.access(|words| run(&words[..RECORD_WORDS]))
     }
 
-    /// Runs something on the words of a record.
+    /// Runs a closure on the words of a record, and returns its result.
     ///
     /// # Errors
-    /// The file became shorter.
+    /// The file was shortened.
     pub fn words<T>(
         &self,
         id: RecordId,
@@ -167,10 +169,10 @@ impl Records {
             .access(|words| run(&words[start..start + RECORD_WORDS]))
     }
 
-    /// Fills a free record for an agent whose names have room in one.
+    /// Fills a free record for an agent whose names fit into one. Returns the number of the record.
     ///
     /// # Errors
-    /// The file cannot grow, or became shorter.
+    /// The file cannot grow, or was shortened.
     pub fn create(&mut self, name: &Name, entry: &Entry) -> io::Result<RecordId> {
         if self.free.is_empty() {
             self.grow()?;
@@ -181,10 +183,10 @@ impl Records {
         Ok(id)
     }
 
-    /// Makes a record free.
+    /// Frees a record.
     ///
     /// # Errors
-    /// The file became shorter.
+    /// The file was shortened.
     pub fn free(&mut self, id: RecordId) -> Result<(), FileShortened> {
         self.words(id, record::free)?;
         self.free.insert(id);
@@ -200,18 +202,18 @@ impl Records {
         Ok(())
     }
 
-    /// Gives the room at the end of the file back where no record is in use; a chunk stays free, so that the file does not grow and
-    /// shrink with each agent.
+    /// Shortens the file by the chunks at its end that have no record in use. One free chunk stays, so that the file does not
+    /// grow and shrink with each agent.
     ///
     /// # Errors
-    /// The file cannot be mapped or made shorter. It costs nothing but room.
+    /// The file cannot be mapped or shortened, which costs only space.
     pub fn shrink(&mut self) -> io::Result<()> {
         while let Some(last) = self.chunks.checked_sub(1) {
             let start = RecordId(last * CHUNK);
             if self.free.len() < 2 * CHUNK || self.free.range(start..).count() < CHUNK {
                 break;
             }
-            // The mapping is never longer than the file.
+            // First the mapping, then the file: a mapping must not be longer than its file.
             self.map = map(&self.file, last)?;
             self.chunks = last;
             drop(self.free.split_off(&start));
@@ -225,12 +227,12 @@ pub(super) const fn format(entry_words: u64) -> u64 {
     (3 << 32) | ((RECORD_WORDS as u64) << 16) | entry_words
 }
 
-/// True if this version, which writes `own`, or one before it wrote a file of this format.
+/// True if this version, which writes `own`, or an earlier one wrote a file of this format.
 pub(super) fn is_readable(written: u64, own: u64) -> bool {
     (format(FIRST_ENTRY_WORDS)..=own).contains(&written)
 }
 
-/// Bytes of a file with so many chunks.
+/// Bytes of a file with this number of chunks.
 pub(super) fn offset(chunks: usize) -> u64 {
     (1 + (chunks * CHUNK) as u64) * RECORD_LEN
 }
@@ -239,13 +241,13 @@ fn map(file: &File, chunks: usize) -> io::Result<Mapping> {
     Mapping::new(file, (1 + chunks * CHUNK) * RECORD_WORDS)
 }
 
-/// Makes the file at least so long: a full disk is an error here, and would be a fault at the first store to a mapping.
+/// Makes the file at least this long. A full disk is an error here; later it would be SIGBUS at the first store to the mapping.
 fn allocate(file: &File, len: u64) -> Result<(), Errno> {
     let len = libc::off_t::try_from(len).map_err(|_| Errno::EFBIG)?;
     posix_fallocate(file, 0, len)
 }
 
-/// Why a file of this length cannot be used; `None`: it can, or it is empty.
+/// Why a file of this length cannot be used. `None` if it can, or if it is empty.
 fn unusable(file: &File, len: u64, boot: [u64; 2]) -> io::Result<Option<String>> {
     if len == 0 {
         return Ok(None);
@@ -268,11 +270,11 @@ pub(super) fn read_header(file: &File) -> io::Result<[u64; 4]> {
     Ok(bytes.map(u64::from_ne_bytes))
 }
 
-/// The id of this boot of the host (random(4)), or zeros where it has none: a state from before it describes rings that are
-/// gone.
+/// The id of this boot of the host (random(4)), or zeros if there is none. A state file of an earlier boot describes rings that
+/// are gone.
 ///
 /// # Errors
-/// It cannot be read now, so that a state cannot be told from an old one.
+/// The id cannot be read now, so that an old state file cannot be recognised.
 pub fn boot_id() -> io::Result<[u64; 2]> {
     let text = match fs::read_to_string("/proc/sys/kernel/random/boot_id") {
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok([0, 0]),

@@ -1,8 +1,8 @@
-//! The file of a prometheus_mp store: what it says of its agent, and its values (NIXL 1.5.0, `prometheus_mp` exporter).
+//! The format of a prometheus_mp store: its description of the agent, and its values (NIXL 1.5.0, exporter `prometheus_mp`).
 //!
-//! Little-endian, whole 8-byte words but for two halves. What it says of its agent is written once, before the file has its
-//! name; the values are changed in place, each atomically. A flush of the agent's events changes the counters first and then the
-//! time of the last update.
+//! All integers are little-endian, in whole 8-byte words except for two halves. The description is written once, before the file
+//! gets its name. The values are changed in place, each atomically. A flush of the agent's events changes the counters first, and
+//! then the time of the last update.
 
 use crate::error::Refusal;
 use crate::event::EventType;
@@ -19,7 +19,7 @@ use std::sync::atomic::fence;
 
 /// Bytes of a store.
 pub const LEN: usize = 6_800;
-/// The same in words.
+/// Words of a store.
 pub const WORDS: usize = LEN / 8;
 /// `NIXLMPS1`, the first eight bytes.
 pub const MAGIC: u64 = 0x3153_504d_4c58_494e;
@@ -39,32 +39,32 @@ const BOUNDS: usize = 62;
 const COUNTERS: usize = 94;
 const LAST: usize = COUNTERS + EventType::COUNT;
 const HISTOGRAMS: usize = LAST + EventType::COUNT;
-// Behind the histograms is a sum for each, which is the counter of the same type once more.
+// Behind the histograms is a sum for each, which repeats the counter of the same type.
 const _: () = assert!(HISTOGRAMS + EventType::COUNT * (MAX_BUCKETS + 1) == WORDS);
 const _: () = assert!(BOUNDS + MAX_BOUNDS == COUNTERS);
 
-/// The types that have a histogram.
+/// The event types that have a histogram here.
 pub const TIMES: [EventType; 2] = [EventType::XferTime, EventType::XferPostTime];
 
-/// What a store says of its agent, which never changes.
+/// What a store says of its agent. It never changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// The agent's name, up to 255 bytes: NIXL cuts longer ones.
+    /// The agent's name, up to 255 bytes: NIXL truncates longer names.
     pub agent: OsString,
     /// Process id of the writer, in its own PID namespace.
     pub pid: i64,
     /// Number of the agent within its process, from 0.
     pub instance: u64,
-    /// What the writer's host is called; empty where NIXL did not know.
+    /// Name of the writer's host. Empty if NIXL did not know it.
     pub host: OsString,
-    /// What the variable LOCAL_RANK said, or the one that NIXL_TELEMETRY_RANK_ENV names; empty if there was none.
+    /// Value of the variable LOCAL_RANK, or of the one that NIXL_TELEMETRY_RANK_ENV names. Empty if there was none.
     pub rank: OsString,
-    /// The ranges of both histograms.
+    /// The upper bounds of the buckets of both histograms.
     pub bounds: BucketBounds,
 }
 
-/// Whether a file is called as NIXL calls its stores: `nixl.PID.RUN.INSTANCE.mmap`, all three decimal numbers. What NIXL has
-/// not finished yet is called otherwise (`*.staging`), or nothing at all.
+/// True if NIXL names a store so: `nixl.PID.RUN.INSTANCE.mmap`, with three decimal numbers. A store that NIXL has not finished
+/// has another name (`*.staging`) or none.
 #[must_use]
 pub fn is_store_name(name: &OsStr) -> bool {
     let parts: Vec<&[u8]> = name.as_bytes().split(|&byte| byte == b'.').collect();
@@ -76,18 +76,18 @@ pub fn is_store_name(name: &OsStr) -> bool {
     }
 }
 
-/// True for `nixl-owner.127.0.0.1:19090.lock`: an empty file that NIXL locks beside stores, for the process that serves them
-/// over HTTP.
+/// True for `nixl-owner.127.0.0.1:19090.lock`: an empty file beside stores that NIXL locks, for the process that serves them over
+/// HTTP.
 #[must_use]
 pub fn is_owner_lock(name: &OsStr, size: u64) -> bool {
     let rest = name.as_bytes().strip_prefix(b"nixl-owner.");
     size == 0 && rest.is_some_and(|rest| rest.ends_with(b".lock"))
 }
 
-/// Looks at the first two words: whether it is a store, and of the schema that this build reads.
+/// Checks in the first two words that the file is a store, of the schema that this build reads.
 ///
 /// # Errors
-/// It is not.
+/// The first check that failed.
 fn check_schema(words: [u64; 2]) -> Result<(), Refusal> {
     let [magic, _] = words;
     let [schema, slots] = halves(words[SCHEMA_AND_SLOTS]);
@@ -104,7 +104,7 @@ fn check_schema(words: [u64; 2]) -> Result<(), Refusal> {
 }
 
 impl Description {
-    /// What the store tells of its agent.
+    /// The labels that the store gives its agent.
     #[must_use]
     pub fn facts(&self) -> Facts {
         let text = |text: &OsStr| {
@@ -117,10 +117,10 @@ impl Description {
         facts
     }
 
-    /// Parses the first bytes of a file of this size, which are all of it if it is a store of this schema.
+    /// Parses the first bytes of a file of `size` bytes. A store of this schema has no more.
     ///
     /// # Errors
-    /// What NIXL would not have written.
+    /// The first check that failed: NIXL would not have written this.
     pub fn parse(bytes: &[u8; LEN], size: u64) -> Result<Self, Refusal> {
         let word = |at: usize| -> u64 {
             let word = bytes[8 * at..].first_chunk();
@@ -164,7 +164,7 @@ impl Description {
     }
 }
 
-/// What is wrong with the bounds of a store: how many it says there are, and those if there is room for so many.
+/// What is wrong with the bounds of a store, given how many it claims to have, and these if there is space for so many.
 fn wrong_bounds(count: u64, bounds: Option<&[f64]>) -> String {
     let bounds = bounds.unwrap_or_default();
     let mut least = (0.0, "not below");
@@ -192,23 +192,23 @@ pub fn head(pid: i64) -> [u64; UPDATED] {
     ]
 }
 
-/// The words before the time of the last update as they are now.
+/// The words before the time of the last update as they are in the file now.
 #[must_use]
 pub fn read_head(words: &[impl Load]) -> [u64; UPDATED] {
     std::array::from_fn(|at| words[at].load(Relaxed))
 }
 
-/// Copies the values out of a store's words.
+/// Copies the values from the words of a store.
 #[must_use]
 pub fn read_values(words: &[impl Load]) -> StoreValues {
     let mut values = StoreValues::NONE;
-    // The time is written last, and so it is read first: values that come after it are no older.
+    // NIXL stores the time last, so it is loaded first: the values that are loaded after it are not older.
     values.updated = words[UPDATED].load(Relaxed);
-    // Memory that is mapped for reading only has no stronger load; pairs with NIXL's store of the time.
+    // Pairs with NIXL's store of the time. On read-only memory only relaxed loads are defined, so a fence follows a relaxed load.
     fence(Acquire);
     copy(&mut values.counters, &words[COUNTERS..]);
     copy(&mut values.last, &words[LAST..]);
-    // The last page, so that a file that was cut short is noticed: what is left of its page would be zeros.
+    // A truncated file is noticed only by a load from its last page: the rest of a page that is cut reads as zeros.
     let _ = words[WORDS - 1].load(Relaxed);
     for (histogram, kind) in values.histograms.iter_mut().zip(TIMES) {
         copy(

@@ -1,4 +1,5 @@
-//! What was last read of a store: it outlives the daemon, so that a store goes on from there and no value counts twice.
+//! The last counted reading of a store. It outlives the daemon, so that the next daemon continues from there and counts no value
+//! twice.
 
 use crate::base::file::FileId;
 use crate::base::words::{WordReader, WordWriter};
@@ -6,40 +7,40 @@ use crate::event::EventType;
 use crate::stats::histogram::MAX_BUCKETS;
 use crate::stats::store_values::StoreValues;
 
-/// Which store it is. Its name is never used twice, and no more is its file while somebody has it.
+/// The identity of a store. NIXL never uses a name twice, and the inode of a file is not used again while a process has it open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StoreId {
-    /// Which file it is.
+    /// Device and inode of the file.
     pub file: FileId,
-    /// When that was made: seconds and nanoseconds, zeros where the file system does not tell.
+    /// Birth time of the file in seconds and nanoseconds. Zeros if the file system has none.
     pub born: (i64, i64),
-    /// What it says its process is.
+    /// Process id that the store claims.
     pub pid: i64,
-    /// Number of the agent within that.
+    /// Number of the agent within that process.
     pub instance: u64,
 }
 
-/// What of a store was counted.
+/// The last counted reading of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreReading {
-    /// Which store it was.
+    /// The store that was read.
     pub id: StoreId,
-    /// Its values then; [`StoreValues::NONE`] if it was not read yet.
+    /// The values that were counted, or [`StoreValues::NONE`] if it was not read yet.
     pub values: StoreValues,
 }
 
 impl StoreReading {
-    /// Words of [`StoreReading::put`].
+    /// Number of words that [`StoreReading::put`] writes.
     pub const WORDS: usize = 8 + 2 * EventType::COUNT + 2 * MAX_BUCKETS;
 
-    /// Nothing yet.
+    /// A store that was not read yet.
     #[must_use]
     pub fn none(id: StoreId) -> Self {
         let values = StoreValues::NONE;
         Self { id, values }
     }
 
-    /// Writes it.
+    /// Writes the words of the reading.
     pub fn put(&self, put: &mut WordWriter) {
         let StoreId {
             file,
@@ -67,10 +68,10 @@ impl StoreReading {
         put.all(post_time);
     }
 
-    /// Reads what [`StoreReading::put`] has written.
+    /// Reads the words that [`StoreReading::put`] has written.
     #[must_use]
     pub fn get(get: &mut WordReader) -> Self {
-        // Where it was not read yet, the values are zeros.
+        // If the store was not read yet, all values are zeros.
         let _ = get.one();
         let [dev, ino, seconds, nanoseconds, pid, instance, updated] = get.all();
         let [seconds, nanoseconds, pid] =

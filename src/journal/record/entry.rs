@@ -1,4 +1,6 @@
-//! What changes of an agent, and its words in a record.
+//! An entry: what changes of an agent, and its words in a record.
+//!
+//! The order of the words is a format: words are added at the end, and none is moved.
 
 use super::Lifecycle;
 use crate::base::file::FileId;
@@ -11,9 +13,9 @@ use crate::stats::agent_stats::AgentStats;
 use crate::stats::histogram::MAX_BUCKETS;
 use crate::store::{StoreId, StoreReading};
 
-/// Words in which 0.1.0 kept what histograms had in ranges that were gone. They are not to be used again.
+/// Words in which 0.1.0 had the counts of removed buckets. They must not be used again.
 const VACATED: usize = 2 * MAX_BUCKETS;
-/// Words of an entry that are used.
+/// Number of words of an entry.
 pub const ENTRY_WORDS: usize = AgentStats::WORDS
     + 24
     + Fingerprint::WORDS
@@ -23,48 +25,48 @@ pub const ENTRY_WORDS: usize = AgentStats::WORDS
     + VACATED
     + 1;
 
-/// What changes of an agent.
+/// What changes of an agent: totals, lifecycle, and the checkpoints of its ring and its store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// What its events came to.
+    /// Totals, histograms and last values of its events.
     pub stats: AgentStats,
-    /// Whether it is an instance.
+    /// Whether the agent is an instance.
     pub lifecycle: Lifecycle,
-    /// Whether a process writes to its files, as of the last drain. The state file keeps only whether all have exited.
+    /// Whether a process writes to its files, as of the last drain. The state file keeps only whether all processes have exited.
     pub agent_state: AgentState,
-    /// When it was last seen, on the same clock.
+    /// When the agent was last seen: nanoseconds of CLOCK_MONOTONIC.
     pub last_seen: u64,
-    /// When its last event was counted, or it was last found started, on the same clock.
+    /// When its last event was counted, or its last start was found: nanoseconds of CLOCK_MONOTONIC.
     pub last_event: u64,
-    /// When it was first seen: seconds since 1970.
+    /// When the agent was first seen: seconds since 1970.
     pub first_seen: u64,
-    /// How often its producer was found started.
+    /// Number of starts of its producer.
     pub starts: u64,
-    /// How often its producer was started anew on the same file.
+    /// Number of producer restarts on the same file.
     pub resets: u64,
-    /// Events that another reader took.
+    /// Events that another reader released before they were counted here.
     pub foreign_reads: u64,
-    /// How often its ring was found full.
+    /// Number of times that its ring was found full.
     pub overflows: u64,
-    /// The most events that were found waiting.
+    /// The most events that were found pending.
     pub highwater: u64,
-    /// The last batch that is in the account.
+    /// The last batch that the totals include.
     pub checkpoint: Option<Checkpoint>,
-    /// What of its store is in the account.
+    /// The last reading of its store that the totals include.
     pub store: Option<StoreReading>,
-    /// The time of the last update of the stores that it had before: nanoseconds of CLOCK_MONOTONIC.
+    /// Time of the last update of its earlier stores: nanoseconds of CLOCK_MONOTONIC.
     pub last_store_update: u64,
 }
 
 impl Entry {
-    /// Counts a restart of the producer; no count wraps, whatever a state file began it at.
+    /// Counts a producer restart. The count saturates, since a state file may hold any number.
     pub fn add_reset(&mut self) {
         self.resets = self.resets.saturating_add(1);
         self.stats.producer_restarted();
     }
 
-    /// Lets its store go: what it has of it is known for good. A time still to come is a stranger's lie, by which no later store
-    /// is to be judged.
+    /// Detaches its store, whose last reading is final, and returns that reading. A time after `stamp` is an untrusted process's
+    /// claim. It is not stored, since later stores are compared with the stored time.
     pub fn detach_store(&mut self, stamp: u64) -> Option<StoreReading> {
         let reading = self.store.take()?;
         self.last_store_update = self
@@ -73,21 +75,22 @@ impl Entry {
         Some(reading)
     }
 
-    /// Counts a start of the producer: what it had registered or begun before is gone.
-    /// It is silent since then.
+    /// Counts a start of the producer at `stamp`, from which on it is idle. Memory that was registered and transfers that were
+    /// begun before it are gone.
     pub fn add_start(&mut self, stamp: u64) {
         self.starts = self.starts.saturating_add(1);
         (self.last_event, self.last_seen) = (stamp, stamp);
         self.stats.producer_restarted();
     }
 
-    /// Counts events that another reader took: of what came before, nothing goes with what comes now.
+    /// Counts events that another reader released. Events before them do not pair with events after them.
     pub fn add_foreign_reads(&mut self, events: u64) {
         self.foreign_reads = self.foreign_reads.saturating_add(events);
         self.stats.note_gap();
     }
 
-    /// Notes how many events were found waiting in a ring of that many slots. One that is full has lost what came next.
+    /// Notes the number of pending events in a ring of `capacity` slots. A full ring counts as an overflow: its producer loses
+    /// the next event.
     pub fn note_pending(&mut self, pending: u64, capacity: u64) {
         self.highwater = self.highwater.max(pending);
         if pending + 1 == capacity {
@@ -96,17 +99,17 @@ impl Entry {
     }
 }
 
-/// Flags.
+/// Bits of the first word.
 const ACTIVE: u64 = 1;
 const LIFECYCLE_EXITED: u64 = 2;
 const HAS_CHECKPOINT: u64 = 4;
-// 8 was that of a writer, which 0.1.0 kept.
+// 8 was a flag of a writer in 0.1.0.
 const FOLLOWED: u64 = 16;
 const RELEASED: u64 = 32;
 const SHOWS_CHANGES: u64 = 64;
 const HAS_STORE: u64 = 128;
 const STATE_EXITED: u64 = 256;
-/// Beside [`ACTIVE`], which is all that a version before this knows of it.
+/// Set with [`ACTIVE`], which is the only one of the two that earlier versions know.
 const AWAITING: u64 = 512;
 
 pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
@@ -157,7 +160,7 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
     ]);
     put.all(checkpoint.fingerprint.to_words());
     put.all(checkpoint.producer.next);
-    // 0.1.0 had a local rank there.
+    // The second word was a local rank in 0.1.0.
     put.all([entry.last_store_update, 0]);
     let none = StoreReading::none(StoreId::default());
     entry.store.as_ref().unwrap_or(&none).put(&mut put);
@@ -174,7 +177,7 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
     let [stamp, last_seen, last_event, first_seen] = get.all();
     let [starts, resets, foreign_reads, overflows, highwater] = get.all();
     let [dev, ino, born, born_nsec, changed, changed_nsec] = get.all();
-    // The last two were a writer's, which 0.1.0 kept.
+    // The last two words were a writer in 0.1.0.
     let [versions, capacity, _, _] = get.all();
     let [from, end, write_pos, tail_hash] = get.all();
     let ring = RingIdentity {
@@ -198,7 +201,7 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
         followed: has(FOLLOWED),
         released: has(RELEASED),
     };
-    // The second was a local rank, which 0.1.0 kept.
+    // The second word was a local rank in 0.1.0.
     let [last_store_update, _] = get.all();
     let mut entry = Entry {
         stats,
@@ -208,7 +211,7 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
             (true, false, true) => Lifecycle::AwaitingLabels { deadline: stamp },
             (true, false, false) => Lifecycle::Active,
         },
-        // A ring that is not found after a restart may still be written to.
+        // A ring that is not found after a restart of the daemon may still be written to.
         agent_state: match has(STATE_EXITED) {
             true => AgentState::Exited,
             false => AgentState::Unknown,
@@ -234,7 +237,7 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
     entry
 }
 
-/// The word of a base: 0 in a record of 0.1.0, [`NO_BASE`] if there is none, else the base and [`FIRST_BASE`].
+/// Values of the word of the bucket base: 0 in a record of 0.1.0, [`NO_BASE`] without a base, else the base plus [`FIRST_BASE`].
 const NO_BASE: u64 = 1;
 const FIRST_BASE: u64 = 2;
 
@@ -242,7 +245,7 @@ fn base_word(base: Option<u32>) -> u64 {
     base.map_or(NO_BASE, |base| FIRST_BASE + u64::from(base))
 }
 
-/// True if these words were written by 0.1.0, which had no bases.
+/// True if 0.1.0 wrote these words, which had no bucket base.
 pub(super) fn is_without_base(words: &[u64; ENTRY_WORDS]) -> bool {
     words[ENTRY_WORDS - 1] == 0
 }

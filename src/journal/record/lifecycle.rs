@@ -1,39 +1,40 @@
-//! Whether an agent is an instance, and why.
+//! The lifecycle of an agent: whether it is an instance, and why.
 
 /// Whether an agent is an instance. Each change is a method, so that no two flags can disagree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lifecycle {
-    /// No instance: the agent has no file, or no process has written to its files for `retain`.
+    /// Not an instance: the agent has no file, or no process has written to its files for `retain`.
     #[default]
     Dormant,
-    /// No instance yet: becomes one as soon as its labels are known, at the deadline at the latest.
+    /// Not an instance yet: becomes one as soon as its labels are known, at the deadline at the latest.
     AwaitingLabels {
-        /// When the labels are not waited for any longer: nanoseconds of CLOCK_MONOTONIC.
+        /// When the wait for labels ends: nanoseconds of CLOCK_MONOTONIC.
         deadline: u64,
     },
     /// An instance: a process writes to its files, or may.
     Active,
     /// An instance until `retain` has passed: no process is known to write to its files.
     Exited {
-        /// Since when: nanoseconds of CLOCK_MONOTONIC.
+        /// When that was found: nanoseconds of CLOCK_MONOTONIC.
         since: u64,
     },
 }
 
 impl Lifecycle {
-    /// True for an instance.
+    /// True if the agent is an instance.
     #[must_use]
     pub fn is_published(self) -> bool {
         matches!(self, Self::Active | Self::Exited { .. })
     }
 
-    /// True for an instance, and for an agent that is about to become one.
+    /// True if the agent is an instance, or is about to become one.
     #[must_use]
     pub fn is_awake(self) -> bool {
         self != Self::Dormant
     }
 
-    /// Since when no process is known to write, on CLOCK_MONOTONIC in nanoseconds. `None`: one may, or the agent is no instance.
+    /// When it was found that no process is known to write, in nanoseconds of CLOCK_MONOTONIC. `None` if one may, or if the agent
+    /// is not an instance.
     #[must_use]
     pub fn exited_since(self) -> Option<u64> {
         match self {
@@ -42,8 +43,8 @@ impl Lifecycle {
         }
     }
 
-    /// A process writes: an instance goes on, and another agent becomes one when its labels are known, or at the later of its
-    /// deadlines.
+    /// Notes that a process writes. An instance stays one. Another agent becomes one when its labels are known, or at the later
+    /// of its deadlines.
     pub fn wake(&mut self, deadline: u64) {
         *self = match *self {
             Self::Dormant => Self::AwaitingLabels { deadline },
@@ -54,14 +55,14 @@ impl Lifecycle {
         };
     }
 
-    /// Ends the wait for labels at `stamp`, if it would last longer: no labels will come.
+    /// Shortens the wait for labels to `stamp`, since no labels will come.
     pub fn limit_wait(&mut self, stamp: u64) {
         if let Self::AwaitingLabels { deadline } = self {
             *deadline = stamp.min(*deadline);
         }
     }
 
-    /// Ends the wait for labels, if they are known or `stamp` is not before the deadline. True if it has ended.
+    /// Ends the wait for labels, if they are known or `stamp` is not before the deadline. Returns true if it has ended.
     pub fn publish(&mut self, are_labels_known: bool, stamp: u64) -> bool {
         let has_ended = matches!(*self, Self::AwaitingLabels { deadline } if are_labels_known || stamp >= deadline);
         if has_ended {
@@ -70,7 +71,7 @@ impl Lifecycle {
         has_ended
     }
 
-    /// No process is known to write: an active instance has exited at `stamp`. True if this is news.
+    /// Notes that no process is known to write: an active instance has exited at `stamp`. Returns true if it was active.
     pub fn exit(&mut self, stamp: u64) -> bool {
         let is_active = *self == Self::Active;
         if is_active {
@@ -79,7 +80,7 @@ impl Lifecycle {
         is_active
     }
 
-    /// The agent is an instance no longer, and awaits nothing.
+    /// Makes the agent cease to be an instance, or to wait for that.
     pub fn withdraw(&mut self) {
         *self = Self::Dormant;
     }
