@@ -155,7 +155,7 @@ fn every_metric_is_set_by_a_scene_and_read_by_a_test() {
         assert!(test.contains(text), "{file} has no {text:?} for {metric}");
     }
     if !sees_all_processes() {
-        println!("skipped: agents.silent, which needs a /proc with all processes");
+        println!("left out: agents.silent, which needs a /proc with all processes");
         left.remove("agents.silent");
     }
     let (mut taken, mut others) = (ring(&home, "taken"), Vec::new());

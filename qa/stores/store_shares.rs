@@ -14,7 +14,7 @@ const VICTIM: u32 = 1000;
 fn is_root() -> bool {
     let is_root = nix::unistd::geteuid().is_root();
     if !is_root {
-        println!("skipped: only root can change the owner of a file");
+        println!("left out: only root can change the owner of a file");
     }
     is_root
 }
