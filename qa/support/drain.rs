@@ -1,4 +1,4 @@
-//! A drain that another process traces, instruction by instruction (qa/one_drain.rs), and the result of the next start.
+//! A drain in a process that a test steps instruction by instruction (qa/one_drain.rs), and the result of the next start.
 #![allow(dead_code)] // each test binary uses a part of it
 
 use super::kit::layers::RECORD;
@@ -15,37 +15,37 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
-/// What one turn of the harness works on. Events before the batch have the value 1, the batch's are [`BATCH`], and those of a
-/// restarted agent [`NEW`], so that the sum tells how often each was counted.
+/// A ring and a state file for one drain. Events before the batch have the value 1, those of the batch [`BATCH`], and those of a
+/// restarted agent [`NEW`], so that the sum shows how often each was counted.
 pub struct Bench<'a> {
     program: &'a Path,
     pub dir: TempDir,
     pub ring: RingWriter,
     layout: Layout,
-    /// The sum of all that was pushed.
+    /// Sum of all events that were pushed.
     pub pushed: u64,
 }
 
 pub const BATCH: [u64; 3] = [1000, 10_000, 100_000];
 pub const NEW: u64 = 100_000_000;
 
-/// What becomes of the ring between the kill and the next start.
+/// Change of the ring between the kill and the next start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Meanwhile {
     Nothing,
-    /// Its change time moves, as it does when a mapping is written to or written out.
+    /// The change time of the ring advances, as after a write or a writeback of a mapping.
     Touched,
-    /// Its producer goes on, and fills it.
+    /// The producer continues, and fills the ring.
     Filled,
 }
 
 impl<'a> Bench<'a> {
-    /// A ring with `before` counted events before its next batch.
+    /// Makes a v4 ring with `before` counted events before the next batch.
     pub fn new(program: &'a Path, before: u64) -> Self {
         Self::of(program, Layout::V4, before)
     }
 
-    /// The same of any layout.
+    /// Makes a ring of any layout with `before` counted events before the next batch.
     pub fn of(program: &'a Path, layout: Layout, before: u64) -> Self {
         let dir = in_memory();
         fs::create_dir(dir.path().join("rings")).expect("made");
@@ -73,14 +73,14 @@ impl<'a> Bench<'a> {
         self.pushed += value;
     }
 
-    /// Restarts the agent in place, and writes `events` events.
+    /// Restarts the agent in place, and pushes `events` events.
     pub fn restart(&mut self, events: u64) {
         let path = self.dir.path().join("rings/agent");
         self.ring = RingWriter::create(&path, self.layout, 16).expect("a ring");
         (0..events).for_each(|_| self.push(NEW));
     }
 
-    /// What becomes of the ring between the kill and the next start.
+    /// Makes the change between the kill and the next start.
     pub fn pass(&mut self, meanwhile: Meanwhile) {
         match meanwhile {
             Meanwhile::Nothing => {}
@@ -89,7 +89,7 @@ impl<'a> Bench<'a> {
                 fs::set_permissions(self.dir.path().join("rings/agent"), mode).expect("ours");
             }
             Meanwhile::Filled => {
-                // Of a steady load, half of the events are those of the lap before; the other half are times, which differ.
+                // In a steady load, half of the events equal those of the lap before. The other half are times, which differ.
                 for value in [1, 1, 2, 2].into_iter().cycle() {
                     if !self.ring.push(Kind::TxBytes, value) {
                         break;
@@ -100,8 +100,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Of a batch that was counted it is forgotten that its slots were given back, and `read_pos` is here: as a kill, and maybe
-    /// another reader, leave it.
+    /// Makes the state file say that the slots of the last batch are not released, and sets `read_pos`. A kill, maybe together
+    /// with another reader, leaves this.
     pub fn leave_at(&self, read_pos: u64) {
         let put = |file: &str, at: usize, word: u64| {
             let file = fs::File::options()
@@ -111,11 +111,11 @@ impl<'a> Bench<'a> {
                 .expect("ours");
         };
         put("rings/agent", 8, read_pos);
-        // The word of the record that names the generation (src/journal/record.rs).
+        // Word of the record with the generation (src/journal/record.rs).
         put("nixl/state", RECORD + 8 * 4, u64::MAX);
     }
 
-    /// Another reader takes all events before this position. It maps the ring, which leaves its change time as it is.
+    /// Sets `read_pos` like another reader. A store to a mapping does not change the change time of the file.
     pub fn take_up_to(&self, read_pos: u64) {
         self.ring.set_read_pos(read_pos);
     }
@@ -128,7 +128,7 @@ impl<'a> Bench<'a> {
         command
     }
 
-    /// The drain, up to where it stops itself first.
+    /// Starts the drain. Returns when it has stopped itself before its first instruction.
     pub fn stopped(&self) -> Traced {
         let mut command = self.command();
         let child = command.arg("step").stdout(Stdio::null()).spawn();
@@ -143,14 +143,14 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// What is in shared memory, for [`Contents::read`].
+    /// Files in shared memory, for [`Contents::read`].
     pub fn files(&self) -> [fs::File; 2] {
         ["rings/agent", "nixl/state"]
             .map(|name| fs::File::open(self.dir.path().join(name)).expect("there"))
     }
 
-    /// Puts back what was there at a moment of a drain that has ended by now. The ring is written through the mapping of its
-    /// producer, which leaves its change time as it is.
+    /// Restores the files of an earlier moment. The ring is written through the mapping of its producer, so its change time
+    /// stays.
     pub fn restore(&self, contents: &Contents) {
         self.ring.restore(&contents.ring);
         let state = fs::File::options()
@@ -160,7 +160,7 @@ impl<'a> Bench<'a> {
         written.expect("ours");
     }
 
-    /// Drains to the end: bytes, resets and foreign reads.
+    /// Drains to the end. Returns bytes, resets and foreign reads.
     pub fn finish(&self) -> [u64; 3] {
         let output = self.command().output().expect("it runs");
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -174,7 +174,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// What of shared memory a drain may change: the ring, and the state's header with the first record.
+/// Shared memory that a drain may change: the ring, and header and first record of the state file.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Contents {
     pub ring: Vec<u8>,
@@ -195,17 +195,17 @@ impl Contents {
         contents
     }
 
-    /// How often the first record of a state file was written.
+    /// Number of writes of the first record of the state file.
     pub fn generation(state: &fs::File) -> u64 {
         word(state, RECORD + 8)
     }
 
-    /// Where the consumer of a ring is.
+    /// Read position of the ring.
     pub fn read_pos(ring: &fs::File) -> u64 {
         word(ring, 8)
     }
 
-    /// What is not as it was before.
+    /// Names of the parts that differ from `before`.
     pub fn changed(&self, before: &Self) -> &'static str {
         if self.ring[8..16] != before.ring[8..16] {
             "the ring's read position"
@@ -225,16 +225,16 @@ fn word(file: &fs::File, at: usize) -> u64 {
     u64::from_ne_bytes(word)
 }
 
-/// A drain that goes on instruction by instruction. Ends with the value, by SIGKILL.
+/// A drain that runs instruction by instruction. Dropping it sends SIGKILL.
 pub struct Traced {
     child: Child,
     pid: Pid,
-    /// Whether it has stopped itself behind its last instruction.
+    /// True if the drain has stopped itself after its last instruction.
     ended: Cell<bool>,
 }
 
 impl Traced {
-    /// One instruction; `false`: the drain has ended. Runs are not quite alike, so that it may have done so before.
+    /// Runs one instruction. Returns false if the drain has ended, also before: the number of instructions varies between runs.
     pub fn step(&self) -> bool {
         if self.ended.get() {
             return false;
@@ -250,12 +250,12 @@ impl Traced {
         }
     }
 
-    /// So many instructions; `false`: the drain has ended before.
+    /// Runs so many instructions. Returns false if the drain has ended before.
     pub fn steps(&self, count: usize) -> bool {
         (0..count).all(|_| self.step())
     }
 
-    /// Goes on until shared memory has changed so many times; how many instructions that took, or `None` at the end.
+    /// Runs until shared memory has changed `count` times. Returns the number of instructions, or `None` at the end of the drain.
     pub fn stores(&self, bench: &Bench, count: usize) -> Option<usize> {
         let files = bench.files();
         let (mut before, mut left, mut steps) = (Contents::read(&files), count, 0);

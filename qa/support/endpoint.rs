@@ -1,4 +1,4 @@
-//! Real NIXL with `prometheus_mp` stores, and its own endpoint, which publishes them.
+//! Real NIXL with `prometheus_mp` stores, and NIXL's own endpoint, which publishes them.
 
 use super::numbers::{Numbers, numbers};
 use super::serve::Server;
@@ -8,14 +8,14 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 
-/// A directory of stores, and the port that its agents are published on.
+/// Directory of stores, and port of the endpoint that publishes them.
 pub struct Stores {
     dir: PathBuf,
     port: u16,
 }
 
 impl Stores {
-    /// No agent yet; the home's configuration names the directory, no other, and has these settings.
+    /// Configures a home with these settings and with this directory only. Starts no agent.
     pub fn new(home: &Home, settings: &str) -> Self {
         let dir = home.path("stores");
         fs::create_dir(&dir).expect("made");
@@ -27,7 +27,7 @@ impl Stores {
         Self { dir, port }
     }
 
-    /// Starts a process that has no agents yet, with this environment besides.
+    /// Starts a process without agents, with additional environment variables.
     pub fn process(&self, environment: &[(&str, &str)]) -> Server {
         let mut command = Nixl::new("1.5.1", &self.dir).command(&["--serve"]);
         command
@@ -42,7 +42,7 @@ impl Stores {
         Server::of(command)
     }
 
-    /// What NIXL's endpoint says; `None`: no agent serves it.
+    /// Text of NIXL's endpoint, or `None` if no agent serves it.
     pub fn get(&self) -> Option<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         let patience = Some(PATIENCE);
@@ -62,19 +62,19 @@ impl Stores {
         Some(body.to_owned())
     }
 
-    /// All that it says of agents, without what it counts of itself at each scrape.
+    /// Text of NIXL's endpoint about agents. The series of the endpoint itself change with each scrape, and are omitted.
     pub fn text(&self) -> String {
         let text = self.get().expect("an agent serves the endpoint");
         let lines = text.split_inclusive('\n');
         lines.filter(|line| !line.contains("exposer_")).collect()
     }
 
-    /// The same as numbers.
+    /// Numbers in the text of NIXL's endpoint.
     pub fn numbers(&self) -> Numbers {
         numbers(&self.text())
     }
 
-    /// The stores that are there, by file name, in order.
+    /// Sorted file names of the stores.
     pub fn files(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.dir).expect("a directory").flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());

@@ -1,4 +1,4 @@
-//! Hosts on one network: namespaces with a name, an address and a machine-id each, none of them in /run.
+//! Hosts on one network: namespaces, each with a host name, an address and a machine-id. Nothing is made in /run.
 
 use super::sample::Sample;
 use super::share::Logger;
@@ -8,11 +8,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// The hosts; the first has the address 10.77.0.1, and so on.
+/// Names of the hosts. The first has the address 10.77.0.1, and so on.
 pub const HOSTS: [&str; 3] = ["a", "b", "c"];
 
-/// Whether this test can have a fleet here, in a PID namespace of its own; if not, it was run there. It leaves itself out where
-/// it cannot have one at all.
+/// True if the test runs in its own PID namespace, where it can have a fleet. If false, the test has run there. The test is skipped
+/// if no fleet is possible.
 pub fn is_possible() -> bool {
     let mut probe = Command::new("unshare");
     probe.args(["--net", "--uts", "--mount", "--pid", "--fork", "true"]);
@@ -22,11 +22,11 @@ pub fn is_possible() -> bool {
     super::is_alone()
 }
 
-/// A process that does nothing but hold namespaces. Ends with the value, and they with it.
+/// Idle process that keeps namespaces alive. Dropping it ends the process and the namespaces.
 struct Holder(Child);
 
 impl Holder {
-    /// Has a shell prepare the new namespaces; `done` is there then.
+    /// Makes namespaces. A shell in them runs a script, and then the file `done` exists.
     fn start(namespaces: &[&str], script: &str, done: &Path) -> Self {
         let script = format!("{script}\n: >{}\nexec sleep infinity", done.display());
         let child = Command::new("unshare")
@@ -43,7 +43,7 @@ impl Holder {
         holder
     }
 
-    /// What comes to run a command in its namespaces.
+    /// Command prefix that runs a program in the namespaces.
     fn enter(&self, namespaces: &[&str]) -> Vec<String> {
         let pid = self.0.id().to_string();
         let mut words = vec!["nsenter", "--target", &pid];
@@ -60,7 +60,7 @@ impl Drop for Holder {
     }
 }
 
-/// A network without hosts as yet.
+/// Network of the hosts: a bridge in a namespace.
 pub struct Network {
     switch: Holder,
     home: Home,
@@ -79,13 +79,13 @@ impl Network {
         run(command.args(arguments.split_whitespace()));
     }
 
-    /// Pulls the cable of a host, or puts it back.
+    /// Disconnects a host from the network, or connects it.
     pub fn connect(&self, host: &Host, is_connected: bool) {
         let state = if is_connected { "up" } else { "down" };
         self.ip(&format!("link set to-{} {state}", host.name));
     }
 
-    /// Runs a host with that name, and pmcd and pmdanixl on it.
+    /// Starts a host with that name, with pmcd and pmdanixl.
     pub fn host(&self, name: &'static str) -> Host {
         let place = HOSTS.iter().position(|host| *host == name);
         let number = place.expect("one of HOSTS") + 1;
@@ -94,7 +94,7 @@ impl Network {
             names + &format!("10.77.0.{number} {host}\n")
         });
         let home = Home::new();
-        // The host's files, but for those that say which host it is.
+        // The files of this machine, except for those with its identity.
         let etc = home.path("etc");
         fs::create_dir(&etc).expect("made");
         let script = format!(
@@ -115,7 +115,7 @@ impl Network {
             "link add to-{name} type veth peer name eth0 netns {pid}"
         ));
         self.ip(&format!("link set to-{name} master switch up"));
-        // The root is said by itself: in a chroot, that of the namespace is another.
+        // The root is a separate option: in a chroot, the root of the namespace is another one.
         let within = holder.enter(&["--net", "--uts", "--mount", "--root", "--wd"]);
         for arguments in [
             format!("address add 10.77.0.{number}/24 dev eth0"),
@@ -124,7 +124,7 @@ impl Network {
             run(command_within(&within, "ip").args(arguments.split_whitespace()));
         }
         let pmcd = Pmcd::start_within(&home, "pcp", &within, &["--remote"], |dir| {
-            // As PCP has it, and a label of the place that the host is in.
+            // PCP's own labels, and a label with the place of the host.
             let etc = dir.join("etc");
             fs::create_dir_all(etc.join("labels")).expect("made");
             fs::copy("/etc/pcp/labels.conf", etc.join("labels.conf")).expect("PCP has one");
@@ -144,7 +144,7 @@ impl Network {
     }
 }
 
-/// A host. Ends with the value, and with it all that runs there.
+/// A running host. Dropping it ends all its processes.
 pub struct Host {
     pub name: &'static str,
     pub pmcd: Pmcd,
@@ -154,7 +154,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Starts an agent there, which sends so many bytes in so many transfers and lives on.
+    /// Starts an agent that sends so many bytes in so many transfers, and then lives on.
     pub fn agent(&self, name: &str, transfers: u32, size: u64) -> Sample {
         let program = command_within(&self.within, example("producer"));
         let options =
@@ -162,7 +162,7 @@ impl Host {
         Sample::start_as(program, &self.home.rings(), name, &options)
     }
 
-    /// Where the archive of a host is that this one writes; the directory is there.
+    /// Path of the archive that this host writes of another. Makes the directory.
     pub fn archive(&self, of: &str) -> PathBuf {
         self.pmcd
             .path("log/pmlogger")
@@ -170,12 +170,12 @@ impl Host {
             .join(format!("by-{}", self.name))
     }
 
-    /// A pmlogger of its own values.
+    /// Starts a pmlogger for the values of this host.
     pub fn logger(&self) -> Logger {
         Logger::start(&self.pmcd, &self.archive(self.name))
     }
 
-    /// One of another host's, as those of a farm, with a short patience.
+    /// Starts a pmlogger for the values of another host, like one of a pmlogger farm, with short timeouts.
     pub fn farm_logger(&self, of: &Host) -> Logger {
         let mut pmlogger = self.pmcd.tool("pmlogger");
         pmlogger
@@ -186,12 +186,12 @@ impl Host {
         Logger::start_as(pmlogger, &self.archive(of.name))
     }
 
-    /// What that pmlogger has said.
+    /// Log of the pmlogger for another host.
     pub fn logger_log(&self, of: &str) -> String {
         fs::read_to_string(self.archive(of).with_extension("log")).unwrap_or_default()
     }
 
-    /// A key server for the host, and for others where `bind` says so.
+    /// Starts a key server for this host, and for others if `bind` allows it.
     pub fn redis(&self, bind: &str) -> Daemon {
         let (program, _) = key_server();
         let mut redis = self.pmcd.tool(program.to_str().expect("UTF-8"));
@@ -209,8 +209,8 @@ impl Host {
         text(&output(client.args(command.split_whitespace())))
     }
 
-    /// A pmproxy that takes what is new in the archives here to a key server, once it can. Those are there, with a sample
-    /// each: that of PCP 6.0.3 may miss an archive that begins while it looks.
+    /// Starts a pmproxy that copies new values of the archives here to a key server. Each archive must have a sample already:
+    /// pmproxy of PCP 6.0.3 may miss an archive that begins during its scan.
     pub fn pmproxy(&self, servers: &str) -> Daemon {
         let etc = self.pmcd.path("etc/pmproxy");
         fs::create_dir_all(&etc).expect("made");
@@ -237,7 +237,7 @@ impl Host {
         daemon
     }
 
-    /// What pmseries says to a query. That of PCP 6.0.3 may wait for ever while pmproxy sends the first of a series.
+    /// Output of pmseries for a query. pmseries of PCP 6.0.3 may wait forever while pmproxy sends the first value of a series.
     pub fn pmseries(&self, arguments: &[&str]) -> String {
         wait_for("pmseries answers", || {
             let mut timeout = self.pmcd.tool("timeout");
@@ -246,7 +246,7 @@ impl Host {
         })
     }
 
-    /// The values that a query finds: of each series, or instance of one, by time and newest first.
+    /// Values that a query finds, for each series or instance: time and value, newest first.
     pub fn series(&self, query: &str) -> BTreeMap<String, Vec<(String, u64)>> {
         let (mut found, mut series) = (BTreeMap::<_, Vec<_>>::new(), String::new());
         for line in self.pmseries(&[query]).lines() {
@@ -260,7 +260,7 @@ impl Host {
             let value = rest.next().expect("a value").parse::<f64>();
             let name = rest.next().unwrap_or(&series).to_owned();
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-            // totals that the test made up
+            // totals that this test has chosen
             let value = value.expect("a number") as u64;
             // An archive has microseconds.
             found
@@ -271,7 +271,7 @@ impl Host {
         found
     }
 
-    /// The newest value of each instance, or of each metric without, of the series that a query finds.
+    /// Newest value of each instance, or of each metric without instances, in the series that a query finds.
     pub fn newest(&self, query: &str) -> Vec<(String, u64)> {
         let mut names = BTreeMap::new();
         for series in self.pmseries(&[query]).split_whitespace() {
@@ -302,7 +302,7 @@ impl Host {
     }
 }
 
-/// A process that goes on until the value ends.
+/// A background process. Dropping it ends the process.
 pub struct Daemon(Child);
 
 impl Daemon {
@@ -327,7 +327,7 @@ impl Drop for Daemon {
     }
 }
 
-/// The values that an archive has of a metric without instances, by time.
+/// Values of a metric without instances in an archive, with their times.
 pub fn logged(archive: &Path, metric: &str) -> Vec<(String, u64)> {
     let dumped = run(super::share::tool("pmdumplog").arg(archive).arg(metric));
     let (mut values, mut time) = (Vec::new(), "");

@@ -1,4 +1,4 @@
-//! A write(2) to a file that does not end, and holds the kernel's lock of the file.
+//! A write(2) to a file that blocks while it holds the inode lock: it writes from memory that userfaultfd(2) does not populate.
 #![allow(unsafe_code)]
 
 use nix::libc;
@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::thread::JoinHandle;
 
 const PAGE: usize = 4096;
-/// `UFFDIO_API` and `UFFDIO_REGISTER` of linux/userfaultfd.h, and what they take.
+/// `UFFDIO_API` and `UFFDIO_REGISTER` of linux/userfaultfd.h, and their arguments.
 const API: libc::c_ulong = 0xc018_aa3f;
 const REGISTER: libc::c_ulong = 0xc020_aa00;
 const VERSION: u64 = 0xaa;
@@ -23,7 +23,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Begins to write zeros to a place in the file, and waits until it has the file's lock.
+    /// Begins to write zeros at an offset of the file, and waits until the write has the inode lock.
     pub fn begin(file: File, place: u64) -> io::Result<Self> {
         // SAFETY: makes a descriptor, and takes no pointers.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
@@ -34,7 +34,7 @@ impl Held {
         // SAFETY: the descriptor is new and owned by this function.
         let memory = unsafe { OwnedFd::from_raw_fd(fd) };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: memory of our own, which is there for good.
+        // SAFETY: memory of our own, which is never unmapped.
         let start =
             unsafe { libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_READ, flags, -1, 0) };
         assert_ne!(start, libc::MAP_FAILED);
@@ -52,7 +52,7 @@ impl Held {
             file.write_all_at(bytes, place).expect("written in the end");
         });
         let mut fds = [PollFd::new(memory.as_fd(), PollFlags::POLLIN)];
-        // The kernel asks for the page when it has locked the file.
+        // The kernel faults the page in after it has locked the inode.
         assert_eq!(poll(&mut fds, PollTimeout::NONE), Ok(1));
         Ok(Self {
             memory: Some(memory),
@@ -60,7 +60,7 @@ impl Held {
         })
     }
 
-    /// Whether the write goes on.
+    /// True if the write has not ended.
     pub fn lasts(&self) -> bool {
         self.writing
             .as_ref()
@@ -70,7 +70,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // Without it the page is one of zeros.
+        // Without userfaultfd, the kernel populates the page with zeros.
         self.memory = None;
         if let Some(writing) = self.writing.take() {
             writing.join().expect("no panic");

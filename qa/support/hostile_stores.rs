@@ -1,4 +1,4 @@
-//! A process that corrupts a directory of stores: everything that a hostile user can do to files during a read.
+//! Corruption of a directory of stores: everything that a hostile user can do to files during a read.
 
 use super::kit::store_writer::{FIRST_BOUND, LEN, Who};
 use fastrand::Rng;
@@ -17,10 +17,10 @@ use std::thread;
 use std::time::Duration;
 
 const FILES: usize = 800;
-/// Files that a process has open for writing, so that they seem to have an agent.
+/// Limit for files that this process has open for writing: the daemon sees a live agent for them.
 const HELD: usize = 300;
 
-/// A directory, and what it is tormented with.
+/// A directory of hostile stores, and the files that are open.
 pub struct Hostile<'a> {
     directory: &'a Path,
     rng: Rng,
@@ -28,7 +28,7 @@ pub struct Hostile<'a> {
 }
 
 impl<'a> Hostile<'a> {
-    /// Nothing is there yet of it.
+    /// Does not make any file yet.
     pub fn new(directory: &'a Path, seed: u64) -> Self {
         Self {
             directory,
@@ -37,7 +37,7 @@ impl<'a> Hostile<'a> {
         }
     }
 
-    /// A name of a store, or one that is nearly so.
+    /// Random path: the name of a store, or almost one.
     fn path(&mut self) -> PathBuf {
         let number = self.rng.usize(..FILES);
         let name = match number % 40 {
@@ -51,7 +51,7 @@ impl<'a> Hostile<'a> {
         self.directory.join(OsString::from_vec(name))
     }
 
-    /// A store of an agent with any name, rank and bounds.
+    /// Bytes of a store of an agent with a random name and rank.
     fn store(&mut self) -> Vec<u8> {
         let names: [&[u8]; 10] = [
             b"one",
@@ -67,12 +67,12 @@ impl<'a> Hostile<'a> {
         ];
         let ranks: [&[u8]; 5] = [b"", b"0", b"a b\n", &[0xff; 63], b":::"];
         let (name, rank) = (names[self.rng.usize(..10)], ranks[self.rng.usize(..5)]);
-        let mut who = Who::named("x")
+        let mut identity = Who::named("x")
             .pid(self.rng.u64(..))
             .bounds(&[5e-324, 0.5, 1e308]);
-        (who.agent, who.rank) = (name.to_vec(), rank.to_vec());
-        who.instance = self.rng.u64(..);
-        let mut bytes = who.bytes();
+        (identity.agent, identity.rank) = (name.to_vec(), rank.to_vec());
+        identity.instance = self.rng.u64(..);
+        let mut bytes = identity.bytes();
         for at in (752..LEN)
             .step_by(8)
             .take(if self.rng.bool() { 21 } else { LEN })
@@ -82,7 +82,7 @@ impl<'a> Hostile<'a> {
         bytes
     }
 
-    /// Another kind of file, on the same inode where that can be, or on a new one.
+    /// Makes another kind of file under this name, sometimes on the old inode. Returns the kind.
     fn make(&mut self, path: &Path) -> io::Result<&'static str> {
         let is_file = fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file());
         if !is_file || self.rng.bool() {
@@ -157,7 +157,7 @@ impl<'a> Hostile<'a> {
         }
     }
 
-    /// Its agent seems to live, for a while.
+    /// Keeps a file open, so that its agent seems live until [`HELD`] other files are open.
     fn hold(&mut self, path: &Path) -> io::Result<()> {
         self.held.push_back(open(path)?);
         if self.held.len() > HELD {
@@ -166,13 +166,13 @@ impl<'a> Hostile<'a> {
         Ok(())
     }
 
-    /// Changes one thing; what it was.
+    /// Makes one random change. Returns its name.
     fn change(&mut self) -> io::Result<&'static str> {
         let path = self.path();
         match self.rng.u8(..16) {
             0..=2 => self.make(&path),
             3..=6 => {
-                // Up and down again, and far.
+                // Large increases and decreases of a value.
                 let (file, word) = (open(&path)?, self.rng.u64(94..850));
                 for value in [self.rng.u64(..), self.rng.u64(..9), u64::MAX, 0] {
                     put(&file, word, value)?;
@@ -217,12 +217,12 @@ impl<'a> Hostile<'a> {
         }
     }
 
-    /// Goes on until it is told to stop; how often it did what.
+    /// Makes changes until `stop` is true. Returns the number of changes of each kind.
     pub fn run(mut self, stop: &AtomicBool) -> BTreeMap<&'static str, u64> {
         let mut done = BTreeMap::new();
         while !stop.load(Ordering::Relaxed) {
             for _ in 0..10 {
-                // What another change has made impossible is left out.
+                // An earlier change can make this one impossible: such a change is not counted.
                 if let Ok(what) = self.change() {
                     *done.entry(what).or_insert(0) += 1;
                 }
@@ -240,7 +240,7 @@ fn put(file: &File, word: u64, value: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens what is a file; anything else could hold up.
+/// Opens a regular file. Others are rejected, since their open(2) may block.
 fn open(path: &Path) -> io::Result<File> {
     if !fs::symlink_metadata(path)?.is_file() {
         return Err(io::ErrorKind::InvalidInput.into());

@@ -1,4 +1,4 @@
-//! Kills of pmcd, and of the daemons that pmcd leaves behind.
+//! Kills of processes, of pmcd, and of the daemons that a killed pmcd leaves behind.
 
 use super::{Pmcd, wait_for};
 use nix::sys::signal::{Signal, kill};
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Numbers that look random and are the same in each run.
+/// Pseudo-random numbers that are equal in each run.
 pub struct Dice(u64);
 
 impl Dice {
@@ -16,7 +16,7 @@ impl Dice {
         Self(seed)
     }
 
-    /// A number from 0 on.
+    /// Number from 0 to below the argument.
     pub fn below(&mut self, limit: u64) -> u64 {
         let state = self.0.wrapping_mul(6_364_136_223_846_793_005);
         self.0 = state.wrapping_add(1_442_695_040_888_963_407);
@@ -31,26 +31,26 @@ impl Dice {
         choice[usize::try_from(self.below(N as u64)).expect("a few")]
     }
 
-    /// Waits for less than so long, to the microsecond.
+    /// Sleeps for a random time below the argument, with a resolution of microseconds.
     pub fn wait(&mut self, limit: Duration) {
         let limit = u64::try_from(limit.as_micros()).expect("short");
         std::thread::sleep(Duration::from_micros(self.below(limit)));
     }
 }
 
-/// Sends SIGKILL to a process that runs.
+/// Sends SIGKILL to a process.
 pub fn kill_process(pid: u32) {
     let pid = Pid::from_raw(i32::try_from(pid).expect("a pid"));
     kill(pid, Signal::SIGKILL).expect("it runs");
 }
 
-/// Sends SIGKILL to a child, and waits until nothing of it is left.
+/// Sends SIGKILL to a child, and reaps it.
 pub fn kill_child(child: &mut Child) {
     child.kill().expect("it runs");
     child.wait().expect("our child");
 }
 
-/// The processes that run in a directory or below it: what a pmcd or dbpmda there started, its orphans too.
+/// Processes with a working directory in or below `dir`: those that a pmcd or dbpmda there has started, orphans too.
 fn processes_in(dir: &Path) -> Vec<u32> {
     let processes = fs::read_dir("/proc").expect("/proc").flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -60,20 +60,20 @@ fn processes_in(dir: &Path) -> Vec<u32> {
     .collect()
 }
 
-/// Waits until nothing runs in a directory any more.
+/// Waits until no process runs in or below a directory.
 pub fn wait_for_orphans(dir: &Path) {
-    wait_for("what pmcd started ends without it", || {
+    wait_for("the orphans of pmcd end", || {
         processes_in(dir).is_empty().then_some(())
     });
 }
 
 impl Pmcd {
-    /// Kills pmcd. The agent is on its own then: it drains a last time, and ends.
+    /// Kills pmcd. The orphaned daemon then drains a last time, and ends.
     pub fn kill(&mut self) {
         kill_child(&mut self.child);
     }
 
-    /// Becomes a new pmcd in the place of one that was killed; does not wait until it answers.
+    /// Starts pmcd again after a kill. Does not wait until it answers.
     pub fn start_anew(&mut self) {
         self.child = Command::new(self.dir.join("start"))
             .stdin(Stdio::null())

@@ -1,16 +1,15 @@
-//! An agent that is killed and restarted on the same file, again and again, and the events that must be counted.
+//! An agent that is killed and restarted on one file again and again, and the events that must be counted.
 //!
-//! Its process (`qa/mortal.rs`) is killed at any instruction, and still the number of its events is known. Each event has its
-//! number as value, so the event before `write_pos` is the last one. As for a reader, an event is written when `write_pos` is
-//! stored.
+//! The process (`qa/mortal.rs`) is killed at any instruction, and the number of its events is still known. The value of each
+//! event is its number, so the event before `write_pos` is the last one. An event counts as written when `write_pos` is stored.
 //!
-//! A restart discards the events in the ring, as NIXL does. Of those, the daemon may have counted the ones that it had not
-//! released yet, and the rest is lost. How many is not visible from outside. So for each life, from one start to the next, with
-//! `written` events and `pending` of them in the ring before the next start:
+//! A restart discards the events in the ring, as NIXL does. The daemon may have counted some of them without a release yet; the
+//! others are lost. The numbers of both are not visible from outside. So the check for each life, which is the time from one
+//! start to the next, uses its `written` events and the `pending` ones in the ring before the next start:
 //!
-//! - the counted events are the first ones, each once. A life has an event type of its own, so its sum is 1 + 2 + ... +
-//!   counted: a gap or an event counted twice gives another number.
-//! - `written - pending <= counted <= written`; if the ring was empty before the next start, that is exact.
+//! - The counted events are the first ones, each once. Each life has a separate event type, so its sum is 1 + 2 + ... + counted.
+//!   A lost event or an event counted twice gives another number.
+//! - `written - pending <= counted <= written`. If the ring was empty before the next start, this is exact.
 
 use super::kill::{Dice, kill_child};
 use super::{Values, example, wait_for};
@@ -21,7 +20,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// The metrics that sum up events, by type number.
+/// Names of the metrics that are sums of events, by type number.
 pub fn event_metrics() -> Vec<String> {
     let mut metrics: Vec<_> = METRICS
         .iter()
@@ -34,31 +33,31 @@ pub fn event_metrics() -> Vec<String> {
     metrics.into_iter().map(|(_, name)| name).collect()
 }
 
-/// A life that has ended.
+/// Events of a life that has ended.
 #[derive(Clone, Copy, Debug)]
 struct Life {
     written: u64,
     pending: u64,
 }
 
-/// The agent.
+/// An agent that is killed and restarted, with the expected counts.
 pub struct Mortal {
     path: PathBuf,
     metrics: Vec<String>,
     process: Option<Child>,
-    /// Since the last check; the index is the type of the events.
+    /// Lives since the last check. The index is the type of the events.
     lives: Vec<Life>,
     before: Vec<u64>,
-    /// Starts of its process; some were killed before they wrote anything.
+    /// Number of starts of the process. Some were killed before they wrote an event.
     pub starts: u64,
-    /// Lives that were checked and had to have every event counted.
+    /// Number of lives with every event counted for certain.
     pub exact: u64,
-    /// Events in rings that a restart wiped.
+    /// Number of events that restarts discarded.
     pub wiped: u64,
 }
 
 impl Mortal {
-    /// An agent that was never alive.
+    /// Does not start the process.
     pub fn new(path: PathBuf) -> Self {
         let metrics = event_metrics();
         Self {
@@ -73,11 +72,11 @@ impl Mortal {
         }
     }
 
-    /// Starts a life.
+    /// Starts the process.
     pub fn start(&mut self, dice: &mut Dice) {
         assert!(self.process.is_none(), "one writer at a time");
         let kind = self.lives.len();
-        // Sometimes a larger ring, of which a batch is only a part; from a few events to more than fit.
+        // A ring of 16,384 slots is larger than a batch. The pauses give from a few events to more than fit.
         let capacity = dice.one_of([512, 512, 512, 16_384]);
         let pause = dice.one_of([0, 20, 200]);
         let process = Command::new(example("mortal"))
@@ -86,27 +85,27 @@ impl Mortal {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn();
-        self.process = Some(process.expect("it was built"));
+        self.process = Some(process.expect("qa/mortal is built"));
         self.starts += 1;
     }
 
-    /// Ends it with SIGKILL.
+    /// Kills the process.
     pub fn kill(&mut self) {
         kill_child(&mut self.process.take().expect("it was started"));
     }
 
-    /// Waits until all is drained that it wrote in a life that has ended.
+    /// Waits until the ring of the killed process is empty.
     pub fn wait_until_drained(&self) {
         wait_for("the ring of a dead agent is drained", || {
             (self.pending() == 0).then_some(())
         });
     }
 
-    /// Notes what the life that was ended last came to, just before the next start.
+    /// Records the events of the last life, just before the next start.
     pub fn bury(&mut self) {
         let written = self.written(self.lives.len());
         if written == 0 {
-            // It did not come so far; the next one has the type that it would have had.
+            // The process was killed before its first event. The next life reuses its event type.
             return;
         }
         let pending = self.pending();
@@ -115,15 +114,15 @@ impl Mortal {
         self.lives.push(Life { written, pending });
     }
 
-    /// Lives since the last check; there are no more types than this.
+    /// True if the lives since the last check have used up the event types.
     pub fn is_to_be_checked(&self) -> bool {
         self.lives.len() == self.metrics.len()
     }
 
-    /// Compares what was counted with what was written, after the ring was drained.
+    /// Asserts that the counted events are the written ones. The ring must be empty.
     pub fn check(&mut self, values: &Values) {
         if let Some(last) = self.lives.len().checked_sub(1) {
-            // A restart wiped events only if the new process got as far as writing.
+            // A restart discarded events only if the new process came to write its header.
             if self.written(last) == self.lives[last].written {
                 self.lives[last].pending = 0;
             }
@@ -133,13 +132,13 @@ impl Mortal {
         for (kind, metric) in self.metrics.iter().enumerate() {
             let sum = values[metric].get(name).copied().unwrap_or_default();
             let earned = sum.checked_sub(self.before[kind]);
-            let earned = earned.unwrap_or_else(|| panic!("{metric} went backwards to {sum}"));
+            let earned = earned.unwrap_or_else(|| panic!("{metric} decreased to {sum}"));
             self.before[kind] = sum;
             let Life { written, pending } = self.lives.get(kind).copied().unwrap_or(Life {
                 written: 0,
                 pending: 0,
             });
-            // The number of events with this sum.
+            // Number of events with this sum.
             let counted = (8 * u128::from(earned) + 1).isqrt().saturating_sub(1) / 2;
             let counted = u64::try_from(counted).expect("a count");
             assert!(
@@ -151,7 +150,7 @@ impl Mortal {
         }
         self.lives.clear();
         let others = values["nixl.ring.foreign_reads"][name];
-        assert_eq!(others, 0, "nobody else reads");
+        assert_eq!(others, 0, "foreign reads");
         let resets = values["nixl.ring.resets"][name];
         assert!(
             0 < resets && resets < self.starts,
@@ -160,7 +159,7 @@ impl Mortal {
         );
     }
 
-    /// Says what became of it.
+    /// Prints the counts, and asserts that enough lives were exact.
     pub fn conclude(&self, kills: u64) {
         let Self {
             starts,
@@ -174,7 +173,7 @@ impl Mortal {
         assert!(*exact > kills / 8, "{exact} of {kills}");
     }
 
-    /// A life of so many events, bytes sent; it ends when all of them were drained.
+    /// Starts a process, kills it after so many TxBytes events, and waits until the ring is empty.
     pub fn write_and_die(path: &Path, count: u64) {
         let mut mortal = Self::new(path.to_owned());
         let process = Command::new(example("mortal"))
@@ -183,7 +182,7 @@ impl Mortal {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn();
-        let mut process = process.expect("it was built");
+        let mut process = process.expect("qa/mortal is built");
         let mut said = [0];
         let output = process.stdout.as_mut().expect("piped");
         output.read_exact(&mut said).expect("it has written all");
@@ -192,7 +191,7 @@ impl Mortal {
         mortal.wait_until_drained();
     }
 
-    /// Header words of its ring: `write_pos`, `read_pos`, versions, capacity. None: there is none, or it is not set up.
+    /// Header words of the ring: `write_pos`, `read_pos`, versions, capacity. `None` without a complete ring.
     fn header(&self) -> Option<(File, [u64; 4])> {
         let file = File::open(&self.path).ok()?;
         let mut header = [0; 32];
@@ -200,7 +199,7 @@ impl Mortal {
         let word =
             |at: usize| u64::from_le_bytes(header[8 * at..8 * at + 8].try_into().expect("8 bytes"));
         let words = [0, 1, 2, 3].map(word);
-        // A kill between the change of size and header leaves a file that is not a ring, for the daemon too.
+        // A kill between ftruncate(2) and the header leaves a file that is not a ring for the daemon either.
         let whole = file.metadata().ok()?.len() == 40 + 16 * words[3];
         (whole && words[2] == ((4 << 32) | 4)).then_some((file, words))
     }
@@ -212,7 +211,7 @@ impl Mortal {
             })
     }
 
-    /// The number of the event before `write_pos`, if it is of this life.
+    /// Number of the event before `write_pos`, or 0 if that event is of another life.
     fn written(&self, life: usize) -> u64 {
         let Some((file, [write_pos, _, _, capacity])) = self.header() else {
             return 0;
@@ -225,8 +224,8 @@ impl Mortal {
             let number = u64::from_le_bytes(slot[8..].try_into().expect("8 bytes"));
             (kind as usize == life).then_some(number)
         };
-        // The last slot of a ring that was only just set up may be of this type from long ago. The first is not: each life
-        // since has written it.
+        // In a new ring, the last slot may still have an old event of this type. The first slot cannot: each later life has
+        // written it.
         let last = slot(write_pos.wrapping_sub(1) & (capacity - 1));
         slot(0).and(last).unwrap_or_default()
     }

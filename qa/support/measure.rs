@@ -1,4 +1,4 @@
-//! Answer time of the daemon and its use of the machine, on a machine with other load.
+//! Answer time and resource use of the daemon, on a machine with other load.
 
 use super::pdu::Link;
 use std::collections::BTreeMap;
@@ -6,8 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Processor time of a thread, and time that it waited for a processor while it could have run. Of a process it is the main
-/// thread's: the agent's look through /proc has one of its own.
+/// Processor time of a thread, and time that it waited for a processor while it was runnable. The schedstat of a process is that
+/// of its main thread, so it does not include process scans.
 fn spent(schedstat: &str) -> (Duration, Duration) {
     let text = fs::read_to_string(schedstat).expect("it runs");
     let mut fields = text
@@ -21,39 +21,39 @@ fn waited(schedstat: &str) -> Duration {
     spent(schedstat).1
 }
 
-/// Time that the host of a virtual machine kept its processors for itself, in clock ticks.
+/// Steal time of a virtual machine, in clock ticks.
 fn stolen() -> u64 {
     let text = fs::read_to_string("/proc/stat").expect("there");
     let field = text.split_whitespace().nth(8);
     field.expect("a line of ten").parse().expect("a number")
 }
 
-/// How long an answer took.
+/// Time of an answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Took {
-    /// The agent's processor time. Too much where it went on with other work while this test waited for a processor.
+    /// Processor time of the daemon. Includes other work of the daemon if this test waited for a processor.
     pub ran: Duration,
-    /// All time.
+    /// Wall-clock time.
     pub wall: Duration,
-    /// What of that the agent and this test waited for a processor.
+    /// Part of the wall-clock time in which the daemon or this test waited for a processor.
     pub waited: Duration,
-    /// Whether the machine itself had to wait.
+    /// True if the virtual machine waited for a processor.
     pub stolen: bool,
 }
 
 impl Took {
-    /// What the agent is to answer for, as far as that can be known.
+    /// Upper bound of the time that the daemon itself needed.
     pub fn own(&self) -> Duration {
         self.ran.min(self.wall.saturating_sub(self.waited))
     }
 
-    /// True if the time is certain: no other process had a processor that was needed.
+    /// True if the time is certain: daemon and test waited less than 1 ms for a processor.
     pub fn is_certain(&self) -> bool {
         !self.stolen && self.waited < Duration::from_millis(1)
     }
 }
 
-/// Fetches a metric, and takes the time.
+/// Fetches a metric, and measures the time.
 pub fn timed(link: &mut Link, metric: &str) -> (BTreeMap<u32, u64>, Took) {
     let own = || waited("/proc/thread-self/schedstat");
     let schedstat = format!("/proc/{}/schedstat", link.pid());
@@ -72,15 +72,15 @@ pub fn timed(link: &mut Link, metric: &str) -> (BTreeMap<u32, u64>, Took) {
     (values.remove(0), took)
 }
 
-/// What the agent uses of the machine.
+/// Resource use of the daemon.
 #[derive(Debug, Default)]
 pub struct Use {
-    /// Memory that is its own, in KiB.
+    /// Anonymous memory, in KiB.
     pub memory: u64,
-    /// All of it, what is mapped included, in KiB.
+    /// Resident memory with mapped files, in KiB.
     pub resident: u64,
     pub descriptors: usize,
-    /// Mappings of files in the directory.
+    /// Number of mappings of files in the directory.
     pub mappings: usize,
 }
 
@@ -89,7 +89,7 @@ impl Use {
         Self::of_process(link.pid(), directory)
     }
 
-    /// The same of any process.
+    /// Resource use of any process.
     pub fn of_process(pid: u32, directory: &Path) -> Self {
         let proc = PathBuf::from(format!("/proc/{pid}"));
         let read = |name: &str| {

@@ -1,11 +1,11 @@
-//! Directories in memory.
+//! Temporary directories on a tmpfs.
 #![allow(dead_code)] // each test binary uses a part of it
 
 use tempfile::TempDir;
 
-/// A directory on a file system in memory, as rings are to lie in; files there may be as large as files can be.
+/// Makes a directory on a tmpfs, where rings should be. Sparse files there may have any size.
 pub fn in_memory() -> TempDir {
-    // Named after the run of the tests, so that what is left of it there is found (qa/guard).
+    // The name has the id of the test run, so that qa/guard finds leftovers.
     let run = std::env::var("NIXL_QA_RUN").unwrap_or_default();
     let prefix = format!("{}nixl", run.rsplit('/').next().unwrap_or_default());
     let mut builder = tempfile::Builder::new();

@@ -44,15 +44,15 @@ pub type Values = BTreeMap<String, BTreeMap<String, u64>>;
 /// The program under test.
 pub const PMDANIXL: &str = env!("CARGO_BIN_EXE_pmdanixl");
 
-/// The metric that most tests look at.
+/// Metric that most tests check.
 pub const TX_BYTES: &str = "nixl.transfer.tx_bytes";
 
-/// A file of the project.
+/// Path of a file of the project.
 pub fn project(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(file)
 }
 
-/// The key server that is installed, under the name that the distribution has for it, and its client.
+/// Installed key server, under the name that the distribution gives to it, and its client.
 pub fn key_server() -> (PathBuf, PathBuf) {
     let found = ["redis", "valkey"].map(|name| {
         let program = |part: &str| PathBuf::from(format!("/usr/bin/{name}-{part}"));
@@ -63,7 +63,7 @@ pub fn key_server() -> (PathBuf, PathBuf) {
     found.expect("redis-server is installed: scripts/setup check")
 }
 
-/// Ends a test that cannot be tried here: qa/run tells it apart from one that fails, and lists it with its reason.
+/// Skips a test that cannot run here. qa/run recognises the message of the panic, and lists the test with its reason.
 ///
 /// # Panics
 /// Always.
@@ -71,7 +71,7 @@ pub fn leave_out(reason: &str) -> ! {
     panic!("left out: {}", reason.replace('\n', " "))
 }
 
-/// Ends a test that cannot be tried without the rights of root: it gives files and processes to others, or root alone may ask for it.
+/// Skips a test that needs root: for files and processes of other users, or for requests that only root may send.
 pub fn needs_root() {
     if !nix::unistd::geteuid().is_root() {
         leave_out("it takes root");
@@ -88,12 +88,12 @@ pub fn golden(file: &str, output: &str) {
     let expected = fs::read_to_string(&path).unwrap_or_default();
     assert!(
         output == expected,
-        "{}\n--- expected ---\n{expected}\n--- found ---\n{output}\nBLESS=1 cargo test takes what was found",
+        "{}\n--- expected ---\n{expected}\n--- found ---\n{output}\nBLESS=1 cargo test accepts the output",
         path.display()
     );
 }
 
-/// Runs a command to its end; its output as text, standard error behind it. Panics if it fails.
+/// Runs a command to its end. Returns standard output and then standard error as text. Panics if the command fails.
 pub fn run(command: &mut Command) -> String {
     let output = output(command);
     assert!(
@@ -112,8 +112,8 @@ pub fn output(command: &mut Command) -> Output {
         .unwrap_or_else(|err| panic!("{command:?}: {err}"))
 }
 
-/// Whether this test runs in a PID namespace of its own, where /proc shows no processes but its. If not, it is run there, and
-/// there is nothing left to do here: what looks at all processes of a machine is none of those that do not belong to the test.
+/// True if this test runs in its own PID namespace, where /proc shows only its processes. If false, the test has run there, and the
+/// caller returns. So process scans do not see processes outside the test.
 pub fn is_alone() -> bool {
     const ALONE: &str = "NIXL_QA_ALONE";
     if std::env::var_os(ALONE).is_some() {
@@ -130,12 +130,12 @@ pub fn is_alone() -> bool {
         .stdin(Stdio::null())
         .status()
         .expect("unshare(1) is there");
-    assert!(status.success(), "{test}, in a PID namespace of its own");
+    assert!(status.success(), "{test} failed in its PID namespace");
     false
 }
 
-/// Whether /proc shows all processes of this machine: its first PID namespace does (PROC_PID_INIT_INO of Linux's
-/// include/linux/proc_ns.h), one that was made later shows its own.
+/// True if /proc shows all processes of this machine, which only its initial PID namespace does (PROC_PID_INIT_INO in
+/// include/linux/proc_ns.h of Linux).
 pub fn sees_all_processes() -> bool {
     fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link == Path::new("pid:[4026531836]"))
 }
@@ -144,7 +144,7 @@ pub fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// The process id of the agent that pmcd or dbpmda started.
+/// Pid of the daemon that pmcd or dbpmda started.
 pub fn agent_of(parent: u32) -> u32 {
     wait_for("pmdanixl is started", || {
         let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
@@ -155,8 +155,8 @@ pub fn agent_of(parent: u32) -> u32 {
     })
 }
 
-/// An example, beside the program under test. qa/run has built them with the tests; cargo does not, where only one of those is
-/// asked for, and what is there may be an older one then.
+/// Path of an example, beside the program under test. qa/run builds the examples with the tests. `cargo test --test NAME` does
+/// not, so this builds the example then.
 pub fn example(name: &str) -> PathBuf {
     let profile = Path::new(PMDANIXL).parent().expect("a directory");
     if std::env::var_os("NIXL_QA_RUN").is_none() {
@@ -168,7 +168,7 @@ pub fn example(name: &str) -> PathBuf {
     profile.join("examples").join(name)
 }
 
-/// A setting of PCP's on this host.
+/// Setting of PCP on this host.
 pub fn pcp(variable: &str) -> String {
     let conf = fs::read_to_string("/etc/pcp.conf").expect("PCP is installed: scripts/setup check");
     let value = conf
@@ -179,14 +179,14 @@ pub fn pcp(variable: &str) -> String {
         .to_owned()
 }
 
-/// A directory for one test, with a configuration that looks for rings in its `rings`.
+/// Directory for one test, with a configuration that scans its `rings`.
 pub struct Home {
     dir: TempDir,
 }
 
 impl Home {
     pub fn new() -> Self {
-        // Short, since a unix socket's path is.
+        // Short, since the path of a unix socket has at most 107 bytes.
         let dir = tempfile::Builder::new()
             .prefix("nixl")
             .tempdir()
@@ -201,7 +201,7 @@ impl Home {
         self.dir.path()
     }
 
-    /// A directory that is closed to others, without which Qt takes one of its own below TMPDIR and leaves it there.
+    /// Directory that is closed to other users. Without it, Qt makes one below TMPDIR and leaves it there.
     pub fn runtime_dir(&self) -> PathBuf {
         let dir = self.path("runtime");
         let made = fs::DirBuilder::new()
@@ -232,7 +232,7 @@ impl Home {
         fs::read_to_string(self.path("nixl.log")).unwrap_or_default()
     }
 
-    /// Writes a configuration that looks for rings in the home's directory and has these settings, a line each.
+    /// Writes a configuration that scans the home's rings and has these settings, one on each line.
     pub fn set(&self, settings: &str) {
         self.configure(&format!(
             "[nixl]\ntelemetry_dir = {:?}\n{settings}\n",
@@ -256,7 +256,7 @@ impl Home {
         (output.status.code().unwrap_or(-1), text(&output))
     }
 
-    /// Help text and name space as Install makes them, and a directory for pmdaCache, once.
+    /// Makes help text and name space like Install, and a directory for pmdaCache, once.
     fn prepare(&self) {
         let pmda = self.path("pmda");
         if pmda.exists() {
@@ -278,7 +278,7 @@ impl Home {
             .current_dir(&pmda));
     }
 
-    /// Starts dbpmda(1), which starts the agent; it ends with its standard input.
+    /// Starts dbpmda(1), which starts the daemon. It ends with its standard input.
     pub fn start_dbpmda(&self, program: &Path) -> Child {
         self.prepare();
         let (pmda, log) = (self.path("pmda"), self.path("nixl.log"));
@@ -294,7 +294,7 @@ impl Home {
             .stderr(Stdio::piped())
             .spawn()
             .expect("dbpmda is installed: scripts/setup check");
-        // dbpmda takes a path with a space for two words.
+        // dbpmda splits a path with a space into two words.
         let link = pmda.join("pmdanixl");
         let program = if program == Path::new(PMDANIXL) {
             let _ = fs::remove_file(&link);
@@ -315,7 +315,7 @@ impl Home {
         dbpmda
     }
 
-    /// Runs a dbpmda(1) script against the agent, which has ended then; the output without what differs from run to run.
+    /// Runs a dbpmda(1) script, and waits for the end of the daemon. Returns the output without the parts that differ in each run.
     pub fn dbpmda(&self, script: &str) -> String {
         let dbpmda = self.start_dbpmda(Path::new(PMDANIXL));
         let agent = agent_of(dbpmda.id());
@@ -324,12 +324,12 @@ impl Home {
         output
     }
 
-    /// The same where another program starts the agent; that may not have ended yet.
+    /// Runs a dbpmda(1) script with a program that starts the daemon. The daemon may not have ended yet.
     pub fn dbpmda_with(&self, program: &Path, script: &str) -> String {
         self.finish_dbpmda(self.start_dbpmda(program), script)
     }
 
-    /// The agent drains a last time when dbpmda has ended: what a test does next is not for that.
+    /// Waits for the last drain of the daemon after the end of dbpmda, so that it does not see later events of the test.
     pub fn wait_for_the_end_of_the_log(&self) {
         wait_for("pmdanixl has written its last line", || {
             self.log().contains("Log finished").then_some(())
@@ -358,7 +358,7 @@ impl Home {
     }
 }
 
-/// Ends a dbpmda that was started, and with it the agent, which drains a last time.
+/// Ends dbpmda and its daemon, which drains a last time.
 pub fn quit(mut dbpmda: Child) {
     let agent = agent_of(dbpmda.id());
     drop(dbpmda.stdin.take());
@@ -366,12 +366,12 @@ pub fn quit(mut dbpmda: Child) {
     ends(agent);
 }
 
-/// Waits for the end of a daemon that was killed, or whose dbpmda has ended. Until then it drains and holds its state file. Its new
-/// parent may reap it late.
+/// Waits for the end of a daemon after a kill or after the end of its dbpmda. Until then, it drains and locks its state file. Its
+/// new parent may reap it late.
 pub fn ends(agent: u32) {
     wait_for("pmdanixl ends", || {
         let task = format!("/proc/{agent}/task");
-        // Its memory goes before its files and their locks, which any of its threads has.
+        // The kernel frees its memory before its files and their locks, which end with the last thread.
         let is_last = fs::read_dir(task).map_or(0, Iterator::count) < 2;
         let stat = fs::read_to_string(format!("/proc/{agent}/stat")).unwrap_or_default();
         let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
@@ -380,7 +380,7 @@ pub fn ends(agent: u32) {
     });
 }
 
-/// A command, run by another one that comes to run it, if there is such.
+/// Command with a prefix of another command that runs it. The prefix may be empty.
 pub fn command_within(within: &[String], program: impl AsRef<std::ffi::OsStr>) -> Command {
     let Some((first, rest)) = within.split_first() else {
         return Command::new(program);
@@ -390,27 +390,27 @@ pub fn command_within(within: &[String], program: impl AsRef<std::ffi::OsStr>) -
     command
 }
 
-/// A pmcd with only this agent, in a directory of its own (`qa/private-pmcd`). Ends with the value.
+/// A pmcd with only this PMDA, in a separate directory (`qa/private-pmcd`). Dropping it ends pmcd.
 pub struct Pmcd {
     child: Child,
     dir: PathBuf,
     env: Vec<(String, String)>,
-    /// The command that comes to run others where this pmcd runs; empty: they are there.
+    /// Command prefix that runs programs in the namespaces of this pmcd. May be empty.
     within: Vec<String>,
 }
 
 impl Pmcd {
-    /// Starts it with the home's configuration and waits until it answers.
+    /// Starts pmcd with the configuration of a home, and waits until it answers.
     pub fn start(home: &Home) -> Self {
         Self::start_with(home, "pcp", |_| ())
     }
 
-    /// As `start`; `name` tells several in one home apart, and `prepare` may put files into the directory.
+    /// Starts pmcd in the directory `name` of a home, after `prepare` has put files there. Waits until pmcd answers.
     pub fn start_with(home: &Home, name: &str, prepare: impl FnOnce(&Path)) -> Self {
         Self::start_within(home, name, &[], &[], prepare)
     }
 
-    /// The same in the namespaces that a command comes to run it in, with more options of `qa/private-pmcd`.
+    /// Starts pmcd with a command prefix, and with more options of `qa/private-pmcd`. Waits until pmcd answers.
     pub fn start_within(
         home: &Home,
         name: &str,
@@ -463,7 +463,7 @@ impl Pmcd {
         });
     }
 
-    /// A PCP tool that talks to this pmcd, as the distribution's Python runs it.
+    /// PCP tool that uses this pmcd, with the distribution's Python.
     pub fn tool(&self, tool: &str) -> Command {
         let mut command = command_within(&self.within, tool);
         command
@@ -473,7 +473,7 @@ impl Pmcd {
         command
     }
 
-    /// The same as another user.
+    /// PCP tool that uses this pmcd, run as another user.
     pub fn tool_as(&self, uid: u32, tool: &str) -> Command {
         let mut command = self.tool("setpriv");
         command.args([
@@ -495,7 +495,7 @@ impl Pmcd {
         self.dir.join(name)
     }
 
-    /// Waits until the bytes sent of all instances are these.
+    /// Waits until exactly these instances exist, with these bytes sent.
     pub fn becomes(&self, expected: &[(&str, u64)]) {
         let expected = expected
             .iter()
@@ -513,7 +513,7 @@ impl Pmcd {
         }
     }
 
-    /// Has the agent take the home's configuration with other settings.
+    /// Changes the settings of the home's configuration, and reloads them.
     pub fn configure(&self, home: &Home, settings: &str) {
         home.set(settings);
         self.reload(home);
@@ -525,12 +525,12 @@ impl Pmcd {
         run(self.tool("pmstore").args(["nixl.control.reload", "1"]));
     }
 
-    /// The agent's log.
+    /// Log of the daemon.
     pub fn log(&self) -> String {
         fs::read_to_string(self.dir.join("log/pmcd/nixl.log")).unwrap_or_default()
     }
 
-    /// The values of a metric by instance name, as `pminfo -f` shows them; under "" where it has no instances.
+    /// Values of a metric by instance name, as `pminfo -f` shows them, with "" for a metric without instances.
     pub fn values(&self, metric: &str) -> BTreeMap<String, u64> {
         let shown = run(self.tool("pminfo").args(["-f", metric]));
         let mut values = BTreeMap::new();
@@ -549,7 +549,7 @@ impl Pmcd {
         values
     }
 
-    /// All whole numbers that instances have, by metric and instance name.
+    /// Whole numbers of all instances, by metric and instance name.
     pub fn all_values(&self) -> Values {
         let shown = run(self.tool("pminfo").args(["-f", "nixl"]));
         let (mut values, mut metric) = (Values::new(), String::new());
@@ -557,7 +557,7 @@ impl Pmcd {
             if let Some((inst, value)) = line.split_once("\"] value ") {
                 let name = inst.split_once(" or \"").map_or("", |(_, name)| name);
                 let values = values.entry(metric.clone()).or_default();
-                // Others are texts and quantiles.
+                // Other values are texts and quantiles.
                 if let Ok(value) = value.parse() {
                     values.insert(name.to_owned(), value);
                 }
@@ -568,17 +568,17 @@ impl Pmcd {
         values
     }
 
-    /// The agent's process id.
+    /// Pid of the daemon.
     pub fn pmda_pid(&self) -> u32 {
         agent_of(self.child.id())
     }
 
-    /// pmcd's process id.
+    /// Pid of pmcd.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Ends pmcd as an init script does, and waits until the agent has ended too.
+    /// Ends pmcd as an init script does, and waits until the daemon has ended, too.
     pub fn stop(mut self) {
         self.terminate();
     }
@@ -609,11 +609,11 @@ impl Drop for Pmcd {
     }
 }
 
-/// Real NIXL: the workload of `qa/nixl` under one published version.
+/// Real NIXL: the workload of `qa/nixl` with one published version.
 pub struct Nixl {
     pub version: &'static str,
     pub dir: PathBuf,
-    /// Events that a ring holds.
+    /// Slots of a ring.
     pub buffer_size: u32,
 }
 
@@ -626,7 +626,7 @@ impl Nixl {
         }
     }
 
-    /// The Python that has it. Leaves the test out where it cannot be had.
+    /// Python with this version. Skips the test if the version cannot be installed.
     pub fn python(&self) -> PathBuf {
         let made = output(Command::new(project("qa/nixl/venv")).arg(self.version));
         if !made.status.success() {
@@ -635,17 +635,17 @@ impl Nixl {
         String::from_utf8_lossy(&made.stdout).trim().into()
     }
 
-    /// The workload with these options.
+    /// Command of the workload with these options.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = self.program("workload.py");
         command.args(args);
         command
     }
 
-    /// A program of qa/nixl.
+    /// Command of a program of qa/nixl.
     pub fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.python());
-        // UCX makes segments in /dev/shm, which stay there if it is killed before it has unlinked them.
+        // A UCX that is killed too early leaves its segments in /dev/shm.
         let segments = self.dir.parent().expect("a directory of the test's");
         command
             .arg(project("qa/nixl").join(name))
@@ -656,8 +656,8 @@ impl Nixl {
         command
     }
 
-    /// Runs it to its end; what it says that each agent did, and what its telemetry must add up to. Panics if NIXL itself lost
-    /// any of that.
+    /// Runs the workload to its end. Returns the report of each agent: the expected totals of its telemetry. Panics if NIXL itself
+    /// lost events.
     pub fn run(&self, args: &[&str]) -> Vec<serde_json::Value> {
         let said = run(&mut self.command(args));
         let lines = said.lines().filter(|line| line.starts_with('{'));

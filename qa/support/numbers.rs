@@ -1,4 +1,4 @@
-//! Values of agents with `prometheus_mp` stores, from NIXL's own endpoint and from PCP, and their comparison.
+//! Comparison of the values of agents with `prometheus_mp` stores in NIXL's own endpoint and in PCP.
 //!
 //! Both are converted into one form, so that a test can compare them as a whole. Series have their names. Errors have the
 //! status after the name. Histograms have the count of each bucket alone, while NIXL publishes cumulative counts.
@@ -7,7 +7,7 @@ use super::{Pmcd, TX_BYTES};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The series that are one metric of PCP's.
+/// Series that are a single metric in PCP.
 const SERIES: [(&str, &str); 17] = [
     ("agent_tx_bytes_total", "transfer.tx_bytes"),
     ("agent_rx_bytes_total", "transfer.rx_bytes"),
@@ -33,7 +33,7 @@ const SERIES: [(&str, &str); 17] = [
         "performance.xfer_post_time_us",
     ),
 ];
-/// The gauges among them: they have the value of the last operation, and go up and down.
+/// Series that are gauges: they have the value of the last operation, and may decrease.
 const LAST: [&str; 6] = [
     "agent_tx_last_bytes",
     "agent_rx_last_bytes",
@@ -42,7 +42,7 @@ const LAST: [&str; 6] = [
     "agent_xfer_time",
     "agent_xfer_post_time",
 ];
-/// The metrics below which all series are found.
+/// PCP metrics that have all series in their subtrees.
 const METRICS: [&str; 7] = [
     "nixl.transfer",
     "nixl.memory",
@@ -52,7 +52,7 @@ const METRICS: [&str; 7] = [
     "nixl.ring.dropped",
     "nixl.agent.pid",
 ];
-/// The histograms: their sums are among the series above, their ranges and counts are this metric and its sum.
+/// Histograms: the series and the PCP metric of their buckets. Their sums are among the series above.
 const HISTOGRAMS: [(&str, &str); 2] = [
     ("agent_xfer_time_us", "nixl.latency.xfer_time.buckets"),
     ("agent_xfer_post_time_us", "nixl.latency.post_time.buckets"),
@@ -81,10 +81,10 @@ impl Who {
     }
 }
 
-/// All numbers of all agents, by the names of NIXL's series.
+/// Numbers of all agents, by the names of NIXL's series.
 pub type Numbers = BTreeMap<Who, BTreeMap<String, u64>>;
 
-/// A line of Prometheus' text.
+/// A series in the text format of Prometheus.
 struct Series {
     name: String,
     labels: BTreeMap<String, String>,
@@ -92,7 +92,7 @@ struct Series {
 }
 
 impl Series {
-    /// `None`: a comment, or no series.
+    /// Parses a line. Returns `None` for a comment.
     fn parse(line: &str) -> Option<Self> {
         let (series, value) = line.rsplit_once(' ')?;
         let (name, mut rest) = match series.split_once('{') {
@@ -117,7 +117,7 @@ impl Series {
     }
 }
 
-/// A label's value up to its closing quote, and where the text behind that begins.
+/// Value of a label up to its closing quote, and the offset of the text after the quote.
 fn unquoted(quoted: &str) -> Option<(String, usize)> {
     let mut text = String::new();
     let mut chars = quoted.char_indices();
@@ -134,13 +134,13 @@ fn unquoted(quoted: &str) -> Option<(String, usize)> {
     None
 }
 
-/// The series of a histogram's range, by its bound above, however a side writes that number.
+/// Name of the series of a bucket. The upper bound has one format, since NIXL and PCP write numbers differently.
 fn range(histogram: &str, bound: &str) -> String {
     let bound: f64 = bound.parse().expect("a number");
     format!("{histogram} {bound}")
 }
 
-/// What NIXL's endpoint says in its text, as numbers. What it says of itself is left out.
+/// Numbers in the text of NIXL's endpoint. Series about the endpoint itself are omitted.
 pub fn numbers(text: &str) -> Numbers {
     let mut numbers = Numbers::new();
     let mut below: BTreeMap<(Who, String), u64> = BTreeMap::new();
@@ -149,29 +149,32 @@ pub fn numbers(text: &str) -> Numbers {
             continue;
         }
         let names = ["agent_name", "agent_instance", "local_rank", "hostname"];
-        let who = Who::of(|name| series.label(name), names, series.label("pid"));
+        let identity = Who::of(|name| series.label(name), names, series.label("pid"));
         let mut value: u64 = series.value.parse().unwrap_or_else(|err| {
-            panic!("{err}: {} of {who:?} is {}", series.name, series.value);
+            panic!("{err}: {} of {identity:?} is {}", series.name, series.value);
         });
         let mut name = series.name.clone();
         if let Some(status) = series.labels.get("status") {
             name = format!("{name} {status}");
         } else if let Some(bound) = series.labels.get("le") {
-            let below = below.entry((who.clone(), name.clone())).or_default();
+            let below = below.entry((identity.clone(), name.clone())).or_default();
             let all = std::mem::replace(below, value);
-            value = value.checked_sub(all).expect("it counts those below too");
+            value = value.checked_sub(all).expect("a cumulative count");
             name = range(name.trim_end_matches("_bucket"), bound);
         }
-        let before = numbers.entry(who.clone()).or_default().insert(name, value);
-        assert_eq!(before, None, "{} of {who:?} is there twice", series.name);
+        let before = numbers
+            .entry(identity.clone())
+            .or_default()
+            .insert(name, value);
+        assert_eq!(before, None, "{} of {identity:?} occurs twice", series.name);
     }
     numbers
 }
 
 impl Pmcd {
-    /// What PCP says of all agents that have stores, in the same words.
+    /// Numbers of all agents with stores in PCP, by the names of NIXL's series.
     pub fn numbers(&self) -> Numbers {
-        // Labels are fetched first; an agent that comes after that is ignored.
+        // Labels are fetched first. An agent that appears after that is ignored.
         let labels = self.labels(TX_BYTES);
         let ranges = HISTOGRAMS.map(|(name, metric)| (name, metric, self.labels(metric)));
         let histograms = HISTOGRAMS.map(|(_, metric)| metric);
@@ -193,7 +196,7 @@ impl Pmcd {
                 "nixl_hostname",
             ];
             let pid = value("nixl.agent.pid", &agent).map(|pid| pid.to_string());
-            let who = Who::of(
+            let identity = Who::of(
                 |name| label(name).unwrap_or_default().to_owned(),
                 names,
                 pid.unwrap_or_default(),
@@ -205,7 +208,7 @@ impl Pmcd {
                 let mut sum = 0;
                 for (instance, labels) in mine {
                     let bound = labels["upper_bound"].as_str().expect("text");
-                    let counted = value(metric, instance).expect("each range has a count");
+                    let counted = value(metric, instance).expect("each bucket has a count");
                     sum += counted;
                     of_agent.insert(range(histogram, bound), counted);
                 }
@@ -217,7 +220,7 @@ impl Pmcd {
             }
             for (metric, values) in &shown {
                 if let Some(status) = metric.strip_prefix("nixl.errors.") {
-                    // The last one and when it came are none of NIXL's numbers, and neither is the sum.
+                    // NIXL has no series for the last error, its time, and the sum of the errors.
                     if !["total", "last", "last_time"].contains(&status)
                         && values.contains_key(&agent)
                     {
@@ -226,24 +229,24 @@ impl Pmcd {
                     }
                 }
             }
-            let before = numbers.insert(who.clone(), of_agent);
-            assert_eq!(before, None, "{who:?} is two instances");
+            let before = numbers.insert(identity.clone(), of_agent);
+            assert_eq!(before, None, "{identity:?} is two instances");
         }
         numbers
     }
 }
 
-/// Panics with what differs, one line for each number.
+/// Asserts that both sides are equal. Panics with one line for each difference.
 pub fn same(published: &Numbers, shown: &Numbers) {
     let mut differences = Vec::new();
-    for who in published.keys().chain(shown.keys()) {
+    for identity in published.keys().chain(shown.keys()) {
         let none = BTreeMap::new();
-        let [published, shown] = [published, shown].map(|all| all.get(who).unwrap_or(&none));
+        let [published, shown] = [published, shown].map(|all| all.get(identity).unwrap_or(&none));
         for series in published.keys().chain(shown.keys()) {
             let (published, shown) = (published.get(series), shown.get(series));
             if published != shown {
                 differences.push(format!(
-                    "{who:?}: {series}: NIXL {published:?}, PCP {shown:?}"
+                    "{identity:?}: {series}: NIXL {published:?}, PCP {shown:?}"
                 ));
             }
         }
@@ -253,20 +256,20 @@ pub fn same(published: &Numbers, shown: &Numbers) {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
-/// Panics unless each number is at least what it was before and at most what it is after; how many of them changed.
+/// Asserts that each number is between the ones before and after. Returns how many of them changed.
 pub fn lies_between(before: &Numbers, shown: &Numbers, after: &Numbers) -> u64 {
     let mut moved = 0;
-    for (who, before) in before {
+    for (identity, before) in before {
         for (series, least) in before
             .iter()
             .filter(|(series, _)| !LAST.contains(&series.as_str()))
         {
-            let most = &after[who][series];
-            let value = shown.get(who).and_then(|shown| shown.get(series));
-            let value = value.unwrap_or_else(|| panic!("PCP has no {series} of {who:?}"));
+            let most = &after[identity][series];
+            let value = shown.get(identity).and_then(|shown| shown.get(series));
+            let value = value.unwrap_or_else(|| panic!("PCP has no {series} of {identity:?}"));
             assert!(
                 (least..=most).contains(&value),
-                "{series} of {who:?}: NIXL {least}, PCP {value}, NIXL {most}"
+                "{series} of {identity:?}: NIXL {least}, PCP {value}, NIXL {most}"
             );
             moved += u64::from(least < most);
         }
@@ -274,10 +277,11 @@ pub fn lies_between(before: &Numbers, shown: &Numbers, after: &Numbers) -> u64 {
     moved
 }
 
-/// Compares what NIXL's endpoint says of an agent with what the workload knows that it did.
+/// Asserts that the numbers of an agent in NIXL's endpoint equal those that the workload reports.
 pub fn is_what_it_did(published: &Numbers, did: &Value, rank: &str) {
     let mut agents = published.iter();
-    let agent = agents.find(|(who, _)| did["agent"] == *who.name && who.rank == rank);
+    let agent =
+        agents.find(|(identity, _)| did["agent"] == *identity.name && identity.rank == rank);
     let (_, series) = agent.unwrap_or_else(|| panic!("{did} of rank {rank} is published"));
     assert_eq!(did["flushed"], true, "NIXL itself lost events: {did}");
     for (name, known) in [

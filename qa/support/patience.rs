@@ -3,15 +3,15 @@
 
 use std::time::{Duration, Instant};
 
-/// For whatever a test waits for: a condition that does not come true within it is a failure, on the slowest machine too.
+/// Limit of each wait in a test, long enough for the slowest machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Waits for a condition; panics with what was waited for if it does not come true.
+/// Waits until a condition returns a value. Panics with `what` after [`PATIENCE`].
 pub fn wait_for<T>(what: &str, condition: impl FnMut() -> Option<T>) -> T {
-    soon(condition).unwrap_or_else(|| panic!("waited {PATIENCE:?} in vain: {what}"))
+    soon(condition).unwrap_or_else(|| panic!("not within {PATIENCE:?}: {what}"))
 }
 
-/// What a condition comes to; `None`: nothing, for as long as tests wait.
+/// Waits until a condition returns a value. Returns `None` after [`PATIENCE`].
 pub fn soon<T>(mut condition: impl FnMut() -> Option<T>) -> Option<T> {
     let end = Instant::now() + PATIENCE;
     loop {

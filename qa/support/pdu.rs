@@ -1,8 +1,6 @@
-//! pmcd's side of the pipe to the daemon, down to its PDUs: for tests that must know the time of an answer, or the requests
-//! before it.
+//! pmcd's side of the pipe to the daemon, down to the PDUs: for tests that measure the time of an answer or choose every request.
 //!
-//! The format is stated from what PCP 6 sends, independently of `src/`: a length, a type and a sender, then numbers of four
-//! bytes, all big-endian.
+//! Written from the PDUs of PCP 6, not from `src/`: a length, a type and a sender, then numbers of four bytes, all big-endian.
 
 use super::{Home, PATIENCE};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -24,23 +22,23 @@ const CREDS: u32 = 0x700c;
 const ATTRIBUTE: u32 = 0x7011;
 /// Attribute with the user id of a client, in decimal digits.
 const USER_ID: u32 = 11;
-/// A value beside its instance; anything else stands at an offset.
+/// Format of values that are beside their instances. Values of other formats are at an offset.
 const IN_PLACE: u32 = 0;
 const ELSEWHERE: u32 = 1;
 /// Instance domain of the agents.
 const AGENTS: u32 = DOMAIN << 22;
 
-/// What a client stores to a metric.
+/// Value in a pmStore request.
 #[derive(Clone, Debug)]
 pub enum Sent {
-    /// Numbers of 32 bits.
+    /// PM_TYPE_U32 in place, one for each number.
     Numbers(Vec<u32>),
-    /// A value of this type (PM_TYPE_*), as these words.
+    /// Block of a type (PM_TYPE_*) with these words.
     Block(u32, Vec<u32>),
 }
 
 impl Sent {
-    /// How many words it takes beside its block.
+    /// Number of words without the block.
     fn words(&self) -> usize {
         match self {
             Self::Numbers(numbers) if numbers.is_empty() => 2,
@@ -50,7 +48,7 @@ impl Sent {
     }
 }
 
-/// The agent, started as pmcd does it, and the pipe to it. Ends with the value.
+/// A daemon that was started like pmcd does it, and the pipe to it. Dropping it ends the daemon.
 #[derive(Debug)]
 pub struct Link {
     child: Child,
@@ -60,27 +58,27 @@ pub struct Link {
     pub sender: u32,
 }
 
-/// What a line of figures in the debug log says.
+/// A line of figures in the debug log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figures {
-    /// Events that were counted since the start.
+    /// Events counted since the start.
     pub events: u64,
-    /// Rings and stores that are attached.
+    /// Attached rings and stores.
     pub attached: u64,
-    /// Agents that are remembered.
+    /// Records of agents.
     pub agents: u64,
-    /// Rejected files that are remembered.
+    /// Records of rejected files.
     pub rejected: u64,
 }
 
 impl Figures {
-    /// The lines of figures in a log.
+    /// Lines of figures in a log.
     pub fn lines(log: &str) -> impl Iterator<Item = &str> {
         log.lines()
             .filter(|line| line.contains("Debug: since the start: "))
     }
 
-    /// Reads one of these lines.
+    /// Parses a line of figures.
     pub fn read(line: &str) -> Self {
         let before = |what: &str| {
             let (number, _) = line.split_once(what).expect(what);
@@ -97,10 +95,10 @@ impl Figures {
 }
 
 impl Link {
-    /// Starts a program as the home's agent and does what pmcd does before its first request.
+    /// Starts a program as the daemon of a home, and does the handshake of pmcd.
     ///
     /// # Errors
-    /// The agent ends, or says something else.
+    /// If the program ends or answers anything else.
     pub fn start(home: &Home, mut command: Command) -> io::Result<Self> {
         home.prepare();
         command
@@ -118,7 +116,7 @@ impl Link {
         Self::greet(command)
     }
 
-    /// Starts a program that is an agent, with all its arguments, and does what pmcd does before its first request.
+    /// Starts any PMDA with its arguments, and does the handshake of pmcd.
     ///
     /// # Errors
     /// As [`Link::start`].
@@ -141,21 +139,22 @@ impl Link {
         Ok(link)
     }
 
-    /// The agent's process id.
+    /// Pid of the daemon.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Fetches metrics (`nixl.` left out); the values of each, by instance id, or under `u32::MAX` where it has no instances.
+    /// Fetches metrics, named without `nixl.`. Returns the values of each by instance id, with `u32::MAX` for a metric without
+    /// instances.
     ///
     /// # Errors
-    /// No answer, or one that is none.
+    /// If there is no valid answer.
     pub fn fetch(&mut self, names: &[&str]) -> io::Result<Vec<BTreeMap<u32, u64>>> {
         let pmids: Vec<u32> = names.iter().map(|name| pmid(name)).collect();
         self.fetch_pmids(&pmids)
     }
 
-    /// The same of any agent's metrics.
+    /// Fetches metrics of any PMDA.
     ///
     /// # Errors
     /// As [`Link::fetch`].
@@ -197,7 +196,7 @@ impl Link {
         Ok(values)
     }
 
-    /// Asks what a metric is (`nixl.` left out), as tools do before they store to it.
+    /// Requests the descriptor of a metric, named without `nixl.`, as tools do before a pmStore request.
     ///
     /// # Errors
     /// As [`Link::fetch`].
@@ -206,13 +205,13 @@ impl Link {
         self.answer(DESC).map(drop)
     }
 
-    /// Says which user the client is. That has no answer.
+    /// Sends the user id of the client. There is no answer.
     ///
     /// # Errors
-    /// The agent has ended.
+    /// If the daemon has ended.
     pub fn be_user(&mut self, uid: u32) -> io::Result<()> {
         let mut text = uid.to_string().into_bytes();
-        // Ended by a zero, and by more of them to a whole word.
+        // The text ends in 1 to 4 zeros, up to a whole word.
         text.resize(text.len() / 4 * 4 + 4, 0);
         let words = text
             .chunks(4)
@@ -221,16 +220,16 @@ impl Link {
         self.request(ATTRIBUTE, &words)
     }
 
-    /// Stores to metrics (`nixl.` left out), in one request.
+    /// Sends one pmStore request for metrics, named without `nixl.`.
     ///
     /// # Errors
-    /// As PCP's status, if it is refused: `status -12345`.
+    /// The status of PCP if the request is rejected: `status -12345`.
     pub fn store(&mut self, stores: &[(&str, Sent)]) -> io::Result<()> {
         let of = |&(name, ref sent): &(&str, Sent)| (pmid(name), sent.clone());
         self.store_pmids(&stores.iter().map(of).collect::<Vec<_>>())
     }
 
-    /// The same, to what may be no metrics.
+    /// Sends one pmStore request for PMIDs, which need not exist.
     ///
     /// # Errors
     /// As [`Link::store`].
@@ -261,15 +260,15 @@ impl Link {
         self.done()
     }
 
-    /// The answer that has nothing but a status.
+    /// Reads an answer that is only a status.
     fn done(&mut self) -> io::Result<()> {
         match Words(self.answer(ERROR)?).at(0)? {
             0 => Ok(()),
-            refused => Err(status(refused)),
+            error => Err(status(error)),
         }
     }
 
-    /// The names of all instances.
+    /// Ids and names of all instances.
     ///
     /// # Errors
     /// As [`Link::fetch`].
@@ -289,7 +288,7 @@ impl Link {
         Ok(names)
     }
 
-    /// The values of a metric by instance name; under "" where it has no instances.
+    /// Values of a metric by instance name, with "" for a metric without instances.
     ///
     /// # Errors
     /// As [`Link::fetch`].
@@ -303,7 +302,7 @@ impl Link {
         Ok(named.collect())
     }
 
-    /// The figures that the daemon writes to its debug log when debug messages are switched on, as root.
+    /// Switches debug messages on as root, and returns the figures that the daemon then logs.
     pub fn figures(&mut self, home: &Home) -> Figures {
         let lines = || Figures::lines(&home.log()).count();
         let before = lines();
@@ -319,15 +318,15 @@ impl Link {
         Figures::read(Figures::lines(&log).last().expect("logged"))
     }
 
-    /// Whether it has ended by itself, and how.
+    /// Exit status of the daemon if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("our child")
     }
 
-    /// Closes the connection, as pmcd does at its end; how the agent ends then.
+    /// Closes the connection, as pmcd does at its end. Returns the exit status of the daemon.
     pub fn end(mut self) -> ExitStatus {
         self.requests = None;
-        super::wait_for("pmdanixl ends with pmcd", || self.ended())
+        super::wait_for("pmdanixl ends without a client", || self.ended())
     }
 
     fn request(&mut self, kind: u32, words: &[u32]) -> io::Result<()> {
@@ -344,7 +343,7 @@ impl Link {
             .write_all(&bytes)
     }
 
-    /// The next answer, without its head.
+    /// Reads the next answer. Returns the body.
     fn answer(&mut self, kind: u32) -> io::Result<Vec<u8>> {
         let head = Words(self.read(12)?);
         let body = self.read((head.at(0)? as usize).saturating_sub(12))?;
@@ -382,7 +381,7 @@ impl Drop for Link {
     }
 }
 
-/// The body of a PDU, as numbers.
+/// Body of a PDU, as numbers.
 struct Words(Vec<u8>);
 
 impl Words {
@@ -393,7 +392,7 @@ impl Words {
     }
 }
 
-/// An error of PCP's, a negative number.
+/// Error of PCP, a negative number.
 fn status(word: u32) -> io::Error {
     let number = i32::from_ne_bytes(word.to_ne_bytes());
     io::Error::other(format!("status {number}"))

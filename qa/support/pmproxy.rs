@@ -1,4 +1,4 @@
-//! pmproxy(1) as Prometheus and Grafana see it, and the servers that they need.
+//! pmproxy(1), and the servers that it works with: Prometheus and a key server.
 
 use super::{Home, Pmcd, pcp};
 use serde_json::Value;
@@ -9,15 +9,15 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// A server of this test's own, on a port that is free. Ends with the value.
+/// A server of this test on a free port. Dropping it ends the server.
 pub struct Local {
     child: Child,
-    /// Its port, on the loopback interface.
+    /// Port on the loopback interface.
     pub port: u16,
 }
 
 impl Local {
-    /// Starts it, by a command that is given its port.
+    /// Starts the server with the command that `command` makes for a port.
     fn start(package: &str, command: impl FnOnce(u16) -> Command) -> Self {
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         Self::start_at(free.expect("a port").port(), package, command)
@@ -33,7 +33,7 @@ impl Local {
         Self { child, port }
     }
 
-    /// A key server for pmproxy's time series, which keeps nothing.
+    /// A key server for the time series of pmproxy, without persistence.
     pub fn key_server(home: &Home) -> Self {
         let (program, _) = super::key_server();
         Self::start("redis-server", |port| {
@@ -45,14 +45,14 @@ impl Local {
         })
     }
 
-    /// How many keys a key server has of a pattern; `None`: it does not answer yet.
+    /// Number of keys of a key server that match a pattern, or `None` without an answer yet.
     pub fn count(&self, pattern: &str) -> Option<u64> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         stream.set_read_timeout(Some(super::PATIENCE)).ok()?;
         stream
             .write_all(format!("KEYS {pattern}\r\n").as_bytes())
             .ok()?;
-        // An array, which begins with its length.
+        // The answer is an array, which begins with its length.
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).ok()?;
         line.trim_end().strip_prefix('*')?.parse().ok()
@@ -80,13 +80,13 @@ impl Local {
         })
     }
 
-    /// The body of an answer; `None`: there is none yet.
+    /// Body of an answer, or `None` without an answer yet.
     pub fn get(&self, path: &str) -> Option<String> {
         let (code, body) = self.answer(path)?;
         (code == "200").then_some(body)
     }
 
-    /// The same, whatever it says, as JSON. The parameters are quoted here.
+    /// Body of an answer with any status, as JSON. Quotes the parameters.
     pub fn json(&self, path: &str, parameters: &[(&str, &str)]) -> Option<Value> {
         let mut url = path.to_owned();
         for (at, (name, value)) in parameters.iter().enumerate() {
@@ -101,7 +101,8 @@ impl Local {
         serde_json::from_str(&body).ok()
     }
 
-    /// Status and body. We close the connection: where pmproxy 6.0.3 is to do that, the end of a long answer is missing.
+    /// Status and body of an answer. The request keeps the connection open: if pmproxy 6.0.3 closes it, the end of a long answer
+    /// is missing.
     fn answer(&self, path: &str) -> Option<(String, String)> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         stream.set_read_timeout(Some(super::PATIENCE)).ok()?;
@@ -125,7 +126,7 @@ impl Local {
     }
 }
 
-/// The body of an answer; `None`: some of it is missing yet.
+/// Body of an answer, or `None` if it is not complete yet.
 fn whole(head: &str, body: &str) -> Option<String> {
     let head = head.to_ascii_lowercase();
     let field = |name: &str| {
@@ -139,7 +140,7 @@ fn whole(head: &str, body: &str) -> Option<String> {
     body.get(..length).map(str::to_owned)
 }
 
-/// A body that came in chunks, each behind its length; `None`: the last is missing.
+/// Body of chunks, each after its length, or `None` without the last chunk.
 fn joined(mut chunks: &str) -> Option<String> {
     let mut body = String::new();
     loop {
@@ -160,18 +161,18 @@ impl Drop for Local {
     }
 }
 
-/// PCP's web server, for one pmcd.
+/// pmproxy(1) for one pmcd.
 pub struct Pmproxy {
     server: Local,
 }
 
 impl Pmproxy {
-    /// Starts it without the key server that it can do without.
+    /// Starts pmproxy without a key server.
     pub fn start(home: &Home, pmcd: &Pmcd) -> Self {
         Self::start_with(home, pmcd, &["-t"])
     }
 
-    /// Starts it with a key server, into which it takes the archives of this pmcd's host as they grow.
+    /// Starts pmproxy with a key server, to which it copies the archives of this pmcd's host as they grow.
     pub fn start_with_keys(home: &Home, pmcd: &Pmcd, keys: &Local) -> Self {
         let config = home.path("pmproxy.conf");
         let text = format!(
@@ -189,7 +190,7 @@ impl Pmproxy {
         Self { server }
     }
 
-    /// Starts one where another was that has ended.
+    /// Starts pmproxy again on the port of one that has ended.
     pub fn start_again(home: &Home, pmcd: &Pmcd, port: u16) -> Self {
         let command = |port| Self::command(home, pmcd, &["-t"], port);
         let server = Local::start_at(port, "pcp", command);
@@ -210,17 +211,17 @@ impl Pmproxy {
         self.server.port
     }
 
-    /// Where it answers, for a browser.
+    /// URL for a browser.
     pub fn address(&self) -> String {
         format!("http://127.0.0.1:{}", self.server.port)
     }
 
-    /// The body of an answer; `None`: there is none yet.
+    /// Body of an answer, or `None` without an answer yet.
     pub fn get(&self, path: &str) -> Option<String> {
         self.server.get(path)
     }
 
-    /// An answer as JSON, whatever it says; `None`: there is none yet. The parameters are quoted here.
+    /// Body of an answer with any status, as JSON, or `None` without an answer yet. Quotes the parameters.
     pub fn json(&self, path: &str, parameters: &[(&str, &str)]) -> Option<Value> {
         self.server.json(path, parameters)
     }

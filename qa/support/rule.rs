@@ -1,4 +1,4 @@
-//! A rule of share/pmieconf, run by PCP's own pmieconf and pmie.
+//! Rules of share/pmieconf, run by PCP's own pmieconf and pmie on archives.
 
 use super::share::{archive, tool};
 use super::{Home, pcp, project, run, text};
@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Where the rules are.
+/// Directory of the rules.
 pub const RULES: &str = "share/pmieconf/nixl";
 
 /// pmieconf with our rules and PCP's own global settings, which writes that file.
@@ -21,7 +21,7 @@ pub fn pmieconf(home: &Home) -> Command {
     pmieconf
 }
 
-/// One rule, switched on, on an archive with samples so many seconds apart.
+/// One enabled rule, for archives with a fixed sample interval.
 pub struct Rule {
     name: &'static str,
     seconds: u32,
@@ -29,7 +29,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// As it is, but on, and its archives have a sample in each minute.
+    /// The rule with its default variables, for archives with one sample each minute.
     pub fn new(name: &'static str) -> Self {
         Self {
             name,
@@ -38,19 +38,19 @@ impl Rule {
         }
     }
 
-    /// With these values of its variables.
+    /// Sets variables of the rule.
     pub fn with(mut self, settings: &'static [(&'static str, &'static str)]) -> Self {
         self.settings = settings;
         self
     }
 
-    /// With archives that have a sample every so many seconds.
+    /// Sets the sample interval of the archives, in seconds.
     pub fn every(mut self, seconds: u32) -> Self {
         self.seconds = seconds;
         self
     }
 
-    /// What it says of a table of samples.
+    /// Messages of the rule for a table of samples.
     pub fn says(&self, table: &str) -> Vec<String> {
         let home = Home::new();
         let path = home.path("archive");
@@ -58,9 +58,9 @@ impl Rule {
         self.says_of(&home, &path)
     }
 
-    /// What it says, in the order of time, each time that it fires; it is to be silent for 10 minutes after each.
+    /// Messages of the rule in the order of time. The rule must be silent for 10 minutes after each.
     pub fn says_of(&self, home: &Home, path: &Path) -> Vec<String> {
-        // Rules that are on already would stay so.
+        // Rules that are enabled by default would stay enabled.
         let _ = std::fs::remove_file(home.path("pmie.conf"));
         let mut pmieconf = pmieconf(home);
         let mut child = pmieconf
@@ -90,12 +90,12 @@ impl Rule {
             .collect()
     }
 
-    /// It fires once on these samples, and says this.
+    /// Asserts that the rule fires once on these samples, with this message.
     pub fn fires(&self, table: &str, expected: &str) {
         assert_eq!(self.says(table), [expected], "{}\n{table}", self.name);
     }
 
-    /// It does not fire on these samples.
+    /// Asserts that the rule does not fire on these samples.
     pub fn is_silent(&self, table: &str) {
         assert!(
             self.says(table).is_empty(),

@@ -1,4 +1,4 @@
-//! The sample producer as a process of its own.
+//! The sample producer in a separate process.
 
 use super::{Home, example};
 use nix::sys::signal::{Signal, kill};
@@ -7,20 +7,20 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// An agent's process. Ends with the value.
+/// Process of the sample producer. Dropping it ends the process.
 #[derive(Debug)]
 pub struct Sample {
     child: Option<Child>,
 }
 
 impl Sample {
-    /// Starts an agent in the home's directory of rings, with these options.
+    /// Starts an agent with these options in the directory of rings of a home.
     pub fn start(home: &Home, name: &str, options: &str) -> Self {
         let program = example("producer");
         Self::start_as(Command::new(program), &home.rings(), name, options)
     }
 
-    /// The same by a command that comes to run the producer with the arguments it is given, in any directory.
+    /// Starts an agent with a command that runs the producer with the added arguments, in any directory.
     pub fn start_as(mut command: Command, rings: &Path, name: &str, options: &str) -> Self {
         let child = command
             .arg("--dir")
@@ -31,22 +31,22 @@ impl Sample {
             .stdout(Stdio::piped())
             .spawn();
         Self {
-            child: Some(child.expect("it was built")),
+            child: Some(child.expect("qa/producer is built")),
         }
     }
 
-    /// Its process id.
+    /// Pid of the process.
     pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("it was started").id()
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the process.
     pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.pid()).expect("a pid");
         kill(Pid::from_raw(pid), signal).expect("it runs");
     }
 
-    /// Has it end as an agent does that is told to; what it has written, exactly.
+    /// Ends the process with SIGTERM. Returns the counts of what it wrote.
     pub fn end(mut self) -> Value {
         self.signal(Signal::SIGTERM);
         let child = self.child.take().expect("it was started");
@@ -55,7 +55,7 @@ impl Sample {
         serde_json::from_slice(&output.stdout).expect("its line of JSON")
     }
 
-    /// Ends it with SIGKILL; nothing is left of it then.
+    /// Ends the process with SIGKILL, and reaps it.
     pub fn kill(mut self) {
         super::kill::kill_child(self.child.as_mut().expect("it was started"));
         self.child = None;

@@ -1,4 +1,4 @@
-//! Long-running real NIXL: a process that starts agents one after the other, or several that run until it tells them to end.
+//! Real NIXL in a long-running process, which starts and ends agents on request.
 
 use super::Nixl;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
-/// Agents that start and end as they are told to, in one process. Ends with the value.
+/// Process that starts and ends agents on request. Dropping it ends the process.
 pub struct Server {
     child: Child,
     input: ChildStdin,
@@ -14,14 +14,14 @@ pub struct Server {
 }
 
 impl Nixl {
-    /// Starts a process that has no agents yet. It flushes five times as often as NIXL does by itself.
+    /// Starts a process without agents. It flushes five times as often as NIXL does by default.
     pub fn serve(&self) -> Server {
         Server::of(self.command(&["--serve"]))
     }
 }
 
 impl Server {
-    /// Starts the workload, which is to serve, with this environment.
+    /// Starts the workload with this command, which must include `--serve`.
     pub fn of(mut workload: Command) -> Self {
         let mut child = workload
             .env("NIXL_TELEMETRY_RUN_INTERVAL", "20")
@@ -41,7 +41,7 @@ impl Server {
         writeln!(self.input, "{options}").expect("it reads");
     }
 
-    /// What the two agents that were started last did; `None`: the process has ended.
+    /// Waits for the reports of the two agents that were started last. Returns `None` if the process has ended.
     pub fn done(&mut self) -> Option<[Value; 2]> {
         let mut agents = Vec::new();
         while agents.len() < 2 {
@@ -57,10 +57,10 @@ impl Server {
         Some(agents.try_into().expect("two"))
     }
 
-    /// Starts two agents and waits until they have done what they were to, and all of it was read.
+    /// Starts two agents. Waits until they have finished and all their events are read.
     pub fn run(&mut self, options: &str) -> [Value; 2] {
         self.start(&format!("{options} --drain-timeout 30"));
-        let agents = self.done().expect("it goes on");
+        let agents = self.done().expect("the process runs");
         for agent in &agents {
             assert_eq!(agent["flushed"], true, "NIXL itself lost events: {agent}");
             assert_eq!(agent["drained"], true, "{agent}");
@@ -68,17 +68,17 @@ impl Server {
         agents
     }
 
-    /// Ends it with SIGKILL, agents and all.
+    /// Ends the process and its agents with SIGKILL.
     pub fn kill(mut self) {
         super::kill::kill_child(&mut self.child);
     }
 
-    /// How it has ended, if it has.
+    /// Exit status of the process if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("our child")
     }
 
-    /// Whether it has mapped a ring of this name.
+    /// True if the process has mapped a ring with this name.
     pub fn has_mapped(&self, name: &str) -> bool {
         let maps = fs::read_to_string(format!("/proc/{}/maps", self.child.id()));
         maps.is_ok_and(|maps| maps.lines().any(|line| line.ends_with(&format!("/{name}"))))

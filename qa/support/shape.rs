@@ -1,16 +1,16 @@
-//! The agent in C that fetches are compared with: qa/bench/shape.c.
+//! A PMDA in C as a reference for the cost of fetches: qa/bench/shape.c.
 
 use super::{Home, project, run};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Its domain, which PCP has not assigned.
+/// Domain of the PMDA in C, which PCP has not assigned.
 pub const DOMAIN: u32 = 253;
-/// Its metrics: as many clusters, with as many items each.
+/// Number of clusters, and of items in each cluster.
 const CLUSTERS: u32 = 4;
 const ITEMS: u32 = 5;
 
-/// Compiles it, once in a home.
+/// Compiles the PMDA, once for each home.
 pub fn program(home: &Home) -> PathBuf {
     let program = home.path("shape");
     if !program.exists() {
@@ -23,7 +23,7 @@ pub fn program(home: &Home) -> PathBuf {
     program
 }
 
-/// All its metrics, as a client asks for them.
+/// PMIDs of all metrics.
 pub fn pmids() -> Vec<u32> {
     let numbers = (0..CLUSTERS).flat_map(|cluster| (0..ITEMS).map(move |item| (cluster, item)));
     numbers
@@ -31,7 +31,7 @@ pub fn pmids() -> Vec<u32> {
         .collect()
 }
 
-/// Their names: `shape.m0` and so on.
+/// Names of all metrics: `shape.m0` and so on.
 pub fn names() -> Vec<String> {
     let count = pmids().len();
     (0..count)

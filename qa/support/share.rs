@@ -7,22 +7,22 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// The definitions that rules and views need besides the metrics themselves.
+/// Derived metrics, which rules and views need.
 pub const DERIVED: &str = "share/derived/nixl.conf";
 
-/// Puts a file or directory of the project where PCP looks for it.
+/// Makes a link to a file or directory of the project at the path where PCP reads it.
 pub fn link(file: &str, place: &Path) {
     let parent = place.parent().expect("in a directory");
     fs::create_dir_all(parent).expect("made");
     symlink(project(file), place).expect("made");
 }
 
-/// A file of the project.
+/// Text of a file of the project.
 pub fn text_of(file: &str) -> String {
     fs::read_to_string(project(file)).unwrap_or_else(|err| panic!("{file}: {err}"))
 }
 
-/// The names of the files in a directory of the project, in order.
+/// Sorted names of the files in a directory of the project.
 pub fn files_in(directory: &str) -> Vec<String> {
     let entries = fs::read_dir(project(directory)).expect(directory).flatten();
     let names = entries.map(|entry| entry.file_name().into_string().expect("UTF-8"));
@@ -31,7 +31,7 @@ pub fn files_in(directory: &str) -> Vec<String> {
     names
 }
 
-/// A PCP tool without any pmcd, with the derived metrics of the project and no others.
+/// A PCP tool without pmcd, with the derived metrics of the project and no others.
 pub fn tool(tool: &str) -> Command {
     let mut command = Command::new(tool);
     command
@@ -41,8 +41,8 @@ pub fn tool(tool: &str) -> Command {
     command
 }
 
-/// Writes an archive with samples so many seconds apart: in the table, a line is a metric, an instance or `-`, and a value
-/// for each sample, or `-`.
+/// Writes an archive with a sample every so many seconds. A line of the table is a metric, an instance or `-`, and a value or
+/// `-` for each sample.
 pub fn archive(path: &Path, seconds: u32, table: &str) {
     let mut python = Command::new("/usr/bin/python3");
     python.arg(project("qa/archive.py")).arg(path);
@@ -60,7 +60,7 @@ pub fn archive(path: &Path, seconds: u32, table: &str) {
     assert!(output.status.success(), "{}\n{table}", text(&output));
 }
 
-/// The names of metrics, of this PMDA's and derived ones, that a text has in it.
+/// Names of metrics in a text, both of this PMDA and derived.
 pub fn names_in(text: &str) -> Vec<&str> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
     let words = text.split(|c| !is_name(c));
@@ -68,7 +68,7 @@ pub fn names_in(text: &str) -> Vec<&str> {
     names.map(|name| name.trim_end_matches('.')).collect()
 }
 
-/// Whether there is a metric, or a group of metrics, of that name.
+/// True if a metric, or a group of metrics, has that name.
 pub fn is_metric(name: &str) -> bool {
     let metrics = text_of("qa/golden/pminfo_dmtT.out");
     let derived = text_of(DERIVED);
@@ -86,19 +86,19 @@ pub fn is_metric(name: &str) -> bool {
     })
 }
 
-/// A pmlogger that takes a sample of all our metrics each second, until the value ends.
+/// A pmlogger that samples all our metrics each second. Dropping it ends pmlogger.
 pub struct Logger {
     child: Child,
     archive: PathBuf,
 }
 
 impl Logger {
-    /// Starts it; its files begin with this path.
+    /// Starts pmlogger. The paths of its files begin with `archive`.
     pub fn start(pmcd: &Pmcd, archive: &Path) -> Self {
         Self::start_as(pmcd.tool("pmlogger"), archive)
     }
 
-    /// The same by a command that comes to run pmlogger, with more options perhaps.
+    /// Starts pmlogger with a command that may wrap it or add options.
     pub fn start_as(pmlogger: Command, archive: &Path) -> Self {
         Self::start_configured(pmlogger, archive, "log mandatory on 1 sec { nixl }\n")
     }
@@ -118,7 +118,7 @@ impl Logger {
         }
     }
 
-    /// Waits until it has written so many samples more.
+    /// Waits until pmlogger has written so many more samples.
     pub fn samples(&self, more: usize) {
         let count = || {
             let dumped = output(
@@ -129,7 +129,7 @@ impl Logger {
             text(&dumped).matches("(nixl.control.version):").count()
         };
         let before = count();
-        wait_for("pmlogger takes samples", || {
+        wait_for("pmlogger writes samples", || {
             (count() >= before + more).then_some(())
         });
     }
@@ -139,7 +139,7 @@ impl Drop for Logger {
     fn drop(&mut self) {
         if let Ok(pid) = i32::try_from(self.child.id()) {
             let pid = nix::unistd::Pid::from_raw(pid);
-            // It writes what it has and ends.
+            // On this signal, pmlogger flushes its archive and ends.
             let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
         }
         let _ = self.child.wait();

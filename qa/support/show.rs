@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 pub type Shown = BTreeMap<String, BTreeMap<String, String>>;
 
 impl Pmcd {
-    /// What `pminfo -f` shows of these metrics, and of those below them. One without values has no instances here; the
-    /// value of one without instances stands under "".
+    /// Values of these metrics and their subtrees, as `pminfo -f` shows them. A metric without values has no instances here. The
+    /// value of a metric without instances is under "".
     pub fn shown(&self, metrics: &[&str]) -> Shown {
         let said = run(self.tool("pminfo").arg("-f").args(metrics));
         let (mut shown, mut metric) = (Shown::new(), String::new());
@@ -20,14 +20,14 @@ impl Pmcd {
             } else if let Some((place, value)) = line.trim().split_once("value ") {
                 let name = place.split_once(" or \"").map_or("", |(_, name)| name);
                 let name = name.trim_end_matches([' ', ']', '"']).to_owned();
-                let values = shown.get_mut(&metric).expect("it comes after its metric");
+                let values = shown.get_mut(&metric).expect("a value after its metric");
                 values.insert(name, value.trim_matches('"').to_owned());
             }
         }
         shown
     }
 
-    /// The labels of a metric's instances, as `pminfo -l` shows them: those of the instance and all that hold for it.
+    /// Labels of the instances of a metric, as `pminfo -l` shows them, with the labels of all levels above.
     pub fn labels(&self, metric: &str) -> BTreeMap<String, Map<String, Value>> {
         let said = run(self.tool("pminfo").args(["-l", metric]));
         let mut labels = BTreeMap::new();
@@ -43,7 +43,7 @@ impl Pmcd {
         labels
     }
 
-    /// How many values a metric has, as pmprobe says; an error is a negative number.
+    /// Number of values of a metric, as pmprobe shows it. An error is a negative number.
     pub fn count(&self, metric: &str) -> i64 {
         let said = run(self.tool("pmprobe").args(["-v", metric]));
         let count = said.split_whitespace().nth(1).map(str::parse);

@@ -1,7 +1,7 @@
-//! The agent's side of a store of NIXL's `prometheus_mp` exporter.
+//! Writer of a store of NIXL's `prometheus_mp` exporter, like the agent.
 //!
-//! It is written from the format and the behaviour of the published NIXL wheels, not from `src/`. Every constant is stated
-//! again, so that a test that writes here and reads there checks both.
+//! Written from the format and the behaviour of the published NIXL wheels, not from `src/`. Every constant is stated again, so
+//! that a test checks both sides.
 #![allow(unsafe_code, dead_code)] // one view of the mapping is unsafe; each test binary uses a part of the rest
 
 use memmap2::{MmapOptions, MmapRaw};
@@ -20,8 +20,8 @@ use std::time::Duration;
 
 /// Bytes of a store.
 pub const LEN: usize = 6800;
-/// Words that tests change: schema and slots, process, time of the last update, agent in its process, count of bounds, first
-/// bound.
+/// Indices of words that tests change: schema and slots, process, time of the last update, number of the agent in its process,
+/// number of bounds, first bound.
 pub const SCHEMA: usize = 1;
 pub const PID: usize = 2;
 pub const UPDATED: usize = 3;
@@ -33,7 +33,7 @@ const LAST: usize = 115;
 const COUNTS: usize = 136;
 const SUMS: usize = 829;
 
-/// Event types, by their numbers.
+/// Numbers of event types.
 pub const TX_BYTES: usize = 0;
 pub const RX_BYTES: usize = 1;
 pub const TX_REQUESTS: usize = 2;
@@ -42,7 +42,7 @@ pub const XFER_TIME: usize = 6;
 pub const POST_TIME: usize = 7;
 pub const BACKEND: usize = 10;
 
-/// The bounds that NIXL has by itself, microseconds.
+/// Default bounds of NIXL, in microseconds.
 pub const DEFAULT_BOUNDS: [f64; 18] = [
     10.0,
     25.0,
@@ -76,7 +76,7 @@ pub struct Who {
 }
 
 impl Who {
-    /// An agent without a rank, the first of this process.
+    /// First agent of this process, without a rank.
     pub fn named(agent: impl AsRef<OsStr>) -> Self {
         Self {
             agent: agent.as_ref().as_bytes().to_vec(),
@@ -93,7 +93,7 @@ impl Who {
         self
     }
 
-    /// As in a PID namespace, or of another process.
+    /// Sets another pid, as in a PID namespace.
     pub fn pid(mut self, pid: u64) -> Self {
         self.pid = pid;
         self
@@ -104,7 +104,7 @@ impl Who {
         self
     }
 
-    /// The store of this agent before its first event.
+    /// Bytes of the store of this agent before its first event.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; LEN];
         let mut word =
@@ -123,7 +123,7 @@ impl Who {
             (304, &self.host, 127),
             (432, &self.rank, 63),
         ] {
-            // NIXL cuts what is longer.
+            // NIXL truncates longer texts.
             let len = text.len().min(most);
             bytes[at..at + len].copy_from_slice(&text[..len]);
         }
@@ -137,30 +137,30 @@ pub fn monotonic() -> u64 {
     u64::try_from(now.expect("a clock").as_nanos()).expect("not for centuries")
 }
 
-/// One agent's store, locked and mapped for writing. Dropping it leaves the file, as NIXL does.
+/// Store of one agent, locked and mapped for writing. Dropping it leaves the file, as NIXL does.
 #[derive(Debug)]
 pub struct StoreWriter {
     map: MmapRaw,
-    /// Holds the lock, as NIXL does for as long as the agent lives.
+    /// NIXL holds this lock as long as the agent lives.
     locked: Flock<File>,
     path: PathBuf,
     bounds: Vec<f64>,
 }
 
 impl StoreWriter {
-    /// Makes a store that is whole from the moment on at which it has its name, which none had before.
-    pub fn create(directory: &Path, who: &Who) -> io::Result<Self> {
+    /// Makes a store under a new name. The store is complete when the name appears.
+    pub fn create(directory: &Path, identity: &Who) -> io::Result<Self> {
         static MADE: AtomicU64 = AtomicU64::new(0);
         let made = MADE.fetch_add(1, Ordering::Relaxed);
-        let (pid, instance) = (who.pid, who.instance);
-        // NIXL has the time of its first agent there.
+        let (pid, instance) = (identity.pid, identity.instance);
+        // NIXL puts the start time of the first agent here.
         let run = 1_795_272_511_000_000_000 + u64::from(std::process::id()) * 100_000_000 + made;
         let path = directory.join(format!("nixl.{pid}.{run}.{instance}.mmap"));
-        Self::create_at(&path, who)
+        Self::create_at(&path, identity)
     }
 
-    /// The same under a name of the test's.
-    pub fn create_at(path: &Path, who: &Who) -> io::Result<Self> {
+    /// Makes a store at `path`. The store is complete when the name appears.
+    pub fn create_at(path: &Path, identity: &Who) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).mode(0o600);
         let directory = path.parent().expect("a directory");
@@ -168,7 +168,7 @@ impl StoreWriter {
         let locked = Flock::lock(file, FlockArg::LockExclusiveNonblock);
         let locked = locked.map_err(|(_, errno)| io::Error::from(errno))?;
         locked.set_len(LEN as u64)?;
-        locked.write_all_at(&who.bytes(), 0)?;
+        locked.write_all_at(&identity.bytes(), 0)?;
         let map = MmapOptions::new().len(LEN).map_raw(&*locked)?;
         let nameless = format!("/proc/self/fd/{}", locked.as_raw_fd());
         linkat(
@@ -182,7 +182,7 @@ impl StoreWriter {
             map,
             locked,
             path: path.to_owned(),
-            bounds: who.bounds.clone(),
+            bounds: identity.bounds.clone(),
         })
     }
 
@@ -194,7 +194,7 @@ impl StoreWriter {
         self.locked.metadata().expect("open").ino()
     }
 
-    /// Counts a value of a type, which is the last one then, without the end of a flush.
+    /// Counts a value of an event type, and stores it as the last value. Does not end the flush.
     pub fn count(&self, kind: usize, value: u64) {
         self.word(COUNTERS + kind)
             .fetch_add(value, Ordering::Relaxed);
@@ -211,23 +211,23 @@ impl StoreWriter {
         }
     }
 
-    /// A flush of one event.
+    /// Counts a value, and ends the flush.
     pub fn add(&self, kind: usize, value: u64) {
         self.count(kind, value);
         self.flush_at(monotonic());
     }
 
-    /// The end of a flush.
+    /// Ends a flush: stores the time of the update.
     pub fn flush_at(&self, stamp: u64) {
         self.word(UPDATED).store(stamp, Ordering::Release);
     }
 
-    /// What was counted of a type.
+    /// Counter of an event type.
     pub fn counter(&self, kind: usize) -> u64 {
         self.word(COUNTERS + kind).load(Ordering::Relaxed)
     }
 
-    /// Writes any word.
+    /// Writes any word of the store.
     pub fn put(&self, word: usize, value: u64) {
         self.word(word).store(value, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Another user of the host, in a directory that all users may write to.
+//! Programs that run as another user, in a directory that all users may write to.
 
 use super::writer::{Kind, Layout, RingWriter};
 use super::{Home, example, needs_root};
@@ -12,7 +12,7 @@ pub const STRANGER: u32 = 4243;
 /// User id of the victim.
 pub const VICTIM: u32 = 4242;
 
-/// A directory for rings that all may write to, without the sticky bit, as Kubernetes makes them.
+/// A home with a directory of rings that all users may write to. It has no sticky bit, like the volumes of Kubernetes.
 pub fn shared_home() -> Home {
     needs_root();
     let home = Home::new();
@@ -25,7 +25,7 @@ pub fn open_to_all(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
 }
 
-/// A ring of a user's, with one event in it.
+/// Makes a ring of a user, with one event of 1 byte.
 pub fn ring(home: &Home, uid: u32, name: &str) -> RingWriter {
     let mut ring = RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring");
     chown(home.ring(name), Some(uid), None).expect("root may");
@@ -60,32 +60,32 @@ impl Stranger {
 
     /// Starts `qa/stranger`, and waits until it is ready.
     pub fn does(home: &Home, action: &[&str]) -> Self {
-        // A copy, which everybody may run, wherever the original is.
+        // A copy that all users may run: the build directory may be closed to them.
         let copy = home.path("stranger");
         if !copy.exists() {
             fs::copy(example("stranger"), &copy).expect("copied");
             open_to_all(&copy, 0o755);
         }
-        let mut stranger = Self::start(home, copy.to_str().expect("UTF-8"), action);
-        stranger.says("ready\n");
-        stranger
+        let mut started = Self::start(home, copy.to_str().expect("UTF-8"), action);
+        started.says("ready\n");
+        started
     }
 
-    /// Ends it; how often it did it.
+    /// Ends the program. Returns the number of actions that it printed.
     pub fn times(self) -> u64 {
         let said = self.end();
         said.trim().parse().expect("a number")
     }
 
-    /// Waits until it says this.
+    /// Waits until the program prints this text next.
     pub fn says(&mut self, expected: &str) {
         let mut said = vec![0; expected.len()];
         let output = self.child.stdout.as_mut().expect("piped");
-        output.read_exact(&mut said).expect("it says something");
+        output.read_exact(&mut said).expect("output");
         assert_eq!(String::from_utf8_lossy(&said), expected);
     }
 
-    /// What it says when its input ends.
+    /// Closes the input of the program and waits for its end. Returns its remaining output.
     pub fn end(mut self) -> String {
         drop(self.input.take());
         let mut said = String::new();
@@ -99,13 +99,13 @@ impl Stranger {
 impl Drop for Stranger {
     fn drop(&mut self) {
         drop(self.input.take());
-        // Not all that is run ends with its input.
+        // Some programs do not end with their input.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Runs a script as the other user and waits for its end.
+/// Runs a shell script as the other user, and waits for its end.
 pub fn shell(home: &Home, script: &str) {
     Stranger::start(home, "sh", &["-ec", script]).end();
 }

@@ -1,11 +1,11 @@
-//! A server like that of vLLM: it forks its core, and the core forks the workers. Both set their own titles.
+//! A server like vLLM's: it forks its core, and the core forks the workers. Core and workers set their titles.
 #![allow(dead_code)] // each test binary uses a part of it
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Overwrites arguments and environment as the package setproctitle does: the title, and NULs up to the end of both.
+/// Overwrites arguments and environment like the package setproctitle: the title, and NULs up to the end of both.
 const SCRIPT: &str = "
 import ctypes, mmap, os, random, select, struct, sys
 
@@ -52,16 +52,16 @@ if os.fork() == 0:
 sys.stdin.read()
 ";
 
-/// Its processes end with the value.
+/// A running server. Dropping it ends its processes.
 pub struct Titled {
     server: Child,
     pids: Vec<u32>,
 }
 
 impl Titled {
-    /// Starts `vllm` with these arguments and variables, with a worker for each ring, which has it mapped when this returns; an
-    /// empty path stands for none. The workers have this user id. With `PAUSE`, in seconds, among the variables they complete
-    /// transfers that far apart, a worker of a higher rank fewer.
+    /// Starts `vllm` with these arguments and variables, and one worker for each ring. Each worker has mapped its ring when this
+    /// returns; an empty path means no ring. The workers have this user id. With the variable `PAUSE`, in seconds, the worker of
+    /// rank n completes a transfer every `PAUSE * (1 + n)` seconds.
     pub fn start(
         dir: &Path,
         arguments: &[&str],
@@ -95,7 +95,7 @@ impl Titled {
         Self { server, pids }
     }
 
-    /// Process ids: the server, its core, and the workers in any order.
+    /// Pids: the server, its core, and the workers in any order.
     pub fn pids(&self) -> &[u32] {
         &self.pids
     }

@@ -1,11 +1,11 @@
-//! What a NIXL agent writes into its ring: the slot layouts and the event types.
+//! Slot layouts and event types of NIXL's rings.
 //!
-//! Stated from the format, independently of `src/`. All integers are little-endian.
+//! Written from the format, not from `src/`. All integers are little-endian.
 
 use std::str::FromStr;
 use std::time::SystemTime;
 
-/// What a slot looks like. The version alone does not tell: two layouts call themselves 2.
+/// Layout of a slot. The version in the header is not enough: two layouts have version 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// Time stamp, category, name, value: up to NIXL 1.0.1.
@@ -21,7 +21,7 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// Oldest first.
+    /// All layouts, oldest first.
     pub const ALL: [Self; 5] = [Self::V1, Self::V2Named, Self::V2, Self::V3, Self::V4];
 
     /// Name, version in the header, bytes per slot.
@@ -35,12 +35,12 @@ impl Layout {
         }
     }
 
-    /// The name that `from_str` takes.
+    /// Name for `from_str`.
     pub fn name(self) -> &'static str {
         self.row().0
     }
 
-    /// The version in the header.
+    /// Version in the header.
     pub fn version(self) -> u32 {
         self.row().1
     }
@@ -55,14 +55,14 @@ impl Layout {
         matches!(self, Self::V1 | Self::V2Named)
     }
 
-    /// The bytes of a slot; `pos` only varies the rubbish in the padding.
+    /// Bytes of a slot. `pos` only changes the content of the padding.
     pub fn slot(self, pos: u64, name: &str, raw: u32, category: i32, value: u64) -> Vec<u8> {
         let [raw, category] = [raw.to_le_bytes(), category.to_le_bytes()];
         let value = value.to_le_bytes();
         let mut text = [0; 32];
         let len = name.len().min(31);
         text[..len].copy_from_slice(&name.as_bytes()[..len]);
-        // NIXL leaves in the padding what its stack held, most often halves of addresses.
+        // NIXL does not initialise the padding, which most often has halves of addresses from its stack.
         let rubbish = [0x5583_u32, 0x7fff, 0xdead_beef][(pos % 3) as usize].to_le_bytes();
         match self {
             Self::V1 => {
@@ -88,17 +88,17 @@ impl FromStr for Layout {
 
 macro_rules! kinds {
     ($($kind:ident $name:literal $category:literal)*) => {
-        /// The event types; the discriminant is the type number of the numbered layouts.
+        /// Event types. The discriminant is the type number of the numbered layouts.
         #[allow(missing_docs)] // NIXL's own words
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u32)]
         pub enum Kind { $($kind),* }
 
         impl Kind {
-            /// By type number: eight measures, the twelve errors, `EventsDropped`.
+            /// All types by type number: eight measures, twelve errors, `EventsDropped`.
             pub const ALL: [Self; 21] = [$(Self::$kind),*];
 
-            /// By type number: the name and the category.
+            /// Name and category by type number.
             const ROWS: [(&str, i32); 21] = [$(($name, $category)),*];
         }
     };
@@ -129,22 +129,22 @@ kinds! {
 }
 
 impl Kind {
-    /// The twelve errors, in the order of their type numbers.
+    /// The twelve errors by type number.
     pub fn errors() -> &'static [Self] {
         &Self::ALL[8..20]
     }
 
-    /// The type number.
+    /// Type number.
     pub fn raw(self) -> u32 {
         self as u32
     }
 
-    /// The name in the slots of the named layouts; for an error that is NIXL's status text.
+    /// Name in the slots of the named layouts. The name of an error is NIXL's status text.
     pub fn name(self) -> &'static str {
         Self::ROWS[self as usize].0
     }
 
-    /// The category in the slots of the layouts that have one.
+    /// Category in the slots of the layouts with a category.
     pub fn category(self) -> i32 {
         Self::ROWS[self as usize].1
     }

@@ -1,7 +1,7 @@
-//! The producer's side of a NIXL telemetry ring.
+//! Writer of a NIXL telemetry ring, like the agent.
 //!
-//! It is written from the format and the behaviour of the published NIXL wheels, not from `src/`. Every constant is stated
-//! again, so that a test that writes here and reads there checks both.
+//! Written from the format and the behaviour of the published NIXL wheels, not from `src/`. Every constant is stated again, so
+//! that a test checks both sides.
 #![allow(unsafe_code, dead_code)] // one view of the mapping is unsafe; each test binary uses a part of the rest
 
 use std::fs::OpenOptions;
@@ -24,9 +24,9 @@ const CAPACITY: u64 = 3;
 const MASK: u64 = 4;
 const FIRST_SLOT: u64 = 5;
 
-/// One agent's ring, mapped for writing. Dropping it leaves the file, as NIXL does.
+/// Ring of one agent, mapped for writing. Dropping it leaves the file, as NIXL does.
 ///
-/// Creating a smaller ring on the path of a live one takes its pages away: the old writer must not push any more.
+/// A smaller ring on the path of a live one truncates the file: the old writer must not push any more.
 #[derive(Debug)]
 pub struct RingWriter {
     map: MmapRaw,
@@ -35,9 +35,9 @@ pub struct RingWriter {
 }
 
 impl RingWriter {
-    /// Creates the ring, or, on the path of an existing one, restarts it in place: the inode stays.
+    /// Creates the ring. On the path of an existing one, restarts it in place: the inode stays.
     ///
-    /// A capacity that is not a power of two fails where it fails in NIXL: the file then has its size, and version 0.
+    /// A capacity that is not a power of two fails as in NIXL: the file then has its size, and version 0.
     pub fn create(path: &Path, layout: Layout, capacity: u64) -> io::Result<Self> {
         let invalid = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
         let slots = layout.slot_size().checked_mul(capacity);
@@ -52,8 +52,8 @@ impl RingWriter {
             layout,
             capacity,
         };
-        // The wheels' own order: both versions are cleared first, and `expected_version` is set after `version`, so
-        // that a reader can meet the one without the other.
+        // The order of the wheels: both versions are cleared first, and `expected_version` is set after `version`. A reader can
+        // see one without the other.
         ring.word(VERSIONS).store(0, Ordering::Relaxed);
         ring.word(WRITE_POS).store(0, Ordering::Relaxed);
         ring.word(READ_POS).store(0, Ordering::Relaxed);
@@ -66,16 +66,16 @@ impl RingWriter {
         let version = u64::from(layout.version());
         let both = (version << 32) | version;
         ring.word(VERSIONS).store(version, Ordering::Release); // pairs with the reader's acquire
-        ring.word(VERSIONS).store(both, Ordering::Release); // likewise
+        ring.word(VERSIONS).store(both, Ordering::Release); // pairs with the reader's acquire
         Ok(ring)
     }
 
-    /// Pushes one event; false if the ring is full and the event lost.
+    /// Pushes one event. Returns false if the ring is full and the event is lost.
     pub fn push(&mut self, kind: Kind, value: u64) -> bool {
         self.push_slot(kind.name(), kind.raw(), kind.category(), value)
     }
 
-    /// Pushes an event of any type number; the named layouts call a type above 20 `event_N`.
+    /// Pushes an event of any type number. The named layouts call a type above 20 `event_N`.
     pub fn push_raw(&mut self, raw_type: u32, value: u64) -> bool {
         match Kind::ALL.into_iter().find(|kind| kind.raw() == raw_type) {
             Some(kind) => self.push(kind, value),
@@ -83,23 +83,23 @@ impl RingWriter {
         }
     }
 
-    /// Pushes an event under a free name, cut to 31 bytes, as backends did up to NIXL 0.10.
+    /// Pushes an event with any name, truncated to 31 bytes, as backends did up to NIXL 0.10.
     ///
     /// # Panics
-    /// In the numbered layouts, which have no room for a name.
+    /// In the numbered layouts, which have no field for a name.
     pub fn push_named(&mut self, name: &str, value: u64) -> bool {
         assert!(self.layout.is_named(), "slots without names");
         self.push_slot(name, 0, 3, value)
     }
 
-    /// Pushes the four events of a transfer and returns how many fitted.
+    /// Pushes the four events of a transfer. Returns how many of them fitted.
     pub fn push_transfer(&mut self, read: bool, bytes: u64, xfer_us: u64, post_us: u64) -> usize {
         let events = Self::transfer(read, bytes, xfer_us, post_us);
         let fitted = events.map(|(kind, value)| self.push(kind, value));
         fitted.into_iter().filter(|fitted| *fitted).count()
     }
 
-    /// The four events of a transfer, in the order of every layout; NIXL pushes them when the transfer completes.
+    /// The four events of a transfer, in the order of every layout. NIXL pushes them when the transfer completes.
     ///
     /// Up to NIXL 1.3 other threads of the same agent can get their own events in between.
     pub fn transfer(read: bool, bytes: u64, xfer_us: u64, post_us: u64) -> [(Kind, u64); 4] {
@@ -116,19 +116,19 @@ impl RingWriter {
         ]
     }
 
-    /// Pushes as many events as there is room for, those that stand in their slots, and so at no cost.
+    /// Fills the ring at no cost: advances `write_pos` over the events that are in the slots already.
     pub fn push_again(&mut self) {
         self.push_some_again(self.capacity - 1 - self.pending());
     }
 
-    /// So many of them.
+    /// Advances `write_pos` over so many events that are in the slots already.
     pub fn push_some_again(&mut self, events: u64) {
         assert!(self.pending() + events < self.capacity, "no room");
         let pos = (self.write_pos() + events) & (self.capacity - 1);
         self.word(WRITE_POS).store(pos, Ordering::Release);
     }
 
-    /// As if a reader had taken all.
+    /// Empties the ring like a reader.
     pub fn forget(&mut self) {
         self.word(READ_POS)
             .store(self.write_pos(), Ordering::Relaxed);
@@ -139,22 +139,22 @@ impl RingWriter {
         self.write_pos().wrapping_sub(self.read_pos()) & (self.capacity - 1)
     }
 
-    /// Slots; one fewer than this many events fit.
+    /// Number of slots. One event fewer fits.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// Where the reader stands.
+    /// Slot of the next event to read.
     pub fn read_pos(&self) -> u64 {
         self.word(READ_POS).load(Ordering::Acquire) // pairs with the reader's release of its slots
     }
 
-    /// Puts it somewhere, as another reader does.
+    /// Sets the read position, as another reader does.
     pub fn set_read_pos(&self, position: u64) {
         self.word(READ_POS).store(position, Ordering::Release);
     }
 
-    /// Where the next event goes.
+    /// Slot of the next event to write.
     pub fn write_pos(&self) -> u64 {
         self.word(WRITE_POS).load(Ordering::Relaxed) // the producer is its only writer
     }
@@ -169,10 +169,10 @@ impl RingWriter {
         self.push_words(&words.collect::<Vec<_>>())
     }
 
-    /// Pushes the words of a slot, as fast as a producer can; false if the ring is full.
+    /// Pushes the words of a slot. Returns false if the ring is full.
     pub fn push_words(&mut self, slot: &[u64]) -> bool {
         let mask = self.capacity - 1;
-        let pos = self.write_pos() & mask; // a test may have scribbled over it: stay in the mapping
+        let pos = self.write_pos() & mask; // a test may have set any position: stay in the mapping
         let next = (pos + 1) & mask;
         if next == self.read_pos() {
             return false;
@@ -181,12 +181,12 @@ impl RingWriter {
         for (index, &word) in (first..).zip(slot) {
             self.word(index).store(word, Ordering::Relaxed);
         }
-        // The slot comes before; pairs with the reader's acquire.
+        // Orders the slot before the position; pairs with the reader's acquire.
         self.word(WRITE_POS).store(next, Ordering::Release);
         true
     }
 
-    /// Puts back what the whole ring was.
+    /// Restores the bytes of the whole ring.
     pub fn restore(&self, bytes: &[u8]) {
         for (index, bytes) in (0..).zip(bytes.chunks_exact(8)) {
             let word = u64::from_ne_bytes(bytes.try_into().expect("chunks of 8 bytes"));

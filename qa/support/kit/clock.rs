@@ -1,4 +1,4 @@
-//! The test clock, and the work of the daemon in a tick, for an answer and between them.
+//! The test clock, and the work of the daemon in a tick and for an answer.
 
 use super::{Core, LONG, SECOND};
 use std::time::{Duration, Instant};
@@ -9,17 +9,17 @@ impl Core {
         self.now
     }
 
-    /// Moves the test clock on; the daemon does nothing.
+    /// Advances the test clock. The daemon does nothing.
     pub fn advance(&mut self, time: Duration) {
         self.now += time;
     }
 
-    /// Runs for so many seconds, with a tick in each.
+    /// Runs one tick in each of so many seconds.
     pub fn run(&mut self, seconds: u32) {
         self.tick(seconds, SECOND, LONG);
     }
 
-    /// Runs for so many seconds, with fifty ticks in each that scan one or two files each.
+    /// Runs 50 ticks in each of so many seconds. Each tick scans one or two files.
     pub fn run_in_pieces(&mut self, seconds: u32) {
         for _ in 0..seconds {
             self.advance(SECOND);
@@ -30,7 +30,7 @@ impl Core {
         }
     }
 
-    /// Ticks so often at an interval. The budget is that of the scan, and that of the drain.
+    /// Runs so many ticks at an interval. The scan and the drain of a tick have this budget each.
     pub fn tick(&mut self, ticks: u32, interval: Duration, budget: Duration) {
         for _ in 0..ticks {
             self.advance(interval);
@@ -39,31 +39,31 @@ impl Core {
         }
     }
 
-    /// Looks for files.
+    /// Scans all directories.
     pub fn scan(&mut self) {
         self.scan_within(LONG);
     }
 
-    /// Looks for files for as long as the budget says.
+    /// Scans directories within a time budget.
     pub fn scan_within(&mut self, budget: Duration) {
         self.ahead = self.now.saturating_duration_since(Instant::now());
         let now = self.now;
         self.running_mut().agents.scan(now, budget);
     }
 
-    /// Drains as for an answer, once.
+    /// Drains once, as for an answer.
     pub fn drain(&mut self) {
         self.drain_only();
         self.publish();
     }
 
-    /// Drains as [`Core::drain`] does, and leaves the instances as they are until the next operation.
+    /// Drains as [`Core::drain`] does, but does not update the instances.
     pub fn drain_only(&mut self) {
         let now = self.now;
         self.running_mut().agents.drain(now, LONG);
     }
 
-    /// Goes on with the drain of a tick that began then; true if nothing was left for the next tick.
+    /// Continues the drain of a tick with this start time. Returns true if nothing is left for the next tick.
     pub fn drain_since(&mut self, began: Instant, budget: Duration) -> bool {
         let now = self.now;
         let agents = &mut self.running_mut().agents;
@@ -72,7 +72,7 @@ impl Core {
         is_all
     }
 
-    /// Drains before an answer; the test clock stands still.
+    /// Drains before an answer, without a change of the test clock.
     pub fn answer(&mut self) {
         self.drain();
     }
@@ -82,14 +82,14 @@ impl Core {
         self.agents().wants_rescan()
     }
 
-    /// Asks /proc about processes, and removes the rings of agents that have exited, where it is time.
+    /// Scans processes, and removes rings of exited agents, if either is due.
     pub fn tidy(&mut self) {
         let now = self.now;
         let agents = &mut self.running_mut().agents;
         agents.maintain(now, Instant::now() + LONG);
     }
 
-    /// Waits for what /proc shows of new agents, as before an answer.
+    /// Waits for the process scan of new agents, as before an answer.
     pub fn reveal(&mut self) {
         self.running_mut().agents.publish_waiting(LONG);
         self.publish();

@@ -1,4 +1,4 @@
-//! Facts of single layers that tests of the whole daemon need.
+//! Items of single layers that tests of the whole daemon need.
 #![allow(unused_imports)] // each test binary uses a part of it
 
 use pmdanixl::journal::record::RECORD_WORDS;
@@ -11,7 +11,7 @@ pub use pmdanixl::journal::boot_id;
 pub use pmdanixl::ring::BATCH;
 pub use pmdanixl::shm::{Lease, LeaseKind, lock};
 
-/// Bytes of a record of the state file, and of its header.
+/// Bytes of a record of the state file, and of the header of the file.
 pub const RECORD: usize = 8 * RECORD_WORDS;
 
 /// Container id and pod UID of this process, as the labels of its children have them.

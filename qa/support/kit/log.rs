@@ -1,4 +1,4 @@
-//! The log of a daemon in the process of a test: the lines that the thread of the test causes.
+//! Log of a daemon in the process of a test: the lines that the thread of the test causes.
 
 use super::Core;
 use std::cell::RefCell;
@@ -13,7 +13,7 @@ thread_local! {
     static LINES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Appends to the lines of the thread that logs.
+/// Writer that appends to the lines of the current thread.
 struct Lines;
 
 impl io::Write for Lines {
@@ -27,9 +27,9 @@ impl io::Write for Lines {
     }
 }
 
-/// Collects from here on what this thread logs.
+/// Starts to collect the log lines of this thread.
 pub fn collect() {
-    // One for the process: a callsite remembers whether it is logged for all threads.
+    // One subscriber for the process: a callsite caches whether it is enabled, for all threads.
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
         let lines = fmt::layer().with_writer(|| Lines).with_ansi(false);
@@ -42,14 +42,14 @@ pub fn collect() {
 }
 
 impl Core {
-    /// Removes the lines that were logged so far, and returns them: level and message, with `DIR` for the directory of the test.
+    /// Removes and returns the lines so far: level and message, with `DIR` for the directory of the test.
     pub fn take_log(&self) -> Vec<String> {
         let lines = String::from_utf8(LINES.take()).expect("UTF-8");
         let lines = lines.lines().map(|line| self.normalised(line.trim()));
         lines.collect()
     }
 
-    /// A text with `DIR` for the directory of the test.
+    /// Replaces the directory of the test with `DIR`.
     pub fn normalised(&self, text: &str) -> String {
         let dir = self.home.dir.as_ref().expect("a directory of its own");
         let dir = dir.path().to_str().expect("UTF-8");

@@ -1,6 +1,6 @@
-//! The test kit: the daemon without pmcd, in the process of the test, on directories and a clock of the test's own.
+//! Test kit: the daemon without pmcd, in the process of the test, with its own directories and a test clock.
 //!
-//! The only place in `qa` that names the types of `src` that a daemon is made of. Tests of one layer name that layer.
+//! Only this module of `qa` names the types of `src` that make up a daemon. Tests of one layer name that layer.
 #![allow(dead_code)] // each test binary uses a part of it
 
 pub mod clock;
@@ -13,7 +13,7 @@ pub mod stats;
 #[path = "../store_writer.rs"]
 pub mod store_writer;
 pub mod values;
-// By path, so that its own module is looked for beside it, as it is for the sample producer.
+// By path, so that rustc finds its submodule beside it, as for the sample producer.
 #[path = "../writer.rs"]
 pub mod writer;
 
@@ -35,61 +35,61 @@ use store_writer::{StoreWriter, TX_BYTES, Who};
 use tempfile::TempDir;
 use writer::{Kind, Layout, RingWriter};
 
-/// A budget that no machine uses up.
+/// Time budget that never runs out.
 pub const LONG: Duration = Duration::from_secs(3600);
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// A daemon without pmcd. It runs from the start, and ends with the value as by SIGKILL.
+/// A running daemon without pmcd. Dropping it is like SIGKILL.
 #[derive(Debug)]
 pub struct Core {
     home: Home,
-    /// Keys of nixl.conf, one a line.
+    /// Keys of nixl.conf, one on each line.
     settings: String,
-    /// The test clock. It moves only when the test says so.
+    /// Test clock, which only the test advances.
     now: Instant,
-    /// How far the test clock was ahead of the machine's at the last tick.
+    /// Lead of the test clock over the machine's clock at the last tick.
     ahead: Duration,
-    /// `None`: killed.
+    /// `None` if the daemon was killed.
     running: Option<Running>,
-    /// Names of agents that were forgotten, in that order.
+    /// Names of expired agents, oldest first.
     pub forgotten: Vec<String>,
 }
 
-/// Where a daemon's files are.
+/// Paths of the files of a daemon.
 #[derive(Debug)]
 struct Home {
     rings: PathBuf,
-    /// `None`: no stores are looked for.
+    /// Directory of stores. `None` if stores are not scanned.
     stores: Option<PathBuf>,
     state: PathBuf,
-    /// Removed with the value.
+    /// Temporary directory, removed when this is dropped.
     dir: Option<TempDir>,
 }
 
-/// What a kill takes away.
+/// State that a kill loses.
 #[derive(Debug)]
 struct Running {
     agents: Collector,
     ids: Ids,
-    /// The instances, and their ids; `None`: it was withdrawn before it had one.
+    /// Instances and their ids. `None` if an instance was withdrawn before it got an id.
     instances: BTreeMap<AgentKey, Option<u32>>,
 }
 
 impl Core {
-    /// Starts a daemon on directories for rings and stores, with these keys of nixl.conf, one a line. Directories are
-    /// those of the test, and processes are not asked for, unless the settings say otherwise.
+    /// Starts a daemon with these keys of nixl.conf, one on each line. By default, it scans a directory of rings and one of
+    /// stores, both of this test, and does not scan processes.
     pub fn new(settings: &str) -> Self {
         Self::inside(tempfile::tempdir().expect("a directory"), settings)
     }
 
-    /// Starts a daemon on a file system in memory, where reading a hole through a mapping fills it.
+    /// Starts a daemon on a tmpfs, where a read of a hole through a mapping allocates it.
     pub fn in_memory(settings: &str) -> Self {
-        // Larger rings than are accepted by default.
+        // The rings of these tests are larger than the default limit.
         let settings = format!("max_capacity = {}\n{settings}", 1_u64 << 36);
         Self::inside(memory::in_memory(), &settings)
     }
 
-    /// Starts a daemon on a directory of rings and a state file that are there before and after it.
+    /// Starts a daemon on a directory of rings and a state file that outlive it.
     pub fn on(rings: &Path, state: &Path, settings: &str) -> Self {
         let home = Home {
             rings: rings.to_owned(),
@@ -128,41 +128,41 @@ impl Core {
         core
     }
 
-    /// Restarts with rings and stores in one directory, that of the stores.
+    /// Restarts the daemon with rings and stores in one directory, the one for stores.
     pub fn in_one_directory(mut self) -> Self {
         self.home.rings = self.stores();
         self.restart();
         self
     }
 
-    /// The directory of rings.
+    /// Directory of rings.
     pub fn rings(&self) -> PathBuf {
         self.home.rings.clone()
     }
 
-    /// The directory of stores.
+    /// Directory of stores.
     pub fn stores(&self) -> PathBuf {
-        self.home.stores.clone().expect("it has one")
+        self.home.stores.clone().expect("a directory of stores")
     }
 
-    /// A file in the directory of rings.
+    /// Path of a file in the directory of rings.
     pub fn path(&self, name: &str) -> PathBuf {
         self.home.rings.join(name)
     }
 
-    /// Starts the agent of that name with a ring of 16 slots, in place where its file is there.
+    /// Starts an agent with a ring of 16 slots, in place if its file exists.
     pub fn ring(&self, name: &str) -> RingWriter {
         self.ring_of(name, 16)
     }
 
-    /// Starts the agent of that name with a ring of so many slots.
+    /// Starts an agent with a ring of so many slots, in place if its file exists.
     pub fn ring_of(&self, name: &str, slots: u64) -> RingWriter {
         RingWriter::create(&self.path(name), Layout::V4, slots).expect("a ring")
     }
 
     /// Starts an agent with a new store.
-    pub fn store(&self, who: &Who) -> StoreWriter {
-        StoreWriter::create(&self.stores(), who).expect("a store")
+    pub fn store(&self, identity: &Who) -> StoreWriter {
+        StoreWriter::create(&self.stores(), identity).expect("a store")
     }
 
     /// Sends bytes from the agent of a store, at the time of the test clock.
@@ -172,10 +172,10 @@ impl Core {
         store.flush_at(store_writer::monotonic() + ahead);
     }
 
-    /// Ends a flush of a store at the time of the test clock, whatever the machine's is.
+    /// Ends a flush of a store at the time of the test clock.
     pub fn flush(&self, store: &StoreWriter) {
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).expect("short");
-        // In this order, so that the time is not after that of the test clock.
+        // The machine's clock is read first, so that the update time is not after the test clock.
         let (stamp, read) = (store_writer::monotonic(), Instant::now());
         let ahead = nanoseconds(self.now.saturating_duration_since(read));
         let behind = nanoseconds(read.saturating_duration_since(self.now));
@@ -187,7 +187,7 @@ impl Core {
         parsed.unwrap_or_else(|err| panic!("{err}: {}", self.settings))
     }
 
-    /// What keys of nixl.conf come to.
+    /// Configuration with these keys of nixl.conf.
     fn parsed(&self, settings: &str) -> Result<Config, ConfigError> {
         let mut text = "[nixl]\n".to_owned();
         let mut default = |key: &str, value: String| {
@@ -200,14 +200,14 @@ impl Core {
         if let Some(stores) = &self.home.stores {
             default("multiproc_dir", format!("{stores:?}"));
         }
-        // All of /proc in each of the seconds, which pass fast here, would take most of the time.
+        // A process scan in each second of the test clock would take most of the time of a test.
         default("proc_facts", "false".into());
         text += settings;
         let loaded = config::parse(Path::new("nixl.conf"), &text)?;
         Ok(loaded.config)
     }
 
-    /// Reloads with these keys of nixl.conf if they can be taken; why they cannot.
+    /// Reloads with these keys of nixl.conf. Returns the error if they are invalid.
     pub fn try_configure(&mut self, settings: &str) -> Option<String> {
         let error = self.parsed(settings).err();
         if error.is_none() {
@@ -216,7 +216,7 @@ impl Core {
         error.map(|error| error.to_string())
     }
 
-    /// Reloads with these keys of nixl.conf instead of those before.
+    /// Reloads with these keys of nixl.conf, which must be valid.
     pub fn configure(&mut self, settings: &str) {
         settings.clone_into(&mut self.settings);
         let config = self.config();
@@ -229,25 +229,25 @@ impl Core {
         settings.clone_into(&mut self.settings);
     }
 
-    /// Kills the daemon, which does nothing more.
+    /// Kills the daemon.
     pub fn kill(&mut self) {
         self.running = None;
     }
 
-    /// Kills the daemon as it has committed the last batch of its first agent, and not yet released the slots of this ring from
-    /// a position on.
+    /// Kills the daemon after the commit of the last batch of its first agent, before the release of the slots from a position
+    /// on.
     pub fn kill_before_release(&mut self, ring: &RingWriter, from: u64) {
         self.kill();
         ring.set_read_pos(from);
-        // The word of the record that names the generation (src/journal/record.rs).
+        // Word of the record with the generation (src/journal/record.rs).
         let state = fs::File::options().write(true).open(&self.home.state);
         let at = layers::RECORD + 8 * 4;
         let written = state.and_then(|file| file.write_all_at(&u64::MAX.to_ne_bytes(), at as u64));
         written.expect("ours");
     }
 
-    /// Kills the daemon as it has not yet released the slots of its last batch, and leaves what 0.1.0 left of one agent that had
-    /// gone over from a ring to a store, or back: `kept` has what both instances had.
+    /// Kills the daemon before the release of its last batch, and merges two records as 0.1.0 did when an agent changed between
+    /// ring and store: `kept` gets the totals of both.
     pub fn kill_with_one_record(&mut self, kept: &str, gone: &str) {
         self.kill();
         let (mut journal, found) = self.journal();
@@ -271,18 +271,18 @@ impl Core {
     fn journal(&self) -> (Journal, StateContents) {
         let mut journal = Journal::open(&self.home.state);
         let found = journal.start().expect("readable");
-        (journal, found.expect("nothing else has it locked"))
+        (journal, found.expect("an unlocked state file"))
     }
 
-    /// Starts the daemon with the state file that the last one left.
+    /// Starts a daemon with the state file of the last one.
     pub fn start(&mut self) {
         let (journal, found) = self.journal();
         assert_eq!(found.rejection, None);
         let mut agents = Collector::new(&self.config());
-        // What is new begins now, however long the test took to come here.
+        // A new state file begins at the time of the test clock, not of the machine's clock.
         self.now = self.now.max(Instant::now());
         agents.restore(journal, found.records);
-        // Without a file.
+        // Without a state file.
         let mut ids = Ids::default();
         ids.load(&[], agents.next_id());
         agents.set_next_id(ids.next());
@@ -308,7 +308,7 @@ impl Core {
         self.running.as_mut().expect("it runs")
     }
 
-    /// Brings the instances up to date, and gives new ones their ids.
+    /// Updates the instances, and assigns ids to new ones.
     fn publish(&mut self) {
         let running = self.running.as_mut().expect("it runs");
         for change in running.agents.take_changes() {
@@ -320,7 +320,7 @@ impl Core {
                 }
                 Change::Withdrawn { key, .. } => {
                     let before = running.instances.remove(&key);
-                    assert!(before.is_some(), "{key:?} is no instance");
+                    assert!(before.is_some(), "{key:?} is not an instance");
                 }
                 Change::Expired(name) => self.forgotten.push(name),
             }
@@ -329,8 +329,8 @@ impl Core {
 }
 
 impl Running {
-    /// Gives an agent an instance id, and its buckets a base, unless they have one; the id. `None`: the agent is not known any
-    /// more.
+    /// Assigns an instance id to an agent, and a base to its buckets, unless they have one. Returns the id, or `None` if the
+    /// agent has expired.
     fn number(&mut self, key: AgentKey) -> Option<u32> {
         let agent = self.agents.get(key)?;
         let name = agent.name.instance.clone();
@@ -356,12 +356,12 @@ impl Running {
     }
 }
 
-/// Writes one event of so many bytes.
+/// Pushes one event of so many bytes.
 pub fn push(ring: &mut RingWriter, value: u64) {
     assert!(ring.push(Kind::TxBytes, value));
 }
 
-/// Writes one event of so many bytes to a new ring.
+/// Pushes one event of so many bytes to a new ring.
 pub fn push_to(mut ring: RingWriter, value: u64) -> RingWriter {
     push(&mut ring, value);
     ring

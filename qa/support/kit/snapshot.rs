@@ -1,4 +1,4 @@
-//! All values that the load determines, as text.
+//! All values of a daemon that the load determines, as text.
 
 use super::Core;
 use pmdanixl::agents::Agent;
@@ -28,17 +28,17 @@ const LEFT_OUT: [&str; 15] = [
 /// Values by metric name. A metric without a value is not there.
 pub type Row = BTreeMap<&'static str, String>;
 
-/// What a daemon answers at one moment.
+/// Answer of a daemon at one moment.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     /// Instance id and values of each instance. The labels are the value of `labels`.
     pub instances: BTreeMap<String, (u32, Row)>,
-    /// Values that are not of agents.
+    /// Values of metrics without instances.
     pub host: Row,
 }
 
 impl Snapshot {
-    /// The metrics that an agent may have.
+    /// Metrics that an agent may have.
     pub fn of_agents() -> impl Iterator<Item = &'static str> {
         let of_agents = metrics().filter(|metric| metric.indom().is_some());
         of_agents.map(|metric| metric.name)
@@ -60,7 +60,7 @@ fn metrics() -> impl Iterator<Item = &'static Metric> {
 }
 
 impl Core {
-    /// All values of all instances and of the host.
+    /// Takes all values of all instances and of the host.
     pub fn snapshot(&self) -> Snapshot {
         let instances = self.running().instances();
         let instances = instances.map(|(id, agent)| {

@@ -14,7 +14,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Counts events, type and value as on the wire, that come over a minute.
+    /// Counts events, given by type and value as in a ring, evenly over one minute.
     pub fn of(events: &[(usize, u64)]) -> Self {
         let start = Instant::now();
         let (mut stats, mut windows) = (AgentStats::default(), Windows::new(start));
@@ -42,7 +42,7 @@ impl Stats {
         self.stats.events
     }
 
-    /// Events of unknown types.
+    /// Number of events of unknown types.
     pub fn unknown(&self) -> u64 {
         self.stats.totals.unknown()
     }
@@ -56,7 +56,7 @@ impl Stats {
         self.stats.pairing.unpaired()
     }
 
-    /// Transfers that have a bandwidth.
+    /// Number of transfers with a bandwidth.
     pub fn paired(&self) -> u64 {
         self.stats.bandwidth.0.iter().sum()
     }
@@ -65,7 +65,7 @@ impl Stats {
         self.stats.bucket_count(of, bucket)
     }
 
-    /// A percentile of the last minute, in microseconds or bytes per second; of sizes there are none.
+    /// Percentile of the last minute, in microseconds or bytes per second. Sizes have no percentiles.
     pub fn percentile(&self, of: Histogram, percent: u64) -> Option<f64> {
         match of {
             Histogram::XferTime => self.windows.xfer_time.percentile(percent),
@@ -75,7 +75,7 @@ impl Stats {
         }
     }
 
-    /// The longest time of the last minute, in microseconds.
+    /// Longest time of the last minute, in microseconds.
     pub fn longest(&self, of: Histogram) -> Option<u64> {
         match of {
             Histogram::XferTime => self.windows.xfer_time.max(),

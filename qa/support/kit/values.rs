@@ -47,7 +47,7 @@ impl<const COUNT: usize> From<[(&str, u64); COUNT]> for Values {
     }
 }
 
-/// The metric of that name (`nixl.` left out).
+/// Metric by its name without `nixl.`.
 fn metric(name: &str) -> &'static Metric {
     let metric = METRICS.iter().find(|metric| metric.name == name);
     metric.unwrap_or_else(|| panic!("no metric {name}"))
@@ -92,16 +92,16 @@ impl Core {
     fn instance(&self, name: &str) -> &Agent {
         let found = self.running().instance(name);
         found
-            .unwrap_or_else(|| panic!("{name} is none of {:?}", self.instances()))
+            .unwrap_or_else(|| panic!("{name} is not one of {:?}", self.instances()))
             .1
     }
 
-    /// The value of an instance, of whatever type; `None`: it has none.
+    /// Value of an instance of any type, or `None` without a value.
     pub fn get(&self, name: &str, instance: &str) -> Option<metrics::Value> {
         self.of_agent(metric(name), self.instance(instance))
     }
 
-    /// The whole number that is an instance's value.
+    /// Value of an instance that must be a whole number.
     pub fn value(&self, name: &str, instance: &str) -> u64 {
         let value = self.get(name, instance);
         number(
@@ -110,7 +110,7 @@ impl Core {
         )
     }
 
-    /// The text that is an instance's value; `None`: it has none.
+    /// Value of an instance that must be a text, or `None` without a value.
     pub fn text(&self, name: &str, instance: &str) -> Option<String> {
         self.get(name, instance).map(|value| match value {
             metrics::Value::Text(text) => text,
@@ -118,7 +118,7 @@ impl Core {
         })
     }
 
-    /// The whole numbers of all instances that have one.
+    /// Whole numbers of all instances that have a value.
     pub fn values(&self, name: &str) -> Values {
         let of = metric(name);
         let values = self.running().instances().filter_map(|(_, agent)| {
@@ -128,15 +128,15 @@ impl Core {
         Values(values.collect())
     }
 
-    /// The value that an agent would have as an instance, which it need not be; `None`: it has none.
+    /// Value of an agent, which need not be an instance, or `None` without a value.
     pub fn remembered(&self, name: &str, agent: &str) -> Option<metrics::Value> {
         let mut all = self.agents().iter();
         let found = all.find(|known| known.name.instance == agent);
-        let found = found.unwrap_or_else(|| panic!("{agent} is not known"));
+        let found = found.unwrap_or_else(|| panic!("no agent {agent}"));
         self.of_agent(metric(name), found)
     }
 
-    /// The whole numbers of all agents that are known, instances or not.
+    /// Whole numbers of all agents, instances or not.
     pub fn all(&self, name: &str) -> Values {
         let of = metric(name);
         let values = self.agents().iter().filter_map(|agent| {
@@ -146,7 +146,7 @@ impl Core {
         Values(values.collect())
     }
 
-    /// The value of a metric that has one for the host, or for the daemon.
+    /// Value of a metric of the host or of the daemon.
     pub fn host(&self, name: &str) -> u64 {
         let value = self.of_host(metric(name));
         number(name, value.unwrap_or_else(|| panic!("{name} has no value")))
@@ -171,7 +171,7 @@ impl Core {
         }
     }
 
-    /// The buckets of an instance: what their names end in, and their counts. Without those that have no value.
+    /// Buckets of an instance that have a value: suffix of the name, and count.
     pub fn buckets(&self, name: &str, instance: &str) -> Vec<(String, u64)> {
         let (metric, agent) = (metric(name), self.instance(instance));
         let ranges = match metric.indom() {
@@ -186,34 +186,34 @@ impl Core {
                 below += agent.bucket(of, bucket)?;
                 Some((ranges.le_suffix(bucket), below))
             }
-            _ => panic!("{name} is no histogram"),
+            _ => panic!("{name} is not a histogram"),
         });
         buckets.collect()
     }
 
-    /// How many transfers the buckets of an instance count.
+    /// Sum of the counts of all buckets of an instance.
     pub fn transfers(&self, name: &str, instance: &str) -> u64 {
         let buckets = self.buckets(name, instance).into_iter();
         buckets.map(|(_, count)| count).sum()
     }
 
-    /// Bytes that each instance has sent.
+    /// Bytes sent by instance.
     pub fn sent(&self) -> Values {
         self.values("transfer.tx_bytes")
     }
 
-    /// Compares the instances, and the bytes that each has sent, with these.
+    /// Asserts that exactly these instances exist, with these bytes sent.
     #[track_caller]
     pub fn assert_sent<const COUNT: usize>(&self, expected: [(&str, u64); COUNT]) {
         assert_eq!(self.sent(), expected.into());
     }
 
-    /// Bytes that all agents of the host have sent.
+    /// Bytes sent by all agents of the host.
     pub fn host_sent(&self) -> u64 {
         self.host("host.transfer.tx_bytes")
     }
 
-    /// Bytes sent, resets and foreign reads of the only agent that is known.
+    /// Bytes sent, resets and foreign reads of the only agent.
     pub fn only(&self) -> [u64; 3] {
         ["transfer.tx_bytes", "ring.resets", "ring.foreign_reads"].map(|name| {
             let all = self.all(name);
@@ -222,19 +222,19 @@ impl Core {
         })
     }
 
-    /// `live`, `idle`, `exited` or `unknown`.
+    /// State of an instance: `live`, `idle`, `exited` or `unknown`.
     pub fn status(&self, instance: &str) -> String {
-        self.text("agent.status", instance).expect("it has one")
+        self.text("agent.status", instance).expect("a status")
     }
 
-    /// The instances and their ids.
+    /// Names and ids of the instances.
     pub fn instances(&self) -> BTreeMap<String, u32> {
         let all = self.running().instances();
         all.map(|(id, agent)| (agent.name.instance.clone(), id))
             .collect()
     }
 
-    /// The labels of an instance.
+    /// Labels of an instance.
     pub fn labels(&self, instance: &str) -> Map<String, Value> {
         let text = self.instance(instance).label_text();
         serde_json::from_str(&text).expect("an object")
@@ -245,27 +245,27 @@ impl Core {
         self.instance(instance).windows.bandwidth.count()
     }
 
-    /// Agents that are known, instances or not.
+    /// Number of agents, instances or not.
     pub fn known(&self) -> u32 {
         self.agents().effort().known
     }
 
-    /// Files that are attached.
+    /// Number of attached files.
     pub fn attached(&self) -> u32 {
         self.agents().effort().rings
     }
 
-    /// True if all totals go on after a restart.
+    /// True if the totals survive a restart.
     pub fn is_persistent(&self) -> bool {
         self.agents().is_persistent()
     }
 
-    /// Finished process scans.
+    /// Number of finished process scans.
     pub fn process_scans(&self) -> u64 {
         self.agents().effort().surveys
     }
 
-    /// Pids of processes with libnixl mapped that write no file that is read here; `None`: not all processes can be seen.
+    /// Pids of processes with libnixl mapped that write no attached file. `None` if /proc does not show all processes.
     pub fn silent(&self) -> Option<Vec<u32>> {
         let silent = self.agents().silent()?.iter();
         Some(silent.map(|process| process.pid).collect())
