@@ -1,4 +1,4 @@
-//! Publication, withdrawal, eviction and totals of agents over time. The tests set the clock; there is no pmcd.
+//! Publication, withdrawal, eviction and totals of agents over time, through the test kit: a test clock, without pmcd.
 
 use crate::support::kit::writer::{Layout, RingWriter};
 use crate::support::kit::{self, Core, SECOND, push, push_to};
@@ -31,13 +31,13 @@ fn events_of_a_ring_found_late_are_in_no_percentile() {
     for (observe, after, found) in [(false, 0, true), (false, 120, false), (true, 120, false)] {
         let mut core = Core::new(&format!("observe = {observe}"));
         let mut ring = RingWriter::create(&core.path("a"), Layout::V4, 1 << 14).expect("a ring");
-        // More than a batch.
+        // More events than a batch has.
         for _ in 0..2000 {
             assert_eq!(ring.push_transfer(false, 4096, 120, 20), 4);
         }
         core.advance(after * SECOND);
         core.run(1);
-        let told = |core: &Core| {
+        let values = |core: &Core| {
             (
                 core.transfers("latency.xfer_time.buckets", "a"),
                 core.get("latency.xfer_time.p50", "a").is_some(),
@@ -45,16 +45,16 @@ fn events_of_a_ring_found_late_are_in_no_percentile() {
             )
         };
         let all = u64::from(found) * 2000;
-        assert_eq!(told(&core), (2000, found, all), "{observe}, {after} s");
+        assert_eq!(values(&core), (2000, found, all), "{observe}, {after} s");
         assert_eq!(ring.push_transfer(false, 4096, 240, 20), 4);
         core.run(1);
-        assert_eq!(told(&core), (2001, true, all + 1));
+        assert_eq!(values(&core), (2001, true, all + 1));
     }
 }
 
 #[test]
 fn withdrawn_agent_has_no_window() {
-    // With none, it may go before it was ever shown.
+    // Without `retain`, the agent may be withdrawn before a fetch has seen it.
     for retain in ["0s", "1s"] {
         let mut core = Core::new(&format!("retain = {retain:?}"));
         let mut ring = core.ring("a");
@@ -91,7 +91,7 @@ fn opening_the_file_of_an_exited_agent_does_not_revive_it() {
 fn agent_restarted_with_identical_events_loses_none() {
     let mut core = Core::new("");
     for turn in 1..=5 {
-        // As in a loop of crashes: its first event is the registration of its memory.
+        // A crash loop: the first event of each start is the registration of memory.
         push(&mut core.ring("a"), 100);
         core.run(1);
         assert_eq!(core.only(), [100 * turn, turn - 1, 0]);
@@ -127,7 +127,7 @@ fn unknown_holder_keeps_a_silent_agent_for_twice_retain() {
     core.run(20);
     assert!(
         core.instances().is_empty(),
-        "a backup would keep it for good"
+        "a reader does not keep the agent"
     );
     push(&mut ring, 2);
     core.run(1);
@@ -146,12 +146,8 @@ fn returned_agent_is_distinguished_from_its_predecessor() {
     let again = push_to(core.ring("a"), 2);
     core.run(1);
     assert_eq!(core.value("agent.starts", "a"), 2);
-    assert_eq!(
-        core.labels("a").get("user"),
-        None,
-        "its process is not known"
-    );
-    assert_eq!(core.status("a"), "live", "and not idle since it was away");
+    assert_eq!(core.labels("a").get("user"), None, "the process is unknown");
+    assert_eq!(core.status("a"), "live", "not idle after the restart");
     drop(again);
 }
 
@@ -161,7 +157,7 @@ fn exited_agent_does_not_stay_longer_after_reattaching() {
     drop(push_to(core.ring("a"), 1));
     core.run(6);
     assert_eq!(core.sent(), [("a", 1)].into());
-    // The ring is detached and attached again, as at a restart of the daemon.
+    // The ring is detached and attached again, like at a restart of the daemon.
     core.configure("retain = \"10s\"\ntelemetry_dir = []");
     core.configure("retain = \"10s\"");
     core.run(6);
@@ -186,13 +182,17 @@ fn exited_ring_is_drained_before_eviction_and_found_on_restart() {
     drop(old);
     core.run(6);
     assert_eq!(core.sent(), [].into());
-    // An event that came after the last drain: a restart that has not been seen yet.
+    // An event after the last drain: a restart that the daemon has not seen yet.
     let mut old = core.ring("old");
     push(&mut old, 10);
     let mut new = core.ring("new");
     push(&mut new, 5);
     core.run(3);
-    assert_eq!(core.sent(), [("old", 11)].into(), "one that speaks stays");
+    assert_eq!(
+        core.sent(),
+        [("old", 11)].into(),
+        "an agent with events stays"
+    );
     drop(old);
     core.run(6);
     assert_eq!(core.sent(), [("new", 5)].into());
@@ -213,7 +213,7 @@ fn evicted_agent_has_no_window() {
     assert!(longest(&core).is_some());
     drop(old);
     core.run(6);
-    // It has exited, and would stay for an hour.
+    // The agent has exited, and would stay for an hour.
     push(&mut core.ring("new"), 5);
     core.run(3);
     assert_eq!(core.sent(), [("new", 5)].into());
@@ -227,7 +227,7 @@ fn idle_held_ring_is_evicted_for_a_ring_with_events() {
     core.run(4);
     assert_eq!(core.sent(), [].into());
     let reader = File::open(core.path("old")).expect("there");
-    // The daemon cannot know whether it will.
+    // The daemon cannot know whether the agent will write again.
     let mut new = core.ring("new");
     core.run(6);
     assert_eq!((core.sent(), core.attached()), ([].into(), 1));
@@ -256,7 +256,7 @@ fn header_written_after_its_file_is_found_at_the_next_tick() {
     let tick = Duration::from_millis(50);
     let mut core = Core::new("");
     fs::write(core.path("slow"), [0; 40 + 16 * 16]).expect("written");
-    // Long enough for the directory's own time to be told from later ones.
+    // Longer than the resolution of the directory's time.
     std::thread::sleep(tick);
     core.tick(1, tick, SECOND);
     push(&mut core.ring("slow"), 3);
@@ -316,7 +316,7 @@ fn rings_left_out_of_the_configuration_are_detached() {
     push(&mut ring, 1);
     core.run(2);
     core.configure("retain = \"1s\"\nowners = [4242]");
-    // Not one that has exited, which a rule may tell of.
+    // An exited agent is not evicted, since a pmie rule may report it.
     assert!(core.instances().is_empty());
     push(&mut ring, 1);
     core.run(5);
@@ -326,11 +326,11 @@ fn rings_left_out_of_the_configuration_are_detached() {
     assert_eq!((core.sent(), ring.pending()), ([("a", 2)].into(), 0));
 }
 
-/// In a directory that all users may write to, another user makes a file with the name of an agent whose file is gone.
+/// In a directory that all users may write to, another user makes a file with the name of an agent after its file was removed.
 #[test]
 fn ring_of_another_user_with_the_same_name_is_another_agent() {
     if !nix::unistd::geteuid().is_root() {
-        return println!("left out: it takes root to give a file to others");
+        return println!("left out: only root can change the owner of a file");
     }
     let mut core = Core::new("retain = \"10s\"");
     let give = |core: &Core, uid| {
@@ -347,7 +347,7 @@ fn ring_of_another_user_with_the_same_name_is_another_agent() {
     assert_eq!(core.sent(), [].into());
     let mut ring = RingWriter::create(&core.path("worker"), Layout::V4, 512).expect("a ring");
     give(&core, 1001);
-    // What one event cannot be is not believed; and what many come to stays at the most that there is.
+    // A value above the limit for one event is not counted. Sums saturate at u64::MAX.
     push(&mut ring, u64::MAX - 400);
     let most = kit::layers::MAX_VALUE;
     for _ in 0..256 {
@@ -360,7 +360,7 @@ fn ring_of_another_user_with_the_same_name_is_another_agent() {
     }
     core.run(2);
     assert_eq!(core.sent(), [("worker@uid1001", u64::MAX)].into());
-    // Both go on as what they were, also after a restart of the daemon.
+    // Both agents keep their totals, also after a restart of the daemon.
     for turn in 1..=2 {
         drop(ring);
         fs::remove_file(core.path("worker")).expect("there");
@@ -372,7 +372,7 @@ fn ring_of_another_user_with_the_same_name_is_another_agent() {
         assert_eq!(core.sent(), [("worker", 1000 + 7 * turn)].into());
     }
     let host = core.host_sent();
-    assert_eq!(host, u64::MAX, "sums stay at the most");
+    assert_eq!(host, u64::MAX, "sums saturate");
 }
 
 #[test]

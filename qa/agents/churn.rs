@@ -1,5 +1,5 @@
-//! A thousand short-lived agents, while the daemon is killed now and then. The totals of the host never decrease, and the
-//! records of exited agents stay within their limit.
+//! A thousand short-lived agents with a real pmcd, while the daemon is killed now and then. The totals of the host must never
+//! decrease, and the records of exited agents must stay within their limit.
 
 use crate::support::kill::{Dice, kill_process, wait_for_orphans};
 use crate::support::writer::{Layout, RingWriter};
@@ -10,16 +10,16 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// At once; all are a thousand.
+/// Number of agents at a time.
 const WAVE: usize = 100;
 const WAVES: usize = 10;
 const MAX_AGENTS: usize = 128;
 /// Limit of records of exited agents.
 const REMEMBERED: usize = 4 * MAX_AGENTS;
-/// What the host has sent.
+/// Metric of the bytes sent by the host.
 const HOST: &str = "nixl.host.transfer.tx_bytes";
 
-/// An agent's name as vLLM gives them.
+/// Name of an agent like those of vLLM.
 fn uuid(dice: &mut Dice) -> String {
     let mut part = |digits: u32| {
         let number = dice.below(1 << 16);
@@ -29,7 +29,7 @@ fn uuid(dice: &mut Dice) -> String {
     parts.join("-")
 }
 
-/// Writes an event, and says how many bytes it told of.
+/// Pushes a transfer. Returns its bytes.
 fn push(ring: &mut RingWriter, dice: &mut Dice) -> u64 {
     let bytes = 1 + dice.below(100_000);
     let fitted = ring.push_transfer(false, bytes, 1 + dice.below(1000), 1);
@@ -38,12 +38,12 @@ fn push(ring: &mut RingWriter, dice: &mut Dice) -> u64 {
 }
 
 fn wait_until_drained(rings: &[RingWriter]) {
-    wait_for("all of it is drained", || {
+    wait_for("the ring is drained", || {
         rings.iter().all(|ring| ring.pending() == 0).then_some(())
     });
 }
 
-/// What the host has sent; `None`: no pmcd answers, or its agent is not ready.
+/// Bytes sent by the host, or `None` if pmcd does not answer or the daemon is not ready.
 fn host_sent(pminfo: &mut Command) -> Option<u64> {
     let said = output(pminfo);
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
@@ -51,23 +51,23 @@ fn host_sent(pminfo: &mut Command) -> Option<u64> {
         .find_map(|line| line.trim().strip_prefix("value ")?.parse().ok())
 }
 
-/// The names that pmdaCache's file has.
+/// Names in the file of pmdaCache.
 fn cached(pmcd: &Pmcd) -> Vec<String> {
     let text = fs::read_to_string(pmcd.path("var/config/pmda/39.0")).unwrap_or_default();
     let lines = text.lines().skip(1);
     lines
         .map(|line| line.splitn(3, ' ').nth(2).expect("a name").to_owned())
-        // The line that says which ids may have been given is none's.
+        // One line is not an instance: it has the limit of the ids that may have been assigned.
         .filter(|name| name != "%")
         .collect()
 }
 
-/// Reads what the host has sent, again and again, until it is told to stop; how often there was a value, and the last one.
+/// Fetches the bytes sent by the host until `stop`, which must not decrease. Returns the number of values, and the last one.
 fn never_goes_back(mut pminfo: Command, stop: &AtomicBool) -> (u64, u64) {
     let (mut reads, mut last) = (0, 0);
     while !stop.load(Ordering::Relaxed) {
         if let Some(sent) = host_sent(&mut pminfo) {
-            assert!(sent >= last, "{HOST} went back from {last} to {sent}");
+            assert!(sent >= last, "{HOST} decreased from {last} to {sent}");
             (reads, last) = (reads + 1, sent);
         }
     }
@@ -95,7 +95,7 @@ fn thousand_short_agents_leave_host_totals_and_cache_right() {
     let mut largest = 0;
     let (reads, last) = thread::scope(|scope| {
         let reader = scope.spawn(|| never_goes_back(reader, &stop));
-        // Also after a failure here.
+        // Stops the reader also after a failed assertion.
         let _stopped = Stop(&stop);
         for wave in 0..WAVES {
             let names: Vec<_> = (0..WAVE).map(|_| uuid(&mut dice)).collect();
@@ -104,7 +104,7 @@ fn thousand_short_agents_leave_host_totals_and_cache_right() {
                 sent += push(ring, &mut dice);
             }
             if wave % 3 == 1 {
-                // In the midst of it, and pmcd with it, which would wait a minute before it starts another.
+                // A kill of pmdanixl and of pmcd, which would wait a minute before it starts another pmdanixl.
                 dice.wait(std::time::Duration::from_millis(100));
                 kill_process(pmcd.pmda_pid());
                 pmcd.kill();
@@ -113,29 +113,29 @@ fn thousand_short_agents_leave_host_totals_and_cache_right() {
                 pmcd.wait_until_it_answers();
             }
             wait_until_drained(&rings);
-            // Some restart on the same file before they leave.
+            // Some agents restart in place before they exit.
             for (ring, name) in rings.iter_mut().zip(&names).step_by(5) {
                 *ring = RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring");
                 sent += push(ring, &mut dice);
             }
             wait_until_drained(&rings);
             drop(rings);
-            // NIXL leaves the files behind; the user may remove them.
+            // NIXL leaves the files; a user may remove them.
             for name in names.iter().step_by(2) {
                 fs::remove_file(home.ring(name)).expect("there");
             }
             came.extend(names);
             largest = largest.max(cached(&pmcd).len());
         }
-        wait_for("all of it is counted", || {
+        wait_for("all transfers are counted", || {
             (host_sent(&mut pminfo) == Some(sent)).then_some(())
         });
         stop.store(true, Ordering::Relaxed);
-        reader.join().expect("it never went back")
+        reader.join().expect("the value never decreased")
     });
     assert_eq!((came.len(), last <= sent), (WAVE * WAVES, true));
     assert!(reads > 20, "{reads}");
-    // The domains of the buckets go with that of the agents.
+    // The instances of the buckets are withdrawn with those of the agents.
     for (metric, buckets) in [
         (TX_BYTES, 1),
         ("nixl.latency.xfer_time.buckets", 19),
@@ -143,14 +143,14 @@ fn thousand_short_agents_leave_host_totals_and_cache_right() {
         ("nixl.size.buckets", 13),
         ("nixl.bandwidth.buckets", 21),
     ] {
-        wait_for("those that live are left", || {
+        wait_for("only live agents are instances", || {
             let names: BTreeSet<_> = pmcd.values(metric).into_keys().collect();
             let of_living = names.iter().all(|name| name.starts_with("stays-"));
             (of_living && names.len() == 3 * buckets).then_some(())
         });
     }
     assert_eq!(host_sent(&mut pminfo), Some(sent), "exactly");
-    // Of all these names the file has no more than are remembered, and those that live.
+    // The file has at most as many names as there are records, and the live agents.
     let lines = wait_for("the ids are saved", || {
         let cached = cached(&pmcd);
         let lives = |name: &String| name.starts_with("stays-");
@@ -160,12 +160,12 @@ fn thousand_short_agents_leave_host_totals_and_cache_right() {
     assert!(largest <= REMEMBERED, "{largest}");
     assert!(
         largest > REMEMBERED / 2,
-        "there was something to forget: {largest}"
+        "some names have expired: {largest}"
     );
     assert_eq!(pmcd.values("nixl.control.state.persistent")[""], 1);
 }
 
-/// Ends the reader.
+/// Stops the reader when it is dropped.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {

@@ -16,7 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Type and value of an event, as on the wire.
+/// Type and value of an event, as in a ring.
 type Wire = (usize, u64);
 
 const TX_BYTES: usize = EventType::TxBytes as usize;
@@ -28,7 +28,7 @@ fn qa(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("qa").join(name)
 }
 
-/// The events of a recorded stream.
+/// Events of a recorded stream.
 fn stream(version: &str) -> Vec<Wire> {
     let text = fs::read_to_string(qa(&format!("streams/nixl-{version}.txt"))).expect("recorded");
     let event = |line: &str| {
@@ -41,7 +41,7 @@ fn stream(version: &str) -> Vec<Wire> {
         .collect()
 }
 
-/// What qa/figures.py makes of events.
+/// Results of qa/figures.py for events.
 fn figures(events: &[Wire]) -> Value {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     let lines = events.iter().map(|(kind, value)| format!("{kind} {value}"));
@@ -57,20 +57,20 @@ fn figures(events: &[Wire]) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// Within 5 %, and no value where there is none.
-fn assert_near(what: &str, told: Option<f64>, exact: &Value) {
-    match (told, exact.as_f64()) {
-        (Some(told), Some(exact)) => {
+/// Asserts that a value is within 5 % of the exact one, or that both are missing.
+fn assert_near(what: &str, actual: Option<f64>, exact: &Value) {
+    match (actual, exact.as_f64()) {
+        (Some(actual), Some(exact)) => {
             assert!(
-                (told - exact).abs() <= 0.05 * exact,
-                "{what}: {told} for {exact}"
+                (actual - exact).abs() <= 0.05 * exact,
+                "{what}: {actual} for {exact}"
             );
         }
-        (told, exact) => assert_eq!(told, exact, "{what}"),
+        (actual, exact) => assert_eq!(actual, exact, "{what}"),
     }
 }
 
-/// Compares all stats, to the unit.
+/// Asserts that all stats are exactly equal.
 fn agree(events: &[Wire]) -> Value {
     let expected = figures(events);
     let stats = Stats::of(events);
@@ -89,8 +89,8 @@ fn agree(events: &[Wire]) -> Value {
     assert_eq!(json!(stats.paired()), expected["paired"]);
     for (of, figures) in histograms(&expected) {
         let expected = figures["buckets"].as_array().expect("a list");
-        let told = (0..expected.len()).map(|bucket| stats.bucket(of, bucket));
-        assert_eq!(json!(told.collect::<Vec<_>>()), json!(expected), "{of:?}");
+        let actual = (0..expected.len()).map(|bucket| stats.bucket(of, bucket));
+        assert_eq!(json!(actual.collect::<Vec<_>>()), json!(expected), "{of:?}");
     }
     for (name, of) in [
         ("xfer_time", Histogram::XferTime),
@@ -105,13 +105,13 @@ fn agree(events: &[Wire]) -> Value {
     }
     for percent in [10, 50, 90] {
         let exact = &expected["bandwidth"][format!("p{percent}")];
-        let told = stats.percentile(Histogram::Bandwidth, percent);
-        assert_near("bandwidth", told, exact);
+        let actual = stats.percentile(Histogram::Bandwidth, percent);
+        assert_near("bandwidth", actual, exact);
     }
     expected
 }
 
-/// The histograms, and where qa/figures.py has them.
+/// Histograms, and their values in the output of qa/figures.py.
 fn histograms(figures: &Value) -> [(Histogram, &Value); 4] {
     [
         (Histogram::XferTime, &figures["latency"]["xfer_time"]),
@@ -121,7 +121,7 @@ fn histograms(figures: &Value) -> [(Histogram, &Value); 4] {
     ]
 }
 
-/// What qa/figures.py calls the event types, in the order of their numbers.
+/// Names of the event types in qa/figures.py, by type number.
 const NAMES: [&str; EventType::COUNT] = [
     "tx_bytes",
     "rx_bytes",
@@ -146,7 +146,7 @@ const NAMES: [&str; EventType::COUNT] = [
     "dropped",
 ];
 
-/// All that a version's stream has to show.
+/// Checks the stream of one version.
 fn whole(version: &str) {
     let expected = agree(&stream(version));
     assert_eq!(expected["unpaired"], 0, "{version}");
@@ -167,7 +167,7 @@ fn heavy_tailed(count: usize, seed: u64) -> Vec<u64> {
     (0..count).map(|_| next()).collect()
 }
 
-/// What numpy makes of lists of values: the percentiles of each.
+/// Percentiles of lists of values, computed with numpy.
 fn numpy(lists: &[Vec<u64>], percents: &[u64]) -> Vec<Vec<f64>> {
     const PROGRAM: &str = "import json, numpy, sys\n\
         lists, percents = json.load(open(sys.argv[1]))\n\
@@ -183,7 +183,7 @@ fn numpy(lists: &[Vec<u64>], percents: &[u64]) -> Vec<Vec<f64>> {
 fn percentiles_of_heavy_tailed_times_match_numpy() {
     const PERCENTS: [u64; 4] = [10, 50, 90, 99];
     let mut lists = vec![
-        // Sixteen transfers; two are slow, far apart from each other and from the others.
+        // Sixteen transfers. Two are slow, far apart from each other and from the others.
         [vec![1000; 14], vec![900_000, 7_500_000]].concat(),
     ];
     for count in [1, 2, 5, 16, 100, 10_000] {
@@ -195,9 +195,9 @@ fn percentiles_of_heavy_tailed_times_match_numpy() {
         let events: Vec<_> = values.iter().map(|&value| (XFER_TIME, value)).collect();
         let stats = Stats::of(&events);
         for (percent, exact) in PERCENTS.into_iter().zip(exact) {
-            let told = stats.percentile(Histogram::XferTime, percent);
+            let actual = stats.percentile(Histogram::XferTime, percent);
             let what = format!("p{percent} of {} values", values.len());
-            assert_near(&what, told, &json!(exact));
+            assert_near(&what, actual, &json!(exact));
         }
     }
 }
@@ -210,10 +210,10 @@ fn percentiles_of_figures_py_match_numpy() {
         let events: Vec<_> = values.iter().map(|&value| (XFER_TIME, value)).collect();
         let plain = &figures(&events)["latency"]["xfer_time"];
         for (name, exact) in ["p50", "p90", "p99"].into_iter().zip(exact) {
-            let told = plain[name].as_f64().expect("a number");
+            let actual = plain[name].as_f64().expect("a number");
             assert!(
-                (told - exact).abs() <= 1e-9 * exact,
-                "{name}: {told} for {exact}"
+                (actual - exact).abs() <= 1e-9 * exact,
+                "{name}: {actual} for {exact}"
             );
         }
     }
@@ -261,7 +261,7 @@ fn stats_without_one_event_type_are_not_guessed() {
             } else {
                 0
             };
-            // Of a transfer both are there, or one is that has no other half.
+            // Each transfer has both halves, or one unpaired half.
             assert_eq!(expected["unpaired"], halves, "{version} {hidden}");
             assert_eq!(expected["paired"], 1040 - halves, "{version} {hidden}");
         }

@@ -1,4 +1,4 @@
-//! Agents, through the test kit: publication, totals and limits.
+//! Agents, mostly through the test kit: publication, totals and limits.
 
 #[path = "../support/mod.rs"]
 mod support;

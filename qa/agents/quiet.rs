@@ -1,4 +1,4 @@
-//! Idle agents, which a drain skips. Every change of such an agent must be seen at the next drain.
+//! Idle agents, which a drain skips, through the test kit. Every change of such an agent must be seen at the next drain.
 
 use crate::support::kit::writer::{Layout, RingWriter};
 use crate::support::kit::{Core, LONG, SECOND, push};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const TICK: Duration = Duration::from_millis(50);
 
-/// An agent that has sent 7 bytes and is passed over.
+/// An agent that has sent 7 bytes and is idle.
 fn quiet() -> (Core, RingWriter) {
     let mut core = Core::new("");
     let mut ring = core.ring("a");
@@ -86,7 +86,7 @@ fn exit_and_return_of_the_writer_are_found_within_a_second() {
     drop(ring);
     core.tick(21, TICK, SECOND);
     assert_eq!(core.status("a"), "exited");
-    // And its return.
+    // The agent starts again.
     push(&mut core.ring("a"), 5);
     core.tick(2, TICK, SECOND);
     assert_eq!(core.only(), [12, 1, 0]);
@@ -103,7 +103,7 @@ fn ring_of_an_unconfigured_directory_is_detached() {
     let maps = mapped
         .lines()
         .filter(|line| line.ends_with(&*path.to_string_lossy()));
-    // That of its writer, which is this process too.
+    // The writer is this process, too.
     assert_eq!((maps.count(), ring.pending()), (1, 1));
 }
 
@@ -123,18 +123,15 @@ fn continued_drain_skips_agents_without_more_events() {
     push(&mut one, 10);
     push(&mut other, 10);
     core.advance(TICK);
-    assert!(
-        !core.drain_since(began, Duration::ZERO),
-        "one of them waits"
-    );
+    assert!(!core.drain_since(began, Duration::ZERO), "one ring waits");
     assert_eq!(core.host_sent(), 12);
     push(&mut one, 100);
     let after = drain(&mut core, began);
-    assert_eq!(after, 22, "the first had its turn");
+    assert_eq!(after, 22, "the first ring was drained");
     push(&mut other, 100);
     let began = core.now() + TICK;
-    assert_eq!(drain(&mut core, began), 222, "a tick begins");
-    // One that holds more than is taken at a time has as many turns as that takes.
+    assert_eq!(drain(&mut core, began), 222, "the next tick");
+    // A ring with more than one batch is drained in as many batches.
     let mut full = RingWriter::create(&core.path("full"), Layout::V4, 1 << 14).expect("a ring");
     push(&mut full, 1);
     core.run(2);
@@ -158,7 +155,7 @@ fn full_ring_that_wraps_is_counted_in_one_tick() {
     let mut core = Core::new("");
     let mut ring = RingWriter::create(&core.path("a"), Layout::V4, CAPACITY).expect("a ring");
     core.run(2);
-    // Three quarters of a round: the first batch of what comes then is up to the end.
+    // Three quarters of the slots: the next batch ends at the last slot.
     for quarter in 1..=3 {
         (0..CAPACITY / 4).for_each(|_| push(&mut ring, 1));
         core.tick(1, TICK, LONG);
@@ -169,7 +166,7 @@ fn full_ring_that_wraps_is_counted_in_one_tick() {
         (0..most).for_each(|_| push(&mut ring, 1));
         core.tick(1, TICK, LONG);
         assert_eq!(core.only()[0], before + most);
-        // To where it was.
+        // Back to the earlier position.
         (0..CAPACITY - most).for_each(|_| push(&mut ring, 1));
         core.tick(2, TICK, LONG);
     }

@@ -1,4 +1,4 @@
-//! Removal of rings of exited agents. An agent that starts during a removal must not lose an event.
+//! Removal of rings of exited agents, through the test kit. An agent that starts during a removal must not lose an event.
 
 use crate::support::PATIENCE;
 use crate::support::kit::writer::{Kind, Layout, RingWriter};
@@ -23,7 +23,7 @@ fn pass(core: &mut Core) {
     core.tidy();
 }
 
-/// Bytes that the agent has sent.
+/// Bytes sent by the agent.
 fn sent(core: &Core) -> u64 {
     core.all("transfer.tx_bytes")["agent"]
 }
@@ -57,12 +57,12 @@ fn only_drained_unheld_rings_are_removed_if_configured() {
         let live = RingWriter::create(&dir.join("live"), Layout::V4, 16).expect("a ring");
         let tail = fs::File::open(dir.join("read")).expect("there");
         run(&mut core, 4);
-        assert_eq!(names(&dir).len(), 5, "it is not time");
+        assert_eq!(names(&dir).len(), 5, "5 s have not passed");
         run(&mut core, 9);
         let mut left = vec!["agent", "live", "notes", "read", "zeros"];
         left.retain(|&name| !removes || name != "agent");
         assert_eq!(names(&dir), left);
-        assert_eq!(sent(&core), 7, "what it counted stays");
+        assert_eq!(sent(&core), 7, "the totals stay");
         drop((tail, live));
         run(&mut core, 9);
         left.retain(|&name| !removes || !["read", "live"].contains(&name));
@@ -78,12 +78,12 @@ fn file_left_by_a_killed_removal_belongs_to_its_agent() {
     let mut ring = RingWriter::create(&path, Layout::V4, 16).expect("a ring");
     assert!(ring.push(Kind::TxBytes, 1));
     run(&mut core, 1);
-    // As it is after a kill between the move and the end: the agent has come back in between, under its name.
+    // A kill between the rename and the unlink of a removal leaves this file. The agent has started again in between.
     fs::rename(&path, dir.join(".pmdanixl-agent")).expect("there");
     core.configure("telemetry_dir = []");
     let mut new = RingWriter::create(&path, Layout::V4, 16).expect("a ring");
     assert!(ring.push(Kind::TxBytes, 10) && new.push(Kind::TxBytes, 100));
-    // A file of another user, made to add to the agent's counts.
+    // A file with such a name that does not belong to a removed ring.
     let foreign = dir.join(".pmdanixl-other");
     let mut foreign = RingWriter::create(&foreign, Layout::V4, 16).expect("a ring");
     assert!(foreign.push(Kind::TxBytes, 1000));
@@ -97,8 +97,8 @@ fn file_left_by_a_killed_removal_belongs_to_its_agent() {
     assert_eq!(names(&dir), [".pmdanixl-other", "agent"]);
 }
 
-/// Runs a test again in a process that ignores SIGIO, as the daemon does: the kernel sends it when a process waits for a lease.
-/// Returns true in that process.
+/// Runs a test again in a process that ignores SIGIO, and returns true there. The daemon ignores SIGIO, too: the kernel sends it
+/// when a process waits for a lease.
 fn ignores_sigio(test: &str) -> bool {
     if std::env::var_os("IGNORES_SIGIO").is_some() {
         return true;
@@ -114,8 +114,8 @@ fn ignores_sigio(test: &str) -> bool {
     false
 }
 
-/// Writes and ends, again and again, under one name: in place or in a new file, as it comes. How much it sent, and how often
-/// there was no file.
+/// Starts an agent with one name again and again, in place or in a new file. Returns the bytes that it sent, and the number of
+/// starts without a file.
 fn restarts(path: &Path, races: u64, pass: &AtomicU64, starts: &AtomicBool) -> (u64, u64) {
     let (mut sent, mut new) = (0, 0);
     for race in 0..races {
@@ -128,18 +128,19 @@ fn restarts(path: &Path, races: u64, pass: &AtomicU64, starts: &AtomicBool) -> (
             sent += race + 1;
         }
         let end = Instant::now() + PATIENCE;
-        // An agent that ends before its ring is drained loses the rest at its next start, by NIXL's own doing.
+        // The restart of an agent discards the events in its ring, as in NIXL: so the ring must be empty before.
         while ring.pending() > 0 {
             assert!(
                 Instant::now() < end,
-                "nobody drains the ring of race {race}, from {} to {}",
+                "the ring of race {race} is not drained, from {} to {}",
                 ring.read_pos(),
                 ring.write_pos()
             );
             std::thread::sleep(Duration::from_micros(20));
         }
         drop(ring);
-        // The next start is at any moment of the daemon's next passes. It needs two passes to find that no process has the file.
+        // The next start is at a random moment of the daemon's next passes. The daemon needs two passes to see that no process has
+        // the file.
         let passes = 5 * pass.load(Ordering::Relaxed) + 1;
         let pause = race.wrapping_mul(0x9e37_79b9_7f4a_7c15) % passes;
         let until = Instant::now() + Duration::from_nanos(pause);
@@ -171,8 +172,8 @@ fn agents_that_start_during_a_removal_lose_no_event() {
         });
         while !done.load(Ordering::Acquire) {
             let started = Instant::now();
-            // An agent that is about to open the file is invisible. It needs less than a second even on a busy machine, and the
-            // daemon detaches a removed ring after one second.
+            // The daemon detaches a removed ring after one second, and cannot see an agent that is about to open the file. On a
+            // real clock, an open takes less than a second, so the test clock stands still for it.
             if !starts.load(Ordering::Acquire) {
                 core.advance(SECOND);
             }
@@ -186,6 +187,6 @@ fn agents_that_start_during_a_removal_lose_no_event() {
     run(&mut core, 5);
     assert_eq!(sent(&core), truth);
     assert!(names(&dir).is_empty(), "{:?}", names(&dir));
-    println!("{new} of 10000 starts met no file");
+    println!("{new} of 10000 starts found no file");
     assert!(new > 0 && new < 10_000, "no races: {new}");
 }

@@ -1,9 +1,9 @@
 //! Replays: what the daemon answers and logs, step by step, compared with `qa/golden/replay`.
 //!
-//! A golden file has a paragraph for each step: its title, then what changed since the step before. `+` is an instance that
-//! appeared, with its values below; `-` is one that left. Values of 0 of a new instance, and of the host at the start, are not
-//! shown; metrics that a new instance has no value of are listed. `log:` is a line of the log. The test clock alone drives the
-//! steps. Files appear one at a time, since a directory has no order.
+//! A golden file has a paragraph for each step: the title, then the changes since the step before. `+` is a new instance with its
+//! values, `-` a withdrawn one. Values of 0 of a new instance, and of the host at the start, are omitted. Metrics without a value
+//! for a new instance are listed. `log:` is a line of the log. Only the test clock drives the steps. Files appear one at a time,
+//! since a directory has no order.
 //!
 //! `BLESS=1 cargo test --test agents replay::` writes the files. A commit that changes one says why.
 
@@ -20,12 +20,12 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-/// How far the test clock is ahead of the machine's at the start. No test takes as long, so that it stays ahead.
+/// Lead of the test clock over the machine's clock at the start: longer than any test takes.
 const AHEAD: Duration = Duration::from_secs(24 * 3600);
-/// Columns of a list in a golden file.
+/// Width of a list in a golden file, in columns.
 const WIDTH: usize = 100;
 
-/// A daemon, and the text of what it did so far.
+/// A daemon, and the text of the golden file so far.
 struct Replay {
     core: Core,
     text: String,
@@ -55,18 +55,18 @@ impl Replay {
         replay
     }
 
-    /// Shows no more values of a metric of the host.
+    /// Omits a metric of the host from here on.
     fn hide(&mut self, metric: &'static str) {
         self.shown.host.remove(metric);
         self.hidden = Some(metric);
     }
 
-    /// Lets two seconds pass and shows what changed.
+    /// Runs for two seconds, and writes the changes.
     fn step(&mut self, title: &str) {
         self.after(2, title);
     }
 
-    /// Lets so many seconds pass and shows what changed.
+    /// Runs for so many seconds, and writes the changes.
     fn after(&mut self, seconds: u32, title: &str) {
         self.core.run(seconds);
         let separator = if self.text.is_empty() { "" } else { "\n" };
@@ -133,21 +133,21 @@ impl Replay {
     }
 
     /// Starts an agent with a store. The name of its file is the same in each run.
-    fn store(&self, who: &Who, started: u64) -> StoreWriter {
+    fn store(&self, identity: &Who, started: u64) -> StoreWriter {
         let (directory, pid) = (self.core.stores(), 4242);
-        let path = directory.join(format!("nixl.{pid}.{started}.{}.mmap", who.instance));
-        let store = StoreWriter::create_at(&path, &who.clone().pid(pid)).expect("a store");
+        let path = directory.join(format!("nixl.{pid}.{started}.{}.mmap", identity.instance));
+        let store = StoreWriter::create_at(&path, &identity.clone().pid(pid)).expect("a store");
         self.core.flush(&store);
         store
     }
 
-    /// Compares all with a golden file.
+    /// Compares the text with a golden file.
     fn end(self, file: &str) {
         golden(&format!("replay/{file}.out"), &self.text);
     }
 }
 
-/// Settings with as many agents as there are descriptors for on any machine.
+/// Settings with a max_agents for which any machine has enough descriptors.
 fn limited(settings: &str) -> String {
     match settings.contains("max_agents") {
         true => settings.to_owned(),
@@ -155,7 +155,7 @@ fn limited(settings: &str) -> String {
     }
 }
 
-/// Values that changed, came or went.
+/// Values that changed, appeared or disappeared.
 fn changes(before: &Row, now: &Row) -> Vec<String> {
     let metrics = before.keys().chain(now.keys());
     let metrics: BTreeSet<_> = metrics.collect();
@@ -167,7 +167,7 @@ fn changes(before: &Row, now: &Row) -> Vec<String> {
     changes.collect()
 }
 
-/// The metrics of agents that have no value, as lines. Those of one group share its name.
+/// Lines with the metrics of agents without a value, one line for each group.
 fn without_value(row: &Row) -> Vec<String> {
     let mut groups = BTreeMap::<_, Vec<_>>::new();
     for metric in Snapshot::of_agents().filter(|metric| !row.contains_key(metric)) {
@@ -190,7 +190,7 @@ fn without_value(row: &Row) -> Vec<String> {
     lines
 }
 
-/// Writes the four events of a transfer, a WRITE.
+/// Pushes the four events of a WRITE transfer.
 fn send(ring: &mut RingWriter, bytes: u64, microseconds: u64) {
     let post = microseconds / 10;
     assert_eq!(ring.push_transfer(false, bytes, microseconds, post), 4);

@@ -10,7 +10,7 @@ use std::time::Duration;
 const GREEDY: u32 = 1001;
 const VICTIM: u32 = 1000;
 
-/// The writer of a ring, and what it has written.
+/// Writer of a ring, and the sum of its events.
 struct Sender {
     name: String,
     ring: RingWriter,
@@ -32,39 +32,39 @@ impl Sender {
         sender
     }
 
-    /// So many, `name-00` and so on.
+    /// Starts `count` senders with the names `name-00` and so on.
     fn several(core: &Core, uid: u32, name: &str, count: usize) -> Vec<Self> {
         let names = (0..count).map(|number| format!("{name}-{number:02}"));
         names.map(|name| Self::start(core, uid, &name)).collect()
     }
 
-    /// Sends one event if there is room, since the ring may not be drained at the moment.
+    /// Pushes one event if the ring has room.
     fn send(&mut self) {
         self.sent += u64::from(self.ring.push(Kind::TxBytes, 1));
     }
 
-    /// What was taken out of its ring.
-    fn taken(&self) -> u64 {
+    /// Sum of the drained events.
+    fn drained(&self) -> u64 {
         self.sent - self.ring.pending()
     }
 
-    /// It exits and takes its file with it.
+    /// Exits and removes the file.
     fn leave(self, core: &Core) {
         fs::remove_file(core.path(&self.name)).expect("there");
     }
 }
 
-/// Files are given to others.
+/// True if the test runs as root: it changes the owners of files.
 fn is_root() -> bool {
     let is_root = nix::unistd::geteuid().is_root();
     if !is_root {
-        println!("left out: it takes root to give a file to others");
+        println!("left out: only root can change the owner of a file");
     }
     is_root
 }
 
-fn of(shown: &Values, who: &str) -> usize {
-    shown.keys().filter(|name| name.starts_with(who)).count()
+fn of(shown: &Values, prefix: &str) -> usize {
+    shown.keys().filter(|name| name.starts_with(prefix)).count()
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn user_below_its_share_evicts_from_the_user_with_most() {
         let name = &sender.name;
         name.starts_with("greedy")
     });
-    let from_victims: u64 = victims.iter().map(Sender::taken).sum();
+    let from_victims: u64 = victims.iter().map(Sender::drained).sum();
     victims.into_iter().for_each(|sender| sender.leave(&core));
     core.run(20);
     let now = core.sent();
@@ -102,9 +102,9 @@ fn user_below_its_share_evicts_from_the_user_with_most() {
     {
         assert_eq!(now[&sender.name], sender.sent, "{}", sender.name);
     }
-    let from_greedy: u64 = greedy.iter().map(Sender::taken).sum();
+    let from_greedy: u64 = greedy.iter().map(Sender::drained).sum();
     let host = core.host_sent();
-    assert_eq!(host, from_greedy + from_victims, "exact, over all");
+    assert_eq!(host, from_greedy + from_victims, "the sum over all agents");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn exited_agents_of_the_user_with_most_are_evicted_first() {
     let mut greedy = Sender::several(&core, GREEDY, "greedy", 4);
     let gone = Sender::start(&core, VICTIM, "victim-gone");
     core.run(3);
-    // Neither lives any more, and both are to be seen for long.
+    // Both agents have exited, and stay instances for `retain`.
     drop(gone);
     drop(greedy.remove(1));
     core.run(5);
@@ -132,7 +132,7 @@ fn exited_agents_of_the_user_with_most_are_evicted_first() {
         "victim-new",
     ];
     assert_eq!(now, expected);
-    // The user with the most agents can only replace its own.
+    // The user with the most agents can only replace its own agents.
     let _more = Sender::several(&core, GREEDY, "greedy-more", 3);
     core.run(10);
     let now: Vec<_> = core.sent().into_keys().collect();
@@ -160,7 +160,7 @@ fn changing_names_never_exceed_max_agents_instances() {
         assert!(now.len() <= 4 && now["victim"] == victim.sent, "{now:?}");
     }
     let newest = core.sent().contains_key("churn-099");
-    assert!(newest, "who comes is seen, at the cost of the oldest");
+    assert!(newest, "a new agent evicts the oldest");
     assert!(core.known() <= 16, "four times max_agents");
 }
 
@@ -213,7 +213,7 @@ fn unlinked_held_rings_take_no_room_of_other_users() {
     assert!(core.attached() <= 6);
 }
 
-/// The files belong to agents that exited long ago, and a reader holds all of them open.
+/// The files belong to agents that exited long ago, and a reader has all of them open.
 #[test]
 fn unwritten_files_do_not_keep_active_agents_out() {
     if !is_root() {
@@ -233,7 +233,7 @@ fn unwritten_files_do_not_keep_active_agents_out() {
         .iter()
         .map(|name| fs::File::open(core.path(name)).expect("there"))
         .collect();
-    // One that says nothing, in front of one that does.
+    // An agent without events, listed before one with events.
     let idle = RingWriter::create(&core.path("a-idle"), Layout::V4, 16).expect("a ring");
     chown(core.path("a-idle"), Some(VICTIM), None).expect("root may");
     let _victim = Sender::start(&core, VICTIM, "victim");
@@ -271,7 +271,7 @@ fn silent_agent_does_not_keep_out_another_of_its_user() {
     drop((held, idle));
 }
 
-/// One user has more events than there is time for; a ring of another user comes after them.
+/// One user has more events than a drain has time for. The ring of another user comes after them in the order of names.
 #[test]
 fn events_of_one_user_do_not_delay_those_of_another() {
     if !is_root() {
@@ -294,13 +294,16 @@ fn events_of_one_user_do_not_delay_those_of_another() {
     }
     victim.send();
     let mut ticks = 0;
-    while victim.taken() < 2 {
+    while victim.drained() < 2 {
         core.tick(1, Duration::from_millis(50), Duration::from_millis(4));
         ticks += 1;
         assert!(ticks < 1000);
     }
-    // Each has its turn before any has it twice: without shares all of them come first.
+    // The victim is drained before all rings of the other user were. Without shares, all 300 come first.
     let served = greedy.iter().filter(|ring| ring.pending() < (1 << 13) - 1);
     let served = served.count();
-    assert!(served < 290, "{served} of 300 had their turn before it");
+    assert!(
+        served < 290,
+        "{served} of 300 were drained before the victim"
+    );
 }

@@ -1,6 +1,6 @@
-//! Hundreds of short-lived agents. Memory, descriptors and instances must return to their level before the load.
+//! Hundreds of short-lived agents with a real pmcd. Memory, descriptors and instances must return to their level before the load.
 //!
-//! It takes about 25 seconds; `MINUTES=10` sets the duration (`make soak`).
+//! The test takes about 25 seconds; `MINUTES=10` sets the duration (`make soak`).
 
 use crate::support::kill::Dice;
 use crate::support::writer::{Kind, Layout, RingWriter};
@@ -12,46 +12,45 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const TX_BYTES: &str = "nixl.transfer.tx_bytes";
-/// Agents that are there all the time.
+/// Number of agents that live during the whole test.
 const RESIDENTS: usize = 10;
-/// What `max_agents` is set to; the daemon keeps the totals of four times as many.
+/// Setting `max_agents`. The daemon has records of up to four times as many agents.
 const MAX_AGENTS: usize = 160;
-/// Names of those that come and go: more than the daemon keeps, so that it has to forget some.
+/// Number of names of short-lived agents: more than the daemon has records for, so that records expire.
 const NAMES: u64 = 700;
-/// Files of agents that have exited which are left where they are, as NIXL leaves them: more than are attached at a time.
+/// Number of files of exited agents that stay, as NIXL leaves them.
 const LEFT_BEHIND: usize = 150;
-/// How often agents start, push and exit.
+/// Interval in which agents start, push and exit.
 const ROUND: Duration = Duration::from_millis(20);
-/// Starts in each round.
+/// Number of starts in each round.
 const STARTS: usize = 2;
-/// What the same load may add to the memory between two moments of rest.
+/// Allowed growth of the memory between two rests.
 const NOISE_KIB: u64 = 512;
-/// How often the same load is tried, where memory has grown: what leaks does each time, and what malloc kept, since more agents came
-/// and went in one tick when the machine was busy with something else, does not. A leak may have room in that for once, so that
-/// it takes two tries in a row that add nothing.
+/// Limit of the repetitions of a load after which memory has grown. A leak grows each time; free memory in malloc, from a tick with
+/// more agents than usual on a busy machine, does not. Such memory can hide a leak once, so two repetitions in a row must not grow.
 const TRIES: usize = 5;
-/// How many starts of agents tell something.
+/// Minimum number of starts between two rests.
 const LEAST_STARTS: u64 = 300;
-/// What malloc takes for the smallest thing, which is the least that a start could leave behind. Half of that is allowed: the heap
-/// gets holes as time passes, though as much of it is in use as before (malloc_stats(3)).
+/// Size of the smallest allocation of malloc, which is the smallest possible leak of a start. Half of it is allowed, because of
+/// fragmentation: malloc_stats(3) shows an equal size in use.
 const LEAST_BYTES: u64 = 32;
-/// What an agent's name costs for as long as the daemon runs: its instance id is kept for its return.
+/// Memory for an agent's name while the daemon runs: its instance id stays assigned.
 const NAME_BYTES: u64 = 1024;
 
-/// An agent that lives for some rounds.
+/// Agent that lives for some rounds.
 struct Agent {
     name: String,
     ring: RingWriter,
     rounds: u64,
 }
 
-/// What agents are called, and what each new name may cost the daemon, in bytes.
+/// Names of agents, and memory that the daemon may need for each new name, in bytes.
 struct Names {
     name: fn(u64) -> String,
     bytes: u64,
 }
 
-/// What the daemon uses.
+/// Resource use of the daemon.
 #[derive(Clone, Copy, Debug)]
 struct Usage {
     rss_kib: u64,
@@ -67,14 +66,14 @@ struct Soak<'a> {
     dice: Dice,
     residents: Vec<Agent>,
     agents: Vec<Agent>,
-    /// Files of agents that have exited, oldest first.
+    /// Remaining files of exited agents, oldest first.
     left: Vec<String>,
-    /// Bytes sent in each life of an agent, by name.
+    /// Bytes sent between two starts of an agent, by name.
     lives: BTreeMap<String, Vec<u64>>,
-    /// The sample producer: agents that are processes of their own.
+    /// Sample producer: agents in another process.
     producer: Option<Child>,
     began: Instant,
-    /// Names that were given to agents that come and go.
+    /// Number of names that short-lived agents have had.
     named: u64,
     starts: u64,
     compared: u64,
@@ -106,7 +105,7 @@ impl<'a> Soak<'a> {
         soak
     }
 
-    /// Starts an agent, in place where the file of one of that name is still there.
+    /// Starts an agent, in place if the file of an earlier one exists.
     fn start(&mut self, name: String) -> Agent {
         let layout = self
             .dice
@@ -123,7 +122,7 @@ impl<'a> Soak<'a> {
         }
     }
 
-    /// One round.
+    /// Runs one round of starts, pushes and exits.
     fn round(&mut self, names: &Names) {
         let until = Instant::now() + ROUND;
         for _ in 0..STARTS {
@@ -140,7 +139,7 @@ impl<'a> Soak<'a> {
         std::thread::sleep(until.saturating_duration_since(Instant::now()));
     }
 
-    /// Each agent pushes something.
+    /// Pushes up to 8 events for each agent.
     fn push(&mut self) {
         let busy = self.agents.iter_mut().filter(|agent| agent.rounds > 0);
         for agent in self.residents.iter_mut().chain(busy) {
@@ -156,7 +155,7 @@ impl<'a> Soak<'a> {
         }
     }
 
-    /// Ends agents that are due, after all of their events were read, so that every event counts.
+    /// Ends agents without remaining rounds. Their rings must be empty, so that every event counts.
     fn exit(&mut self) {
         let mut at = 0;
         while at < self.agents.len() {
@@ -166,19 +165,19 @@ impl<'a> Soak<'a> {
             }
             let Agent { name, ring, .. } = self.agents.swap_remove(at);
             match self.dice.below(4) {
-                // Restarted on its file at once.
+                // A restart in place.
                 0 => {
                     drop(ring);
                     let agent = self.start(name);
                     self.agents.push(agent);
                 }
-                // Its file is removed, before it has ended or after.
+                // The file is removed, before the agent has ended or after.
                 1 => self.remove(&name),
                 2 => {
                     drop(ring);
                     self.remove(&name);
                 }
-                // Its file stays, for a while.
+                // The file stays for a while.
                 _ => self.left.push(name),
             }
         }
@@ -192,7 +191,7 @@ impl<'a> Soak<'a> {
         fs::remove_file(self.home.ring(name)).expect("there");
     }
 
-    /// Agents in a process of their own, which ends with their files in place or without.
+    /// Starts the sample producer if it does not run. It removes its files at its end, or leaves them.
     fn produce(&mut self) {
         if let Some(producer) = &mut self.producer {
             if producer.try_wait().expect("our child").is_none() {
@@ -209,13 +208,13 @@ impl<'a> Soak<'a> {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn();
-        self.producer = Some(producer.expect("it was built"));
+        self.producer = Some(producer.expect("qa/producer is built"));
     }
 
-    /// Compares what pmcd shows of the agents that live with what they wrote; how many instances there are.
+    /// Compares the values of live agents in pmcd with their sums. Returns the number of instances.
     fn compare(&mut self) -> usize {
-        // What is drained before the question is in the answer.
-        wait_for("those that are always there are drained", || {
+        // An answer has all events that were drained before the request.
+        wait_for("the residents are drained", || {
             let mut residents = self.residents.iter();
             residents
                 .all(|agent| agent.ring.pending() == 0)
@@ -225,7 +224,7 @@ impl<'a> Soak<'a> {
         let drained: Vec<_> = agents
             .filter(|agent| agent.ring.pending() == 0 && self.lives[&agent.name].last() > Some(&0))
             .collect();
-        let shown = wait_for("those that are always there are shown", || {
+        let shown = wait_for("the residents are instances", || {
             let shown = self.pmcd.values(TX_BYTES);
             let mut residents = self.residents.iter();
             let all = residents.all(|agent| shown.contains_key(&agent.name));
@@ -235,10 +234,10 @@ impl<'a> Soak<'a> {
             let resident = agent.name.starts_with("resident");
             // A new agent is published when its labels are known.
             let Some(&value) = shown.get(&agent.name) else {
-                assert!(!resident, "{} is not shown", agent.name);
+                assert!(!resident, "{} is not an instance", agent.name);
                 continue;
             };
-            // One that was away for long may have been forgotten meanwhile.
+            // The record of an agent may have expired between two starts.
             let lives = self.lives[&agent.name].iter().rev();
             let mut sums = lives.scan(0, |sum, bytes| {
                 *sum += bytes;
@@ -255,18 +254,18 @@ impl<'a> Soak<'a> {
         shown.len()
     }
 
-    /// Lets agents come and go for so long.
+    /// Runs rounds for some time. Compares the values once a second.
     fn run(&mut self, time: Duration, names: &Names) {
         let (end, interval) = (
             Instant::now() + time,
             (time / 10).max(Duration::from_secs(1)),
         );
         let mut report = Instant::now() + interval;
-        let mut look = Instant::now();
+        let mut next_check = Instant::now();
         while Instant::now() < end {
             self.round(names);
-            if Instant::now() >= look {
-                look += Duration::from_secs(1);
+            if Instant::now() >= next_check {
+                next_check += Duration::from_secs(1);
                 let instances = self.compare();
                 if Instant::now() >= report {
                     report += interval;
@@ -276,7 +275,7 @@ impl<'a> Soak<'a> {
         }
     }
 
-    /// All that come and go are gone; what is left then.
+    /// Ends all short-lived agents, and removes their files. Returns the resource use after that.
     fn rest(&mut self) -> Usage {
         self.agents.iter_mut().for_each(|agent| agent.rounds = 0);
         while !self.agents.is_empty() {
@@ -294,21 +293,21 @@ impl<'a> Soak<'a> {
             }
         }
         self.left.clear();
-        let instances = wait_for("those that have exited leave", || {
+        let instances = wait_for("exited agents are withdrawn", || {
             let instances = self.compare();
             (instances == RESIDENTS && self.attached() == RESIDENTS).then_some(instances)
         });
         self.usage_at_rest(instances)
     }
 
-    /// Lets agents come and go for so long, and at least some; what is left then. That is what there was before, but for what
-    /// their names may cost.
+    /// Runs rounds for some time, with at least [`LEAST_STARTS`] starts, and rests. Asserts that the resource use has returned to
+    /// `before`, except for the memory of new names. Returns the resource use.
     fn rest_after(&mut self, time: Duration, names: &Names, mut before: Usage) -> Usage {
         let (mut calm, mut room) = (1, 0);
         for _ in 0..TRIES {
             let (starts, named) = (self.starts, self.named);
             self.run(time, names);
-            // However slow the machine is.
+            // A slow machine needs more time.
             while self.starts < starts + LEAST_STARTS {
                 self.run(Duration::from_secs(1), names);
             }
@@ -321,7 +320,7 @@ impl<'a> Soak<'a> {
             );
             room += (starts * LEAST_BYTES / 2 + named * names.bytes) / 1024;
             if after.rss_kib > before.rss_kib + NOISE_KIB + room {
-                println!("{before:?} became {after:?}, with room for {NOISE_KIB} and {room} KiB");
+                println!("{before:?} became {after:?}, {NOISE_KIB} and {room} KiB are allowed");
                 (before, calm, room) = (after, 2, 0);
                 continue;
             }
@@ -330,10 +329,10 @@ impl<'a> Soak<'a> {
                 return after;
             }
         }
-        panic!("it has grown too often, see above: {before:?}");
+        panic!("memory has grown too often, see above: {before:?}");
     }
 
-    /// The rings that the daemon has open.
+    /// Number of rings that the daemon has open.
     fn attached(&self) -> usize {
         let rings = self.home.rings();
         let open = fs::read_dir(format!("/proc/{}/fd", self.pmda)).expect("it runs");
@@ -345,13 +344,13 @@ impl<'a> Soak<'a> {
             .count()
     }
 
-    /// What the daemon uses when it does nothing but ticks.
+    /// Resource use of the daemon between ticks.
     fn usage_at_rest(&self, instances: usize) -> Usage {
         let usages = (0..20).map(|_| {
             std::thread::sleep(ROUND);
             self.usage(instances)
         });
-        // A file that is being written, or a directory that is being listed, is open for a moment.
+        // Files that are being written and directories that are being listed are open for a moment.
         let fewest = usages.min_by_key(|usage| usage.descriptors);
         fewest.expect("there are twenty")
     }
@@ -390,20 +389,20 @@ impl<'a> Soak<'a> {
     }
 }
 
-/// How many files a process has open. A look through /proc has one of its own for a moment.
+/// Number of open files of a process, without those of process scans in /proc.
 fn descriptors(fds: &Path) -> usize {
     let fds = fs::read_dir(fds).expect("it runs");
     let links = fds.filter_map(|fd| fs::read_link(fd.ok()?.path()).ok());
     links.filter(|link| !link.starts_with("/proc")).count()
 }
 
-/// The same names again and again, in the same order.
+/// [`NAMES`] names in a fixed order, again and again.
 const KNOWN: Names = Names {
     name: |number| format!("agent-{}", number % NAMES),
     bytes: 0,
 };
 
-/// Names as most engines make them: no agent ever had this one.
+/// A new name for each agent, like those of most engines.
 const NEW: Names = Names {
     name: |number| format!("{number:08x}-9c5b-4f0e-8d55-0242ac120002"),
     bytes: NAME_BYTES,
@@ -419,7 +418,7 @@ fn short_lived_agents_leave_no_memory_descriptors_or_instances() {
     let home = Home::new();
     let mut soak = Soak::new(&home);
     soak.run(part(0.1), &KNOWN);
-    // Each name has been seen, and more than are remembered.
+    // Each name has been used, and there are more names than records.
     while soak.named < NAMES + 100 {
         soak.run(Duration::from_secs(1), &KNOWN);
     }
@@ -431,6 +430,6 @@ fn short_lived_agents_leave_no_memory_descriptors_or_instances() {
     assert_eq!(
         soak.pmcd.pmda_pid(),
         soak.pmda,
-        "the same process all the time"
+        "the daemon was not restarted"
     );
 }

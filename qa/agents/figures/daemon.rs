@@ -1,4 +1,4 @@
-//! Values of a daemon that drains the recorded streams, compared with qa/figures.py.
+//! Values of a daemon that drains the recorded streams from a real ring, compared with qa/figures.py.
 
 use super::{assert_near, figures, histograms, stream};
 use crate::support::kill::kill_process;
@@ -47,7 +47,7 @@ const NEAR: [(&str, &str); 9] = [
     ("bandwidth.p90", "/bandwidth/p90"),
 ];
 
-/// In the order of [`histograms`].
+/// Metrics of the buckets, in the order of [`histograms`].
 const BUCKETS: [&str; 4] = [
     "latency.xfer_time.buckets",
     "latency.post_time.buckets",
@@ -55,18 +55,18 @@ const BUCKETS: [&str; 4] = [
     "bandwidth.buckets",
 ];
 
-/// The daemon, with a recorded stream in a real ring.
+/// Compares the values of the daemon for one recorded stream.
 fn through_the_daemon(version: &str, layout: Layout) {
     let events = stream(version);
     let expected = figures(&events);
     let home = Home::new();
     home.set("");
-    // It is never full: what may be missing would be unpaired.
+    // The ring is never full: a lost event would leave an unpaired half.
     let mut ring = RingWriter::create(&home.ring("agent"), layout, 8192).expect("a ring");
     let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
     for &(kind, value) in &events {
         let kind = u32::try_from(kind).expect("small");
-        assert!(ring.push_raw(kind, value), "it has room for all");
+        assert!(ring.push_raw(kind, value), "the ring has room for all");
     }
     let count = expected["events"].as_u64().expect("a number");
     wait_for("all are counted", || {
@@ -83,24 +83,27 @@ fn through_the_daemon(version: &str, layout: Layout) {
         assert_eq!(json!(value(name)), *exact, "{name}");
     }
     for (name, place) in NEAR {
-        let told = value(name).map(f64::from_bits);
-        assert_near(name, told, expected.pointer(place).expect(place));
+        let actual = value(name).map(f64::from_bits);
+        assert_near(name, actual, expected.pointer(place).expect(place));
     }
     for (name, of) in ["xfer_time", "post_time"].map(|name| (name, &expected["latency"][name])) {
-        let told = value(&format!("latency.{name}.max")).map(f64::from_bits);
-        assert_eq!(told, of["max"].as_f64(), "{name}");
+        let actual = value(&format!("latency.{name}.max")).map(f64::from_bits);
+        assert_eq!(actual, of["max"].as_f64(), "{name}");
     }
-    let told = told(&mut link, &BUCKETS);
-    for ((name, told), (_, figures)) in BUCKETS.into_iter().zip(told).zip(histograms(&expected)) {
-        assert_eq!(json!(told), figures["buckets"], "{name}");
+    let actual = actual(&mut link, &BUCKETS);
+    for ((name, actual), (_, figures)) in BUCKETS.into_iter().zip(actual).zip(histograms(&expected))
+    {
+        assert_eq!(json!(actual), figures["buckets"], "{name}");
     }
     assert!(link.end().success());
 }
 
-/// What the daemon says of its only agent, and of the host.
-fn told(link: &mut Link, names: &[&str]) -> Vec<Vec<u64>> {
-    let told = link.fetch(names).expect("an answer").into_iter();
-    told.map(|values| values.into_values().collect()).collect()
+/// Values of the daemon for its only agent, or for the host.
+fn actual(link: &mut Link, names: &[&str]) -> Vec<Vec<u64>> {
+    let actual = link.fetch(names).expect("an answer").into_iter();
+    actual
+        .map(|values| values.into_values().collect())
+        .collect()
 }
 
 #[test]
@@ -111,7 +114,7 @@ fn repeatedly_killed_daemon_matches_all_but_percentiles() {
     home.set("");
     let mut ring = RingWriter::create(&home.ring("agent"), Layout::V4, 8192).expect("a ring");
     let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
-    // In the midst of transfers as well.
+    // The restarts are also between the events of a transfer.
     let part = events.len() / 6 + 1;
     let mut count = 0;
     for part in events.chunks(part) {
@@ -120,21 +123,22 @@ fn repeatedly_killed_daemon_matches_all_but_percentiles() {
         }
         count += part.len() as u64;
         wait_for("all are counted", || {
-            (told(&mut link, &["ring.events"])[0].iter().sum::<u64>() == count).then_some(())
+            (actual(&mut link, &["ring.events"])[0].iter().sum::<u64>() == count).then_some(())
         });
         kill_process(link.pid());
         link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
     }
     for (name, place) in EXACT {
         let exact = expected.pointer(place).expect(place);
-        wait_for("it goes on", || {
-            let told = told(&mut link, &[name]).remove(0);
-            (!told.is_empty()).then(|| assert_eq!(json!(told), json!([exact]), "{name}"))
+        wait_for("the restarted daemon answers", || {
+            let actual = actual(&mut link, &[name]).remove(0);
+            (!actual.is_empty()).then(|| assert_eq!(json!(actual), json!([exact]), "{name}"))
         });
     }
-    let told = told(&mut link, &BUCKETS);
-    for ((name, told), (_, figures)) in BUCKETS.into_iter().zip(told).zip(histograms(&expected)) {
-        assert_eq!(json!(told), figures["buckets"], "{name}");
+    let actual = actual(&mut link, &BUCKETS);
+    for ((name, actual), (_, figures)) in BUCKETS.into_iter().zip(actual).zip(histograms(&expected))
+    {
+        assert_eq!(json!(actual), figures["buckets"], "{name}");
     }
     assert!(link.end().success());
 }

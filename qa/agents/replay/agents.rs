@@ -1,4 +1,4 @@
-//! Agents that exit, return, get labels, are evicted, and outlive the daemon.
+//! Replays of agents that exit, return, get labels, are evicted, and outlive the daemon.
 
 use super::{Replay, ring, send};
 use crate::support::kit::push_to;
@@ -155,7 +155,7 @@ fn agents_are_evicted_at_max_agents() {
     replay.step("a fourth, for which there is no room");
     drop(rings.remove(1));
     replay.after(5, "b exits");
-    // When a rejected file is looked at again depends on how coarse the times of files are.
+    // The time of the next check of a rejected file depends on the resolution of file times.
     fs::remove_file(replay.core.path("b")).expect("there");
     replay.step("its file goes");
     rings.push(push_to(ring(&replay.core.path("e"), Layout::V4, 16), 1));

@@ -1,4 +1,4 @@
-//! Rings and stores that appear, are replaced, fill up or are rejected.
+//! Replays of rings and stores that appear, are replaced, fill up or are rejected.
 
 use super::{Replay, ring, send};
 use crate::support::kit::store_writer::{BACKEND, TX_BYTES, Who, XFER_TIME};
@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::path::Path;
 
-/// Changes bytes of a file.
+/// Overwrites bytes of a file.
 fn write_at(path: &Path, offset: u64, bytes: &[u8]) {
     let file = fs::OpenOptions::new().write(true).open(path);
     std::os::unix::fs::FileExt::write_all_at(&file.expect("there"), bytes, offset)
@@ -130,7 +130,7 @@ fn another_users_files_have_the_same_names() {
 #[test]
 fn ring_and_stores_of_one_name_are_separate_instances() {
     let mut replay = Replay::new("retain = \"30s\"");
-    // The file of an agent that has exited is looked at again only some time later.
+    // The file of an exited agent is checked again only after some time.
     replay.hide("control.files.refused");
     let store = replay.store(&Who::named("kv").rank("3"), 1);
     replay.step("a store of rank 3 appears");
