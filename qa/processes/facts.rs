@@ -1,4 +1,4 @@
-//! What a process scan tells of the process that writes a ring, and how long that is known.
+//! Process facts of the writer of a ring from real process scans, and how long they are used.
 
 use crate::support::titled::Titled;
 use crate::support::{self, example, wait_for};
@@ -20,7 +20,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Starts an agent that writes until it is killed, as a worker of vLLM that a launcher gave a rank.
+/// Starts an agent that looks like a worker of vLLM with a rank from a launcher. It writes until it is killed.
 fn agent(dir: &Path) -> Child {
     Command::new(example("producer"))
         .arg0("VLLM::Worker_TP3")
@@ -35,7 +35,7 @@ fn agent(dir: &Path) -> Child {
         .expect("it starts")
 }
 
-/// What a process scan shows that asks for these files, and who has these and other inodes mapped.
+/// Runs a process scan for these files. It also lists the processes with `inodes` mapped.
 fn scan(files: &[FileFacts], inodes: &[u64]) -> ProcessScan {
     let all = files.iter().map(|file| file.id.ino);
     let request = ScanRequest {
@@ -57,8 +57,8 @@ fn process_facts_stay_until_another_writer_starts() {
     let mut agent = agent(dir.path());
     let writer = ProcessId::of(agent.id()).expect("it runs");
     let file = wait_for("a ring", || File::open(&path).ok());
-    // It is mapped after it was made.
-    let file_facts = wait_for("its writer", || {
+    // The agent maps the file after it has made it.
+    let file_facts = wait_for("the writer is found", || {
         let facts = facts_of(&file);
         scan(&[facts], &[]).facts.get(&writer).map(|_| facts)
     });
@@ -72,10 +72,10 @@ fn process_facts_stay_until_another_writer_starts() {
 
     ask(&mut liveness);
     assert_eq!(liveness.writer(), Some(writer));
-    let facts = liveness.facts().cloned().expect("they were asked for");
+    let facts = liveness.facts().cloned().expect("facts of the writer");
     assert_eq!(facts.get("engine"), Some("vllm"));
     assert_eq!(facts.get("local_rank"), Some("3"));
-    assert_eq!(facts.get("user"), None, "the file's, not the process's");
+    assert_eq!(facts.get("user"), None, "the user is that of the file");
     assert!(!format!("{facts:?}").contains("secret"));
     // This process is in the same container, if any.
     let own = ProcessId::of(std::process::id()).expect("this one");
@@ -84,16 +84,16 @@ fn process_facts_stay_until_another_writer_starts() {
 
     agent.kill().expect("it runs");
     agent.wait().expect("our child");
-    // One that was for other files takes nothing away.
+    // A process scan for other files does not change the facts.
     let for_others = scan(&[], &[file_facts.id.ino]);
     liveness.end_process_scan(&for_others, file_facts.id, &path);
     assert_eq!(liveness.writer(), Some(writer));
     assert_eq!(liveness.facts(), Some(&facts));
     ask(&mut liveness);
     assert_eq!(liveness.writer(), None);
-    assert_eq!(liveness.facts(), Some(&facts), "what it was");
+    assert_eq!(liveness.facts(), Some(&facts), "the facts stay");
     liveness.producer_restarted();
-    assert_eq!(liveness.facts(), None, "it may be another now");
+    assert_eq!(liveness.facts(), None, "the writer may be another process");
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn facts_are_of_processes_with_a_file_that_was_asked_for() {
     let mut agent = agent(dir.path());
     let writer = ProcessId::of(agent.id()).expect("it runs");
     let file = wait_for("a ring", || File::open(dir.path().join("agent")).ok());
-    wait_for("its writer", || {
+    wait_for("the writer is found", || {
         scan(&[facts_of(&file)], &[]).facts.get(&writer).map(drop)
     });
     let ino = facts_of(&file).id.ino;
@@ -127,7 +127,7 @@ fn gpus_of_a_process_are_its_open_device_files() {
         .spawn()
         .expect("it starts");
     let facts = || Facts::of_process(ProcessId::of(child.id()).ok()?, &mut |_| false);
-    let gpu = wait_for("it has all of them open", || {
+    let gpu = wait_for("the device files are open", || {
         facts()?
             .get("gpu")
             .filter(|gpu| gpu.contains(','))
@@ -151,7 +151,7 @@ fn ancestor_is_announced_before_it_is_read() {
         panic!("{:?}", server.pids());
     };
     let [vllm, core, worker] = [vllm, core, worker].map(|pid| ProcessId::of(pid).expect("it runs"));
-    // A scan that waits for one of the two waits for the process that it has announced last.
+    // If a read in /proc blocks, the stalled process is the one that was announced last.
     let file = facts_of(&File::open(&ring).expect("ours"));
     let request = ScanRequest {
         files: [(file.id, file)].into(),
@@ -161,7 +161,10 @@ fn ancestor_is_announced_before_it_is_read() {
     let (context, announced) = ScanContext::new(Vec::new());
     let process_scan = ProcessScan::run(request, &context);
     let announced = Vec::from_iter(announced.try_iter());
-    let facts = process_scan.facts.get(&worker).expect("it has the ring");
+    let facts = process_scan
+        .facts
+        .get(&worker)
+        .expect("the worker has the ring");
     assert_eq!(
         (facts.get("port"), facts.get("rank")),
         (Some("8100"), Some("TP0"))
@@ -172,7 +175,7 @@ fn ancestor_is_announced_before_it_is_read() {
         "{announced:?}"
     );
 
-    // One that must not be read hides those beyond it.
+    // An ancestor that must not be read hides the ancestors above it.
     for (forbidden, role_and_job) in [(core, 0), (vllm, 1)] {
         let mut asked = Vec::new();
         let facts = Facts::of_process(worker, &mut |ancestor| {
@@ -193,7 +196,7 @@ fn ancestor_of_another_user_is_not_read() {
     let dir = tempfile::tempdir().expect("a directory");
     let job = [("SLURM_JOB_ID", "4711"), ("LOCAL_RANK", "0")];
     let arguments = ["serve", "m", "--kv_transfer_config.kv_role", "kv_producer"];
-    let told = |uid| {
+    let facts_as = |uid| {
         let server = Titled::start(dir.path(), &arguments, &job, &[PathBuf::new()], uid);
         let worker = ProcessId::of(server.pids()[2]).expect("it runs");
         let mut asked = 0;
@@ -203,14 +206,14 @@ fn ancestor_of_another_user_is_not_read() {
         });
         (facts.expect("it runs"), asked)
     };
-    let (facts, asked) = told(0);
+    let (facts, asked) = facts_as(0);
     assert_eq!(
         (facts.get("role"), facts.get("port")),
         (Some("prefill"), Some("8000"))
     );
     assert_eq!(facts.get("slurm_job_id"), Some("4711"));
     assert_eq!((facts.get("local_rank"), asked), (None, 2));
-    let (facts, asked) = told(65534);
+    let (facts, asked) = facts_as(65534);
     assert_eq!(
         (facts.get("role"), facts.get("slurm_job_id"), asked),
         (None, None, 0)
@@ -234,7 +237,7 @@ fn option_behind_a_long_argument_is_read() {
     assert_eq!(facts.get("engine"), Some("vllm"));
 }
 
-/// Starts two processes that sleep, as children of one; `command` sets their namespaces and user up.
+/// Starts two sleeping processes under `command`, which sets their user or namespaces.
 fn two(command: &[&str]) -> (Child, [ProcessId; 2]) {
     let mut child = Command::new(command[0])
         .args(&command[1..])
@@ -265,7 +268,7 @@ fn stalled_process_skips_its_container_user_or_namespaces() {
         two(&["unshare", "--user", "--mount", "--map-root-user"]),
     ];
     let all = Vec::from_iter(groups.iter().flat_map(|(_, processes)| *processes));
-    // Which of all are read after a read that this process has stalled.
+    // Processes that are read after a read of `process` has stalled.
     let read_after = |process: ProcessId| {
         let mut threads = ScanThreads::default();
         let (_end, ended) = mpsc::channel::<()>();
@@ -281,16 +284,16 @@ fn stalled_process_skips_its_container_user_or_namespaces() {
         while threads.is_running() {
             later += STALL_TIMEOUT;
             let ended = threads.wait(Duration::from_millis(1), later);
-            assert!(ended.is_none_or(|found| found.is_err()), "it waits");
+            assert!(ended.is_none_or(|found| found.is_err()), "the scan waits");
         }
         let all = all.clone().into_iter();
         let read = |context: &ScanContext| Vec::from_iter(all.filter(|&one| context.may_read(one)));
-        threads.run(read).expect("one is not too many")
+        threads.run(read).expect("a second thread")
     };
     for (number, (_, [first, second])) in groups.iter().enumerate() {
         let read = read_after(*first);
         assert!(!read.contains(first), "{number}");
-        // Of root only that process is skipped.
+        // For a stalled process of root, only this process is skipped.
         assert_eq!(read.contains(second), number == 0, "{number}");
         for (other, (_, [process, _])) in groups.iter().enumerate() {
             let is_alike = number == other || (number >= 4 && other >= 4);

@@ -1,4 +1,4 @@
-//! Labels of agents, from their first appearance on, after a restart of everything, and for Prometheus.
+//! Labels of agents with a real pmcd: complete in the first answer, without secrets, and without process facts if so configured.
 
 mod buckets;
 mod changes;
@@ -21,10 +21,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const SECRET: &str = "hf-Zq7wXr2Lk9";
-/// A few transfers, and then it lives on.
+/// Options for a few transfers of an agent that then lives on.
 const A_FEW: &str = "--rate 0 --transfers 30 --size 3000 --read-every 0 --linger 600";
 
-/// A command with a rank, a job and a secret in its environment.
+/// Command with a rank, a job and a secret in its environment.
 fn worker(program: impl AsRef<std::ffi::OsStr>, rank: u32) -> Command {
     let mut command = Command::new(program);
     command
@@ -34,13 +34,13 @@ fn worker(program: impl AsRef<std::ffi::OsStr>, rank: u32) -> Command {
     command
 }
 
-/// The name of the user that this runs as.
+/// Name of the user of this process.
 fn own_user() -> String {
     let user = User::from_uid(Uid::current()).expect("asked");
     user.expect("this one").name
 }
 
-/// The labels that an agent must have: those given, and what this process has as its child has it.
+/// Expected labels of an agent: those given, and those of this process that a child inherits.
 fn expected(labels: &[(&str, &str)]) -> Map<String, Value> {
     let [container_id, pod_uid] = own_container();
     let of_all = [
@@ -59,7 +59,7 @@ fn expected(labels: &[(&str, &str)]) -> Map<String, Value> {
         .collect()
 }
 
-/// Without the labels that all metrics of this host have.
+/// Removes the labels that all metrics of this host have.
 fn own_labels(mut labels: Map<String, Value>) -> Map<String, Value> {
     let of_host = [
         "agent",
@@ -74,18 +74,18 @@ fn own_labels(mut labels: Map<String, Value>) -> Map<String, Value> {
     labels
 }
 
-/// Asks without a pause until an instance is there, and says what labels it has then.
+/// Fetches labels without a pause until an instance exists. Returns its labels in that answer.
 fn first_labels(pmcd: &Pmcd, name: &str) -> Map<String, Value> {
     let end = Instant::now() + support::PATIENCE;
     loop {
         if let Some(labels) = pmcd.labels(TX_BYTES).remove(name) {
             return own_labels(labels);
         }
-        assert!(Instant::now() < end, "{name} never came");
+        assert!(Instant::now() < end, "{name} was not published");
     }
 }
 
-/// All files below a directory, as they are.
+/// Paths and bytes of all files below a directory.
 fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).expect("a directory").flatten() {
@@ -116,7 +116,7 @@ fn labels_are_complete_when_an_instance_first_appears() {
     let pmcd = Pmcd::start(&home);
     let mut agents = Vec::new();
     let user = own_user();
-    // As `vllm serve` is found on its command line, by the program's name.
+    // The engine of `vllm serve` is recognised by the name of the program.
     let vllm = home.path("vllm");
     symlink(example("producer"), &vllm).expect("linked");
     for rank in 0..4 {
@@ -136,7 +136,7 @@ fn labels_are_complete_when_an_instance_first_appears() {
         ];
         assert_eq!(first_labels(&pmcd, &name), expected(&labels));
     }
-    // A process with its own title, a name with more information, and an unknown process.
+    // A process with a title, an agent name with more information, and an unknown process.
     for (name, title, engine, rank) in [
         (
             "scheduler",
@@ -164,7 +164,7 @@ fn labels_are_complete_when_an_instance_first_appears() {
         let instance = name.replace('"', "%22").replace(' ', "%20");
         assert_eq!(first_labels(&pmcd, &instance), expected(&labels));
     }
-    // Another user's.
+    // A process of another user.
     let producer = home.path("producer");
     fs::copy(example("producer"), &producer).expect("copied");
     let mut command = worker("setpriv", 1);
@@ -200,7 +200,7 @@ fn agent_is_published_after_its_labels_are_known() {
         right.insert(name.clone(), expected(&labels));
         Sample::start_as(command, &rings, &name, A_FEW)
     });
-    // Its time limit counts while the test ticks, so that other load delays both.
+    // The time limit runs while the test ticks, so that other load delays both.
     let mut seen = BTreeMap::new();
     wait_for("all are instances", || {
         core.tick(1, Duration::from_millis(2), LONG);
@@ -219,14 +219,14 @@ fn agent_without_events_is_live_from_the_first_answer() {
     let mut core = Core::new("proc_facts = true");
     let rings = core.rings();
     let command = Command::new(example("producer"));
-    // The first transfer is due in months.
+    // At this rate, the first transfer is due in months.
     let agent = Sample::start_as(command, &rings, "agent", "--rate 0.0000001");
-    wait_for("it has its ring", || {
+    wait_for("the agent has mapped its ring", || {
         let maps = fs::read_to_string(format!("/proc/{}/maps", agent.pid())).expect("it runs");
         let ring = core.path("agent");
         maps.contains(ring.to_str()?).then_some(())
     });
-    wait_for("it is an instance", || {
+    wait_for("the agent is an instance", || {
         core.advance(Duration::from_millis(2));
         core.scan();
         core.drain();
@@ -247,18 +247,18 @@ fn other_environment_variables_are_stored_nowhere() {
     let mut daemon = Command::new(PMDANIXL);
     daemon.args(["-D", "appl0"]).stderr(Stdio::null());
     let mut link = Link::start(&home, daemon).expect("it starts");
-    wait_for("its process is known", || {
+    wait_for("the pid is known", || {
         let pids = link.fetch(&["agent.pid"]).expect("an answer").remove(0);
         pids.values()
             .any(|&pid| pid == u64::from(agent.pid()))
             .then_some(())
     });
-    wait_for("it is in the files", || {
+    wait_for("the id is saved", || {
         let cache = fs::read_to_string(home.path("var/config/pmda/39.0")).unwrap_or_default();
         cache.contains(" agent").then_some(())
     });
     agent.kill();
-    wait_for("the log says more than usual", || {
+    wait_for("debug messages are logged", || {
         home.log().contains("Debug: ").then_some(())
     });
     link.end();
@@ -267,7 +267,7 @@ fn other_environment_variables_are_stored_nowhere() {
         .iter()
         .find(|(path, _)| path.ends_with("run/nixl/state"));
     let (_, state) = state.expect("a state file");
-    // What is known of the process is in there.
+    // The state file has the process facts.
     assert!(holds(state, "4711") && holds(state, "agent"));
     for (path, bytes) in &files {
         assert!(!holds(bytes, SECRET) && !holds(bytes, "HF_TOKEN"), "{path}");

@@ -1,4 +1,4 @@
-//! Processes: the labels and states of the agents in them, and those without telemetry.
+//! Processes: labels and states of their agents, and processes without telemetry.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,5 +1,4 @@
-//! Processes with a NIXL backend loaded and no telemetry here: `pmdanixl --check` lists them with the cause (real NIXL), and
-//! `nixl.agents.silent` counts them.
+//! Processes with a NIXL backend mapped and no telemetry here: `pmdanixl --check` must list them with the cause (real NIXL).
 
 mod count;
 
@@ -9,33 +8,33 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-/// Has imported NIXL 1.5.1.
+/// Python code that imports NIXL 1.5.1.
 const IMPORT: &str = "import sys\n\
     sys.dont_write_bytecode = True; sys.path.insert(0, sys.argv[1])\n\
     import workload\n\
     api, _ = workload.load_api()\n";
-/// Has made an agent.
+/// Python code that makes an agent.
 const AGENT: &str = "agent = api.nixl_agent('quiet', api.nixl_agent_config(backends=['UCX']))\n";
-/// Has written a title over its command line and NUL bytes over the beginning of its environment, as setproctitle does.
+/// Python code that overwrites the command line with a title, and the start of the environment with NULs, like setproctitle.
 const TITLE: &str = "import ctypes\n\
     stat = open('/proc/self/stat').read().rsplit(') ')[1].split()\n\
     args, args_end, env, env_end = (int(number) for number in stat[45:49])\n\
     ctypes.memset(args, 0, args_end - args)\n\
     ctypes.memmove(args, b'VLLM::Worker_TP0', 16)\n\
     ctypes.memset(env, 0, min(200, env_end - env))\n";
-/// Lives until its standard input is closed.
+/// Python code that waits for the end of standard input.
 const LIVE: &str = "import os\n\
     print('ready', os.getpid(), flush=True)\n\
     sys.stdin.read()\n";
 
-/// A process that lives until its standard input is closed.
+/// Process that waits until its standard input is closed.
 struct Agent {
     child: Child,
     pid: u32,
 }
 
 impl Agent {
-    /// Starts an agent of real NIXL with these variables and no others of NIXL's.
+    /// Starts an agent of real NIXL with these variables of NIXL and no others.
     fn start(home: &Home, variables: &[(&str, &str)]) -> Self {
         let python = Nixl::new("1.5.1", &home.rings()).python();
         let mut command = Command::new(python);
@@ -43,7 +42,7 @@ impl Agent {
         Self::run(home, command, variables)
     }
 
-    /// Runs a command that gets the path of the workload, and waits until it is ready.
+    /// Runs a command with the path of the workload as an argument, and waits until it is ready.
     fn run(home: &Home, mut command: Command, variables: &[(&str, &str)]) -> Self {
         command.arg(project("qa/nixl"));
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("NIXL_TELEMETRY")) {
@@ -54,7 +53,7 @@ impl Agent {
         Self::ready(command)
     }
 
-    /// Starts a command, and waits until it says that it is ready.
+    /// Starts a command, and waits until it prints `ready`.
     fn ready(mut command: Command) -> Self {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = child.expect("it starts");
@@ -65,9 +64,9 @@ impl Agent {
         Self { child, pid }
     }
 
-    /// What `--check` says of it.
-    fn told(&self, said: &str) -> Option<String> {
-        told(self.pid, said)
+    /// Cause that `--check` gives for this process.
+    fn cause(&self, said: &str) -> Option<String> {
+        cause(self.pid, said)
     }
 }
 
@@ -78,8 +77,8 @@ impl Drop for Agent {
     }
 }
 
-/// What `--check` says of a process.
-fn told(pid: u32, said: &str) -> Option<String> {
+/// Cause that `--check` gives for a process, or `None` if it does not list the process.
+fn cause(pid: u32, said: &str) -> Option<String> {
     let pid = format!("  pid {pid} (");
     let line = said.lines().find(|line| line.starts_with(&pid));
     line.and_then(|line| Some(line.split_once(" user ")?.1.split_once(": ")?.1.to_owned()))
@@ -107,27 +106,27 @@ fn check_lists_agents_without_telemetry_and_the_cause() {
     let seen = Agent::start(&home, &[on, ("NIXL_TELEMETRY_DIR", &here)]);
     let (status, said) = home.check();
     assert_eq!(status, 0, "{said}");
-    let told = |agent: &Agent| {
+    let cause = |agent: &Agent| {
         agent
-            .told(&said)
-            .unwrap_or_else(|| panic!("it is told: {said}"))
+            .cause(&said)
+            .unwrap_or_else(|| panic!("not listed: {said}"))
     };
     assert_eq!(
-        told(&off),
+        cause(&off),
         "NIXL_TELEMETRY_ENABLE is not set: set it to y; NIXL_TELEMETRY_DIR is not set: set it to a directory of telemetry_dir"
     );
     assert_eq!(
-        told(&elsewhere),
+        cause(&elsewhere),
         format!(
             "NIXL_TELEMETRY_DIR is {there:?}, which is not scanned: add it to telemetry_dir in nixl.conf"
         )
     );
-    let why = told(&exported);
+    let why = cause(&exported);
     assert!(
         why.starts_with("NIXL_TELEMETRY_EXPORTER is \"prometheus\": set it to BUFFER"),
         "{why}"
     );
-    assert_eq!(seen.told(&said), None, "its ring is found: {said}");
+    assert_eq!(seen.cause(&said), None, "it has a ring: {said}");
     assert!(said.contains("  quiet: ring v4, 4096 events, "), "{said}");
     assert!(said.contains("processes without telemetry\n"), "{said}");
 }
@@ -144,7 +143,7 @@ fn check_skips_importers_and_lists_children_of_agents() {
     let mut command = Command::new(&python);
     command.args(["-c", &[IMPORT, LIVE].concat()]);
     let importer = Agent::run(&home, command, &[]);
-    // A child has the backend mapped that its parent has loaded, and the parent's ring as well.
+    // A forked child has the backend and the ring of its parent mapped.
     let forks = "import os, signal\n\
                  child = os.fork()\n\
                  if not child: signal.pause()\n\
@@ -153,7 +152,7 @@ fn check_skips_importers_and_lists_children_of_agents() {
     let noted = home.path("child");
     let start = |variables: &[(&str, &str)]| {
         let mut command = Command::new("/bin/sh");
-        // The file's name comes behind that of the workload.
+        // The name of the file comes after that of the workload.
         command.args(["-c", "exec \"$0\" -c \"$1\" \"$3\" \"$2\""]);
         command
             .arg(&python)
@@ -167,11 +166,11 @@ fn check_skips_importers_and_lists_children_of_agents() {
     let (seen, child_of_seen) = start(&on);
     let (status, said) = home.check();
     assert_eq!(status, 0, "{said}");
-    assert_eq!(importer.told(&said), None, "it has no backend: {said}");
-    assert!(silent.told(&said).is_some(), "{said}");
-    assert!(told(child_of_silent, &said).is_some(), "{said}");
-    assert_eq!(seen.told(&said), None, "{said}");
-    assert_eq!(told(child_of_seen, &said), None, "{said}");
+    assert_eq!(importer.cause(&said), None, "it has no backend: {said}");
+    assert!(silent.cause(&said).is_some(), "{said}");
+    assert!(cause(child_of_silent, &said).is_some(), "{said}");
+    assert_eq!(seen.cause(&said), None, "{said}");
+    assert_eq!(cause(child_of_seen, &said), None, "{said}");
 }
 
 #[test]
@@ -181,7 +180,7 @@ fn check_shows_the_parent_environment_behind_a_title() {
     std::fs::create_dir(&other).expect("made");
     let there = other.display().to_string();
     let python = Nixl::new("1.5.1", &home.rings()).python();
-    // Not the shell's last command, which it would become.
+    // Not the last command: the shell would exec(3) it.
     let mut command = Command::new("/bin/sh");
     command.args(["-c", "\"$0\" -c \"$1\" \"$2\"; exit"]);
     command
@@ -190,16 +189,19 @@ fn check_shows_the_parent_environment_behind_a_title() {
     let agent = Agent::run(&home, command, &[("NIXL_TELEMETRY_DIR", &there)]);
     let shell = agent.child.id();
     let environ = std::fs::read(format!("/proc/{}/environ", agent.pid)).expect("ours");
-    assert!(environ.starts_with(&[0; 100]), "it is overwritten");
+    assert!(
+        environ.starts_with(&[0; 100]),
+        "the environment is overwritten"
+    );
     let (status, said) = home.check();
     assert_eq!(status, 0, "{said}");
-    let told = agent.told(&said).expect("it is told");
+    let cause = agent.cause(&said).expect("listed");
     let hidden =
         format!("its environment cannot be read; that of its ancestor, pid {shell}, says: ");
-    let advice = told
+    let advice = cause
         .strip_prefix(&hidden)
-        .unwrap_or_else(|| panic!("{told}"));
-    // vLLM needs no more than the directory with this NIXL.
+        .unwrap_or_else(|| panic!("{cause}"));
+    // With this NIXL, vLLM needs only the directory.
     assert_eq!(
         advice,
         format!(
@@ -235,13 +237,13 @@ fn check_recognises_vllm_workers_by_their_server() {
     let said = home.check().1;
     let line = format!("  pid {} (prefill-a::Worker_TP0) ", worker.pid);
     assert!(said.contains(&line), "{said}");
-    let told = worker.told(&said).expect("it is told");
-    // What is told of vLLM alone.
+    let cause = worker.cause(&said).expect("listed");
+    // Advice for vLLM only.
     assert!(
-        told.ends_with(
+        cause.ends_with(
             "NIXL_TELEMETRY_ENABLE is not set: set it to y, which NIXL before 1.4 needs"
         ),
-        "{told}"
+        "{cause}"
     );
 }
 
@@ -266,7 +268,7 @@ fn check_lists_agent_with_a_directory_in_its_container() {
     let (status, said) = home.check();
     assert_eq!(status, 0, "{said}");
     assert_eq!(
-        agent.told(&said).as_deref(),
+        agent.cause(&said).as_deref(),
         Some(
             "it is in a container: share a directory of telemetry_dir with it (a volume, docker run --ipc=host)"
         ),
@@ -274,7 +276,7 @@ fn check_lists_agent_with_a_directory_in_its_container() {
     );
 }
 
-/// Files that are mapped as NIXL's libraries are.
+/// Files with the names of NIXL's libraries.
 fn libraries(path: impl Fn(&str) -> PathBuf) -> [PathBuf; 2] {
     ["libnixl.so", "libplugin_UCX.so"].map(|name| {
         let path = path(name);
@@ -296,22 +298,22 @@ fn check_finds_a_process_whose_first_thread_has_ended() {
                   ctypes.CDLL(None).pthread_exit(None)\n";
     let mut command = Command::new("/usr/bin/python3");
     command.args(["-c", script]).args(&libraries);
-    // More than there is in the environment of most.
+    // Larger than most environments.
     for name in ["A_1", "A_2", "A_3"] {
         command.env(name, "x".repeat(100 << 10));
     }
     command.env("NIXL_TELEMETRY_ENABLE", "n");
     let process = Agent::ready(command);
     let pid = process.pid;
-    wait_for("its first thread ends", || {
+    wait_for("the first thread ends", || {
         let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
         maps.is_empty().then_some(())
     });
     let (_, said) = home.check();
-    let told = process.told(&said);
+    let cause = process.cause(&said);
     let why = "NIXL_TELEMETRY_ENABLE is \"n\": set it to y";
-    assert!(told.is_some_and(|told| told.starts_with(why)), "{said}");
-    // One that has a ring is seen to have it.
+    assert!(cause.is_some_and(|cause| cause.starts_with(why)), "{said}");
+    // A process with a ring is listed as its writer.
     let mut command = Command::new("/usr/bin/python3");
     command
         .args(["-c", script])
@@ -319,7 +321,7 @@ fn check_finds_a_process_whose_first_thread_has_ended() {
         .arg(home.ring("headless"));
     let process = Agent::ready(command);
     let pid = process.pid;
-    wait_for("its first thread ends", || {
+    wait_for("the first thread ends", || {
         let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
         maps.is_empty().then_some(())
     });
@@ -348,15 +350,15 @@ fn check_shows_no_arguments_and_no_other_variables() {
         command.envs(variables.iter().copied());
         Agent::ready(command)
     };
-    // What is told of an environment is the four variables.
+    // `--check` prints only the four variables of an environment.
     let plain = start(&[]);
     let elsewhere = start(&[("NIXL_TELEMETRY_DIR", "/none/such")]);
-    // Its ancestor's is told.
+    // The environment of an ancestor is used here.
     let mut command = Command::new("/bin/sh");
     command.args(["-c", "\"$0\" -c \"$1\" \"$2\" \"$3\" \"$4\"; exit"]);
     command.arg("/usr/bin/python3");
-    let (maps, lives) = script.split_at(script.find("print(").expect("there"));
-    command.arg(maps.to_owned() + TITLE + lives);
+    let (maps, waits) = script.split_at(script.find("print(").expect("there"));
+    command.arg(maps.to_owned() + TITLE + waits);
     command.arg(SECRET).args(&libraries);
     let titled = Agent::ready({
         command.env("HF_TOKEN", SECRET);
@@ -364,21 +366,21 @@ fn check_shows_no_arguments_and_no_other_variables() {
     });
     let said = home.check().1;
     for process in [&plain, &elsewhere, &titled] {
-        assert!(process.told(&said).is_some(), "{said}");
+        assert!(process.cause(&said).is_some(), "{said}");
     }
     let line = format!("  pid {} (python3 serve.py) user ", plain.pid);
     assert!(said.contains(&line), "{said}");
-    let told = elsewhere.told(&said).expect("it is told");
-    assert!(told.contains("/none/such"), "{told}");
-    let told = titled.told(&said).expect("it is told");
-    assert!(told.contains("that of its ancestor, pid "), "{told}");
+    let cause = elsewhere.cause(&said).expect("listed");
+    assert!(cause.contains("/none/such"), "{cause}");
+    let cause = titled.cause(&said).expect("listed");
+    assert!(cause.contains("that of its ancestor, pid "), "{cause}");
     assert!(
         !said.contains(SECRET) && !said.contains("HF_TOKEN"),
         "{said}"
     );
 }
 
-/// One that is free now; the test has a network of its own, as far as it may.
+/// Port that is free now. qa/run gives the tests a separate network if it can.
 fn port() -> u16 {
     let free = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     free.local_addr().expect("bound").port()

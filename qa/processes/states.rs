@@ -1,4 +1,4 @@
-//! nixl.agent.state, for each way in which an agent can end, hang or change.
+//! `nixl.agent.state` with a real pmcd, for each way in which an agent can end, hang or change.
 
 use crate::support::kit::{Core, LONG};
 use crate::support::sample::Sample;
@@ -21,20 +21,20 @@ const EXITED: &str = "3";
 const STATE: &str = "nixl.agent.state";
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Transfers of 100 bytes, all WRITEs, until it is ended.
+/// Options for endless WRITE transfers of 100 bytes.
 const STEADY: &str = "--rate 50 --size 100 --read-every 0";
 
-/// Waits until an agent has a state; all that is said of agents then.
+/// Waits until an agent has a state. Returns the metrics below `nixl.agent`.
 fn becomes(pmcd: &Pmcd, name: &str, state: &str) -> Shown {
     wait_for(&format!("{name} has state {state}"), || {
         let shown = pmcd.shown(&["nixl.agent"]);
-        // Until there is an agent, the metric has no values.
+        // Without an agent, the metric has no values.
         let found = shown.get(STATE)?.get(name)?;
         (found == state).then_some(shown)
     })
 }
 
-/// Waits until there are so many agents of each kind.
+/// Waits until the metrics below `nixl.agents` have these values.
 fn become_counts(pmcd: &Pmcd, expected: &[(&str, u64)]) {
     let expected = expected_counts(expected);
     wait_for(&format!("{expected:?}"), || {
@@ -42,12 +42,12 @@ fn become_counts(pmcd: &Pmcd, expected: &[(&str, u64)]) {
     });
 }
 
-/// The states of all agents.
+/// States of all agents.
 fn states(pmcd: &Pmcd) -> BTreeMap<String, String> {
     pmcd.shown(&[STATE]).remove(STATE).expect("a metric")
 }
 
-/// How many agents there are of each kind that has any.
+/// Values below `nixl.agents` that are not 0.
 fn counts(pmcd: &Pmcd) -> BTreeMap<String, u64> {
     let shown = pmcd.shown(&["nixl.agents"]);
     let counts = shown.into_iter().filter_map(|(metric, values)| {
@@ -66,7 +66,7 @@ fn expected_counts(counts: &[(&str, u64)]) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// What is said of one agent, by the last name of the metric.
+/// Values of one agent by the last component of the metric name.
 fn said<'a>(shown: &'a Shown, name: &str) -> BTreeMap<&'a str, &'a str> {
     let values = shown.iter().filter_map(|(metric, values)| {
         let last = metric.rsplit('.').next()?;
@@ -80,7 +80,7 @@ fn seconds() -> u64 {
     since.expect("after 1970").as_secs()
 }
 
-/// A ring of a version that is to come, mapped and open as its writer has it.
+/// A ring of an unsupported version with a live writer.
 fn future_ring(home: &Home, name: &str) -> RingWriter {
     let made = home.path("made");
     let ring = RingWriter::create(&made, Layout::V4, 64).expect("a ring");
@@ -94,7 +94,7 @@ fn future_ring(home: &Home, name: &str) -> RingWriter {
 #[test]
 fn state_shows_exit_kill_hang_resume_and_unknown() {
     let home = Home::new();
-    // Longer than a machine holds its processes up.
+    // Longer than a busy machine delays a process.
     home.set("idle_after = \"10s\"");
     let pmcd = Pmcd::start(&home);
     let before = seconds();
@@ -119,8 +119,8 @@ fn state_shows_exit_kill_hang_resume_and_unknown() {
             ("starts", "1"),
             ("path", path.to_str().expect("UTF-8")),
         ]);
-        // The process is known when /proc can be read.
-        let mut facts = wait_for("all is known of it", || {
+        // The process is known after a process scan.
+        let mut facts = wait_for("all metrics of the agent are known", || {
             let shown = pmcd.shown(&["nixl.agent"]);
             let facts = said(&shown, name).into_iter();
             let facts = facts.map(|(fact, value)| (fact.to_owned(), value.to_owned()));
@@ -149,9 +149,9 @@ fn state_shows_exit_kill_hang_resume_and_unknown() {
     killed.kill();
     becomes(&pmcd, "killed", EXITED);
 
-    // A hang: it has its ring, and says nothing. That it has exited is never said.
+    // A hang: the agent has its ring open, and writes nothing. It must never be exited.
     hangs.signal(Signal::SIGSTOP);
-    let shown = wait_for("it is called idle", || {
+    let shown = wait_for("the agent is idle", || {
         let shown = pmcd.shown(&["nixl.agent"]);
         let state = &*shown[STATE]["hangs"];
         assert!([LIVE, IDLE].contains(&state), "{state}");
@@ -172,7 +172,7 @@ fn state_shows_exit_kill_hang_resume_and_unknown() {
 
 #[test]
 fn exit_and_hang_are_shown_within_two_seconds() {
-    /// The longest that a state may take to show, after what it tells of.
+    /// Limit of the time until a change of state is published.
     const IN_TIME: Duration = Duration::from_secs(2);
     let home = Home::new();
     home.set("idle_after = \"1s\"");
@@ -214,10 +214,10 @@ fn restart_in_place_is_live_with_two_starts_and_totals() {
     };
     let first = Sample::start(&home, "agent", STEADY);
     becomes(&pmcd, "agent", LIVE);
-    // A ring without any event would not show the next start.
-    wait_for("it speaks", || (bytes() > 0).then_some(()));
+    // A ring without an event would not show the next start.
+    wait_for("the agent has sent", || (bytes() > 0).then_some(()));
     let first = first.end()["tx_bytes"].as_u64().expect("a number");
-    wait_for("all of the first is counted", || {
+    wait_for("all events of the first start are counted", || {
         (bytes() == first).then_some(())
     });
     let shown = pmcd.shown(&["nixl.agent", "nixl.ring.resets"]);
@@ -238,8 +238,10 @@ fn restart_in_place_is_live_with_two_starts_and_totals() {
     let now = said(&shown, "agent");
     assert_eq!(now["resets"], "1");
     assert_eq!(now["first_seen"], before["first_seen"]);
-    // It is killed, and starts once more in one go. One that had said nothing would leave no trace in the ring.
-    wait_for("it speaks again", || (bytes() > first).then_some(()));
+    // A kill and an immediate restart. Without events in between, the ring would not show the restart.
+    wait_for("the agent has sent again", || {
+        (bytes() > first).then_some(())
+    });
     again.kill();
     let between = bytes();
     let last = Sample::start(&home, "agent", STEADY);
@@ -248,7 +250,7 @@ fn restart_in_place_is_live_with_two_starts_and_totals() {
         (said(&shown, "agent")["starts"] == "3").then_some(())
     });
     let last = last.end()["tx_bytes"].as_u64().expect("a number");
-    wait_for("all of the last is counted", || {
+    wait_for("all events of the last start are counted", || {
         (bytes() == between + last).then_some(())
     });
 }
@@ -265,7 +267,7 @@ fn silent_agent_is_shown_again_when_its_writer_is_found() {
         "--transfers 1 --size 5 --read-every 0 --linger 600",
     );
     let tick = Duration::from_millis(2);
-    wait_for("it has sent all", || {
+    wait_for("the agent has sent all", || {
         core.tick(1, tick, LONG);
         core.tidy();
         (core.sent() == [("agent", 5)].into()).then_some(())
@@ -297,14 +299,14 @@ fn ring_of_unknown_version_is_counted_but_not_published() {
         pmcd.log().contains(&named).then_some(())
     });
     assert_eq!(pmcd.log().matches(&named).count(), 1);
-    // The next process of the agent writes a version that is supported.
+    // The next process of the agent writes a supported version.
     drop(future);
     let mut known = RingWriter::create(&path, Layout::V4, 64).expect("a ring");
     known.push(Kind::TxBytes, 7);
     becomes(&pmcd, "future", LIVE);
     pmcd.becomes(&[("future", 7)]);
     become_counts(&pmcd, &[("live", 1)]);
-    // It is replaced by one that is not: what was counted stays, and the file is counted.
+    // An unsupported ring replaces it: the totals stay, and the file is counted as unsupported.
     drop(known);
     let future = future_ring(&home, "future");
     become_counts(&pmcd, &[("exited", 1), ("unsupported", 1)]);
@@ -315,27 +317,27 @@ fn ring_of_unknown_version_is_counted_but_not_published() {
 #[test]
 fn agent_held_by_a_reader_only_is_exited_or_unknown() {
     for proc_facts in [true, false] {
-        // In its own PID namespace the daemon cannot know whether a process outside writes.
-        let is_told = proc_facts && support::sees_all_processes();
-        let (state, kind) = match is_told {
+        // In its own PID namespace, the daemon does not see the processes outside.
+        let is_visible = proc_facts && support::sees_all_processes();
+        let (state, kind) = match is_visible {
             true => (EXITED, "exited"),
             false => (UNKNOWN, "unknown"),
         };
         let home = Home::new();
-        // How long one that has exited is shown, and how long one may be silent before it is not known whether it has.
+        // `retain` is the time that an exited agent stays, and the idle time after which the state is unknown.
         let retain = |time: &str| format!("proc_facts = {proc_facts}\nretain = \"{time}\"");
-        home.set(&retain(if is_told { "1h" } else { "3s" }));
+        home.set(&retain(if is_visible { "1h" } else { "3s" }));
         let pmcd = Pmcd::start(&home);
         let agent = Sample::start(&home, "agent", STEADY);
         let pid = agent.pid().to_string();
-        let shown = wait_for("it lives, and /proc says who it is", || {
+        let shown = wait_for("the agent is live with its pid", || {
             let shown = pmcd.shown(&["nixl.agent"]);
             let facts = said(&shown, "agent");
-            let lives = facts.get("state") == Some(&LIVE);
-            (lives && facts.get("pid") == proc_facts.then_some(&&*pid)).then_some(shown)
+            let is_live = facts.get("state") == Some(&LIVE);
+            (is_live && facts.get("pid") == proc_facts.then_some(&&*pid)).then_some(shown)
         });
         assert_eq!(said(&shown, "agent")["status"], "live");
-        wait_for("it has said something", || {
+        wait_for("the agent has sent", || {
             (pmcd.values("nixl.ring.events")["agent"] > 0).then_some(())
         });
         let reader = File::open(home.ring("agent")).expect("there");
@@ -343,14 +345,14 @@ fn agent_held_by_a_reader_only_is_exited_or_unknown() {
         let shown = becomes(&pmcd, "agent", state);
         let facts = said(&shown, "agent");
         assert_eq!((facts["status"], facts.get("pid")), (kind, None));
-        if !is_told {
-            // It may be silent as well as gone, for as long as one that is gone would be kept.
+        if !is_visible {
+            // An idle agent may have exited: its state becomes unknown after `retain`.
             let idle_time: u64 = facts["idle_time"].parse().expect("milliseconds");
             assert!(idle_time >= 3000, "{idle_time}");
         }
         drop(reader);
         pmcd.configure(&home, &retain("1s"));
-        wait_for("it leaves", || {
+        wait_for("the agent is withdrawn", || {
             let states = states(&pmcd);
             let now = states.get("agent").map(String::as_str);
             assert!([None, Some(state), Some(EXITED)].contains(&now), "{now:?}");
@@ -383,7 +385,7 @@ fn pid_label_follows_a_rolling_restart() {
     let pmcd = Pmcd::start(&home);
     let is_of = |agent: &Sample| {
         let pid = agent.pid().to_string();
-        wait_for("the pid is its", || {
+        wait_for("the pid is that of the process", || {
             let shown = pmcd.shown(&["nixl.agent.pid"]);
             let found = shown.get("nixl.agent.pid")?.get("agent")?;
             (*found == pid).then_some(())
@@ -391,12 +393,14 @@ fn pid_label_follows_a_rolling_restart() {
     };
     is_of(&before);
     let events = || pmcd.values("nixl.ring.events")["agent"];
-    // A restart of a ring that still stands at its start is missed, as the help of nixl.agent.starts says.
-    wait_for("its transfer", || (events() > 0).then_some(()));
+    // A restart of a ring with positions 0 is not seen, as the help of nixl.agent.starts says.
+    wait_for("the transfer is counted", || (events() > 0).then_some(()));
     let counted = events();
     let next = Sample::start(&home, "agent", STEADY);
     is_of(&next);
-    wait_for("its first events", || (events() > counted).then_some(()));
+    wait_for("events of the next process are counted", || {
+        (events() > counted).then_some(())
+    });
     before.kill();
     let next_but_one = Sample::start(&home, "agent", STEADY);
     is_of(&next_but_one);

@@ -1,4 +1,4 @@
-//! Labels of histogram buckets, for pminfo and for Prometheus.
+//! Labels of histogram buckets, as pminfo shows them and as pmproxy exports them for Prometheus.
 
 use super::{A_FEW, SECRET, worker};
 use crate::support::pmproxy::Pmproxy;
@@ -40,9 +40,9 @@ fn buckets_have_the_labels_of_their_agent_and_bounds() {
             assert!(labels.contains_key(&edge), "{metric}: {edge}");
         }
         let counted: u64 = pmcd.values(metric).values().sum();
-        assert_eq!(counted, 60, "{metric}: each transfer in one of them");
+        assert_eq!(counted, 60, "{metric}: each transfer is in one bucket");
     }
-    // As Prometheus has it: the last has all.
+    // The buckets of Prometheus are cumulative: the last one has all transfers.
     let labels = pmcd.labels("nixl.latency.xfer_time.bucket");
     for (instance, value) in pmcd.values("nixl.latency.xfer_time.bucket") {
         let (_, bound) = instance.split_once("::le-").expect("agent::le-high");
@@ -70,7 +70,7 @@ fn prometheus_scrape_has_labels_and_values_of_a_histogram() {
     let mut command = worker(example("producer"), 7);
     command.arg0("VLLM::Worker_TP7");
     let _agent = Sample::start_as(command, &home.rings(), "agent", A_FEW);
-    wait_for("it is counted", || {
+    wait_for("the transfers are counted", || {
         (pmcd.values(TX_BYTES).get("agent") == Some(&90_000)).then_some(())
     });
     let shown = pmcd.values("nixl.size.buckets");

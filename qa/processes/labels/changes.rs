@@ -1,4 +1,4 @@
-//! Labels over restarts, later process scans and changes of the configuration.
+//! Labels after restarts, later process scans and changes of the configuration.
 
 use super::{A_FEW, expected, own_labels, own_user, worker};
 use crate::support::kill::{kill_process, wait_for_orphans};
@@ -27,7 +27,7 @@ fn labels_survive_the_agent_and_a_kill_of_all_processes() {
         ("local_rank", "5"),
         ("slurm_job_id", "4711"),
     ]);
-    wait_for("it is known who it is, and all is counted", || {
+    wait_for("the labels are known, and all is counted", || {
         let labels = pmcd.labels(TX_BYTES).remove("agent").map(own_labels);
         let is_known = labels.as_ref() == Some(&right);
         (is_known && pmcd.values(TX_BYTES)["agent"] == 30 * 3000).then_some(())
@@ -37,7 +37,7 @@ fn labels_survive_the_agent_and_a_kill_of_all_processes() {
         kill_process(pmda);
         pmcd.kill();
         wait_for_orphans(&pmcd.path("log"));
-        // The second time the process is gone, so a process scan cannot find its facts.
+        // The second time, the process has ended, so a process scan cannot find its facts.
         drop(agent);
         pmcd.start_anew();
         pmcd.wait_until_it_answers();
@@ -51,12 +51,12 @@ fn labels_survive_the_agent_and_a_kill_of_all_processes() {
 #[test]
 fn process_scan_for_another_agent_keeps_labels() {
     let mut core = Core::new("proc_facts = true");
-    // It is never silent, so that /proc is not asked about it again.
+    // A busy agent does not cause process scans.
     let rings = core.rings();
     let mut command = Command::new(example("producer"));
     command.args(["--capacity", "64"]);
     let _agent = Sample::start_as(command, &rings, "agent", "--rate 0");
-    let mut look = |seconds| {
+    let mut run_once = |seconds| {
         core.advance(Duration::from_secs(seconds));
         core.scan();
         core.drain();
@@ -70,14 +70,14 @@ fn process_scan_for_another_agent_keeps_labels() {
         let labels = labels.as_ref();
         labels.is_some_and(|labels| labels.get("user").is_some_and(|name| *name == *user))
     };
-    let (_, surveys) = wait_for("it is known whose it is", || {
-        Some(look(1)).filter(|(labels, _)| has_user(labels))
+    let (_, scans) = wait_for("the user is known", || {
+        Some(run_once(1)).filter(|(labels, _)| has_user(labels))
     });
-    // Once a minute, for those that use NIXL without telemetry.
-    wait_for("two more looks", || {
-        let (labels, now) = look(61);
+    // Once a minute, a process scan looks for processes without telemetry.
+    wait_for("two more process scans", || {
+        let (labels, now) = run_once(61);
         assert!(has_user(&labels), "{labels:?}");
-        (now >= surveys + 2).then_some(())
+        (now >= scans + 2).then_some(())
     });
 }
 
@@ -91,7 +91,7 @@ fn restarted_agent_keeps_old_labels_until_it_has_new_ones() {
         command.arg0(format!("VLLM::Worker_TP{rank}"));
         Sample::start_as(command, &rings, "5c0d7a1e-vllm-0", A_FEW)
     };
-    let mut look = || {
+    let mut run_once = || {
         core.tick(1, Duration::from_millis(2), LONG);
         core.tidy();
         let instance = core.instances().into_keys().next()?;
@@ -100,15 +100,15 @@ fn restarted_agent_keeps_old_labels_until_it_has_new_ones() {
         Some((core.labels(&instance), owner, starts))
     };
     let before = start(1);
-    let (first, owner, starts) = wait_for("it is an instance", &mut look);
+    let (first, owner, starts) = wait_for("the agent is an instance", &mut run_once);
     assert_eq!(
         (&first["local_rank"], owner.as_deref()),
         (&"1".into(), Some(&*user))
     );
     before.kill();
     let _after = start(2);
-    wait_for("the second one's labels are there", || {
-        let (labels, owner, now) = look().expect("it stays an instance");
+    wait_for("the labels of the second agent are there", || {
+        let (labels, owner, now) = run_once().expect("an instance");
         for name in ["nixl_agent", "user", "engine", "slurm_job_id"] {
             assert_eq!(labels.get(name), first.get(name), "{name}");
         }
@@ -124,13 +124,13 @@ fn agent_without_labels_waits_for_them_after_a_restart() {
     let mut command = worker(example("producer"), 3);
     command.arg0("VLLM::Worker_TP3");
     let _agent = Sample::start_as(command, &rings, "agent", A_FEW);
-    wait_for("its events are counted", || {
+    wait_for("the events are counted", || {
         core.tick(1, Duration::from_millis(2), LONG);
         (core.host_sent() == 30 * 3000).then_some(())
     });
     core.restart();
     assert_eq!(core.known(), 1);
-    wait_for("it is an instance", || {
+    wait_for("the agent is an instance", || {
         let instances = core.instances();
         core.tick(1, Duration::from_millis(2), LONG);
         core.reveal();
@@ -146,8 +146,8 @@ fn agent_is_published_at_its_deadline_after_a_restart() {
     core.scan();
     core.drain();
     core.restart();
-    assert!(core.instances().is_empty(), "its labels may become known");
-    // Its process is not asked for.
+    assert!(core.instances().is_empty(), "the labels may become known");
+    // Without its file, no process scan looks for the writer.
     fs::remove_file(core.path("agent")).expect("there");
     core.drain();
     assert!(core.instances().is_empty());
@@ -184,10 +184,10 @@ fn labels_of_a_busy_agent_follow_proc_facts() {
         let is_instance = core.instances().contains_key("agent");
         is_instance && core.labels("agent").contains_key("local_rank")
     };
-    for told in [true, false, true] {
-        core.configure(&format!("proc_facts = {told}"));
-        wait_for("its labels are those that are told", || {
-            (has_rank(&mut core) == told).then_some(())
+    for enabled in [true, false, true] {
+        core.configure(&format!("proc_facts = {enabled}"));
+        wait_for("the labels follow proc_facts", || {
+            (has_rank(&mut core) == enabled).then_some(())
         });
     }
 }
@@ -199,11 +199,11 @@ fn labels_stay_off_after_a_restart_without_proc_facts() {
     let mut command = worker(example("producer"), 3);
     command.arg0("VLLM::Worker_TP3");
     let _agent = Sample::start_as(command, &home.rings(), "agent", A_FEW);
-    let becomes = |pmcd: &Pmcd, told: bool| {
-        wait_for("its labels are those that are told", || {
+    let becomes = |pmcd: &Pmcd, enabled: bool| {
+        wait_for("the labels follow proc_facts", || {
             let labels = pmcd.labels(TX_BYTES);
             let agent = labels.get("agent")?;
-            (agent.contains_key("slurm_job_id") == told).then_some(())
+            (agent.contains_key("slurm_job_id") == enabled).then_some(())
         });
     };
     becomes(&pmcd, true);

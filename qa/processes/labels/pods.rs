@@ -1,4 +1,4 @@
-//! Labels of agents in pods.
+//! Labels of agents in Kubernetes pods.
 
 use super::{A_FEW, first_labels, worker};
 use crate::support::sample::Sample;
@@ -32,13 +32,13 @@ fn pod_label_comes_from_the_volume_path_without_proc_facts() {
             (&POD.into(), &"kvbm".into())
         );
         assert_eq!(labels["nixl_agent"], "kvbm-worker-0");
-        // Only the process tells that.
+        // Only a process scan finds these labels.
         if proc_facts {
-            wait_for("the process is asked", || {
+            wait_for("the process scan has found the labels", || {
                 let labels = pmcd.labels(TX_BYTES).remove("kvbm-worker-0")?;
-                let told = ["local_rank", "pod", "namespace"].map(|name| labels.get(name));
+                let found = ["local_rank", "pod", "namespace"].map(|name| labels.get(name));
                 let expected = ["0", "kvbm-0", "inference"].map(Value::from);
-                (told == expected.each_ref().map(Some)).then_some(())
+                (found == expected.each_ref().map(Some)).then_some(())
             });
         } else {
             for name in ["local_rank", "pod", "namespace"] {

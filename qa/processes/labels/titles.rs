@@ -1,4 +1,4 @@
-//! Labels of processes that set their own titles.
+//! Labels of processes that set their own titles: through the test kit, and with a real pmcd.
 
 use super::{SECRET, contents, expected, first_labels, holds, own_user};
 use crate::support::kit::{Core, LONG, push_to};
@@ -10,14 +10,14 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Has the ring of its first argument mapped, and when told to gives itself a title as setproctitle(3) does: over its arguments,
-/// and the environment behind them.
+/// Python code that maps the ring of its first argument. After a line of input, it sets a title like setproctitle(3): over its
+/// arguments and the environment after them.
 const TITLED: &str = "
 import ctypes, mmap, sys
 file = open(sys.argv[1], 'r+b')
 ring = mmap.mmap(file.fileno(), 0)
 file.close()
-# The fields behind the name, of which the first is the third (proc_pid_stat(5)).
+# The fields after the name; the first of them is number 3 (proc_pid_stat(5)).
 stat = open('/proc/self/stat').read().rsplit(')', 1)[1].split()
 arg_start, arg_end, env_start, env_end = (int(stat[field - 3]) for field in range(48, 52))
 print('ready', flush=True)
@@ -48,7 +48,7 @@ fn process_title_keeps_labels() {
         assert_eq!(line.trim_end(), what);
     };
     says("ready");
-    let mut look = |seconds: u64| {
+    let mut run_for = |seconds: u64| {
         core.tick(1, Duration::from_millis(seconds * 1000 + 5), LONG);
         core.tidy();
         let is_instance = core.instances().contains_key("agent");
@@ -58,15 +58,15 @@ fn process_title_keeps_labels() {
     let has = |labels: &Map<String, Value>, name: &str, value: &str| {
         labels.get(name).is_some_and(|label| label == value)
     };
-    wait_for("its environment is known", || {
-        let labels = look(0);
+    wait_for("the environment is known", || {
+        let labels = run_for(0);
         (has(&labels, "local_rank", "7") && has(&labels, "gpu", "5")).then_some(())
     });
     let stdin = process.stdin.as_mut().expect("piped");
     stdin.write_all(b"now\n").expect("it reads");
     says("titled");
-    wait_for("/proc is asked again, and shows the title", || {
-        let labels = look(61);
+    wait_for("a later process scan shows the title", || {
+        let labels = run_for(61);
         assert!(
             has(&labels, "local_rank", "7") && has(&labels, "gpu", "5"),
             "{labels:?}"
@@ -81,7 +81,7 @@ fn process_title_keeps_labels() {
 fn titled_workers_get_rank_role_port_and_job_labels() {
     let home = Home::new();
     let secret = ("HF_TOKEN", SECRET);
-    // The server's, not the workers'.
+    // Variables of the server, which are not those of the workers.
     let of_server = [("LOCAL_RANK", "0"), ("CUDA_VISIBLE_DEVICES", "0,1"), secret];
     let start = |port: &str, role: &str, job: &str, names: &[&str]| {
         let rings = names.iter().map(|name| {
@@ -93,7 +93,7 @@ fn titled_workers_get_rank_role_port_and_job_labels() {
         let transfer = format!(r#"{{"kv_connector": "NixlConnector", "kv_role": "{role}"}}"#);
         let arguments = ["serve", "m", "--port", port, "--api-key", SECRET];
         let arguments = [&arguments[..], &["--kv-transfer-config", &transfer]].concat();
-        // Titles that do not name the engine.
+        // A prefix for titles without the name of the engine.
         let prefix = ("VLLM_PROCESS_NAME_PREFIX", "decode-a");
         let prefix = (role == "kv_consumer").then_some(prefix);
         let variables = [&of_server[..], &[("SLURM_JOB_ID", job)], prefix.as_slice()].concat();

@@ -1,4 +1,4 @@
-//! `nixl.agents.silent`: the number of processes without telemetry.
+//! `nixl.agents.silent`, the number of processes without telemetry: through the test kit, and with a real pmcd.
 
 use super::{Agent, libraries};
 use crate::support::kit::{Core, LONG};
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// A process that has these files mapped.
+/// Starts a process that maps these files.
 fn mapper(files: &[&Path]) -> Agent {
     let script = "import mmap, os, sys\n\
                   files = [open(name, 'r+b') for name in sys.argv[1:]]\n\
@@ -31,7 +31,7 @@ fn silent_counts_processes_with_a_backend_and_no_file() {
         &[&*nixl, &*plugin, &*ring],
     ];
     let [importer, silent, heard] = files.map(mapper);
-    let mut look = |seconds| {
+    let mut scan_after = |seconds| {
         core.advance(Duration::from_secs(seconds));
         core.tick(1, Duration::ZERO, LONG);
         core.tidy();
@@ -40,23 +40,23 @@ fn silent_counts_processes_with_a_backend_and_no_file() {
         Some([is_found(&importer), is_found(&silent), is_found(&heard)])
     };
     if !sees_all_processes() {
-        // The daemon cannot know whether there are other processes.
-        (0..200).for_each(|_| assert_eq!(look(61), None));
+        // In its own PID namespace, the daemon does not see the processes outside.
+        (0..200).for_each(|_| assert_eq!(scan_after(61), None));
         return;
     }
     wait_for("the process with a backend alone is found", || {
-        (look(61) == Some([false, true, false])).then_some(())
+        (scan_after(61) == Some([false, true, false])).then_some(())
     });
-    // None comes in between: a look through all processes takes its time.
-    let surveys = core.process_scans();
+    // The interval between process scans is a minute.
+    let scans = core.process_scans();
     for _ in 0..50 {
         core.advance(Duration::from_secs(1));
         core.tidy();
     }
-    assert!(core.process_scans() <= surveys + 1);
+    assert!(core.process_scans() <= scans + 1);
     let gone = silent.pid;
     drop(silent);
-    wait_for("who has ended is not counted", || {
+    wait_for("an ended process is not counted", || {
         core.advance(Duration::from_secs(61));
         core.tidy();
         (!core.silent()?.contains(&gone)).then_some(())
@@ -71,9 +71,9 @@ fn silent_has_a_value_only_if_all_processes_are_visible() {
     let pmcd = Pmcd::start(&home);
     let value = || pmcd.values("nixl.agents.silent").remove("");
     if sees_all_processes() {
-        let silent = wait_for("they are counted", value);
+        let silent = wait_for("silent processes are counted", value);
         assert!(silent >= 1, "{silent}");
     }
     pmcd.configure(&home, "proc_facts = false");
-    assert_eq!(value(), None, "nobody is looked at");
+    assert_eq!(value(), None, "no process scan");
 }
