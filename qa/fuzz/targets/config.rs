@@ -1,4 +1,4 @@
-//! The configuration file, TOML or the Python PMDA's INI, and `NIXL_TELEMETRY_DIR`.
+//! Fuzz target: the configuration file, in TOML or in the INI format of the Python PMDA, and `NIXL_TELEMETRY_DIR`.
 
 use super::{Input, assert_one_line};
 use pmdanixl::config::ini;
@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// The input is the length of the variable's value, the value, and the file.
+/// The input is the length of the value of the variable, the value, and the file.
 pub fn run(input: &[u8]) {
     let mut input = Input(input);
     let len = usize::from(input.u8());
@@ -32,17 +32,17 @@ pub fn run(input: &[u8]) {
         Err(err) => check_error(err, file.path(), input.0),
     }
     let Ok(text) = std::str::from_utf8(input.0) else {
-        return assert!(loaded.is_err(), "no TOML is anything but UTF-8");
+        return assert!(loaded.is_err(), "TOML is always UTF-8");
     };
     if let (Ok(loaded), Some(converted)) = (parse(Path::new("nixl.conf"), text), ini::convert(text))
     {
-        // What the warning says to write instead means the same, and needs no warning.
+        // The replacement in the warning has an equal meaning, and causes no warning.
         let again = parse(Path::new("nixl.conf"), &converted).expect("as good");
         assert_eq!((again.config, again.warnings.len()), (loaded.config, 0));
     }
 }
 
-/// What nixl.conf says is allowed.
+/// Asserts that all values are within the limits.
 fn check(config: &Config) {
     let (millisecond, second) = (Duration::from_millis(1), Duration::from_secs(1));
     assert!((millisecond..=second).contains(&config.drain_interval));
@@ -73,7 +73,7 @@ fn check(config: &Config) {
     }
 }
 
-/// One line that names the file, the line and what is wrong.
+/// Asserts that an error is one line with the file, the line and the cause.
 fn check_error(err: &ConfigError, path: &Path, bytes: &[u8]) {
     let message = err.to_string();
     assert_one_line(&message);

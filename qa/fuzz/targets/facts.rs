@@ -1,4 +1,5 @@
-//! What strangers call their processes, groups, variables and files: `/proc/PID/{cgroup,cmdline,environ}` and agents' names.
+//! Fuzz target: names that untrusted users choose for processes, groups, variables and files, in
+//! `/proc/PID/{cgroup,cmdline,environ}` and in agent names.
 
 use pmdanixl::procfs::facts::cgroup::Cgroup;
 use pmdanixl::procfs::facts::command::{CommandLine, MAX_RANK, MAX_SHOWN};
@@ -9,7 +10,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The input is each of them.
+/// The input is one part for each of these.
 pub fn run(input: &[u8]) {
     let cgroup = Cgroup::parse(&String::from_utf8_lossy(input));
     if let Some(id) = &cgroup.container_id {
@@ -24,7 +25,7 @@ pub fn run(input: &[u8]) {
     let read = Environ::read(input, &names);
     let environ = read.as_ref().ok().cloned().unwrap_or_default();
     for name in names {
-        // Bytes that are no UTF-8 become U+FFFD.
+        // Bytes that are not UTF-8 become U+FFFD.
         if let Some(value) = environ
             .get(name)
             .filter(|value| !value.contains('\u{fffd}'))
@@ -32,14 +33,14 @@ pub fn run(input: &[u8]) {
             assert!(occurs(&format!("{name}={value}"), input));
         }
     }
-    // What stands in front changes nothing.
+    // Variables before the known ones change nothing.
     let more = [b"SECRET=".as_slice(), &[b'x'; 4090], b"\0", input].concat();
     let behind = Environ::read(&*more, &names).expect("memory can be read");
     for name in names.iter().filter(|_| read.is_ok()) {
         assert_eq!(behind.get(name), environ.get(name));
     }
 
-    // Arguments of a program do not say what it is.
+    // The arguments of a program do not change its kind.
     for program in ["bash", "python3\0ask.py", "python3\0-c\0pass", "python3\0-"] {
         let line = [program.as_bytes(), b"\0", input].concat();
         let parsed = CommandLine::parse(&line).expect("a program");
@@ -70,7 +71,7 @@ pub fn run(input: &[u8]) {
     facts.set("slurm_job_id", cgroup.slurm_job_id);
     facts.set("engine", line.as_ref().and_then(engine::of));
     facts.set("pod_uid", cgroup.pod_uid);
-    // A file's name is this long at most.
+    // The length limit of a file name.
     let name = OsStr::from_bytes(&input[..input.len().min(255)]);
     let directory = Path::new(OsStr::from_bytes(input));
     let facts = Facts::of_file(None, name, directory).merge(&facts);

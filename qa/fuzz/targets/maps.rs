@@ -1,15 +1,15 @@
-//! `/proc/PID/maps`, which names files that strangers chose the names of.
+//! Fuzz target: `/proc/PID/maps`, which has file names that untrusted users have chosen.
 
 use super::Input;
 use pmdanixl::procfs::process_scan::shared_mapping;
 
-/// The input is a file's path, with its inode in front, and then lines of maps.
+/// The input is an inode, the path of the file, and then lines of maps.
 pub fn run(input: &[u8]) {
     let mut input = Input(input);
     let (ino, len) = (input.u64(), usize::from(input.u8()));
     let path = String::from_utf8_lossy(input.bytes(len)).into_owned();
 
-    // Any line of any bytes.
+    // Any line with any bytes.
     for line in input.0.split_inclusive(|&byte| byte == b'\n') {
         let Some((place, ino)) = shared_mapping(line) else {
             continue;
@@ -23,7 +23,7 @@ pub fn run(input: &[u8]) {
         assert_eq!(path, fields.get(5).map_or("", |path| path.trim_start()));
     }
 
-    // A line as the kernel writes it: newlines in the path as \012, and columns after the inode.
+    // A line in the format of the kernel: newlines in the path are \012, and columns follow the inode.
     let path = format!("/{}", path.replace('\n', "\\012"));
     for (mode, counts) in [
         ("rw-s", true),

@@ -1,6 +1,6 @@
-//! What is fuzzed, a file for each: `run` gives an input to the real code and says by a panic what must not be.
+//! Fuzz targets, one in each file: `run` gives an input to the real code, and panics if the result is wrong.
 //!
-//! The fuzzer calls these (`make fuzz`), and `qa/run fuzz_corpus` does so with every input in `qa/fuzz/corpus`.
+//! `make fuzz` runs the fuzzer. `qa/run fuzz_corpus` runs every input in `qa/fuzz/corpus`.
 
 pub mod cache_file;
 pub mod config;
@@ -18,7 +18,7 @@ pub mod store;
 #[allow(dead_code, clippy::duplicate_mod)] // a part of it is used here; the test kit has it, too
 mod wire;
 
-/// An input, taken from its front; zeros when there is no more of it.
+/// An input that is consumed from its front. After its end, it has zeros.
 pub struct Input<'a>(pub &'a [u8]);
 
 impl<'a> Input<'a> {
@@ -26,7 +26,7 @@ impl<'a> Input<'a> {
         self.0.is_empty()
     }
 
-    /// The next bytes, as many as there are.
+    /// Consumes the next bytes, or fewer at the end.
     pub fn bytes(&mut self, len: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(len.min(self.0.len()));
         self.0 = rest;
@@ -53,7 +53,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// A message is one line of the log, and moves no cursor on a terminal.
+/// Asserts that a message is one line without control characters.
 pub fn assert_one_line(message: &str) {
     assert!(
         !message.is_empty() && !message.contains(char::is_control),
@@ -61,8 +61,7 @@ pub fn assert_one_line(message: &str) {
     );
 }
 
-/// What PCP would mistake in an instance name: it ends names at a space and keeps them in lines; NIXL's own come from file
-/// names.
+/// Asserts that PCP can use an instance name: without spaces, which end a name, and on one line.
 pub fn assert_instance_name(name: &str) {
     let odd = |c: char| c.is_control() || c.is_whitespace() || "\"'\\/".contains(c);
     assert!(

@@ -1,17 +1,17 @@
-//! Instance names, from file names that strangers chose.
+//! Fuzz target: instance names, made from file names that untrusted users choose.
 
 use super::{Input, assert_instance_name};
 use pmdanixl::discovery::name::{instance_name, instance_names};
 use std::collections::HashSet;
 use std::path::Path;
 
-/// The input is a few agents: a directory, whether it has a label, and the raw name.
+/// The input is a few agents: a directory with or without a label, and the raw name.
 pub fn run(input: &[u8]) {
     let mut input = Input(input);
     let mut agents = Vec::new();
     while !input.is_empty() && agents.len() < 16 {
         let (place, len) = (input.u8(), usize::from(input.u8()));
-        // What a file can be called.
+        // A valid file name.
         let raw: Vec<u8> = input
             .bytes(len)
             .iter()
@@ -30,11 +30,11 @@ pub fn run(input: &[u8]) {
         let name = instance_name(raw);
         assert_instance_name(&name);
         assert!(name.len() <= 200, "{name}");
-        // Two agents have one name only if their raw names are one, or if it was cut.
+        // Two agents have equal names only if their raw names are equal, or if a name was truncated.
         let cut = name.len() >= 18 && name.as_bytes()[name.len() - 17] == b'~';
         assert!(cut || unescape(&name) == *raw, "{name} from {raw:?}");
 
-        // As the agents of a host get theirs. One that is taken by each agent before is tried at most.
+        // Assignment like that for the agents of a host. At most one name is tried for each earlier agent.
         let directory = format!("/dir/{}", place % 4);
         let label = (place & 4 != 0).then_some("label");
         let taken: Vec<String> = instance_names(raw, Path::new(&directory), label)
@@ -49,7 +49,7 @@ pub fn run(input: &[u8]) {
     }
 }
 
-/// The raw name that an instance name stands for.
+/// Raw name of an instance name.
 fn unescape(name: &str) -> Vec<u8> {
     let mut bytes = name.bytes();
     let mut raw = Vec::new();

@@ -1,11 +1,11 @@
-//! The command line, which pmcd's configuration gives.
+//! Fuzz target: the command line, which comes from the configuration of pmcd.
 
 use pmdanixl::config::options::{USAGE, parse};
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-/// The input is the arguments behind the program's name, each ended by a NUL as in `/proc/PID/cmdline`.
+/// The input is the arguments after the program name, each ended by a NUL as in `/proc/PID/cmdline`.
 pub fn run(input: &[u8]) {
     let arguments = input.split(|&byte| byte == 0);
     let arguments = arguments.map(|argument| OsStr::from_bytes(argument).to_owned());
@@ -19,7 +19,7 @@ pub fn run(input: &[u8]) {
     if let Some(path) = &options.config {
         assert!(path.is_absolute(), "{path:?}");
     }
-    // What pmdaGetOpt(3) is given: the program's name, then options that it knows, and each with its value.
+    // Arguments for pmdaGetOpt(3): the program name, then options that it knows, each with its value.
     let mut standard = options.standard.iter();
     assert_eq!(standard.next(), Some(&CString::from(c"pmdanixl")));
     while let Some(option) = standard.next() {
@@ -27,7 +27,7 @@ pub fn run(input: &[u8]) {
         assert!(USAGE.contains(&format!("{option}, --")), "{option}");
         assert!(option == "-p" || standard.next().is_some(), "{option}");
     }
-    // It says the same once more. A value that begins with a dash is one all the same.
+    // A second parse is equal. A value may begin with a dash.
     let again = options.standard.iter().cloned();
     let again = parse(
         Path::new(""),

@@ -1,4 +1,4 @@
-//! `/etc/pcp.conf`, or the file that `$PCP_CONF` names.
+//! Fuzz target: `/etc/pcp.conf`, or the file that `$PCP_CONF` names.
 
 use pmdanixl::config::pcpconf::PcpConf;
 use std::path::Path;
@@ -15,7 +15,7 @@ pub fn run(input: &[u8]) {
         let value = value.to_str().expect("the file is text");
         assert!(!value.contains('\n'), "{value:?}");
     }
-    // Whatever it says, these are files of ours in the directories that it names.
+    // With any content, these are our files in the directories that it names.
     for (path, name) in [
         (conf.nixl_conf(), "nixl/nixl.conf"),
         (conf.help(), "nixl/help"),
@@ -24,7 +24,7 @@ pub fn run(input: &[u8]) {
     ] {
         assert!(path.ends_with(Path::new(name)), "{path:?}");
     }
-    // A comment changes nothing.
+    // An added comment changes nothing.
     let more = PcpConf::parse(&format!(
         "#PCP_RUN_DIR=/none\n{text}\n# PCP_VAR_DIR=/none\n"
     ));

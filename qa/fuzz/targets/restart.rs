@@ -1,4 +1,4 @@
-//! A daemon that was ended with a ring half drained, and started again: with another state file, or another ring.
+//! Fuzz target: a daemon that ends with a half drained ring, and starts again with a changed state file or a changed ring.
 
 use super::state::{spoil, take};
 use super::wire::{Kind, Layout};
@@ -23,7 +23,7 @@ pub fn run(input: &[u8]) {
     let mut input = Input(input);
     let world = World::new(Layout::ALL[usize::from(input.u8() % 5)]);
     let (before, after) = (u64::from(input.u8()), u64::from(input.u8()));
-    // As many as there is room for: one drain may leave the last of them.
+    // As many events as fit: one drain may leave the last of them.
     let push = |events| (0..events).map(|_| u64::from(world.push())).sum::<u64>();
     let mut pushed = 0;
     for batch in [before % 5, before / 5 % CAPACITY] {
@@ -36,7 +36,7 @@ pub fn run(input: &[u8]) {
     let unspoilt = count == 0 && input.is_empty();
     for _ in 0..count {
         let (word, value) = (u64::from(input.u8()), input.u64());
-        // Small values, so that most are positions.
+        // Small values, so that most are valid positions.
         world.put(word % 8, if value >> 56 == 0 { value % 16 } else { value });
     }
     spoil(&world.state(), &mut input);
@@ -44,7 +44,7 @@ pub fn run(input: &[u8]) {
     let read_pos = world.word(1);
 
     let agents = world.start(3);
-    // Of the ring nothing was changed but read_pos, and that is a position in it.
+    // In the ring, only read_pos was changed, to a valid position.
     let now = fs::read(world.ring()).expect("there");
     assert!(now.len() == ring.len());
     assert!(now[..8] == ring[..8] && now[16..] == ring[16..]);
@@ -59,7 +59,7 @@ pub fn run(input: &[u8]) {
         assert_eq!(agent.total(EventType::TxBytes), pushed);
         assert_eq!((agent.entry.resets, agent.entry.foreign_reads), (0, 0));
     }
-    // Started once more, it knows the same.
+    // After another restart, all values are equal.
     let total = |agents: &Collector| {
         let mut all: Vec<_> = agents
             .iter()
@@ -90,7 +90,7 @@ impl World {
                 label: None,
                 literal: true,
             }],
-            // Nobody has the ring mapped, and to find that out takes long.
+            // No process has the ring mapped, and a process scan would take long.
             proc_facts: false,
             ..Config::default()
         };
@@ -116,7 +116,7 @@ impl World {
         self.dir.path().join("nixl/state")
     }
 
-    /// Starts the daemon, which looks and drains so many times.
+    /// Starts the daemon, which scans and drains so many times.
     fn start(&self, times: u32) -> Collector {
         let (journal, found) = take(&self.state());
         let mut agents = Collector::new(&self.config);
@@ -130,7 +130,7 @@ impl World {
         agents
     }
 
-    /// Pushes an event of 1 byte as NIXL does, if there is room; whether there was.
+    /// Pushes an event of 1 byte as NIXL does. Returns false if the ring is full.
     fn push(&self) -> bool {
         let (pos, kind) = (self.word(0), Kind::TxBytes);
         let next = (pos + 1) % CAPACITY;

@@ -1,4 +1,4 @@
-//! The state file: whatever it holds, it can be taken and used, and what was taken from it is taken again.
+//! Fuzz target: the state file. With any content, it can be read and used, and a second read gives equal records.
 
 use super::{Input, assert_instance_name, assert_one_line};
 use pmdanixl::event::{Event, EventType};
@@ -10,8 +10,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// The input is how many agents a good state has, and what is then written over it: page, word and value. With 255 the rest
-/// is the file.
+/// The input is the number of agents of a good state file, and then changes of it: page, word and value. With 255, the rest of
+/// the input is the file.
 pub fn run(input: &[u8]) {
     guard_against_sigbus().expect("a handler");
     let mut input = Input(input);
@@ -30,7 +30,7 @@ pub fn run(input: &[u8]) {
     let (journal, found) = take(&path);
     if let Some(why) = &found.rejection {
         assert_one_line(why);
-        // Of one that was cut short the whole ones go on.
+        // The complete records of a truncated file are used.
         assert!(found.records.is_empty() || !why.contains("its totals are not used"));
     }
     for (_, saved) in &found.records {
@@ -45,7 +45,7 @@ pub fn run(input: &[u8]) {
         assert!(!directory.as_os_str().is_empty());
         assert_instance_name(instance);
         if let Some(checkpoint) = &saved.entry.checkpoint {
-            // Positions of a ring that can be.
+            // Valid positions of a ring.
             assert!(checkpoint.ring.capacity.is_power_of_two());
             let positions = [
                 checkpoint.from,
@@ -56,13 +56,13 @@ pub fn run(input: &[u8]) {
         }
     }
 
-    // What made no sense has been put right.
+    // Invalid values have been corrected.
     let records = found.records;
     drop(journal);
     let (mut journal, again) = take(&path);
     assert_eq!((again.rejection, &again.records), (None, &records));
 
-    // It is used.
+    // The records can be used.
     let mut expected = Vec::new();
     for (number, (id, mut saved)) in records.into_iter().enumerate() {
         if number % 3 == 2 {
@@ -94,8 +94,8 @@ pub fn run(input: &[u8]) {
 
 pub fn take(path: &Path) -> (Journal, StateContents) {
     let mut journal = Journal::open(path);
-    let found = journal.start().expect("usable whatever it holds");
-    (journal, found.expect("nobody else has it"))
+    let found = journal.start().expect("usable with any content");
+    (journal, found.expect("an unlocked file"))
 }
 
 fn name(number: u8) -> Name {
@@ -128,7 +128,7 @@ fn fill(mut journal: Journal, agents: u8) {
     }
 }
 
-/// Writes words over the file as the input says, or makes it longer or shorter.
+/// Overwrites words of the file, or changes its length, as the input says.
 pub fn spoil(path: &Path, input: &mut Input) {
     let file = OpenOptions::new().write(true).open(path).expect("ours");
     while !input.is_empty() {

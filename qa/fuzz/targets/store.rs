@@ -1,5 +1,5 @@
-//! A file of NIXL's `prometheus_mp`: it is a store or it is refused, and what changes in it while it is read makes totals that
-//! follow it, or none.
+//! Fuzz target: a file of NIXL's `prometheus_mp`. It is a store or it is rejected. Changes of a store between reads are followed by
+//! the totals, or ignored.
 
 use super::state::take;
 use super::{Input, assert_instance_name, assert_one_line};
@@ -19,15 +19,14 @@ use std::time::{Duration, Instant};
 const SECOND: Duration = Duration::from_secs(1);
 const NAME: &str = "nixl.4242.1795272511722547987.0.mmap";
 const LEN: usize = 6800;
-/// Bytes of a step: what is done, with which word, and a value.
+/// Bytes of a step: the action, a word, and a value.
 const STEP: usize = 11;
-/// Words: the time of the last update, and the first counter.
+/// Indices of words: time of the last update, and first counter.
 const UPDATED: usize = 3;
 const COUNTERS: usize = 94;
 
-/// The input is how many bounds a good store has, how many of its words are written over, and those; then what is done with it
-/// while it is read. With 255 the file is so many bytes of the
-/// input.
+/// The input is the number of bounds of a good store, the number of changed words, and these words; then the steps. With 255, the
+/// file is so many bytes of the input.
 pub fn run(input: &[u8]) {
     guard_against_sigbus().expect("a handler");
     let mut input = Input(input);
@@ -60,14 +59,14 @@ pub fn run(input: &[u8]) {
         now += SECOND;
         agents.scan(now, SECOND);
         agents.drain(now, SECOND);
-        judge(&agents);
+        assert_usable(&agents);
         if follows {
             let agent = agents.iter().next().expect("a good store has an agent");
-            let told: Vec<u64> = EventType::ALL
+            let values: Vec<u64> = EventType::ALL
                 .iter()
                 .map(|kind| agent.total(*kind))
                 .collect();
-            assert_eq!(Some(&told), total.as_ref());
+            assert_eq!(Some(&values), total.as_ref());
         }
         if input.is_empty() {
             break;
@@ -81,7 +80,7 @@ pub fn run(input: &[u8]) {
         match what {
             0..=3 => {
                 let at = if what < 2 { COUNTERS + word % 21 } else { word };
-                // What it says of its agent stays, or it is another's after a restart.
+                // A changed header may make the store that of another agent.
                 follows &= at >= COUNTERS || at == UPDATED;
                 world.put(at, value);
                 if let (Some(total), Some(before), true) = (&mut total, &mut before, follows) {
@@ -106,13 +105,13 @@ pub fn run(input: &[u8]) {
                 fs::remove_file(world.path()).expect("there");
                 fs::write(world.path(), &bytes).expect("room");
             }
-            // Its writer ends, which is only once.
+            // The writer ends, only once.
             _ => writer = None,
         }
-        // What is written after its end is nobody's.
+        // Writes after the end of the writer are not counted.
         follows &= writer.is_some();
     }
-    // Started once more, it knows the same.
+    // After another restart, all values are equal.
     let all = |agents: &Collector| {
         let mut all: Vec<_> = agents
             .iter()
@@ -126,8 +125,8 @@ pub fn run(input: &[u8]) {
     assert_eq!(all(&world.start()), before);
 }
 
-/// What is told of an agent can be told to PCP.
-fn judge(agents: &Collector) {
+/// Asserts that PCP can use all names and values of the agents.
+fn assert_usable(agents: &Collector) {
     for agent in agents.iter() {
         assert_instance_name(&agent.name.instance);
         assert!(!agent.label_text().contains('\n'));
@@ -136,16 +135,16 @@ fn judge(agents: &Collector) {
             assert_instance_name(&ranges.suffix(range));
         }
         for percent in [0, 50, 99, 100] {
-            let told = agent
+            let values = agent
                 .xfer_time(percent)
                 .into_iter()
                 .chain(agent.post_time(percent));
-            told.for_each(|told| assert!(told.is_finite() && told >= 0.0, "{told}"));
+            values.for_each(|value| assert!(value.is_finite() && value >= 0.0, "{value}"));
         }
     }
 }
 
-/// A store with so many bounds, which is none where there are none or more than NIXL has.
+/// Bytes of a store with so many bounds. It is valid if NIXL allows this number.
 fn good(bounds: usize) -> Vec<u8> {
     let mut bytes = vec![0; LEN];
     let mut put =
@@ -172,7 +171,7 @@ fn words(bytes: Vec<u8>) -> Vec<u64> {
         .collect()
 }
 
-/// Whether a file is a store, stated from the format.
+/// True if a file is a store. Written from the format.
 fn is_store(bytes: &[u8]) -> bool {
     if bytes.len() != LEN {
         return false;
@@ -211,7 +210,7 @@ impl World {
                 label: None,
                 literal: true,
             }],
-            // To find out who has it mapped takes long.
+            // A process scan takes long.
             proc_facts: false,
             ..Config::default()
         };
@@ -224,13 +223,13 @@ impl World {
         self.dir.path().join("stores").join(NAME)
     }
 
-    /// Its file, which whoever has it open for writing seems to be the agent of.
+    /// Opens the file for writing. The daemon then sees a live agent.
     fn open(&self) -> File {
         let file = OpenOptions::new().read(true).write(true).open(self.path());
         file.expect("there")
     }
 
-    /// Whether it is a store, and that is right.
+    /// True if the daemon accepts the file as a store. Asserts that this is right.
     fn check(&self, bytes: &[u8]) -> bool {
         let directory: OwnedFd = File::open(self.dir.path().join("stores"))
             .expect("there")
@@ -238,8 +237,8 @@ impl World {
         let name = OsStr::new(NAME);
         let facts = file::facts(&directory, name).expect("there");
         let opened = store::open(&directory, name, &facts, &Config::default());
-        if let Err(refusal) = &opened {
-            assert_one_line(&refusal.to_string());
+        if let Err(rejection) = &opened {
+            assert_one_line(&rejection.to_string());
         }
         assert_eq!(opened.is_ok(), is_store(bytes));
         opened.is_ok()
