@@ -20,10 +20,10 @@ use std::process::Command;
 const PAGE: &str = "share/dashboard/index.html";
 const SOURCES: &str = "share/dashboard/src";
 
-/// A name that is a program, where it is taken for one.
+/// Agent name that is a script, if the page evaluates it.
 const HOSTILE: &str = "<img src=x onerror=alert(1)>\"><script>alert(2)<\u{2044}script>";
 
-/// The texts of an agent's row, by column, and the titles of its cells as column-title; {} while there is none.
+/// Texts of the row of an agent by column, and titles of its cells as column-title. {} without a row.
 fn row(name: &str) -> String {
     let name = serde_json::Value::from(name);
     format!(
@@ -39,7 +39,7 @@ fn row(name: &str) -> String {
     )
 }
 
-/// The number that a text such as `4.93 MB/s` begins with, and what is behind it.
+/// Number and unit of a text such as `4.93 MB/s`.
 fn number(text: &str) -> (f64, &str) {
     let (number, unit) = text.split_once(' ').unwrap_or((text, ""));
     (number.parse().unwrap_or(f64::NAN), unit)
@@ -86,7 +86,7 @@ fn page_shows_the_values_of_pminfo() {
     let version = format!("{}, pmdanixl {}, ", host.trim(), env!("CARGO_PKG_VERSION"));
     assert!(connection.starts_with(&version), "{connection}");
 
-    // What does not change: the very numbers that pminfo shows.
+    // Constant values: exactly those of pminfo.
     for agent in ["known", "full"] {
         let shown = page.evaluate(&row(agent));
         let value = |metric: &str| pmcd.values(metric).get(agent).copied();
@@ -118,7 +118,7 @@ fn page_shows_the_values_of_pminfo() {
     let pid = std::process::id().to_string();
     assert_eq!(process.split_whitespace().nth(1), Some(&*pid));
 
-    // What goes on: 100 transfers of 50,000 bytes each way and second.
+    // Rates: 100 transfers of 50,000 bytes in each direction and second.
     let mut last = serde_json::Value::Null;
     wait_for("the rates are those of the producer", || {
         last = page.evaluate(&row("steady"));
@@ -131,18 +131,18 @@ fn page_shows_the_values_of_pminfo() {
         let rates = is("sent", 5.0, "MB/s") && is("received", 5.0, "MB/s");
         (rates && about(both, 200.0, 0.1)).then_some(())
     });
-    // The writer of a ring may be found after the ring, and labels are requested rarely.
+    // The writer of a ring may be found after the ring, and the page requests labels rarely.
     let place = format!(
         "(({{ server, rank }}) => [server, rank])({})",
         row("steady")
     );
     page.until(
-        "its engine and rank are shown",
+        "engine and rank are shown",
         &format!("/^vllm.*,(TP)?7$/.test({place})"),
     );
     let tile = page.text("document.querySelector('#tile-sent').textContent");
     assert!(about(number(&tile).0, 5.0, 0.3), "{tile}");
-    // Charts say in words what their last values are.
+    // The text alternatives of the charts have their last values.
     let said = page.text("document.querySelector('#chart-bytes .plot').getAttribute('aria-label')");
     assert!(said.starts_with("sent and received: "), "{said}");
     assert!(said.contains("; vllm"), "{said}");
@@ -151,7 +151,7 @@ fn page_shows_the_values_of_pminfo() {
     assert!(heat.starts_with("Most transfers take "), "{heat}");
     page.evaluate("document.querySelector('#chart-bytes canvas').getContext('2d').getImageData(0, 0, 1, 1).data.length");
 
-    // By text and by engine, and one agent alone.
+    // Filters by text, by engine, and by one agent.
     let set = |id: &str, value: &str, event: &str| {
         format!("(() => {{ const place = document.querySelector('{id}'); place.value = '{value}';
             place.dispatchEvent(new Event('{event}')); return document.querySelector('#shown').textContent; }})()")
@@ -161,7 +161,7 @@ fn page_shows_the_values_of_pminfo() {
         "1 of 4 agents"
     );
     assert_eq!(page.text(&set("#engine", "", "change")), "4 of 4 agents");
-    // Keys that come fast are one drawing, a moment later.
+    // Several fast keys cause one drawing, a moment later.
     let shown = |text: &str| format!("document.querySelector('#shown').textContent === '{text}'");
     page.evaluate(&set("#filter", "KNO", "input"));
     page.until("the filter is taken", &shown("1 of 4 agents"));
@@ -172,7 +172,7 @@ fn page_shows_the_values_of_pminfo() {
         page.text("document.querySelector('#chart-bytes .plot').getAttribute('aria-label')");
     assert_eq!(quiet, "sent: 0 B/s; received: 0 B/s");
 
-    // A name is text, wherever it stands, and nothing else came of it.
+    // A name is always text, and was not evaluated.
     let found = page.evaluate(&format!(
         "[...document.querySelectorAll('.raw')].filter((one) => one.textContent === {}).length",
         serde_json::Value::from(HOSTILE)
@@ -201,7 +201,7 @@ fn page_shows_errors_and_recovers() {
     page.until("its rate is known", quiet);
     let wide = "document.documentElement.scrollWidth <= innerWidth";
     assert_eq!(page.evaluate(wide), true, "no scrolling sideways");
-    // All that is ever shown as a rate from now on.
+    // Records all rates that the page shows from now on.
     page.evaluate(
         "window.seen = new Set(); new MutationObserver(() => {
             document.querySelectorAll('td.sent, #tile-sent').forEach((one) => seen.add(one.textContent));
@@ -214,7 +214,7 @@ fn page_shows_errors_and_recovers() {
 
     pmcd.kill();
     page.until(
-        "it misses pmcd",
+        "the page reports the missing pmcd",
         &says("pmproxy answers, but pmcd does not"),
     );
     assert!(page.text(advice).contains("sudo systemctl start pmcd"));
@@ -265,7 +265,7 @@ fn page_with_hundreds_of_agents_plots_the_busiest() {
         "document.querySelectorAll('#table tbody tr').length === 301",
     );
     page.until(
-        "the one that does most comes first",
+        "the busiest agent is first",
         "document.querySelector('.name button bdi').textContent === 'busy'",
     );
     page.until(
@@ -278,7 +278,7 @@ fn page_with_hundreds_of_agents_plots_the_busiest() {
     );
     let heat = page.text("document.querySelector('.heat').getAttribute('aria-label')");
     assert_eq!(heat, "Drawn for up to 100 agents; here are 301.");
-    // By name, as people count, and back.
+    // Sorted by name with numeric order, and reversed.
     let names = "[...document.querySelectorAll('.name button bdi')].slice(0, 3).map((one) => one.textContent).join(' ')";
     page.evaluate("document.querySelector('thead button').click()");
     assert_eq!(page.text(names), "a-0 a-1 a-2");
@@ -289,7 +289,7 @@ fn page_with_hundreds_of_agents_plots_the_busiest() {
     assert_eq!(page.complaints(), [""; 0]);
 }
 
-/// The main number of the Node that is here.
+/// Major version of the installed Node.
 fn node() -> Option<u32> {
     // v20.19.2
     let said = Command::new("node").arg("--version").output().ok()?;
@@ -311,7 +311,7 @@ fn page_modules_pass_their_unit_tests() {
     tests
         .arg("--test")
         .arg(project("qa/tools/dashboard/units.mjs"));
-    // Times of day are shown as the place has them.
+    // The page shows local times.
     run(tests.env("TZ", "UTC").env("LC_ALL", "C.UTF-8"));
 }
 
@@ -347,7 +347,7 @@ fn page_is_one_file_that_loads_nothing() {
     ] {
         assert!(!page.contains(from_elsewhere), "{from_elsewhere}");
     }
-    // Text becomes markup nowhere.
+    // No code turns text into markup.
     for file in files_in(SOURCES)
         .iter()
         .filter(|file| file.ends_with(".js"))

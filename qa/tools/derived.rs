@@ -1,4 +1,4 @@
-//! The derived metrics of share/derived, computed by PCP's tools from archives of a private pmcd.
+//! Derived metrics of share/derived, computed by PCP's tools from archives of a private pmcd.
 
 use crate::support::share::archive;
 use crate::support::show::Shown;
@@ -10,12 +10,12 @@ use std::path::PathBuf;
 use std::process::Command;
 
 const FILE: &str = "share/derived/nixl.conf";
-/// The agent whose events are counted.
+/// Name of the agent.
 const AGENT: &str = "worker";
-/// More than a recorded stream has.
+/// Slots of the ring: more than a recorded stream has events.
 const SLOTS: u64 = 8192;
 
-/// A pmcd whose tools have the definitions where PCP looks for them.
+/// A pmcd with tools that load the definitions.
 fn pmcd(home: &Home) -> Pmcd {
     let pmcd = Pmcd::start(home);
     let place = pmcd.path("var/config/derived");
@@ -32,18 +32,18 @@ fn ring(home: &Home, pmcd: &Pmcd) -> RingWriter {
     ring
 }
 
-/// Samples of all metrics that have numbers, a few seconds apart, whenever they were taken.
+/// Samples of all numeric metrics. Their times are a few seconds apart, whenever they were taken.
 struct Archive<'a> {
     pmcd: &'a Pmcd,
     path: PathBuf,
     samples: Vec<Shown>,
 }
 
-/// Between two samples.
+/// Time between two samples.
 const SECONDS: u32 = 3;
 
 impl<'a> Archive<'a> {
-    /// Begins with the first one.
+    /// Takes the first sample.
     fn begin(home: &Home, pmcd: &'a Pmcd, ring: &RingWriter) -> Self {
         let mut archive = Self {
             pmcd,
@@ -54,13 +54,13 @@ impl<'a> Archive<'a> {
         archive
     }
 
-    /// Takes one when all is counted that the ring had.
+    /// Takes a sample when the ring is empty.
     fn sample(&mut self, ring: &RingWriter) {
         wait_for("all is counted", || (ring.pending() == 0).then_some(()));
         self.samples.push(self.pmcd.shown(&["nixl"]));
     }
 
-    /// As qa/archive.py takes it.
+    /// Table for qa/archive.py.
     fn table(&self) -> String {
         let mut rows = BTreeSet::new();
         for (metric, values) in self.samples.iter().flatten() {
@@ -78,17 +78,17 @@ impl<'a> Archive<'a> {
             let values: Vec<_> = values.collect();
             table += &format!("{metric} {shown} {}\n", values.join(" "));
         }
-        // An agent without peers has none, and pmrep rejects all derived metrics if the archive lacks an input of one.
+        // An agent without peers lacks some metrics, and pmrep rejects all derived metrics if the archive lacks an input of one.
         let slowness = vec!["1"; self.samples.len()].join(" ");
         table += &format!("nixl.latency.xfer_time.slowness another {slowness}\n");
         table
     }
 
-    /// The derived metrics of the agent by the end of their names, for each interval.
+    /// Derived metrics of the agent for each interval, by the end of their names.
     fn intervals(self) -> Vec<BTreeMap<String, f64>> {
         archive(&self.path, SECONDS, &self.table());
         let mut pmrep = self.pmcd.tool("pmrep");
-        // The records as they are, rather than what may have been between them.
+        // Only the records of the archive, without interpolation.
         pmrep.arg("-a").arg(&self.path).args([
             "-u",
             "-p",
@@ -144,7 +144,7 @@ fn every_definition_is_accepted_and_has_help() {
 fn definitions_without_nixl_metrics_cause_no_message() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
-    // The same definitions, of metrics that this pmcd does not have.
+    // The definitions with metrics that this pmcd does not have.
     let text = std::fs::read_to_string(project(FILE)).expect("there");
     let other = home.path("other.conf");
     std::fs::write(&other, text.replace("nixl", "nixm")).expect("written");
@@ -159,7 +159,7 @@ fn derived_values_of_an_interval_match_its_events() {
     let home = Home::new();
     let pmcd = pmcd(&home);
     let mut ring = ring(&home, &pmcd);
-    // Before the first sample: in none of the figures but the 90th percentiles.
+    // Events before the first sample: only the 90th percentiles include them.
     ring.push_transfer(false, 1 << 30, 1000, 100);
     let mut archive = Archive::begin(&home, &pmcd, &ring);
     for _ in 0..3 {
@@ -187,7 +187,7 @@ fn derived_values_of_an_interval_match_its_events() {
         ("vllm.avg_size", 2.0),
         ("vllm.throughput", 8.0 / 0.006),
     ] {
-        // What is lost to the digits of figures and times that are shown.
+        // Tolerance for the printed digits of values and times.
         within(1e-5, name, figures[name], expected);
     }
     // numpy.percentile([1, 1, 1, 1, 3], 90)
@@ -198,7 +198,7 @@ fn derived_values_of_an_interval_match_its_events() {
             assert_eq!(*figure > 0.0, name.contains("p90"), "{name}: {figure}");
         }
     }
-    // A transfer too quick for the clock has a size and no throughput.
+    // A transfer of 0 us has a size and no throughput.
     let figures = &intervals[2];
     assert!((figures["vllm.avg_size"] - 1.0).abs() < 1e-6);
     assert_eq!(figures["transfer.throughput"].to_bits(), 0);
@@ -244,7 +244,7 @@ fn seven_vllm_values_match_a_recorded_stream() {
         assert!(ring.push_raw(kind, value), "{line}");
     }
     archive.sample(&ring);
-    let told = &archive.intervals()[0];
+    let values = &archive.intervals()[0];
     let names = [
         ("transfers", "Num successful transfers", 0.0),
         ("avg_xfer_time", "Avg xfer time (ms)", 1e-6),
@@ -258,6 +258,6 @@ fn seven_vllm_values_match_a_recorded_stream() {
     for (ours, theirs, share) in names {
         let expected = expected[theirs].as_f64().expect("a number");
         assert!(expected > 0.0, "{theirs}");
-        within(share, theirs, told[&format!("vllm.{ours}")], expected);
+        within(share, theirs, values[&format!("vllm.{ours}")], expected);
     }
 }

@@ -7,7 +7,7 @@ use crate::support::{TX_BYTES, run, soon, wait_for};
 
 const HOST_TX_BYTES: &str = "nixl.host.transfer.tx_bytes";
 
-/// The commands in docs/fleet.md below a comment of that name.
+/// Commands in docs/fleet.md below a comment with that name.
 fn documented(name: &str) -> String {
     let text = text_of("docs/fleet.md");
     let mark = format!("<!-- qa/tools/fleet.rs: {name} -->\n```\n");
@@ -15,7 +15,7 @@ fn documented(name: &str) -> String {
     rest.split_once("```").expect("an end").0.to_owned()
 }
 
-/// All hosts.
+/// Starts all hosts.
 fn start(network: &Network) -> [Host; 3] {
     std::thread::scope(|scope| {
         let started = HOSTS.map(|name| scope.spawn(move || network.host(name)));
@@ -37,13 +37,13 @@ fn becomes(central: &Host, query: &str, expected: &[(&str, u64)]) {
     assert!(became.is_some(), "{query}: {last:?}");
     println!("\n{}: {query}[samples:1]", central.name);
     for (name, bytes) in last {
-        // A total of a host has no instance.
+        // A total of a host has no instances.
         let name = if name.is_empty() { "total" } else { &name };
         println!("    {name:10} {bytes:>10}");
     }
 }
 
-/// Prints values by time: each as long as it stays the same.
+/// Prints values with the times between which they stay equal.
 fn show(what: &str, values: &[(String, u64)]) {
     println!("\n{what}");
     for run in values.chunk_by(|(_, one), (_, next)| one == next) {
@@ -78,14 +78,14 @@ fn pmseries_has_totals_by_host_by_label_and_overall() {
     let both = [("second", 300_000), ("worker", 20_000)];
     becomes(a, &of("hostname", "b"), &both);
     becomes(a, &of("hostname", "c"), &[("worker", 4_000_000)]);
-    // A label of one agent finds the series of its host, with all agents there.
+    // A label of one agent matches the series of its host, with all agents there.
     becomes(a, &of("nixl_agent", "second"), &both);
     becomes(a, &of("rack", "rack-2"), &[("worker", 4_000_000)]);
     let first = [("second", 300_000), ("worker", 1_000), ("worker", 20_000)];
     becomes(a, &of("rack", "rack-1"), &first);
     let machine = format!("{:032x}", 3);
     becomes(a, &of("machineid", &machine), &[("worker", 4_000_000)]);
-    // The totals of a host, and of all hosts.
+    // Totals of a host, and of all hosts.
     for (host, bytes) in [("a", 1_000), ("b", 320_000), ("c", 4_000_000)] {
         let query = format!("{HOST_TX_BYTES}{{hostname==\"{host}\"}}");
         becomes(a, &query, &[("", bytes)]);
@@ -120,17 +120,21 @@ fn archive_of_a_disconnected_host_completes_its_series() {
 
     let says = |what: &str| a.logger_log("b").contains(what).then_some(());
     network.connect(b, false);
-    wait_for("the farm misses it", || says("Lost connection to PMCD"));
-    // Twelve transfers that the farm never sees.
+    wait_for("the farm has lost the connection", || {
+        says("Lost connection to PMCD")
+    });
+    // Twelve transfers that the farm does not record.
     let _meanwhile = b.agent("meanwhile", 12, 5);
     b.pmcd.becomes(&[("meanwhile", 60), ("worker", 1_000)]);
     local.samples(2);
     network.connect(b, true);
-    wait_for("the farm has it back", || says("re-established connection"));
+    wait_for("the farm is connected again", || {
+        says("re-established connection")
+    });
     becomes(a, &query, &[("", 1_060)]);
     farm.samples(2);
 
-    // What the farm has, and what the host.
+    // Values in the archive of the farm, and in that of the host.
     let in_between = |values: &[(String, u64)]| {
         let found = values
             .iter()
@@ -155,7 +159,7 @@ fn archive_of_a_disconnected_host_completes_its_series() {
     let missing = in_between(&own);
     assert!(!missing.is_empty(), "{own:?}");
 
-    // Redis takes nothing that is older than what it has: to load the archive as it is adds nothing.
+    // Redis rejects values that are older than its newest: loading the unchanged archive adds nothing.
     let copy = a.home.path("copy");
     std::fs::create_dir(&copy).expect("made");
     drop(local);
@@ -185,15 +189,15 @@ fn archive_of_a_disconnected_host_completes_its_series() {
     let said = a.shell(&documented("complete"), &variables);
     assert!(said.contains("archive records"), "{said:?}");
     let now = series();
-    // All of its own archive but the first second, which may have two samples where the machine is slow.
+    // All values of its own archive, except for the first second, which may have two samples on a slow machine.
     let mut own = logged(&from, HOST_TX_BYTES);
     let gone = own.iter().position(|value| *value == now[0]);
     let own = own.split_off(gone.filter(|gone| *gone <= 2).expect("a beginning"));
     show(&format!("completed from that: {query}"), &now);
     assert_eq!(in_between(&now), missing);
     assert!(now.starts_with(&own), "{own:?}\n{now:?}");
-    // And it goes on with what the farm sees.
-    wait_for("new values come", || {
+    // New values of the farm follow.
+    wait_for("new values are there", || {
         (series().len() > own.len() + 2).then_some(())
     });
 }
@@ -217,7 +221,7 @@ fn pmproxy_on_each_host_bridges_a_short_disconnection() {
     b.pmcd.becomes(&[("meanwhile", 60), ("worker", 1_000)]);
     local.samples(2);
     let cut = a.newest(&query);
-    assert_eq!(cut, [(String::new(), 1_000)], "nothing comes through");
+    assert_eq!(cut, [(String::new(), 1_000)], "no new value arrives");
     network.connect(b, true);
     becomes(a, &query, &[("", 1_060)]);
     let found = a.series(&format!("{query}[samples:1000]"));

@@ -1,4 +1,4 @@
-//! Output of PCP's tools, Grafana, Prometheus and a browser.
+//! Tools with the files of share/: PCP's tools, Grafana, Prometheus and a browser.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! `pcp nixl`: its output for archives, a live pmcd and a terminal, and its messages if there is nothing to show.
+//! `pcp nixl`: output for archives, a live pmcd and a terminal, and messages if there is no data.
 
 mod columns;
 mod live;
@@ -14,7 +14,7 @@ use std::process::Command;
 
 const COMMAND: &str = "share/pcp/pcp-nixl";
 
-/// `pcp nixl`, installed where pcp(1) finds commands of a user.
+/// `pcp nixl`, installed as a command of the user for pcp(1).
 fn pcp(home: &Home, mut command: Command) -> Command {
     let place = home.path(".pcp/bin/pcp-nixl");
     if !place.exists() {
@@ -24,7 +24,7 @@ fn pcp(home: &Home, mut command: Command) -> Command {
     command
 }
 
-/// The same of an archive.
+/// `pcp nixl` for an archive.
 fn of_archive(home: &Home, path: &Path, options: &[&str]) -> Command {
     let mut command = pcp(home, tool("pcp"));
     command.arg("-a").arg(path).args(["nixl", "-z"]);
@@ -32,7 +32,7 @@ fn of_archive(home: &Home, path: &Path, options: &[&str]) -> Command {
     command
 }
 
-/// Four minutes of five agents: one is always there, one has a long name, one leaves, one comes, and one has only a state.
+/// Four minutes of five agents: one lives all the time, one has a long name, one exits, one starts, and one has only a state.
 fn minutes(home: &Home) -> PathBuf {
     let mut table = String::new();
     let long = format!("4fa1c2de-{}-end", "very-long-name-".repeat(12));
@@ -202,7 +202,11 @@ fn json_has_the_values_of_the_table_and_no_null() {
     );
     assert_eq!(names(&reports[2])[1..], ["comes", "stays", "unknown"]);
     let [came, after] = [&reports[1]["agents"][1], &reports[2]["agents"][1]];
-    assert_eq!(came["tx_bytes_per_second"], Value::Null, "it has just come");
+    assert_eq!(
+        came["tx_bytes_per_second"],
+        Value::Null,
+        "it has just started"
+    );
     assert_eq!(after["tx_bytes_per_second"], 1_234_567.0 * 4.0);
     assert_eq!(after["tx_bytes"], 3 * 60 * 1_234_567 * 4_u64);
     assert_eq!(after["transfers_per_second"], 12_345.0 + 4.0);
@@ -216,7 +220,7 @@ fn json_has_the_values_of_the_table_and_no_null() {
 #[test]
 fn no_agents_is_reported_only_if_an_archive_has_nixl() {
     let home = Home::new();
-    // The host's network is logged all the time, NIXL from the third minute to the fifth.
+    // The network of the host is logged all the time, NIXL from the third minute to the fifth.
     let path = home.path("part");
     archive(
         &path,
@@ -250,7 +254,7 @@ fn no_agents_is_reported_only_if_an_archive_has_nixl() {
             "{said}"
         );
     }
-    // A real one, of a host without agents.
+    // A live pmcd without agents.
     let pmcd = Pmcd::start(&home);
     let path = home.path("none");
     let logger = Logger::start(&pmcd, &path);
@@ -296,7 +300,7 @@ fn python_pmda_archive_is_shown_without_missing_columns() {
     );
 }
 
-/// Runs a script that has the command as a module.
+/// Runs a Python script that imports the command as a module.
 fn python(script: &str) -> String {
     const AS_MODULE: &str = "
 import importlib.machinery, importlib.util, sys
@@ -313,35 +317,35 @@ loader.exec_module(nixl)
 fn missing_data_is_reported_with_cause_and_action() {
     let home = Home::new();
     let path = minutes(&home);
-    let refused = |command: &mut Command, expected: &str| {
+    let fails_with = |command: &mut Command, expected: &str| {
         let said = output(command);
         let said = (said.status.code(), text(&said));
         assert!(said.0 == Some(1) && said.1.contains(expected), "{said:?}");
         assert!(!said.1.contains("Traceback"), "{said:?}");
     };
-    refused(
+    fails_with(
         &mut of_archive(&home, &path, &["-k", "nope"]),
         "--sort nope: there is no such column; take one of agent, bw, bytes,",
     );
-    refused(
+    fails_with(
         &mut of_archive(&home, &path, &["once"]),
         "once: there is no such argument",
     );
-    refused(
+    fails_with(
         &mut of_archive(&home, &path, &["-t", "1hour"]),
         "try a shorter interval (-t)",
     );
-    refused(
+    fails_with(
         &mut of_archive(&home, &path, &["--nope"]),
         "Usage: pcp-nixl [options]",
     );
     let other = home.path("other");
     archive(&other, 10, "network.interface.in.bytes eth0 1 2\n");
-    refused(
+    fails_with(
         &mut of_archive(&home, &other, &[]),
         "nixl.transfer.tx_bytes: there is no such metric: the agent is not installed (pmdanixl(1)), or the archive has nothing of NIXL",
     );
-    refused(
+    fails_with(
         &mut of_archive(&home, &home.path("none"), &[]),
         "pcp-nixl: ",
     );

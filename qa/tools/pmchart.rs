@@ -1,4 +1,4 @@
-//! The views of share/pmchart: their contents, and the charts that pmchart draws of them without a screen.
+//! The views of share/pmchart: their contents, and the charts that pmchart draws without a screen.
 
 use crate::support::share::{files_in, is_metric, link, names_in, text_of, tool};
 use crate::support::{Home, output, project, run, text, wait_for};
@@ -11,11 +11,11 @@ use std::path::Path;
 use std::process::Command;
 
 const VIEWS: &str = "share/pmchart";
-/// What the charts are drawn from: docs/tutorial.md tells of it.
+/// Archive of the charts, described in docs/tutorial.md.
 const ARCHIVE: &str = "docs/tutorial/node1";
 const HEAD: &str = "#kmchart\nversion 1\n";
 
-/// pmchart without a screen, with no settings of the user's.
+/// pmchart without a screen and without settings of the user.
 fn pmchart(home: &Home) -> Command {
     let mut pmchart = tool("timeout");
     pmchart
@@ -27,8 +27,8 @@ fn pmchart(home: &Home) -> Command {
     pmchart
 }
 
-/// Runs pmchart to its end, and ends pmtime, which it starts and does not wait for: that writes to its home as it ends, if it
-/// does.
+/// Runs pmchart to its end, and then ends pmtime. pmchart starts pmtime and does not wait for it, and pmtime writes to its home at
+/// its end.
 fn show(home: &Home, pmchart: &mut Command) -> String {
     let said = output(pmchart);
     assert!(said.status.success(), "{pmchart:?}\n{}", text(&said));
@@ -46,15 +46,14 @@ fn show(home: &Home, pmchart: &mut Command) -> String {
     text(&said)
 }
 
-/// The charts of a view, each as a view of its own: without a screen, pmchart 6.0 fits only the last chart's scale to what it
-/// draws.
+/// Charts of a view, each as a separate view: without a screen, pmchart 6.0 scales only the last chart to its values.
 fn charts(view: &str) -> Vec<String> {
     let view = text_of(&format!("{VIEWS}/{view}"));
     let charts = view.split("\nchart ").skip(1);
     charts.map(|chart| format!("{HEAD}chart {chart}")).collect()
 }
 
-/// Has pmchart draw a chart into a file, in the format that its name ends with.
+/// Draws a chart with pmchart into a file, in the format of the suffix of its name.
 fn draw(home: &Home, chart: &str, image: &Path) {
     let view = home.path("view");
     fs::write(&view, chart).expect("written");
@@ -64,7 +63,7 @@ fn draw(home: &Home, chart: &str, image: &Path) {
     show(home, pmchart.arg("-o").arg(image));
 }
 
-/// A picture, in the order of lines.
+/// Picture: pixels line by line.
 struct Picture {
     width: usize,
     height: usize,
@@ -72,7 +71,7 @@ struct Picture {
 }
 
 impl Picture {
-    /// Takes it from the format PPM.
+    /// Parses the format PPM.
     fn parse(ppm: &[u8]) -> Self {
         let mut head = ppm.splitn(4, |&byte| byte == b'\n' || byte == b' ');
         assert_eq!(head.next(), Some(&b"P6"[..]));
@@ -90,7 +89,7 @@ impl Picture {
         }
     }
 
-    /// What pmchart draws of a chart.
+    /// Picture that pmchart draws for a chart.
     fn drawn(home: &Home, chart: &str) -> Self {
         let image = home.path("image.ppm");
         let _ = fs::remove_file(&image);
@@ -98,7 +97,7 @@ impl Picture {
         Self::parse(&fs::read(image).expect("pmchart writes it"))
     }
 
-    /// What is in a PNG file.
+    /// Picture in a PNG file.
     fn read(picture: &Path) -> Self {
         let mut python = Command::new("/usr/bin/python3");
         let python = python.arg(project("qa/pixels.py")).arg(picture);
@@ -107,10 +106,9 @@ impl Picture {
         Self::parse(&read.stdout)
     }
 
-    /// The columns between the axes, in that share of the picture from the top: half of it is the upper two thirds of what is
-    /// between the axes.
+    /// Columns between the axes, down to that percentage of the picture: 50 is the upper two thirds of the area between the axes.
     fn columns(&self, percent: usize) -> impl Iterator<Item = (usize, BTreeSet<[u8; 3]>)> {
-        // Below the title; right of the scale.
+        // Below the title, and right of the scale.
         let rows = self.height / 8..self.height * percent / 100;
         let columns = self.width / 10..self.width * 97 / 100;
         columns.map(move |column| {
@@ -121,13 +119,13 @@ impl Picture {
         })
     }
 
-    /// The colours in them.
+    /// Colours of the pixels in these columns.
     fn colours(&self, percent: usize) -> BTreeSet<[u8; 3]> {
         let columns = self.columns(percent);
         columns.flat_map(|(_, colours)| colours).collect()
     }
 
-    /// From which column on and up to which each rank is in them.
+    /// First and last column with the colour of each rank.
     fn spans(&self, percent: usize) -> BTreeMap<usize, (usize, usize)> {
         let mut spans = BTreeMap::new();
         for (column, colours) in self.columns(percent) {
@@ -139,10 +137,10 @@ impl Picture {
     }
 }
 
-/// Which of the four ranks has its colour there: pmchart gives them yellow, blue, red and green.
+/// Rank with the colour of a pixel: pmchart gives yellow, blue, red and green to the four ranks.
 fn ranks_in(colours: &BTreeSet<[u8; 3]>) -> Vec<usize> {
     let ranks = [[255, 255, 0], [0, 0, 255], [255, 0, 0], [0, 128, 0]];
-    // Lines are mixed with what is behind them: a colour counts that is near.
+    // Lines are blended with the background: a near colour counts.
     let is_there = |wanted: [u8; 3]| {
         let is_near =
             |colour: &[u8; 3]| (0..3).all(|part| colour[part].abs_diff(wanted[part]) < 70);
@@ -182,14 +180,14 @@ fn view_metrics_exist_and_are_in_the_summary() {
     }
 }
 
-/// The chart of a view that has these words in its title.
+/// Chart of a view with these words in its title.
 fn chart_of(view: &str, title: &str) -> String {
     let mut charts = charts(view).into_iter();
     let found = charts.find(|chart| chart.contains(title));
     found.unwrap_or_else(|| panic!("{view}: {title}"))
 }
 
-/// Which ranks of the recording it shows, so far down.
+/// Ranks of the recording in a chart, down to a percentage of the picture.
 fn ranks_of(home: &Home, view: &str, title: &str, percent: usize) -> Vec<usize> {
     let picture = Picture::drawn(home, &chart_of(view, title));
     ranks_in(&picture.colours(percent))
@@ -225,7 +223,7 @@ fn views_have_five_charts_that_pmchart_draws() {
         let charts = charts(&view);
         assert_eq!(charts.len(), 5, "{view}");
         for chart in charts {
-            // With the legend, which has a colour for each value that there is, if only 0.
+            // The legend has a colour for each value, also for 0.
             let colours = Picture::drawn(&home, &chart).colours(100);
             let by_agent = chart.contains("%i");
             let ranks = ranks_in(&colours);
@@ -245,7 +243,7 @@ fn documentation_pictures_match_pmchart() {
     ] {
         let chart = chart_of(view, title);
         let picture = project("docs/images").join(picture);
-        // PICTURES=1 makes them again; pmchart does not compress.
+        // PICTURES=1 makes the pictures. pmchart does not compress them.
         if std::env::var_os("PICTURES").is_some() {
             let file = home.path("picture.png");
             draw(&home, &chart, &file);
@@ -255,7 +253,7 @@ fn documentation_pictures_match_pmchart() {
                 .args([&picture, &file]));
         }
         let (drawn, shown) = (Picture::drawn(&home, &chart), Picture::read(&picture));
-        // The menu above, which other fonts make higher or lower, is not in it.
+        // Without the menu above, whose height depends on the fonts.
         assert_eq!(drawn.width, shown.width, "{title}");
         assert!(
             drawn.height.abs_diff(shown.height) < 40,
@@ -263,7 +261,7 @@ fn documentation_pictures_match_pmchart() {
             drawn.height,
             shown.height
         );
-        // Fonts also move what is between the axes, by less than this.
+        // Fonts also move the area between the axes, by less than this.
         let near = drawn.width / 20;
         let (now, then) = (drawn.spans(percent), shown.spans(percent));
         let are_near = now.len() == then.len()

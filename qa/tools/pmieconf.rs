@@ -103,7 +103,7 @@ fn problem_is_reported_while_other_agents_come_or_leave() {
     }
 }
 
-/// The counters reset as if pmdanixl had been started without its state under a running pmcd.
+/// The counters decrease, as after a start of pmdanixl without its state under a running pmcd.
 #[test]
 fn counter_reset_is_not_reported() {
     for (name, metric) in [
@@ -113,8 +113,8 @@ fn counter_reset_is_not_reported() {
         ("remote_disconnect", "nixl.errors.remote_disconnect"),
     ] {
         let rule = Rule::new(name);
-        rule.is_silent(&format!("{metric} anew 100 100 0 0 0"));
-        let said = rule.says(&format!("{metric} anew 100 100 0 0 60 60"));
+        rule.is_silent(&format!("{metric} reset 100 100 0 0 0"));
+        let said = rule.says(&format!("{metric} reset 100 100 0 0 60 60"));
         assert_eq!(said.len(), 1, "{name}, afterwards: {said:?}");
     }
 }
@@ -136,23 +136,23 @@ fn single_disconnect_is_reported_but_other_errors_are_not() {
 #[test]
 fn memory_growth_in_six_intervals_is_reported() {
     let rule = Rule::new("memory_growth").every(600);
-    let told = "NIXL registered memory grows without end [leak]@host";
+    let message = "NIXL registered memory grows without end [leak]@host";
     rule.fires(
         "nixl.memory.current leak 0 2e6 4e6 6e6 8e6 10e6 12e6 12e6
          nixl.memory.current fine 9e9 9e9 9e9 9e9 9e9 9e9 9e9 9e9"
             .replace("e6", "000000")
             .replace("e9", "000000000")
             .as_str(),
-        told,
+        message,
     );
     for steps in [
-        // Registered once at its start, in a few steps.
+        // Memory is registered at the start, in a few steps.
         "0 4000000 8000000 90000000 90000000 90000000 90000000 90000000",
-        // Given back in between.
+        // Memory is deregistered in between.
         "0 4000000 8000000 2000000 6000000 9000000 4000000 8000000",
-        // By less than it takes.
+        // The growth is below the threshold.
         "0 1000000 2000000 3000000 4000000 5000000 6000000 7000000",
-        // Not for six intervals yet.
+        // The growth is shorter than six intervals.
         "0 0 0 2000000 4000000 6000000 8000000 10000000",
     ] {
         rule.is_silent(&format!("nixl.memory.current fine {steps}"));
@@ -166,7 +166,7 @@ fn memory_growth_in_six_intervals_is_reported() {
 
 #[test]
 fn agent_that_comes_or_leaves_is_not_memory_growth() {
-    // What pmie does with a history when the agents change must not make a leak of two that are none.
+    // pmie changes its history when agents change. This must not look like a leak.
     Rule::new("memory_growth").every(600).is_silent(
         "nixl.memory.current first 9000000 9000000 9000000 9000000 - - - - - -
          nixl.memory.current second 50000000 50000000 50000000 50000000 50000000 50000000 50000000 50000000 50000000 50000000
@@ -176,7 +176,7 @@ fn agent_that_comes_or_leaves_is_not_memory_growth() {
 
 const GIB: u64 = 1 << 30;
 
-/// A counter that grows by that many GiB in each minute, by its hundredth parts.
+/// Counter that grows by so many hundredths of a GiB in each minute.
 fn grows(hundredths: u64) -> String {
     let values = (0..4).map(|minute| (minute * hundredths * GIB / 100).to_string());
     values.collect::<Vec<_>>().join(" ")
@@ -241,12 +241,10 @@ fn rules_fire_on_a_pmlogger_archive_with_problems() {
     });
     let path = home.path("archive");
     let pmlogger = Logger::start(&pmcd, &path);
-    // A rate takes two values, and pmie's steps begin before the first.
+    // A rate needs two values, and the steps of pmie begin before the first one.
     pmlogger.samples(3);
     while ring.push(Kind::TxBytes, 1) {}
-    wait_for("the ring is emptied", || {
-        (ring.pending() == 0).then_some(())
-    });
+    wait_for("the ring is empty", || (ring.pending() == 0).then_some(()));
     assert!(ring.push(Kind::RemoteDisconnect, 1));
     drop(future);
     std::fs::remove_file(home.ring("future")).expect("removed");

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const GROUPS: &str = "share/pmlogconf/nixl";
-/// What there is to store into rather than to look at, and what says once more what the groups have.
+/// Metrics that no group logs: those for pmStore requests, and repetitions of other metrics.
 const LEFT_OUT: [&str; 4] = [
     "nixl.control.debug",
     "nixl.control.reload",
@@ -16,7 +16,7 @@ const LEFT_OUT: [&str; 4] = [
     "nixl.latency.post_time.bucket",
 ];
 
-/// A pmcd whose tools have the groups where PCP looks for them, with an agent that has transferred.
+/// A pmcd with tools that use the groups, and with an agent that has transferred.
 fn pmcd(home: &Home) -> (Pmcd, RingWriter) {
     let pmcd = Pmcd::start(home);
     link(GROUPS, &pmcd.path("var/config/pmlogconf/nixl"));
@@ -28,8 +28,8 @@ fn pmcd(home: &Home) -> (Pmcd, RingWriter) {
     (pmcd, ring)
 }
 
-/// Has pmlogconf make a configuration, or bring one up to date, as PCP's scripts do at each start of pmlogger; the lines on
-/// our groups: name, switch and interval.
+/// Makes or updates a configuration with pmlogconf, as PCP's scripts do at each start of pmlogger. Returns the lines of our groups:
+/// name, switch and interval.
 fn configure(pmcd: &Pmcd, config: &Path) -> Vec<String> {
     run(pmcd.tool("pmlogconf").args(["-c", "-q", "-r"]).arg(config));
     let text = fs::read_to_string(config).expect("written");
@@ -39,7 +39,7 @@ fn configure(pmcd: &Pmcd, config: &Path) -> Vec<String> {
         .collect()
 }
 
-/// The metrics that a group stands for.
+/// Metrics of a group.
 fn metrics_of(pmcd: &Pmcd, group: &str) -> BTreeSet<String> {
     let file = text_of(&format!("{GROUPS}/{group}"));
     let names = file.lines().filter_map(|line| line.strip_prefix('\t'));
@@ -47,7 +47,7 @@ fn metrics_of(pmcd: &Pmcd, group: &str) -> BTreeSet<String> {
     shown.lines().map(|line| line.trim().to_owned()).collect()
 }
 
-/// Has pmlogger write three samples by that configuration.
+/// Writes three samples with pmlogger and that configuration.
 fn log(pmcd: &Pmcd, home: &Home, config: &Path) -> PathBuf {
     let archive = home.path("archive");
     let mut pmlogger = pmcd.tool("pmlogger");
@@ -57,7 +57,7 @@ fn log(pmcd: &Pmcd, home: &Home, config: &Path) -> PathBuf {
     archive
 }
 
-/// Our metrics in an archive.
+/// Names of our metrics in an archive.
 fn logged(pmcd: &Pmcd, archive: &Path) -> BTreeSet<String> {
     let mut pminfo = pmcd.tool("pminfo");
     let shown = run(pminfo.arg("-a").arg(archive).arg("nixl"));
@@ -74,7 +74,7 @@ fn primary_pmlogger_logs_summary_and_optional_detail() {
     let summary = metrics_of(&pmcd, "summary");
     assert_eq!(logged(&pmcd, &log(&pmcd, &home, &config)), summary);
 
-    // As docs/tools.md has it; what PCP's scripts do later leaves the switch where it is.
+    // The command of docs/tools.md. Later updates by PCP's scripts keep the switch.
     let text = fs::read_to_string(&config).expect("written");
     let text = text.replace("#+ nixl/detail:n:", "#+ nixl/detail:y:");
     fs::write(&config, text).expect("written");
@@ -106,7 +106,7 @@ fn existing_pmlogger_gets_the_summary() {
 fn pmlogconf_without_nixl_adds_nothing() {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
-    // The same groups, of metrics that this pmcd does not have.
+    // The groups with metrics that this pmcd does not have.
     let place = pmcd.path("var/config/pmlogconf/nixl");
     fs::create_dir_all(&place).expect("made");
     for group in files_in(GROUPS) {

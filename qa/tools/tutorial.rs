@@ -8,10 +8,10 @@ use std::os::unix::fs::symlink;
 use std::process::Command;
 
 const TUTORIAL: &str = "docs/tutorial.md";
-/// A block that is run; a line that begins with `$ ` is a command, and what follows is what it prints.
+/// Language of the blocks that are run. A line that begins with `$ ` is a command, and its output follows.
 const RUN: &str = "```console";
 
-/// A part of the tutorial: a line as it stands, or a command, what it prints left out.
+/// Part of the tutorial: a line, or a command without its output.
 enum Part<'a> {
     Text(&'a str),
     Command(&'a str),
@@ -33,7 +33,7 @@ fn parts(tutorial: &str) -> Vec<Part<'_>> {
     parts
 }
 
-/// Runs commands as a user with share/ installed does, in the directory of the archive.
+/// Runs commands in the directory of the archive, as a user with share/ installed.
 struct User {
     home: Home,
 }
@@ -43,7 +43,7 @@ impl User {
         let home = Home::new();
         link("share/dstat", &home.path(".pcp/dstat"));
         link("share/pmrep", &home.path("etc/pmrep"));
-        // pmieconf takes a path with a space for two.
+        // pmieconf splits a path with a space into two.
         link("share/pmieconf/nixl", &home.path("rules/nixl"));
         fs::create_dir(home.path("archive")).expect("made");
         for file in files_in("docs/tutorial") {
@@ -71,7 +71,7 @@ impl User {
             .env("PMIECONF_PATH", format!("{}:{global}", rules.display()));
         let shown = text(&output(&mut shell));
         let lines = shown.lines().map(str::trim_end);
-        // What Qt says of having no screen.
+        // Messages of Qt about the missing screen.
         let lines = lines.filter(|line| !line.contains("propagateSizeHints"));
         lines.fold(String::new(), |all, line| all + line + "\n")
     }
@@ -102,21 +102,21 @@ fn tutorial_commands_print_the_documented_output() {
         assert_eq!(
             found,
             expected,
-            "{TUTORIAL}:{}; BLESS=1 takes what was found",
+            "{TUTORIAL}:{}; BLESS=1 accepts the output",
             number + 1
         );
     }
     assert_eq!(found.lines().count(), tutorial.lines().count());
 }
 
-/// Metrics of PCP's PMDA for InfiniBand, which Debian has in a package of its own.
+/// Metrics of PCP's PMDA for InfiniBand, which is in a separate package on Debian.
 const INFINIBAND: [&str; 3] = [
     "infiniband.port.rate",
     "infiniband.port.total.bytes",
     "infiniband.port.total.errors",
 ];
 
-/// The names in a text that begin with that word and a dot.
+/// Names in a text that begin with that word and a dot.
 fn names_below<'a>(text: &'a str, top: &str) -> Vec<&'a str> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.' || c == '/';
     let words = text.split(|c| !is_name(c));
@@ -170,11 +170,11 @@ fn readme_installation_matches_the_install_test() {
             .map(|command| command.trim().to_owned())
             .collect::<Vec<_>>()
     };
-    let told = commands(&text_of("README.md"));
-    assert_eq!(told.len(), 5, "{told:?}");
+    let listed = commands(&text_of("README.md"));
+    assert_eq!(listed.len(), 5, "{listed:?}");
     // The tutorial also restarts pmlogger, for the archives.
-    assert_eq!(told, commands(&text_of(TUTORIAL))[..told.len()]);
-    // What they come to, in the order that they have there.
+    assert_eq!(listed, commands(&text_of(TUTORIAL))[..listed.len()]);
+    // The steps of the Makefile, in their order.
     let (makefile, test) = (text_of("Makefile"), text_of("qa/install.sh"));
     let of_make = |target: &str| {
         let (_, recipe) = makefile.split_once(&format!("\n{target}:\n\t@"))?;

@@ -13,8 +13,8 @@ const VIEWS: &str = "share/pmrep/nixl.conf";
 const PLUGINS: &str = "share/dstat/nixl";
 const METERS: &str = "share/htop/meters/nixl";
 
-/// Two ranks of an engine, named as vLLM names its agents, and what each has done by each of four minutes; the second is
-/// slow, has errors, and has lost events.
+/// Values of two ranks of an engine in four minutes, with agent names like those of vLLM. The second rank is slow, has errors, and
+/// has lost events.
 fn samples(home: &Home) -> PathBuf {
     let mut table = String::new();
     let ranks = [
@@ -98,7 +98,7 @@ fn pmrep_views_match_golden() {
     golden("pmrep_views.out", &shown);
 }
 
-/// A home directory in which dstat and htop look for these.
+/// Home directory with the files for dstat and htop.
 fn user(home: &Home) -> PathBuf {
     let user = home.path("user");
     link(PLUGINS, &user.join(".pcp/dstat/nixl"));
@@ -119,12 +119,12 @@ fn dstat_plugins_match_golden() {
     dstat.env("HOME", user(&home)).arg("-a").arg(&path);
     dstat.args(["dstat", "--nocolor"]).args(plugins);
     let shown = output(dstat.args(["60", "3"]));
-    // At the end of an archive dstat says so by a status of its own.
+    // dstat has a separate exit status for the end of an archive.
     assert!(shown.stderr.is_empty(), "{}", text(&shown));
     golden("dstat.out", &String::from_utf8_lossy(&shown.stdout));
 }
 
-/// What htop draws within so many seconds on a terminal, without what moves the cursor.
+/// Output of htop within so many seconds on a terminal, without control sequences.
 fn htop(pmcd: &Pmcd, user: &Path, seconds: u32) -> String {
     let mut script = pmcd.tool("script");
     let command = format!("timeout --foreground {seconds} pcp htop");
@@ -157,7 +157,7 @@ fn htop_shows_both_meters() {
     fs::write(user.join(".config/htop/htoprc"), settings).expect("written");
     let expected = ["NIXL/s: sent: 0", "NIXL agents: live: 1 idle: 0"];
     let mut drawn = String::new();
-    // On a busy machine it takes longer to start.
+    // On a busy machine, htop starts later.
     for seconds in [4, 8, 16] {
         drawn = htop(&pmcd, &user, seconds);
         if expected.iter().all(|part| drawn.contains(part)) {
@@ -176,7 +176,7 @@ fn metrics_of_all_viewers_exist() {
         let names = names_in(&settings);
         assert!(!names.is_empty(), "{file}");
         for name in names {
-            // What a formula computes has a name of its own.
+            // The result of a formula has its own name.
             let is_formula = name.starts_with("nixl.view.");
             assert!(is_metric(name) || is_formula, "{file}: {name}");
         }

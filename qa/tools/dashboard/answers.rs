@@ -1,25 +1,25 @@
-//! A web server that gives the answers of a test, such as those of pmproxy, or answers that pmproxy never gives.
+//! A web server with answers that a test sets: like those of pmproxy, or others.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// Answers by what a path has in it, and how often each was asked for.
+/// Answers by a part of the path, and number of requests for each part.
 #[derive(Default)]
 struct Said {
     answers: Vec<(String, Vec<String>)>,
     asked: HashMap<String, usize>,
 }
 
-/// The server; it goes on until the test's process ends.
+/// Web server. It runs until the process of the test ends.
 pub struct Answers {
     port: u16,
     said: Arc<Mutex<Said>>,
 }
 
 impl Answers {
-    /// Answers nothing yet.
+    /// Starts without answers.
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("bound").port();
@@ -28,7 +28,7 @@ impl Answers {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let said = Arc::clone(&shared);
-                // A browser opens connections that it has no request for yet; one that is gone gets no answer.
+                // A browser opens connections without a request. A closed connection gets no answer.
                 std::thread::spawn(move || answer(stream, &said));
             }
         });
@@ -39,9 +39,9 @@ impl Answers {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// What to answer to paths that have this in them, one after the other; the last one again and again.
+    /// Sets the answers to paths with this part, one after the other. The last one is repeated.
     pub fn to(&self, part: &str, answers: &[&str]) {
-        let mut said = self.said.lock().expect("nobody panics");
+        let mut said = self.said.lock().expect("no panic");
         said.answers.retain(|(other, _)| other != part);
         let answers = answers.iter().map(|answer| (*answer).to_owned());
         said.answers.push((part.to_owned(), answers.collect()));
@@ -57,7 +57,7 @@ fn answer(mut stream: TcpStream, said: &Mutex<Said>) -> std::io::Result<()> {
     while input.read_line(&mut line)? > 2 {
         line.clear();
     }
-    let mut said = said.lock().expect("nobody panics");
+    let mut said = said.lock().expect("no panic");
     let found = said
         .answers
         .iter()

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// The names that distributions have for it; the first needs least.
+/// Names of Chromium in distributions. The first needs the least resources.
 const PROGRAMS: [&str; 4] = [
     "chromium-headless-shell",
     "chromium",
@@ -17,7 +17,7 @@ const PROGRAMS: [&str; 4] = [
     "headless_shell",
 ];
 
-/// A browser with one page. Ends with the value.
+/// A browser with one page. Dropping it ends the browser.
 pub struct Chromium {
     child: Child,
     input: ChildStdin,
@@ -38,7 +38,7 @@ fn program() -> String {
     found.to_str().expect("UTF-8").to_owned()
 }
 
-/// Forwards messages of Chromium until the receiver is gone.
+/// Forwards messages of Chromium until the receiver is dropped.
 fn listen(mut output: impl BufRead, messages: &Sender<Value>) {
     let mut message = Vec::new();
     while output
@@ -55,12 +55,12 @@ fn listen(mut output: impl BufRead, messages: &Sender<Value>) {
 }
 
 impl Chromium {
-    /// Starts it with an empty page of that width.
+    /// Starts Chromium with an empty page of this size.
     pub fn start(width: u32, height: u32) -> Self {
         let profile = tempfile::Builder::new().prefix("nixl").tempdir();
         let profile = profile.expect("a directory");
         let mut command = Command::new("sh");
-        // It reads from descriptor 3 and writes to 4.
+        // Chromium reads from descriptor 3 and writes to descriptor 4.
         command.args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >/dev/null"]);
         command.arg(program()).args([
             "--headless",
@@ -71,7 +71,7 @@ impl Chromium {
             "--disable-background-networking",
         ]);
         if nix::unistd::Uid::effective().is_root() {
-            // Chromium refuses to make a sandbox as root.
+            // As root, Chromium does not start with a sandbox.
             command.arg("--no-sandbox");
         }
         let child = command
@@ -106,7 +106,7 @@ impl Chromium {
         chromium
     }
 
-    /// Calls a method; its result.
+    /// Calls a method. Returns its result.
     pub fn call(&mut self, method: &str, params: Value) -> Value {
         self.last += 1;
         let id = self.last;
@@ -127,7 +127,7 @@ impl Chromium {
         }
     }
 
-    /// Keeps what a page must not cause: errors, refusals by its policy, dialogs. That a server is not there is none of it.
+    /// Records events that a page must not cause: errors, violations of its policy, dialogs. A missing server is allowed.
     fn note(&mut self, event: &Value) {
         let params = &event["params"];
         let complaint = match event["method"].as_str() {
@@ -141,7 +141,7 @@ impl Chromium {
         }
     }
 
-    /// What an expression comes to, as JSON.
+    /// Value of an expression, as JSON.
     pub fn evaluate(&mut self, expression: &str) -> Value {
         let params = json!({
             "expression": expression,
@@ -156,7 +156,7 @@ impl Chromium {
         result["result"]["value"].take()
     }
 
-    /// The same as text.
+    /// Value of an expression, as text.
     pub fn text(&mut self, expression: &str) -> String {
         let value = self.evaluate(expression);
         let text = value.as_str();
@@ -181,11 +181,11 @@ impl Chromium {
         }
     }
 
-    /// Opens the dashboard, as a file of the project, with this behind the # of its address.
+    /// Opens the dashboard from a file of the project, with a fragment after # in its address.
     pub fn open(&mut self, fragment: &str) {
         let page = project("share/dashboard/index.html");
         let url = format!("file://{}#{fragment}", page.display());
-        // Another fragment alone would be the same page still.
+        // A change of the fragment alone does not load the page again.
         self.call("Page.navigate", json!({ "url": "about:blank" }));
         self.call("Page.navigate", json!({ "url": url }));
         self.until("the page is there", "document.readyState === 'complete'");
@@ -197,7 +197,7 @@ impl Chromium {
         self.call("Emulation.setDeviceMetricsOverride", size);
     }
 
-    /// Light or dark.
+    /// Sets the colour scheme: light or dark.
     pub fn set_scheme(&mut self, scheme: &str) {
         let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
         self.call(
@@ -206,7 +206,7 @@ impl Chromium {
         );
     }
 
-    /// A picture of what is seen, as WebP.
+    /// Writes a screenshot as WebP.
     pub fn picture(&mut self, file: &Path) {
         let shot = self.call(
             "Page.captureScreenshot",
@@ -226,9 +226,9 @@ impl Chromium {
         assert!(child.wait().expect("our child").success());
     }
 
-    /// What the page has done that it must not.
+    /// Recorded events that the page must not cause.
     pub fn complaints(&mut self) -> &[String] {
-        // What came before this answer is there then.
+        // All earlier events have arrived before this answer.
         self.evaluate("1");
         &self.complaints
     }
@@ -236,7 +236,7 @@ impl Chromium {
 
 impl Drop for Chromium {
     fn drop(&mut self) {
-        // Its children end with it.
+        // The child processes of Chromium end with it.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,5 @@
-//! Appearance and use of the page: light, dark, wide, narrow, and without a mouse. It makes the pictures of the documentation.
+//! Appearance and use of the page: light, dark, wide, narrow, and without a mouse. `PICTURES=1` makes the pictures of the
+//! documentation.
 
 use super::chromium::Chromium;
 use crate::support::pmproxy::Pmproxy;
@@ -8,7 +9,7 @@ use crate::support::writer::{Layout, RingWriter};
 use crate::support::{Home, Pmcd, project, wait_for};
 use std::time::Duration;
 
-/// How far two colours of the style sheet are apart, as WCAG 2 reckons.
+/// Contrast of two colours of the style sheet, by WCAG 2.
 const CONTRAST: &str = "(one, other) => {
     const light = (name) => {
         const hex = getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -57,7 +58,7 @@ fn page_is_usable_in_each_theme_width_and_without_a_mouse() {
         'vllm decode:8200,TP0,vllm decode:8200,TP1,vllm prefill:8100,TP0,vllm prefill:8100,TP1'";
     page.until("servers and ranks are told apart", told_apart);
 
-    // PICTURES=1 makes those of the documentation, when there is something to see in the charts.
+    // The pictures need some values in the charts.
     let pictures = std::env::var_os("PICTURES").is_some();
     if pictures {
         std::thread::sleep(Duration::from_secs(100));
@@ -87,7 +88,7 @@ fn page_is_usable_in_each_theme_width_and_without_a_mouse() {
             }
         }
         if pictures {
-            // The next answer is drawn in the new size and colours.
+            // The next drawing has the new size and colours.
             std::thread::sleep(Duration::from_secs(3));
             let name = format!("docs/images/dashboard-{scheme}-{width}.webp");
             page.picture(&project(&name));
@@ -118,7 +119,7 @@ fn page_is_usable_in_each_theme_width_and_without_a_mouse() {
     }
     assert!(used > 25, "{used}");
 
-    // The first agent is picked by keys alone.
+    // The first agent is selected with keys only.
     page.evaluate("document.querySelector('#table').focus()");
     let focus = "document.activeElement.closest('tbody') !== null";
     wait_for("an agent has the focus", || {

@@ -1,9 +1,9 @@
-//! The page with answers that pmproxy rarely or never gives.
+//! The page with invented answers, which pmproxy rarely or never gives.
 
 use super::answers::Answers;
 use super::chromium::Chromium;
 
-/// A pmproxy with invented answers and one agent; no real pmproxy sends such units and names.
+/// Server with invented answers and one agent. No real pmproxy sends such units and names.
 fn pmproxy() -> Answers {
     let answers = Answers::start();
     answers.to(
@@ -32,7 +32,7 @@ fn pmproxy() -> Answers {
     answers
 }
 
-/// The answer to a fetch, at that time as pmproxy writes it.
+/// Answer to a fetch with a time in the format of pmproxy.
 fn fetched(context: u32, time: &str, bytes: &str) -> String {
     let metrics = [
         ("control.version", "null", "\"9\""),
@@ -53,14 +53,14 @@ fn fetched(context: u32, time: &str, bytes: &str) -> String {
 #[ignore = "takes Chromium: scripts/check-full dashboard"]
 fn rates_use_the_times_of_pmproxy_only() {
     let answers = pmproxy();
-    // The nanoseconds behind the point have no leading zeros: 1.15 s between the first two.
+    // The nanoseconds after the point have no leading zeros: 1.15 s between the first two.
     let course = [
         ("100.900000000", "1000"),
         ("102.50000000", "2150"),
-        // It went back, as after a restart without a state.
+        // The counter has decreased, as after a restart without a state file.
         ("103.50000000", "150"),
         ("104.50000000", "650"),
-        // The clock was set back.
+        // The clock was stepped back.
         ("50.50000000", "9650"),
         ("51.50000000", "9900"),
         // Not a number.
@@ -89,7 +89,7 @@ fn rates_use_the_times_of_pmproxy_only() {
         "__proto__"
     );
     let raw = page.text("document.querySelector('.raw').textContent");
-    assert_eq!(raw, "a\",engine=\"b", "a value cannot pass for a label");
+    assert_eq!(raw, "a\",engine=\"b", "a value is not a label");
     let connection = page.text("document.querySelector('#connection').textContent");
     assert!(
         connection.starts_with("<b>host</b>, pmdanixl 9, "),
@@ -187,10 +187,10 @@ fn html_and_scripts_in_answers_are_shown_as_text() {
     }
     page.evaluate("document.querySelector('.name button').click()");
     page.until("its name is above the charts", &has("#scope"));
-    let refused = format!(r#"{{"message":{text},"success":false}}"#);
-    answers.to("/context", &[&refused]);
-    answers.to("/fetch", &[&refused]);
-    page.until("what is wrong is told", &has("#trouble"));
+    let rejected = format!(r#"{{"message":{text},"success":false}}"#);
+    answers.to("/context", &[&rejected]);
+    answers.to("/fetch", &[&rejected]);
+    page.until("the error is shown", &has("#trouble"));
     assert_eq!(page.evaluate("document.images.length"), 0);
     assert_eq!(page.evaluate("document.scripts.length"), 1);
     assert_eq!(page.complaints(), [""; 0]);
@@ -220,9 +220,9 @@ fn address_is_checked_saved_and_rejected_if_not_pmproxy() {
     page.evaluate(&submit(&typed));
     page.until("it is asked", "document.body.dataset.state === 'connected'");
     page.open("");
-    assert_eq!(page.text(address), typed, "it is remembered");
+    assert_eq!(page.text(address), typed, "the address is saved");
     page.until(
-        "it is asked again",
+        "the saved address is used",
         "document.body.dataset.state === 'connected'",
     );
 
@@ -236,7 +236,7 @@ fn address_is_checked_saved_and_rejected_if_not_pmproxy() {
         page.open(&format!("host={typed}"));
         page.until(nonsense, foreign);
     }
-    // pmcd without pmdanixl, or with one that is starting.
+    // pmcd without pmdanixl, or while pmdanixl starts.
     let about =
         "document.querySelector('#trouble').innerText.includes('pmcd has no values of NIXL')";
     answers.to("/context", &[r#"{"context":7}"#]);
@@ -322,7 +322,7 @@ fn servers_and_ranks_distinguish_agents_with_uuid_names() {
     let mut page = Chromium::start(1280, 1000);
     page.open(&format!("host={}", answers.address()));
     page.until(
-        "it has lines",
+        "the chart has lines",
         "document.querySelectorAll('#chart-bytes li').length === 5",
     );
     let texts = |place: &str| {
@@ -332,7 +332,7 @@ fn servers_and_ranks_distinguish_agents_with_uuid_names() {
         page.text(&texts("td.server, td.rank")),
         "vllm decode:8200,TP0,vllm decode:8200,TP1,vllm prefill:8100,TP0,vllm prefill:8100,TP1"
     );
-    // The one that does most is the first.
+    // The busiest agent is first.
     assert_eq!(
         page.text(&texts("#chart-bytes li bdi")),
         "sent and received,vllm decode:8200 TP1,vllm prefill:8100 TP0,vllm decode:8200 TP0,vllm prefill:8100 TP1"

@@ -1,4 +1,4 @@
-//! Prometheus: its dashboard, its alerts and its histograms.
+//! The dashboard and the alerts for Prometheus, and quantiles of its histograms, with a real Prometheus.
 
 use super::{PROMETHEUS, RULES, VECTOR, agents, heat_maps, list, names_in_promql, string, targets};
 use crate::support::pmproxy::{Local, Pmproxy};
@@ -48,7 +48,7 @@ fn prometheus_has_values_for_every_panel() {
         assert_eq!(answer["status"], "success", "{expression}: {answer}");
         Some(list(&answer["data"]["result"]).to_vec())
     };
-    // What its variables offer.
+    // Values of the variables of the dashboard.
     let host = wait_for("Prometheus scrapes pmproxy", || {
         let result = query("nixl_agents_live")?;
         Some(string(&result.first()?["metric"], "hostname").to_owned())
@@ -70,7 +70,7 @@ fn prometheus_has_values_for_every_panel() {
     for ((expression, rows), (_, bounds)) in
         heat_maps(PROMETHEUS).into_iter().zip(heat_maps(VECTOR))
     {
-        assert!(rows.is_empty(), "Prometheus itself adds agents up");
+        assert!(rows.is_empty(), "Prometheus adds the agents up");
         let expression = as_grafana_asks(&expression);
         let found = query(&expression).expect("an answer");
         let bound = |row: &Value| string(&row["metric"], "upper_bound").replace("+Inf", "inf");
@@ -95,7 +95,7 @@ fn prometheus_quantile_is_in_the_bucket_of_the_transfers() {
     let server = Local::prometheus(&home, &proxy);
     let mut quantiles = |expression: &str| {
         for (ring, time) in &mut rings {
-            // Some are slower, and none is in the last range.
+            // Some transfers are slower, and none is in the last bucket.
             ring.push_transfer(true, 4096, *time, 5);
             ring.push_transfer(true, 4096, *time + 5, 5);
         }
@@ -108,7 +108,7 @@ fn prometheus_quantile_is_in_the_bucket_of_the_transfers() {
         });
         Some(found.collect::<BTreeMap<String, f64>>())
     };
-    // As the documentation has it, but of a shorter time.
+    // The query of the documentation, for a shorter time.
     let page = text_of("docs/grafana.md");
     let of_each = page
         .lines()
@@ -121,7 +121,7 @@ fn prometheus_quantile_is_in_the_bucket_of_the_transfers() {
     for (name, lower, upper) in [("fast", 25.0, 50.0), ("slow", 2500.0, 5000.0)] {
         assert!(found[name] > lower && found[name] <= upper, "{found:?}");
     }
-    // Of all together the faster half is of the one.
+    // The faster half of all transfers is that of one agent.
     let of_all = "histogram_quantile(0.25, sum by (le) (rate(nixl_latency_xfer_time_bucket[10s])))";
     let found = wait_for("a quantile of all", || quantiles(of_all)?.get("").copied());
     assert!(found > 25.0 && found <= 50.0, "{found}");

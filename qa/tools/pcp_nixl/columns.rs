@@ -1,4 +1,4 @@
-//! Widths of columns, values and names.
+//! `pcp nixl`: widths of columns, values and names.
 
 use super::{minutes, of_archive, pcp, python};
 use crate::support::writer::{Layout, RingWriter};
@@ -88,7 +88,7 @@ fn names_are_complete_if_the_line_width_is_unknown() {
         .args(["nixl", "-1", "-t", "0.2"])
         .env_remove("COLUMNS");
     let shown = run(&mut command);
-    // A terminal without these characters does not stop the command.
+    // The command also works on a terminal without these characters.
     let poor = run(command.env("PYTHONIOENCODING", "ascii"));
     assert!(poor.contains("n?code-"), "{poor}");
     command.env_remove("PYTHONIOENCODING");

@@ -1,4 +1,4 @@
-//! `pcp nixl` on a terminal.
+//! `pcp nixl` on a terminal: its size, its redraws, and lost connections.
 
 use super::{minutes, of_archive, pcp};
 use crate::support::writer::{Layout, RingWriter};
@@ -20,7 +20,7 @@ fn very_narrow_terminal_does_not_stop_the_command() {
             .spawn()
             .expect("it starts");
         let ended = soon(|| narrow.try_wait().expect("our child"));
-        // It would go on after the test.
+        // Otherwise, the command would run after the test.
         narrow.kill().expect("our child");
         let said = narrow.wait_with_output().expect("our child");
         assert!(ended.is_some(), "{columns} columns");
@@ -28,7 +28,7 @@ fn very_narrow_terminal_does_not_stop_the_command() {
     }
 }
 
-/// `pcp nixl` on a terminal of ten lines, until the value ends.
+/// `pcp nixl` on a terminal of ten lines. Dropping it ends the command.
 struct Screen {
     script: Child,
     typescript: PathBuf,
@@ -49,17 +49,17 @@ impl Screen {
         }
     }
 
-    /// All that was drawn.
+    /// Whole output so far.
     fn drawn(&self) -> String {
         std::fs::read_to_string(&self.typescript).unwrap_or_default()
     }
 
-    /// How often this was drawn.
+    /// Number of occurrences of a text in the output.
     fn count(&self, text: &str) -> usize {
         self.drawn().matches(text).count()
     }
 
-    /// Waits until what was drawn last has the agent.
+    /// Waits until the last screen has the agent.
     fn shows_steady(&self) {
         wait_for("the agent is shown", || {
             let drawn = self.drawn();
@@ -72,7 +72,7 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         if let Ok(pid) = i32::try_from(self.script.id()) {
-            // What it runs ends with it.
+            // The command ends with its terminal.
             let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
         }
         let _ = self.script.wait();
@@ -113,7 +113,7 @@ fn screen_resumes_when_pmcd_returns_or_after_the_given_time() {
         screen.shows_steady();
     }
     pmcd.kill();
-    // Of itself libpcp would try after 5 s, 10 s more, 20 s more and so on.
+    // By default, libpcp would reconnect after 5 s, 10 s more, 20 s more and so on.
     for screen in [&at_once, &later] {
         wait_for("it is missed", || (screen.count(AWAY) >= 40).then_some(()));
     }
@@ -124,7 +124,7 @@ fn screen_resumes_when_pmcd_returns_or_after_the_given_time() {
     let missed = at_once.count(AWAY) - before;
     assert!(missed < 15, "{missed} times after pmcd was back");
     let before = later.count(AWAY);
-    wait_for("the other does not ask yet", || {
+    wait_for("the second command has not reconnected", || {
         (later.count(AWAY) >= before + 10).then_some(())
     });
 }

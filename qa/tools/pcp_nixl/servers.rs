@@ -1,4 +1,4 @@
-//! Agents of the servers and ranks of an engine.
+//! `pcp nixl` for the servers and ranks of an engine.
 
 use super::{minutes, of_archive, python};
 use crate::support::share::archive;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// Two minutes of two servers of two ranks each, of an agent that has only a local rank, and of one without labels.
+/// Two minutes of two servers with two ranks each, of an agent with only a local rank, and of one without labels.
 fn servers(home: &Home) -> PathBuf {
     let mut table = String::new();
     for (number, uuid, labels) in [
@@ -108,7 +108,7 @@ fn json_has_the_labels_and_the_command_of_each_agent() {
     ];
     assert_eq!(local, of_local);
     assert_eq!(unlabelled[..5], [const { Value::Null }; 5]);
-    // Archives that were written before the labels and the metric were there.
+    // Archives of versions without the labels and the metric.
     assert_eq!(fields(&minutes(&home), 0), [const { Value::Null }; 6]);
 }
 
@@ -123,7 +123,7 @@ class Source(object):
         return {inst: {'engine': 'vllm', 'rank': 'TP%d' % (7 - inst)} for inst in range(6)}
     def clock(self, timestamp):
         return '', ''
-# Most bytes: 7, 1, 3. Silent: 0 has exited, 2 is live, 4 has just come.
+# Most bytes: 7, 1, 3. Silent: 0 has exited, 2 is live, 4 has just started.
 states = {0: 3, 1: 1, 2: 1, 3: 1, 4: 1, 5: 3, 6: 3, 7: 1}
 sent = {0: 0, 1: 50, 2: 0, 3: 10, 4: 1, 5: 0, 6: 0, 7: 90}
 def sample(time, *new):

@@ -1,9 +1,9 @@
-//! Rules that compare what NIXL moved with what the network interfaces moved.
+//! Rules that compare the bytes of NIXL with those of the network interfaces.
 
 use super::grows;
 use crate::support::rule::Rule;
 
-/// What agents write and the RDMA ports carry, each in hundredths of a GiB per minute, and what interfaces send.
+/// Bytes of agents and of RDMA ports, each in hundredths of a GiB per minute, and bytes sent by interfaces.
 fn moved(links: &str, nixl: u64, rdma: u64, interfaces: &[(&str, u64)]) -> String {
     let (nixl, rdma) = (grows(nixl), grows(rdma));
     let mut table = format!(
@@ -31,13 +31,13 @@ fn tcp_instead_of_infiniband_is_reported() {
     let rule = Rule::new("tcp_fallback");
     let by = |nixl, rdma, network| moved(INFINIBAND, nixl, rdma, &[("lo", 0), ("eth0", network)]);
     rule.fires(&by(1000, 50, 1050), BY_TCP);
-    // As it should be; inside of the host; too little; by TCP in part.
+    // Correct; inside the host; too little; partly by TCP.
     rule.is_silent(&by(1000, 1020, 10));
     rule.is_silent(&by(1000, 5, 10));
     rule.is_silent(&by(100, 0, 110));
     rule.is_silent(&by(1000, 500, 550));
     rule.is_silent(&by(1000, 50, 890));
-    // No port is watched: nothing can be said.
+    // Without metrics of ports, the rule stays silent.
     rule.is_silent(&moved("", 1000, 0, &[("eth0", 1050)]));
     let strict = Rule::new("tcp_fallback").with(&[
         ("rdma_share", "60"),
@@ -63,10 +63,10 @@ fn pod_traffic_counts_once_on_any_path() {
     };
     let rule = Rule::new("tcp_fallback");
     rule.is_silent(&by(300));
-    // A bond sends what its members do.
+    // A bond counts the bytes of its members again.
     let bond = [("bond0", 800), ("eth0", 400), ("eth1", 400)];
     rule.is_silent(&moved(INFINIBAND, 1000, 5, &bond));
-    // Between pods of the host.
+    // Between pods on the host.
     let inside = [
         ("eth0", 3),
         ("cni0", 2000),
@@ -74,7 +74,7 @@ fn pod_traffic_counts_once_on_any_path() {
         ("veth2", 1000),
     ];
     rule.is_silent(&moved(INFINIBAND, 1000, 5, &inside));
-    // The same way, and it is NIXL.
+    // Between pods, and with NIXL.
     rule.fires(&by(1050), BY_TCP);
     let bond = [("bond0", 1050), ("eth0", 525), ("eth1", 525)];
     rule.fires(&moved(INFINIBAND, 1000, 5, &bond), BY_TCP);
@@ -97,8 +97,8 @@ fn incoming_traffic_is_not_reported_as_fallback() {
     rule.is_silent(&table(&nixl, none, &less, &nixl));
     rule.is_silent(&table(none, &nixl, &nixl, &less));
     rule.fires(&table(&nixl, none, &nixl, &less), BY_TCP);
-    let told = rule.says(&table(none, &nixl, &less, &nixl));
-    assert_eq!(told.len(), 1, "what is read comes in: {told:?}");
+    let message = rule.says(&table(none, &nixl, &less, &nixl));
+    assert_eq!(message.len(), 1, "reads are received bytes: {message:?}");
 }
 
 #[test]
@@ -107,9 +107,9 @@ fn tcp_instead_of_roce_is_reported() {
     let links = "rocestat.hw.xmit.port_xmit_data mlx5_0_1 RDMA
          rocestat.hw.rcv.port_rcv_data mlx5_0_1 0 0 0 0";
     let rule = Rule::new("tcp_fallback_roce");
-    let told = "NIXL moves data by TCP instead of RoCE 178956971bytes/s@host";
+    let message = "NIXL moves data by TCP instead of RoCE 178956971bytes/s@host";
     let by = |rdma, network| moved(links, 1000, rdma, &[("lo", 9000), ("eth0", network)]);
-    rule.fires(&by(24, 1050), told);
+    rule.fires(&by(24, 1050), message);
     rule.is_silent(&by(26, 1050));
     rule.is_silent(&by(255, 10));
     rule.is_silent(&by(5, 10));

@@ -2,7 +2,7 @@
 
 use crate::support::rule::Rule;
 
-/// Two agents: the second is in that state, silent for so long, and has that many transfers, while the first works or not.
+/// Two agents. The second has a state, an idle time and a number of transfers. The first works or not.
 fn pair(state: u8, idle: &str, transfers: u8, works: bool) -> String {
     let host = if works { "0 60 120 180" } else { "5 5 5 5" };
     format!(
@@ -23,20 +23,20 @@ fn pair(state: u8, idle: &str, transfers: u8, works: bool) -> String {
 fn silent_agent_beside_a_busy_one_is_reported() {
     let rule = Rule::new("silent");
     let long = "240000 300000 360000 420000";
-    let told = "NIXL agent is silent while others work 360s[mute]@host";
-    rule.fires(&pair(2, long, 7, true), told);
-    // Its idle_after may be longer than the rule's patience.
-    rule.fires(&pair(1, long, 7, true), told);
-    // Not for long yet; exited; only ever a target of transfers; at night.
+    let message = "NIXL agent is silent while others work 360s[mute]@host";
+    rule.fires(&pair(2, long, 7, true), message);
+    // idle_after may be longer than the time of the rule.
+    rule.fires(&pair(1, long, 7, true), message);
+    // Silent for a short time; exited; only a target of transfers; no agent works.
     rule.is_silent(&pair(2, "120000 180000 240000 300000", 7, true));
     rule.is_silent(&pair(3, long, 7, true));
     rule.is_silent(&pair(2, long, 0, true));
     rule.is_silent(&pair(2, long, 7, false));
     let at_night = Rule::new("silent").with(&[("busy", "-1")]);
-    at_night.fires(&pair(2, long, 7, false), told);
+    at_night.fires(&pair(2, long, 7, false), message);
 }
 
-/// Agents, how slow each is beside its peers, and how many transfers it completes in each minute.
+/// Agents with their slowness and their number of transfers in each minute.
 fn ranks(ranks: &[(&str, &str, u32)]) -> String {
     let mut table = String::new();
     for (name, slowness, transfers) in ranks {
@@ -61,14 +61,14 @@ fn agent_far_slower_than_its_peers_is_reported() {
         ("rank1", "1 1 0.4 0.4", 60),
         ("rank2", "1 1 4.1 4", 60),
     ]);
-    let told = "NIXL agent is slower than its peers 4x[rank2]@host";
-    rule.fires(&engine, told);
-    // An agent without transfers has no median, whatever comes before and behind it.
+    let message = "NIXL agent is slower than its peers 4x[rank2]@host";
+    rule.fires(&engine, message);
+    // An agent without transfers has no median, before or after the others in the table.
     let none = "- - - -";
     for idle in ["another", "rank9"] {
         let idle = ranks(&[(idle, none, 0)]);
-        rule.fires(&format!("{idle}{engine}"), told);
-        rule.fires(&format!("{engine}{idle}"), told);
+        rule.fires(&format!("{idle}{engine}"), message);
+        rule.fires(&format!("{engine}{idle}"), message);
     }
     rule.is_silent(&ranks(&[
         ("rank0", "0.4 0.4 0.4", 60),
@@ -83,7 +83,7 @@ fn agent_far_slower_than_its_peers_is_reported() {
     let others = Rule::new("straggler").with(&[("agents", "\"^(rank[01]|kvbm)\"")]);
     others.is_silent(&engine);
     let these = Rule::new("straggler").with(&[("agents", "\"^rank[0-9]\"")]);
-    these.fires(&engine, told);
+    these.fires(&engine, message);
 }
 
 #[test]
@@ -93,12 +93,12 @@ fn agent_slow_in_one_sample_is_not_reported() {
         ("rank0", "1 0.1 1 0.1 1", 60),
         ("rank1", "1 9 1 9 1", 60),
     ]));
-    // Nor if it is there for that one only.
+    // An agent that exists in one sample only.
     rule.is_silent(&ranks(&[
         ("rank0", "1 0.1 1 1", 60),
         ("rank1", "- 9 - -", 60),
     ]));
-    // Another one that comes or goes hides it not.
+    // Another agent that starts or exits does not hide the slow one.
     for other in ["- - 1 1", "1 1 - -", "- 1 - 1"] {
         let said = rule.says(&ranks(&[
             ("a", other, 60),
@@ -114,7 +114,7 @@ fn agent_slow_in_one_sample_is_not_reported() {
 
 #[test]
 fn first_transfer_of_an_agent_is_not_reported_as_slow() {
-    // It is in the window for a minute, and so in two samples perhaps.
+    // The transfer is in the window for a minute, and so maybe in two samples.
     let first = ranks(&[
         ("rank0", "1 0.01 0.01 1", 1000),
         ("rank1", "- 350 350 -", 1),
