@@ -10,7 +10,7 @@ use std::alloc::{GlobalAlloc, Layout as Size, System};
 use std::backtrace::Backtrace;
 use std::cell::{Cell, RefCell};
 
-/// Counts what a thread asks for while it is watched.
+/// Allocator that counts the allocations of a thread.
 struct Counting;
 
 thread_local! {
@@ -21,7 +21,7 @@ thread_local! {
 
 impl Counting {
     fn count() {
-        // Not where the thread is ending.
+        // A thread that ends has no thread-local data any more.
         let watched = WATCHED.try_with(|watched| watched.replace(false));
         if watched != Ok(true) {
             return;
@@ -33,17 +33,17 @@ impl Counting {
     }
 }
 
-// SAFETY: every call goes to the system's allocator with the arguments that came, and what it gives is given back as it is.
+// SAFETY: every call goes to the system's allocator with equal arguments, and its result is returned unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, size: Size) -> *mut u8 {
         Self::count();
-        // SAFETY: the caller's promises are those that the system's wants.
+        // SAFETY: the caller guarantees what the system's allocator requires.
         unsafe { System.alloc(size) }
     }
 
     unsafe fn realloc(&self, old: *mut u8, size: Size, new: usize) -> *mut u8 {
         Self::count();
-        // SAFETY: as above; what is given out here comes from the system's.
+        // SAFETY: as above; every pointer from here comes from the system's allocator.
         unsafe { System.realloc(old, size, new) }
     }
 
@@ -56,7 +56,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// How many times memory was asked for, and where first.
+/// Number of allocations during `work`, and the backtrace of the first one.
 fn allocations(work: impl FnOnce()) -> (u64, String) {
     COUNT.set(0);
     WATCHED.set(true);
@@ -66,10 +66,10 @@ fn allocations(work: impl FnOnce()) -> (u64, String) {
     (COUNT.get(), first.unwrap_or_default())
 }
 
-/// Ticks of agents that write, and of agents that are silent.
+/// Runs ticks of busy or silent agents.
 fn steady(layout: Layout, capacity: u64, agents: usize) {
     let mut host = Host::new(layout, capacity, agents);
-    // Buffers grow to what they need.
+    // The first ticks grow the buffers.
     for _ in 0..3 {
         host.refill();
         host.tick();

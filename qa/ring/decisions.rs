@@ -1,4 +1,4 @@
-//! Decisions for a ring whose `read_pos` is not where the daemon left it: each case, in a running daemon and after a restart.
+//! Verdicts for a ring with a `read_pos` other than the daemon left it: each case, in a running daemon and after a restart.
 
 mod followed;
 
@@ -16,10 +16,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// For what is not about time: no machine takes so long.
+/// Time budget that never runs out.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// A daemon without pmcd: rings, state, and what it has counted.
+/// A daemon without pmcd, with its directory of rings and its state file.
 struct Daemon {
     dir: tempfile::TempDir,
     agents: Option<Collector>,
@@ -71,9 +71,9 @@ impl Daemon {
         self.agents = Some(agents);
     }
 
-    /// Looks and drains twice: the second time settles what the first one found out. Bytes, resets and foreign reads.
+    /// Scans and drains twice: the second pass recovers what the first one found. Returns bytes, resets and foreign reads.
     fn drain(&mut self) -> [u64; 3] {
-        let agents = self.agents.as_mut().expect("it was started");
+        let agents = self.agents.as_mut().expect("a running daemon");
         for _ in 0..2 {
             agents.scan(Instant::now(), LONG);
             agents.drain(Instant::now(), LONG);
@@ -88,7 +88,7 @@ impl Daemon {
         ]
     }
 
-    /// Puts `read_pos` somewhere, as another reader does.
+    /// Sets `read_pos`, as another reader does.
     fn set_read_pos(&self, position: u64) {
         let file = OpenOptions::new().write(true).open(self.path());
         let file = file.expect("there");
@@ -109,8 +109,8 @@ fn killed(saved: &mut SavedAgent) {
     checkpoint.released = false;
 }
 
-/// A ring of 16 slots after a daemon has counted `[4, 10)` of it. The values are powers of ten, so that an event counted twice or
-/// not at all is visible.
+/// A ring of 16 slots after a daemon has counted `[4, 10)`. The values are powers of ten, so that an event counted twice or not at
+/// all is visible.
 fn counted(layout: Layout) -> (Daemon, RingWriter) {
     let mut daemon = Daemon::new();
     let mut ring = RingWriter::create(&daemon.path(), layout, 16).expect("a ring");
@@ -124,7 +124,7 @@ fn counted(layout: Layout) -> (Daemon, RingWriter) {
 #[test]
 fn read_pos_after_a_kill_gives_the_right_verdict() {
     for layout in Layout::ALL {
-        // Where read_pos is, and what comes of it with one more event of a million behind the batch.
+        // read_pos, and the values with one more event of a million after the batch.
         for (read_pos, expected) in [
             (10, [1_111_111, 0, 0]),
             (4, [1_111_111, 0, 0]),
@@ -137,13 +137,13 @@ fn read_pos_after_a_kill_gives_the_right_verdict() {
             assert_eq!(daemon.drain(), expected, "{layout:?} {read_pos}");
             assert_eq!((ring.read_pos(), ring.pending()), (11, 0));
         }
-        // Another reader took two that were never seen, and left one.
+        // Another reader read two events that the daemon never saw, and left one.
         let (mut daemon, mut ring) = counted(layout);
         push(&mut ring, &[7, 7, 1_000_000]);
         daemon.set_read_pos(12);
         daemon.start(killed);
         assert_eq!(daemon.drain(), [1_111_111, 0, 2], "{layout:?}");
-        // A new ring of the same size, whatever its position is.
+        // A new ring of equal size, at any position.
         let (mut daemon, _old) = counted(layout);
         let mut ring = RingWriter::create(&daemon.path(), layout, 16).expect("a ring");
         push(&mut ring, &[1_000_000]);
@@ -155,21 +155,21 @@ fn read_pos_after_a_kill_gives_the_right_verdict() {
 #[test]
 fn read_pos_in_a_running_daemon_gives_the_right_verdict() {
     for layout in Layout::ALL {
-        // All done.
+        // The batch is released.
         let (mut daemon, mut ring) = counted(layout);
         push(&mut ring, &[1_000_000]);
         assert_eq!(daemon.drain(), [1_111_111, 0, 0]);
-        // Another reader took two that were never seen, and left one.
+        // Another reader read two events that the daemon never saw, and left one.
         let (mut daemon, mut ring) = counted(layout);
         push(&mut ring, &[7, 7, 1_000_000]);
         daemon.set_read_pos(12);
         assert_eq!(daemon.drain(), [1_111_111, 0, 2], "{layout:?}");
-        // A new ring of the same size, of another, and of another version.
+        // A new ring of equal size, of another size, and of another version.
         for (layout, slots) in [(layout, 16), (layout, 8), (layout, 64), (other(layout), 16)] {
             let (mut daemon, _old) = counted(layout);
             let mut ring = RingWriter::create(&daemon.path(), layout, slots).expect("a ring");
             push(&mut ring, &[1_000_000]);
-            // Checked again after the pause of the directory.
+            // A directory is scanned again only after its pause.
             let end = Instant::now() + PATIENCE;
             while daemon.drain() != [1_111_111, 1, 0] {
                 assert!(
@@ -190,11 +190,11 @@ fn other(layout: Layout) -> Layout {
     }
 }
 
-/// An agent in a process of its own, which is killed with the value.
+/// Agent in another process. Dropping it kills the process.
 struct Agent(Child);
 
 impl Agent {
-    /// It has pushed one transfer, the same each time, and stays.
+    /// Starts an agent that pushes one transfer, always with equal values, and stays.
     fn start(daemon: &Daemon) -> Self {
         let mut child = Command::new(example("producer"))
             .arg("--dir")
@@ -209,7 +209,7 @@ impl Agent {
         let agent = Self(child);
         BufReader::new(said)
             .read_line(&mut line)
-            .expect("its truth");
+            .expect("its report");
         assert!(line.contains("tx_bytes"), "{line}");
         agent
     }
@@ -224,8 +224,8 @@ impl Drop for Agent {
 
 #[test]
 fn identical_batch_at_the_start_of_a_v2_ring_is_not_counted() {
-    // A batch at the start of the ring is counted, and the daemon is killed before the release; then the agent restarts, or does
-    // not. The two cases look alike: when in doubt, the new batch is lost rather than the old one counted twice.
+    // A batch at slot 0 is counted, and the daemon is killed before the release. Then the agent restarts or not. The two cases are
+    // not distinguishable: the new batch is lost rather than the old one counted twice.
     for restarted in [false, true] {
         let mut daemon = Daemon::new();
         let mut writer = Agent::start(&daemon);
@@ -243,7 +243,7 @@ fn identical_batch_at_the_start_of_a_v2_ring_is_not_counted() {
         });
         assert_eq!(daemon.drain(), [1000, 0, 0], "{restarted}");
         let doubtful = daemon.agents.as_ref().expect("it runs").effort().doubtful;
-        // A restart always touches the file; what the kernel notes of a store to a mapping depends on the file system.
+        // A restart always changes the file times. Whether a store to a mapping does depends on the file system.
         assert!(doubtful == 1 || !restarted, "{doubtful}");
         drop(writer);
     }
@@ -251,8 +251,8 @@ fn identical_batch_at_the_start_of_a_v2_ring_is_not_counted() {
 
 #[test]
 fn agent_recovers_one_ring_before_it_drains_another() {
-    // Killed in the midst of a removal's last drain: the ring has its private name, its last batch was not given back, and the
-    // agent has made another.
+    // A kill during the last drain of a removal: the ring has its private name, its last batch is not released, and the agent
+    // has made another ring.
     for is_met_first in [true, false] {
         let (mut daemon, old) = counted(Layout::V4);
         daemon.set_read_pos(4);
@@ -267,14 +267,14 @@ fn agent_recovers_one_ring_before_it_drains_another() {
         }
         daemon.start(killed);
         if !is_met_first {
-            // The new ring is met before the old one, and both before the first drain: a directory that changes twice within
-            // what its clock can tell may be read once more only after a while.
-            let agents = daemon.agents.as_mut().expect("it was started");
+            // The new ring is found before the old one, and both before the first drain. A directory that changes twice within
+            // the resolution of its time may be read again only after a while.
+            let agents = daemon.agents.as_mut().expect("a running daemon");
             agents.scan(Instant::now(), LONG);
             fs::rename(&elsewhere, &private).expect("renamed");
             let end = Instant::now() + PATIENCE;
             while agents.effort().rings < 2 {
-                assert!(Instant::now() < end, "the old ring is never met");
+                assert!(Instant::now() < end, "the old ring is not found");
                 agents.scan(Instant::now(), LONG);
             }
         }
@@ -283,7 +283,7 @@ fn agent_recovers_one_ring_before_it_drains_another() {
             assert!(Instant::now() < end, "{is_met_first} {:?}", daemon.drain());
         }
         assert_eq!(new.pending(), 0);
-        let agents = daemon.agents.as_ref().expect("it was started");
+        let agents = daemon.agents.as_ref().expect("a running daemon");
         assert_eq!(agents.iter().count(), 1, "{is_met_first}");
         assert_eq!(agents.host_total(EventType::TxBytes), 1_111_111);
     }

@@ -9,7 +9,7 @@ use crate::support::drain::{Bench, Meanwhile, NEW, Traced};
 use crate::support::example;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What the next start makes of a drain that was killed, and what is right.
+/// Values after a killed drain and the next start, and the right values.
 fn after_kill(mut bench: Bench, drain: Traced, meanwhile: Meanwhile) -> ([u64; 3], [u64; 3]) {
     drop(drain);
     bench.pass(meanwhile);
@@ -45,7 +45,7 @@ fn drain_killed_after_any_instruction_counts_every_event_once() {
             stores > 5,
             "a drain writes its record and a position: {stores} stores"
         );
-        // From its first instruction to its last, and somewhat more, since runs are not quite alike.
+        // From the first instruction to the last, and somewhat more, since the number of instructions varies between runs.
         let all = {
             let bench = Bench::new(&program, before);
             let drain = bench.stopped();
@@ -66,13 +66,13 @@ fn drain_killed_after_any_instruction_counts_every_event_once() {
     }
 }
 
-/// Each of the turns, as many at a time as there are processors.
+/// Runs all cases in parallel, one on each processor.
 fn in_parallel(turns: std::ops::Range<usize>, run: impl Fn(usize) + Sync) {
     let next = AtomicUsize::new(turns.start);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
-            // A traced process is its thread's.
+            // Only the thread that started a traced process can trace it.
             scope.spawn(|| {
                 loop {
                     let turn = next.fetch_add(1, Ordering::Relaxed);
@@ -86,8 +86,8 @@ fn in_parallel(turns: std::ops::Range<usize>, run: impl Fn(usize) + Sync) {
     });
 }
 
-/// Whether the events before and the new ones were counted once, and those of the batch all or none: what a restarted agent
-/// leaves unread is lost.
+/// True if the events before the batch and the new ones were counted once, and those of the batch all or not at all: a restart
+/// loses unread events.
 fn is_right([bytes, resets, foreign]: [u64; 3], before: u64, events: u64) -> bool {
     let (new, rest) = (bytes / NEW, bytes % NEW);
     let batch = rest / 1000;
@@ -110,11 +110,11 @@ fn producer_restart_at_any_moment_of_a_drain_counts_once() {
                 let Some(steps) = drain.stores(&bench, restart) else {
                     break;
                 };
-                // Then once without a kill, and killed at a moment that differs from turn to turn.
+                // Once without a kill, and once killed at a moment that differs between the cases.
                 for kill in [None, Some(turns % 7 * 60)] {
                     let mut bench = Bench::new(&program, before);
                     let drain = bench.stopped();
-                    // Right behind a store, and right before the next one, as far as runs are alike.
+                    // Right after a store, and right before the next one, as far as runs are equal.
                     if drain.stores(&bench, restart).is_none() {
                         break;
                     }
@@ -133,7 +133,7 @@ fn producer_restart_at_any_moment_of_a_drain_counts_once() {
                     );
                     turns += 1;
                 }
-                // In the midst of the instructions before that store.
+                // Half of the instructions before that store.
                 bench.restart(events);
                 drop(drain);
                 let found = bench.finish();
@@ -142,7 +142,7 @@ fn producer_restart_at_any_moment_of_a_drain_counts_once() {
                     "{found:?} {before} {restart} {steps}"
                 );
             }
-            // While slots are copied, before anything is stored.
+            // During the copy of the slots, before any store.
             for steps in (0..6000).step_by(500) {
                 let mut bench = Bench::new(&program, before);
                 let drain = bench.stopped();

@@ -1,4 +1,4 @@
-//! Files that their writers keep locked in the kernel for any time. Only the writers must wait.
+//! Files with an inode lock that their writers hold for any time. The daemon must not wait for it.
 
 use crate::support::held::Held;
 use crate::support::kit::writer::{Kind, Layout, RingWriter};
@@ -13,18 +13,18 @@ use std::time::Duration;
 const MOST: Duration = Duration::from_secs(60);
 const SLOTS: u64 = 16;
 
-/// A thread that keeps a file locked until it is told to unlock it.
+/// A thread that keeps a file locked until [`Self::end`] or a timeout.
 struct Holder {
     end: Sender<()>,
     holding: JoinHandle<()>,
 }
 
 impl Holder {
-    /// Of a ring, by a write to its last slot.
+    /// Locks a ring with a write to its last slot.
     fn of(path: &Path) -> Self {
         let file = File::options().write(true).open(path).expect("there");
         let (end, ended) = channel();
-        let held = Held::begin(file, 40 + 16 * (SLOTS - 1)).expect("memory that is not there");
+        let held = Held::begin(file, 40 + 16 * (SLOTS - 1)).expect("userfaultfd memory");
         let holding = std::thread::spawn(move || {
             let _ = ended.recv_timeout(MOST);
             assert!(held.lasts());
@@ -37,12 +37,12 @@ impl Holder {
         let had = !self.holding.is_finished();
         // The receiver is gone if the thread has unlocked the file already.
         let _ = self.end.send(());
-        self.holding.join().expect("it lasted");
+        self.holding.join().expect("the lock lasted");
         had
     }
 }
 
-/// Whether there is memory that is not there, which is root's to have.
+/// True if userfaultfd(2) works, which needs root.
 fn is_possible() -> bool {
     let file = tempfile::tempfile().expect("a temporary file");
     let is_possible = Held::begin(file, 0).is_ok();
@@ -56,7 +56,7 @@ fn ring(core: &Core, name: &str) -> RingWriter {
     RingWriter::create(&core.path(name), Layout::V4, SLOTS).expect("a ring")
 }
 
-/// On the file system of temporary files, and in memory.
+/// Directories on the file system of temporary files, and on a tmpfs.
 fn cores() -> [Core; 2] {
     let settings = "remove_exited_after = \"3s\"";
     [Core::new(settings), Core::in_memory(settings)]

@@ -17,7 +17,7 @@ use pmdanixl::ring::protocol::{Batch, Consumer, Load, Shape, Word};
 use std::ops::Range;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
-/// What is weakened.
+/// Weakened part of the protocol.
 const NOTHING: u8 = 0;
 /// The consumer has no fences between its loads of positions and those of slots.
 const CONSUMER_FENCE: u8 = 1;
@@ -28,7 +28,7 @@ const CONSUMER_SWAP: u8 = 3;
 /// The producer stores its position relaxed.
 const PRODUCER_RELEASE: u8 = 4;
 
-/// A word, with one thing weakened.
+/// Word of the ring, with one ordering weakened.
 struct Cell<const WEAK: u8>(AtomicU64);
 
 impl<const WEAK: u8> Load for Cell<WEAK> {
@@ -59,8 +59,8 @@ impl<const WEAK: u8> Word for Cell<WEAK> {
 /// A v4 ring in memory.
 struct Ring<const WEAK: u8> {
     words: Vec<Cell<WEAK>>,
-    /// One for each slot: the consumer touches those of its batch, and the producer that of the slot that it writes. Loom says
-    /// so if one does without being after the other.
+    /// One cell for each slot: the consumer accesses those of its batch, and the producer that of its slot. Loom reports an access
+    /// that is not ordered after the other.
     turns: Vec<UnsafeCell<()>>,
     capacity: u64,
 }
@@ -86,7 +86,7 @@ impl<const WEAK: u8> Ring<WEAK> {
         }
     }
 
-    /// Pushes an event as NIXL does; `false`: the ring is full, and the event lost.
+    /// Pushes an event as NIXL does. Returns false if the ring is full and the event is lost.
     fn push(&self, number: u32) -> bool {
         let write_pos = self.words[WRITE_POS].0.load(Relaxed);
         let next = (write_pos + 1) & (self.capacity - 1);
@@ -112,11 +112,11 @@ impl<const WEAK: u8> Ring<WEAK> {
         let store = |word: usize, value| self.words[word].0.store(value, Release);
         store(VERSIONS, 0);
         store(WRITE_POS, 0);
-        // A store in NIXL. That it comes after a compare-and-swap that met the value before it, loom knows of a swap only.
+        // A store in NIXL. Only for a swap does loom order it after a compare-and-swap that has read the value before.
         self.words[READ_POS].0.swap(0, Release);
-        // Capacity and mask are what they were.
+        // Capacity and mask do not change.
         store(VERSIONS, BOTH_VERSIONS);
-        // The first event comes from a thread that is started after this.
+        // A thread that starts after this pushes the first event.
         fence(Release);
     }
 
@@ -144,7 +144,7 @@ impl<const WEAK: u8> Ring<WEAK> {
     }
 }
 
-/// Every event has a value of its own, and another type than those before and after it.
+/// Event with a unique value, and with a type other than those of its neighbours.
 fn value(number: u32) -> u64 {
     10_u64.pow(number)
 }
@@ -156,7 +156,7 @@ fn kind(number: u32) -> EventType {
     }
 }
 
-/// A batch holds these events, each once and as it was pushed, and no others.
+/// Asserts that a batch has exactly these events.
 fn assert_events(taken: &[Event], events: Range<u32>) {
     let event = |number| Event::new(Some(kind(number)), value(number));
     assert_eq!(taken, events.map(event).collect::<Vec<_>>());
@@ -164,13 +164,12 @@ fn assert_events(taken: &[Event], events: Range<u32>) {
 
 fn explore(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    // What takes more interruptions than this is not looked for, unless LOOM_MAX_PREEMPTIONS says so.
+    // Limit of preemptions, unless LOOM_MAX_PREEMPTIONS is set.
     builder.preemption_bound = builder.preemption_bound.or(Some(2));
     builder.check(model);
 }
 
-/// A producer and a consumer on a ring that is full at first, so that the second event that the producer then pushes has the
-/// place of one that the consumer has read.
+/// A producer and a consumer on a ring that is full at first. The second new event then gets a slot that the consumer has read.
 fn a_producer_and_a_consumer<const WEAK: u8>() {
     explore(|| {
         let ring = Arc::new(Ring::<WEAK>::new(4));
@@ -204,7 +203,7 @@ fn a_producer_and_a_consumer<const WEAK: u8>() {
     });
 }
 
-/// Events of the agent that was there before, and waited in the ring; and those of the one that was started on its file.
+/// Pending events of the first agent, and events of the agent that restarts in place.
 const OLD: Range<u32> = 2..5;
 const NEW: Range<u32> = 10..11;
 
@@ -213,7 +212,7 @@ const NEW: Range<u32> = 10..11;
 fn a_restart_while_the_ring_is_drained<const WEAK: u8>() {
     explore(|| {
         let ring = Arc::new(Ring::<WEAK>::new(4));
-        // Not from the start of the ring on: there it takes the file's identity to tell (see src/source/ring/counting.rs).
+        // Not from slot 0 on: there, only the identity of the file shows a restart (see src/source/ring/counting.rs).
         assert!(ring.push(0) && ring.push(1));
         assert_eq!(ring.consumer().release(0, 2), Ok(()));
         assert!(OLD.clone().all(|number| ring.push(number)));
@@ -224,7 +223,7 @@ fn a_restart_while_the_ring_is_drained<const WEAK: u8>() {
                 assert!(NEW.clone().all(|number| ring.push(number)));
             })
         };
-        // Where the consumer left off, as long as it knows of no restart.
+        // Position of the consumer until it sees a restart.
         let (mut left_off, mut new) = (Some(2), NEW.start);
         let mut drain = || {
             let mut events = Events::default();
@@ -236,11 +235,11 @@ fn a_restart_while_the_ring_is_drained<const WEAK: u8>() {
                 left_off = None;
                 return;
             }
-            // It counts before it releases.
+            // The commit comes before the release.
             let len = ring.len(&batch);
             match left_off {
                 Some(2) => assert_events(events.list(), OLD),
-                Some(_) => assert_eq!(len, 0, "nothing comes behind the old events: {batch:?}"),
+                Some(_) => assert_eq!(len, 0, "no event after the old ones: {batch:?}"),
                 None => {
                     assert_events(events.list(), new..new + len);
                     new += len;
@@ -261,7 +260,7 @@ fn a_restart_while_the_ring_is_drained<const WEAK: u8>() {
     });
 }
 
-/// The model fails, in this way: what is weakened is needed, and the model would find out.
+/// Asserts that the model fails with this message: the weakened ordering is needed, and the model finds its absence.
 fn assert_needed(model: fn(), how: &str) {
     let found = std::panic::catch_unwind(model).expect_err("the model fails");
     let found = match found.downcast::<String>() {
@@ -271,9 +270,9 @@ fn assert_needed(model: fn(), how: &str) {
     assert!(found.contains(how), "{found}");
 }
 
-/// Events that were counted are not those that were pushed.
+/// Message if the counted events are not the pushed ones.
 const WRONG: &str = "assertion `left == right` failed";
-/// The slot of an event that the consumer reads is written to.
+/// Message if a slot is written while the consumer reads it.
 const RACE: &str = "Concurrent read and write accesses";
 
 #[test]

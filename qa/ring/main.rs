@@ -1,4 +1,4 @@
-//! Rings: the protocol, reads and their times, restarts of producers, and real NIXL.
+//! Rings: protocol, reads and their times, kills at any instruction, restarts of producers, and real NIXL.
 
 #[path = "../support/mod.rs"]
 mod support;

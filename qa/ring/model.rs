@@ -1,4 +1,4 @@
-//! Random sequences of everything that can happen to a ring, compared with a queue of the events that must be counted.
+//! Random sequences of everything that can happen to a ring, compared with a model: a queue of the events that must be counted.
 
 use crate::support::writer::{Kind, Layout, RingWriter};
 use pmdanixl::collector::Collector;
@@ -14,28 +14,28 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// For what is not about time: no machine takes so long.
+/// Time budget that never runs out.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// What can happen.
+/// Step of a sequence.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// The agent writes so many events of this value, as far as they fit.
+    /// The agent pushes so many events of this value, as far as they fit.
     Push(u64, u64),
-    /// The daemon looks and drains.
+    /// The daemon scans and drains.
     Drain,
-    /// The daemon is killed, and started again.
+    /// The daemon is killed and started again.
     Kill,
-    /// The daemon is killed between counting its last batch and giving the slots back, another reader takes so many of them, and
-    /// it is started again.
+    /// The daemon is killed between commit and release of its last batch. Another reader reads so many events of it. Then the
+    /// daemon starts again.
     KillInFlight(u64),
-    /// The agent restarts on the same file, with a ring of this layout and size.
+    /// The agent restarts in place with a ring of this layout and size.
     Reset(Layout, u64),
-    /// Another reader takes so many events.
+    /// Another reader reads so many events.
     Foreign(u64),
     /// The file is removed, and the agent restarts.
     Replace,
-    /// The change time of the file moves.
+    /// The change time of the file advances.
     Touch,
 }
 
@@ -49,7 +49,7 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     let layout = prop::sample::select(layouts.to_vec());
     prop_oneof![
-        // Few values, so that a restarted agent often writes the same bytes in the same place.
+        // Few values, so that a restarted agent often writes equal bytes into a slot.
         6 => (1..20_u64, 1..3_u64).prop_map(|(count, value)| Step::Push(count, value)),
         6 => Just(Step::Drain),
         2 => Just(Step::Kill),
@@ -61,19 +61,18 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The daemon, the agent, and what is right.
+/// The daemon, the agent, and the expected values.
 struct World {
     dir: tempfile::TempDir,
     config: Config,
     agents: Option<Collector>,
     now: Instant,
     ring: RingWriter,
-    /// What waits in the ring.
+    /// Pending events in the ring.
     queue: VecDeque<u64>,
     counted: u64,
     foreign: u64,
-    /// The events that left the ring last were drained by the daemon: only then may it have been killed before it gave their slots
-    /// back.
+    /// True if the daemon drained the events that left the ring last: only then can a kill have come before their release.
     drained_last: bool,
 }
 
@@ -120,7 +119,7 @@ impl World {
         let path = self.dir.path().join("nixl/state");
         let mut journal = Journal::open(&path);
         let found = journal.start().expect("readable");
-        let mut found = found.expect("nobody has it");
+        let mut found = found.expect("an unlocked state file");
         change(&mut journal, &mut found.records);
         let mut agents = Collector::new(&self.config);
         agents.restore(journal, found.records);
@@ -129,7 +128,7 @@ impl World {
 
     fn drain(&mut self) {
         let agents = self.agents.as_mut().expect("started");
-        // Two ticks and an answer: one tick may find that the ring is another one, and the next attaches it.
+        // Two ticks and an answer: one tick may find that the ring was replaced, and the next tick attaches the new one.
         for is_answer in [false, false, true] {
             self.now += 3 * SECOND;
             let now = self.now;
@@ -164,7 +163,7 @@ impl World {
                 let back = |journal: &mut Journal, records: &mut [(RecordId, SavedAgent)]| {
                     for (record, saved) in records {
                         let checkpoint = saved.entry.checkpoint.as_mut();
-                        // Nothing was counted of a ring that has begun since.
+                        // No event of a ring that has restarted since was counted.
                         let Some(checkpoint) = checkpoint.filter(|checkpoint| {
                             checkpoint.from != checkpoint.end && checkpoint.end == read_pos
                         }) else {
@@ -203,7 +202,7 @@ impl World {
                 self.drained_last &= count == 0;
             }
             Step::Replace => {
-                // What the old one holds is still drained, if it was attached.
+                // The old ring is still drained if it was attached.
                 self.drain();
                 fs::remove_file(self.path()).expect("there");
                 self.ring = RingWriter::create(&self.path(), Layout::V4, 8).expect("a ring");

@@ -1,4 +1,4 @@
-//! Real NIXL agents that restart in place, lose a part of their file, or share a name, while others continue.
+//! Real NIXL agents that restart in place, have a truncated file, or share a name, while other agents continue.
 //!
 //! `RESTARTS=50` sets the number of restarts, and tests all versions.
 
@@ -18,7 +18,7 @@ const NEWEST: &str = "1.5.1";
 const RESETS: &str = "nixl.ring.resets";
 const REQUESTS: &str = "nixl.transfer.tx_requests";
 
-/// They use both processors of a small machine, so that they take turns.
+/// Runs one test at a time: each uses both processors of a small machine.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {
@@ -32,7 +32,7 @@ fn restarts() -> usize {
     })
 }
 
-/// What an agent's telemetry must add up to, by metric.
+/// Expected totals of an agent by metric.
 fn sums(truth: &Value) -> BTreeMap<String, u64> {
     let sums = event_metrics().into_iter().map(|metric| {
         let name = metric.rsplit('.').next().expect("a name").to_owned();
@@ -43,7 +43,7 @@ fn sums(truth: &Value) -> BTreeMap<String, u64> {
     sums.collect()
 }
 
-/// What runs beside the test: a daemon, and two agents that it must not lose an event of.
+/// A daemon, and two agents whose events it must count completely.
 struct Bench {
     steady: Server,
     pmcd: Pmcd,
@@ -69,15 +69,15 @@ impl Bench {
         Nixl::new(version, &self.home.rings()).serve()
     }
 
-    /// The sums of an agent's events.
+    /// Sums of the events of an agent.
     fn counted(&self, agent: &str) -> BTreeMap<String, u64> {
         of(&self.pmcd.all_values(), agent)
     }
 
-    /// The sums of an agent without a writer, after all of its events were counted.
+    /// Sums of an agent without a writer, after all its events were counted.
     fn shows_changes(&self, agent: &str) -> BTreeMap<String, u64> {
         let mut last = self.counted(agent);
-        wait_for("nothing more comes", || {
+        wait_for("the sums stay equal", || {
             std::thread::sleep(Duration::from_millis(200));
             let now = self.counted(agent);
             let same = now == last;
@@ -86,7 +86,7 @@ impl Bench {
         })
     }
 
-    /// Starts an agent that was there before once more, and finds what it does in the counters.
+    /// Restarts an agent, and asserts that the counters grow by its report.
     fn goes_on(&self, agent: &str, server: &mut Server, options: &str) {
         let before = self.shows_changes(agent);
         let [truth, _] = server.run(options);
@@ -96,11 +96,11 @@ impl Bench {
         }
     }
 
-    /// The agents that were there all the time have every event counted, by the process that was there at the start.
+    /// Asserts that every event of the two agents was counted, without a restart of the daemon.
     fn finish(mut self) {
         let pid = Pid::from_raw(i32::try_from(self.steady.pid()).expect("a pid"));
         kill(pid, Signal::SIGTERM).expect("it runs");
-        let agents = self.steady.done().expect("it says what it did");
+        let agents = self.steady.done().expect("its report");
         let values = self.pmcd.all_values();
         for truth in agents {
             assert_eq!(truth["flushed"], true, "{truth}");
@@ -108,8 +108,12 @@ impl Bench {
             let agent = truth["agent"].as_str().expect("a name");
             assert_eq!(of(&values, agent), sums(&truth), "{truth}");
         }
-        assert!(values[REQUESTS]["steady-A"] > 100, "it was under load");
-        assert_eq!(self.pmcd.pmda_pid(), self.pmda, "the same process");
+        assert!(values[REQUESTS]["steady-A"] > 100, "under load");
+        assert_eq!(
+            self.pmcd.pmda_pid(),
+            self.pmda,
+            "the daemon was not restarted"
+        );
     }
 }
 
@@ -130,12 +134,12 @@ fn restarts_with_other_sizes_and_versions_lose_no_event() {
         ["1.5.1", "1.3.2", "0.10.1", "1.4.1", "1.2.0", "1.1.0"],
     );
     let versions = if restarts() > 6 { &all[..] } else { &some[..] };
-    // Smaller, larger, and the same.
+    // Smaller, larger, and equal.
     let sizes = [4096, 2048, 65_536, 65_536, 4096];
     let mut servers: BTreeMap<&str, Server> = BTreeMap::new();
     let mut expected: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
     for start in 0..=restarts() {
-        // Each version at least twice in a row; the process of one stays for its next turn.
+        // Each version at least twice in a row. The process of a version stays for its next run.
         let version = versions[start / 2 % versions.len()];
         let server = servers
             .entry(version)
@@ -145,7 +149,7 @@ fn restarts_with_other_sizes_and_versions_lose_no_event() {
         let options = format!(
             "--prefix again --transfers 200 --rate 500 --memory-rounds {rounds} --errors {errors} --buffer-size {size}"
         );
-        // In each third turn the agents end with their process, which is killed.
+        // In every third run, the process is killed with its agents.
         let agents = if start % 3 == 2 {
             let agents = server.run(&format!("{options} --linger 60"));
             servers.remove(version).expect("it is there").kill();
@@ -194,7 +198,7 @@ fn truncated_ring_of_a_live_agent_does_not_affect_others() {
         let before = bench.counted("victim-A")[REQUESTS];
         let before_that = let_go(&bench, "victim-A");
         victim.start("--prefix victim --until-signal --rate 2000 --buffer-size 4096");
-        wait_for("its transfers are counted", || {
+        wait_for("the transfers are counted", || {
             (bench.counted("victim-A")[REQUESTS] > before + 50).then_some(())
         });
         let ring = OpenOptions::new()
@@ -202,10 +206,10 @@ fn truncated_ring_of_a_live_agent_does_not_affect_others() {
             .open(bench.home.ring("victim-A"));
         ring.and_then(|ring| ring.set_len(length))
             .expect("it is there");
-        // The process that accesses the file beyond its end gets SIGBUS: the agent is killed, the daemon loses one ring. The agent
-        // gets there only if its ring is drained.
+        // A process that accesses the file beyond its end gets SIGBUS: the agent is killed, the daemon detaches one ring. The
+        // agent accesses it only if its ring is drained.
         let noticed = || let_go(&bench, "victim-A") > before_that;
-        let ended = wait_for("somebody comes to the end of the file", || {
+        let ended = wait_for("the agent is killed at the end of the file", || {
             let ended = victim.ended();
             (ended.is_some() || noticed()).then_some(ended)
         });
@@ -240,9 +244,9 @@ fn two_agents_of_one_name_corrupt_their_own_ring_only() {
             ));
             server
         });
-        // They may well die of each other.
+        // The two agents can kill each other.
         both.iter_mut().for_each(|server| {
-            wait_for("it has the ring", || {
+            wait_for("the agent has mapped the ring", || {
                 (server.ended().is_some() || server.has_mapped("twin-A")).then_some(())
             });
         });
@@ -250,12 +254,12 @@ fn two_agents_of_one_name_corrupt_their_own_ring_only() {
         for _ in 0..40 {
             let now = bench.counted("twin-A");
             for (metric, sum) in &now {
-                // Slots of one layout that are read as another's add up to anything, and then a sum wraps.
+                // Slots of one layout read as another give any sum, so a sum may wrap.
                 let same_slots = twins.iter().all(|(version, _)| *version != "0.10.1");
                 let last = before[metric];
                 assert!(
                     *sum >= last || !same_slots,
-                    "{metric} went back from {last} to {sum}: {twins:?}"
+                    "{metric} decreased from {last} to {sum}: {twins:?}"
                 );
             }
             before = now;

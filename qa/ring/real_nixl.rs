@@ -14,7 +14,7 @@ fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Compares every number that the workload knows of an agent with what pmcd says, in one fetch per metric.
+/// Compares every number that the workload reports for an agent with pmcd, in one fetch for each metric.
 fn agree(pmcd: &Pmcd, truth: &serde_json::Value) {
     let agent = truth["agent"].as_str().expect("a name");
     let known = |name: &str| match name.split_once('.') {
@@ -22,7 +22,7 @@ fn agree(pmcd: &Pmcd, truth: &serde_json::Value) {
         _ => truth[name.rsplit('.').next().expect("a name")].as_u64(),
     };
     // A new agent is published when its labels are known, or after a second.
-    wait_for("an instance", || {
+    wait_for("the agent is an instance", || {
         let shown = pmcd.values("nixl.transfer.tx_bytes");
         shown.contains_key(agent).then_some(())
     });
@@ -49,7 +49,7 @@ fn agree(pmcd: &Pmcd, truth: &serde_json::Value) {
     );
 }
 
-/// Transfers both ways, registration, deregistration and errors, with one version.
+/// Transfers in both directions, registration, deregistration and errors, with one version.
 fn exact(version: &'static str, layout: &str) {
     let _turn = turn();
     let home = Home::new();
@@ -146,7 +146,7 @@ fn values_of_15_000_transfers_in_a_default_ring_are_exact() {
     agree(&pmcd, &agents[0]);
 }
 
-/// Cases of qa/nixl/errors.py, what each call comes to in the application, and the only error event of the agent.
+/// Cases of qa/nixl/errors.py, result of each call in the application, and the only error event of the agent.
 const PROVOKED: [(&str, &str, Option<&str>); 15] = [
     ("unknown_agent", "nixlNotFoundError", Some("not_found")),
     (
@@ -248,7 +248,7 @@ fn provoked_errors_of_nixl_1_5_1_write_documented_events() {
     assert!(child.wait().expect("our child").success());
 }
 
-/// As many transfers as these, as fast as they are drained: NIXL loses none of its own accord. All are drained at its end.
+/// Transfers are paced by the drain, so NIXL itself loses no event. All are drained at the end.
 fn paced(transfers: &str) -> [&str; 7] {
     [
         "--transfers",

@@ -1,4 +1,4 @@
-//! Agents that restart in place when the positions of their ring are at its start, and so do not show the restart.
+//! Agents that restart in place while the positions of their ring are 0, which does not show the restart. Through the test kit.
 
 use crate::support::kit::{Core, LONG, push};
 use crate::support::sample::Sample;
@@ -16,8 +16,8 @@ fn start(rings: &Path, options: &str) -> Sample {
     Sample::start_as(command, rings, "agent", options)
 }
 
-/// Bytes sent, starts and resets of the agent after a tick, if it is an instance. The clock is the real one, since the start times
-/// of processes are compared with it.
+/// Bytes sent, starts and resets of the agent after a tick, if it is an instance. Uses the real clock, with which the start times
+/// of processes are compared.
 fn tick(core: &mut Core) -> Option<[u64; 3]> {
     std::thread::sleep(Duration::from_millis(5));
     let passed = Instant::now().saturating_duration_since(core.now());
@@ -33,7 +33,7 @@ fn restart_of_a_ring_that_wrapped_to_0_is_counted() {
     needs_root();
     let mut core = Core::new("");
     let rings = core.rings();
-    // 16 events: the positions are those of the beginning.
+    // After 16 events, the positions are 0 again.
     let options =
         "--register 1000 --errors 2 --transfers 3 --rate 0 --read-every 0 --size 100 --linger 600";
     let first = start(&rings, options);
@@ -55,23 +55,25 @@ fn restarted_agent_is_an_instance_before_its_first_event() {
     let options = "--rate 0.001";
     for start in 1..=3 {
         let agent = self::start(&rings, options);
-        wait_for("it is an instance", || {
+        wait_for("the agent is an instance", || {
             let [_, starts, _] = tick(&mut core)?;
             (starts == start).then_some(())
         });
         agent.kill();
-        wait_for("it has left", || tick(&mut core).is_none().then_some(()));
+        wait_for("the agent is withdrawn", || {
+            tick(&mut core).is_none().then_some(())
+        });
     }
 }
 
-/// A ring whose four events were followed while this file had the lock, as of another reader.
+/// A ring with four events that were followed, because the returned file has the lock of another reader.
 fn followed() -> (Core, File) {
     let mut core = Core::new("");
     let mut ring = core.ring("agent");
     let mut options = File::options();
     let reader = options.read(true).write(true).open(core.path("agent"));
     let reader = reader.expect("there");
-    assert!(shm::lock(&reader).expect("it can be locked"));
+    assert!(shm::lock(&reader).expect("lockable"));
     for values in [[1, 10], [100, 1000]] {
         for value in values {
             push(&mut ring, value);
@@ -122,7 +124,7 @@ fn followed_ring_that_claims_too_much_is_not_counted_again() {
         let written = file.write_all_at(&write_pos.to_le_bytes(), 0);
         written.expect("written");
     };
-    // Its slots were never written, and have no room.
+    // The slots were never written, and are a hole.
     claim(1 << 13);
     core.run(2);
     assert_eq!(core.attached(), 0);

@@ -1,5 +1,5 @@
-//! Rings that others use too, or that are incomplete: other readers and drainers, positions that others move, holes, full
-//! rings, and rings that wait for their turn.
+//! Rings that other processes use, or that are incomplete: other readers and drainers, moved positions, holes, full rings, and
+//! rings that wait for a later tick. Through the test kit.
 
 use crate::support::kit::layers::BATCH;
 use crate::support::kit::writer::{Kind, Layout, RingWriter};
@@ -23,7 +23,7 @@ fn restart_is_distinguished_from_a_foreign_read() {
     push(&mut ring, 1000);
     core.run(1);
     assert_eq!(core.only(), [1010, 1, 0]);
-    // Another reader takes two of three.
+    // Another reader reads two of three events.
     (0..3).for_each(|_| push(&mut ring, 100));
     let file = fs::OpenOptions::new()
         .write(true)
@@ -34,7 +34,7 @@ fn restart_is_distinguished_from_a_foreign_read() {
     assert_eq!(core.only(), [1110, 1, 2]);
 }
 
-/// A lock on a whole file, kept until the descriptor is closed.
+/// Locks a whole file until the descriptor is closed.
 fn locked(path: &Path, kind: i32) -> File {
     let mut options = fs::OpenOptions::new();
     options.read(true).write(kind == libc::F_WRLCK);
@@ -46,7 +46,7 @@ fn locked(path: &Path, kind: i32) -> File {
         l_len: 0,
         l_pid: 0,
     };
-    fcntl(&file, FcntlArg::F_OFD_SETLK(&lock)).expect("nobody else has it");
+    fcntl(&file, FcntlArg::F_OFD_SETLK(&lock)).expect("an unlocked file");
     file
 }
 
@@ -67,7 +67,7 @@ fn drain_lock_is_taken_when_a_read_lock_ends() {
     let lock = locked(&one.path("a"), libc::F_RDLCK);
     push(&mut ring, 1);
     one.run(1);
-    // A second daemon cannot know of the first while no process can have the lock.
+    // Without a lock, a second daemon cannot see the first one.
     let mut other = Core::on(&one.rings(), &state.path().join("state"), "");
     other.run(1);
     drop(lock);
@@ -116,7 +116,7 @@ fn rewound_read_pos_gets_at_most_two_batches_a_drain() {
     let file = fs::OpenOptions::new().write(true).open(core.path("a"));
     let (file, done) = (file.expect("there"), AtomicBool::new(false));
     let counted = |core: &Core| core.all("ring.events")["a"];
-    // Two and one before the end, and as many once more.
+    // Two slots and one slot before the end, twice.
     let positions = [0_u64, 13].map(u64::to_le_bytes).concat();
     let most = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -148,7 +148,7 @@ fn followed_ring_after_a_restart_counts_no_old_event() {
     assert_eq!((core.only(), ring.pending()), ([1006, 1, 0], 1));
 }
 
-/// Fills a ring with events of no type.
+/// Fills a ring with events of an unknown type.
 fn fill(file: &File, slots: u64) {
     let len = file.metadata().expect("open").len() - 40;
     let zeros = vec![0; usize::try_from(len).expect("small")];
@@ -173,7 +173,7 @@ fn slots_in_a_hole_of_the_file_are_not_read() {
     }
     assert_eq!(core.sent(), [("sparse", 1)].into());
     assert_eq!(core.value("ring.unknown", "sparse"), 0);
-    // Not a page was made for them.
+    // No page was allocated for the holes.
     assert!(file.metadata().expect("open").blocks() < 100);
 }
 
@@ -192,7 +192,7 @@ fn position_that_moves_during_a_read_fills_no_hole() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Relaxed) {
-                // From an event that may be there to all that were never written.
+                // From one event that may exist to all that were never written.
                 for (pos, word) in [(2_u64, 0), (1, 8), (1 << 19, 0)] {
                     file.write_all_at(&pos.to_le_bytes(), word)
                         .expect("written");
@@ -204,7 +204,7 @@ fn position_that_moves_during_a_read_fills_no_hole() {
         }
         done.store(true, Relaxed);
     });
-    // The slot that is said to be the next, and the ring's last, are looked at wherever they are: a page each.
+    // The next slot and the last slot of the ring are always read: one page each.
     assert!(blocks() <= before + 2 * 8, "{} and {before}", blocks());
 }
 
@@ -213,7 +213,7 @@ fn rings_of_one_agent_are_drained_a_batch_a_tick() {
     let mut core = Core::new("");
     let slots = 1 << 16;
     for _ in 0..20 {
-        // Unlinked and made again, while the old one is still held.
+        // Unlinked and made again, while the old file is still open.
         let path = core.path("flood");
         std::mem::forget(RingWriter::create(&path, Layout::V1, slots).expect("a ring"));
         let file = fs::OpenOptions::new()
@@ -225,7 +225,7 @@ fn rings_of_one_agent_are_drained_a_batch_a_tick() {
         fill(&file, slots);
         fs::remove_file(path).expect("there");
     }
-    // No time at all: each tick counts a batch, of one ring, and no more.
+    // Without time, each tick counts one batch of one ring.
     core.tick(1, SECOND, Duration::ZERO);
     let drained = |core: &Core| core.all("ring.unknown").values().sum::<u64>();
     assert_eq!(drained(&core), BATCH);
@@ -249,7 +249,7 @@ fn events_around_an_overflow_are_not_paired() {
                 assert!(ring.push(Kind::TxRequests, 1));
             }
             assert!(ring.push(Kind::XferTime, 10));
-            // The bytes of that transfer are lost where the ring is full, and what comes then are another's.
+            // The full ring loses the bytes of this transfer. The next bytes are those of another one.
             let is_full = !ring.push(Kind::TxBytes, 1 << 20);
             assert_eq!(is_full, requests == 14);
             core.run(1);
@@ -275,7 +275,7 @@ fn followed_full_ring_of_many_batches_counts_one_overflow() {
     for metric in ["ring.highwater", "ring.events"] {
         assert_eq!(core.value(metric, "a"), (1 << 15) - 1, "{metric}");
     }
-    // While it is not drained, it drops new events, and a rate shows that.
+    // A full ring that is not drained drops new events, and the rate shows that.
     for _ in 0..3 {
         let before = full(&core);
         core.run(10);
@@ -286,10 +286,10 @@ fn followed_full_ring_of_many_batches_counts_one_overflow() {
     core.run(10);
     let ended = full(&core);
     core.run(10);
-    assert_eq!(full(&core), ended, "nobody is there to lose anything");
+    assert_eq!(full(&core), ended, "no writer loses events");
 }
 
-/// What this thread has worked, however busy the machine is with others.
+/// Processor time of this thread.
 fn own_time() -> Duration {
     let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
     time.expect("Linux has it").into()
@@ -321,12 +321,12 @@ fn ring_is_drained_among_rings_that_exceed_the_budget() {
         core.tick(1, Duration::from_millis(50), budget);
         ticks += 1;
     }
-    // A batch more than the budget at most, on a machine that may be slow.
+    // At most one batch more than the budget, on a machine that may be slow.
     let each = (own_time() - started) / ticks;
     assert!(each < 20 * budget, "{each:?} for each of {ticks} ticks");
     assert!(
         ticks <= 31,
-        "one agent at least has its turn in each tick: {ticks}"
+        "at least one agent is drained in each tick: {ticks}"
     );
 }
 
@@ -367,14 +367,14 @@ fn answer_has_the_last_event_before_the_end_of_a_ring() {
     (0..8).for_each(|_| push(&mut ring, 1));
     core.run(2);
     (0..8).for_each(|_| push(&mut ring, 1));
-    // After that, a later change of the file would show in its times.
+    // After this time, a later change of the file shows in its times.
     std::thread::sleep(Duration::from_millis(50));
     core.answer();
     assert_eq!(core.sent(), [("a", 16)].into());
 }
 
-/// If all events are identical, a producer that has wrapped leaves the old bytes, as a restarted producer does. Write-back also
-/// changes the times of its file.
+/// With identical events, the ring has equal bytes after a wrap and after a restart of the producer. Write-back also changes the
+/// times of the file.
 #[test]
 fn followed_ring_of_identical_events_counts_nothing_twice() {
     for lag in 0..8 {
@@ -390,7 +390,7 @@ fn followed_ring_of_identical_events_counts_nothing_twice() {
             }
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600 + (round & 1));
             fs::set_permissions(&file, mode).expect("ours");
-            // As old as a settled time is.
+            // The file times are old enough to show a later change.
             std::thread::sleep(Duration::from_millis(if round % 10 == 0 { 25 } else { 0 }));
             core.run(1);
             let sent = core.sent()["a"];
@@ -398,7 +398,7 @@ fn followed_ring_of_identical_events_counts_nothing_twice() {
                 sent <= 1 + pushed,
                 "{sent} of {pushed}, lag {lag}, round {round}"
             );
-            // Another drains it, and may be behind.
+            // Another process drains the ring, and may be behind.
             let behind = lag.min(ring.pending());
             let read_pos = (ring.write_pos() + 16 - behind) % 16;
             ring.set_read_pos(read_pos);
@@ -418,11 +418,11 @@ fn ring_is_drained_soon_after_its_positions_become_valid() {
     push(&mut ring, 3);
     ring.set_read_pos(1 << 40);
     core.run(5);
-    // Until the times of the file are old enough to tell.
+    // Until the file times are old enough to show a later change.
     std::thread::sleep(Duration::from_millis(60));
     core.run(60);
     assert_eq!(core.sent(), [].into());
-    // Through its mapping, which leaves the times of the file as they are.
+    // A store through the mapping does not change the times of the file.
     ring.set_read_pos(0);
     core.run(5);
     assert_eq!((core.sent(), ring.pending()), ([("a", 3)].into(), 0));

@@ -4,7 +4,7 @@ use crate::support::{Home, Pmcd, example, run};
 use pmdanixl::metrics::ValueSource;
 use std::process::Command;
 
-/// Runs the producer and compares every number of every agent; how many events it lost.
+/// Runs the producer, and compares every number of every agent. Returns how many events the producer lost.
 fn agree(layout: &str, args: &[&str]) -> u64 {
     let home = Home::new();
     let pmcd = Pmcd::start(&home);
@@ -68,14 +68,14 @@ fn each_layout_with_restarts_in_place_is_exact() {
         assert_eq!(
             agree(layout, &args),
             0,
-            "{layout}: it waits when a ring is full"
+            "{layout}: the producer waits if a ring is full"
         );
     }
 }
 
 #[test]
 fn full_ring_that_drops_events_counts_all_others() {
-    // Far more at once than the ring holds.
+    // Far more events at once than the ring has slots.
     let args = [
         "--transfers",
         "4000",

@@ -8,14 +8,14 @@ use crate::support::drain::{Bench, Contents, Meanwhile, NEW};
 use crate::support::example;
 use crate::support::writer::Layout;
 
-/// A moment of a drain at which shared memory changed.
+/// Moment of a drain at which shared memory changed.
 struct Moment {
-    /// The instruction, from the drain's first on, and what it changed.
+    /// Number of the instruction, from the first of the drain on, and the changed part.
     name: String,
     contents: Contents,
 }
 
-/// All of a drain, from what was before it to its end; and its instructions.
+/// Steps through a drain. Returns its moments, the first one before the drain, and the number of instructions.
 fn moments(bench: &Bench) -> (Vec<Moment>, usize) {
     let drain = bench.stopped();
     let files = bench.files();
@@ -36,17 +36,17 @@ fn moments(bench: &Bench) -> (Vec<Moment>, usize) {
     (moments, steps)
 }
 
-/// What comes of a kill at a moment of a drain, when another one follows.
+/// Result of a kill at a moment of a drain and of the next drain.
 #[derive(Debug)]
 pub struct Outcome {
     moment: String,
     /// Bytes, resets and foreign reads.
     found: [u64; 3],
-    /// The bytes that were pushed.
+    /// Sum of the pushed bytes.
     pushed: u64,
 }
 
-/// What comes of a kill at each moment of a drain; and how many instructions it took.
+/// Results of a kill at each moment of a drain, and the number of instructions.
 fn after_each(bench: &mut Bench, meanwhile: Meanwhile) -> (Vec<Outcome>, usize) {
     let pushed = bench.pushed;
     let (moments, steps) = moments(bench);
@@ -69,14 +69,14 @@ fn after_each(bench: &mut Bench, meanwhile: Meanwhile) -> (Vec<Outcome>, usize) 
     (found, steps)
 }
 
-/// The moments after which a kill costs or doubles events.
+/// Moments after which a kill loses or doubles events.
 pub fn wrong(bench: &mut Bench, meanwhile: Meanwhile) -> (Vec<Outcome>, usize) {
     let (mut outcomes, steps) = after_each(bench, meanwhile);
     outcomes.retain(|outcome| outcome.found != [outcome.pushed, 0, 0]);
     (outcomes, steps)
 }
 
-/// All layouts with `TORTURE`, otherwise the newest and the oldest, which has the longest slots.
+/// All layouts with `TORTURE`, otherwise the newest one and the oldest one, which has the longest slots.
 fn layouts() -> Vec<Layout> {
     match torture() {
         true => Layout::ALL.to_vec(),
@@ -118,20 +118,20 @@ fn kill_at_any_instruction_where_a_full_ring_wraps_is_exact() {
     every_event_once(16, Meanwhile::Filled);
 }
 
-/// What a kill may have left of a batch that was counted, from 5 to 8 of the ring, and what comes of it.
+/// State after a kill, when the batch in slots 5 to 8 was counted.
 #[derive(Clone, Copy, Debug)]
 enum Left {
-    /// All is done but for the note of that.
+    /// The slots are released, but the state file does not say so.
     Released,
-    /// Its slots are not given back.
+    /// The slots are not released.
     Unreleased,
-    /// Another reader took one event of it.
+    /// Another reader read one event of the batch.
     Between,
-    /// Another reader took an event behind it, of two.
+    /// Another reader read one of two events after the batch.
     Behind,
     /// The agent restarted in place and has sent two events.
     NewRing,
-    /// The same, of a batch from 0 to 3, and its slots were given back in the new ring.
+    /// The batch was in slots 0 to 3. The agent restarted in place, and the slots were released in the new ring.
     NewRingReleased,
 }
 
@@ -145,7 +145,7 @@ impl Left {
         Self::NewRingReleased,
     ];
 
-    /// How many events there were before the batch.
+    /// Number of events before the batch.
     fn before(self) -> u64 {
         match self {
             Self::NewRingReleased => 0,
@@ -153,7 +153,7 @@ impl Left {
         }
     }
 
-    /// Leaves it so; bytes, resets and foreign reads that are right.
+    /// Makes this state. Returns the right bytes, resets and foreign reads.
     fn leave(self, bench: &mut Bench) -> [u64; 3] {
         bench.finish();
         let counted = bench.pushed;
@@ -193,7 +193,7 @@ fn kill_at_any_instruction_of_a_recovery_is_exact() {
             let right = [bytes, resets, foreign];
             assert_eq!(last.found, right, "{layout:?} {left:?}, without a kill");
             for Outcome { moment, found, .. } in outcomes {
-                // Foreign reads are counted when the position is right. A kill before that loses this count, and no event.
+                // Foreign reads are counted when the position is corrected. A kill before that loses this count, but no event.
                 let is_right = found[..2] == right[..2] && found[2] <= foreign;
                 assert!(
                     is_right,
@@ -204,27 +204,28 @@ fn kill_at_any_instruction_of_a_recovery_is_exact() {
     }
 }
 
-/// What comes between a batch that is counted and the swap that gives its slots back.
+/// Event between the commit of a batch and the compare-and-swap that releases its slots.
 #[derive(Clone, Copy, Debug)]
 enum Between {
-    /// Another reader takes one of its events, of three.
+    /// Another reader reads one of three events of the batch.
     OneTaken,
-    /// Another reader takes all of them.
+    /// Another reader reads the whole batch.
     AllTaken,
-    /// Another reader takes all of them, and one of two that came since.
+    /// Another reader reads the whole batch, and one of two later events.
     MoreTaken,
     /// The agent restarts in place and sends two events.
     Restart,
 }
 
-/// Has a drain count its batch, and then, before it goes on to its end, this come; what the next start finds.
+/// Runs a drain up to the commit of its batch, lets `between` happen, and runs the drain to its end. Returns the values of the next
+/// start.
 fn interrupted(bench: &mut Bench, between: Between, from: u64) -> [u64; 3] {
     let [ring, state] = bench.files();
     let words = || {
         let generation = Contents::generation(&state);
         (generation, Contents::read_pos(&ring))
     };
-    // How often the record is written before the slots are given back.
+    // Number of writes of the record before the release.
     let beginning = Contents::read(&bench.files());
     let drain = bench.stopped();
     let (start, mut counted) = (words(), 0);
@@ -235,9 +236,9 @@ fn interrupted(bench: &mut Bench, between: Between, from: u64) -> [u64; 3] {
     bench.restore(&beginning);
     let drain = bench.stopped();
     while words().0.wrapping_sub(start.0) < counted {
-        assert!(drain.step(), "it counts as often as before");
+        assert!(drain.step(), "the record is written again");
     }
-    assert_eq!(words().1, from, "not given back");
+    assert_eq!(words().1, from, "not released");
     match between {
         Between::OneTaken => bench.take_up_to(from + 1),
         Between::AllTaken => bench.take_up_to(from + 3),
@@ -255,7 +256,7 @@ fn interrupted(bench: &mut Bench, between: Between, from: u64) -> [u64; 3] {
 #[test]
 fn change_before_the_release_is_noticed_by_the_drain() {
     let program = example("one_drain");
-    // It is the same for all of them.
+    // The number is equal for all cases.
     let layouts = layouts().into_iter();
     for layout in layouts.filter(|layout| *layout == Layout::V4 || torture()) {
         for from in [0, 5] {

@@ -1,4 +1,4 @@
-//! The rings and stores that tests write have the bytes of those that NIXL writes.
+//! The writers of the tests: their rings and stores must have the bytes of those that NIXL writes.
 
 use crate::support::kit::store_writer::{StoreWriter, TX_BYTES, Who, XFER_TIME};
 use crate::support::writer::{Kind, Layout, RingWriter};
@@ -12,7 +12,7 @@ const VALUE: u64 = 0x0102_0304_0506_0708;
 const BYTES: [u8; 8] = [8, 7, 6, 5, 4, 3, 2, 1];
 const NAMED: &[u8; 36] = b"\x05\0\0\0agent_xfer_time\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
-/// The bytes of a file of 4 slots after one push.
+/// Bytes of a ring of 4 slots after one push.
 fn file(layout: Layout, push: fn(&mut RingWriter) -> bool) -> io::Result<Vec<u8>> {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("agent");
@@ -39,7 +39,7 @@ fn ring_has_the_header_and_size_of_its_layout() -> io::Result<()> {
 fn slots_of_named_layouts_have_the_type_name() -> io::Result<()> {
     let v1 = file(Layout::V1, |ring| ring.push(Kind::XferTime, VALUE))?;
     let stamp = u64::from_le_bytes(v1[40..48].try_into().expect("8 bytes"));
-    assert_eq!(stamp.ilog10(), 15, "no microseconds since 1970: {stamp}");
+    assert_eq!(stamp.ilog10(), 15, "microseconds since 1970: {stamp}");
     assert_eq!((&v1[48..84], &v1[88..96]), (&NAMED[..], &BYTES[..]));
     let v2 = file(Layout::V2Named, |ring| ring.push(Kind::XferTime, VALUE))?;
     assert_eq!((&v2[40..76], &v2[80..88]), (&NAMED[..], &BYTES[..]));
@@ -89,8 +89,8 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 #[test]
 fn store_has_the_bytes_of_nixl_1_5_1() -> io::Result<()> {
     let dir = tempfile::tempdir()?;
-    let who = Who::named("worker").rank("7").bounds(&[10.0, 20.5]);
-    let store = StoreWriter::create(dir.path(), &who)?;
+    let identity = Who::named("worker").rank("7").bounds(&[10.0, 20.5]);
+    let store = StoreWriter::create(dir.path(), &identity)?;
     store.add(TX_BYTES, 4096);
     for time in [10, 11, 21] {
         store.add(XFER_TIME, time);

@@ -8,14 +8,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Copies the files that git knows, as they are now.
+/// Copies the files that git tracks, with their present contents.
 fn copy_sources(to: &Path) {
     let mut list = Command::new("git");
     let names = run(list.arg("ls-files").current_dir(project(".")));
     for name in names.lines() {
         let copy = to.join(name);
         fs::create_dir_all(copy.parent().expect("a directory")).expect("made");
-        // What was removed since is not there.
+        // git also lists files that were removed since.
         let _ = fs::copy(project(".").join(name), copy);
     }
 }

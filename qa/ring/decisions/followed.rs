@@ -1,4 +1,4 @@
-//! Recovery and restarts of rings that are followed.
+//! Decisions for rings that are followed: recovery after a kill, and restarts of producers.
 
 use super::{Daemon, counted, killed, push};
 use crate::support::writer::{Layout, RingWriter};
@@ -7,7 +7,7 @@ use std::fs::OpenOptions;
 
 #[test]
 fn batch_left_by_a_kill_counts_once_in_a_ring_followed_later() {
-    // Where read_pos is after the kill, and what comes of it with an event of a million behind the batch.
+    // read_pos after the kill, and the values with an event of a million after the batch.
     for (read_pos, foreign_reads) in [(10, 0), (4, 0), (7, 0), (12, 2)] {
         for locked in [false, true] {
             let (mut daemon, mut ring) = counted(Layout::V4);
@@ -32,8 +32,8 @@ fn batch_left_by_a_kill_counts_once_in_a_ring_followed_later() {
                     [1_111_111, 0, foreign_reads],
                     "{read_pos} {locked}"
                 );
-                assert_eq!(ring.read_pos(), read_pos, "it is not ours to move");
-                // And none of it after the next start.
+                assert_eq!(ring.read_pos(), read_pos, "a followed ring does not change");
+                // The values do not change after the next start.
                 daemon.start_as(!locked, |_| ());
             }
             daemon.agents = None;
@@ -57,7 +57,7 @@ fn batch_left_by_a_kill_counts_once_in_a_ring_followed_later() {
     assert_eq!(ring.read_pos(), 2);
 }
 
-/// A ring of equal events that has gone round: `[4, 10)` was counted last, 26 bytes in all.
+/// A ring of equal events that has wrapped: `[4, 10)` was counted last, 26 bytes in total.
 fn steady() -> (Daemon, RingWriter) {
     let mut daemon = Daemon::new();
     let mut ring = RingWriter::create(&daemon.path(), Layout::V4, 16).expect("a ring");
@@ -78,7 +78,7 @@ fn followed_producer_repeating_its_bytes_is_no_restart() {
         daemon.start_as(observe, killed);
         assert_eq!(daemon.drain(), [27, 0, 0], "{observe}");
     }
-    // The ring is not drained, and the time of the file changes before each event, as at write-back of its pages.
+    // The ring is not drained, and the file time changes before each event, like at write-back of its pages.
     let (mut daemon, mut ring) = steady();
     daemon.start_as(true, |_| ());
     assert_eq!(daemon.drain(), [26, 0, 0]);
@@ -88,13 +88,13 @@ fn followed_producer_repeating_its_bytes_is_no_restart() {
         assert_eq!(daemon.drain(), [all, 0, 0]);
     }
     daemon.start(|_| ());
-    assert_eq!(daemon.drain(), [31, 0, 0], "and where it is drained then");
+    assert_eq!(daemon.drain(), [31, 0, 0], "drained after that");
     assert_eq!(ring.pending(), 0);
 }
 
 #[test]
 fn restart_of_a_followed_producer_is_recognised_by_its_events() {
-    // Before the batch, over it, and behind it.
+    // Positions before, in and after the batch.
     for count in [2, 8, 12] {
         let (mut daemon, _old) = counted(Layout::V4);
         daemon.start_as(true, |_| ());
