@@ -1,4 +1,4 @@
-//! Kills of the daemon, pmcd and agents during their work: every event is counted once.
+//! Kills of the daemon, pmcd and agents during their work: every event must be counted once.
 //!
 //! `KILLS=N` sets the number of kills in each test.
 
@@ -19,19 +19,19 @@ fn kills() -> u64 {
     kills.map_or(50, |kills| kills.parse().expect("KILLS is a number"))
 }
 
-/// What drains, and can be killed.
+/// Something that drains, and can be killed.
 trait Drainer {
-    /// A kill up to so long after the start finds it before its first drain or at any point of a later one.
+    /// Limit of the time from a start to the kill: before the first drain, or at any point of a later one.
     const LONGEST: Duration;
-    /// Starts it, if it does not run.
+    /// Starts it if it does not run.
     fn start(&mut self);
-    /// Kills it.
+    /// Sends SIGKILL.
     fn kill(&mut self);
-    /// Starts it, if it does not run, and has all rings drained, then says what it has counted.
+    /// Starts it if it does not run, and waits until all rings are drained. Returns the counted values.
     fn read(&mut self) -> Values;
 }
 
-/// A daemon that dbpmda starts; it is the daemon that is killed.
+/// A daemon that dbpmda starts. The kill ends the daemon.
 struct Daemon<'a> {
     home: &'a Home,
     dbpmda: Option<Child>,
@@ -83,7 +83,7 @@ impl Drainer for Daemon<'_> {
                 }
                 ["inst", id, "or", "???]", "value", value] => {
                     let name = names[id.trim_start_matches('[')].clone();
-                    let values = values.get_mut(&metric).expect("it comes after its metric");
+                    let values = values.get_mut(&metric).expect("a value after its metric");
                     values.insert(name, value.parse().expect("a number"));
                 }
                 _ => {}
@@ -95,7 +95,7 @@ impl Drainer for Daemon<'_> {
     }
 }
 
-/// A pmcd and the daemon that it starts; it is pmcd that is killed.
+/// A pmcd and its daemon. The kill ends pmcd.
 struct Whole<'a> {
     home: &'a Home,
     pmcd: Pmcd,
@@ -130,7 +130,7 @@ impl Drainer for Whole<'_> {
     fn read(&mut self) -> Values {
         self.start();
         self.pmcd.wait_until_it_answers();
-        // One of those that lost their pmcd may still have the state, to drain a last time.
+        // An orphaned daemon may still have the state file locked for its last drain.
         wait_for("one of the daemons drains", || {
             let values = self.pmcd.all_values();
             (!values.is_empty()).then_some(values)
@@ -149,7 +149,7 @@ impl Drop for Whole<'_> {
     }
 }
 
-/// The sample producer with these options, writing into the home's directory.
+/// Starts the sample producer with these options in the rings of a home.
 fn start_producer(home: &Home) -> Child {
     let options = "--name fast --agents 3 --capacity 1024 --rate 0 --full-timeout 120";
     Command::new(example("producer"))
@@ -159,10 +159,10 @@ fn start_producer(home: &Home) -> Child {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .expect("it was built")
+        .expect("qa/producer is built")
 }
 
-/// Ends a producer; the bytes sent of the events that it wrote, by agent.
+/// Ends a producer. Returns the bytes that it sent, by agent.
 fn truth(producer: Child) -> BTreeMap<String, u64> {
     let pid = Pid::from_raw(i32::try_from(producer.id()).expect("a pid"));
     kill(pid, Signal::SIGTERM).expect("it runs");
@@ -181,7 +181,7 @@ fn truth(producer: Child) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// What drains is killed while a producer writes as fast as it can.
+/// Kills the drainer while a producer writes as fast as it can.
 fn kill_the_drainer<D: Drainer>(home: &Home, mut drainer: D) {
     let (producer, mut dice) = (start_producer(home), Dice::new(1));
     for _ in 0..kills() {
@@ -189,17 +189,17 @@ fn kill_the_drainer<D: Drainer>(home: &Home, mut drainer: D) {
         dice.wait(D::LONGEST);
         drainer.kill();
     }
-    // One that stays, so that the producer can write its last events.
+    // A drainer that is not killed, so that the producer can write its last events.
     drainer.start();
     let truth = truth(producer);
     assert_eq!(drainer.read()[TX_BYTES], truth);
 }
 
-/// What drains is killed, and so is the agent, one after the other.
+/// Kills the drainer and the agent, one after the other.
 fn kill_both<D: Drainer>(home: &Home, mut drainer: D) {
     let (mut mortal, mut dice) = (Mortal::new(home.ring("mortal")), Dice::new(2));
     for turn in 1..=kills() {
-        // Whichever comes first.
+        // In any order.
         if dice.coin() {
             drainer.start();
         }
@@ -243,7 +243,7 @@ fn pmcd_killed_at_any_moment_counts_every_event_once() {
 #[test]
 fn agent_killed_and_restarted_loses_only_wiped_events() {
     let home = Home::new();
-    // So that many drains meet a restart.
+    // So that many drains find a restart.
     home.set("drain_interval = \"1ms\"");
     let (mut whole, mut dice) = (Whole::new(&home), Dice::new(3));
     let mut mortal = Mortal::new(home.ring("mortal"));
@@ -277,7 +277,7 @@ fn pmcd_and_agent_killed_lose_only_wiped_events() {
     kill_both(&home, Whole::new(&home));
 }
 
-/// The bytes of each life are identical. Only positions and times distinguish one life from the next.
+/// Each start writes identical bytes. Only positions and times distinguish one start from the next.
 #[test]
 fn agent_in_a_crash_loop_has_every_event_counted() {
     let home = Home::new();

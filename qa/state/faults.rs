@@ -1,7 +1,7 @@
 //! Every system call of the daemon fails once, by strace(1). The daemon must continue, and every event must be counted once.
 //!
-//! [`scene`] has the load meanwhile. A run without faults finds the calls; then each kind of call, by what it works on, fails
-//! in runs of its own. With `TORTURE=1`, each call that events and totals depend on fails in every possible way.
+//! [`scene`] is the load. A run without faults finds the calls. Then each kind of call, by its target, fails in separate runs. With
+//! `TORTURE=1`, each call that events and totals depend on fails in every possible way.
 
 use scene::{Before, Fault, Scene};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,28 +14,28 @@ mod trace;
 
 const ERRORS: [&str; 6] = ["EIO", "ENOSPC", "EMFILE", "EINTR", "EACCES", "ENOMEM"];
 
-/// Most of the time of a run is waiting.
+/// Number of runs at a time: a run mostly waits.
 const WORKERS: usize = 12;
-/// How often a call that another one stood in the place of is tried.
+/// Limit of the attempts if another call failed in place of the chosen one.
 const TRIES: u32 = 4;
 
-/// What is not made to fail: how the calls' names begin, what they work on, and why.
+/// Calls without a guarantee: start of the name, target, and reason.
 const LEFT_OUT: [(&str, &str, &str); 14] = [
     (
         "",
         "pmcd",
-        "libpcp takes an error for the end of the connection, and so does the agent",
+        "libpcp takes an error for the end of the connection, and so does the daemon",
     ),
     (
         "",
         "configuration",
-        "one that cannot be read is not taken; no ring is looked for until it can",
+        "without a readable configuration, the daemon does not scan",
     ),
-    ("", "users", "part of that: the user that it names"),
+    ("", "users", "the user in the configuration"),
     (
         "mmap",
         "memory",
-        "the allocator ends the process when there is none",
+        "the allocator ends the process without memory",
     ),
     ("mprotect", "", "likewise"),
     ("brk", "", "likewise"),
@@ -47,32 +47,32 @@ const LEFT_OUT: [(&str, &str, &str); 14] = [
     (
         "set",
         "",
-        "user and rights: the agent must not go on with others than it is told to have",
+        "user and rights: the daemon must not run with others than the configured ones",
     ),
     ("cap", "", "likewise"),
     ("prctl", "", "likewise"),
     (
         "rt_sig",
         "",
-        "the loop is made of it: the agent says so and ends, and pmcd starts another",
+        "the main loop needs it: the daemon logs the error and ends, and pmcd starts another",
     ),
     ("signalfd4", "", "likewise"),
     ("timerfd_", "", "likewise"),
     ("exit", "", "cannot fail"),
 ];
 
-/// Errors that are answers, and what the agent makes of them.
+/// Errors that the daemon takes as an answer, and its reaction.
 const ANSWERS: [(&str, &str, &str, &str); 1] = [(
     "openat",
     "ring",
     "EACCES",
-    "a file that may not be read is left alone until it changes, and a ring that may not be written to is followed",
+    "an unreadable file is not opened until it changes, and an unwritable ring is followed",
 )];
 
-/// How many calls of a name there are before the agent is connected to pmcd, which waits for no agent that cannot do that.
+/// Number of calls of each name before the daemon is connected to pmcd. They have no guarantee: pmcd needs the connection.
 type Start = BTreeMap<String, usize>;
 
-/// Whether it is promised that this call may fail so.
+/// True if this call may fail in this way.
 fn is_promised(call: &Call, error: &str, start: &Start) -> bool {
     let is_left_out = LEFT_OUT
         .iter()
@@ -85,7 +85,7 @@ fn is_promised(call: &Call, error: &str, start: &Start) -> bool {
     !is_left_out && !is_answer && !is_start
 }
 
-/// A call that is to fail, and how.
+/// Call that fails, and its error.
 #[derive(Clone, Debug)]
 struct Case {
     before: Before,
@@ -94,11 +94,11 @@ struct Case {
     start: Arc<Start>,
 }
 
-/// The calls of a run without a fault, and those of its start. Process scans have a thread of their own; strace counts its first
-/// calls like those of the daemon.
+/// Calls of a run without a fault, and those of its start. Process scans have a separate thread; strace counts its first calls like
+/// those of the daemon.
 fn calls(before: Before) -> (Vec<Call>, Start) {
     let scene = Scene::new(before);
-    scene.run(None).expect("without a fault all is well");
+    scene.run(None).expect("a run without a fault");
     let mut calls = scene.calls();
     let connected = calls
         .iter()
@@ -111,17 +111,17 @@ fn calls(before: Before) -> (Vec<Call>, Start) {
     (calls, start)
 }
 
-/// What events and totals depend on.
+/// Targets that events and totals depend on.
 const HEART: [&str; 4] = ["ring", "state", "lock", "directory of the rings"];
 
-/// Which calls are made to fail.
+/// Selection of the failing calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Which {
-    /// One of each kind that events and totals depend on, in each way.
+    /// One call of each kind that events and totals depend on, in each way.
     Heart,
-    /// One of each kind in two of the ways that there are, and in one of them a third of those that events and totals depend on.
+    /// One call of each kind in two ways, and in one way a third of the calls that events and totals depend on.
     Some,
-    /// Each that events and totals depend on, and one of each other kind, in each way.
+    /// Each call that events and totals depend on, and one of each other kind, in each way.
     All,
 }
 
@@ -161,8 +161,8 @@ fn cases(which: Which) -> Vec<Case> {
     cases
 }
 
-/// Plays a case. What came before the call may differ from run to run, so that another call is met: then it is tried again,
-/// as it was in that run. The kind of call that failed, if it is one that counts, or what was wrong then.
+/// Runs a case. The calls before the chosen one may differ between runs, so that another call fails: then the case is repeated with
+/// the number of that run. Returns the kind of the failed call if it has a guarantee, or an error.
 fn play(case: &Case) -> Result<Option<Kind>, String> {
     let mut when = case.call.number;
     for _ in 0..TRIES {
@@ -177,7 +177,7 @@ fn play(case: &Case) -> Result<Option<Kind>, String> {
         let calls = scene.calls();
         let met: Vec<&Call> = calls.iter().filter(|call| call.injected).collect();
         let promised = |call: &&Call| is_promised(call, case.error, &case.start);
-        // If another call without any guarantee failed in its place, the run proves nothing.
+        // If another call without a guarantee failed instead, the run proves nothing.
         if met.iter().all(promised) {
             run.map_err(|why| format!("{case:?}, met {met:?}: {why}\n{}", scene.log()))?;
             if met.iter().any(|met| met.kind() == case.call.kind()) {
@@ -204,7 +204,7 @@ fn any_failed_system_call_counts_every_event_once() {
 
 fn play_all(cases: Vec<Case>) {
     let count = cases.len();
-    // Each kind of call in each way.
+    // Every kind of call in every way.
     let kinds = cases.iter().map(|case| (case.call.kind(), case.error));
     let kinds: BTreeSet<_> = kinds.collect();
     let left = Mutex::new(cases.into_iter().enumerate());
@@ -233,7 +233,7 @@ fn play_all(cases: Vec<Case>) {
     );
     let missed: Vec<_> = kinds.difference(&met).collect();
     println!(
-        "{count} faults, {} kinds of calls and ways; not met: {missed:?}",
+        "{count} faults, {} kinds of calls and ways; without a failure: {missed:?}",
         kinds.len()
     );
     assert!(
@@ -242,7 +242,7 @@ fn play_all(cases: Vec<Case>) {
         wrong.len(),
         wrong.join("\n")
     );
-    // On a machine that is slow enough a call that comes and goes with time may be missed; most are not.
+    // On a slow machine, a call that depends on time may not happen; most do.
     assert!(missed.len() <= kinds.len() / 2, "{missed:?}");
 }
 

@@ -1,4 +1,4 @@
-//! Instance ids while their file cannot be read or written: none is lost, and none is given to a second name.
+//! Instance ids while their file cannot be read or written: no id may be lost or assigned to a second name.
 
 use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{Home, Pmcd, TX_BYTES, needs_root, run, wait_for};
@@ -9,14 +9,14 @@ use std::os::unix::fs::symlink;
 const FILE: &str = "var/config/pmda/39.0";
 const STATE: &str = "run/nixl/state";
 
-/// An agent that has sent a byte.
+/// Starts an agent that has sent a byte.
 fn agent(home: &Home, name: &str) -> RingWriter {
     let mut ring = RingWriter::create(&home.ring(name), Layout::V4, 64).expect("a ring");
     assert!(ring.push(Kind::TxBytes, 1));
     ring
 }
 
-/// The ids of these agents, when they are all there.
+/// Waits until these agents are instances. Returns their ids.
 fn ids<const N: usize>(pmcd: &Pmcd, names: [&str; N]) -> [u32; N] {
     wait_for("all are instances", || {
         let shown = run(pmcd.tool("pminfo").args(["-f", TX_BYTES]));
@@ -54,7 +54,7 @@ fn unreadable_id_file_is_kept_and_read_later() {
     let text = format!("2 0 2147483647\n0 {0} x\n5 {0} y\n70 {0} z\n", now() - 60);
     let kept = home.path("kept");
     fs::write(&kept, &text).expect("written");
-    // A link is in place of the file.
+    // A link replaces the file.
     let pmcd = start(&home, "pcp", |file| symlink(&kept, file).expect("made"));
     let [first] = ids(&pmcd, ["a"]);
     let file = pmcd.path(FILE);
@@ -66,8 +66,8 @@ fn unreadable_id_file_is_kept_and_read_later() {
     assert_eq!(fs::read_to_string(&kept).expect("there"), text);
     fs::remove_file(&file).expect("there");
     fs::write(&file, &text).expect("written");
-    // It is tried every 10 s.
-    wait_for("what was read is saved with what has come", || {
+    // The daemon tries again every 10 s.
+    wait_for("old and new ids are saved", || {
         let text = fs::read_to_string(&file).ok()?;
         text.contains(" a\n").then_some(())
     });
@@ -86,7 +86,7 @@ fn unwritable_id_file_is_written_later() {
     let text = format!("2 0 2147483647\n3 {0} x\n5 {0} y\n70 {0} z\n", now() - 60);
     let pmcd = start(&home, "pcp", |file| {
         fs::write(file, &text).expect("written");
-        // What stands in the way of a new one.
+        // A directory with the name of the temporary file.
         fs::create_dir(file.with_extension("0.new")).expect("made");
     });
     let [a] = ids(&pmcd, ["a"]);
@@ -95,11 +95,11 @@ fn unwritable_id_file_is_written_later() {
     wait_for("it is said", || {
         pmcd.log().contains("until it can be written").then_some(())
     });
-    assert_eq!(fs::read_to_string(&file).expect("there"), text, "as it was");
+    assert_eq!(fs::read_to_string(&file).expect("there"), text, "unchanged");
     fs::remove_dir(file.with_extension("0.new")).expect("empty");
     let _y = agent(&home, "y");
     assert_eq!(ids(&pmcd, ["a", "y"]), [a, 5]);
-    let text = wait_for("all is saved", || {
+    let text = wait_for("all ids are saved", || {
         let text = fs::read_to_string(&file).ok()?;
         text.contains(" a\n").then_some(text)
     });
@@ -121,11 +121,11 @@ fn id_of_an_agent_before_a_host_crash_is_not_reused() {
     let _a = agent(&home, "a");
     let pmcd = start(&home, "pcp", |_| ());
     let [a] = ids(&pmcd, ["a"]);
-    let saved = wait_for("it is saved", || {
+    let saved = wait_for("the id is saved", || {
         let text = fs::read_to_string(pmcd.path(FILE)).ok()?;
         text.contains(" a\n").then_some(text)
     });
-    // What comes from here on is not in what the disk has.
+    // The file on the disk does not get later ids.
     let names: Vec<String> = (0..20).map(|number| format!("late-{number}")).collect();
     let _late: Vec<_> = names.iter().map(|name| agent(&home, name)).collect();
     let late: [&str; 20] = std::array::from_fn(|at| names[at].as_str());
@@ -156,7 +156,7 @@ fn id_file_without_a_free_id_is_logged_and_agents_get_ids() {
     assert!(pmcd.log().contains(said));
 }
 
-/// Ids, names and counts of the ranges of a's transfers, as `pminfo -f` shows them.
+/// Ids, names and counts of the buckets of a, as `pminfo -f` shows them.
 fn ranges(pmcd: &Pmcd, metric: &str) -> BTreeMap<u32, (String, u64)> {
     let shown = run(pmcd.tool("pminfo").args(["-f", metric]));
     let instance = |line: &str| {
@@ -179,7 +179,7 @@ fn other_bounds_keep_ids_unique_and_counters_monotonic() {
     let [id] = ids(&pmcd, ["a"]);
     let metrics = ["buckets", "bucket"].map(|metric| format!("nixl.latency.xfer_time.{metric}"));
     let mut known: [BTreeMap<u32, (String, u64)>; 2] = Default::default();
-    let mut look = |pmcd: &Pmcd, ring: &mut RingWriter| {
+    let mut buckets = |pmcd: &Pmcd, ring: &mut RingWriter| {
         for time in [5, 70, 700, 7000] {
             assert!(ring.push(Kind::XferTime, time));
         }
@@ -198,19 +198,19 @@ fn other_bounds_keep_ids_unique_and_counters_monotonic() {
     let bases = |ranges: &BTreeMap<u32, (String, u64)>| -> BTreeSet<u32> {
         ranges.keys().map(|inst| inst / 64).collect()
     };
-    let [counts, _] = look(&pmcd, &mut ring);
+    let [counts, _] = buckets(&pmcd, &mut ring);
     assert_eq!(
         bases(&counts),
         [id].into(),
-        "the first ranges have the agent's id"
+        "the first buckets have the id of the agent"
     );
     let mut before = id;
     for bounds in ["[10, 50, 100]", "[100]", "[10, 100, 1000]"] {
         set(bounds);
         pmcd.reload(&home);
-        let [counts, sums] = look(&pmcd, &mut ring);
+        let [counts, sums] = buckets(&pmcd, &mut ring);
         let inf = sums.values().find(|(name, _)| name == "a::le-inf");
-        assert_eq!(inf, Some(&("a::le-inf".into(), 4)), "they begin at zero");
+        assert_eq!(inf, Some(&("a::le-inf".into(), 4)), "the counts begin at 0");
         let base = bases(&counts);
         assert!(
             base.len() == 1 && base.iter().all(|&base| base > before),
@@ -220,7 +220,7 @@ fn other_bounds_keep_ids_unique_and_counters_monotonic() {
         let labels = run(pmcd.tool("pminfo").args(["-l", &metrics[1]]));
         assert_eq!(labels.matches("\"le\":\"+Inf\"").count(), 1, "{labels}");
     }
-    // As the daemon begins again, it knows which ids were given.
+    // A restarted daemon knows the assigned ids.
     for (bounds, is_same) in [("[10, 100, 1000]", true), ("[10, 50, 1000]", false)] {
         set(bounds);
         pmcd.terminate();
@@ -231,7 +231,7 @@ fn other_bounds_keep_ids_unique_and_counters_monotonic() {
             fs::copy(state, again).expect("copied");
         });
         assert_eq!(ids(&pmcd, ["a"]), [id]);
-        let [counts, _] = look(&pmcd, &mut ring);
+        let [counts, _] = buckets(&pmcd, &mut ring);
         assert_eq!(bases(&counts) == [before].into(), is_same);
     }
 }

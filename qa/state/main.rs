@@ -1,4 +1,4 @@
-//! State that survives the daemon, wherever it ends and whatever fails.
+//! State that survives the daemon, after kills at any point and after failures of any system call.
 
 #[path = "../support/mod.rs"]
 mod support;

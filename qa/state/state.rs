@@ -1,4 +1,4 @@
-//! State that survives the daemon, and the lock that allows one daemon only.
+//! State that survives the daemon, under dbpmda(1): totals, ids, older formats, and unusable state files.
 
 mod log;
 mod second;
@@ -18,11 +18,11 @@ use std::path::Path;
 use std::process::Command;
 
 const FETCH: &str = "fetch nixl.transfer.tx_bytes";
-/// Bytes of a record of the state file, and of its header.
+/// Bytes of a record of the state file, and of the header of the file.
 const RECORD: u64 = layers::RECORD as u64;
 const PERSISTENT: &str = "fetch nixl.control.state.persistent";
 
-/// A home where the first answer has all agents, since processes are not scanned.
+/// A home without process scans, so that the first answer has all agents.
 fn home() -> Home {
     let home = Home::new();
     home.set("proc_facts = false");
@@ -43,7 +43,7 @@ fn totals_ids_and_instances_survive_an_end_and_a_kill() {
     let (mut a, mut b) = (ring(&home, "a"), ring(&home, "b"));
     b.push(Kind::TxBytes, 7);
     assert!(home.dbpmda(FETCH).contains("value 7"));
-    // b keeps its id, though a comes before it and all that pmdaCache kept is gone.
+    // b keeps its id, though a comes before it and the file of pmdaCache was removed.
     a.push(Kind::TxBytes, 100);
     b.push(Kind::TxBytes, 7);
     let dbpmda = home.start_dbpmda(Path::new(PMDANIXL));
@@ -52,7 +52,7 @@ fn totals_ids_and_instances_survive_an_end_and_a_kill() {
     });
     let agent = agent_of(dbpmda.id());
     kill_process(agent);
-    // Until then it has the state.
+    // Until its end, the daemon has the state file locked.
     ends(agent);
     drop(dbpmda);
     fs::remove_file(home.path("var/config/pmda/39.0")).expect("there");
@@ -101,7 +101,7 @@ fn state_that_cannot_be_used_is_written_over_and_said_once() {
 
 #[test]
 fn state_file_of_the_previous_version_is_used() {
-    // Written by format 3 with entries of 358 words, on a little-endian machine, and killed beside two living agents.
+    // A file of format 3 with entries of 358 words, from a little-endian machine, left by a kill beside two live agents.
     let home = home();
     let packed = fs::File::open(project("qa/golden/state-3-358.gz")).expect("checked in");
     let unpacked = std::process::Command::new("gzip")
@@ -127,7 +127,7 @@ fn state_file_of_the_previous_version_is_used() {
         assert!(shown.contains(line), "{line} in\n{shown}\n{}", home.log());
     }
     assert!(!home.log().contains("are not used"), "{}", home.log());
-    // From here on it is of this version.
+    // The file now has the format of this version.
     let now = fs::read(state(&home)).expect("there");
     let format = |bytes: &[u8]| u64::from_le_bytes(bytes[8..16].try_into().expect("8 bytes"));
     assert!(format(&now) >= format(&bytes));
@@ -137,11 +137,11 @@ fn state_file_of_the_previous_version_is_used() {
 fn instance_id_of_an_expired_agent_is_not_reused() {
     let home = Home::new();
     home.set("proc_facts = false\nmax_agents = 1");
-    // Of four agents that are remembered, the one that was not seen for longest is forgotten for the fifth.
+    // There are records for four agents. The record of the least recently seen one expires for the fifth.
     for name in ["a", "b", "c", "d", "e", "f"] {
         let mut agent = ring(&home, name);
         agent.push(Kind::TxBytes, 5);
-        // Its place is the last one's, which is free as soon as that is known to have no file.
+        // Each agent replaces the one before, as soon as the daemon knows that its file was removed.
         wait_for(&format!("{name} is an instance"), || {
             let shown = home.dbpmda(&format!("instance 39.0\n{FETCH}"));
             shown.contains(&format!("name: \"{name}\"")).then_some(())
@@ -149,7 +149,7 @@ fn instance_id_of_an_expired_agent_is_not_reused() {
         drop(agent);
         fs::remove_file(home.ring(name)).expect("there");
     }
-    // Nothing is left of the highest id but that it was given.
+    // Only the limit of the assigned ids is left of the highest id.
     fs::remove_file(state(&home)).expect("there");
     let ids = home.path("var/config/pmda/39.0");
     let kept: String = fs::read_to_string(&ids)
@@ -220,7 +220,7 @@ fn daemon_without_a_state_directory_serves_values() {
         fs::remove_dir_all(home.path("run/nixl")).expect("there");
         let mut agent = ring(&home, "agent");
         agent.push(Kind::TxBytes, 5);
-        // Mounts in a namespace of its own.
+        // The mounts are in a separate mount namespace.
         let wrapper = home.path("pmdanixl");
         let text = format!(
             "#!/bin/sh\nset -e\nexec unshare --mount sh -e -c 'cd {}; {spoil}; cd /; exec \"{PMDANIXL}\" \"$@\"' sh \"$@\"\n",
@@ -244,14 +244,14 @@ fn removed_or_truncated_state_file_is_recreated_in_full() {
     for (what, len) in [
         ("was removed or replaced", None),
         ("was truncated", Some(0)),
-        // The header is left, which has what forgotten agents have sent; and the first records, among them the one in use.
+        // The header is left, which has the sums of expired agents, and the first records, with the one in use.
         ("was truncated", Some(RECORD)),
         ("was truncated", Some(33 * RECORD)),
     ] {
         let home = Home::new();
         home.set("max_agents = 1\nretain = \"0s\"");
         let mut pmcd = Pmcd::start(&home);
-        // The first one is forgotten, but for what it has sent.
+        // The record of the first agent expires, but its sums stay in the host totals.
         let before: &[&str] = match len {
             None | Some(RECORD) => &["a", "b", "c", "d", "e"],
             _ => &[],
@@ -274,10 +274,10 @@ fn removed_or_truncated_state_file_is_recreated_in_full() {
                 file.and_then(|file| file.set_len(len)).expect("there");
             }
         }
-        // Truncated, it is met by the next write.
+        // The next write finds that the file is truncated.
         agent.push(Kind::TxBytes, 5);
         wait_for(what, || pmcd.log().contains(what).then_some(()));
-        wait_for("another is made", || {
+        wait_for("another file is made", || {
             let is_made = pmcd
                 .log()
                 .contains("state file re-created; totals are persistent again");
@@ -308,7 +308,7 @@ fn transfer_split_by_an_overflow_stays_unpaired_after_restart() {
             assert!(ring.push(Kind::TxRequests, 1));
         }
         assert!(ring.push(Kind::XferTime, 7));
-        // There is no room for its bytes.
+        // The ring has no room for the event with its bytes.
         assert!(!ring.push(Kind::TxBytes, 1));
         let unpaired = |events: u64| {
             let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
@@ -329,7 +329,7 @@ fn transfer_split_by_an_overflow_stays_unpaired_after_restart() {
             found
         };
         assert_eq!(unpaired(15), Some(0));
-        // Of another transfer.
+        // The bytes of another transfer.
         assert!(ring.push(Kind::TxBytes, 9_000_000));
         assert_eq!(unpaired(16), Some(2), "killed: {kill}");
     }

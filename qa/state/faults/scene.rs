@@ -11,18 +11,18 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
 const TX_BYTES: &str = "transfer.tx_bytes";
-/// Ids that names have which no agent has.
+/// Ids of names without an agent.
 const TAKEN: [u32; 3] = [0, 1, 7];
 const PERSISTENT: &str = "control.state.persistent";
 
-/// How things are before the agent is started.
+/// State before the daemon starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Before {
-    /// It has a state, and goes on with it.
+    /// A state file that the daemon continues with.
     Kept,
-    /// There is no state. It becomes another user, and removes what exited agents leave.
+    /// No state file. The daemon becomes another user, and removes the files of exited agents.
     Nothing,
-    /// What is in the place of its state is none.
+    /// An invalid state file.
     Rubbish,
 }
 
@@ -30,22 +30,22 @@ impl Before {
     pub const ALL: [Self; 3] = [Self::Kept, Self::Nothing, Self::Rubbish];
 }
 
-/// A system call that fails once.
+/// Fault: a system call that fails once.
 #[derive(Clone, Debug)]
 pub struct Fault {
     pub call: String,
-    /// The how manieth, from 1.
+    /// Number of the call, from 1.
     pub when: usize,
     pub error: &'static str,
 }
 
-/// A home, and what its agents have sent.
+/// A home, and the bytes that its agents have sent.
 pub struct Scene {
     home: Home,
     before: Before,
 }
 
-/// Agents by name: what they have sent in all.
+/// Total bytes sent, by agent name.
 #[derive(Default)]
 struct Sent {
     all: BTreeMap<String, u64>,
@@ -57,13 +57,13 @@ impl Sent {
         *self.all.entry(name.to_owned()).or_default() += value;
     }
 
-    /// Whether this is what was sent.
+    /// True if the values are exactly the sent bytes.
     fn is_right(&self, shown: &BTreeMap<String, u64>) -> bool {
         let mut all = self.all.iter();
         all.all(|(name, sent)| shown.get(name) == Some(sent))
     }
 
-    /// Whether nothing is counted twice.
+    /// True if no byte is counted twice.
     fn is_bound(&self, shown: &BTreeMap<String, u64>) -> bool {
         shown.iter().all(|(name, shown)| {
             let sent = self.all.get(name).copied().unwrap_or_default();
@@ -100,14 +100,14 @@ impl Scene {
         home.set(&format!(
             "drain_interval = \"20ms\"\nretain = \"1h\"\n{more}"
         ));
-        // Names that had ids, a minute ago, and more that were given.
+        // Names that had ids a minute ago, and a limit above the assigned ids.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let seen = now.expect("after 1970").as_secs() - 60;
         let lines: String = TAKEN.map(|id| format!("{id} {seen} name-{id}\n")).concat();
         let file = home.path("var/config/pmda/39.0");
         fs::create_dir_all(file.parent().expect("a directory")).expect("made");
         fs::write(file, format!("2 0 2147483647\n{lines}")).expect("written");
-        // For the other user.
+        // The other user must be able to read the directory.
         fs::set_permissions(home.path("."), PermissionsExt::from_mode(0o755)).expect("ours");
         Self { home, before }
     }
@@ -116,7 +116,7 @@ impl Scene {
         self.home.log()
     }
 
-    /// The system calls that were traced in the run: all, or those that have the name of the one that was to fail.
+    /// Traced system calls of the run: all, or those with the name of the failing one.
     pub fn calls(&self) -> Vec<Call> {
         let trace = fs::read(self.home.path("trace")).unwrap_or_default();
         trace::calls(&String::from_utf8_lossy(&trace))
@@ -126,11 +126,11 @@ impl Scene {
         RingWriter::create(&self.home.ring(name), layout, capacity).expect("a ring")
     }
 
-    /// Agents come, send, restart in place and exit, a ring is truncated, another unlinked, and then the agent is started
-    /// once more, without the fault.
+    /// Agents start, send, restart in place and exit; a ring is truncated, another unlinked. Then the daemon is started again
+    /// without the fault.
     ///
     /// # Errors
-    /// What was wrong.
+    /// The first wrong result.
     pub fn run(&self, fault: Option<&Fault>) -> Result<(), String> {
         let mut sent = Sent::default();
         let mut steady = self.ring("steady", Layout::V4, 64);
@@ -158,7 +158,7 @@ impl Scene {
         for ring in [&steady, &cut, &restarts, &gone] {
             drained(ring)?;
         }
-        // Truncated, unlinked, restarted, new, and gone on.
+        // A truncated ring, an unlinked one, a restarted one, a new one, and one that continues.
         drop((cut, gone));
         fs::write(self.home.ring("cut"), "").expect("there");
         fs::remove_file(self.home.ring("gone")).expect("there");
@@ -168,7 +168,7 @@ impl Scene {
         sent.push("late", &mut late, 100);
         sent.push("steady", &mut steady, 100);
         self.all_right(&mut link, &sent)?;
-        // A new file, which is met at the next tick.
+        // The next tick finds the new file.
         fs::remove_file(self.home.ring("cut")).expect("there");
         let mut cut = self.ring("cut", Layout::V4, 64);
         sent.push("cut", &mut cut, 100);
@@ -187,7 +187,7 @@ impl Scene {
         }
         self.end(link)?;
         self.check_log(persistent)?;
-        // Nor does the next one count anything twice, or lose what was said to be kept.
+        // The next daemon counts nothing twice, and loses nothing if the totals were persistent.
         sent.push("steady", &mut steady, 1000);
         let mut link = self.start(Command::new(PMDANIXL))?;
         let right = until("what the next one says", || {
@@ -214,7 +214,7 @@ impl Scene {
         self.end(link)
     }
 
-    /// Names by instance id, without ids of names from before the scene.
+    /// Names by instance id, without the ids from before the scene.
     fn ids(&self, link: &mut Link) -> Result<BTreeMap<u32, String>, String> {
         let ids = link.instances().map_err(|err| err.to_string())?;
         match ids.iter().find(|(id, _)| TAKEN.contains(id)) {
@@ -227,7 +227,7 @@ impl Scene {
         Link::start(&self.home, command).map_err(|err| format!("it does not start: {err}"))
     }
 
-    /// Waits until what is shown is right; whether the totals are kept.
+    /// Waits until the values are right. Returns true if the totals are persistent.
     fn all_right(&self, link: &mut Link, sent: &Sent) -> Result<bool, String> {
         until("what is shown", || {
             let shown = link.values(TX_BYTES).map_err(|err| err.to_string())?;
@@ -251,7 +251,7 @@ impl Scene {
         }
     }
 
-    /// One line for what went wrong, and one for what becomes of the totals.
+    /// Asserts that the log has one line for the fault, and one for the persistence of the totals.
     fn check_log(&self, persistent: bool) -> Result<(), String> {
         let log = self.home.log();
         let mut lines: BTreeMap<&str, u32> = BTreeMap::new();
@@ -274,7 +274,7 @@ impl Scene {
         }
     }
 
-    /// The agent under strace(1), which its process is not a child of.
+    /// The daemon under strace(1), which is not its parent.
     fn traced(&self, fault: Option<&Fault>) -> Command {
         let mut command = Command::new("strace");
         command.args(["-D", "-f", "-qq", "-y", "-o"]);

@@ -2,21 +2,21 @@
 
 use std::collections::BTreeMap;
 
-/// A system call.
+/// System call in a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     pub name: String,
-    /// What it works on, in a word or two.
+    /// Target of the call, in a word or two.
     pub on: String,
-    /// The how manieth of its name it is in its thread, from 1.
+    /// Number of the call among those with its name in its thread, from 1.
     pub number: usize,
-    /// Whether that is the first thread, which does all but to look through /proc.
+    /// True if this is the first thread, which does everything but process scans.
     pub is_first: bool,
-    /// Whether strace made it fail.
+    /// True if strace made the call fail.
     pub injected: bool,
 }
 
-/// A call's name, and what it works on.
+/// Name and target of the call.
 pub type Kind = (String, String);
 
 impl Call {
@@ -25,19 +25,19 @@ impl Call {
     }
 }
 
-/// The calls of a trace with paths in it (`strace -f -y`), in their order.
+/// Calls of a trace with paths (`strace -f -y`), in their order.
 pub fn calls(trace: &str) -> Vec<Call> {
     let mut numbers: BTreeMap<(String, String), usize> = BTreeMap::new();
     let (mut calls, mut last) = (Vec::new(), BTreeMap::new());
     let mut first = None;
     for line in trace.lines() {
-        // The thread, then the call.
+        // Each line has the thread, then the call.
         let Some((thread, call)) = line.split_once(' ') else {
             continue;
         };
         let is_first = *first.get_or_insert(thread) == thread;
         let injected = call.contains("(INJECTED)");
-        // Another thread's call came in between.
+        // A call of another thread came in between.
         if let (true, Some(&begun)) = (call.contains(" resumed>"), last.get(thread)) {
             let begun: &mut Call = &mut calls[begun];
             begun.injected |= injected;
@@ -64,7 +64,7 @@ pub fn calls(trace: &str) -> Vec<Call> {
     calls
 }
 
-/// Places, and what they are called here; the first that is found in a call is what it works on.
+/// Texts in a call, and the names of targets. The first text that a call contains gives its target.
 const PLACES: [(&str, &str); 22] = [
     ("F_SETLEASE", "lease"),
     ("F_GETLEASE", "lease"),

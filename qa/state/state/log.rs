@@ -1,4 +1,4 @@
-//! The log of a daemon, and the log of the previous daemon.
+//! Log files: that of a daemon, and that of the previous daemon.
 
 use super::{FETCH, home, ring};
 use crate::support::kill::kill_process;
@@ -6,7 +6,7 @@ use crate::support::{PMDANIXL, agent_of, ends, quit, wait_for};
 use std::fs;
 use std::path::Path;
 
-/// Lines of a log that a process has written.
+/// Lines of a log with the pid of a process.
 fn lines_of(log: &str, pid: u32) -> usize {
     log.matches(&format!("pmdanixl({pid})")).count()
 }
@@ -16,7 +16,7 @@ fn log_of_a_killed_daemon_is_kept_as_prev() {
     let home = home();
     let dbpmda = home.start_dbpmda(Path::new(PMDANIXL));
     let killed = agent_of(dbpmda.id());
-    wait_for("its first line", || {
+    wait_for("the first line is logged", || {
         (lines_of(&home.log(), killed) > 0).then_some(())
     });
     kill_process(killed);
@@ -36,13 +36,13 @@ fn log_of_a_living_daemon_goes_on_as_prev() {
     let first = home.start_dbpmda(Path::new(PMDANIXL));
     let pid = agent_of(first.id());
     let drains = |pid: u32| format!("pmdanixl({pid}) Info: agent agent: ring v4");
-    wait_for("it drains", || {
+    wait_for("the daemon drains", || {
         home.log().contains(&drains(pid)).then_some(())
     });
-    // Another pmcd's, which waits for the end of the first.
+    // The daemon of another pmcd, which waits for the end of the first one.
     let second = home.start_dbpmda(Path::new(PMDANIXL));
     let waiting = agent_of(second.id());
-    wait_for("it has its first line", || {
+    wait_for("the second daemon has logged", || {
         (lines_of(&home.log(), waiting) > 0).then_some(())
     });
     let previous = || fs::read_to_string(home.path("nixl.log.prev")).expect("kept");
@@ -64,9 +64,9 @@ fn directory_in_place_of_the_previous_log_is_reported() {
     fs::create_dir(home.path("nixl.log.prev")).expect("made");
     home.dbpmda(FETCH);
     let log = home.log();
-    let told = log.lines().any(|line| {
+    let is_logged = log.lines().any(|line| {
         line.contains("Warning: log before: cannot be kept as ") && line.contains("nixl.log.prev")
     });
-    assert!(told && log.contains("Info: version "), "{log}");
+    assert!(is_logged && log.contains("Info: version "), "{log}");
     assert!(home.path("nixl.log.prev").is_dir());
 }

@@ -1,4 +1,4 @@
-//! Two daemons at a time.
+//! Two daemons with one state file: the second one waits for the end of the first.
 
 use super::{FETCH, PERSISTENT, home, ring};
 use crate::support::writer::Kind;
@@ -18,7 +18,7 @@ fn second_daemon_answers_again_and_takes_over() {
     let shown = home.dbpmda(&format!(
         "{FETCH}\ninstance 39.0\nfetch nixl.control.version nixl.transfer.rx_bytes\n{PERSISTENT}"
     ));
-    // Each value of an agent's, and no error for its instances: pmlogger ends itself over that.
+    // An error for the values of agents, but none for their instances: pmlogger would end.
     assert_eq!(shown.matches("Try again").count(), 2, "{shown}");
     assert!(!shown.contains("value 1"), "{shown}");
     assert!(
@@ -74,7 +74,7 @@ fn ring_of_another_pmdanixl_is_followed_then_taken_over() {
     let shown = other.dbpmda(&format!(
         "{FETCH}\nfetch nixl.ring.resets\nfetch nixl.ring.foreign_reads"
     ));
-    // Lower where the ring went round unseen; never higher, and never without the last.
+    // The sum is lower if the ring wrapped unseen, never higher, and always has the last event.
     let values: Vec<u64> = shown
         .lines()
         .filter_map(|line| line.split_once("] value "))

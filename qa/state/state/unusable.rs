@@ -1,4 +1,4 @@
-//! A state file that cannot be read or written to for a while.
+//! A state file that cannot be read or written for a while.
 
 use super::{home, ring};
 use crate::support::pdu::Link;
@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A script that becomes the daemon.
+/// Starts the daemon with a shell script that executes it.
 fn wrapper(home: &Home, text: &str) -> PathBuf {
     let wrapper = home.path("wrapper");
     fs::write(&wrapper, format!("#!/bin/sh\n{text}\n")).expect("written");
@@ -21,15 +21,18 @@ fn start(home: &Home, command: Command) -> Link {
     Link::start(home, command).expect("it starts")
 }
 
-/// Waits until the agent `a` has sent so much, and the state file has it or not.
+/// Waits until the agent `a` has sent so many bytes, and the totals are persistent or not.
 fn becomes(link: &mut Link, sent: u64, is_persistent: bool) {
-    wait_for(&format!("{sent} bytes, kept: {is_persistent}"), || {
-        let values = link.values("transfer.tx_bytes").ok()?;
-        let persistent = link.fetch(&["control.state.persistent"]).ok()?;
-        let is_right = values.get("a") == Some(&sent)
-            && persistent[0].get(&u32::MAX) == Some(&u64::from(is_persistent));
-        is_right.then_some(())
-    });
+    wait_for(
+        &format!("{sent} bytes, persistent: {is_persistent}"),
+        || {
+            let values = link.values("transfer.tx_bytes").ok()?;
+            let persistent = link.fetch(&["control.state.persistent"]).ok()?;
+            let is_right = values.get("a") == Some(&sent)
+                && persistent[0].get(&u32::MAX) == Some(&u64::from(is_persistent));
+            is_right.then_some(())
+        },
+    );
 }
 
 #[test]
@@ -37,7 +40,7 @@ fn agents_get_records_when_the_file_can_grow_again() {
     let home = home();
     let mut agent = ring(&home, "a");
     agent.push(Kind::TxBytes, 5);
-    // There is room for the header, and none for a record.
+    // The file system has room for the header, but not for a record.
     let limited = wrapper(&home, &format!("ulimit -S -f 64\nexec {PMDANIXL:?} \"$@\""));
     let mut link = start(&home, Command::new(limited));
     becomes(&mut link, 5, false);
@@ -64,7 +67,7 @@ fn totals_go_on_after_the_file_could_not_be_read() {
     becomes(&mut link, 5, true);
     link.end();
     agent.push(Kind::TxBytes, 2);
-    // In a mount namespace of its own the host has no boot id, until a file is there.
+    // In a separate mount namespace, the boot id is missing until the file is there.
     fs::write(home.path("empty"), "").expect("written");
     let [empty, mended] = ["empty", "mended"].map(|name| home.path(name));
     let boot_id = "/proc/sys/kernel/random/boot_id";
@@ -75,12 +78,12 @@ fn totals_go_on_after_the_file_could_not_be_read() {
         exec {PMDANIXL:?} \"$@\"' sh \"$@\""
     );
     let mut link = start(&home, Command::new(wrapper(&home, &text)));
-    wait_for("it is said", || {
+    wait_for("the reason is logged", || {
         home.log()
             .contains("it has totals, and no ring")
             .then_some(())
     });
-    assert_eq!(agent.pending(), 1, "it is not counted from zero");
+    assert_eq!(agent.pending(), 1, "nothing is drained without the state");
     fs::write(&mended, "").expect("written");
     becomes(&mut link, 7, true);
     link.end();
