@@ -1,4 +1,4 @@
-//! A simulated NIXL agent: its ring, its pace, and the true counts of its events.
+//! A simulated NIXL agent: its ring, its pace, and the exact counts of its events.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use super::stop::Stop;
 use super::truth::Truth;
 use super::writer::{Kind, RingWriter};
 
-/// Transfers between two looks at the signals when nothing else paces them.
+/// Transfers between two checks for signals, if nothing else paces them.
 const UNPACED: u64 = 1024;
-/// How often to look whether a full ring has room again.
+/// Interval of the checks for room in a full ring.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// A pretended agent.
+/// Simulated agent.
 #[derive(Debug)]
 pub struct Agent {
     name: OsString,
@@ -24,7 +24,7 @@ pub struct Agent {
     registered: bool,
     transfers: u64,
     errors: u64,
-    /// The time that transfers have been due for.
+    /// Time for which transfers are due.
     paced: Duration,
     random: u64,
     started: Instant,
@@ -54,28 +54,28 @@ impl Agent {
         })
     }
 
-    /// The file of the ring.
+    /// Path of the ring.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What was pushed so far.
+    /// Counts so far.
     pub fn truth(&self) -> &Truth {
         &self.truth
     }
 
-    /// Events that wait for a reader.
+    /// Pending events in the ring.
     pub fn pending(&self) -> u64 {
         self.ring.pending()
     }
 
-    /// The truth as a line of JSON.
+    /// Counts as a line of JSON.
     pub fn json(&self, options: &Options) -> String {
         let name = self.name.to_string_lossy();
         self.truth.json(&name, options.layout.name())
     }
 
-    /// True once all transfers that were asked for are done.
+    /// True if all requested transfers are done.
     pub fn is_done(&self, options: &Options) -> bool {
         options.transfers > 0 && self.transfers >= options.transfers
     }
@@ -128,7 +128,7 @@ impl Agent {
         let total = match options.pace {
             None => self.transfers.saturating_add(burst.max(UNPACED)),
             Some(pace) => {
-                // A factor of 0 to 2 per flush makes the rate move.
+                // A factor of 0 to 2 for each flush varies the rate.
                 let factor = if options.vary {
                     (self.random() >> 53) as u32
                 } else {
@@ -173,7 +173,7 @@ impl Agent {
         if !options.vary {
             return (options.size, 5 + options.size / 10_000, 3);
         }
-        // An octave at a time: 4 KiB to 64 MiB are 14 of them.
+        // A power of two: 4 KiB to 64 MiB are 14 octaves.
         let octave = 4096 << (self.random() % 14);
         let bytes = octave + self.random() % octave;
         let least = 5 + bytes / 10_000;
@@ -222,7 +222,7 @@ impl Agent {
         Ok(())
     }
 
-    /// The next number of a xorshift generator.
+    /// Next number of a xorshift generator.
     fn random(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;

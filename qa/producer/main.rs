@@ -17,13 +17,13 @@ use agent::Agent;
 use options::Options;
 use stop::Stop;
 
-/// NIXL's own interval between two flushes to the ring.
+/// Interval of NIXL between two flushes to the ring.
 const FLUSH: Duration = Duration::from_millis(100);
 
-/// Longest sleep: it bounds arithmetic with times. A flush with nothing due has no effect.
+/// Longest sleep, which limits arithmetic with times. A flush without due transfers has no effect.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
-/// Why the producer ended early.
+/// Reason of an early end of the producer.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(transparent)]
@@ -101,7 +101,7 @@ fn produce(options: &Options, agents: &mut [Agent], stop: &mut Stop) -> Result<(
             report = now + Duration::from_secs(1);
             progress(now - start, agents);
         }
-        next = now.max(next + tick); // after a long wait for a reader, go on from here
+        next = now.max(next + tick); // after a long wait for a reader, continue from here
         stop.sleep(next.saturating_duration_since(Instant::now()));
     }
     agents
@@ -129,7 +129,7 @@ fn remove(agents: &[Agent]) -> Result<(), Error> {
     })
 }
 
-/// Prints without the panic of `println!` at a closed pipe.
+/// Prints a line. Unlike `println!`, does not panic at a closed pipe.
 fn print(text: &str) -> Result<(), Error> {
     io::stdout()
         .write_all(text.as_bytes())

@@ -10,7 +10,7 @@ use lexopt::{Arg, Error, Parser, ValueExt};
 
 use super::writer::Layout;
 
-/// The text of `--help`.
+/// Text of `--help`.
 pub const HELP: &str = "\
 Writes the telemetry rings of pretended NIXL agents, and at the end prints what it wrote, one line of JSON per agent.
 
@@ -40,7 +40,7 @@ Usage: producer --dir DIR [options]
   --help                 this text
 ";
 
-/// What was asked for.
+/// Options of the command line.
 #[allow(missing_docs)] // one field per option of HELP
 #[derive(Debug)]
 pub struct Options {
@@ -49,7 +49,7 @@ pub struct Options {
     pub agents: u64,
     pub layout: Layout,
     pub capacity: u64,
-    /// Time per transfer; none for as fast as it goes.
+    /// Time per transfer. `None`: as fast as possible.
     pub pace: Option<Duration>,
     pub transfers: u64,
     pub burst: u64,
@@ -94,7 +94,7 @@ impl Default for Options {
     }
 }
 
-/// Reads the command line; `None` if it asks for help.
+/// Parses the command line. Returns `None` for `--help`.
 pub fn parse(mut args: Parser) -> Result<Option<Options>, Error> {
     let mut options = Options::default();
     while let Some(arg) = args.next()? {
@@ -134,7 +134,7 @@ pub fn parse(mut args: Parser) -> Result<Option<Options>, Error> {
     Ok(Some(options))
 }
 
-/// The value of an option; `read` answers with what is allowed if it does not like the text.
+/// Value of an option. The error of `read` says which values are allowed.
 fn value<T>(
     args: &mut Parser,
     option: &str,
@@ -177,7 +177,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     seconds.ok_or_else(|| "must be a number of seconds, 0 or more".into())
 }
 
-/// The time per transfer at a rate per second.
+/// Time per transfer for a rate per second.
 fn pace(text: &str) -> Result<Option<Duration>, String> {
     let rate: f64 = text.parse().unwrap_or(f64::NAN);
     if rate == 0.0 {

@@ -8,7 +8,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::SignalFd;
 use nix::sys::time::TimeSpec;
 
-/// The request to stop: signals that stay blocked and make a descriptor readable.
+/// Request to stop: signals that stay blocked and make a descriptor readable.
 #[derive(Debug)]
 pub struct Stop {
     signals: SignalFd,
@@ -16,7 +16,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Blocks the signals; from here on only this type sees them.
+    /// Blocks the signals, so that only this type receives them.
     pub fn new() -> nix::Result<Self> {
         let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
         signals.thread_block()?;
@@ -26,12 +26,12 @@ impl Stop {
         })
     }
 
-    /// True once a signal came.
+    /// True if a signal has come.
     pub fn requested(&self) -> bool {
         self.requested
     }
 
-    /// Sleeps, or not at all once a signal came; true if one did.
+    /// Sleeps until a signal comes or the time ends. Returns true if a signal has come.
     pub fn sleep(&mut self, time: Duration) -> bool {
         if !self.requested {
             let mut signals = [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];

@@ -1,4 +1,4 @@
-//! True counts of the events that an agent pushed, and their line of JSON.
+//! Exact counts of the events that an agent pushed, and their line of JSON.
 
 use std::time::Duration;
 
@@ -18,34 +18,34 @@ const SUMS: [(&str, Kind); 8] = [
     ("xfer_post_time_us", Kind::XferPostTime),
 ];
 
-/// What an agent pushed. Nothing in here is an estimate.
+/// Exact counts of what an agent pushed.
 #[derive(Debug, Default)]
 pub struct Truth {
     sums: [u64; Kind::ALL.len()],
     /// Events pushed.
     pub events: u64,
-    /// Events that found the ring full.
+    /// Events that were lost because the ring was full.
     pub lost: u64,
     /// Those of them that came in one flush with more than fits, into a ring that was empty before it: only a reader that was
     /// at work during that flush could have had them.
     pub excess: u64,
-    /// Starts after the first.
+    /// Number of starts after the first.
     pub restarts: u64,
-    /// Events that a restart wiped before they were read.
+    /// Events that a restart discarded before they were read.
     pub wiped: u64,
-    /// From the first start to the last transfer.
+    /// Time from the first start to the last transfer.
     pub time: Duration,
 }
 
 impl Truth {
-    /// Counts an event that was pushed.
+    /// Counts a pushed event.
     pub fn count(&mut self, kind: Kind, value: u64) {
         let sum = &mut self.sums[kind as usize];
         *sum = sum.wrapping_add(value);
         self.events += 1;
     }
 
-    /// The line to print, without its end.
+    /// Line of JSON, without its newline.
     pub fn json(&self, agent: &str, layout: &str) -> String {
         let sum = |kind: Kind| Value::from(self.sums[kind as usize]);
         let error = |kind: &Kind| {
