@@ -32,7 +32,7 @@ Usage: producer --dir DIR [options]
   --errors N             errors of all twelve types in turn, spread over the transfers; endless: per 1000 [0]
   --on-full wait|drop    full ring: wait for room, or lose the event as NIXL does [wait]
   --full-timeout SECONDS longest wait for room, and for an empty ring before a restart [10]
-  --restart-every N      start the agent anew, on the same file, after every N transfers [0: never]
+  --restart-every N      restart the agent in place after every N transfers [0: never]
   --linger SECONDS       stay alive after the JSON, unless a signal came [0]
   --keep                 leave the rings behind, as NIXL does; the default
   --unlink               remove the rings at exit

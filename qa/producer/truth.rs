@@ -26,8 +26,8 @@ pub struct Truth {
     pub events: u64,
     /// Events that were lost because the ring was full.
     pub lost: u64,
-    /// Those of them that came in one flush with more than fits, into a ring that was empty before it: only a reader that was
-    /// at work during that flush could have had them.
+    /// Lost events of a flush with more events than the ring has slots, into an empty ring. Only a reader that runs during the
+    /// flush could have read them.
     pub excess: u64,
     /// Number of starts after the first.
     pub restarts: u64,
