@@ -16,21 +16,21 @@ use support::pdu::Link;
 use support::writer::{Layout, RingWriter};
 use support::{Home, PMDANIXL, run, shape, wait_for};
 
-/// What a fetch of the 20 metrics that PCP's Python PMDA has as well may cost of the other agent's, by agents. What was measured,
-/// and 20 % above.
+/// Limits of the ratio of a fetch to that of the PMDA in C, by number of agents: 20 % above the measured ratio. The fetch has the
+/// 20 metrics that PCP's Python PMDA has, too.
 const LIMITS: [(usize, f64); 2] = [(64, 0.28), (512, 0.27)];
-/// What a value may cost among many agents of what it costs among few.
+/// Limit of the ratio of the cost of a value among many agents to that among few.
 const GROWTH: f64 = 1.15;
-/// Clusters of those metrics.
+/// Number of clusters with those metrics.
 const CLUSTERS: u32 = 4;
-/// Fetches that are counted; the first are left out, in which buffers grow.
+/// Number of fetches. The median excludes the first ones, in which buffers grow.
 const FETCHES: usize = 6;
 
-/// The variable that asks for profiles.
+/// Environment variable with the directory for profiles.
 const PROFILE: &str = "PROFILE";
 
 fn main() -> ExitCode {
-    // A descriptor for each ring; valgrind gives the agent no more than this program has.
+    // Each ring needs a descriptor. valgrind gives the daemon the limit of this program.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
     setrlimit(Resource::RLIMIT_NOFILE, most, most).expect("up to its own limit");
     if let Some(place) = std::env::var_os(PROFILE) {
@@ -65,17 +65,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// Has both profiles written.
+/// Writes both profiles.
 fn profile(place: &Path) {
     let home = Home::new();
     ours(&home, LIMITS[0].0);
     theirs(&home, LIMITS[0].0);
-    for whose in ["ours", "theirs"] {
-        fs::copy(home.path(whose).join("out"), place.join(whose)).expect("copied");
+    for side in ["ours", "theirs"] {
+        fs::copy(home.path(side).join("out"), place.join(side)).expect("copied");
     }
 }
 
-/// What our fetch comes to: values and instructions.
+/// Values and instructions of a fetch from pmdanixl.
 fn ours(home: &Home, agents: usize) -> (usize, f64) {
     home.set("proc_facts = false");
     let rings = (0..agents).map(|number| {
@@ -86,7 +86,7 @@ fn ours(home: &Home, agents: usize) -> (usize, f64) {
     });
     let rings: Vec<RingWriter> = rings.collect();
     let counts = home.path("ours");
-    // With the drain of all rings that comes before each answer.
+    // This includes the drain of all rings before each answer.
     let command = counted(&counts, PMDANIXL);
     let mut link = Link::start(home, command).expect("it starts");
     let names = METRICS.iter().filter(|metric| metric.cluster < CLUSTERS);
@@ -105,7 +105,7 @@ fn ours(home: &Home, agents: usize) -> (usize, f64) {
     (wanted, instructions(&counts))
 }
 
-/// What the other agent's comes to.
+/// Instructions of a fetch from the PMDA in C.
 fn theirs(home: &Home, agents: usize) -> f64 {
     let counts = home.path("theirs");
     let shape = shape::program(home);
@@ -125,7 +125,7 @@ fn theirs(home: &Home, agents: usize) -> f64 {
     instructions(&counts)
 }
 
-/// A command that counts the instructions of a program for each request.
+/// Command that counts the instructions of a program for each request.
 fn counted(counts: &Path, program: &str) -> Command {
     fs::create_dir(counts).expect("made");
     let mut command = Command::new("valgrind");
@@ -140,7 +140,7 @@ fn counted(counts: &Path, program: &str) -> Command {
     command
 }
 
-/// The median of the last requests.
+/// Median of the instructions of the last requests.
 fn instructions(counts: &Path) -> f64 {
     let files = fs::read_dir(counts).expect("there");
     let numbered = files.flatten().filter_map(|file| {
@@ -155,7 +155,7 @@ fn instructions(counts: &Path) -> f64 {
         let total = total.unwrap_or_else(|| panic!("{text}"));
         total.trim().parse::<u64>().expect("a number")
     });
-    // One that waits for a request that never comes costs nothing.
+    // The wait for a request that does not come has no instructions.
     let mut last: Vec<u64> = totals
         .filter(|&total| total > 0)
         .take(FETCHES - 2)

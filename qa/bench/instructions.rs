@@ -13,14 +13,14 @@ use std::process::{Command, ExitCode};
 
 /// Slots of the rings.
 const CAPACITY: u64 = 1 << 12;
-/// Drains whose instructions are counted, minus those of a run without drains.
+/// Number of counted drains. The instructions of a run without drains are subtracted.
 const DRAINS: u32 = 20;
-/// Rings in which nothing waits.
+/// Number of idle rings.
 const SILENT: usize = 256;
-/// What a look at one of them may cost, in events that are popped.
-const LOOK: f64 = 3.1;
+/// Limit of the cost of a poll of an idle ring, in popped events.
+const POLL: f64 = 3.1;
 
-/// What an event may cost, of one that is popped: summed, and with all figures. What was measured, and 20 % above.
+/// Limits of the cost of an event, in popped events: summed, and with all stats. 20 % above the measured cost.
 fn limits(layout: Layout) -> (f64, f64) {
     match layout {
         // Layouts with named events: comparing names is most of the work.
@@ -52,12 +52,12 @@ fn main() -> ExitCode {
         good &= counters_share <= most_counters && everything_share <= most;
     }
     let pop = per_event(Layout::V4, "pop");
-    let look = counted(Layout::V4, "silent") / SILENT as f64;
+    let poll = counted(Layout::V4, "silent") / SILENT as f64;
     println!(
-        "a ring in which nothing waits: {look:.0}, {:.1} pops, at most {LOOK:.1}",
-        look / pop
+        "a ring in which nothing waits: {poll:.0}, {:.1} pops, at most {POLL:.1}",
+        poll / pop
     );
-    if good && look <= LOOK * pop {
+    if good && poll <= POLL * pop {
         ExitCode::SUCCESS
     } else {
         eprintln!("instructions: above the limits in qa/bench/instructions.rs");
@@ -76,7 +76,7 @@ fn run(layout: Layout, what: &str, drains: u32) {
         }
         "silent" => {
             let mut host = Host::new(layout, 64, SILENT);
-            // The first one finds out that nothing waits.
+            // The first drain finds that the rings are empty.
             black_box(host.drain());
             for _ in 0..drains {
                 black_box(host.drain());
@@ -96,12 +96,12 @@ fn run(layout: Layout, what: &str, drains: u32) {
     }
 }
 
-/// Instructions of one event.
+/// Instructions per event.
 fn per_event(layout: Layout, what: &str) -> f64 {
     counted(layout, what) / (CAPACITY - 1) as f64
 }
 
-/// Instructions of one drain.
+/// Instructions per drain.
 fn counted(layout: Layout, what: &str) -> f64 {
     let [none, all] = [0, DRAINS].map(|drains| instructions(layout, what, drains));
     (all - none) / f64::from(DRAINS)

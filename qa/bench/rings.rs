@@ -20,20 +20,20 @@ use tempfile::TempDir;
 pub use super::writer::Layout;
 use super::writer::{Kind, RingWriter};
 
-/// Longer than any drain.
+/// Time budget that never runs out.
 const LONG: Duration = Duration::from_secs(3600);
-/// The clock of file systems is coarse.
+/// Longer than the resolution of file times.
 const SETTLED: Duration = Duration::from_millis(100);
 
-/// More memory than a processor's cache has: rings that are visited in turn are not in it.
+/// More memory than the cache of a processor: rings that are visited one after the other are not in the cache.
 const UNCACHED: u64 = 256 << 20;
 
-/// How many rings it takes.
+/// Number of rings that fill this memory.
 pub fn cold_rings(layout: Layout, capacity: u64) -> u64 {
     (UNCACHED / (layout.slot_size() * capacity)).max(2)
 }
 
-/// A directory in memory.
+/// Makes a directory in /dev/shm.
 fn directory() -> TempDir {
     tempfile::tempdir_in("/dev/shm").expect("a directory in memory")
 }
@@ -51,7 +51,7 @@ fn fill(path: &Path, layout: Layout, capacity: u64) {
         for (kind, value) in events.next().into_iter().flatten() {
             assert!(ring.push(kind, value));
         }
-        // Room for the next, as if what was written had been read.
+        // Room for the next events, as if a reader had read these.
         let pos = ring.write_pos().to_le_bytes();
         file.write_all_at(&pos, 8 * READ_POS as u64)
             .expect("written");
@@ -62,17 +62,17 @@ fn fill(path: &Path, layout: Layout, capacity: u64) {
     );
 }
 
-/// A ring in memory.
+/// Ring in memory.
 pub struct Memory {
     layout: Layout,
     words: Vec<AtomicU64>,
     shape: Shape,
-    /// The same number of words, which no thread writes.
+    /// Copy of the words, which no thread writes.
     plain: Vec<u64>,
 }
 
 impl Memory {
-    /// With all slots written.
+    /// Makes a ring with all slots written.
     pub fn new(layout: Layout, capacity: u64) -> Self {
         let dir = directory();
         let path = dir.path().join("ring");
@@ -97,7 +97,7 @@ impl Memory {
         }
     }
 
-    /// Another of the same content.
+    /// Copies the ring.
     pub fn copy(&self) -> Self {
         let words = self
             .words
@@ -111,19 +111,19 @@ impl Memory {
         }
     }
 
-    /// Has the producer write one event less than there are slots: those that stand there.
+    /// Fills the ring with the events that are in its slots already, one fewer than there are slots.
     pub fn refill(&self) {
         let read_pos = self.words[READ_POS].load(Relaxed);
         let mask = self.shape.capacity - 1;
         self.words[WRITE_POS].store(read_pos.wrapping_sub(1) & mask, Release);
     }
 
-    /// How many that are.
+    /// Number of events of [`Memory::refill`].
     pub fn events(&self) -> u64 {
         self.shape.capacity - 1
     }
 
-    /// One event at a time, with the loads and the store of NIXL's own reader, summing only. Nothing of it is the drain's own.
+    /// Sums one event at a time, with the loads and the store of NIXL's own reader. Uses no code of the drain.
     pub fn pop(&self) -> u64 {
         let words = &self.words;
         check_sums(&match self.layout {
@@ -134,8 +134,8 @@ impl Memory {
         })
     }
 
-    /// All that there is at once, summing only, without what each event being counted once takes: no copy, no print, no second
-    /// look at the positions. What that costs is what [`Memory::counters`] takes beyond it.
+    /// Sums all events at once, without the parts that count each event once: no copy, no fingerprint, no second check of the
+    /// positions. Their cost is the difference to [`Memory::counters`].
     pub fn sum(&self) -> u64 {
         let words = &self.words;
         check_sums(&match self.layout {
@@ -146,7 +146,7 @@ impl Memory {
         })
     }
 
-    /// As the daemon takes them, in batches, summing only.
+    /// Sums the events in batches, as the daemon reads them.
     pub fn counters(&self, events: &mut Events) -> Totals {
         let ring = Consumer::new(&self.words, self.shape);
         let mut totals = Totals::default();
@@ -161,13 +161,13 @@ impl Memory {
         }
     }
 
-    /// As many words as it has, read once.
+    /// Reads each word once.
     pub fn read(&self) -> u64 {
         self.plain.iter().fold(0, |sum, word| sum ^ word)
     }
 }
 
-/// As [`Memory::pop`], of the words of a ring of version 3 or 4.
+/// Sums the events of a ring of version 3 or 4 like [`Memory::pop`].
 pub fn pop_numbered(words: &[AtomicU64]) -> [u64; KINDS + 1] {
     pop::<2>(words, |slot| (slot[0] & HALF) as usize)
 }
@@ -181,7 +181,7 @@ fn pop<const N: usize>(words: &[AtomicU64], kind: impl Fn(&[u64; N]) -> usize) -
     sums
 }
 
-/// Pops the next event and returns whether there was one. It is called once per event, as NIXL's own function is.
+/// Pops the next event. Returns false if the ring is empty. Called once per event, like NIXL's own function.
 #[inline(never)]
 fn pop_one<const N: usize>(words: &[AtomicU64], slot: &mut [u64; N]) -> bool {
     let read_pos = words[READ_POS].load(Relaxed);
@@ -196,7 +196,7 @@ fn pop_one<const N: usize>(words: &[AtomicU64], slot: &mut [u64; N]) -> bool {
     true
 }
 
-/// As [`pop`], with one look at the positions and one release for all that there is.
+/// Sums all events with one check of the positions and one release.
 fn sum<const N: usize>(words: &[AtomicU64], kind: impl Fn(&[u64; N]) -> usize) -> [u64; KINDS + 1] {
     let mut sums = [0; KINDS + 1];
     let place = |pos: u64| HEADER_WORDS + usize::try_from(pos).expect("in memory") * N;
@@ -224,20 +224,20 @@ fn check_sums(sums: &[u64; KINDS + 1]) -> u64 {
     sums[Kind::TxBytes.raw() as usize] ^ sums[Kind::XferTime.raw() as usize]
 }
 
-/// Types of events.
+/// Number of event types.
 pub const KINDS: usize = Kind::ALL.len();
-/// The lower half of a word.
+/// Mask of the lower half of a word.
 const HALF: u64 = u32::MAX as u64;
-/// The words that hold a name: it begins and ends in the midst of one.
+/// Words of a slot that contain the name, which begins and ends inside a word.
 type NameWords = [u64; 5];
 
-/// What tells the type of a slot by the words that hold its name.
+/// Finds the type of a slot by the words of its name.
 fn names_of<const N: usize>(part: impl Fn(&[u64; N]) -> &[u64]) -> impl Fn(&[u64; N]) -> usize {
     let names = names();
     move |slot| named(&names, part(slot))
 }
 
-/// The names of all types, as slots have them.
+/// Names of all types, as in slots.
 fn names() -> [NameWords; KINDS] {
     Kind::ALL.map(|kind| {
         let mut bytes = [0; 40];
@@ -247,14 +247,14 @@ fn names() -> [NameWords; KINDS] {
     })
 }
 
-/// The number of the type that has this name; of what is none, one too many.
+/// Number of the type with this name, or one above the last number for an unknown name.
 fn named(names: &[NameWords; KINDS], slot: &[u64]) -> usize {
     let name = [slot[0] & !HALF, slot[1], slot[2], slot[3], slot[4] & HALF];
     let found = names.iter().position(|other| *other == name);
     found.unwrap_or(KINDS)
 }
 
-/// The same layout, as the drain calls it.
+/// Layout in the types of the drain.
 fn drained_as(layout: Layout) -> pmdanixl::ring::layout::Layout {
     use pmdanixl::ring::layout::Layout as Drained;
     match layout {
@@ -266,7 +266,7 @@ fn drained_as(layout: Layout) -> pmdanixl::ring::layout::Layout {
     }
 }
 
-/// Agents with a ring each, drained as the daemon does it: all figures, into a state file.
+/// Agents with one ring each, drained like in the daemon: all stats, with a state file.
 pub struct Host {
     dir: TempDir,
     agents: Collector,
@@ -276,7 +276,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Agents that have nothing to be drained.
+    /// Makes agents without pending events.
     pub fn new(layout: Layout, capacity: u64, agents: usize) -> Self {
         let dir = directory();
         let place = dir.path().join("rings");
@@ -298,7 +298,7 @@ impl Host {
             if number > 0 {
                 fs::copy(&first, &path).expect("copied");
             }
-            // The agent restarts: its slots keep their contents.
+            // The agent restarts in place: its slots keep their contents.
             RingWriter::create(&path, layout, capacity).expect("a ring")
         });
         let rings = rings.collect();
@@ -318,7 +318,7 @@ impl Host {
             }
         }
         assert_eq!(found, agents, "agents: may so many files be open?");
-        // A file that has just changed is looked at twice.
+        // A file that has just changed is checked twice.
         std::thread::sleep(SETTLED);
         host.now = Instant::now();
         host.refill();
@@ -332,22 +332,22 @@ impl Host {
         self.agents.restore(journal, found.records);
     }
 
-    /// As [`Memory::refill`], of each ring.
+    /// Fills each ring, like [`Memory::refill`].
     pub fn refill(&mut self) {
         self.rings.iter_mut().for_each(RingWriter::push_again);
     }
 
-    /// Has the first agent push so many.
+    /// Pushes so many events for the first agent.
     pub fn push(&mut self, events: u64) {
         self.rings[0].push_some_again(events);
     }
 
-    /// How many events [`Host::refill`] pushes.
+    /// Number of events of [`Host::refill`].
     pub fn events(&self) -> u64 {
         self.rings.iter().map(|ring| ring.capacity() - 1).sum()
     }
 
-    /// What the daemon does at each tick of its timer.
+    /// Runs a tick of the daemon.
     pub fn tick(&mut self) {
         let now = self.now;
         self.agents.scan(now, LONG);
@@ -355,7 +355,7 @@ impl Host {
         self.agents.maintain(now, now + LONG);
     }
 
-    /// Counts all; how many events there were.
+    /// Drains all rings. Returns the number of events.
     pub fn drain(&mut self) -> u64 {
         let before = self.agents.effort().events;
         assert!(self.agents.drain(self.now, LONG));
@@ -363,7 +363,7 @@ impl Host {
     }
 }
 
-/// The sum of a type, so that nothing of a loop can be left out.
+/// Sum of a type. Its use keeps the compiler from removing a loop.
 pub fn check(totals: &Totals) -> u64 {
     totals.get(EventType::TxBytes) ^ totals.get(EventType::XferTime)
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
 
-/// The table of drains; `None`: that was not run.
+/// Table of drains, or `None` without results of the benchmark.
 pub fn measure() -> Option<Table> {
     let target = std::env::var_os("CARGO_TARGET_DIR");
     let target = target.map_or_else(|| project("target"), PathBuf::from);
@@ -36,13 +36,13 @@ pub fn measure() -> Option<Table> {
                 let [Some(read), Some(pop), Some(sum), Some(counters)] = found else {
                     continue;
                 };
-                // Where rings do not fit into the cache there are several, all drained at a time.
+                // Several rings, all drained at a time, do not fit into the cache.
                 let rings = match cache {
                     "warm" => 1.0,
                     _ => super::rings::cold_rings(layout.parse().expect("a layout"), slots.into())
                         as f64,
                 };
-                // One and a half times as fast, with what counting once takes; two and a half times without; and as fast.
+                // Limits: 1.5 times as fast with counting each event once, 2.5 times without, and as fast with all stats.
                 let most = match layout {
                     "v4" => ["0.67", "0.40", "1.00"],
                     _ => ["-"; 3],

@@ -5,10 +5,10 @@ use super::report::Table;
 use super::rings::{Host, Layout};
 use std::time::Instant;
 
-/// Slots of the rings.
+/// Slots of each ring.
 const CAPACITY: u64 = 1 << 12;
 
-/// The tables of agents and of events.
+/// Tables of agents and of events.
 pub fn measure(extent: Extent) -> [Table; 2] {
     [agents(extent), events(extent)]
 }
@@ -53,7 +53,7 @@ fn events(extent: Extent) -> Table {
     let mut points = Vec::new();
     for power in 3..=extent.of(8, 6) {
         let events = 10_u64.pow(power);
-        // Short ones more than once.
+        // Short drains are repeated.
         let repeats = usize::try_from(10_000_000 / events)
             .expect("small")
             .clamp(1, 1000);
@@ -64,7 +64,7 @@ fn events(extent: Extent) -> Table {
                 let some = left.min(CAPACITY - 1);
                 host.push(some);
                 let start = Instant::now();
-                // The one that a batch would have to end with at the ring's end waits for the next drain.
+                // A batch may not end at the end of the ring: its last event waits for the next drain.
                 let mut drained = 0;
                 while drained < some {
                     drained += host.drain();
@@ -84,7 +84,7 @@ fn events(extent: Extent) -> Table {
     table
 }
 
-/// Nanoseconds of a drain.
+/// Time of a drain in nanoseconds.
 fn host_drain(host: &mut Host, busy: bool) -> f64 {
     if busy {
         host.refill();
@@ -100,8 +100,7 @@ fn median(repeats: usize, mut cost: impl FnMut() -> f64) -> f64 {
     costs[costs.len() / 2]
 }
 
-/// The power with which costs grow, by least squares over the logarithms: 1 is in proportion, less where there is a part that does
-/// not grow.
+/// Exponent of the growth of the cost, by least squares over the logarithms: 1 is in proportion, less with a constant part.
 fn exponent(points: &[(f64, f64)]) -> String {
     let points: Vec<(f64, f64)> = points.iter().map(|(x, y)| (x.ln(), y.ln())).collect();
     let count = points.len() as f64;

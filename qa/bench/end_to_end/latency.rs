@@ -11,25 +11,25 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Values of pmdasample's at most.
+/// Limit of the values of pmdasample.
 const MOST_VALUES: usize = 999_999;
 /// Instances of sample.long.bin and sample.longlong.bin.
 const BINS: usize = 9;
 /// Clusters of the metrics that PCP's Python PMDA has as well.
 pub const LAST_OLD_CLUSTER: u32 = 3;
-/// Of an instance for each agent and range.
+/// Metric with an instance for each agent and bucket.
 const RANGES: &str = "nixl.latency.xfer_time.buckets";
-/// What a daemon may have of memory, and what for each agent, in KiB.
+/// Limits of the memory of a daemon, and of the memory for each agent, in KiB.
 const TARGET: (f64, f64) = (6.0 * 1024.0, 32.0);
 
-/// What a fetch of the 20 metrics may take of what the agent in C takes, and among how many agents.
+/// Limit of the ratio of a fetch of the 20 metrics to that of the PMDA in C, and the number of agents.
 const FETCH_TARGET: &str = "0.90";
 const TARGET_AGENTS: [usize; 2] = [64, 1000];
 
-/// Agents that live and have transferred, but are silent now.
+/// Live agents that have transferred, and are idle now.
 struct Silent {
     home: Home,
-    /// Held open, since a ring without a holder is not an instance.
+    /// The rings stay open, since a ring without a writer is not an instance.
     rings: Vec<RingWriter>,
 }
 
@@ -45,7 +45,7 @@ impl Silent {
         Self { home, rings }
     }
 
-    /// Each transfers something: percentiles are those of the last minute.
+    /// Pushes a transfer for each agent: percentiles are those of the last minute.
     fn transfer(&mut self) {
         let mut random = fastrand::Rng::with_seed(1);
         for ring in &mut self.rings {
@@ -57,21 +57,21 @@ impl Silent {
     }
 }
 
-/// How long fetches took, in milliseconds, from the shortest on.
+/// Sorted times of fetches, in milliseconds.
 struct Times {
     sorted: Vec<f64>,
     values: usize,
 }
 
 impl Times {
-    /// What so many percent of them do not exceed.
+    /// Percentile of the times.
     fn at(&self, percent: usize) -> f64 {
         let last = self.sorted.len() - 1;
         self.sorted[(last * percent).div_ceil(100)]
     }
 }
 
-/// Fetches sets of metrics, one after the other, so many times.
+/// Fetches sets of metrics so many times, one after the other.
 fn fetch(client: &Path, pmcd: &Pmcd, rounds: usize, sets: &[&str]) -> Vec<Times> {
     let client = client.to_str().expect("UTF-8");
     let said = run(pmcd.tool(client).arg(rounds.to_string()).args(sets));
@@ -98,7 +98,7 @@ impl Times {
     }
 }
 
-/// The names of metrics, as the client takes them.
+/// Names of metrics, in the format of the client.
 fn names(chosen: impl Fn(u32) -> bool) -> String {
     let chosen = METRICS.iter().filter(|metric| chosen(metric.cluster));
     let names: Vec<String> = chosen
@@ -121,7 +121,7 @@ fn lines() -> [Line; 4] {
     })
 }
 
-/// The tables of fetches, of memory, of processor time and of starts.
+/// Tables of fetches, memory, processor time and starts.
 pub fn measure(extent: Extent, plot: &mut Plot) -> Vec<Table> {
     let mut fetches = Table::new(
         "Fetches through pmcd",
@@ -184,7 +184,7 @@ pub fn measure(extent: Extent, plot: &mut Plot) -> Vec<Table> {
             let rounds = (work / values).clamp(least, most);
             let in_c = shape::names().join(",");
             let sets = [names, "sample.many.int", "pmcd.numagents", &in_c];
-            // It has no more than the 20.
+            // The PMDA in C has only the 20 metrics.
             let is_shape = values == agents * shape::pmids().len();
             let sets = &sets[..if is_shape { 4 } else { 3 }];
             fetch(client.program(), &pmcd, least, sets);
@@ -287,7 +287,7 @@ fn wide(client: &Path, extent: Extent) -> Table {
     table
 }
 
-/// The client, which is compiled once.
+/// Compiles the client, once.
 struct Client {
     _home: Home,
     program: PathBuf,
@@ -322,7 +322,7 @@ fn resident(pid: u32) -> f64 {
     Use::of_process(pid, Path::new("/nowhere")).resident as f64
 }
 
-/// The agent's processor time for the labels of all ranges, in milliseconds.
+/// Processor time of the daemon for the labels of all buckets, in milliseconds.
 fn label_time(pmcd: &Pmcd) -> f64 {
     let time = || pmcd.values("nixl.control.cpu_time")[""];
     let before = time();

@@ -10,13 +10,14 @@ use std::fs::File;
 use std::process::Command;
 use std::time::Duration;
 
-/// Transfers per second of an agent that writes 40,000 events: what fits into a ring of NIXL's own size in each of its intervals.
+/// Transfers per second of an agent with 40,000 events per second: as many as a ring of NIXL's default size has room for in each
+/// flush interval.
 const HIGHEST: u32 = 10_000;
 const EVENTS_PER_TRANSFER: u32 = 4;
-/// Default slots of a ring.
+/// Default slots of NIXL's rings.
 const CAPACITY: u32 = 4096;
 
-/// The tables of load, of unrelated files and of rare fetches.
+/// Tables of load, unrelated files and rare fetches.
 pub fn measure(extent: Extent) -> Vec<Table> {
     vec![busy(extent), unrelated(extent), captured(extent)]
 }
@@ -25,7 +26,7 @@ fn daemon(home: &Home) -> Link {
     Link::start(home, Command::new(PMDANIXL)).expect("it starts")
 }
 
-/// The sum over all instances, or the value of a metric that has none.
+/// Sum over all instances, or the value of a metric without instances.
 fn sum(link: &mut Link, metric: &str) -> u64 {
     let values = link.fetch(&[metric]).expect("an answer").remove(0);
     values.values().sum()
@@ -129,7 +130,7 @@ fn captured(extent: Extent) -> Table {
     let truth = sample.end();
     let of = |field: &str| truth.get(field).and_then(Value::as_u64).expect("a number");
     let (pushed, lost, excess) = (of("events"), of("lost"), of("excess"));
-    // What still waits is drained before the answer.
+    // Pending events are drained before the answer.
     let counted = sum(&mut link, "ring.events");
     assert!(counted <= pushed, "{counted} of {truth}");
     let all = (pushed + lost - excess) as f64;

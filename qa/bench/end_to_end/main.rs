@@ -1,4 +1,4 @@
-//! `make bench`: the cost of the daemon for its users. It measures fetches through a real pmcd beside PCP's own agent in C,
+//! `make bench`: the cost of the daemon for its users. It measures fetches through a real pmcd beside PCP's own PMDA in C,
 //! memory, processor time, and the cost for an application.
 //!
 //! It writes docs/speed.md and its plot, and includes the results of `cargo bench --bench drain`, which runs before. `QUICK=1`
@@ -21,17 +21,17 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use report::Plot;
 use support::writer;
 
-/// How much time is taken.
+/// Duration of the measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// As long as figures take that mean something.
+    /// Long enough for stable results.
     Full,
-    /// Some minutes less.
+    /// A smoke test.
     Quick,
 }
 
 impl Extent {
-    /// The one that applies.
+    /// Duration that the environment selects.
     fn of<T>(self, full: T, quick: T) -> T {
         match self {
             Self::Full => full,
@@ -41,7 +41,7 @@ impl Extent {
 }
 
 fn main() {
-    // Rings that this program drains itself take a descriptor each.
+    // Each ring that this program drains itself needs a descriptor.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
     setrlimit(Resource::RLIMIT_NOFILE, most, most).expect("up to its own limit");
     let extent = match std::env::var_os("QUICK") {

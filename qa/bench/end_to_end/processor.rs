@@ -4,14 +4,14 @@ use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 use std::time::{Duration, Instant};
 
-/// Processor time of all its threads so far, those that have ended included.
+/// Processor time of all threads of a process so far, also of ended ones.
 fn spent(pid: u32) -> Duration {
     let pid = Pid::from_raw(pid.try_into().expect("a pid"));
     let time = clock_getcpuclockid(pid).and_then(clock_gettime);
     time.expect("it runs").into()
 }
 
-/// The share of a processor that a process takes for so long, in percent.
+/// Share of a processor that a process uses during some time, in percent.
 pub fn share(pid: u32, time: Duration) -> f64 {
     let (start, before) = (Instant::now(), spent(pid));
     std::thread::sleep(time);

@@ -15,12 +15,12 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Pushes between two looks at the clock.
+/// Number of pushes between two readings of the clock.
 const BLOCK: u64 = 64;
-/// How often rings are drained.
+/// Interval of the drains.
 const INTERVAL: Duration = Duration::from_millis(1);
 
-/// The table of all three.
+/// Table of the three cases.
 pub fn measure(extent: Extent) -> Table {
     let mut table = Table::new(
         "What the application pays",
@@ -41,7 +41,7 @@ pub fn measure(extent: Extent) -> Table {
             let shown = link.fetch(&["ring.events"]).expect("an answer");
             (shown[0].values().sum::<u64>() > 0).then_some(())
         });
-        // Out of the daemon's sight.
+        // In a directory that the daemon does not scan.
         let mut alone = ring(&home, "../alone", capacity);
         let mut popped = ring(&home, "../popped", capacity);
         let (place, done) = (home.ring("../popped"), AtomicBool::new(false));

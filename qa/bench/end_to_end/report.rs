@@ -7,18 +7,18 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Figures that belong together.
+/// Table of results.
 #[derive(Debug)]
 pub struct Table {
     title: &'static str,
-    /// What was done, in a sentence or two.
+    /// Description of the measurement, in one or two sentences.
     how: String,
     columns: Vec<&'static str>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// One without rows. The columns have lines between.
+    /// Makes a table without rows. The names of the columns are separated by `|`.
     pub fn new(title: &'static str, columns: &'static str, how: impl Into<String>) -> Self {
         println!("\n{title}\n  {columns}");
         Self {
@@ -29,7 +29,7 @@ impl Table {
         }
     }
 
-    /// Adds a row, and prints it.
+    /// Adds and prints a row.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         let cells: Vec<String> = cells.into_iter().collect();
         assert_eq!(cells.len(), self.columns.len(), "{cells:?}");
@@ -48,7 +48,7 @@ impl Table {
     }
 }
 
-/// Writes the page and its plot. Those of a quick run go to target/bench, since their numbers mean nothing.
+/// Writes the page and its plot. A quick run writes to target/bench, since its numbers mean nothing.
 pub fn write(extent: Extent, tables: &[Table], plot: &Plot) {
     let (page, image) = places(extent);
     let mut text = String::from(
@@ -80,7 +80,7 @@ fn places(extent: Extent) -> (PathBuf, PathBuf) {
     (top.join("speed.md"), top.join("images/speed.png"))
 }
 
-/// What all this ran on.
+/// Description of the machine.
 fn machine() -> String {
     let cpus = fs::read_to_string("/proc/cpuinfo").expect("there");
     let model = cpus.lines().find_map(|line| {
@@ -89,7 +89,7 @@ fn machine() -> String {
     });
     let count = std::thread::available_parallelism().map_or(1, usize::from);
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").expect("there");
-    // Major and minor version: the rest names the build of one machine.
+    // Major and minor version only: the rest is the build of one machine.
     let kernel: Vec<&str> = kernel.trim().split('.').take(2).collect();
     let said = |program, option| super::support::run(Command::new(program).arg(option));
     let pcp = said("pminfo", "--version");
@@ -103,12 +103,12 @@ fn machine() -> String {
     )
 }
 
-/// Points of one line: agents and milliseconds.
+/// One line of the plot: agents and milliseconds.
 #[derive(Debug)]
 pub struct Line {
-    /// What it is called in the key.
+    /// Name in the key.
     pub title: &'static str,
-    /// Of gnuplot(1): colour and dashes.
+    /// Style for gnuplot(1): colour and dashes.
     pub style: &'static str,
     /// Agents, median and 99th percentile.
     pub points: Vec<(usize, f64, f64)>,
@@ -117,7 +117,7 @@ pub struct Line {
 /// Times of fetches by the number of agents.
 #[derive(Debug, Default)]
 pub struct Plot {
-    /// Drawn in this order.
+    /// Lines in the order of drawing.
     pub lines: Vec<Line>,
 }
 

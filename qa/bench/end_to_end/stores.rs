@@ -16,17 +16,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const AGENTS: usize = 1000;
-/// How often each changes where they are busy: as often as NIXL flushes.
+/// Interval of the changes of a busy agent: that of NIXL's flushes.
 const FLUSH: Duration = Duration::from_millis(100);
 
-/// Agents of one kind, all of this process.
+/// Agents of one kind, all in this process.
 enum Kind {
     Rings(Vec<RingWriter>),
     Stores(Vec<StoreWriter>),
 }
 
 impl Kind {
-    /// A transfer of each.
+    /// Writes a transfer for each agent.
     fn transfer(&mut self) {
         match self {
             Self::Rings(rings) => rings.iter_mut().for_each(|ring| {
@@ -41,7 +41,7 @@ impl Kind {
     }
 }
 
-/// What they cost: idle and busy percent of a processor, milliseconds of a fetch, and KiB.
+/// Cost: percent of a processor while idle and while busy, milliseconds of a fetch, and KiB.
 fn costs(extent: Extent, stores: bool) -> [f64; 4] {
     let home = Home::new();
     let place = home.path("stores");
@@ -81,7 +81,7 @@ fn costs(extent: Extent, stores: bool) -> [f64; 4] {
         ended.store(true, Ordering::Relaxed);
         share
     });
-    // Until a process scan has looked for the writers of silent files.
+    // Until a process scan has searched the writers of silent files.
     std::thread::sleep(Duration::from_secs(extent.of(75, 2)));
     let idle = processor::share(pid, Duration::from_secs(extent.of(120, 1)));
     let names = METRICS
@@ -101,7 +101,7 @@ fn costs(extent: Extent, stores: bool) -> [f64; 4] {
     [idle, busy, times[times.len() / 2], memory]
 }
 
-/// The table.
+/// Table of stores and rings.
 pub fn measure(extent: Extent) -> Table {
     let mut table = Table::new(
         "Stores beside rings",
