@@ -1,6 +1,6 @@
-//! An agent that is made to be killed: `mortal RING CAPACITY TYPE PAUSE [COUNT]`
+//! `mortal RING CAPACITY TYPE PAUSE [COUNT]`: an agent for tests that kill it.
 //!
-//! It starts on the file RING, which restarts a previous agent in place. Then it writes events of one type number until it is
+//! It starts with the file RING, which restarts a previous agent in place. Then it writes events of one type number until it is
 //! killed, with a pause of PAUSE microseconds after every few events. The value of an event is its number, from 1 on, so that
 //! the ring shows how many events were written before the kill (`qa/support/life.rs`). With COUNT it writes that many events,
 //! reports so on standard output, and waits to be killed.
@@ -16,7 +16,7 @@ use writer::{Layout, RingWriter};
 
 /// Events between two pauses.
 const BURST: u64 = 8;
-/// How often to look whether a full ring has room again.
+/// Interval of the checks for room in a full ring.
 const RETRY: Duration = Duration::from_micros(200);
 
 fn main() {
@@ -32,7 +32,7 @@ fn main() {
     let mut ring =
         RingWriter::create(Path::new(&path), Layout::V4, capacity).expect("a ring can be made");
     for number in 1..=count {
-        // Nothing may be lost, since the numbers have no gaps: it waits where NIXL drops.
+        // No event may be lost, since the numbers have no gaps: this waits if the ring is full. NIXL drops.
         while !ring.push_raw(raw_type, number) {
             std::thread::sleep(RETRY);
         }

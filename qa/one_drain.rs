@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         raise(Signal::SIGSTOP)?;
         return Ok(());
     }
-    // The second one recovers what the first one found out.
+    // The second drain recovers what the first one found.
     core.drain();
     core.drain();
     let [sent, resets, foreign] =

@@ -53,7 +53,7 @@ fn manual_page_has_every_option() {
     }
 }
 
-/// The reference in docs/metrics.md: a table for each instance domain, then one for metrics with one value.
+/// Reference in docs/metrics.md: a table for each instance domain, then one for metrics with one value.
 fn reference() -> String {
     let mut text = String::new();
     let onelines: Vec<String> = help::entries()
@@ -120,7 +120,7 @@ fn metrics_md_ends_with_the_metrics_of_the_table() {
 fn nixl_conf_5_describes_every_key() {
     let page = std::fs::read_to_string(project("nixl.conf.5")).expect("nixl.conf.5");
     let conf = std::fs::read_to_string(project("nixl.conf")).expect("nixl.conf");
-    // `#: key = value` for each key, which the tests of the configuration compare with what is read.
+    // `#: key = value` for each key. The tests of the configuration compare these lines with the parsed values.
     let keys = conf
         .lines()
         .filter_map(|line| line.strip_prefix("#: ")?.split_once(" = "));

@@ -1,11 +1,11 @@
-//! The guard after the tests (qa/guard) detects each kind of harm. The tests cause the harm in a mount namespace with devices
-//! of its own, and in a PCP configuration of its own.
+//! The guard after the tests (qa/guard): it must detect each kind of harm. The tests cause the harm in a mount namespace with
+//! separate devices, and in a separate PCP configuration.
 
 use crate::support::{Home, output, project, text};
 use std::fs;
 use std::process::Command;
 
-/// What happens between the guard's two looks, by sh(1), and what it says of that; "" where that is nothing.
+/// Shell commands between the two runs of the guard, and its message; "" for no message.
 const HARMS: &[(&str, &str)] = &[
     ("true", ""),
     ("sleep 100 & echo x >$dir/other; touch /dev/shm/other", ""),
@@ -45,7 +45,7 @@ const HARMS: &[(&str, &str)] = &[
     ),
 ];
 
-/// A namespace in which devices can be spoilt.
+/// Namespace with devices that a test may damage.
 const NAMESPACE: &[&str] = &["--mount", "--pid", "--fork", "--mount-proc", "--kill-child"];
 
 #[test]

@@ -8,14 +8,14 @@ fn source_directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// The top-level modules in the order of the table in the documentation of `lib.rs`.
+/// Top-level modules in the order of the table in the documentation of `lib.rs`.
 fn module_order(lib: &str) -> Vec<String> {
     let items = lib.lines().filter_map(|line| line.strip_prefix("//! | [`"));
     let names = items.filter_map(|item| Some(item.split_once('`')?.0.to_owned()));
     names.collect()
 }
 
-/// All Rust files below a directory.
+/// Rust files below a directory.
 fn rust_files(directory: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).expect("a directory") {
         let path = entry.expect("listed").path();
@@ -27,7 +27,7 @@ fn rust_files(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The code of a file without comments, string literals and modules of unit tests.
+/// Code of a file without comments, string literals and modules of unit tests.
 fn code(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -36,7 +36,7 @@ fn code(text: &str) -> String {
             '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
             '/' if rest.starts_with("/*") => rest.find("*/").map_or(rest.len(), |end| end + 2),
             '"' => 1 + end_of_string(&rest[1..]),
-            // A character; a lifetime has no second quotation mark.
+            // A character literal. A lifetime has no second quotation mark.
             '\'' if rest[1..].starts_with('\\') => 2 + rest[2..].find('\'').unwrap_or(0) + 1,
             '\'' if rest[1..].chars().nth(1) == Some('\'') => {
                 2 + rest[1..].chars().next().map_or(0, char::len_utf8)
@@ -52,7 +52,7 @@ fn code(text: &str) -> String {
     without_tests(&out)
 }
 
-/// Bytes up to the end of a string literal whose first quotation mark is gone.
+/// Length of a string literal after its first quotation mark.
 fn end_of_string(text: &str) -> usize {
     let mut escaped = false;
     for (at, byte) in text.bytes().enumerate() {
@@ -66,7 +66,7 @@ fn end_of_string(text: &str) -> usize {
     text.len()
 }
 
-/// Leaves out each item behind `#[cfg(test)]`, to its closing brace or semicolon.
+/// Removes each item after `#[cfg(test)]`, up to its closing brace or semicolon.
 fn without_tests(code: &str) -> String {
     let (mut out, mut rest) = (String::new(), code);
     while let Some(at) = rest.find("#[cfg(test)]") {
@@ -105,7 +105,7 @@ fn imports(code: &str, folder: &str, depth: usize) -> BTreeSet<String> {
     found
 }
 
-/// The first name of a path, or of each path in braces.
+/// First name of a path, or of each path in braces.
 fn first_names(path: &str, found: &mut BTreeSet<String>) {
     let name = |text: &str| -> String {
         let is_part = |letter: &char| letter.is_alphanumeric() || *letter == '_';
@@ -133,7 +133,7 @@ fn first_names(path: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-/// The imports of later modules: importing module, imported module, and the file.
+/// Imports of later modules: importing module, imported module, and file.
 fn backward_imports() -> BTreeSet<(String, String, PathBuf)> {
     let source = source_directory();
     let order = module_order(&fs::read_to_string(source.join("lib.rs")).expect("text"));
@@ -171,7 +171,7 @@ fn modules_import_only_modules_listed_before_them() {
     );
 }
 
-/// The files of a folder that import each other in a circle; what is in a folder below counts for the file of its name.
+/// Files of a folder that import each other in a circle. Files of a subfolder count as the file with its name.
 fn circle(folder: &str) -> Vec<String> {
     let directory = source_directory().join(folder);
     let mut files = Vec::new();
@@ -186,7 +186,7 @@ fn circle(folder: &str) -> Vec<String> {
         let named = imports(&code(&text), &path, parts.len());
         edges.entry(parts[0].to_string()).or_default().extend(named);
     }
-    // Without those that import none that is left, again and again.
+    // Removes the files that import none of the remaining ones, until nothing changes.
     loop {
         let left: BTreeSet<String> = edges.keys().cloned().collect();
         edges.retain(|own, named| named.iter().any(|name| name != own && left.contains(name)));

@@ -8,7 +8,7 @@ fn install_remove_and_upgrade_work_and_leave_nothing() {
     let output = output(Command::new(project("qa/install.sh")).arg(PMDANIXL));
     let said = text(&output);
     match output.status.code() {
-        // Said by the script, with what is missing.
+        // The script prints what is missing.
         Some(77) => println!("left out: {}", said.trim()),
         status => assert!(
             status == Some(0) && said.contains("ok "),

@@ -11,13 +11,13 @@ use std::process::{Command, Output, Stdio};
 
 const POD: &str = "2a1b7c5e-0f4d-4c1e-9a53-6f2f1f0c9d11";
 
-/// A file of share/kubernetes.
+/// Text of a file of share/kubernetes.
 fn shared(file: &str) -> String {
     let path = project("share/kubernetes").join(file);
     fs::read_to_string(&path).unwrap_or_else(|err| panic!("{}: {err}", path.display()))
 }
 
-/// What the schemas say of a manifest.
+/// Checks a manifest against the schemas.
 fn schemas(manifest: &str) -> Output {
     let python = run(&mut Command::new(project("qa/kubernetes/venv")));
     let mut check = Command::new(python.trim())
@@ -34,7 +34,7 @@ fn schemas(manifest: &str) -> Output {
     check.wait_with_output().expect("our child")
 }
 
-/// The documents of a file.
+/// Documents of a file.
 fn documents(file: &str) -> Vec<Value> {
     let mut python = Command::new("/usr/bin/python3");
     python.arg(project("qa/kubernetes/manifest.py"));
@@ -49,16 +49,16 @@ fn of_kind(kind: &str) -> Value {
     found.unwrap_or_else(|| panic!("no {kind} in daemonset.yaml"))
 }
 
-/// The elements of a list.
+/// Elements of a list.
 fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// A text.
+/// Value that must be a string.
 fn string(value: &Value) -> &str {
     value
         .as_str()
-        .unwrap_or_else(|| panic!("{value} is no text"))
+        .unwrap_or_else(|| panic!("{value} is not a string"))
 }
 
 /// Names or paths in a list of objects.
@@ -68,7 +68,7 @@ fn all<'a>(objects: &'a Value, key: &str) -> Vec<&'a str> {
     found
 }
 
-/// nixl.conf as the ConfigMap has it.
+/// nixl.conf in the ConfigMap.
 fn configuration() -> String {
     string(&of_kind("ConfigMap")["data"]["nixl.conf"]).to_owned()
 }
@@ -133,7 +133,10 @@ fn corrupted_manifest_does_not_match_the_schemas() {
             "{was} -> {spoiled}: {found}"
         );
     }
-    assert!(!schemas("").status.success(), "nothing is no manifest");
+    assert!(
+        !schemas("").status.success(),
+        "an empty file is not a manifest"
+    );
 }
 
 #[test]
@@ -157,7 +160,7 @@ fn parts_of_the_daemonset_refer_to_each_other() {
         assert_eq!(document["metadata"]["namespace"], "pmdanixl");
     }
 
-    // What it calls in the image, and the ports.
+    // Programs in the image, and ports.
     let image = shared("Containerfile");
     let ports: Vec<_> = list(&container["ports"])
         .iter()
@@ -173,7 +176,7 @@ fn parts_of_the_daemonset_refer_to_each_other() {
     }
     assert!(shared("image").contains("share/kubernetes/probe \"$libexec\""));
 
-    // Nothing of the node is lost from sight, and the version is this one.
+    // The namespaces are those of the node, and the version is this one.
     let configured = configuration();
     for path in ["/var/lib/kubelet/pods", "/run/nixl"] {
         assert!(all(mounts, "mountPath").contains(&path) && configured.contains(path));
@@ -188,7 +191,7 @@ fn container_may_open_files_of_other_pods_under_selinux() {
     let set = of_kind("DaemonSet");
     let rights = &set["spec"]["template"]["spec"]["containers"][0]["securityContext"];
     assert_eq!(rights["seLinuxOptions"]["type"], "spc_t");
-    // The type stands in for no capability.
+    // The SELinux type does not replace capabilities.
     assert_eq!(rights["capabilities"]["drop"][0], "ALL");
     assert!(rights["privileged"].is_null(), "{rights}");
 }
@@ -280,7 +283,7 @@ fn image_test_covers_every_step_of_the_container_file() {
         );
     }
     assert_eq!(steps.len(), 3, "{steps:?}");
-    // Each line is an instruction of its own, as qa/image reads them, and it reads this file.
+    // Each line is one instruction, which qa/image needs to read this file.
     assert!(!file.contains("\\\n"));
     let reader = fs::read_to_string(project("qa/image")).expect("qa/image");
     assert!(

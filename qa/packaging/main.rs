@@ -1,4 +1,4 @@
-//! Installation, packages, and files of the project that must agree.
+//! Installation, packages, and consistency of the files of the project.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Every directory, link and file below one, as find(1) shows it.
+/// Lists every directory, link and file below a directory, with find(1).
 fn listing(directory: &Path) -> String {
     let mut find = Command::new("find");
     find.current_dir(directory).args([".", "-type", "d"]);
@@ -24,14 +24,14 @@ fn listing(directory: &Path) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Where `make install` puts each file, with these directories of PCP's, and that `make uninstall` takes each away.
+/// Checks the place of each file after `make install` with these directories of PCP, and that `make uninstall` removes all files.
 fn layout(name: &str, agents: &str, commands: &str) {
     let home = Home::new();
     let (root, binary) = (home.path("root"), home.path("pmdanixl"));
     std::fs::write(&binary, "#!/bin/sh\n").expect("written");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&binary, mode).expect("ours");
-    // Root's umask is not what the files are made with.
+    // The modes of the files must not depend on the umask of root.
     let install = || {
         let mut install = Command::new("sh");
         install
@@ -54,14 +54,14 @@ fn layout(name: &str, agents: &str, commands: &str) {
     assert_eq!(run(&mut left), "");
 }
 
-/// Lets a shell do that in a root directory.
+/// Runs a shell script in a root directory.
 fn in_root(root: &Path, script: &str) {
     run(Command::new("sh")
         .args(["-euc", &format!("cd \"$1\"\n{script}"), "sh"])
         .arg(root));
 }
 
-/// What PCP's package brings of its Python PMDA, with the link to its configuration or, as PCP 7.2, without.
+/// Files of the Python PMDA in PCP's package, with the link to its configuration or, like PCP 7.2, without it.
 fn bring_python(root: &Path, link: bool) {
     in_root(
         root,
@@ -85,7 +85,7 @@ fn bring_python(root: &Path, link: bool) {
     }
 }
 
-/// The files in a root directory.
+/// Files in a root directory.
 fn files(root: &Path) -> Vec<String> {
     let lines = listing(root);
     let files = lines.lines().filter(|line| !line.ends_with('/'));
@@ -125,7 +125,7 @@ fn uninstall_keeps_a_later_python_pmda_and_leaves_no_link() {
         }
         bring_python(&alone, false);
         install_files(&root, &[]);
-        // As an upgrade of PCP does; which of two files of one name the configuration is, is not asked here.
+        // Like an upgrade of PCP. Which of two files is the configuration is not checked here.
         bring_python(&root, false);
         if again {
             install_files(&root, &[]);

@@ -13,10 +13,10 @@ const README: &str = "README.md";
 const ENABLING: &str = "docs/enabling-nixl.md";
 const TROUBLESHOOTING: &str = "docs/troubleshooting.md";
 
-/// Most bytes of README.md.
+/// Limit of the size of README.md, in bytes.
 const README_LIMIT: usize = 12 * 1024;
 
-/// Endings of files with names that begin as metrics do.
+/// Endings of file names that begin like metrics.
 const FILES: [&str; 7] = [".5", ".conf", ".log", ".md", ".png", ".prev", ".yml"];
 
 /// README.md, CHANGELOG.md and the pages of docs/.
@@ -28,7 +28,7 @@ fn pages() -> Vec<String> {
     pages
 }
 
-/// The fenced blocks of a page in this language (`""`: none is named).
+/// Fenced blocks of a page in this language (`""`: without a language).
 fn blocks(page: &str, language: &str) -> Vec<String> {
     let text = text_of(page);
     let mut parts = text.split("\n```");
@@ -44,7 +44,7 @@ fn blocks(page: &str, language: &str) -> Vec<String> {
     found
 }
 
-/// The only block of a page that has this text in it.
+/// The only block of a page with this text.
 fn block_with(page: &str, part: &str) -> String {
     let found = blocks(page, "").into_iter();
     let found: Vec<_> = found.filter(|block| block.contains(part)).collect();
@@ -54,7 +54,7 @@ fn block_with(page: &str, part: &str) -> String {
     block.clone()
 }
 
-/// A command of a page with the directories and files of this test, by the program under test, without sudo.
+/// Command of a page with the directories and files of this test, with the program under test, and without sudo.
 fn command_here(home: &Home, command: &str) -> String {
     let conf = home.conf();
     let rings = home.path("shm");
@@ -71,7 +71,7 @@ fn command_here(home: &Home, command: &str) -> String {
     })
 }
 
-/// What a command prints that a user of this pmcd types.
+/// Output of a command for this pmcd.
 fn typed(home: &Home, pmcd: &Pmcd, command: &str) -> String {
     let mut shell = pmcd.tool("sh");
     shell.env("HOME", home.dir()).env("COLUMNS", "80");
@@ -85,7 +85,7 @@ fn quick_start_commands_show_an_agent() {
     home.configure(&text_of("nixl.conf"));
     link("share/pcp/pcp-nixl", &home.path(".pcp/bin/pcp-nixl"));
 
-    // The directory and the configuration; pmcd starts with them, as the default directory is all users'.
+    // pmcd starts with the directory and the configuration, since the default directory belongs to all users.
     let setup = block_with(README, "mkdir -m 1777");
     let (reload, setup): (Vec<&str>, Vec<&str>) = setup
         .lines()
@@ -100,12 +100,12 @@ fn quick_start_commands_show_an_agent() {
     }
     assert_eq!((setup.len(), reload.len()), (2, 1));
 
-    let look = block_with(README, "pminfo -f");
-    let look: Vec<&str> = look.lines().collect();
-    let [check, pminfo, pcp_nixl] = look[..] else {
-        panic!("{look:?}");
+    let commands = block_with(README, "pminfo -f");
+    let commands: Vec<&str> = commands.lines().collect();
+    let [check, pminfo, pcp_nixl] = commands[..] else {
+        panic!("{commands:?}");
     };
-    // Without an agent --check names the variables that the page has.
+    // Without an agent, --check prints the variables of the page.
     let variables = block_with(README, "NIXL_TELEMETRY_DIR=");
     let advice = typed(&home, &pmcd, check);
     for variable in variables.lines() {
@@ -125,7 +125,7 @@ fn quick_start_commands_show_an_agent() {
     });
     let shown = typed(&home, &pmcd, check);
     assert!(shown.contains("  worker: ring v"), "{shown}");
-    // Without -1 it goes on until it is ended.
+    // Without -1, the command does not end.
     let (pcp_nixl, _) = pcp_nixl.split_once('#').expect("a comment");
     let shown = typed(&home, &pmcd, &format!("{pcp_nixl} -1"));
     assert!(shown.contains("worker"), "{shown}");
@@ -178,7 +178,7 @@ fn readme_is_within_its_limit() {
     assert!(size <= README_LIMIT, "{size} bytes");
 }
 
-/// The name by which a heading can be linked to.
+/// Anchor of a heading.
 fn anchor(heading: &str) -> String {
     let name = heading.trim_start_matches('#').trim().to_lowercase();
     name.chars()
@@ -190,7 +190,7 @@ fn anchor(heading: &str) -> String {
         .collect()
 }
 
-/// Whether a file of the project exists, and has that heading if one is named.
+/// True if a file of the project exists, and has the heading of the link.
 fn leads_somewhere(file: &Path, heading: &str) -> bool {
     let is_heading = |line: &str| line.starts_with('#') && anchor(line) == heading;
     match heading {
@@ -226,7 +226,7 @@ fn links_lead_to_files_and_headings() {
 #[test]
 fn metrics_named_by_the_pages_exist() {
     for page in pages() {
-        // What is gone is named in the changelog.
+        // The changelog may have removed names.
         if page == "CHANGELOG.md" {
             continue;
         }
@@ -254,7 +254,7 @@ fn add_code(directory: &str, text: &mut String) {
     }
 }
 
-/// All sources of the daemon, with string literals in one line each, and its scripts.
+/// Sources of the daemon, with each string literal on one line, and its scripts.
 fn sources() -> String {
     let mut text = String::new();
     add_code("src", &mut text);
@@ -266,7 +266,7 @@ fn sources() -> String {
     joined
 }
 
-/// The parts of a message between the words in capitals, which stand for values.
+/// Parts of a message between the words in capitals, which are placeholders for values.
 fn fixed_parts(message: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     for word in message.split_inclusive(' ') {
@@ -290,7 +290,7 @@ fn log_messages_of_the_troubleshooting_page_exist() {
     let rows = tables.lines().filter_map(|line| line.strip_prefix("| `"));
     for cell in rows.filter_map(|row| row.split(" | ").next()) {
         for message in format!("`{cell}").split('`').skip(1).step_by(2) {
-            // These begin what another message ends.
+            // These are followed by the rest of another message.
             let rest = ["refused: ", "its ring "]
                 .iter()
                 .find_map(|start| message.strip_prefix(start));

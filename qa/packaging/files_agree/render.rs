@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 const NOTE: &str = "Rendered from src/metrics.rs by `BLESS=1 cargo test`; not edited by hand.";
 
-/// The name space, in the format of pmns(5). A subtree is written when its first metric is met in the table.
+/// Name space in the format of pmns(5). A subtree is at the place of its first metric in the table.
 pub fn pmns() -> String {
     let names = METRICS.iter().map(|metric| format!("nixl.{}", metric.name));
     let names = Vec::from_iter(names);

@@ -1,4 +1,4 @@
-//! Licences and origin of crates.
+//! Licences and origin of crates, checked by `scripts/crates`.
 
 use crate::support::{Home, leave_out, output, project, run, text};
 use serde_json::{Value, json};
@@ -12,19 +12,19 @@ fn every_crate_has_a_compatible_licence() {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["metadata", "--locked", "--offline", "--format-version", "1"]);
     cargo.arg("--manifest-path").arg(project("Cargo.toml"));
-    let told = cargo.output().expect("cargo starts");
-    let errors = String::from_utf8_lossy(&told.stderr);
+    let output = cargo.output().expect("cargo starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
     if errors.contains("--offline") {
         leave_out("not all crates are here, and they cannot be fetched (cargo fetch)");
     }
-    assert!(told.status.success(), "{errors}");
-    fs::write(&metadata, told.stdout).expect("written");
+    assert!(output.status.success(), "{errors}");
+    fs::write(&metadata, output.stdout).expect("written");
     run(Command::new(project("scripts/crates"))
         .arg("check")
         .arg(metadata));
 }
 
-/// What `scripts/crates check` says of pmdanixl with one other crate, which has these values, and with these banned.
+/// Runs `scripts/crates check` for pmdanixl with one other crate, which has these values, and with these crates banned.
 fn check_of_a_crate(values: &[(&str, Value)], banned: &str) -> (bool, String) {
     let registry = "registry+https://github.com/rust-lang/crates.io-index";
     let package = |name: &str, source: Value| {
@@ -47,7 +47,7 @@ fn check_of_a_crate(values: &[(&str, Value)], banned: &str) -> (bool, String) {
             ],
         },
     });
-    // The script reads the rules that lie beside its directory.
+    // The script reads the rules beside its directory.
     let home = Home::new();
     let script = home.path("scripts/crates");
     fs::create_dir(home.path("scripts")).expect("made");

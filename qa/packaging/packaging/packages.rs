@@ -1,4 +1,4 @@
-//! Contents, dependencies and scripts of the Debian and RPM packages.
+//! Contents, dependencies and scripts of the Debian and RPM packages, made by the real tools.
 
 use crate::support::{Home, PMDANIXL, golden, output, project, run, text};
 use std::fs;
@@ -8,17 +8,17 @@ use std::process::Command;
 
 #[test]
 fn package_for_another_architecture_is_rejected() {
-    // This machine and another one that there are packages for, as compilers call them; that one as Debian does.
+    // This machine and another supported one, by their names in compilers; the other one also by its name in Debian.
     let (here, other, debian) = match std::env::consts::ARCH {
         "aarch64" => ("aarch64", "x86_64", "amd64"),
         here => (here, "aarch64", "arm64"),
     };
     let home = Home::new();
     let copy = sources(&home, "pmdanixl");
-    // The real one, which is not to get as far as to build something.
+    // The real script. It must fail before it builds anything.
     let script = "scripts/build-package";
     fs::copy(project(script), copy.join(script)).expect("there");
-    let refused = |build: &mut Command| {
+    let fails = |build: &mut Command| {
         let said = output(build.current_dir(&copy));
         let text = text(&said);
         for part in [&format!("for {other}"), &format!("builds for {here}")] {
@@ -26,11 +26,11 @@ fn package_for_another_architecture_is_rejected() {
         }
         assert!(!copy.join("target").exists(), "{text}");
     };
-    refused(Command::new(script).env("MACHINE", other));
+    fails(Command::new(script).env("MACHINE", other));
     if has("dpkg-architecture") {
         let mut build = Command::new("dpkg-architecture");
         build.args(["--host-arch", debian, "--force", "--command"]);
-        refused(build.arg("debian/rules override_dh_auto_build"));
+        fails(build.arg("debian/rules override_dh_auto_build"));
     }
     if has("rpmspec") {
         for machine in [here, other] {
@@ -43,7 +43,7 @@ fn package_for_another_architecture_is_rejected() {
     }
 }
 
-/// The project's files in a directory of their own, where its program is built by copying ours.
+/// Copies the files of the project, with a build that only copies our program.
 fn sources(home: &Home, name: &str) -> PathBuf {
     let copy = home.path(name);
     fs::create_dir(&copy).expect("made");
@@ -54,7 +54,7 @@ fn sources(home: &Home, name: &str) -> PathBuf {
             run(Command::new("cp").arg("-a").arg(entry.path()).arg(&copy));
         }
     }
-    // Pictures and archives are many.
+    // docs/ has many pictures and archives.
     fs::create_dir(copy.join("docs")).expect("made");
     fs::copy(project("docs/packages.md"), copy.join("docs/packages.md")).expect("there");
     let build = format!(
@@ -67,7 +67,7 @@ fn sources(home: &Home, name: &str) -> PathBuf {
     copy
 }
 
-/// Whether a test can be tried here: a command that it takes is there.
+/// True if a command that the test needs is installed.
 fn has(command: &str) -> bool {
     let found = output(Command::new("sh").args(["-c", &format!("command -v {command}")]));
     if !found.status.success() {
@@ -76,11 +76,11 @@ fn has(command: &str) -> bool {
     found.status.success()
 }
 
-/// What is the same on every host that builds a version.
+/// Parts of a package that are equal on every host that builds a version.
 fn steady(text: &str) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let lines = text.lines().filter(|line| {
-        // The C library's and the compiler's versions, and what is named after the bytes of the program.
+        // Without the versions of the C library and the compiler, and names that depend on the bytes of the program.
         ![
             "libc.so.6",
             "libgcc_s",
@@ -109,7 +109,7 @@ fn program_needs_only_libpcp_pmda_and_the_c_library() {
         .filter(|name| !name.starts_with("ld-linux"))
         .collect();
     others.sort_unstable();
-    // The unwinder is a part of the compiler's, in a package of its own everywhere.
+    // The unwinder is a part of the compiler, in a separate package in each distribution.
     others.retain(|name| !["libm.so.6", "libgcc_s.so.1"].contains(name));
     assert_eq!(others, ["libc.so.6", "libpcp_pmda.so.3"]);
 }

@@ -4,7 +4,7 @@ use crate::support::project;
 use crate::support::share::{files_in, text_of};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The suites, and the modules that each one's main.rs declares.
+/// Suites, and the modules that their main.rs declare.
 fn suites() -> BTreeMap<String, BTreeSet<String>> {
     let manifest: toml::Table = text_of("Cargo.toml").parse().expect("TOML");
     let tests = manifest["test"].as_array().expect("suites").iter();
@@ -22,7 +22,7 @@ fn suites() -> BTreeMap<String, BTreeSet<String>> {
     names.map(with_modules).collect()
 }
 
-/// The modules that have a line in qa/long, for all of their tests or for some.
+/// Modules with a line in qa/long, for all of their tests or for some.
 fn long_modules() -> BTreeSet<String> {
     let long = text_of("qa/long");
     let names = long.lines().filter_map(|line| line.split('#').next());
@@ -31,7 +31,7 @@ fn long_modules() -> BTreeSet<String> {
     names.map(str::to_owned).collect()
 }
 
-/// A module as the page shows it: with a star if it has tests in qa/long.
+/// Module as on the page: with a star if it has tests in qa/long.
 fn marked(module: &str) -> String {
     let star = if long_modules().contains(module) {
         "*"
@@ -41,7 +41,7 @@ fn marked(module: &str) -> String {
     format!("{module}{star}")
 }
 
-/// The cells of all rows of the tables below a heading.
+/// Cells of all rows of the tables below a heading.
 fn rows(heading: &str) -> Vec<Vec<String>> {
     let page = text_of("docs/testing.md");
     let (_, below) = page
@@ -55,7 +55,7 @@ fn rows(heading: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// The words of a cell that are in code style, for each piece of it.
+/// Words of a cell in code style.
 fn code_in(cell: &str) -> Vec<Vec<&str>> {
     let pieces = cell.split('`').skip(1).step_by(2);
     pieces
@@ -88,7 +88,7 @@ fn promises_mark_modules_with_tests_in_long() {
     for row in rows("Promises and their proofs") {
         for words in code_in(&row[1]) {
             let bare = words.iter().map(|word| word.trim_end_matches('*'));
-            // Other code is a command.
+            // Other words in code style are commands.
             if !bare.clone().all(|name| modules.contains(name)) {
                 continue;
             }
