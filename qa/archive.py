@@ -41,7 +41,7 @@ UNITS = {
     "byte / sec": (1, -1, 0, cpmapi.PM_SPACE_BYTE, cpmapi.PM_TIME_SEC, 0),
     "none": (0, 0, 0, 0, 0, 0),
 }
-# As PCP's own PMDAs have them: of the kernel's network interfaces, of InfiniBand, and of RoCE, whose counters PCP takes for
+# Descriptors of PCP's own PMDAs: network interfaces of the kernel, InfiniBand, and RoCE. PCP declares the counters of RoCE as
 # instantaneous values.
 OTHERS = {
     "network.interface.in.bytes": ((60, 3, 0), "64-bit unsigned int", (60, 3), "counter", "byte"),
@@ -53,7 +53,7 @@ OTHERS = {
 
 
 def ours():
-    """The same of this PMDA's metrics."""
+    """Descriptors of the metrics of this PMDA."""
     golden = pathlib.Path(__file__).with_name("golden") / "pminfo_dmtT.out"
     entry = re.compile(
         r"^(nixl\.\S+) PMID: (\d+)\.(\d+)\.(\d+) .*\n"
@@ -84,7 +84,7 @@ def merge_labels(path):
     length = struct.pack(">i", 32 + sum(map(len, sets)))
     merged = length + heads[0] + struct.pack(">i", len(sets)) + b"".join(sets) + length
     meta.write_bytes(b"".join(others) + merged)
-    # Its positions are wrong now. libpcp does without.
+    # The index has wrong positions now, and libpcp does not need it.
     pathlib.Path(f"{path}.index").unlink()
 
 

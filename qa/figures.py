@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a stream of events comes to, computed apart from the daemon: by the definitions, over all values, in plain Python.
+"""Stats of a stream of events, computed independently of the daemon: by the definitions, over all values, in plain Python.
 
     qa/figures.py qa/streams/nixl-1.5.1.txt
 

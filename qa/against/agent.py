@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""agent.py DIRECTORY NAME [UID]: a NIXL agent's side of a telemetry ring or store, as lines on standard input say.
+"""agent.py DIRECTORY NAME [UID]: writes a telemetry ring or store like a NIXL agent, controlled by lines on standard input.
 
 Written from NIXL's formats, not from this project's code. Each line is a JSON list, the name of a method of Ring or Store and its
 arguments; each is answered by a line, "ok" or what the method returned. The end of the input, or a signal, ends the process, and as
@@ -23,15 +23,15 @@ NAMES = [
     "agent_telemetry_events_dropped",
 ]
 (TX_BYTES, RX_BYTES, TX_REQUESTS, RX_REQUESTS, REGISTERED, DEREGISTERED, XFER_TIME, POST_TIME) = range(8)
-# Layout: version and bytes of a slot.
+# Version and bytes of a slot, by layout.
 LAYOUTS = {"v1": (1, 56), "v2named": (2, 48), "v2": (2, 16), "v3": (3, 16), "v4": (4, 16)}
 HEADER = 40
-# Seconds until a ring without room is given up.
+# Limit of the wait for room in a ring, in seconds.
 PATIENCE = 120
 
 
 def transfer(draw):
-    """The events of one transfer: post time, time, bytes, requests, in the order of NIXL 1.4."""
+    """Events of one transfer: post time, time, bytes, requests, in the order of NIXL 1.4."""
     post = draw.randrange(1, 200)
     write = draw.random() < 0.7
     return [
@@ -43,7 +43,7 @@ def transfer(draw):
 
 
 class Ring:
-    """The producer's side of a ring."""
+    """Writer of a ring."""
 
     def __init__(self, path):
         self.path = path
@@ -51,7 +51,7 @@ class Ring:
         self.map = None
 
     def start(self, layout, capacity):
-        """Makes the file, or initialises the one that is there, in place."""
+        """Makes the file, or re-initialises an existing one in place."""
         self.version, self.slot = LAYOUTS[layout]
         self.layout, self.capacity = layout, capacity
         size = HEADER + capacity * self.slot
@@ -65,7 +65,7 @@ class Ring:
         struct.pack_into("<ii", self.map, 16, self.version, self.version)
 
     def has_room(self):
-        """Whether one more event fits."""
+        """True if one more event fits."""
         return (self.words[0] + 1) % self.capacity != self.words[1]
 
     def put(self, kind, value):
@@ -84,7 +84,7 @@ class Ring:
         self.words[0] = (write + 1) % self.capacity
 
     def is_half_full(self):
-        """Whether half of the slots are not drained."""
+        """True if half of the slots are not drained."""
         return (self.words[0] - self.words[1]) % self.capacity >= self.capacity // 2
 
     def events(self, events):
@@ -93,12 +93,12 @@ class Ring:
             end = time.monotonic() + PATIENCE
             while self.is_half_full():
                 if time.monotonic() > end:
-                    raise SystemExit("no room: nobody drains this ring")
+                    raise SystemExit("no room: no process drains this ring")
                 time.sleep(0.001)
             self.put(kind, value)
 
     def transfers(self, count):
-        """Writes so many transfers, drawn from a generator that all agents start alike."""
+        """Writes so many transfers from a generator with the same seed in all agents."""
         for _ in range(count):
             self.events(transfer(self.draw))
 
@@ -110,20 +110,20 @@ class Ring:
                     self.put(*event)
 
     def empty(self):
-        """Waits until all is read."""
+        """Waits until all events are read."""
         end = time.monotonic() + PATIENCE
         while self.words[0] != self.words[1]:
             if time.monotonic() > end:
-                raise SystemExit("not read: nobody drains this ring")
+                raise SystemExit("not read: no process drains this ring")
             time.sleep(0.001)
 
     def unlink(self):
-        """Takes the name away; the ring goes on."""
+        """Unlinks the file; the ring stays mapped."""
         os.unlink(self.path)
 
 
 class Store:
-    """The writer's side of a prometheus_mp store (schema 1)."""
+    """Writer of a prometheus_mp store (schema 1)."""
 
     BOUNDS = [10.0, 100.0, 1000.0, 10_000.0, 100_000.0, 1_000_000.0, 10_000_000.0]
     SIZE, COUNTERS, LAST, COUNTS, SUMS = 6800, 752, 920, 1088, 6632
@@ -166,7 +166,7 @@ class Store:
 
 
 def main():
-    """Does what it is told to, one line after the other."""
+    """Runs the lines of standard input, one after the other."""
     directory, name = sys.argv[1:3]
     if len(sys.argv) > 3:
         os.setgid(int(sys.argv[3]))

@@ -1,4 +1,4 @@
-"""What telemetry costs an application: requests per second with it drained, not drained, and off."""
+"""Cost of telemetry for an application: requests per second with telemetry drained, not drained, and off."""
 
 import os
 import signal

@@ -28,7 +28,7 @@ def exited(world, report, instance, what):
 
 
 def errors(world, instances):
-    """How many errors of all kinds these agents have."""
+    """Number of errors of all kinds of these agents."""
     names = [f"nixl.errors.{name}" for name in ERRORS]
     values = world.pmcd.values(*names)
     return sum(values.get(name, {}).get(instance, 0) for name in names for instance in instances)

@@ -11,7 +11,7 @@ RUNNING = []
 
 
 def start(command, log, env, cwd=None, stdin=subprocess.DEVNULL, stdout=None):
-    """Starts a command in a session of its own. What it prints goes to the log, or its standard output elsewhere."""
+    """Starts a command in a new session. Its output goes to the log, or its standard output to `stdout`."""
     process = subprocess.Popen(command, stdin=stdin, stdout=log if stdout is None else stdout, stderr=log, env=env, cwd=cwd,
                                start_new_session=True)
     RUNNING.append(process)

@@ -1,4 +1,4 @@
-"""What a step found, as a table for the reader, and whether that is right."""
+"""Results of a step as a table, and checks of them."""
 
 
 class Report:
@@ -31,7 +31,7 @@ class Report:
         self.count(name, right)
 
     def check(self, what, right, found=None):
-        """Something that is right or not, with what was found."""
+        """Check that passes or fails, with the found value."""
         self.say(f"{'ok' if right else 'FAILED'}: {what}{'' if found is None else f': {found}'}")
         self.count(what, right)
 

@@ -38,7 +38,7 @@ STEPS = {
     "cost": (cost.cost, "what telemetry costs the application"),
     "push": (steps.push, "the push connector; prefill writes"),
 }
-# What may fail: the reason is printed.
+# Steps that may fail. The reason is printed.
 ALLOWED = {"push": "vLLM's push connector stops for minutes while its engines have no other work"}
 
 
@@ -80,7 +80,7 @@ class World:
 
 
 def interrupted(number, _frame):
-    """Has a signal end the run as an error does, so that all processes are ended."""
+    """Makes a signal end the run like an error, so that all processes are ended."""
     raise SystemExit(128 + number)
 
 

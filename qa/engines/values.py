@@ -1,4 +1,4 @@
-"""A private pmcd with pmdanixl, and what pminfo says of it."""
+"""A private pmcd with pmdanixl, and its values as pminfo prints them."""
 
 import json
 import os
@@ -14,7 +14,7 @@ INSTANCE = re.compile(r'    inst \[\d+ or "(.*)"\] (value|labels) (.*)$')
 
 
 class Pmcd:
-    """A pmcd of its own in `directory`, with the PMDA `binary` that reads `rings` and `stores`."""
+    """A private pmcd in `directory`, with the PMDA `binary` that reads `rings` and `stores`."""
 
     def __init__(self, directory, binary, rings, stores):
         self.binary = binary

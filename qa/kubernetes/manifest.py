@@ -30,7 +30,7 @@ def only(file, kind):
 
 
 def check(file):
-    """Says what does not fit; whether all does."""
+    """Prints the errors of a manifest. Returns true if there are none."""
     # Of PyPI, as qa/kubernetes/venv has it; all else takes what the distribution has.
     import kubernetes_validate
 

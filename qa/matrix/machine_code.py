@@ -22,7 +22,7 @@ WANTED = [
     ("the fences between positions and slots", "W::fence(Acquire)", FENCE),
 ]
 LOAD = ("loads of write_pos, each with its fence behind it", "words[WRITE_POS].load(Relaxed)")
-# All that touches memory.
+# Instructions that access memory.
 ACCESS = re.compile(r"(ld|st|cas|swp|dmb|bl\s.*<__aarch64_)")
 
 
@@ -71,7 +71,7 @@ def unfenced(accesses, loads):
 
 
 def self_test():
-    """What is wrong is found: else all of this would show nothing."""
+    """Asserts that wrong code is found."""
     load, fence, slot = ("f", {7}, "ldr x0, [x1]"), ("f", {8}, "dmb ishld"), ("f", {9}, "ldr x2, [x1, #64]")
     assert unfenced([load, fence, slot], {7}) == (1, [])
     assert unfenced([load, fence, slot, load, fence], {7}) == (2, [])

@@ -31,7 +31,7 @@ LARGE = 16 << 20
 
 
 class Case:
-    """An agent of its own, with a block of memory, and what its calls came to."""
+    """An agent with a block of memory, and the results of its calls."""
 
     def __init__(self, api, name, backend="UCX", size=SMALL):
         import numpy
@@ -53,7 +53,7 @@ class Case:
         return self.agent.get_xfer_descs([(at, size, 0) for at, size in blocks], "DRAM")
 
     def call(self, function, *args):
-        """Calls and keeps what it comes to; what it returned, or none."""
+        """Calls a function and records the outcome. Returns the result, or None after an exception."""
         try:
             result = function(*args)
         except Exception as err:
@@ -63,16 +63,16 @@ class Case:
         return result
 
     def connect(self, metadata):
-        """The name of a remote agent whose metadata is loaded."""
+        """Loads the metadata of a remote agent. Returns its name."""
         remote = self.agent.add_remote_agent(metadata)
         return remote.decode() if isinstance(remote, bytes) else remote
 
     def request(self, local, remote, name, notif=b""):
-        """A WRITE that is not posted yet; none if NIXL refuses it."""
+        """Makes a request for a WRITE without posting it. Returns None if NIXL rejects it."""
         return self.call(self.agent.initialize_xfer, "WRITE", local, remote, name, notif)
 
     def end(self, handle):
-        """Asks for the state of a transfer until it has ended."""
+        """Polls the state of a transfer until it has ended."""
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             try:
@@ -87,7 +87,7 @@ class Case:
 
 
 class Peer:
-    """An agent in a process of its own."""
+    """An agent in another process."""
 
     def __init__(self, name, size):
         self.process = subprocess.Popen([sys.executable, __file__, "--peer", name, "--size", str(size)],
@@ -107,13 +107,13 @@ class Peer:
         self.process.send_signal(signal.SIGCONT)
 
     def kill(self):
-        """As the OOM killer does it."""
+        """Kills the process with SIGKILL, like the OOM killer."""
         self.process.kill()
         self.process.wait()
 
 
 def peer(api, name, size):
-    """The other end, until standard input is closed."""
+    """Runs the agent of a Peer until standard input is closed."""
     case = Case(api, name, size=size)
     metadata = base64.b64encode(case.agent.get_agent_metadata()).decode()
     print(json.dumps(dict(metadata=metadata, at=case.at)), flush=True)
@@ -127,7 +127,7 @@ def unknown_agent(api, name):
 
 
 def with_itself(api, name):
-    """An agent that has itself for a peer, and descriptors of its block."""
+    """Two connected agents in this process."""
     case = Case(api, name)
     other = Case(api, name + "-peer")
     case.other = other

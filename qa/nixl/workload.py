@@ -18,7 +18,7 @@ or, from NIXL 1.5.0 on, into prometheus_mp stores:
 
 NIXL stages its events and writes them out every NIXL_TELEMETRY_RUN_INTERVAL ms (100), so the JSON comes once they are
 all in the ring or store ("flushed": true), or when that does not happen within --flush-timeout. NIXL itself loses events, more
-than one buffer of them per interval or a ring that nobody drains: pace the run and size the buffer where totals
+than one buffer of them per interval or a ring that is not drained: pace the run and size the buffer where totals
 matter. An agent that ends takes its last interval with it.
 """
 
@@ -42,7 +42,7 @@ ERRORS = ("not_posted", "invalid_param", "backend", "not_found", "mismatch", "no
 
 
 class Stop:
-    """SIGTERM and SIGINT, kept blocked and asked for; made before NIXL starts threads, which inherit the mask."""
+    """Blocks and polls SIGTERM and SIGINT. Made before NIXL starts threads, which inherit the mask."""
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -51,14 +51,14 @@ class Stop:
         self.requested = False
 
     def sleep(self, seconds):
-        """Sleeps, or not at all once a signal came; true if one did."""
+        """Sleeps until a signal comes or the time ends. Returns true if a signal has come."""
         if not self.requested:
             self.requested = signal.sigtimedwait(self.SIGNALS, max(0.0, seconds)) is not None
         return self.requested
 
 
 class Truth:
-    """What one agent did, and so what its telemetry must add up to."""
+    """Counts of what one agent did: the expected totals of its telemetry."""
 
     def __init__(self, agent):
         self.agent = agent
@@ -76,7 +76,7 @@ class Truth:
         self.events += 1
 
     def counters(self):
-        """The counters of its store, in the order of NIXL's event types; none was dropped."""
+        """Expected counters of the store, in the order of NIXL's event types, without dropped events."""
         sums = ("tx_bytes", "rx_bytes", "tx_requests", "rx_requests", "registered", "deregistered",
                 "xfer_time_us", "xfer_post_time_us")
         return (*(self.sums[name] for name in sums), *(self.errors[name] for name in ERRORS), 0)
@@ -117,7 +117,7 @@ class Initiator:
             state = self.agent.check_xfer_state(handle)
         if state != "DONE":
             raise RuntimeError(f"transfer ended as {state}")
-        # The very numbers that NIXL puts into its telemetry; without telemetry there are none.
+        # Exactly the numbers in NIXL's telemetry. Without telemetry, there are none.
         times = self.agent.get_xfer_telemetry(handle)
         self.agent.release_xfer_handle(handle)
         self.truth.add("xfer_post_time_us", times.postDuration)
@@ -149,21 +149,21 @@ def load_api():
 
 
 class Pace:
-    """Keeps an agent from doing more than its ring and NIXL's own staging, of as many events, have room for."""
+    """Limits an agent to the events that its ring and NIXL's staging of equal size have room for."""
 
     def __init__(self, truth, stop):
         self.truth, self.stop = truth, stop
         self.path = os.path.join(os.environ["NIXL_TELEMETRY_DIR"], truth.agent)
-        # Of agents that live on, what was done before is read by now.
+        # The earlier events of an agent from an earlier run have been read.
         _, self.read, _ = ring_header(self.path)
         self.total = truth.events if self.read else 0
 
     def wait(self):
-        """Until fewer than half as many events as a ring holds have not been read yet."""
+        """Waits until the ring is less than half full of unread events."""
         end = time.monotonic() + 120
         while True:
             if time.monotonic() > end:
-                sys.exit(f"workload: nobody has read {self.path} for two minutes")
+                sys.exit(f"workload: {self.path} was not read for two minutes")
             _, read, capacity = ring_header(self.path)
             self.total += (read - self.read) % capacity
             self.read = read
@@ -172,7 +172,7 @@ class Pace:
 
 
 def run(initiator, args, stop):
-    """Does what the command line asks for, paced by --rate or by who reads."""
+    """Runs the requested transfers, paced by --rate or by the reader of the ring."""
     pace = Pace(initiator.truth, stop) if args.paced else None
     for _ in range(args.memory_rounds):
         initiator.memory_round()
@@ -191,10 +191,10 @@ def run(initiator, args, stop):
 
 
 def wait_flushed(truths, timeout):
-    """True as soon as all events are where a reader finds them; false if they do not get there.
+    """Waits until all events are in the ring or store. Returns false after the timeout.
 
-    A ring's write position counts events modulo the capacity. One that stands still for longer than NIXL's interval
-    has nothing more to come; if it does not agree either, or the ring is full, then NIXL has lost events.
+    The write position of a ring counts events modulo the capacity. If it stays equal for longer than NIXL's interval,
+    no more events come. If it is not the expected one then, or the ring is full, NIXL has lost events.
     """
     interval = int(os.environ.get("NIXL_TELEMETRY_RUN_INTERVAL") or 100) / 1000
     exporter = os.environ.get("NIXL_TELEMETRY_EXPORTER", "BUFFER")
@@ -203,7 +203,7 @@ def wait_flushed(truths, timeout):
         return wait_stored(truths, end)
     directory = os.environ.get("NIXL_TELEMETRY_DIR")
     if not directory or exporter != "BUFFER":
-        time.sleep(3 * interval)  # an exporter that keeps nothing here to look at
+        time.sleep(3 * interval)  # an exporter without local files
         return None
     still, last = time.monotonic(), None
     while True:
@@ -221,7 +221,7 @@ def wait_flushed(truths, timeout):
 
 
 def wait_stored(truths, end):
-    """The same for stores, which hold sums: true as soon as they are those of the truths."""
+    """Waits until the sums in the stores are the expected ones. Returns false after the timeout."""
     while True:
         stores = newest_stores(os.environ["NIXL_TELEMETRY_MULTIPROC_DIR"])
         if all(stores.get(truth.agent.encode()) == truth.counters() for truth in truths):
@@ -232,7 +232,7 @@ def wait_stored(truths, end):
 
 
 def newest_stores(directory):
-    """The counters of this process's stores by agent name, of the agent that came last where there were several."""
+    """Counters of the stores of this process by agent name. The last of several agents with one name counts."""
     stores = {}
     for entry in os.scandir(directory):
         if not (entry.name.startswith(f"nixl.{os.getpid()}.") and entry.name.endswith(".mmap")):
@@ -247,7 +247,7 @@ def newest_stores(directory):
 
 
 def wait_drained(truths, timeout):
-    """True as soon as a reader has taken all events; none if that is not asked for."""
+    """Waits until all events are read. Returns false after the timeout, and None without a timeout."""
     end = time.monotonic() + timeout
     while timeout:
         rings = [ring_header(os.path.join(os.environ["NIXL_TELEMETRY_DIR"], truth.agent)) for truth in truths]
@@ -296,7 +296,7 @@ def options(arguments=None):
     add("--hold", action="store_true", help="stay alive after the JSON until standard input is closed")
     add("--buffer-size", metavar="N", help="in place of NIXL_TELEMETRY_BUFFER_SIZE")
     add("--drain-timeout", type=float, default=0, metavar="SECONDS",
-        help="longest wait for somebody to have read all events, before the JSON [0]")
+        help="longest wait until all events are read, before the JSON [0]")
     add("--serve", action="store_true",
         help="read such command lines from standard input, and do each with agents of its own, which end with it")
     add("--keep", action="store_true",
@@ -314,7 +314,7 @@ def main():
     if not args.serve:
         perform(api, version, args, stop, {})
         return
-    kept = {}  # the agents that live on, by prefix
+    kept = {}  # agents that stay for later runs, by prefix
     for line in sys.stdin:
         perform(api, version, options(line.split()), stop, kept)
         gc.collect()
@@ -323,7 +323,7 @@ def main():
 
 
 def mapped_files():
-    """The rings and stores that this process has mapped."""
+    """Paths of the rings and stores that this process has mapped."""
     directories = [os.environ[name] for name in ("NIXL_TELEMETRY_DIR", "NIXL_TELEMETRY_MULTIPROC_DIR")
                    if os.environ.get(name)]
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
@@ -331,7 +331,7 @@ def mapped_files():
 
 
 def perform(api, version, args, stop, kept):
-    """One run with two agents, those kept from an earlier one if there are any. They end with it, unless they are kept."""
+    """Runs two agents, or those of an earlier run with --keep. They end after the run without --keep."""
     if args.buffer_size:
         os.environ["NIXL_TELEMETRY_BUFFER_SIZE"] = args.buffer_size
     initiator = kept.pop(args.prefix, None) or Initiator(api, args.prefix, args.size)

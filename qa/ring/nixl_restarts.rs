@@ -43,7 +43,7 @@ fn sums(truth: &Value) -> BTreeMap<String, u64> {
     sums.collect()
 }
 
-/// A daemon, and two agents whose events it must count completely.
+/// A daemon, and two agents. The daemon must count all their events.
 struct Bench {
     steady: Server,
     pmcd: Pmcd,

@@ -1,4 +1,4 @@
-//! The page of share/dashboard in Chromium, with a real pmproxy and with a server whose answers a test sets. The modules of the
+//! The page of share/dashboard in Chromium, with a real pmproxy and with a server of invented answers. The modules of the
 //! page also run alone in Node.
 //!
 //! Tests that need Chromium are ignored by default: `scripts/check-full dashboard` runs them.

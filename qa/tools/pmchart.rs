@@ -253,7 +253,7 @@ fn documentation_pictures_match_pmchart() {
                 .args([&picture, &file]));
         }
         let (drawn, shown) = (Picture::drawn(&home, &chart), Picture::read(&picture));
-        // Without the menu above, whose height depends on the fonts.
+        // Without the menu above. Its height depends on the fonts.
         assert_eq!(drawn.width, shown.width, "{title}");
         assert!(
             drawn.height.abs_diff(shown.height) < 40,

@@ -7,7 +7,7 @@ use crate::support::serve::Server;
 use crate::support::{Home, Pmcd, TX_BYTES, wait_for};
 use std::time::{Duration, Instant};
 
-/// The numbers without pids: PCP has no pid of an agent whose process has ended.
+/// Removes the pids of numbers: PCP has no pid after the end of a process.
 fn without_pids(numbers: Numbers) -> Numbers {
     let numbers = numbers.into_iter().map(|(mut identity, series)| {
         identity.pid.clear();
