@@ -219,7 +219,7 @@ fn sum<const N: usize>(words: &[AtomicU64], kind: impl Fn(&[u64; N]) -> usize) -
     }
 }
 
-/// As [`check`].
+/// Combination of two sums. Its use keeps the compiler from removing a loop.
 fn check_sums(sums: &[u64; KINDS + 1]) -> u64 {
     sums[Kind::TxBytes.raw() as usize] ^ sums[Kind::XferTime.raw() as usize]
 }

@@ -36,7 +36,7 @@ fn wrong_order_of_drain_steps_is_found() {
         copy_sources(dir.path());
         let mut apply = Command::new("patch");
         run(apply.args(["-p1", "-i"]).arg(&patch).current_dir(&dir));
-        // Its own, for what is built of other sources, and the same for all patches, for what is not.
+        // A separate target directory for the patched sources, which all patches share for the dependencies.
         let target = project("target/wrong_orders");
         let mut build = Command::new(env!("CARGO"));
         build.args(["build", "--quiet", "--locked", "--example", "one_drain"]);

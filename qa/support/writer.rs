@@ -101,7 +101,7 @@ impl RingWriter {
 
     /// The four events of a transfer, in the order of every layout. NIXL pushes them when the transfer completes.
     ///
-    /// Up to NIXL 1.3 other threads of the same agent can get their own events in between.
+    /// Up to NIXL 1.3, events of other threads of the agent can be in between.
     pub fn transfer(read: bool, bytes: u64, xfer_us: u64, post_us: u64) -> [(Kind, u64); 4] {
         let (size, request) = match read {
             true => (Kind::RxBytes, Kind::RxRequests),

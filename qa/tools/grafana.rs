@@ -1,5 +1,5 @@
-//! The dashboards of share/grafana. A real pmproxy, one with a real key server and archives, and a real Prometheus answer each
-//! of their expressions as for the data source.
+//! The dashboards of share/grafana. Each of their expressions must have values, with a real pmproxy, with one that has a real key
+//! server and archives, and with a real Prometheus.
 
 mod prometheus;
 
@@ -19,14 +19,14 @@ const PROMETHEUS: &str = "share/grafana/nixl-prometheus.json";
 /// Alerts for Prometheus, and cases for promtool(1).
 const RULES: &str = "share/prometheus/nixl.rules.yml";
 
-/// Two agents, with all that a dashboard shows: errors, memory, and transfers of many sizes and times.
+/// Two agents with values for each panel of a dashboard: errors, memory, and transfers of many sizes and times.
 const BUSY: &str = "--rate 100 --vary --errors 50 --register 1048576";
 
 fn agents(home: &Home) -> [Sample; 2] {
     ["agent-A", "agent-B"].map(|name| Sample::start(home, name, BUSY))
 }
 
-/// The elements of a list.
+/// Elements of a list.
 fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
@@ -37,7 +37,7 @@ fn string<'a>(object: &'a Value, key: &str) -> &'a str {
         .unwrap_or_else(|| panic!("{key} of {object}"))
 }
 
-/// The panels of a dashboard that show something.
+/// Panels of a dashboard, without row headings.
 fn panels(file: &str) -> Vec<Value> {
     let dashboard: Value = serde_json::from_str(&text_of(file)).expect(file);
     let panels: Vec<_> = list(&dashboard["panels"]).to_vec();
@@ -45,7 +45,7 @@ fn panels(file: &str) -> Vec<Value> {
     shown.collect()
 }
 
-/// The targets of all panels.
+/// Targets of all panels.
 fn targets(file: &str) -> Vec<Value> {
     let panels = panels(file);
     let targets: Vec<_> = panels
@@ -56,7 +56,7 @@ fn targets(file: &str) -> Vec<Value> {
     targets.into_iter().cloned().collect()
 }
 
-/// The expressions of its heat maps, and the bounds that each has rows of.
+/// Expressions of the heat maps of a dashboard, and the bounds of their rows.
 fn heat_maps(file: &str) -> Vec<(String, BTreeSet<String>)> {
     let mut found = Vec::new();
     for panel in panels(file)
@@ -88,7 +88,7 @@ fn heat_maps(file: &str) -> Vec<(String, BTreeSet<String>)> {
     found
 }
 
-/// The upper bounds in the names of these instances, as the dashboards take them from there.
+/// Upper bounds in the names of these instances, with the regular expression of the dashboards.
 fn bounds_of(instances: &[Value]) -> BTreeSet<String> {
     let bound = |instance: &Value| {
         let (_, range) = string(instance, "name").rsplit_once("::")?;
@@ -231,12 +231,12 @@ fn vector_data_source_has_values_for_every_panel() {
     };
     for target in targets(VECTOR) {
         let name = string(&target, "expr");
-        // All are plain names, which the data source does not have pmproxy derive.
+        // All expressions are plain names, which the data source does not have pmproxy derive.
         assert!(is_metric(name) && names_in(name) == [name], "{name}");
         let known = ask("metric", &[("names", name)]).expect("an answer");
         let metric = &known["metrics"][0];
         assert_eq!(metric["name"], name, "{known}");
-        // What else can a rate be made of?
+        // A rate needs values.
         let seen = wait_for(name, || {
             let answer = ask("fetch", &[("names", name)])?;
             let values = list(&answer["values"]).first()?;
@@ -249,7 +249,7 @@ fn vector_data_source_has_values_for_every_panel() {
         }
     }
     for (name, bounds) in heat_maps(VECTOR) {
-        // One agent may be there before the other.
+        // One agent may be published before the other.
         let instances = wait_for(&name, || {
             let domain = ask("indom", &[("name", &name)])?;
             let instances = list(&domain["instances"]).to_vec();
@@ -268,17 +268,17 @@ fn valkey_data_source_has_values_for_every_panel() {
     fs::create_dir(&archives).expect("made");
     let archive = archives.join("now");
     let _logger = Logger::start(&pmcd, &archive);
-    // What begins while pmproxy runs it may miss.
+    // A running pmproxy may miss a new archive.
     wait_for("the archive has values", || {
         let volume = fs::metadata(archive.with_extension("0")).ok()?;
         (volume.len() > 100_000).then_some(())
     });
-    // Now and then pmproxy 6.0.3 takes a metric in without its labels, for good: then it has another try, with nothing stored.
+    // pmproxy 6.0.3 sometimes stores a metric without its labels, permanently. Then it starts again with an empty key server.
     let missing = (0..3).map_while(|_| {
         let keys = Local::key_server(&home);
         let proxy = Pmproxy::start_with_keys(&home, &pmcd, &keys);
-        // If pmproxy 6.0.3 gets a request for labels before it has any, it answers "none" from then on.
-        wait_for("pmproxy has taken values in", || {
+        // If pmproxy 6.0.3 gets a request for labels before it has any, all its later answers have none.
+        wait_for("pmproxy has stored values", || {
             (keys.count("pcp:values:series:*")? > 0).then_some(())
         });
         missing_in(&proxy)
@@ -287,12 +287,12 @@ fn valkey_data_source_has_values_for_every_panel() {
     assert!(missing.len() < 3, "{missing:?}");
 }
 
-/// The first of all panels that has no values, if there is one.
+/// First panel without values.
 fn missing_in(proxy: &Pmproxy) -> Option<String> {
     let ask = |what: &str, parameters: &[(&str, &str)]| {
         proxy.json(&format!("/series/{what}"), parameters)
     };
-    // What its variable offers.
+    // Values of the variable of the dashboard.
     let host = wait_for("the archive is found", || {
         let hosts = ask("labels", &[("names", "hostname")])?;
         Some(hosts["hostname"][0].as_str()?.to_owned())

@@ -317,7 +317,7 @@ fn rss(pid: u32) -> f64 {
     Use::of_process(pid, Path::new("/nowhere")).memory as f64
 }
 
-/// The same with what is mapped.
+/// Resident memory with mapped files, in KiB.
 fn resident(pid: u32) -> f64 {
     Use::of_process(pid, Path::new("/nowhere")).resident as f64
 }
