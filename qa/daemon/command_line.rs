@@ -516,10 +516,14 @@ fn daemon_that_waits_for_pmcd_ends_at_sigterm() {
         .stdin(Stdio::null())
         .spawn()
         .expect("it starts");
-    wait_for("it waits", || socket.exists().then_some(()));
+    wait_for("the daemon waits for a connection", || {
+        socket.exists().then_some(())
+    });
     let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
     kill(pid, Signal::SIGTERM).expect("it runs");
-    let status = wait_for("its end", || child.try_wait().expect("our child"));
+    let status = wait_for("the daemon has ended", || {
+        child.try_wait().expect("our child")
+    });
     assert_eq!(status.signal(), Some(Signal::SIGTERM as i32));
 }
 

@@ -100,7 +100,7 @@ fn restart_with_another_layout_and_size_keeps_the_agent() {
             total += value;
         }
         pmcd.becomes(&[("agent", total)]);
-        wait_for("its slots are released", || {
+        wait_for("the slots are released", || {
             (writer.pending() == 0).then_some(())
         });
     }

@@ -152,7 +152,7 @@ fn restarts_with_other_sizes_and_versions_lose_no_event() {
         // In every third run, the process is killed with its agents.
         let agents = if start % 3 == 2 {
             let agents = server.run(&format!("{options} --linger 60"));
-            servers.remove(version).expect("it is there").kill();
+            servers.remove(version).expect("there").kill();
             agents
         } else {
             server.run(&options)
@@ -204,8 +204,7 @@ fn truncated_ring_of_a_live_agent_does_not_affect_others() {
         let ring = OpenOptions::new()
             .write(true)
             .open(bench.home.ring("victim-A"));
-        ring.and_then(|ring| ring.set_len(length))
-            .expect("it is there");
+        ring.and_then(|ring| ring.set_len(length)).expect("there");
         // A process that accesses the file beyond its end gets SIGBUS: the agent is killed, the daemon detaches one ring. The
         // agent accesses it only if its ring is drained.
         let noticed = || let_go(&bench, "victim-A") > before_that;

@@ -58,7 +58,7 @@ fn unreadable_id_file_is_kept_and_read_later() {
     let pmcd = start(&home, "pcp", |file| symlink(&kept, file).expect("made"));
     let [first] = ids(&pmcd, ["a"]);
     let file = pmcd.path(FILE);
-    wait_for("it is said", || {
+    wait_for("the reason is logged", || {
         let said =
             "not a regular file, or one with several hard links; remove it; until it can be read";
         pmcd.log().contains(said).then_some(())
@@ -92,7 +92,7 @@ fn unwritable_id_file_is_written_later() {
     let [a] = ids(&pmcd, ["a"]);
     assert!(a > 70, "{a}");
     let file = pmcd.path(FILE);
-    wait_for("it is said", || {
+    wait_for("the reason is logged", || {
         pmcd.log().contains("until it can be written").then_some(())
     });
     assert_eq!(fs::read_to_string(&file).expect("there"), text, "unchanged");
@@ -107,7 +107,7 @@ fn unwritable_id_file_is_written_later() {
         text.contains(&format!("{a} ")) && text.contains(" z\n"),
         "{text}"
     );
-    wait_for("it is said", || {
+    wait_for("the reason is logged", || {
         let is_said = pmcd.log().contains("instance ids are saved again");
         is_said.then_some(())
     });

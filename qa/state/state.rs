@@ -47,7 +47,7 @@ fn totals_ids_and_instances_survive_an_end_and_a_kill() {
     a.push(Kind::TxBytes, 100);
     b.push(Kind::TxBytes, 7);
     let dbpmda = home.start_dbpmda(Path::new(PMDANIXL));
-    wait_for("both are drained", || {
+    wait_for("both rings are drained", || {
         (a.pending() + b.pending() == 0).then_some(())
     });
     let agent = agent_of(dbpmda.id());

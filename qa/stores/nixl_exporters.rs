@@ -62,7 +62,7 @@ fn change(rings: impl Fn(&Home) -> std::path::PathBuf) {
             kill_pmdanixl(&mut pmcd);
         }
         process.start("--prefix kv --transfers 40 --errors 2 --read-every 3 --keep");
-        let did = process.done().expect("it goes on");
+        let did = process.done().expect("a running process");
         let (kind, end) = [("ring", ""), ("store", "@2")][turn % 2];
         did.iter().for_each(|did| expect(&mut expected, did, end));
         if turn % 3 == 1 {

@@ -117,7 +117,7 @@ fn every_endpoint_value_equals_the_pcp_value() {
         for (process, rank) in processes.iter_mut().zip(ranks) {
             for prefix in ["kv", "weights"] {
                 process.start(&format!("--prefix {prefix} {work}"));
-                let did = process.done().expect("it goes on");
+                let did = process.done().expect("a running process");
                 let published = stores.numbers();
                 did.iter()
                     .for_each(|did| is_what_it_did(&published, did, rank));
@@ -172,7 +172,7 @@ fn value_under_load_is_between_two_scrapes() {
     for process in &mut processes {
         for prefix in ["kv", "weights"] {
             process.start(&format!("--prefix {prefix} --transfers 10 --keep"));
-            process.done().expect("it goes on");
+            process.done().expect("a running process");
         }
     }
     wait_until_known(&stores, &pmcd);
@@ -202,7 +202,7 @@ fn value_under_load_is_between_two_scrapes() {
             }
         }
         for process in &mut processes {
-            for did in process.done().expect("it goes on") {
+            for did in process.done().expect("a running process") {
                 assert_eq!(did["flushed"], true, "{did}");
             }
         }
@@ -227,7 +227,7 @@ fn agents_with_other_bounds_have_these_bounds_in_pcp() {
     for (bounds, prefix) in bounds.iter().zip(["most", "one", "parts", "default"]) {
         let mut process = stores.process(&[("NIXL_TELEMETRY_HISTOGRAM_BUCKETS_US", bounds)]);
         process.start(&format!("--prefix {prefix} --transfers 300 --keep"));
-        let did = process.done().expect("it goes on");
+        let did = process.done().expect("a running process");
         let published = stores.numbers();
         did.iter()
             .for_each(|did| is_what_it_did(&published, did, ""));
@@ -240,7 +240,7 @@ fn agents_with_other_bounds_have_these_bounds_in_pcp() {
         let initiator = published
             .iter()
             .find(|(identity, _)| identity.name == format!("{prefix}-A"));
-        let (_, series) = initiator.expect("it is published");
+        let (_, series) = initiator.expect("published");
         let found = series
             .keys()
             .filter(|name| name.starts_with("agent_xfer_time_us "));
@@ -257,7 +257,7 @@ fn endpoint_of_nixl_is_unchanged_by_pcp() {
     let mut other = stores.process(&[("LOCAL_RANK", "1")]);
     for process in [&mut process, &mut other] {
         process.start("--prefix kv --transfers 100 --errors 1 --keep");
-        process.done().expect("it goes on");
+        process.done().expect("a running process");
     }
     let (text, files) = (stores.text(), stores.files());
     let unchanged = |when: &str| {

@@ -185,7 +185,9 @@ impl Mortal {
         let mut process = process.expect("qa/mortal is built");
         let mut said = [0];
         let output = process.stdout.as_mut().expect("piped");
-        output.read_exact(&mut said).expect("it has written all");
+        output
+            .read_exact(&mut said)
+            .expect("all events are written");
         mortal.process = Some(process);
         mortal.kill();
         mortal.wait_until_drained();

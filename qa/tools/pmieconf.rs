@@ -236,7 +236,7 @@ fn rules_fire_on_a_pmlogger_archive_with_problems() {
     let pmcd = Pmcd::start(&home);
     let mut ring = RingWriter::create(&home.ring("worker"), Layout::V4, 64).expect("a ring");
     let future = RingWriter::create(&home.ring("future"), Layout::V4, 64).expect("a ring");
-    wait_for("both are found", || {
+    wait_for("both files are counted", || {
         (pmcd.values(TX_BYTES).len() == 2).then_some(())
     });
     let path = home.path("archive");

@@ -14,7 +14,7 @@ fn buckets_have_the_labels_of_their_agent_and_bounds() {
     let [one, _two] = ["one", "two"]
         .map(|name| Sample::start_as(worker(example("producer"), 1), &home.rings(), name, A_FEW));
     let all = [("one".to_owned(), 90_000), ("two".to_owned(), 90_000)];
-    wait_for("both are counted", || {
+    wait_for("both agents are counted", || {
         (pmcd.values(TX_BYTES) == BTreeMap::from(all.clone())).then_some(())
     });
     for (metric, buckets, lowest, highest) in [

@@ -39,12 +39,12 @@ fn agents_destroyed_in_a_live_process_are_exited() {
     let mut process = stores.process(&[]);
     for work in ["--prefix stays --keep", "--prefix ends --keep"] {
         process.start(work);
-        process.done().expect("it goes on");
+        process.done().expect("a running process");
     }
     wait_until_known(&stores, &pmcd);
     assert_eq!(exits(&pmcd), 0);
     process.start("--prefix ends --transfers 30");
-    process.done().expect("it goes on");
+    process.done().expect("a running process");
     // NIXL publishes exited agents for 30 s only: read them before the wait for PCP.
     let published = without_pids(stores.numbers());
     assert_eq!(published.len(), 4, "{published:#?}");
@@ -97,7 +97,7 @@ fn last_values_of_a_reaped_store_stay_for_retain() {
     let start = |rank: &str| -> Server {
         let mut process = stores.process(&[("LOCAL_RANK", rank)]);
         process.start("--prefix kv --transfers 50 --keep");
-        process.done().expect("it goes on");
+        process.done().expect("a running process");
         process
     };
     let (owner, mut killed) = (start("0"), start("1"));
@@ -106,7 +106,7 @@ fn last_values_of_a_reaped_store_stay_for_retain() {
     // The target writes nothing after this: NIXL may remove its store before the initiator's.
     let works = Instant::now();
     killed.start("--prefix kv --transfers 50 --errors 1 --memory-rounds 1 --keep");
-    killed.done().expect("it goes on");
+    killed.done().expect("a running process");
     let last = agree(&stores, &pmcd, 4);
     killed.kill();
     let dead = Instant::now();

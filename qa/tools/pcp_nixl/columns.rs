@@ -80,7 +80,7 @@ fn names_are_complete_if_the_line_width_is_unknown() {
     let _rings = names
         .each_ref()
         .map(|name| RingWriter::create(&home.ring(name), Layout::V4, 16).expect("a ring"));
-    wait_for("both are there", || {
+    wait_for("both agents are instances", || {
         (pmcd.count("nixl.agent.state") == 2).then_some(())
     });
     let mut command = pcp(&home, pmcd.tool("pcp"));

@@ -108,7 +108,7 @@ fn pmda_that_does_not_answer_is_not_shown_as_no_agents() {
     assert!(text(&shown()).contains("\"agent\": \"a\""));
     let pid = i32::try_from(pmcd.pmda_pid()).expect("a pid");
     kill(Pid::from_raw(pid), Signal::SIGKILL).expect("it runs");
-    wait_for("it is missed", || {
+    wait_for("the lost connection is shown", || {
         let missed = shown();
         assert!(
             !text(&missed).contains("\"agents\": []"),

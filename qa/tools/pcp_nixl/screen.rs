@@ -92,7 +92,7 @@ fn screen_shows_a_missing_answer_and_recovers() {
         kill(Pid::from_raw(pid), signal).expect("it runs");
     };
     signal(pmcd.pmda_pid(), Signal::SIGKILL);
-    wait_for("it is missed", || {
+    wait_for("the lost connection is shown", || {
         (screen.count("  no values: ") > 0).then_some(())
     });
     // pmcd restarts PMDAs that have ended.
@@ -115,7 +115,9 @@ fn screen_resumes_when_pmcd_returns_or_after_the_given_time() {
     pmcd.kill();
     // By default, libpcp would reconnect after 5 s, 10 s more, 20 s more and so on.
     for screen in [&at_once, &later] {
-        wait_for("it is missed", || (screen.count(AWAY) >= 40).then_some(()));
+        wait_for("the lost connection is shown", || {
+            (screen.count(AWAY) >= 40).then_some(())
+        });
     }
     pmcd.start_anew();
     pmcd.wait_until_it_answers();
