@@ -1,99 +1,99 @@
-//! What can go wrong, typed by its fate: a file that is left alone, a ring that must be looked at anew, a configuration
-//! that is not taken.
+//! Typed errors, one type for each consequence: a file that is refused, a ring that must be checked again, a configuration that
+//! is not accepted.
 
 use crate::base::tmpfs::Space;
 use nix::errno::Errno;
 use std::path::PathBuf;
 
-/// Why a file in a telemetry directory is left alone. Costs that file and nothing else.
+/// Why a file in a telemetry directory is not accepted. It costs that file and nothing else.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Only regular files are opened.
+    /// Not a regular file. Only regular files are opened.
     #[error("is not a regular file; symbolic links are not followed")]
     Kind,
-    /// A file with two names may be somebody else's file.
+    /// More than one hard link: the file may be a file of another user elsewhere.
     #[error("has {links} hard links, and a ring or a store has one; remove the others")]
     Links {
-        /// Names that the file has.
+        /// Number of names of the file.
         links: u64,
-        /// Whether it is as long as a ring or a store.
+        /// True if a ring or a store could have the file's size.
         ring_size: bool,
     },
-    /// `owners` in the configuration does not list its owner.
+    /// The owner is not in `owners` of the configuration.
     #[error("belongs to uid {uid}, who is not among the configured owners")]
     Owner {
-        /// User id of the owner.
+        /// Uid of the owner.
         uid: u32,
     },
-    /// No ring has this size, whatever its header says.
+    /// A size that no ring has, whatever its header says.
     #[error("{size} bytes are no ring: none is 40 bytes and a whole number of slots")]
     Size {
         /// Bytes of the file.
         size: u64,
     },
-    /// The version, which a producer stores last, is still 0.
+    /// The version is still 0, which a producer stores last.
     #[error("header is not written: {}", causes(*.full))]
     Uninitialised {
-        /// Space of the file's tmpfs, if the file does not fit into what is free there.
+        /// Space of the file's tmpfs, if the file does not fit into the free space there.
         full: Option<Space>,
     },
-    /// The version is 0, and no ring has this size: a segment that another library has left, say.
+    /// The version is 0 and no ring has this size. An example is a segment that another library left.
     #[error("no ring: it has no version, and {size} bytes are not 40 and a whole number of slots")]
     Blank {
         /// Bytes of the file.
         size: u64,
     },
-    /// The two copies of the version differ.
+    /// The version and its copy differ.
     #[error("no ring: version {version} and expected version {expected_version} differ")]
     Versions {
         /// Version in the header.
         version: i32,
-        /// Its copy in the header.
+        /// Copy of the version in the header.
         expected_version: i32,
     },
-    /// A ring of a NIXL that this build does not know.
+    /// A ring of a later NIXL, which this build cannot read.
     #[error(
         "ring version {version} is not supported; this build reads 1 to {newest}: upgrade pmdanixl"
     )]
     Unsupported {
         /// Version in the header.
         version: i32,
-        /// The newest that is read.
+        /// Newest version that this build reads.
         newest: i32,
     },
-    /// A file among stores that is not called as one.
+    /// A file in a directory of stores that does not have the name of a store.
     #[error("is not called as a store is, nixl.PID.RUN.INSTANCE.mmap")]
     Name,
-    /// No store of this schema has this size.
+    /// A size that no store of this schema has.
     #[error("{size} bytes are no store of schema 1: such a store has 6800")]
     StoreSize {
         /// Bytes of the file.
         size: u64,
     },
-    /// It does not begin as a store does.
+    /// The first bytes are not those of a store.
     #[error("no store: begins with {magic:#018x}, not with NIXLMPS1")]
     Magic {
         /// First eight bytes of the file.
         magic: u64,
     },
-    /// A store of a NIXL that this build does not know.
+    /// A store of a later NIXL, which this build cannot read.
     #[error("store schema {schema} is not supported; this build reads 1: upgrade pmdanixl")]
     Schema {
         /// Schema in the header.
         schema: u32,
     },
-    /// Another number of event types than this schema has.
+    /// A number of event types that this schema does not have.
     #[error(
         "the store has {slots} slots, and schema 1 has 21; remove it, its agent makes another at its next start"
     )]
     Slots {
-        /// Slots in the header.
+        /// Number of types in the header.
         slots: u32,
     },
-    /// Bounds of which no histogram can be.
+    /// Bounds that no histogram can have.
     #[error("the store has {wrong}; remove it, its agent makes another at its next start")]
     Bounds {
-        /// Which are wrong, and what would be right.
+        /// The wrong bounds, and what is allowed.
         wrong: String,
     },
     /// A text that is empty, or does not end within its field.
@@ -101,22 +101,22 @@ pub enum Refusal {
         "the store's {field} is empty or does not end; remove it, its agent makes another at its next start"
     )]
     Text {
-        /// What it is.
+        /// Name of the field.
         field: &'static str,
     },
-    /// Not a version that any ring has.
+    /// A version that no ring has.
     #[error("no ring: version {version}")]
     Version {
         /// Version in the header.
         version: i32,
     },
-    /// NIXL makes rings of a power of two only.
+    /// A capacity that is not a power of two, as NIXL's always are.
     #[error("capacity {capacity} is not a power of two")]
     Capacity {
         /// Capacity in the header.
         capacity: u64,
     },
-    /// File size and header contradict each other.
+    /// A file size that contradicts the header.
     #[error("{size} bytes do not fit version {version} with {capacity} events")]
     Length {
         /// Version in the header.
@@ -126,7 +126,7 @@ pub enum Refusal {
         /// Bytes of the file.
         size: u64,
     },
-    /// The mask is not the capacity less one.
+    /// A mask that is not the capacity minus one.
     #[error("mask {mask} does not belong to capacity {capacity}")]
     Mask {
         /// Mask in the header.
@@ -134,7 +134,7 @@ pub enum Refusal {
         /// Capacity in the header.
         capacity: u64,
     },
-    /// A position lies outside the ring.
+    /// A position outside of the ring.
     #[error("positions read={read_pos} write={write_pos} lie outside capacity {capacity}")]
     Positions {
         /// Consumer's position.
@@ -152,34 +152,34 @@ pub enum Refusal {
         /// Events between the positions.
         pending: u64,
     },
-    /// The name led to another file than the one that was checked.
+    /// Another file has the name since the file was checked.
     #[error("was replaced while it was looked at")]
     Replaced,
-    /// It has more slots than are taken.
+    /// More slots than the configuration allows.
     #[error(
         "has {capacity} slots, and max_capacity is {max_capacity}; raise that, or lower NIXL_TELEMETRY_BUFFER_SIZE"
     )]
     TooLarge {
         /// Capacity in the header.
         capacity: u64,
-        /// What is configured.
+        /// Limit from the configuration.
         max_capacity: u64,
     },
-    /// `max_agents` rings are attached already.
+    /// The limit on agents is reached.
     #[error("all {max_agents} places are taken; raise max_agents")]
     TooMany {
-        /// The configured limit.
+        /// Limit from the configuration.
         max_agents: usize,
     },
-    /// Its owner's agents have had many new names lately.
+    /// Too many new names of the owner's agents lately.
     #[error(
         "its owner's agents have had too many new names; fifty are taken in a second. Remove what writes them, or give them names that stay"
     )]
     Newcomers,
-    /// Its agent has exited and nothing waits in it: a ring that was let go to make room, or a store whose values are counted.
+    /// The agent has exited and nothing is pending: a ring that was detached to make room, or a store whose values are counted.
     #[error("its agent has exited, and nothing is left in it to be counted")]
     Exited,
-    /// An error of pmdanixl's own, which its log tells.
+    /// An internal error, which the log has.
     #[error(
         "pmdanixl has failed over it, and leaves it alone until it changes; please report the error before this line"
     )]
@@ -187,23 +187,24 @@ pub enum Refusal {
     /// The file may not be read, so that it is not known whether it is a ring.
     #[error("may not be read ({errno}); run as root or as its owner")]
     NoReadAccess {
-        /// What open(2) said.
+        /// Error of open(2).
         errno: Errno,
-        /// Whether a ring could have the file's size.
+        /// True if a ring could have the file's size.
         ring_size: bool,
     },
-    /// The operating system says no.
+    /// A system call failed.
     #[error("cannot be {what}: {errno}")]
     Io {
-        /// What was tried.
+        /// What was tried, as a participle.
         what: &'static str,
-        /// Its answer.
+        /// Error of the system call.
         errno: Errno,
     },
 }
 
 impl Refusal {
-    /// The refusal of a file that cannot be `what`; one that holds something else by now was replaced.
+    /// Converts an error of a system call to the refusal of a file that cannot be `what`. An error without a number means that
+    /// the file holds something else by now: it was replaced.
     pub fn io(what: &'static str) -> impl Fn(std::io::Error) -> Self {
         move |err| {
             err.raw_os_error().map_or(Refusal::Replaced, |errno| {
@@ -213,8 +214,8 @@ impl Refusal {
         }
     }
 
-    /// Whether the file is, or may be, a NIXL ring or store: the refusal then matters to an operator. The rest are the unrelated
-    /// files that a shared directory holds.
+    /// True if the file is a NIXL ring or store, or may be one, so that the refusal matters to an operator. Other files are
+    /// unrelated files in a shared directory.
     #[must_use]
     pub fn concerns_a_ring(&self) -> bool {
         match self {
@@ -237,26 +238,26 @@ impl Refusal {
         }
     }
 
-    /// Whether it is an agent's, of a NIXL that this build does not know.
+    /// True if the file is of a NIXL that this build cannot read.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         matches!(self, Refusal::Unsupported { .. } | Refusal::Schema { .. })
     }
 
-    /// Whether the same file may pass at the next look although neither its size nor its change time differ.
+    /// True if the file may pass at the next check although neither its size nor its change time differ.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         matches!(
             self,
             Refusal::Replaced
-                // What is written through a mapping need not change the times of the file.
+                // Stores through a mapping need not change the times of a file.
                 | Refusal::Positions { .. }
                 | Refusal::Sparse { .. } | Refusal::TooMany { .. } | Refusal::Newcomers | Refusal::Io { .. }
         )
     }
 }
 
-/// Causes of an unwritten header, in words.
+/// Describes what can cause an unwritten header.
 fn causes(full: Option<Space>) -> String {
     let [starting, size] = [
         "its agent is starting",
@@ -270,32 +271,32 @@ fn causes(full: Option<Space>) -> String {
     }
 }
 
-/// Why a ring that was attached is not what it was.
+/// Why an attached ring or store is no longer what was attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RingFault {
-    /// Version or capacity changed: another NIXL, or another buffer size, took the file over.
+    /// The version or the capacity changed: an agent with another NIXL or another buffer size re-initialised the file.
     #[error("was set up anew by another agent")]
     Reformatted,
-    /// A position lies outside the ring.
+    /// A position lies outside of the ring.
     #[error("has positions read={read_pos} write={write_pos} outside its capacity {capacity}")]
     Positions {
         /// Consumer's position.
         read_pos: u64,
         /// Producer's position.
         write_pos: u64,
-        /// Our capacity.
+        /// Capacity of the mapped ring.
         capacity: u64,
     },
     /// The file has fewer allocated blocks than its pending events take.
     #[error("has fewer allocated blocks than its pending events take")]
     Sparse,
-    /// A position moved backwards while slots were copied: the producer started anew.
+    /// A position moved backwards while slots were copied: the producer restarted.
     #[error("was restarted while it was read")]
     Restarted,
     /// The file is shorter than the mapping.
     #[error("was truncated")]
     Truncated,
-    /// What stat(2) says of its file cannot be had just now.
+    /// stat(2) of the file fails at the moment.
     #[error("cannot be looked at")]
     Unseen,
 }
@@ -311,7 +312,7 @@ fn remedy(err: &std::io::Error) -> &'static str {
     }
 }
 
-/// Why a configuration is not taken: file, place, key, and what is allowed.
+/// Why a configuration is not accepted: the file, the place, the key, and what is allowed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -319,10 +320,10 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system call.
         source: std::io::Error,
     },
-    /// Something in the file is wrong.
+    /// A line of the file is wrong.
     #[error("{}:{line}: {message}", path.display())]
     Value {
         /// The file.

@@ -1,7 +1,7 @@
 //! The reader of a ring: drains it, or follows it while another process drains it.
 //!
-//! `counting` has the steps of a drain, `following` those without release, and `recovery` finds out what became of a batch. What
-//! is a proof and what is not, `crate::ring::checkpoint` decides.
+//! `counting` has the steps of a drain, `following` those without release, and `recovery` finds out what became of a batch.
+//! `crate::ring::checkpoint` decides what proves a restart.
 
 use super::TrackedFile;
 use crate::error::{Refusal, RingFault};
