@@ -298,7 +298,7 @@ pub enum RingFault {
     Truncated,
     /// stat(2) of the file fails at the moment.
     #[error("cannot be looked at")]
-    Unseen,
+    StatFailed,
 }
 
 fn remedy(err: &std::io::Error) -> &'static str {

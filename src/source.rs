@@ -173,7 +173,7 @@ impl Source {
             // at the next tick.
             Err(RingFault::Restarted) => Drained::Events,
             // stat(2) failed, so nothing is known and nothing was changed. The next tick recovers what was begun.
-            Err(RingFault::Unseen) => Drained::IdleWithHolder,
+            Err(RingFault::StatFailed) => Drained::IdleWithHolder,
             Err(fault) => Drained::Fault(fault),
         }
     }

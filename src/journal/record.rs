@@ -35,7 +35,7 @@ const GENERATION: usize = 1;
 const INSTANCE_ID: usize = 2;
 const LENGTHS: usize = 3;
 /// The generation whose batch's slots were released.
-const RELEASED: usize = 4;
+const RELEASED_GENERATION: usize = 4;
 /// Length in bytes of the text at [`FACTS`].
 const FACTS_LENGTH: usize = 5;
 /// Uid of the owner of the agent's files, plus one. Versions before 0.1.0 left 0 there, which is read as root.
@@ -114,7 +114,7 @@ pub fn create(words: &[AtomicU64], name: &Name, entry: &Entry) {
     words[USED].store(0, Relaxed);
     words[GENERATION].store(0, Relaxed);
     words[INSTANCE_ID].store(NO_ID, Relaxed);
-    words[RELEASED].store(NOT_RELEASED, Relaxed);
+    words[RELEASED_GENERATION].store(NOT_RELEASED, Relaxed);
     words[FACTS_LENGTH].store(0, Relaxed);
     words[NUMBERED].store(0, Relaxed);
     let mut lengths = 0;
@@ -178,7 +178,7 @@ pub fn replace(words: &[AtomicU64], entry: &Entry) {
 /// Notes that the slots of the entry's batch were released. After a kill before this, the next daemon has to find that out.
 pub fn set_released(words: &[AtomicU64]) {
     let generation = words[GENERATION].load(Relaxed);
-    words[RELEASED].store(generation, Release);
+    words[RELEASED_GENERATION].store(generation, Release);
 }
 
 fn put(words: &[AtomicU64], entry: &Entry) {
@@ -284,7 +284,7 @@ impl TryFrom<&RawRecord> for SavedAgent {
             if !capacity.is_power_of_two() || positions.any(|pos| pos >= capacity) {
                 return Err(Damaged);
             }
-            checkpoint.released |= raw.0[RELEASED] == generation;
+            checkpoint.released |= raw.0[RELEASED_GENERATION] == generation;
         }
         let facts = raw.text(FACTS..NUMBERED, raw.0[FACTS_LENGTH]);
         Ok(Self {

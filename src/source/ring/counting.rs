@@ -223,7 +223,7 @@ impl RingReader {
         if from == 0 {
             self.recover(file, context).inspect_err(|&fault| {
                 // The producer is in the midst of a restart. Whatever the new ring will be, it begins at 0.
-                if fault != RingFault::Unseen {
+                if fault != RingFault::StatFailed {
                     let _ = self.ring.release(end, 0);
                 }
             })?;
@@ -277,7 +277,7 @@ impl RingReader {
     pub(super) fn identity(&self) -> Result<RingIdentity, RingFault> {
         RingIdentity::of(&self.ring).map_err(|err| match err.kind() {
             io::ErrorKind::InvalidData => RingFault::Reformatted,
-            _ => RingFault::Unseen,
+            _ => RingFault::StatFailed,
         })
     }
 }
