@@ -20,13 +20,13 @@ pub enum Refusal {
         ring_size: bool,
     },
     /// The owner is not in `owners` of the configuration.
-    #[error("belongs to uid {uid}, who is not among the configured owners")]
+    #[error("belongs to uid {uid}, which is not one of the configured owners")]
     Owner {
         /// Uid of the owner.
         uid: u32,
     },
     /// A size that no ring has, whatever its header says.
-    #[error("{size} bytes are no ring: none is 40 bytes and a whole number of slots")]
+    #[error("not a ring: {size} bytes are not 40 and a whole number of slots")]
     Size {
         /// Bytes of the file.
         size: u64,
@@ -38,13 +38,15 @@ pub enum Refusal {
         full: Option<Space>,
     },
     /// The version is 0 and no ring has this size. An example is a segment that another library left.
-    #[error("no ring: it has no version, and {size} bytes are not 40 and a whole number of slots")]
+    #[error(
+        "not a ring: it has no version, and {size} bytes are not 40 and a whole number of slots"
+    )]
     Blank {
         /// Bytes of the file.
         size: u64,
     },
     /// The version and its copy differ.
-    #[error("no ring: version {version} and expected version {expected_version} differ")]
+    #[error("not a ring: version {version} and expected version {expected_version} differ")]
     Versions {
         /// Version in the header.
         version: i32,
@@ -62,16 +64,16 @@ pub enum Refusal {
         newest: i32,
     },
     /// A file in a directory of stores that does not have the name of a store.
-    #[error("is not called as a store is, nixl.PID.RUN.INSTANCE.mmap")]
+    #[error("does not have the name of a store, nixl.PID.RUN.INSTANCE.mmap")]
     Name,
     /// A size that no store of this schema has.
-    #[error("{size} bytes are no store of schema 1: such a store has 6800")]
+    #[error("not a store of schema 1: {size} bytes, and such a store has 6800")]
     StoreSize {
         /// Bytes of the file.
         size: u64,
     },
     /// The first bytes are not those of a store.
-    #[error("no store: begins with {magic:#018x}, not with NIXLMPS1")]
+    #[error("not a store: begins with {magic:#018x}, not with NIXLMPS1")]
     Magic {
         /// First eight bytes of the file.
         magic: u64,
@@ -105,7 +107,7 @@ pub enum Refusal {
         field: &'static str,
     },
     /// A version that no ring has.
-    #[error("no ring: version {version}")]
+    #[error("not a ring: version {version}")]
     Version {
         /// Version in the header.
         version: i32,
@@ -153,7 +155,7 @@ pub enum Refusal {
         pending: u64,
     },
     /// Another file has the name since the file was checked.
-    #[error("was replaced while it was looked at")]
+    #[error("was replaced during the check")]
     Replaced,
     /// More slots than the configuration allows.
     #[error(
@@ -166,22 +168,22 @@ pub enum Refusal {
         max_capacity: u64,
     },
     /// The limit on agents is reached.
-    #[error("all {max_agents} places are taken; raise max_agents")]
+    #[error("max_agents ({max_agents}) is reached; raise max_agents in nixl.conf")]
     TooMany {
         /// Limit from the configuration.
         max_agents: usize,
     },
     /// Too many new names of the owner's agents lately.
     #[error(
-        "its owner's agents have had too many new names; fifty are taken in a second. Remove what writes them, or give them names that stay"
+        "its owner's agents have too many new names: at most fifty are accepted in a second. Stop what creates them, or give them names that stay"
     )]
     Newcomers,
     /// The agent has exited and nothing is pending: a ring that was detached to make room, or a store whose values are counted.
-    #[error("its agent has exited, and nothing is left in it to be counted")]
+    #[error("its agent has exited, and all of its events are counted")]
     Exited,
     /// An internal error, which the log has.
     #[error(
-        "pmdanixl has failed over it, and leaves it alone until it changes; please report the error before this line"
+        "pmdanixl has an internal error with it and does not read it until it changes; please report the error in the line before"
     )]
     Failed,
     /// The file may not be read, so that it is not known whether it is a ring.
@@ -275,7 +277,7 @@ fn causes(full: Option<Space>) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RingFault {
     /// The version or the capacity changed: an agent with another NIXL or another buffer size re-initialised the file.
-    #[error("was set up anew by another agent")]
+    #[error("was overwritten by another agent")]
     Reformatted,
     /// A position lies outside of the ring.
     #[error("has positions read={read_pos} write={write_pos} outside its capacity {capacity}")]
@@ -291,20 +293,20 @@ pub enum RingFault {
     #[error("has fewer allocated blocks than its pending events take")]
     Sparse,
     /// A position moved backwards while slots were copied: the producer restarted.
-    #[error("was restarted while it was read")]
+    #[error("was re-initialised by its producer during a read")]
     Restarted,
     /// The file is shorter than the mapping.
     #[error("was truncated")]
     Truncated,
     /// stat(2) of the file fails at the moment.
-    #[error("cannot be looked at")]
+    #[error("cannot be checked")]
     StatFailed,
 }
 
 fn remedy(err: &std::io::Error) -> &'static str {
     match err.kind() {
         std::io::ErrorKind::PermissionDenied => {
-            "let everybody read it, or the user that pmdanixl runs under"
+            "make it readable for the user that pmdanixl runs as"
         }
         std::io::ErrorKind::InvalidData => "save the file as UTF-8",
         std::io::ErrorKind::NotFound => "put it there, or give another file with -c",

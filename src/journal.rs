@@ -192,7 +192,9 @@ impl Journal {
         let records = self.records.as_mut()?;
         if !record::fits(name) {
             let path = name.directory.join(&name.raw);
-            tracing::debug!("{path:?} is too long for the state file; its totals are not kept");
+            tracing::debug!(
+                "agent {path:?}: its name is too long for the state file; its totals do not survive a restart"
+            );
             return None;
         }
         let was_full = self.is_full;
@@ -200,7 +202,7 @@ impl Journal {
         self.is_full = created.is_err();
         match &created {
             Err(err) if !was_full => tracing::warn!(
-                "the state file cannot grow: {err}; totals of new agents are not kept until it can"
+                "the state file cannot grow: {err}; totals of new agents do not survive a restart until it can"
             ),
             _ => {}
         }

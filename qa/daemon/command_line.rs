@@ -67,7 +67,7 @@ fn check_lists_rings_writers_and_problems() {
         status == 0
             && output.contains("warning: ")
             && output.contains(&format!("telemetry_dir = {rings:?}"))
-            && output.contains("  ucx_shm_posix_2529def: refused: no ring: "),
+            && output.contains("  ucx_shm_posix_2529def: refused: not a ring: "),
         "{output}"
     );
 }

@@ -83,10 +83,10 @@ fn hostile(dir: &Path) -> Vec<(&'static str, &'static str)> {
             "hardlink",
             "has 2 hard links, and a ring or a store has one; remove the others",
         ),
-        ("empty", "0 bytes are no ring"),
+        ("empty", "not a ring: 0 bytes"),
         ("zeros", "header is not written"),
-        ("blank", "no ring: it has no version, and 4096 bytes"),
-        ("odd-size", "169 bytes are no ring"),
+        ("blank", "not a ring: it has no version, and 4096 bytes"),
+        ("odd-size", "not a ring: 169 bytes"),
         ("capacity", "capacity 1000 is not a power of two"),
         ("capacity-zero", "capacity 0 is not a power of two"),
         (
@@ -110,13 +110,13 @@ fn hostile(dir: &Path) -> Vec<(&'static str, &'static str)> {
             "version-5",
             "ring version 5 is not supported; this build reads 1 to 4: upgrade pmdanixl",
         ),
-        ("version-negative", "no ring: version -1"),
+        ("version-negative", "not a ring: version -1"),
         (
             "versions-differ",
-            "no ring: version 4 and expected version 3 differ",
+            "not a ring: version 4 and expected version 3 differ",
         ),
         ("size", "168 bytes do not fit version 1 with 8 events"),
-        ("text", "no ring: version 2 and expected version"),
+        ("text", "not a ring: version 2 and expected version"),
     ]
 }
 
@@ -347,7 +347,7 @@ fn max_agents_limits_rings_and_prefers_live_agents() {
     pmcd.becomes(&[("a", 1), ("b", 1)]);
     assert!(
         pmcd.log()
-            .contains("/c\": refused: all 2 places are taken; raise max_agents"),
+            .contains("/c\": refused: max_agents (2) is reached; raise max_agents in nixl.conf"),
         "{}",
         pmcd.log()
     );

@@ -91,7 +91,7 @@ fn state_that_cannot_be_used_is_written_over_and_said_once() {
     );
     assert_eq!(
         home.log()
-            .matches("7 bytes are no state; its totals are not used")
+            .matches("7 bytes are not a state file; its totals are not used")
             .count(),
         1,
         "{}",
@@ -181,7 +181,7 @@ fn state_file_truncated_offline_loses_only_its_missing_part() {
     agent.push(Kind::TxBytes, 2);
     let shown = home.dbpmda(FETCH);
     assert!(shown.contains("value 7"), "{shown}\n{}", home.log());
-    let said = "it was cut short, and agents whose records are not whole begin anew";
+    let said = "it was truncated; agents with incomplete records begin at zero";
     assert!(home.log().contains(said), "{}", home.log());
 }
 

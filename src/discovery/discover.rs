@@ -151,7 +151,7 @@ fn open_unchanged(
         .map(File::from)
         .map_err(|errno| Refusal::Io { what, errno })?;
     // Not a lack of rights, whatever its error: the next listing tries it again.
-    let what = "looked at";
+    let what = "checked";
     let opened = fstat(&file).map_err(|errno| Refusal::Io { what, errno })?;
     // The producer changes the times of a ring at any moment, so they are not compared.
     let opened = FileFacts {

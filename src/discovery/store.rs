@@ -32,7 +32,7 @@ pub fn open(
     let len = usize::try_from(facts.size).map_or(LEN, |size| size.min(LEN));
     nonblocking::read_start(&file, &mut bytes[..len]).map_err(Refusal::io("read"))?;
     let description = Description::parse(&bytes, facts.size)?;
-    let meta = file.metadata().map_err(Refusal::io("looked at"))?;
+    let meta = file.metadata().map_err(Refusal::io("checked"))?;
     Ok(StoreCandidate {
         id: StoreId {
             file: facts.id,

@@ -76,7 +76,7 @@ impl Records {
         let mut chunks = pages.div_ceil(CHUNK);
         if len != offset(chunks) {
             rejection =
-                Some("it was cut short, and agents whose records are not whole begin anew".into());
+                Some("it was truncated; agents with incomplete records begin at zero".into());
             // Whole records are kept. Without space for the rest of the chunk, only those of the chunks before are.
             if allocate(&file, offset(chunks)).is_err() {
                 chunks = pages / CHUNK;
@@ -93,12 +93,8 @@ impl Records {
         let (found, damaged) = records.read()?;
         // If the file was cut short, that is what is reported.
         if damaged > 0 && rejection.is_none() {
-            let (make, begin) = match damaged {
-                1 => ("makes", "begins"),
-                _ => ("make", "begin"),
-            };
             rejection = Some(format!(
-                "{damaged} of its records {make} no sense and {begin} anew"
+                "damaged records: {damaged}; their agents begin at zero"
             ));
         }
         // From here on entries have words of this version, which an earlier version does not know.
@@ -253,10 +249,10 @@ fn unusable(file: &File, len: u64, boot: [u64; 2]) -> io::Result<Option<String>>
         return Ok(None);
     }
     if !(RECORD_LEN..=MAX_LEN).contains(&len) {
-        return Ok(Some(format!("{len} bytes are no state")));
+        return Ok(Some(format!("{len} bytes are not a state file")));
     }
     let why = match read_header(file)? {
-        [magic, ..] if magic != MAGIC => "it does not begin as a state does",
+        [magic, ..] if magic != MAGIC => "it does not begin like a state file",
         [_, written, ..] if !is_readable(written, FORMAT) => "another version wrote it",
         [_, _, at_boot @ ..] if at_boot != boot => "it is from before the last boot",
         _ => return Ok(None),

@@ -176,8 +176,8 @@ fn room_for_a_chunk_of_agents_stays_when_all_are_gone() {
 #[test]
 fn damaged_records_are_reported_once_and_begin_anew() {
     for (count, report) in [
-        (1, "1 of its records makes no sense and begins anew"),
-        (2, "2 of its records make no sense and begin anew"),
+        (1, "damaged records: 1; their agents begin at zero"),
+        (2, "damaged records: 2; their agents begin at zero"),
     ] {
         let (_dir, path) = filled(3);
         let (mut journal, found) = start(&path);
@@ -202,7 +202,7 @@ fn whole_records_of_a_file_that_was_cut_short_go_on() {
         .set_len(offset(1) + 3 * RECORD_LEN + 8)
         .expect("cut short");
     let (_, found) = start(&path);
-    assert!(found.rejection.is_some_and(|why| why.contains("cut short")));
+    assert!(found.rejection.is_some_and(|why| why.contains("truncated")));
     assert_eq!(found.records.len(), CHUNK + 3);
 }
 
@@ -277,7 +277,7 @@ fn a_damaged_record_costs_that_record() {
     assert_eq!(names, [&name(0), &name(2)]);
     assert_eq!(
         found.rejection,
-        Some("1 of its records makes no sense and begins anew".into())
+        Some("damaged records: 1; their agents begin at zero".into())
     );
 }
 
@@ -377,7 +377,7 @@ fn what_is_in_place_of_the_file_is_logged_if_it_is_written_over() {
     fs::rename(dir.path().join("rubbish"), &path).expect("replaced");
     let (is_made, log) = logged(|| journal.check());
     assert!(is_made && journal.is_persistent(0));
-    assert!(log.contains("7 bytes are no state"), "{log}");
+    assert!(log.contains("7 bytes are not a state file"), "{log}");
 }
 
 #[test]

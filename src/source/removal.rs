@@ -86,7 +86,7 @@ pub fn remove(directory: &OwnedFd, source: &mut Source, context: &mut DrainConte
             source.file.path.set_file_name(&temporary);
         } else {
             tracing::error!(
-                "{temporary:?} is another's file, of the name {name:?}, that another has taken since; move it where it belongs"
+                "{temporary:?}: renamed from {name:?} by mistake, and another file has that name now; move it where it belongs"
             );
         }
     }

@@ -87,7 +87,7 @@ impl RingReader {
         } = candidate;
         let is_read_only = access != Access::Write;
         let ring = Ring::map(file, &header, layout, is_read_only).map_err(Refusal::io("mapped"))?;
-        let identity = RingIdentity::of(&ring).map_err(Refusal::io("looked at"))?;
+        let identity = RingIdentity::of(&ring).map_err(Refusal::io("checked"))?;
         let (mode, next_try) = match access {
             Access::Write => lock(ring.file(), now),
             access => (Mode::Observe(access), None),

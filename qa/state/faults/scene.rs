@@ -261,8 +261,8 @@ impl Scene {
         {
             *lines.entry(line.1).or_default() += 1;
         }
-        let lost =
-            log.matches("totals begin at zero").count() + log.matches("are not kept").count();
+        let lost = log.matches("totals begin at zero").count()
+            + log.matches("do not survive a restart").count();
         if log.contains("internal error") {
             Err("it panicked".into())
         } else if let Some(line) = lines.iter().find(|(_, times)| **times > 2) {
