@@ -19,7 +19,7 @@ pub enum EventType {
     MemoryDeregistered = 5,
     /// Microseconds from the start of a transfer to its completion.
     XferTime = 6,
-    /// Microseconds from the start of a transfer until the backend had taken it.
+    /// Microseconds from the start of a transfer until the backend had accepted it.
     XferPostTime = 7,
     /// `NIXL_ERR_NOT_POSTED`.
     NotPosted = 8,
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_stays_at_the_most_and_never_goes_back() {
+    fn sum_saturates_and_never_goes_back() {
         let tx_bytes = |value| Event::new(Some(EventType::TxBytes), value);
         let mut totals = Totals::default();
         for value in [7, u64::MAX, 7] {
@@ -363,11 +363,11 @@ mod tests {
     }
 
     #[test]
-    fn what_many_come_to_is_what_each_comes_to() {
+    fn totals_of_many_events_equal_those_of_each() {
         let mut random = fastrand::Rng::with_seed(3);
         for round in 0..200 {
             let mut event = || {
-                // Of known types with great values; in some rounds also what cannot be.
+                // Known types with high values. Some rounds also have unknown types and impossible values.
                 let (odd, number) = (round % 3 == 0 && random.u8(..) == 0, random.u32(..21));
                 let number = if odd { random.u32(..) } else { number };
                 let most = if odd { u64::MAX } else { MAX_VALUE };

@@ -116,7 +116,7 @@ mod tests {
     use crate::event::{Event, EventType, Events};
 
     #[test]
-    fn sums_that_are_half_written_do_not_count() {
+    fn partial_sums_do_not_count() {
         let words: Vec<AtomicU64> = (0..512).map(|_| AtomicU64::new(0)).collect();
         assert_eq!(read(&words), (ExpiredTotals::default(), None));
         let received = |value| Event::new(Some(EventType::RxBytes), value);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_next_id_that_cannot_be_is_none() {
+    fn impossible_next_id_is_0() {
         let words: Vec<AtomicU64> = (0..512).map(|_| AtomicU64::new(0)).collect();
         for (word, next) in [
             (0, 0),

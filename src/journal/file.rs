@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_not_ours_alone_is_not_taken() {
+    fn file_that_others_may_change_is_rejected() {
         let dir = tempfile::tempdir().expect("a directory");
         let at = |name: &str| dir.path().join(name);
         fs::write(at("file"), "precious").expect("written");
@@ -93,7 +93,7 @@ mod tests {
             let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
             fs::set_permissions(path, mode).expect("ours");
         };
-        // What opening refuses is a fault of a file that is open as well.
+        // What opening rejects is also a fault of a file that is open.
         let refused = |path: &Path, held: &File| {
             let refused = open(path).err().map(|err| err.to_string());
             assert_eq!(refused.as_deref(), fault(held, path, geteuid()));
@@ -119,14 +119,14 @@ mod tests {
         let state = open(&path)?;
         assert!(is_at(&state, &path));
         fs::rename(at("nixl"), at("moved"))?;
-        assert!(!is_at(&state, &path), "nothing is where its directory was");
+        assert!(!is_at(&state, &path), "its directory was moved");
         fs::create_dir(at("nixl"))?;
         assert!(!is_at(&state, &path), "another directory is there");
         fs::remove_dir(at("nixl"))?;
         fs::rename(at("moved"), at("nixl"))?;
         assert!(is_at(&state, &path));
         fs::rename(&path, at("old"))?;
-        assert!(!is_at(&state, &path), "nothing has its name");
+        assert!(!is_at(&state, &path), "the file was renamed");
         fs::write(&path, "")?;
         assert!(!is_at(&state, &path), "another file has its name");
         Ok(())

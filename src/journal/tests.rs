@@ -24,7 +24,7 @@ fn second_journal_waits_for_the_file_in_place() {
     let mut second = Journal::open(&path);
     assert!(second.start().expect("it is there").is_none());
     fs::remove_file(&path).expect("there");
-    assert!(first.check(), "another is made");
+    assert!(first.check(), "the file is re-created");
     assert!(second.start().expect("it is there").is_none());
     drop(first);
     assert!(second.start().expect("it is there").is_some());
@@ -36,7 +36,7 @@ fn second_journal_waits_for_the_file_in_place() {
     );
 }
 
-/// Opens the state file as another program does.
+/// Opens the state file as another program would.
 fn file(path: &Path) -> File {
     let mut options = File::options();
     options.read(true).write(true).open(path).expect("there")
@@ -52,7 +52,7 @@ fn name(number: usize) -> Name {
     }
 }
 
-/// Of an agent that is forgotten.
+/// Sums of an expired agent.
 fn sums(value: u64) -> ExpiredTotals {
     let mut sums = ExpiredTotals::default();
     sums.add(&entry(value));
@@ -70,7 +70,7 @@ fn entry(value: u64) -> Entry {
     entry
 }
 
-/// A state with agents 0 to `count`, agent N with N + 1000 bytes.
+/// A state file with agents 0 to `count` - 1, of which agent N has N + 1000 bytes.
 fn filled(count: usize) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("nixl/state");
@@ -86,7 +86,7 @@ fn filled(count: usize) -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn entries_that_were_shorter_are_read_and_longer_ones_are_not() {
+fn shorter_entries_are_readable_and_longer_are_not() {
     let own = format(FIRST_ENTRY_WORDS + 42);
     for (words, readable) in [(0, true), (1, true), (42, true), (43, false)] {
         let written = format(FIRST_ENTRY_WORDS + words);
@@ -97,7 +97,7 @@ fn entries_that_were_shorter_are_read_and_longer_ones_are_not() {
 }
 
 #[test]
-fn what_was_kept_is_found_also_when_the_file_has_grown() {
+fn records_are_restored_from_a_file_that_grew() {
     let count = 2 * CHUNK + 3;
     let (_dir, path) = filled(count);
     let (_, found) = start(&path);
@@ -111,7 +111,7 @@ fn what_was_kept_is_found_also_when_the_file_has_grown() {
 }
 
 #[test]
-fn a_record_that_was_given_up_is_used_again() {
+fn freed_record_is_used_again() {
     let (_dir, path) = filled(CHUNK);
     let (mut journal, StateContents { records, .. }) = start(&path);
     let gone = &records[5].1.entry;
@@ -127,24 +127,24 @@ fn a_record_that_was_given_up_is_used_again() {
 }
 
 #[test]
-fn what_many_agents_took_is_given_back_and_nobody_who_stays_is_lost() {
+fn file_shrinks_after_many_agents_and_keeps_the_rest() {
     let count = 5 * CHUNK;
     let (_dir, path) = filled(count);
     let len = || path.metadata().expect("there").len();
     assert_eq!(len(), offset(5));
     let (mut journal, StateContents { records, .. }) = start(&path);
-    // One in the third chunk stays, so that nothing before it can go.
+    // One record in the third chunk stays in use, so that the chunks before it cannot be removed.
     let stays = 2 * CHUNK + 7;
     let mut sums = ExpiredTotals::default();
     for (number, (id, saved)) in records.iter().enumerate() {
         if number != stays {
             sums.add(&saved.entry);
             journal.expire(Some(*id), &saved.entry);
-            assert!(!journal.check(), "it is whole");
+            assert!(!journal.check(), "the file is whole");
         }
     }
     assert_eq!(len(), offset(3));
-    // Those that come next have the first records, and the file grows again when these are used up.
+    // New agents get the first records. The file grows again when these are used up.
     for number in 0..3 * CHUNK {
         let id = journal.create(&name(count + number), &entry(1));
         assert!(id.is_some());
@@ -156,7 +156,11 @@ fn what_many_agents_took_is_given_back_and_nobody_who_stays_is_lost() {
         (found.rejection, found.records.len()),
         (None, 3 * CHUNK + 1)
     );
-    assert_eq!(journal.expired(), Some(sums), "what they counted stays");
+    assert_eq!(
+        journal.expired(),
+        Some(sums),
+        "totals of expired agents stay"
+    );
     let mut kept = found.records.iter().map(|(_, saved)| saved);
     assert!(
         kept.any(|saved| saved.name == name(stays) && saved.entry == entry(1000 + stays as u64))
@@ -164,7 +168,7 @@ fn what_many_agents_took_is_given_back_and_nobody_who_stays_is_lost() {
 }
 
 #[test]
-fn room_for_a_chunk_of_agents_stays_when_all_are_gone() {
+fn file_keeps_one_chunk_without_agents() {
     let (_dir, path) = filled(2 * CHUNK);
     let (mut journal, StateContents { records, .. }) = start(&path);
     for (id, saved) in &records {
@@ -174,7 +178,7 @@ fn room_for_a_chunk_of_agents_stays_when_all_are_gone() {
 }
 
 #[test]
-fn damaged_records_are_reported_once_and_begin_anew() {
+fn damaged_records_are_reported_once_and_freed() {
     for (count, report) in [
         (1, "damaged records: 1; their agents begin at zero"),
         (2, "damaged records: 2; their agents begin at zero"),
@@ -196,11 +200,11 @@ fn damaged_records_are_reported_once_and_begin_anew() {
 }
 
 #[test]
-fn whole_records_of_a_file_that_was_cut_short_go_on() {
+fn whole_records_of_a_truncated_file_are_kept() {
     let (_dir, path) = filled(CHUNK + 5);
     file(&path)
         .set_len(offset(1) + 3 * RECORD_LEN + 8)
-        .expect("cut short");
+        .expect("truncated");
     let (_, found) = start(&path);
     assert!(found.rejection.is_some_and(|why| why.contains("truncated")));
     assert_eq!(found.records.len(), CHUNK + 3);
@@ -216,10 +220,10 @@ fn next_id_is_read_from_the_file() {
 }
 
 #[test]
-fn an_agent_that_was_being_forgotten_at_a_kill_is_added_once() {
+fn agent_killed_while_expiring_is_added_once() {
     let (_dir, path) = filled(2);
     let (mut journal, found) = start(&path);
-    // As far as a kill let it come.
+    // The part of an expiry that comes before the kill.
     let sums = sums(1000);
     let head = |words: &[AtomicU64]| expired::write(words, &sums, Some(found.records[0].0.0));
     journal.run(|records| records.head(head)).expect("whole");
@@ -230,15 +234,15 @@ fn an_agent_that_was_being_forgotten_at_a_kill_is_added_once() {
         assert_eq!(found.records[0].1.name, name(1));
         assert_eq!(journal.expired(), Some(sums.clone()));
     }
-    // The record is free for another, which is not taken for the one that was forgotten.
+    // The record is free for another agent, which must not be taken for the expired one.
     let (mut journal, _) = start(&path);
-    journal.create(&name(5), &entry(5)).expect("room");
+    journal.create(&name(5), &entry(5)).expect("space");
     drop(journal);
     assert_eq!(start(&path).1.records.len(), 2);
 }
 
 #[test]
-fn the_lock_keeps_a_second_one_away_until_the_first_is_gone() {
+fn second_journal_waits_until_the_first_has_ended() {
     let (_dir, path) = filled(1);
     let first = start(&path);
     let mut second = Journal::open(&path);
@@ -249,7 +253,7 @@ fn the_lock_keeps_a_second_one_away_until_the_first_is_gone() {
 }
 
 #[test]
-fn file_that_cannot_be_used_is_written_over() {
+fn unusable_file_is_overwritten() {
     let spoil = |change: &dyn Fn(&File)| {
         let (_dir, path) = filled(3);
         change(&file(&path));
@@ -257,7 +261,7 @@ fn file_that_cannot_be_used_is_written_over() {
         let why = found.rejection.unwrap_or_default();
         assert!(found.records.is_empty() && why.ends_with("; its totals are not used"));
         drop(journal);
-        assert_eq!(start(&path).1.rejection, None, "once is enough");
+        assert_eq!(start(&path).1.rejection, None, "reported once only");
     };
     spoil(&|file| file.set_len(100).expect("shorter"));
     spoil(&|file| file.write_all_at(b"rubbish", 0).expect("written"));
@@ -267,7 +271,7 @@ fn file_that_cannot_be_used_is_written_over() {
 }
 
 #[test]
-fn a_damaged_record_costs_that_record() {
+fn damaged_record_does_not_affect_others() {
     let (_dir, path) = filled(3);
     let file = file(&path);
     file.write_all_at(&[0xff; 8], 2 * RECORD_LEN)
@@ -289,7 +293,7 @@ fn this_boot_has_an_id() {
 }
 
 #[test]
-fn what_an_earlier_version_wrote_is_read_and_what_a_later_one_did_is_not() {
+fn earlier_format_is_read_and_later_is_not() {
     assert!(is_readable(FORMAT, FORMAT));
     let later = format(record::ENTRY_WORDS as u64 + 1);
     assert!(
@@ -309,11 +313,11 @@ fn what_an_earlier_version_wrote_is_read_and_what_a_later_one_did_is_not() {
 }
 
 #[test]
-fn lost_state_file_is_made_again_and_is_empty() {
+fn lost_state_file_is_recreated_empty() {
     let (dir, path) = filled(3);
     let (mut journal, _) = start(&path);
     assert!(!journal.check() && journal.is_persistent(3));
-    // In its place.
+    // Truncated in place.
     file(&path).set_len(RECORD_LEN).expect("shorter");
     assert!(journal.check() && journal.is_persistent(0));
     let id = journal.create(&name(1), &entry(5));
@@ -321,7 +325,7 @@ fn lost_state_file_is_made_again_and_is_empty() {
     fs::remove_dir_all(dir.path().join("nixl")).expect("removed");
     fs::write(dir.path().join("nixl"), "").expect("in the way");
     assert!(!journal.check() && !journal.is_persistent(1));
-    assert!(!journal.check(), "it stays in the way");
+    assert!(!journal.check(), "the other file is still in the way");
     journal.commit(id, &entry(6));
     fs::remove_file(dir.path().join("nixl")).expect("removed");
     assert!(journal.check() && journal.is_persistent(0));
@@ -329,7 +333,7 @@ fn lost_state_file_is_made_again_and_is_empty() {
     assert_eq!(start(&path).1.records.len(), 0);
 }
 
-/// Runs something. Returns its result, and what it logs.
+/// Runs a closure. Returns its result, and what it logs.
 fn logged<T>(run: impl FnOnce() -> T) -> (T, String) {
     struct Lines(Arc<Mutex<String>>);
     impl<S: Subscriber> Layer<S> for Lines {
@@ -345,7 +349,7 @@ fn logged<T>(run: impl FnOnce() -> T) -> (T, String) {
 }
 
 #[test]
-fn file_that_others_may_write_to_is_left_until_it_is_mended() {
+fn file_with_wrong_rights_is_unused_until_corrected() {
     let (_dir, path) = filled(3);
     let (mut journal, _) = start(&path);
     let directory = path.parent().expect("it has one");
@@ -370,7 +374,7 @@ fn file_that_others_may_write_to_is_left_until_it_is_mended() {
 }
 
 #[test]
-fn what_is_in_place_of_the_file_is_logged_if_it_is_written_over() {
+fn overwritten_foreign_file_is_logged() {
     let (dir, path) = filled(3);
     let (mut journal, _) = start(&path);
     fs::write(dir.path().join("rubbish"), "rubbish").expect("written");
@@ -381,7 +385,7 @@ fn what_is_in_place_of_the_file_is_logged_if_it_is_written_over() {
 }
 
 #[test]
-fn state_file_of_another_daemon_is_not_gone_on_with() {
+fn state_file_of_another_daemon_is_left_alone() {
     let (dir, path) = filled(3);
     let (mut journal, _) = start(&path);
     let (_other, with_records) = filled(1);
@@ -390,6 +394,6 @@ fn state_file_of_another_daemon_is_not_gone_on_with() {
         assert!(!journal.check() && !journal.is_persistent(0));
     }
     drop(journal);
-    assert_eq!(start(&path).1.records.len(), 1, "it has what it had");
+    assert_eq!(start(&path).1.records.len(), 1, "its records are unchanged");
     drop(dir);
 }

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_of_a_run_are_all_of_it() {
+    fn parts_cover_the_run() {
         for run in [0..0, 7..7, 0..1, 5..69, 5..70, 5..71, 0..5000] {
             let parts = parts(run.clone());
             let mut at = run.start;

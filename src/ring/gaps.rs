@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_met_once_by_the_batch_that_has_it() {
+    fn gap_is_removed_once_by_the_batch_that_has_it() {
         let mut gaps = Gaps::default();
         for pos in [14, 14, 2, 7] {
             gaps.add(pos);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_is_set_up_anew_has_none_and_no_ring_has_too_many() {
+    fn gaps_are_limited_and_removed_by_a_restart() {
         let mut gaps = Gaps::default();
         (0..100_000).for_each(|pos| gaps.add(pos));
         assert_eq!(gaps.positions.len(), MAX_GAPS);

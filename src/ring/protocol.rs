@@ -355,7 +355,10 @@ mod tests {
     impl Load for Moving {
         fn load(&self, _: Ordering) -> u64 {
             self.loads.set(self.loads.get() + 1);
-            assert!(self.loads.get() < 100 * MAX_TRIES, "it is loaded for ever");
+            assert!(
+                self.loads.get() < 100 * MAX_TRIES,
+                "the word is loaded without end"
+            );
             let value = self.value.get();
             if self.moves {
                 self.value.set((value + 1) % 16);
@@ -367,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn producer_state_ends_though_the_position_moves_for_ever() {
+    fn producer_state_is_read_though_the_position_keeps_moving() {
         let shape = Shape {
             layout: Layout::V4,
             capacity: 16,

@@ -1,4 +1,4 @@
-//! Whether the events that a ring claims to hold can have been written at all.
+//! The check that the events that a ring claims to hold can have been written at all.
 //!
 //! A sparse file can be larger than all memory. Reading a hole through a mapping makes tmpfs allocate pages for it.
 
@@ -12,7 +12,7 @@ const PAGE: u64 = 4096;
 /// Bytes of a block in `st_blocks` (stat(2)).
 const BLOCK: u64 = 512;
 
-/// True if the file has at least as many allocated blocks as `pending` events take, or if its file system does not tell.
+/// True if the file has at least as many allocated blocks as `pending` events take, or if its file system does not count them.
 #[must_use]
 pub fn has_blocks_for(file: &File, layout: Layout, pending: u64) -> bool {
     let needed = layout.file_len(pending).unwrap_or(u64::MAX);
@@ -46,10 +46,13 @@ mod tests {
             let has_blocks_for = |pending| super::has_blocks_for(&file, Layout::V4, pending);
             assert!(has_blocks_for(253), "one page may be in the inode");
             assert!(!has_blocks_for(1000));
-            file.write_all_at(&[1; 4 * 4096], 4096).expect("room");
-            assert!(has_blocks_for(1000), "wherever the blocks are");
+            file.write_all_at(&[1; 4 * 4096], 4096).expect("space");
+            assert!(
+                has_blocks_for(1000),
+                "the position of the blocks does not matter"
+            );
             assert!(!has_blocks_for(1100));
-            file.write_all_at(&[1; 17 * 4096], 0).expect("room");
+            file.write_all_at(&[1; 17 * 4096], 0).expect("space");
             assert!(has_blocks_for(4095));
         }
     }

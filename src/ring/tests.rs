@@ -3,7 +3,7 @@ use crate::event::{Event, EventType, Events, Totals};
 use crate::ring::layout::{CAPACITY, READ_POS, VERSIONS, WRITE_POS};
 use std::os::unix::fs::FileExt;
 
-/// A v4 ring of 8 slots in a file of its own, and the file to write to it by pwrite.
+/// A mapped v4 ring of 8 slots in its own file, and the file for writing with pwrite(2).
 fn ring() -> (File, Ring) {
     ring_of(8)
 }
@@ -23,21 +23,21 @@ fn ring_of(capacity: u64) -> (File, Ring) {
         mask: capacity - 1,
     };
     file.set_len(Layout::V4.file_len(capacity).expect("small"))
-        .expect("room");
+        .expect("space");
     put(&file, VERSIONS, (4 << 32) | 4);
     put(&file, CAPACITY, capacity);
     let ring = Ring::map(copy(&file), &header, Layout::V4, false).expect("mapped");
     (file, ring)
 }
 
-fn try_take(ring: &Ring, limit: u64, events: &mut Events) -> Result<Batch, RingFault> {
+fn try_read(ring: &Ring, limit: u64, events: &mut Events) -> Result<Batch, RingFault> {
     ring.read(|ring| ring.read_batch(limit, events))?
 }
 
-/// Takes, and sums what was taken.
-fn take(ring: &Ring, limit: u64) -> (Batch, Totals) {
+/// Reads a batch. Returns it with its totals.
+fn read_batch(ring: &Ring, limit: u64) -> (Batch, Totals) {
     let mut events = Events::default();
-    let batch = try_take(ring, limit, &mut events).expect("a good ring");
+    let batch = try_read(ring, limit, &mut events).expect("a good ring");
     (batch, events.totals().clone())
 }
 
@@ -61,32 +61,32 @@ fn put_event(file: &File, pos: usize, event: EventType, value: u64) {
 }
 
 #[test]
-fn takes_what_is_there_across_the_end_of_the_ring() {
+fn batch_goes_round_the_end_of_the_ring() {
     let (file, ring) = ring();
     put(&file, READ_POS, 6);
     for pos in [6, 7, 0] {
         put_event(&file, pos, EventType::RxBytes, 10 + pos as u64);
     }
     put(&file, WRITE_POS, 1);
-    let (batch, totals) = take(&ring, 100);
+    let (batch, totals) = read_batch(&ring, 100);
     assert_eq!((batch.from, batch.end), (6, 1));
     assert_eq!(totals.get(EventType::RxBytes), 16 + 17 + 10);
-    assert_eq!(ring.positions(), Ok((6, 1)), "take releases nothing");
+    assert_eq!(ring.positions(), Ok((6, 1)), "a read releases nothing");
     assert_eq!(ring.release(6, 1), Ok(Ok(())));
     assert_eq!(ring.positions(), Ok((1, 1)));
-    let (empty, totals) = take(&ring, 100);
+    let (empty, totals) = read_batch(&ring, 100);
     assert_eq!((empty.from, empty.end, totals), (1, 1, Totals::default()));
 }
 
 #[test]
-fn a_full_ring_gives_one_event_less_than_its_capacity_in_as_many_batches_as_the_limit_makes() {
+fn full_ring_is_read_in_batches_of_the_limit() {
     let (file, ring) = ring();
     (0..8).for_each(|pos| put_event(&file, pos, EventType::TxRequests, 1));
     put(&file, READ_POS, 3);
     put(&file, WRITE_POS, 2);
     let mut counts = Vec::new();
     while ring.positions() != Ok((2, 2)) {
-        let (batch, totals) = take(&ring, 3);
+        let (batch, totals) = read_batch(&ring, 3);
         counts.push(totals.get(EventType::TxRequests));
         assert_eq!(ring.release(batch.from, batch.end), Ok(Ok(())));
     }
@@ -94,7 +94,7 @@ fn a_full_ring_gives_one_event_less_than_its_capacity_in_as_many_batches_as_the_
 }
 
 #[test]
-fn a_follower_whose_position_lies_outside_the_ring_begins_within_it() {
+fn followed_position_outside_the_ring_is_taken_modulo_capacity() {
     let (file, ring) = ring();
     (0..8).for_each(|pos| put_event(&file, pos, EventType::TxBytes, 1 << pos));
     put(&file, WRITE_POS, 5);
@@ -107,11 +107,11 @@ fn a_follower_whose_position_lies_outside_the_ring_begins_within_it() {
 }
 
 #[test]
-fn release_does_not_touch_a_ring_that_was_restarted_meanwhile() {
+fn release_after_a_restart_leaves_the_new_ring_unchanged() {
     let (file, ring) = ring();
     put(&file, READ_POS, 2);
     put(&file, WRITE_POS, 5);
-    let batch = try_take(&ring, 100, &mut Events::default()).expect("a good ring");
+    let batch = try_read(&ring, 100, &mut Events::default()).expect("a good ring");
     put(&file, READ_POS, 0);
     put(&file, WRITE_POS, 0);
     assert_eq!(ring.release(batch.from, batch.end), Ok(Err(0)));
@@ -123,23 +123,23 @@ fn release_does_not_touch_a_ring_that_was_restarted_meanwhile() {
 }
 
 #[test]
-fn another_version_capacity_or_position_is_noticed_before_slots_are_read() {
+fn changed_header_is_an_error_before_slots_are_read() {
     let (file, ring) = ring();
     put(&file, VERSIONS, (3 << 32) | 3);
     assert_eq!(
-        try_take(&ring, 100, &mut Events::default()),
+        try_read(&ring, 100, &mut Events::default()),
         Err(RingFault::Reformatted)
     );
     put(&file, VERSIONS, (4 << 32) | 4);
     put(&file, CAPACITY, 1 << 40);
     assert_eq!(
-        try_take(&ring, 100, &mut Events::default()),
+        try_read(&ring, 100, &mut Events::default()),
         Err(RingFault::Reformatted)
     );
     put(&file, CAPACITY, 8);
     put(&file, WRITE_POS, 8);
     assert_eq!(
-        try_take(&ring, 100, &mut Events::default()),
+        try_read(&ring, 100, &mut Events::default()),
         Err(RingFault::Positions {
             read_pos: 0,
             write_pos: 8,
@@ -149,7 +149,7 @@ fn another_version_capacity_or_position_is_noticed_before_slots_are_read() {
 }
 
 #[test]
-fn the_other_layout_that_is_called_2_is_told_by_the_length_of_the_file() {
+fn layouts_of_version_2_differ_by_the_length_of_the_file() {
     let header = Header {
         write_pos: 0,
         read_pos: 0,
@@ -161,7 +161,7 @@ fn the_other_layout_that_is_called_2_is_told_by_the_length_of_the_file() {
     let lengths = [Layout::V2, Layout::V2Named].map(|layout| {
         let len = layout.file_len(8).expect("small");
         let file = tempfile::tempfile().expect("a temporary file");
-        file.set_len(len).expect("room");
+        file.set_len(len).expect("space");
         let ring = Ring::map(copy(&file), &header, layout, false).expect("mapped");
         (len, ring)
     });
@@ -172,7 +172,7 @@ fn the_other_layout_that_is_called_2_is_told_by_the_length_of_the_file() {
 }
 
 #[test]
-fn a_print_tells_slots_of_which_one_was_written_again() {
+fn fingerprint_differs_if_any_slot_was_overwritten() {
     let (file, ring) = ring_of(512);
     (0..512).for_each(|pos| put_event(&file, pos, EventType::TxBytes, 1 + pos as u64));
     for (from, end) in [(0, 300), (300, 200), (500, 100), (40, 50)] {
@@ -195,30 +195,30 @@ fn a_print_tells_slots_of_which_one_was_written_again() {
             put_event(&file, at, EventType::TxBytes, 1 + pos);
             pos = (pos + 1) % 512;
         }
-        assert_eq!(fingerprint(&ring, from, end), found, "as it was");
+        assert_eq!(fingerprint(&ring, from, end), found, "restored");
     }
 }
 
 #[test]
-fn a_print_tells_the_order_of_the_slots_that_a_restart_writes_first() {
+fn fingerprint_depends_on_the_order_of_the_first_slots() {
     let (file, ring) = ring_of(512);
     (0..512).for_each(|pos| put_event(&file, pos, EventType::TxBytes, 1 + pos as u64));
     for (from, end, first) in [(0, 300, 0), (100, 300, 100), (500, 100, 0), (500, 100, 500)] {
         let found = fingerprint(&ring, from, end);
         for pos in first..(first + 11) {
             let mut values = [1 + pos as u64, 2 + pos as u64];
-            for turn in [true, false] {
+            for is_reversed in [true, false] {
                 values.reverse();
                 put_event(&file, pos, EventType::TxBytes, values[0]);
                 put_event(&file, pos + 1, EventType::TxBytes, values[1]);
-                assert_eq!(fingerprint(&ring, from, end) != found, turn, "{pos}");
+                assert_eq!(fingerprint(&ring, from, end) != found, is_reversed, "{pos}");
             }
         }
     }
 }
 
 #[test]
-fn what_lies_beyond_is_what_a_producer_writes_last_before_it_goes_round() {
+fn tail_hash_changes_only_with_the_last_64_slots() {
     let (file, ring) = ring_of(256);
     let before = tail_hash(&ring, 10);
     (10..192).for_each(|pos| put_event(&file, pos, EventType::TxBytes, 1));
@@ -235,20 +235,20 @@ fn what_lies_beyond_is_what_a_producer_writes_last_before_it_goes_round() {
 }
 
 #[test]
-fn a_ring_that_was_truncated_is_a_fault_and_no_end() {
+fn truncated_ring_is_a_fault_and_does_not_end_the_process() {
     crate::shm::guard_against_sigbus().expect("a handler");
     let (file, ring) = ring();
     put(&file, WRITE_POS, 3);
     file.set_len(0).expect("shorter");
     assert_eq!(ring.positions(), Err(RingFault::Truncated));
     assert_eq!(
-        try_take(&ring, 100, &mut Events::default()),
+        try_read(&ring, 100, &mut Events::default()),
         Err(RingFault::Truncated)
     );
 }
 
 #[test]
-fn a_mapping_needs_a_file_that_may_be_written() {
+fn mapping_needs_a_writable_file_and_a_possible_capacity() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("ring");
     std::fs::write(&path, [0; 168]).expect("written");
@@ -273,7 +273,7 @@ fn a_mapping_needs_a_file_that_may_be_written() {
         capacity: 1 << 63,
         ..header
     };
-    // Open for writing as well, so that nothing but its size is in the way.
+    // Open for writing as well, so that only its size is wrong.
     let file = File::options()
         .read(true)
         .write(true)

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_name_with_something_behind_the_prefix_is_one_of_a_removal() {
+    fn temporary_name_is_the_prefix_and_an_original_name() {
         let original = |name: &str| original_name(OsStr::new(name));
         assert_eq!(original(".pmdanixl-worker"), Some("worker".into()));
         assert_eq!(original(".pmdanixl-"), None);

@@ -121,7 +121,7 @@ mod tests {
     const NAME: &str = "nixl.4242.17.0.mmap";
 
     #[test]
-    fn a_store_that_is_shortened_or_becomes_another_is_no_longer_read() {
+    fn truncated_or_overwritten_store_is_not_read() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join(NAME);
         for spoil in [0, 1] {

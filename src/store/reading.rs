@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_is_got() {
+    fn reading_is_read_as_it_was_written() {
         let none = StoreReading::none(reading().id);
         for reading in [reading(), none] {
             let mut words = [0; StoreReading::WORDS];

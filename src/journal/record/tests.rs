@@ -17,7 +17,7 @@ fn name() -> Name {
     }
 }
 
-/// An entry in which no two words are alike.
+/// An entry in which all words differ.
 fn entry(first: u64) -> Entry {
     let mut words = [0; ENTRY_WORDS];
     words
@@ -45,7 +45,7 @@ fn known(facts: &[(&str, &str)]) -> Facts {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn record_is_read_as_it_was_written() {
     let words = record();
     create(&words, &name(), &Entry::default());
     let saved = read(&words).expect("whole").expect("in use");
@@ -70,7 +70,7 @@ fn what_is_written_is_read() {
     set_facts(&words, Some(&facts));
     let saved = read(&words).expect("whole").expect("in use");
     assert_eq!((saved.id, saved.facts), (Some(7), Some(facts.clone())));
-    // The longest that hosts have.
+    // The longest values that hosts have.
     let longest = [
         ("user", 256),
         ("local_rank", 63),
@@ -96,7 +96,7 @@ fn what_is_written_is_read() {
     let saved = read(&words).expect("whole").expect("in use");
     assert_eq!(saved.facts, Some(most));
     let much = user(&"x".repeat(5000));
-    for (none, why) in [(Some(&much), "it has no room"), (None, "nothing is known")] {
+    for (none, why) in [(Some(&much), "it does not fit"), (None, "nothing is known")] {
         set_facts(&words, Some(&facts));
         set_facts(&words, none);
         let saved = read(&words).expect("whole").expect("in use");
@@ -133,7 +133,7 @@ fn words_of_the_state_file_stay_in_place() {
 }
 
 #[test]
-fn facts_of_the_version_before_are_read() {
+fn facts_of_an_earlier_version_are_read() {
     let words = record();
     create(&words, &name(), &Entry::default());
     let text =
@@ -146,7 +146,7 @@ fn facts_of_the_version_before_are_read() {
 }
 
 #[test]
-fn histograms_of_an_earlier_version_keep_their_ids_unless_renumbered() {
+fn histograms_of_0_1_0_keep_their_ids_unless_renumbered() {
     let times = Bounds::from_config(&[10, 100]).expect("good bounds");
     let numbered = |bounds: &[f64]| -> Vec<AtomicU64> {
         let words = record();
@@ -168,13 +168,17 @@ fn histograms_of_an_earlier_version_keep_their_ids_unless_renumbered() {
     };
     let first = [0.0, 10.0, 10.0, 100.0, 100.0, f64::INFINITY];
     assert_eq!(base(&numbered(&first)), Some(7));
-    assert_eq!(base(&numbered(&[])), Some(7), "nobody has seen its ids");
+    assert_eq!(
+        base(&numbered(&[])),
+        Some(7),
+        "its ids were never published"
+    );
     let more = [&first[..], &[0.0, 50.0]].concat();
     assert_eq!(base(&numbered(&more)), None);
     let words = numbered(&first);
     words[NUMBERED + 2].fetch_or(REMOVED_BOUND, Relaxed);
     assert_eq!(base(&words), None);
-    // What this version writes says it itself.
+    // An entry of this version has the base itself.
     for given in [None, Some(9)] {
         let mut entry = read(&words).expect("whole").expect("in use").entry;
         entry.stats.bucket_base = given;
@@ -184,7 +188,7 @@ fn histograms_of_an_earlier_version_keep_their_ids_unless_renumbered() {
 }
 
 #[test]
-fn an_entry_that_is_half_written_does_not_count() {
+fn partial_entry_does_not_count() {
     let words = record();
     create(&words, &name(), &entry(100));
     for first in [200, 300] {
@@ -200,7 +204,7 @@ fn an_entry_that_is_half_written_does_not_count() {
 }
 
 #[test]
-fn what_cannot_have_been_written_is_damaged() {
+fn impossible_words_are_a_damaged_record() {
     let rubbish = record();
     assert_eq!(read(&rubbish), Err(Damaged));
     for (word, value) in [
@@ -217,7 +221,7 @@ fn what_cannot_have_been_written_is_damaged() {
 }
 
 #[test]
-fn an_id_that_cannot_have_been_given_is_none_and_all_else_stays() {
+fn impossible_id_is_none_and_the_rest_is_read() {
     for id in [1 << 25, 1 << 31, 1 << 32, u64::MAX - 1] {
         let words = record();
         create(&words, &name(), &entry(1));
@@ -231,7 +235,7 @@ fn an_id_that_cannot_have_been_given_is_none_and_all_else_stays() {
 }
 
 #[test]
-fn a_name_that_pcp_would_mistake_is_damaged() {
+fn instance_name_that_pcp_cannot_have_is_damaged() {
     for instance in ["agent 1", "agent\n", "[agent", "a/b", "\u{a0}"] {
         let words = record();
         let name = Name {
@@ -244,7 +248,7 @@ fn a_name_that_pcp_would_mistake_is_damaged() {
 }
 
 #[test]
-fn counts_of_any_size_stay_at_the_most() {
+fn counts_saturate() {
     let words = record();
     let mut entry = Entry {
         resets: u64::MAX,
@@ -259,7 +263,7 @@ fn counts_of_any_size_stay_at_the_most() {
 }
 
 #[test]
-fn positions_that_no_ring_has_are_damaged() {
+fn impossible_positions_are_a_damaged_record() {
     let spoil = |change: &dyn Fn(&mut Checkpoint)| {
         let mut entry = entry(100);
         if let Some(checkpoint) = &mut entry.checkpoint {
@@ -277,12 +281,12 @@ fn positions_that_no_ring_has_are_damaged() {
 }
 
 #[test]
-fn the_longest_names_of_files_have_room() {
+fn longest_names_fit_into_a_record() {
     let longest = Name {
         raw: OsString::from_vec(vec![b'x'; 255]),
         instance: "y".repeat(200 + 1 + 64),
         directory: PathBuf::from(format!("/{}", "z".repeat(1023))),
-        // 63 bytes that are no UTF-8, each of which is shown as three.
+        // 63 bytes that are not UTF-8: each is shown as three bytes.
         part: format!("store:{}:{}", usize::MAX, "\u{fffd}".repeat(63)),
         owner: 0,
     };

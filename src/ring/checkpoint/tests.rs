@@ -10,7 +10,7 @@ fn write_word(file: &File, word: usize, value: u64) {
         .expect("written");
 }
 
-/// A v4 ring of 16 slots with these words in the slots from 0 on, and the commit of its batch `from..end`.
+/// A v4 ring of 16 slots whose values are 100 plus the position, and the checkpoint of its batch `from..end`.
 pub(crate) struct RingFixture {
     file: File,
     pub(crate) ring: Ring,
@@ -21,7 +21,7 @@ impl RingFixture {
     pub(crate) fn new(from: u64, end: u64) -> Self {
         let file = tempfile::tempfile().expect("a temporary file");
         file.set_len(Layout::V4.file_len(16).expect("small"))
-            .expect("room");
+            .expect("space");
         let header = Header {
             write_pos: 0,
             read_pos: 0,
@@ -45,7 +45,7 @@ impl RingFixture {
             ring,
             checkpoint: Checkpoint::default(),
         };
-        (0..16).for_each(|pos| fixture.put(pos, 100 + pos));
+        (0..16).for_each(|pos| fixture.write_value(pos, 100 + pos));
         let identity = RingIdentity {
             versions: (4 << 32) | 4,
             capacity: 16,
@@ -73,8 +73,8 @@ impl RingFixture {
         self.ring.read(run).expect("whole")
     }
 
-    /// Writes a slot's value.
-    fn put(&mut self, pos: u64, value: u64) {
+    /// Writes the value of a slot.
+    fn write_value(&mut self, pos: u64, value: u64) {
         self.file
             .write_all_at(&value.to_le_bytes(), 40 + 16 * pos + 8)
             .expect("written");
@@ -96,18 +96,18 @@ impl RingFixture {
         })
     }
 
-    /// The producer writes the slot that was its next.
+    /// Lets the producer write its next slot.
     fn with_next_written(mut self) -> Self {
-        self.put(self.checkpoint.end, 1);
+        self.write_value(self.checkpoint.end, 1);
         self
     }
 
-    /// Where the producer is when its position is looked at once more.
+    /// Sets the position of the producer that is loaded after the slots.
     pub(crate) fn set_write_pos(&self, write_pos: u64) {
         write_word(&self.file, WRITE_POS, write_pos);
     }
 
-    /// The same ring, whose file was touched.
+    /// Identity of the ring after its file was touched.
     fn touched(&self) -> RingIdentity {
         RingIdentity {
             changed: (8, 8),
@@ -117,7 +117,7 @@ impl RingFixture {
 }
 
 #[test]
-fn an_unchanged_file_is_the_same_ring_and_the_position_tells_the_fate() {
+fn unchanged_file_gets_its_verdict_from_read_pos() {
     let fixture = RingFixture::new(4, 10);
     let same = fixture.checkpoint.ring;
     assert_eq!(fixture.verdict(same, 10, 12), Verdict::Done);
@@ -129,7 +129,7 @@ fn an_unchanged_file_is_the_same_ring_and_the_position_tells_the_fate() {
 }
 
 #[test]
-fn another_file_version_or_size_is_a_new_ring_wherever_its_position_is() {
+fn other_file_version_or_capacity_is_a_new_ring() {
     let fixture = RingFixture::new(4, 10);
     let same = fixture.checkpoint.ring;
     let other = |change: fn(&mut RingIdentity)| {
@@ -147,31 +147,31 @@ fn another_file_version_or_size_is_a_new_ring_wherever_its_position_is() {
 }
 
 #[test]
-fn a_touched_file_whose_slots_are_as_they_were_is_the_same_ring() {
+fn touched_file_with_unchanged_slots_is_the_same_ring() {
     let fixture = RingFixture::new(4, 10).with_next_written();
     let touched = fixture.touched();
     assert_eq!(fixture.verdict(touched, 10, 3), Verdict::Done);
-    // The producer may have filled the ring up to what it was not given back.
+    // The producer may have filled the ring up to the unreleased slots.
     assert_eq!(fixture.verdict(touched, 4, 3), Verdict::Release);
     assert_eq!(fixture.verdict(touched, 7, 6), Verdict::Overtaken(3));
     assert_eq!(fixture.verdict(touched, 12, 12), Verdict::Passed(2));
 }
 
 #[test]
-fn a_slot_that_was_overwritten_before_it_was_given_back_betrays_a_restart() {
+fn unreleased_slot_that_was_overwritten_shows_a_restart() {
     let mut fixture = RingFixture::new(4, 10).with_next_written();
     let touched = fixture.touched();
-    fixture.put(5, 1);
+    fixture.write_value(5, 1);
     assert_eq!(fixture.verdict(touched, 4, 12), Verdict::NewRing);
-    // Given back by another reader, it may be overwritten.
+    // Another reader released the slot, so it may be overwritten.
     assert_eq!(fixture.verdict(touched, 7, 12), Verdict::Overtaken(3));
-    fixture.put(9, 1);
+    fixture.write_value(9, 1);
     assert_eq!(fixture.verdict(touched, 7, 12), Verdict::NewRing);
     assert_eq!(fixture.verdict(touched, 10, 12), Verdict::Done);
 }
 
 #[test]
-fn a_producer_that_stands_within_the_batch_was_restarted() {
+fn write_pos_within_the_batch_shows_a_restart() {
     let fixture = RingFixture::new(4, 10).with_next_written();
     let touched = fixture.touched();
     for write_pos in 4..10 {
@@ -186,10 +186,10 @@ fn a_producer_that_stands_within_the_batch_was_restarted() {
 }
 
 #[test]
-fn the_same_bytes_at_the_start_of_a_ring_are_taken_for_counted_with_a_doubt_if_it_was_touched() {
+fn same_bytes_at_0_in_a_touched_file_are_released_in_doubt() {
     let fixture = RingFixture::new(0, 2);
     for (ring, is_doubtful) in [(fixture.checkpoint.ring, false), (fixture.touched(), true)] {
-        // Rather lost than counted twice.
+        // When in doubt, lose the batch rather than count it twice.
         assert_eq!(fixture.verdict(ring, 0, 2), Verdict::Release);
         assert_eq!(fixture.checkpoint.is_doubtful(&ring), is_doubtful);
     }
@@ -198,10 +198,10 @@ fn the_same_bytes_at_the_start_of_a_ring_are_taken_for_counted_with_a_doubt_if_i
 }
 
 #[test]
-fn a_position_behind_slots_that_were_given_back_betrays_a_restart() {
+fn read_pos_before_released_slots_shows_a_restart() {
     let mut fixture = RingFixture::new(0, 2).with_next_written();
     fixture.checkpoint.released = true;
-    // The same bytes in the same place, and nothing to tell the writers apart.
+    // The new ring has the same bytes in the same place: only the position shows the restart.
     let touched = fixture.touched();
     assert_eq!(fixture.verdict(touched, 0, 2), Verdict::NewRing);
     assert_eq!(fixture.verdict(touched, 2, 2), Verdict::Done);
@@ -213,33 +213,33 @@ fn a_position_behind_slots_that_were_given_back_betrays_a_restart() {
 }
 
 #[test]
-fn a_swap_from_0_that_met_a_new_ring_is_taken_back() {
+fn swap_from_0_in_a_new_ring_is_undone() {
     let mut fixture = RingFixture::new(0, 5);
     let same = fixture.checkpoint.ring;
     let touched = fixture.touched();
     assert_eq!(fixture.verdict(touched, 5, 5), Verdict::Done);
-    // The new producer has not come as far as the old one, whose next slot it left alone.
+    // The new producer is not as far as the old one was, whose next slot is unchanged.
     assert_eq!(fixture.verdict(touched, 5, 0), Verdict::NewRingReleased);
     assert_eq!(fixture.verdict(touched, 5, 3), Verdict::NewRingReleased);
     assert_eq!(fixture.verdict(same, 5, 3), Verdict::Done);
     fixture.checkpoint.released = true;
     assert_eq!(fixture.verdict(touched, 5, 3), Verdict::Done);
-    // It has come further, over the batch.
+    // The new producer is further, and has overwritten the batch.
     fixture.checkpoint.released = false;
-    fixture.put(2, 9);
+    fixture.write_value(2, 9);
     assert_eq!(fixture.verdict(touched, 5, 5), Verdict::NewRingReleased);
     assert_eq!(fixture.verdict(touched, 5, 9), Verdict::NewRingReleased);
-    // A producer that has gone round has written it.
+    // A producer that went round has written the old next slot.
     fixture.checkpoint.released = false;
     let fixture = fixture.with_next_written();
     assert_eq!(fixture.verdict(touched, 5, 3), Verdict::Done);
 }
 
 #[test]
-fn a_producer_that_writes_the_bytes_of_its_last_round_is_the_same() {
+fn producer_with_the_bytes_of_its_last_round_is_the_same() {
     for from in [0, 4] {
         let fixture = RingFixture::new(from, 10);
-        // Sums of a steady load: what is written at 10 is what stood there.
+        // A steady load: the bytes that are written at 10 are those that were there before.
         let touched = fixture.touched();
         assert_eq!(
             fixture.verdict(touched, from, 12),
@@ -250,16 +250,16 @@ fn a_producer_that_writes_the_bytes_of_its_last_round_is_the_same() {
 }
 
 #[test]
-fn a_producer_that_goes_round_and_over_the_batch_during_the_look_is_the_same() {
+fn producer_that_goes_round_during_the_capture_is_the_same() {
     let mut fixture = RingFixture::new(0, 15);
     let touched = fixture.touched();
-    // It waited for room: from 15, where it was seen, it has gone on to 3 before the slots were compared.
+    // The producer waited at 15 for space. Before the slots are compared, it has gone on to 3.
     for (pos, value) in [(15, 1), (0, 2), (1, 3), (2, 4)] {
-        fixture.put(pos, value);
+        fixture.write_value(pos, value);
     }
     fixture.set_write_pos(3);
     assert_eq!(fixture.verdict_at(touched, 15, 15), Verdict::Done);
-    // That it is still where it was is proof of a restart.
+    // If it is still at 15 although slots changed, it restarted.
     fixture.set_write_pos(15);
     assert_eq!(
         fixture.verdict_at(touched, 15, 15),
@@ -268,11 +268,11 @@ fn a_producer_that_goes_round_and_over_the_batch_during_the_look_is_the_same() {
 }
 
 #[test]
-fn followed_ring_is_a_new_one_if_its_producer_went_back() {
+fn followed_ring_whose_producer_went_back_is_a_new_ring() {
     let mut fixture = RingFixture::new(4, 10);
     fixture.checkpoint.followed = true;
     let (same, touched) = (fixture.checkpoint.ring, fixture.touched());
-    // Nothing was written at 10 and beyond, where the producer was to go on.
+    // The slots from 10 on are unchanged, although a running producer would have written them first.
     assert_eq!(fixture.verdict(touched, 0, 3), Verdict::NewRing);
     assert_eq!(fixture.verdict(touched, 4, 12), Verdict::Release);
     // The other reader has released the batch, so that the producer may be anywhere.
@@ -283,7 +283,7 @@ fn followed_ring_is_a_new_one_if_its_producer_went_back() {
         Verdict::Release,
         "it went round"
     );
-    fixture.put(5, 1);
+    fixture.write_value(5, 1);
     assert_eq!(fixture.verdict(touched, 7, 12), Verdict::NewRing);
 }
 
@@ -298,7 +298,7 @@ fn released_slots_may_be_written_again() {
 }
 
 #[test]
-fn batch_is_in_flight_unless_released_or_another_readers() {
+fn batch_is_in_flight_unless_released_or_followed() {
     let in_flight = |followed, released| {
         let checkpoint = Checkpoint {
             followed,
@@ -313,7 +313,7 @@ fn batch_is_in_flight_unless_released_or_another_readers() {
 }
 
 #[test]
-fn a_change_time_that_was_too_young_proves_nothing() {
+fn change_time_that_was_too_young_proves_nothing() {
     let mut fixture = RingFixture::new(4, 10);
     fixture.checkpoint.ring.shows_changes = false;
     assert_eq!(
@@ -323,7 +323,7 @@ fn a_change_time_that_was_too_young_proves_nothing() {
 }
 
 #[test]
-fn a_batch_that_wraps_is_judged_alike() {
+fn batch_round_the_end_gets_the_same_verdicts() {
     let fixture = RingFixture::new(14, 3).with_next_written();
     let same = fixture.checkpoint.ring;
     assert_eq!(fixture.verdict(same, 14, 5), Verdict::Release);

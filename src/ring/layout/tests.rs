@@ -14,7 +14,7 @@ fn good(layout: Layout, capacity: u64) -> (Header, u64) {
 }
 
 #[test]
-fn version_and_size_together_tell_the_layout() {
+fn layout_is_determined_by_version_and_size() {
     for layout in Layout::ALL {
         for capacity in [1, 2, 4096, 1 << 20] {
             let (header, size) = good(layout, capacity);
@@ -32,7 +32,7 @@ fn version_and_size_together_tell_the_layout() {
 }
 
 #[test]
-fn default_rings_have_the_sizes_that_nixl_makes() {
+fn file_len_of_default_rings_is_that_of_nixl() {
     let sizes = Layout::ALL.map(|layout| layout.file_len(4096));
     assert_eq!(
         sizes,
@@ -65,7 +65,7 @@ fn each_wrong_field_has_its_own_refusal() {
         Refusal::Uninitialised { full: None }
     );
     let blank = Header::from_words([0; HEADER_WORDS]);
-    // 1,000 slots are what NIXL leaves; what UCX leaves in /dev/shm is of whole pages.
+    // NIXL leaves rings of 1,000 slots. UCX leaves files of whole pages in /dev/shm.
     for layout in Layout::ALL {
         let size = layout.file_len(1000).expect("small");
         assert_eq!(
@@ -98,7 +98,7 @@ fn each_wrong_field_has_its_own_refusal() {
         refusal(|h| (h.version, h.expected_version) = (256, 256)),
         Refusal::Version { version: 256 }
     );
-    // All sevens, as a file of other numbers may be; and the header of a NIXL branch, with the capacity in word 1.
+    // All words are sevens, as in an unrelated file; then the header of a NIXL branch, with the capacity in word 1.
     let words = |words| Header::from_words(words).check(size);
     assert_eq!(
         words([(7 << 32) | 7; 5]),
@@ -165,7 +165,7 @@ fn bytes_and_words_give_the_same_header() {
 }
 
 #[test]
-fn version_3_does_not_know_the_type_that_version_4_added() {
+fn type_20_is_unknown_before_version_4() {
     assert_eq!(
         Layout::V4.decode(&[20, 7]),
         Event::new(Some(EventType::EventsDropped), 7)
@@ -176,7 +176,7 @@ fn version_3_does_not_know_the_type_that_version_4_added() {
 }
 
 #[test]
-fn rubbish_in_the_padding_is_no_part_of_the_type() {
+fn padding_is_ignored_in_the_event_type() {
     assert_eq!(
         Layout::V3.decode(&[0xdead_beef_0000_0006, 9]),
         Event::new(Some(EventType::XferTime), 9)
@@ -220,7 +220,7 @@ fn names_end_at_nul_or_at_32_bytes() {
 }
 
 #[test]
-fn a_value_that_cannot_be_is_of_no_known_kind() {
+fn value_above_the_maximum_has_no_known_type() {
     let tx_bytes = [EventType::TxBytes as u64, MAX_VALUE];
     assert_eq!(
         Layout::V4.decode(&tx_bytes),
@@ -229,7 +229,7 @@ fn a_value_that_cannot_be_is_of_no_known_kind() {
     let absurd = [EventType::TxBytes as u64, MAX_VALUE + 1];
     let decoded = Layout::V4.decode(&absurd);
     assert_eq!(decoded, Event::new(None, MAX_VALUE + 1));
-    // A name that another layout has where this one has a value.
+    // Another layout has a name where this one has a value.
     let name = u64::from_le_bytes(*b"agent_tx");
     assert_eq!(Layout::V3.decode(&[0, name]).kind, None);
 }

@@ -144,7 +144,7 @@ mod tests {
     use crate::ring::checkpoint::tests::RingFixture;
 
     #[test]
-    fn full_ring_is_seen_from_its_last_batch() {
+    fn overflow_is_found_in_the_checkpoint() {
         // The batch has 15 of 16 slots.
         let mut overflowed = RingFixture::new(4, 3);
         assert!(had_overflow(&overflowed.ring, &overflowed.checkpoint));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn ring_that_filled_up_before_the_release_was_full() {
+    fn overflow_before_the_release_is_found_in_the_ring() {
         let mut fixture = RingFixture::new(4, 10);
         fixture.set_write_pos(2);
         assert!(!had_overflow(&fixture.ring, &fixture.checkpoint));

@@ -1,7 +1,7 @@
 use super::*;
 use std::sync::atomic::AtomicU64;
 
-/// A store of an agent, with bounds, as NIXL makes it.
+/// The bytes of a store of an agent with these bounds, as NIXL writes it.
 pub(crate) fn store(agent: &str, rank: &str, bounds: &[f64]) -> Vec<u8> {
     let mut bytes = vec![0; LEN];
     let mut put =
@@ -29,7 +29,7 @@ fn parse(bytes: &[u8]) -> Result<Description, Refusal> {
 }
 
 #[test]
-fn a_store_says_who_its_agent_is() {
+fn store_describes_its_agent() {
     let said = parse(&store("worker 0", "7", &[0.5, 10.0])).expect("a store");
     let expected = Description {
         agent: "worker 0".into(),
@@ -48,14 +48,14 @@ fn a_store_says_who_its_agent_is() {
 }
 
 #[test]
-fn values_are_where_nixl_has_them() {
+fn values_are_read_from_the_offsets_of_nixl() {
     let bytes = store("a", "", &[1.0]);
     let words: Vec<AtomicU64> = bytes
         .chunks_exact(8)
         .map(|word| AtomicU64::new(u64::from_le_bytes(word.try_into().expect("a word"))))
         .collect();
     let values = read_values(&words);
-    // Offsets of the format, in bytes: 752, 920 and 1088, where each word holds its place.
+    // Offsets in the format are 752, 920 and 1088 bytes. Each word there holds its own index.
     assert_eq!(
         (values.updated, values.counters[0], values.counters[20]),
         (5, 94, 114)
@@ -75,7 +75,7 @@ fn values_are_where_nixl_has_them() {
 }
 
 #[test]
-fn what_nixl_would_not_have_written_is_refused_with_its_numbers() {
+fn impossible_store_is_refused_with_its_numbers() {
     let good = store("a", "", &[1.0, 2.0]);
     let spoilt = |at: usize, byte: u8| {
         let mut bytes = good.clone();
@@ -125,7 +125,7 @@ fn owner_lock_is_an_empty_file_of_that_name() {
 }
 
 #[test]
-fn only_finished_stores_are_called_so() {
+fn store_name_is_that_of_a_finished_store() {
     let is = |name: &str| is_store_name(OsStr::new(name));
     assert!(is("nixl.4242.1795272511722547987.0.mmap") && is("nixl.1.2.3.mmap"));
     for name in [
@@ -144,7 +144,7 @@ fn only_finished_stores_are_called_so() {
 }
 
 #[test]
-fn it_is_told_which_bound_is_wrong() {
+fn refusal_of_bounds_names_the_wrong_bound() {
     let wrong = |bounds: &[f64]| {
         let refusal = parse(&store("a", "0", bounds)).expect_err("no store");
         refusal.to_string()
