@@ -17,9 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub mod library;
-mod locks;
 use library::Libraries;
-use locks::Locks;
 
 // Limits, since any user can create any number of mappings, of files with names of any length.
 
@@ -29,8 +27,6 @@ const MAX_PATHS: usize = 16;
 const MAX_MAPPING_PROCESSES: usize = 1024;
 /// Limit of a line of maps, in bytes. A path that open(2) accepts has at most 4,096.
 const MAX_LINE: u64 = 8192;
-/// Limit of /proc/locks, in bytes: some hundred thousand locks.
-const MAX_LOCKS_TEXT: u64 = 16 << 20;
 
 /// What a process scan looks for.
 #[derive(Debug, Default)]
@@ -80,8 +76,6 @@ pub struct ProcessScan {
     pub pods: Pods,
     /// Processes with a NIXL backend loaded, except pmdanixl, each with the path of libnixl in its mount namespace.
     pub nixl_processes: Vec<(ProcessId, PathBuf)>,
-    /// Locks of stores; `None`: /proc/locks does not show all locks.
-    locks: Option<Locks>,
     /// True if no process was hidden. Then no process writes to a file without a mapping.
     pub is_complete: bool,
     /// Time that the scan took.
@@ -124,14 +118,9 @@ impl ProcessScan {
         let pids = names.iter().filter_map(|name| name.to_str()?.parse().ok());
         let pids: Vec<u32> = pids.collect();
         let users: HashSet<u32> = request.files.values().map(|file| file.uid).collect();
-        let host = sees_host();
         let mut scan = Self {
             // With hidepid (proc(5)) the init process is hidden as well.
-            is_complete: host && pids.contains(&INIT_PID),
-            locks: locks()
-                .filter(|_| host)
-                .zip(request.inodes.as_ref())
-                .map(|(text, inodes)| Locks::parse(&text, |ino| inodes.contains(&ino))),
+            is_complete: sees_host() && pids.contains(&INIT_PID),
             // Here, since the answer may come from a server on the network and take long.
             user_names: users.into_iter().map(|uid| (uid, user_name(uid))).collect(),
             pods: Pods::read(&request.pod_logs),
@@ -224,19 +213,6 @@ impl ProcessScan {
         found.map(|(_, process)| process).collect()
     }
 
-    /// Returns the process that holds the lock of a store, which NIXL takes until the agent ends. `None`: no process, or it is
-    /// not known.
-    #[must_use]
-    pub fn lock_holder(&self, file: FileId) -> Option<ProcessId> {
-        self.locks.as_ref()?.holder(&device(file.dev), file.ino)
-    }
-
-    /// True if it is certain that no process has locked a file with this inode number.
-    #[must_use]
-    pub fn is_unlocked(&self, ino: u64) -> bool {
-        self.locks.as_ref().is_some_and(|locks| !locks.has(ino))
-    }
-
     /// True if a process that could be an agent has a file with this inode number mapped, on any device.
     #[must_use]
     pub fn may_have_writer(&self, ino: u64) -> bool {
@@ -269,7 +245,7 @@ pub fn topmost<'a>(processes: &[&'a MappingProcess]) -> Vec<&'a MappingProcess> 
         .collect()
 }
 
-/// Returns a device number in the format of /proc/PID/maps and /proc/locks.
+/// Returns a device number in the format of /proc/PID/maps.
 fn device(dev: u64) -> String {
     let (major, minor) = (nix::sys::stat::major(dev), nix::sys::stat::minor(dev));
     format!("{major:02x}:{minor:02x}")
@@ -283,14 +259,6 @@ fn read_line(maps: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
         maps.skip_until(b'\n')?;
     }
     Ok(!line.is_empty())
-}
-
-/// Returns the text of /proc/locks; `None` if it is longer than [`MAX_LOCKS_TEXT`].
-fn locks() -> Option<String> {
-    let mut text = String::new();
-    let file = File::open("/proc/locks").ok()?;
-    file.take(MAX_LOCKS_TEXT).read_to_string(&mut text).ok()?;
-    ((text.len() as u64) < MAX_LOCKS_TEXT).then_some(text)
 }
 
 impl MappingProcess {
