@@ -375,6 +375,31 @@ fn answer_has_the_last_event_before_the_end_of_a_ring() {
 
 /// With identical events, the ring has equal bytes after a wrap and after a restart of the producer. Write-back also changes the
 /// times of the file.
+/// The producer goes round the ring and overwrites the first slots of the last batch.
+#[test]
+fn followed_batch_across_the_end_of_a_ring_counts_once() {
+    for batches in [[3, 15, 12, 9], [9, 15, 3, 15], [15, 15, 15, 15]] {
+        let mut core = Core::new("");
+        core.kill();
+        let mut ring = core.ring("agent");
+        let _lock = locked(&core.path("agent"), libc::F_WRLCK);
+        core.start();
+        core.run(2);
+        let mut sum = 0;
+        for (batch, events) in batches.into_iter().enumerate() {
+            for event in 0..events {
+                let value = 1 + 100 * batch as u64 + event;
+                assert!(ring.push(Kind::TxBytes, value));
+                sum += value;
+            }
+            core.run(2);
+            ring.set_read_pos(ring.write_pos());
+        }
+        core.assert_sent([("agent", sum)]);
+        assert_eq!(core.value("ring.resets", "agent"), 0, "{batches:?}");
+    }
+}
+
 #[test]
 fn followed_ring_of_identical_events_counts_nothing_twice() {
     for lag in 0..8 {

@@ -236,18 +236,13 @@ impl Liveness {
         let agents = process_scan.processes_of(id, path).into_iter();
         let agents = Vec::from_iter(agents.filter(|process| process.is_agent()));
         let (old_writer, previous_writer) = (self.writer, self.previous_writer);
-        let is_store = self.lease_kind == LeaseKind::NoWriter;
         // The process from before a restart may run on, and a scan from before the restart may still show it. So it comes last. Of
         // several agents, the one that started first counts.
         let writers = topmost(&agents).into_iter();
-        self.writer = writers
-            .map(|process| process.id)
-            .min_by_key(|&writer| {
-                let is_previous = Some(writer) == previous_writer;
-                (is_previous, Some(writer) != old_writer, writer.start)
-            })
-            // /proc/locks shows the lock of a store without privileges.
-            .or_else(|| process_scan.lock_holder(id).filter(|_| is_store));
+        self.writer = writers.map(|process| process.id).min_by_key(|&writer| {
+            let is_previous = Some(writer) == previous_writer;
+            (is_previous, Some(writer) != old_writer, writer.start)
+        });
         if let Some(writer) = self.writer {
             // Facts of one process stay, since a title that it gives itself overwrites its arguments and environment.
             let old_facts = self.process_facts.take();
@@ -258,8 +253,7 @@ impl Liveness {
             };
         }
         // overlayfs shows a file with another device number, but with its inode number.
-        let has_only_readers = (process_scan.is_complete && !process_scan.may_have_writer(id.ino))
-            || (is_store && self.writer.is_none() && process_scan.is_unlocked(id.ino));
+        let has_only_readers = process_scan.is_complete && !process_scan.may_have_writer(id.ino);
         self.only_readers_since = has_only_readers.then_some(before_scan.changed);
     }
 }

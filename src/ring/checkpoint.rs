@@ -196,9 +196,15 @@ impl Checkpoint {
             return ring.slot_at(self.producer.write_pos) == self.producer.next
                 && ring.tail_hash(self.producer.write_pos) == self.producer.tail_hash;
         }
+        let mask = current.capacity.wrapping_sub(1);
+        let between = |from: u64, end: u64| end.wrapping_sub(from) & mask;
+        // A producer that went round may have overwritten the batch since, up to its last slot.
+        if between(self.from, self.end) + between(self.end, write_pos) > mask {
+            return ring.slot_at(self.end.wrapping_sub(1) & mask) != self.fingerprint.last;
+        }
         // If nothing was counted yet, the fingerprint is that of the slot before `from`.
         let empty = self.from == self.end;
-        let from = self.from.wrapping_sub(u64::from(empty)) & current.capacity.wrapping_sub(1);
+        let from = self.from.wrapping_sub(u64::from(empty)) & mask;
         ring.fingerprint(from, self.end) != self.fingerprint
     }
 

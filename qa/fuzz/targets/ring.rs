@@ -1,5 +1,5 @@
-//! Fuzz target: a ring file. Its header is checked, the file is mapped, and batches are compared with the file, which changes
-//! between the steps.
+//! A ring file: its header is checked, it is mapped, and what is taken from it is compared with what stands in the file, which
+//! changes between the steps.
 
 use super::wire::{Kind, Layout};
 use super::{Input, assert_one_line};
@@ -12,16 +12,16 @@ use pmdanixl::shm::{ReadWord, guard_against_sigbus};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-// Indices of words in the header.
+// The header, in words.
 const WRITE_POS: u64 = 0;
 const READ_POS: u64 = 1;
 const VERSIONS: u64 = 2;
 const CAPACITY: u64 = 3;
 
-/// Limit of the length of the file.
+/// The longest file.
 const MAX_LEN: u64 = 1 << 16;
 
-/// The input is the way to make the file, the steps, and the bytes of the file.
+/// The input is how the file is made, what is done with it, and its bytes.
 pub fn run(input: &[u8]) {
     guard_against_sigbus().expect("a handler");
     let mut input = Input(input);
@@ -36,7 +36,7 @@ pub fn run(input: &[u8]) {
     world.drain(u64::MAX);
 }
 
-/// Bytes of a step: the action, a word or a number of events, and a value.
+/// Bytes of a step: what is done, with which word or how many events, and a value.
 const STEP: usize = 10;
 
 struct World {
@@ -47,8 +47,8 @@ struct World {
 }
 
 impl World {
-    /// Makes a file of the bytes of the input (`shape` 255), or of the header of a ring and these bytes. Returns `None` if the file
-    /// is not a ring.
+    /// A file of the input's bytes as they are (`shape` 255), or with the header of a ring in front of them. `None`: it is no
+    /// ring.
     fn new(shape: u8, input: &mut Input) -> Option<Self> {
         let file = tempfile::tempfile().expect("a file");
         if shape == 255 {
@@ -80,8 +80,8 @@ impl World {
         assert_eq!(found.is_ok(), expected.is_some(), "{found:?} {expected:?}");
         let (found, layout) = match (found, expected) {
             (Ok(found), Some(layout)) => (found, layout),
-            (rejected, _) => {
-                assert_one_line(&rejected.expect_err("not a ring").to_string());
+            (refused, _) => {
+                assert_one_line(&refused.expect_err("no ring").to_string());
                 return None;
             }
         };
@@ -108,20 +108,20 @@ impl World {
             1 => self.follow(value, number),
             2 => self.drain(1 + number),
             3 => self.push(number, value),
-            4 => self.read_slots(value, value >> 32),
+            4 => self.look(value, value >> 32),
             5 => self.release(value >> 32, value & 0xffff_ffff),
             6 => self.put(number % 5, value),
             7 => self.put(
                 5 + (value >> 32) % (MAX_LEN / 8),
                 number * (value & 0xffff_ffff),
             ),
-            // Length 0, or at least the header: a store beyond the end of the file is lost.
+            // Nothing, or at least the header: what is stored behind the end of a file is in no file.
             8 => {
                 let len = value % MAX_LEN;
                 let len = if len < 40 { 0 } else { len };
                 self.file.set_len(len).expect("room");
             }
-            // A restart in place, as NIXL does it.
+            // Started anew, as NIXL does it.
             _ => {
                 (0..3).for_each(|word| self.put(word, 0));
                 let version = u64::from(self.layout.version());
@@ -140,7 +140,7 @@ impl World {
         self.ring.read(run)?
     }
 
-    /// Reads a batch, and compares it with the file.
+    /// Takes a batch, and compares it with the file.
     fn take(&self, limit: u64) -> Option<Batch> {
         let mut events = Events::default();
         let batch = match self.read(|ring| ring.read_batch(limit, &mut events)) {
@@ -175,7 +175,7 @@ impl World {
         assert_eq!(
             len,
             pending.min(limit),
-            "all pending events up to the limit"
+            "no more than capacity - 1, and no less than waits"
         );
         assert_eq!(events.list().len() as u64, len);
         assert_eq!(*events.totals(), self.totals(batch.from, len));
@@ -196,7 +196,7 @@ impl World {
         assert_eq!(self.ring.read(look), Ok(expected));
     }
 
-    /// Reads and releases until the ring is empty.
+    /// Takes and releases until nothing waits.
     fn drain(&self, limit: u64) {
         let mut events = 0;
         while let Some(batch) = self.take(limit) {
@@ -234,10 +234,10 @@ impl World {
                     ring.tail_hash(from),
                 )
             };
-            self.ring.read(read_slots)
+            self.ring.read(look)
         };
-        let (found, again) = (read_slots(), read_slots());
-        // The first read may have found that the file was truncated.
+        let (found, again) = (look(), look());
+        // The first look may have found that the file was cut off.
         assert!(again == Err(RingFault::Truncated) || found == again);
     }
 
@@ -257,7 +257,7 @@ impl World {
         self.put(WRITE_POS, (pos + 1) & mask);
     }
 
-    /// Asserts that a fault is in the header, or that the file is or was shorter than the ring.
+    /// Why nothing was taken: the header says so, or the file is or was shorter than the ring.
     fn assert_faulty(&self, fault: RingFault) {
         assert_one_line(&fault.to_string());
         let outside = self.word(WRITE_POS) >= self.capacity || self.word(READ_POS) >= self.capacity;
@@ -268,9 +268,9 @@ impl World {
             RingFault::Truncated => {}
             RingFault::Reformatted => assert!(other),
             RingFault::Positions { .. } => assert!(outside),
-            RingFault::Restarted => panic!("no write in between"),
-            RingFault::Sparse | RingFault::Unseen => {
-                panic!("only a source checks its file")
+            RingFault::Restarted => panic!("nobody writes meanwhile"),
+            RingFault::Sparse | RingFault::StatFailed => {
+                panic!("a source looks at its file, a ring does not")
             }
         }
     }
@@ -302,7 +302,7 @@ impl World {
         self.write(&value.to_le_bytes(), 8 * word);
     }
 
-    /// Writes into the file, unless it was truncated.
+    /// Writes into the file, unless that was cut off.
     fn write(&self, bytes: &[u8], at: u64) {
         if !self.bytes().is_empty() {
             self.file.write_all_at(bytes, at).expect("room");
@@ -312,7 +312,7 @@ impl World {
 
 fn byte(bytes: &[u8], at: u64) -> u8 {
     let at = usize::try_from(at).expect("short");
-    // Beyond the end of the file, its last page has zeros.
+    // Behind the end of a file its last page holds zeros.
     bytes.get(at).copied().unwrap_or(0)
 }
 
@@ -320,7 +320,7 @@ fn field(bytes: &[u8], at: u64) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|index| byte(bytes, at + index as u64)))
 }
 
-/// Layout of a ring file, or `None` for another file. Written from the format.
+/// Which ring a file is, stated from the format.
 fn layout_of(file: &File, size: u64) -> Option<Layout> {
     let mut bytes = [0; 40];
     file.read_exact_at(&mut bytes, 0).ok()?;
@@ -335,7 +335,7 @@ fn layout_of(file: &File, size: u64) -> Option<Layout> {
     (good && write_pos < capacity && read_pos < capacity).then_some(layout)
 }
 
-/// Type and value of an event in a slot. Written from the format.
+/// An event, stated from the format: where the type, or the name and the value are.
 fn decode(layout: Layout, slot: &[u8]) -> (Option<EventType>, u64) {
     let (name, value) = match layout {
         Layout::V1 => (12, 48),
@@ -346,7 +346,7 @@ fn decode(layout: Layout, slot: &[u8]) -> (Option<EventType>, u64) {
     let kind = if layout.is_named() {
         let text = &slot[name..name + 32];
         let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
-        // Only v4 has the event of dropped events.
+        // Of lost events only v4 tells.
         let mut kinds = Kind::ALL[..20].iter();
         kinds.position(|kind| kind.name().as_bytes() == text)
     } else {
@@ -355,7 +355,7 @@ fn decode(layout: Layout, slot: &[u8]) -> (Option<EventType>, u64) {
         usize::try_from(raw).ok().filter(|&raw| raw < known)
     };
     let value = field(slot, value);
-    // Values above the limit are not counted.
+    // What cannot be is not believed.
     let kind = kind.filter(|_| value < 1 << 56);
     (kind.map(|kind| EventType::ALL[kind]), value)
 }
