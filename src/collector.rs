@@ -114,7 +114,8 @@ impl Collector {
     pub fn restore(&mut self, mut journal: Journal, mut records: Vec<(RecordId, SavedAgent)>) {
         let expired = journal.expired().unwrap_or_default();
         (self.shared.host, self.shared.expired_overflows) = (expired.totals, expired.overflows);
-        self.counted_stores = CountedStores::until(journal.stores_counted_until());
+        let scope = attach::scan_scope(&self.shared.config);
+        self.counted_stores = CountedStores::until(journal.stores_counted_until(scope));
         self.shared.journal = journal;
         let (mut ids, now) = (HashSet::new(), Instant::now());
         let deadline = attach::label_deadline(&self.clock, now, self.shared.config.proc_facts);

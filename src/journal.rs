@@ -279,15 +279,17 @@ impl Journal {
         self.run(|records| records.head(|words| expired::set_next_id(words, next)));
     }
 
-    /// Time in nanoseconds of CLOCK_MONOTONIC up to which all stores without a process are counted, or 0 if none was written.
-    pub fn stores_counted_until(&mut self) -> u64 {
-        self.run(|records| records.head(expired::stores_counted_until))
-            .unwrap_or(0)
+    /// Time in nanoseconds of CLOCK_MONOTONIC up to which all stores without a process are counted, or 0 if none was written for
+    /// this scope: a hash of the directories and owners in the configuration.
+    pub fn stores_counted_until(&mut self, scope: u64) -> u64 {
+        let read = |words: &[AtomicU64]| expired::stores_counted_until(words, scope);
+        self.run(|records| records.head(read)).unwrap_or(0)
     }
 
     /// Writes the time up to which all stores without a process are counted.
-    pub fn set_stores_counted_until(&mut self, stamp: u64) {
-        self.run(|records| records.head(|words| expired::set_stores_counted_until(words, stamp)));
+    pub fn set_stores_counted_until(&mut self, scope: u64, stamp: u64) {
+        let write = |words: &[AtomicU64]| expired::set_stores_counted_until(words, scope, stamp);
+        self.run(|records| records.head(write));
     }
 
     /// Writes the time since the epoch at which the configuration was last read.

@@ -128,6 +128,21 @@ fn store_that_waited_for_room_counts_after_its_process() {
 }
 
 #[test]
+fn store_of_a_directory_that_a_restart_adds_counts() {
+    let mut core = Core::new("multiproc_dir = []");
+    core.run(60);
+    let store = core.store(&Who::named("kv"));
+    core.send(&store, 100);
+    drop(store);
+    core.run(30);
+    core.kill();
+    core.set("");
+    core.start();
+    core.run(5);
+    assert_eq!(core.host_sent(), 100, "{:?}", core.sent());
+}
+
+#[test]
 fn stores_of_forgotten_agents_do_not_count_again() {
     let mut core = Core::new("max_agents = 4");
     for number in 0..40 {

@@ -43,6 +43,8 @@ const NEXT_ID: usize = 80;
 const CONFIG_READ: usize = 81;
 /// Up to which time all stores without a process are counted: nanoseconds of CLOCK_MONOTONIC.
 const STORES_COUNTED_UNTIL: usize = 82;
+/// The files to which that applies: a hash of the directories and owners in the configuration.
+const SCAN_SCOPE: usize = 83;
 const _: () = assert!(ENTRIES[0] + OVERFLOWS < ENTRIES[1] && ENTRIES[1] + OVERFLOWS < NEXT_ID);
 
 /// A number above all instance ids that were given. 0 if none was written, or if it cannot be right.
@@ -64,13 +66,16 @@ pub fn set_config_read(words: &[AtomicU64], when: Duration) {
     words[CONFIG_READ].store(nanoseconds, Relaxed);
 }
 
-/// Time up to which all stores without a process are counted. 0 if none was written.
-pub fn stores_counted_until(words: &[AtomicU64]) -> u64 {
-    words[STORES_COUNTED_UNTIL].load(Relaxed)
+/// Time up to which all stores without a process are counted. 0 if none was written, or for other files.
+pub fn stores_counted_until(words: &[AtomicU64], scope: u64) -> u64 {
+    let applies = words[SCAN_SCOPE].load(Relaxed) == scope;
+    let stamp = words[STORES_COUNTED_UNTIL].load(Relaxed);
+    if applies { stamp } else { 0 }
 }
 
 /// Writes the time up to which all stores without a process are counted.
-pub fn set_stores_counted_until(words: &[AtomicU64], stamp: u64) {
+pub fn set_stores_counted_until(words: &[AtomicU64], scope: u64, stamp: u64) {
+    words[SCAN_SCOPE].store(scope, Relaxed);
     words[STORES_COUNTED_UNTIL].store(stamp, Relaxed);
 }
 
