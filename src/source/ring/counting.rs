@@ -113,8 +113,8 @@ impl RingReader {
         self.has_more = false;
         let (mut read_pos, mut write_pos) = self.ring.positions()?;
         // Also after a kill between the commit and the note that the slots were released.
-        let moved = read_pos != self.checkpoint.end || !self.checkpoint.released;
-        if moved {
+        let needs_recovery = read_pos != self.checkpoint.end || !self.checkpoint.released;
+        if needs_recovery {
             self.recover(file, context)?;
             (read_pos, write_pos) = self.ring.positions()?;
             if read_pos != self.checkpoint.end {
@@ -123,7 +123,7 @@ impl RingReader {
             }
         }
         self.pending = self.ring.between(read_pos, write_pos);
-        let nothing = if moved {
+        let nothing = if needs_recovery {
             Progress::Some
         } else {
             Progress::Nothing
@@ -153,8 +153,8 @@ impl RingReader {
         }
         // A restart during the copy may have left positions that fit, but slots that were overwritten after they were copied.
         let after = self.identity()?;
-        let is_same = ring.shows_changes && after.changed == ring.changed;
-        if !is_same
+        let is_unchanged = ring.shows_changes && after.changed == ring.changed;
+        if !is_unchanged
             && self
                 .ring
                 .read(|ring| ring.fingerprint(batch.from, batch.end))?
@@ -164,8 +164,8 @@ impl RingReader {
         }
         self.checkpoint = Checkpoint::of(&batch, ring, false);
         let is_busy = self.pending >= self.ring.capacity() / 2;
-        let has_time = is_busy && !(is_for_answer && is_same);
-        Ok(match is_shortened && !has_time {
+        let may_wait = is_busy && !(is_for_answer && is_unchanged);
+        Ok(match is_shortened && !may_wait {
             true => Progress::AllButLastSlot,
             false => Progress::Some,
         })
