@@ -171,7 +171,7 @@ impl Checkpoint {
         (self.from == 0 || self.followed) && !self.released && !self.is_unchanged(current)
     }
 
-    /// True if the producer is at another position without having written its next slot. A running producer cannot do that: it
+    /// True if the producer is at another position and its next slot has the old bytes: it did not write that slot, so it
     /// restarted.
     fn went_back<W: Load>(&self, view: &RingView<W>) -> bool {
         !self.is_unchanged(view.identity)
@@ -230,7 +230,7 @@ impl Checkpoint {
     /// True if the producer that wrote the batch is still the producer of the ring.
     fn is_same_ring<W: Load>(&self, view: &RingView<W>, len: u64, moved: u64) -> bool {
         let mask = view.identity.capacity.wrapping_sub(1);
-        // A running producer cannot have entered slots that were not released.
+        // A running producer does not write slots that were not released.
         let unreleased = if self.released || self.followed {
             0
         } else {

@@ -73,7 +73,7 @@ impl RingReader {
     /// Counts one batch. Each of its events is counted once, even if this process, pmcd or the producer is killed at any
     /// instruction.
     ///
-    /// The record in the state file decides whether the batch is counted, and `commit` changes that with one store. A kill
+    /// The record in the state file decides whether the batch is counted, and `commit` changes that with one store. What a kill
     /// leaves:
     ///
     /// - before that store: the batch is not counted, and its slots still hold it. The next daemon reads it again.
@@ -139,10 +139,11 @@ impl RingReader {
         // Not more than was checked: later events may lie in a hole of a sparse file.
         let limit = self.pending.min(BATCH);
         self.has_more = self.pending > limit;
-        // After a batch that begins at 0 it may be hard to tell whether its slots were released in a new ring. Therefore no batch
-        // ends at 0, so that the next one would begin there: it is shortened by one slot. The event in the last slot is then a
-        // batch of its own. If the ring was half full, that batch waits for the next drain, when more events follow it. For an
-        // answer, which has to include all events, it does not wait, provided that the file would show a restart.
+        // A new ring begins at 0. If a batch begins there as well, it may be hard to tell whether its slots were released in a
+        // new ring. Therefore no batch ends at the end of the ring, but one slot before it, and the next one begins with the last
+        // slot. If the ring was half full, that one waits for the next drain, when more events follow. Otherwise its single event
+        // is counted now. For an answer, which has to include all events, it does not wait either, provided that the file would
+        // show a restart.
         let end = self.checkpoint.end + limit;
         let is_shortened = limit > 1 && self.ring.between(0, end) == 0;
         let batch = self
