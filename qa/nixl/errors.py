@@ -16,6 +16,7 @@ import faulthandler
 import json
 import logging
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -26,8 +27,15 @@ sys.dont_write_bytecode = True
 import workload  # noqa: E402
 
 SMALL = 4096
-# More than a connection over TCP holds while the peer does not read.
-LARGE = 16 << 20
+
+
+def tcp_buffers():
+    """Returns the number of bytes that a connection over TCP holds at most while the peer does not read."""
+    files = ("tcp_rmem", "tcp_wmem")
+    return sum(int(pathlib.Path("/proc/sys/net/ipv4", name).read_text().split()[2]) for name in files)
+
+
+LARGE = 2 * tcp_buffers()
 
 
 class Case:
@@ -101,7 +109,9 @@ class Peer:
         self.metadata, self.block = base64.b64decode(said["metadata"]), (said["at"], size)
 
     def stop(self):
+        """Stops all threads of the process."""
         self.process.send_signal(signal.SIGSTOP)
+        os.waitpid(self.process.pid, os.WUNTRACED)
 
     def go_on(self):
         self.process.send_signal(signal.SIGCONT)
