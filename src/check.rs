@@ -7,7 +7,7 @@ use crate::config::{Config, LoadedConfig};
 use crate::discovery::directory::{self, Directory};
 use crate::discovery::name;
 use crate::discovery::scan::{Found, Scanner, is_starting};
-use crate::error::{ConfigError, Refusal};
+use crate::error::{ConfigError, Rejection};
 use crate::procfs::process_scan::{ProcessScan, ScanRequest};
 use crate::procfs::scan_threads::ScanThreads;
 use crate::rights;
@@ -240,23 +240,23 @@ fn check_file(
             let path = found.directory.path.join(&found.name);
             file::describe(&opened, &path, process_scan, summary)
         }
-        Err(refusal) => {
+        Err(rejection) => {
             summary.refused += 1;
-            summary.problems += usize::from(is_problem(&found.facts, &refusal));
-            format!("refused: {refusal}")
+            summary.problems += usize::from(is_problem(&found.facts, &rejection));
+            format!("refused: {rejection}")
         }
     };
     writeln!(out, "  {}: {line}", name::printable(&found.name))
 }
 
 /// True if a rejection probably hides an agent. False if the file is unrelated.
-fn is_problem(facts: &FileFacts, refusal: &Refusal) -> bool {
-    let is_silent = match refusal {
-        Refusal::NoReadAccess { .. } => true,
-        Refusal::Uninitialised { .. } => !is_starting(facts, refusal),
-        _ => refusal.is_unsupported(),
+fn is_problem(facts: &FileFacts, rejection: &Rejection) -> bool {
+    let is_silent = match rejection {
+        Rejection::NoReadAccess { .. } => true,
+        Rejection::Uninitialised { .. } => !is_starting(facts, rejection),
+        _ => rejection.is_unsupported(),
     };
-    is_silent && refusal.concerns_a_ring()
+    is_silent && rejection.concerns_a_ring()
 }
 
 /// Returns the advice to run as root, or nothing if the process is root.
@@ -277,12 +277,12 @@ mod tests {
         let young = FileFacts::new(&nix::sys::stat::fstat(&file).expect("open"));
         let mut old = young;
         old.changed = (1, 0);
-        for (refusal, facts, expected) in [
-            (Refusal::Uninitialised { full: None }, &young, false),
-            (Refusal::Uninitialised { full: None }, &old, true),
-            (Refusal::Blank { size: 4096 }, &old, false),
+        for (rejection, facts, expected) in [
+            (Rejection::Uninitialised { full: None }, &young, false),
+            (Rejection::Uninitialised { full: None }, &old, true),
+            (Rejection::Blank { size: 4096 }, &old, false),
             (
-                Refusal::Unsupported {
+                Rejection::Unsupported {
                     version: 5,
                     newest: 4,
                 },
@@ -290,7 +290,7 @@ mod tests {
                 true,
             ),
         ] {
-            assert_eq!(is_problem(facts, &refusal), expected, "{refusal}");
+            assert_eq!(is_problem(facts, &rejection), expected, "{rejection}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Typed errors, one type for each consequence: a file that is refused, a ring that must be checked again, a configuration that
+//! Typed errors, one type for each consequence: a file that is rejected, a ring that must be checked again, a configuration that
 //! is not accepted.
 
 use crate::base::tmpfs::Space;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// Why a file in a telemetry directory is not accepted. It costs that file and nothing else.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum Rejection {
     /// Not a regular file. Only regular files are opened.
     #[error("is not a regular file; symbolic links are not followed")]
     Kind,
@@ -204,38 +204,38 @@ pub enum Refusal {
     },
 }
 
-impl Refusal {
-    /// Converts an error of a system call to the refusal of a file that cannot be `what`. An error without a number means that
+impl Rejection {
+    /// Converts an error of a system call to the rejection of a file that cannot be `what`. An error without a number means that
     /// the file holds something else by now: it was replaced.
     pub fn io(what: &'static str) -> impl Fn(std::io::Error) -> Self {
         move |err| {
-            err.raw_os_error().map_or(Refusal::Replaced, |errno| {
+            err.raw_os_error().map_or(Rejection::Replaced, |errno| {
                 let errno = Errno::from_raw(errno);
-                Refusal::Io { what, errno }
+                Rejection::Io { what, errno }
             })
         }
     }
 
-    /// True if the file is a NIXL ring or store, or may be one, so that the refusal matters to an operator. Other files are
+    /// True if the file is a NIXL ring or store, or may be one, so that the rejection matters to an operator. Other files are
     /// unrelated files in a shared directory.
     #[must_use]
     pub fn concerns_a_ring(&self) -> bool {
         match self {
-            Refusal::NoReadAccess { ring_size, .. } | Refusal::Links { ring_size, .. } => {
+            Rejection::NoReadAccess { ring_size, .. } | Rejection::Links { ring_size, .. } => {
                 *ring_size
             }
             _ => !matches!(
                 self,
-                Refusal::Kind
-                    | Refusal::Owner { .. }
-                    | Refusal::Size { .. }
-                    | Refusal::Blank { .. }
-                    | Refusal::Versions { .. }
-                    | Refusal::Version { .. }
-                    | Refusal::Name
-                    | Refusal::Magic { .. }
-                    | Refusal::Exited
-                    | Refusal::Replaced
+                Rejection::Kind
+                    | Rejection::Owner { .. }
+                    | Rejection::Size { .. }
+                    | Rejection::Blank { .. }
+                    | Rejection::Versions { .. }
+                    | Rejection::Version { .. }
+                    | Rejection::Name
+                    | Rejection::Magic { .. }
+                    | Rejection::Exited
+                    | Rejection::Replaced
             ),
         }
     }
@@ -243,7 +243,10 @@ impl Refusal {
     /// True if the file is of a NIXL that this build cannot read.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
-        matches!(self, Refusal::Unsupported { .. } | Refusal::Schema { .. })
+        matches!(
+            self,
+            Rejection::Unsupported { .. } | Rejection::Schema { .. }
+        )
     }
 
     /// True if the file may pass at the next check although neither its size nor its change time differ.
@@ -251,10 +254,10 @@ impl Refusal {
     pub fn may_pass(&self) -> bool {
         matches!(
             self,
-            Refusal::Replaced
+            Rejection::Replaced
                 // Stores through a mapping need not change the times of a file.
-                | Refusal::Positions { .. }
-                | Refusal::Sparse { .. } | Refusal::TooMany { .. } | Refusal::Newcomers | Refusal::Io { .. }
+                | Rejection::Positions { .. }
+                | Rejection::Sparse { .. } | Rejection::TooMany { .. } | Rejection::Newcomers | Rejection::Io { .. }
         )
     }
 }

@@ -5,7 +5,7 @@
 //! not know the registry of agents: a [`DrainContext`] has what it needs of one agent.
 
 use crate::base::file::{FileFacts, FileId};
-use crate::error::{Refusal, RingFault};
+use crate::error::{Rejection, RingFault};
 use crate::procfs::liveness::{HolderCheck, Liveness};
 use crate::ring::candidate::RingCandidate;
 use crate::ring::checkpoint::Checkpoint;
@@ -104,7 +104,7 @@ impl Source {
         path: PathBuf,
         last_batch: Option<&Checkpoint>,
         now: Instant,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, Rejection> {
         let facts = candidate.facts;
         let reader = RingReader::attach(candidate, last_batch, now)?;
         Ok(Self {
@@ -121,7 +121,7 @@ impl Source {
         candidate: crate::store::StoreCandidate,
         path: PathBuf,
         now: Instant,
-    ) -> Result<(Self, StoreValues), Refusal> {
+    ) -> Result<(Self, StoreValues), Rejection> {
         let facts = candidate.facts;
         let (reader, values) = StoreReader::attach(candidate)?;
         let source = Self {

@@ -6,7 +6,7 @@ use crate::agents::AgentKey;
 use crate::base::clock::Now;
 use crate::config::Config;
 use crate::discovery::scan::{Found, Opened};
-use crate::error::Refusal;
+use crate::error::Rejection;
 use crate::log;
 use crate::procfs::process;
 use crate::ring::candidate::{Access, RingCandidate};
@@ -101,7 +101,7 @@ impl Collector {
                     // A defect of the daemon costs this file only.
                     let (directory, name, facts) = file;
                     self.scanner
-                        .reject(&directory, &name, &facts, Refusal::Failed);
+                        .reject(&directory, &name, &facts, Rejection::Failed);
                 }
             }
             if started.elapsed() >= budget {
@@ -162,9 +162,9 @@ impl Collector {
         }
     }
 
-    pub(super) fn reject(&mut self, found: &Found, refusal: Refusal) {
+    pub(super) fn reject(&mut self, found: &Found, rejection: Rejection) {
         self.scanner
-            .reject(&found.directory.path, &found.name, &found.facts, refusal);
+            .reject(&found.directory.path, &found.name, &found.facts, rejection);
     }
 
     fn attach_ring(&mut self, found: &Found, raw: &OsStr, candidate: RingCandidate, now: Instant) {
@@ -176,7 +176,7 @@ impl Collector {
         };
         let source = match Source::ring(candidate, file, before.as_ref(), now) {
             Ok(source) => source,
-            Err(refusal) => return self.reject(found, refusal),
+            Err(rejection) => return self.reject(found, rejection),
         };
         self.scanner
             .remove_rejection(&found.directory.path, source.id());

@@ -44,7 +44,7 @@ pub struct Effort {
     /// Places that are taken.
     pub taken: u32,
     /// Rejections of files for lack of a place.
-    pub refused_places: u64,
+    pub place_rejections: u64,
     /// Directories that are scanned.
     pub directories: u32,
     /// Directories that patterns match beyond `max_directories`.
@@ -100,7 +100,7 @@ impl Collector {
             known: number(self.agents.len()),
             places: number(self.limits.places),
             taken: number(self.agents.places().total()),
-            refused_places: self.limits.rejections,
+            place_rejections: self.limits.rejections,
             directories: number(directories),
             left_out,
             missing: number(missing),

@@ -3,7 +3,7 @@
 use super::Collector;
 use crate::agents::AgentKey;
 use crate::base::clock::Now;
-use crate::error::Refusal;
+use crate::error::Rejection;
 use crate::log;
 use crate::procfs::liveness::check_period;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -91,7 +91,7 @@ impl Collector {
             let facts = source.current_facts();
             if let Some((facts, name)) = facts.zip(source.file.path.file_name()) {
                 self.scanner
-                    .reject(source.file.directory(), name, &facts, Refusal::Failed);
+                    .reject(source.file.directory(), name, &facts, Rejection::Failed);
                 // No other store becomes the agent's while its process may write this one.
                 agent.waiting = Some((name.to_owned(), facts.id));
             }

@@ -4,7 +4,7 @@ use super::Collector;
 use super::newcomers::Newcomers;
 use crate::agents::{Agent, AgentKey, Evictable};
 use crate::discovery::scan::Found;
-use crate::error::Refusal;
+use crate::error::Rejection;
 use crate::log;
 use crate::procfs::process::Holder;
 use std::collections::HashSet;
@@ -44,7 +44,7 @@ impl Collector {
         let max_records = self.max_records();
         // Before another agent is evicted for it.
         if key.is_none() && !self.limits.newcomers.admits(uid, max_records, now) {
-            self.reject(found, Refusal::Newcomers);
+            self.reject(found, Rejection::Newcomers);
             self.limits.rejections += 1;
             return false;
         }
@@ -159,9 +159,9 @@ impl Collector {
                 false => Holder::Unknown,
             };
             if let Some(name) = source.file.path.file_name() {
-                let refusal = without_place(holder, max_agents);
+                let rejection = without_place(holder, max_agents);
                 self.scanner
-                    .reject(source.file.directory(), name, &facts, refusal);
+                    .reject(source.file.directory(), name, &facts, rejection);
             }
         }
     }
@@ -188,9 +188,9 @@ impl Collector {
 
 /// Returns why a file is not attached for lack of a place. Only a file that certainly no process writes is not found again before it
 /// changes.
-fn without_place(holder: Holder, max_agents: usize) -> Refusal {
+fn without_place(holder: Holder, max_agents: usize) -> Rejection {
     match holder {
-        Holder::Absent => Refusal::Exited,
-        _ => Refusal::TooMany { max_agents },
+        Holder::Absent => Rejection::Exited,
+        _ => Rejection::TooMany { max_agents },
     }
 }

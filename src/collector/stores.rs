@@ -8,7 +8,7 @@ use super::Collector;
 use super::names::name_of;
 use crate::agents::{Agent, AgentKey};
 use crate::discovery::scan::Found;
-use crate::error::Refusal;
+use crate::error::Rejection;
 use crate::log;
 use crate::procfs::agent_state::AgentState;
 use crate::procfs::process::Holder;
@@ -74,7 +74,7 @@ impl Collector {
         let path = found.directory.path.join(&found.name);
         let (source, values) = match Source::store(candidate, path, now) {
             Ok(opened) => opened,
-            Err(refusal) => return self.reject(&found, refusal),
+            Err(rejection) => return self.reject(&found, rejection),
         };
         let mut store = FoundStore {
             found,
@@ -85,7 +85,7 @@ impl Collector {
         };
         let verdict = self.judge_store(&store, now);
         let key = match verdict {
-            StoreVerdict::Over => return self.reject(&store.found, Refusal::Exited),
+            StoreVerdict::Over => return self.reject(&store.found, Rejection::Exited),
             StoreVerdict::Early => {
                 return self
                     .candidates
@@ -98,7 +98,7 @@ impl Collector {
         if let Some(key) = present.filter(|_| store.has_exited()) {
             // Nothing more will come, so that it is counted even if there is no room.
             if !self.read_last(key, &mut store, now) {
-                return self.reject(&store.found, Refusal::Exited);
+                return self.reject(&store.found, Rejection::Exited);
             }
         }
         let may_evict = present.is_none() || !store.has_exited();

@@ -6,7 +6,7 @@
 use crate::base::file::FileFacts;
 use crate::base::tmpfs::Space;
 use crate::config::Config;
-use crate::error::Refusal;
+use crate::error::Rejection;
 use crate::ring::candidate::{Access, RingCandidate};
 use crate::ring::layout::{HEADER_LEN, Header, Layout};
 use crate::ring::sparse;
@@ -27,19 +27,19 @@ pub fn check_kind(
     facts: &FileFacts,
     owners: Option<&[u32]>,
     has_ring_size: bool,
-) -> Result<(), Refusal> {
+) -> Result<(), Rejection> {
     if facts.kind != SFlag::S_IFREG {
-        return Err(Refusal::Kind);
+        return Err(Rejection::Kind);
     }
     if facts.links != 1 {
         let links = facts.links;
-        return Err(Refusal::Links {
+        return Err(Rejection::Links {
             links,
             ring_size: has_ring_size,
         });
     }
     if owners.is_some_and(|owners| !owners.contains(&facts.uid)) {
-        return Err(Refusal::Owner { uid: facts.uid });
+        return Err(Rejection::Owner { uid: facts.uid });
     }
     Ok(())
 }
@@ -53,12 +53,12 @@ pub fn open(
     name: &OsStr,
     facts: &FileFacts,
     config: &Config,
-) -> Result<RingCandidate, Refusal> {
+) -> Result<RingCandidate, Rejection> {
     let has_ring_size = Layout::fits_any(facts.size);
     check_kind(facts, config.owners.as_deref(), has_ring_size)?;
     // Any whole number of words passes: a later NIXL may have slots of another size, and its ring is then reported as unsupported.
     if facts.size <= HEADER_LEN as u64 || facts.size % 8 != 0 {
-        return Err(Refusal::Size { size: facts.size });
+        return Err(Rejection::Size { size: facts.size });
     }
     let read_only = open_to_read(directory, name, facts, has_ring_size)?;
     check_header(&read_only, facts.size, config)?;
@@ -67,11 +67,11 @@ pub fn open(
         false => {
             match open_unchanged(directory, name, facts, OFlag::O_RDWR, "opened for writing") {
                 Ok(writable) => (writable, Access::Write),
-                Err(Refusal::Io {
+                Err(Rejection::Io {
                     what: "opened for writing",
                     errno: errno @ (Errno::EACCES | Errno::EPERM | Errno::EROFS),
                 }) => (read_only, Access::Denied(errno)),
-                Err(refusal) => return Err(refusal),
+                Err(rejection) => return Err(rejection),
             }
         }
     };
@@ -79,7 +79,7 @@ pub fn open(
     let (header, layout) = check_header(&file, facts.size, config)?;
     let pending = header.pending();
     if !sparse::has_blocks_for(&file, layout, pending) {
-        return Err(Refusal::Sparse { pending });
+        return Err(Rejection::Sparse { pending });
     }
     Ok(RingCandidate {
         file,
@@ -91,20 +91,20 @@ pub fn open(
 }
 
 /// Reads the header of a file and checks it against the file's size and the largest accepted capacity.
-fn check_header(file: &File, size: u64, config: &Config) -> Result<(Header, Layout), Refusal> {
+fn check_header(file: &File, size: u64, config: &Config) -> Result<(Header, Layout), Rejection> {
     let mut bytes = [0; HEADER_LEN];
-    nonblocking::read_start(file, &mut bytes).map_err(Refusal::io("read"))?;
+    nonblocking::read_start(file, &mut bytes).map_err(Rejection::io("read"))?;
     let header = Header::from_bytes(&bytes);
-    let layout = header.check(size).map_err(|refusal| match refusal {
+    let layout = header.check(size).map_err(|rejection| match rejection {
         // fstatfs(2) may block, but the server of this file has just answered a read.
-        Refusal::Uninitialised { .. } => Refusal::Uninitialised {
+        Rejection::Uninitialised { .. } => Rejection::Uninitialised {
             full: Space::of_tmpfs(file).filter(|space| space.free < size),
         },
-        refusal => refusal,
+        rejection => rejection,
     })?;
     let (capacity, max_capacity) = (header.capacity, config.max_capacity);
     if capacity > max_capacity {
-        return Err(Refusal::TooLarge {
+        return Err(Rejection::TooLarge {
             capacity,
             max_capacity,
         });
@@ -122,17 +122,17 @@ pub fn open_to_read(
     name: &OsStr,
     facts: &FileFacts,
     is_expected: bool,
-) -> Result<File, Refusal> {
+) -> Result<File, Rejection> {
     let opened = open_unchanged(directory, name, facts, OFlag::O_RDONLY, "opened");
-    opened.map_err(|refusal| match refusal {
-        Refusal::Io {
+    opened.map_err(|rejection| match rejection {
+        Rejection::Io {
             what: "opened",
             errno: errno @ (Errno::EACCES | Errno::EPERM),
-        } => Refusal::NoReadAccess {
+        } => Rejection::NoReadAccess {
             errno,
             ring_size: is_expected,
         },
-        refusal => refusal,
+        rejection => rejection,
     })
 }
 
@@ -143,23 +143,25 @@ fn open_unchanged(
     facts: &FileFacts,
     mode: OFlag,
     what: &'static str,
-) -> Result<File, Refusal> {
+) -> Result<File, Rejection> {
     // O_NONBLOCK: the file may have been replaced with a FIFO or a device, which could block the open.
     let flags = mode | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
     let fd = openat(directory, name, flags, Mode::empty());
     let file = fd
         .map(File::from)
-        .map_err(|errno| Refusal::Io { what, errno })?;
+        .map_err(|errno| Rejection::Io { what, errno })?;
     // Not a lack of rights, whatever its error: the next listing tries it again.
     let what = "checked";
-    let opened = fstat(&file).map_err(|errno| Refusal::Io { what, errno })?;
+    let opened = fstat(&file).map_err(|errno| Rejection::Io { what, errno })?;
     // The producer changes the times of a ring at any moment, so they are not compared.
     let opened = FileFacts {
         changed: facts.changed,
         modified: facts.modified,
         ..FileFacts::new(&opened)
     };
-    (opened == *facts).then_some(file).ok_or(Refusal::Replaced)
+    (opened == *facts)
+        .then_some(file)
+        .ok_or(Rejection::Replaced)
 }
 
 #[cfg(test)]
@@ -190,7 +192,7 @@ mod tests {
             };
             super::open(&directory, name, &facts, &config).map(|found| found.header.capacity)
         };
-        let refused = Err(Refusal::TooLarge {
+        let refused = Err(Rejection::TooLarge {
             capacity: 1 << 23,
             max_capacity: MAX_CAPACITY,
         });

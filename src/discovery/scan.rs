@@ -6,7 +6,7 @@ use crate::base::file::{self, FILE_TIME_GRANULARITY, FileFacts, FileId, is_young
 use crate::config::Config;
 use crate::discovery::directory::{Directory, Expansion, FileKinds};
 use crate::discovery::discover;
-use crate::error::Refusal;
+use crate::error::Rejection;
 use crate::log;
 use crate::ring::candidate::RingCandidate;
 use crate::store;
@@ -66,7 +66,7 @@ pub fn open(
     facts: &FileFacts,
     kinds: FileKinds,
     config: &Config,
-) -> Result<Opened, Refusal> {
+) -> Result<Opened, Rejection> {
     let is_store = kinds.stores && (!kinds.rings || store::is_store_name(name));
     if is_store {
         let candidate = super::store::open(directory, name, facts, config)?;
@@ -177,20 +177,20 @@ impl Scanner {
     ///
     /// # Errors
     /// The rejection of the file.
-    pub fn open(&mut self, found: &mut Found) -> Result<Opened, Refusal> {
+    pub fn open(&mut self, found: &mut Found) -> Result<Opened, Rejection> {
         let fd = self.directory(&found.directory.path);
-        let fd = fd.ok_or(Refusal::Replaced)?;
+        let fd = fd.ok_or(Rejection::Replaced)?;
         let ago = found.when.elapsed();
         if ago >= FILE_TIME_GRANULARITY
             && is_younger_than(found.facts.changed, FILE_TIME_GRANULARITY + ago)
         {
-            found.facts = file::facts(fd, &found.name).map_err(|_| Refusal::Replaced)?;
+            found.facts = file::facts(fd, &found.name).map_err(|_| Rejection::Replaced)?;
         }
         let kinds = found.directory.kinds;
         let opened = open(fd, &found.name, &found.facts, kinds, &self.config);
-        if let Err(refusal) = &opened {
+        if let Err(rejection) = &opened {
             let path = &found.directory.path;
-            self.reject(path, &found.name, &found.facts, refusal.clone());
+            self.reject(path, &found.name, &found.facts, rejection.clone());
         }
         opened
     }
@@ -203,18 +203,24 @@ impl Scanner {
     }
 
     /// Caches the rejection of a file. Unless the reason is temporary, the file is not found again before it changes.
-    pub fn reject(&mut self, directory: &Path, name: &OsStr, facts: &FileFacts, refusal: Refusal) {
+    pub fn reject(
+        &mut self,
+        directory: &Path,
+        name: &OsStr,
+        facts: &FileFacts,
+        rejection: Rejection,
+    ) {
         let Some(watched) = self.directories.get_mut(directory) else {
             return;
         };
-        if is_starting(facts, &refusal) {
+        if is_starting(facts, &rejection) {
             // Writing the header will not change the modification time of the directory.
             watched.modified = None;
         }
         let (number, path) = (watched.number, directory.join(name));
         let is_new = self
             .rejected
-            .reject(number, &path, facts, &refusal, watched.last_begun);
+            .reject(number, &path, facts, &rejection, watched.last_begun);
         self.rejections += u64::from(is_new);
     }
 
@@ -392,14 +398,14 @@ impl Scanner {
 
 /// True if the rejected file has no size or header yet, and is so new that an agent may be about to write them.
 #[must_use]
-pub fn is_starting(facts: &FileFacts, refusal: &Refusal) -> bool {
-    match refusal {
+pub fn is_starting(facts: &FileFacts, rejection: &Rejection) -> bool {
+    match rejection {
         // A blank file of any size: a later NIXL may have rings of other sizes.
-        Refusal::Uninitialised { .. } | Refusal::Blank { .. } => {
+        Rejection::Uninitialised { .. } | Rejection::Blank { .. } => {
             is_younger_than(facts.changed, STARTUP_TIME)
         }
         // NIXL sets the size right after it creates the file.
-        Refusal::Size { size: 0 } => is_younger_than(facts.changed, 2 * FILE_TIME_GRANULARITY),
+        Rejection::Size { size: 0 } => is_younger_than(facts.changed, 2 * FILE_TIME_GRANULARITY),
         _ => false,
     }
 }

@@ -3,7 +3,7 @@
 use super::discover;
 use crate::base::file::{self, FileFacts};
 use crate::config::Config;
-use crate::error::Refusal;
+use crate::error::Rejection;
 use crate::shm::nonblocking;
 use crate::store::{Description, LEN, StoreCandidate, StoreId, is_store_name};
 use std::ffi::OsStr;
@@ -18,21 +18,21 @@ pub fn open(
     name: &OsStr,
     facts: &FileFacts,
     config: &Config,
-) -> Result<StoreCandidate, Refusal> {
+) -> Result<StoreCandidate, Rejection> {
     if !is_store_name(name) {
-        return Err(Refusal::Name);
+        return Err(Rejection::Name);
     }
     discover::check_kind(facts, config.owners.as_deref(), facts.size == LEN as u64)?;
     let file = discover::open_to_read(directory, name, facts, true)?;
     // Another schema may have another size: the first 16 bytes say which schema it is.
     if facts.size < 16 {
-        return Err(Refusal::StoreSize { size: facts.size });
+        return Err(Rejection::StoreSize { size: facts.size });
     }
     let mut bytes = [0; LEN];
     let len = usize::try_from(facts.size).map_or(LEN, |size| size.min(LEN));
-    nonblocking::read_start(&file, &mut bytes[..len]).map_err(Refusal::io("read"))?;
+    nonblocking::read_start(&file, &mut bytes[..len]).map_err(Rejection::io("read"))?;
     let description = Description::parse(&bytes, facts.size)?;
-    let meta = file.metadata().map_err(Refusal::io("checked"))?;
+    let meta = file.metadata().map_err(Rejection::io("checked"))?;
     Ok(StoreCandidate {
         id: StoreId {
             file: facts.id,
@@ -55,7 +55,7 @@ mod tests {
 
     const NAME: &str = "nixl.4242.17.0.mmap";
 
-    fn check(change: impl FnOnce(&Path)) -> Result<StoreCandidate, Refusal> {
+    fn check(change: impl FnOnce(&Path)) -> Result<StoreCandidate, Rejection> {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join(NAME);
         std::fs::write(&path, crate::store::format::tests::store("a", "0", &[1.0]))
@@ -78,43 +78,43 @@ mod tests {
     fn a_file_as_nixl_makes_it_is_a_store_and_another_is_not() {
         assert_eq!(check(|_| ()).expect("a store").description.agent, "a");
         for len in [16, 6_792, 6_801, 1 << 40] {
-            let refusal = check(resize(len)).expect_err("no store");
-            assert_eq!(refusal, Refusal::StoreSize { size: len });
+            let rejection = check(resize(len)).expect_err("no store");
+            assert_eq!(rejection, Rejection::StoreSize { size: len });
         }
-        let refusal = check(resize(15)).expect_err("no store");
-        assert_eq!(refusal, Refusal::StoreSize { size: 15 });
-        let refusal = check(|path| {
+        let rejection = check(resize(15)).expect_err("no store");
+        assert_eq!(rejection, Rejection::StoreSize { size: 15 });
+        let rejection = check(|path| {
             std::fs::rename(path, path.with_extension("x")).expect("renamed");
             symlink("nixl.4242.17.0.x", path).expect("made");
         });
-        assert!(matches!(refusal, Err(Refusal::Kind)), "{refusal:?}");
-        let refusal = check(|path| {
+        assert!(matches!(rejection, Err(Rejection::Kind)), "{rejection:?}");
+        let rejection = check(|path| {
             std::fs::hard_link(path, path.with_extension("x")).expect("made");
         });
         assert!(
             matches!(
-                refusal,
-                Err(Refusal::Links {
+                rejection,
+                Err(Rejection::Links {
                     links: 2,
                     ring_size: true
                 })
             ),
-            "{refusal:?}"
+            "{rejection:?}"
         );
     }
 
     #[test]
     fn a_later_schema_is_told_whatever_its_size() {
-        let refusal = check(|path| {
+        let rejection = check(|path| {
             let mut bytes = crate::store::format::tests::store("a", "0", &[1.0]);
             bytes[8] = 2;
             bytes.truncate(128);
             std::fs::write(path, bytes).expect("written");
         });
-        let refusal = refusal.expect_err("no store");
+        let rejection = rejection.expect_err("no store");
         assert!(
-            refusal.is_unsupported() && refusal.concerns_a_ring(),
-            "{refusal}"
+            rejection.is_unsupported() && rejection.concerns_a_ring(),
+            "{rejection}"
         );
     }
 }

@@ -3,7 +3,7 @@
 //! All integers are little-endian. Header and slots are whole 8-byte words, so that everything is read as words. Begin with
 //! [`Header::check`]. This file must not know how a ring is mapped.
 
-use crate::error::Refusal;
+use crate::error::Rejection;
 use crate::event::{Event, EventType, MAX_VALUE};
 
 #[cfg(target_endian = "big")]
@@ -81,7 +81,7 @@ impl Header {
     ///
     /// # Errors
     /// The first check that failed. The file is then not a ring, or not one that this build may read.
-    pub fn check(&self, size: u64) -> Result<Layout, Refusal> {
+    pub fn check(&self, size: u64) -> Result<Layout, Rejection> {
         let &Self {
             write_pos,
             read_pos,
@@ -93,13 +93,13 @@ impl Header {
         if version == 0 || expected_version == 0 {
             // The producer first clears both versions, and stores them last, one after the other.
             return Err(if Layout::has_whole_slots(size) {
-                Refusal::Uninitialised { full: None }
+                Rejection::Uninitialised { full: None }
             } else {
-                Refusal::Blank { size }
+                Rejection::Blank { size }
             });
         }
         if version != expected_version {
-            return Err(Refusal::Versions {
+            return Err(Rejection::Versions {
                 version,
                 expected_version,
             });
@@ -110,27 +110,27 @@ impl Header {
         let is_pair = |capacity: u64, mask: u64| capacity.is_power_of_two() && mask == capacity - 1;
         if is_later && (is_pair(capacity, mask) || is_pair(read_pos, capacity)) {
             let newest = MAX_VERSION;
-            return Err(Refusal::Unsupported { version, newest });
+            return Err(Rejection::Unsupported { version, newest });
         }
         if !(1..=MAX_VERSION).contains(&version) {
-            return Err(Refusal::Version { version });
+            return Err(Rejection::Version { version });
         }
         if !capacity.is_power_of_two() {
-            return Err(Refusal::Capacity { capacity });
+            return Err(Rejection::Capacity { capacity });
         }
         let layout = Layout::ALL
             .into_iter()
             .find(|layout| layout.version() == version && layout.file_len(capacity) == Some(size))
-            .ok_or(Refusal::Length {
+            .ok_or(Rejection::Length {
                 version,
                 capacity,
                 size,
             })?;
         if mask != capacity - 1 {
-            return Err(Refusal::Mask { mask, capacity });
+            return Err(Rejection::Mask { mask, capacity });
         }
         if write_pos >= capacity || read_pos >= capacity {
-            return Err(Refusal::Positions {
+            return Err(Rejection::Positions {
                 read_pos,
                 write_pos,
                 capacity,

@@ -4,7 +4,7 @@
 //! `crate::ring::checkpoint` decides what proves a restart.
 
 use super::TrackedFile;
-use crate::error::{Refusal, RingFault};
+use crate::error::{Rejection, RingFault};
 use crate::ring::Ring;
 use crate::ring::candidate::{Access, RingCandidate};
 use crate::ring::checkpoint::{Checkpoint, RingIdentity};
@@ -77,7 +77,7 @@ impl RingReader {
         candidate: RingCandidate,
         last_batch: Option<&Checkpoint>,
         now: Instant,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, Rejection> {
         let RingCandidate {
             file,
             header,
@@ -86,8 +86,9 @@ impl RingReader {
             ..
         } = candidate;
         let is_read_only = access != Access::Write;
-        let ring = Ring::map(file, &header, layout, is_read_only).map_err(Refusal::io("mapped"))?;
-        let identity = RingIdentity::of(&ring).map_err(Refusal::io("checked"))?;
+        let ring =
+            Ring::map(file, &header, layout, is_read_only).map_err(Rejection::io("mapped"))?;
+        let identity = RingIdentity::of(&ring).map_err(Rejection::io("checked"))?;
         let (mode, next_try) = match access {
             Access::Write => lock(ring.file(), now),
             access => (Mode::Observe(access), None),
@@ -95,7 +96,7 @@ impl RingReader {
         let checkpoint = match last_batch {
             Some(batch) if batch.ring.is_same_file(&identity) => *batch,
             _ => recovery::empty_checkpoint(&ring, None, identity, mode)
-                .map_err(|_| Refusal::Replaced)?,
+                .map_err(|_| Rejection::Replaced)?,
         };
         let mut gaps = Gaps::default();
         if recovery::had_overflow(&ring, &checkpoint) {

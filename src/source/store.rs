@@ -3,7 +3,7 @@
 //! A store is only read, and reading consumes nothing, so any number of readers may read it. It holds running totals, of which
 //! the change since the last reading is counted. Begin with `StoreReader::read`.
 
-use crate::error::{Refusal, RingFault};
+use crate::error::{Rejection, RingFault};
 use crate::event::Totals;
 use crate::shm::{HeaderPoll, Mapping};
 use crate::source::context::DrainContext;
@@ -29,8 +29,9 @@ pub struct StoreReader {
 
 impl StoreReader {
     /// Maps a store and reads its values.
-    pub(super) fn attach(candidate: StoreCandidate) -> Result<(Self, StoreValues), Refusal> {
-        let mapping = Mapping::read_only(&candidate.file, WORDS).map_err(Refusal::io("mapped"))?;
+    pub(super) fn attach(candidate: StoreCandidate) -> Result<(Self, StoreValues), Rejection> {
+        let mapping =
+            Mapping::read_only(&candidate.file, WORDS).map_err(Rejection::io("mapped"))?;
         let store = Self {
             mapping: Rc::new(mapping),
             descriptor: candidate.file,
@@ -38,7 +39,7 @@ impl StoreReader {
             description: candidate.description,
             updated: None,
         };
-        let values = store.values().map_err(|_| Refusal::Replaced)?;
+        let values = store.values().map_err(|_| Rejection::Replaced)?;
         Ok((store, values))
     }
 

@@ -4,7 +4,7 @@
 //! gets its name. The values are changed in place, each atomically. A flush of the agent's events changes the counters first, and
 //! then the time of the last update.
 
-use crate::error::Refusal;
+use crate::error::Rejection;
 use crate::event::EventType;
 use crate::procfs::facts::Facts;
 use crate::ring::layout::halves;
@@ -88,17 +88,17 @@ pub fn is_owner_lock(name: &OsStr, size: u64) -> bool {
 ///
 /// # Errors
 /// The first check that failed.
-fn check_schema(words: [u64; 2]) -> Result<(), Refusal> {
+fn check_schema(words: [u64; 2]) -> Result<(), Rejection> {
     let [magic, _] = words;
     let [schema, slots] = halves(words[SCHEMA_AND_SLOTS]);
     if magic != MAGIC {
-        return Err(Refusal::Magic { magic });
+        return Err(Rejection::Magic { magic });
     }
     if schema != SCHEMA {
-        return Err(Refusal::Schema { schema });
+        return Err(Rejection::Schema { schema });
     }
     if slots as usize != EventType::COUNT {
-        return Err(Refusal::Slots { slots });
+        return Err(Rejection::Slots { slots });
     }
     Ok(())
 }
@@ -121,24 +121,24 @@ impl Description {
     ///
     /// # Errors
     /// The first check that failed: NIXL would not have written this.
-    pub fn parse(bytes: &[u8; LEN], size: u64) -> Result<Self, Refusal> {
+    pub fn parse(bytes: &[u8; LEN], size: u64) -> Result<Self, Rejection> {
         let word = |at: usize| -> u64 {
             let word = bytes[8 * at..].first_chunk();
             u64::from_le_bytes(word.copied().unwrap_or_default())
         };
         check_schema([word(MAGIC_AT), word(SCHEMA_AND_SLOTS)])?;
         if size != LEN as u64 {
-            return Err(Refusal::StoreSize { size });
+            return Err(Rejection::StoreSize { size });
         }
         let text = |field, from: usize, end: usize| {
             let bytes = &bytes[8 * from..8 * end];
             let end = bytes.iter().position(|&byte| byte == 0);
-            let end = end.ok_or(Refusal::Text { field })?;
+            let end = end.ok_or(Rejection::Text { field })?;
             Ok(OsString::from_vec(bytes[..end].to_vec()))
         };
         let agent = text("agent name", AGENT, HOST)?;
         if agent.is_empty() {
-            return Err(Refusal::Text {
+            return Err(Rejection::Text {
                 field: "agent name",
             });
         }
@@ -157,7 +157,7 @@ impl Description {
             rank: text("local rank", RANK, BOUNDS)?,
             bounds: used
                 .and_then(BucketBounds::new)
-                .ok_or_else(|| Refusal::Bounds {
+                .ok_or_else(|| Rejection::Bounds {
                     wrong: wrong_bounds(count, used),
                 })?,
         })

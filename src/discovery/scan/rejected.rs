@@ -2,7 +2,7 @@
 
 use super::is_starting;
 use crate::base::file::{FILE_TIME_GRANULARITY, FileFacts, FileId, is_younger_than};
-use crate::error::Refusal;
+use crate::error::Rejection;
 use crate::log;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -32,7 +32,7 @@ struct Rejected {
     /// Number of the last listing that found the file.
     last_listing: u64,
     /// Reasons that were counted and logged. Numbers in them are ignored, since the owner could change those without end.
-    logged: Vec<Discriminant<Refusal>>,
+    logged: Vec<Discriminant<Rejection>>,
 }
 
 /// Kind of a rejected file. The files of each kind are counted.
@@ -49,12 +49,12 @@ pub enum Class {
 }
 
 impl Class {
-    fn new(refusal: &Refusal, is_starting: bool) -> Self {
-        match refusal {
+    fn new(rejection: &Rejection, is_starting: bool) -> Self {
+        match rejection {
             _ if is_starting => Class::Transient,
-            Refusal::Exited => Class::Transient,
-            refusal if refusal.is_unsupported() => Class::Unsupported,
-            refusal if refusal.concerns_a_ring() => Class::Ring,
+            Rejection::Exited => Class::Transient,
+            rejection if rejection.is_unsupported() => Class::Unsupported,
+            rejection if rejection.concerns_a_ring() => Class::Ring,
             _ => Class::Unrelated,
         }
     }
@@ -76,35 +76,35 @@ impl RejectedFiles {
         directory: u64,
         path: &Path,
         facts: &FileFacts,
-        refusal: &Refusal,
+        rejection: &Rejection,
         listing: u64,
     ) -> bool {
-        let starting = is_starting(facts, refusal);
+        let starting = is_starting(facts, rejection);
         let key = (directory, facts.id);
         let mut logged = self.remove(key).unwrap_or_default();
-        let most = match starting || refusal.concerns_a_ring() {
+        let most = match starting || rejection.concerns_a_ring() {
             true => MAX_FILES,
             false => MAX_FILES - RESERVED_FOR_RINGS,
         };
         let shown = || log::shown(path);
         if self.files.len() >= most {
             tracing::debug!(
-                "{}: refused, and not cached since the cache is full: {refusal}",
+                "{}: refused, and not cached since the cache is full: {rejection}",
                 shown()
             );
             return false;
         }
         // An empty header is normal while the agent is starting, so it is not logged.
-        let new = !starting && !logged.contains(&discriminant(refusal));
+        let new = !starting && !logged.contains(&discriminant(rejection));
         if new {
-            logged.push(discriminant(refusal));
-            if refusal.concerns_a_ring() {
-                tracing::warn!("{}: refused: {refusal}", shown());
+            logged.push(discriminant(rejection));
+            if rejection.concerns_a_ring() {
+                tracing::warn!("{}: refused: {rejection}", shown());
             } else {
-                tracing::debug!("{}: refused: {refusal}", shown());
+                tracing::debug!("{}: refused: {rejection}", shown());
             }
         }
-        let class = Class::new(refusal, starting);
+        let class = Class::new(rejection, starting);
         // A change in the same tick of the file time clock leaves the change time as it is. The factor 2: the check itself may come
         // up to one granularity after the stat(2).
         let is_young = is_younger_than(facts.changed, 2 * FILE_TIME_GRANULARITY);
@@ -113,7 +113,7 @@ impl RejectedFiles {
             size: facts.size,
             changed: facts.changed,
             class,
-            is_lasting: !(starting || is_young || refusal.may_pass()),
+            is_lasting: !(starting || is_young || rejection.may_pass()),
             last_listing: listing,
             logged,
         };
@@ -145,7 +145,7 @@ impl RejectedFiles {
     }
 
     /// Removes a file. Returns the reasons that were logged; `None` if it was not cached.
-    pub fn remove(&mut self, key: Key) -> Option<Vec<Discriminant<Refusal>>> {
+    pub fn remove(&mut self, key: Key) -> Option<Vec<Discriminant<Rejection>>> {
         let removed = self.files.remove(&key)?;
         self.counts[removed.class as usize] -= 1;
         Some(removed.logged)
@@ -200,11 +200,11 @@ mod tests {
     fn full_cache_has_room_for_possible_rings_only() {
         let mut facts = facts_of_a_file();
         let mut files = RejectedFiles::default();
-        let mut reject = |files: &mut RejectedFiles, directory, ino: usize, refusal| {
+        let mut reject = |files: &mut RejectedFiles, directory, ino: usize, rejection| {
             facts.id.ino = ino as u64;
-            files.reject(directory, "/d/x".as_ref(), &facts, &refusal, 1)
+            files.reject(directory, "/d/x".as_ref(), &facts, &rejection, 1)
         };
-        let no_ring = || Refusal::Size { size: 7 };
+        let no_ring = || Rejection::Size { size: 7 };
         let others = MAX_FILES - RESERVED_FOR_RINGS;
         for ino in 1..others {
             assert!(reject(&mut files, 1, ino, no_ring()));
@@ -215,7 +215,7 @@ mod tests {
         assert!(!reject(&mut files, 2, 2, no_ring()));
         // A known file needs no new entry, and files that may be rings have reserved entries.
         assert!(!reject(&mut files, 1, 1, no_ring()));
-        let ring = || Refusal::Capacity { capacity: 7 };
+        let ring = || Rejection::Capacity { capacity: 7 };
         for ino in 1..=RESERVED_FOR_RINGS {
             assert!(reject(&mut files, 3, ino, ring()));
         }
@@ -237,8 +237,8 @@ mod tests {
             facts.id.ino = ino as u64;
             // Every second file is found by one more listing.
             let listing = 1 + ino as u64 % 2;
-            let refusal = Refusal::Size { size: 7 };
-            files.reject(1, "/d/x".as_ref(), &facts, &refusal, listing);
+            let rejection = Rejection::Size { size: 7 };
+            files.reject(1, "/d/x".as_ref(), &facts, &rejection, listing);
         }
         let forget = |files: &mut RejectedFiles, listing| {
             let mut behind = Key::default();

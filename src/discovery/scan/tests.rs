@@ -84,8 +84,8 @@ fn file_with_empty_header_is_checked_again_while_it_is_new() {
     for look in 0..3 {
         assert_eq!(scanner.rejected.is_known(1, &facts, 1), look > 0);
         let path = dir.path().join("zeros");
-        let refusal = Refusal::Uninitialised { full: None };
-        let new = scanner.rejected.reject(1, &path, &facts, &refusal, 1);
+        let rejection = Rejection::Uninitialised { full: None };
+        let new = scanner.rejected.reject(1, &path, &facts, &rejection, 1);
         assert_eq!(new, look == 0);
     }
 }
@@ -216,21 +216,21 @@ fn only_unrelated_files_are_skipped_by_name_and_inode() {
     let mut rejected = RejectedFiles::default();
     let mut aged = old;
     aged.changed = (1, 0);
-    for (refusal, skips) in [
-        (Refusal::Size { size: 7 }, true),
-        (Refusal::Version { version: 77 }, true),
-        (Refusal::Blank { size: 4096 }, true),
-        (Refusal::Exited, false),
+    for (rejection, skips) in [
+        (Rejection::Size { size: 7 }, true),
+        (Rejection::Version { version: 77 }, true),
+        (Rejection::Blank { size: 4096 }, true),
+        (Rejection::Exited, false),
         (
-            Refusal::Unsupported {
+            Rejection::Unsupported {
                 version: 5,
                 newest: 4,
             },
             false,
         ),
-        (Refusal::Uninitialised { full: None }, false),
+        (Rejection::Uninitialised { full: None }, false),
     ] {
-        rejected.reject(1, &path, &aged, &refusal, 1);
+        rejected.reject(1, &path, &aged, &rejection, 1);
         assert_eq!(
             rejected.is_known_unrelated((1, aged.id), "agent".as_ref(), 2),
             skips

@@ -81,7 +81,7 @@ pub(super) const ROWS: &[Metric] = &[
     metric(
         (CONTROL, 19),
         "control.places.refused",
-        Control(Get::U64(|control, _| Some(control.effort.refused_places))),
+        Control(Get::U64(|control, _| Some(control.effort.place_rejections))),
         EVENTS,
     ),
     metric(

@@ -21,7 +21,7 @@ fn layout_is_determined_by_version_and_size() {
             assert_eq!(header.check(size), Ok(layout));
             assert_eq!(
                 header.check(size + 8),
-                Err(Refusal::Length {
+                Err(Rejection::Length {
                     version: layout.version(),
                     capacity,
                     size: size + 8
@@ -51,18 +51,18 @@ fn file_len_of_default_rings_is_that_of_nixl() {
 #[test]
 fn each_wrong_field_has_its_own_refusal() {
     let (header, size) = good(Layout::V4, 8);
-    let refusal = |change: fn(&mut Header)| {
+    let rejection = |change: fn(&mut Header)| {
         let mut wrong = header;
         change(&mut wrong);
         wrong.check(size).expect_err("a wrong header")
     };
     assert_eq!(
-        refusal(|h| h.version = 0),
-        Refusal::Uninitialised { full: None }
+        rejection(|h| h.version = 0),
+        Rejection::Uninitialised { full: None }
     );
     assert_eq!(
-        refusal(|h| h.expected_version = 0),
-        Refusal::Uninitialised { full: None }
+        rejection(|h| h.expected_version = 0),
+        Rejection::Uninitialised { full: None }
     );
     let blank = Header::from_words([0; HEADER_WORDS]);
     // NIXL leaves rings of 1,000 slots. UCX leaves files of whole pages in /dev/shm.
@@ -70,81 +70,81 @@ fn each_wrong_field_has_its_own_refusal() {
         let size = layout.file_len(1000).expect("small");
         assert_eq!(
             blank.check(size),
-            Err(Refusal::Uninitialised { full: None })
+            Err(Rejection::Uninitialised { full: None })
         );
     }
     for size in [4096, 5 * 4096, 519 * 4096, 100] {
-        assert_eq!(blank.check(size), Err(Refusal::Blank { size }));
+        assert_eq!(blank.check(size), Err(Rejection::Blank { size }));
     }
     assert_eq!(
-        refusal(|h| h.version = 3),
-        Refusal::Versions {
+        rejection(|h| h.version = 3),
+        Rejection::Versions {
             version: 3,
             expected_version: 4
         }
     );
     assert_eq!(
-        refusal(|h| (h.version, h.expected_version) = (5, 5)),
-        Refusal::Unsupported {
+        rejection(|h| (h.version, h.expected_version) = (5, 5)),
+        Rejection::Unsupported {
             version: 5,
             newest: 4
         }
     );
     assert_eq!(
-        refusal(|h| (h.version, h.expected_version) = (-1, -1)),
-        Refusal::Version { version: -1 }
+        rejection(|h| (h.version, h.expected_version) = (-1, -1)),
+        Rejection::Version { version: -1 }
     );
     assert_eq!(
-        refusal(|h| (h.version, h.expected_version) = (256, 256)),
-        Refusal::Version { version: 256 }
+        rejection(|h| (h.version, h.expected_version) = (256, 256)),
+        Rejection::Version { version: 256 }
     );
     // All words are sevens, as in an unrelated file; then the header of a NIXL branch, with the capacity in word 1.
     let words = |words| Header::from_words(words).check(size);
     assert_eq!(
         words([(7 << 32) | 7; 5]),
-        Err(Refusal::Version { version: 7 })
+        Err(Rejection::Version { version: 7 })
     );
     assert_eq!(
         words([0, 4096, (5 << 32) | 5, 4095, 0]),
-        Err(Refusal::Unsupported {
+        Err(Rejection::Unsupported {
             version: 5,
             newest: 4
         })
     );
     assert_eq!(
-        refusal(|h| h.capacity = 1000),
-        Refusal::Capacity { capacity: 1000 }
+        rejection(|h| h.capacity = 1000),
+        Rejection::Capacity { capacity: 1000 }
     );
     assert_eq!(
-        refusal(|h| h.capacity = 0),
-        Refusal::Capacity { capacity: 0 }
+        rejection(|h| h.capacity = 0),
+        Rejection::Capacity { capacity: 0 }
     );
     assert_eq!(
-        refusal(|h| h.capacity = 1 << 63),
-        Refusal::Length {
+        rejection(|h| h.capacity = 1 << 63),
+        Rejection::Length {
             version: 4,
             capacity: 1 << 63,
             size: 168
         }
     );
     assert_eq!(
-        refusal(|h| h.mask = 0),
-        Refusal::Mask {
+        rejection(|h| h.mask = 0),
+        Rejection::Mask {
             mask: 0,
             capacity: 8
         }
     );
     assert_eq!(
-        refusal(|h| h.write_pos = 8),
-        Refusal::Positions {
+        rejection(|h| h.write_pos = 8),
+        Rejection::Positions {
             read_pos: 0,
             write_pos: 8,
             capacity: 8
         }
     );
     assert_eq!(
-        refusal(|h| h.read_pos = u64::MAX),
-        Refusal::Positions {
+        rejection(|h| h.read_pos = u64::MAX),
+        Rejection::Positions {
             read_pos: u64::MAX,
             write_pos: 0,
             capacity: 8

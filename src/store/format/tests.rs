@@ -24,7 +24,7 @@ pub(crate) fn store(agent: &str, rank: &str, bounds: &[f64]) -> Vec<u8> {
     bytes
 }
 
-fn parse(bytes: &[u8]) -> Result<Description, Refusal> {
+fn parse(bytes: &[u8]) -> Result<Description, Rejection> {
     Description::parse(bytes.try_into().expect("a whole store"), LEN as u64)
 }
 
@@ -146,8 +146,8 @@ fn store_name_is_that_of_a_finished_store() {
 #[test]
 fn refusal_of_bounds_names_the_wrong_bound() {
     let wrong = |bounds: &[f64]| {
-        let refusal = parse(&store("a", "0", bounds)).expect_err("no store");
-        refusal.to_string()
+        let rejection = parse(&store("a", "0", bounds)).expect_err("no store");
+        rejection.to_string()
     };
     for (bounds, expected) in [
         (&[][..], "the store has 0 histogram bounds, not 1 to 32; "),
