@@ -3,7 +3,7 @@
 use crate::agents::registry::Included;
 use crate::agents::{AgentKey, Change};
 use crate::base::clock::Now;
-use crate::base::file::{self, FileId};
+use crate::base::file::{self, FileFacts, FileId};
 use crate::discovery::scan::Scanner;
 use crate::journal::record::{Entry, Lifecycle, Name};
 use crate::journal::{Journal, RecordId};
@@ -177,6 +177,30 @@ impl Agent {
     /// True if a file of the agent is attached.
     pub(crate) fn has_files(&self) -> bool {
         !self.sources.is_empty()
+    }
+
+    /// Detaches the first source of a live agent. If the agent has several rings, its process writes the last one.
+    pub(crate) fn detach_first(&mut self) -> Vec<(Source, FileFacts)> {
+        let facts = self.sources.first().and_then(Source::current_facts);
+        let detached = facts.map(|facts| (self.sources.remove(0), facts));
+        detached.into_iter().collect()
+    }
+
+    /// Detaches the sources of an exited agent that are drained. `may_be_held`: also if a process has them open.
+    pub(crate) fn detach_drained(
+        &mut self,
+        now: Instant,
+        may_be_held: bool,
+    ) -> Vec<(Source, FileFacts)> {
+        let (mut kept, mut detached) = (Vec::new(), Vec::new());
+        for mut source in std::mem::take(&mut self.sources) {
+            match source.facts_if_drained(now, may_be_held) {
+                Some(facts) => detached.push((source, facts)),
+                None => kept.push(source),
+            }
+        }
+        self.sources = kept;
+        detached
     }
 
     /// Returns the attached files.

@@ -97,9 +97,8 @@ impl Collector {
         false
     }
 
-    /// Detaches the sources of an agent that may be evicted, and withdraws it. A live agent with several rings loses the first one
-    /// only, since its process writes the last. Files of an exited agent that a process has open are detached only if `has_events`:
-    /// a file that is only open itself does not replace them.
+    /// Detaches sources of an agent that may be evicted, and withdraws the agent if none is left. Files of an exited agent that a
+    /// process has open are detached only for a file that `has_events`: a file that is only open does not replace its like.
     fn evict(&mut self, evictable: Evictable, has_events: bool, now: Instant) {
         let Evictable { key, is_live } = evictable;
         let Some(agent) = self.agents.get_mut(key) else {
@@ -111,19 +110,10 @@ impl Collector {
         if is_live && checkpoint.is_some_and(|checkpoint| checkpoint.is_in_flight()) {
             return;
         }
-        let last = if is_live { 1 } else { agent.sources.len() };
-        let (mut kept, mut detached) = (Vec::new(), Vec::new());
-        for (at, mut source) in std::mem::take(&mut agent.sources).into_iter().enumerate() {
-            let facts = match is_live {
-                true => source.current_facts(),
-                false => source.facts_if_drained(now, has_events),
-            };
-            match facts.filter(|_| at < last) {
-                Some(facts) => detached.push((source, facts)),
-                None => kept.push(source),
-            }
-        }
-        agent.sources = kept;
+        let mut detached = match is_live {
+            true => agent.detach_first(),
+            false => agent.detach_drained(now, has_events),
+        };
         for (source, facts) in &mut detached {
             if !is_live && source.as_store().is_some() {
                 // What its process wrote after the last drain.

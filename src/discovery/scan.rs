@@ -4,21 +4,20 @@
 
 use crate::base::file::{self, FILE_TIME_GRANULARITY, FileFacts, FileId, is_younger_than};
 use crate::config::Config;
-use crate::discovery::directory::{Directory, Expansion, FileKinds};
-use crate::discovery::discover;
+use crate::discovery::directory::{Directory, Expansion};
 use crate::error::Rejection;
 use crate::log;
-use crate::ring::candidate::RingCandidate;
-use crate::store;
+pub use found::{Found, Opened, open};
 use rejected::{Class, Key, RejectedFiles};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use watched::{Files, Watched};
 
+mod found;
 mod rejected;
 #[cfg(test)]
 mod tests;
@@ -33,48 +32,6 @@ const PAUSE_FACTOR: u32 = 20;
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// Time after its last change in which a file with an empty header may belong to an agent that is starting.
 const STARTUP_TIME: Duration = Duration::from_secs(10);
-
-/// A file to be opened and checked: it is not attached, and was not rejected in its present state.
-#[derive(Debug)]
-pub struct Found {
-    /// Directory that has the file.
-    pub directory: Directory,
-    /// Name of the file. For a ring it is the name of the agent.
-    pub name: OsString,
-    /// Result of stat(2).
-    pub facts: FileFacts,
-    /// Time of that stat(2).
-    pub when: Instant,
-}
-
-/// An open file that passed the checks and can be attached.
-#[derive(Debug)]
-pub enum Opened {
-    /// A ring.
-    Ring(RingCandidate),
-    /// A store.
-    Store(Box<store::StoreCandidate>),
-}
-
-/// Opens a file in a directory and checks that it is a ring or store, of the kinds that the directory is scanned for.
-///
-/// # Errors
-/// The rejection of the file.
-pub fn open(
-    directory: &OwnedFd,
-    name: &OsStr,
-    facts: &FileFacts,
-    kinds: FileKinds,
-    config: &Config,
-) -> Result<Opened, Rejection> {
-    let is_store = kinds.stores && (!kinds.rings || store::is_store_name(name));
-    if is_store {
-        let candidate = super::store::open(directory, name, facts, config)?;
-        Ok(Opened::Store(Box::new(candidate)))
-    } else {
-        discover::open(directory, name, facts, config).map(Opened::Ring)
-    }
-}
 
 /// The directories that are scanned, and the rejected files in them.
 ///
