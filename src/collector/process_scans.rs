@@ -187,7 +187,7 @@ impl Collector {
                 agent.set_facts(Some(facts));
             }
             // It may be published before the next drain.
-            agent.update_life(&moment, &self.shared.config);
+            agent.update_state(&moment, &self.shared.config);
         }
         for key in woken {
             self.agents.wake(key);

@@ -44,7 +44,7 @@ impl Agent {
         if outcome.exited && !self.has_files() {
             self.entry.agent_state = AgentState::Exited;
         }
-        self.update_life(&now, &shared.config);
+        self.update_state(&now, &shared.config);
         self.publish(now.stamp, &mut shared.journal);
         if had_exited != (self.entry.agent_state == AgentState::Exited) {
             shared.journal.commit(self.record, &self.entry);
@@ -53,7 +53,7 @@ impl Agent {
     }
 
     /// Updates the liveness of the agent from that of its files.
-    pub(crate) fn update_life(&mut self, now: &Now, config: &Config) {
+    pub(crate) fn update_state(&mut self, now: &Now, config: &Config) {
         let lives = self.sources.iter().map(|source| &source.file.liveness);
         let lately =
             (self.entry.stats.events > 0 || self.has_stores()) && self.idle(now) < config.retain;
