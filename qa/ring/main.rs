@@ -4,6 +4,7 @@
 mod support;
 
 mod allocations;
+mod followed;
 mod held_files;
 mod loom_ring;
 mod model;
