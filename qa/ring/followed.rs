@@ -1,29 +1,12 @@
 //! Rings that are followed because another process has locked them: random sequences of events, locks, reads of that process and
 //! restarts of the daemon. Each event counts once.
 
+use crate::ring_readers::locked;
 use crate::support::kit::Core;
 use crate::support::kit::writer::Kind;
-use nix::fcntl::{FcntlArg, fcntl};
-use std::fs::File;
-use std::path::Path;
 
 /// Slots of the ring, of which one stays free.
 const SLOTS: u64 = 16;
-
-/// Locks a ring as another drainer does, until the descriptor is closed.
-fn locked(path: &Path) -> File {
-    let file = File::options().read(true).write(true).open(path);
-    let file = file.expect("the ring");
-    let lock = libc::flock {
-        l_type: libc::c_short::try_from(libc::F_WRLCK).expect("small"),
-        l_whence: 0,
-        l_start: 0,
-        l_len: 0,
-        l_pid: 0,
-    };
-    fcntl(&file, FcntlArg::F_OFD_SETLK(&lock)).expect("an unlocked file");
-    file
-}
 
 /// Runs a sequence of 60 steps. `locks_end`: the other process ends and starts again.
 fn run_sequence(seed: u64, locks_end: bool) {
@@ -32,7 +15,7 @@ fn run_sequence(seed: u64, locks_end: bool) {
     core.kill();
     let mut ring = core.ring_of("agent", SLOTS);
     let path = core.path("agent");
-    let mut lock = Some(locked(&path));
+    let mut lock = Some(locked(&path, libc::F_WRLCK));
     core.start();
     let (mut sum, mut value, mut steps) = (0, 1, Vec::new());
     // The other process reads only what was counted: what it reads before is lost.
@@ -55,7 +38,7 @@ fn run_sequence(seed: u64, locks_end: bool) {
             5 if locks_end && lock.take().is_some() => steps.push("unlock".into()),
             5 if locks_end => {
                 core.kill();
-                lock = Some(locked(&path));
+                lock = Some(locked(&path, libc::F_WRLCK));
                 core.start();
                 steps.push("lock".into());
             }

@@ -35,7 +35,7 @@ fn restart_is_distinguished_from_a_foreign_read() {
 }
 
 /// Locks a whole file until the descriptor is closed.
-fn locked(path: &Path, kind: i32) -> File {
+pub fn locked(path: &Path, kind: i32) -> File {
     let mut options = fs::OpenOptions::new();
     options.read(true).write(kind == libc::F_WRLCK);
     let file = options.open(path).expect("there");

@@ -1,33 +1,33 @@
-//! Which stores without a process were counted to their end. Their files stay, so that they are found again after a reload, a
+//! The stores without a process that were counted to their end. Their files stay, so a scan finds them again after a reload or a
 //! restart, or when the cache of rejected files was full.
 //!
-//! An agent's record tells this of its present store only. Of earlier ones, and of those of agents that are forgotten, this module
-//! knows what this process has counted, and the state file tells two times of what the process before it has: of each agent, when
-//! the last of its earlier stores was updated (`last_store_update`), and of all, until when the scans had found everything.
+//! An agent's record identifies its present store only. This module knows what the daemon has counted since its start. Of the daemon
+//! before, the state file has two times: for each agent the last update of its earlier stores (`last_store_update`), and for all
+//! stores the time up to which they are counted ([`CountedStores::all_found`]).
 
 use crate::store::StoreId;
 use std::collections::HashMap;
 
-/// Stores that are known, of all users; with more, the half with the older updates is forgotten.
-const MOST: usize = 1 << 16;
-/// Within this time each file is found, in nanoseconds: a pass begins every 2 s, and a listing pauses for 5 s at most.
+/// Limit of known stores. When it is reached, the half with the older updates is dropped.
+const MAX_STORES: usize = 1 << 16;
+/// Longest time until a scan finds a file, in nanoseconds: a pass begins every 2 s, and a listing pauses for at most 5 s.
 const FOUND_WITHIN: u64 = 10_000_000_000;
 
-/// Stores that were counted to their end.
+/// Stores that were counted to their end. Times are nanoseconds of CLOCK_MONOTONIC.
 #[derive(Debug, Default)]
 pub(super) struct CountedStores {
-    /// With the time of their last update.
+    /// Last update of each store that was counted since the start.
     by_id: HashMap<StoreId, u64>,
-    /// The process before had counted the stores without a process that were last updated until then.
+    /// The daemon before had counted all stores without a process that were last updated until then.
     before: u64,
-    /// The stores that were last updated until then are counted, if the scans until [`FOUND_WITHIN`] later set none aside.
-    next: u64,
-    /// How many files had been set aside then for lack of room.
-    set_aside: u64,
+    /// All stores that were last updated until then are counted [`FOUND_WITHIN`] later, if no file is rejected meanwhile.
+    pending: u64,
+    /// Number of rejections for lack of room, as of `pending`.
+    rejections: u64,
 }
 
 impl CountedStores {
-    /// None but those that the process before had counted.
+    /// The stores that the daemon before had counted: those that were last updated until `before`.
     pub fn until(before: u64) -> Self {
         Self {
             before,
@@ -37,27 +37,27 @@ impl CountedStores {
 
     /// Notes that a store is counted to its end.
     pub fn add(&mut self, id: StoreId, updated: u64) {
-        if self.by_id.len() >= MOST {
+        if self.by_id.len() >= MAX_STORES {
             let mut times: Vec<u64> = self.by_id.values().copied().collect();
-            let (_, &mut middle, _) = times.select_nth_unstable(MOST / 2);
+            let (_, &mut middle, _) = times.select_nth_unstable(MAX_STORES / 2);
             self.by_id.retain(|_, updated| *updated > middle);
         }
         self.by_id.insert(id, updated);
     }
 
-    /// True if a store without a process, whose agent is not known, was counted to its end.
+    /// True if a store was counted to its end that no process writes and that is not the present store of an agent.
     pub fn has(&self, id: StoreId, updated: u64) -> bool {
         updated <= self.before || self.by_id.contains_key(&id)
     }
 
-    /// Notes at a time that all files that were found are attached or set aside, so many of them ever for lack of room. Returns
-    /// until when all stores are counted, if that is known now.
-    pub fn all_found(&mut self, stamp: u64, set_aside: u64) -> Option<u64> {
-        if self.set_aside != set_aside || self.next == 0 {
-            (self.next, self.set_aside) = (stamp, set_aside);
+    /// Notes that all files found by a scan at `stamp` are attached or rejected. `rejections`: how many were rejected for lack of room
+    /// since the start. Returns the time up to which all stores without a process are counted, if it is known now.
+    pub fn all_found(&mut self, stamp: u64, rejections: u64) -> Option<u64> {
+        if self.rejections != rejections || self.pending == 0 {
+            (self.pending, self.rejections) = (stamp, rejections);
         }
-        let is_due = stamp.saturating_sub(self.next) >= FOUND_WITHIN;
-        is_due.then(|| std::mem::replace(&mut self.next, stamp))
+        let is_due = stamp.saturating_sub(self.pending) >= FOUND_WITHIN;
+        is_due.then(|| std::mem::replace(&mut self.pending, stamp))
     }
 }
 
@@ -75,12 +75,12 @@ mod tests {
     #[test]
     fn latest_stores_are_known_when_there_are_many() {
         let mut counted = CountedStores::until(7);
-        let many = 3 * MOST as u64;
+        let many = 3 * MAX_STORES as u64;
         for number in 0..many {
             counted.add(store(number), 100 + number);
-            assert!(counted.by_id.len() <= MOST);
+            assert!(counted.by_id.len() <= MAX_STORES);
         }
-        for number in many - MOST as u64 / 2..many {
+        for number in many - MAX_STORES as u64 / 2..many {
             assert!(counted.has(store(number), 100 + number));
         }
         assert!(!counted.has(store(many), 100));
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_are_all_counted_only_if_none_was_set_aside() {
+    fn stores_are_all_counted_only_if_no_file_was_rejected() {
         let mut counted = CountedStores::default();
         let second = |second: u64| second * 1_000_000_000;
         assert_eq!(counted.all_found(second(1), 0), None);

@@ -125,7 +125,7 @@ mod tests {
         agents
     }
 
-    /// A tick, and whose names were forgotten in it.
+    /// Runs a tick. Returns the names of the agents that expired in it.
     fn tick(agents: &mut Collector, now: Instant) -> Vec<String> {
         agents.scan(now, LONG);
         agents.drain_on(now, now, LONG);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn who_left_is_remembered_for_its_time_and_then_only_in_the_sums() {
+    fn expired_agent_stays_in_host_totals_only() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut agents = agents(dir.path(), LONG, 4096);
         let names: Vec<String> = (0..100).map(|number| format!("a{number}")).collect();
@@ -211,12 +211,12 @@ mod tests {
         assert_eq!(
             Some(agents.agents.end() - 1),
             highest,
-            "what nobody has is not gone through"
+            "free places at the end are not visited"
         );
     }
 
     #[test]
-    fn who_is_silent_for_long_is_remembered_for_his_time_once_his_file_is_gone() {
+    fn silent_agent_is_remembered_from_the_loss_of_its_file() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut agents = agents(dir.path(), LONG, 4096);
         let path = dir.path().join("a");

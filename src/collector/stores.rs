@@ -123,7 +123,7 @@ impl Collector {
         self.add_store(key, store, now);
     }
 
-    /// Decides what is to be done with a store. Asks the kernel about processes, and changes nothing else.
+    /// Decides what is to be done with a store. Asks the kernel about processes, and changes no agent.
     fn judge_store(&mut self, store: &FoundStore, now: Instant) -> StoreVerdict {
         let same_name = self.agents.named(&store.description.agent);
         let same_name = same_name.filter(|(_, agent)| agent.has_stores());

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 const SECOND: Duration = Duration::from_secs(1);
 const RETAIN: Duration = Duration::from_millis(2500);
-/// For what is not about time.
+/// A budget that is never used up.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// A v4 ring of four slots with one event in its first, which nobody has, and the agent whose it is.
+/// Makes a v4 ring of four slots with one event. No process has it open. Returns a collector that scans its directory.
 fn agent(observe: bool) -> (tempfile::TempDir, Collector, Instant) {
     let dir = tempfile::tempdir().expect("a directory");
     let words = [1, 0, (4 << 32) | 4, 4, 3, 0, 5, 0, 0, 0, 0, 0, 0_u64];
@@ -38,7 +38,7 @@ fn tick(agents: &mut Collector, now: Instant) {
 }
 
 #[test]
-fn who_has_exited_is_passed_over_until_it_leaves() {
+fn exited_agent_is_skipped_until_it_is_withdrawn() {
     let (_dir, mut agents, mut now) = agent(false);
     while agents
         .iter()
@@ -60,7 +60,7 @@ fn who_has_exited_is_passed_over_until_it_leaves() {
 }
 
 #[test]
-fn who_has_left_and_has_no_file_is_not_looked_at() {
+fn withdrawn_agent_without_a_file_is_skipped() {
     let (dir, mut agents, mut now) = agent(false);
     tick(&mut agents, now);
     fs::remove_file(dir.path().join("a")).expect("there");
@@ -127,12 +127,12 @@ fn an_agent_of_two_rings_is_passed_over_while_nothing_happens_in_either() {
     }
     assert!(
         !agents.agents.poll(0).is_idle(now + SECOND),
-        "who has them is asked"
+        "their holders are checked"
     );
 }
 
 #[test]
-fn a_ring_that_is_followed_is_passed_over_while_nobody_moves() {
+fn followed_ring_is_skipped_while_its_positions_stay() {
     let (dir, mut agents, mut now) = agent(true);
     let ring = dir.path().join("a");
     let ring = File::options().write(true).open(ring).expect("there");
@@ -155,7 +155,7 @@ fn a_ring_that_is_followed_is_passed_over_while_nobody_moves() {
 }
 
 #[test]
-fn a_store_that_nobody_changes_is_passed_over() {
+fn unchanged_store_is_skipped() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("nixl.4242.17.0.mmap");
     fs::write(&path, crate::store::format::tests::store("a", "0", &[1.0])).expect("written");

@@ -268,7 +268,7 @@ fn producer_that_goes_round_during_the_capture_is_the_same() {
 }
 
 #[test]
-fn followed_ring_whose_producer_went_back_is_a_new_ring() {
+fn followed_ring_with_a_restarted_producer_is_a_new_ring() {
     let mut fixture = RingFixture::new(4, 10);
     fixture.checkpoint.followed = true;
     let (same, touched) = (fixture.checkpoint.ring, fixture.touched());
