@@ -1,6 +1,6 @@
 //! The log, on standard error, in the format of PCP's own (pmNotifyErr(3)): `[Sat Nov 21 01:30:00] pmdanixl(4242) Info: ...`.
 //!
-//! Nothing rotates the log of a running PMDA, and strangers can cause lines, so that their number is limited, and the length of
+//! Nothing rotates the log of a running PMDA, and other users can cause lines, so that their number is limited, and the length of
 //! them all.
 
 use budget::Budget;

@@ -1,7 +1,7 @@
 //! Time until an agent of another user is found while one user has more files than the limits allow.
 
+use crate::support::other_user::{OtherUser, VICTIM, ring, shared_home};
 use crate::support::pdu::Link;
-use crate::support::stranger::{Stranger, VICTIM, ring, shared_home};
 use crate::support::{Home, PMDANIXL, wait_for};
 use std::fs;
 use std::process::Command;
@@ -39,7 +39,7 @@ fn agent_appears_soon_beside_6000_rings_of_another_user() {
     for held in [true, false] {
         let home = shared_home();
         home.set("max_agents = 1000");
-        let rings = Stranger::does(&home, &["rings", "6000"]);
+        let rings = OtherUser::does(&home, &["rings", "6000"]);
         let held = held.then_some(rings);
         let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
         appear_soon(&home, &mut link);
@@ -52,7 +52,7 @@ fn agent_appears_soon_beside_6000_rings_of_another_user() {
 fn agent_appears_soon_beside_rings_with_changing_names() {
     let home = shared_home();
     home.set("max_agents = 100");
-    let names = Stranger::does(&home, &["names", "200"]);
+    let names = OtherUser::does(&home, &["names", "200"]);
     let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
     std::thread::sleep(SOON);
     appear_soon(&home, &mut link);

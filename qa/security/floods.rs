@@ -1,8 +1,8 @@
 //! Large amounts of files and events of another user, made by a program with that user's id. They must affect that user only.
 
 use crate::support::measure::timed;
+use crate::support::other_user::{OtherUser, VICTIM, open_to_all, ring, shared_home, shell};
 use crate::support::pdu::Link;
-use crate::support::stranger::{Stranger, VICTIM, open_to_all, ring, shared_home, shell};
 use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{self, Home, PMDANIXL, Pmcd, is_alone, run, wait_for};
 use nix::sys::signal::{Signal, kill};
@@ -84,7 +84,7 @@ fn full_rings_of_another_user_delay_no_event_and_no_answer() {
     let mut victim = ring(&home, VICTIM, "victim");
     let mut link = serve(&home);
     becomes(&mut link, "victim", 1);
-    let flood = Stranger::does(&home, &["flood", "400", "4096"]);
+    let flood = OtherUser::does(&home, &["flood", "400", "4096"]);
     wait_for("all rings are instances", || {
         let instances = link.instances().expect("an answer");
         (instances.len() == 401).then_some(())
@@ -115,7 +115,7 @@ fn rings_with_changing_names_stay_within_all_limits() {
     drop(victim);
     fs::remove_file(home.ring("victim")).expect("there");
     // Most files are removed before a scan, and never become instances.
-    let churn = Stranger::does(&home, &["churn"]);
+    let churn = OtherUser::does(&home, &["churn"]);
     wait_for("more agents have started than there are records", || {
         let instances = link.instances().expect("an answer");
         assert!(instances.len() <= 20, "{instances:?}");
@@ -155,7 +155,7 @@ fn ring_with_the_name_of_a_victim_changes_none_of_its_values() {
     sends(&mut link, &mut victim, "victim", 1, 999);
     // A value above the limit for one event is counted as unknown.
     let absurd = u64::MAX - 399;
-    let taken = Stranger::does(&home, &["take", "victim", &absurd.to_string()]);
+    let taken = OtherUser::does(&home, &["take", "victim", &absurd.to_string()]);
     wait_for("the ring of the other user is drained", || {
         let values = link.values("ring.unknown").expect("an answer");
         (*values.get("victim@uid4243")? == 511).then_some(())
@@ -167,7 +167,7 @@ fn ring_with_the_name_of_a_victim_changes_none_of_its_values() {
     assert_eq!(taken.times(), 511);
     // Valid values saturate the totals of the other user only.
     let most = support::kit::layers::MAX_VALUE;
-    let _taken = Stranger::does(&home, &["take", "victim", &most.to_string()]);
+    let _taken = OtherUser::does(&home, &["take", "victim", &most.to_string()]);
     becomes(&mut link, "victim@uid4243", u64::MAX);
     becomes(&mut link, "victim", 1_200);
     assert!(link.end().success());
@@ -176,7 +176,7 @@ fn ring_with_the_name_of_a_victim_changes_none_of_its_values() {
 #[test]
 fn agent_beside_4096_new_rings_is_served() {
     let home = shared_home();
-    let rings = Stranger::does(&home, &["rings", "4096"]);
+    let rings = OtherUser::does(&home, &["rings", "4096"]);
     let mut link = serve(&home);
     wait_for("all rings are instances with a value", || {
         let values = link.values("transfer.rx_bytes").expect("an answer");
@@ -198,7 +198,7 @@ fn live_stores_leave_room_for_others_and_count_once() {
         "multiproc_dir = {:?}\nmax_agents = 8\nretain = \"0s\"",
         home.rings()
     ));
-    let stores = Stranger::does(&home, &["stores", "30"]);
+    let stores = OtherUser::does(&home, &["stores", "30"]);
     let mut link = serve(&home);
     wait_for("max_agents is reached", || {
         (control(&mut link, "places.taken") == 8).then_some(())
@@ -249,7 +249,7 @@ fn live_stores_leave_room_for_others_and_count_once() {
 #[test]
 fn rewritten_unrelated_files_do_not_hide_a_new_agent() {
     let home = shared_home();
-    let rewritten = Stranger::does(&home, &["rewrite", "5000"]);
+    let rewritten = OtherUser::does(&home, &["rewrite", "5000"]);
     let mut link = serve(&home);
     for number in 0..2 {
         let name = format!("victim-{number}");
@@ -278,7 +278,7 @@ fn disk_filled_by_another_user_loses_no_value() {
     let home = shared_home();
     let disk = home.path("disk");
     fs::create_dir(&disk).expect("made");
-    let tmpfs = ["-t", "tmpfs", "-o", "size=8m,mode=1777", "stranger"];
+    let tmpfs = ["-t", "tmpfs", "-o", "size=8m,mode=1777", "other_user"];
     run(Command::new("mount").args(tmpfs).arg(&disk));
     let mut victim = ring(&home, VICTIM, "victim");
     let pmcd = Pmcd::start_with(&home, "disk/pcp", |_| ());

@@ -88,14 +88,14 @@ struct Hostile {
 
 impl Hostile {
     fn start(directory: &Path, seed: u64) -> Self {
-        let mut child = Command::new(example("stranger"))
+        let mut child = Command::new(example("other_user"))
             .arg("torment")
             .arg(directory)
             .args([seed.to_string(), FILES.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("qa/stranger is built");
+            .expect("qa/other_user is built");
         Self {
             input: child.stdin.take(),
             output: child.stdout.take().expect("piped"),

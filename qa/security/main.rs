@@ -16,4 +16,4 @@ mod hostile_files;
 #[cfg(feature = "pcp")]
 mod many_files;
 #[cfg(feature = "pcp")]
-mod strangers;
+mod other_users;

@@ -23,6 +23,7 @@ pub mod kill;
 pub mod kit;
 pub mod life;
 pub mod numbers;
+pub mod other_user;
 pub mod pmproxy;
 pub mod rule;
 pub mod sample;
@@ -30,7 +31,6 @@ pub mod serve;
 pub mod shape;
 pub mod share;
 pub mod show;
-pub mod stranger;
 pub mod titled;
 
 #[allow(unused_imports)] // each test binary uses a part of it

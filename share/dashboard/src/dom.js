@@ -1,4 +1,4 @@
-// Elements of the page. Text is only ever set as text: names of agents are chosen by strangers.
+// Elements of the page. Text is only ever set as text: any local user can choose the name of an agent.
 
 export function element(name, attributes = {}, ...children) {
     const made = document.createElement(name);

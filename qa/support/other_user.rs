@@ -33,13 +33,13 @@ pub fn ring(home: &Home, uid: u32, name: &str) -> RingWriter {
     ring
 }
 
-/// A program that runs as another user in the directory of rings, until [`Stranger::end`].
-pub struct Stranger {
+/// A program that runs as another user in the directory of rings, until [`OtherUser::end`].
+pub struct OtherUser {
     child: Child,
     input: Option<ChildStdin>,
 }
 
-impl Stranger {
+impl OtherUser {
     pub fn start(home: &Home, program: &str, arguments: &[&str]) -> Self {
         let mut child = Command::new("setpriv")
             .args([
@@ -58,12 +58,12 @@ impl Stranger {
         Self { child, input }
     }
 
-    /// Starts `qa/stranger`, and waits until it is ready.
+    /// Starts `qa/other_user`, and waits until it is ready.
     pub fn does(home: &Home, action: &[&str]) -> Self {
         // A copy that all users may run: the build directory may be closed to them.
-        let copy = home.path("stranger");
+        let copy = home.path("other_user");
         if !copy.exists() {
-            fs::copy(example("stranger"), &copy).expect("copied");
+            fs::copy(example("other_user"), &copy).expect("copied");
             open_to_all(&copy, 0o755);
         }
         let mut started = Self::start(home, copy.to_str().expect("UTF-8"), action);
@@ -96,7 +96,7 @@ impl Stranger {
     }
 }
 
-impl Drop for Stranger {
+impl Drop for OtherUser {
     fn drop(&mut self) {
         drop(self.input.take());
         // Some programs do not end with their input.
@@ -107,5 +107,5 @@ impl Drop for Stranger {
 
 /// Runs a shell script as the other user, and waits for its end.
 pub fn shell(home: &Home, script: &str) {
-    Stranger::start(home, "sh", &["-ec", script]).end();
+    OtherUser::start(home, "sh", &["-ec", script]).end();
 }

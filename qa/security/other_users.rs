@@ -1,7 +1,7 @@
 //! Actions of another user in a directory that all users may write to: locks, links, exchanged names, and use of shared limits.
 //! A program with that user's id does them.
 
-use crate::support::stranger::{Stranger, VICTIM, open_to_all, ring, shared_home, shell};
+use crate::support::other_user::{OtherUser, VICTIM, open_to_all, ring, shared_home, shell};
 use crate::support::writer::{Kind, Layout, RingWriter};
 use crate::support::{Pmcd, TX_BYTES, output, run, text, wait_for};
 use std::fs;
@@ -12,7 +12,7 @@ use std::process::Command;
 fn lock_of_another_user_does_not_block_a_ring() {
     let home = shared_home();
     let mut victim = ring(&home, VICTIM, "victim");
-    let lock = Stranger::start(
+    let lock = OtherUser::start(
         &home,
         "flock",
         &["--exclusive", "victim", "sh", "-c", "echo locked; cat"],
@@ -56,7 +56,7 @@ fn exchanged_names_lead_to_no_other_file() {
         ),
     );
     let pairs = [["victim", "link"], ["fifo", "way"], ["directory", "file"]];
-    let exchanging = pairs.map(|[a, b]| Stranger::does(&home, &["exchange", a, b]));
+    let exchanging = pairs.map(|[a, b]| OtherUser::does(&home, &["exchange", a, b]));
     let mut sent = 1;
     for _ in 0..200 {
         sent += u64::from(victim.push(Kind::TxBytes, 1));
@@ -84,7 +84,7 @@ fn rings_of_one_user_leave_room_for_other_users() {
     // One process has all the files open.
     let script =
         "for i in $(seq 100 160); do cp ../template taken-$i; done; exec tail -q -f taken-*";
-    let _holds = Stranger::start(&home, "sh", &["-ec", script]);
+    let _holds = OtherUser::start(&home, "sh", &["-ec", script]);
     wait_for("all the files are there", || {
         home.ring("taken-160").exists().then_some(())
     });
@@ -114,7 +114,7 @@ fn exited_agents_held_by_a_reader_are_evicted() {
     drop(exited);
     pmcd.becomes(&[]);
     let script = "exec 3< old-0 4< old-1; echo open; cat";
-    let mut reads = Stranger::start(&home, "sh", &["-ec", script]);
+    let mut reads = OtherUser::start(&home, "sh", &["-ec", script]);
     reads.says("open\n");
     let _new = ring(&home, VICTIM, "new");
     pmcd.becomes(&[("new", 1)]);

@@ -1,4 +1,4 @@
-//! `stranger ACTION ...`: another user of the host. It acts in its working directory until its standard input ends. It prints
+//! `other_user ACTION ...`: another user of the host. It acts in its working directory until its standard input ends. It prints
 //! `ready` when the first effect is visible, and at the end how often it acted.
 //!
 //! - `exchange A B`: exchanges two names again and again (renameat2(2)).
