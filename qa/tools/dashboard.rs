@@ -277,7 +277,7 @@ fn page_with_hundreds_of_agents_plots_the_busiest() {
         "busy"
     );
     let heat = page.text("document.querySelector('.heat').getAttribute('aria-label')");
-    assert_eq!(heat, "Drawn for up to 100 agents; here are 301.");
+    assert_eq!(heat, "Shown for at most 100 agents; this host has 301.");
     // Sorted by name with numeric order, and reversed.
     let names = "[...document.querySelectorAll('.name button bdi')].slice(0, 3).map((one) => one.textContent).join(' ')";
     page.evaluate("document.querySelector('thead button').click()");

@@ -1,4 +1,4 @@
-// Makes index.html of its sources, in one file.
+// Builds index.html, one file, from the sources in src.
 
 import { createHash } from "node:crypto";
 import { readFileSync, writeFileSync } from "node:fs";
@@ -24,10 +24,10 @@ async function bundle(entry) {
     return outputFiles[0].text.trim();
 }
 
-/** An element with this text, and the value by which a Content-Security-Policy lets it and nothing else in. */
+/** Returns an element with this text, and its hash source for the Content-Security-Policy. */
 function inlined(tag, text) {
     if (text.toLowerCase().includes(`</${tag}`)) {
-        throw new Error(`the ${tag} has its own end in it`);
+        throw new Error(`the text of ${tag} contains </${tag}`);
     }
     const hash = createHash("sha256").update(text).digest("base64");
     return { html: `<${tag}>${text}</${tag}>`, source: `'sha256-${hash}'` };
@@ -35,7 +35,7 @@ function inlined(tag, text) {
 
 const licence = read("node_modules/uplot/LICENSE").trim();
 const { version } = JSON.parse(read("node_modules/uplot/package.json"));
-const notice = `Built by make dashboard from share/dashboard/src. pmdanixl is licensed GPL-2.0-or-later. With it comes uPlot ${version}:\n\n${licence}`;
+const notice = `Built by make dashboard from share/dashboard/src. pmdanixl is licensed GPL-2.0-or-later. It contains uPlot ${version}:\n\n${licence}`;
 
 const script = inlined("script", await bundle("src/main.js"));
 const style = inlined("style", await bundle("src/style.css") + (await bundle("node_modules/uplot/dist/uPlot.min.css")));
@@ -57,7 +57,7 @@ let page = read("src/index.html");
 for (const [name, part] of Object.entries(parts)) {
     const [before, after, ...more] = page.split(`<!-- ${name} -->`);
     if (after === undefined || more.length > 0) {
-        throw new Error(`src/index.html has not one place for ${name}`);
+        throw new Error(`src/index.html must have exactly one comment ${name}`);
     }
     page = before + part + after;
 }

@@ -1,11 +1,11 @@
-// The page's modules without a browser: node --test qa/tools/dashboard/units.mjs, as qa/tools/dashboard.rs runs it.
+// Unit tests of the page's modules without a browser. qa/tools/dashboard.rs runs node --test qa/tools/dashboard/units.mjs.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { agents, filtered, sorted, titles } from "../../../share/dashboard/src/agents.js";
 import { debounced } from "../../../share/dashboard/src/debounced.js";
 import * as format from "../../../share/dashboard/src/format.js";
-import { ranges } from "../../../share/dashboard/src/heat.js";
+import { buckets } from "../../../share/dashboard/src/heat.js";
 import { History, one, rates, sum } from "../../../share/dashboard/src/history.js";
 import * as metric from "../../../share/dashboard/src/metrics.js";
 import { address, labelsIn, timeOf } from "../../../share/dashboard/src/pmproxy.js";
@@ -17,7 +17,7 @@ const never = () => false;
 /** A history of a metric that is not a counter: values by instance, one per second. */
 function history_of(rows, span = 600) {
     const history = new History(span);
-    rows.forEach((row, i) => history.take({ time: i + 1, values: new Map([["m", new Map(row)]]) }, never, always));
+    rows.forEach((row, i) => history.add({ time: i + 1, values: new Map([["m", new Map(row)]]) }, never, always));
     return history;
 }
 
@@ -80,7 +80,7 @@ test("agents are sorted in natural order, those without a value last", () => {
     assert.equal(names("sent", true), "c a-9 a-10 b");
     assert.equal(names("sent", false), "a-9 a-10 c b");
     assert.equal(names("rank", false), "a-9 a-10 c b");
-    assert.equal(agents[0].name, "a-10", "what was given stays as it is");
+    assert.equal(agents[0].name, "a-10", "the argument is not changed");
 });
 
 /** The rows of made-up agents; each has an id, a name, labels, and the rate of its transfers. */
@@ -106,7 +106,7 @@ test("ranks of one server are adjacent, agents without labels last", () => {
     assert.deepEqual(ids(false), [7, 6, 3, 4, 2, 5, 1]);
     assert.deepEqual(ids(true), [2, 4, 3, 6, 7, 5, 1]);
     assert.deepEqual(all.map(({ server }) => server).slice(0, 3), ["", "vllm prefill:8100", "vllm decode:8200"]);
-    assert.equal(all[6].rank, "3", "the local rank where no rank is known");
+    assert.equal(all[6].rank, "3", "the local rank without a rank");
     assert.deepEqual(rows({ id: 1, name: "a", labels: { port: "80" } }).map(({ server }) => server), [":80"]);
 });
 
@@ -145,7 +145,7 @@ test("agents are found by name, user, state and pid, and by engine", () => {
 
 test("buckets are sorted and limited to the requested agents", () => {
     const names = new Map([[1, "a::100-inf"], [2, "a::0-5"], [3, "b::0-5"], [4, "x::y::0-5"], [5, "a::5-100"], [6, "a"]]);
-    const found = ranges(names, new Set(["a", "x::y"]));
+    const found = buckets(names, new Set(["a", "x::y"]));
     assert.deepEqual(found.map(({ low, high, ids }) => [low, high, ids]), [[0, 5, [2, 4]], [5, 100, [5]], [100, Infinity, [1]]]);
 });
 
@@ -172,7 +172,7 @@ test("a sum covers all or some instances, and of no value is not 0", () => {
 
 test("the history of a counter has rates, interrupted by gaps and clock steps", () => {
     const history = new History(600);
-    const take = (time, value) => history.take({ time, values: new Map([["c", new Map([[1, value]])]]) }, always, always);
+    const take = (time, value) => history.add({ time, values: new Map([["c", new Map([[1, value]])]]) }, always, always);
     take(1, 100);
     assert.equal(one(take(3, 300), "c", 1), 100);
     history.gap();
@@ -183,23 +183,23 @@ test("the history of a counter has rates, interrupted by gaps and clock steps", 
     assert.deepEqual(history.sums(["c"]), [null, 100, null, null, 50]);
     take(2, 1000);
     assert.deepEqual(history.times, [2]);
-    assert.deepEqual(history.top(["c"], [1], 5), [], "nothing is left of what was before");
+    assert.deepEqual(history.top(["c"], [1], 5), [], "earlier totals are removed");
 });
 
 test("the busiest agents are those of the shown history only", () => {
     const history = history_of([[[1, 100], [2, 1]], [[2, 60]], [[2, 60], [3, 30]], [[2, 0.1], [3, 30]]], 2);
     assert.equal(history.rows.length, 3);
-    assert.deepEqual(history.top(["m"], [1, 2, 3], 5), [2, 3], "the row with the first is gone");
-    assert.deepEqual(history.top(["m"], [1, 3], 5), [3], "of those asked for");
+    assert.deepEqual(history.top(["m"], [1, 2, 3], 5), [2, 3], "the row with instance 1 is removed");
+    assert.deepEqual(history.top(["m"], [1, 3], 5), [3], "limited to the requested ids");
     assert.deepEqual(history.top(["m", "m"], [1, 2, 3], 1), [2]);
-    assert.deepEqual([...history.totals.get("m").keys()].sort(), [2, 3], "and nothing is kept of it");
+    assert.deepEqual([...history.totals.get("m").keys()].sort(), [2, 3], "its total is removed");
 });
 
 const AGENTS = 1000;
 const SAMPLES = 600;
 const NAMES = ["sent", "received", "p99"];
 
-/** A thousand agents over ten minutes and one more, a sample each second; what agent i does in a sample is i a second. */
+/** A history of 1,000 agents over eleven minutes, a sample each second. The rate of agent i is i per second. */
 function filled() {
     const history = new History(SAMPLES);
     for (let time = 1; time <= SAMPLES + 60; time += 1) {
@@ -207,7 +207,7 @@ function filled() {
         for (let id = 0; id < AGENTS; id += 1) {
             NAMES.forEach((name) => values.get(name).set(id, name === "p99" ? id : id * time));
         }
-        history.take({ time, values: values.set("other", new Map([[0, 1]])) }, (name) => name !== "p99", (name) => NAMES.includes(name));
+        history.add({ time, values: values.set("other", new Map([[0, 1]])) }, (name) => name !== "p99", (name) => NAMES.includes(name));
     }
     return history;
 }
@@ -219,13 +219,13 @@ test("a history of 1,000 agents has ten minutes at four bytes a value", () => {
     const columns = history.rows.flatMap((row) => [...row.values()]);
     const size = (arrays) => [...new Set(arrays.map(({ buffer }) => buffer))].reduce((bytes, buffer) => bytes + buffer.byteLength, 0);
     assert.equal(size(columns.map(({ values }) => values)), 4 * NAMES.length * AGENTS * (SAMPLES + 1));
-    assert.equal(size(columns.map(({ ids }) => ids)), 4 * AGENTS, "the ids are there once");
-    assert.deepEqual([...history.totals].map(([, totals]) => totals.size), NAMES.map(() => AGENTS - 1), "0 does nothing");
+    assert.equal(size(columns.map(({ ids }) => ids)), 4 * AGENTS, "the ids are stored once");
+    assert.deepEqual([...history.totals].map(([, totals]) => totals.size), NAMES.map(() => AGENTS - 1), "a rate of 0 has no total");
 });
 
 test("the sum over 1,000 agents is cached between drawings", () => {
     const history = filled();
-    // Counts what is read of the single agents' values.
+    // Counts the reads of single agents' values.
     let reads = 0;
     for (const one of history.rows.flatMap((row) => [...row.values()])) {
         const get = (values, key) => {
@@ -255,17 +255,17 @@ test("the sum over 1,000 agents is cached between drawings", () => {
     assert.equal(number, 0);
     [number, course] = reads_of(() => history.sums(["sent", "received"], [7]));
     every(course, 14);
-    assert.equal(number, 2 * (SAMPLES + 1), "of one agent its own");
+    assert.equal(number, 2 * (SAMPLES + 1), "only the values of that agent");
     [number, course] = reads_of(() => history.sums(["sent"], ids.slice(1)));
     every(course, total);
-    assert.equal(number, (AGENTS - 1) * (SAMPLES + 1), "of some each once");
+    assert.equal(number, (AGENTS - 1) * (SAMPLES + 1), "each value once");
     [number, course] = reads_of(() => history.greatest("p99", [5, 3]));
     every(course, 5);
     assert.equal(number, 2 * (SAMPLES + 1));
 });
 
 test("many key presses cause one drawing", (context) => {
-    // A clock that goes on when it is told to.
+    // A clock that only pass() advances.
     const { setTimeout, clearTimeout } = globalThis;
     context.after(() => Object.assign(globalThis, { setTimeout, clearTimeout }));
     let now = 0;
@@ -299,7 +299,7 @@ test("many key presses cause one drawing", (context) => {
     assert.equal(drawn, 2);
 });
 
-/** A pmproxy with one agent, which has sent so many bytes; it is away while `context` is undefined. */
+/** A fake pmproxy with one agent that has sent `bytes` bytes. It is down while `context` is undefined. */
 function pmproxy() {
     const proxy = { context: 7, time: 100, bytes: 0, opened: 0 };
     const answer = (url) => {
@@ -338,33 +338,33 @@ test("a pmproxy that returns is queried again, and no rate covers the gap", asyn
     const source = new Source("http://node1:44322");
     const history = new History(600);
     const shown = [];
-    const ask = async (time, bytes) => {
+    const query = async (time, bytes) => {
         Object.assign(proxy, { time, bytes });
         try {
             const answer = await source.next();
             if (answer.isNew) {
                 history.gap();
             }
-            const row = history.take(answer, (name) => source.isCounter(name), always);
+            const row = history.add(answer, (name) => source.isCounter(name), always);
             shown.push(sum(row, [metric.SENT], [3]));
         } catch (trouble) {
             history.gap();
             shown.push(trouble.kind);
         }
     };
-    await ask(100, 0);
-    await ask(101, 10);
+    await query(100, 0);
+    await query(101, 10);
     proxy.context = undefined;
-    await ask(102, 20);
-    await ask(103, 30);
-    // It is back, with other contexts.
+    await query(102, 20);
+    await query(103, 30);
+    // It is up again, with another context.
     proxy.context = 8;
-    await ask(104, 1000);
-    await ask(105, 1020);
-    // It restarted so soon that no request failed.
+    await query(104, 1000);
+    await query(105, 1020);
+    // It restarted between two requests, so no request failed.
     proxy.context = 9;
-    await ask(106, 5000);
-    await ask(107, 5030);
+    await query(106, 5000);
+    await query(107, 5030);
     assert.deepEqual(shown, [undefined, 10, "unreachable", "unreachable", undefined, 20, undefined, 30]);
     assert.equal(proxy.opened, 3);
     assert.deepEqual(history.sums([metric.SENT]), [null, 10, null, null, 20, null, null, 30]);

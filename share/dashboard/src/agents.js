@@ -1,16 +1,16 @@
-// The agents of a host as the table has them.
+// Agents of a host as rows of the table.
 
 import * as metric from "./metrics.js";
 import { one, sum } from "./history.js";
 
-/** The server that an agent's labels name, for example "vllm decode:8200"; "" without any of them. */
+/** Returns the server from an agent's labels, for example "vllm decode:8200", or "" without such labels. */
 function server(label) {
     const port = label.get("port");
     const place = (label.get("role") ?? "") + (port ? `:${port}` : "");
     return [label.get("engine"), place].filter((part) => part).join(" ");
 }
 
-/** The text that names an agent in a legend: server and rank where no other agent has the same ones, else with its name. */
+/** Returns the legend text of each agent: server and rank, with the name if they are not unique. */
 export function titles(all) {
     const places = all.map(({ server, rank }) => (server === "" ? "" : `${server} ${rank}`.trim()));
     const counts = new Map();
@@ -19,7 +19,7 @@ export function titles(all) {
     return new Map(all.map(({ id, name }, i) => [id, title(places[i], name)]));
 }
 
-/** One row for each instance of the agents' domain. `row` has rates and values, `totals` what was fetched. */
+/** Returns a row for each agent. `row` has rates and values, `totals` the fetched values. */
 export function agents(row, totals, names, labels) {
     const found = [];
     for (const [id, status] of totals.get(metric.STATUS) ?? []) {
@@ -50,7 +50,7 @@ export function agents(row, totals, names, labels) {
             ...Object.fromEntries(metric.QUANTILES.map((quantile) => [quantile, one(row, `${metric.TIME}.${quantile}`, id)])),
             capacity,
             highwater,
-            // A ring holds one event less than it has slots.
+            // A ring holds one event less than its capacity in slots.
             ring: capacity > 1 && highwater !== undefined ? highwater / (capacity - 1) : undefined,
             full: one(totals, metric.FULL, id),
             dropped: one(totals, metric.DROPPED, id),
@@ -62,7 +62,7 @@ export function agents(row, totals, names, labels) {
     return found;
 }
 
-/** Agents with the text in the name, user, state, server, rank, command or pid. Only those of the engine, unless that is "". */
+/** Returns the agents of the engine ("": any) with the text in name, user, state, server, rank, command or pid. */
 export function filtered(all, text, engine) {
     const wanted = text.trim().toLowerCase();
     return all.filter((agent) => {
@@ -73,24 +73,24 @@ export function filtered(all, text, engine) {
 
 const ALPHABETICAL = new Intl.Collator(undefined, { numeric: true });
 
-/** What puts the ranks of one server together. */
+/** Sort keys that put the ranks of one server together. */
 const BY_SERVER = ["engine", "role", "port", "pod", "rank"];
 
-/** In the order of one of their values, or of the servers; those without one come last whichever way it goes. */
+/** Returns the agents sorted by a value or by server. Agents without that value come last in both directions. */
 export function sorted(all, key, isDescending) {
     const direction = isDescending ? -1 : 1;
-    const nothing = (value) => value === undefined || value === "";
+    const isMissing = (value) => value === undefined || value === "";
     const compare = (a, b) => {
         if (key === "server") {
-            // Agents without a server are in the order of what they do.
+            // Agents without a server are sorted by their transfers.
             const order = BY_SERVER.map((part) => ALPHABETICAL.compare(a[part] ?? "", b[part] ?? "")).find((one) => one !== 0);
             return order ?? direction * ((b.transfers ?? -1) - (a.transfers ?? -1));
         }
         return typeof a[key] === "number" && typeof b[key] === "number" ? a[key] - b[key] : ALPHABETICAL.compare(a[key] ?? "", b[key] ?? "");
     };
     return [...all].sort((a, b) => {
-        if (nothing(a[key]) !== nothing(b[key])) {
-            return nothing(a[key]) ? 1 : -1;
+        if (isMissing(a[key]) !== isMissing(b[key])) {
+            return isMissing(a[key]) ? 1 : -1;
         }
         return direction * compare(a, b) || ALPHABETICAL.compare(a.name, b.name);
     });

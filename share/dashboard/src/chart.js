@@ -1,15 +1,15 @@
-// Lines over time, by uPlot, with a legend of our own that can be read without colours and without a mouse.
+// Line charts with uPlot. The legend is our own: it can be read without colours and without a mouse.
 
 import uPlot from "uplot";
 import { colour, element, setName, setText } from "./dom.js";
 import { brief, clock } from "./format.js";
 
 const HEIGHT = 190;
-// Told apart without colours, too.
+// Dashes distinguish lines without colours.
 const DASHES = [[], [], [8, 4], [2, 3], [10, 3, 2, 3], [4, 2], [14, 4]];
 
 export class Chart {
-    /** `place` has the chart; `write` makes a text of a value. Where values are far apart, the scale `isLogarithmic`. */
+    /** `place` is the parent element, `write` converts a value to text, `isLogarithmic` is the kind of the scale. */
     constructor(place, write, isLogarithmic = false) {
         this.isLogarithmic = isLogarithmic;
         this.write = write;
@@ -23,7 +23,7 @@ export class Chart {
         }).observe(this.area);
     }
 
-    /** Draws lines: each has a label and its values; the first is the sum, where `hasSum`. */
+    /** Draws lines, each with a label and its values. If `hasSum`, the first line is the sum. */
     draw(span, times, lines, hasSum) {
         const style = (i) => {
             const isSum = hasSum && i === 0;
@@ -34,16 +34,16 @@ export class Chart {
         this.lines = lines;
         const data = [times, ...lines.map((line) => line.values)];
         if (this.plot === undefined || this.plot.series.length !== data.length) {
-            this.renew(lines.map((_, i) => style(i)), data);
+            this.create_plot(lines.map((_, i) => style(i)), data);
         } else {
             this.plot.setData(data);
         }
         this.write_legend(style);
-        const said = lines.map((line) => `${line.label}: ${this.write(last(line.values))}`);
-        this.area.setAttribute("aria-label", said.join("; ") || "nothing yet");
+        const texts = lines.map((line) => `${line.label}: ${this.write(last(line.values))}`);
+        this.area.setAttribute("aria-label", texts.join("; ") || "no values yet");
     }
 
-    renew(styles, data) {
+    create_plot(styles, data) {
         this.plot?.destroy();
         const axis = { stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false } };
         const options = {
@@ -92,7 +92,7 @@ export class Chart {
         this.write_values();
     }
 
-    /** The values under the mouse, else the last ones. */
+    /** Writes the values under the mouse, or the last ones. */
     write_values() {
         const at = this.plot?.cursor.idx;
         this.lines.forEach((line, i) => {
@@ -104,20 +104,20 @@ export class Chart {
         });
     }
 
-    /** To be drawn anew: colours have changed. */
-    forget() {
+    /** Removes the plot. The next draw creates it again, with the current colours. */
+    reset() {
         this.plot?.destroy();
         this.plot = undefined;
     }
 }
 
-/** From the power of ten below to the one above. */
+/** Returns the scale limits: the power of ten below and the one above. */
 function decades(from, to) {
     const low = 10 ** Math.floor(Math.log10(Math.max(from, to / 1e6)));
     return [low, Math.max(low * 10, 10 ** Math.ceil(Math.log10(to)))];
 }
 
-/** The powers of ten of a scale. */
+/** Returns the powers of ten of a scale. */
 function powers(_plot, _axis, low, high) {
     const found = [];
     for (let power = low; power <= high * 1.01; power *= 10) {

@@ -1,8 +1,8 @@
-// What is not worth doing for each of many keys.
+// Combines many key presses into one action.
 
 const PAUSE_MS = 150;
 
-/** Does it once, when nothing more has come for a moment. */
+/** Returns a function that runs `action` once, 150 ms after its last call. */
 export function debounced(action) {
     let timer;
     return () => {

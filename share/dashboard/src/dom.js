@@ -1,4 +1,4 @@
-// Elements of the page. Text is only ever set as text: any local user can choose the name of an agent.
+// Elements of the page. Text is never set as HTML: any local user can choose the name of an agent.
 
 export function element(name, attributes = {}, ...children) {
     const made = document.createElement(name);
@@ -9,14 +9,14 @@ export function element(name, attributes = {}, ...children) {
     return made;
 }
 
-/** Sets a text if it is another one. */
+/** Sets a text if it has changed. */
 export function setText(place, text) {
     if (place.textContent !== text) {
         place.textContent = text;
     }
 }
 
-/** Sets a name of which, where there is no room for all of it, the middle is left out: many differ in their last letters. */
+/** Sets a name. Without room for all of it, the middle is left out, because many names differ in their last letters. */
 export function setName(place, name) {
     if (place.textContent !== name) {
         const letters = [...name];

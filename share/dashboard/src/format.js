@@ -1,4 +1,4 @@
-// Numbers with the units that the metrics have.
+// Numbers with the units of their metrics.
 
 const NONE = "–";
 
@@ -16,7 +16,7 @@ function scaled(value, base, prefixes) {
     return [digits(value), prefixes[step]];
 }
 
-/** With thousands as k, M, G; exact below a thousand if it is whole. */
+/** Formats a count with k, M, G for thousands. Integers below 10,000 are exact. */
 export function count(value) {
     if (typeof value !== "number") {
         return NONE;
@@ -46,24 +46,23 @@ export function microseconds(value) {
 
 const BY_UNITS = new Map([["byte", bytes], ["microsec", microseconds], ["count", count]]);
 
-/** How a metric's values are written: by its units, and per second if it is a counter. */
+/** Returns the formatter of a metric: by its units, and per second if it is a counter. */
 export function writer({ units, isCounter }) {
     const plain = BY_UNITS.get(units) ?? ((value) => `${count(value)} ${units}`);
     if (!isCounter) {
         return plain;
     }
-    // A counter of time grows by so many microseconds a second.
     return (value) => (typeof value === "number" ? `${plain(value)}/s` : NONE);
 }
 
-/** Without zeros at the end, for what is round: bounds, and the marks of an axis. */
+/** Removes zeros at the end of round numbers, such as bounds and the marks of an axis. */
 export function brief(text) {
     return text.replace(/(\.\d*[1-9])0+(?!\d)|\.0+(?!\d)/, "$1");
 }
 
 const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 
-/** The time of day, as this browser's place has it. */
+/** Formats the time of day in the browser's time zone. */
 export function clock(seconds) {
     return CLOCK.format(seconds * 1000);
 }

@@ -1,4 +1,4 @@
-// How many transfers took how long, over time: a row for each range of times, the darker the more.
+// Heat map of transfer times: a row for each bucket; a darker cell has more transfers.
 
 import { colour, element, setText } from "./dom.js";
 import { brief, clock, count, microseconds } from "./format.js";
@@ -8,17 +8,17 @@ const HEIGHT = 220;
 const LEFT = 72;
 const BOTTOM = 22;
 
-/** The range of an instance such as agent::100-250, and whose it is. */
-export function range(instance) {
+/** Returns the agent and the bounds of a bucket instance such as agent::100-250. */
+export function bucket(instance) {
     const found = /^(.*)::([0-9.]+)-([0-9.]+|inf)$/s.exec(instance);
     return found && { agent: found[1], low: Number(found[2]), high: found[3] === "inf" ? Infinity : Number(found[3]) };
 }
 
-/** The ranges of some agents in order, each with the instances that are added up for it. */
-export function ranges(names, agents) {
+/** Returns the buckets of some agents in order, each with the instances that are added up for it. */
+export function buckets(names, agents) {
     const found = new Map();
     for (const [id, name] of names) {
-        const one = range(name);
+        const one = bucket(name);
         if (one && agents.has(one.agent)) {
             const key = `${one.low}-${one.high}`;
             found.set(key, found.get(key) ?? { low: one.low, high: one.high, ids: [] });
@@ -49,13 +49,13 @@ export class Heat {
     draw(span, history, names, agents) {
         this.span = span;
         this.times = [...history.times];
-        const all = ranges(names, agents);
-        const courses = all.map(({ ids }) => history.sums([BUCKETS], ids));
-        // Rows that nothing ever was in are left out at both ends.
-        const used = courses.map((course) => course.some((value) => value > 0));
+        const all = buckets(names, agents);
+        const series = all.map(({ ids }) => history.sums([BUCKETS], ids));
+        // Empty rows at both ends are not drawn.
+        const used = series.map((sums) => sums.some((value) => value > 0));
         const [from, to] = [Math.max(0, used.indexOf(true) - 1), used.lastIndexOf(true) + 2];
         this.rows = used.includes(true) ? all.slice(from, to) : [];
-        this.cells = this.times.map((_, i) => courses.slice(from, to).map((course) => course[i]));
+        this.cells = this.times.map((_, i) => series.slice(from, to).map((sums) => sums[i]));
         this.most = this.cells.flat().reduce((most, value) => Math.max(most, value), 0);
         this.paint();
         this.say();
@@ -105,7 +105,7 @@ export class Heat {
         context.fillText(clock(end), width - 8, HEIGHT - 5);
     }
 
-    /** What is under the mouse. */
+    /** Writes the value under the mouse. */
     point(event) {
         if (!this.rows?.length) {
             return;
@@ -121,14 +121,14 @@ export class Heat {
         }
     }
 
-    /** The same in words: where most transfers are now. */
+    /** Describes the heat map in words: the bucket with most transfers now. */
     say() {
         const column = this.cells?.[this.cells.length - 1] ?? [];
         const most = Math.max(0, ...column);
         let text = "No transfers yet.";
         if (most > 0) {
-            const range = words(this.rows[column.indexOf(most)]);
-            text = `Most transfers take ${range} now (${count(most)}/s). The strongest colour is ${count(this.most)}/s.`;
+            const times = words(this.rows[column.indexOf(most)]);
+            text = `Most transfers take ${times} now (${count(most)}/s). The strongest colour is ${count(this.most)}/s.`;
         } else if (this.most > 0) {
             text = `No transfers now. The strongest colour is ${count(this.most)}/s.`;
         }
@@ -136,8 +136,8 @@ export class Heat {
         this.canvas.setAttribute("aria-label", text);
     }
 
-    /** Says why there is nothing to see. */
-    without(text) {
+    /** Shows a text in place of the heat map. */
+    show_text(text) {
         this.rows = [];
         this.cells = [];
         this.paint();

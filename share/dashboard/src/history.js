@@ -1,6 +1,6 @@
-// What was seen in the last minutes: rates of counters, values of all else, by metric and instance.
+// Values of the last minutes, by metric and instance: rates of counters, and values of all other metrics.
 
-/** The rates of a counter between two fetches, by instance; none where one of them lacks it, or where it went back. */
+/** Returns the rates of a counter between two fetches, by instance. There is none if a value is missing or went down. */
 export function rates(before, now, seconds) {
     const found = new Map();
     if (!(seconds > 0)) {
@@ -15,8 +15,8 @@ export function rates(before, now, seconds) {
     return found;
 }
 
-/** The values of a metric at one time, by instance: as arrays, since there may be a million in a history. `known` are the ids
- *  of others, which are shared where they are the same. */
+/** Returns the values of a metric at one time, as arrays, because a history may have a million values. `known` has the arrays
+ *  of ids of other columns: an equal one is shared. */
 function column(values, known) {
     const found = [...values].filter(([id, value]) => Number.isInteger(id) && typeof value === "number");
     found.sort((a, b) => a[0] - b[0]);
@@ -26,13 +26,13 @@ function column(values, known) {
         known.push(ids);
     }
     const numbers = Float32Array.from(found, ([, value]) => value);
-    // Of all instances, so that nobody has to go through them again.
+    // Cached, because the sum over 1,000 agents is drawn at every update.
     const sum = numbers.length > 0 ? numbers.reduce((a, b) => a + b, 0) : undefined;
     const greatest = numbers.length > 0 ? numbers.reduce((a, b) => Math.max(a, b)) : undefined;
     return { ids, values: numbers, sum, greatest };
 }
 
-/** Where some ids are in others; both are in order. */
+/** Returns the positions of the wanted ids in `ids`. Both are sorted. */
 function places(wanted, ids) {
     const found = [];
     let at = 0;
@@ -55,14 +55,14 @@ export class History {
 
     clear() {
         this.times = [];
-        // Columns by metric.
+        // One map per time: columns by metric.
         this.rows = [];
         this.last = undefined;
-        // What each instance's values in all rows come to, by metric, and how many of them are more than 0.
+        // By metric and instance: the sum of the values above 0 in all rows, and their number.
         this.totals = new Map();
     }
 
-    /** From here on, nothing is compared with what came before, and lines are interrupted. */
+    /** Starts again without a previous value. Lines have a gap here. */
     gap() {
         if (this.last !== undefined) {
             this.times.push(this.last.time + 0.001);
@@ -71,11 +71,11 @@ export class History {
         }
     }
 
-    /** Takes an answer; the rates and values that it comes to, by metric. Of those for which `keeps` says so the course is
-     *  remembered. */
-    take({ time, values }, isCounter, keeps) {
+    /** Adds an answer, and returns its rates and values by metric. The history stores the metrics for which `isStored`
+     *  returns true. */
+    add({ time, values }, isCounter, isStored) {
         if (time <= this.times[this.times.length - 1]) {
-            // The clock of that host was set back.
+            // The clock of the host was set back.
             this.clear();
         }
         const row = new Map();
@@ -84,7 +84,7 @@ export class History {
         const known = [...new Set([...before].map(({ ids }) => ids))];
         for (const [name, now] of values) {
             row.set(name, isCounter(name) ? rates(this.last?.values.get(name), now, time - this.last?.time) : now);
-            if (keeps(name)) {
+            if (isStored(name)) {
                 columns.set(name, column(row.get(name), known));
             }
         }
@@ -94,13 +94,13 @@ export class History {
         this.last = { time, values };
         const first = this.times.findIndex((t) => t >= time - this.span);
         this.times.splice(0, first);
-        for (const gone of this.rows.splice(0, first)) {
-            this.count(gone, -1);
+        for (const removed of this.rows.splice(0, first)) {
+            this.count(removed, -1);
         }
         return row;
     }
 
-    /** Adds a row to the totals of each instance, or takes it away from them. */
+    /** Adds a row to the totals of each instance, or subtracts it (`sign` -1). */
     count(columns, sign) {
         for (const [name, { ids, values }] of columns) {
             const totals = this.totals.get(name) ?? new Map();
@@ -111,7 +111,7 @@ export class History {
                     total.sum += sign * value;
                     total.number += sign;
                     totals.set(ids[i], total);
-                    // What is left of a sum by rounding is no value.
+                    // Rounding can leave a remainder in the sum.
                     if (total.number === 0) {
                         totals.delete(ids[i]);
                     }
@@ -120,9 +120,9 @@ export class History {
         }
     }
 
-    /** The course of what `of_all` has of each column, or `of_some` makes of its values in these places if there are `ids`;
-     *  null where that is nothing. */
-    course(name, ids, of_all, of_some) {
+    /** Returns a value for each row: `of_all` of the column, or with `ids` `of_some` of the values at their positions. It is
+     *  null for a row without such values. */
+    series(name, ids, of_all, of_some) {
         const wanted = ids && Int32Array.from(ids).sort();
         let where;
         return this.rows.map((row) => {
@@ -137,25 +137,25 @@ export class History {
         });
     }
 
-    /** The course of the sum of metrics over instances, all there were if not told which; null where none has a value. */
+    /** Returns the sum of metrics over the instances (default: all) for each row; null for a row without values. */
     sums(names, ids) {
         const add = (values, at) => at.reduce((total, place) => total + values[place], 0);
-        const [first, ...more] = names.map((name) => this.course(name, ids, ({ sum }) => sum, add));
-        for (const course of more) {
-            course.forEach((value, i) => {
+        const [first, ...more] = names.map((name) => this.series(name, ids, ({ sum }) => sum, add));
+        for (const series of more) {
+            series.forEach((value, i) => {
                 first[i] = value === null ? first[i] : (first[i] ?? 0) + value;
             });
         }
         return first;
     }
 
-    /** The course of the greatest value of a metric, in the same way. */
+    /** Returns the greatest value of a metric over the instances (default: all) for each row; null for a row without values. */
     greatest(name, ids) {
         const find = (values, at) => at.reduce((most, place) => Math.max(most, values[place]), -Infinity);
-        return this.course(name, ids, ({ greatest }) => greatest, find);
+        return this.series(name, ids, ({ greatest }) => greatest, find);
     }
 
-    /** Those of some instances that did most of something, most first. */
+    /** Returns the `number` instances of `ids` with the greatest sums of the metrics, greatest first. */
     top(names, ids, number) {
         const sums = ids.map((id) => [id, names.reduce((sum, name) => sum + (this.totals.get(name)?.get(id)?.sum ?? 0), 0)]);
         const active = sums.filter(([, sum]) => sum > 0);
@@ -163,13 +163,13 @@ export class History {
     }
 }
 
-/** The value of a metric for one instance. */
+/** Returns the number that a metric has for one instance, or undefined. */
 export function one(row, name, instance) {
     const value = row.get(name)?.get(instance);
     return typeof value === "number" ? value : undefined;
 }
 
-/** The sum of metrics over instances; undefined where none of them has a value. */
+/** Returns the sum of metrics over instances, or undefined if none has a value. */
 export function sum(row, names, instances) {
     let total;
     for (const name of names) {

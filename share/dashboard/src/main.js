@@ -1,7 +1,7 @@
-// The page: asks every few seconds, and shows what it is told.
+// The page: queries pmproxy every few seconds and shows the values.
 
 import * as metric from "./metrics.js";
-import { remark, why } from "./advice.js";
+import { remark, trouble_advice } from "./advice.js";
 import { agents, filtered, titles } from "./agents.js";
 import { Chart } from "./chart.js";
 import { byId, element, setText } from "./dom.js";
@@ -10,11 +10,11 @@ import { clock, count, microseconds, writer } from "./format.js";
 import { Heat } from "./heat.js";
 import { History, one, sum } from "./history.js";
 import { address } from "./pmproxy.js";
-import { MOST_WITH_RANGES, Source } from "./source.js";
+import { MAX_AGENTS_WITH_BUCKETS, Source } from "./source.js";
 import { Table } from "./table.js";
 
 const SPAN_SECONDS = 600;
-// So much is drawn at first, and more as time goes by.
+// Span of the charts at first. It grows to SPAN_SECONDS.
 const FIRST_SECONDS = 60;
 const TOP = 5;
 const KEY = "nixl-dashboard";
@@ -37,12 +37,12 @@ let round = 0;
 let latest;
 let chosen;
 
-// Kept where the browser allows it; a page from a file may have no storage.
+// A page from a file may have no storage.
 function remember(base) {
     try {
         localStorage.setItem(KEY, base);
     } catch {
-        // It is asked for again next time.
+        // The user enters the address again next time.
     }
 }
 function remembered() {
@@ -53,7 +53,7 @@ function remembered() {
     }
 }
 
-/** The address that the page's own address names, else the one of last time, else where the page came from. */
+/** Returns the address in the page's URL, or the saved one, or the host that served the page. */
 function start_address() {
     const named = new URLSearchParams(location.hash.slice(1)).get("host");
     const own = location.protocol.startsWith("http") ? location.origin : "localhost";
@@ -85,31 +85,31 @@ function connect(base) {
     chosen = undefined;
     byId("address").value = base;
     document.body.dataset.state = "connecting";
-    setText(byId("connection"), `asking ${base}`);
+    setText(byId("connection"), `connecting to ${base}`);
     draw();
-    ask();
+    query();
 }
 
-async function ask() {
+async function query() {
     clearTimeout(timer);
     isWaiting = false;
     round += 1;
     const own = round;
-    const asked = source;
+    const queried = source;
     const began = performance.now();
     try {
-        const answer = await asked.next();
+        const answer = await queried.next();
         if (own !== round) {
             return;
         }
         if (answer.isNew) {
             history.gap();
         }
-        const row = history.take(answer, (name) => asked.isCounter(name), (name) => metric.DRAWN.includes(name));
+        const row = history.add(answer, (name) => queried.isCounter(name), (name) => metric.DRAWN.includes(name));
         latest = { row, totals: answer.values };
         document.body.dataset.state = "connected";
         const version = one_text(answer.values, metric.VERSION);
-        setText(byId("connection"), `${asked.host || "pmcd"}, pmdanixl ${version}, ${clock(answer.time)}`);
+        setText(byId("connection"), `${queried.host || "pmcd"}, pmdanixl ${version}, ${clock(answer.time)}`);
         advise(byId("trouble"), undefined);
         draw();
     } catch (trouble) {
@@ -121,12 +121,12 @@ async function ask() {
         }
         history.gap();
         document.body.dataset.state = "trouble";
-        setText(byId("connection"), latest ? "no values; what is below is old" : "no values");
-        advise(byId("trouble"), why(trouble, asked.proxy.base));
+        setText(byId("connection"), latest ? "no new values; those below are old" : "no values");
+        advise(byId("trouble"), trouble_advice(trouble, queried.proxy.base));
     }
     isWaiting = true;
     const interval = Number(byId("interval").value) * 1000;
-    timer = setTimeout(ask, Math.max(100, interval - (performance.now() - began)));
+    timer = setTimeout(query, Math.max(100, interval - (performance.now() - began)));
 }
 
 function one_text(totals, name) {
@@ -153,7 +153,7 @@ function draw_tiles(row, totals) {
     advise(byId("remark"), latest && remark(counts, one_text(totals, metric.CONFIG_ERROR), isEmpty));
 }
 
-/** The engines to choose from are those that there are. */
+/** Fills the list of engines with those of the agents. */
 function offer_engines(all) {
     const select = byId("engine");
     const engines = [...new Set(all.map((agent) => agent.engine).filter((engine) => engine !== ""))].sort();
@@ -168,14 +168,14 @@ function offer_engines(all) {
     }
 }
 
-/** How much of the past there is to draw. */
+/** Returns the span of the charts in seconds. */
 function span() {
     const { times } = history;
     return Math.min(SPAN_SECONDS, Math.max(FIRST_SECONDS, times[times.length - 1] - times[0] || 0));
 }
 
-/** The sum over some agents, all if there are no `some`, and the lines of those of `ids` that did most, by their `titles`; of a
- *  single one, what it sent and received. */
+/** Draws the sum over the agents `some` (undefined: all), and a line for each of the busiest agents of `ids`. For a chosen
+ *  agent it draws a line for each metric. */
 function draw_rates(chart, names, labels, ids, some, titles) {
     let lines;
     if (chosen === undefined) {
@@ -204,7 +204,7 @@ function draw() {
 
     const drawn = chosen === undefined ? shown : all.filter((agent) => agent.id === chosen);
     const ids = drawn.map((agent) => agent.id);
-    // Of all agents the history has the sums.
+    // undefined: the history has cached the sums over all agents.
     const some = chosen === undefined && shown.length === all.length ? undefined : ids;
     const whole = some === undefined ? "all agents" : `${shown.length} agents`;
     const words = ({ name, server, rank }) => [name, server, rank].filter((word) => word !== "").join(" ");
@@ -220,14 +220,14 @@ function draw() {
         values: history.greatest(`${metric.TIME}.${name}`, some).map((value) => value || null),
     }));
     charts.times.draw(span(), history.times, quantiles, false);
-    setText(byId("times-of"), ids.length > 1 ? "each of the agent that has the longest" : "");
-    const losses = [["dropped events", metric.DROPPED], ["full rings found", metric.FULL]];
+    setText(byId("times-of"), ids.length > 1 ? "maximum over the agents" : "");
+    const losses = [["dropped events", metric.DROPPED], ["drains that found the ring full", metric.FULL]];
     const lost = losses.map(([label, name]) => ({ label, values: history.sums([name], some) }));
     charts.loss.draw(span(), history.times, lost, false);
-    if (all.length > MOST_WITH_RANGES) {
-        heat.without(`Drawn for up to ${MOST_WITH_RANGES} agents; here are ${all.length}.`);
+    if (all.length > MAX_AGENTS_WITH_BUCKETS) {
+        heat.show_text(`Shown for at most ${MAX_AGENTS_WITH_BUCKETS} agents; this host has ${all.length}.`);
     } else {
-        heat.draw(span(), history, source.ranges, new Set(drawn.map((agent) => agent.name)));
+        heat.draw(span(), history, source.buckets, new Set(drawn.map((agent) => agent.name)));
     }
 }
 
@@ -247,13 +247,13 @@ byId("filter").addEventListener("input", debounced(draw));
 byId("engine").addEventListener("change", draw);
 byId("interval").addEventListener("change", () => {
     if (isWaiting) {
-        ask();
+        query();
     }
 });
 byId("all").addEventListener("click", () => choose(chosen));
 window.addEventListener("hashchange", () => connect(start_address()));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    Object.values(charts).forEach((chart) => chart.forget());
+    Object.values(charts).forEach((chart) => chart.reset());
     draw();
 });
 

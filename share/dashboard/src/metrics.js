@@ -1,4 +1,4 @@
-// The metrics that the page shows.
+// Names of the metrics that the page shows.
 
 export const STATUS = "nixl.agent.status";
 export const SENT = "nixl.transfer.tx_bytes";
@@ -24,7 +24,7 @@ export const HOST = {
 };
 export const AGENTS = ["live", "idle", "exited", "unknown", "unsupported", "refused"];
 
-/** Those whose course is drawn. */
+/** Metrics with a history: the charts draw them. */
 export const DRAWN = [
     SENT,
     RECEIVED,

@@ -1,6 +1,6 @@
-// pmproxy's REST interface (PMWEBAPI(3)), for one pmcd.
+// Client of pmproxy's REST interface (PMWEBAPI(3)), for one pmcd.
 
-/** Why there are no values: `kind` says what to do about it. */
+/** Reason for missing values. `kind` selects the advice. */
 export class Trouble extends Error {
     constructor(kind, detail) {
         super(detail);
@@ -8,11 +8,11 @@ export class Trouble extends Error {
     }
 }
 
-const PATIENCE_MS = 10_000;
-// pmproxy forgets a context that is silent for so long. A browser wakes a hidden page once a minute only.
+const TIMEOUT_MS = 10_000;
+// pmproxy closes a context without requests after this time. A browser runs the timers of a hidden page once a minute.
 const CONTEXT_SECONDS = 150;
 
-/** An address as somebody types it, made whole; undefined where it is none of a web server. */
+/** Completes a typed address. Returns undefined if it is not the address of a web server. */
 export function address(typed) {
     let text = typed.trim();
     if (!/^[a-z][a-z0-9+.-]*:\/\//i.test(text)) {
@@ -27,15 +27,15 @@ export function address(typed) {
     if (url.protocol !== "http:" && url.protocol !== "https:") {
         return undefined;
     }
-    // Without a port it is pmproxy's own, but where http:// or https:// was typed with the port left out on purpose.
+    // The default is pmproxy's port, unless https:// or port 80 was typed.
     if (url.port === "" && url.protocol === "http:" && !/:80(\/|$)/.test(text)) {
         url.port = "44322";
     }
     return url.origin;
 }
 
-/** Seconds since 1970 of an answer. What pmproxy has behind the point are nanoseconds without leading zeros: 5.42 is 5 s and
- *  42 ns, which no parser of JSON knows. */
+/** Returns the time of an answer, in seconds since 1970. pmproxy writes nanoseconds without leading zeros after the point:
+ *  5.42 is 5 s and 42 ns. JSON.parse would read it as 5 s and 420 ms. */
 export function timeOf(text) {
     const found = /^\s*\{[^{[]*?"timestamp":\s*(\d+)(?:\.(\d+))?/.exec(text);
     return found ? Number(found[1]) + Number(found[2] ?? 0) / 1e9 : undefined;
@@ -55,7 +55,7 @@ export class Pmproxy {
                 cache: "no-store",
                 credentials: "omit",
                 referrerPolicy: "no-referrer",
-                signal: AbortSignal.timeout(PATIENCE_MS),
+                signal: AbortSignal.timeout(TIMEOUT_MS),
             });
             text = await response.text();
         } catch (error) {
@@ -91,7 +91,7 @@ export class Pmproxy {
         return String(answer.labels?.hostname ?? answer.hostspec ?? "");
     }
 
-    /** Unit, semantics and one line of help, by metric; those that pmcd does not have are left out. */
+    /** Returns unit, semantics and oneline by metric. Metrics that pmcd does not have are left out. */
     async describe(names) {
         const { answer } = await this.json(`/pmapi/${this.context}/metric?names=${names.join(",")}`);
         const found = new Map();
@@ -105,7 +105,7 @@ export class Pmproxy {
         return found;
     }
 
-    /** Time and values: by metric, then by instance (null where there are none). */
+    /** Returns the time, and the values by metric and instance (null for a metric without instances). */
     async fetch(names) {
         const { answer, text } = await this.json(`/pmapi/${this.context}/fetch?names=${names.join(",")}`);
         const values = new Map();
@@ -119,13 +119,13 @@ export class Pmproxy {
         return { time, values };
     }
 
-    /** Names by instance, of the domain that a metric has. */
+    /** Returns the instance names of a metric, by instance id. */
     async instances(metric) {
         const { answer } = await this.json(`/pmapi/${this.context}/indom?name=${metric}`);
         return new Map((answer.instances ?? []).map((one) => [one.instance, String(one.name)]));
     }
 
-    /** Labels by instance. Of all that pmproxy of PCP 6 serves, they are in its text for Prometheus only. */
+    /** Returns the labels by instance. pmproxy of PCP 6 has them only in its text for Prometheus. */
     async labels(name) {
         const { text } = await this.get(`/pmapi/${this.context}/metrics?names=${name}`);
         return labelsIn(text, name.replaceAll(".", "_"));
@@ -134,7 +134,7 @@ export class Pmproxy {
 
 const ESCAPED = new Map([["n", 10], ["r", 13], ["t", 9], ["a", 7], ["b", 8]]);
 
-/** What a label's value stands for: pmproxy writes it as JSON has strings, and that as C has them, byte by byte. */
+/** Decodes the value of a label. pmproxy writes it as a JSON string, and that with the escapes of C, byte by byte. */
 function unescape(text) {
     const bytes = [];
     const coder = new TextEncoder();
@@ -155,8 +155,8 @@ function unescape(text) {
     }
 }
 
-/** The labels of each line of a metric, by the instance that its label instid has. Values are quoted, so that no value can
- *  pass for a label. */
+/** Returns the labels of each line of a metric, by its label instid. Quoted values are skipped whole, so a value cannot
+ *  be mistaken for a label. */
 export function labelsIn(text, metric) {
     const found = new Map();
     for (const line of text.split("\n")) {

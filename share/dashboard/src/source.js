@@ -1,28 +1,28 @@
-// Where the values come from: opens a context, and another one when that is lost; names and labels of what is new.
+// Source of the values: opens a context, opens another one if it is lost, and fetches names and labels of new instances.
 
 import { Pmproxy, Trouble } from "./pmproxy.js";
 import * as metric from "./metrics.js";
 
-/** Above so many agents the ranges of times are not asked for: they are twenty for each. */
-export const MOST_WITH_RANGES = 100;
-const LABELS_AGAIN_MS = 30_000;
+/** With more agents, buckets are not fetched: there are twenty for each agent. */
+export const MAX_AGENTS_WITH_BUCKETS = 100;
+const LABELS_INTERVAL_MS = 30_000;
 
 export class Source {
     constructor(base) {
         this.proxy = new Pmproxy(base);
         this.about = undefined;
         this.host = "";
-        this.forget();
+        this.clear();
     }
 
-    forget() {
+    clear() {
         this.names = new Map();
-        this.ranges = new Map();
+        this.buckets = new Map();
         this.labels = new Map();
         this.labelled = -Infinity;
     }
 
-    /** The next answer. `isNew`: it has nothing to do with the one before. */
+    /** Fetches the next answer. `isNew`: true if it is the first one of a context. */
     async next() {
         let isNew = false;
         if (this.about === undefined) {
@@ -37,18 +37,18 @@ export class Source {
                 this.about = undefined;
                 throw error;
             }
-            // pmcd or pmproxy was started anew, or this page was asleep.
+            // pmcd or pmproxy was restarted, or the browser suspended this page.
             await this.open();
             isNew = true;
             answer = await this.fetch();
         }
-        await this.learn(answer.values);
+        await this.update_names(answer.values);
         return { ...answer, isNew };
     }
 
     async open() {
         this.about = undefined;
-        this.forget();
+        this.clear();
         this.host = await this.proxy.open();
         const about = await this.proxy.describe(metric.ALL);
         if (!about.has(metric.VERSION)) {
@@ -58,7 +58,7 @@ export class Source {
     }
 
     async fetch() {
-        const isLarge = this.names.size > MOST_WITH_RANGES;
+        const isLarge = this.names.size > MAX_AGENTS_WITH_BUCKETS;
         const answer = await this.proxy.fetch(metric.ALL.filter((name) => name !== metric.BUCKETS || !isLarge));
         if (!answer.values.get(metric.VERSION)?.size) {
             throw new Trouble("nixl", "no values");
@@ -66,20 +66,20 @@ export class Source {
         return answer;
     }
 
-    /** Asks for the names of instances that were not there before, and now and then for labels. */
-    async learn(values) {
+    /** Fetches the names of new instances, and at an interval the labels. */
+    async update_names(values) {
         const agents = [...(values.get(metric.STATUS)?.keys() ?? [])];
         const isUnknown = agents.some((id) => !this.names.has(id));
         if (isUnknown || agents.length !== this.names.size) {
             this.names = await this.proxy.instances(metric.STATUS);
         }
-        if (isUnknown || performance.now() - this.labelled > LABELS_AGAIN_MS) {
+        if (isUnknown || performance.now() - this.labelled > LABELS_INTERVAL_MS) {
             this.labels = await this.proxy.labels("nixl.agent.state");
             this.labelled = performance.now();
         }
-        const ranges = [...(values.get(metric.BUCKETS)?.keys() ?? [])];
-        if (ranges.some((id) => !this.ranges.has(id))) {
-            this.ranges = await this.proxy.instances(metric.BUCKETS);
+        const buckets = [...(values.get(metric.BUCKETS)?.keys() ?? [])];
+        if (buckets.some((id) => !this.buckets.has(id))) {
+            this.buckets = await this.proxy.instances(metric.BUCKETS);
         }
     }
 

@@ -1,4 +1,4 @@
-// The table of agents: sorted by any column, one row for each, kept from one answer to the next.
+// The table of agents, one row for each, sorted by any column. Rows are reused from one answer to the next.
 
 import { sorted } from "./agents.js";
 import { element, setName, setText } from "./dom.js";
@@ -20,16 +20,16 @@ const COLUMNS = [
     { key: "p90", label: "p90", write: microseconds, about: "90th percentile of transfer times, last 60 s" },
     { key: "p99", label: "p99", write: microseconds, about: "99th percentile of transfer times, last 60 s" },
     { key: "max", label: "Max", write: microseconds, about: "longest transfer time of the last 60 s" },
-    { key: "ring", label: "Ring", about: "most events that waited in the ring, of those that it holds" },
-    { key: "full", label: "Full", write: count, about: "how often the ring was found full: events are lost then" },
-    { key: "dropped", label: "Dropped", write: count, about: "events that NIXL dropped before the ring" },
+    { key: "ring", label: "Ring", about: "most events that waited in the ring, as a share of its capacity" },
+    { key: "full", label: "Full", write: count, about: "drains that found the ring full: events may be lost" },
+    { key: "dropped", label: "Dropped", write: count, about: "events that NIXL dropped before they reached the ring" },
     { key: "errors", label: "Errors", write: count, about: "errors of all kinds" },
 ];
 const NUMBERS_FROM = 5;
 const METER = { min: "0", max: "1", low: "0.75", high: "0.999", optimum: "0", "aria-hidden": "true" };
 
 export class Table {
-    /** `choose` is called with the id of an agent that is picked. */
+    /** `choose` is called with the id of an agent that the user selects. */
     constructor(place, choose) {
         this.choose = choose;
         this.key = "server";
@@ -59,7 +59,7 @@ export class Table {
         this.draw(this.agents, this.shown, this.chosen);
     }
 
-    /** Draws those of all agents that are to be shown. Rows of the others are hidden: a thousand are long in the making. */
+    /** Draws the agents `shown`. Rows of the others are hidden, not removed, because creating a thousand rows is slow. */
     draw(agents, shown, chosen) {
         this.agents = agents;
         this.shown = shown;
@@ -83,7 +83,7 @@ export class Table {
             this.fill(row, agent);
             row.classList.toggle("chosen", agent.id === chosen);
             row.querySelector("button").setAttribute("aria-pressed", String(agent.id === chosen));
-            // Rows stay where they are if they can: one that has the focus keeps it.
+            // A row is moved only if necessary, because moving it removes the focus.
             if (row === place) {
                 place = row.nextElementSibling;
             } else {
@@ -122,8 +122,8 @@ export class Table {
         row.children[0].title = agent.pid === undefined ? "" : `process ${agent.pid}  ${agent.command}`.trim();
         row.dataset.status = agent.status;
         setText(row.querySelector(".status span:last-child"), agent.status);
-        const idle = agent.status === "idle" ? `nothing reported for ${duration(agent.idle)}` : "";
-        row.querySelector(".status").title = agent.mode === "observe" ? "only followed, not drained" : idle;
+        const idle = agent.status === "idle" ? `no event for ${duration(agent.idle)}` : "";
+        row.querySelector(".status").title = agent.mode === "observe" ? "followed: read, but not drained" : idle;
         const ring = row.querySelector(".ring");
         const share = agent.ring === undefined ? "–" : `${Math.floor(agent.ring * 100)} %`;
         setText(ring.firstChild, share);
