@@ -250,7 +250,7 @@ fn no_agents_is_reported_only_if_an_archive_has_nixl() {
         let status = said.status.code();
         let said = text(&said);
         assert!(
-            status == Some(1) && said.starts_with("pcp-nixl: there are no two samples"),
+            status == Some(1) && said.starts_with("pcp-nixl: that time has fewer than two samples"),
             "{said}"
         );
     }
@@ -325,7 +325,7 @@ fn missing_data_is_reported_with_cause_and_action() {
     };
     fails_with(
         &mut of_archive(&home, &path, &["-k", "nope"]),
-        "--sort nope: there is no such column; take one of agent, bw, bytes,",
+        "--sort nope: there is no such column; use one of agent, bw, bytes,",
     );
     fails_with(
         &mut of_archive(&home, &path, &["once"]),
@@ -343,7 +343,7 @@ fn missing_data_is_reported_with_cause_and_action() {
     archive(&other, 10, "network.interface.in.bytes eth0 1 2\n");
     fails_with(
         &mut of_archive(&home, &other, &[]),
-        "nixl.transfer.tx_bytes: there is no such metric: the agent is not installed (pmdanixl(1)), or the archive has nothing of NIXL",
+        "nixl.transfer.tx_bytes: there is no such metric: the PMDA is not installed (pmdanixl(1)), or the archive has no metrics of NIXL",
     );
     fails_with(
         &mut of_archive(&home, &home.path("none"), &[]),

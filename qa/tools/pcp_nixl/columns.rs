@@ -31,7 +31,7 @@ fn values_fit_their_columns() {
     let script = "
 values = [0] + [int(f * 10 ** e) for e in range(20) for f in (1, 1.00499, 3.14159, 9.949, 9.99, 9.9999)]
 for column in nixl.COLUMNS[1:]:
-    texts = [column.shown(value) for value in values]
+    texts = [column.formatter(value) for value in values]
     assert max(map(len, texts)) <= column.width, (column.head, texts)
 print([nixl.duration(10 ** e) for e in range(0, 17, 2)])
 ";
@@ -49,9 +49,9 @@ locale.setlocale(locale.LC_ALL, 'C.UTF-8')
 libc = ctypes.CDLL(None)
 libc.wcwidth.argtypes = [ctypes.c_wchar]
 shown = [char for char in map(chr, range(0x20, sys.maxunicode + 1)) if char.isprintable()]
-print([hex(ord(char)) for char in shown if libc.wcwidth(char) > nixl.places(char)])
-# Marks of none, one and two places; one that only some terminals have as wide, and one that only newer ones have.
-print([nixl.places(60 * char) for char in '\\u0301\\u0488\\u0903\\u302e\\u3248\\u4dc0'])
+print([hex(ord(char)) for char in shown if libc.wcwidth(char) > nixl.text_width(char)])
+# Marks with widths 0, 1 and 2; characters that are wide on some terminals only, and on newer ones only.
+print([nixl.text_width(60 * char) for char in '\\u0301\\u0488\\u0903\\u302e\\u3248\\u4dc0'])
 print([len(nixl.fitted(60 * char, 21)) for char in '\\u0903\\u302e'])
 ";
     assert_eq!(python(script), "[]\n[0, 0, 60, 120, 120, 120]\n[21, 12]\n");
