@@ -182,7 +182,7 @@ chmod +x "$pmda/pmdanixl"
 if in_pmda ./Install >"$work/refused" 2>&1; then
     bad "Install reports an agent that cannot start: it exits with 0"
 else
-    check "Install reports an agent that cannot start" grep 'the agent does not answer' "$work/refused"
+    check "Install reports an agent that cannot start" grep 'the PMDA does not answer' "$work/refused"
 fi
 check "Remove after that" in_pmda ./Remove
 check "uninstall" scripts/install-files --remove
