@@ -1,6 +1,6 @@
 //! Writes the bindings to libpcp_pmda from the installed PCP headers.
 //!
-//! They are made at build time because PCP 6 and 7 declare the same layouts under different names; see `src/pcp/pmda.h`.
+//! They are generated at build time because PCP 6 and 7 declare the same layouts under different names: `src/pcp/pmda.h`.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -12,10 +12,10 @@ fn main() {
 fn pcp() {
     println!("cargo::rerun-if-changed=src/pcp/pmda.h");
     println!("cargo::rerun-if-env-changed=PCP_INC_DIR");
-    // Only libpcp_pmda: its soname is the same in PCP 6 and 7, libpcp's is not.
+    // The soname of libpcp_pmda is the same in PCP 6 and 7. That of libpcp differs, so it is not linked.
     println!("cargo::rustc-link-lib=dylib=pcp_pmda");
     let include = std::env::var("PCP_INC_DIR").unwrap_or_else(|_| "/usr/include/pcp".into());
-    // For the test of what bindgen makes of them.
+    // A test compares the bindings with the headers.
     let arch = std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it");
     println!("cargo::rustc-env=PCP_INCLUDE={include}");
     println!("cargo::rustc-env=PCP_ARCH={arch}");
@@ -40,7 +40,7 @@ fn pcp() {
     let bindings = match bindings {
         Ok(bindings) => bindings,
         Err(err) => panic!(
-            "{err}\nPCP's PMDA headers are needed (Debian: libpcp-pmda3-dev, RPM: pcp-libs-devel), and libclang"
+            "{err}\ninstall PCP's PMDA headers (Debian: libpcp-pmda3-dev, RPM: pcp-libs-devel) and libclang"
         ),
     };
     let out = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
