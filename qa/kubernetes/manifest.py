@@ -1,12 +1,12 @@
-"""The manifests of share/kubernetes, as a cluster would take them.
+"""Checks and converts the manifests of share/kubernetes.
 
-    manifest.py FILE            checks each document against the published schemas of each release of Kubernetes that the
-                                package kubernetes-validate has, where a key that is not in the schema is an error; then
-                                prints the documents as a JSON array. With `-`, reads standard input.
-    manifest.py --json FILE     prints them as they are; that takes no schemas
-    manifest.py --shell FILE    what the DaemonSet of FILE gives its container, as assignments for sh
+    manifest.py FILE            checks each document against the published schemas of all releases of Kubernetes in the
+                                package kubernetes-validate, then prints the documents as a JSON array. A key that is not in
+                                the schema is an error. FILE `-` is standard input.
+    manifest.py --json FILE     prints the documents as a JSON array, without a check
+    manifest.py --shell FILE    prints the settings of the DaemonSet's container as assignments for sh
     manifest.py --config FILE DIRECTORY
-                                the ConfigMap of FILE, as files in DIRECTORY
+                                writes the ConfigMap as files in DIRECTORY
 """
 
 import json
@@ -18,20 +18,20 @@ import yaml
 
 
 def documents(file):
-    """The documents of a file."""
+    """Returns the documents of a file."""
     text = sys.stdin.read() if file == "-" else pathlib.Path(file).read_text()
     return [document for document in yaml.safe_load_all(text) if document is not None]
 
 
 def only(file, kind):
-    """The one document of a kind."""
+    """Returns the document of a kind. There must be exactly one."""
     (document,) = (document for document in documents(file) if document["kind"] == kind)
     return document
 
 
 def check(file):
     """Prints the errors of a manifest. Returns true if there are none."""
-    # Of PyPI, as qa/kubernetes/venv has it; all else takes what the distribution has.
+    # From PyPI (qa/kubernetes/venv). The other commands need only packages of the distribution.
     import kubernetes_validate
 
     found = documents(file)
@@ -43,7 +43,7 @@ def check(file):
             except kubernetes_validate.ValidationError as error:
                 where = ".".join(str(part) for part in error.path)
                 errors.append(f"{file}: Kubernetes {release}: {document.get('kind')}: {where}: {error.message}")
-            except Exception as error:  # a kind or a version of an API that is in no schema
+            except Exception as error:  # no schema has this kind or API version
                 why = getattr(error, "message", repr(error))
                 errors.append(f"{file}: Kubernetes {release}: {document.get('kind')}: {why}")
     print("\n".join(errors), file=sys.stderr, end="\n" if errors else "")
@@ -52,7 +52,7 @@ def check(file):
 
 
 def shell(file):
-    """Assignments: the container's mounts by kind of volume, its capabilities, and so on."""
+    """Prints shell assignments with the container's mounts, capabilities, grace period and probes."""
     spec = only(file, "DaemonSet")["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     volumes = {volume.pop("name"): volume for volume in spec["volumes"]}
@@ -75,7 +75,7 @@ def shell(file):
 
 
 def config(file, directory):
-    """Writes the files of the ConfigMap, by way of a symbolic link as the kubelet does."""
+    """Writes the files of the ConfigMap, as symbolic links like those of the kubelet."""
     data = pathlib.Path(directory, "..data")
     data.mkdir(parents=True)
     for name, text in only(file, "ConfigMap")["data"].items():

@@ -1,5 +1,5 @@
-"""ring.py FILE UID [2]: a NIXL agent of an unprivileged container, as far as its ring goes (v4, or v2). For each line of
-standard input, a number, there is a completed WRITE of so many bytes; it ends with its input."""
+"""ring.py FILE UID [2]: writes a ring (v4, or v2) like a NIXL agent in an unprivileged container. Each line of standard input is
+the number of bytes of a completed WRITE. The program ends at the end of its input."""
 
 import mmap
 import os
