@@ -1,10 +1,9 @@
 #!/usr/bin/python3
-"""archive.py ARCHIVE SECONDS: writes a PCP archive of the table on standard input, with samples so many seconds apart.
+"""archive.py ARCHIVE SECONDS: writes a PCP archive of the table on standard input, with a sample every SECONDS.
 
-A line is a metric, an instance (or - for a metric without instances), and a value for each sample (or - for none). What a
-metric of this PMDA is like is read from qa/golden/pminfo_dmtT.out, which a test compares with the PMDA itself. A line that
-begins with `label` has an instance and NAME=VALUE pairs, which are its labels from the first sample on. It takes the
-distribution's Python, the only one with PCP's modules.
+A line is a metric, an instance (or - for a metric without instances), and a value for each sample (or - for none). Descriptors of
+this PMDA's metrics come from qa/golden/pminfo_dmtT.out, which a test compares with the PMDA. A line that begins with `label` has an
+instance and NAME=VALUE pairs, its labels from the first sample on. It needs the distribution's Python, which has PCP's modules.
 """
 
 import pathlib
@@ -52,8 +51,8 @@ OTHERS = {
 }
 
 
-def ours():
-    """Descriptors of the metrics of this PMDA."""
+def own_metrics():
+    """Yields the descriptors of the metrics of this PMDA."""
     golden = pathlib.Path(__file__).with_name("golden") / "pminfo_dmtT.out"
     entry = re.compile(
         r"^(nixl\.\S+) PMID: (\d+)\.(\d+)\.(\d+) .*\n"
@@ -67,15 +66,15 @@ def ours():
 
 
 def merge_labels(path):
-    """Merges the label records of an archive into one. libpcp_import 6.0 writes one for each instance, as pmlogger never does,
-    and libpcp reads one of each time."""
+    """Merges the label records of an archive into one. libpcp_import 6.0 writes one for each instance, but libpcp reads only one
+    for each time."""
     meta = pathlib.Path(f"{path}.meta")
     data, others, heads, sets, at = meta.read_bytes(), [], [], [], 0
     while at < len(data):
         length, kind = struct.unpack_from(">ii", data, at)
         record = data[at : at + length]
         if kind == LABEL_RECORD:
-            # Length, kind, time, type of label, domain, number of sets; the sets; the length.
+            # Layout: length, kind, time, type of label, domain, number of sets; the sets; the length again.
             heads.append(record[4:24])
             sets.append(record[28:-4])
         else:
@@ -84,13 +83,13 @@ def merge_labels(path):
     length = struct.pack(">i", 32 + sum(map(len, sets)))
     merged = length + heads[0] + struct.pack(">i", len(sets)) + b"".join(sets) + length
     meta.write_bytes(b"".join(others) + merged)
-    # The index has wrong positions now, and libpcp does not need it.
+    # The positions in the index are wrong now. libpcp works without it.
     pathlib.Path(f"{path}.index").unlink()
 
 
 def main():
     path, seconds = sys.argv[1], float(sys.argv[2])
-    known = dict(ours()) | OTHERS
+    known = dict(own_metrics()) | OTHERS
     log = pmi.pmiLogImport(path)
     log.pmiSetHostname("host")
     log.pmiSetTimezone("UTC")

@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""Stats of a stream of events, computed independently of the daemon: by the definitions, over all values, in plain Python.
+"""Computes the stats of a stream of events independently of the daemon: by their definitions, over all values, in plain Python.
 
     qa/figures.py qa/streams/nixl-1.5.1.txt
 
 reads lines of TYPE and VALUE, in the order of the ring (types as on the wire, # begins a comment), and prints JSON:
 
-totals        per event type, by name, the sum of its values
-events        how many there were; unknown: how many of a type that no NIXL has
-last          per event type, by name, its last value; null if there was none
-errors        total: of the 12 error types; last: the name of the last one; null if there was none
+totals        sum of the values of each event type, by name
+events        number of events; unknown: number of events of an unknown type
+last          last value of each event type, by name; null without events
+errors        total: sum of the 12 error types; last: name of the last one, or null
 latency       xfer_time and post_time: counts per bucket in NIXL's bounds, and p50, p90, p99, max, microseconds
 size          counts per bucket of bytes per transfer
 bandwidth     counts per bucket of byte/s per transfer, and p10, p50, p90
-paired        how many transfers had both their time and their bytes; unpaired: how many of either stood alone
-vllm          the figures of vLLM's "KV Transfer metrics" line that a ring can give; MB is 2^20 bytes there
+paired        number of transfers with both time and bytes; unpaired: number of times and bytes without the other
+vllm          figures of vLLM's line "KV Transfer metrics" that follow from a ring; MB is 2^20 bytes
 
-A percentile is interpolated as numpy.percentile does by default. Buckets are not cumulative, their upper bounds are inclusive,
-and the last holds what lies above all bounds.
+A percentile is interpolated as numpy.percentile does by default. Buckets are not cumulative. Their upper bounds are inclusive, and the
+last bucket has the values above all bounds.
 """
 
 import json
@@ -34,26 +34,26 @@ BANDWIDTH = [1000000 * 2 ** number for number in range(20)]
 
 
 def read(path):
-    """The events of a file."""
+    """Returns the events of a file."""
     with open(path, encoding="ascii") as file:
         lines = [line.split("#")[0].split() for line in file]
     return [(int(line[0]), int(line[1])) for line in lines if line]
 
 
 def histogram(values, bounds):
-    """How many values each bucket holds."""
+    """Returns the number of values in each bucket."""
     lower = [-1, *bounds]
     upper = [*bounds, float("inf")]
     return [sum(low < value <= high for value in values) for low, high in zip(lower, upper)]
 
 
 def percentile(values, percent):
-    """Between the two values next to the position; none of none."""
+    """Returns a percentile, interpolated between two values, or None without values."""
     if not values:
         return None
     ordered = sorted(values)
-    place, rest = divmod((len(ordered) - 1) * percent, 100)
-    lower, upper = ordered[place], ordered[min(place + 1, len(ordered) - 1)]
+    index, rest = divmod((len(ordered) - 1) * percent, 100)
+    lower, upper = ordered[index], ordered[min(index + 1, len(ordered) - 1)]
     return lower + (upper - lower) * rest / 100
 
 
@@ -66,13 +66,13 @@ def latency(values):
 
 
 def pairs(events):
-    """Bytes and microseconds of each transfer: a transfer time, and the bytes right after it."""
+    """Returns bytes and microseconds of each transfer: a transfer time, and the bytes directly after it."""
     return [(second[1], first[1]) for first, second in zip(events, events[1:])
             if first[0] == TIME and second[0] in BYTES]
 
 
 def vllm(values):
-    """vLLM's figures, which it rounds to 3 digits."""
+    """Returns vLLM's figures, without its rounding to 3 digits."""
     mega = 1 << 20
 
     def mean(numbers, unit):
@@ -98,7 +98,7 @@ def figures(events):
     values = [[value for kind, value in events if kind == number] for number in range(len(NAMES))]
     errors = [kind for kind, _ in events if kind in ERRORS]
     transfers = pairs(events)
-    # Whole byte/s; a transfer of 0 us counts as one of 1 us.
+    # Integer byte/s. A transfer of 0 us counts as 1 us.
     bandwidths = [size * 1000000 // max(time, 1) for size, time in transfers]
     sizes = values[0] + values[1]
     halves = len(sizes) + len(values[TIME])

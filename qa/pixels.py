@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""pixels.py PICTURE: writes a PNG picture to standard output in the format PPM, which is nothing but its pixels.
+"""pixels.py PICTURE: converts a PNG picture to PPM, a header and the pixels, on standard output.
 
-It knows what pngquant and pmchart write: 8 bits, with a palette or in true colour, not interlaced. What is transparent counts as
-what it would be if it were not.
+It reads PNG files of pngquant and pmchart: 8 bits, with a palette or in true colour, not interlaced. It ignores transparency.
 """
 
 import struct
@@ -11,7 +10,7 @@ import zlib
 
 
 def chunks(data):
-    """Its parts, by their kind."""
+    """Yields (kind, data) of each chunk of a PNG file."""
     at = 8
     while at < len(data):
         length, kind = struct.unpack_from(">I4s", data, at)
@@ -20,13 +19,13 @@ def chunks(data):
 
 
 def nearest(left, above, corner):
-    """Which of the three is the nearest to left + above - corner (Paeth)."""
+    """Returns the one of the three values that is nearest to left + above - corner (Paeth)."""
     guess = left + above - corner
     return min((abs(guess - left), 0, left), (abs(guess - above), 1, above), (abs(guess - corner), 2, corner))[2]
 
 
 def lines(data, width, height, size):
-    """The bytes of each line, of pixels of that many bytes, with the filters undone."""
+    """Yields the bytes of each line with the filters undone. `size` is the number of bytes per pixel."""
     length = width * size
     before = bytes(length)
     for number in range(height):
@@ -46,7 +45,7 @@ def main():
         parts = list(chunks(file.read()))
     width, height, bits, colours, _, _, interlaced = struct.unpack(">IIBBBBB", dict(parts)[b"IHDR"])
     if bits != 8 or interlaced or colours not in (2, 3, 6):
-        sys.exit(f"pixels.py: {sys.argv[1]}: {bits} bits, colour type {colours}, interlace {interlaced} are not known")
+        sys.exit(f"pixels.py: {sys.argv[1]}: {bits} bits, colour type {colours}, interlace {interlaced} are not supported")
     data = zlib.decompress(b"".join(part for kind, part in parts if kind == b"IDAT"))
     palette = dict(parts).get(b"PLTE")
     out = bytearray(b"P6\n%d %d\n255\n" % (width, height))

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""The ranks of an engine that hands on its KV cache, by real NIXL: what docs/tutorial/record records.
+"""Ranks of an engine that sends its KV cache with real NIXL. docs/tutorial/record records them.
 
-    ranks.py drive PYTHON    starts four ranks here and a target for each in the network namespace `peer`, and drives them
-    ranks.py rank N          one rank, over the link rail-N
-    ranks.py target N        the memory at the other end of that link
+    ranks.py drive PYTHON    starts four ranks, a target for each in the network namespace `peer`, and sends them orders
+    ranks.py rank N          runs one rank with the link railN
+    ranks.py target N        provides the memory at the other end of that link
 
-A step is what an engine does for one request: each rank writes its share of the cache to its target, in blocks, and the next
-step begins when all ranks are done. So a slow one holds up the others, as it does where the ranks are those of one model.
-What goes wrong, and when, is in `SCENES`.
+A step is one request of an engine: each rank writes its share of the cache to its target, in blocks. The next step begins when all
+ranks are done. So a slow rank delays the others, as in a model with tensor parallelism. `SCENES` has the faults and their times.
 """
 
 import base64
@@ -25,8 +24,8 @@ BLOCK = 256 * 1024
 BLOCKS = 2
 STEPS_PER_SECOND = 10
 GROUPS = "/sys/fs/cgroup/cpu/nixl-tutorial"
-# What happens in so many seconds: the speed of the links, a link's own, a rank's share of a processor, and who writes blocks
-# of 64 bytes as fast as it can beside the steps.
+# Scenes: duration in seconds; link: speed of one link (others: FAST); share: percentage of a processor for one rank; burst: rank
+# that also writes blocks of 64 bytes as fast as possible.
 FAST = "1gbit"
 SCENES = [
     {"seconds": 50},
@@ -39,7 +38,7 @@ SCENES = [
 
 
 def agent(name, link):
-    """A NIXL agent that has this link and no other way to its peer."""
+    """Returns a NIXL agent that can use only this link."""
     os.environ["UCX_TLS"] = "tcp,self"
     os.environ["UCX_NET_DEVICES"] = link
     import logging
@@ -51,7 +50,7 @@ def agent(name, link):
 
 
 def memory(nixl, size):
-    """A block of host memory that NIXL may move; the list of its descriptors."""
+    """Returns a block of host memory that is registered with NIXL."""
     import numpy
     block = numpy.ones(size, dtype=numpy.uint8)
     nixl.register_memory([(block.ctypes.data, size, 0, "block")], "DRAM")
@@ -117,11 +116,11 @@ def tell(process, **what):
     process.stdin.flush()
 
 
-def hear(process):
+def reply(process):
     line = process.stdout.readline()
     while line and not line.startswith("{"):
         line = process.stdout.readline()
-    return json.loads(line) if line else sys.exit("ranks: one has ended")
+    return json.loads(line) if line else sys.exit("ranks: a process has ended")
 
 
 def set_link(number, speed):
@@ -130,7 +129,7 @@ def set_link(number, speed):
 
 
 def set_share(number, percent):
-    """That share of one processor for a rank, or as much as it likes."""
+    """Limits a rank to a percentage of one processor. 0: no limit."""
     with open(f"{GROUPS}/rank-{number}/cpu.cfs_quota_us", "w", encoding="ascii") as quota:
         quota.write(str(percent * 1000 if percent else -1))
 
@@ -145,14 +144,14 @@ def drive(python):
         ranks.append(process)
         with open(f"{GROUPS}/rank-{number}/cgroup.procs", "w", encoding="ascii") as group:
             group.write(str(process.pid))
-        hear(process)
-        time.sleep(2)  # found in this order
+        reply(process)
+        time.sleep(2)  # so that pmdanixl finds the ranks in this order
     for to, process in zip(targets, ranks):
-        tell(process, **hear(to))
+        tell(process, **reply(to))
     for process in ranks:
-        hear(process)
+        reply(process)
     say(ready=True)
-    sys.stdin.readline()  # pmlogger is there
+    sys.stdin.readline()  # pmlogger runs
     begin = end = time.monotonic()
     for scene in SCENES:
         link, share = scene.get("link"), scene.get("share")
@@ -167,7 +166,7 @@ def drive(python):
             for number, process in enumerate(ranks):
                 tell(process, burst=0.5 if scene.get("burst") == number else 0)
             for process in ranks:
-                hear(process)
+                reply(process)
             time.sleep(max(0, next_step - time.monotonic()))
         if link:
             set_link(link[0], FAST)

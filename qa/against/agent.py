@@ -1,9 +1,8 @@
 #!/usr/bin/python3
 """agent.py DIRECTORY NAME [UID]: writes a telemetry ring or store like a NIXL agent, controlled by lines on standard input.
 
-Written from NIXL's formats, not from this project's code. Each line is a JSON list, the name of a method of Ring or Store and its
-arguments; each is answered by a line, "ok" or what the method returned. The end of the input, or a signal, ends the process, and as
-NIXL does it leaves the file behind.
+It is written from NIXL's formats, not from this project's code. Each line is a JSON list: "ring" or "store", the name of a method, and
+its arguments. The answer is a line "ok". The process ends at the end of the input or by a signal, and leaves its file, like NIXL.
 """
 import fcntl
 import json
@@ -51,7 +50,7 @@ class Ring:
         self.map = None
 
     def start(self, layout, capacity):
-        """Makes the file, or re-initialises an existing one in place."""
+        """Creates the file, or re-initialises an existing one in place."""
         self.version, self.slot = LAYOUTS[layout]
         self.layout, self.capacity = layout, capacity
         size = HEADER + capacity * self.slot
@@ -88,7 +87,7 @@ class Ring:
         return (self.words[0] - self.words[1]) % self.capacity >= self.capacity // 2
 
     def events(self, events):
-        """Writes events, each when half of the ring is free: a full ring loses pairs of times and bytes."""
+        """Writes events, and waits while the ring is half full, because a full ring would lose a part of a transfer."""
         for kind, value in events:
             end = time.monotonic() + PATIENCE
             while self.is_half_full():
@@ -98,7 +97,7 @@ class Ring:
             self.put(kind, value)
 
     def transfers(self, count):
-        """Writes so many transfers from a generator with the same seed in all agents."""
+        """Writes transfers from a generator that has the same seed in all agents."""
         for _ in range(count):
             self.events(transfer(self.draw))
 
@@ -133,7 +132,7 @@ class Store:
         self.draw = random.Random(2)
 
     def start(self, instance, rank):
-        """Makes the store and locks it."""
+        """Creates the store and locks it."""
         self.file = os.open(f"{self.directory}/{self.agent}.staging", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         os.ftruncate(self.file, self.SIZE)
         self.map = mmap.mmap(self.file, self.SIZE)
@@ -160,7 +159,7 @@ class Store:
         struct.pack_into("<Q", self.map, 24, time.monotonic_ns())
 
     def transfers(self, count):
-        """Counts so many transfers."""
+        """Counts transfers from a generator that has the same seed in all agents."""
         for _ in range(count):
             self.events(transfer(self.draw))
 

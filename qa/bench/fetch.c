@@ -1,7 +1,7 @@
 /*
- * fetch ROUNDS SET...: how long pmFetch(3) takes, each SET of metrics (names with commas between) in turn, ROUNDS times.
+ * fetch ROUNDS SET...: measures pmFetch(3) of each SET of metrics (names separated by commas) in turn, ROUNDS times.
  *
- * Asks the pmcd that the environment names. Prints a line for each fetch: the number of the set, nanoseconds, values.
+ * It connects to the pmcd of the environment. It prints a line for each fetch: number of the set, nanoseconds, values.
  */
 #include <pcp/pmapi.h>
 #include <stdio.h>

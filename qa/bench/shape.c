@@ -1,7 +1,7 @@
 /*
- * shape -d DOMAIN -l LOG AGENTS: an agent of the shape that pmdanixl has, as one writes it in C with libpcp_pmda: the 20 metrics
- * of PCP's own PMDA for NIXL, counters of 64 bits, over so many instances, which pmdaCache(3) keeps with a pointer to the values
- * of each. It has its values from nowhere, so that what it takes is what it takes to answer.
+ * shape -d DOMAIN -l LOG AGENTS: a typical C PMDA with libpcp_pmda and the metrics of pmdanixl, as a reference: the 20 metrics of
+ * PCP's own PMDA for NIXL, 64-bit counters, for AGENTS instances. pmdaCache(3) has the instances with pointers to their values. The
+ * values are constant, so that only the cost of an answer is measured.
  */
 #include <pcp/pmapi.h>
 #include <pcp/pmda.h>

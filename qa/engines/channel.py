@@ -4,8 +4,8 @@
     VENV/bin/python channel.py receiver PORT
     VENV/bin/python channel.py sender PORT WRITES
 
-The sender writes 1 to 4 chunks WRITES times and prints as JSON what it wrote. Both print "ready" first, and end when their
-standard input does.
+The sender writes 1 to 4 chunks WRITES times, and prints the totals as JSON. Both print "ready" first, and end at the end of their
+standard input.
 """
 
 import json

@@ -11,7 +11,7 @@ REQUESTS = 30
 
 
 def cost(world, report):
-    """Two pairs, one with rings and one without telemetry; runs in turn."""
+    """Measures two pairs, one with rings and one without telemetry, in alternating runs."""
     with_rings = world.pair()
     without = Pair(world, writes=None)
     rates = {"drained": [], "not drained": [], "telemetry off": []}
@@ -36,5 +36,5 @@ def cost(world, report):
     spread = max((max(found) - min(found)) / medians[kind] for kind, found in rates.items())
     apart = (max(medians.values()) - min(medians.values())) / medians["telemetry off"]
     report.say(f"medians differ by {apart:.1%}, runs of one kind by up to {spread:.1%}: " +
-               ("nothing can be concluded but that a cost is below that" if apart < spread else "more than the runs do"))
+               ("a cost is at most that" if apart < spread else "more than the runs differ"))
     report.check("all runs have requests that ended well", all(rate > 0 for found in rates.values() for rate in found))

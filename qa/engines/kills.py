@@ -1,4 +1,4 @@
-"""The steps in which a server is ended: what pmdanixl shows afterwards, beside what vLLM says."""
+"""The steps that end a server, and compare the values of pmdanixl with those of vLLM afterwards."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ def state(world, instance):
 
 
 def exited(world, report, instance, what):
-    """Checks that an agent comes to be shown as exited."""
+    """Checks that the state of an agent becomes exited."""
     right = within(60, lambda: state(world, instance) == "exited")
     report.check(f"{what} is shown as exited", right, state(world, instance))
 
@@ -43,7 +43,7 @@ def after_load(pair, report, seed):
 
 
 def sigterm(world, report):
-    """SIGTERM to a server right after its transfers: all are counted, its agent is exited."""
+    """Sends SIGTERM to a server directly after its transfers. All must be counted, and its agent must be exited."""
     pair = world.pair()
     interval, theirs = after_load(pair, report, seed=3)
     before = world.pmcd.values("nixl.memory.current")["nixl.memory.current"].get(interval.instances[0])
@@ -59,13 +59,13 @@ def sigterm(world, report):
 
 
 def restart(world, report):
-    """The same command again: another agent, from 0 on; the old one stays, the totals of the host go on."""
+    """Starts the same command again. It must be a new agent that counts from 0. The old one stays, and host totals go on."""
     pair = world.running if world.running is not None and world.kind == {} else world.pair()
     old = set(world.pmcd.values("nixl.agent.pid").get("nixl.agent.pid", {}))
     held = world.pmcd.value("nixl.host.transfer.rx_bytes")
     pair.again("decode")
     new = set(pair.agents(pair.decode))
-    report.check("the restarted server has an agent of its own", len(new) == 1 and not new & old)
+    report.check("the restarted server has a new agent", len(new) == 1 and not new & old)
     figures = pair.decode.figures()
     report.check("it begins at 0", pair.now(new)["transfers"] == figures["transfers"],
                  f"{figures['transfers']} transfers since its start")
@@ -77,7 +77,7 @@ def restart(world, report):
 
 
 def worker(world, report):
-    """kill -9 of prefill's worker under load, with requests that decode has yet to fetch."""
+    """Kills prefill's worker with SIGKILL under load, while decode still has to fetch requests."""
     pair = world.pair()
     interval = Interval(pair, pair.decode)
     before = errors(world, interval.instances)
@@ -92,11 +92,11 @@ def worker(world, report):
     load.finish(held)
     load.stopped.set()
     thread.join()
-    report.say(f"kill -9 of pid {pid} after {REQUESTS // 3} requests; then {HELD} that prefill held: {load.text()}")
+    report.say(f"kill -9 of pid {pid} after {REQUESTS // 3} requests; then {HELD} that waited in prefill: {load.text()}")
     ours, theirs = interval.compare(report, 1)
     report.check("vLLM counts failed transfers", theirs["failed"] > 0, theirs["failed"])
     counted = errors(world, interval.instances) - before
-    report.check("NIXL reports no error of them (if it does, it was mended: change this step and docs/errors.md)",
+    report.check("NIXL reports no error of them (if it does, NIXL was fixed: change this step and docs/errors.md)",
                  counted == 0, counted)
     exited(world, report, lost, "prefill's agent")
     report.check("decode's agent is not", state(world, interval.instances[0]) in ("live", "idle"),
@@ -105,7 +105,7 @@ def worker(world, report):
 
 
 def api(world, report):
-    """kill -9 of decode's API server: its worker ends by itself or goes on, and its agent is shown as that."""
+    """Kills decode's API server with SIGKILL. Its worker ends or goes on, and the state of its agent must match."""
     pair = world.pair()
     interval, theirs = after_load(pair, report, seed=5)
     (instance, (pid, _)), = pair.agents(pair.decode).items()

@@ -1,4 +1,4 @@
-"""LMCache: the channel by which its prefill writes to its decode, without an engine around it."""
+"""LMCache: the channel through which its prefill writes to its decode, without an engine."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def start(world, *arguments):
 
 
 def line(process):
-    """The next line of a process that is not one of a log."""
+    """Returns the next line of a process that is not of its log."""
     for text in process.stdout:
         if text.startswith((b"ready", b"{")):
             return text
@@ -29,7 +29,7 @@ def line(process):
 
 
 def lmcache(world, report):
-    """The sender's transfers and bytes, as LMCache's channel did them."""
+    """Compares the sender's transfers and bytes with those of LMCache's channel."""
     world.no_pair()
     os.makedirs(os.path.join(world.cache, "logs"), exist_ok=True)
     port = str(processes.free_ports(1))
@@ -37,18 +37,18 @@ def lmcache(world, report):
     line(receiver)
     sender = start(world, "sender", port, str(WRITES))
     line(sender)
-    told = json.loads(line(sender))
+    reported = json.loads(line(sender))
 
     def shown(process):
         pids = world.pmcd.values("nixl.agent.pid").get("nixl.agent.pid", {})
         instances = [instance for instance, pid in pids.items() if pid == process.pid]
         values = world.pmcd.values(*SAME["transfers"], *SAME["bytes"])
         return {name: sum(values[metric].get(instance, 0) for metric in SAME[name][1:] for instance in instances)
-                for name in told}, len(instances)
+                for name in reported}, len(instances)
 
-    within(60, lambda: shown(sender)[0] == told)
+    within(60, lambda: shown(sender)[0] == reported)
     report.heads("", "pmdanixl", "LMCache", "")
-    for name, value in told.items():
+    for name, value in reported.items():
         report.row(f"{UNITS[name]}, sent", shown(sender)[0][name], value)
     for name, process, sent in ("sender", sender, True), ("receiver", receiver, False):
         figures, agents = shown(process)

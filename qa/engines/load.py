@@ -1,4 +1,4 @@
-"""Requests through prefill, then decode, as a proxy in front of vLLM sends them."""
+"""Requests through prefill, then decode, like those of a proxy in front of vLLM."""
 
 import collections
 import http.client
@@ -9,23 +9,23 @@ import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
-# What prefill is told to do for a decode server that pulls.
+# Parameters for prefill with a decode server that pulls.
 PULL = {"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None, "remote_block_ids": None,
         "remote_host": None, "remote_port": None}
 
 
 def each(function, items, at_once):
-    """The results of a function for all items, so many at a time."""
+    """Returns the results of a function for all items, with `at_once` threads."""
     pool = ThreadPoolExecutor(at_once)
     try:
         return list(pool.map(function, items))
     finally:
-        # Does not wait: an interrupted run ends the servers next, and with them the requests.
+        # Does not wait, because an interrupted run ends the servers, and so the requests.
         pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Load:
-    """Requests to a pair of servers, and how they ended."""
+    """Requests to a pair of servers, and their results."""
 
     def __init__(self, prefill, decode, seed=1, tokens=(100, 400), answer=4, patience=600):
         self.prefill, self.decode = prefill.port, decode.port
@@ -36,11 +36,11 @@ class Load:
         self.stopped = threading.Event()
 
     def prompts(self, count):
-        """So many prompts of random tokens."""
+        """Returns `count` prompts of random tokens."""
         return [[self.random.randrange(1, 2000) for _ in range(self.random.randint(*self.tokens))] for _ in range(count)]
 
     def post(self, port, body, request):
-        """The answer of the server at a port; an exception if it has none."""
+        """Returns the answer of the server at a port, or raises an exception."""
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=self.patience)
         try:
             connection.request("POST", "/v1/completions", json.dumps(body),
@@ -50,7 +50,7 @@ class Load:
             connection.close()
 
     def prefilled(self, prompt):
-        """A prompt after its prefill: (request, prompt, what decode has to know); None if prefill failed."""
+        """Prefills a prompt. Returns (request, prompt, transfer parameters for decode), or None if prefill failed."""
         request = str(uuid.uuid4())
         body = {"model": "tiny", "prompt": prompt, "max_tokens": 1, "ignore_eos": True,
                 "kv_transfer_params": PULL}
@@ -61,7 +61,7 @@ class Load:
             return None
 
     def decoded(self, held):
-        """Has decode go on with a prefilled request."""
+        """Sends a prefilled request to decode."""
         if held is None:
             return
         request, prompt, transfer = held
@@ -74,19 +74,19 @@ class Load:
         self.ends["ok" if ok else "decode failed"] += 1
 
     def one(self, prompt):
-        """One request, from its prefill to its end."""
+        """Sends one request through prefill and decode."""
         if not self.stopped.is_set():
             self.decoded(self.prefilled(prompt))
             self.done += 1
 
     def run(self, count, at_once=4):
-        """Sends so many requests; returns the requests that ended well per second."""
+        """Sends `count` requests. Returns the successful requests per second."""
         before, start = self.ends["ok"], time.monotonic()
         each(self.one, self.prompts(count), at_once)
         return (self.ends["ok"] - before) / (time.monotonic() - start)
 
     def hold(self, count, at_once=4):
-        """Sends so many requests through prefill only."""
+        """Sends `count` requests through prefill only."""
         return each(self.prefilled, self.prompts(count), at_once)
 
     def finish(self, held, at_once=8):
@@ -94,5 +94,5 @@ class Load:
         each(self.decoded, held, at_once)
 
     def text(self):
-        """How the requests ended."""
+        """Returns the number of requests by result, as text."""
         return ", ".join(f"{count} {end}" for end, count in sorted(self.ends.items())) or "none"

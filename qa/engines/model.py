@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Makes a model for vLLM in the directory DIR: a Qwen2 of four layers with a tokenizer of its own, without weights.
+"""Creates a model for vLLM in the directory DIR: a Qwen2 of four layers with its own tokenizer, without weights.
 
     VENV/bin/python model.py DIR
 
-vLLM fills in the weights (--load-format dummy). What the model answers has no meaning; the size of its KV cache has.
+vLLM uses random weights (--load-format dummy). The answers have no meaning; only the size of the KV cache matters.
 """
 
 import glob
@@ -24,7 +24,7 @@ CONFIG = {
 
 
 def tokenizer():
-    """A tokenizer that is trained on the modules of Python's own library."""
+    """Returns a tokenizer that is trained on the modules of Python's own library."""
     # Only the environment of vLLM has this package; others read CONFIG.
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 

@@ -5,7 +5,7 @@ from load import Load
 from server import LOG_INTERVAL, Server
 from wait import Failure, until, within
 
-# pmdanixl's metrics of each figure that vLLM has, too.
+# pmdanixl's metrics for each figure of vLLM.
 SAME = {
     "transfers": ("nixl.transfer.rx_requests", "nixl.transfer.tx_requests"),
     "bytes": ("nixl.transfer.rx_bytes", "nixl.transfer.tx_bytes"),
@@ -17,7 +17,7 @@ UNITS = {"transfers": "transfers", "bytes": "bytes", "transfer time": "sum of tr
 
 
 class Pair:
-    """Two servers of one kind. `writes` names what NIXL writes: rings, stores or nothing."""
+    """Two servers of one kind. `writes` is what NIXL writes: rings, stores or None."""
 
     def __init__(self, world, roles=("kv_both", "kv_both"), connector="NixlConnector", ranks=1, writes="rings"):
         self.world, self.roles, self.connector, self.ranks = world, roles, connector, ranks
@@ -35,7 +35,7 @@ class Pair:
                       self.world.telemetry(self.writes))
 
     def load(self, **options):
-        """Requests for this pair."""
+        """Returns a Load for this pair."""
         return Load(self.prefill, self.decode, **options)
 
     def ready(self):
@@ -50,7 +50,7 @@ class Pair:
         raise Failure(f"no request passes through prefill and decode\n{self.decode.tail()}")
 
     def again(self, side):
-        """Starts the server of this side once more."""
+        """Restarts the server of this side."""
         getattr(self, side).stop()
         setattr(self, side, self.server(side))
         self.ready()
@@ -67,18 +67,18 @@ class Pair:
                 server.stop()
 
     def agents(self, server):
-        """The instances of a server's agents: {instance: (pid, rank by its title)}, by what its processes have mapped."""
+        """Returns the agents of a server by the files that its processes have mapped: {instance: (pid, rank by its title)}."""
         return agents(self.world.pmcd, server, self.directory)
 
     def now(self, instances):
-        """pmdanixl's figures, added up over these instances."""
+        """Returns pmdanixl's figures, added up over these instances."""
         values = self.world.pmcd.values(*(metric for metrics in SAME.values() for metric in metrics))
         return {name: sum(values.get(metric, {}).get(instance, 0) for metric in metrics for instance in instances)
                 for name, metrics in SAME.items()}
 
 
 def agents(pmcd, server, directory):
-    """The instances of a server's agents, by the path of the file that each of its processes has mapped."""
+    """Returns the agents of a server by the files that its processes have mapped: {instance: (pid, rank)}."""
     paths = pmcd.values("nixl.agent.path").get("nixl.agent.path", {})
     by_path = {path: instance for instance, path in paths.items()}
     return {by_path.get(f"{directory}/{name}", f"no instance of {name}"): (pid, rank)
@@ -86,23 +86,23 @@ def agents(pmcd, server, directory):
 
 
 class Interval:
-    """vLLM's and pmdanixl's figures of one server, from now on."""
+    """The changes of vLLM's and pmdanixl's figures of one server since the construction."""
 
     def __init__(self, pair, server):
         self.pair, self.server = pair, server
         self.instances = list(pair.agents(server))
         self.ours, self.theirs = pair.now(self.instances), server.figures()
-        # vLLM's latest answer: a server that has ended gives none.
+        # vLLM's latest figures, because a server that has ended does not answer.
         self.last = self.theirs
 
     def differences(self):
-        """(pmdanixl's figures, vLLM's) since the beginning."""
+        """Returns the changes of (pmdanixl's figures, vLLM's figures)."""
         ours, self.last = self.pair.now(self.instances), self.server.figures() or self.last
         return ({name: ours[name] - self.ours[name] for name in ours},
                 {name: self.last[name] - self.theirs[name] for name in self.last})
 
     def settled(self, at_least):
-        """The differences once both have so many transfers and are equal, or after a minute."""
+        """Waits until both are equal with at least this number of transfers, for a minute at most. Returns the differences."""
         def equal():
             ours, theirs = self.differences()
             return theirs["transfers"] >= at_least and all(ours[name] == theirs[name] for name in ours)
@@ -111,7 +111,7 @@ class Interval:
         return self.differences()
 
     def compare(self, report, at_least):
-        """Rows for all figures. At least so many transfers are expected."""
+        """Prints rows for all figures, and checks the minimum number of transfers. Returns the differences."""
         ours, theirs = self.settled(at_least)
         report.heads("", "pmdanixl", "vLLM", "")
         for name in SAME:

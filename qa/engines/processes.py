@@ -1,4 +1,4 @@
-"""Processes of this run: starting, finding and ending them. Each started process leads a session of its own."""
+"""Starts, finds and ends processes. Each started process leads a new session."""
 
 import os
 import random
@@ -19,7 +19,7 @@ def start(command, log, env, cwd=None, stdin=subprocess.DEVNULL, stdout=None):
 
 
 def free_ports(count):
-    """The first of so many consecutive TCP ports that are free on loopback, below the range the kernel gives out by itself."""
+    """Returns the first of `count` consecutive free TCP ports on loopback, below the kernel's range for outgoing connections."""
     while True:
         first = random.randrange(16000, 30000)
         sockets = []
@@ -35,7 +35,7 @@ def free_ports(count):
 
 
 def in_group(group):
-    """True if a process that runs is in this process group."""
+    """Returns True if this process group has a running process."""
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             fields = read(entry, "stat").rpartition(")")[2].split()
@@ -45,7 +45,7 @@ def in_group(group):
 
 
 def end(process, patience=30):
-    """Ends a process and all that it started: SIGTERM, then SIGKILL to those that remain."""
+    """Ends a process and its group with SIGTERM, then SIGKILL."""
     for number in signal.SIGTERM, signal.SIGKILL:
         if in_group(process.pid):
             os.killpg(process.pid, number)
@@ -58,14 +58,14 @@ def end(process, patience=30):
 
 
 def end_all(but=None):
-    """Ends all that still runs but one, the last one first."""
+    """Ends all running processes except `but`, the last one first."""
     for process in list(reversed(RUNNING)):
         if process is not but:
             end(process)
 
 
 def read(pid, name):
-    """The text of /proc/PID/NAME; nothing if the process has ended."""
+    """Returns the text of /proc/PID/NAME, or "" if the process has ended."""
     try:
         with open(f"/proc/{pid}/{name}", "rb") as file:
             return file.read().decode("utf-8", "replace")
@@ -74,12 +74,12 @@ def read(pid, name):
 
 
 def runs(pid):
-    """True if the process runs, that is, exists and is not a zombie."""
+    """Returns True if the process exists and is not a zombie."""
     return read(pid, "stat").rpartition(")")[2].split()[:1] not in ([], ["Z"], ["X"])
 
 
 def descendants(pid):
-    """The process and all that descend from it."""
+    """Returns the process and all its descendants."""
     children = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():

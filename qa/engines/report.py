@@ -14,11 +14,11 @@ class Report:
         print(f"   {text}", flush=True)
 
     def heads(self, *heads):
-        """Begins a table of numbers by pmdanixl and by another."""
+        """Prints the head of a table that compares two programs."""
         self.say("{:<30}{:>16}{:>16}   {}".format(*heads))
 
     def row(self, name, ours, theirs, percent=0):
-        """Two numbers that agree, exactly or within so many percent."""
+        """Prints two numbers, and checks that they are equal, or differ by at most `percent`."""
         if ours is None or theirs is None:
             verdict, right = "no value", False
         elif percent:
@@ -31,7 +31,7 @@ class Report:
         self.count(name, right)
 
     def check(self, what, right, found=None):
-        """Check that passes or fails, with the found value."""
+        """Prints a check that passed or failed, with the found value."""
         self.say(f"{'ok' if right else 'FAILED'}: {what}{'' if found is None else f': {found}'}")
         self.count(what, right)
 
@@ -42,14 +42,14 @@ class Report:
             self.failed.append(what)
 
     def result(self):
-        """The line of this step in the summary."""
+        """Returns the line of this step in the summary."""
         if self.failed:
             return f"FAILED: {'; '.join(self.failed)}"
         return f"passed, {self.checks} checks"
 
 
 def number(value):
-    """A number with its thousands apart."""
+    """Formats a number with separators of thousands."""
     if value is None:
         return "-"
     return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"

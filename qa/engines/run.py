@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""`make engines`: pmdanixl beside vLLM's own figures of its NIXL transfers, on this machine's processors.
+"""`make engines`: compares pmdanixl with vLLM's own figures of its NIXL transfers, on CPUs.
 
     qa/engines/run.py CACHE BINARY [STEP...]
 
-CACHE has vLLM in venv and the model in model (scripts/engines makes both); BINARY is pmdanixl. Without STEP all steps run, in the
-order of STEPS below. The exit code is 1 if a step fails that may not.
+CACHE has vLLM in venv and the model in model (scripts/engines creates both). BINARY is pmdanixl. The default is all steps in the
+order of STEPS below. The exit code is 1 if a step fails, except those in ALLOWED.
 """
 
 import os
@@ -28,22 +28,22 @@ from wait import Failure
 STEPS = {
     "pull": (steps.pull, "two servers, kv_both; decode reads"),
     "sigterm": (kills.sigterm, "SIGTERM to the decode server"),
-    "restart": (kills.restart, "the decode server once more"),
+    "restart": (kills.restart, "restart of the decode server"),
     "kill-worker": (kills.worker, "kill -9 of the prefill worker under load"),
     "kill-api": (kills.api, "kill -9 of decode's API server"),
     "roles": (steps.roles, "kv_producer and kv_consumer; decode reads"),
     "tp2": (steps.ranks, "two tensor-parallel ranks each"),
     "stores": (steps.stores, "prometheus_mp stores in place of rings"),
     "lmcache": (lmcache_step.lmcache, "LMCache's own NIXL channel, without an engine"),
-    "cost": (cost.cost, "what telemetry costs the application"),
+    "cost": (cost.cost, "cost of telemetry for the application"),
     "push": (steps.push, "the push connector; prefill writes"),
 }
-# Steps that may fail. The reason is printed.
+# Steps that may fail, with the reason.
 ALLOWED = {"push": "vLLM's push connector stops for minutes while its engines have no other work"}
 
 
 class World:
-    """What all steps have in common: the cache, pmcd, the telemetry directories, the pair that runs."""
+    """The common state of all steps: the cache, pmcd, the telemetry directories, the running pair."""
 
     def __init__(self, cache, binary):
         self.cache = cache
@@ -55,7 +55,7 @@ class World:
         self.running, self.kind = None, None
 
     def telemetry(self, writes):
-        """NIXL's variables for servers that write rings, stores or nothing."""
+        """Returns NIXL's variables for servers that write rings, stores or nothing."""
         if writes == "rings":
             return {"NIXL_TELEMETRY_ENABLE": "y", "NIXL_TELEMETRY_EXPORTER": "BUFFER",
                     "NIXL_TELEMETRY_DIR": self.directories["rings"]}
@@ -66,7 +66,7 @@ class World:
         return {}
 
     def pair(self, **kind):
-        """The running pair if it is of this kind and whole, else a new one in its place."""
+        """Returns the running pair if it is of this kind and complete, otherwise a new one."""
         if self.running is None or self.kind != kind or not self.running.usable():
             self.no_pair()
             self.running, self.kind = Pair(self, **kind), kind
@@ -80,12 +80,12 @@ class World:
 
 
 def interrupted(number, _frame):
-    """Makes a signal end the run like an error, so that all processes are ended."""
+    """Ends the run after a signal like after an error, so that all processes are ended."""
     raise SystemExit(128 + number)
 
 
 def run_step(world, name):
-    """Runs one step; returns its line of the summary, and true if it passed or may fail."""
+    """Runs one step. Returns its line of the summary, and True if it passed or may fail."""
     step, about = STEPS[name]
     report = Report(name, about)
     start, broken = time.monotonic(), False
@@ -95,8 +95,8 @@ def run_step(world, name):
         broken = not isinstance(error, Failure)
         if broken:
             traceback.print_exc()
-        report.check("the step came to its end", False, error)
-        # Half of a pair may be left.
+        report.check("the step is complete", False, error)
+        # A pair may be incomplete.
         world.no_pair()
         processes.end_all(but=world.pmcd.process)
     result, right = report.result(), not report.failed

@@ -1,4 +1,4 @@
-"""One vLLM server on this machine's processors: its start, its figures, its processes, its end."""
+"""A vLLM server on CPUs: its start, its figures, its processes, its end."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import urllib.request
 import processes
 from wait import Failure, until
 
-# A CPU has no faster way; without OpenMP's own threads two ranks and their neighbours get along on two cores.
+# Settings for CPUs. One OpenMP thread each, so that two ranks and their peers can run on two cores.
 SETTINGS = {
     "VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
     "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1", "VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo",
@@ -18,9 +18,9 @@ SETTINGS = {
 }
 # Seconds between two lines "KV Transfer metrics" of vLLM's log.
 LOG_INTERVAL = 30
-# Seconds for which prefill keeps what decode has not fetched yet.
+# Seconds that prefill keeps blocks that decode has not fetched.
 LEASE = 600
-# vLLM's names of the figures that pmdanixl has, too.
+# vLLM's metrics of the figures that pmdanixl has too.
 FIGURES = {
     "transfers": "vllm:nixl_xfer_time_seconds_count", "bytes": "vllm:nixl_bytes_transferred_sum",
     "transfer time": "vllm:nixl_xfer_time_seconds_sum", "post time": "vllm:nixl_post_time_seconds_sum",
@@ -42,8 +42,7 @@ class Server:
         env.update(variables or {})
         transfer = {"kv_connector": connector, "kv_role": role, "kv_buffer_device": "cpu",
                     "kv_connector_extra_config": {"kv_lease_duration": LEASE}}
-        # With bfloat16, vLLM's attention takes the CPU's AMX, which ends it by SIGILL on some machines; with 16 as the block
-        # size it does not start.
+        # With bfloat16, vLLM uses the CPU's AMX, and SIGILL kills it on some machines. With block size 16 it does not start.
         command = [os.path.join(venv, "vllm"), "serve", os.path.join(cache, "model"), "--served-model-name", "tiny",
                    "--host", "127.0.0.1", "--port", str(port), "--load-format", "dummy", "--enforce-eager",
                    "--max-model-len", "2048", "--max-num-seqs", "16", "--dtype", "float32", "--block-size", "32",
@@ -54,7 +53,7 @@ class Server:
             self.process = processes.start(command, log, env, cwd=cache)
 
     def get(self, path, timeout=30):
-        """The text at a path of the server; None if it does not answer."""
+        """Returns the text at a path of the server, or None if it does not answer."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=timeout) as answer:
                 return answer.read().decode()
@@ -68,16 +67,16 @@ class Server:
             raise Failure(f"{self.side} ended at its start: see {self.log_path}\n{self.tail()}")
 
     def ended(self):
-        """True if the API server has ended."""
+        """Returns True if the API server has ended."""
         return self.process.poll() is not None
 
     def tail(self):
-        """The last lines of the log."""
+        """Returns the last lines of the log."""
         with open(self.log_path, encoding="utf-8", errors="replace") as log:
             return "".join(log.readlines()[-8:])
 
     def figures(self):
-        """vLLM's own figures of its transfers, in bytes and microseconds; None if the server does not answer."""
+        """Returns vLLM's own figures of its transfers, in bytes and microseconds, or None if the server does not answer."""
         text = self.get("/metrics")
         if text is None:
             return None
@@ -90,14 +89,14 @@ class Server:
         return {name: round(sums.get(series, 0.0) * (1e6 if "time" in name else 1)) for name, series in FIGURES.items()}
 
     def lines(self):
-        """The lines "KV Transfer metrics" of the log so far, each as a dictionary of numbers."""
+        """Returns the lines "KV Transfer metrics" of the log, each as a dictionary of numbers."""
         with open(self.log_path, encoding="utf-8", errors="replace") as log:
             return [{name: float(value) for name, value in (pair.split("=") for pair in found.split(", "))}
                     for found in LINE.findall(log.read())]
 
     def workers(self, directory):
-        """The processes of this server with a file of `directory` mapped: (pid, file name, rank by its title)."""
-        # By inode: a store is made without a name, and /proc goes on to show it as deleted.
+        """Returns the processes of this server that have mapped a file of `directory`: (pid, file name, rank by its title)."""
+        # By inode, because NIXL creates a store without a name, and /proc keeps showing it as deleted.
         names = {os.stat(entry).st_ino: entry.name for entry in os.scandir(directory) if entry.is_file()}
         found = []
         for pid in processes.descendants(self.process.pid):

@@ -1,4 +1,4 @@
-"""The steps in which all works: figures, labels, sides."""
+"""The steps without failures: figures, labels, sides."""
 
 import time
 
@@ -18,15 +18,15 @@ def sent(pair, report, active, requests=REQUESTS):
     load = pair.load()
     rate = load.run(requests)
     report.say(f"{requests} requests: {load.text()}; {rate:.2f} requests/s")
-    report.check("all requests ended well", load.ends["ok"] == requests)
+    report.check("all requests succeeded", load.ends["ok"] == requests)
     interval.compare(report, requests * pair.ranks)
     ours, theirs = idle.differences()
-    report.check(f"no transfer is shown of {other.side}, by vLLM neither", not any(ours.values()) and not theirs["transfers"])
+    report.check(f"{other.side} has no transfers in pmdanixl and in vLLM", not any(ours.values()) and not theirs["transfers"])
     return interval
 
 
 def sides(pair, report, active, kind):
-    """Checks which metrics have values: transfers on the active side and of this kind only, memory on both."""
+    """Checks that only the active side has transfers, of this kind only, and that both sides have registered memory."""
     names = ("nixl.transfer.rx_requests", "nixl.transfer.tx_requests", "nixl.memory.registered")
     values = pair.world.pmcd.values(*names)
     for server in pair.prefill, pair.decode:
@@ -47,7 +47,7 @@ def labels(pair, report):
                       "port": str(server.port), "rank": rank, "source": "store" if pair.writes == "stores" else "ring"}
             got = {name: label.get(name) for name in wanted}
             report.say(f"{server.side}, pid {pid}: {instance}: " + " ".join(f"{name}={label[name]}" for name in sorted(label)))
-            report.check(f"labels of {server.side} pid {pid}", got == wanted, "all of them right" if got == wanted else
+            report.check(f"labels of {server.side} pid {pid}", got == wanted, "as expected" if got == wanted else
                          f"{got}, not {wanted}")
             title = "VLLM::Worker" + (f"_{rank}" if rank else "")
             shown = [values.get(f"nixl.agent.{name}", {}).get(instance) for name in ("pid", "command")]
@@ -56,15 +56,15 @@ def labels(pair, report):
 
 
 def silent(pair, report):
-    """Checks that no process of a pair counts as one that uses NIXL without telemetry."""
+    """Checks that no process of a pair counts as one without telemetry."""
     own = {pid for server in (pair.prefill, pair.decode) for pid in processes.descendants(server.process.pid)}
     listed = pair.world.pmcd.silent()
     report.check("pmdanixl --check lists no process of the servers as one without telemetry", not own & listed,
                  f"{len(own & listed)} of {len(own)}")
     if listed - own:
-        report.say(f"nixl.agents.silent is not looked at: {len(listed - own)} other processes of this host use NIXL")
+        report.say(f"nixl.agents.silent is not checked: {len(listed - own)} other processes of this host use NIXL")
     else:
-        # A process scan comes once a minute.
+        # Processes are scanned once a minute.
         right = within(150, lambda: pair.world.pmcd.value("nixl.agents.silent") == 0, 5)
         report.check("nixl.agents.silent is 0", right, pair.world.pmcd.value("nixl.agents.silent"))
 
@@ -75,13 +75,13 @@ def percentile(pair, report):
     instance, = pair.agents(server)
     for _ in range(3):
         load = pair.load(seed=2)
-        # A transfer, so that the interval of vLLM's log that ends next has a line.
+        # vLLM logs a line only for an interval with transfers.
         lines = len(server.lines())
         load.run(1)
         next_line(server, lines)
         beat = time.monotonic()
         held = load.hold(REQUESTS)
-        # The window of pmdanixl and the interval of vLLM's log are to have the transfers of these requests, no others.
+        # The window of pmdanixl and the interval of vLLM's log must have only the transfers of these requests.
         until("the window of the percentiles is empty", lambda: instance not in pair.world.pmcd.values(name).get(name, {}), 120)
         time.sleep(LOG_INTERVAL - (time.monotonic() - beat) % LOG_INTERVAL + 1)
         lines = len(server.lines())
@@ -94,23 +94,23 @@ def percentile(pair, report):
                 report.row(f"P90 of {title} times, us", ours.get(metric, {}).get(instance), line[f"P90 {title} time (ms)"] * 1e3, 5)
             return
         report.say(f"vLLM's log has these transfers in more than one line, the first with {line['Num successful transfers']:.0f}:"
-                   " once more")
+                   " trying again")
     report.check("the transfers fit into one interval of vLLM's log", False)
 
 
 def pull(world, report):
-    """Two servers that are both, decode reads."""
+    """Tests two servers with role kv_both; decode reads."""
     pair = world.pair()
     sent(pair, report, pair.decode)
     sides(pair, report, pair.decode, "rx")
     labels(pair, report)
     silent(pair, report)
     percentile(pair, report)
-    report.check("no error is counted", world.pmcd.value(ERRORS) == 0)
+    report.check("no errors are counted", world.pmcd.value(ERRORS) == 0)
 
 
 def roles(world, report):
-    """A producer and a consumer, decode reads."""
+    """Tests a producer and a consumer; decode reads."""
     pair = world.pair(roles=("kv_producer", "kv_consumer"))
     sent(pair, report, pair.decode)
     sides(pair, report, pair.decode, "rx")
@@ -118,7 +118,7 @@ def roles(world, report):
 
 
 def ranks(world, report):
-    """Two ranks on each side."""
+    """Tests two ranks on each side."""
     pair = world.pair(ranks=2)
     interval = sent(pair, report, pair.decode)
     shown = world.pmcd.values("nixl.transfer.rx_requests")["nixl.transfer.rx_requests"]
@@ -131,7 +131,7 @@ def ranks(world, report):
 
 
 def stores(world, report):
-    """Stores in place of rings."""
+    """Tests stores in place of rings."""
     pair = world.pair(writes="stores")
     sent(pair, report, pair.decode)
     sides(pair, report, pair.decode, "rx")
@@ -140,9 +140,9 @@ def stores(world, report):
 
 
 def push(world, report):
-    """The push connector, prefill writes."""
+    """Tests the push connector; prefill writes."""
     pair = world.pair(roles=("kv_producer", "kv_consumer"), connector="NixlPushConnector")
-    # Few: vLLM stops for a minute at a time.
+    # Few requests, because vLLM stops for a minute at times.
     sent(pair, report, pair.prefill, REQUESTS // 3)
     sides(pair, report, pair.prefill, "tx")
     labels(pair, report)

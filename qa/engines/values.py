@@ -1,4 +1,4 @@
-"""A private pmcd with pmdanixl, and its values as pminfo prints them."""
+"""A private pmcd with pmdanixl, and its values from pminfo."""
 
 import json
 import os
@@ -28,13 +28,13 @@ class Pmcd:
         env = os.path.join(directory, "env")
         until("the environment of pmcd", lambda: os.path.exists(env) or self.process.poll() is not None, 120)
         if not os.path.exists(env):
-            raise Failure(f"pmcd could not be set up: see {self.log.name}")
+            raise Failure(f"pmcd did not start: see {self.log.name}")
         output = subprocess.check_output(["sh", "-c", '. "$0" && env -0', env], text=True)
         self.env = dict(line.split("=", 1) for line in output.split("\0") if "=" in line)
         subprocess.run([self.env["PCP_BINADM_DIR"] + "/pmcd_wait", "-t", "120"], env=self.env, check=True)
 
     def pminfo(self, *names):
-        """(values, labels): the values of these metrics by metric and instance ("" if it has none), the labels by instance."""
+        """Returns (values, labels): values by metric and instance ("" without instances), labels by instance."""
         output = subprocess.run(["pminfo", "-f", "-l", *names], env=self.env, text=True, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, check=False).stdout
         values, labels, metric = {}, {}, None
@@ -52,15 +52,15 @@ class Pmcd:
         return values, labels
 
     def values(self, *names):
-        """The values of these metrics, by metric and instance."""
+        """Returns the values of these metrics by metric and instance."""
         return self.pminfo(*names)[0]
 
     def value(self, name):
-        """The value of a metric without instances; None if it has none."""
+        """Returns the value of a metric without instances, or None."""
         return self.values(name).get(name, {}).get("")
 
     def silent(self):
-        """The processes that `pmdanixl --check` lists as those that use NIXL without telemetry."""
+        """Returns the processes that `pmdanixl --check` lists as without telemetry."""
         output = subprocess.run([self.binary, "--check", "-c", self.conf], env=self.env, text=True, stdout=subprocess.PIPE,
                                 check=False).stdout
         _, _, listed = output.partition("without telemetry here:\n")
@@ -73,13 +73,13 @@ class Pmcd:
                 os.kill(pid, number)
 
     def stop(self):
-        """Ends pmcd, and with it the PMDA."""
+        """Ends pmcd and the PMDA."""
         self.signal_pmda(signal.SIGCONT)
         processes.end(self.process)
 
 
 def plain(text):
-    """A value as pminfo prints it, as a number or a text."""
+    """Converts a value that pminfo prints to a number or a text."""
     if text.startswith('"'):
         return text[1:-1]
     try:

@@ -4,11 +4,11 @@ import time
 
 
 class Failure(Exception):
-    """A step cannot go on. The text says why."""
+    """A step cannot go on. The text is the reason."""
 
 
 def within(seconds, condition, pause=0.5):
-    """Waits until `condition()` is true, for so many seconds at most, and returns what it returned last."""
+    """Waits until `condition()` is true, for `seconds` at most. Returns its last result."""
     end = time.monotonic() + seconds
     while True:
         result = condition()
@@ -18,7 +18,7 @@ def within(seconds, condition, pause=0.5):
 
 
 def until(what, condition, seconds, pause=0.5):
-    """Waits until `condition()` is true, and returns what it returned; raises Failure after so many seconds."""
+    """Waits until `condition()` is true, and returns its result. Raises Failure after `seconds`."""
     result = within(seconds, condition, pause)
     if not result:
         raise Failure(f"not in {seconds} s: {what}")

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Provoke errors of real NIXL, one kind per agent, and print how the application learns of each.
+"""Causes errors of real NIXL, one kind per agent, and prints how NIXL reports each to the application.
 
     UCX_TLS=tcp NIXL_TELEMETRY_ENABLE=y NIXL_TELEMETRY_DIR=DIR $(qa/nixl/venv 1.5.1) qa/nixl/errors.py
 
-prints one line of JSON per case: "agent" is the case and the name of its agent, "outcomes" are what each call came to, a state
-or the name of an exception, and "registered" is the sum of its registrations. The last of them comes after all calls: once its
-event is in the ring, all events of the case are. Then the program waits until standard input is closed. docs/errors.md has the
-results.
+It prints one line of JSON per case: "agent" is the name of the case and its agent, "outcomes" are the results of the calls (a state
+or the name of an exception), and "registered" is the sum of registered bytes. The last registration follows all calls, so all events
+of the case are in the ring if its event is. Then the program waits until standard input is closed. docs/errors.md has the results.
 """
 
 import argparse
@@ -30,7 +29,7 @@ SMALL = 4096
 
 
 def tcp_buffers():
-    """Returns the number of bytes that a connection over TCP holds at most while the peer does not read."""
+    """Returns the maximum number of bytes that a TCP connection buffers while the peer does not read."""
     files = ("tcp_rmem", "tcp_wmem")
     return sum(int(pathlib.Path("/proc/sys/net/ipv4", name).read_text().split()[2]) for name in files)
 
@@ -294,14 +293,14 @@ def main():
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     parser.add_argument("--size", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    logging.disable(logging.INFO)  # the wheels chat on standard output
-    faulthandler.dump_traceback_later(110)  # a call of NIXL that does not return is named
+    logging.disable(logging.INFO)  # the wheels log to standard output
+    faulthandler.dump_traceback_later(110)  # shows a call of NIXL that does not return
     api, version = workload.load_api()
     if args.peer:
         faulthandler.cancel_dump_traceback_later()
         peer(api, args.peer, args.size)
         return
-    kept = []  # their rings stay
+    kept = []  # keeps their rings
     for function in CASES:
         if not args.cases or function.__name__ in args.cases:
             case = function(api, function.__name__)

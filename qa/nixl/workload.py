@@ -1,25 +1,23 @@
 #!/usr/bin/env python3
-"""Run real NIXL transfers on this host and print exactly what was done.
+"""Runs real NIXL transfers on this host, and prints the expected totals of their telemetry.
 
-Two agents in one process, host memory to host memory over UCX: no GPU, no network. The initiator, PREFIX-A, does all
-transfers; the target, PREFIX-B, only registers memory. At the end one line of JSON per agent says what its telemetry
-must add up to, in the words of the sample producer (qa/producer). Tried with nixl-cu12 0.10.1, 1.1.0, 1.2.0, 1.3.2,
-1.4.1 and 1.5.1.
+Two agents in one process transfer between blocks of host memory over UCX, without GPU and network. The initiator, PREFIX-A, does
+all transfers. The target, PREFIX-B, only registers memory. At the end, one line of JSON per agent has the expected totals, in the
+format of the sample producer (qa/producer). Tested with nixl-cu12 0.10.1, 1.1.0, 1.2.0, 1.3.2, 1.4.1 and 1.5.1.
 
     PYTHON=$(qa/nixl/venv 1.5.1)
     NIXL_TELEMETRY_ENABLE=y NIXL_TELEMETRY_DIR=DIR NIXL_TELEMETRY_BUFFER_SIZE=65536 \\
         $PYTHON qa/nixl/workload.py --transfers 2000 --rate 1500
 
-or, from NIXL 1.5.0 on, into prometheus_mp stores:
+or, since NIXL 1.5.0, into prometheus_mp stores:
 
     NIXL_TELEMETRY_ENABLE=y NIXL_TELEMETRY_EXPORTER=prometheus_mp NIXL_TELEMETRY_MULTIPROC_DIR=DIR \\
     NIXL_TELEMETRY_PROMETHEUS_LOCAL=y NIXL_TELEMETRY_PROMETHEUS_PORT=19090 LOCAL_RANK=0 \\
         $PYTHON qa/nixl/workload.py ...
 
-NIXL stages its events and writes them out every NIXL_TELEMETRY_RUN_INTERVAL ms (100), so the JSON comes once they are
-all in the ring or store ("flushed": true), or when that does not happen within --flush-timeout. NIXL itself loses events, more
-than one buffer of them per interval or a ring that is not drained: pace the run and size the buffer where totals
-matter. An agent that ends takes its last interval with it.
+NIXL stages its events, and writes them every NIXL_TELEMETRY_RUN_INTERVAL ms (100). The JSON follows when all events are in the ring
+or store ("flushed": true), or after --flush-timeout. NIXL loses events if an interval has more than one buffer of them, or if the
+ring is not drained: if totals matter, limit the rate and set the buffer size. An agent that ends loses its last interval.
 """
 
 import argparse
@@ -126,7 +124,7 @@ class Initiator:
         self.truth.add("rx_requests" if read else "tx_requests", 1)
 
     def failure(self):
-        """A transfer with an agent that does not exist: the one error that needs no broken fabric."""
+        """Requests a transfer with an agent that does not exist: the one error that needs no broken network."""
         try:
             self.agent.initialize_xfer("WRITE", self.source, self.target, "no-such-agent", b"")
         except Exception:
@@ -136,9 +134,9 @@ class Initiator:
 
 
 def load_api():
-    """The nixl Python API of whichever wheel is installed, and its version."""
+    """Returns the Python API of the installed NIXL wheel, and its version."""
     if importlib.util.find_spec("torch") is None:
-        torch = types.ModuleType("torch")  # the wheels want it for type names only
+        torch = types.ModuleType("torch")  # the wheels need only its type names
         torch.Tensor = type("Tensor", (), {})
         torch.device = torch.dtype = object
         sys.modules["torch"] = torch
@@ -186,7 +184,7 @@ def run(initiator, args, stop):
         if pace and done % 64 == 0:
             pace.wait()
         stop.sleep(start + done / args.rate - time.monotonic() if args.rate else 0)
-    stop.requested = stop.requested and not args.until_signal  # asked for: only a second signal ends the process
+    stop.requested = stop.requested and not args.until_signal  # expected: only a second signal ends the process
     return time.monotonic() - start
 
 
@@ -279,36 +277,36 @@ def linger(seconds, hold, stop):
 def options(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--prefix", default="agent", help="the agents are called PREFIX-A and PREFIX-B [agent]")
+    add("--prefix", default="agent", help="the agents are PREFIX-A and PREFIX-B [agent]")
     add("--transfers", type=int, default=100, metavar="N", help="transfers to do [100]")
-    add("--until-signal", action="store_true", help="go on until SIGTERM or SIGINT instead")
-    add("--rate", type=float, default=0, metavar="R", help="transfers per second; 0: as fast as it goes [0]")
+    add("--until-signal", action="store_true", help="run until SIGTERM or SIGINT instead")
+    add("--rate", type=float, default=0, metavar="R", help="transfers per second; 0: as fast as possible [0]")
     add("--paced", action="store_true",
-        help="wait, now and then, until a reader has taken so many events that a ring has room for what comes")
+        help="wait at intervals until the reader has freed half of the ring")
     add("--size", type=int, default=65536, metavar="BYTES", help="bytes per transfer and memory block [65536]")
     add("--read-every", type=int, default=3, metavar="N",
         help="every Nth transfer, from the first, is a READ, the others WRITEs; 0: none [3]")
     add("--memory-rounds", type=int, default=0, metavar="N", help="register and deregister another block N times [0]")
-    add("--errors", type=int, default=0, metavar="N", help="ask N times for an agent that does not exist [0]")
+    add("--errors", type=int, default=0, metavar="N", help="request N transfers with an agent that does not exist [0]")
     add("--flush-timeout", type=float, default=120, metavar="SECONDS",
-        help="longest wait for all events to be in the ring or store [120]")
+        help="maximum wait until all events are in the ring or store [120]")
     add("--linger", type=float, default=0, metavar="SECONDS", help="stay alive after the JSON [0]")
     add("--hold", action="store_true", help="stay alive after the JSON until standard input is closed")
-    add("--buffer-size", metavar="N", help="in place of NIXL_TELEMETRY_BUFFER_SIZE")
+    add("--buffer-size", metavar="N", help="overrides NIXL_TELEMETRY_BUFFER_SIZE")
     add("--drain-timeout", type=float, default=0, metavar="SECONDS",
-        help="longest wait until all events are read, before the JSON [0]")
+        help="maximum wait until all events are read, before the JSON [0]")
     add("--serve", action="store_true",
-        help="read such command lines from standard input, and do each with agents of its own, which end with it")
+        help="read command lines from standard input, and run each with new agents, which end after it")
     add("--keep", action="store_true",
-        help="with --serve: these agents live on, and the next line with their prefix goes on with them")
+        help="with --serve: keep the agents, and use them for the next line with their prefix")
     return parser.parse_args(arguments)
 
 
 def main():
     args = options()
     if not os.environ.get("NIXL_TELEMETRY_ENABLE"):
-        sys.exit("workload: NIXL_TELEMETRY_ENABLE is not set; set it to y, or NIXL keeps no telemetry")
-    logging.disable(logging.INFO)  # the wheels chat on standard output
+        sys.exit("workload: NIXL_TELEMETRY_ENABLE is not set; set it to y, or NIXL has no telemetry")
+    logging.disable(logging.INFO)  # the wheels log to standard output
     stop = Stop()
     api, version = load_api()
     if not args.serve:
@@ -343,7 +341,7 @@ def perform(api, version, args, stop, kept):
         flushed = wait_flushed(truths, args.flush_timeout)
         drained = wait_drained(truths, args.drain_timeout)
     except OSError as err:
-        sys.exit(f"workload: {err}; NIXL made no ring there, see its messages above")
+        sys.exit(f"workload: {err}; NIXL created no ring there, see its messages above")
     for truth in truths:
         line = dict(agent=truth.agent, nixl=version, **truth.sums, errors=truth.errors, events=truth.events,
                     flushed=flushed, drained=drained, seconds=round(seconds, 3))
