@@ -223,6 +223,6 @@ stop_pmcd
 rm -f "$PCP_VAR_DIR/pmns/root"
 check "Install where pmcd never ran" in_pmda ./Install
 check "all names served by the pmcd that Install started" all_served
-wait_for setup_done $((turns + 1)) || true
+wait_for setup_done $((setups + 1)) || true
 stop_pmcd
 exit $failed

@@ -111,7 +111,7 @@ def start(python, role, number, *before):
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
 
-def tell(process, **what):
+def send(process, **what):
     process.stdin.write(json.dumps(what) + "\n")
     process.stdin.flush()
 
@@ -147,7 +147,7 @@ def drive(python):
         reply(process)
         time.sleep(2)  # so that pmdanixl finds the ranks in this order
     for to, process in zip(targets, ranks):
-        tell(process, **reply(to))
+        send(process, **reply(to))
     for process in ranks:
         reply(process)
     say(ready=True)
@@ -164,7 +164,7 @@ def drive(python):
         while time.monotonic() < end:
             next_step = time.monotonic() + 1 / STEPS_PER_SECOND
             for number, process in enumerate(ranks):
-                tell(process, burst=0.5 if scene.get("burst") == number else 0)
+                send(process, burst=0.5 if scene.get("burst") == number else 0)
             for process in ranks:
                 reply(process)
             time.sleep(max(0, next_step - time.monotonic()))

@@ -45,15 +45,15 @@ def after_load(pair, report, seed):
 def sigterm(world, report):
     """Sends SIGTERM to a server directly after its transfers. All must be counted, and its agent must be exited."""
     pair = world.pair()
-    interval, theirs = after_load(pair, report, seed=3)
+    interval, vllm = after_load(pair, report, seed=3)
     before = world.pmcd.values("nixl.memory.current")["nixl.memory.current"].get(interval.instances[0])
     start = time.monotonic()
     pair.decode.process.send_signal(signal.SIGTERM)
     until("the server ends", lambda: not processes.in_group(pair.decode.process.pid) or pair.decode.ended(), 120)
     report.say(f"the API server ended after {time.monotonic() - start:.1f} s, exit code {pair.decode.process.wait()}")
     exited(world, report, interval.instances[0], "its agent")
-    ours = pair.now(interval.instances)
-    report.check("its figures stay", all(ours[name] - interval.ours[name] == theirs[name] for name in ours))
+    pmda = pair.now(interval.instances)
+    report.check("its figures stay", all(pmda[name] - interval.pmda[name] == vllm[name] for name in pmda))
     after = world.pmcd.values("nixl.memory.current")["nixl.memory.current"].get(interval.instances[0])
     report.say(f"nixl.memory.current was {before:,} and is {after:,}: vLLM {'does not deregister' if after else 'deregisters'}")
 
@@ -93,8 +93,8 @@ def worker(world, report):
     load.stopped.set()
     thread.join()
     report.say(f"kill -9 of pid {pid} after {REQUESTS // 3} requests; then {HELD} that waited in prefill: {load.text()}")
-    ours, theirs = interval.compare(report, 1)
-    report.check("vLLM counts failed transfers", theirs["failed"] > 0, theirs["failed"])
+    pmda, vllm = interval.compare(report, 1)
+    report.check("vLLM counts failed transfers", vllm["failed"] > 0, vllm["failed"])
     counted = errors(world, interval.instances) - before
     report.check("NIXL reports no error of them (if it does, NIXL was fixed: change this step and docs/errors.md)",
                  counted == 0, counted)
@@ -107,7 +107,7 @@ def worker(world, report):
 def api(world, report):
     """Kills decode's API server with SIGKILL. Its worker ends or goes on, and the state of its agent must match."""
     pair = world.pair()
-    interval, theirs = after_load(pair, report, seed=5)
+    interval, vllm = after_load(pair, report, seed=5)
     (instance, (pid, _)), = pair.agents(pair.decode).items()
     label = world.pmcd.pminfo("nixl.agent.pid")[1][instance]
     pair.decode.process.kill()
@@ -119,7 +119,7 @@ def api(world, report):
     else:
         report.say(f"the worker ended by itself, {time.monotonic() - start:.1f} s later")
         exited(world, report, instance, "its agent")
-    ours = pair.now(interval.instances)
-    report.check("its figures stay", all(ours[name] - interval.ours[name] == theirs[name] for name in ours))
+    pmda = pair.now(interval.instances)
+    report.check("its figures stay", all(pmda[name] - interval.pmda[name] == vllm[name] for name in pmda))
     report.check("its labels stay", world.pmcd.pminfo("nixl.agent.pid")[1].get(instance) == label,
                  " ".join(f"{name}={label[name]}" for name in sorted(label)))

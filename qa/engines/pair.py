@@ -91,33 +91,33 @@ class Interval:
     def __init__(self, pair, server):
         self.pair, self.server = pair, server
         self.instances = list(pair.agents(server))
-        self.ours, self.theirs = pair.now(self.instances), server.figures()
+        self.pmda, self.vllm = pair.now(self.instances), server.figures()
         # vLLM's latest figures, because a server that has ended does not answer.
-        self.last = self.theirs
+        self.last = self.vllm
 
     def differences(self):
         """Returns the changes of (pmdanixl's figures, vLLM's figures)."""
-        ours, self.last = self.pair.now(self.instances), self.server.figures() or self.last
-        return ({name: ours[name] - self.ours[name] for name in ours},
-                {name: self.last[name] - self.theirs[name] for name in self.last})
+        pmda, self.last = self.pair.now(self.instances), self.server.figures() or self.last
+        return ({name: pmda[name] - self.pmda[name] for name in pmda},
+                {name: self.last[name] - self.vllm[name] for name in self.last})
 
     def settled(self, at_least):
         """Waits until both are equal with at least this number of transfers, for a minute at most. Returns the differences."""
         def equal():
-            ours, theirs = self.differences()
-            return theirs["transfers"] >= at_least and all(ours[name] == theirs[name] for name in ours)
+            pmda, vllm = self.differences()
+            return vllm["transfers"] >= at_least and all(pmda[name] == vllm[name] for name in pmda)
 
         within(60, equal, 1)
         return self.differences()
 
     def compare(self, report, at_least):
         """Prints rows for all figures, and checks the minimum number of transfers. Returns the differences."""
-        ours, theirs = self.settled(at_least)
+        pmda, vllm = self.settled(at_least)
         report.heads("", "pmdanixl", "vLLM", "")
         for name in SAME:
-            report.row(UNITS[name], ours[name], theirs[name])
-        report.check(f"at least {at_least} transfers", theirs["transfers"] >= at_least, theirs["transfers"])
-        return ours, theirs
+            report.row(UNITS[name], pmda[name], vllm[name])
+        report.check(f"at least {at_least} transfers", vllm["transfers"] >= at_least, vllm["transfers"])
+        return pmda, vllm
 
 
 def next_line(server, count):

@@ -17,17 +17,17 @@ class Report:
         """Prints the head of a table that compares two programs."""
         self.say("{:<30}{:>16}{:>16}   {}".format(*heads))
 
-    def row(self, name, ours, theirs, percent=0):
+    def row(self, name, value, reference, percent=0):
         """Prints two numbers, and checks that they are equal, or differ by at most `percent`."""
-        if ours is None or theirs is None:
+        if value is None or reference is None:
             verdict, right = "no value", False
         elif percent:
-            apart = abs(ours - theirs) / theirs * 100 if theirs else 0 if ours == theirs else 100
+            apart = abs(value - reference) / reference * 100 if reference else 0 if value == reference else 100
             verdict, right = f"{apart:.1f} % apart, {percent} % allowed", apart <= percent
         else:
-            right = ours == theirs
+            right = value == reference
             verdict = "equal" if right else "DIFFERENT"
-        self.say(f"{name:<30}{number(ours):>16}{number(theirs):>16}   {verdict}{'' if right else '  FAILED'}")
+        self.say(f"{name:<30}{number(value):>16}{number(reference):>16}   {verdict}{'' if right else '  FAILED'}")
         self.count(name, right)
 
     def check(self, what, right, found=None):

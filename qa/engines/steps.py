@@ -20,8 +20,8 @@ def sent(pair, report, active, requests=REQUESTS):
     report.say(f"{requests} requests: {load.text()}; {rate:.2f} requests/s")
     report.check("all requests succeeded", load.ends["ok"] == requests)
     interval.compare(report, requests * pair.ranks)
-    ours, theirs = idle.differences()
-    report.check(f"{other.side} has no transfers in pmdanixl and in vLLM", not any(ours.values()) and not theirs["transfers"])
+    pmda, vllm = idle.differences()
+    report.check(f"{other.side} has no transfers in pmdanixl and in vLLM", not any(pmda.values()) and not vllm["transfers"])
     return interval
 
 
@@ -88,10 +88,10 @@ def percentile(pair, report):
         load.finish(held)
         line = next_line(server, lines)
         if line["Num successful transfers"] == REQUESTS:
-            ours = pair.world.pmcd.values(name, "nixl.latency.post_time.p90")
+            pmda = pair.world.pmcd.values(name, "nixl.latency.post_time.p90")
             report.heads(f"of {REQUESTS} transfers", "pmdanixl", "vLLM", "")
             for metric, title in ((name, "xfer"), ("nixl.latency.post_time.p90", "post")):
-                report.row(f"P90 of {title} times, us", ours.get(metric, {}).get(instance), line[f"P90 {title} time (ms)"] * 1e3, 5)
+                report.row(f"P90 of {title} times, us", pmda.get(metric, {}).get(instance), line[f"P90 {title} time (ms)"] * 1e3, 5)
             return
         report.say(f"vLLM's log has these transfers in more than one line, the first with {line['Num successful transfers']:.0f}:"
                    " trying again")
