@@ -3,8 +3,8 @@
 
     UCX_TLS=tcp NIXL_TELEMETRY_ENABLE=y NIXL_TELEMETRY_DIR=DIR $(qa/nixl/venv 1.5.1) qa/nixl/errors.py
 
-It prints one line of JSON per case: "agent" is the name of the case and its agent, "outcomes" are the results of the calls (a state
-or the name of an exception), and "registered" is the sum of registered bytes. The last registration follows all calls, so all events
+It prints one line of JSON per case. "agent" is the name of the case and its agent. "outcomes" are the results of the calls: a state or
+the name of an exception. "registered" is the sum of registered bytes. The last registration follows all calls, so all events
 of the case are in the ring if its event is. Then the program waits until standard input is closed. docs/errors.md has the results.
 """
 
