@@ -93,63 +93,55 @@ impl AgentStats {
         seconds: u64,
         windows: &mut Windows,
     ) {
-        // Local copies, which the compiler can keep in registers.
-        let (mut pairing, mut last, mut has_last) =
-            (self.pairing.clone(), self.last, self.has_last);
-        let mut set_last = |at: usize, value| {
-            last[at] = value;
-            has_last |= 1 << at;
-        };
         for &Event { kind, value } in events {
             // Each arm passes a constant type to the pairing, so that the compiler removes the other cases.
             match kind {
                 Some(EventType::XferTime) => {
-                    pairing.push(Some(EventType::XferTime), value);
+                    self.pairing.push(Some(EventType::XferTime), value);
                     let time = Scaled::from(value);
                     self.xfer_time.increment(bounds.find(time));
                     windows.xfer_time.record(time);
-                    set_last(4, value);
+                    self.set_last(4, value);
                 }
                 Some(EventType::XferPostTime) => {
-                    pairing.drop_pending();
+                    self.pairing.drop_pending();
                     let time = Scaled::from(value);
                     self.post_time.increment(bounds.find(time));
                     windows.post_time.record(time);
-                    set_last(5, value);
+                    self.set_last(5, value);
                 }
                 Some(kind @ (EventType::TxBytes | EventType::RxBytes)) => {
-                    if let Some(paired) = pairing.push(Some(EventType::TxBytes), value) {
+                    if let Some(paired) = self.pairing.push(Some(EventType::TxBytes), value) {
                         let rate = Scaled::from(paired.bandwidth());
                         self.bandwidth.increment(BANDWIDTH.find(rate));
                         windows.bandwidth.record(rate);
                     }
                     self.size.increment(SIZE.find(value));
-                    set_last(usize::from(kind == EventType::RxBytes), value);
+                    self.set_last(usize::from(kind == EventType::RxBytes), value);
                 }
                 Some(EventType::MemoryRegistered) => {
-                    pairing.drop_pending();
+                    self.pairing.drop_pending();
                     self.registered = self.registered.saturating_add(value);
-                    set_last(2, value);
+                    self.set_last(2, value);
                 }
                 Some(EventType::MemoryDeregistered) => {
-                    pairing.drop_pending();
+                    self.pairing.drop_pending();
                     self.registered = self.registered.saturating_sub(value);
-                    set_last(3, value);
+                    self.set_last(3, value);
                 }
                 None
                 | Some(EventType::TxRequests | EventType::RxRequests | EventType::EventsDropped) => {
-                    pairing.drop_pending();
+                    self.pairing.drop_pending();
                 }
                 // The other types are errors. Their value is the number of errors.
                 Some(kind) => {
-                    pairing.drop_pending();
+                    self.pairing.drop_pending();
                     if value > 0 {
                         self.last_error = Some((kind, seconds));
                     }
                 }
             }
         }
-        (self.pairing, self.last, self.has_last) = (pairing, last, has_last);
     }
 
     /// Sets the bounds of the histograms of times. If they change, the histograms begin at zero and get new instance ids.
