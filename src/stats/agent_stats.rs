@@ -94,10 +94,9 @@ impl AgentStats {
         windows: &mut Windows,
     ) {
         for &Event { kind, value } in events {
-            // Each arm passes a constant type to the pairing, so that the compiler removes the other cases.
             match kind {
                 Some(EventType::XferTime) => {
-                    self.pairing.push(Some(EventType::XferTime), value);
+                    self.pairing.start(value);
                     let time = Scaled::from(value);
                     self.xfer_time.increment(bounds.find(time));
                     windows.xfer_time.record(time);
@@ -111,7 +110,7 @@ impl AgentStats {
                     self.set_last(5, value);
                 }
                 Some(kind @ (EventType::TxBytes | EventType::RxBytes)) => {
-                    if let Some(paired) = self.pairing.push(Some(EventType::TxBytes), value) {
+                    if let Some(paired) = self.pairing.complete(value) {
                         let rate = Scaled::from(paired.bandwidth());
                         self.bandwidth.increment(BANDWIDTH.find(rate));
                         windows.bandwidth.record(rate);

@@ -12,8 +12,6 @@
 //! another transfer. The events do not show this, but the slot does: it is the write position at the time of the overflow, one
 //! slot before the read position of that moment. The reader of the ring knows it, and calls [`Pairing::drop_pending`] there.
 
-use crate::event::EventType;
-
 /// Bytes and duration of one transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
@@ -66,34 +64,25 @@ impl Pairing {
     /// Number of words of [`Pairing::to_words`].
     pub const WORDS: usize = 3;
 
-    /// Adds the next event of the ring; `None` is an event of an unknown type. Returns the transfer that it completes.
+    /// Notes the time of a transfer, which waits for its bytes.
     #[inline]
-    pub fn push(&mut self, event: Option<EventType>, value: u64) -> Option<Transfer> {
-        match event {
-            Some(EventType::TxBytes | EventType::RxBytes) => {
-                let Some(micros) = self.pending_time.take() else {
-                    self.unpaired = self.unpaired.saturating_add(1);
-                    return None;
-                };
-                Some(Transfer {
-                    bytes: value,
-                    micros,
-                })
-            }
-            Some(EventType::XferTime) => {
-                self.drop_pending();
-                self.pending_time = Some(value);
-                None
-            }
-            _ => {
-                self.drop_pending();
-                None
-            }
-        }
+    pub fn start(&mut self, micros: u64) {
+        self.drop_pending();
+        self.pending_time = Some(micros);
     }
 
-    /// Counts a time that waits for its bytes as unpaired. Called where events may be missing, because the ring overflowed, the
-    /// producer restarted, or another reader took events.
+    /// Returns the transfer that these bytes complete; `None` if the event before was not a time.
+    #[inline]
+    pub fn complete(&mut self, bytes: u64) -> Option<Transfer> {
+        let Some(micros) = self.pending_time.take() else {
+            self.unpaired = self.unpaired.saturating_add(1);
+            return None;
+        };
+        Some(Transfer { bytes, micros })
+    }
+
+    /// Counts a time that waits for its bytes as unpaired. Called for each other event, and where events may be missing, because the
+    /// ring overflowed, the producer restarted, or another reader took events.
     #[inline]
     pub fn drop_pending(&mut self) {
         let open = u64::from(self.pending_time.take().is_some());
@@ -129,92 +118,7 @@ impl Pairing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use EventType::{
-        EventsDropped, MemoryRegistered, NotFound, RxBytes, RxRequests, TxBytes, TxRequests,
-        XferPostTime, XferTime,
-    };
     use proptest::prelude::*;
-
-    /// Returns the pairs of a ring's events, and the number of unpaired ones.
-    fn pairs(events: &[(EventType, u64)]) -> (Vec<(u64, u64)>, u64) {
-        let mut pairing = Pairing::default();
-        let paired = events
-            .iter()
-            .filter_map(|&(event, value)| pairing.push(Some(event), value))
-            .map(|pair| (pair.bytes, pair.micros))
-            .collect();
-        pairing.drop_pending();
-        (paired, pairing.unpaired())
-    }
-
-    #[test]
-    fn both_orders_of_events_give_each_transfer() {
-        let adjacent = [
-            (XferPostTime, 3),
-            (XferTime, 20),
-            (TxBytes, 4096),
-            (TxRequests, 1),
-            (XferPostTime, 4),
-            (XferTime, 30),
-            (RxBytes, 8192),
-            (RxRequests, 1),
-        ];
-        assert_eq!(pairs(&adjacent), (vec![(4096, 20), (8192, 30)], 0));
-        // Up to 1.3: two transfers were posted, then both completed, in the other order.
-        let apart = [
-            (XferPostTime, 3),
-            (XferPostTime, 4),
-            (XferTime, 30),
-            (RxBytes, 8192),
-            (RxRequests, 1),
-            (MemoryRegistered, 4096),
-            (XferTime, 20),
-            (TxBytes, 4096),
-            (TxRequests, 1),
-        ];
-        assert_eq!(pairs(&apart), (vec![(8192, 30), (4096, 20)], 0));
-    }
-
-    #[test]
-    fn half_without_the_other_is_unpaired() {
-        assert_eq!(
-            pairs(&[(XferTime, 1), (XferTime, 2), (TxBytes, 3)]),
-            (vec![(3, 2)], 1)
-        );
-        assert_eq!(pairs(&[(TxBytes, 3), (RxBytes, 4)]), (vec![], 2));
-        assert_eq!(
-            pairs(&[(XferTime, 1), (TxBytes, 3), (TxBytes, 4)]),
-            (vec![(3, 1)], 1)
-        );
-        assert_eq!(pairs(&[(XferTime, 1)]), (vec![], 1));
-    }
-
-    #[test]
-    fn events_across_another_event_are_not_paired() {
-        for between in EventType::ALL {
-            if matches!(between, XferTime | TxBytes | RxBytes) {
-                continue;
-            }
-            let events = [(XferTime, 1), (between, 5), (TxBytes, 3)];
-            assert_eq!(pairs(&events), (vec![], 2), "{between:?}");
-        }
-        let mut pairing = Pairing::default();
-        for event in [Some(XferTime), None, Some(RxBytes)] {
-            assert_eq!(pairing.push(event, 1), None);
-        }
-        assert_eq!(pairing.unpaired(), 2);
-    }
-
-    #[test]
-    fn pending_time_is_unpaired_when_dropped() {
-        let mut pairing = Pairing::default();
-        pairing.drop_pending();
-        assert_eq!(pairing.unpaired(), 0, "nothing was open");
-        pairing.push(Some(XferTime), 7);
-        pairing.drop_pending();
-        assert_eq!(pairing.push(Some(TxBytes), 8), None);
-        assert_eq!(pairing.unpaired(), 2);
-    }
 
     #[test]
     fn bandwidth_is_bytes_per_second() {
@@ -227,47 +131,6 @@ mod tests {
         assert_eq!(bandwidth(1 << 50, 1 << 50), 1_000_000);
         assert_eq!(bandwidth(u64::MAX, 1), u64::MAX, "no number holds more");
         assert_eq!(bandwidth(1 << 62, u64::MAX), 250_000);
-    }
-
-    /// Events in a ring. `None` is a gap: the ring was full and events were dropped.
-    type Shown = Vec<Option<(EventType, u64)>>;
-
-    /// Generates transfers and other events as NIXL writes them, each with a value of its own, some dropped by the ring.
-    fn stream() -> impl Strategy<Value = Shown> {
-        let item = (0..8_u8, any::<bool>());
-        (
-            any::<bool>(),
-            prop::collection::vec(item, 0..40),
-            prop::collection::vec((0..160_usize, 1..12_usize), 0..6),
-        )
-            .prop_map(|(adjacent, items, gaps)| {
-                let mut events: Shown = Vec::new();
-                for (number, (kind, write)) in (1..).zip(items) {
-                    let (bytes, requests) = match write {
-                        true => (TxBytes, TxRequests),
-                        false => (RxBytes, RxRequests),
-                    };
-                    let transfer = [(XferTime, number), (bytes, number), (requests, 1)];
-                    match kind {
-                        0 => events.push(Some((NotFound, 1))),
-                        1 => events.push(Some((MemoryRegistered, number))),
-                        2 => events.push(Some((EventsDropped, number))),
-                        3 if !adjacent => events.push(Some((XferPostTime, number))),
-                        _ => {
-                            if adjacent {
-                                events.push(Some((XferPostTime, number)));
-                            }
-                            events.extend(transfer.map(Some));
-                        }
-                    }
-                }
-                for (at, len) in gaps {
-                    let at = at.min(events.len());
-                    let end = (at + len).min(events.len());
-                    events.splice(at..end, [None]);
-                }
-                events
-            })
     }
 
     proptest! {
@@ -291,39 +154,6 @@ mod tests {
             let bytes = (rate.saturating_mul(micros) / 1_000_000).saturating_sub(less);
             let expected = u128::from(bytes) * 1_000_000 / u128::from(micros);
             prop_assert_eq!(u128::from(Transfer { bytes, micros }.bandwidth()), expected);
-        }
-
-        #[test]
-        fn pairs_are_exactly_the_complete_transfers(
-            events in stream(),
-            hidden in prop::collection::hash_set(0..EventType::COUNT, 0..4),
-            restarts in prop::collection::hash_set(0..200_usize, 0..5),
-        ) {
-            let shown: Shown = events
-                .into_iter()
-                .filter(|event| event.is_none_or(|(event, _)| !hidden.contains(&(event as usize))))
-                .collect();
-            let is_bytes = |event: EventType| matches!(event, TxBytes | RxBytes);
-            let mut pairing = Pairing::default();
-            let (mut pairs, mut halves) = (0, 0);
-            for (at, event) in shown.iter().enumerate() {
-                if restarts.contains(&at) {
-                    pairing = Pairing::from_words(&pairing.to_words());
-                }
-                let Some((event, value)) = *event else {
-                    pairing.drop_pending();
-                    continue;
-                };
-                halves += u64::from(event == XferTime || is_bytes(event));
-                let pair = pairing.push(Some(event), value);
-                // Time and bytes of a transfer have one value, which no other event has.
-                let before = at.checked_sub(1).and_then(|before| shown[before]);
-                let whole = is_bytes(event) && before == Some((XferTime, value));
-                prop_assert_eq!(pair, whole.then_some(Transfer { bytes: value, micros: value }));
-                pairs += u64::from(whole);
-            }
-            pairing.drop_pending();
-            prop_assert_eq!(pairing.unpaired(), halves - 2 * pairs);
         }
     }
 }

@@ -1,4 +1,9 @@
 use super::*;
+use EventType::{
+    EventsDropped, MemoryRegistered, NotFound, RxBytes, RxRequests, TxBytes, TxRequests,
+    XferPostTime, XferTime,
+};
+use proptest::prelude::*;
 use std::time::Instant;
 
 fn apply(stats: &mut AgentStats, events: &[(EventType, u64)], gaps: &[usize], bounds: &Bounds) {
@@ -117,5 +122,176 @@ fn events_across_a_gap_are_not_paired() {
             (pairs, unpaired)
         );
         assert_eq!(stats.size.total(), 1);
+    }
+}
+
+/// Events in a ring. `None` is a gap: the ring was full and events were dropped.
+type Shown = Vec<Option<(EventType, u64)>>;
+
+/// Applies one event in a batch of its own. Returns the bandwidth of the transfer that it completes.
+fn bandwidth_of(stats: &mut AgentStats, kind: Option<EventType>, value: u64) -> Option<u64> {
+    let mut windows = Windows::new(Instant::now());
+    let events = Events::of(&[Event::new(kind, value)]);
+    stats.apply(&events, &[], &Bounds::latency(), 1234, &mut windows);
+    windows.bandwidth.max()
+}
+
+/// Returns the bandwidths of the transfers of a ring, and the number of unpaired events.
+fn bandwidths(events: &[(EventType, u64)]) -> (Vec<u64>, u64) {
+    let mut stats = AgentStats::default();
+    let found = events
+        .iter()
+        .filter_map(|&(kind, value)| bandwidth_of(&mut stats, Some(kind), value))
+        .collect();
+    stats.note_gap();
+    (found, stats.pairing.unpaired())
+}
+
+#[test]
+fn both_orders_of_events_give_each_transfer() {
+    let adjacent = [
+        (XferPostTime, 3),
+        (XferTime, 20),
+        (TxBytes, 4096),
+        (TxRequests, 1),
+        (XferPostTime, 4),
+        (XferTime, 30),
+        (RxBytes, 8192),
+        (RxRequests, 1),
+    ];
+    let [tx, rx] = [204_800_000, 273_066_666];
+    assert_eq!(bandwidths(&adjacent), (vec![tx, rx], 0));
+    // Up to 1.3: two transfers were posted, then both completed, in the other order.
+    let apart = [
+        (XferPostTime, 3),
+        (XferPostTime, 4),
+        (XferTime, 30),
+        (RxBytes, 8192),
+        (RxRequests, 1),
+        (MemoryRegistered, 4096),
+        (XferTime, 20),
+        (TxBytes, 4096),
+        (TxRequests, 1),
+    ];
+    assert_eq!(bandwidths(&apart), (vec![rx, tx], 0));
+}
+
+#[test]
+fn half_without_the_other_is_unpaired() {
+    for (events, found, unpaired) in [
+        (
+            &[(XferTime, 1), (XferTime, 2), (TxBytes, 3)][..],
+            vec![1_500_000],
+            1,
+        ),
+        (&[(TxBytes, 3), (RxBytes, 4)], vec![], 2),
+        (
+            &[(XferTime, 1), (TxBytes, 3), (TxBytes, 4)],
+            vec![3_000_000],
+            1,
+        ),
+        (&[(XferTime, 1)], vec![], 1),
+    ] {
+        assert_eq!(bandwidths(events), (found, unpaired), "{events:?}");
+    }
+}
+
+#[test]
+fn events_across_another_event_are_not_paired() {
+    for between in EventType::ALL {
+        if matches!(between, XferTime | TxBytes | RxBytes) {
+            continue;
+        }
+        let events = [(XferTime, 1), (between, 5), (TxBytes, 3)];
+        assert_eq!(bandwidths(&events), (vec![], 2), "{between:?}");
+    }
+    let mut stats = AgentStats::default();
+    for kind in [Some(XferTime), None, Some(RxBytes)] {
+        assert_eq!(bandwidth_of(&mut stats, kind, 1), None);
+    }
+    assert_eq!(stats.pairing.unpaired(), 2);
+}
+
+#[test]
+fn pending_time_is_unpaired_after_a_gap() {
+    let mut stats = AgentStats::default();
+    stats.note_gap();
+    assert_eq!(stats.pairing.unpaired(), 0, "nothing was open");
+    bandwidth_of(&mut stats, Some(XferTime), 7);
+    stats.note_gap();
+    assert_eq!(bandwidth_of(&mut stats, Some(TxBytes), 8), None);
+    assert_eq!(stats.pairing.unpaired(), 2);
+}
+
+/// Generates transfers and other events as NIXL writes them, each with a value of its own, some dropped by the ring.
+fn stream() -> impl Strategy<Value = Shown> {
+    let item = (0..8_u8, any::<bool>());
+    (
+        any::<bool>(),
+        prop::collection::vec(item, 0..40),
+        prop::collection::vec((0..160_usize, 1..12_usize), 0..6),
+    )
+        .prop_map(|(adjacent, items, gaps)| {
+            let mut events: Shown = Vec::new();
+            for (number, (kind, write)) in (1..).zip(items) {
+                let (bytes, requests) = match write {
+                    true => (TxBytes, TxRequests),
+                    false => (RxBytes, RxRequests),
+                };
+                let transfer = [(XferTime, number), (bytes, number), (requests, 1)];
+                match kind {
+                    0 => events.push(Some((NotFound, 1))),
+                    1 => events.push(Some((MemoryRegistered, number))),
+                    2 => events.push(Some((EventsDropped, number))),
+                    3 if !adjacent => events.push(Some((XferPostTime, number))),
+                    _ => {
+                        if adjacent {
+                            events.push(Some((XferPostTime, number)));
+                        }
+                        events.extend(transfer.map(Some));
+                    }
+                }
+            }
+            for (at, len) in gaps {
+                let at = at.min(events.len());
+                let end = (at + len).min(events.len());
+                events.splice(at..end, [None]);
+            }
+            events
+        })
+}
+
+proptest! {
+    #[test]
+    fn pairs_are_exactly_the_complete_transfers(
+        events in stream(),
+        hidden in prop::collection::hash_set(0..EventType::COUNT, 0..4),
+        restarts in prop::collection::hash_set(0..200_usize, 0..5),
+    ) {
+        let shown: Shown = events
+            .into_iter()
+            .filter(|event| event.is_none_or(|(kind, _)| !hidden.contains(&(kind as usize))))
+            .collect();
+        let is_bytes = |kind| matches!(kind, TxBytes | RxBytes);
+        let mut stats = AgentStats::default();
+        let (mut pairs, mut halves) = (0, 0);
+        for (at, event) in shown.iter().enumerate() {
+            if restarts.contains(&at) {
+                stats.pairing = Pairing::from_words(&stats.pairing.to_words());
+            }
+            let Some((kind, value)) = *event else {
+                stats.note_gap();
+                continue;
+            };
+            halves += u64::from(kind == XferTime || is_bytes(kind));
+            let bandwidth = bandwidth_of(&mut stats, Some(kind), value);
+            // Time and bytes of a transfer have one value, which no other event has.
+            let before = at.checked_sub(1).and_then(|before| shown[before]);
+            let is_whole = is_bytes(kind) && before == Some((XferTime, value));
+            prop_assert_eq!(bandwidth, is_whole.then_some(1_000_000));
+            pairs += u64::from(is_whole);
+        }
+        stats.note_gap();
+        prop_assert_eq!(stats.pairing.unpaired(), halves - 2 * pairs);
     }
 }
