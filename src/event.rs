@@ -54,29 +54,15 @@ impl EventType {
     pub const COUNT: usize = 21;
 
     /// All event types in the order of their numbers.
-    pub const ALL: [EventType; Self::COUNT] = [
-        EventType::TxBytes,
-        EventType::RxBytes,
-        EventType::TxRequests,
-        EventType::RxRequests,
-        EventType::MemoryRegistered,
-        EventType::MemoryDeregistered,
-        EventType::XferTime,
-        EventType::XferPostTime,
-        EventType::NotPosted,
-        EventType::InvalidParam,
-        EventType::Backend,
-        EventType::NotFound,
-        EventType::Mismatch,
-        EventType::NotAllowed,
-        EventType::RepostActive,
-        EventType::Unknown,
-        EventType::NotSupported,
-        EventType::RemoteDisconnect,
-        EventType::Canceled,
-        EventType::NoTelemetry,
-        EventType::EventsDropped,
-    ];
+    pub const ALL: [EventType; Self::COUNT] = {
+        let mut all = [EventType::TxBytes; Self::COUNT];
+        let mut number = 0;
+        while let Some(kind) = Self::from_number(number) {
+            all[number as usize] = kind;
+            number += 1;
+        }
+        all
+    };
 
     /// The type with this name in a v1 or v2-named slot (NIXL 0.5 to 1.1). Counters have their event name there, errors their
     /// status text.
