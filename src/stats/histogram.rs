@@ -4,7 +4,7 @@ use crate::stats::scale::{self, STEPS, Scaled};
 
 /// Limit of bounds of a histogram, as in NIXL.
 pub const MAX_BOUNDS: usize = 32;
-/// Limit of a bound, microseconds: up to here, floating-point numbers are exact.
+/// Limit of a bound, microseconds. Up to here, floating-point numbers, the type of bounds in NIXL and in tools of PCP, are exact.
 const MAX_BOUND: u64 = 1 << 53;
 /// Limit of buckets: one per bound, and one above the last bound.
 pub const MAX_BUCKETS: usize = MAX_BOUNDS + 1;
@@ -14,43 +14,6 @@ const LATENCY: [u64; 18] = [
     10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000,
     500_000, 1_000_000, 5_000_000, 10_000_000,
 ];
-
-/// Reason why a list of numbers cannot be the bounds of a histogram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadBounds {
-    /// The list is empty.
-    #[error(
-        "no bound is given; give 1 to {MAX_BOUNDS} numbers in rising order, or leave the key out for NIXL's own"
-    )]
-    Empty,
-    /// The list is longer than NIXL's limit.
-    #[error("{count} bounds are given; at most {MAX_BOUNDS} are allowed: leave some out")]
-    TooMany {
-        /// Numbers in the list.
-        count: usize,
-    },
-    /// The first bound is 0, and no value is below it.
-    #[error(
-        "0 is not a valid upper bound: its bucket would count only zeros; begin with a larger number"
-    )]
-    Zero,
-    /// The bound is not exact as a floating-point number, the type of bounds in NIXL and in tools of PCP.
-    #[error("{bound} is too large; bounds go up to {MAX_BOUND}, 285 years")]
-    TooLarge {
-        /// The bound.
-        bound: u64,
-    },
-    /// A bound is not above the one before it.
-    #[error(
-        "{bound} is not above {before}, the bound before it; sort the list and remove duplicates"
-    )]
-    Order {
-        /// The bound.
-        bound: u64,
-        /// Bound before it.
-        before: u64,
-    },
-}
 
 /// Upper bounds of a histogram, inclusive, strictly rising. Bucket `i` has the values above bound `i - 1` and not above bound `i`.
 /// The last bucket has the values above all bounds.
@@ -116,27 +79,30 @@ impl Bounds {
     /// Returns configured bounds.
     ///
     /// # Errors
-    /// The bounds are invalid; the error says what to change.
-    pub fn from_config(bounds: &[u64]) -> Result<Self, BadBounds> {
+    /// What is wrong with the bounds, and what to change.
+    pub fn from_config(bounds: &[u64]) -> Result<Self, String> {
         let count = bounds.len();
-        match bounds.first() {
-            None => return Err(BadBounds::Empty),
-            Some(0) => return Err(BadBounds::Zero),
-            Some(_) if count > MAX_BOUNDS => return Err(BadBounds::TooMany { count }),
-            Some(_) => {}
-        }
-        if let Some(&bound) = bounds.iter().find(|&&bound| bound > MAX_BOUND) {
-            return Err(BadBounds::TooLarge { bound });
-        }
-        for pair in bounds.windows(2) {
-            if pair[1] <= pair[0] {
-                return Err(BadBounds::Order {
-                    bound: pair[1],
-                    before: pair[0],
-                });
+        let too_large = bounds.iter().find(|&&bound| bound > MAX_BOUND);
+        let no_rise = bounds.windows(2).find(|pair| pair[1] <= pair[0]);
+        Err(match (bounds, too_large, no_rise) {
+            ([], ..) => format!(
+                "no bound is given; give 1 to {MAX_BOUNDS} numbers in rising order, or leave the key out for NIXL's own"
+            ),
+            ([0, ..], ..) => {
+                "0 is not a valid upper bound: its bucket would count only zeros; begin with a larger number".into()
             }
-        }
-        Ok(Self::new(bounds))
+            _ if count > MAX_BOUNDS => {
+                format!("{count} bounds are given; at most {MAX_BOUNDS} are allowed: leave some out")
+            }
+            (_, Some(bound), _) => {
+                format!("{bound} is too large; bounds go up to {MAX_BOUND}, 285 years")
+            }
+            (.., Some(pair)) => format!(
+                "{} is not above {}, the bound before it; sort the list and remove duplicates",
+                pair[1], pair[0]
+            ),
+            _ => return Ok(Self::new(bounds)),
+        })
     }
 
     /// Returns the bounds.
@@ -262,20 +228,28 @@ mod tests {
 
     #[test]
     fn invalid_bounds_are_an_error_with_the_numbers() {
-        let error = |bounds: &[u64]| Bounds::from_config(bounds).expect_err("invalid bounds");
-        assert_eq!(error(&[]), BadBounds::Empty);
-        assert_eq!(error(&[0, 1]), BadBounds::Zero);
         let bound = MAX_BOUND + 1;
-        assert_eq!(error(&[1, bound]), BadBounds::TooLarge { bound });
         let long: Vec<u64> = (1..34).collect();
-        assert_eq!(error(&long), BadBounds::TooMany { count: 33 });
-        for (bound, before) in [(5, 5), (4, 5)] {
-            assert_eq!(error(&[1, 5, bound, 9]), BadBounds::Order { bound, before });
+        for (bounds, message) in [
+            (&[][..], "no bound is given; give 1 to 32 numbers"),
+            (&[0, 1], "0 is not a valid upper bound"),
+            (
+                &[1, bound],
+                "9007199254740993 is too large; bounds go up to 9007199254740992",
+            ),
+            (&long, "33 bounds are given; at most 32 are allowed"),
+            (
+                &[1, 5, 5, 9],
+                "5 is not above 5, the bound before it; sort the list",
+            ),
+            (
+                &[1, 5, 4, 9],
+                "4 is not above 5, the bound before it; sort the list",
+            ),
+        ] {
+            let error = Bounds::from_config(bounds).expect_err("invalid bounds");
+            assert!(error.starts_with(message), "{error}");
         }
-        assert_eq!(
-            error(&[1, 5, 4]).to_string(),
-            "4 is not above 5, the bound before it; sort the list and remove duplicates"
-        );
         assert_eq!(
             Bounds::from_config(&LATENCY).expect("NIXL's own"),
             Bounds::default()
