@@ -84,27 +84,11 @@ pub enum Rejection {
         /// Schema in the header.
         schema: u32,
     },
-    /// A number of event types that this schema does not have.
-    #[error(
-        "the store has {slots} slots, and schema 1 has 21; remove it, its agent makes another at its next start"
-    )]
-    Slots {
-        /// Number of types in the header.
-        slots: u32,
-    },
-    /// Bounds that no histogram can have.
+    /// A store that NIXL would not have written.
     #[error("the store has {wrong}; remove it, its agent makes another at its next start")]
-    Bounds {
-        /// The wrong bounds, and what is allowed.
+    Malformed {
+        /// The wrong part, and what is allowed.
         wrong: String,
-    },
-    /// A text that is empty, or does not end within its field.
-    #[error(
-        "the store's {field} is empty or does not end; remove it, its agent makes another at its next start"
-    )]
-    Text {
-        /// Name of the field.
-        field: &'static str,
     },
     /// A version that no ring has.
     #[error("not a ring: version {version}")]

@@ -26,21 +26,29 @@ impl BucketBounds {
         result
     }
 
-    /// Returns the bounds of a store; `None` if no histogram can have them.
-    #[must_use]
-    pub fn new(bounds: &[f64]) -> Option<Self> {
+    /// Returns the bounds of a store.
+    ///
+    /// # Errors
+    /// What is wrong with them, so that no histogram can have them.
+    pub fn new(bounds: &[f64]) -> Result<Self, String> {
+        if !(1..=MAX_BOUNDS).contains(&bounds.len()) {
+            return Err(format!("no histogram bounds, or more than {MAX_BOUNDS}"));
+        }
         let mut result = Self::default();
-        let mut before = None;
-        for &bound in bounds {
-            let rises = before.is_none_or(|before| bound > before);
+        for (at, &bound) in bounds.iter().enumerate() {
+            let before = at.checked_sub(1).map(|before| bounds[before]);
             // -0 would give zero a second name.
-            if !bound.is_finite() || bound.is_sign_negative() || !rises {
-                return None;
+            let rises = before.map_or(bound.is_sign_positive(), |before| bound > before);
+            if !bound.is_finite() || !rises {
+                let (number, count) = (at + 1, bounds.len());
+                let least = before.map_or("not below 0".into(), |before| format!("above {before}"));
+                return Err(format!(
+                    "{bound} as bound {number} of {count}, which has to be a number {least}"
+                ));
             }
-            before = Some(bound);
             result.push(bound);
         }
-        (1..=MAX_BOUNDS).contains(&bounds.len()).then_some(result)
+        Ok(result)
     }
 
     fn push(&mut self, bound: f64) {
@@ -65,29 +73,30 @@ impl BucketBounds {
         (below.and_then(bound).unwrap_or(0.0), bound(bucket))
     }
 
+    /// Returns the bounds of a bucket as texts. `infinity` is the upper bound of the last.
+    fn texts(&self, bucket: usize, infinity: &str) -> (String, String) {
+        let (lower, upper) = self.lower_and_upper(bucket);
+        let upper = upper.map_or_else(|| infinity.into(), format_bound);
+        (format_bound(lower), upper)
+    }
+
     /// Returns the bounds of a bucket as labels: the exclusive lower and the inclusive upper one, `+Inf` for the last, as in Prometheus.
     #[must_use]
     pub fn label(&self, bucket: usize) -> (String, String) {
-        let (lower, upper) = self.lower_and_upper(bucket);
-        (
-            format_bound(lower),
-            upper.map_or_else(|| "+Inf".into(), format_bound),
-        )
+        self.texts(bucket, "+Inf")
     }
 
     /// Returns the suffix of an instance for one bucket: `LOW-HIGH`, for the last `LOW-inf`.
     #[must_use]
     pub fn suffix(&self, bucket: usize) -> String {
-        let (lower, upper) = self.lower_and_upper(bucket);
-        let upper = upper.map_or_else(|| "inf".into(), format_bound);
-        format!("{}-{upper}", format_bound(lower))
+        let (lower, upper) = self.texts(bucket, "inf");
+        format!("{lower}-{upper}")
     }
 
     /// Returns the suffix of an instance for all values up to a bound: `le-HIGH`, for the last `le-inf`.
     #[must_use]
     pub fn le_suffix(&self, bucket: usize) -> String {
-        let (_, upper) = self.lower_and_upper(bucket);
-        format!("le-{}", upper.map_or_else(|| "inf".into(), format_bound))
+        format!("le-{}", self.texts(bucket, "inf").1)
     }
 
     /// Returns the number of bounds, and the bounds.
@@ -159,12 +168,12 @@ mod tests {
         let counted_here = Bounds::from_config(&[1, 7, 1 << 53]).expect("good bounds");
         assert_eq!(
             BucketBounds::new(&bounds),
-            Some(BucketBounds::of(&counted_here))
+            Ok(BucketBounds::of(&counted_here))
         );
     }
 
     #[test]
-    fn bounds_that_do_not_rise_are_none() {
+    fn bounds_that_do_not_rise_are_an_error() {
         let nan = f64::NAN;
         for bounds in [
             &[][..],
@@ -177,10 +186,10 @@ mod tests {
             &[1.0, nan],
             &[1.0; MAX_BOUNDS + 1],
         ] {
-            assert_eq!(BucketBounds::new(bounds), None, "{bounds:?}");
+            assert!(BucketBounds::new(bounds).is_err(), "{bounds:?}");
         }
         let most: Vec<f64> = (1..=MAX_BOUNDS).map(|bound| bound as f64).collect();
-        assert!(BucketBounds::new(&most).is_some());
+        assert!(BucketBounds::new(&most).is_ok());
     }
 
     #[test]

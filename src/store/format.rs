@@ -98,7 +98,12 @@ fn check_schema(words: [u64; 2]) -> Result<(), Rejection> {
         return Err(Rejection::Schema { schema });
     }
     if slots as usize != EventType::COUNT {
-        return Err(Rejection::Slots { slots });
+        return Err(Rejection::Malformed {
+            wrong: format!(
+                "{slots} slots, and schema {SCHEMA} has {}",
+                EventType::COUNT
+            ),
+        });
     }
     Ok(())
 }
@@ -130,55 +135,30 @@ impl Description {
         if size != LEN as u64 {
             return Err(Rejection::StoreSize { size });
         }
+        let malformed = |wrong: String| Rejection::Malformed { wrong };
         let text = |field, from: usize, end: usize| {
             let bytes = &bytes[8 * from..8 * end];
             let end = bytes.iter().position(|&byte| byte == 0);
-            let end = end.ok_or(Rejection::Text { field })?;
+            let end = end.ok_or_else(|| malformed(format!("no end of the {field}")))?;
             Ok(OsString::from_vec(bytes[..end].to_vec()))
         };
         let agent = text("agent name", AGENT, HOST)?;
         if agent.is_empty() {
-            return Err(Rejection::Text {
-                field: "agent name",
-            });
+            return Err(malformed("no agent name".into()));
         }
-        let count = word(BOUND_COUNT);
-        let bounds: Vec<f64> = (0..MAX_BOUNDS)
-            .map(|at| f64::from_bits(word(BOUNDS + at)))
-            .collect();
-        let used = usize::try_from(count)
-            .ok()
-            .and_then(|count| bounds.get(..count));
+        // One more than a store has room for is as wrong as any larger number.
+        let count = word(BOUND_COUNT).min(MAX_BOUNDS as u64 + 1);
+        let bounds = (BOUNDS..).zip(0..count);
+        let bounds: Vec<f64> = bounds.map(|(at, _)| f64::from_bits(word(at))).collect();
         Ok(Self {
             agent,
             pid: i64::from_ne_bytes(word(PID).to_ne_bytes()),
             instance: word(INSTANCE),
             host: text("host name", HOST, RANK)?,
             rank: text("local rank", RANK, BOUNDS)?,
-            bounds: used
-                .and_then(BucketBounds::new)
-                .ok_or_else(|| Rejection::Bounds {
-                    wrong: wrong_bounds(count, used),
-                })?,
+            bounds: BucketBounds::new(&bounds).map_err(malformed)?,
         })
     }
-}
-
-/// What is wrong with the bounds of a store, given how many it claims to have, and these if there is space for so many.
-fn wrong_bounds(count: u64, bounds: Option<&[f64]>) -> String {
-    let bounds = bounds.unwrap_or_default();
-    let mut least = (0.0, "not below");
-    for (number, &bound) in (1..).zip(bounds) {
-        let (value, what) = least;
-        let rises = bound > value || (number == 1 && bound.is_sign_positive() && bound >= value);
-        if !bound.is_finite() || !rises {
-            return format!(
-                "{bound} as bound {number} of {count}, which has to be a number {what} {value}"
-            );
-        }
-        least = (bound, "above");
-    }
-    format!("{count} histogram bounds, not 1 to {MAX_BOUNDS}")
 }
 
 /// The words before the time of the last update in a store of this process. They never change.
