@@ -40,17 +40,17 @@ pub struct Config {
     pub multiproc_dir: Vec<DirectoryPattern>,
     /// Time between two drains of the rings.
     #[serde(
-        deserialize_with = "value::period::<_, { DRAIN_INTERVAL_MS.0 }, { DRAIN_INTERVAL_MS.1 }>"
+        deserialize_with = "value::period::<_, _, { DRAIN_INTERVAL_MS.0 }, { DRAIN_INTERVAL_MS.1 }>"
     )]
     pub drain_interval: Duration,
     /// Time that an exited agent stays an instance, so that loggers see its last values.
-    #[serde(deserialize_with = "value::period::<_, 0, 604_800_000>")]
+    #[serde(deserialize_with = "value::period::<_, _, 0, 604_800_000>")]
     pub retain: Duration,
     /// Time that the record of an agent stays after its files are gone, so that a returning agent keeps its totals.
-    #[serde(deserialize_with = "value::period::<_, 0, 31_536_000_000>")]
+    #[serde(deserialize_with = "value::period::<_, _, 0, 31_536_000_000>")]
     pub remember: Duration,
     /// Time without an event after which a live agent is idle.
-    #[serde(deserialize_with = "value::period::<_, 1_000, 604_800_000>")]
+    #[serde(deserialize_with = "value::period::<_, _, 1_000, 604_800_000>")]
     pub idle_after: Duration,
     /// Bounds of the histograms of times, microseconds.
     #[serde(rename = "histogram_buckets_us", deserialize_with = "value::bounds")]
@@ -70,7 +70,7 @@ pub struct Config {
     /// True if rings are only followed, and never drained.
     pub observe: bool,
     /// Time after the exit of its agent at which a drained ring is removed; `None`: never.
-    #[serde(deserialize_with = "value::optional_period::<_, 0, 31_536_000_000>")]
+    #[serde(deserialize_with = "value::period::<_, _, 0, 31_536_000_000>")]
     pub remove_exited_after: Option<Duration>,
     /// True if /proc is read for the processes that write to rings.
     pub proc_facts: bool,

@@ -15,26 +15,21 @@ pub(super) fn user<'de, D: Deserializer<'de>>(value: D) -> Result<Option<UserAcc
 }
 
 /// Reads a time from MIN to MAX milliseconds, written with its unit.
-pub(super) fn period<'de, D: Deserializer<'de>, const MIN: u64, const MAX: u64>(
-    value: D,
-) -> Result<Duration, D::Error> {
+pub(super) fn period<'de, D, T, const MIN: u64, const MAX: u64>(value: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: From<Duration>,
+{
     let text = String::deserialize(value).ok();
     let period = text.and_then(|text| humantime::parse_duration(&text).ok());
     let [min, max] = [MIN, MAX].map(Duration::from_millis);
     let allowed = period.filter(|period| (min..=max).contains(period));
-    allowed.ok_or_else(|| {
+    allowed.map(T::from).ok_or_else(|| {
         let [min, max] = [min, max].map(humantime::format_duration);
         D::Error::custom(format_args!(
             "write a time from {min} to {max} in quotes and with its unit, such as \"{max}\""
         ))
     })
-}
-
-/// Reads a time like [`period`], for a key without a default.
-pub(super) fn optional_period<'de, D: Deserializer<'de>, const MIN: u64, const MAX: u64>(
-    value: D,
-) -> Result<Option<Duration>, D::Error> {
-    period::<_, MIN, MAX>(value).map(Some)
 }
 
 /// Reads an integer from 1 to `MAX`.
