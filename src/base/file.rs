@@ -1,12 +1,12 @@
 //! Identity of a file, and what stat(2) and readdir(3) return for it.
 
 use nix::dir::Dir;
-use nix::fcntl::{AtFlags, OFlag, open};
+use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -94,41 +94,29 @@ pub fn birth_time(meta: &Metadata) -> (i64, i64) {
     })
 }
 
-/// Returns the names in an open directory without `.` and `..`. They are sorted, so that every scan has the same order.
+/// Returns the names in a directory without `.` and `..`. They are sorted, so that every scan has the same order.
 ///
 /// # Errors
-/// Any of openat(2) and readdir(3).
-pub fn list_names(directory: &OwnedFd) -> nix::Result<Vec<OsString>> {
-    let mut dir = Dir::openat(directory, ".", LIST_FLAGS, Mode::empty())?;
+/// Any of open(2) and readdir(3).
+pub fn list_names_at(directory: &Path) -> nix::Result<Vec<OsString>> {
+    let mut dir = Dir::open(directory, LIST_FLAGS, Mode::empty())?;
     let mut names = Vec::new();
     for entry in dir.iter() {
         let name = entry?.file_name().to_bytes().to_vec();
         if name != b"." && name != b".." {
-            names.push(OsString::from(OsStr::from_bytes(&name)));
+            names.push(OsString::from_vec(name));
         }
     }
     names.sort_unstable();
     Ok(names)
 }
 
-/// Returns the names in the directory at this path, as [`list_names`] does.
-///
-/// # Errors
-/// What open(2) and readdir(3) say.
-pub fn list_names_at(directory: &Path) -> nix::Result<Vec<OsString>> {
-    list_names(&open(directory, LIST_FLAGS, Mode::empty())?)
-}
-
-/// Whether a time of a file (seconds and nanoseconds) is less than an age ago, or still to come.
+/// True if a time of a file (seconds and nanoseconds) is less than an age ago, or still to come.
 #[must_use]
 pub fn is_younger_than((seconds, nanoseconds): (i64, i64), age: Duration) -> bool {
-    let Ok((seconds, nanoseconds)) =
-        u64::try_from(seconds).and_then(|s| Ok((s, u32::try_from(nanoseconds)?)))
-    else {
-        return false;
-    };
-    let time = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds);
-    SystemTime::now()
-        .duration_since(time)
-        .map_or(true, |past| past < age)
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    let time = i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds);
+    // A Duration has less than 2^94 ns.
+    let [now, age] = [now, age].map(|time| time.as_nanos() as i128);
+    now - time < age
 }
