@@ -19,11 +19,7 @@ impl BucketBounds {
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "none is so large")]
     pub fn of(bounds: &Bounds) -> Self {
-        let mut result = Self::default();
-        for &bound in bounds.as_slice() {
-            result.push(bound as f64);
-        }
-        result
+        Self::unchecked(bounds.as_slice().iter().map(|&bound| bound as f64))
     }
 
     /// Returns the bounds of a store.
@@ -34,7 +30,6 @@ impl BucketBounds {
         if !(1..=MAX_BOUNDS).contains(&bounds.len()) {
             return Err(format!("no histogram bounds, or more than {MAX_BOUNDS}"));
         }
-        let mut result = Self::default();
         for (at, &bound) in bounds.iter().enumerate() {
             let before = at.checked_sub(1).map(|before| bounds[before]);
             // -0 would give zero a second name.
@@ -46,16 +41,17 @@ impl BucketBounds {
                     "{bound} as bound {number} of {count}, which has to be a number {least}"
                 ));
             }
-            result.push(bound);
         }
-        Ok(result)
+        Ok(Self::unchecked(bounds.iter().copied()))
     }
 
-    fn push(&mut self, bound: f64) {
-        if let Some(word) = self.bounds.get_mut(self.len) {
+    fn unchecked(bounds: impl Iterator<Item = f64>) -> Self {
+        let mut result = Self::default();
+        for (word, bound) in result.bounds.iter_mut().zip(bounds) {
             *word = bound.to_bits();
-            self.len += 1;
+            result.len += 1;
         }
+        result
     }
 
     /// Returns the number of buckets: one more than the bounds.
