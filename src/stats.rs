@@ -9,7 +9,7 @@ pub mod store_values;
 pub mod window;
 pub mod windows;
 
-/// Histogram of an agent.
+/// Histogram of an agent. The state file has them in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Histogram {
     /// Time from start to completion of transfers, microseconds.

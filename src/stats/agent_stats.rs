@@ -20,9 +20,9 @@ const LAST: [EventType; 6] = [
     EventType::XferPostTime,
 ];
 
-/// Bounds of [`AgentStats::size`].
+/// Bounds of [`Histogram::Size`].
 pub const SIZE: Bounds = Bounds::size();
-/// Bounds of [`AgentStats::bandwidth`].
+/// Bounds of [`Histogram::Bandwidth`].
 pub const BANDWIDTH: Bounds = Bounds::bandwidth();
 
 /// Sums, last values and histograms.
@@ -42,18 +42,12 @@ pub struct AgentStats {
     pub registered: u64,
     /// State of the pairing of bytes with times.
     pub pairing: Pairing,
-    /// Bounds of `xfer_time` and `post_time`.
+    /// Bounds of the histograms of times.
     bucket_bounds: BucketBounds,
-    /// Transfers by time.
-    pub xfer_time: BucketCounts,
-    /// Transfers by time to post.
-    pub post_time: BucketCounts,
     /// Base of the instance ids of these buckets. `None`: they have no ids yet.
     pub bucket_base: Option<u32>,
-    /// Transfers by bytes.
-    pub size: BucketCounts,
-    /// Transfers by bytes per second.
-    pub bandwidth: BucketCounts,
+    /// Transfers by bucket, in the order of [`Histogram`].
+    histograms: [BucketCounts; 4],
 }
 
 impl AgentStats {
@@ -98,24 +92,24 @@ impl AgentStats {
                 Some(EventType::XferTime) => {
                     self.pairing.start(value);
                     let time = Scaled::from(value);
-                    self.xfer_time.increment(bounds.find(time));
+                    self.count(Histogram::XferTime, bounds.find(time));
                     windows.xfer_time.record(time);
                     self.set_last(4, value);
                 }
                 Some(EventType::XferPostTime) => {
                     self.pairing.drop_pending();
                     let time = Scaled::from(value);
-                    self.post_time.increment(bounds.find(time));
+                    self.count(Histogram::PostTime, bounds.find(time));
                     windows.post_time.record(time);
                     self.set_last(5, value);
                 }
                 Some(kind @ (EventType::TxBytes | EventType::RxBytes)) => {
                     if let Some(paired) = self.pairing.complete(value) {
                         let rate = Scaled::from(paired.bandwidth());
-                        self.bandwidth.increment(BANDWIDTH.find(rate));
+                        self.count(Histogram::Bandwidth, BANDWIDTH.find(rate));
                         windows.bandwidth.record(rate);
                     }
-                    self.size.increment(SIZE.find(value));
+                    self.count(Histogram::Size, SIZE.find(value));
                     self.set_last(usize::from(kind == EventType::RxBytes), value);
                 }
                 Some(EventType::MemoryRegistered) => {
@@ -151,8 +145,9 @@ impl AgentStats {
     fn set_bucket_bounds(&mut self, bucket_bounds: BucketBounds) {
         if self.bucket_bounds != bucket_bounds {
             self.bucket_bounds = bucket_bounds;
-            self.xfer_time = BucketCounts::default();
-            self.post_time = BucketCounts::default();
+            for times in [Histogram::XferTime, Histogram::PostTime] {
+                self.histograms[times as usize] = BucketCounts::default();
+            }
             self.bucket_base = None;
         }
     }
@@ -174,9 +169,11 @@ impl AgentStats {
     ) {
         self.set_bucket_bounds(*bucket_bounds);
         self.totals.add(&Totals::from_store(&delta.counters));
-        let [xfer_time, post_time] = delta.histograms.map(BucketCounts);
-        self.xfer_time.add(&xfer_time);
-        self.post_time.add(&post_time);
+        // A store has the first two, those of times.
+        let counts = delta.histograms.map(BucketCounts);
+        for (sum, counts) in self.histograms.iter_mut().zip(&counts) {
+            sum.add(counts);
+        }
         // Like NIXL's own endpoint, which shows 0 for a type without events.
         for (at, kind) in LAST.into_iter().enumerate() {
             self.set_last(at, now.last[kind as usize]);
@@ -216,13 +213,11 @@ impl AgentStats {
     /// Returns the number of transfers in a bucket of a histogram.
     #[must_use]
     pub fn bucket_count(&self, histogram: Histogram, bucket: usize) -> u64 {
-        let counts = match histogram {
-            Histogram::XferTime => &self.xfer_time,
-            Histogram::PostTime => &self.post_time,
-            Histogram::Size => &self.size,
-            Histogram::Bandwidth => &self.bandwidth,
-        };
-        counts.get(bucket)
+        self.histograms[histogram as usize].get(bucket)
+    }
+
+    fn count(&mut self, histogram: Histogram, bucket: usize) {
+        self.histograms[histogram as usize].increment(bucket);
     }
 
     /// Notes a producer restart: the new producer has no registered memory.
@@ -246,12 +241,7 @@ impl AgentStats {
         put.all(self.bucket_bounds.to_words());
         put.all(self.last);
         put.all(self.pairing.to_words());
-        for counts in [
-            &self.xfer_time,
-            &self.post_time,
-            &self.size,
-            &self.bandwidth,
-        ] {
+        for counts in &self.histograms {
             put.all(counts.0);
         }
     }
@@ -273,10 +263,7 @@ impl AgentStats {
             bucket_bounds,
             last: get.all(),
             pairing: Pairing::from_words(&get.all()),
-            xfer_time: BucketCounts(get.all()),
-            post_time: BucketCounts(get.all()),
-            size: BucketCounts(get.all()),
-            bandwidth: BucketCounts(get.all()),
+            histograms: [(); 4].map(|()| BucketCounts(get.all())),
             bucket_base: None,
         }
     }

@@ -3,7 +3,7 @@
 use pmdanixl::event::{Event, EventType, Events};
 use pmdanixl::stats::Histogram;
 use pmdanixl::stats::agent_stats::AgentStats;
-use pmdanixl::stats::histogram::Bounds;
+use pmdanixl::stats::histogram::{Bounds, MAX_BUCKETS};
 use pmdanixl::stats::windows::Windows;
 use std::time::{Duration, Instant};
 
@@ -58,7 +58,9 @@ impl Stats {
 
     /// Number of transfers with a bandwidth.
     pub fn paired(&self) -> u64 {
-        self.stats.bandwidth.0.iter().sum()
+        (0..MAX_BUCKETS)
+            .map(|bucket| self.bucket(Histogram::Bandwidth, bucket))
+            .sum()
     }
 
     pub fn bucket(&self, of: Histogram, bucket: usize) -> u64 {
