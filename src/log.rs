@@ -1,7 +1,7 @@
 //! The log, on standard error, in the format of PCP's own (pmNotifyErr(3)): `[Sat Nov 21 01:30:00] pmdanixl(4242) Info: ...`.
 //!
-//! Nothing rotates the log of a running PMDA, and other users can cause lines, so that their number is limited, and the length of
-//! them all.
+//! Nothing rotates the log of a running PMDA, and other users can cause lines. So the number of lines and their total length have
+//! limits.
 
 use budget::Budget;
 use std::cell::{Cell, RefCell};
@@ -17,29 +17,29 @@ use tracing::{Event, Level, Metadata};
 mod budget;
 
 thread_local! {
-    /// Whose files the lines are about at the moment.
+    /// Owner of the files that lines are about at the moment. `None`: lines are about the daemon itself.
     static ABOUT: Cell<Option<u32>> = const { Cell::new(None) };
-    /// What may be logged. One thread logs.
+    /// Limits of lines, and what was logged. One thread logs.
     static BUDGET: RefCell<Budget> = RefCell::default();
 }
 
-/// No user in particular has caused what is said, but some user may have.
-const ANYBODY: u32 = u32::MAX;
-/// Errors of the program itself that are logged in one run.
-const MOST_PANICS: u32 = 100;
+/// Stands for the owner if any user may have caused the line.
+const ANY_USER: u32 = u32::MAX;
+/// Limit of logged panics in one run.
+const MAX_PANICS: u32 = 100;
 static PANICS: AtomicU32 = AtomicU32::new(0);
-/// Bytes of a path that are shown.
+/// Limit of the length of a path in a line, in bytes.
 const MAX_SHOWN: usize = 200;
 
-/// Until it is dropped, lines are about files of one user.
+/// Guard of [`about`]. When it is dropped, lines are about what they were about before.
 #[derive(Debug)]
 pub struct About(Option<u32>);
 
-/// What is logged from now on is about files of this user, whose lines are limited; `None`: of anybody who may write to where
-/// files are looked for.
+/// Counts lines against the limits of a user whose files they are about, until the guard is dropped. `None`: any user that may
+/// write to a scanned directory.
 #[must_use]
 pub fn about(uid: Option<u32>) -> About {
-    About(ABOUT.replace(Some(uid.unwrap_or(ANYBODY))))
+    About(ABOUT.replace(Some(uid.unwrap_or(ANY_USER))))
 }
 
 impl Drop for About {
@@ -48,14 +48,14 @@ impl Drop for About {
     }
 }
 
-/// A path as it stands in a line: quoted, with what could break the line escaped, and its midst left out if it is long.
+/// Returns a path as text for a line: quoted, with control characters escaped, and without its middle if it is long.
 #[must_use]
 pub fn shown(path: &Path) -> String {
     let text = format!("{path:?}");
     if text.len() <= MAX_SHOWN {
         return text;
     }
-    // Debug leaves what is printable as it is, of any script.
+    // Debug does not escape printable characters, which may have several bytes.
     let first = (0..=MAX_SHOWN / 2)
         .rev()
         .find(|&at| text.is_char_boundary(at));
@@ -67,29 +67,29 @@ pub fn shown(path: &Path) -> String {
     )
 }
 
-/// True if everything is logged, and without limit.
+/// True if debug messages are logged too, and nothing is limited.
 static DEBUG: AtomicBool = AtomicBool::new(false);
 
-/// True if everything is logged.
+/// True if debug messages are logged too, and nothing is limited.
 #[must_use]
 pub fn is_debug() -> bool {
     DEBUG.load(Relaxed)
 }
 
-/// Logs everything from now on, and without limit, or no longer does so.
+/// Turns debug messages on, and limits off, or back.
 pub fn set_debug(debug: bool) {
     DEBUG.store(debug, Relaxed);
 }
 
-/// Sets the log up. With `debug` everything is logged, and without limit, until [`set_debug`] says otherwise.
+/// Starts the log. `debug` is as in [`set_debug`].
 pub fn start(debug: bool) {
     set_debug(debug);
-    // It fails only where there is a log already.
+    // It fails only if there is a log already.
     let _ = tracing::subscriber::set_global_default(PcpLog);
     std::panic::set_hook(Box::new(|panic| {
-        // Each is guarded, and may come again with the same file.
+        // A panic over a file is caught, and the file may cause it again.
         let count = PANICS.fetch_add(1, Relaxed);
-        if count >= MOST_PANICS {
+        if count >= MAX_PANICS {
             return;
         }
         let line = format!(
@@ -139,7 +139,7 @@ impl Subscriber for PcpLog {
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
 
-    // There are no spans.
+    // The program has no spans.
     fn new_span(&self, _: &Attributes) -> Id {
         Id::from_u64(1)
     }
@@ -153,7 +153,7 @@ impl Subscriber for PcpLog {
     fn exit(&self, _: &Id) {}
 }
 
-/// The text of a line, in which nothing moves a cursor or ends the line.
+/// The text of a line. Control characters, which could end the line or move a cursor, are escaped.
 #[derive(Default)]
 struct Message(Option<String>);
 
@@ -176,11 +176,11 @@ mod tests {
     use std::path::PathBuf;
 
     #[test]
-    fn what_a_line_is_about_ends_with_what_it_was_said_for() {
+    fn dropped_guard_restores_what_lines_are_about() {
         let outer = about(Some(1));
         {
             let _inner = about(None);
-            assert_eq!(ABOUT.get(), Some(ANYBODY));
+            assert_eq!(ABOUT.get(), Some(ANY_USER));
         }
         assert_eq!(ABOUT.get(), Some(1));
         drop(outer);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_path_is_cut_in_its_midst() {
+    fn long_path_is_shown_without_its_middle() {
         let short = Path::new("/dev/shm/nixl/agent\n");
         assert_eq!(shown(short), r#""/dev/shm/nixl/agent\n""#);
         let long = PathBuf::from(format!("/dev/shm/{}end", "\u{200b}".repeat(80)));

@@ -1,42 +1,46 @@
-//! How much is logged: lines in a minute, and bytes of a run.
+//! Limits of the log: lines in a minute, and bytes in one run of the daemon.
 //!
-//! Each user whose files cause lines has a budget, and so has the daemon itself. All users together have no more than the daemon,
-//! so that they keep out nothing that is about the daemon itself.
+//! Each user whose files cause lines has a budget, and the daemon itself has another. All users together may log no more bytes than
+//! the daemon, and what they log takes nothing from its budget.
 
 use std::collections::HashMap;
 use tracing::Level;
 
-/// Lines in a minute: about the files of one user, and about the daemon itself.
-const LINES_OF_USER: u32 = 60;
-const LINES: u32 = 240;
-/// Users that have a budget; nothing is logged about files of other users.
-const MOST_USERS: usize = 1024;
-/// Bytes of a run: of the lines about the daemon itself, and of all others together.
+/// Limit of lines in a minute about the files of one user.
+const MAX_LINES_OF_USER: u32 = 60;
+/// Limit of lines in a minute about the daemon itself.
+const MAX_LINES: u32 = 240;
+/// Limit of users with a budget. Nothing is logged about files of further users.
+const MAX_USERS: usize = 1024;
+/// Limit of bytes in a run about the daemon itself, and about the files of all users together.
 const MAX_BYTES: u64 = 8 << 20;
+/// Limit of bytes in a run about the files of one user.
 const MAX_BYTES_OF_USER: u64 = 2 << 20;
 
-/// What was logged of the files of a user, or of the daemon itself.
+/// What was logged about the files of a user, or about the daemon itself.
 #[derive(Debug, Default)]
 struct Spent {
-    /// In this minute.
+    /// Lines in this minute.
     lines: u32,
+    /// Bytes in this run.
     bytes: u64,
 }
 
-/// What was logged.
+/// Budgets of all users and of the daemon.
 #[derive(Debug, Default)]
 pub struct Budget {
+    /// The present minute, counted from 1970.
     minute: i64,
-    /// By the user whose files the lines are about; `None`: the daemon itself.
+    /// What was logged, by the user whose files the lines are about; `None`: the daemon itself.
     spent: HashMap<Option<u32>, Spent>,
-    /// Of all users.
+    /// Bytes about the files of all users.
     bytes: u64,
-    /// True once a line was left out because the log was long enough.
+    /// True once a line was left out because a limit of bytes was reached.
     is_full: bool,
 }
 
 impl Budget {
-    /// Counts what was written about the files of a user, or about the daemon itself.
+    /// Counts bytes that were written about the files of a user, or about the daemon itself.
     pub fn add(&mut self, about: Option<u32>, bytes: usize) {
         let bytes = bytes as u64;
         self.bytes += about.map_or(0, |_| bytes);
@@ -45,16 +49,16 @@ impl Budget {
         }
     }
 
-    /// Returns what was logged about the files of a user, or about the daemon itself. `None`: the user has no budget, since as many
-    /// others have one as may.
+    /// Returns what was logged about the files of a user, or about the daemon itself. `None`: the user has no budget, because
+    /// [`MAX_USERS`] others have one.
     fn spent(&mut self, about: Option<u32>) -> Option<&mut Spent> {
-        let has_room = self.spent.len() < MOST_USERS || self.spent.contains_key(&about);
+        let has_room = self.spent.len() < MAX_USERS || self.spent.contains_key(&about);
         let has_budget = has_room || about.is_none();
         has_budget.then(|| self.spent.entry(about).or_default())
     }
 
-    /// Counts a line in this minute since 1970. Returns true if it is to be written, and a note that is to stand behind it, or
-    /// in its place.
+    /// Counts a line. `minute` is the present minute, counted from 1970. Returns true if the line is to be written, and a note to
+    /// write after it or in its place.
     pub fn judge(
         &mut self,
         about: Option<u32>,
@@ -71,17 +75,17 @@ impl Budget {
         };
         let (lines, is_full) = match about {
             Some(_) => (
-                LINES_OF_USER,
+                MAX_LINES_OF_USER,
                 spent.bytes >= MAX_BYTES_OF_USER || of_all >= MAX_BYTES,
             ),
-            None => (LINES, spent.bytes >= MAX_BYTES),
+            None => (MAX_LINES, spent.bytes >= MAX_BYTES),
         };
         if is_full {
             let is_first = !std::mem::replace(&mut self.is_full, true);
             let note = "lines are left out: this log is too long; run Install to begin another";
             return (false, is_first.then(|| note.into()));
         }
-        // Errors are few, and want something done.
+        // The daemon logs few errors, and each needs an action.
         if about.is_none() && level == Level::ERROR {
             return (true, None);
         }
@@ -89,7 +93,7 @@ impl Budget {
         let note = || {
             let of = match about {
                 None => " like these".into(),
-                Some(super::ANYBODY) => " about files".into(),
+                Some(super::ANY_USER) => " about files".into(),
                 Some(uid) => format!(" about files of user {uid}"),
             };
             format!("further lines{of} are not logged in this minute")
@@ -102,7 +106,7 @@ impl Budget {
 mod tests {
     use super::*;
 
-    /// How many of so many such lines are written, and how many notes there are.
+    /// Judges a number of equal lines. Returns the number that is written, and the number of notes.
     fn written(
         budget: &mut Budget,
         about: Option<u32>,
@@ -123,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn last_line_that_is_written_in_a_minute_says_so() {
+    fn last_line_of_a_minute_has_a_note() {
         let mut budget = Budget::default();
         let mut of = |level, minute| written(&mut budget, None, level, minute, 1000);
         assert_eq!(of(Level::WARN, 7), (240, 1));
@@ -134,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_about_one_users_files_keep_nothing_else_out() {
+    fn lines_about_one_user_take_no_other_budget() {
         let mut budget = Budget::default();
         let mut of = |uid, minute, lines| {
             let uid = Some(uid).filter(|&uid| uid > 0);
@@ -144,15 +148,15 @@ mod tests {
         assert_eq!(of(2, 7, 5), (5, 0));
         assert_eq!(of(1, 8, 1000), (60, 1));
         assert_eq!(of(0, 8, 1000), (240, 1), "about the daemon");
-        // Of more users than are known nothing is logged. Two are known, and the daemon itself.
+        // Nothing is logged about further users. Two users and the daemon itself have a budget already.
         for _ in 0..2 {
             let logged = (3..3000).filter(|&uid| of(uid, 8, 1).0 == 1);
-            assert_eq!(logged.count(), MOST_USERS - 3);
+            assert_eq!(logged.count(), MAX_USERS - 3);
         }
     }
 
     #[test]
-    fn log_that_is_long_enough_says_so_once() {
+    fn full_log_has_one_note() {
         let mut budget = Budget::default();
         let judge = |budget: &mut Budget, about| {
             let (is_written, note) = budget.judge(about, Level::INFO, 7);
