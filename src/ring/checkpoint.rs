@@ -4,8 +4,9 @@
 //! compare-and-swap of `read_pos`. A kill may come between the two, or the swap may fail. [`Checkpoint::verdict`] then compares
 //! the checkpoint with the ring, so that no event is counted twice and, as far as the ring can tell, none is lost.
 //!
-//! Begin with [`Checkpoint::verdict`]. ARCHITECTURE.md has its rows as a table. It is a function of the checkpoint and of a
-//! [`RingView`], that is, of what the ring looks like now: it changes nothing, and must not know totals or the state file.
+//! Begin with [`Checkpoint::decide`], whose rows are the table in ARCHITECTURE.md. It decides from the checkpoint and from
+//! [`Evidence`], which [`Checkpoint::evidence`] captures of the ring. This file changes nothing, and must not know totals or the
+//! state file.
 //!
 //! The proofs rest on two facts about NIXL's producer:
 //!
@@ -17,6 +18,7 @@
 use crate::base::file::{self, FILE_TIME_GRANULARITY, FileId, is_younger_than};
 use crate::ring::protocol::{Consumer, Load, ProducerState};
 use crate::ring::{Batch, Fingerprint, Ring};
+use std::cmp;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering::Acquire;
@@ -78,7 +80,7 @@ pub enum Verdict {
     NewRingReleased,
 }
 
-/// The ring as it is now, for [`Checkpoint::verdict`].
+/// The ring as it is now, for [`Checkpoint::evidence`]. The positions are loaded before the identity is read.
 #[derive(Debug)]
 pub struct RingView<'a, W> {
     /// The identity of the file that is attached now.
@@ -89,6 +91,51 @@ pub struct RingView<'a, W> {
     pub write_pos: u64,
     /// Reads the slots.
     pub ring: Consumer<'a, W>,
+}
+
+/// Where `read_pos` is, compared with a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadPos {
+    /// At the start of the batch.
+    Start,
+    /// Inside the batch, this many slots behind its start.
+    Inside(u64),
+    /// At the end of the batch.
+    End,
+    /// Outside of the batch.
+    Elsewhere,
+}
+
+/// What a ring shows of a counted batch: all that [`Checkpoint::decide`] needs to know of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    /// True if the file, the version and the capacity are those of the batch.
+    pub is_same_file: bool,
+    /// Where `read_pos` is.
+    pub read_pos: ReadPos,
+    /// True if `read_pos` is 0, where a restart leaves it.
+    pub is_read_pos_0: bool,
+    /// The number of slots from the end of the batch to `read_pos`.
+    pub passed: u64,
+    /// True if the end of the batch lies between `read_pos` and `write_pos`, where the pending events are.
+    pub is_end_pending: bool,
+    /// True if `write_pos` is in the batch.
+    pub is_write_pos_in_batch: bool,
+    /// `write_pos`, compared with its value when the batch was copied. A lower one: the producer went round, or restarted.
+    pub write_pos: cmp::Ordering,
+    /// True if the header was invalid when it was loaded again: the producer is in the midst of a restart.
+    pub is_restarting: bool,
+    /// True if the change time of the file proves that the producer has not restarted. Then the slots are not compared, and the
+    /// fields below are false.
+    pub is_unchanged: bool,
+    /// True if a slot of the batch has other bytes.
+    pub is_batch_overwritten: bool,
+    /// True if the last slot of the batch has other bytes.
+    pub is_last_overwritten: bool,
+    /// True if the slot that the producer was to write next still has the bytes that it had then.
+    pub is_next_unwritten: bool,
+    /// True if the last slots of the ring that the producer had yet to write still have the bytes that they had then.
+    pub is_tail_unwritten: bool,
 }
 
 impl Checkpoint {
@@ -113,47 +160,137 @@ impl Checkpoint {
         !self.released && !self.followed
     }
 
-    /// Decides from the present state of the ring what became of the batch.
+    /// Finds out what became of the batch: captures the evidence, then decides.
     #[must_use]
     pub fn verdict<W: Load>(&self, view: &RingView<W>) -> Verdict {
-        let mask = view.identity.capacity.wrapping_sub(1);
-        let between = |from: u64, end: u64| end.wrapping_sub(from) & mask;
-        if !self.ring.is_same_file(view.identity) {
-            return Verdict::NewRing;
-        }
+        self.decide(&self.evidence(view))
+    }
+
+    /// Captures what the ring shows of the batch, by loads only. The proofs rest on their order:
+    ///
+    /// 1. The positions, then the change time, which the view has. A restart changes the time before it stores positions.
+    /// 2. The slots of the batch.
+    /// 3. `write_pos` again, if all slots of the batch are released: a producer that overwrote one has another position now.
+    /// 4. The slots that the producer was to write next: it wrote them before it moved its position past them.
+    #[must_use]
+    pub fn evidence<W: Load>(&self, view: &RingView<W>) -> Evidence {
+        let between = |from, end| self.ring.between(from, end);
         let (len, moved) = (
             between(self.from, self.end),
             between(self.from, view.read_pos),
         );
+        let (is_same_file, is_unchanged) = (
+            self.ring.is_same_file(view.identity),
+            self.is_unchanged(view.identity),
+        );
+        // Up to 4,096 slots are hashed. The change time, if it suffices, saves that.
+        let ring = (is_same_file && !is_unchanged).then_some(&view.ring);
+        // If nothing was counted yet, the fingerprint is that of the slot before `from`.
+        let first = self.from.wrapping_sub(u64::from(len == 0));
+        let batch = ring.map(|ring| ring.fingerprint(first, self.end));
+        let (mut write_pos, mut is_restarting) = (view.write_pos, false);
         if view.read_pos == self.end {
-            // A compare-and-swap from 0 may have succeeded on a new ring, which begins at 0 as well.
-            return if self.from == 0
-                && !self.released
-                && len > 0
-                && self.was_released_in_new_ring(view)
-            {
+            W::fence(Acquire);
+            match view.ring.positions() {
+                Ok((_, now)) => write_pos = now,
+                Err(_) => is_restarting = true,
+            }
+        }
+        let then = &self.producer;
+        Evidence {
+            is_same_file,
+            read_pos: match moved {
+                _ if view.read_pos == self.end => ReadPos::End,
+                0 => ReadPos::Start,
+                _ if moved < len => ReadPos::Inside(moved),
+                _ => ReadPos::Elsewhere,
+            },
+            is_read_pos_0: view.read_pos == 0,
+            passed: between(self.end, view.read_pos),
+            is_end_pending: between(view.read_pos, self.end) <= between(view.read_pos, write_pos),
+            is_write_pos_in_batch: between(self.from, write_pos) < len,
+            write_pos: write_pos.cmp(&then.write_pos),
+            is_restarting,
+            is_unchanged,
+            is_batch_overwritten: batch.is_some_and(|now| now != self.fingerprint),
+            is_last_overwritten: batch.is_some_and(|now| now.last != self.fingerprint.last),
+            is_next_unwritten: ring.is_some_and(|ring| ring.slot_at(then.write_pos) == then.next),
+            is_tail_unwritten: ring
+                .is_some_and(|ring| ring.tail_hash(then.write_pos) == then.tail_hash),
+        }
+    }
+
+    /// Decides what became of the batch. The rows are those of the table in ARCHITECTURE.md: the first one that fits holds.
+    #[must_use]
+    pub fn decide(&self, seen: &Evidence) -> Verdict {
+        use ReadPos::{End, Inside, Start};
+        let is_restarted = self.shows_restart(seen);
+        match seen.read_pos {
+            // The batch is not of this ring.
+            _ if !seen.is_same_file => Verdict::NewRing,
+            // A new ring begins at 0, so a release from 0 succeeds there as well.
+            End if is_restarted && self.from == 0 && self.end != 0 && !self.released => {
                 Verdict::NewRingReleased
-            } else {
-                Verdict::Done
-            };
+            }
+            // The release left the position here.
+            End => Verdict::Done,
+            // The slots of the batch are gone. What the ring has now was not counted.
+            _ if is_restarted => Verdict::NewRing,
+            // Another process releases the slots, and has not come to the end of the batch yet.
+            _ if self.followed && seen.is_end_pending => Verdict::Release,
+            // No process has released a slot.
+            Start if self.is_in_flight() => Verdict::Release,
+            // Another reader has released these slots.
+            Inside(foreign) if self.is_in_flight() => Verdict::Overtaken(foreign),
+            // Another reader has gone past the batch.
+            _ => Verdict::Passed(seen.passed),
         }
-        if !self.is_same_ring(view, len, moved) {
-            return Verdict::NewRing;
+    }
+
+    /// True if the positions or slots show that the producer restarted since the batch was copied.
+    fn shows_restart(&self, seen: &Evidence) -> bool {
+        use ReadPos::{End, Inside, Start};
+        match seen.read_pos {
+            End if seen.is_restarting => true,
+            // All slots are released. A running producer overwrites them only after it has gone round, and then it has written the
+            // end of the ring.
+            End if seen.write_pos.is_lt() => seen.is_tail_unwritten,
+            End => seen.is_batch_overwritten,
+            // A running producer does not write slots that were not released.
+            Start | Inside(_) if self.is_in_flight() && !seen.is_end_pending => true,
+            _ if seen.is_unchanged => false,
+            // A restart sets `read_pos` to 0. Another reader hardly ever stops there.
+            _ if seen.is_read_pos_0 && !self.followed && (self.from != 0 || self.released) => true,
+            _ if seen.is_last_overwritten => true,
+            // No slot was released, so none may have been overwritten.
+            Start if !self.released && seen.is_batch_overwritten => true,
+            _ if self.followed => self.shows_restart_of_followed(seen),
+            // The producer that wrote the batch may have written its next slot since, and with a steady load the bytes are the same
+            // as before.
+            Start if !self.released => false,
+            // A batch with the same bytes is not enough: the first event of a restarted agent, its memory registration, often has
+            // the same bytes in the same place. A running producer that moved on has written its next slot.
+            _ => seen.write_pos.is_ne() && seen.is_next_unwritten,
         }
-        if self.followed {
-            // The other reader may be behind the position up to which events were counted here, or ahead of it.
-            let behind = between(view.read_pos, self.end);
-            return if behind <= between(view.read_pos, view.write_pos) {
-                Verdict::Release
-            } else {
-                Verdict::Passed(between(self.end, view.read_pos))
-            };
-        }
-        match moved {
-            _ if self.released => Verdict::Passed(between(self.end, view.read_pos)),
-            0 => Verdict::Release,
-            _ if moved < len => Verdict::Overtaken(moved),
-            _ => Verdict::Passed(between(self.end, view.read_pos)),
+    }
+
+    /// True if the producer of a followed ring restarted since the batch was copied.
+    #[must_use]
+    pub fn is_restarted<W: Load>(&self, view: &RingView<W>) -> bool {
+        self.shows_restart_of_followed(&self.evidence(view))
+    }
+
+    /// True if the slots of a followed ring show that the producer restarted. A running producer leaves the slots that it has
+    /// written unchanged until it goes round, and before that it writes all slots up to the end of the ring. That its next slot is
+    /// unchanged does not prove a restart by itself: with a steady load the same bytes may have been written again.
+    fn shows_restart_of_followed(&self, seen: &Evidence) -> bool {
+        if seen.write_pos.is_lt() {
+            seen.is_next_unwritten && seen.is_tail_unwritten
+        } else if seen.is_write_pos_in_batch {
+            // A producer that went round may have overwritten the batch, up to its last slot.
+            seen.is_last_overwritten
+        } else {
+            seen.is_batch_overwritten
         }
     }
 
@@ -169,98 +306,6 @@ impl Checkpoint {
     #[must_use]
     pub fn is_doubtful(&self, current: &RingIdentity) -> bool {
         (self.from == 0 || self.followed) && !self.released && !self.is_unchanged(current)
-    }
-
-    /// True if the producer is at another position and its next slot has the old bytes: it did not write that slot, so it
-    /// restarted.
-    fn went_back<W: Load>(&self, view: &RingView<W>) -> bool {
-        !self.is_unchanged(view.identity)
-            && view.write_pos != self.producer.write_pos
-            && view.ring.slot_at(self.producer.write_pos) == self.producer.next
-    }
-
-    /// True if the producer of a followed ring restarted since the batch was copied. A running producer leaves the slots that it
-    /// has written unchanged until it goes round, and before that it writes all slots up to the end of the ring. That its next
-    /// slot is unchanged does not prove a restart by itself: with a steady load the same bytes may have been written again.
-    #[must_use]
-    pub fn is_restarted<W: Load>(
-        &self,
-        ring: &Consumer<W>,
-        current: &RingIdentity,
-        write_pos: u64,
-    ) -> bool {
-        if self.is_unchanged(current) {
-            return false;
-        }
-        if write_pos < self.producer.write_pos {
-            return ring.slot_at(self.producer.write_pos) == self.producer.next
-                && ring.tail_hash(self.producer.write_pos) == self.producer.tail_hash;
-        }
-        let mask = current.capacity.wrapping_sub(1);
-        let between = |from: u64, end: u64| end.wrapping_sub(from) & mask;
-        // A producer that went round may have overwritten the batch since, up to its last slot.
-        if between(self.from, self.end) + between(self.end, write_pos) > mask {
-            return ring.slot_at(self.end.wrapping_sub(1) & mask) != self.fingerprint.last;
-        }
-        // If nothing was counted yet, the fingerprint is that of the slot before `from`.
-        let empty = self.from == self.end;
-        let from = self.from.wrapping_sub(u64::from(empty)) & mask;
-        ring.fingerprint(from, self.end) != self.fingerprint
-    }
-
-    /// True if the swap from 0 succeeded on a new ring, so that it released slots that were never read. In the old ring the
-    /// batch's slots stay unchanged until the producer has gone round, and before that it writes the slots at the end of the
-    /// ring.
-    fn was_released_in_new_ring<W: Load>(&self, view: &RingView<W>) -> bool {
-        let fingerprint = view.ring.fingerprint(self.from, self.end);
-        // The position is loaded again, after the slots: a producer that went round and overwrote the batch then shows a position
-        // before its old one.
-        W::fence(Acquire);
-        let Ok((_, write_pos)) = view.ring.positions() else {
-            return true; // in the midst of a restart
-        };
-        let is_new_ring = if write_pos < self.producer.write_pos {
-            view.ring.tail_hash(self.producer.write_pos) == self.producer.tail_hash
-        } else {
-            fingerprint != self.fingerprint
-        };
-        is_new_ring && !self.is_unchanged(view.identity)
-    }
-
-    /// True if the producer that wrote the batch is still the producer of the ring.
-    fn is_same_ring<W: Load>(&self, view: &RingView<W>, len: u64, moved: u64) -> bool {
-        let mask = view.identity.capacity.wrapping_sub(1);
-        // A running producer does not write slots that were not released.
-        let unreleased = if self.released || self.followed {
-            0
-        } else {
-            len.saturating_sub(moved)
-        };
-        let written_after = view.write_pos.wrapping_sub(self.end) & mask;
-        if unreleased > 0 && written_after > mask - unreleased {
-            return false;
-        }
-        if self.is_unchanged(view.identity) {
-            return true;
-        }
-        // A restart sets `read_pos` to 0. Another reader hardly ever stops there.
-        if view.read_pos == 0 && !self.followed && (self.from != 0 || self.released) {
-            return false;
-        }
-        let same_bytes = if moved == 0 && !self.released {
-            view.ring.fingerprint(self.from, self.end) == self.fingerprint
-        } else {
-            let last = self.end.wrapping_sub(1) & mask;
-            view.ring.slot_at(last) == self.fingerprint.last
-        };
-        // A matching batch is not enough: the first event of a restarted agent, its memory registration, often has the same bytes
-        // in the same place. But if no slot of the batch was released, the slot behind it tells nothing. The producer that wrote
-        // the batch may have written it since, and with a steady load the bytes are the same as before.
-        let went_back = match self.followed {
-            true => self.is_restarted(&view.ring, view.identity, view.write_pos),
-            false => (moved > 0 || self.released) && self.went_back(view),
-        };
-        same_bytes && !went_back
     }
 }
 
@@ -288,6 +333,12 @@ impl RingIdentity {
             versions: ring.shape.versions,
             capacity: ring.capacity(),
         })
+    }
+
+    /// The number of slots from one position to another, going round the end of the ring.
+    #[must_use]
+    pub fn between(&self, from: u64, end: u64) -> u64 {
+        end.wrapping_sub(from) & self.capacity.wrapping_sub(1)
     }
 
     /// True if both are the same file with a ring of the same version and capacity.

@@ -29,8 +29,7 @@ impl Gaps {
     /// Removes the gaps within a batch. Returns the indexes of the events that they precede.
     pub fn remove_in(&mut self, batch: &Checkpoint) -> &[usize] {
         self.in_batch.clear();
-        let mask = batch.ring.capacity.wrapping_sub(1);
-        let number = |pos: u64| pos.wrapping_sub(batch.from) & mask;
+        let number = |pos: u64| batch.ring.between(batch.from, pos);
         while let Some(&next) = self.positions.front() {
             if number(next) >= number(batch.end) {
                 break;

@@ -117,6 +117,71 @@ impl RingFixture {
 }
 
 #[test]
+fn signs_of_a_restart_give_the_verdicts_of_the_table() {
+    // The kind of a batch, signs of a restart, and the verdicts with `read_pos` at the start of the batch, in it, at its end, and
+    // elsewhere. Without a sign, the file was touched and the producer has written nothing since.
+    let table = "
+        in_flight none               Release   Overtaken(3) Done            Passed(2)
+        in_flight other_file         NewRing   NewRing      NewRing         NewRing
+        in_flight writes_unreleased  NewRing   NewRing      Done            Passed(2)
+        in_flight read_pos_0         NewRing   NewRing      Done            NewRing
+        in_flight read_pos_0+time    Release   Overtaken(3) Done            Passed(2)
+        in_flight batch              NewRing   Overtaken(3) Done            Passed(2)
+        in_flight batch+last         NewRing   NewRing      Done            NewRing
+        in_flight ahead              Release   NewRing      Done            NewRing
+        in_flight ahead+next         Release   Overtaken(3) Done            Passed(2)
+        from_0    read_pos_0         Release   Overtaken(3) Done            Passed(2)
+        from_0    batch              NewRing   Overtaken(3) NewRingReleased Passed(2)
+        from_0    behind             Release   NewRing      NewRingReleased NewRing
+        from_0    behind+tail+batch  NewRing   NewRing      Done            NewRing
+        from_0    restarting         Release   Overtaken(3) NewRingReleased Passed(2)
+        released  writes_unreleased  Passed(2) Passed(2)    Done            Passed(2)
+        released  ahead              NewRing   NewRing      Done            NewRing
+        followed  none               Release   Release      Done            Release
+        followed  writes_unreleased  Passed(2) Passed(2)    Done            Passed(2)
+        followed  read_pos_0         Release   Release      Done            Release
+        followed  batch              NewRing   NewRing      Done            NewRing
+        followed  batch+in_batch     NewRing   Release      Done            Release
+        followed  last+in_batch      NewRing   NewRing      Done            NewRing
+        followed  behind             NewRing   NewRing      Done            NewRing
+        followed  behind+next        Release   Release      Done            Release
+        followed  behind+tail        Release   Release      Done            Release
+    ";
+    for row in table.trim().lines() {
+        let columns: Vec<_> = row.split_whitespace().collect();
+        let has = |sign| columns[1].split('+').any(|each| each == sign);
+        let checkpoint = Checkpoint {
+            from: if columns[0] == "from_0" { 0 } else { 4 },
+            end: 10,
+            followed: columns[0] == "followed",
+            released: columns[0] == "released",
+            ..Checkpoint::default()
+        };
+        let verdict = |read_pos| {
+            let evidence = Evidence {
+                is_same_file: !has("other_file"),
+                read_pos,
+                is_read_pos_0: has("read_pos_0"),
+                passed: 2,
+                is_end_pending: !has("writes_unreleased"),
+                is_write_pos_in_batch: has("in_batch"),
+                write_pos: u64::from(has("ahead")).cmp(&u64::from(has("behind"))),
+                is_restarting: has("restarting"),
+                is_unchanged: has("time"),
+                is_batch_overwritten: has("batch"),
+                is_last_overwritten: has("last"),
+                is_next_unwritten: !has("next"),
+                is_tail_unwritten: !has("tail"),
+            };
+            format!("{:?}", checkpoint.decide(&evidence))
+        };
+        use ReadPos::{Elsewhere, End, Inside, Start};
+        let verdicts = [Start, Inside(3), End, Elsewhere].map(verdict);
+        assert_eq!(verdicts[..], columns[2..], "{row}");
+    }
+}
+
+#[test]
 fn unchanged_file_gets_its_verdict_from_read_pos() {
     let fixture = RingFixture::new(4, 10);
     let same = fixture.checkpoint.ring;

@@ -5,7 +5,7 @@ use super::{OVERFLOW_PERIOD, RingReader};
 use crate::error::RingFault;
 use crate::procfs::agent_state::AgentState;
 use crate::ring::BATCH;
-use crate::ring::checkpoint::Checkpoint;
+use crate::ring::checkpoint::{Checkpoint, RingView};
 use crate::ring::protocol::Consumer;
 use crate::source::context::DrainContext;
 use std::time::Instant;
@@ -35,8 +35,14 @@ impl RingReader {
         let ring = self.identity()?;
         // If `write_pos` is before `read_pos`, the producer has gone round: in a new ring no reader can be ahead of it.
         let is_behind = write_pos < read_pos;
-        let checkpoint = &self.checkpoint;
-        let is_restarted = |now: Consumer<_>| checkpoint.is_restarted(&now, &ring, write_pos);
+        let is_restarted = |ring_now: Consumer<_>| {
+            self.checkpoint.is_restarted(&RingView {
+                identity: &ring,
+                read_pos,
+                write_pos,
+                ring: ring_now,
+            })
+        };
         if !is_behind && self.ring.read(is_restarted)? {
             // With events that are all alike this does not prove a restart. The events before `write_pos` were written since in
             // either case and are counted. Those from `read_pos` on may have been counted before.
