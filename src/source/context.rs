@@ -26,8 +26,8 @@ pub struct Shared {
     pub expired_overflows: u64,
     /// Period of the check which processes have a file without new events open.
     pub check_period: Duration,
-    /// Scratch: buffer for the events of a batch. A reader takes it and puts it back, so that a drain allocates nothing.
-    pub scratch: Events,
+    /// The events of the batch that is counted. The buffer stays, so that a drain allocates nothing.
+    pub events: Events,
     /// True until the first scan of all directories has ended and its files are attached.
     pub in_first_scan: bool,
     /// True if the drain is for an answer to pmcd, which has to include all pending events.

@@ -92,9 +92,8 @@ impl RingReader {
         if let Some(progress) = self.find_pending(file, context)? {
             return Ok(progress);
         }
-        let mut events = std::mem::take(&mut context.shared.scratch);
-        let progress = self.read(&mut events, context.shared.is_for_answer)?;
-        self.apply(events, self.pending, self.pending, file, context);
+        let progress = self.read(&mut context.shared.events, context.shared.is_for_answer)?;
+        self.apply(self.pending, self.pending, file, context);
         context.commit(self.checkpoint);
         if self.release(file, context)? {
             self.note_released(context);
@@ -172,11 +171,10 @@ impl RingReader {
         })
     }
 
-    /// Adds the events of a batch to the totals in memory. `unread` is the number of events that were pending before the batch,
-    /// and `pending` the number that is noted for the ring.
+    /// Adds the events of the batch that was just read to the totals in memory. `unread` is the number of events that were
+    /// pending before the batch, and `pending` the number that is noted for the ring.
     pub(super) fn apply(
         &mut self,
-        events: Events,
         unread: u64,
         pending: u64,
         file: &TrackedFile,
@@ -197,15 +195,14 @@ impl RingReader {
             entry.stats.note_gap();
         }
         let gaps = self.gaps.remove_in(&self.checkpoint);
-        let stats = &mut entry.stats;
-        stats.apply(&events, gaps, &shared.config.bounds, now.seconds, windows);
+        let (stats, events) = (&mut entry.stats, &shared.events);
+        stats.apply(events, gaps, &shared.config.bounds, now.seconds, windows);
         entry.note_pending(pending, self.checkpoint.ring.capacity);
         // Also for an agent that had no file for a while: its process has started since.
         (entry.last_event, entry.last_seen) = (now.stamp, now.stamp);
         // Host totals are not in the state file: the next daemon adds them up from the entries.
         shared.host.add(events.totals());
         shared.counted_events += events.list().len() as u64;
-        shared.scratch = events;
     }
 
     /// Releases the slots of the counted batch. Returns false if the swap failed or proved nothing: then the batch was recovered,

@@ -53,17 +53,16 @@ impl RingReader {
         self.check_allocated(new)?;
         let limit = new.min(BATCH);
         self.has_more = new > limit;
-        let mut events = std::mem::take(&mut context.shared.scratch);
         let batch = self
             .ring
-            .read(|ring| ring.follow(from, limit, &mut events))??;
+            .read(|ring| ring.follow(from, limit, &mut context.shared.events))??;
         self.checkpoint = Checkpoint::of(&batch, ring, true);
         let is_full = self.pending + 1 == self.ring.capacity();
         let pending = match is_full && !self.is_new_overflow(context) {
             true => 0,
             false => self.pending,
         };
-        self.apply(events, new, pending, file, context);
+        self.apply(new, pending, file, context);
         context.commit(self.checkpoint);
         if is_full {
             self.gaps.add(write_pos);
