@@ -280,3 +280,28 @@ fn change_before_the_release_is_noticed_by_the_drain() {
         }
     }
 }
+
+#[test]
+fn restart_before_the_release_of_a_recovery_is_noticed() {
+    let program = example("one_drain");
+    // Instructions between the restart and the release, which is from 0, where a new ring begins as well.
+    for before_release in [1, 1000, 3000] {
+        let mut bench = Bench::new(&program, 16);
+        bench.finish();
+        bench.leave_at(0);
+        let beginning = Contents::read(&bench.files());
+        let [ring, _] = bench.files();
+        let drain = bench.stopped();
+        let steps = (0..).take_while(|_| drain.step() && Contents::read_pos(&ring) == 0);
+        let steps = steps.count();
+        drop(drain);
+        bench.restore(&beginning);
+        let drain = bench.stopped();
+        assert!(drain.steps(steps - before_release), "the same drain again");
+        bench.restart(2);
+        while drain.step() {}
+        drop(drain);
+        let found = bench.finish();
+        assert_eq!(found, [bench.pushed, 1, 0], "{before_release} of {steps}");
+    }
+}

@@ -116,8 +116,8 @@ impl RingReader {
         if needs_recovery {
             self.recover(file, context)?;
             (read_pos, write_pos) = self.ring.positions()?;
-            if read_pos != self.checkpoint.end {
-                // Another process moves the position meanwhile. The next tick goes on.
+            if read_pos != self.checkpoint.end || !self.checkpoint.released {
+                // Another process moves the position meanwhile. The next drain goes on.
                 return Ok(Some(Progress::Some));
             }
         }
@@ -217,14 +217,8 @@ impl RingReader {
             self.recover(file, context)?;
             return Ok(false);
         }
-        // A restart sets `read_pos` to 0 as well, so a swap from 0 may have succeeded on the new ring.
         if from == 0 {
-            self.recover(file, context).inspect_err(|&fault| {
-                // The producer is in the midst of a restart. Whatever the new ring will be, it begins at 0.
-                if fault != RingFault::StatFailed {
-                    let _ = self.ring.release(end, 0);
-                }
-            })?;
+            self.check_release_from_0(file, context)?;
             return Ok(false);
         }
         Ok(true)

@@ -18,6 +18,34 @@ impl RingReader {
         file: &mut TrackedFile,
         context: &mut DrainContext,
     ) -> Result<(), RingFault> {
+        self.act_on_verdict(file, context)?;
+        match self.mode == Mode::Drain && !self.checkpoint.released {
+            true => self.check_release_from_0(file, context),
+            false => Ok(()),
+        }
+    }
+
+    /// Finds out whether a release from 0 was one of the old ring. A restart sets `read_pos` to 0 as well, so it may have succeeded
+    /// on a new ring.
+    pub(super) fn check_release_from_0(
+        &mut self,
+        file: &mut TrackedFile,
+        context: &mut DrainContext,
+    ) -> Result<(), RingFault> {
+        let end = self.checkpoint.end;
+        self.act_on_verdict(file, context).inspect_err(|&fault| {
+            // The producer is in the midst of a restart. Whatever the new ring will be, it begins at 0.
+            if fault != RingFault::StatFailed {
+                let _ = self.ring.release(end, 0);
+            }
+        })
+    }
+
+    fn act_on_verdict(
+        &mut self,
+        file: &mut TrackedFile,
+        context: &mut DrainContext,
+    ) -> Result<(), RingFault> {
         let (read_pos, write_pos) = self.ring.positions()?;
         let identity = self.identity()?;
         let verdict = self.ring.read(|ring| {
@@ -58,7 +86,9 @@ impl RingReader {
                         context.entry.add_foreign_reads(foreign);
                         context.write_entry();
                     }
-                    self.note_released(context);
+                    if read_pos != 0 {
+                        self.note_released(context);
+                    }
                 }
             }
         }
