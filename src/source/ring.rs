@@ -5,13 +5,14 @@
 
 use super::TrackedFile;
 use crate::error::{Rejection, RingFault};
-use crate::ring::Ring;
 use crate::ring::candidate::{Access, RingCandidate};
 use crate::ring::checkpoint::{Checkpoint, RingIdentity};
 use crate::ring::gaps::Gaps;
+use crate::ring::{Ring, sparse};
 use crate::shm::{self, HeaderPoll};
 use crate::source::context::DrainContext;
 use std::fs::File;
+use std::io;
 use std::time::{Duration, Instant};
 
 mod counting;
@@ -165,5 +166,19 @@ impl RingReader {
         // In a ring that is drained here nothing is pending: both positions are the end of the batch.
         self.ring
             .header_poll(self.ring.between(self.pending, end), end)
+    }
+
+    fn check_allocated(&self, pending: u64) -> Result<(), RingFault> {
+        match sparse::has_blocks_for(self.ring.file(), self.ring.shape.layout, pending) {
+            true => Ok(()),
+            false => Err(RingFault::Sparse),
+        }
+    }
+
+    fn identity(&self) -> Result<RingIdentity, RingFault> {
+        RingIdentity::of(&self.ring).map_err(|err| match err.kind() {
+            io::ErrorKind::InvalidData => RingFault::Reformatted,
+            _ => RingFault::StatFailed,
+        })
     }
 }

@@ -8,12 +8,11 @@ use super::super::TrackedFile;
 use super::{Mode, RingReader, lock};
 use crate::error::RingFault;
 use crate::event::Events;
-use crate::ring::checkpoint::{Checkpoint, RingIdentity};
-use crate::ring::{BATCH, sparse};
+use crate::ring::BATCH;
+use crate::ring::checkpoint::Checkpoint;
 use crate::source::context::DrainContext;
 use crate::stats::window;
 use crate::stats::windows::Windows;
-use std::io;
 
 /// How far a batch came with the pending events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -257,19 +256,5 @@ impl RingReader {
         let is_aged = *aged_pending > 0;
         *aged_pending = aged_pending.saturating_sub(len);
         is_aged
-    }
-
-    pub(super) fn check_allocated(&self, pending: u64) -> Result<(), RingFault> {
-        match sparse::has_blocks_for(self.ring.file(), self.ring.shape.layout, pending) {
-            true => Ok(()),
-            false => Err(RingFault::Sparse),
-        }
-    }
-
-    pub(super) fn identity(&self) -> Result<RingIdentity, RingFault> {
-        RingIdentity::of(&self.ring).map_err(|err| match err.kind() {
-            io::ErrorKind::InvalidData => RingFault::Reformatted,
-            _ => RingFault::StatFailed,
-        })
     }
 }
