@@ -181,7 +181,7 @@ impl Checkpoint {
         );
         let (is_same_file, is_unchanged) = (
             self.ring.is_same_file(view.identity),
-            self.is_unchanged(view.identity),
+            self.ring.is_unchanged(view.identity),
         );
         // Up to 4,096 slots are hashed. The change time, if it suffices, saves that.
         let ring = (is_same_file && !is_unchanged).then_some(&view.ring);
@@ -294,18 +294,13 @@ impl Checkpoint {
         }
     }
 
-    /// True if the file has not changed since the batch was copied. This proves that the producer has not restarted.
-    fn is_unchanged(&self, current: &RingIdentity) -> bool {
-        self.ring.shows_changes && self.ring.changed == current.changed
-    }
-
     /// True if a restart of the producer cannot be ruled out for a batch whose slots look unchanged. A new ring begins at 0, so
     /// this concerns a batch that begins at 0 in a file that was touched since. If the new producer wrote the same first events,
     /// nothing tells them apart. In a ring that another process drained `read_pos` shows no restart, so there this concerns any
     /// batch.
     #[must_use]
     pub fn is_doubtful(&self, current: &RingIdentity) -> bool {
-        (self.from == 0 || self.followed) && !self.released && !self.is_unchanged(current)
+        (self.from == 0 || self.followed) && !self.released && !self.ring.is_unchanged(current)
     }
 }
 
@@ -339,6 +334,12 @@ impl RingIdentity {
     #[must_use]
     pub fn between(&self, from: u64, end: u64) -> u64 {
         end.wrapping_sub(from) & self.capacity.wrapping_sub(1)
+    }
+
+    /// True if the file has not changed from this identity to a later one. This proves that the producer has not restarted.
+    #[must_use]
+    pub fn is_unchanged(&self, later: &RingIdentity) -> bool {
+        self.shows_changes && self.changed == later.changed
     }
 
     /// True if both are the same file with a ring of the same version and capacity.

@@ -119,19 +119,24 @@ impl<'a, W: Load> Consumer<'a, W> {
     /// The ring no longer has this shape, or the producer restarted meanwhile. Nothing of the batch may be counted then.
     pub fn read_batch(&self, limit: u64, events: &mut Events) -> Result<Batch, RingFault> {
         let (from, _) = self.positions()?;
-        let batch = self.follow(from, limit, events)?;
+        let batch = self.read_from(from, limit, events)?;
         match self.positions()? {
             (read_pos, _) if read_pos == from => Ok(batch),
             _ => Err(RingFault::Restarted),
         }
     }
 
-    /// Copies at most `limit` events from the position `from` on to `events`, for a ring that another process drains. The slots
-    /// are not released.
+    /// Copies at most `limit` events from the position `from` on to `events`, whose earlier contents are removed. The slots are
+    /// not released. In a ring that another process drains, `from` is where the last batch ended.
     ///
     /// # Errors
     /// The ring no longer has this shape, or the producer restarted meanwhile. Nothing of the batch may be counted then.
-    pub fn follow(&self, from: u64, limit: u64, events: &mut Events) -> Result<Batch, RingFault> {
+    pub fn read_from(
+        &self,
+        from: u64,
+        limit: u64,
+        events: &mut Events,
+    ) -> Result<Batch, RingFault> {
         events.clear();
         let mask = self.mask();
         let from = from & mask;

@@ -99,7 +99,7 @@ fn followed_position_outside_the_ring_is_taken_modulo_capacity() {
     (0..8).for_each(|pos| put_event(&file, pos, EventType::TxBytes, 1 << pos));
     put(&file, WRITE_POS, 5);
     let mut events = Events::of(&[Event::new(None, 1)]);
-    let batch = ring.read(|ring| ring.follow(8 * 64 + 3, 100, &mut events));
+    let batch = ring.read(|ring| ring.read_from(8 * 64 + 3, 100, &mut events));
     let batch = batch.expect("whole").expect("a good ring");
     let totals = events.totals();
     assert_eq!((batch.from, batch.end), (3, 5));

@@ -138,8 +138,8 @@ impl RingReader {
         file: &mut TrackedFile,
         context: &mut DrainContext,
     ) -> Result<(), RingFault> {
-        let ring = self.identity()?;
-        self.resume_after_restart(None, ring, file, context)
+        let identity = self.identity()?;
+        self.resume_after_restart(None, identity, file, context)
     }
 
     pub(super) fn is_drained(&self) -> Result<bool, RingFault> {

@@ -157,7 +157,7 @@ impl World {
 
     fn follow(&self, from: u64, limit: u64) {
         let mut events = Events::default();
-        match self.read(|ring| ring.follow(from, limit, &mut events)) {
+        match self.read(|ring| ring.read_from(from, limit, &mut events)) {
             Ok(batch) => {
                 assert_eq!(batch.from, from % self.capacity);
                 self.compare(&batch, &events, limit);

@@ -132,7 +132,7 @@ impl RingReader {
     /// Reads a batch of the pending events, by loads only, and makes it the checkpoint.
     fn read(&mut self, events: &mut Events, is_for_answer: bool) -> Result<Progress, RingFault> {
         // The identity is read before the slots: a restart of the producer from here on changes it.
-        let ring = self.identity()?;
+        let identity = self.identity()?;
         self.check_allocated(self.pending)?;
         // Not more than was checked: later events may lie in a hole of a sparse file.
         let limit = self.pending.min(BATCH);
@@ -151,8 +151,7 @@ impl RingReader {
             return Err(RingFault::Restarted);
         }
         // A restart during the copy may have left positions that fit, but slots that were overwritten after they were copied.
-        let after = self.identity()?;
-        let is_unchanged = ring.shows_changes && after.changed == ring.changed;
+        let is_unchanged = identity.is_unchanged(&self.identity()?);
         if !is_unchanged
             && self
                 .ring
@@ -161,7 +160,7 @@ impl RingReader {
         {
             return Err(RingFault::Restarted);
         }
-        self.checkpoint = Checkpoint::of(&batch, ring, false);
+        self.checkpoint = Checkpoint::of(&batch, identity, false);
         let is_busy = self.pending >= self.ring.capacity() / 2;
         let may_wait = is_busy && !(is_for_answer && is_unchanged);
         Ok(match is_shortened && !may_wait {

@@ -32,21 +32,21 @@ impl RingReader {
             }
             return Ok(false);
         }
-        let ring = self.identity()?;
-        // If `write_pos` is before `read_pos`, the producer has gone round: in a new ring no reader can be ahead of it.
-        let is_behind = write_pos < read_pos;
-        let is_restarted = |ring_now: Consumer<_>| {
+        let identity = self.identity()?;
+        // In a new ring no reader can be ahead of the producer.
+        let has_gone_round = write_pos < read_pos;
+        let is_restarted = |ring: Consumer<_>| {
             self.checkpoint.is_restarted(&RingView {
-                identity: &ring,
+                identity: &identity,
                 read_pos,
                 write_pos,
-                ring: ring_now,
+                ring,
             })
         };
-        if !is_behind && self.ring.read(is_restarted)? {
+        if !has_gone_round && self.ring.read(is_restarted)? {
             // With events that are all alike this does not prove a restart. The events before `write_pos` were written since in
             // either case and are counted. Those from `read_pos` on may have been counted before.
-            self.resume_after_restart(Some(0), ring, file, context)?;
+            self.resume_after_restart(Some(0), identity, file, context)?;
         }
         let from = self.checkpoint.end;
         let new = self.ring.between(from, write_pos);
@@ -55,8 +55,8 @@ impl RingReader {
         self.has_more = new > limit;
         let batch = self
             .ring
-            .read(|ring| ring.follow(from, limit, &mut context.shared.events))??;
-        self.checkpoint = Checkpoint::of(&batch, ring, true);
+            .read(|ring| ring.read_from(from, limit, &mut context.shared.events))??;
+        self.checkpoint = Checkpoint::of(&batch, identity, true);
         let is_full = self.pending + 1 == self.ring.capacity();
         let pending = match is_full && !self.is_new_overflow(context) {
             true => 0,

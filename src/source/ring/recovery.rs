@@ -115,11 +115,11 @@ impl RingReader {
     pub(super) fn resume_after_restart(
         &mut self,
         pos: Option<u64>,
-        ring: RingIdentity,
+        identity: RingIdentity,
         file: &mut TrackedFile,
         context: &mut DrainContext,
     ) -> Result<(), RingFault> {
-        let checkpoint = empty_checkpoint(&self.ring, pos, ring, self.mode)?;
+        let checkpoint = empty_checkpoint(&self.ring, pos, identity, self.mode)?;
         context.entry.add_reset();
         context.add_start();
         file.liveness.producer_restarted();
