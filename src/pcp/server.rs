@@ -184,28 +184,6 @@ impl Server {
         }
     }
 
-    /// Scans the directories for `budget`. Returns true if the pass is complete.
-    fn scan(&mut self, budget: Duration) -> bool {
-        let start = Instant::now();
-        let all = self.collector.scan(start, budget);
-        self.control.scan_time += start.elapsed();
-        self.control.files_refused = self.collector.scanner().rejections();
-        all
-    }
-
-    /// Runs `drain`, one of the drain functions of [`Collector`], for `budget`. Returns true if no event was left.
-    fn drain(
-        &mut self,
-        budget: Duration,
-        drain: impl FnOnce(&mut Collector, Instant, Duration) -> bool,
-    ) -> bool {
-        let start = Instant::now();
-        let all = drain(&mut self.collector, start, budget);
-        self.control.drain_time += start.elapsed();
-        self.update_indoms();
-        all
-    }
-
     /// Returns the time between two ticks.
     pub(super) fn drain_interval(&self) -> Duration {
         self.control.drain_interval

@@ -4,7 +4,7 @@ use super::Server;
 use crate::collector::Collector;
 use crate::log;
 use crate::pcp::work::{FETCH, PIECE, TICK, Work};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 impl Server {
     /// Starts a tick: a scan and a drain with more time than [`Server::refresh`] has, then the work that no answer
@@ -73,5 +73,27 @@ impl Server {
                 break;
             }
         }
+    }
+
+    /// Scans the directories for `budget`. Returns true if the pass is complete.
+    pub(super) fn scan(&mut self, budget: Duration) -> bool {
+        let start = Instant::now();
+        let all = self.collector.scan(start, budget);
+        self.control.scan_time += start.elapsed();
+        self.control.files_refused = self.collector.scanner().rejections();
+        all
+    }
+
+    /// Runs `drain`, one of the drain functions of [`Collector`], for `budget`. Returns true if no event was left.
+    pub(super) fn drain(
+        &mut self,
+        budget: Duration,
+        drain: impl FnOnce(&mut Collector, Instant, Duration) -> bool,
+    ) -> bool {
+        let start = Instant::now();
+        let all = drain(&mut self.collector, start, budget);
+        self.control.drain_time += start.elapsed();
+        self.update_indoms();
+        all
     }
 }
