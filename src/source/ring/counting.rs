@@ -203,23 +203,19 @@ impl RingReader {
         shared.counted_events += events.list().len() as u64;
     }
 
-    /// Releases the slots of the counted batch. Returns false if the swap failed or proved nothing: then the batch was recovered,
-    /// and the result is noted already.
+    /// Releases the slots of the counted batch. Returns false if the release failed or proved nothing, since it was from 0: then
+    /// the batch was recovered, and the result is noted already.
     fn release(
         &mut self,
         file: &mut TrackedFile,
         context: &mut DrainContext,
     ) -> Result<bool, RingFault> {
         let Checkpoint { from, end, .. } = self.checkpoint;
-        if self.ring.release(from, end)?.is_err() {
+        let is_certain = self.ring.release(from, end)?.is_ok() && from != 0;
+        if !is_certain {
             self.recover(file, context)?;
-            return Ok(false);
         }
-        if from == 0 {
-            self.check_release_from_0(file, context)?;
-            return Ok(false);
-        }
-        Ok(true)
+        Ok(is_certain)
     }
 
     /// Adds a gap if the producer filled the ring before the slots of the last batch were released. Events are missing from the

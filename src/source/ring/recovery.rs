@@ -18,29 +18,26 @@ impl RingReader {
         file: &mut TrackedFile,
         context: &mut DrainContext,
     ) -> Result<(), RingFault> {
-        self.act_on_verdict(file, context)?;
-        match self.mode == Mode::Drain && !self.checkpoint.released {
-            true => self.check_release_from_0(file, context),
-            false => Ok(()),
-        }
-    }
-
-    /// Finds out whether a release from 0 was one of the old ring. A restart sets `read_pos` to 0 as well, so it may have succeeded
-    /// on a new ring.
-    pub(super) fn check_release_from_0(
-        &mut self,
-        file: &mut TrackedFile,
-        context: &mut DrainContext,
-    ) -> Result<(), RingFault> {
-        let end = self.checkpoint.end;
-        self.act_on_verdict(file, context).inspect_err(|&fault| {
-            // The producer is in the midst of a restart. Whatever the new ring will be, it begins at 0.
-            if fault != RingFault::StatFailed {
-                let _ = self.ring.release(end, 0);
+        let batch = self.checkpoint;
+        let may_release = self.mode == Mode::Drain;
+        // A restart sets `read_pos` to 0 as well, so a release from 0 may have succeeded on the new ring. The second verdict finds
+        // that out.
+        for _ in 0..2 {
+            self.act_on_verdict(file, context).inspect_err(|&fault| {
+                // The producer is in the midst of a restart. Whatever the new ring will be, it begins at 0.
+                let is_from_0 = batch.from == 0 && !batch.released;
+                if may_release && is_from_0 && fault != RingFault::StatFailed {
+                    let _ = self.ring.release(batch.end, 0);
+                }
+            })?;
+            if !may_release || self.checkpoint.released {
+                break;
             }
-        })
+        }
+        Ok(())
     }
 
+    /// Finds the verdict about the last counted batch, and acts on it. After a release from 0 it does not note the release.
     fn act_on_verdict(
         &mut self,
         file: &mut TrackedFile,
