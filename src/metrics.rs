@@ -5,7 +5,6 @@
 //! PMDA begin at 16. Items are never renumbered.
 
 use crate::agents::Agent;
-use crate::base::clock::Now;
 use crate::event::EventType;
 use crate::metrics::control::Control;
 use crate::stats::Histogram;
@@ -68,13 +67,13 @@ pub enum ValueSource {
 #[derive(Debug)]
 pub enum Get<T> {
     /// PM_TYPE_U32.
-    U32(fn(&T, &Now) -> Option<u32>),
+    U32(fn(&T) -> Option<u32>),
     /// PM_TYPE_U64.
-    U64(fn(&T, &Now) -> Option<u64>),
+    U64(fn(&T) -> Option<u64>),
     /// PM_TYPE_DOUBLE.
-    F64(fn(&T, &Now) -> Option<f64>),
+    F64(fn(&T) -> Option<f64>),
     /// PM_TYPE_STRING.
-    Text(fn(&T, &Now) -> Option<String>),
+    Text(fn(&T) -> Option<String>),
 }
 
 impl<T> Copy for Get<T> {}
@@ -86,13 +85,13 @@ impl<T> Clone for Get<T> {
 }
 
 impl<T> Get<T> {
-    /// Reads the value at `now`.
-    pub fn value(&self, of: &T, now: &Now) -> Option<Value> {
+    /// Reads the value.
+    pub fn value(&self, of: &T) -> Option<Value> {
         Some(match self {
-            Get::U32(get) => Value::U32(get(of, now)?),
-            Get::U64(get) => Value::U64(get(of, now)?),
-            Get::F64(get) => Value::F64(get(of, now)?),
-            Get::Text(get) => Value::Text(get(of, now)?),
+            Get::U32(get) => Value::U32(get(of)?),
+            Get::U64(get) => Value::U64(get(of)?),
+            Get::F64(get) => Value::F64(get(of)?),
+            Get::Text(get) => Value::Text(get(of)?),
         })
     }
 

@@ -1,6 +1,8 @@
 //! The metric table, in one file for each group of clusters.
 
-use super::{Metric, Semantics, Units, ValueSource};
+use super::control::Control;
+use super::{Get, Metric, Semantics, Units, ValueSource};
+use crate::agents::Agent;
 use std::sync::LazyLock;
 
 mod agent;
@@ -23,27 +25,62 @@ pub static METRICS: LazyLock<Vec<Metric>> = LazyLock::new(|| {
     .concat()
 });
 
-// Semantics and units that several metrics have.
-const FACT: (Semantics, Units) = (Semantics::Discrete, Units::None);
-const EVENTS: (Semantics, Units) = (Semantics::Counter, Units::Count);
-const LEVEL: (Semantics, Units) = (Semantics::Instant, Units::Count);
-const BYTES: (Semantics, Units) = (Semantics::Instant, Units::Byte);
-const TIME: (Semantics, Units) = (Semantics::Instant, Units::Microsecond);
-const MOMENT: (Semantics, Units) = (Semantics::Discrete, Units::Second);
+/// Cluster and item of a PMID.
+type Pmid = (u32, u32);
+/// Semantics and units.
+type Kind = (Semantics, Units);
+type Name = &'static str;
+/// Function that reads a value. It returns `None` if there is no value now.
+type Read<T, V> = fn(&T) -> Option<V>;
 
-/// Returns a row: cluster and item, name, values, semantics and units.
-const fn metric(
-    (cluster, item): (u32, u32),
-    name: &'static str,
-    source: ValueSource,
-    (semantics, units): (Semantics, Units),
-) -> Metric {
+// Kinds of several metrics.
+const FACT: Kind = (Semantics::Discrete, Units::None);
+const EVENTS: Kind = (Semantics::Counter, Units::Count);
+const LEVEL: Kind = (Semantics::Instant, Units::Count);
+const BYTES: Kind = (Semantics::Instant, Units::Byte);
+const TIME: Kind = (Semantics::Instant, Units::Microsecond);
+const STATE: Kind = (Semantics::Instant, Units::None);
+const MOMENT: Kind = (Semantics::Discrete, Units::Second);
+
+const fn metric(pmid: Pmid, name: Name, kind: Kind, source: ValueSource) -> Metric {
     Metric {
-        cluster,
-        item,
+        cluster: pmid.0,
+        item: pmid.1,
         name,
         source,
-        semantics,
-        units,
+        semantics: kind.0,
+        units: kind.1,
     }
+}
+
+// Rows of agents, by the type of the value.
+
+const fn agent_u32(pmid: Pmid, name: Name, kind: Kind, get: Read<Agent, u32>) -> Metric {
+    metric(pmid, name, kind, ValueSource::Agent(Get::U32(get)))
+}
+
+const fn agent_u64(pmid: Pmid, name: Name, kind: Kind, get: Read<Agent, u64>) -> Metric {
+    metric(pmid, name, kind, ValueSource::Agent(Get::U64(get)))
+}
+
+const fn agent_f64(pmid: Pmid, name: Name, kind: Kind, get: Read<Agent, f64>) -> Metric {
+    metric(pmid, name, kind, ValueSource::Agent(Get::F64(get)))
+}
+
+const fn agent_text(pmid: Pmid, name: Name, kind: Kind, get: Read<Agent, String>) -> Metric {
+    metric(pmid, name, kind, ValueSource::Agent(Get::Text(get)))
+}
+
+// Rows of the daemon and of the host, by the type of the value.
+
+const fn daemon_u32(pmid: Pmid, name: Name, kind: Kind, get: Read<Control, u32>) -> Metric {
+    metric(pmid, name, kind, ValueSource::Control(Get::U32(get)))
+}
+
+const fn daemon_u64(pmid: Pmid, name: Name, kind: Kind, get: Read<Control, u64>) -> Metric {
+    metric(pmid, name, kind, ValueSource::Control(Get::U64(get)))
+}
+
+const fn daemon_text(pmid: Pmid, name: Name, get: Read<Control, String>) -> Metric {
+    metric(pmid, name, FACT, ValueSource::Control(Get::Text(get)))
 }

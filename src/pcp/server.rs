@@ -52,7 +52,7 @@ pub struct Server {
     domain: u32,
     indoms: Indoms,
     /// Time of the last scan and drain before an answer.
-    now: Now,
+    refreshed: Instant,
     ids: Ids,
     control: Control,
     users: HashMap<i32, u32>,
@@ -109,7 +109,7 @@ impl Server {
             phase: Phase::Start,
             domain,
             indoms,
-            now: Now::read(),
+            refreshed: Instant::now(),
             control: Control {
                 drain_interval: config.drain_interval,
                 config_loads: u32::from(loaded.is_ok()),
@@ -144,14 +144,14 @@ impl Server {
             let left = until.saturating_duration_since(Instant::now());
             self.collector.publish_waiting(left);
             self.update_indoms();
-            self.now = Now::read();
+            self.refreshed = Instant::now();
         }
     }
 
     /// Scans and drains for a request about instances or labels, at most once per `drain_interval`. Such a request
     /// reads no values, and clients ask about one instance domain after the other.
     pub fn refresh_instances(&mut self) {
-        if self.is_waiting() || self.now.instant.elapsed() >= self.control.drain_interval {
+        if self.is_waiting() || self.refreshed.elapsed() >= self.control.drain_interval {
             self.refresh();
         }
     }

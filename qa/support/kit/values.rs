@@ -2,7 +2,6 @@
 
 use super::{Core, Running};
 use pmdanixl::agents::Agent;
-use pmdanixl::base::clock::Now;
 use pmdanixl::metrics::control::Control;
 use pmdanixl::metrics::peers;
 use pmdanixl::metrics::{self, METRICS, Metric, ValueSource};
@@ -66,14 +65,10 @@ impl Core {
         self.running.as_ref().expect("it runs")
     }
 
-    fn moment(&self) -> Now {
-        Now::read().at(self.now)
-    }
-
     pub(super) fn of_agent(&self, metric: &Metric, agent: &Agent) -> Option<metrics::Value> {
         match metric.source {
             ValueSource::Event(event) => Some(metrics::Value::U64(agent.total(event))),
-            ValueSource::Agent(get) => get.value(agent, &self.moment()),
+            ValueSource::Agent(get) => get.value(agent),
             ValueSource::Slowness => {
                 let all = peers::slowness(self.running().instances());
                 let mut own = all.into_iter().filter(|&(id, _)| agent.id == Some(id));
@@ -155,7 +150,7 @@ impl Core {
     pub(super) fn of_host(&self, metric: &Metric) -> Option<metrics::Value> {
         match metric.source {
             ValueSource::Host(event) => Some(metrics::Value::U64(self.agents().host_total(event))),
-            ValueSource::Control(get) => get.value(&self.control(), &self.moment()),
+            ValueSource::Control(get) => get.value(&self.control()),
             _ => panic!("{} has values of agents", metric.name),
         }
     }

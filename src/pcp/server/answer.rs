@@ -58,7 +58,7 @@ impl Server {
                 }
                 ValueSource::Agent(get) => {
                     for (id, agent) in &*requested {
-                        push(*id, get.value(agent, &self.now));
+                        push(*id, get.value(agent));
                     }
                 }
                 ValueSource::Slowness => {
@@ -96,7 +96,7 @@ impl Server {
                     let total = self.collector.host_total(event);
                     push(NO_INSTANCE, Some(Value::U64(total)));
                 }
-                ValueSource::Control(get) => push(NO_INSTANCE, get.value(&self.control, &self.now)),
+                ValueSource::Control(get) => push(NO_INSTANCE, get.value(&self.control)),
             }
             answer.end_set();
         }
