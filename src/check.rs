@@ -26,7 +26,6 @@ mod absent;
 mod daemon;
 mod file;
 mod full;
-mod release;
 mod silent;
 
 /// Time of one piece of the scan. The scan takes as many pieces as it needs.

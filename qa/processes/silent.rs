@@ -201,11 +201,10 @@ fn check_shows_the_parent_environment_behind_a_title() {
     let advice = cause
         .strip_prefix(&hidden)
         .unwrap_or_else(|| panic!("{cause}"));
-    // With this NIXL, vLLM needs only the directory.
     assert_eq!(
         advice,
         format!(
-            "NIXL_TELEMETRY_DIR is {there:?}, which is not scanned: add it to telemetry_dir in nixl.conf"
+            "NIXL_TELEMETRY_ENABLE is not set: set it to y, which NIXL before 1.4 needs; NIXL_TELEMETRY_DIR is {there:?}, which is not scanned: add it to telemetry_dir in nixl.conf"
         )
     );
 }

@@ -9,9 +9,7 @@ use crate::ring::candidate::{Access, RingCandidate};
 use crate::ring::layout::HEADER_LEN;
 use crate::shm::{self, LeaseKind, nonblocking};
 use crate::store;
-use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::fs;
 use std::path::Path;
 
 /// Counts a file in `summary`. Returns its line, such as `ring v4, 4096 events, 12 pending, written by pid 4242
@@ -100,8 +98,7 @@ fn describe_ring(
     if candidate.access != Access::FollowOnly {
         let agents = writers.iter().copied();
         let agents = agents.filter(|process| process.is_agent() && process.id.is_running());
-        let agents = topmost(&Vec::from_iter(agents));
-        if agents.len() > 1 && !are_forked(&agents) {
+        if topmost(&Vec::from_iter(agents)).len() > 1 {
             summary.problems += 1;
             text.push_str(
                 ": several processes must not use one ring; give each agent a name or a directory of its own, and end other programs that drain it",
@@ -129,20 +126,6 @@ fn describe_ring(
     summary.rings += 1;
     summary.wanted += usize::from(pending > 0 || !writers.is_empty());
     text
-}
-
-/// True if these processes were forked from one process, which may have ended. Then their stacks start at one address.
-/// execve(2) puts the stack at a random address.
-fn are_forked(processes: &[&MappingProcess]) -> bool {
-    let stack = |process: &&MappingProcess| {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", process.id.pid)).ok()?;
-        // Field 28 of proc_pid_stat(5). The field after the name is number 3. The kernel shows 0 to a process without
-        // permission.
-        let start = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(25)?;
-        start.parse::<u64>().ok().filter(|&start| start != 0)
-    };
-    let stacks: Option<HashSet<u64>> = processes.iter().map(stack).collect();
-    stacks.is_some_and(|stacks| stacks.len() == 1)
 }
 
 /// True if no event was ever written to the ring.

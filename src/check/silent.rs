@@ -4,13 +4,13 @@
 //! be a forked child without an agent. These cases look like telemetry that is off. The environment shows which is more
 //! likely.
 
-use crate::check::{as_root, release};
+use crate::check::as_root;
 use crate::discovery::directory::Directory;
 use crate::discovery::name;
 use crate::procfs::ancestors;
 use crate::procfs::facts::Facts;
 use crate::procfs::facts::environ::Environ;
-use crate::procfs::facts::telemetry::{self, EnableVariable};
+use crate::procfs::facts::telemetry;
 use crate::procfs::process::{ProcessId, ProcessStat, namespace};
 use crate::procfs::process_scan::{ProcessScan, user_name};
 use crate::procfs::scan_threads::ScanContext;
@@ -22,9 +22,6 @@ use std::iter::once;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-
-/// First release of NIXL, major and minor, that needs only `capture_telemetry` to turn telemetry on.
-const CAPTURE_TELEMETRY_SINCE: (u32, u32) = (1, 4);
 
 /// Processes that have a NIXL backend loaded, as far as /proc may be read.
 #[derive(Debug, Default)]
@@ -41,7 +38,7 @@ struct NixlProcess {
     uid: u32,
     /// Process title or program name, without arguments.
     command: String,
-    enable: EnableVariable,
+    is_vllm: bool,
     /// Environment of the process or of its nearest ancestor with a readable one, and the process id of that process.
     environment: Option<(u32, Environ)>,
     /// True if the process is in another mount namespace than this one.
@@ -53,7 +50,7 @@ impl NixlProcesses {
     #[must_use]
     pub fn read(process_scan: &ProcessScan, context: &ScanContext) -> Self {
         let all = process_scan.nixl_processes.iter();
-        let read = all.filter_map(|(process, core)| NixlProcess::read(*process, core, context));
+        let read = all.filter_map(|process| NixlProcess::read(*process, context));
         let mut found: Vec<NixlProcess> = read.collect();
         found.sort_by_key(|user| user.pid);
         Self {
@@ -100,9 +97,8 @@ impl NixlProcesses {
 }
 
 impl NixlProcess {
-    /// Reads one process. `core` is the path of libnixl in the mount namespace of the process. `None`: the process has
-    /// ended.
-    fn read(process: ProcessId, core: &Path, context: &ScanContext) -> Option<Self> {
+    /// Reads one process. `None`: the process has ended.
+    fn read(process: ProcessId, context: &ScanContext) -> Option<Self> {
         if !context.may_read(process) {
             return None;
         }
@@ -124,19 +120,11 @@ impl NixlProcess {
         let proc_dir = ProcessStat::of(process.pid).ok()?.proc_dir().ok()?;
         let namespaces = [proc_dir.trim_start_matches("/proc/"), "self"];
         let [its, ours] = namespaces.map(|process| namespace(process, "mnt").ok());
-        // Another mount namespace can have another file at this path.
-        let core = Some(core).filter(|_| its == ours);
-        let enable = match core.and_then(release::of_library) {
-            _ if facts.get("engine") != Some("vllm") => EnableVariable::Needed,
-            None => EnableVariable::NeededBefore14,
-            Some(release) if release < CAPTURE_TELEMETRY_SINCE => EnableVariable::Needed,
-            Some(_) => EnableVariable::NotNeeded,
-        };
         Some(Self {
             pid: process.pid,
             uid: ancestors::uid(process.pid)?,
             command: command?,
-            enable,
+            is_vllm: facts.get("engine") == Some("vllm"),
             environment,
             is_in_other_namespace: its != ours,
         })
@@ -157,7 +145,7 @@ impl NixlProcess {
     }
 
     fn advice(&self, environ: &Environ, directories: &[Directory]) -> String {
-        let mut faults = telemetry::faults(environ, self.enable, |path, stores| {
+        let mut faults = telemetry::faults(environ, self.is_vllm, |path, stores| {
             // A path in a container is not a path of the host.
             let known = |directory: &Directory| {
                 let holds = directory.kinds;

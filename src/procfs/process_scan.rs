@@ -74,8 +74,8 @@ pub struct ProcessScan {
     pub user_names: HashMap<u32, String>,
     /// Names of pods.
     pub pods: Pods,
-    /// Processes with a NIXL backend loaded, except pmdanixl, each with the path of libnixl in its mount namespace.
-    pub nixl_processes: Vec<(ProcessId, PathBuf)>,
+    /// Processes with a NIXL backend loaded, except pmdanixl.
+    pub nixl_processes: Vec<ProcessId>,
     /// True if no process was hidden. Then no process writes to a file without a mapping.
     pub is_complete: bool,
     /// Time that the scan took.
@@ -168,8 +168,8 @@ impl ProcessScan {
             }
             libraries.note(&line);
         }
-        if let Some(core) = libraries.of_backend().filter(|_| process.is_agent()) {
-            self.nixl_processes.push((id, core));
+        if libraries.has_backend() && process.is_agent() {
+            self.nixl_processes.push(id);
         }
         let mut files = self.request.files.keys();
         if files.any(|file| mapped.contains(&file.ino)) && process.is_agent() {
@@ -230,7 +230,7 @@ impl ProcessScan {
             .into_iter()
             .flat_map(|(id, path)| self.processes_of(id, path));
         let writers: HashSet<ProcessId> = writers.map(|process| process.id).collect();
-        let all = self.nixl_processes.iter().map(|(process, _)| *process);
+        let all = self.nixl_processes.iter().copied();
         let silent = all.filter(|process| !writers.contains(process));
         self.is_complete.then(|| silent.collect())
     }

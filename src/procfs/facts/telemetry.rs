@@ -10,39 +10,32 @@ const STORES: &str = "NIXL_TELEMETRY_MULTIPROC_DIR";
 /// Variables that these functions need.
 pub const NAMES: [&str; 4] = [ENABLE, EXPORTER, RINGS, STORES];
 
-/// Need of an agent for NIXL_TELEMETRY_ENABLE.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EnableVariable {
-    /// The agent needs the variable.
-    Needed,
-    /// NIXL before 1.4 needs the variable: the agent is vLLM's, and the release of NIXL is not known.
-    NeededBefore14,
-    /// The agent is vLLM's, which switches telemetry on (`capture_telemetry`), and NIXL 1.4 or later writes it then.
-    NotNeeded,
-}
-
 /// Returns `NIXL_TELEMETRY_DIR` and `NIXL_TELEMETRY_MULTIPROC_DIR`. An empty variable counts as unset.
 #[must_use]
 pub fn directories(environ: &Environ) -> [Option<&str>; 2] {
     [RINGS, STORES].map(|name| environ.get(name).filter(|value| !value.is_empty()))
 }
 
-/// Returns what to change so that the telemetry of the process is found. `is_scanned` returns true if a directory is scanned for
-/// rings or, with `true`, for stores.
+/// Returns what to change so that the telemetry of the process is found. `is_vllm` is true if the process is vLLM's: vLLM switches
+/// telemetry on (`capture_telemetry`), which is enough for NIXL 1.4 and later. `is_scanned` returns true if a directory is scanned
+/// for rings or, with `true`, for stores.
 #[must_use]
 pub fn faults(
     environ: &Environ,
-    enable: EnableVariable,
+    is_vllm: bool,
     is_scanned: impl Fn(&Path, bool) -> bool,
 ) -> Vec<String> {
-    let off = match (environ.get(ENABLE), enable) {
-        (Some(value), _) if is_yes(value) => None,
-        (Some(value), _) => Some(format!("{ENABLE} is {value:?}: set it to y")),
-        (None, EnableVariable::NotNeeded) => None,
-        (None, EnableVariable::NeededBefore14) => Some(format!(
-            "{ENABLE} is not set: set it to y, which NIXL before 1.4 needs"
-        )),
-        (None, EnableVariable::Needed) => Some(format!("{ENABLE} is not set: set it to y")),
+    let off = match environ.get(ENABLE) {
+        Some(value) if is_yes(value) => None,
+        Some(value) => Some(format!("{ENABLE} is {value:?}: set it to y")),
+        None => {
+            let who = if is_vllm {
+                ", which NIXL before 1.4 needs"
+            } else {
+                ""
+            };
+            Some(format!("{ENABLE} is not set: set it to y{who}"))
+        }
     };
     let [rings, stores] = directories(environ);
     let ((variable, key, value), holds_stores) = match environ.get(EXPORTER) {
@@ -86,32 +79,27 @@ mod tests {
     }
 
     fn faults(environ: &[u8]) -> Vec<String> {
-        faults_if(EnableVariable::Needed, environ)
+        faults_if(false, environ)
     }
 
-    fn faults_if(enable: EnableVariable, environ: &[u8]) -> Vec<String> {
+    fn faults_if(is_vllm: bool, environ: &[u8]) -> Vec<String> {
         let environ = read(environ).expect("memory can be read");
-        super::faults(&environ, enable, |directory, stores| {
+        super::faults(&environ, is_vllm, |directory, stores| {
             directory == Path::new(if stores { "/run/mp" } else { "/run/nixl" })
         })
     }
 
     #[test]
-    fn missing_enable_is_a_fault_only_if_nixl_needs_it() {
+    fn missing_enable_of_vllm_has_the_release_that_needs_it() {
         let directory = b"NIXL_TELEMETRY_DIR=/run/nixl\0";
-        assert_eq!(faults_if(EnableVariable::NotNeeded, directory), [""; 0]);
         assert_eq!(
-            faults_if(EnableVariable::NeededBefore14, directory),
+            faults_if(true, directory),
             ["NIXL_TELEMETRY_ENABLE is not set: set it to y, which NIXL before 1.4 needs"]
         );
         let vetoed = b"NIXL_TELEMETRY_ENABLE=n\0NIXL_TELEMETRY_DIR=/run/nixl\0";
-        for enable in [
-            EnableVariable::NotNeeded,
-            EnableVariable::NeededBefore14,
-            EnableVariable::Needed,
-        ] {
+        for is_vllm in [true, false] {
             assert_eq!(
-                faults_if(enable, vetoed),
+                faults_if(is_vllm, vetoed),
                 ["NIXL_TELEMETRY_ENABLE is \"n\": set it to y"]
             );
         }

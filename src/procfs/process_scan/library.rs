@@ -14,15 +14,11 @@
 //! A child that is forked after that has the same mappings. A build that links its backends statically
 //! (`-Dstatic_plugins`) maps no plugin, and is not seen.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
-
 /// Libraries of NIXL that a process has mapped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Libraries {
-    /// Path of libnixl in the mount namespace of the process.
-    core: Option<PathBuf>,
+    /// True if libnixl is mapped.
+    has_core: bool,
     has_plugin: bool,
 }
 
@@ -39,19 +35,15 @@ impl Libraries {
         // For example `libplugin_UCX.so`.
         self.has_plugin |= name.strip_prefix(b"libplugin_").is_some_and(is_library);
         // For example `libnixl.so`, `libnixl_build.so`, `libnixl-4f1c.so.1`. Every plugin needs one of them.
-        let core = name
-            .strip_prefix(b"libnixl")
-            .filter(|rest| matches!(rest.first(), Some(b'.' | b'_' | b'-')) && is_library(rest));
-        if self.core.is_none() && core.is_some() {
-            let start = path.iter().position(|&byte| byte == b'/').unwrap_or(slash);
-            self.core = Some(OsStr::from_bytes(&path[start..]).into());
-        }
+        self.has_core |= name.strip_prefix(b"libnixl").is_some_and(|rest| {
+            matches!(rest.first(), Some(b'.' | b'_' | b'-')) && is_library(rest)
+        });
     }
 
-    /// Returns the path of libnixl in the mount namespace of the process, if a NIXL backend is loaded.
+    /// True if a NIXL backend is loaded.
     #[must_use]
-    pub fn of_backend(self) -> Option<PathBuf> {
-        self.core.filter(|_| self.has_plugin)
+    pub fn has_backend(&self) -> bool {
+        self.has_core && self.has_plugin
     }
 }
 
@@ -79,9 +71,9 @@ mod tests {
             ("libnixl.so", false),
             ("", false),
         ] {
-            let core = libraries(&[path]);
-            assert_eq!(core.core.is_some(), expected, "{path}");
-            assert_eq!(core.of_backend(), None);
+            let found = libraries(&[path]);
+            assert_eq!(found.has_core, expected, "{path}");
+            assert!(!found.has_backend());
         }
     }
 
@@ -98,8 +90,7 @@ mod tests {
             (&[core, "/lib/libplugin.so"], false),
             (&[core, "/lib/libtelemetry_exporter_prometheus.so"], false),
         ] {
-            let found = libraries(paths).of_backend();
-            assert_eq!(found, expected.then(|| core.into()), "{paths:?}");
+            assert_eq!(libraries(paths).has_backend(), expected, "{paths:?}");
         }
     }
 }
