@@ -2,8 +2,7 @@
 
 mod count;
 
-use crate::support::writer::{Layout, RingWriter};
-use crate::support::{Home, Nixl, needs_root, project, wait_for};
+use crate::support::{Home, Nixl, needs_root, project};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -282,52 +281,6 @@ fn libraries(path: impl Fn(&str) -> PathBuf) -> [PathBuf; 2] {
         std::fs::write(&path, [0; 4096]).expect("written");
         path
     })
-}
-
-#[test]
-fn check_finds_a_process_whose_first_thread_has_ended() {
-    let home = Home::new();
-    let libraries = libraries(|name| home.path(name));
-    drop(RingWriter::create(&home.ring("headless"), Layout::V4, 64).expect("a ring"));
-    let script = "import ctypes, mmap, os, sys, threading\n\
-                  files = [open(name, 'r+b') for name in sys.argv[1:]]\n\
-                  mapped = [mmap.mmap(file.fileno(), 0) for file in files]\n\
-                  threading.Thread(target=sys.stdin.read).start()\n\
-                  print('ready', os.getpid(), flush=True)\n\
-                  ctypes.CDLL(None).pthread_exit(None)\n";
-    let mut command = Command::new("/usr/bin/python3");
-    command.args(["-c", script]).args(&libraries);
-    // Larger than most environments.
-    for name in ["A_1", "A_2", "A_3"] {
-        command.env(name, "x".repeat(100 << 10));
-    }
-    command.env("NIXL_TELEMETRY_ENABLE", "n");
-    let process = Agent::ready(command);
-    let pid = process.pid;
-    wait_for("the first thread ends", || {
-        let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
-        maps.is_empty().then_some(())
-    });
-    let (_, said) = home.check();
-    let cause = process.cause(&said);
-    let why = "NIXL_TELEMETRY_ENABLE is \"n\": set it to y";
-    assert!(cause.is_some_and(|cause| cause.starts_with(why)), "{said}");
-    // A process with a ring is listed as its writer.
-    let mut command = Command::new("/usr/bin/python3");
-    command
-        .args(["-c", script])
-        .args(&libraries)
-        .arg(home.ring("headless"));
-    let process = Agent::ready(command);
-    let pid = process.pid;
-    wait_for("the first thread ends", || {
-        let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
-        maps.is_empty().then_some(())
-    });
-    let (_, said) = home.check();
-    let ring = said.lines().find(|line| line.contains("headless: ring"));
-    let is_its = |line: &str| line.contains(&format!("pid {pid} "));
-    assert!(ring.is_some_and(is_its), "{said}");
 }
 
 #[test]

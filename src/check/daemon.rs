@@ -107,7 +107,7 @@ fn read_setup(process: ProcessId, context: &ScanContext) -> io::Result<Setup> {
         return Err(ErrorKind::TimedOut.into());
     }
     let proc = format!("/proc/{}", process.pid);
-    let environ = Environ::of(&proc, &telemetry::NAMES)?;
+    let environ = Environ::of(process.pid, &telemetry::NAMES)?;
     let line = fs::read(format!("{proc}/cmdline"))?;
     let words = line.strip_suffix(b"\0").unwrap_or(&line);
     let words = words.split(|&byte| byte == 0);

@@ -11,7 +11,7 @@ use crate::procfs::ancestors;
 use crate::procfs::facts::Facts;
 use crate::procfs::facts::environ::Environ;
 use crate::procfs::facts::telemetry;
-use crate::procfs::process::{ProcessId, ProcessStat, namespace};
+use crate::procfs::process::{ProcessId, namespace};
 use crate::procfs::process_scan::{ProcessScan, user_name};
 use crate::procfs::scan_threads::ScanContext;
 use std::collections::HashSet;
@@ -113,12 +113,10 @@ impl NixlProcess {
             if !context.may_read(one) {
                 return None;
             }
-            let proc_dir = ProcessStat::of(one.pid).ok()?.proc_dir().ok()?;
-            let environ = Environ::of(&proc_dir, &telemetry::NAMES).ok()?;
+            let environ = Environ::of(one.pid, &telemetry::NAMES).ok()?;
             one.is_running().then_some((one.pid, environ))
         });
-        let proc_dir = ProcessStat::of(process.pid).ok()?.proc_dir().ok()?;
-        let namespaces = [proc_dir.trim_start_matches("/proc/"), "self"];
+        let namespaces = [&*process.pid.to_string(), "self"];
         let [its, ours] = namespaces.map(|process| namespace(process, "mnt").ok());
         Some(Self {
             pid: process.pid,

@@ -128,7 +128,7 @@ impl ProcessStat {
     }
 
     /// True if no thread of the process is left.
-    pub(crate) fn has_ended(&self) -> bool {
+    fn has_ended(&self) -> bool {
         self.is_headless() && self.threads <= 1
     }
 
@@ -137,25 +137,9 @@ impl ProcessStat {
         matches!(self.state, b'Z' | b'X')
     }
 
-    /// Returns the directory of /proc that shows what the process has open and mapped: /proc/PID or, if its first thread has
-    /// ended, the directory of a running thread. If no thread has a mapping any more, the process is about to end.
-    ///
-    /// # Errors
-    /// The process has ended, or may not be read.
-    pub(crate) fn proc_dir(&self) -> io::Result<String> {
-        let process = format!("/proc/{}", self.id.pid);
-        if self.is_headless() && !self.has_ended() {
-            for task in fs::read_dir(format!("{process}/task"))? {
-                let task = task?.path();
-                match File::open(task.join("maps")).and_then(|mut maps| maps.read(&mut [0])) {
-                    Ok(0) => {}
-                    Ok(_) => return Ok(task.display().to_string()),
-                    Err(err) if has_ended(&err) => {}
-                    Err(err) => return Err(err),
-                }
-            }
-        }
-        Ok(process)
+    /// True if the process runs and /proc/PID shows no mappings.
+    pub(crate) fn hides_mappings(&self) -> bool {
+        self.is_headless() && !self.has_ended()
     }
 }
 
@@ -206,7 +190,17 @@ mod tests {
             start: 4242,
         };
         assert_eq!((stat.id, stat.parent), (process, 1));
-        assert_eq!((stat.threads, stat.state), (1, b'S'));
+        assert!(!stat.hides_mappings() && !stat.has_ended());
+        let zombie = ProcessStat {
+            state: b'Z',
+            ..stat
+        };
+        assert!(!zombie.hides_mappings() && zombie.has_ended());
+        let headless = ProcessStat {
+            threads: 2,
+            ..zombie
+        };
+        assert!(headless.hides_mappings() && !headless.has_ended());
         let cut = b"7 (a) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 x 1";
         for other in [&b""[..], b"7 (a", b"7 (a) S 1", cut] {
             assert_eq!(ProcessStat::parse(7, other), None);

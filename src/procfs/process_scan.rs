@@ -145,7 +145,10 @@ impl ProcessScan {
         if !context.may_read(id) {
             return Err(ErrorKind::TimedOut.into());
         }
-        let maps = File::open(format!("{}/maps", stat.proc_dir()?))?;
+        if stat.hides_mappings() {
+            return Err(ErrorKind::Unsupported.into());
+        }
+        let maps = File::open(format!("/proc/{pid}/maps"))?;
         // Evaluated only for processes with a requested mapping, which are few.
         let process = LazyCell::new(|| {
             let command = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();

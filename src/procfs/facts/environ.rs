@@ -18,12 +18,12 @@ const MAX_VALUE: usize = 800;
 pub struct Environ(HashMap<&'static str, String>);
 
 impl Environ {
-    /// Reads the variables with these names from a directory of /proc, as [`Environ::read`] does. Can block.
+    /// Reads the variables with these names of a process, as [`Environ::read`] does. Can block.
     ///
     /// # Errors
     /// Those of [`Environ::read`].
-    pub fn of(proc_dir: &str, names: &[&'static str]) -> io::Result<Self> {
-        Self::read(File::open(format!("{proc_dir}/environ"))?, names)
+    pub fn of(pid: u32, names: &[&'static str]) -> io::Result<Self> {
+        Self::read(File::open(format!("/proc/{pid}/environ"))?, names)
     }
 
     /// Reads the variables with these names, each ended by a NUL. The first one with a name counts, as in getenv(3).

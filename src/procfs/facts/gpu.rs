@@ -29,9 +29,9 @@ pub fn of_list(list: &str) -> Option<String> {
 
 /// Returns the GPUs that a process has open, in rising order; `None` if it has none or its descriptors may not be read.
 #[must_use]
-pub fn of_open_files(proc_dir: &str) -> Option<String> {
+pub fn of_open_files(pid: u32) -> Option<String> {
     // Not std::fs::read_dir, which panics if a directory cannot be closed.
-    let directory = format!("{proc_dir}/fd");
+    let directory = format!("/proc/{pid}/fd");
     let mut files = Dir::open(&*directory, LIST_FLAGS, Mode::empty()).ok()?;
     let numbers = files
         .iter()
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn process_without_open_gpu_device_has_none() {
-        assert_eq!(of_open_files("/proc/self"), None);
-        assert_eq!(of_open_files("/proc/nobody"), None);
+        assert_eq!(of_open_files(std::process::id()), None);
+        assert_eq!(of_open_files(u32::MAX), None);
     }
 }

@@ -22,7 +22,7 @@ use crate::procfs::facts::environ::Environ;
 use crate::procfs::facts::labels::Facts;
 use crate::procfs::facts::server::{EngineServer, LMCACHE_ROLE, SYSTEM_PORT};
 use crate::procfs::facts::{engine, gpu};
-use crate::procfs::process::{ProcessId, ProcessStat};
+use crate::procfs::process::ProcessId;
 use std::fs::File;
 use std::io::Read;
 
@@ -42,19 +42,18 @@ struct StartData {
 }
 
 impl StartData {
-    /// Reads both from a directory of /proc.
-    fn read(proc_dir: &str) -> Self {
+    fn read(pid: u32) -> Self {
         Self {
-            line: CommandLine::parse(&read_prefix(proc_dir, "cmdline", MAX_CMDLINE)),
-            environ: Environ::of(proc_dir, &NAMES).ok(),
+            line: CommandLine::parse(&read_prefix(pid, "cmdline", MAX_CMDLINE)),
+            environ: Environ::of(pid, &NAMES).ok(),
         }
     }
 }
 
 /// Returns the first bytes of a file of a process; empty if it cannot be read.
-fn read_prefix(proc_dir: &str, file: &str, limit: u64) -> Vec<u8> {
+fn read_prefix(pid: u32, file: &str, limit: u64) -> Vec<u8> {
     let mut content = Vec::new();
-    let file = File::open(format!("{proc_dir}/{file}"));
+    let file = File::open(format!("/proc/{pid}/{file}"));
     let read = file.and_then(|file| file.take(limit).read_to_end(&mut content));
     read.map(|_| content).unwrap_or_default()
 }
@@ -92,9 +91,8 @@ impl Facts {
         process: ProcessId,
         may_read: &mut dyn FnMut(ProcessId) -> bool,
     ) -> Option<Self> {
-        let proc_dir = ProcessStat::of(process.pid).ok()?.proc_dir().ok()?;
-        let start = StartData::read(&proc_dir);
-        let cgroup = read_prefix(&proc_dir, "cgroup", MAX_CGROUP);
+        let start = StartData::read(process.pid);
+        let cgroup = read_prefix(process.pid, "cgroup", MAX_CGROUP);
         let cgroup = Cgroup::parse(&String::from_utf8_lossy(&cgroup));
         let line = start.line.as_ref();
         let own = |name| start.environ.as_ref().and_then(|environ| environ.get(name));
@@ -112,7 +110,7 @@ impl Facts {
             if is_known || !may_read(ancestor) {
                 break;
             }
-            let start = StartData::read(&format!("/proc/{}", ancestor.pid));
+            let start = StartData::read(ancestor.pid);
             // The ancestor may have ended meanwhile, and another process may have its id.
             if start.line.is_none() || !ancestor.is_running() {
                 break;
@@ -127,7 +125,7 @@ impl Facts {
         facts.set("container_id", cgroup.container_id);
         facts.set("pod_uid", cgroup.pod_uid);
         facts.set("engine", engine.or(server.map(|server| server.engine)));
-        facts.set("gpu", gpu.or_else(|| gpu::of_open_files(&proc_dir)));
+        facts.set("gpu", gpu.or_else(|| gpu::of_open_files(process.pid)));
         facts.set("slurm_job_id", shared.job.flatten());
         facts.set("rank", line.and_then(CommandLine::rank));
         facts.set("role", server.and_then(|server| server.role));
