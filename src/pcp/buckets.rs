@@ -152,12 +152,9 @@ impl BucketIndoms {
         agents.get(&(inst / IDS_PER_BASE)).copied()
     }
 
-    /// Adds the buckets of a published agent to each domain that does not have them.
-    pub fn add(&mut self, id: u32, agent: &Agent) {
-        self.insert(id, &agent.name.instance, time_ranges(agent));
-    }
-
-    fn insert(&mut self, id: u32, name: &str, times: Option<(u32, &BucketBounds)>) {
+    /// Adds the buckets of a published agent to each domain that does not have them. `name` is its instance name, and
+    /// `times` the result of [`time_ranges`].
+    pub fn add(&mut self, id: u32, name: &str, times: Option<(u32, &BucketBounds)>) {
         for indom in &mut self.0 {
             indom.add(id, name, times);
         }
@@ -172,7 +169,8 @@ impl BucketIndoms {
 }
 
 /// Returns base and buckets of an agent's times. `None`: the agent has no base yet.
-fn time_ranges(agent: &Agent) -> Option<(u32, &BucketBounds)> {
+#[must_use]
+pub fn time_ranges(agent: &Agent) -> Option<(u32, &BucketBounds)> {
     let stats = &agent.entry.stats;
     Some((stats.bucket_base?, stats.bucket_bounds()))
 }
@@ -196,7 +194,7 @@ mod tests {
     }
 
     fn add(indoms: &mut BucketIndoms, id: u32, name: &str, ranges: &BucketBounds) {
-        indoms.insert(id, name, Some((id, ranges)));
+        indoms.add(id, name, Some((id, ranges)));
     }
 
     #[test]
@@ -210,7 +208,7 @@ mod tests {
         assert_eq!(bucket_index(&nixl_bounds(), 7 * 64 + 18), Some(18));
         assert_eq!(bucket_index(&nixl_bounds(), 7 * 64 + 19), None);
         let mut indoms = indoms();
-        indoms.insert(3, "a", Some((9, &nixl_bounds())));
+        indoms.add(3, "a", Some((9, &nixl_bounds())));
         for serial in [LATENCIES, CUMULATIVE_TIMES] {
             assert_eq!(indoms.agent_id(serial, 9 * 64 + 18), Some(3));
             assert_eq!(indoms.agent_id(serial, 3 * 64), None);
@@ -256,7 +254,7 @@ mod tests {
         add(&mut indoms, 1, "b", &ranges(&[0.5, 7.0]));
         // An agent with other bounds is withdrawn and published again with another base.
         indoms.remove(&[0].into());
-        indoms.insert(0, "a", Some((2, &ranges(&[4.0, 5.0]))));
+        indoms.add(0, "a", Some((2, &ranges(&[4.0, 5.0]))));
         let expected = [
             (64, "b::0-0.5"),
             (65, "b::0.5-7"),

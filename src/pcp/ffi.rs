@@ -240,9 +240,9 @@ const PM_INDOM_NULL: sys::pmInDom = u32::MAX;
 
 /// Returns the metric table for pmdaInit(3), which adds the domain number.
 fn metric_table() -> Vec<sys::pmdaMetric> {
-    let mut table = Vec::with_capacity(METRICS.len());
-    for metric in METRICS.iter() {
-        let m_desc = sys::pmDesc {
+    let rows = METRICS.iter().map(|metric| sys::pmdaMetric {
+        m_user: ptr::null_mut(),
+        m_desc: sys::pmDesc {
             pmid: super::pmid(0, metric.cluster, metric.item),
             type_: match metric.value_type() {
                 ValueType::U32 => sys::PM_TYPE_U32,
@@ -258,13 +258,9 @@ fn metric_table() -> Vec<sys::pmdaMetric> {
                 Semantics::Discrete => sys::PM_SEM_DISCRETE,
             },
             units: units(metric.units),
-        };
-        table.push(sys::pmdaMetric {
-            m_user: ptr::null_mut(),
-            m_desc,
-        });
-    }
-    table
+        },
+    });
+    rows.collect()
 }
 
 /// Returns pmUnits. The fields are set one by one, because PCP 7 divides the padding of PCP 6 into fields.

@@ -63,7 +63,8 @@ impl Server {
         self.collector.set_next_id(self.ids.next());
         self.collector.set_id(key, id, base);
         if let Some(agent) = self.collector.get(key) {
-            self.indoms.buckets.add(id, agent);
+            let (name, times) = (&agent.name.instance, buckets::time_ranges(agent));
+            self.indoms.buckets.add(id, name, times);
         }
     }
 

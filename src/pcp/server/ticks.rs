@@ -1,4 +1,4 @@
-//! Work of one tick, in pieces of 1 ms: scan, drain, maintain, save.
+//! Work of one tick, in pieces of 1 ms: scan, drain, maintain.
 
 use super::Server;
 use crate::collector::Collector;
@@ -58,13 +58,8 @@ impl Server {
                         tracing::debug!("{}", self.control.figures());
                     }
                     if self.ids.is_due() {
-                        Work::Save
-                    } else {
-                        Work::Nothing
+                        self.save(false);
                     }
-                }
-                Work::Save => {
-                    self.save(false);
                     Work::Nothing
                 }
                 Work::Nothing => Work::Nothing,
