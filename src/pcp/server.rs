@@ -177,7 +177,7 @@ impl Server {
     /// Drains all rings until `allowance` is over. Returns true if no event was left.
     fn drain_all(&mut self, budget: TimeBudget, allowance: Allowance) -> bool {
         loop {
-            let in_time = self.drain(budget.drain, Collector::drain);
+            let in_time = self.drain(None, budget.drain);
             if in_time || !allowance.has_time() {
                 return in_time;
             }
@@ -194,7 +194,7 @@ impl Server {
         if self.is_waiting() {
             return;
         }
-        self.drain(SHUTDOWN.drain, Collector::drain);
+        self.drain(None, SHUTDOWN.drain);
         self.collect(SHUTDOWN);
         self.save(true);
     }

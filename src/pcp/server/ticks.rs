@@ -1,7 +1,6 @@
 //! Work of one tick, in pieces of 1 ms: scan, drain, maintain.
 
 use super::Server;
-use crate::collector::Collector;
 use crate::log;
 use crate::pcp::work::{FETCH, PIECE, TICK, Work};
 use std::time::{Duration, Instant};
@@ -38,18 +37,13 @@ impl Server {
                     self.control.scans_cut += u64::from(now >= end);
                     Work::Drain { start: now }
                 }
-                Work::Drain { start } => {
-                    let on = |collector: &mut Collector, now, budget| {
-                        collector.drain_on(start, now, budget)
-                    };
-                    match self.drain(left, on) {
-                        false if now < start + TICK.drain => Work::Drain { start },
-                        in_time => {
-                            self.control.drains_cut += u64::from(!in_time);
-                            Work::Maintain
-                        }
+                Work::Drain { start } => match self.drain(Some(start), left) {
+                    false if now < start + TICK.drain => Work::Drain { start },
+                    in_time => {
+                        self.control.drains_cut += u64::from(!in_time);
+                        Work::Maintain
                     }
-                }
+                },
                 Work::Maintain => {
                     self.collector.maintain(now, until);
                     self.check_state_file(now);
@@ -79,14 +73,14 @@ impl Server {
         all
     }
 
-    /// Runs `drain`, one of the drain functions of [`Collector`], for `budget`. Returns true if no event was left.
-    pub(super) fn drain(
-        &mut self,
-        budget: Duration,
-        drain: impl FnOnce(&mut Collector, Instant, Duration) -> bool,
-    ) -> bool {
+    /// Drains the rings for `budget`. Continues the drain of the tick that began at `began`; `None` begins one. Returns
+    /// true if no event was left.
+    pub(super) fn drain(&mut self, began: Option<Instant>, budget: Duration) -> bool {
         let start = Instant::now();
-        let all = drain(&mut self.collector, start, budget);
+        let all = match began {
+            Some(began) => self.collector.drain_on(began, start, budget),
+            None => self.collector.drain(start, budget),
+        };
         self.control.drain_time += start.elapsed();
         self.update_indoms();
         all
