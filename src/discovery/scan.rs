@@ -43,8 +43,6 @@ pub struct Scanner {
     directories: BTreeMap<PathBuf, Watched>,
     /// Number of the last directory that was added.
     last_number: u64,
-    /// Number of directories that patterns match, by owner.
-    counts: BTreeMap<u32, usize>,
     /// Directory that the last scan ended in. The next scan begins with its successor.
     last_scanned: PathBuf,
     rejected: RejectedFiles,
@@ -276,12 +274,9 @@ impl Scanner {
         let known = self.directories.get(&path);
         // The directory may have another owner now, or be another directory of the same name.
         if known.is_none_or(|known| known.directory != directory || known.owner != owner) {
-            self.remove(&path);
+            self.directories.remove(&path);
             if !self.make_room(owner) {
                 return false;
-            }
-            if let Some(owner) = owner {
-                *self.counts.entry(owner).or_default() += 1;
             }
             self.last_number += 1;
             let mut watched = Watched::default();
@@ -300,11 +295,15 @@ impl Scanner {
     fn make_room(&mut self, owner: Option<u32>) -> bool {
         let Some(owner) = owner else { return true };
         let most = self.config.max_directories;
-        if self.counts.values().sum::<usize>() < most {
+        let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+        for owner in self.directories.values().filter_map(|known| known.owner) {
+            *counts.entry(owner).or_default() += 1;
+        }
+        if counts.values().sum::<usize>() < most {
             return true;
         }
-        let has = self.counts.get(&owner).copied().unwrap_or(0);
-        let greediest = self.counts.iter().max_by_key(|(_, count)| **count);
+        let has = counts.get(&owner).copied().unwrap_or(0);
+        let greediest = counts.iter().max_by_key(|(_, count)| **count);
         let Some((&greediest, _)) = greediest.filter(|(_, count)| **count >= has + 2) else {
             return false;
         };
@@ -320,17 +319,8 @@ impl Scanner {
             "{}: no longer scanned: max_directories ({most}) is reached and uid {greediest} has the most directories; raise it in nixl.conf",
             log::shown(&path),
         );
-        self.remove(&path);
+        self.directories.remove(&path);
         true
-    }
-
-    fn remove(&mut self, path: &Path) {
-        let gone = self.directories.remove(path);
-        let owner = gone.and_then(|gone| gone.owner);
-        if let Some(count) = owner.and_then(|owner| self.counts.get_mut(&owner)) {
-            *count -= 1;
-        }
-        self.counts.retain(|_, count| *count > 0);
     }
 
     /// Removes the directories that the pass did not find.
@@ -344,12 +334,8 @@ impl Scanner {
         }
         self.left_out = left_out;
         self.cleanup_cursor.get_or_insert_default();
-        let unmet = self.directories.values();
-        let unmet = unmet.filter(|watched| watched.pass != self.pass_number);
-        let gone: Vec<PathBuf> = unmet
-            .map(|watched| watched.directory.path.clone())
-            .collect();
-        gone.iter().for_each(|path| self.remove(path));
+        self.directories
+            .retain(|_, watched| watched.pass == self.pass_number);
     }
 }
 

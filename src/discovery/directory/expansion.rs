@@ -22,7 +22,8 @@ use std::vec::IntoIter;
 /// Names that are read from a listing at a time. They are sorted, so that each pass has the same order.
 const CHUNK: usize = 1024;
 /// Most names that are read in one directory of root, and in all directories of one other user together. A directory may grow
-/// while it is listed, and a user other than root may make any number of nested directories.
+/// while it is listed, and a user other than root may make any number of nested directories. In /tmp, which is root's, any user
+/// makes names; these must not use up the limit of other directories of root.
 const MAX_NAMES: usize = 1 << 16;
 const ROOT: u32 = 0;
 
