@@ -64,16 +64,13 @@ pub fn open(
     check_header(&read_only, facts.size, config)?;
     let (file, access) = match config.observe {
         true => (read_only, Access::FollowOnly),
-        false => {
-            match open_unchanged(directory, name, facts, OFlag::O_RDWR, "opened for writing") {
-                Ok(writable) => (writable, Access::Write),
-                Err(Rejection::Io {
-                    what: "opened for writing",
-                    errno: errno @ (Errno::EACCES | Errno::EPERM | Errno::EROFS),
-                }) => (read_only, Access::Denied(errno)),
-                Err(rejection) => return Err(rejection),
+        false => match open_file(directory, name, OFlag::O_RDWR) {
+            Ok(file) => (unchanged(file, facts)?, Access::Write),
+            Err(errno @ (Errno::EACCES | Errno::EPERM | Errno::EROFS)) => {
+                (read_only, Access::Denied(errno))
             }
-        }
+            Err(errno) => return Err(Rejection::io("opened for writing")(errno.into())),
+        },
     };
     // Check again, on the descriptor that will be mapped.
     let (header, layout) = check_header(&file, facts.size, config)?;
@@ -123,36 +120,23 @@ pub fn open_to_read(
     facts: &FileFacts,
     is_expected: bool,
 ) -> Result<File, Rejection> {
-    let opened = open_unchanged(directory, name, facts, OFlag::O_RDONLY, "opened");
-    opened.map_err(|rejection| match rejection {
-        Rejection::Io {
-            what: "opened",
-            errno: errno @ (Errno::EACCES | Errno::EPERM),
-        } => Rejection::NoReadAccess {
-            errno,
-            ring_size: is_expected,
-        },
-        rejection => rejection,
-    })
+    let ring_size = is_expected;
+    let file = open_file(directory, name, OFlag::O_RDONLY).map_err(|errno| match errno {
+        Errno::EACCES | Errno::EPERM => Rejection::NoReadAccess { errno, ring_size },
+        errno => Rejection::io("opened")(errno.into()),
+    })?;
+    unchanged(file, facts)
 }
 
-/// Opens a file and checks that `facts` still describe it. `what` is the operation in the error's text, such as "opened".
-fn open_unchanged(
-    directory: &OwnedFd,
-    name: &OsStr,
-    facts: &FileFacts,
-    mode: OFlag,
-    what: &'static str,
-) -> Result<File, Rejection> {
+fn open_file(directory: &OwnedFd, name: &OsStr, mode: OFlag) -> nix::Result<File> {
     // O_NONBLOCK: the file may have been replaced with a FIFO or a device, which could block the open.
     let flags = mode | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
-    let fd = openat(directory, name, flags, Mode::empty());
-    let file = fd
-        .map(File::from)
-        .map_err(|errno| Rejection::Io { what, errno })?;
-    // Not a lack of rights, whatever its error: the next listing tries it again.
-    let what = "checked";
-    let opened = fstat(&file).map_err(|errno| Rejection::Io { what, errno })?;
+    openat(directory, name, flags, Mode::empty()).map(File::from)
+}
+
+/// Returns the file if `facts` still describe it.
+fn unchanged(file: File, facts: &FileFacts) -> Result<File, Rejection> {
+    let opened = fstat(&file).map_err(|errno| Rejection::io("checked")(errno.into()))?;
     // The producer changes the times of a ring at any moment, so they are not compared.
     let opened = FileFacts {
         changed: facts.changed,
