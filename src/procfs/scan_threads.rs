@@ -159,14 +159,11 @@ impl<T: Send + 'static> ScanThreads<T> {
     ) -> bool {
         self.abandoned
             .retain(|abandoned| now < abandoned.skip_until || abandoned.is_running());
-        if self.abandoned_count() >= MAX_ABANDONED {
+        if self.waiting().count() >= MAX_ABANDONED {
             return false;
         }
-        let skipped = self
-            .abandoned
-            .iter()
-            .filter_map(|abandoned| abandoned.stalled.as_ref());
-        let skipped = skipped.map(|(_, group)| group.clone());
+        let stalled = self.abandoned.iter().flat_map(|scan| &scan.stalled);
+        let skipped = stalled.map(|(_, group)| group.clone());
         let (context, progress) = ScanContext::new(skipped.collect());
         let (sender, result) = mpsc::channel();
         let thread = thread::Builder::new().name("process scan".into());
@@ -203,7 +200,7 @@ impl<T: Send + 'static> ScanThreads<T> {
             return Some(running.result.try_recv().map_err(|_| ScanFailed));
         }
         let abandoned = running.abandon(now);
-        abandoned.log(self.abandoned_count() + 1);
+        abandoned.log(self.waiting().count() + 1);
         self.abandoned.push(abandoned);
         Some(Err(ScanFailed))
     }
@@ -223,24 +220,16 @@ impl<T: Send + 'static> ScanThreads<T> {
         })
     }
 
-    /// Returns the number of abandoned scans with a running thread.
-    fn abandoned_count(&self) -> usize {
-        self.abandoned
-            .iter()
-            .filter(|abandoned| abandoned.is_running())
-            .count()
+    /// Returns the abandoned scans with a running thread.
+    fn waiting(&self) -> impl Iterator<Item = &AbandonedScan> {
+        self.abandoned.iter().filter(|scan| scan.is_running())
     }
 
     /// Returns the processes that stall abandoned scans now.
     #[must_use]
     pub fn stalled_pids(&self) -> Vec<u32> {
-        let waiting = self
-            .abandoned
-            .iter()
-            .filter(|abandoned| abandoned.is_running());
-        waiting
-            .filter_map(|abandoned| Some(abandoned.stalled.as_ref()?.0.pid))
-            .collect()
+        let stalled = self.waiting().flat_map(|scan| &scan.stalled);
+        stalled.map(|(process, _)| process.pid).collect()
     }
 }
 

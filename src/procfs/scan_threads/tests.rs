@@ -108,7 +108,7 @@ fn scan_that_stalls_before_any_process_is_abandoned() {
         Some(Err(ScanFailed))
     );
     assert_eq!(
-        (threads.abandoned_count(), threads.stalled_pids()),
+        (threads.waiting().count(), threads.stalled_pids()),
         (1, Vec::new())
     );
     drop(go);
@@ -136,7 +136,7 @@ fn no_scan_starts_while_eight_are_stalled() {
         "they still wait"
     );
     ends.pop();
-    while threads.abandoned_count() == MAX_ABANDONED {
+    while threads.waiting().count() == MAX_ABANDONED {
         thread::yield_now();
     }
     assert!(threads.start(now + STALL_TIMEOUT, |_| true));
