@@ -106,7 +106,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     shm::guard_against_sigbus()?;
     let conf = PcpConf::read();
     let help = CString::new(conf.help().as_os_str().as_bytes())?;
-    let mut pmda = Pmda::new(c"pmdanixl", DOMAIN, c"nixl.log", &help);
+    let mut pmda = Pmda::new(&help);
     let standard = options.standard.clone();
     pmda.options(standard)
         .map_err(|status| format!("command line: {status}; see pmdanixl --help"))?;

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::sys;
-use crate::metrics::{INDOMS, METRICS, Semantics, Units, ValueType};
+use crate::metrics::{DOMAIN, INDOMS, METRICS, Semantics, Units, ValueType};
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -55,28 +55,20 @@ pub struct Pmda {
 }
 
 impl Pmda {
-    /// Initialises the library with pmdaDaemon(3), interface version 7. `log` is relative to pmcd's log directory.
-    /// `help` is the help file without its suffix.
+    /// Initialises the library with pmdaDaemon(3), interface version 7. `help` is the help file without its suffix.
     #[must_use]
-    pub fn new(name: &CStr, domain: u32, log: &CStr, help: &CStr) -> Self {
+    pub fn new(help: &CStr) -> Self {
         // SAFETY: all zeros is a valid value of this plain C struct: numbers, and pointers that may be null.
         let interface: sys::pmdaInterface = unsafe { std::mem::zeroed() };
         let interface = Box::into_raw(Box::new(interface));
         LEAKED[0].store(interface.cast(), Relaxed);
-        let name = CString::from(name).into_raw();
-        let domain = c_int::try_from(domain).unwrap_or_default();
+        let name = c"pmdanixl".as_ptr();
+        // Relative to pmcd's log directory.
+        let log = c"nixl.log".as_ptr();
         let version = sys::PMDA_INTERFACE_7;
-        // SAFETY: `interface` and `name` are leaked above, because the library keeps them. It copies the other strings.
-        unsafe {
-            sys::pmdaDaemon(
-                interface,
-                version,
-                name,
-                domain,
-                log.as_ptr(),
-                help.as_ptr(),
-            )
-        };
+        let domain = c_int::try_from(DOMAIN).unwrap_or_default();
+        // SAFETY: `interface` is leaked and `name` is static, because the library keeps them. It copies the other strings.
+        unsafe { sys::pmdaDaemon(interface, version, name, domain, log, help.as_ptr()) };
         let indoms = INDOMS.map(|serial| sys::pmdaIndom {
             // The serial number. pmdaInit replaces it by the pmInDom.
             it_indom: serial,

@@ -16,7 +16,7 @@ pub struct PmStoreRequest {
     pub value: Result<u32, PmStoreError>,
 }
 
-/// RejectedRequest of a pmStore request: the status for the client, as in the sample PMDA of PCP, and the reason for the log.
+/// Rejection of a pmStore request: the status for the client, as in the sample PMDA of PCP, and the reason for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PmStoreError(pub i32, &'static str);
 
