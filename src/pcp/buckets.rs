@@ -21,9 +21,9 @@ const _: () =
 
 /// Returns the index of the bucket that has this instance id. `None`: the agent has no such bucket.
 #[must_use]
-pub fn bucket_index(ranges: &BucketBounds, inst: u32) -> Option<usize> {
+pub fn bucket_index(bounds: &BucketBounds, inst: u32) -> Option<usize> {
     let number = usize::try_from(inst % IDS_PER_BASE).ok();
-    number.filter(|&number| number < ranges.bucket_count())
+    number.filter(|&number| number < bounds.bucket_count())
 }
 
 /// Returns the instance id of a bucket. `None`: it does not fit into the 31 bits of a PCP instance id.
@@ -39,7 +39,7 @@ pub fn instance_id(base: u32, bucket: usize) -> Option<u32> {
 struct BucketIndom {
     serial: u32,
     /// Buckets of all agents. `None`: each agent has its own.
-    ranges: Option<BucketBounds>,
+    bounds: Option<BucketBounds>,
     /// Instances in contiguous groups, one group per agent.
     instances: Instances,
     /// Instance id of each agent, by base.
@@ -49,28 +49,28 @@ struct BucketIndom {
 impl BucketIndom {
     /// Returns base and buckets of the agent with instance id `id`. `times` are those of its times, which this domain
     /// may not use. `None`: it has no instances here yet.
-    fn base_and_ranges<'a>(
+    fn base_and_bounds<'a>(
         &'a self,
         id: u32,
         times: Option<(u32, &'a BucketBounds)>,
     ) -> Option<(u32, &'a BucketBounds)> {
-        self.ranges
+        self.bounds
             .as_ref()
-            .map_or(times, |ranges| Some((id, ranges)))
+            .map_or(times, |bounds| Some((id, bounds)))
     }
 
     fn add(&mut self, id: u32, name: &str, times: Option<(u32, &BucketBounds)>) {
-        let Some((base, ranges)) = self.base_and_ranges(id, times) else {
+        let Some((base, bounds)) = self.base_and_bounds(id, times) else {
             return;
         };
         if self.agents.contains_key(&base) {
             return;
         }
         let suffix = |bucket| match self.serial {
-            CUMULATIVE_TIMES => ranges.le_suffix(bucket),
-            _ => ranges.suffix(bucket),
+            CUMULATIVE_TIMES => bounds.le_suffix(bucket),
+            _ => bounds.suffix(bucket),
         };
-        let all: Option<Vec<(i32, CString)>> = (0..ranges.bucket_count())
+        let all: Option<Vec<(i32, CString)>> = (0..bounds.bucket_count())
             .map(|bucket| {
                 let name = format!("{name}::{}", suffix(bucket));
                 let id = instance_id(base, bucket)?;
@@ -123,7 +123,7 @@ impl BucketIndoms {
         ];
         Self(indoms.map(|(serial, bounds)| BucketIndom {
             serial,
-            ranges: bounds.map(|bounds| BucketBounds::of(&bounds)),
+            bounds: bounds.map(|bounds| BucketBounds::of(&bounds)),
             instances: instances(serial),
             agents: HashMap::new(),
         }))
@@ -136,13 +136,13 @@ impl BucketIndoms {
     /// Returns base and buckets of the agent with instance id `id` in the domain `serial`. `None`: it has no instances
     /// there yet.
     #[must_use]
-    pub fn base_and_ranges<'a>(
+    pub fn base_and_bounds<'a>(
         &'a self,
         serial: u32,
         id: u32,
         agent: &'a Agent,
     ) -> Option<(u32, &'a BucketBounds)> {
-        self.indom(serial)?.base_and_ranges(id, time_ranges(agent))
+        self.indom(serial)?.base_and_bounds(id, time_bounds(agent))
     }
 
     /// Returns the instance id of the agent that owns the instance `inst` of the domain `serial`.
@@ -153,7 +153,7 @@ impl BucketIndoms {
     }
 
     /// Adds the buckets of a published agent to each domain that does not have them. `name` is its instance name, and
-    /// `times` the result of [`time_ranges`].
+    /// `times` the result of [`time_bounds`].
     pub fn add(&mut self, id: u32, name: &str, times: Option<(u32, &BucketBounds)>) {
         for indom in &mut self.0 {
             indom.add(id, name, times);
@@ -170,7 +170,7 @@ impl BucketIndoms {
 
 /// Returns base and buckets of an agent's times. `None`: the agent has no base yet.
 #[must_use]
-pub fn time_ranges(agent: &Agent) -> Option<(u32, &BucketBounds)> {
+pub fn time_bounds(agent: &Agent) -> Option<(u32, &BucketBounds)> {
     let stats = &agent.entry.stats;
     Some((stats.bucket_base?, stats.bucket_bounds()))
 }
@@ -193,8 +193,8 @@ mod tests {
         BucketIndoms::new(|_| Instances::unregistered())
     }
 
-    fn add(indoms: &mut BucketIndoms, id: u32, name: &str, ranges: &BucketBounds) {
-        indoms.add(id, name, Some((id, ranges)));
+    fn add(indoms: &mut BucketIndoms, id: u32, name: &str, bounds: &BucketBounds) {
+        indoms.add(id, name, Some((id, bounds)));
     }
 
     #[test]
@@ -249,12 +249,12 @@ mod tests {
     #[test]
     fn agent_with_new_bounds_gets_new_instances() {
         let mut indoms = indoms();
-        let ranges = |bounds: &[f64]| BucketBounds::new(bounds).expect("good");
-        add(&mut indoms, 0, "a", &ranges(&[5.0]));
-        add(&mut indoms, 1, "b", &ranges(&[0.5, 7.0]));
+        let bounds = |bounds: &[f64]| BucketBounds::new(bounds).expect("good");
+        add(&mut indoms, 0, "a", &bounds(&[5.0]));
+        add(&mut indoms, 1, "b", &bounds(&[0.5, 7.0]));
         // An agent with other bounds is withdrawn and published again with another base.
         indoms.remove(&[0].into());
-        indoms.add(0, "a", Some((2, &ranges(&[4.0, 5.0]))));
+        indoms.add(0, "a", Some((2, &bounds(&[4.0, 5.0]))));
         let expected = [
             (64, "b::0-0.5"),
             (65, "b::0.5-7"),

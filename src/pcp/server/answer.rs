@@ -74,12 +74,12 @@ impl Server {
                     let is_requested = is_requested(serial);
                     for (id, agent) in all() {
                         let buckets = &self.indoms.buckets;
-                        let Some((base, ranges)) = buckets.base_and_ranges(serial, id, agent)
+                        let Some((base, bounds)) = buckets.base_and_bounds(serial, id, agent)
                         else {
                             continue;
                         };
                         let mut below = 0_u64;
-                        for bucket in 0..ranges.bucket_count() {
+                        for bucket in 0..bounds.bucket_count() {
                             let mut count = agent.bucket(of, bucket);
                             if let Some(sum) = count.as_mut().filter(|_| is_cumulative) {
                                 *sum = sum.saturating_add(below);

@@ -63,7 +63,7 @@ impl Server {
         self.collector.set_next_id(self.ids.next());
         self.collector.set_id(key, id, base);
         if let Some(agent) = self.collector.get(key) {
-            let (name, times) = (&agent.name.instance, buckets::time_ranges(agent));
+            let (name, times) = (&agent.name.instance, buckets::time_bounds(agent));
             self.indoms.buckets.add(id, name, times);
         }
     }
@@ -82,8 +82,8 @@ impl Server {
         }
         let id = self.indoms.buckets.agent_id(serial, inst)?;
         let agent = self.agent(id)?;
-        let (_, ranges) = self.indoms.buckets.base_and_ranges(serial, id, agent)?;
-        let (lower, upper) = ranges.label(buckets::bucket_index(ranges, inst)?);
+        let (_, bounds) = self.indoms.buckets.base_and_bounds(serial, id, agent)?;
+        let (lower, upper) = bounds.label(buckets::bucket_index(bounds, inst)?);
         let labels = agent.label_text();
         // The labels are a JSON object that is not empty. Bounds are numbers and need no escapes.
         let labels = labels.strip_suffix('}')?;
