@@ -36,16 +36,16 @@ pub fn init(pmda: &mut Pmda) -> Result<(), Status> {
     })
 }
 
-/// Runs the body of a callback. Returns its status, or PM_ERR_BOTCH after a panic.
-fn catch_panic(body: impl FnOnce() -> c_int) -> c_int {
+/// Runs the body of a callback. Returns its result, or the status PM_ERR_BOTCH after a panic.
+fn catch_panic<T>(body: impl FnOnce() -> T) -> Result<T, c_int> {
     // The panic hook has logged the panic.
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or(sys::PM_ERR_BOTCH)
+    catch_unwind(AssertUnwindSafe(body)).map_err(|_| sys::PM_ERR_BOTCH)
 }
 
 /// Drains the rings before an answer, so that its values are fresh. After a panic the request is answered with the
 /// present values: pmlogger ends on an error for a known instance domain.
 fn refresh(run: fn(&mut Server)) {
-    catch_panic(|| with_server(run).map_or(0, |()| 0));
+    let _ = catch_panic(|| with_server(run));
 }
 
 thread_local! {
@@ -70,26 +70,26 @@ unsafe extern "C" fn fetch(
     let profile = unsafe { (*ext).e_prof };
     // SAFETY: the library keeps the last profile that pmcd sent until it has received another.
     let profile = unsafe { read_profile(profile) };
-    catch_panic(|| {
-        let answer = ANSWER.with_borrow_mut(|answer| {
+    let answer = catch_panic(|| {
+        ANSWER.with_borrow_mut(|answer| {
             with_server(|server| server.answer(metrics, &profile, answer))?;
             Some(answer.finish())
-        });
-        let Some(answer) = answer else {
-            return sys::PM_ERR_AGAIN;
-        };
-        // SAFETY: `result` points to a pointer of the library.
-        unsafe { *result = answer };
-        0
-    })
+        })
+    });
+    match answer {
+        Ok(Some(answer)) => {
+            // SAFETY: `result` points to a pointer of the library.
+            unsafe { *result = answer };
+            0
+        }
+        Ok(None) => sys::PM_ERR_AGAIN,
+        Err(status) => status,
+    }
 }
 
 /// Called after a result was sent. The memory is kept for the next result, unless there is too much of it.
 unsafe extern "C" fn result_sent(_result: *mut sys::nixl_pmda_result) {
-    catch_panic(|| {
-        ANSWER.with_borrow_mut(Answer::shrink);
-        0
-    });
+    let _ = catch_panic(|| ANSWER.with_borrow_mut(Answer::shrink));
 }
 
 /// Copies the profile of a client: the instances that it requests.
@@ -153,16 +153,16 @@ unsafe extern "C" fn label_instance(
     inst: c_uint,
     labels: *mut *mut sys::pmLabelSet,
 ) -> c_int {
-    catch_panic(|| {
-        let Some(json) = with_server(|server| server.labels(indom, inst)).flatten() else {
-            return 0;
-        };
-        let Ok(json) = CString::new(json) else {
-            return 0;
-        };
+    let json = catch_panic(|| {
+        let json = with_server(|server| server.labels(indom, inst)).flatten()?;
+        CString::new(json).ok()
+    });
+    match json {
         // SAFETY: `labels` points to a label set of the library. The text is only an argument of "%s", and is copied.
-        unsafe { sys::pmdaAddLabels(labels, c"%s".as_ptr(), json.as_ptr()) }
-    })
+        Ok(Some(json)) => unsafe { sys::pmdaAddLabels(labels, c"%s".as_ptr(), json.as_ptr()) },
+        Ok(None) => 0,
+        Err(status) => status,
+    }
 }
 
 unsafe extern "C" fn store(result: *mut sys::nixl_pmda_result, ext: *mut sys::pmdaExt) -> c_int {
@@ -191,14 +191,12 @@ unsafe extern "C" fn store(result: *mut sys::nixl_pmda_result, ext: *mut sys::pm
     // pmdaGetContext(3) would return the client of the last request that a function of the library answered.
     // SAFETY: the library passes its own state.
     let context = unsafe { (*ext).e_context };
-    catch_panic(|| {
-        let stored = with_server(|server| server.pmstore(context, &requests));
-        match stored {
-            Some(Ok(())) => 0,
-            Some(Err(error)) => error.0,
-            None => sys::PM_ERR_AGAIN,
-        }
-    })
+    match catch_panic(|| with_server(|server| server.pmstore(context, &requests))) {
+        Ok(Some(Ok(()))) => 0,
+        Ok(Some(Err(error))) => error.0,
+        Ok(None) => sys::PM_ERR_AGAIN,
+        Err(status) => status,
+    }
 }
 
 /// Returns the first value of a set, which must be valid and have a value.
@@ -230,13 +228,11 @@ unsafe extern "C" fn attribute(
     }
     // SAFETY: the library passes a string that ends in NUL, valid during the call.
     let value = unsafe { CStr::from_ptr(value) };
-    catch_panic(|| {
-        let uid = value.to_str().ok().and_then(|uid| uid.parse().ok());
-        with_server(|server| server.set_user(context, uid));
-        0
-    })
+    let uid = value.to_str().ok().and_then(|uid| uid.parse().ok());
+    let noted = catch_panic(|| with_server(|server| server.set_user(context, uid)));
+    noted.map_or_else(|status| status, |_| 0)
 }
 
 unsafe extern "C" fn end_context(context: c_int) {
-    catch_panic(|| with_server(|server| server.set_user(context, None)).map_or(0, |()| 0));
+    let _ = catch_panic(|| with_server(|server| server.set_user(context, None)));
 }
