@@ -1,4 +1,4 @@
-//! What the daemon may do: the user that it becomes, the capabilities that it keeps, the directories that it keeps to.
+//! Rights of the daemon: the user that it becomes, its capabilities, and the directories that it may use.
 
 use crate::config::Config;
 use crate::procfs::process_scan::user_name;
@@ -9,8 +9,8 @@ use privilege::NotAllowed;
 pub mod confine;
 pub mod privilege;
 
-/// Becomes the configured user with no more rights than the work takes; where nothing is wanted of other processes, also locks the
-/// process into its directories. Returns what holds then, in words.
+/// Becomes the configured user and gives up all rights that the work does not need. With `proc_facts` off, it also locks the process
+/// into its directories. Returns a text with the user, the capabilities and the lock.
 ///
 /// # Errors
 /// The kernel does not allow the user.

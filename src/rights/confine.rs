@@ -1,6 +1,6 @@
 //! Locks the process into the directories that it works in (landlock(7)), for good.
 //!
-//! Only where the configuration wants nothing from /proc/PID/maps: in a Landlock domain no other process's can be read.
+//! Only with `proc_facts` off: a process in a Landlock domain cannot read /proc/PID/maps of other processes.
 
 use crate::config::{Config, DirectoryPattern};
 use crate::discovery::directory;
@@ -11,10 +11,10 @@ use landlock::{
 use nix::unistd::User;
 use std::path::{Path, PathBuf};
 
-/// The kernel's rules that are known here; of a kernel that has less, what it has.
+/// Newest rules of Landlock that this build uses. An older kernel enforces those that it has.
 const RULES: ABI = ABI::V5;
 
-/// What users and times are looked up in.
+/// Files and directories that look-ups of users and local times read.
 const LOOKED_UP: [&str; 6] = [
     "/proc",
     "/etc/passwd",
@@ -24,19 +24,19 @@ const LOOKED_UP: [&str; 6] = [
     "/usr/share/zoneinfo",
 ];
 
-/// What the agent needs beside the telemetry directories.
+/// Directories that the daemon needs beside the telemetry directories.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnPlaces {
-    /// Directories that it writes in: the state file's and the instance ids'.
+    /// Directories of the state file and of the id file, which it writes.
     pub written: Vec<PathBuf>,
-    /// Files and directories that it reads: configuration and help text.
+    /// Directories of the configuration and of the help text, and pcp.conf, which it reads.
     pub read: Vec<PathBuf>,
 }
 
-/// Locks the process in; what is in force then, in words.
+/// Locks the process into its directories for good. Returns a text that says how far the kernel enforces that.
 ///
 /// # Errors
-/// The kernel has Landlock, but does not take the rules.
+/// The kernel has Landlock, but rejects the rules.
 pub fn confine(config: &Config, own: &OwnPlaces) -> Result<String, RulesetError> {
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     let change =
@@ -64,14 +64,14 @@ pub fn confine(config: &Config, own: &OwnPlaces) -> Result<String, RulesetError>
             }
         }
     }
-    // What the first lookup of a user loads is out of reach afterwards.
+    // The first look-up of a user loads libraries, which cannot be read afterwards.
     let _ = User::from_name("nobody");
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(RULES))?
         .handle_access(AccessNet::from_all(RULES))?
         .create()?;
     for (path, access) in places {
-        // What is not there needs no rule.
+        // A missing path gets no rule.
         rules = rules.add_rules(path_beneath_rules([path], access))?;
     }
     Ok(match rules.restrict_self()?.ruleset {
@@ -85,8 +85,8 @@ pub fn confine(config: &Config, own: &OwnPlaces) -> Result<String, RulesetError>
     })
 }
 
-/// Where a telemetry directory is, or will be made: the part of a pattern that is written out, or the directory above one that
-/// is missing. `None`: neither is there, or it would be all there is.
+/// Returns the directory that has a telemetry directory or will have it: the part of a pattern before the first wildcard or, if that
+/// is missing, its parent. `None`: both are missing, or it is the root directory, which would allow everything.
 fn reach(pattern: &DirectoryPattern) -> Option<PathBuf> {
     let base = directory::base(pattern);
     let places = [Some(base.as_path()), base.parent()];

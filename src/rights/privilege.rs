@@ -1,4 +1,4 @@
-//! Becoming another user, with no more rights than the work takes.
+//! Change of user and capabilities.
 
 use crate::config::{Config, UserAccount};
 use caps::{CapSet, Capability, CapsHashSet, securebits};
@@ -10,7 +10,7 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Why the user could not be changed.
+/// Reason why the process could not become the configured user.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot become user {name}: {errno}; start as root, or leave user out of the configuration"
@@ -20,8 +20,8 @@ pub struct NotAllowed {
     errno: Errno,
 }
 
-/// Becomes the configured user for good, with only the capabilities that the configuration needs: group, further groups, user.
-/// Root and a configured user that this process is already only lose capabilities. No program that it starts can have more.
+/// Becomes the configured user for good, with its groups and only the capabilities that the configuration needs. A process that
+/// already has this user, or stays root, only loses capabilities. No program that it starts can have more.
 ///
 /// # Errors
 /// The kernel does not allow it.
@@ -34,14 +34,14 @@ pub fn limit(config: &Config) -> Result<(), NotAllowed> {
     if let Some(account) = account.filter(|account| getuid().as_raw() != account.uid) {
         let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
         let name = CString::new(account.name.as_str()).map_err(|_| refused(Errno::EINVAL))?;
-        // Without it the change of user takes all of them.
+        // Otherwise setuid(2) clears all capabilities.
         let _ = securebits::set_keepcaps(true);
         setgid(gid)
             .and_then(|()| initgroups(&name, gid))
             .and_then(|()| setuid(uid))
             .map_err(refused)?;
     }
-    // Any other user has none.
+    // A user other than root has no capabilities.
     if account.is_none() && !getuid().is_root() {
         return Ok(());
     }
@@ -60,9 +60,10 @@ fn keep_only(needed: Vec<Capability>) -> Result<(), Errno> {
     dropped.map_err(|_| Errno::EPERM)
 }
 
-/// What the kernel asks for (capabilities(7)): DAC_OVERRIDE to open another user's ring for writing, DAC_READ_SEARCH to look
-/// at it, LEASE to ask who else has it open, SYS_PTRACE to see what other users' processes have mapped, FOWNER to remove
-/// another user's file from a directory like /tmp. Root also has to write to PCP's directories, which belong to PCP's user.
+/// Returns the capabilities that the work needs (capabilities(7)): DAC_OVERRIDE to open another user's ring for writing,
+/// DAC_READ_SEARCH to open it for reading, LEASE to find out whether another process has it open, SYS_PTRACE to read the mappings of
+/// other users' processes, FOWNER to remove another user's file from a directory like /tmp. Root needs DAC_OVERRIDE also to write to
+/// PCP's directories, which belong to PCP's user.
 fn needed(uid: u32, config: &Config) -> Vec<Capability> {
     let is_root = Uid::from_raw(uid).is_root();
     let owners = config.owners.as_ref();
@@ -83,7 +84,7 @@ fn needed(uid: u32, config: &Config) -> Vec<Capability> {
     needed
 }
 
-/// Whether there may be rings to write to: stores are only read.
+/// True if there may be rings to write to. Stores are only read.
 fn drains(config: &Config) -> bool {
     !config.observe && !config.telemetry_dir.is_empty()
 }
@@ -98,7 +99,7 @@ fn removes(config: &Config) -> bool {
 pub fn asks_more(before: &Config, now: &Config) -> bool {
     let uid = before.user.as_ref().map_or(0, |account| account.uid);
     let kept = needed(uid, before);
-    // Who may write may read.
+    // DAC_OVERRIDE includes DAC_READ_SEARCH.
     let has = |cap: &Capability| {
         kept.contains(cap)
             || *cap == Capability::CAP_DAC_READ_SEARCH
@@ -112,7 +113,7 @@ pub fn asks_more(before: &Config, now: &Config) -> bool {
     is_locked_in || now.proc_facts != before.proc_facts || !needed(uid, now).iter().all(has)
 }
 
-/// The capabilities that are in force, in words; "all" for root with all of them.
+/// Returns the names of the effective capabilities as a text.
 #[must_use]
 pub fn in_force() -> String {
     let effective = caps::read(None, CapSet::Effective).unwrap_or_default();
@@ -128,17 +129,16 @@ pub fn in_force() -> String {
     }
 }
 
-/// Makes a file that the user can write to later in a directory where it cannot make one. A file that is there already
-/// changes its owner.
+/// Creates a file for a user in a directory that the user may not write to. An existing file gets the user as its owner.
 ///
 /// # Errors
-/// It cannot be made.
+/// The file cannot be created, is not a regular file, or has several hard links.
 pub fn hand_over(path: &Path, account: &UserAccount) -> std::io::Result<()> {
     let file = OpenOptions::new()
         .append(true)
         .create(true)
         .mode(0o644)
-        // The directory belongs to PCP's user: no link of its may lead root astray.
+        // The directory belongs to PCP's user, so a link there must not lead root to another file.
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC)
         .open(path)?;
     let meta = file.metadata()?;
