@@ -22,11 +22,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-mod absent;
+mod advice;
 mod daemon;
 mod file;
-mod full;
 mod silent;
+mod tmpfs;
 
 /// Time of one piece of the scan. The scan takes as many pieces as it needs.
 const PIECE: Duration = Duration::from_secs(1);
@@ -124,9 +124,9 @@ pub fn run(
         config.max_agents, config.max_capacity, config.max_directories
     )?;
     let directories = scan(config, &process_scan, &mut summary, out)?;
-    full::warn(&directories, out)?;
+    tmpfs::warn(&directories, out)?;
     if summary.rings + summary.stores == 0 {
-        writeln!(out, "note: {}", absent::advice(config, path))?;
+        writeln!(out, "note: {}", advice::advice(config, path))?;
     }
     summary.silent = nixl_processes.report(&summary.writers, &directories, out)?;
     if summary.wanted > config.max_agents {

@@ -1,10 +1,10 @@
 //! Rings and stores in the telemetry directories: directories that are scanned, candidates in them, rejections, instance names.
 //!
 //! It does not know which agents exist: `agents` attaches the files that [`scan::Scanner`] returns. Start with [`scan`]; a file
-//! is checked in [`discover`] (rings) or [`store`].
+//! is checked in [`ring`] or [`store`].
 
 pub mod directory;
-pub mod discover;
 pub mod name;
+pub mod ring;
 pub mod scan;
 pub mod store;

@@ -1,6 +1,6 @@
 //! Opens a file in a directory of stores, and checks that it is one.
 
-use super::discover;
+use super::ring;
 use crate::base::file::{self, FileFacts};
 use crate::config::Config;
 use crate::error::Rejection;
@@ -22,8 +22,8 @@ pub fn open(
     if !is_store_name(name) {
         return Err(Rejection::Name);
     }
-    discover::check_kind(facts, config.owners.as_deref(), facts.size == LEN as u64)?;
-    let file = discover::open_to_read(directory, name, facts, true)?;
+    ring::check_kind(facts, config.owners.as_deref(), facts.size == LEN as u64)?;
+    let file = ring::open_to_read(directory, name, facts, true)?;
     // Another schema may have another size: the first 16 bytes say which schema it is.
     if facts.size < 16 {
         return Err(Rejection::StoreSize { size: facts.size });

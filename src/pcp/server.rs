@@ -1,7 +1,7 @@
 //! Server: answers requests of pmcd and does the work of each tick. It owns the agents, the state file and the instance
 //! domains.
 //!
-//! `ticks` is the periodic work. `answer`, `domain` and `pmstore` serve requests. `state_file` opens and checks the
+//! `ticks` is the periodic work. `fetch`, `domain` and `pmstore` serve requests. `state_file` opens and checks the
 //! state file. `reload` reads the configuration again.
 
 use super::buckets::BucketIndoms;
@@ -19,8 +19,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
-mod answer;
 mod domain;
+mod fetch;
 mod pmstore;
 mod reload;
 mod state_file;

@@ -3,7 +3,7 @@
 use crate::base::file::FileFacts;
 use crate::config::Config;
 use crate::discovery::directory::{Directory, FileKinds};
-use crate::discovery::{discover, store as store_check};
+use crate::discovery::{ring, store as store_check};
 use crate::error::Rejection;
 use crate::ring::candidate::RingCandidate;
 use crate::store;
@@ -49,6 +49,6 @@ pub fn open(
         let candidate = store_check::open(directory, name, facts, config)?;
         Ok(Opened::Store(Box::new(candidate)))
     } else {
-        discover::open(directory, name, facts, config).map(Opened::Ring)
+        ring::open(directory, name, facts, config).map(Opened::Ring)
     }
 }
