@@ -2,7 +2,7 @@
 
 use crate::support::kit::writer::{Kind, Layout, RingWriter};
 use crate::support::kit::{Core, LONG, SECOND, push};
-use crate::support::pdu::Link;
+use crate::support::pdu::{Figures, Link};
 use crate::support::{Home, PMDANIXL, wait_for};
 use std::fs;
 use std::process::Command;
@@ -117,4 +117,28 @@ fn answers_never_exceed_what_a_restart_of_another_size_wrote() {
         });
     }
     assert!(link.end().success());
+}
+
+#[test]
+fn instance_requests_within_a_timer_period_refresh_once() {
+    const REQUESTS: u64 = 2000;
+    let home = Home::new();
+    home.set("drain_interval = \"1s\"");
+    drop(RingWriter::create(&home.ring("agent"), Layout::V4, 64).expect("a ring"));
+    let mut link = Link::start(&home, Command::new(PMDANIXL)).expect("it starts");
+    let drains = |link: &mut Link| -> u64 {
+        link.figures(&home);
+        let log = home.log();
+        let line = Figures::lines(&log).last().expect("logged");
+        let (before, _) = line.split_once(" drains,").expect("a count");
+        let (_, count) = before.rsplit_once(' ').expect("a count");
+        count.parse().expect("a number")
+    };
+    let before = drains(&mut link);
+    for _ in 0..REQUESTS {
+        link.instances().expect("instances");
+    }
+    // A tick drains as well, once a second.
+    let made = drains(&mut link) - before;
+    assert!(made < REQUESTS / 2, "{made} drains for {REQUESTS} requests");
 }
