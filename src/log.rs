@@ -171,9 +171,34 @@ impl Visit for Message {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::path::PathBuf;
+    use std::sync::LazyLock;
+    use tracing::Dispatch;
+    use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+
+    struct Lines<F>(F);
+
+    impl<S: Subscriber, F: Fn(&str) + 'static> Layer<S> for Lines<F> {
+        fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+            (self.0)(&format!("{event:?}"));
+        }
+    }
+
+    /// Runs a closure, and calls `seen` with the `Debug` text of each event that it logs. Returns the result of the closure.
+    pub(crate) fn with_events<T>(
+        seen: impl Fn(&str) + Send + Sync + 'static,
+        run: impl FnOnce() -> T,
+    ) -> T {
+        // If there is one subscriber only, tracing asks that of the current thread what is logged, and caches the answer for all
+        // threads: in another test it has none.
+        static SECOND: LazyLock<Dispatch> =
+            LazyLock::new(|| Dispatch::new(tracing_subscriber::registry()));
+        LazyLock::force(&SECOND);
+        let log = tracing_subscriber::registry().with(Lines(seen));
+        tracing::subscriber::with_default(log, run)
+    }
 
     #[test]
     fn dropped_guard_restores_what_lines_are_about() {

@@ -7,8 +7,6 @@ use crate::journal::records::{
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
-use tracing::Subscriber;
-use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 fn start(path: &Path) -> (Journal, StateContents) {
     let mut journal = Journal::open(path);
@@ -335,15 +333,10 @@ fn lost_state_file_is_recreated_empty() {
 
 /// Runs a closure. Returns its result, and what it logs.
 fn logged<T>(run: impl FnOnce() -> T) -> (T, String) {
-    struct Lines(Arc<Mutex<String>>);
-    impl<S: Subscriber> Layer<S> for Lines {
-        fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
-            *self.0.lock().expect("no panic") += &format!("{event:?}\n");
-        }
-    }
     let lines = Arc::new(Mutex::new(String::new()));
-    let log = tracing_subscriber::registry().with(Lines(Arc::clone(&lines)));
-    let done = tracing::subscriber::with_default(log, run);
+    let added = Arc::clone(&lines);
+    let add = move |event: &str| *added.lock().expect("no panic") += &format!("{event}\n");
+    let done = crate::log::tests::with_events(add, run);
     let lines = lines.lock().expect("no panic").clone();
     (done, lines)
 }
