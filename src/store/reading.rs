@@ -20,6 +20,33 @@ pub struct StoreId {
     pub instance: u64,
 }
 
+impl StoreId {
+    /// Number of words of an identity.
+    pub const WORDS: usize = 6;
+
+    /// The words of the identity in a state file.
+    #[must_use]
+    pub fn to_words(self) -> [u64; Self::WORDS] {
+        let [seconds, nanoseconds, pid] =
+            [self.born.0, self.born.1, self.pid].map(|word| u64::from_ne_bytes(word.to_ne_bytes()));
+        let FileId { dev, ino } = self.file;
+        [dev, ino, seconds, nanoseconds, pid, self.instance]
+    }
+
+    /// The identity in these words.
+    #[must_use]
+    pub fn from_words([dev, ino, seconds, nanoseconds, pid, instance]: [u64; Self::WORDS]) -> Self {
+        let [seconds, nanoseconds, pid] =
+            [seconds, nanoseconds, pid].map(|word| i64::from_ne_bytes(word.to_ne_bytes()));
+        Self {
+            file: FileId { dev, ino },
+            born: (seconds, nanoseconds),
+            pid,
+            instance,
+        }
+    }
+}
+
 /// The last counted reading of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreReading {
@@ -42,25 +69,10 @@ impl StoreReading {
 
     /// Writes the words of the reading.
     pub fn put(&self, put: &mut WordWriter) {
-        let StoreId {
-            file,
-            born,
-            pid,
-            instance,
-        } = self.id;
-        let [seconds, nanoseconds, pid] =
-            [born.0, born.1, pid].map(|word| u64::from_ne_bytes(word.to_ne_bytes()));
         let values = &self.values;
         put.one(u64::from(*values != StoreValues::NONE));
-        put.all([
-            file.dev,
-            file.ino,
-            seconds,
-            nanoseconds,
-            pid,
-            instance,
-            values.updated,
-        ]);
+        put.all(self.id.to_words());
+        put.one(values.updated);
         put.all(values.counters);
         put.all(values.last);
         let [xfer_time, post_time] = values.histograms;
@@ -73,18 +85,10 @@ impl StoreReading {
     pub fn get(get: &mut WordReader) -> Self {
         // If the store was not read yet, all values are zeros.
         let _ = get.one();
-        let [dev, ino, seconds, nanoseconds, pid, instance, updated] = get.all();
-        let [seconds, nanoseconds, pid] =
-            [seconds, nanoseconds, pid].map(|word| i64::from_ne_bytes(word.to_ne_bytes()));
         Self {
-            id: StoreId {
-                file: FileId { dev, ino },
-                born: (seconds, nanoseconds),
-                pid,
-                instance,
-            },
+            id: StoreId::from_words(get.all()),
             values: StoreValues {
-                updated,
+                updated: get.one(),
                 counters: get.all(),
                 last: get.all(),
                 histograms: [get.all(), get.all()],
