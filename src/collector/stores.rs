@@ -76,51 +76,49 @@ impl Collector {
             Ok(opened) => opened,
             Err(rejection) => return self.reject(&found, rejection),
         };
-        let mut store = FoundStore {
+        let store = FoundStore {
             found,
             id,
             description,
             source,
             values,
         };
-        let verdict = self.judge_store(&store, now);
-        let key = match verdict {
-            StoreVerdict::Over => return self.reject(&store.found, Rejection::Exited),
+        match self.judge_store(&store, now) {
+            StoreVerdict::Over => self.reject(&store.found, Rejection::Exited),
             StoreVerdict::Early => {
-                return self
-                    .candidates
-                    .wait_for_scan(store.found, store.values.updated);
+                let updated = store.values.updated;
+                self.candidates.wait_for_scan(store.found, updated);
             }
-            StoreVerdict::Present(key) | StoreVerdict::Next(key) => Some(key),
-            StoreVerdict::First(_) => None,
-        };
-        let present = key.filter(|_| matches!(verdict, StoreVerdict::Present(_)));
-        if let Some(key) = present.filter(|_| store.has_exited()) {
-            // Nothing more will come, so that it is counted even if there is no room.
-            if !self.read_last(key, &mut store, now) {
-                return self.reject(&store.found, Rejection::Exited);
+            StoreVerdict::Present(key) => self.attach_present(key, store, now),
+            StoreVerdict::Next(key) => {
+                if self.has_room(now, Some(key), true, || Holder::Absent, &store.found) {
+                    self.begin_store(key, &store, now);
+                    self.add_store(key, store, now);
+                }
+            }
+            StoreVerdict::First(number) => {
+                if self.has_room(now, None, true, || Holder::Absent, &store.found) {
+                    let key = self.new_store_agent(&store, number, now);
+                    self.begin_store(key, &store, now);
+                    self.add_store(key, store, now);
+                }
             }
         }
-        let may_evict = present.is_none() || !store.has_exited();
-        if !self.has_room(now, key, may_evict, || Holder::Absent, &store.found) {
+    }
+
+    /// Attaches the present store of an agent.
+    fn attach_present(&mut self, key: AgentKey, mut store: FoundStore, now: Instant) {
+        let has_exited = store.has_exited();
+        // Nothing more will come, so that it is counted even if there is no room.
+        if has_exited && !self.read_last(key, &mut store, now) {
+            self.reject(&store.found, Rejection::Exited);
+        } else if self.has_room(now, Some(key), !has_exited, || Holder::Absent, &store.found) {
+            self.add_store(key, store, now);
+        } else if let Some(agent) = self.agents.get_mut(key) {
             // No other store becomes this agent's while its present one waits for room.
-            if let Some(agent) = present.and_then(|key| self.agents.get_mut(key)) {
-                let file = (store.found.name, store.found.facts.id);
-                agent.waiting = Some(file).filter(|_| !store.source.file.liveness.has_no_holder());
-            }
-            return;
+            let file = (store.found.name, store.found.facts.id);
+            agent.waiting = (!has_exited).then_some(file);
         }
-        let directory = &store.found.directory.path;
-        self.scanner
-            .remove_rejection(directory, store.found.facts.id);
-        let key = match verdict {
-            StoreVerdict::First(number) => self.new_store_agent(&store, number, now),
-            _ => key.expect("the verdict names it"),
-        };
-        if present.is_none() {
-            self.begin_store(key, &store, now);
-        }
-        self.add_store(key, store, now);
     }
 
     /// Decides what is to be done with a store. Asks the kernel about processes, and changes no agent.
@@ -237,6 +235,9 @@ impl Collector {
 
     /// Adds the present store of an agent to its sources.
     fn add_store(&mut self, key: AgentKey, store: FoundStore, now: Instant) {
+        let directory = &store.found.directory.path;
+        self.scanner
+            .remove_rejection(directory, store.found.facts.id);
         // Also if its process has ended meanwhile, so that its last values are seen. Where the kernel does not tell which process
         // has a file, an old store publishes no agent before it is updated.
         let is_visible = self.is_recent(&store, now)
