@@ -1,15 +1,16 @@
 //! The journal writes each agent's totals to the state file, so that they outlive the daemon. They do not outlive the host: the
 //! file is in `$PCP_RUN_DIR`.
 //!
-//! The file has a header with the sums of expired agents (`expired`), then a [`record`] for each agent, all of one length. The
-//! process that holds the lock on the file is the one pmdanixl of this host that drains rings. `file` opens the file, `records`
-//! reads it at the start, and [`Journal`] writes it.
+//! The file has a header with the sums of expired agents (`expired`), then a [`record`] for each agent, all of one length, and a few
+//! for the table of `counted_stores`. The process that holds the lock on the file is the one pmdanixl of this host that drains
+//! rings. `file` opens the file, `records` reads it at the start, and [`Journal`] writes it.
 //!
 //! The file may be missing or break at any time. Callers commit, and ask whether totals are persistent
 //! ([`Journal::is_persistent`]). The journal deals with failures of the file itself: it logs them once, and [`Journal::check`]
 //! re-creates the file. Until then totals are in memory only. Begin with [`Journal::commit`] and [`record::replace`]. This module
 //! must not know how rings are read.
 
+mod counted_stores;
 mod expired;
 mod file;
 pub mod record;
@@ -19,13 +20,16 @@ pub use records::{RecordId, StateContents, boot_id};
 
 use crate::procfs::facts::Facts;
 use crate::shm::FileShortened;
+use crate::store::StoreId;
+use counted_stores::CountedStores;
 use nix::unistd::{Uid, geteuid};
 use record::{Entry, Name};
-use records::Records;
+use records::{HAS_STORES, Records};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// The state file of this daemon. The default has no file. Ids of records of a file that is gone have no effect.
@@ -38,6 +42,7 @@ pub struct Journal {
     file: Option<File>,
     /// The mapped file. `None` if totals are in memory only.
     records: Option<Records>,
+    counted_stores: CountedStores,
     /// True if all contents of the file are known here.
     is_ours: bool,
     /// True if the last attempt to open or re-create the file failed.
@@ -77,6 +82,12 @@ impl Journal {
     /// The file cannot be opened, locked, read, grown or mapped. Totals are in memory only until [`Journal::check`] has
     /// re-created the file.
     pub fn start(&mut self) -> io::Result<Option<StateContents>> {
+        let found = self.begin()?;
+        self.write_counted_stores();
+        Ok(found)
+    }
+
+    fn begin(&mut self) -> io::Result<Option<StateContents>> {
         let locked = self.lock_and_read();
         self.has_failed = locked.is_err();
         let Some((records, found)) = locked? else {
@@ -103,8 +114,8 @@ impl Journal {
     }
 
     /// Re-creates the file if it was removed, replaced or truncated, or could not be opened. A file that the next start would
-    /// reject is not written until its rights are corrected. Returns true if the file was re-created: it is empty then, and the
-    /// caller has to write all agents to it.
+    /// reject is not written until its rights are corrected. Returns true if the file was re-created: it has no agents then, and
+    /// the caller has to write all of them to it.
     pub fn check(&mut self) -> bool {
         let in_place = self.file.as_ref();
         let in_place = in_place.filter(|file| file::is_at(file, &self.path));
@@ -114,7 +125,10 @@ impl Journal {
         let had_failed = self.has_failed;
         if let Some(records) = &self.records {
             match (is_in_place, fault, records.is_whole()) {
-                (true, None, true) => return false,
+                (true, None, true) => {
+                    self.write_counted_stores();
+                    return false;
+                }
                 (true, None, false) => self.close("was truncated"),
                 (true, Some(fault), _) => self.close(fault),
                 (false, ..) => self.close("was removed or replaced"),
@@ -147,7 +161,7 @@ impl Journal {
             Some(_) if is_in_place => {}
             _ => (self.file, self.is_ours) = (None, false),
         }
-        let found = self.start()?;
+        let found = self.begin()?;
         let found = found.ok_or_else(|| io::Error::other("locked by another pmdanixl"))?;
         if let Some(why) = found.rejection {
             tracing::warn!("{}: {why}", self.path.display());
@@ -159,12 +173,14 @@ impl Journal {
                 "written by another pmdanixl; remove it, or run ./Install to continue with its totals",
             ));
         }
+        self.write_counted_stores();
         Ok(())
     }
 
     /// Goes on without the state file, and logs why.
     fn close(&mut self, why: &str) {
         self.records = None;
+        self.counted_stores.detach();
         let path = self.path.display();
         tracing::error!(
             "{path}: {why}; totals begin at zero after a restart of pmdanixl, unless the state file can be re-created"
@@ -178,12 +194,13 @@ impl Journal {
         file.is_some_and(|file| file.metadata().map_or(true, |meta| meta.len() > 0))
     }
 
-    /// True if the state file has a record for each of this number of agents, so that a restart does not lose what is counted
-    /// now.
+    /// True if the state file has a record for each of this number of agents and all counted stores, so that a restart does not
+    /// lose what is counted now.
     #[must_use]
     pub fn is_persistent(&self, agents: usize) -> bool {
         let records = self.records.as_ref();
-        records.is_some_and(|records| records.used() == agents)
+        let has_agents = records.is_some_and(|records| records.used() == agents);
+        has_agents && self.counted_stores.is_written()
     }
 
     /// Creates a record for a new agent. Returns `None` if there is no file, the file cannot grow, or the names of the agent are
@@ -290,6 +307,37 @@ impl Journal {
     pub fn set_stores_counted_until(&mut self, scope: u64, stamp: u64) {
         let write = |words: &[AtomicU64]| expired::set_stores_counted_until(words, scope, stamp);
         self.run(|records| records.head(write));
+    }
+
+    /// Notes that a store of this owner was counted, before the record of an agent loses its reading.
+    pub fn add_counted_store(&mut self, uid: u32, id: StoreId) {
+        self.counted_stores.add(uid, id);
+        self.write_counted_stores();
+    }
+
+    /// True if a store was counted.
+    #[must_use]
+    pub fn is_counted_store(&self, id: StoreId) -> bool {
+        self.counted_stores.has(id)
+    }
+
+    /// True if all stores that were counted are known. False if an earlier version wrote the state file.
+    pub fn knows_counted_stores(&mut self) -> bool {
+        self.run(|records| records.head(|words| words[HAS_STORES].load(Relaxed) != 0))
+            .unwrap_or(true)
+    }
+
+    /// Notes that all stores that an earlier version had counted are known.
+    pub fn set_knows_counted_stores(&mut self) {
+        self.run(|records| records.head(|words| words[HAS_STORES].store(1, Relaxed)));
+    }
+
+    fn write_counted_stores(&mut self) {
+        let records = self.records.as_mut();
+        let written = records.map(|records| self.counted_stores.write(records));
+        if written.is_some_and(|written| written.is_err()) {
+            self.close("was truncated");
+        }
     }
 
     /// Writes the time since the epoch at which the configuration was last read.

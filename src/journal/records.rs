@@ -20,6 +20,8 @@ pub(super) const RECORD_LEN: u64 = 8 * RECORD_WORDS as u64;
 pub(super) const CHUNK: usize = 64;
 /// First eight bytes of the file.
 const MAGIC: u64 = u64::from_le_bytes(*b"NIXLPMDA");
+/// Index of the word in the header that is 1 if the file has a complete table of counted stores. Earlier versions left 0 there.
+pub(super) const HAS_STORES: usize = 4;
 /// Version of the format, and the lengths that it depends on. A later version may have longer entries: words are added at the
 /// end, where older files have zeros, and no word is moved.
 pub(super) const FORMAT: u64 = format(record::ENTRY_WORDS as u64);
@@ -50,6 +52,8 @@ pub(super) struct Records {
     chunks: usize,
     /// Free records. The first one is used first, so that the last chunks become free as a whole.
     free: BTreeSet<RecordId>,
+    /// Records that are lists.
+    lists: Vec<RecordId>,
 }
 
 impl Records {
@@ -68,7 +72,7 @@ impl Records {
         if len == 0 || rejection.is_some() {
             file.set_len(0)?;
             allocate(&file, RECORD_LEN)?;
-            let header = [MAGIC, FORMAT, boot[0], boot[1]].map(u64::to_ne_bytes);
+            let header = [MAGIC, FORMAT, boot[0], boot[1], 1].map(u64::to_ne_bytes);
             file.write_all_at(header.as_flattened(), 0)?;
         }
         let len = file.metadata()?.len();
@@ -89,6 +93,7 @@ impl Records {
             file,
             chunks,
             free: BTreeSet::new(),
+            lists: Vec::new(),
         };
         let (found, damaged) = records.read()?;
         // If the file was cut short, that is what is reported.
@@ -116,6 +121,10 @@ impl Records {
             if freed == Some(id.0) {
                 self.words(id, record::free)?;
             }
+            if self.words(id, record::is_list)? {
+                self.lists.push(id);
+                continue;
+            }
             match self.words(id, record::read)? {
                 Ok(Some(saved)) => found.push((id, saved)),
                 Ok(None) => drop(self.free.insert(id)),
@@ -138,9 +147,14 @@ impl Records {
         len >= offset(self.chunks)
     }
 
-    /// The number of records in use.
+    /// The number of records of agents.
     pub fn used(&self) -> usize {
-        self.chunks * CHUNK - self.free.len()
+        self.chunks * CHUNK - self.free.len() - self.lists.len()
+    }
+
+    /// The records that are lists. An index stays that of the same list.
+    pub fn lists(&self) -> &[RecordId] {
+        &self.lists
     }
 
     /// Runs a closure on the words of the header, and returns its result.
@@ -170,11 +184,26 @@ impl Records {
     /// # Errors
     /// The file cannot grow, or was shortened.
     pub fn create(&mut self, name: &Name, entry: &Entry) -> io::Result<RecordId> {
+        self.fill(|words| record::create(words, name, entry))
+    }
+
+    /// Adds an empty list record.
+    ///
+    /// # Errors
+    /// The file cannot grow, or was shortened.
+    pub fn create_list(&mut self) -> io::Result<()> {
+        let id = self.fill(|words| record::create_list(words, &[]))?;
+        self.lists.push(id);
+        Ok(())
+    }
+
+    /// Fills the first free record, and returns its number.
+    fn fill(&mut self, fill: impl FnOnce(&[AtomicU64])) -> io::Result<RecordId> {
         if self.free.is_empty() {
             self.grow()?;
         }
         let id = *self.free.first().ok_or(io::ErrorKind::StorageFull)?;
-        self.words(id, |words| record::create(words, name, entry))?;
+        self.words(id, fill)?;
         self.free.pop_first();
         Ok(id)
     }
@@ -204,6 +233,7 @@ impl Records {
     /// # Errors
     /// The file cannot be mapped or shortened, which costs only space.
     pub fn shrink(&mut self) -> io::Result<()> {
+        self.move_lists()?;
         while let Some(last) = self.chunks.checked_sub(1) {
             let start = RecordId(last * CHUNK);
             if self.free.len() < 2 * CHUNK || self.free.range(start..).count() < CHUNK {
@@ -214,6 +244,22 @@ impl Records {
             self.chunks = last;
             drop(self.free.split_off(&start));
             self.file.set_len(offset(last))?;
+        }
+        Ok(())
+    }
+
+    /// Moves list records to free records before them, so that they do not keep the last chunks in use. A kill in between leaves a
+    /// list twice.
+    fn move_lists(&mut self) -> io::Result<()> {
+        for at in 0..self.lists.len() {
+            let list = self.lists[at];
+            if self.free.first().is_some_and(|&free| free < list) {
+                let load =
+                    |words: &[AtomicU64]| words.iter().map(|word| word.load(Relaxed)).collect();
+                let words: Vec<u64> = self.words(list, load)?;
+                self.lists[at] = self.fill(|copy| record::create_list(copy, &words))?;
+                self.free(list)?;
+            }
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
 
-fn start(path: &Path) -> (Journal, StateContents) {
+pub(super) fn start(path: &Path) -> (Journal, StateContents) {
     let mut journal = Journal::open(path);
     let found = journal.start().expect("a state");
     (journal, found.expect("no other process has it"))
@@ -35,7 +35,7 @@ fn second_journal_waits_for_the_file_in_place() {
 }
 
 /// Opens the state file as another program would.
-fn file(path: &Path) -> File {
+pub(super) fn file(path: &Path) -> File {
     let mut options = File::options();
     options.read(true).write(true).open(path).expect("there")
 }
@@ -69,7 +69,7 @@ fn entry(value: u64) -> Entry {
 }
 
 /// A state file with agents 0 to `count` - 1, of which agent N has N + 1000 bytes.
-fn filled(count: usize) -> (tempfile::TempDir, PathBuf) {
+pub(super) fn filled(count: usize) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("nixl/state");
     let (mut journal, _) = start(&path);
