@@ -22,7 +22,6 @@ use crate::journal::{Journal, RecordId};
 use crate::procfs::liveness::check_period;
 use crate::source::context::Shared;
 use attach::Candidates;
-use counted_stores::CountedStores;
 use descriptors::Descriptors;
 use expiry::Expiry;
 use limits::Limits;
@@ -33,7 +32,6 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 mod attach;
-mod counted_stores;
 pub mod counts;
 mod descriptors;
 mod drain;
@@ -55,7 +53,6 @@ mod tests;
 pub struct Collector {
     scanner: Scanner,
     candidates: Candidates,
-    counted_stores: CountedStores,
     shared: Shared,
     limits: Limits,
     /// When files of exited agents may be removed again.
@@ -82,7 +79,6 @@ impl Collector {
         Self {
             scanner: Scanner::new(room.limit(config)),
             candidates: Candidates::new(now),
-            counted_stores: CountedStores::default(),
             shared: Shared {
                 config: config.clone(),
                 check_period: check_period(0),
@@ -114,8 +110,6 @@ impl Collector {
     pub fn restore(&mut self, mut journal: Journal, mut records: Vec<(RecordId, SavedAgent)>) {
         let expired = journal.expired().unwrap_or_default();
         (self.shared.host, self.shared.expired_overflows) = (expired.totals, expired.overflows);
-        let scope = attach::scan_scope(&self.shared.config);
-        self.counted_stores = CountedStores::until(journal.stores_counted_until(scope));
         self.shared.journal = journal;
         let (mut ids, now) = (HashSet::new(), Instant::now());
         let deadline = attach::label_deadline(&self.clock, now, self.shared.config.proc_facts);
@@ -128,7 +122,7 @@ impl Collector {
             self.shared.host.add(&saved.entry.stats.totals);
             let is_known = self.agents.find(&saved.name).is_some();
             if is_known || self.agents.has_instance(&saved.name.instance) {
-                self.remove_record(Some(record), &saved.entry);
+                self.remove_record(Some(record), saved.name.owner, &saved.entry);
                 continue;
             }
             let mut agent = Agent::new(saved.name, saved.entry, now);

@@ -296,19 +296,6 @@ impl Journal {
         self.run(|records| records.head(|words| expired::set_next_id(words, next)));
     }
 
-    /// Time in nanoseconds of CLOCK_MONOTONIC up to which all stores without a process are counted, or 0 if none was written for
-    /// this scope: a hash of the directories and owners in the configuration.
-    pub fn stores_counted_until(&mut self, scope: u64) -> u64 {
-        let read = |words: &[AtomicU64]| expired::stores_counted_until(words, scope);
-        self.run(|records| records.head(read)).unwrap_or(0)
-    }
-
-    /// Writes the time up to which all stores without a process are counted.
-    pub fn set_stores_counted_until(&mut self, scope: u64, stamp: u64) {
-        let write = |words: &[AtomicU64]| expired::set_stores_counted_until(words, scope, stamp);
-        self.run(|records| records.head(write));
-    }
-
     /// Notes that a store of this owner was counted, before the record of an agent loses its reading.
     pub fn add_counted_store(&mut self, uid: u32, id: StoreId) {
         self.counted_stores.add(uid, id);

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod counted_stores;
 mod store_agents;
 mod store_restarts;
 mod store_shares;

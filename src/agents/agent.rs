@@ -48,8 +48,6 @@ pub struct Agent {
     /// Name and identity of a file that there is no room for, and that the agent may write to. Until it is attached, no other store
     /// becomes the agent's.
     pub(crate) waiting: Option<(OsString, FileId)>,
-    /// Last update of its earlier stores that were counted before the start of the daemon, in nanoseconds of CLOCK_MONOTONIC.
-    pub(crate) stores_before: u64,
     /// When it was first found without a file by a search for agents to expire.
     pub(crate) without_file_since: Option<Instant>,
     /// Its part in the sums of the registry.
@@ -62,7 +60,6 @@ impl Agent {
     pub(crate) fn new(name: Name, entry: Entry, now: Instant) -> Self {
         Self {
             name,
-            stores_before: entry.last_store_update,
             entry,
             windows: Windows::new(now),
             facts: ProcessFacts::default(),

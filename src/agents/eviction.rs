@@ -67,8 +67,8 @@ impl Registry {
     }
 
     /// Returns the agent without places whose record makes room for another: of the user with the most agents that has such an
-    /// agent, the one that was last seen longest ago. `is_open`: what comes to a file of the agent would later be counted from the
-    /// beginning of that file.
+    /// agent, the one that was last seen longest ago. `is_open`: what comes to a file of the agent before it is found again may be
+    /// lost, or counted from the beginning of the file.
     pub(crate) fn next_to_expire(&self, is_open: impl Fn(&Agent) -> bool) -> Option<AgentKey> {
         let mut counts: HashMap<u32, usize> = HashMap::new();
         for agent in self.values() {

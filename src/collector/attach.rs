@@ -4,7 +4,6 @@ use super::Collector;
 use super::names::name_of;
 use crate::agents::AgentKey;
 use crate::base::clock::Now;
-use crate::config::Config;
 use crate::discovery::scan::{Found, Opened};
 use crate::error::Rejection;
 use crate::log;
@@ -17,7 +16,6 @@ use crate::source::removal;
 use crate::source::ring::Mode;
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -38,14 +36,6 @@ pub(super) fn label_deadline(clock: &Now, now: Instant, is_scanned: bool) -> u64
 
 /// Longest duration of the first scan for which unknown stores wait.
 const FIRST_SCAN: Duration = Duration::from_secs(5);
-
-/// Returns a hash of what decides which files are found. A file that an earlier configuration left out is not counted.
-pub(super) fn scan_scope(config: &Config) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    let directories = (&config.telemetry_dir, &config.multiproc_dir);
-    format!("{directories:?} {:?}", config.owners).hash(&mut hasher);
-    hasher.finish()
-}
 
 /// Files that were found and are not attached or rejected yet.
 #[derive(Debug)]
@@ -110,12 +100,8 @@ impl Collector {
         }
         let is_done = self.candidates.queue.is_empty() && self.scanner.is_done();
         if is_done && !self.shared.in_first_scan {
-            let stamp = self.clock.at(now).stamp;
-            let counted = self.counted_stores.all_found(stamp, self.limits.rejections);
-            if let Some(until) = counted {
-                let scope = scan_scope(&self.shared.config);
-                self.shared.journal.set_stores_counted_until(scope, until);
-            }
+            // What has ended before this start is found, and counted or taken for counted.
+            self.shared.journal.set_knows_counted_stores();
         }
         is_done
     }

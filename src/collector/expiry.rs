@@ -64,8 +64,7 @@ impl Collector {
         self.expiry.next_search = (old.len() <= PIECE).then_some(now + pause);
     }
 
-    /// Returns how long agents without files are remembered. At least `retain`: the record tells how much of a store is counted, and
-    /// a store is counted again if it is younger than `retain` and has no record.
+    /// Returns how long agents without files are remembered. At least `retain`, as nixl.conf(5) promises.
     fn remember(&self) -> Duration {
         self.shared.config.remember.max(self.shared.config.retain)
     }

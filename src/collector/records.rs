@@ -49,8 +49,11 @@ impl Collector {
         journal.set_facts(agent.record, agent.own_facts());
     }
 
-    /// Removes the record of an agent and adds its totals to those of expired agents.
-    pub(super) fn remove_record(&mut self, record: Option<RecordId>, entry: &Entry) {
+    /// Removes the record of an agent and adds its totals to those of expired agents. `owner`: the uid of its files.
+    pub(super) fn remove_record(&mut self, record: Option<RecordId>, owner: u32, entry: &Entry) {
+        if let Some(reading) = &entry.store {
+            self.shared.journal.add_counted_store(owner, reading.id);
+        }
         let full = &mut self.shared.expired_overflows;
         *full = full.saturating_add(entry.overflows);
         self.shared.journal.expire(record, entry);
@@ -61,10 +64,7 @@ impl Collector {
         let Some(agent) = self.agents.remove(key) else {
             return;
         };
-        if let Some(seen) = &agent.entry.store {
-            self.counted_stores.add(seen.id, seen.values.updated);
-        }
-        self.remove_record(agent.record, &agent.entry);
+        self.remove_record(agent.record, agent.name.owner, &agent.entry);
         if agent.is_published() {
             self.changes.push(Change::Withdrawn { key, id: agent.id });
         }

@@ -55,7 +55,7 @@ impl FoundStore {
 /// What is to be done with a store that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StoreVerdict {
-    /// Nothing: no process writes it, and it was counted as an earlier store of an agent, or it ended more than `retain` ago.
+    /// Nothing: no process writes it, and it was counted before, or it was last updated more than `retain` ago.
     Over,
     /// Nothing yet: no agent has it, and the first scan is not over, which may find the present store of an agent of its name.
     Early,
@@ -137,7 +137,7 @@ impl Collector {
         if let Some(key) = present {
             return StoreVerdict::Present(key);
         }
-        if store.has_exited() && (!self.is_recent(store, now) || self.is_counted(&alike, store)) {
+        if store.has_exited() && (!self.is_recent(store, now) || self.is_counted(store)) {
             return StoreVerdict::Over;
         }
         if self.shared.in_first_scan {
@@ -160,15 +160,14 @@ impl Collector {
             && ago.is_some_and(|ago| Duration::from_nanos(ago) <= self.shared.config.retain)
     }
 
-    /// True if all of a store was counted that no process writes, although it is not the present store of any agent. An agent in
-    /// `alike` may have had it before its present one.
-    fn is_counted(&mut self, alike: &[AgentKey], store: &FoundStore) -> bool {
-        let updated = store.values.updated;
-        let mut agents = alike.iter().filter_map(|&key| self.agents.get(key));
-        if agents.any(|agent| agent.stores_before >= updated) {
-            self.counted_stores.add(store.id, updated);
+    /// True if a store was counted that is not the present store of any agent.
+    fn is_counted(&mut self, store: &FoundStore) -> bool {
+        let journal = &mut self.shared.journal;
+        // An earlier version left no table. What had ended before this version started is taken for counted.
+        if !journal.knows_counted_stores() {
+            journal.add_counted_store(store.found.facts.uid, store.id);
         }
-        self.counted_stores.has(store.id, updated)
+        journal.is_counted_store(store.id)
     }
 
     /// True if, asked now, certainly no process writes the present store of an agent.
@@ -213,20 +212,36 @@ impl Collector {
 
     /// Makes a store the present one of an agent. The one before is counted to its end.
     fn begin_store(&mut self, key: AgentKey, store: &FoundStore, now: Instant) {
-        // 0.1.0 kept one record for a ring and the stores of its name: what that record has of this store is counted.
-        let mut same_name = self.agents.named(&store.description.agent);
-        let reading = same_name.find_map(|(_, agent)| agent.store_reading(store.id).cloned());
-        drop(same_name);
+        let reading = if self.shared.journal.is_counted_store(store.id) {
+            // What it has now is counted. With another update time, the next drain takes the values that are not counts.
+            let values = StoreValues {
+                updated: 0,
+                ..store.values.clone()
+            };
+            Some(StoreReading {
+                id: store.id,
+                values,
+            })
+        } else {
+            // 0.1.0 kept one record for a ring and the stores of its name: what that record has of this store is counted.
+            let mut same_name = self.agents.named(&store.description.agent);
+            same_name.find_map(|(_, agent)| agent.store_reading(store.id).cloned())
+        };
         let now = self.clock.at(now);
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
         if let Some(mut before) = agent.sources.pop() {
             agent.read_last(&mut before, now, &mut self.shared);
+            let (file, facts) = (&before.file, before.current_facts());
+            if let Some((name, facts)) = file.path.file_name().zip(facts) {
+                self.scanner
+                    .reject(file.directory(), name, &facts, Rejection::Exited);
+            }
         }
-        if let Some(before) = agent.entry.detach_store(now.stamp) {
-            let updated = before.values.updated.min(now.stamp);
-            self.counted_stores.add(before.id, updated);
+        if let Some(before) = &agent.entry.store {
+            let owner = agent.name.owner;
+            self.shared.journal.add_counted_store(owner, before.id);
         }
         agent.started(now.stamp, &mut self.shared.journal);
         agent.entry.last_event = store.values.updated.min(now.stamp);

@@ -41,10 +41,7 @@ const OVERFLOWS: usize = FREED + 1;
 const NEXT_ID: usize = 80;
 /// When the configuration was last read: nanoseconds since the epoch.
 const CONFIG_READ: usize = 81;
-/// Up to which time all stores without a process are counted: nanoseconds of CLOCK_MONOTONIC.
-const STORES_COUNTED_UNTIL: usize = 82;
-/// The files to which that applies: a hash of the directories and owners in the configuration.
-const SCAN_SCOPE: usize = 83;
+// Words 82 and 83 were times of stores before 0.2.0. They must not be used again.
 const _: () = assert!(ENTRIES[0] + OVERFLOWS < ENTRIES[1] && ENTRIES[1] + OVERFLOWS < NEXT_ID);
 
 /// A number above all instance ids that were given. 0 if none was written, or if it cannot be right.
@@ -64,19 +61,6 @@ pub fn set_next_id(words: &[AtomicU64], next: u32) {
 pub fn set_config_read(words: &[AtomicU64], when: Duration) {
     let nanoseconds = u64::try_from(when.as_nanos()).unwrap_or(u64::MAX);
     words[CONFIG_READ].store(nanoseconds, Relaxed);
-}
-
-/// Time up to which all stores without a process are counted. 0 if none was written, or for other files.
-pub fn stores_counted_until(words: &[AtomicU64], scope: u64) -> u64 {
-    let applies = words[SCAN_SCOPE].load(Relaxed) == scope;
-    let stamp = words[STORES_COUNTED_UNTIL].load(Relaxed);
-    if applies { stamp } else { 0 }
-}
-
-/// Writes the time up to which all stores without a process are counted.
-pub fn set_stores_counted_until(words: &[AtomicU64], scope: u64, stamp: u64) {
-    words[SCAN_SCOPE].store(scope, Relaxed);
-    words[STORES_COUNTED_UNTIL].store(stamp, Relaxed);
 }
 
 /// Reads from a state file the time since the epoch at which another process last read the configuration.

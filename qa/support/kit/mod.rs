@@ -246,6 +246,15 @@ impl Core {
         written.expect("ours");
     }
 
+    /// Kills the daemon, and makes its state file one without the table of counted stores, as an earlier version leaves it.
+    pub fn kill_without_counted_stores(&mut self) {
+        self.kill();
+        let state = fs::File::options().write(true).open(&self.home.state);
+        // Word of the header with the flag (src/journal/records.rs).
+        let written = state.and_then(|file| file.write_all_at(&[0; 8], 8 * 4));
+        written.expect("ours");
+    }
+
     /// Kills the daemon before the release of its last batch, and merges two records as 0.1.0 did when an agent changed between
     /// ring and store: `kept` gets the totals of both.
     pub fn kill_with_one_record(&mut self, kept: &str, gone: &str) {

@@ -54,8 +54,6 @@ pub struct Entry {
     pub checkpoint: Option<Checkpoint>,
     /// The last reading of its store that the totals include.
     pub store: Option<StoreReading>,
-    /// Time of the last update of its earlier stores: nanoseconds of CLOCK_MONOTONIC.
-    pub last_store_update: u64,
 }
 
 impl Entry {
@@ -63,16 +61,6 @@ impl Entry {
     pub fn add_reset(&mut self) {
         self.resets = self.resets.saturating_add(1);
         self.stats.producer_restarted();
-    }
-
-    /// Detaches its store, whose last reading is final, and returns that reading. A time after `stamp` is an untrusted process's
-    /// claim. It is not stored, since later stores are compared with the stored time.
-    pub fn detach_store(&mut self, stamp: u64) -> Option<StoreReading> {
-        let reading = self.store.take()?;
-        self.last_store_update = self
-            .last_store_update
-            .max(reading.values.updated.min(stamp));
-        Some(reading)
     }
 
     /// Counts a start of the producer at `stamp`, from which on it is idle. Memory that was registered and transfers that were
@@ -160,8 +148,8 @@ pub(super) fn to_words(entry: &Entry) -> [u64; ENTRY_WORDS] {
     ]);
     put.all(checkpoint.fingerprint.to_words());
     put.all(checkpoint.producer.next);
-    // The second word was a local rank in 0.1.0.
-    put.all([entry.last_store_update, 0]);
+    // A time of earlier stores and a local rank in 0.1.0. These words must not be used again.
+    put.all([0, 0]);
     let none = StoreReading::none(StoreId::default());
     entry.store.as_ref().unwrap_or(&none).put(&mut put);
     put.all([0; VACATED]);
@@ -201,8 +189,8 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
         followed: has(FOLLOWED),
         released: has(RELEASED),
     };
-    // The second word was a local rank in 0.1.0.
-    let [last_store_update, _] = get.all();
+    // A time of earlier stores and a local rank in 0.1.0.
+    let [_, _] = get.all();
     let mut entry = Entry {
         stats,
         lifecycle: match (has(ACTIVE), has(LIFECYCLE_EXITED), has(AWAITING)) {
@@ -225,7 +213,6 @@ pub(super) fn from_words(words: &[u64; ENTRY_WORDS]) -> Entry {
         overflows,
         highwater,
         checkpoint: has(HAS_CHECKPOINT).then_some(checkpoint),
-        last_store_update,
         store: Some(StoreReading::get(&mut get)).filter(|_| has(HAS_STORE)),
     };
     let _: [u64; VACATED] = get.all();
