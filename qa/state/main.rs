@@ -7,3 +7,4 @@ mod crash;
 mod faults;
 mod ids;
 mod state;
+mod store_kills;

@@ -130,17 +130,7 @@ impl<'a> Bench<'a> {
 
     /// Starts the drain. Returns when it has stopped itself before its first instruction.
     pub fn stopped(&self) -> Traced {
-        let mut command = self.command();
-        let child = command.arg("step").stdout(Stdio::null()).spawn();
-        let child = child.expect("it starts");
-        let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
-        let stopped = WaitStatus::Stopped(pid, Signal::SIGSTOP);
-        assert_eq!(waitpid(pid, None), Ok(stopped));
-        Traced {
-            child,
-            pid,
-            ended: Cell::new(false),
-        }
+        Traced::start(self.command().arg("step"))
     }
 
     /// Files in shared memory, for [`Contents::read`].
@@ -234,6 +224,20 @@ pub struct Traced {
 }
 
 impl Traced {
+    /// Starts a program, and returns when it has stopped itself.
+    pub fn start(command: &mut Command) -> Self {
+        let child = command.stdout(Stdio::null()).spawn();
+        let child = child.expect("it starts");
+        let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
+        let stopped = WaitStatus::Stopped(pid, Signal::SIGSTOP);
+        assert_eq!(waitpid(pid, None), Ok(stopped));
+        Self {
+            child,
+            pid,
+            ended: Cell::new(false),
+        }
+    }
+
     /// Runs one instruction. Returns false if the drain has ended, also before: the number of instructions varies between runs.
     pub fn step(&self) -> bool {
         if self.ended.get() {
