@@ -127,19 +127,9 @@ impl ProcessStat {
         })
     }
 
-    /// True if no thread of the process is left.
+    /// True if no thread of the process is left. A process whose first thread alone has ended is a zombie as well, and runs.
     fn has_ended(&self) -> bool {
-        self.is_headless() && self.threads <= 1
-    }
-
-    /// True if its first thread has ended. Then /proc/PID shows no mappings, although other threads may run.
-    fn is_headless(&self) -> bool {
-        matches!(self.state, b'Z' | b'X')
-    }
-
-    /// True if the process runs and /proc/PID shows no mappings.
-    pub(crate) fn hides_mappings(&self) -> bool {
-        self.is_headless() && !self.has_ended()
+        matches!(self.state, b'Z' | b'X') && self.threads <= 1
     }
 }
 
@@ -190,17 +180,17 @@ mod tests {
             start: 4242,
         };
         assert_eq!((stat.id, stat.parent), (process, 1));
-        assert!(!stat.hides_mappings() && !stat.has_ended());
+        assert!(!stat.has_ended());
         let zombie = ProcessStat {
             state: b'Z',
             ..stat
         };
-        assert!(!zombie.hides_mappings() && zombie.has_ended());
+        assert!(zombie.has_ended());
         let headless = ProcessStat {
             threads: 2,
             ..zombie
         };
-        assert!(headless.hides_mappings() && !headless.has_ended());
+        assert!(!headless.has_ended());
         let cut = b"7 (a) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 x 1";
         for other in [&b""[..], b"7 (a", b"7 (a) S 1", cut] {
             assert_eq!(ProcessStat::parse(7, other), None);

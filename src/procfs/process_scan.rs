@@ -145,9 +145,8 @@ impl ProcessScan {
         if !context.may_read(id) {
             return Err(ErrorKind::TimedOut.into());
         }
-        if stat.hides_mappings() {
-            return Err(ErrorKind::Unsupported.into());
-        }
+        // Empty if the first thread of the process has ended, although others may run. It must not make the scan incomplete: any user
+        // can start such a process.
         let maps = File::open(format!("/proc/{pid}/maps"))?;
         // Evaluated only for processes with a requested mapping, which are few.
         let process = LazyCell::new(|| {
