@@ -1,9 +1,9 @@
 //! The journal writes each agent's totals to the state file, so that they outlive the daemon. They do not outlive the host: the
 //! file is in `$PCP_RUN_DIR`.
 //!
-//! The file has a header with the sums of expired agents (`expired`), then a [`record`] for each agent, all of one length, and a few
-//! for the table of `counted_stores`. The process that holds the lock on the file is the one pmdanixl of this host that drains
-//! rings. `file` opens the file, `records` reads it at the start, and [`Journal`] writes it.
+//! The file has a header with the sums of expired agents (`expired`) and a table of stores (`counted_stores`), then a [`record`] for
+//! each agent, all of one length. The process that holds the lock on the file is the one pmdanixl of this host that drains rings.
+//! `file` opens the file, `records` reads it at the start, and [`Journal`] writes it.
 //!
 //! The file may be missing or break at any time. Callers commit, and ask whether totals are persistent
 //! ([`Journal::is_persistent`]). The journal deals with failures of the file itself: it logs them once, and [`Journal::check`]
@@ -15,6 +15,7 @@ mod expired;
 mod file;
 pub mod record;
 mod records;
+pub use counted_stores::CountedStore;
 pub use expired::{ExpiredTotals, config_read};
 pub use records::{RecordId, StateContents, boot_id};
 
@@ -83,7 +84,8 @@ impl Journal {
     /// re-created the file.
     pub fn start(&mut self) -> io::Result<Option<StateContents>> {
         let found = self.begin()?;
-        self.write_counted_stores();
+        let read = self.run(|records| records.head(CountedStores::read));
+        self.counted_stores = read.unwrap_or_default();
         Ok(found)
     }
 
@@ -125,10 +127,7 @@ impl Journal {
         let had_failed = self.has_failed;
         if let Some(records) = &self.records {
             match (is_in_place, fault, records.is_whole()) {
-                (true, None, true) => {
-                    self.write_counted_stores();
-                    return false;
-                }
+                (true, None, true) => return false,
                 (true, None, false) => self.close("was truncated"),
                 (true, Some(fault), _) => self.close(fault),
                 (false, ..) => self.close("was removed or replaced"),
@@ -180,7 +179,6 @@ impl Journal {
     /// Goes on without the state file, and logs why.
     fn close(&mut self, why: &str) {
         self.records = None;
-        self.counted_stores.detach();
         let path = self.path.display();
         tracing::error!(
             "{path}: {why}; totals begin at zero after a restart of pmdanixl, unless the state file can be re-created"
@@ -194,13 +192,12 @@ impl Journal {
         file.is_some_and(|file| file.metadata().map_or(true, |meta| meta.len() > 0))
     }
 
-    /// True if the state file has a record for each of this number of agents and all counted stores, so that a restart does not
-    /// lose what is counted now.
+    /// True if the state file has a record for each of this number of agents, so that a restart does not lose what is counted
+    /// now.
     #[must_use]
     pub fn is_persistent(&self, agents: usize) -> bool {
         let records = self.records.as_ref();
-        let has_agents = records.is_some_and(|records| records.used() == agents);
-        has_agents && self.counted_stores.is_written()
+        records.is_some_and(|records| records.used() == agents)
     }
 
     /// Creates a record for a new agent. Returns `None` if there is no file, the file cannot grow, or the names of the agent are
@@ -296,16 +293,23 @@ impl Journal {
         self.run(|records| records.head(|words| expired::set_next_id(words, next)));
     }
 
-    /// Notes that a store of this owner was counted, before the record of an agent loses its reading.
-    pub fn add_counted_store(&mut self, uid: u32, id: StoreId) {
-        self.counted_stores.add(uid, id);
+    /// Notes that a store was counted, before the record of an agent loses its reading.
+    pub fn add_counted_store(&mut self, store: CountedStore) {
+        self.counted_stores.add(store);
         self.write_counted_stores();
     }
 
-    /// True if a store was counted.
+    /// True if a store is known as counted.
     #[must_use]
     pub fn is_counted_store(&self, id: StoreId) -> bool {
         self.counted_stores.has(id)
+    }
+
+    /// Time until which all stores of a user are taken for counted, in nanoseconds of CLOCK_MONOTONIC. `None` if each that was counted
+    /// is known.
+    #[must_use]
+    pub fn stores_counted_until(&self, uid: u32) -> Option<u64> {
+        self.counted_stores.until(uid)
     }
 
     /// True if all stores that were counted are known. False if an earlier version wrote the state file.
@@ -320,11 +324,9 @@ impl Journal {
     }
 
     fn write_counted_stores(&mut self) {
-        let records = self.records.as_mut();
-        let written = records.map(|records| self.counted_stores.write(records));
-        if written.is_some_and(|written| written.is_err()) {
-            self.close("was truncated");
-        }
+        let stores = std::mem::take(&mut self.counted_stores);
+        self.run(|records| records.head(|words| stores.write(words)));
+        self.counted_stores = stores;
     }
 
     /// Writes the time since the epoch at which the configuration was last read.

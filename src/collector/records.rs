@@ -3,7 +3,7 @@
 use super::Collector;
 use crate::agents::{AgentKey, Change};
 use crate::journal::record::{self, Entry};
-use crate::journal::{ExpiredTotals, RecordId};
+use crate::journal::{CountedStore, ExpiredTotals, RecordId};
 
 impl Collector {
     /// Checks the state file. Writes all that is known to a file that was made again, and tries to create the records of agents that
@@ -51,8 +51,8 @@ impl Collector {
 
     /// Removes the record of an agent and adds its totals to those of expired agents. `owner`: the uid of its files.
     pub(super) fn remove_record(&mut self, record: Option<RecordId>, owner: u32, entry: &Entry) {
-        if let Some(reading) = &entry.store {
-            self.shared.journal.add_counted_store(owner, reading.id);
+        if let Some(store) = counted_store(entry, owner) {
+            self.shared.journal.add_counted_store(store);
         }
         let full = &mut self.shared.expired_overflows;
         *full = full.saturating_add(entry.overflows);
@@ -70,4 +70,14 @@ impl Collector {
         }
         self.changes.push(Change::Expired(agent.name.instance));
     }
+}
+
+/// The present store of an agent as an entry of the table of counted stores. `owner`: the uid of its files.
+pub(super) fn counted_store(entry: &Entry, owner: u32) -> Option<CountedStore> {
+    entry.store.as_ref().map(|reading| CountedStore {
+        id: reading.id,
+        uid: owner,
+        // The time in the store is untrusted.
+        updated: reading.values.updated.min(entry.last_seen),
+    })
 }

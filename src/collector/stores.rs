@@ -6,9 +6,11 @@
 
 use super::Collector;
 use super::names::name_of;
+use super::records::counted_store;
 use crate::agents::{Agent, AgentKey};
 use crate::discovery::scan::Found;
 use crate::error::Rejection;
+use crate::journal::CountedStore;
 use crate::log;
 use crate::procfs::agent_state::AgentState;
 use crate::procfs::process::Holder;
@@ -160,14 +162,16 @@ impl Collector {
             && ago.is_some_and(|ago| Duration::from_nanos(ago) <= self.shared.config.retain)
     }
 
-    /// True if a store was counted that is not the present store of any agent.
+    /// True if a store without a process was counted that is not the present store of any agent.
     fn is_counted(&mut self, store: &FoundStore) -> bool {
-        let journal = &mut self.shared.journal;
+        let (journal, uid) = (&mut self.shared.journal, store.found.facts.uid);
+        let (id, updated) = (store.id, store.values.updated);
         // An earlier version left no table. What had ended before this version started is taken for counted.
         if !journal.knows_counted_stores() {
-            journal.add_counted_store(store.found.facts.uid, store.id);
+            journal.add_counted_store(CountedStore { id, uid, updated });
         }
-        journal.is_counted_store(store.id)
+        let until = journal.stores_counted_until(uid);
+        journal.is_counted_store(id) || until.is_some_and(|until| updated <= until)
     }
 
     /// True if, asked now, certainly no process writes the present store of an agent.
@@ -239,9 +243,8 @@ impl Collector {
                     .reject(file.directory(), name, &facts, Rejection::Exited);
             }
         }
-        if let Some(before) = &agent.entry.store {
-            let owner = agent.name.owner;
-            self.shared.journal.add_counted_store(owner, before.id);
+        if let Some(before) = counted_store(&agent.entry, agent.name.owner) {
+            self.shared.journal.add_counted_store(before);
         }
         agent.started(now.stamp, &mut self.shared.journal);
         agent.entry.last_event = store.values.updated.min(now.stamp);

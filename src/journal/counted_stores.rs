@@ -1,319 +1,312 @@
 //! Table of the stores that were counted and are not the present store of an agent. Their files stay, so that a scan finds them again
 //! after a restart or a reload.
 //!
-//! A store is added before the record of its agent loses the reading. A kill in between leaves both: then the record decides.
+//! The table is in the header of the state file. A store is added before the record of its agent loses the reading. A kill in between
+//! leaves both: then the record decides.
 //!
-//! In the state file the table is in list records (`record::is_list`). Each has slots for entries. The last word of an entry makes
-//! it valid.
+//! When the table is full, an entry of the user with the most entries is merged: of that user's stores, all that were last updated
+//! until then are taken for counted from then on.
 
 use super::record::RECORD_WORDS;
-use super::records::Records;
-use crate::shm::FileShortened;
 use crate::store::StoreId;
-use std::collections::{BTreeMap, HashMap};
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::atomic::{AtomicU64, compiler_fence};
 
+/// First word of the table in the header.
+const TABLE: usize = 96;
+/// Words of an entry.
+const WORDS: usize = StoreId::WORDS + 2;
 /// Limit of entries.
-const MAX_STORES: usize = 4096;
-/// Words of an entry, and of a list record before its first entry.
-const WORDS: usize = 8;
-/// Entries of a list record.
-const SLOTS: usize = RECORD_WORDS / WORDS - 1;
-/// Indexes of words of an entry, behind the identity: its sequence number, and the uid plus one, or 0 in a free slot.
-const SEQUENCE: usize = StoreId::WORDS;
-const OWNER: usize = WORDS - 1;
-const _: () = assert!(SEQUENCE < OWNER);
+const MAX_STORES: usize = 180;
+const _: () = assert!(TABLE + WORDS * MAX_STORES <= RECORD_WORDS);
 
-/// An entry of the table.
-#[derive(Debug)]
-struct Counted {
-    /// Uid of the owner of the store.
-    uid: u32,
-    /// Later entries have higher numbers.
-    sequence: u64,
-    /// Slot in the list records. `None`: the entry is not in the state file.
-    slot: Option<usize>,
+/// Indexes of words of an entry, behind the identity.
+const UPDATED: usize = StoreId::WORDS;
+/// The uid plus one, or 0 in a free slot. Written last.
+const OWNER: usize = UPDATED + 1;
+/// Bit of the word [`OWNER`].
+const COVERS_EARLIER: u64 = 1 << 63;
+
+/// A store that was counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CountedStore {
+    /// Identity of the store.
+    pub id: StoreId,
+    /// Uid of the owner of its file.
+    pub uid: u32,
+    /// Time of its last update, but not after the time when it was added: nanoseconds of CLOCK_MONOTONIC.
+    pub updated: u64,
 }
 
-/// The table, and where its entries are in the state file.
-#[derive(Debug, Default)]
+/// An entry of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Counted {
+    store: CountedStore,
+    /// True if all stores of the user that were last updated until `updated` are taken for counted.
+    covers_earlier: bool,
+}
+
+/// The table. A slot has the same number in the state file.
+#[derive(Debug)]
 pub(super) struct CountedStores {
-    by_id: HashMap<StoreId, Counted>,
-    /// The stores of each user by their sequence numbers.
-    by_user: BTreeMap<u32, BTreeMap<u64, StoreId>>,
-    next_sequence: u64,
-    /// Number of list records that were read.
-    lists: usize,
-    /// Slots of these list records without an entry.
-    free: Vec<usize>,
+    slots: [Option<Counted>; MAX_STORES],
+}
+
+impl Default for CountedStores {
+    fn default() -> Self {
+        Self {
+            slots: [None; MAX_STORES],
+        }
+    }
 }
 
 impl CountedStores {
-    /// True if the table has a store.
-    pub fn has(&self, id: StoreId) -> bool {
-        self.by_id.contains_key(&id)
-    }
-
-    /// True if all entries are in the state file.
-    pub fn is_written(&self) -> bool {
-        self.by_id.values().all(|counted| counted.slot.is_some())
-    }
-
-    /// Adds a store. If the table is full, drops the oldest entry of the user with the most entries.
-    pub fn add(&mut self, uid: u32, id: StoreId) {
-        let before = self.remove(id);
-        let before = before.or_else(|| self.remove(self.next_to_drop()?));
-        self.free.extend(before.and_then(|before| before.slot));
-        self.insert(id, uid, self.next_sequence, None);
-    }
-
-    fn insert(&mut self, id: StoreId, uid: u32, sequence: u64, slot: Option<usize>) {
-        self.next_sequence = self.next_sequence.max(sequence.saturating_add(1));
-        let of_user = self.by_user.entry(uid).or_default();
-        of_user.insert(sequence, id);
-        let counted = Counted {
-            uid,
-            sequence,
-            slot,
-        };
-        self.by_id.insert(id, counted);
-    }
-
-    fn remove(&mut self, id: StoreId) -> Option<Counted> {
-        let counted = self.by_id.remove(&id)?;
-        let of_user = self.by_user.get_mut(&counted.uid)?;
-        of_user.remove(&counted.sequence);
-        if of_user.is_empty() {
-            self.by_user.remove(&counted.uid);
+    /// Reads the table of a state file.
+    pub fn read(header: &[AtomicU64]) -> Self {
+        Self {
+            slots: std::array::from_fn(|slot| read_entry(entry(header, slot))),
         }
-        Some(counted)
     }
 
-    fn next_to_drop(&self) -> Option<StoreId> {
-        let of_most = self.by_user.values().max_by_key(|of_user| of_user.len());
-        let (_, &oldest) = of_most?.first_key_value()?;
-        (self.by_id.len() >= MAX_STORES).then_some(oldest)
-    }
-
-    /// Notes that the state file is not used any more.
-    pub fn detach(&mut self) {
-        (self.lists, self.free) = (0, Vec::new());
-        let all = self.by_id.values_mut();
-        all.for_each(|counted| counted.slot = None);
-    }
-
-    /// Reads the entries of the state file that were not read yet, and writes those that it does not have, as far as there is space.
-    ///
-    /// # Errors
-    /// The file was shortened.
-    pub fn write(&mut self, records: &mut Records) -> Result<(), FileShortened> {
-        self.read(records)?;
-        let all = self.by_id.iter();
-        let missing = all.filter(|(_, counted)| counted.slot.is_none());
-        let missing: Vec<StoreId> = missing.map(|(&id, _)| id).collect();
-        for id in missing {
-            if self.free.is_empty() && records.create_list().is_ok() {
-                self.read(records)?;
-            }
-            let Some((slot, counted)) = self.free.pop().zip(self.by_id.get_mut(&id)) else {
-                return Ok(());
-            };
-            let write = |words: &[AtomicU64]| write_entry(entry(words, slot % SLOTS), id, counted);
-            records.words(records.lists()[slot / SLOTS], write)?;
-            counted.slot = Some(slot);
-        }
-        Ok(())
-    }
-
-    fn read(&mut self, records: &Records) -> Result<(), FileShortened> {
-        for &list in &records.lists()[self.lists..] {
-            for at in 0..SLOTS {
-                let slot = self.lists * SLOTS + at;
-                match records.words(list, |words| read_entry(entry(words, at)))? {
-                    Some((id, uid, sequence)) if !self.has(id) => {
-                        self.insert(id, uid, sequence, Some(slot));
-                    }
-                    // A list record that was being moved at a kill is there twice.
-                    _ => self.free.push(slot),
+    /// Writes what a state file does not have of the table.
+    pub fn write(&self, header: &[AtomicU64]) {
+        let differ = |slot: &usize| self.slots[*slot] != read_entry(entry(header, *slot));
+        let differ: Vec<usize> = (0..MAX_STORES).filter(differ).collect();
+        // An entry that covers a store is written before another takes the slot of that store.
+        for covers_earlier in [true, false] {
+            for &slot in &differ {
+                let counted = self.slots[slot];
+                if counted.is_some_and(|counted| counted.covers_earlier) == covers_earlier {
+                    write_entry(entry(header, slot), counted);
                 }
             }
-            self.lists += 1;
         }
-        Ok(())
+    }
+
+    /// True if the table has a store.
+    pub fn has(&self, id: StoreId) -> bool {
+        self.entries().any(|counted| counted.store.id == id)
+    }
+
+    /// Time until which all stores of a user are taken for counted, in nanoseconds of CLOCK_MONOTONIC. `None` if all are in the table.
+    pub fn until(&self, uid: u32) -> Option<u64> {
+        let mut entries = self.entries();
+        let covers = entries.find(|counted| counted.covers_earlier && counted.store.uid == uid);
+        covers.map(|counted| counted.store.updated)
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &Counted> {
+        self.slots.iter().flatten()
+    }
+
+    /// Adds a store. The table is unchanged if it has one entry of each of as many users.
+    pub fn add(&mut self, store: CountedStore) {
+        if self.has(store.id) {
+            return;
+        }
+        let free = loop {
+            match self.slots.iter().position(Option::is_none) {
+                Some(free) => break free,
+                None if self.merge_oldest() => {}
+                None => return,
+            }
+        };
+        self.slots[free] = Some(Counted {
+            store,
+            covers_earlier: false,
+        });
+    }
+
+    /// Merges the oldest entry of the user with the most entries into the entry that covers that user's earlier stores, or makes it that
+    /// entry. Returns false if no other entry is left.
+    fn merge_oldest(&mut self) -> bool {
+        let mut counts: HashMap<u32, usize> = HashMap::new();
+        for counted in self.entries().filter(|counted| !counted.covers_earlier) {
+            *counts.entry(counted.store.uid).or_default() += 1;
+        }
+        let oldest = self.slots.iter().enumerate().filter_map(|(slot, counted)| {
+            let CountedStore { uid, updated, .. } =
+                counted.filter(|one| !one.covers_earlier)?.store;
+            Some((counts.get(&uid), uid, Reverse(updated), slot))
+        });
+        let Some((_, uid, Reverse(updated), slot)) = oldest.max() else {
+            return false;
+        };
+        let mut entries = self.slots.iter_mut().flatten();
+        if let Some(covers) = entries.find(|one| one.covers_earlier && one.store.uid == uid) {
+            covers.store.updated = covers.store.updated.max(updated);
+            self.slots[slot] = None;
+        } else if let Some(counted) = &mut self.slots[slot] {
+            counted.covers_earlier = true;
+        }
+        true
     }
 }
 
-/// Words of an entry of a list record.
-fn entry(list: &[AtomicU64], at: usize) -> &[AtomicU64] {
-    &list[WORDS * (1 + at)..][..WORDS]
+/// Words of an entry in the header.
+fn entry(header: &[AtomicU64], slot: usize) -> &[AtomicU64] {
+    &header[TABLE + WORDS * slot..][..WORDS]
 }
 
 /// Reads an entry. `None` if the slot is free.
-fn read_entry(words: &[AtomicU64]) -> Option<(StoreId, u32, u64)> {
-    let uid = words[OWNER].load(Relaxed).checked_sub(1)?;
+fn read_entry(words: &[AtomicU64]) -> Option<Counted> {
+    let owner = words[OWNER].load(Relaxed);
+    let uid = (owner & !COVERS_EARLIER).checked_sub(1)?;
     let id = std::array::from_fn(|at| words[at].load(Relaxed));
-    let sequence = words[SEQUENCE].load(Relaxed);
-    Some((StoreId::from_words(id), u32::try_from(uid).ok()?, sequence))
+    Some(Counted {
+        store: CountedStore {
+            id: StoreId::from_words(id),
+            uid: u32::try_from(uid).ok()?,
+            updated: words[UPDATED].load(Relaxed),
+        },
+        covers_earlier: owner & COVERS_EARLIER != 0,
+    })
 }
 
-/// Replaces an entry. A kill leaves the entry before, none or the new one.
-fn write_entry(words: &[AtomicU64], id: StoreId, counted: &Counted) {
-    words[OWNER].store(0, Release);
-    // The other words must not be stored before. A release store does not hold back stores that come after it.
-    compiler_fence(Release);
-    for (word, value) in words.iter().zip(id.to_words()) {
-        word.store(value, Relaxed);
+/// Replaces an entry. A kill leaves the entry before, the new one or, if they are of two stores, none.
+fn write_entry(words: &[AtomicU64], counted: Option<Counted>) {
+    let Some(Counted {
+        store,
+        covers_earlier,
+    }) = counted
+    else {
+        return words[OWNER].store(0, Relaxed);
+    };
+    if read_entry(words).is_none_or(|before| before.store.id != store.id) {
+        words[OWNER].store(0, Relaxed);
+        // The other words must not be stored before.
+        compiler_fence(Release);
+        for (word, value) in words.iter().zip(store.id.to_words()) {
+            word.store(value, Relaxed);
+        }
     }
-    words[SEQUENCE].store(counted.sequence, Relaxed);
+    words[UPDATED].store(store.updated, Relaxed);
+    let flag = if covers_earlier { COVERS_EARLIER } else { 0 };
     // Release: the next daemon, after a kill, finds the other words if it finds this one.
-    words[OWNER].store(u64::from(counted.uid) + 1, Release);
+    words[OWNER].store((u64::from(store.uid) + 1) | flag, Release);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::journal::Journal;
-    use crate::journal::records::{CHUNK, offset};
     use crate::journal::tests::{file, filled, start};
     use std::os::unix::fs::FileExt;
 
-    fn store(instance: u64) -> StoreId {
-        StoreId {
-            instance,
+    /// A store of a user that was last updated at the time `number`.
+    fn store(uid: u32, number: u64) -> CountedStore {
+        let id = StoreId {
+            instance: number,
             born: (-1, 2),
             ..StoreId::default()
+        };
+        CountedStore {
+            id,
+            uid,
+            updated: number,
         }
     }
 
-    /// Adds stores of one user.
-    fn add(journal: &mut Journal, numbers: impl Iterator<Item = u64>) {
-        numbers.for_each(|number| journal.add_counted_store(1, store(number)));
-    }
-
-    fn known(journal: &Journal, numbers: impl Iterator<Item = u64>) -> usize {
-        let known = numbers.filter(|&number| journal.is_counted_store(store(number)));
-        known.count()
+    fn header() -> Vec<AtomicU64> {
+        let words = (0..RECORD_WORDS).map(|_| AtomicU64::new(0));
+        words.collect()
     }
 
     #[test]
-    fn many_stores_of_one_user_drop_none_of_another() {
+    fn many_stores_of_one_user_merge_none_of_another() {
         let mut stores = CountedStores::default();
-        let many = 70_000;
-        stores.add(2, store(many));
-        for number in 0..many {
-            stores.add(1, store(number));
-            assert!(stores.by_id.len() <= MAX_STORES);
+        let (many, header) = (70_000, header());
+        stores.add(store(2, 0));
+        for number in 1..=many {
+            stores.add(store(1, number));
         }
-        let first = many + 1 - MAX_STORES as u64;
-        assert!((first..=many).all(|number| stores.has(store(number))));
-        assert!(!stores.has(store(first - 1)), "the oldest are dropped");
+        // One is of the other user, and one covers the earlier ones.
+        let first = many + 3 - MAX_STORES as u64;
+        stores.write(&header);
+        for stores in [stores, CountedStores::read(&header)] {
+            assert!((first..=many).all(|number| stores.has(store(1, number).id)));
+            assert_eq!(stores.until(1), Some(first - 1));
+            assert!(stores.has(store(2, 0).id));
+            assert_eq!(stores.until(2), None);
+        }
     }
 
     #[test]
-    fn table_is_restored_from_the_file_and_keeps_its_order() {
+    fn stores_of_more_users_than_slots_keep_those_before() {
+        let mut stores = CountedStores::default();
+        let users = u32::try_from(MAX_STORES).expect("few");
+        (0..users).for_each(|uid| stores.add(store(uid, uid.into())));
+        stores.add(store(users, 0));
+        let known = (0..=users).filter(|&uid| stores.has(store(uid, uid.into()).id));
+        assert_eq!(known.count(), MAX_STORES);
+    }
+
+    #[test]
+    fn merged_stores_stay_known_in_the_file() {
+        let (mut stores, header) = (CountedStores::default(), header());
+        for number in 1..=MAX_STORES as u64 + 5 {
+            stores.add(store(1, number));
+            stores.write(&header);
+            let read = CountedStores::read(&header);
+            let until = read.until(1).unwrap_or(0);
+            let known = (1..=number).filter(|&at| at <= until || read.has(store(1, at).id));
+            assert_eq!(known.count() as u64, number);
+        }
+    }
+
+    #[test]
+    fn table_is_restored_from_the_file() {
         let (_dir, path) = filled(3);
-        let all = MAX_STORES as u64;
         let (mut journal, _) = start(&path);
-        // Some are added a second time, and are the latest then.
-        add(&mut journal, (0..all).chain(0..3));
-        assert!(journal.is_persistent(3));
+        (0..7).for_each(|number| journal.add_counted_store(store(1, number)));
         drop(journal);
-        let (mut journal, found) = start(&path);
+        let (journal, found) = start(&path);
         assert_eq!((found.records.len(), found.rejection), (3, None));
-        assert_eq!(known(&journal, 0..all), MAX_STORES);
-        add(&mut journal, all..all + 2);
-        assert!(journal.is_persistent(3), "slots are used again");
-        drop(journal);
-        let (journal, _) = start(&path);
-        assert_eq!(known(&journal, 0..all + 2), MAX_STORES);
-        assert_eq!(known(&journal, 3..5), 0, "the oldest are dropped");
+        let known = (0..9).filter(|&number| journal.is_counted_store(store(1, number).id));
+        assert_eq!(known.count(), 7);
     }
 
     #[test]
     fn table_is_written_to_a_file_that_is_made_again() {
         let (_dir, path) = filled(1);
         let (mut journal, _) = start(&path);
-        add(&mut journal, 0..300);
+        journal.add_counted_store(store(1, 5));
         std::fs::remove_file(&path).expect("there");
-        assert!(journal.check() && journal.is_persistent(0));
+        assert!(journal.check());
         drop(journal);
         let (mut journal, _) = start(&path);
-        assert_eq!(known(&journal, 0..300), 300);
+        assert!(journal.is_counted_store(store(1, 5).id));
         assert!(journal.knows_counted_stores());
     }
 
     #[test]
     fn table_without_a_file_is_in_memory() {
         let mut journal = Journal::default();
-        add(&mut journal, 0..2);
-        assert_eq!(known(&journal, 0..3), 2);
-        assert!(journal.knows_counted_stores() && !journal.is_persistent(0));
-    }
-
-    #[test]
-    fn lists_move_down_so_that_the_file_shrinks() {
-        let (_dir, path) = filled(5 * CHUNK);
-        let (mut journal, found) = start(&path);
-        add(&mut journal, 0..2 * SLOTS as u64);
-        let len = || path.metadata().expect("there").len();
-        assert_eq!(len(), offset(6));
-        for (id, saved) in &found.records {
-            journal.expire(Some(*id), &saved.entry);
-        }
-        assert_eq!(len(), offset(2), "one free chunk stays");
-        assert!(journal.is_persistent(0));
-        drop(journal);
-        let (journal, found) = start(&path);
-        assert_eq!((found.records.len(), found.rejection), (0, None));
-        assert_eq!(known(&journal, 0..2 * SLOTS as u64), 2 * SLOTS);
-    }
-
-    #[test]
-    fn list_that_a_kill_left_twice_is_read_once() {
-        let (_dir, path) = filled(1);
-        let (mut journal, _) = start(&path);
-        add(&mut journal, 0..7);
-        let twice = journal.run(|records| {
-            let load = |words: &[AtomicU64]| {
-                let words = words.iter().map(|word| word.load(Relaxed));
-                words.collect::<Vec<_>>()
-            };
-            let words = records.words(records.lists()[0], load)?;
-            records.create_list().expect("room");
-            records.words(records.lists()[1], |copy| {
-                let words = copy.iter().zip(words);
-                words.for_each(|(copy, word)| copy.store(word, Relaxed));
-            })
-        });
-        assert!(twice.is_some());
-        drop(journal);
-        let (mut journal, found) = start(&path);
-        assert_eq!(found.records.len(), 1);
-        add(&mut journal, 7..SLOTS as u64 + 7);
-        assert!(journal.is_persistent(1));
-        drop(journal);
-        assert_eq!(known(&start(&path).0, 0..1000), SLOTS + 7);
+        journal.add_counted_store(store(1, 5));
+        assert!(journal.is_counted_store(store(1, 5).id));
+        assert!(journal.knows_counted_stores());
     }
 
     #[test]
     fn partial_entry_is_a_free_slot() {
-        let words: Vec<AtomicU64> = (0..8).map(|_| AtomicU64::new(0)).collect();
+        let words: Vec<AtomicU64> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
         assert_eq!(read_entry(&words), None);
-        let mut counted = Counted {
-            uid: u32::MAX,
-            sequence: 9,
-            slot: None,
+        let counted = |uid, number| {
+            Some(Counted {
+                store: store(uid, number),
+                covers_earlier: false,
+            })
         };
-        write_entry(&words, store(7), &counted);
-        assert_eq!(read_entry(&words), Some((store(7), u32::MAX, 9)));
+        write_entry(&words, counted(u32::MAX, 7));
+        assert_eq!(read_entry(&words), counted(u32::MAX, 7));
         // The part of another write that comes before the kill.
-        counted.uid = 0;
         words[OWNER].store(0, Relaxed);
         words[0].store(5, Relaxed);
         assert_eq!(read_entry(&words), None);
-        write_entry(&words, store(8), &counted);
-        assert_eq!(read_entry(&words), Some((store(8), 0, 9)));
+        write_entry(&words, counted(0, 8));
+        assert_eq!(read_entry(&words), counted(0, 8));
         words[OWNER].store(u64::MAX, Relaxed);
         assert_eq!(read_entry(&words), None, "no process writes this");
     }

@@ -29,8 +29,6 @@ pub use lifecycle::Lifecycle;
 /// Words of a record: three pages.
 pub const RECORD_WORDS: usize = 1536;
 
-/// Value of the first word of a list. It is 1 in the record of an agent, and 0 in a free record.
-const LIST: u64 = 2;
 /// Indexes of the words in a record.
 const USED: usize = 0;
 const GENERATION: usize = 1;
@@ -109,20 +107,6 @@ fn texts(name: &Name) -> [&[u8]; 4] {
         name.directory.as_os_str().as_bytes(),
         name.part.as_bytes(),
     ]
-}
-
-/// True if a record is a list, not of an agent. Earlier versions take it for damaged.
-pub fn is_list(words: &[AtomicU64]) -> bool {
-    words[USED].load(Acquire) == LIST
-}
-
-/// Makes a free record a list with these words behind the first, and zeros in the rest. It is in use from the last store on.
-pub fn create_list(words: &[AtomicU64], contents: &[u64]) {
-    let contents = contents.iter().copied().chain(std::iter::repeat(0));
-    for (word, value) in words.iter().zip(contents).skip(1) {
-        word.store(value, Relaxed);
-    }
-    words[USED].store(LIST, Release);
 }
 
 /// Fills a free record. It is in use from the last store on.

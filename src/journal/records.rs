@@ -52,8 +52,6 @@ pub(super) struct Records {
     chunks: usize,
     /// Free records. The first one is used first, so that the last chunks become free as a whole.
     free: BTreeSet<RecordId>,
-    /// Records that are lists.
-    lists: Vec<RecordId>,
 }
 
 impl Records {
@@ -93,7 +91,6 @@ impl Records {
             file,
             chunks,
             free: BTreeSet::new(),
-            lists: Vec::new(),
         };
         let (found, damaged) = records.read()?;
         // If the file was cut short, that is what is reported.
@@ -121,10 +118,6 @@ impl Records {
             if freed == Some(id.0) {
                 self.words(id, record::free)?;
             }
-            if self.words(id, record::is_list)? {
-                self.lists.push(id);
-                continue;
-            }
             match self.words(id, record::read)? {
                 Ok(Some(saved)) => found.push((id, saved)),
                 Ok(None) => drop(self.free.insert(id)),
@@ -147,14 +140,9 @@ impl Records {
         len >= offset(self.chunks)
     }
 
-    /// The number of records of agents.
+    /// The number of records in use.
     pub fn used(&self) -> usize {
-        self.chunks * CHUNK - self.free.len() - self.lists.len()
-    }
-
-    /// The records that are lists. An index stays that of the same list.
-    pub fn lists(&self) -> &[RecordId] {
-        &self.lists
+        self.chunks * CHUNK - self.free.len()
     }
 
     /// Runs a closure on the words of the header, and returns its result.
@@ -184,26 +172,11 @@ impl Records {
     /// # Errors
     /// The file cannot grow, or was shortened.
     pub fn create(&mut self, name: &Name, entry: &Entry) -> io::Result<RecordId> {
-        self.fill(|words| record::create(words, name, entry))
-    }
-
-    /// Adds an empty list record.
-    ///
-    /// # Errors
-    /// The file cannot grow, or was shortened.
-    pub fn create_list(&mut self) -> io::Result<()> {
-        let id = self.fill(|words| record::create_list(words, &[]))?;
-        self.lists.push(id);
-        Ok(())
-    }
-
-    /// Fills the first free record, and returns its number.
-    fn fill(&mut self, fill: impl FnOnce(&[AtomicU64])) -> io::Result<RecordId> {
         if self.free.is_empty() {
             self.grow()?;
         }
         let id = *self.free.first().ok_or(io::ErrorKind::StorageFull)?;
-        self.words(id, fill)?;
+        self.words(id, |words| record::create(words, name, entry))?;
         self.free.pop_first();
         Ok(id)
     }
@@ -233,7 +206,6 @@ impl Records {
     /// # Errors
     /// The file cannot be mapped or shortened, which costs only space.
     pub fn shrink(&mut self) -> io::Result<()> {
-        self.move_lists()?;
         while let Some(last) = self.chunks.checked_sub(1) {
             let start = RecordId(last * CHUNK);
             if self.free.len() < 2 * CHUNK || self.free.range(start..).count() < CHUNK {
@@ -244,22 +216,6 @@ impl Records {
             self.chunks = last;
             drop(self.free.split_off(&start));
             self.file.set_len(offset(last))?;
-        }
-        Ok(())
-    }
-
-    /// Moves list records to free records before them, so that they do not keep the last chunks in use. A kill in between leaves a
-    /// list twice.
-    fn move_lists(&mut self) -> io::Result<()> {
-        for at in 0..self.lists.len() {
-            let list = self.lists[at];
-            if self.free.first().is_some_and(|&free| free < list) {
-                let load =
-                    |words: &[AtomicU64]| words.iter().map(|word| word.load(Relaxed)).collect();
-                let words: Vec<u64> = self.words(list, load)?;
-                self.lists[at] = self.fill(|copy| record::create_list(copy, &words))?;
-                self.free(list)?;
-            }
         }
         Ok(())
     }
