@@ -164,6 +164,7 @@ mkdir -p "$PCP_RUN_DIR/nixl"
 touch "$PCP_RUN_DIR/nixl/state"
 check "Remove" remove_pmda
 check "Remove ends the PMDA" pmda_ended
+check "Remove keeps the instance ids" rm "$PCP_VAR_DIR/config/pmda/39.0"
 check "the user pcp can read the files after Remove" pcp_user_can_read
 snapshot "$work/now"
 check "Remove restores the state before Install" same "$work/files" "$work/now"

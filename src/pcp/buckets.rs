@@ -79,7 +79,7 @@ impl BucketIndom {
             .collect();
         let Some(all) = all else {
             tracing::error!(
-                "agent {name}: no histograms: instance id {id} is too high for buckets; run ./Remove, then ./Install, in $PCP_PMDAS_DIR/nixl"
+                "agent {name}: no histograms: instance id {id} is too high for buckets; run ./Remove in $PCP_PMDAS_DIR/nixl, delete $PCP_VAR_DIR/config/pmda/39.0, run ./Install"
             );
             return;
         };

@@ -45,7 +45,7 @@ impl Server {
         let (known_id, taken) = (agent.id, || self.collector.taken_ids());
         let Some(id) = known_id.or_else(|| self.ids.assign(name, taken)) else {
             return tracing::error!(
-                "agent {name}: not published: no instance id is left; run ./Remove, then ./Install, in $PCP_PMDAS_DIR/nixl"
+                "agent {name}: not published: no instance id is left; run ./Remove in $PCP_PMDAS_DIR/nixl, delete $PCP_VAR_DIR/config/pmda/39.0, run ./Install"
             );
         };
         if !self.indoms.agents.add(id, name, key) {
