@@ -357,9 +357,9 @@ impl Host {
 
     /// Drains all rings. Returns the number of events.
     pub fn drain(&mut self) -> u64 {
-        let before = self.agents.effort().events;
+        let before = self.agents.activity().events;
         assert!(self.agents.drain(self.now, LONG));
-        self.agents.effort().events - before
+        self.agents.activity().events - before
     }
 }
 

@@ -242,7 +242,12 @@ fn identical_batch_at_the_start_of_a_v2_ring_is_not_counted() {
             assert_eq!((checkpoint.from, checkpoint.end), (0, 4));
         });
         assert_eq!(daemon.drain(), [1000, 0, 0], "{restarted}");
-        let doubtful = daemon.agents.as_ref().expect("it runs").effort().doubtful;
+        let doubtful = daemon
+            .agents
+            .as_ref()
+            .expect("it runs")
+            .activity()
+            .doubtful_batches;
         // A restart always changes the file times. Whether a store to a mapping does depends on the file system.
         assert!(doubtful == 1 || !restarted, "{doubtful}");
         drop(writer);
@@ -273,7 +278,7 @@ fn agent_recovers_one_ring_before_it_drains_another() {
             agents.scan(Instant::now(), LONG);
             fs::rename(&elsewhere, &private).expect("renamed");
             let end = Instant::now() + PATIENCE;
-            while agents.effort().rings < 2 {
+            while agents.activity().attached_files < 2 {
                 assert!(Instant::now() < end, "the old ring is not found");
                 agents.scan(Instant::now(), LONG);
             }

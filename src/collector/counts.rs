@@ -1,4 +1,4 @@
-//! Numbers of agents by state, and what the daemon does for them.
+//! Numbers of agents by state, and the activity of the collector.
 
 use super::Collector;
 use crate::event::EventType;
@@ -30,33 +30,33 @@ pub struct AgentCounts {
 
 /// What the daemon handles now, and what it has done since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Effort {
+pub struct Activity {
     /// Counted events of all types.
     pub events: u64,
     /// Batches that were taken for counted although the producer may have restarted.
-    pub doubtful: u64,
+    pub doubtful_batches: u64,
     /// Attached files.
-    pub rings: u32,
+    pub attached_files: u32,
     /// Known agents, instances or not.
-    pub known: u32,
+    pub agents: u32,
     /// Places for agents.
     pub places: u32,
     /// Places that are taken.
-    pub taken: u32,
+    pub places_taken: u32,
     /// Rejections of files for lack of a place.
     pub place_rejections: u64,
     /// Directories that are scanned.
     pub directories: u32,
     /// Directories that patterns match beyond `max_directories`.
-    pub left_out: u32,
+    pub directories_left_out: u32,
     /// Configured directories that do not exist or cannot be read.
-    pub missing: u32,
+    pub missing_directories: u32,
     /// Cached rejections.
-    pub remembered: u32,
+    pub cached_rejections: u32,
     /// Completed process scans.
-    pub surveys: u64,
+    pub process_scans: u64,
     /// Time that process scans took.
-    pub survey_time: Duration,
+    pub process_scan_time: Duration,
 }
 
 impl Collector {
@@ -91,22 +91,22 @@ impl Collector {
 
     /// Returns what the daemon handles now, and what it has done since the start.
     #[must_use]
-    pub fn effort(&self) -> Effort {
+    pub fn activity(&self) -> Activity {
         let (directories, left_out, missing) = self.scanner.directories();
-        Effort {
+        Activity {
             events: self.shared.counted_events,
-            doubtful: self.shared.doubtful_batches,
-            rings: number(self.agents.attached().len()),
-            known: number(self.agents.len()),
+            doubtful_batches: self.shared.doubtful_batches,
+            attached_files: number(self.agents.attached().len()),
+            agents: number(self.agents.len()),
             places: number(self.limits.places),
-            taken: number(self.agents.places().total()),
+            places_taken: number(self.agents.places().total()),
             place_rejections: self.limits.rejections,
             directories: number(directories),
-            left_out,
-            missing: number(missing),
-            remembered: number(self.scanner.cached_rejections()),
-            surveys: self.process_scans.count,
-            survey_time: self.process_scans.time,
+            directories_left_out: left_out,
+            missing_directories: number(missing),
+            cached_rejections: number(self.scanner.cached_rejections()),
+            process_scans: self.process_scans.count,
+            process_scan_time: self.process_scans.time,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Values of the `nixl.control` metrics, and the statistics line of the debug log.
 
-use crate::collector::counts::{AgentCounts, Effort};
+use crate::collector::counts::{Activity, AgentCounts};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use nix::unistd::{SysconfVar, sysconf};
@@ -26,7 +26,7 @@ pub struct Control {
     /// Numbers of agents by state.
     pub agents: AgentCounts,
     /// Numbers of files and agents, and the work done for them.
-    pub effort: Effort,
+    pub activity: Activity,
     /// True if totals survive the daemon in the state file.
     pub is_persistent: bool,
     /// Number of configurations that were applied.
@@ -57,21 +57,21 @@ impl Control {
     /// Returns the statistics line for the debug log: the work since the start and its time.
     #[must_use]
     pub fn figures(&self) -> String {
-        let effort = &self.effort;
+        let activity = &self.activity;
         format!(
             "since the start: {} events in {} drains, which took {} ms ({} were cut off); scans of directories took {} ms \
              ({} were cut off); {} scans of /proc took {} ms; {} files attached, {} agents and {} rejected files remembered",
-            effort.events,
+            activity.events,
             self.drains,
             milliseconds(self.drain_time),
             self.drains_cut,
             milliseconds(self.scan_time),
             self.scans_cut,
-            effort.surveys,
-            milliseconds(effort.survey_time),
-            effort.rings,
-            effort.known,
-            effort.remembered,
+            activity.process_scans,
+            milliseconds(activity.process_scan_time),
+            activity.attached_files,
+            activity.agents,
+            activity.cached_rejections,
         )
     }
 }

@@ -159,7 +159,7 @@ impl Core {
         let agents = self.agents();
         Control {
             agents: agents.counts(),
-            effort: agents.effort(),
+            activity: agents.activity(),
             files_refused: agents.scanner().rejections(),
             is_persistent: agents.is_persistent(),
             ..Control::default()
@@ -242,12 +242,12 @@ impl Core {
 
     /// Number of agents, instances or not.
     pub fn known(&self) -> u32 {
-        self.agents().effort().known
+        self.agents().activity().agents
     }
 
     /// Number of attached files.
     pub fn attached(&self) -> u32 {
-        self.agents().effort().rings
+        self.agents().activity().attached_files
     }
 
     /// True if the totals survive a restart.
@@ -257,7 +257,7 @@ impl Core {
 
     /// Number of finished process scans.
     pub fn process_scans(&self) -> u64 {
-        self.agents().effort().surveys
+        self.agents().activity().process_scans
     }
 
     /// Pids of processes with libnixl mapped that write no attached file. `None` if /proc does not show all processes.

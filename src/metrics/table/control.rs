@@ -44,27 +44,27 @@ pub(super) const ROWS: &[Metric] = &[
         (40, 17),
         "control.places.max",
         (Semantics::Discrete, Units::Count),
-        |control| Some(control.effort.places),
+        |control| Some(control.activity.places),
     ),
     daemon_u32((40, 18), "control.places.taken", LEVEL, |control| {
-        Some(control.effort.taken)
+        Some(control.activity.places_taken)
     }),
     daemon_u64((40, 19), "control.places.refused", EVENTS, |control| {
-        Some(control.effort.place_rejections)
+        Some(control.activity.place_rejections)
     }),
     daemon_u32((40, 20), "control.directories.watched", LEVEL, |control| {
-        Some(control.effort.directories)
+        Some(control.activity.directories)
     }),
     daemon_u32((40, 21), "control.directories.left_out", LEVEL, |control| {
-        Some(control.effort.left_out)
+        Some(control.activity.directories_left_out)
     }),
     daemon_u64((40, 23), "control.cut.drains", EVENTS, |control| {
         Some(control.drains_cut)
     }),
     daemon_u32((40, 27), "control.directories.missing", LEVEL, |control| {
-        Some(control.effort.missing)
+        Some(control.activity.missing_directories)
     }),
     daemon_u64((40, 28), "control.doubtful_batches", EVENTS, |control| {
-        Some(control.effort.doubtful)
+        Some(control.activity.doubtful_batches)
     }),
 ];

@@ -15,7 +15,7 @@ impl Server {
     /// is left out. While another pmdanixl drains, all metrics but `nixl.control` get PM_ERR_AGAIN.
     pub fn answer(&mut self, pmids: &[u32], profile: &Profile, answer: &mut Answer) {
         if !self.is_waiting() {
-            self.control.effort = self.collector.effort();
+            self.control.activity = self.collector.activity();
             self.control.is_persistent = self.collector.is_persistent();
             let is_of_host = |&pmid: &u32| HOST.contains(&cluster_and_item(pmid).0);
             if pmids.iter().any(is_of_host) {

@@ -48,7 +48,7 @@ impl Server {
                     self.collector.maintain(now, until);
                     self.check_state_file(now);
                     if log::is_debug() && self.control.are_figures_due(now) {
-                        self.control.effort = self.collector.effort();
+                        self.control.activity = self.collector.activity();
                         tracing::debug!("{}", self.control.figures());
                     }
                     if self.ids.is_due() {
