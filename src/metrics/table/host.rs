@@ -5,20 +5,24 @@ use crate::event::EventType;
 use crate::metrics::ValueSource::{Event, Host};
 use crate::metrics::{Metric, Semantics, Units};
 
-/// Returns the metrics that sum an event type over all agents, also expired ones. Their items are the indexes in
-/// `rows`.
+/// First items of the sums of clusters 0 to 3.
+const FIRST_ITEMS: [u32; 4] = [0, 4, 6, 8];
+
+/// Returns the metrics that sum an event type over all agents, also expired ones.
 pub(super) fn sums(rows: &[Metric]) -> Vec<Metric> {
     let events = rows.iter().filter_map(|row| match row.source {
-        Event(event) => Some((row.name, event, row.units)),
+        Event(event) => {
+            let first = FIRST_ITEMS.get(usize::try_from(row.cluster).ok()?)?;
+            Some((first + row.item, row.name, event, row.units))
+        }
         _ => None,
     });
-    let dropped = ("ring.dropped", EventType::EventsDropped, Units::Count);
-    let rows = (0..).zip(events.chain([dropped]));
-    let sum = |(item, (name, event, units))| {
+    let dropped = (20, "ring.dropped", EventType::EventsDropped, Units::Count);
+    let sum = |(item, name, event, units)| {
         let name = format!("host.{name}").leak();
         metric((30, item), name, (Semantics::Counter, units), Host(event))
     };
-    rows.map(sum).collect()
+    events.chain([dropped]).map(sum).collect()
 }
 
 pub(super) const ROWS: &[Metric] = &[
