@@ -101,7 +101,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
             "pmdanixl is started by pmcd, not by hand; run ./Install, or try --check".into(),
         );
     }
-    // SIGHUP of pmcd must not end the process before the event loop reads it.
+    // SIGHUP, for example from a terminal, must not end the process before the event loop reads it.
     block(&[Signal::SIGHUP, Signal::SIGIO, Signal::SIGXFSZ])?;
     shm::guard_against_sigbus()?;
     let conf = PcpConf::read();

@@ -1,7 +1,7 @@
 //! Names of agents in the PCP instance domain.
 //!
-//! libpcp_pmda stores instance names in a line-based file and compares them up to the first space (pmdaCacheStore(3)). NIXL
-//! allows any file name as the name of an agent, so names are escaped. A label has the raw name.
+//! The file of instance ids is line-based, and PCP compares instance names up to the first space (pmdaCacheStore(3)). NIXL allows any
+//! file name as the name of an agent, so names are escaped. A label has the raw name.
 
 use siphasher::sip::SipHasher13;
 use std::ffi::OsStr;

@@ -119,7 +119,7 @@ fn wait(
     })
 }
 
-/// Reads all pending signals. Returns true if one is SIGTERM or SIGINT. SIGHUP (pmcd sends it to its PMDAs) and SIGIO
+/// Reads all pending signals. Returns true if one is SIGTERM or SIGINT. SIGHUP (for example of a terminal) and SIGIO
 /// (a lease is broken) only wake the loop.
 fn read_end_signal(signals: &mut SignalFd) -> Result<bool, Errno> {
     let mut has_end_signal = false;

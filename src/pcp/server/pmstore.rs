@@ -23,7 +23,7 @@ pub struct PmStoreError(pub i32, &'static str);
 impl PmStoreError {
     const NOT_ROOT: Self = Self(
         sys::PM_ERR_PERMISSION,
-        "the client is not root on the local socket",
+        "pmcd has not authenticated the client as root",
     );
     const NO_METRIC: Self = Self(sys::PM_ERR_PMID, "there is no such metric");
     const READ_ONLY: Self = Self(sys::PM_ERR_PERMISSION, "the metric is read-only");
@@ -86,7 +86,7 @@ impl Server {
     }
 
     fn execute(&mut self, context: i32, requests: &[PmStoreRequest]) -> Result<(), PmStoreError> {
-        // Only clients of the local socket have a uid.
+        // pmcd tells the uid of a client of its local socket, and of one that SASL has authenticated (PCP_ATTR_USERID).
         if self.users.get(&context) != Some(&0) {
             return Err(PmStoreError::NOT_ROOT);
         }
