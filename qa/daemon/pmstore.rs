@@ -115,7 +115,7 @@ fn only_root_on_the_local_socket_can_store() {
     store(&pmcd, SWITCH, "1");
     let rejected_requests = || {
         pmcd.log()
-            .matches("pmStore request rejected: the client is not root")
+            .matches("pmStore request rejected: pmcd has not authenticated the client as root")
             .count()
     };
     let by_tcp = || {
