@@ -26,7 +26,8 @@
 //! | [`pcp`] | libpcp_pmda: callbacks, results, instance domains, the event loop |
 //!
 //! Data goes from a `source` into the totals of an agent (`agents`), from there to `journal` and, at a fetch, through
-//! `metrics` to `pcp`. ARCHITECTURE.md has the way of an event, the threads and the words.
+//! `metrics` to `pcp`. ARCHITECTURE.md has the way of an event, a table of where each decision is made,
+//! the threads and the words.
 
 pub mod agents;
 pub mod base;

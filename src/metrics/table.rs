@@ -39,7 +39,7 @@ const EVENTS: Kind = (Semantics::Counter, Units::Count);
 const LEVEL: Kind = (Semantics::Instant, Units::Count);
 const BYTES: Kind = (Semantics::Instant, Units::Byte);
 const TIME: Kind = (Semantics::Instant, Units::Microsecond);
-const STATE: Kind = (Semantics::Instant, Units::None);
+const INSTANT: Kind = (Semantics::Instant, Units::None);
 const MOMENT: Kind = (Semantics::Discrete, Units::Second);
 
 const fn metric(pmid: Pmid, name: Name, kind: Kind, source: ValueSource) -> Metric {

@@ -116,7 +116,7 @@ pub struct Evidence {
     /// True if `read_pos` is 0, where a restart leaves it.
     pub is_read_pos_0: bool,
     /// The number of slots from the end of the batch to `read_pos`.
-    pub passed: u64,
+    pub past_end: u64,
     /// True if the end of the batch lies between `read_pos` and `write_pos`, where the pending events are.
     pub is_end_pending: bool,
     /// True if `write_pos` is in the batch.
@@ -206,7 +206,7 @@ impl Checkpoint {
                 _ => ReadPos::Elsewhere,
             },
             is_read_pos_0: view.read_pos == 0,
-            passed: between(self.end, view.read_pos),
+            past_end: between(self.end, view.read_pos),
             is_end_pending: between(view.read_pos, self.end) <= between(view.read_pos, write_pos),
             is_write_pos_in_batch: between(self.from, write_pos) < len,
             write_pos: write_pos.cmp(&then.write_pos),
@@ -243,7 +243,7 @@ impl Checkpoint {
             // Another reader has released these slots.
             Inside(foreign) if self.is_in_flight() => Verdict::Overtaken(foreign),
             // Another reader has gone past the batch.
-            _ => Verdict::Passed(seen.passed),
+            _ => Verdict::Passed(seen.past_end),
         }
     }
 

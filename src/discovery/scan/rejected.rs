@@ -10,7 +10,7 @@ use std::mem::{Discriminant, discriminant};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::path::Path;
 
-/// Most entries: about 40 MB. Each listing checks further files again.
+/// Most entries: about 40 MB. Files beyond the limit are checked at each listing.
 const MAX_FILES: usize = 1 << 17;
 /// Entries that are reserved for files that are rings or may become rings.
 const RESERVED_FOR_RINGS: usize = 1 << 14;

@@ -1,6 +1,6 @@
 //! Clusters 16 to 19: identity and state of an agent, lost telemetry, and last values.
 
-use super::{BYTES, EVENTS, FACT, LEVEL, MOMENT, STATE, TIME};
+use super::{BYTES, EVENTS, FACT, INSTANT, LEVEL, MOMENT, TIME};
 use super::{agent_text, agent_u32, agent_u64};
 use crate::agents::Agent;
 use crate::base::clock::Now;
@@ -15,10 +15,10 @@ fn shown(path: &Path) -> String {
 }
 
 pub(super) const ROWS: &[Metric] = &[
-    agent_u32((16, 0), "agent.state", STATE, |agent| {
+    agent_u32((16, 0), "agent.state", INSTANT, |agent| {
         Some(agent.entry.agent_state as u32)
     }),
-    agent_text((16, 1), "agent.status", STATE, |agent| {
+    agent_text((16, 1), "agent.status", INSTANT, |agent| {
         Some(agent.entry.agent_state.text().into())
     }),
     agent_text((16, 2), "agent.mode", FACT, |agent| {

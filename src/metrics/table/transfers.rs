@@ -1,6 +1,6 @@
 //! Clusters 20 to 23: distribution of transfers by time, size and bandwidth.
 
-use super::{EVENTS, Kind, Name, Pmid, STATE, TIME, agent_f64, agent_u64, metric};
+use super::{EVENTS, INSTANT, Kind, Name, Pmid, TIME, agent_f64, agent_u64, metric};
 use crate::agents::Agent;
 use crate::metrics::ValueSource::{Buckets, Cumulative, Slowness};
 use crate::metrics::{Metric, Semantics, Units};
@@ -38,7 +38,7 @@ pub(super) const ROWS: &[Metric] = &[
     time(7, "latency.post_time.max", |agent| {
         agent.max(&agent.windows.post_time).map(as_f64)
     }),
-    metric((21, 8), "latency.xfer_time.slowness", STATE, Slowness),
+    metric((21, 8), "latency.xfer_time.slowness", INSTANT, Slowness),
     buckets((22, 0), "size.buckets", Size),
     buckets((23, 0), "bandwidth.buckets", Bandwidth),
     agent_f64((23, 1), "bandwidth.p10", BANDWIDTH, |agent| {

@@ -162,7 +162,7 @@ fn signs_of_a_restart_give_the_verdicts_of_the_table() {
                 is_same_file: !has("other_file"),
                 read_pos,
                 is_read_pos_0: has("read_pos_0"),
-                passed: 2,
+                past_end: 2,
                 is_end_pending: !has("writes_unreleased"),
                 is_write_pos_in_batch: has("in_batch"),
                 write_pos: u64::from(has("ahead")).cmp(&u64::from(has("behind"))),

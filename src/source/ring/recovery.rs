@@ -57,6 +57,8 @@ impl RingReader {
         match verdict {
             Verdict::Passed(missed) => {
                 context.entry.add_foreign_reads(missed);
+                // The position is loaded again: the producer may have restarted since. What another reader took in between is not
+                // among the foreign reads.
                 let checkpoint = empty_checkpoint(&self.ring, None, identity, self.mode)?;
                 self.resume_from(checkpoint, context);
             }
